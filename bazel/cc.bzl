@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C++ rules with the project's defaults; every BUILD file loads these.
+
+Hidden visibility everywhere: what a shared object exports is marked in the
+source (or named by a version script). Everything links statically, so that
+hidden symbols of a library are found by its tests.
+"""
+
+load(
+    "@rules_cc//cc:defs.bzl",
+    _cc_binary = "cc_binary",
+    _cc_library = "cc_library",
+    _cc_test = "cc_test",
+)
+
+_COPTS = ["-fvisibility=hidden", "-fvisibility-inlines-hidden"]
+
+# Needs GCC's defaults: gnu-unique on, no -Bsymbolic. See third_party/README.md.
+BRIDGE_LINKOPTS = ["-Wl,-z,relro,-z,now", "-Wl,--exclude-libs,ALL"]
+
+def cc_library(name, copts = [], linkstatic = True, **kwargs):
+    """A library that is only ever linked statically."""
+    _cc_library(
+        name = name,
+        copts = _COPTS + copts,
+        linkstatic = linkstatic,
+        **kwargs
+    )
+
+def cc_binary(name, copts = [], **kwargs):
+    """An executable, or with linkshared a shared object as it is."""
+    _cc_binary(name = name, copts = _COPTS + copts, **kwargs)
+
+def cc_shared_object(
+        name,
+        deps = [],
+        version_script = None,
+        linkopts = [],
+        additional_linker_inputs = [],
+        **kwargs):
+    """A shared object called exactly `name`, e.g. "libstratalloc.so".
+
+    Args:
+      name: the file's name.
+      deps: libraries; those whose symbols only outsiders use say alwayslink.
+      version_script: a file that names the exports. Not for a bridge: a
+        `local: *` would also hide the GNU-unique symbols it shares with torch.
+      linkopts: more linker options.
+      additional_linker_inputs: files that linkopts name.
+      **kwargs: passed on.
+    """
+    options = ["-Wl,-soname," + name] + BRIDGE_LINKOPTS
+    inputs = list(additional_linker_inputs)
+    if version_script:
+        options = options + [
+            "-Wl,--version-script=$(location %s)" % version_script,
+        ]
+        inputs.append(version_script)
+    cc_binary(
+        name = name,
+        additional_linker_inputs = inputs,
+        linkopts = options + linkopts,
+        linkshared = True,
+        linkstatic = True,
+        deps = deps,
+        **kwargs
+    )
+
+def cc_test(name, deps = [], main = True, **kwargs):
+    """A GoogleTest, with gmock and a main() unless main = False."""
+    _cc_test(
+        name = name,
+        copts = _COPTS + kwargs.pop("copts", []),
+        linkstatic = True,
+        deps = deps + (["@googletest"] if main else []),
+        **kwargs
+    )
