@@ -15,8 +15,12 @@ load(
 
 _COPTS = ["-fvisibility=hidden", "-fvisibility-inlines-hidden"]
 
-# Needs GCC's defaults: gnu-unique on, no -Bsymbolic. See third_party/README.md.
-BRIDGE_LINKOPTS = ["-Wl,-z,relro,-z,now", "-Wl,--exclude-libs,ALL"]
+# GCC's defaults otherwise: gnu-unique on, no -Bsymbolic. Not --exclude-libs,ALL:
+# our own libraries are archives too, and their exports would be gone.
+_SHARED_LINKOPTS = [
+    "-Wl,-z,relro,-z,now",
+    "-Wl,--exclude-libs,liburing.a:libxxhash.a",
+]
 
 def cc_library(name, copts = [], linkstatic = True, **kwargs):
     """A library that is only ever linked statically."""
@@ -49,7 +53,7 @@ def cc_shared_object(
       additional_linker_inputs: files that linkopts name.
       **kwargs: passed on.
     """
-    options = ["-Wl,-soname," + name] + BRIDGE_LINKOPTS
+    options = ["-Wl,-soname," + name] + _SHARED_LINKOPTS
     inputs = list(additional_linker_inputs)
     if version_script:
         options = options + [
