@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Python wheel from built files, and the same unpacked for tests."""
+
+def _wheel_impl(ctx):
+    out = ctx.actions.declare_file("%s-%s-%s.whl" % (
+        ctx.attr.distribution,
+        ctx.attr.version,
+        ctx.attr.tag,
+    ))
+    inputs, args = [], ctx.actions.args()
+    args.add("build")
+    args.add(out)
+    args.add("--name", ctx.attr.distribution)
+    args.add("--version", ctx.attr.version)
+    args.add("--tag", ctx.attr.tag)
+    args.add_all(ctx.files.readme, before_each = "--readme")
+    args.add_all(ctx.files.license, before_each = "--license")
+    args.add_all(ctx.attr.requires, before_each = "--requires")
+    args.add_all(ctx.attr.entry_points, before_each = "--entry-point")
+    inputs += ctx.files.readme + ctx.files.license
+    for target in ctx.attr.sources:
+        for f in target.files.to_list():
+            path = f.short_path
+            if not path.startswith(ctx.attr.strip_prefix + "/"):
+                fail("%s is not below %s" % (path, ctx.attr.strip_prefix))
+            args.add("--file", "%s=%s" % (f.path, path[len(ctx.attr.strip_prefix) + 1:]))
+            inputs.append(f)
+    for target, folder in ctx.attr.files_in.items():
+        for f in target.files.to_list():
+            args.add("--file", "%s=%s/%s" % (f.path, folder, f.basename))
+            inputs.append(f)
+    ctx.actions.run(
+        executable = ctx.executable._tool,
+        arguments = [args],
+        inputs = inputs,
+        outputs = [out],
+        mnemonic = "Wheel",
+    )
+    return [DefaultInfo(files = depset([out]))]
+
+python_wheel = rule(
+    implementation = _wheel_impl,
+    attrs = {
+        "distribution": attr.string(mandatory = True),
+        "entry_points": attr.string_list(doc = "group:name=module:function"),
+        "files_in": attr.label_keyed_string_dict(
+            allow_files = True,
+            doc = "Files, and the folder of the wheel they go into.",
+        ),
+        "license": attr.label(allow_single_file = True),
+        "readme": attr.label(allow_single_file = True),
+        "requires": attr.string_list(),
+        "sources": attr.label_list(allow_files = True),
+        "strip_prefix": attr.string(),
+        "tag": attr.string(default = "py3-none-linux_x86_64"),
+        "version": attr.string(mandatory = True),
+        "_tool": attr.label(
+            default = "//python_shim/wheel:build_wheel",
+            executable = True,
+            cfg = "exec",
+        ),
+    },
+)
+
+def _site_impl(ctx):
+    out = ctx.actions.declare_directory(ctx.label.name)
+    ctx.actions.run(
+        executable = ctx.executable._tool,
+        arguments = ["unpack", ctx.file.wheel.path, out.path],
+        inputs = [ctx.file.wheel],
+        outputs = [out],
+        mnemonic = "UnpackWheel",
+    )
+    return [DefaultInfo(
+        files = depset([out]),
+        runfiles = ctx.runfiles(files = [out]),
+    )]
+
+unpacked_wheel = rule(
+    implementation = _site_impl,
+    doc = "A folder as pip would leave it, for PYTHONPATH.",
+    attrs = {
+        "wheel": attr.label(allow_single_file = [".whl"]),
+        "_tool": attr.label(
+            default = "//python_shim/wheel:build_wheel",
+            executable = True,
+            cfg = "exec",
+        ),
+    },
+)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a wheel, bit for bit the same for the same files; or unpacks one.
+
+    build_wheel.py build OUT --name N --version V --tag T [...] --file FILE=PATH ...
+    build_wheel.py unpack WHEEL FOLDER
+
+Standard library only: it runs before anything is installed.
+"""
+
+import argparse
+import base64
+import hashlib
+import os
+import zipfile
+
+# The oldest date a zip file can hold: archives do not depend on the clock.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def _metadata(args: argparse.Namespace) -> str:
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {args.name}",
+        f"Version: {args.version}",
+        "Summary: A CUDA memory allocator for PyTorch that tiers parameters.",
+        "License: Apache-2.0",
+        "Requires-Python: >=3.10",
+    ]
+    lines += [f"Requires-Dist: {requirement}" for requirement in args.requires]
+    if args.readme:
+        lines.append("Description-Content-Type: text/markdown")
+        with open(args.readme, encoding="utf-8") as readme:
+            lines += ["", readme.read()]
+    return "\n".join(lines) + "\n"
+
+
+def _entry_points(points: list[str]) -> str:
+    groups: dict[str, list[str]] = {}
+    for point in points:
+        group, _, value = point.partition(":")
+        name, _, target = value.partition("=")
+        groups.setdefault(group, []).append(f"{name} = {target}")
+    return "\n\n".join(
+        f"[{group}]\n" + "\n".join(lines) for group, lines in groups.items()
+    ) + "\n"
+
+
+def contents(args: argparse.Namespace) -> dict[str, bytes]:
+    """Name in the archive to bytes, RECORD last as the format wants it."""
+    info = f"{args.name}-{args.version}.dist-info"
+    files: dict[str, bytes] = {}
+    for pair in args.files:
+        path, _, name = pair.partition("=")
+        if name in files:
+            raise SystemExit(f"two files would be called {name}")
+        with open(path, "rb") as stream:
+            files[name] = stream.read()
+    files = dict(sorted(files.items()))
+    if args.license:
+        with open(args.license, "rb") as stream:
+            files[f"{info}/LICENSE"] = stream.read()
+    files[f"{info}/METADATA"] = _metadata(args).encode()
+    files[f"{info}/WHEEL"] = (
+        "Wheel-Version: 1.0\nGenerator: stratalloc\n"
+        f"Root-Is-Purelib: false\nTag: {args.tag}\n"
+    ).encode()
+    if args.entry_points:
+        files[f"{info}/entry_points.txt"] = _entry_points(
+            args.entry_points
+        ).encode()
+    record = ""
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+        record += f"{name},sha256={digest.decode().rstrip('=')},{len(data)}\n"
+    files[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
+    return files
+
+
+def build(args: argparse.Namespace) -> None:
+    with zipfile.ZipFile(args.out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in contents(args).items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            mode = 0o755 if ".so" in os.path.basename(name) else 0o644
+            entry.external_attr = (0o100000 | mode) << 16
+            archive.writestr(entry, data)
+
+
+def unpack(args: argparse.Namespace) -> None:
+    with zipfile.ZipFile(args.wheel) as archive:
+        archive.extractall(args.folder)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(required=True)
+    builder = verbs.add_parser("build")
+    builder.set_defaults(run=build)
+    builder.add_argument("out")
+    builder.add_argument("--name", required=True)
+    builder.add_argument("--version", required=True)
+    builder.add_argument("--tag", required=True)
+    builder.add_argument("--readme")
+    builder.add_argument("--license")
+    builder.add_argument("--requires", action="append", default=[])
+    builder.add_argument(
+        "--entry-point", action="append", default=[], dest="entry_points"
+    )
+    builder.add_argument(
+        "--file", action="append", default=[], dest="files",
+        metavar="FILE=PATH",
+    )
+    unpacker = verbs.add_parser("unpack")
+    unpacker.set_defaults(run=unpack)
+    unpacker.add_argument("wheel")
+    unpacker.add_argument("folder")
+    args = parser.parse_args(argv)
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
