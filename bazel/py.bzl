@@ -2,6 +2,7 @@
 """Python run by the system's interpreter: tools and their tests."""
 
 py_binary = native.py_binary
+py_library = native.py_library
 
 def py_test(name, main, srcs = [], data = [], deps = [], tags = [], **kwargs):
     """A unittest file whose cases are counted one by one in test.xml.

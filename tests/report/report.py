@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what a `bazel test` run did, case by case, and prints it per room.
+
+    report.py EVENTS.json [--seconds S] [--bazel-status N] [--json FILE]
+
+EVENTS.json is Bazel's build event file (one JSON object per line). Cases come
+from each target's test.xml. The last line is always `N passed, N failed`; the
+exit code is 0 only when something passed and nothing failed.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+
+# Labels in the folders below show as their own room.
+_SPLIT = ("allocator", "tiering", "python_shim", "tests")
+
+
+@dataclasses.dataclass
+class Target:
+    """One test target: its cases, and what Bazel said about it."""
+
+    label: str
+    status: str = "NO_STATUS"
+    seconds: float = 0.0
+    passed: int = 0
+    skipped: int = 0
+    failures: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def room(self) -> str:
+        parts = self.label.split("//", 1)[-1].split(":")[0].split("/")
+        return "/".join(parts[:2] if parts[0] in _SPLIT else parts[:1])
+
+
+def count_cases(target: Target, xml_text: str) -> None:
+    """Adds the cases of one test.xml to `target`."""
+    for case in ElementTree.fromstring(xml_text).iter("testcase"):
+        name = f"{case.get('classname') or ''}.{case.get('name')}".strip(".")
+        if case.find("failure") is not None or case.find("error") is not None:
+            target.failures.append(name)
+        elif (
+            case.find("skipped") is not None
+            or case.get("result") in ("skipped", "suppressed")
+            or case.get("status") == "notrun"
+        ):
+            target.skipped += 1
+        else:
+            target.passed += 1
+
+
+def _read_xml(target: Target, result: dict) -> None:
+    for output in result.get("testActionOutput", []):
+        if output.get("name") != "test.xml":
+            continue
+        path = urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)
+        try:
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                count_cases(target, stream.read())
+        except (OSError, ElementTree.ParseError) as error:
+            target.failures.append(f"unreadable test.xml: {error}")
+    milliseconds = int(result.get("testAttemptDurationMillis", 0))
+    target.seconds += milliseconds / 1000
+
+
+def read_events(lines) -> list[Target]:
+    """All test targets of the run, those that did not build included."""
+    targets: dict[str, Target] = {}
+    attempts: dict[tuple, dict] = {}
+    for line in lines:
+        event = json.loads(line)
+        kind = event.get("id", {})
+        if "testResult" in kind and "testResult" in event:
+            key = kind["testResult"]
+            # A shard that was tried again counts once, as it ended.
+            shard = (key["label"], key.get("run"), key.get("shard"))
+            attempts[shard] = event["testResult"]
+        elif "testSummary" in kind and "testSummary" in event:
+            label = kind["testSummary"]["label"]
+            target = targets.setdefault(label, Target(label))
+            target.status = event["testSummary"].get(
+                "overallStatus", "NO_STATUS"
+            )
+        elif "targetConfigured" in kind:
+            label = kind["targetConfigured"]["label"]
+            rule = event.get("configured", {}).get("targetKind", "")
+            if rule.endswith("_test rule"):
+                targets.setdefault(label, Target(label))
+        elif "targetCompleted" in kind:
+            label = kind["targetCompleted"]["label"]
+            reason = event.get("aborted", {}).get("reason", "")
+            if reason == "SKIPPED":
+                targets.pop(label, None)  # incompatible with this machine
+            elif not event.get("completed", {}).get("success"):
+                target = targets.setdefault(label, Target(label))
+                target.status = "FAILED_TO_BUILD"
+    for (label, _, _), result in attempts.items():
+        _read_xml(targets.setdefault(label, Target(label)), result)
+    for target in targets.values():
+        good = target.status in ("PASSED", "FLAKY")
+        # Killed, timed out, crashed at exit, or never built: its test.xml, if
+        # any, does not say so.
+        if not good and not target.failures:
+            target.failures.append(target.status.lower().replace("_", " "))
+    return sorted(targets.values(), key=lambda target: target.label)
+
+
+def summarize(targets: list[Target]) -> dict:
+    rooms: dict[str, dict] = {}
+    for target in targets:
+        room = rooms.setdefault(
+            target.room,
+            {"targets": 0, "passed": 0, "failed": 0, "skipped": 0,
+             "seconds": 0.0},
+        )
+        room["targets"] += 1
+        room["passed"] += target.passed
+        room["failed"] += len(target.failures)
+        room["skipped"] += target.skipped
+        room["seconds"] = round(room["seconds"] + target.seconds, 1)
+    return {
+        "rooms": dict(sorted(rooms.items())),
+        "passed": sum(room["passed"] for room in rooms.values()),
+        "failed": sum(room["failed"] for room in rooms.values()),
+        "skipped": sum(room["skipped"] for room in rooms.values()),
+        "failures": [
+            f"{target.label}: {name}"
+            for target in targets
+            for name in target.failures
+        ],
+    }
+
+
+def show(summary: dict, out) -> None:
+    columns = ("targets", "passed", "failed", "skipped", "seconds")
+    width = max([len(room) for room in summary["rooms"]] + [4])
+    head = "".join(f"{column:>9}" for column in columns)
+    print(f"\n{'room':<{width}}{head}", file=out)
+    for name, room in summary["rooms"].items():
+        row = "".join(f"{room[column]:>9}" for column in columns)
+        print(f"{name:<{width}}{row}", file=out)
+    if summary["failures"]:
+        print("\nfailed:", file=out)
+    for failure in summary["failures"]:
+        print(f"  {failure}", file=out)
+    print(file=out)
+    if "wall_seconds" in summary:
+        print(f"{summary['wall_seconds']:.0f} s in all", file=out)
+    print(f"{summary['passed']} passed, {summary['failed']} failed", file=out)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("events")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--bazel-status", type=int, default=0)
+    parser.add_argument("--json")
+    args = parser.parse_args(argv)
+    with open(args.events, encoding="utf-8") as stream:
+        summary = summarize(read_events(stream))
+    # E.g. a BUILD file that does not load: no target was even configured.
+    if args.bazel_status and not summary["failed"]:
+        summary["failed"] = 1
+        summary["failures"].append(f"bazel: exit status {args.bazel_status}")
+    if args.seconds is not None:
+        summary["wall_seconds"] = args.seconds
+    show(summary, sys.stdout)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as stream:
+            json.dump(summary, stream, indent=2)
+            stream.write("\n")
+    return 0 if summary["passed"] and not summary["failed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is counted: cases, crashes, targets that never built; never too kindly."""
+
+import io
+import json
+import os
+import tempfile
+import unittest
+
+from tests.report import report
+
+_GTEST = """<testsuites>
+<testcase name="A" status="run" result="completed" classname="S"/>
+<testcase name="B" status="run" result="completed" classname="S">
+  <failure message="no"/></testcase>
+<testcase name="C" status="run" result="skipped" classname="S"/>
+<testcase name="D" status="notrun" result="suppressed" classname="S"/>
+</testsuites>"""
+_PASSING = '<testsuites><testcase name="A" classname="S"/></testsuites>'
+
+
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.events = []
+
+    def _add(self, label, status, xml=None, attempt=1):
+        self.events.append({
+            "id": {"targetConfigured": {"label": label}},
+            "configured": {"targetKind": "cc_test rule"},
+        })
+        self.events.append({
+            "id": {"targetCompleted": {"label": label}},
+            "completed": {"success": True},
+        })
+        outputs = []
+        if xml is not None:
+            path = os.path.join(self.folder, f"{len(self.events)}.xml")
+            with open(path, "w", encoding="utf-8") as stream:
+                stream.write(xml)
+            outputs = [{"name": "test.xml", "uri": "file://" + path}]
+        self.events.append({
+            "id": {"testResult": {
+                "label": label, "run": 1, "shard": 1, "attempt": attempt,
+            }},
+            "testResult": {
+                "testActionOutput": outputs,
+                "testAttemptDurationMillis": "1500",
+            },
+        })
+        self.events.append({
+            "id": {"testSummary": {"label": label}},
+            "testSummary": {"overallStatus": status},
+        })
+
+    def _run(self, *args):
+        path = os.path.join(self.folder, "events.json")
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(e) + "\n" for e in self.events)
+        out = os.path.join(self.folder, "out.json")
+        code = report.main([path, "--json", out, *args])
+        with open(out, encoding="utf-8") as stream:
+            return code, json.load(stream)
+
+    def test_cases_are_counted_one_by_one(self):
+        self._add("//tests/cudasim/inner:t", "FAILED", _GTEST)
+        code, summary = self._run()
+        self.assertEqual(code, 1)
+        self.assertEqual(summary["rooms"], {"tests/cudasim": {
+            "targets": 1, "passed": 1, "failed": 1, "skipped": 2,
+            "seconds": 1.5,
+        }})
+        self.assertEqual(
+            summary["failures"], ["//tests/cudasim/inner:t: S.B"]
+        )
+
+    def test_all_passed_is_success(self):
+        self._add("//accounting:t", "PASSED", _PASSING)
+        code, summary = self._run()
+        self.assertEqual((code, summary["passed"]), (0, 1))
+
+    def test_a_crash_after_the_last_case_is_a_failure(self):
+        self._add("//accounting:t", "FAILED", _PASSING)
+        code, summary = self._run()
+        self.assertEqual((code, summary["failed"]), (1, 1))
+
+    def test_a_timeout_without_xml_is_a_failure(self):
+        self._add("//accounting:t", "TIMEOUT")
+        code, summary = self._run()
+        self.assertEqual(code, 1)
+        self.assertEqual(summary["failures"], ["//accounting:t: timeout"])
+
+    def test_a_target_that_never_built_is_a_failure(self):
+        self.events.append({
+            "id": {"targetCompleted": {"label": "//accounting:t"}},
+            "completed": {},
+        })
+        code, summary = self._run()
+        self.assertEqual(code, 1)
+        self.assertEqual(
+            summary["failures"], ["//accounting:t: failed to build"]
+        )
+
+    def test_a_target_for_another_machine_is_left_out(self):
+        self._add("//accounting:t", "PASSED", _PASSING)
+        self.events.append({
+            "id": {"targetCompleted": {"label": "//python_shim:t"}},
+            "aborted": {"reason": "SKIPPED"},
+        })
+        code, summary = self._run()
+        self.assertEqual((code, summary["failed"]), (0, 0))
+
+    def test_a_second_attempt_counts_once(self):
+        self._add("//accounting:t", "FLAKY", _GTEST)
+        self._add("//accounting:t", "FLAKY", _PASSING, attempt=2)
+        _, summary = self._run()
+        self.assertEqual((summary["passed"], summary["failed"]), (1, 0))
+
+    def test_bazel_failing_for_its_own_reasons_is_a_failure(self):
+        self._add("//accounting:t", "PASSED", _PASSING)
+        code, summary = self._run("--bazel-status", "1")
+        self.assertEqual((code, summary["failed"]), (1, 1))
+
+    def test_nothing_run_is_not_success(self):
+        self.assertEqual(self._run()[0], 1)
+
+    def test_the_last_line(self):
+        self._add("//accounting:t", "PASSED", _PASSING)
+        out = io.StringIO()
+        report.show(self._run()[1], out)
+        self.assertEqual(
+            out.getvalue().splitlines()[-1], "1 passed, 0 failed"
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
