@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The repository's own rules, each a function from a tree to complaints.
+
+A rule takes the `Tree` and yields "path:line: what is wrong; what to do".
+Nothing is built and nothing is imported from the project.
+"""
+
+import re
+from collections.abc import Iterator
+
+from tests.tidy import build_files
+from tests.tidy.tree import File, Tree
+
+# The one-way street, left to right: a room includes only itself and what
+# stands before it. The longest matching name is a file's room.
+ROOMS = (
+    "allocator/base",
+    "allocator/device",
+    "allocator",
+    "accounting",
+    "tiering",
+    "telemetry",
+    "python_shim",
+    "tests",
+)
+
+_CUDA_ROOMS = ("allocator/device/", "tiering/gpu/", "tests/cudasim/")
+_TORCH_ROOMS = ("python_shim/torch_bridge/", "tests/cudasim/")
+
+_CUDA_HEADER = re.compile(
+    r"(cuda\w*|cublas\w*|cudnn\w*|cufft\w*|curand\w*|cusparse\w*|cusolver\w*"
+    r"|cupti\w*|nvrtc|nvml|driver_types|vector_types|vector_functions"
+    r"|builtin_types|device_\w+|cooperative_groups)\.(h|hpp)"
+    r"|(cub|thrust|cuda|crt|nv|nvtx3|cooperative_groups)/.*"
+)
+_TORCH_HEADER = re.compile(r"(ATen|c10|caffe2|torch|pybind11)/.*")
+_INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
+_MUTEX = re.compile(
+    r"\bstd::(?:recursive_|shared_)?(?:timed_)?mutex\b|\bpthread_mutex_t\b"
+)
+_UNFINISHED = re.compile(r"\b(?:FIX" + r"ME|TO" + r"DO)\b")
+
+CPP = (".h", ".cc", ".cu")
+# What has to carry a licence line and belong to a target.
+_SOURCES = CPP + (".py", ".sh", ".bzl", ".S", ".lds")
+
+
+def room_of(path: str) -> str | None:
+    """The room a path lies in, or None outside of all."""
+    inside = [room for room in ROOMS if path.startswith(room + "/")]
+    return max(inside, key=len, default=None)
+
+
+def _includes(file: File) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(file.text.splitlines(), 1):
+        match = _INCLUDE.match(line)
+        if match:
+            yield number, match.group(2)
+
+
+def upward_includes(tree: Tree) -> Iterator[str]:
+    """No room includes one to its right."""
+    for file in tree.files(CPP):
+        room = room_of(file.path)
+        if room is None:
+            continue
+        for number, header in _includes(file):
+            other = room_of(header)
+            if other is None or ROOMS.index(other) <= ROOMS.index(room):
+                continue
+            # A test beside the code is a test: it may run on the simulator.
+            if file.is_test and other == "tests":
+                continue
+            yield (
+                f"{file.path}:{number}: {room} includes {header}, which is "
+                f"to its right ({other}); let {room} own an interface that "
+                f"{other} implements"
+            )
+
+
+def cuda_headers(tree: Tree) -> Iterator[str]:
+    """CUDA's headers stay where the device is."""
+    for file in tree.files(CPP):
+        if file.path.startswith(_CUDA_ROOMS):
+            continue
+        for number, header in _includes(file):
+            if _CUDA_HEADER.fullmatch(header):
+                yield (
+                    f"{file.path}:{number}: CUDA header {header} outside "
+                    f"{', '.join(_CUDA_ROOMS)}; go through "
+                    "allocator/device/cuda_api.h"
+                )
+
+
+def torch_headers(tree: Tree) -> Iterator[str]:
+    """torch's headers stay in the bridges: the core serves every torch."""
+    for file in tree.files(CPP):
+        if file.path.startswith(_TORCH_ROOMS):
+            continue
+        for number, header in _includes(file):
+            if _TORCH_HEADER.fullmatch(header):
+                yield (
+                    f"{file.path}:{number}: torch header {header} outside "
+                    f"{', '.join(_TORCH_ROOMS)}"
+                )
+
+
+def raw_mutexes(tree: Tree) -> Iterator[str]:
+    """Locks have ranks; a raw mutex has none."""
+    for file in tree.files(CPP):
+        if file.path.startswith(("allocator/base/", "tests/")) or file.is_test:
+            continue
+        for number, line in enumerate(file.code.splitlines(), 1):
+            match = _MUTEX.search(line)
+            if match:
+                yield (
+                    f"{file.path}:{number}: {match.group()}; use the ranked "
+                    "mutex of allocator/base/mutex.h"
+                )
+
+
+def unfinished_marks(tree: Tree) -> Iterator[str]:
+    """Nothing is left for later in the code."""
+    for file in tree.files():
+        for number, line in enumerate(file.text.splitlines(), 1):
+            match = _UNFINISHED.search(line)
+            if match:
+                yield (
+                    f"{file.path}:{number}: {match.group()}; do it, or say "
+                    "in the room's README what is not there yet"
+                )
+
+
+def orphans(tree: Tree) -> Iterator[str]:
+    """Every source belongs to a target: what is not built rots."""
+    named = build_files.named_files(tree)
+    for file in tree.files(_SOURCES):
+        if file.path not in named:
+            yield (
+                f"{file.path}: in no BUILD target; name it in "
+                f"{file.folder or '.'}/BUILD.bazel or delete it"
+            )
+
+
+def licence_lines(tree: Tree) -> Iterator[str]:
+    """Every source says its licence, first or right after `#!`."""
+    for file in tree.files():
+        if not (
+            file.path.endswith(_SOURCES)
+            or file.name in ("BUILD.bazel", "WORKSPACE", "dev")
+            or file.text.startswith("#!")
+        ):
+            continue
+        if not any(
+            "SPDX-License-Identifier: Apache-2.0" in line
+            for line in file.text.splitlines()[:3]
+        ):
+            yield (
+                f"{file.path}:1: no SPDX-License-Identifier: Apache-2.0 in "
+                "the first lines"
+            )
+
+
+def missing_readmes(tree: Tree) -> Iterator[str]:
+    """A room explains itself to whoever opens it."""
+    rooms = set()
+    for file in tree.files(_SOURCES):
+        room = room_of(file.path)
+        if room:
+            rooms.add(room)
+        parts = file.path.split("/")
+        if parts[0] in ("tests", "third_party") and len(parts) > 1:
+            rooms.add(parts[0])
+        if parts[0] == "tests" and len(parts) > 2:
+            rooms.add("/".join(parts[:2]))
+    for room in sorted(rooms):
+        if not tree.has(room + "/README.md"):
+            yield (
+                f"{room}: no README.md; say what it is for, what it may "
+                "include and where to start reading"
+            )
+
+
+ALL = (
+    upward_includes,
+    cuda_headers,
+    torch_headers,
+    raw_mutexes,
+    unfinished_marks,
+    orphans,
+    licence_lines,
+    missing_readmes,
+)

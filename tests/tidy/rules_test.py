@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each rule sees its violation planted in a small tree, and nothing else."""
+
+import os
+import tempfile
+import unittest
+
+from tests.tidy import rules
+from tests.tidy.tree import Tree
+
+_SPDX = "SPDX-License-Identifier: Apache-2.0\n"
+_CLEAN = {
+    "WORKSPACE": f"# {_SPDX}",
+    "dev": f"#!/bin/sh\n# {_SPDX}",
+    "bazel/BUILD.bazel": f"# {_SPDX}",
+    "bazel/cc.bzl": f"# {_SPDX}",
+    "allocator/README.md": "",
+    "allocator/BUILD.bazel": f"# {_SPDX}"
+    'load("//bazel:cc.bzl", "cc_library", "cc_test")\n'
+    'cc_library(name = "block", srcs = ["block.cc"], hdrs = ["block.h"])\n'
+    '[cc_test(name = n, srcs = [n + ".cc"]) for n in ["block_test"]]\n',
+    "allocator/block.h": f"// {_SPDX}",
+    "allocator/block.cc": f'// {_SPDX}#include "allocator/block.h"\n'
+    "// std::mutex is only a word here.\n"
+    'const char* kText = "std::mutex";\n',
+    "allocator/block_test.cc": f"// {_SPDX}"
+    '#include "tests/cudasim/control.h"\nstd::mutex m;\n',
+    "allocator/device/README.md": "",
+    "allocator/device/BUILD.bazel": f"# {_SPDX}"
+    'cc_library(name = "api", hdrs = glob(["*.h"]))\n',
+    "allocator/device/cuda_api.h": f"// {_SPDX}#include <cuda.h>\n",
+    "tests/README.md": "",
+    "tests/cudasim/README.md": "",
+    "tests/cudasim/BUILD.bazel": f"# {_SPDX}"
+    'cc_library(name = "sim", hdrs = ["control.h"] + EXTRA)\n',
+    "tests/cudasim/control.h": f"// {_SPDX}#include <ATen/ATen.h>\n"
+    "#include <cuda_runtime_api.h>\n",
+    ".venv/bad.cc": "FIX" + "ME\n",
+}
+
+
+class RulesTest(unittest.TestCase):
+    def _complaints(self, planted, removed=()):
+        files = {**_CLEAN, **planted}
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                if path in removed:
+                    continue
+                full = os.path.join(root, path)
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                with open(full, "w", encoding="utf-8") as stream:
+                    stream.write(text)
+            tree = Tree(root)
+            return {
+                rule.__name__: found
+                for rule in rules.ALL
+                if (found := list(rule(tree)))
+            }
+
+    def _expect(self, rule, start, planted, removed=()):
+        found = self._complaints(planted, removed)
+        self.assertEqual(list(found), [rule], found)
+        self.assertEqual(len(found[rule]), 1, found)
+        self.assertTrue(found[rule][0].startswith(start), found)
+
+    def _header(self, line):
+        return f"// {_SPDX}{line}\n"
+
+    def test_a_clean_tree_has_no_complaints(self):
+        self.assertEqual(self._complaints({}), {})
+
+    def test_upward_include(self):
+        self._expect(
+            "upward_includes",
+            "allocator/block.h:2: allocator includes tiering/tier.h",
+            {"allocator/block.h": self._header('#include "tiering/tier.h"')},
+        )
+
+    def test_upward_include_between_rooms_of_one_folder(self):
+        self._expect(
+            "upward_includes",
+            "allocator/device/cuda_api.h:2: allocator/device includes "
+            "allocator/block.h",
+            {"allocator/device/cuda_api.h":
+             self._header('#  include "allocator/block.h"')},
+        )
+
+    def test_code_that_includes_the_simulator(self):
+        self._expect(
+            "upward_includes",
+            "allocator/block.h:2: allocator includes tests/cudasim/",
+            {"allocator/block.h":
+             self._header('#include "tests/cudasim/control.h"')},
+        )
+
+    def test_a_test_that_includes_upward(self):
+        self._expect(
+            "upward_includes",
+            "allocator/block_test.cc:2: allocator includes python_shim/",
+            {"allocator/block_test.cc":
+             self._header('#include "python_shim/c_api.h"')},
+        )
+
+    def test_cuda_headers(self):
+        for header in ("cuda_runtime_api.h", "cuda.h", "cub/cub.cuh",
+                       "driver_types.h", "cuda/std/atomic"):
+            with self.subTest(header):
+                self._expect(
+                    "cuda_headers",
+                    f"allocator/block.h:2: CUDA header {header}",
+                    {"allocator/block.h":
+                     self._header(f"#include <{header}>")},
+                )
+
+    def test_torch_headers(self):
+        for header in ("ATen/ATen.h", "c10/cuda/CUDAStream.h",
+                       "torch/library.h"):
+            with self.subTest(header):
+                self._expect(
+                    "torch_headers",
+                    f"allocator/block.h:2: torch header {header}",
+                    {"allocator/block.h":
+                     self._header(f"#include <{header}>")},
+                )
+
+    def test_raw_mutex(self):
+        for kind in ("std::mutex", "std::shared_mutex", "pthread_mutex_t",
+                     "std::recursive_timed_mutex"):
+            with self.subTest(kind):
+                self._expect(
+                    "raw_mutexes",
+                    f"allocator/block.h:2: {kind}",
+                    {"allocator/block.h": self._header(f"{kind} m;")},
+                )
+
+    def test_unfinished_mark(self):
+        self._expect(
+            "unfinished_marks",
+            "allocator/README.md:1: FIX" + "ME",
+            {"allocator/README.md": "FIX" + "ME: later\n"},
+        )
+
+    def test_orphan(self):
+        self._expect(
+            "orphans",
+            "allocator/pool.cc: in no BUILD target",
+            {"allocator/pool.cc": f"// {_SPDX}"},
+        )
+
+    def test_glob_does_not_reach_into_another_package(self):
+        self._expect(
+            "orphans",
+            "allocator/device/x.cc: in no BUILD target",
+            {
+                "allocator/BUILD.bazel": _CLEAN["allocator/BUILD.bazel"]
+                + 'filegroup(name = "all", srcs = glob(["**"]))\n',
+                "allocator/device/x.cc": f"// {_SPDX}",
+            },
+        )
+
+    def test_bzl_that_nothing_loads(self):
+        self._expect(
+            "orphans",
+            "bazel/dead.bzl: in no BUILD target",
+            {"bazel/dead.bzl": f"# {_SPDX}"},
+        )
+
+    def test_no_licence_line(self):
+        for path in ("allocator/block.h", "dev", "WORKSPACE"):
+            with self.subTest(path):
+                self._expect(
+                    "licence_lines", f"{path}:1: no SPDX", {path: "# x\n"}
+                )
+
+    def test_room_without_readme(self):
+        for room in ("allocator", "allocator/device", "tests",
+                     "tests/cudasim"):
+            with self.subTest(room):
+                self._expect(
+                    "missing_readmes",
+                    f"{room}: no README.md",
+                    {},
+                    removed=(room + "/README.md",),
+                )
+
+
+if __name__ == "__main__":
+    unittest.main()
