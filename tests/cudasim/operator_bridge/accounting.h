@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the bridge counts and what it reports to the simulated device.
+//
+// Two things. Counters: bridged calls, and CUDA storages whose address lies
+// outside the reservation of the allocator under test (a test wants 0: then
+// every byte the operators touched came from that allocator). Accesses: in
+// `async` mode a bridged operator computes early, at its call, although on a
+// device it would still be pending; so each call drains its stream first and
+// then logs the device ranges it read and wrote as pending accesses of that
+// stream. An unmap, free or host write before a real edge is then a violation.
+// In `eager` mode nothing is collected: one load and a branch per operator.
+//
+// Thread-safety: the counters are relaxed atomics; an AccessLog belongs to one
+// operator call on one thread.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_ACCOUNTING_H_
+#define STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_ACCOUNTING_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+
+#include "tests/cudasim/operator_bridge/simulated_device.h"
+
+namespace cudasim::bridge {
+
+// Adds one bridged call, here and in the device's own count.
+void CountBridgedCall();
+long BridgedCalls();
+
+// Until a reservation is announced the whole arena counts as inside.
+void SetReservation(uint64_t low, uint64_t high);
+// Notes that an operator met a CUDA storage of `bytes` at `address`.
+void SeeStorage(const void* address, size_t bytes);
+long StoragesOutside();
+
+class AccessLog {
+ public:
+  explicit AccessLog(const char* operator_name)
+      : name_(operator_name), active_(SimulatedDevice::Get().async()) {}
+
+  const char* operator_name() const { return name_; }
+
+  // Adds the span of a CUDA tensor (first to last byte its strides reach). An
+  // access of a tensor without elements is none.
+  void Add(const at::TensorImpl& tensor, bool write) {
+    if (active_) AddSlow(tensor, write);
+  }
+
+  // Before the kernel: everything queued on the current stream of `device` is
+  // done when this returns.
+  void Begin(c10::DeviceIndex device) {
+    if (active_) BeginSlow(device);
+  }
+
+  // After the kernel: logs what was added on the stream of Begin().
+  void End() {
+    if (active_) EndSlow();
+  }
+
+ private:
+  void AddSlow(const at::TensorImpl& tensor, bool write);
+  void BeginSlow(c10::DeviceIndex device);
+  void EndSlow();
+
+  const char* const name_;
+  const bool active_;
+  void* stream_ = nullptr;
+  c10::SmallVector<cudasim_access, 4> accesses_;
+};
+
+}  // namespace cudasim::bridge
+
+#endif  // STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_ACCOUNTING_H_

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/operator_bridge/alias.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty_strided_ops.h>
+#include <ATen/ops/resize_ops.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <cstring>
+
+namespace cudasim::bridge {
+namespace {
+
+// Properties of a value, not of its backend: an alias keeps them.
+constexpr c10::DispatchKeySet kValueKeys({c10::DispatchKey::Conjugate,
+                                          c10::DispatchKey::Negative});
+
+const c10::DispatchKeySet kCpuKeys =
+    c10::DispatchKeySet({c10::DispatchKey::CPU,
+                         c10::DispatchKey::ADInplaceOrView}) |
+    c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::CPUBit);
+
+const c10::DispatchKeySet kCudaOnly(c10::DispatchKey::CUDA);
+
+at::Tensor MakeTensor(c10::Storage storage, c10::DispatchKeySet keys,
+                      const at::TensorImpl& like) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                         keys, like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      like.sizes(), like.strides(), like.storage_offset());
+  return tensor;
+}
+
+// The bytes between a tensor's first and last element, ends included.
+size_t SpanBytes(const at::TensorImpl& tensor) {
+  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
+                                          tensor.itemsize());
+}
+
+// The CPU kernel would crash on bytes that are not mapped; a device reports
+// them.
+void CheckMapped(const at::TensorImpl& tensor, const void* storage,
+                 const char* operator_name) {
+  const auto& device = SimulatedDevice::Get();
+  if (!device.InArena(storage)) return;
+  const size_t bytes = SpanBytes(tensor);
+  const char* first = static_cast<const char*>(storage) +
+                      tensor.storage_offset() * tensor.itemsize();
+  if (bytes == 0 || device.Accessible(first, bytes)) return;
+  TORCH_CHECK(false,
+              "CUDA error: an illegal memory access was encountered: operator ",
+              operator_name, " uses ", bytes, " bytes at ",
+              static_cast<const void*>(first),
+              " of the simulated device, which are not (all) mapped");
+}
+
+}  // namespace
+
+at::Tensor AliasSet::Alias(const at::Tensor& original, bool write) {
+  at::TensorImpl* impl = original.unsafeGetTensorImpl();
+  if (Entry* known = Find(impl)) {
+    if (write && !known->write) {
+      known->write = true;
+      log_.Add(*impl, true);
+    }
+    return known->alias;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      original.layout() == c10::kStrided && impl->has_storage() &&
+          !original.is_quantized() && !original._is_zerotensor(),
+      "the simulated device computes on dense strided tensors only; this one "
+      "is ",
+      original.toString(), " of layout ", original.layout());
+  if (device_ < 0) device_ = original.device().index();
+
+  c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  // mutable_data() also gives a lazily copied storage its own bytes.
+  const void* address = write ? storage->mutable_data() : storage->data();
+  c10::Storage alias_storage;
+  void* bytes;
+  if (Entry* sibling = FindByOriginalStorage(storage)) {
+    alias_storage = sibling->alias.storage();
+    bytes = sibling->bytes;
+  } else {
+    const size_t size = storage->nbytes();
+    SeeStorage(address, size);
+    bytes = SimulatedDevice::Get().HostView(address);
+    alias_storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(size),
+        c10::DataPtr(bytes, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
+        /*resizable=*/true);
+  }
+  CheckMapped(*impl, address, log_.operator_name());
+  log_.Add(*impl, write);
+
+  at::Tensor alias = MakeTensor(std::move(alias_storage),
+                                kCpuKeys | (impl->key_set() & kValueKeys),
+                                *impl);
+  if (impl->is_wrapped_number()) {
+    alias.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  entries_.push_back({original, alias, bytes, write});
+  Index(entries_.size() - 1);
+  return alias;
+}
+
+AliasSet::Entry* AliasSet::FindIndexed(const void* key) {
+  auto found = index_->find(key);
+  return found == index_->end() ? nullptr : &entries_[found->second];
+}
+
+AliasSet::Entry* AliasSet::Find(const at::TensorImpl* original) {
+  if (index_) return FindIndexed(original);
+  for (Entry& e : entries_) {
+    if (e.original.unsafeGetTensorImpl() == original) return &e;
+  }
+  return nullptr;
+}
+
+AliasSet::Entry* AliasSet::FindByAlias(const at::TensorImpl* alias) {
+  if (index_) return FindIndexed(alias);
+  for (Entry& e : entries_) {
+    if (e.alias.unsafeGetTensorImpl() == alias) return &e;
+  }
+  return nullptr;
+}
+
+AliasSet::Entry* AliasSet::FindByOriginalStorage(
+    const c10::StorageImpl* storage) {
+  if (index_) return FindIndexed(storage);
+  for (Entry& e : entries_) {
+    if (e.original.storage().unsafeGetStorageImpl() == storage) return &e;
+  }
+  return nullptr;
+}
+
+AliasSet::Entry* AliasSet::FindByAliasStorage(const c10::StorageImpl* storage) {
+  if (index_) return FindIndexed(storage);
+  for (Entry& e : entries_) {
+    if (e.alias.storage().unsafeGetStorageImpl() == storage) return &e;
+  }
+  return nullptr;
+}
+
+void AliasSet::Index(size_t entry) {
+  if (entries_.size() <= kScan) return;
+  size_t first = entry;
+  if (!index_) {
+    index_.emplace();
+    first = 0;
+  }
+  for (size_t i = first; i <= entry; ++i) {
+    const Entry& e = entries_[i];
+    index_->emplace(e.original.unsafeGetTensorImpl(), i);
+    index_->emplace(e.alias.unsafeGetTensorImpl(), i);
+    // The first entry of a storage stays; any of them would do.
+    index_->emplace(e.original.storage().unsafeGetStorageImpl(), i);
+    index_->emplace(e.alias.storage().unsafeGetStorageImpl(), i);
+  }
+}
+
+void AliasSet::Grow(Entry& entry) {
+  const at::Tensor& alias = entry.alias;
+  const size_t bytes = alias.storage().nbytes();
+  const auto itemsize = static_cast<int64_t>(alias.itemsize());
+  at::TensorImpl* original = entry.original.unsafeGetTensorImpl();
+  // One dimension that covers the whole new storage; the real sizes follow.
+  original->set_storage_offset(0);
+  const c10::SymInt elements((static_cast<int64_t>(bytes) + itemsize - 1) /
+                             itemsize);
+  at::_ops::resize_::redispatch(kCudaOnly, entry.original, {&elements, 1},
+                                std::nullopt);
+  // resize_ may have queued a copy of the old bytes; it must not come after
+  // ours.
+  log_.Begin(entry.original.device().index());
+  void* address = entry.original.storage().mutable_data();
+  SeeStorage(address, entry.original.storage().nbytes());
+  std::memcpy(SimulatedDevice::Get().HostView(address), alias.storage().data(),
+              bytes);
+}
+
+void AliasSet::TakeOver() {
+  for (Entry& entry : entries_) {
+    if (!entry.write) continue;
+    const at::TensorImpl& alias = *entry.alias.unsafeGetTensorImpl();
+    at::TensorImpl* original = entry.original.unsafeGetTensorImpl();
+    const bool moved = alias.unsafe_storage().data() != entry.bytes;
+    if (!moved && alias.sizes() == original->sizes() &&
+        alias.strides() == original->strides() &&
+        alias.storage_offset() == original->storage_offset()) {
+      continue;
+    }
+    if (moved) Grow(entry);
+    original->set_sizes_and_strides(alias.sizes(), alias.strides(),
+                                    alias.storage_offset());
+    log_.Add(*original, true);
+  }
+}
+
+at::Tensor AliasSet::GiveBack(const at::Tensor& result) {
+  if (!result.defined() || !result.device().is_cpu()) return result;
+  if (Entry* entry = FindByAlias(result.unsafeGetTensorImpl())) {
+    return entry->original;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      result.layout() == c10::kStrided && result.has_storage(),
+      "the simulated device has no room for a result of layout ",
+      result.layout());
+  if (Entry* entry =
+          FindByAliasStorage(result.storage().unsafeGetStorageImpl())) {
+    const auto keys =
+        (entry->original.key_set() - kValueKeys) |
+        (result.key_set() & kValueKeys);
+    return MakeTensor(entry->original.storage(), keys,
+                      *result.unsafeGetTensorImpl());
+  }
+  return CopyToDevice(result, device_, log_);
+}
+
+at::Tensor CopyToDevice(const at::Tensor& cpu, c10::DeviceIndex device,
+                        AccessLog& log) {
+  at::Tensor tensor = at::_ops::empty_strided::redispatch(
+      kCudaOnly, cpu.sym_sizes(), cpu.sym_strides(), cpu.scalar_type(),
+      c10::kStrided, c10::Device(c10::kCUDA, device), std::nullopt);
+  if (cpu.numel() != 0) {
+    void* address = tensor.storage().mutable_data();
+    SeeStorage(address, tensor.storage().nbytes());
+    std::memcpy(SimulatedDevice::Get().HostView(address), cpu.const_data_ptr(),
+                SpanBytes(*cpu.unsafeGetTensorImpl()));
+    log.Add(*tensor.unsafeGetTensorImpl(), true);
+  }
+  if (cpu.is_conj()) tensor._set_conj(true);
+  if (cpu.is_neg()) tensor._set_neg(true);
+  return tensor;
+}
+
+}  // namespace cudasim::bridge

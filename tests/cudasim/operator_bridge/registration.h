@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Puts the bridge's kernels in front of PyTorch's own CUDA kernels.
+//
+// Every operator of the aten, quantized and quantization namespaces that has a
+// kernel at the CUDA key falls into one of three groups:
+//   kept      factories, views, resize_, set_, record_stream and
+//             _local_scalar_dense: their real CUDA code launches nothing;
+//   bridged   the CPU slot holds a kernel (the operator's own or a composite
+//             one): BridgedKernel;
+//   refused   only CUDA can compute it: RefusingKernel.
+// A few composite operators that would pick a vendor library for CUDA tensors
+// (convolution) are bridged too, although CUDA has no kernel of its own there.
+//
+// PyTorch's switches for cuDNN and fused attention are turned off: those
+// libraries cannot initialise on the simulated device, and with the switches
+// off PyTorch chooses forms that are bridged.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_REGISTRATION_H_
+#define STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_REGISTRATION_H_
+
+
+namespace cudasim::bridge {
+
+struct Registered {
+  int bridged = 0;
+  int refused = 0;
+  int kept = 0;
+};
+
+// REQUIRES: SimulatedDevice is connected; no other thread runs operators (the
+// dispatch tables are not written atomically). Call once; the registrations
+// live as long as the process.
+Registered RegisterOperators();
+
+}  // namespace cudasim::bridge
+
+#endif  // STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_REGISTRATION_H_

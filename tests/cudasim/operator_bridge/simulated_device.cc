@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/operator_bridge/simulated_device.h"
+
+#include <dlfcn.h>
+
+namespace cudasim::bridge {
+
+SimulatedDevice SimulatedDevice::instance_;
+
+std::string SimulatedDevice::Connect() {
+  if (connected()) return "";
+  // RTLD_NOLOAD: only a device that is already there counts.
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) {
+    return "libcuda.so.1 is not loaded; load the simulated libcuda.so.1 and "
+           "libcudart.so.13 before importing torch";
+  }
+  std::string missing;
+  auto find = [&](const char* name, auto& function) {
+    function =
+        reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    if (function == nullptr && missing.empty()) missing = name;
+  };
+  decltype(&cudasim_arena_base) arena_base = nullptr;
+  decltype(&cudasim_arena_size) arena_size = nullptr;
+  decltype(&cudasim_delta) delta = nullptr;
+  decltype(&cudasim_note_access) note_access = nullptr;
+  find("cudasim_arena_base", arena_base);
+  find("cudasim_arena_size", arena_size);
+  find("cudasim_delta", delta);
+  find("cudasim_mode", mode_);
+  find("cudasim_range_is_accessible", range_is_accessible_);
+  find("cudasim_begin_operator", begin_operator_);
+  find("cudasim_note_access", note_access);
+  find("cudasim_count_bridged", count_bridged_);
+  if (!missing.empty()) {
+    return "the loaded libcuda.so.1 has no " + missing +
+           ": it is not the simulated device (or another version of it)";
+  }
+  arena_base_ = arena_base();
+  arena_size_ = arena_size();
+  delta_ = delta();
+  note_access_ = note_access;  // last: connected() is true from here on
+  return "";
+}
+
+}  // namespace cudasim::bridge

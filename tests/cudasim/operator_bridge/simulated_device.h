@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The bridge's view of the simulated device: where its arena lies and the
+// control functions the bridge calls.
+//
+// The functions are looked up with dlsym in the libcuda.so.1 that the process
+// has already loaded. The bridge links neither libcuda nor libcudart, so it can
+// never drag a second device into the process, and on a machine with a real
+// driver it finds no cudasim_* name and refuses to install.
+//
+// Thread-safety: Connect() runs once, before any other function here and before
+// other threads run operators; everything is read-only afterwards.
+// Lifetime: process.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_SIMULATED_DEVICE_H_
+#define STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_SIMULATED_DEVICE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "tests/cudasim/control.h"
+
+namespace cudasim::bridge {
+
+class SimulatedDevice {
+ public:
+  // The one instance. Valid (but not connected) from the start.
+  static SimulatedDevice& Get() { return instance_; }
+
+  // Looks the control functions up. Returns an empty string, or what is
+  // missing and what to load first. Idempotent.
+  std::string Connect();
+
+  bool connected() const { return note_access_ != nullptr; }
+
+  // True for an address the simulated device handed out. Everything else
+  // (host memory, pinned or not) is readable as it is.
+  bool InArena(const void* address) const {
+    return reinterpret_cast<uint64_t>(address) - arena_base_ < arena_size_;
+  }
+
+  // Where the host finds the bytes of `address`; unchanged outside the arena.
+  void* HostView(const void* address) const {
+    const uint64_t value = reinterpret_cast<uint64_t>(address);
+    return reinterpret_cast<void*>(
+        value - arena_base_ < arena_size_ ? value + delta_ : value);
+  }
+
+  // True if every byte of the device range is mapped and granted.
+  bool Accessible(const void* address, size_t bytes) const {
+    return range_is_accessible_(reinterpret_cast<uint64_t>(address), bytes) !=
+           0;
+  }
+
+  bool async() const { return mode_() != 0; }
+
+  void BeginOperator(void* stream, const char* name) const {
+    begin_operator_(stream, name);
+  }
+  void NoteAccess(void* stream, const char* name,
+                  const cudasim_access* accesses, int count) const {
+    note_access_(stream, name, accesses, count);
+  }
+  void CountBridged(long operators) const { count_bridged_(operators); }
+
+ private:
+  static SimulatedDevice instance_;
+
+  uint64_t arena_base_ = 0;
+  uint64_t arena_size_ = 0;  // 0 until connected: nothing is in the arena
+  uint64_t delta_ = 0;
+  decltype(&cudasim_mode) mode_ = nullptr;
+  decltype(&cudasim_range_is_accessible) range_is_accessible_ = nullptr;
+  decltype(&cudasim_begin_operator) begin_operator_ = nullptr;
+  decltype(&cudasim_note_access) note_access_ = nullptr;
+  decltype(&cudasim_count_bridged) count_bridged_ = nullptr;
+};
+
+}  // namespace cudasim::bridge
+
+#endif  // STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_SIMULATED_DEVICE_H_

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/operator_bridge/substitutes.h"
+
+#include <ATen/ops/bernoulli.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
+
+#include <array>
+
+#include "tests/cudasim/operator_bridge/generator.h"
+
+namespace cudasim::bridge {
+namespace {
+
+using torch::jit::Stack;
+
+// native_dropout has no generator argument; its CPU kernel would draw from the
+// CPU's default generator, which torch.cuda.manual_seed does not reach and a
+// CUDA operator must not advance.
+void NativeDropout(const c10::OperatorHandle&, Stack* stack,
+                   c10::DeviceIndex device) {
+  const auto train = torch::jit::pop(*stack).toOptional<bool>();
+  const double p = torch::jit::pop(*stack).toDouble();
+  const at::Tensor input = torch::jit::pop(*stack).toTensor();
+  at::Tensor mask, output;
+  if (input.numel() == 0 || !train.value_or(true) || p == 0) {
+    mask = at::ones_like(input, input.options().dtype(c10::kBool));
+    output = input.clone();
+  } else {
+    const double keep = 1 - p;
+    mask = at::empty_like(input, input.options().dtype(c10::kBool));
+    mask.bernoulli_(keep, CpuGeneratorFor(std::nullopt, device));
+    output = input.mul(mask).mul_(keep == 0 ? 0.0 : 1 / keep);
+  }
+  torch::jit::push(*stack, output, mask);
+}
+
+// A half-precision softmax that returns float: only the CUDA kernel takes
+// half_to_float, and it computes in float throughout.
+void SoftmaxHalfToFloat(const c10::OperatorHandle& op, Stack* stack,
+                        c10::DeviceIndex device) {
+  c10::IValue& half_to_float = stack->back();
+  if (half_to_float.toBool()) {
+    half_to_float = false;
+    c10::IValue& self = (*stack)[stack->size() - 3];
+    self = self.toTensor().to(c10::kFloat);
+  }
+  RunCpuKernel(op, stack, device);
+}
+
+// Its backward: the gradient is float and is returned in the input's type.
+void SoftmaxBackward(const c10::OperatorHandle& op, Stack* stack,
+                     c10::DeviceIndex device) {
+  const auto input_type = stack->back().toScalarType();
+  const auto gradient_type =
+      (*stack)[stack->size() - 4].toTensor().scalar_type();
+  if (input_type == gradient_type) return RunCpuKernel(op, stack, device);
+  stack->back() = gradient_type;
+  RunCpuKernel(op, stack, device);
+  stack->back() = stack->back().toTensor().to(input_type);
+}
+
+// Attention: only the math form is made of operators with CPU kernels.
+void ChooseMathAttention(const c10::OperatorHandle& op, Stack* stack,
+                         c10::DeviceIndex) {
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  torch::jit::push(*stack, int64_t{0});  // SDPBackend::math
+}
+
+// "Would the vendor library do this?" No: the native form follows.
+void No(const c10::OperatorHandle& op, Stack* stack, c10::DeviceIndex) {
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  torch::jit::push(*stack, false);
+}
+
+struct Substitute {
+  std::string_view name;
+  CpuComputation compute;
+};
+
+constexpr std::array<Substitute, 10> kSubstitutes = {{
+    {"aten::native_dropout", &NativeDropout},
+    {"aten::_softmax", &SoftmaxHalfToFloat},
+    {"aten::_log_softmax", &SoftmaxHalfToFloat},
+    {"aten::_softmax_backward_data", &SoftmaxBackward},
+    {"aten::_log_softmax_backward_data", &SoftmaxBackward},
+    {"aten::_fused_sdp_choice", &ChooseMathAttention},
+    {"aten::_use_cudnn_ctc_loss", &No},
+    {"aten::_use_cudnn_ctc_loss.Tensor", &No},
+    {"aten::_use_miopen_ctc_loss", &No},
+    {"aten::_use_miopen_ctc_loss.Tensor", &No},
+}};
+
+}  // namespace
+
+CpuComputation SubstituteFor(std::string_view name) {
+  for (const Substitute& substitute : kSubstitutes) {
+    if (substitute.name == name) return substitute.compute;
+  }
+  return nullptr;
+}
+
+}  // namespace cudasim::bridge

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""async mode: right numbers, and operators count as pending until an edge."""
+
+from tests.cudasim.operator_bridge import simulated
+
+DEVICE = simulated.load(memory="256MiB", mode="async", seed=3)
+
+# pylint: disable=wrong-import-position
+import torch
+
+from tests.cudasim.operator_bridge import models
+
+
+def test_training_equals_the_cpu_without_a_violation():
+    torch.manual_seed(0)
+    model = models.Transformer(depth=1)
+
+    def adamw(parameters):
+        return torch.optim.AdamW(parameters, lr=1e-2)
+
+    expected, _ = models.train(model, "cpu", adamw)
+    losses, _ = models.train(model, "cuda", adamw)
+    assert losses == expected
+    torch.cuda.synchronize()
+    assert DEVICE.violations() == []
+
+
+def test_a_queued_copy_is_done_before_its_reader():
+    source = torch.arange(10000.0).pin_memory()
+    target = torch.zeros(10000, device="cuda")
+    target.copy_(source, non_blocking=True)
+    assert (target * 2).sum().item() == 2 * source.sum().item()
+    assert DEVICE.violations() == []
+
+
+def test_side_streams_with_edges_are_clean():
+    a = torch.ones(1000, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        b = a + 1
+    torch.cuda.current_stream().wait_stream(stream)
+    b.add_(1)
+    assert b.sum().item() == 3000
+    assert DEVICE.violations() == []

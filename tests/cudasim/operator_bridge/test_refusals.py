@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the simulated device cannot compute fails by name, and loudly."""
+
+from tests.cudasim.operator_bridge import simulated
+
+DEVICE = simulated.load(memory="128MiB")
+
+# pylint: disable=wrong-import-position
+import pytest
+import torch
+from torch.nn import functional
+
+
+def test_cuda_only_operators_are_refused_by_name():
+    q = torch.randn(1, 2, 4, 8, device="cuda")
+    with pytest.raises(
+        NotImplementedError,
+        match="'aten::_scaled_dot_product_flash_attention'.*only a CUDA kernel",
+    ):
+        torch.ops.aten._scaled_dot_product_flash_attention(q, q, q)
+    assert DEVICE.bridge.cudasim_bridge_refused() > 50
+    assert DEVICE.operators > 1000
+
+
+def test_installing_again_changes_nothing():
+    assert DEVICE.bridge.cudasim_bridge_install() == DEVICE.operators
+
+
+def test_attention_takes_the_math_form():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 6, 8)
+    expected = torch.softmax(q @ k.transpose(-2, -1) / 8**0.5, -1) @ v
+    result = functional.scaled_dot_product_attention(
+        q.cuda(), k.cuda(), v.cuda()
+    )
+    assert torch.allclose(result.cpu(), expected, atol=1e-6)
+    leaf = q.cuda().requires_grad_()
+    functional.scaled_dot_product_attention(
+        leaf, k.cuda(), v.cuda(), is_causal=True
+    ).sum().backward()
+    assert leaf.grad.isfinite().all().item()
+
+
+def test_convolution_and_batch_norm_do_not_reach_cudnn():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.ConvTranspose2d(8, 4, 2, stride=2),
+        torch.nn.Conv2d(4, 4, 3, groups=4),
+        torch.nn.AdaptiveAvgPool2d(2),
+    )
+    x = torch.randn(2, 3, 16, 16)
+    expected = model(x)
+    expected.sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model.cuda()
+    result = model(x.cuda())
+    result.sum().backward()
+    assert torch.equal(result.cpu(), expected)
+    for p, gradient in zip(model.parameters(), gradients):
+        assert torch.allclose(p.grad.cpu(), gradient, atol=1e-5)
+
+
+def test_half_softmax_to_float():
+    x = torch.randn(4, 9)
+    for dtype in (torch.half, torch.bfloat16):
+        leaf = x.to(dtype).cuda().requires_grad_()
+        result = torch.softmax(leaf, -1, dtype=torch.float32)
+        assert result.dtype == torch.float32
+        expected = torch.softmax(x.to(dtype).float(), -1)
+        assert torch.equal(result.detach().cpu(), expected)
+        result.square().sum().backward()
+        assert leaf.grad.dtype == dtype
+
+
+def test_sparse_tensors_fail_loudly():
+    index = torch.tensor([[0, 1], [1, 0]], device="cuda")
+    sparse = torch.sparse_coo_tensor(index, torch.ones(2, device="cuda"))
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        sparse.coalesce()
