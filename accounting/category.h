@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names of categories and lifetime classes, as every table, JSON and
+// `stratalloc.scope(name, category=...)` spells them.
+//
+// Thread-safety: pure functions. The strings are static.
+#ifndef STRATALLOC_ACCOUNTING_CATEGORY_H_
+#define STRATALLOC_ACCOUNTING_CATEGORY_H_
+
+#include <string_view>
+
+#include "allocator/base/ids.h"
+#include "allocator/base/result.h"
+
+namespace stratalloc {
+
+// "unknown", "parameter", "buffer", "gradient", "optimizer", "activation";
+// "invalid" for a value that is none of them.
+const char* CategoryName(Category category);
+// "unknown", "persistent", "gradient", "optimizer", "transient"; "invalid".
+const char* LifetimeName(LifetimeClass lifetime);
+// kInvalidArgument names the valid ones. Case matters.
+Result<Category> ParseCategory(std::string_view name);
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ACCOUNTING_CATEGORY_H_

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accounting/category.h"
+
+#include <set>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace stratalloc {
+namespace {
+
+TEST(Category, NamesAreDistinctAndParseBack) {
+  std::set<std::string> names;
+  for (int i = 0; i < kCategories; ++i) {
+    const auto category = static_cast<Category>(i);
+    names.insert(CategoryName(category));
+    const Result<Category> parsed = ParseCategory(CategoryName(category));
+    ASSERT_TRUE(parsed.has_value());
+    EXPECT_EQ(*parsed, category);
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kCategories));
+  EXPECT_STREQ(CategoryName(Category::kOptimizer), "optimizer");
+}
+
+TEST(Category, OutOfRangeIsNamedNotRead) {
+  EXPECT_STREQ(CategoryName(static_cast<Category>(kCategories)), "invalid");
+  EXPECT_STREQ(LifetimeName(static_cast<LifetimeClass>(255)), "invalid");
+}
+
+TEST(Category, UnknownNameSaysWhichAreValid) {
+  const Result<Category> parsed = ParseCategory("weights");
+  ASSERT_FALSE(parsed.has_value());
+  EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(parsed.error().message.find("'weights'"), std::string::npos);
+  EXPECT_NE(parsed.error().message.find("parameter"), std::string::npos);
+}
+
+TEST(Lifetime, NamesFollowTheEnum) {
+  EXPECT_STREQ(LifetimeName(LifetimeClass::kUnknown), "unknown");
+  EXPECT_STREQ(LifetimeName(LifetimeClass::kPersistent), "persistent");
+  EXPECT_STREQ(LifetimeName(LifetimeClass::kGradient), "gradient");
+  EXPECT_STREQ(LifetimeName(LifetimeClass::kOptimizer), "optimizer");
+  EXPECT_STREQ(LifetimeName(LifetimeClass::kTransient), "transient");
+}
+
+}  // namespace
+}  // namespace stratalloc

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread-local stack of scopes: who is running on this thread, and so who
+// pays for what it allocates. Plain integers; names are interned once in
+// scope_table.h.
+//
+// Thread-safety: each thread sees only its own stack; no lock on push or pop.
+// A new thread starts with an empty stack: it does not inherit.
+// Cost: push and pop are a few nanoseconds plus the listener, if one is set
+// (scope_benchmark.cc).
+// Depth: frames beyond kMaxScopeDepth are counted but not stored, so that
+// push and pop stay balanced and the innermost stored frame keeps paying.
+// Failure: none.
+#ifndef STRATALLOC_ACCOUNTING_SCOPE_STACK_H_
+#define STRATALLOC_ACCOUNTING_SCOPE_STACK_H_
+
+#include "allocator/base/ids.h"
+
+namespace stratalloc {
+
+inline constexpr int kMaxScopeDepth = 256;
+
+struct ScopeFrame {
+  ScopeId scope = kRootScope;
+  Category category = Category::kUnknown;
+  LifetimeClass lifetime = LifetimeClass::kUnknown;
+};
+
+// Told of entering and leaving; tiering's planner listens. Called on the
+// thread that pushes or pops, with no lock held and possibly with the GIL
+// held. Must not throw. OnEnter comes when the frame is on top (what the
+// listener waits for is the scope's own), OnLeave when it is gone. Frames
+// beyond kMaxScopeDepth are not told.
+class ScopeListener {
+ public:
+  virtual ~ScopeListener() = default;
+  virtual void OnEnter(ScopeId scope) = 0;
+  virtual void OnLeave(ScopeId scope) = 0;
+};
+
+// One listener for the process; nullptr removes it. Scopes that are open at
+// that moment give an OnLeave without an OnEnter (or the reverse), and other
+// threads may still be inside the old listener: it must outlive them.
+void SetScopeListener(ScopeListener* listener);
+
+void PushScope(const ScopeFrame& frame);
+// A pop without a push is ignored and returns false.
+bool PopScope();
+// The frame on top, or the root frame. Valid until this thread's next push
+// or pop.
+const ScopeFrame& CurrentScope();
+int ScopeDepth();  // frames pushed and not popped, stored or not
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ACCOUNTING_SCOPE_STACK_H_
