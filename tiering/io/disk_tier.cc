@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/io/disk_tier.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/check.h"
+#include "tiering/io/block_io.h"
+#include "tiering/io/chunk.h"
+#include "tiering/io/ring.h"
+#include "tiering/io/spill_file.h"
+#include "tiering/io/sync_io.h"
+
+namespace stratalloc {
+namespace {
+
+// Requests of 1 MiB keep a 2 MiB chunk's two halves in flight together; large
+// chunks use up to 4 MiB, eight or so in flight: beyond that NVMe gains
+// nothing and the block layer splits again.
+constexpr Bytes kSmallestRequest = kMiB;
+constexpr Bytes kLargestRequest = 4 * kMiB;
+constexpr Bytes kRequestsPerChunk = 8;
+constexpr unsigned kRingEntries = 64;
+constexpr int kFailuresUntilOffline = 3;
+
+Bytes RequestBytes(Bytes chunk) {
+  return std::clamp(RoundUp(chunk / kRequestsPerChunk, kMiB), kSmallestRequest,
+                    kLargestRequest);
+}
+
+// One page, for chunk headers.
+class Block {
+ public:
+  Block() : data_(operator new(kIoBlock, std::align_val_t(kIoBlock))) {}
+  ~Block() { operator delete(data_, std::align_val_t(kIoBlock)); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  void* const data_;
+};
+
+bool IsAligned(const void* data, Bytes bytes) {
+  return bytes != 0 && bytes % kIoBlock == 0 &&
+         reinterpret_cast<std::uintptr_t>(data) % kIoBlock == 0;
+}
+
+ChunkHeader HeaderOf(const DiskChunk& chunk) {
+  ChunkHeader header{};
+  header.identity = chunk.identity;
+  header.generation = chunk.generation;
+  header.bytes = chunk.bytes;
+  header.payload_checksum = chunk.checksum;
+  return header;
+}
+
+std::string LockedMemoryLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
+  if (limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return FormatBytes(limit.rlim_cur);
+}
+
+}  // namespace
+
+struct DiskTier::State {
+  explicit State(const Options& given) : options(given), owner(getpid()) {}
+
+  const Options options;
+  std::unique_ptr<SpillFile> file;
+  std::unique_ptr<BlockIo> io;
+  bool uses_ring = false;
+  bool registered = false;
+
+  Block header;
+  std::vector<IoRequest> requests;  // reserved for the largest chunk
+
+  int failures = 0;  // consecutive failed writes
+  std::atomic<bool> offline{false};
+  std::atomic<int> failing_writes{0};  // FailWritesForTesting
+
+  const pid_t owner;  // a forked child must not touch ring or file
+  bool abandoned = false;
+
+  void OpenIo();
+  void RegisterStaging(Ring& ring);
+  Status CheckUsable() const;
+  int RegisteredBuffer(const char* data, Bytes bytes) const;
+  void StartPayload(bool write, char* data, const DiskChunk& chunk);
+  void StartHeader(bool write, const DiskChunk& chunk);
+  bool LeaveBrokenRing();
+  int TryWrite(const void* data, DiskChunk* chunk);
+  tl::unexpected<Error> WriteFailed(Error error);
+  std::string Name(const DiskChunk& chunk) const;
+};
+
+void DiskTier::State::OpenIo() {
+  Result<std::unique_ptr<Ring>> ring =
+      options.refuse_for_testing.io_uring
+          ? Fail(ErrorCode::kUnsupported, "refused for a test")
+          : Ring::Create(kRingEntries);
+  if (!ring) {
+    Log(LogLevel::kInfo,
+        "the disk tier works without io_uring, one transfer after the other (" +
+            ring.error().message + ")");
+    io = std::make_unique<SyncIo>();
+    return;
+  }
+  uses_ring = true;
+  RegisterStaging(**ring);
+  io = std::move(*ring);
+}
+
+void DiskTier::State::RegisterStaging(Ring& ring) {
+  if (options.staging[0] == nullptr || options.staging[1] == nullptr ||
+      options.max_chunk_bytes == 0) {
+    return;
+  }
+  const iovec buffers[2] = {{options.staging[0], options.max_chunk_bytes},
+                            {options.staging[1], options.max_chunk_bytes}};
+  const Status status =
+      options.refuse_for_testing.registration
+          ? Fail(ErrorCode::kUnsupported, "refused for a test")
+          : ring.Register(buffers, 2);
+  registered = status.has_value();
+  if (registered) return;
+  Log(LogLevel::kInfo,
+      "the disk tier's buffers are not registered with io_uring: " +
+          status.error().message + "; " +
+          FormatBytes(2 * options.max_chunk_bytes) +
+          " needed, the limit on locked memory (ulimit -l) is " +
+          LockedMemoryLimit() + ". Transfers cost a little more");
+}
+
+Status DiskTier::State::CheckUsable() const {
+  if (!abandoned && owner == getpid()) return {};
+  return Fail(ErrorCode::kShutdown,
+              "the disk tier belongs to the parent process: after a fork the "
+              "child has no access to evicted memory");
+}
+
+int DiskTier::State::RegisteredBuffer(const char* data, Bytes bytes) const {
+  if (!registered) return -1;
+  for (int i = 0; i < 2; ++i) {
+    const char* const start = static_cast<const char*>(options.staging[i]);
+    if (data >= start && data + bytes <= start + options.max_chunk_bytes) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+void DiskTier::State::StartPayload(bool write, char* data,
+                                   const DiskChunk& chunk) {
+  const Bytes step = RequestBytes(chunk.bytes);
+  // One more for the header: the vector must not move while requests fly.
+  requests.clear();
+  requests.reserve(chunk.bytes / step + 2);
+  for (Bytes at = 0; at < chunk.bytes; at += step) {
+    IoRequest& request = requests.emplace_back();
+    request.write = write;
+    request.fd = file->fd();
+    request.data = data + at;
+    request.bytes = std::min(step, chunk.bytes - at);
+    request.offset = chunk.offset + kIoBlock + at;
+    request.registered_buffer = RegisteredBuffer(request.data, request.bytes);
+    io->Start(&request);
+  }
+  io->Flush();
+}
+
+void DiskTier::State::StartHeader(bool write, const DiskChunk& chunk) {
+  IoRequest& request = requests.emplace_back();
+  request.write = write;
+  request.fd = file->fd();
+  request.data = header.data();
+  request.bytes = kIoBlock;
+  request.offset = chunk.offset;
+  io->Start(&request);
+  io->Flush();
+}
+
+// True if the ring broke and the transfer is worth another try without it.
+bool DiskTier::State::LeaveBrokenRing() {
+  if (!io->broken()) return false;
+  Log(LogLevel::kWarning,
+      "io_uring stopped taking requests; the disk tier goes on without it, "
+      "one transfer after the other");
+  io = std::make_unique<SyncIo>();
+  uses_ring = false;
+  registered = false;
+  return true;
+}
+
+// 0 or an errno. Fills in the checksum, computed while the payload is already
+// on its way.
+int DiskTier::State::TryWrite(const void* data, DiskChunk* chunk) {
+  if (failing_writes.load(std::memory_order_relaxed) > 0) {
+    failing_writes.fetch_sub(1, std::memory_order_relaxed);
+    return ENOSPC;
+  }
+  StartPayload(/*write=*/true, static_cast<char*>(const_cast<void*>(data)),
+               *chunk);
+  chunk->checksum = PayloadChecksum(data, chunk->bytes);
+  WriteHeader(header.data(), HeaderOf(*chunk));
+  StartHeader(/*write=*/true, *chunk);
+  return io->Finish();
+}
+
+tl::unexpected<Error> DiskTier::State::WriteFailed(Error error) {
+  if (++failures == kFailuresUntilOffline) {
+    offline.store(true, std::memory_order_relaxed);
+    Log(LogLevel::kError, "the disk tier is off after " +
+                              std::to_string(failures) +
+                              " failed writes in a row; what it holds stays "
+                              "readable. Last: " +
+                              error.message);
+  }
+  return tl::unexpected(std::move(error));
+}
+
+std::string DiskTier::State::Name(const DiskChunk& chunk) const {
+  return "chunk " + std::to_string(chunk.identity) + " (generation " +
+         std::to_string(chunk.generation) + ", " + FormatBytes(chunk.bytes) +
+         ") in the spill file in " + file->directory();
+}
+
+DiskTier::DiskTier(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+DiskTier::~DiskTier() {
+  if (!state_->CheckUsable()) AbandonAfterFork();
+}
+
+Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Options& options) {
+  if (options.budget < 2 * kIoBlock) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "a disk budget of " + FormatBytes(options.budget) +
+                    " holds no chunk. Raise disk_budget, or set it to 0 for "
+                    "no disk tier");
+  }
+  auto state = std::make_unique<State>(options);
+  SpillFile::Options file;
+  file.directory = options.directory;
+  file.quota = options.budget;
+  file.refuse_tmpfile_for_testing = options.refuse_for_testing.tmpfile;
+  file.refuse_direct_for_testing = options.refuse_for_testing.direct;
+  STRATALLOC_ASSIGN_OR_RETURN(state->file, SpillFile::Open(file));
+  state->OpenIo();
+  state->requests.reserve(
+      options.max_chunk_bytes / RequestBytes(options.max_chunk_bytes) + 2);
+  return std::unique_ptr<DiskTier>(new DiskTier(std::move(state)));
+}
+
+Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
+                                  std::uint64_t identity,
+                                  std::uint64_t generation) {
+  State& state = *state_;
+  STRATALLOC_RETURN_IF_ERROR(state.CheckUsable());
+  const Bytes most = state.options.max_chunk_bytes;
+  if (!IsAligned(data, bytes) || (most != 0 && bytes > most)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "a chunk of " + std::to_string(bytes) +
+                    " bytes is not made of whole pages or is larger than " +
+                    FormatBytes(most));
+  }
+  if (offline()) {
+    return Fail(ErrorCode::kIo,
+                "the disk tier is off after repeated failures in " +
+                    state.file->directory() + "; the memory stays where it is");
+  }
+  const Bytes extent = bytes + kIoBlock;
+  // A spent quota is no failure of the disk.
+  const bool has_room = state.file->HasRoom(extent);
+  Result<std::uint64_t> offset = state.file->Allocate(extent);
+  if (!offset) {
+    if (!has_room) return tl::unexpected(std::move(offset).error());
+    return state.WriteFailed(std::move(offset).error());
+  }
+  DiskChunk chunk{*offset, bytes, identity, generation, 0};
+  int error = state.TryWrite(data, &chunk);
+  if (error != 0 && state.LeaveBrokenRing()) {
+    error = state.TryWrite(data, &chunk);
+  }
+  if (error != 0) {
+    state.file->Free(*offset, extent);
+    return state.WriteFailed(Error{
+        ErrorCode::kIo,
+        "writing " + FormatBytes(bytes) + " to the spill file in " +
+            state.file->directory() + " failed: " + std::strerror(error) +
+            ". Free space there, or set disk_dir to another file system; the "
+            "memory stays where it is"});
+  }
+  state.failures = 0;
+  return chunk;
+}
+
+Status DiskTier::Read(const DiskChunk& chunk, void* to) {
+  State& state = *state_;
+  STRATALLOC_RETURN_IF_ERROR(state.CheckUsable());
+  if (!IsAligned(to, chunk.bytes)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "a chunk is read into whole pages only");
+  }
+  const auto transfer = [&] {
+    state.StartPayload(/*write=*/false, static_cast<char*>(to), chunk);
+    state.StartHeader(/*write=*/false, chunk);
+    return state.io->Finish();
+  };
+  int error = transfer();
+  if (error != 0 && state.LeaveBrokenRing()) error = transfer();
+  if (error != 0 && error != ENODATA) {
+    return Fail(ErrorCode::kIo, "reading " + state.Name(chunk) +
+                                    " failed: " + std::strerror(error) +
+                                    ". Check the disk (dmesg), or set disk_dir "
+                                    "to another one");
+  }
+  std::string problem;  // empty ones do not allocate
+  if (error == ENODATA) {
+    problem = "the file ends before it";
+  } else {
+    problem = CompareHeader(state.header.data(), HeaderOf(chunk));
+  }
+  if (problem.empty() && PayloadChecksum(to, chunk.bytes) != chunk.checksum) {
+    problem = "its checksum does not match";
+  }
+  if (problem.empty()) return {};
+  return Fail(ErrorCode::kCorrupt,
+              state.Name(chunk) + " is not what was written: " + problem +
+                  ". The bytes are lost: reload them from a checkpoint, and "
+                  "check the disk");
+}
+
+void DiskTier::Free(const DiskChunk& chunk) {
+  if (!chunk || !state_->CheckUsable()) return;
+  state_->file->Free(chunk.offset, chunk.bytes + kIoBlock);
+}
+
+Bytes DiskTier::used() const { return state_->file->used(); }
+Bytes DiskTier::peak() const { return state_->file->peak(); }
+Bytes DiskTier::budget() const { return state_->options.budget; }
+bool DiskTier::offline() const {
+  return state_->offline.load(std::memory_order_relaxed);
+}
+
+std::string DiskTier::Mode() const {
+  std::string mode = state_->uses_ring ? "io_uring" : "preadv2/pwritev2";
+  mode += state_->file->direct() ? ", O_DIRECT" : ", buffered";
+  if (state_->registered) mode += ", registered buffers";
+  return mode;
+}
+
+void DiskTier::AbandonAfterFork() {
+  if (state_->abandoned) return;
+  state_->abandoned = true;
+  state_->io->AbandonAfterFork();
+  state_->file->AbandonAfterFork();
+}
+
+Status DiskTier::FlipByteForTesting(const DiskChunk& chunk) {
+  State& state = *state_;
+  STRATALLOC_RETURN_IF_ERROR(state.CheckUsable());
+  // A block in the middle of the payload; O_DIRECT wants all of it.
+  const Block block;
+  const auto at = static_cast<off_t>(chunk.offset + kIoBlock +
+                                     RoundDown(chunk.bytes / 2, kIoBlock));
+  const auto whole = static_cast<ssize_t>(kIoBlock);
+  if (pread(state.file->fd(), block.data(), kIoBlock, at) == whole) {
+    block.data()[kIoBlock / 2] ^= 0x10;
+    if (pwrite(state.file->fd(), block.data(), kIoBlock, at) == whole) {
+      return {};
+    }
+  }
+  return Fail(ErrorCode::kIo, std::string("flipping a byte of the spill file "
+                                          "failed: ") +
+                                  std::strerror(errno));
+}
+
+void DiskTier::FailWritesForTesting(int count) {
+  state_->failing_writes.store(count, std::memory_order_relaxed);
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk tier: handle contents in one unnamed spill file (O_TMPFILE, 0600),
+// moved by io_uring with O_DIRECT, each chunk stamped with identity,
+// generation and XXH3-64, all checked on the way back.
+//
+// Thread-safety: called by the arbiter's holder only (one at a time); the
+// counters may be read from any thread.
+// Blocks: Write and Read wait for the disk.
+// Fails: kIo with errno's text and the directory when the disk fails or is
+// full (the caller keeps the bytes where they are; after repeated failures
+// the tier goes offline and says so once); kCorrupt when what came back is
+// not what was written.
+// After fork: the child calls AbandonAfterFork(); every later call fails with
+// kShutdown and nothing is submitted to the parent's ring.
+#ifndef STRATALLOC_TIERING_IO_DISK_TIER_H_
+#define STRATALLOC_TIERING_IO_DISK_TIER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/result.h"
+
+namespace stratalloc {
+
+// Where a chunk lies and what it must look like when read back.
+struct DiskChunk {
+  std::uint64_t offset = 0;
+  Bytes bytes = 0;  // 0 = no chunk
+  std::uint64_t identity = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t checksum = 0;  // XXH3-64 of the payload
+
+  explicit operator bool() const { return bytes != 0; }
+};
+
+class DiskTier {
+ public:
+  struct Options {
+    std::string directory;  // must exist; "" = $TMPDIR or /tmp
+    Bytes budget = 0;       // quota of the file
+    Bytes max_chunk_bytes = 0;
+    // Two page-aligned pinned buffers of max_chunk_bytes each, from the host
+    // budget; registered with io_uring where the kernel lets us.
+    void* staging[2] = {nullptr, nullptr};
+    // What the kernel or file system is made to refuse, so that tests take
+    // each fallback.
+    struct Refuse {
+      bool io_uring = false;
+      bool registration = false;
+      bool tmpfile = false;
+      bool direct = false;
+    } refuse_for_testing = {};
+  };
+  static Result<std::unique_ptr<DiskTier>> Open(const Options& options);
+  ~DiskTier();
+
+  // Writes `bytes` (a multiple of 4096) from page-aligned `data`.
+  Result<DiskChunk> Write(const void* data, Bytes bytes, std::uint64_t identity,
+                          std::uint64_t generation);
+  // Reads the chunk into page-aligned `to` and verifies it.
+  Status Read(const DiskChunk& chunk, void* to);
+  void Free(const DiskChunk& chunk);
+
+  Bytes used() const;
+  Bytes peak() const;
+  Bytes budget() const;
+  bool offline() const;
+  // "io_uring, O_DIRECT, registered buffers" or what it fell back to.
+  std::string Mode() const;
+  void AbandonAfterFork();
+  // Flips one bit of the stored payload of `chunk` in the file.
+  Status FlipByteForTesting(const DiskChunk& chunk);
+  // The next `count` writes fail as if the disk was full (ENOSPC).
+  void FailWritesForTesting(int count);
+
+ private:
+  struct State;
+  explicit DiskTier(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_IO_DISK_TIER_H_

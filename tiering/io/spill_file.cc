@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/io/spill_file.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "allocator/base/check.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr Bytes kBlock = 4096;
+// The file grows in steps: writes beyond its end are serialised by ext4 and
+// xfs, writes inside it are not.
+constexpr Bytes kGrowStep = 64 * kMiB;
+// Chunks are 2 MiB and more; this many free extents cover 128 GiB of the worst
+// pattern before the list allocates.
+constexpr std::size_t kReservedExtents = 32768;
+
+std::string Errno(int error) { return std::strerror(error); }
+
+std::string ChooseDirectory(const std::string& directory) {
+  if (!directory.empty()) return directory;
+  const char* const named = std::getenv("TMPDIR");
+  return named != nullptr && *named != '\0' ? named : "/tmp";
+}
+
+}  // namespace
+
+SpillFile::SpillFile(std::string directory, Bytes quota)
+    : directory_(std::move(directory)), quota_(RoundDown(quota, kBlock)) {
+  free_.Reserve(
+      std::min<std::size_t>(kReservedExtents, quota_ / (2 * kMiB) + 64));
+  free_.Add(0, quota_);
+}
+
+SpillFile::~SpillFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Result<std::unique_ptr<SpillFile>> SpillFile::Open(const Options& options) {
+  std::unique_ptr<SpillFile> file(
+      new SpillFile(ChooseDirectory(options.directory), options.quota));
+  STRATALLOC_RETURN_IF_ERROR(file->OpenUnnamed(options));
+  STRATALLOC_RETURN_IF_ERROR(file->Probe());
+  struct statfs system;
+  if (fstatfs(file->fd_, &system) == 0 && system.f_type == TMPFS_MAGIC) {
+    Log(LogLevel::kWarning, "the spill directory " + file->directory_ +
+                                " is tmpfs: what is evicted to it stays in "
+                                "main memory. Set disk_dir to a disk");
+  }
+  return file;
+}
+
+Status SpillFile::OpenUnnamed(const Options& options) {
+  if (options.refuse_direct_for_testing) LeaveDirect("refused for a test");
+  for (;;) {
+    const int extra = O_CLOEXEC | (direct_ ? O_DIRECT : 0);
+    int error = EOPNOTSUPP;
+    if (!options.refuse_tmpfile_for_testing) {
+      fd_ = open(directory_.c_str(), O_TMPFILE | O_RDWR | extra, 0600);
+      error = errno;
+    }
+    // Old kernels say EISDIR, file systems without it EOPNOTSUPP.
+    if (fd_ < 0 && (error == EOPNOTSUPP || error == EISDIR)) {
+      std::string name = directory_ + "/stratalloc-spill-XXXXXX";
+      fd_ = mkostemp(name.data(), extra);
+      error = errno;
+      if (fd_ >= 0) {
+        unlink(name.c_str());
+        Log(LogLevel::kInfo, "the file system of " + directory_ +
+                                 " has no O_TMPFILE: the spill file was "
+                                 "created with a name and unlinked at once");
+      }
+    }
+    if (fd_ >= 0) break;
+    if (error == EINVAL && direct_) {
+      LeaveDirect("open: " + Errno(error));
+      continue;
+    }
+    return Fail(ErrorCode::kIo, "cannot create a spill file in " + directory_ +
+                                    ": " + Errno(error) +
+                                    ". Set disk_dir to a directory this "
+                                    "process may write to");
+  }
+  // umask may have taken bits away; nobody else gets any.
+  fchmod(fd_, 0600);
+  return {};
+}
+
+void SpillFile::LeaveDirect(const std::string& reason) {
+  direct_ = false;
+  Log(LogLevel::kInfo, "the spill file in " + directory_ +
+                           " goes through the page cache: O_DIRECT is not "
+                           "possible there (" +
+                           reason + ")");
+}
+
+// Some file systems take O_DIRECT at open and refuse it at the first transfer,
+// or want larger blocks: one block is written to find out.
+Status SpillFile::Probe() {
+  void* const block = operator new(kBlock, std::align_val_t(kBlock));
+  std::memset(block, 0, kBlock);
+  ssize_t moved = pwrite(fd_, block, kBlock, 0);
+  if (moved < 0 && errno == EINVAL && direct_) {
+    LeaveDirect("write: " + Errno(errno));
+    fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_DIRECT);
+    moved = pwrite(fd_, block, kBlock, 0);
+  }
+  const int error = moved < 0 ? errno : ENOSPC;
+  operator delete(block, std::align_val_t(kBlock));
+  if (moved == static_cast<ssize_t>(kBlock)) {
+    file_bytes_ = kBlock;
+    return {};
+  }
+  return Fail(ErrorCode::kIo, "cannot write to a spill file in " + directory_ +
+                                  ": " + Errno(error) +
+                                  ". Free space there, or set disk_dir to "
+                                  "another file system");
+}
+
+// Makes the file at least `end` long; 0 or an errno.
+int SpillFile::Extend(std::uint64_t end) {
+  if (end <= file_bytes_) return 0;
+  const std::uint64_t generous =
+      std::max<std::uint64_t>(end, std::min(quota_, RoundUp(end, kGrowStep)));
+  int error = ENOSPC;
+  for (const std::uint64_t size : {generous, end}) {
+    do {
+      error = fallocate(fd_, 0, 0, static_cast<off_t>(size)) == 0 ? 0 : errno;
+    } while (error == EINTR);
+    if (error == EOPNOTSUPP) {
+      error = ftruncate(fd_, static_cast<off_t>(size)) == 0 ? 0 : errno;
+    }
+    if (error != 0) continue;
+    file_bytes_ = size;
+    return 0;
+  }
+  return error;
+}
+
+Result<std::uint64_t> SpillFile::Allocate(Bytes bytes) {
+  const auto offset = free_.TakeLow(bytes);
+  if (!offset) {
+    return Fail(ErrorCode::kIo,
+                "the disk budget of " + FormatBytes(quota_) +
+                    " has no room for " + FormatBytes(bytes) + ": " +
+                    FormatBytes(used()) +
+                    " are in use. Raise disk_budget; the memory stays where "
+                    "it is");
+  }
+  if (const int error = Extend(*offset + bytes); error != 0) {
+    free_.Add(*offset, bytes);
+    return Fail(ErrorCode::kIo,
+                "the spill file in " + directory_ + " cannot grow by " +
+                    FormatBytes(bytes) + ": " + Errno(error) +
+                    ". Free space there, or set disk_dir to another file "
+                    "system; the memory stays where it is");
+  }
+  const Bytes now = used_.load(std::memory_order_relaxed) + bytes;
+  used_.store(now, std::memory_order_relaxed);
+  peak_.store(std::max(now, peak()), std::memory_order_relaxed);
+  return *offset;
+}
+
+void SpillFile::Free(std::uint64_t offset, Bytes bytes) {
+  free_.Add(offset, bytes);
+  const Bytes now = used_.load(std::memory_order_relaxed) - bytes;
+  used_.store(now, std::memory_order_relaxed);
+  if (now != 0 || fd_ < 0) return;
+  // The last chunk left: the file system gets all but one block back.
+  if (ftruncate(fd_, kBlock) == 0) file_bytes_ = kBlock;
+}
+
+void SpillFile::AbandonAfterFork() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+}  // namespace stratalloc
