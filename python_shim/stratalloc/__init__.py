@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""stratalloc: a CUDA memory allocator for PyTorch that tiers parameters.
+
+Cold parameter memory leaves the GPU for pinned host memory or an NVMe file
+and comes back at the same address before it is used:
+
+    import stratalloc
+    stratalloc.enable(host_budget="8GiB")   # before the first CUDA use
+
+Importing this module prints nothing, imports neither torch nor a shared
+object and works without a GPU; everything below is loaded when first used.
+"""
+
+import importlib
+import logging
+
+logging.getLogger("stratalloc").addHandler(logging.NullHandler())
+
+# Name -> module that holds it. A name that is not built yet is not here.
+_NAMES = {
+    "Config": "settings",
+    "config": "_enable",
+    "enable": "_enable",
+    "is_enabled": "_enable",
+    "allocator": "_enable",
+    "evict": "_tiers",
+    "restore": "_tiers",
+    "stats": "_reports",
+    "memory_summary": "_reports",
+    "report": "_reports",
+    "scope": "scopes",
+}
+
+__all__ = sorted(_NAMES)
+
+
+def __getattr__(name):
+    module = _NAMES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'stratalloc' has no attribute {name!r}")
+    value = getattr(importlib.import_module("stratalloc." + module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted(set(globals()) | set(_NAMES))

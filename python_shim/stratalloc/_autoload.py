@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch.backends entry point: torch calls `autoload` while it is imported.
+
+Does nothing unless STRATALLOC=1. An exception of an entry point would break
+the user's `import torch`, so whatever keeps us from enabling is one line on
+stderr and the native allocator stays; STRATALLOC_STRICT=1 raises instead.
+"""
+
+import os
+import sys
+
+
+def autoload():
+    if os.environ.get("STRATALLOC", "0") in ("", "0"):
+        return
+    from stratalloc import _enable
+
+    try:
+        if os.environ["STRATALLOC"] != "1":
+            raise ValueError(
+                f"stratalloc: STRATALLOC={os.environ['STRATALLOC']!r} is "
+                "neither 0 nor 1")
+        _enable.enable()
+    except Exception as error:  # pylint: disable=broad-except
+        if _enable.strict():
+            raise
+        text = " ".join(str(error).split())
+        if not text.startswith("stratalloc:"):
+            text = f"stratalloc: {type(error).__name__}: {text}"
+        print(f"{text}; torch's native allocator stays", file=sys.stderr)

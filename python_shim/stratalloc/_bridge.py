@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ctypes face of libstratalloc_torch_2_N.so, the bridge for one torch minor.
+
+A bridge built for another minor can load without any error and then corrupt
+memory, so the file is chosen by torch.__version__ and the library is asked
+again which minor it was built for before anything is installed.
+"""
+
+import ctypes
+import os
+import re
+
+from stratalloc import _core
+
+_lib = None
+_path = None
+
+
+def _unsupported(message):
+    from stratalloc import _enable
+
+    return _enable.UnsupportedTorchError(message)
+
+
+def bridge_name(version):
+    """File name of the bridge for a torch version such as 2.11.0+cu130."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        raise _unsupported(f"stratalloc: cannot read torch version {version!r}")
+    return "libstratalloc_torch_%s_%s.so" % match.groups()
+
+
+def supported():
+    """Torch minors this installation carries a bridge for, as "2.11"."""
+    folder = os.path.join(os.path.dirname(_core.__file__), "lib")
+    found = []
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        match = re.fullmatch(r"libstratalloc_torch_(\d+)_(\d+)\.so", name)
+        if match:
+            found.append(tuple(map(int, match.groups())))
+    return ["%d.%d" % minor for minor in sorted(found)]
+
+
+def load(version):
+    """Loads the bridge for this torch; idempotent. `import torch` came first."""
+    global _lib, _path
+    if _lib is not None:
+        return _lib
+    minors = supported()
+    name = bridge_name(version)
+    minor = ".".join(re.match(r"(\d+)\.(\d+)", version).groups())
+    if minors and minor not in minors:
+        raise _unsupported(
+            f"stratalloc: torch {version} is not supported (bridges here: "
+            f"torch {', '.join(minors)})")
+    path = _core.library_path(name)
+    core = _core.lib()
+    del core
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError as error:
+        raise _unsupported(
+            f"stratalloc: the bridge for torch {minor} does not load into "
+            f"torch {version}: {error}") from None
+    error = ctypes.POINTER(_core.Error)
+    for symbol, result, arguments in (
+        ("built_for", ctypes.c_char_p, ()),
+        ("install", ctypes.c_int, (error,)),
+        ("install_guard", ctypes.c_int, (error,)),
+        ("is_current", ctypes.c_int, ()),
+    ):
+        function = getattr(lib, "stratalloc_torch_" + symbol)
+        function.restype = result
+        function.argtypes = arguments
+    built_for = lib.stratalloc_torch_built_for().decode()
+    if not (version + ".").startswith(built_for + "."):
+        raise _unsupported(
+            f"stratalloc: {name} was built for torch {built_for}, this is "
+            f"torch {version}")
+    _lib, _path = lib, path
+    return lib
+
+
+def loaded():
+    return _lib is not None
+
+
+def path():
+    return _path
+
+
+def lib():
+    return _lib
+
+
+def _call(name):
+    error = _core.Error()
+    code = getattr(_lib, name)(ctypes.byref(error))
+    _core.check(code, error)
+
+
+def install():
+    _call("stratalloc_torch_install")
+
+
+def install_guard():
+    _call("stratalloc_torch_install_guard")
+
+
+def is_current():
+    return bool(_lib.stratalloc_torch_is_current())
+
+
+def pluggable(torch):
+    """torch's pluggable wrapper around our C functions.
+
+    When CUDA initialises, the wrapper calls our init function, which puts the
+    full allocator into torch's place before the first block exists.
+    """
+    wrapper = torch.cuda.memory.CUDAPluggableAllocator(
+        _path, "stratalloc_torch_malloc", "stratalloc_torch_free")
+    init = ctypes.cast(_lib.stratalloc_torch_pluggable_init, ctypes.c_void_p)
+    wrapper.allocator().set_init_fn(init.value)
+    return wrapper

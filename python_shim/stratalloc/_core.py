@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ctypes face of libstratalloc.so, the torch-free core.
+
+One function per function of python_shim/c_api.h, with Python types in and
+out; nothing here knows torch. Loading is lazy: importing this module opens no
+shared object. Every call through ctypes releases the GIL, so a call that
+waits for a copy never stops another Python thread.
+
+Errors of the core become exceptions in `check`: out of memory and everything
+about devices, tiers and files is a RuntimeError, a bad argument a ValueError,
+exhausted host memory a MemoryError; the message is the core's own text.
+
+Log lines are *not* routed through a Python callback: the core logs from
+migration threads and from inside `malloc`, and a callback would take the GIL
+there, which the thread it waits for may hold. The core writes its lines to
+stderr itself; what Python decides goes to logging.getLogger("stratalloc").
+"""
+
+import ctypes
+import json
+import os
+import threading
+
+OUT_OF_MEMORY = 1
+INVALID_ARGUMENT = 2
+NOT_FOUND = 3
+UNSUPPORTED = 4
+DEVICE_ERROR = 5
+IO_ERROR = 6
+CORRUPT = 7
+HOST_OUT_OF_MEMORY = 8
+SHUTDOWN = 9
+
+TELEMETRY_LEVELS = ("off", "counters", "events", "callsites", "full")
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+
+class MissingLibraryError(RuntimeError):
+    """A shared object of this package is not where the build puts it."""
+
+
+def library_path(name):
+    """Path of a shared object of the package; raises if it is not there."""
+    path = os.path.join(_PACKAGE, "lib", name)
+    if not os.path.exists(path):
+        raise MissingLibraryError(
+            f"stratalloc: {name} is missing from {os.path.dirname(path)}: "
+            "this is a source tree or a damaged installation; run `./dev build`"
+        )
+    return path
+
+
+class Error(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int), ("message", ctypes.c_char * 2048)]
+
+
+class ConfigStruct(ctypes.Structure):
+    _fields_ = [
+        ("tiering", ctypes.c_int),
+        ("gpu_limit", ctypes.c_uint64),
+        ("host_budget", ctypes.c_uint64),
+        ("disk_budget", ctypes.c_uint64),
+        ("disk_dir", ctypes.c_char_p),
+        ("gpu_offload_threshold", ctypes.c_double),
+        ("gpu_emergency_threshold", ctypes.c_double),
+        ("gpu_reload_threshold", ctypes.c_double),
+        ("cpu_offload_threshold", ctypes.c_double),
+        ("telemetry", ctypes.c_int),
+    ]
+
+
+class Range(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64)]
+
+
+def _declare(lib):
+    """Argument and result types of every function that Python calls."""
+    error = ctypes.POINTER(Error)
+    ranges = ctypes.POINTER(Range)
+    u32, u64, i32 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
+    text = ctypes.c_char_p
+    moved = ctypes.POINTER(u64)
+    for name, result, arguments in (
+        ("configure", i32, (ctypes.POINTER(ConfigStruct), error)),
+        ("initialized", i32, ()),
+        ("version", text, ()),
+        ("string_free", None, (ctypes.c_void_p,)),
+        ("report_json", ctypes.c_void_p, (i32,)),
+        ("scope_intern", u32, (text,)),
+        ("scope_name", ctypes.c_void_p, (u32,)),
+        ("scope_push", None, (u32, i32, i32)),
+        ("scope_pop", i32, ()),
+        ("relabel", i32, (ctypes.c_void_p, u64, u32, i32)),
+        ("evict", i32, (i32, ranges, i32, moved, error)),
+        ("restore", i32, (i32, ranges, i32, moved, error)),
+        ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64))),
+        ("test_hook", i32, (text, text, error)),
+    ):
+        function = getattr(lib, "stratalloc_" + name)
+        function.restype = result
+        function.argtypes = arguments
+    return lib
+
+
+_lock = threading.Lock()
+_lib = None
+
+
+def lib():
+    """The loaded core (a ctypes.CDLL); loads it at the first call."""
+    global _lib
+    if _lib is None:
+        with _lock:
+            if _lib is None:
+                path = library_path("libstratalloc.so")
+                _lib = _declare(ctypes.CDLL(path))
+    return _lib
+
+
+def loaded():
+    return _lib is not None
+
+
+def raise_error(code, message):
+    message = message or f"stratalloc: error {code}"
+    if code == INVALID_ARGUMENT:
+        raise ValueError(message)
+    if code == HOST_OUT_OF_MEMORY:
+        raise MemoryError(message)
+    raise RuntimeError(message)
+
+
+def check(code, error):
+    if code != 0:
+        raise_error(code, error.message.decode("utf-8", "replace"))
+
+
+def _take_string(address):
+    """Copies a char* of the core and gives it back."""
+    if not address:
+        return ""
+    try:
+        return ctypes.string_at(address).decode("utf-8", "replace")
+    finally:
+        lib().stratalloc_string_free(address)
+
+
+def version():
+    return lib().stratalloc_version().decode()
+
+
+def initialized():
+    return bool(_lib is not None and _lib.stratalloc_initialized())
+
+
+def configure(config):
+    """Hands a resolved Config (no field None) to the core."""
+    struct = ConfigStruct(
+        tiering=int(config.tiering),
+        gpu_limit=config.gpu_limit,
+        host_budget=config.host_budget,
+        disk_budget=config.disk_budget,
+        disk_dir=os.fsencode(config.disk_dir),
+        gpu_offload_threshold=config.gpu_offload_threshold,
+        gpu_emergency_threshold=config.gpu_emergency_threshold,
+        gpu_reload_threshold=config.gpu_reload_threshold,
+        cpu_offload_threshold=config.cpu_offload_threshold,
+        telemetry=TELEMETRY_LEVELS.index(config.telemetry),
+    )
+    error = Error()
+    code = lib().stratalloc_configure(ctypes.byref(struct), ctypes.byref(error))
+    check(code, error)
+
+
+def report(device):
+    """The core's report on one device as a dict; {} before CUDA exists."""
+    text = _take_string(lib().stratalloc_report_json(device))
+    return json.loads(text) if text else {}
+
+
+def _move(function, device, ranges):
+    """Calls evict or restore; `ranges` is None for everything evictable."""
+    error, moved = Error(), ctypes.c_uint64(0)
+    if ranges is None:
+        array, count = None, 0
+    else:
+        count = len(ranges)
+        array = (Range * count)(*(Range(a, b) for a, b in ranges))
+    code = function(device, array, count, ctypes.byref(moved),
+                    ctypes.byref(error))
+    check(code, error)
+    return moved.value
+
+
+def evict(device, ranges=None):
+    return _move(lib().stratalloc_evict, device, ranges)
+
+
+def restore(device, ranges=None):
+    return _move(lib().stratalloc_restore, device, ranges)
+
+
+def residency(address, size):
+    """Bytes of [address, address + size) on (device, host, disk)."""
+    tiers = (ctypes.c_uint64 * 3)()
+    code = lib().stratalloc_residency(address, size, tiers)
+    if code:
+        raise_error(code, f"stratalloc: no block of ours at {address:#x}")
+    return tuple(tiers)
+
+
+def test_hook(name, value):
+    """Plans a fault; see c_api.h. Raises if nothing matched."""
+    error = Error()
+    code = lib().stratalloc_test_hook(name.encode(), str(value).encode(),
+                                      ctypes.byref(error))
+    if code:
+        raise_error(code, error.message.decode("utf-8", "replace")
+                    or f"stratalloc: the hook {name}={value} matched nothing")

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways in: enable(), allocator(), and what they share.
+
+Order, each step needed by the next: torch's minor has a bridge; CUDA is not
+initialised yet; the configuration is valid and given to the core; the op
+guard is installed (tiering on; dispatch tables are not written atomically, so
+before other threads run operators); the allocator is swapped; module scopes
+are wrapped. A step that fails leaves torch as it was: the swap is the first
+step torch can see, and a guard without our allocator passes everything on.
+"""
+
+import logging
+import os
+import sys
+import threading
+
+from stratalloc import _bridge
+from stratalloc import _core
+from stratalloc.settings import Config
+
+_log = logging.getLogger("stratalloc")
+_lock = threading.RLock()
+_active = None  # the resolved Config the core was told
+_guarded = False
+
+
+class UnsupportedTorchError(RuntimeError):
+    """This torch has no bridge in this installation."""
+
+
+def strict():
+    """True if STRATALLOC_STRICT=1: what else is a line on stderr raises."""
+    return os.environ.get("STRATALLOC_STRICT", "0") == "1"
+
+
+def config():
+    """The active Config with every default filled in; None before enable."""
+    return _active
+
+
+def is_enabled():
+    """True once torch's CUDA allocator is ours."""
+    return _bridge.loaded() and _bridge.is_current()
+
+
+def enable(config=None, **overrides):
+    """Makes stratalloc torch's CUDA allocator for this process.
+
+    Call it before CUDA is initialised (any tensor on a GPU, any
+    torch.cuda.init). `config` is a Config; without one STRATALLOC_CONF is
+    read; `overrides` replace single fields: enable(host_budget="8GiB").
+
+    Raises ValueError for a bad setting, RuntimeError when it comes too late.
+    An unsupported torch is one line on stderr and native stays, unless
+    STRATALLOC_STRICT=1. Returns True if the allocator is ours afterwards.
+    """
+    with _lock:
+        wanted = _wanted(config, overrides)
+        import torch
+
+        if is_enabled():
+            if config is None and not overrides:
+                return True
+            _reconfigure(torch, wanted)
+            return True
+        try:
+            _bridge.load(torch.__version__)
+        except UnsupportedTorchError as error:
+            if strict():
+                raise
+            print(f"{error}; torch's native allocator stays", file=sys.stderr)
+            return False
+        _refuse_late(torch)
+        _prepare(torch, wanted)
+        _bridge.install()
+        _install_module_scopes()
+        _log.info("enabled: %s", _active)
+        return True
+
+
+def allocator(config=None, **overrides):
+    """The object for torch.cuda.memory.change_current_allocator().
+
+    The swap itself is the caller's; everything else happens as in enable().
+    """
+    with _lock:
+        wanted = _wanted(config, overrides)
+        import torch
+
+        _bridge.load(torch.__version__)
+        _refuse_late(torch)
+        _prepare(torch, wanted)
+        _install_module_scopes()
+        return _bridge.pluggable(torch)
+
+
+def _wanted(given, overrides):
+    if given is None:
+        given = Config.from_env()
+    elif not isinstance(given, Config):
+        raise TypeError(
+            f"stratalloc: config must be a Config, not {type(given).__name__}")
+    return given.replace(**overrides).resolved()
+
+
+def _prepare(torch, wanted):
+    """Everything before the swap: the core configured, the guard installed."""
+    global _active, _guarded
+    from stratalloc import simulate
+
+    # The operator bridge of a simulated device must be in front before the
+    # guard takes "the kernel so far" as its own previous one.
+    simulate.before_enable(torch)
+    _core.configure(wanted)
+    _active = wanted
+    if wanted.tiering and not _guarded:
+        _bridge.install_guard()
+        _guarded = True
+
+
+def _reconfigure(torch, wanted):
+    """enable() again: fine until the first block exists."""
+    global _active, _guarded
+    if wanted == _active:
+        return
+    if torch.cuda.is_initialized():
+        changed = [key for key in Config.keys()
+                   if getattr(wanted, key) != getattr(_active, key)]
+        raise RuntimeError(
+            f"stratalloc: {', '.join(changed)} cannot change any more: CUDA "
+            "is initialised and the allocator runs with "
+            f"{_describe(_active, changed)}; pass them to the first "
+            "stratalloc.enable()")
+    _prepare(torch, wanted)
+
+
+def _describe(config, keys):
+    return ", ".join(f"{key}={getattr(config, key)!r}" for key in keys)
+
+
+def _refuse_late(torch):
+    """Raises once torch's native allocator may own blocks."""
+    if torch.cuda.is_initialized():
+        raise RuntimeError(
+            "stratalloc: CUDA is already initialised, so torch's native "
+            f"allocator owns blocks; move {_call_site()} above the first use "
+            "of CUDA (the first tensor or module moved to a GPU, "
+            "torch.cuda.init(), torch.cuda.current_stream(), ...), or start "
+            "the program with STRATALLOC=1 or `stratalloc run`")
+    backend = torch.cuda.memory.get_allocator_backend()
+    if backend != "native":
+        raise RuntimeError(
+            f"stratalloc: torch's CUDA allocator is already {backend!r}; "
+            "remove the call that installs it (change_current_allocator) or "
+            "its PYTORCH_ALLOC_CONF backend option")
+
+
+def _call_site():
+    """Names the statement to move: the caller outside this package."""
+    frame = sys._getframe(1)
+    here = os.path.dirname(os.path.abspath(__file__))
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not os.path.abspath(name).startswith(here + os.sep):
+            return (f"the call of stratalloc at {os.path.basename(name)}:"
+                    f"{frame.f_lineno}")
+        frame = frame.f_back
+    return "stratalloc.enable()"
+
+
+def _install_module_scopes():
+    from stratalloc import _modules
+
+    _modules.install()

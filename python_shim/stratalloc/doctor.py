@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stratalloc doctor`: what this machine and installation can do, and why not.
+
+Each finding is (name, state, detail) with state ok, note or problem; a
+problem makes the exit code 3. Nothing is changed on the machine.
+"""
+
+import os
+import resource
+import sys
+import tempfile
+
+from stratalloc import _bridge
+from stratalloc import _core
+from stratalloc import cli
+from stratalloc import simulate
+from stratalloc.settings import Config
+from stratalloc.settings import format_size
+
+
+def main(args):
+    findings = list(_findings())
+    broken = any(state == "problem" for _, state, _ in findings)
+    if args.json:
+        cli.write_json(args.json, {
+            "ok": not broken,
+            "findings": [dict(zip(("name", "state", "detail"), finding))
+                         for finding in findings]})
+    if args.json != "-":
+        for name, state, detail in findings:
+            print(f"{state:<8} {name:<18} {detail}")
+    return cli.EXIT_CANNOT if broken else cli.EXIT_OK
+
+
+def _findings():
+    yield "python", "ok", sys.version.split()[0]
+    yield _core_state()
+    yield from _torch_state()
+    yield _simulated_state()
+    yield from _config_state()
+    yield _memlock_state()
+    yield _ring_state()
+
+
+def _core_state():
+    try:
+        return "core", "ok", "libstratalloc.so " + _core.version()
+    except (RuntimeError, OSError) as error:
+        return "core", "problem", str(error)
+
+
+def _torch_state():
+    try:
+        import torch
+    except ImportError as error:
+        yield "torch", "problem", str(error)
+        return
+    minors = _bridge.supported()
+    minor = ".".join(torch.__version__.split(".")[:2])
+    yield ("torch", "ok" if minor in minors else "problem",
+           f"{torch.__version__}; bridges here: {', '.join(minors) or 'none'}")
+    if torch.cuda.is_available():
+        yield "gpu", "ok", f"{torch.cuda.device_count()} visible"
+    else:
+        yield "gpu", "note", "none; `run --simulate` and `demo` need none"
+
+
+def _simulated_state():
+    names = ("libcuda.so.1", "libcudart.so.13")
+    missing = [name for name in names
+               if not os.path.exists(os.path.join(simulate.directory(), name))]
+    if missing:
+        return "simulated device", "problem", "missing " + ", ".join(missing)
+    return "simulated device", "ok", "loaded only when asked for"
+
+
+def _config_state():
+    try:
+        config = Config.from_env().resolved()
+    except ValueError as error:
+        yield "settings", "problem", str(error)
+        return
+    yield ("settings", "ok", f"host budget {format_size(config.host_budget)}, "
+           f"disk budget {format_size(config.disk_budget)} in "
+           f"{config.disk_dir}")
+    yield _spill_state(config)
+
+
+def _spill_state(config):
+    """Can an unnamed file be opened there, and without the page cache?"""
+    flags = os.O_TMPFILE | os.O_RDWR
+    try:
+        os.close(os.open(config.disk_dir, flags | os.O_DIRECT, 0o600))
+        return "spill file", "ok", "unnamed, O_DIRECT"
+    except OSError:
+        pass
+    try:
+        os.close(os.open(config.disk_dir, flags, 0o600))
+        return ("spill file", "note", f"{config.disk_dir} refuses O_DIRECT: "
+                "buffered I/O, which also costs page cache")
+    except OSError as error:
+        try:
+            with tempfile.TemporaryFile(dir=config.disk_dir):
+                return ("spill file", "note", f"{config.disk_dir} has no "
+                        "O_TMPFILE; a file is created and unlinked")
+        except OSError:
+            return ("spill file", "problem",
+                    f"{config.disk_dir}: {error.strerror}; set disk_dir")
+
+
+def _memlock_state():
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        return "locked memory", "ok", "unlimited"
+    return ("locked memory", "ok" if soft >= 64 << 20 else "note",
+            f"limit {format_size(soft)} (I/O buffers are registered with the "
+            "kernel; below that plain buffers are used)")
+
+
+def _ring_state():
+    try:
+        with open("/proc/sys/kernel/io_uring_disabled",
+                  encoding="ascii") as file:
+            disabled = int(file.read())
+    except (OSError, ValueError):
+        disabled = 0
+    if disabled == 0:
+        return "io_uring", "ok", "allowed"
+    return ("io_uring", "note", f"kernel.io_uring_disabled={disabled}: "
+            "threads with preadv2/pwritev2 do the I/O")

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated CUDA device in host memory, for machines without a GPU.
+
+    from stratalloc import simulate
+    simulate.load("64MiB")      # before torch is imported
+    import torch                # sees cuda:0 with 64 MiB
+
+The package carries libcuda.so.1 and libcudart.so.13 that implement CUDA on
+host memory, and an operator bridge that computes each CUDA operator with its
+CPU kernel on the same bytes, so numbers are real. Never loaded unless asked
+for; whoever loads it says so in its output (`label()`).
+"""
+
+import ctypes
+import os
+import sys
+
+from stratalloc import _core
+from stratalloc.settings import format_size
+from stratalloc.settings import parse_size
+
+MODES = ("eager", "async")
+
+_state = None  # _Simulation once loaded
+
+
+class _Simulation:
+    """The loaded shared objects and what they were told."""
+
+    def __init__(self, memory, devices, mode, seed, driver, runtime):
+        self.memory = memory
+        self.devices = devices
+        self.mode = mode
+        self.seed = seed
+        self.driver = driver
+        self.runtime = runtime  # kept: a collected CDLL loses its handle
+        self.twins = None
+        self.bridge = None
+
+
+def directory():
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                        "simulated")
+
+
+def _path(name, required=True):
+    path = os.path.join(directory(), name)
+    if os.path.exists(path):
+        return path
+    if not required:
+        return None
+    raise _core.MissingLibraryError(
+        f"stratalloc: {name} is missing from {directory()}: the simulated "
+        "device is not part of this installation; run `./dev build`")
+
+
+def loaded():
+    return _state is not None
+
+
+def label():
+    """One sentence for every output of a simulated run; "" if none is."""
+    if _state is None:
+        return ""
+    devices = "device" if _state.devices == 1 else "devices"
+    noop = os.environ.get("CUDASIM_NOOP_LAUNCH", "0") == "1"
+    return (f"simulated CUDA: {_state.devices} {devices} of "
+            f"{format_size(_state.memory)} in host memory, {_state.mode} "
+            "mode; no GPU is used"
+            + ("; kernels without a twin do NOTHING (CUDASIM_NOOP_LAUNCH)"
+               if noop else ""))
+
+
+def load(memory="64MiB", devices=1, mode="eager", seed=0):
+    """Makes this process see simulated devices, then imports torch.
+
+    Raises ValueError for bad arguments and RuntimeError if torch (which would
+    have loaded the real CUDA runtime) is imported already.
+    """
+    global _state
+    size = parse_size(memory) if isinstance(memory, str) else int(memory)
+    if size < 2 << 20:
+        raise ValueError(
+            f"stratalloc: a simulated device of {format_size(size)} is below "
+            "one 2 MiB page; give --simulate at least 2MiB")
+    if mode not in MODES:
+        raise ValueError(
+            f"stratalloc: mode {mode!r} is neither eager nor async")
+    if int(devices) < 1:
+        raise ValueError("stratalloc: at least one simulated device")
+    if _state is not None:
+        if (size, int(devices), mode) != (_state.memory, _state.devices,
+                                          _state.mode):
+            raise RuntimeError("stratalloc: a different simulated device is "
+                               "already loaded in this process")
+        return
+    if "torch" in sys.modules:
+        raise RuntimeError(
+            "stratalloc: torch is already imported and has loaded the real "
+            "CUDA runtime; call stratalloc.simulate.load() before the first "
+            "`import torch`, or start with `stratalloc run --simulate`")
+    # Read once, when libcuda.so.1 is loaded.
+    os.environ["CUDASIM_MEMORY"] = str(size)
+    os.environ["CUDASIM_DEVICES"] = str(int(devices))
+    os.environ["CUDASIM_MODE"] = mode
+    os.environ["CUDASIM_SEED"] = str(int(seed))
+    # torch hides devices by this; a simulated one has no siblings to hide.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    # The dynamic linker matches by soname: what is loaded first serves torch.
+    driver = ctypes.CDLL(_path("libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
+    runtime = ctypes.CDLL(_path("libcudart.so.13"), mode=ctypes.RTLD_GLOBAL)
+    _state = _Simulation(size, int(devices), mode, int(seed), driver, runtime)
+    _declare(driver)
+    twins = _path("libstratalloc_twins.so", required=False)
+    if twins is not None:
+        _state.twins = ctypes.CDLL(twins, mode=ctypes.RTLD_GLOBAL)
+    import torch
+
+    before_enable(torch)
+
+
+def before_enable(torch):
+    """Installs the operator bridge if a simulated device is loaded.
+
+    Called again by enable(), because STRATALLOC=1 enables inside the `import
+    torch` of load() above, before load() gets that far itself.
+    """
+    if _state is None or _state.bridge is not None:
+        return
+    minor = "_".join(torch.__version__.split(".")[:2])
+    bridge = ctypes.CDLL(_path(f"libcudasim_torch_{minor}.so"))
+    bridge.cudasim_bridge_error.restype = ctypes.c_char_p
+    bridge.cudasim_bridge_storages_outside.restype = ctypes.c_long
+    bridge.cudasim_bridge_set_reservation.argtypes = (
+        ctypes.c_uint64, ctypes.c_uint64)
+    if bridge.cudasim_bridge_install() < 0:
+        reason = bridge.cudasim_bridge_error().decode("utf-8", "replace")
+        raise RuntimeError("stratalloc: the operator bridge of the simulated "
+                           f"device did not install: {reason}")
+    _state.bridge = bridge
+
+
+def watch_reservation(low, high):
+    """From now on CUDA storages outside [low, high) are counted."""
+    if _state is not None and _state.bridge is not None:
+        _state.bridge.cudasim_bridge_set_reservation(low, high)
+
+
+def _declare(driver):
+    for name in ("launches_without_twin", "launches_with_twin", "bridged_ops",
+                 "violation_count", "live_handles", "live_mappings"):
+        getattr(driver, "cudasim_" + name).restype = ctypes.c_long
+    for name in ("capacity", "used", "peak_used"):
+        function = getattr(driver, "cudasim_" + name)
+        function.restype = ctypes.c_uint64
+        function.argtypes = (ctypes.c_int,)
+    for name in ("violation", "last_missing_twin"):
+        getattr(driver, "cudasim_" + name).restype = ctypes.c_int
+    driver.cudasim_violation.argtypes = (
+        ctypes.c_long, ctypes.c_char_p, ctypes.c_int)
+    driver.cudasim_last_missing_twin.argtypes = (ctypes.c_char_p, ctypes.c_int)
+
+
+def driver():
+    """The simulated driver (ctypes): the control API of cudasim; or None."""
+    return None if _state is None else _state.driver
+
+
+def violations():
+    """Texts of what a real device would have punished, oldest first."""
+    if _state is None:
+        return []
+    found = []
+    for index in range(_state.driver.cudasim_violation_count()):
+        text = ctypes.create_string_buffer(2048)
+        _state.driver.cudasim_violation(index, text, len(text))
+        found.append(text.value.decode("utf-8", "replace"))
+    return found
+
+
+def counters():
+    """What the simulated device counted; {} if none is loaded."""
+    if _state is None:
+        return {}
+    sim = _state.driver
+    missing = ctypes.create_string_buffer(1024)
+    sim.cudasim_last_missing_twin(missing, len(missing))
+    return {
+        "capacity": sim.cudasim_capacity(0),
+        "peak_used": max(sim.cudasim_peak_used(device)
+                         for device in range(_state.devices)),
+        "bridged_ops": sim.cudasim_bridged_ops(),
+        "launches_with_twin": sim.cudasim_launches_with_twin(),
+        "launches_without_twin": sim.cudasim_launches_without_twin(),
+        "last_missing_twin": missing.value.decode("utf-8", "replace"),
+        "violations": sim.cudasim_violation_count(),
+        # CUDA storages met outside the range of watch_reservation().
+        "storages_outside": (
+            _state.bridge.cudasim_bridge_storages_outside()
+            if _state.bridge else 0),
+    }

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config: parsing, defaults, and errors that name key and value."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stratalloc import settings
+from stratalloc.settings import Config
+from stratalloc.settings import format_size
+from stratalloc.settings import parse_size
+
+
+@pytest.mark.parametrize("text,size", [
+    ("0", 0), ("4096", 4096), ("512B", 512), ("1KiB", 1024),
+    ("32MiB", 32 << 20), ("2GiB", 2 << 30), ("1.5GiB", 3 << 29),
+    ("1TiB", 1 << 40), ("32mib", 32 << 20), (" 7 MiB ", 7 << 20),
+])
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", [
+    "", "-1", "MiB", "32MB", "1.5B", "0x10", "1e9", "32MiBs", "9999999TiB",
+    "inf", "nan",
+])
+def test_bad_sizes(text):
+    with pytest.raises(ValueError):
+        parse_size(text)
+
+
+def test_sizes_for_people():
+    assert format_size(0) == "0 B"
+    assert format_size(1 << 26) == "64 MiB"
+    assert format_size(3 << 29) == "1.50 GiB"
+    assert format_size(-2048) == "-2 KiB"
+
+
+def test_defaults():
+    config = Config()
+    assert config.tiering is True
+    assert config.telemetry == "counters"
+    assert (config.gpu_offload_threshold, config.gpu_emergency_threshold,
+            config.gpu_reload_threshold, config.cpu_offload_threshold) == (
+                .85, .95, .70, .90)
+    assert config.host_budget is None
+
+
+def test_every_field_is_a_key(tmp_path):
+    text = (f"tiering:off,gpu_limit:1GiB,host_budget:32MiB,disk_budget:0,"
+            f"disk_dir:{tmp_path},gpu_offload_threshold:.8,"
+            "gpu_emergency_threshold:0.9,gpu_reload_threshold:0.5,"
+            "cpu_offload_threshold:0.75,telemetry:events")
+    config = Config.parse(text)
+    assert set(config.to_dict()) == set(Config.keys())
+    assert config == Config(
+        tiering=False, gpu_limit=1 << 30, host_budget=32 << 20, disk_budget=0,
+        disk_dir=str(tmp_path), gpu_offload_threshold=.8,
+        gpu_emergency_threshold=.9, gpu_reload_threshold=.5,
+        cpu_offload_threshold=.75, telemetry="events")
+
+
+def test_environment():
+    assert Config.from_env({}) == Config()
+    assert Config.from_env({"STRATALLOC_CONF": " , "}) == Config()
+    config = Config.from_env({"STRATALLOC_CONF": "host_budget: 1GiB ,"})
+    assert config.host_budget == 1 << 30
+
+
+@pytest.mark.parametrize("text,key,value,nearest", [
+    ("host_budjet:32MiB", "host_budjet", "32MiB", "host_budget"),
+    ("GPU_LIMIT:1GiB", "GPU_LIMIT", "1GiB", "gpu_limit"),
+    ("teiring:on", "teiring", "on", "tiering"),
+])
+def test_unknown_key(text, key, value, nearest):
+    with pytest.raises(ValueError) as caught:
+        Config.parse(text)
+    message = str(caught.value)
+    assert key in message and value in message
+    assert f"did you mean {nearest!r}" in message
+
+
+@pytest.mark.parametrize("text,key,value", [
+    ("host_budget:lots", "host_budget", "lots"),
+    ("tiering:maybe", "tiering", "maybe"),
+    ("telemetry:loud", "telemetry", "loud"),
+    ("gpu_offload_threshold:85", "gpu_offload_threshold", "85"),
+    ("gpu_offload_threshold:0.99", "gpu_offload_threshold", "0.99"),
+    ("cpu_offload_threshold:nan", "cpu_offload_threshold", "nan"),
+    ("disk_dir:/no/such/place", "disk_dir", "/no/such/place"),
+    ("gpu_limit:-1", "gpu_limit", "-1"),
+    ("tiering:on,tiering:off", "tiering", "off"),
+])
+def test_bad_value(text, key, value):
+    with pytest.raises(ValueError) as caught:
+        Config.parse(text)
+    assert repr(key) in str(caught.value)
+    assert value in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["tiering", "tiering:", "tiering=on"])
+def test_malformed(text):
+    with pytest.raises(ValueError, match="tiering"):
+        Config.parse(text)
+
+
+def test_replace():
+    config = Config().replace(host_budget="8GiB", tiering="off")
+    assert config.host_budget == 8 << 30 and config.tiering is False
+    with pytest.raises(ValueError, match="did you mean 'host_budget'"):
+        Config().replace(hostbudget=1)
+    with pytest.raises(ValueError, match="'disk_budget'"):
+        Config(disk_budget=True)
+
+
+def test_frozen():
+    with pytest.raises(AttributeError):
+        Config().tiering = False
+
+
+def test_resolved(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    config = Config().resolved()
+    assert config.disk_dir == str(tmp_path)
+    free = os.statvfs(tmp_path)
+    assert 0 < config.disk_budget <= min(64 << 30,
+                                         free.f_bavail * free.f_frsize)
+    assert config.host_budget > 0
+    assert Config(host_budget=0, disk_budget=0).resolved().host_budget == 0
+
+
+def _fake_machine(tmp_path, available_kib, cgroup, files):
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(
+        f"MemTotal: 1 kB\nMemAvailable:   {available_kib} kB\n")
+    (proc / "self" / "cgroup").write_text(cgroup)
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return settings.default_host_budget(str(proc), str(root))
+
+
+def test_host_budget_is_half_of_available(tmp_path):
+    assert _fake_machine(tmp_path, 1 << 20, "0::/\n", {}) == 1 << 29
+
+
+def test_host_budget_sees_a_limit_on_an_ancestor(tmp_path):
+    budget = _fake_machine(
+        tmp_path, 1 << 20, "0::/job/step\n", {
+            "job/memory.max": str(300 << 20) + "\n",
+            "job/memory.current": str(100 << 20) + "\n",
+            "job/step/memory.max": "max\n",
+            "job/step/memory.current": str(50 << 20) + "\n"})
+    assert budget == 100 << 20
+
+
+def test_host_budget_in_a_version_1_group(tmp_path):
+    budget = _fake_machine(
+        tmp_path, 1 << 20, "7:cpu:/x\n5:memory:/x\n", {
+            "memory/x/memory.limit_in_bytes": str(64 << 20),
+            "memory/x/memory.usage_in_bytes": str(32 << 20)})
+    assert budget == 16 << 20
+
+
+def test_import_is_silent_and_lazy():
+    code = ("import sys, stratalloc\n"
+            "assert 'torch' not in sys.modules and 'rich' not in sys.modules\n"
+            "stratalloc.Config(host_budget='1MiB')\n"
+            "assert 'torch' not in sys.modules\n"
+            "for name in stratalloc.__all__:\n"
+            "    assert name in dir(stratalloc), name\n"
+            "try: stratalloc.serve_metrics\n"
+            "except AttributeError: pass\n"
+            "else: raise SystemExit('not built yet, so it must be absent')\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True,
+                          text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
