@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Strong types for everything that is an integer but not an amount. They cost
+// nothing and turn a swapped argument into a compile error.
+#ifndef STRATALLOC_ALLOCATOR_BASE_IDS_H_
+#define STRATALLOC_ALLOCATOR_BASE_IDS_H_
+
+#include <cstdint>
+#include <type_traits>
+
+namespace stratalloc {
+
+// A CUDA device ordinal, as torch counts them.
+enum class DeviceIndex : std::int8_t {};
+inline constexpr int kMaxDevices = 16;
+
+// A CUDA stream: the value of its cudaStream_t. 0 is the legacy default stream.
+enum class StreamId : std::uint64_t {};
+inline constexpr StreamId kDefaultStream{0};
+
+// A CUDA event: the value of its cudaEvent_t. 0 is "no event".
+enum class EventId : std::uint64_t {};
+inline constexpr EventId kNoEvent{0};
+
+// An interned scope (accounting/scope_table.h). 0 is the root: "no scope".
+enum class ScopeId : std::uint32_t {};
+inline constexpr ScopeId kRootScope{0};
+
+// Where bytes live. A handle may have copies on several tiers at once.
+enum class TierId : std::uint8_t { kDevice = 0, kHost = 1, kDisk = 2 };
+inline constexpr int kTiers = 3;
+
+// What a block is for; decides which handles it may share (design: "placement
+// by lifetime class"). Only kTransient is never evicted.
+enum class LifetimeClass : std::uint8_t {
+  kUnknown = 0,     // outside any forward or backward scope; evictable
+  kPersistent = 1,  // parameters and buffers
+  kGradient = 2,    // allocated while autograd feeds an AccumulateGrad
+  kOptimizer = 3,   // allocated inside Optimizer.step
+  kTransient = 4,   // everything else inside a forward or backward scope
+};
+inline constexpr int kLifetimeClasses = 5;
+constexpr bool IsEvictable(LifetimeClass c) {
+  return c != LifetimeClass::kTransient;
+}
+
+// What a block is charged as; people read these names in every table.
+enum class Category : std::uint8_t {
+  kUnknown = 0,
+  kParameter = 1,
+  kBuffer = 2,
+  kGradient = 3,
+  kOptimizer = 4,
+  kActivation = 5,
+};
+inline constexpr int kCategories = 6;
+
+template <typename Id>
+constexpr auto Raw(Id id) {
+  return static_cast<std::underlying_type_t<Id>>(id);
+}
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_BASE_IDS_H_

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A std::mutex that knows its rank (lock_ranks.h) and that clang's
+// thread-safety analysis understands. Not recursive. Debug builds abort when
+// a thread takes locks out of order.
+#ifndef STRATALLOC_ALLOCATOR_BASE_MUTEX_H_
+#define STRATALLOC_ALLOCATOR_BASE_MUTEX_H_
+
+#include <mutex>
+
+#include "allocator/base/lock_ranks.h"
+
+#if defined(__clang__)
+#define STRATALLOC_TS(x) __attribute__((x))
+#else
+#define STRATALLOC_TS(x)
+#endif
+#define CAPABILITY(x) STRATALLOC_TS(capability(x))
+#define SCOPED_CAPABILITY STRATALLOC_TS(scoped_lockable)
+#define GUARDED_BY(x) STRATALLOC_TS(guarded_by(x))
+#define REQUIRES(...) STRATALLOC_TS(requires_capability(__VA_ARGS__))
+#define EXCLUDES(...) STRATALLOC_TS(locks_excluded(__VA_ARGS__))
+#define ACQUIRE(...) STRATALLOC_TS(acquire_capability(__VA_ARGS__))
+#define RELEASE(...) STRATALLOC_TS(release_capability(__VA_ARGS__))
+#define TRY_ACQUIRE(...) STRATALLOC_TS(try_acquire_capability(__VA_ARGS__))
+#define NO_THREAD_SAFETY_ANALYSIS STRATALLOC_TS(no_thread_safety_analysis)
+
+namespace stratalloc {
+
+class CAPABILITY("mutex") Mutex {
+ public:
+  explicit Mutex(LockRank rank) : rank_(rank) {}
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void Lock() ACQUIRE() {
+    NoteLock();
+    mutex_.lock();
+  }
+  bool TryLock() TRY_ACQUIRE(true) {
+    if (!mutex_.try_lock()) return false;
+    NoteLock();
+    return true;
+  }
+  void Unlock() RELEASE() {
+    NoteUnlock();
+    mutex_.unlock();
+  }
+
+  // The lower-case names let std::condition_variable_any wait on it.
+  void lock() ACQUIRE() { Lock(); }
+  void unlock() RELEASE() { Unlock(); }
+
+ private:
+#ifdef STRATALLOC_DEBUG
+  void NoteLock();
+  void NoteUnlock();
+#else
+  void NoteLock() {}
+  void NoteUnlock() {}
+#endif
+
+  std::mutex mutex_;
+  [[maybe_unused]] const LockRank rank_;
+};
+
+class SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) {
+    mutex_.Lock();
+  }
+  ~MutexLock() RELEASE() { mutex_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_BASE_MUTEX_H_

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks and segments: how a span of address space is divided.
+//
+//   segment  |-- block --|-- block --|---- block ----|-------- block --------|
+//   handles  |     0     |     1     |     2     |     3     |     4     | ...
+//
+// Blocks of a segment are contiguous and in address order (prev/next); their
+// edges and the handles' edges are independent, except that a kUnmapped block
+// consists of whole handles.
+//
+// Device lock for everything here.
+#ifndef STRATALLOC_ALLOCATOR_BLOCK_H_
+#define STRATALLOC_ALLOCATOR_BLOCK_H_
+
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/handle_table.h"
+#include "allocator/observer.h"
+#include "allocator/size_rules.h"
+
+namespace stratalloc {
+
+class Pool;
+struct Block;
+
+enum class BlockState : std::uint8_t {
+  kFree,       // cached: mapped memory that may be handed out
+  kUnmapped,   // free address space without memory, whole handles
+  kParked,     // free, but its handle is away, moving or being released
+  kAllocated,  // handed out
+  kPending,    // freed by the caller, events of other streams outstanding
+};
+constexpr bool IsLive(BlockState s) {
+  return s == BlockState::kAllocated || s == BlockState::kPending;
+}
+
+struct Segment {
+  Pool* pool = nullptr;
+  HandleRegion* region = nullptr;
+  Address base = 0;
+  Bytes bytes = 0;
+  std::uint64_t mapped = 0;  // handles that are not kUnmapped
+  Block* first = nullptr;
+
+  Address end() const { return base + bytes; }
+};
+
+struct Block {
+  Segment* segment = nullptr;
+  Address address = 0;
+  Bytes size = 0;
+  Bytes requested = 0;  // while live
+  BlockState state = BlockState::kUnmapped;
+  Charge charge;  // while live
+  std::uint32_t pending_events = 0;
+  Block* prev = nullptr;
+  Block* next = nullptr;
+  std::vector<StreamId> streams;  // record_stream'ed, besides the pool's own
+
+  Address end() const { return address + size; }
+};
+
+// Best fit: smallest first, then lowest address.
+struct BySizeThenAddress {
+  bool operator()(const Block* a, const Block* b) const {
+    return a->size != b->size ? a->size < b->size : a->address < b->address;
+  }
+};
+struct ByAddress {
+  bool operator()(const Block* a, const Block* b) const {
+    return a->address < b->address;
+  }
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_BLOCK_H_

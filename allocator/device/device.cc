@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/device/device.h"
+
+#include <string>
+
+#include "allocator/device/cuda_api.h"
+
+namespace stratalloc {
+namespace {
+
+// Makes a device current for one scope. cudaSetDevice costs tens of
+// nanoseconds when nothing changes; it is skipped then.
+class CurrentDevice {
+ public:
+  CurrentDevice(const CudaApi& api, DeviceIndex index) : api_(api) {
+    // A thread's first driver call needs the primary context bound, which
+    // cudaSetDevice does even when the ordinal does not change.
+    static thread_local bool bound = false;
+    const int wanted = static_cast<int>(index);
+    const bool known = api_.cudaGetDevice(&previous_) == cudaSuccess;
+    if (known && previous_ == wanted && bound) return;
+    bound = api_.cudaSetDevice(wanted) == cudaSuccess;
+    changed_ = bound && known && previous_ != wanted;
+  }
+  ~CurrentDevice() {
+    if (changed_) api_.cudaSetDevice(previous_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  const CudaApi& api_;
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+cudaStream_t ToCuda(StreamId stream) {
+  return reinterpret_cast<cudaStream_t>(Raw(stream));
+}
+cudaEvent_t ToCuda(EventId event) {
+  return reinterpret_cast<cudaEvent_t>(Raw(event));
+}
+CUmemLocation On(DeviceIndex index) {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = static_cast<int>(index);
+  return location;
+}
+CUmemAllocationProp PinnedOn(DeviceIndex index) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = On(index);
+  return properties;
+}
+
+}  // namespace
+
+#define STRATALLOC_CUDA(call, name)                                        \
+  do {                                                                     \
+    if (cudaError_t e = (call); e != cudaSuccess)                          \
+      return tl::unexpected(CudaError(*api_, name, e));                    \
+  } while (false)
+#define STRATALLOC_DRIVER(call, name)                                      \
+  do {                                                                     \
+    if (CUresult e = (call); e != CUDA_SUCCESS)                            \
+      return tl::unexpected(DriverError(*api_, name, e));                  \
+  } while (false)
+
+Result<Device> Device::Open(DeviceIndex index) {
+  STRATALLOC_ASSIGN_OR_RETURN(const CudaApi* api_, CudaApi::Get());
+  CurrentDevice current(*api_, index);
+  const CUmemAllocationProp properties = PinnedOn(index);
+  std::size_t granularity = 0;
+  STRATALLOC_DRIVER(api_->cuMemGetAllocationGranularity(
+                        &granularity, &properties,
+                        CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                    "cuMemGetAllocationGranularity");
+  return Device(api_, index, granularity);
+}
+
+Result<Address> Device::ReserveAddress(Bytes bytes) const {
+  CurrentDevice current(*api_, index_);
+  CUdeviceptr address = 0;
+  STRATALLOC_DRIVER(
+      api_->cuMemAddressReserve(&address, bytes, 0, 0, 0),
+      "cuMemAddressReserve");
+  return static_cast<Address>(address);
+}
+
+Status Device::FreeAddress(Address address, Bytes bytes) const {
+  STRATALLOC_DRIVER(api_->cuMemAddressFree(address, bytes),
+                    "cuMemAddressFree");
+  return {};
+}
+
+Result<PhysicalHandle> Device::CreateHandle(Bytes bytes) const {
+  CurrentDevice current(*api_, index_);
+  const CUmemAllocationProp properties = PinnedOn(index_);
+  CUmemGenericAllocationHandle handle = 0;
+  STRATALLOC_DRIVER(api_->cuMemCreate(&handle, bytes, &properties, 0),
+                    "cuMemCreate");
+  return PhysicalHandle{handle};
+}
+
+Status Device::ReleaseHandle(PhysicalHandle handle) const {
+  STRATALLOC_DRIVER(api_->cuMemRelease(Raw(handle)), "cuMemRelease");
+  return {};
+}
+
+Status Device::Map(Address address, Bytes bytes, PhysicalHandle handle,
+                   const std::vector<DeviceIndex>& peers) const {
+  STRATALLOC_DRIVER(api_->cuMemMap(address, bytes, 0, Raw(handle), 0),
+                    "cuMemMap");
+  Status granted = GrantAccess(address, bytes, index_);
+  for (DeviceIndex peer : peers) {
+    if (granted) granted = GrantAccess(address, bytes, peer);
+  }
+  if (!granted) {
+    // Nobody has seen this mapping: undo it, and report the grant's error.
+    api_->cuMemUnmap(address, bytes);
+  }
+  return granted;
+}
+
+Status Device::GrantAccess(Address address, Bytes bytes,
+                           DeviceIndex to) const {
+  CUmemAccessDesc access{};
+  access.location = On(to);
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  STRATALLOC_DRIVER(api_->cuMemSetAccess(address, bytes, &access, 1),
+                    "cuMemSetAccess");
+  return {};
+}
+
+Status Device::Unmap(Address address, Bytes bytes) const {
+  STRATALLOC_DRIVER(api_->cuMemUnmap(address, bytes), "cuMemUnmap");
+  return {};
+}
+
+Result<MemoryInfo> Device::GetMemoryInfo() const {
+  CurrentDevice current(*api_, index_);
+  std::size_t free = 0, total = 0;
+  STRATALLOC_CUDA(api_->cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return MemoryInfo{free, total};
+}
+
+Status Device::EnablePeerAccess(DeviceIndex peer) const {
+  CurrentDevice current(*api_, index_);
+  const cudaError_t error =
+      api_->cudaDeviceEnablePeerAccess(static_cast<int>(peer), 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    api_->cudaGetLastError();
+    return {};
+  }
+  STRATALLOC_CUDA(error, "cudaDeviceEnablePeerAccess");
+  return {};
+}
+
+Result<StreamId> Device::CreateStream() const {
+  CurrentDevice current(*api_, index_);
+  cudaStream_t stream = nullptr;
+  STRATALLOC_CUDA(
+      api_->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+      "cudaStreamCreateWithFlags");
+  return StreamId{reinterpret_cast<std::uint64_t>(stream)};
+}
+
+bool Device::IsCapturing(StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (api_->cudaStreamIsCapturing(ToCuda(stream), &status) != cudaSuccess) {
+    api_->cudaGetLastError();
+    return false;
+  }
+  return status != cudaStreamCaptureStatusNone;
+}
+
+Status Device::SynchronizeStream(StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(api_->cudaStreamSynchronize(ToCuda(stream)),
+                  "cudaStreamSynchronize");
+  return {};
+}
+
+Status Device::SynchronizeDevice() const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(api_->cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  return {};
+}
+
+Result<EventId> Device::CreateEvent() const {
+  CurrentDevice current(*api_, index_);
+  cudaEvent_t event = nullptr;
+  STRATALLOC_CUDA(
+      api_->cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+      "cudaEventCreateWithFlags");
+  return EventId{reinterpret_cast<std::uint64_t>(event)};
+}
+
+void Device::DestroyEvent(EventId event) const {
+  api_->cudaEventDestroy(ToCuda(event));
+}
+
+Status Device::RecordEvent(EventId event, StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(api_->cudaEventRecord(ToCuda(event), ToCuda(stream)),
+                  "cudaEventRecord");
+  return {};
+}
+
+Status Device::StreamWaitEvent(StreamId stream, EventId event) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(api_->cudaStreamWaitEvent(ToCuda(stream), ToCuda(event), 0),
+                  "cudaStreamWaitEvent");
+  return {};
+}
+
+Result<bool> Device::IsEventDone(EventId event) const {
+  const cudaError_t error = api_->cudaEventQuery(ToCuda(event));
+  if (error == cudaErrorNotReady) {
+    api_->cudaGetLastError();
+    return false;
+  }
+  STRATALLOC_CUDA(error, "cudaEventQuery");
+  return true;
+}
+
+Status Device::SynchronizeEvent(EventId event) const {
+  STRATALLOC_CUDA(api_->cudaEventSynchronize(ToCuda(event)),
+                  "cudaEventSynchronize");
+  return {};
+}
+
+Status Device::CopyToHost(void* to, Address from, Bytes bytes,
+                          StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(
+      api_->cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes,
+                            cudaMemcpyDeviceToHost, ToCuda(stream)),
+      "cudaMemcpyAsync (device to host)");
+  return {};
+}
+
+Status Device::CopyToDevice(Address to, const void* from, Bytes bytes,
+                            StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(
+      api_->cudaMemcpyAsync(reinterpret_cast<void*>(to), from, bytes,
+                            cudaMemcpyHostToDevice, ToCuda(stream)),
+      "cudaMemcpyAsync (host to device)");
+  return {};
+}
+
+Status Device::CopyOnDevice(Address to, Address from, Bytes bytes,
+                            StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(
+      api_->cudaMemcpyAsync(reinterpret_cast<void*>(to),
+                            reinterpret_cast<const void*>(from), bytes,
+                            cudaMemcpyDeviceToDevice, ToCuda(stream)),
+      "cudaMemcpyAsync (device to device)");
+  return {};
+}
+
+int Device::CopyPeer(Address to, DeviceIndex to_device, Address from,
+                     DeviceIndex from_device, Bytes bytes, StreamId stream,
+                     bool p2p_enabled) const {
+  void* const dst = reinterpret_cast<void*>(to);
+  const void* const src = reinterpret_cast<const void*>(from);
+  // Ranges mapped through VMM are not reachable by a plain copy between
+  // devices unless peer access was granted; the peer copy stages by itself.
+  if (!p2p_enabled && to_device != from_device) {
+    return api_->cudaMemcpyPeerAsync(dst, static_cast<int>(to_device), src,
+                                     static_cast<int>(from_device), bytes,
+                                     ToCuda(stream));
+  }
+  return api_->cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice,
+                               ToCuda(stream));
+}
+
+Status Device::RegisterHost(void* address, Bytes bytes) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(
+      api_->cudaHostRegister(address, bytes, cudaHostRegisterPortable),
+      "cudaHostRegister");
+  return {};
+}
+
+Status Device::UnregisterHost(void* address) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(api_->cudaHostUnregister(address), "cudaHostUnregister");
+  return {};
+}
+
+Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
+  CurrentDevice current(*api_, index_);
+  CUmodule module = nullptr;
+  STRATALLOC_DRIVER(api_->cuModuleLoadData(&module, fatbin),
+                    "cuModuleLoadData");
+  CUfunction function = nullptr;
+  STRATALLOC_DRIVER(api_->cuModuleGetFunction(&function, module, name),
+                    "cuModuleGetFunction");
+  return static_cast<void*>(function);
+}
+
+Status Device::Launch(void* kernel, unsigned blocks, unsigned threads,
+                      StreamId stream, void** arguments) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_DRIVER(
+      api_->cuLaunchKernel(static_cast<CUfunction>(kernel), blocks, 1, 1,
+                           threads, 1, 1, 0,
+                           reinterpret_cast<CUstream>(Raw(stream)), arguments,
+                           nullptr),
+      "cuLaunchKernel");
+  return {};
+}
+
+}  // namespace stratalloc

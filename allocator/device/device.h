@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// One CUDA device as the rest of the product sees it: address space, physical
+// handles, mappings, streams, events, copies, pinned host memory, one kernel
+// launch. A thin, stateless layer over CudaApi in our own types, so that no
+// other room includes a CUDA header.
+//
+// Thread-safety: every method may be called from any thread; each makes the
+// device current for its own calls and restores what was current.
+// Locks: takes none. Driver calls here may block for microseconds; the ones
+// that wait for the device (Synchronize*, *Synchronous) say so and must not
+// be called under a device lock.
+// Fails: with kOutOfMemory where CUDA says so, else kDevice naming the call.
+#ifndef STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
+#define STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/base/result.h"
+
+namespace stratalloc {
+
+struct CudaApi;
+
+// A physical allocation (CUmemGenericAllocationHandle).
+enum class PhysicalHandle : std::uint64_t {};
+inline constexpr PhysicalHandle kNoHandle{0};
+
+struct MemoryInfo {
+  Bytes free;
+  Bytes total;
+};
+
+class Device {
+ public:
+  // Looks CUDA up and checks that `index` supports virtual memory management.
+  static Result<Device> Open(DeviceIndex index);
+
+  DeviceIndex index() const { return index_; }
+  // Mapping granularity: 2 MiB on every device so far.
+  Bytes granularity() const { return granularity_; }
+
+  Result<Address> ReserveAddress(Bytes bytes) const;
+  Status FreeAddress(Address address, Bytes bytes) const;
+  Result<PhysicalHandle> CreateHandle(Bytes bytes) const;
+  Status ReleaseHandle(PhysicalHandle handle) const;
+  // Maps and grants this device (and `peers`) read and write access.
+  Status Map(Address address, Bytes bytes, PhysicalHandle handle,
+             const std::vector<DeviceIndex>& peers) const;
+  Status GrantAccess(Address address, Bytes bytes, DeviceIndex to) const;
+  Status Unmap(Address address, Bytes bytes) const;
+  Result<MemoryInfo> GetMemoryInfo() const;
+  Status EnablePeerAccess(DeviceIndex peer) const;
+
+  Result<StreamId> CreateStream() const;  // non-blocking
+  // True while `stream` captures a graph (always false if CUDA cannot say).
+  bool IsCapturing(StreamId stream) const;
+  Status SynchronizeStream(StreamId stream) const;  // waits for the device
+  Status SynchronizeDevice() const;                 // waits for the device
+  Result<EventId> CreateEvent() const;              // timing disabled
+  void DestroyEvent(EventId event) const;
+  Status RecordEvent(EventId event, StreamId stream) const;
+  Status StreamWaitEvent(StreamId stream, EventId event) const;
+  Result<bool> IsEventDone(EventId event) const;  // never waits
+  Status SynchronizeEvent(EventId event) const;   // waits for the device
+
+  Status CopyToHost(void* to, Address from, Bytes bytes,
+                    StreamId stream) const;  // asynchronous for pinned memory
+  Status CopyToDevice(Address to, const void* from, Bytes bytes,
+                      StreamId stream) const;
+  Status CopyOnDevice(Address to, Address from, Bytes bytes,
+                      StreamId stream) const;
+  // cudaMemcpyAsync between any two addresses (direction from the pointers).
+  // The raw CUDA error is returned for torch's memcpyAsync contract.
+  int CopyPeer(Address to, DeviceIndex to_device, Address from,
+               DeviceIndex from_device, Bytes bytes, StreamId stream,
+               bool p2p_enabled) const;
+
+  Status RegisterHost(void* address, Bytes bytes) const;
+  Status UnregisterHost(void* address) const;
+
+  // Loads a fatbin and finds a kernel in it; the handle lives as long as the
+  // process.
+  Result<void*> LoadKernel(const void* fatbin, const char* name) const;
+  Status Launch(void* kernel, unsigned blocks, unsigned threads,
+                StreamId stream, void** arguments) const;
+
+ private:
+  Device(const CudaApi* api, DeviceIndex index, Bytes granularity)
+      : api_(api), index_(index), granularity_(granularity) {}
+
+  const CudaApi* api_;  // process-wide, never null
+  DeviceIndex index_;
+  Bytes granularity_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_

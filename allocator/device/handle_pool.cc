@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/device/handle_pool.h"
+
+#include "allocator/base/check.h"
+
+namespace stratalloc {
+
+Result<PhysicalHandle> HandlePool::Take(Bytes bytes, Bytes limit) {
+  auto same = free_.find(bytes);
+  if (same != free_.end() && !same->second.empty()) {
+    const PhysicalHandle handle = same->second.back();
+    same->second.pop_back();
+    free_bytes_ -= bytes;
+    return handle;
+  }
+  if (created_bytes_ + bytes > limit) ReleaseFree();
+  if (created_bytes_ + bytes > limit) {
+    return Fail(ErrorCode::kOutOfMemory, "the limit of " + FormatBytes(limit) +
+                                             " is reached");
+  }
+  Result<PhysicalHandle> handle = device_.CreateHandle(bytes);
+  if (!handle && free_bytes_ > 0) {
+    ReleaseFree();
+    handle = device_.CreateHandle(bytes);
+  }
+  if (handle) created_bytes_ += bytes;
+  return handle;
+}
+
+void HandlePool::Put(Bytes bytes, PhysicalHandle handle) {
+  free_[bytes].push_back(handle);
+  free_bytes_ += bytes;
+}
+
+Bytes HandlePool::ReleaseFree() {
+  const Bytes released = free_bytes_;
+  for (auto& [bytes, handles] : free_) {
+    for (PhysicalHandle handle : handles) {
+      // The driver refuses only handles that are not ours or released twice.
+      Status status = device_.ReleaseHandle(handle);
+      STRATALLOC_CHECK(status.has_value(), status.error().message);
+      created_bytes_ -= bytes;
+    }
+    handles.clear();
+  }
+  free_bytes_ = 0;
+  return released;
+}
+
+}  // namespace stratalloc

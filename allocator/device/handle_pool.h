@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Free physical handles of one device, by size, ready to be mapped anywhere.
+// Creating and releasing dominates the cost of mapping, so a handle that was
+// unmapped is kept for the next map.
+//
+// Thread-safety: the caller holds the device lock.
+// Invariant: created = mapped elsewhere + free here, in bytes.
+// Fails: kOutOfMemory when the limit or the driver has no room.
+#ifndef STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
+#define STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
+
+#include <map>
+#include <vector>
+
+#include "allocator/device/device.h"
+
+namespace stratalloc {
+
+class HandlePool {
+ public:
+  explicit HandlePool(Device device) : device_(device) {}
+
+  // A recycled handle, or a new one while created bytes stay within `limit`.
+  // To stay there it releases free handles of other sizes first.
+  Result<PhysicalHandle> Take(Bytes bytes, Bytes limit);
+  // Keeps a handle that is mapped nowhere. Never fails.
+  void Put(Bytes bytes, PhysicalHandle handle);
+  // Gives every free handle back to the driver; returns the bytes.
+  Bytes ReleaseFree();
+
+  Bytes created_bytes() const { return created_bytes_; }
+  Bytes free_bytes() const { return free_bytes_; }
+
+ private:
+  Device device_;
+  std::map<Bytes, std::vector<PhysicalHandle>> free_;
+  Bytes created_bytes_ = 0;
+  Bytes free_bytes_ = 0;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// The allocator of one device: blocks out of segments out of handles.
+//
+// Malloc looks, in this order, at: a cached block that fits best; free
+// address space that needs memory (recycled handles, then new ones within the
+// limit); then climbs the ladder: finished events -> trade cached handles of
+// other pools -> Reclaimer (evict cold handles) -> wait for outstanding events
+// -> kOutOfMemory with native's text. It searches again after every rung.
+//
+// Thread-safety: every method. One lock per device (kDevice); it is dropped
+// for every rung that waits. Methods ending in Locked need it held.
+// Lifetime: as long as the process; Shutdown() is for tests.
+// Invariants (CheckInvariants): blocks of a segment are contiguous and cover
+// it; no two neighbours are in the same free state; allocated <= active <=
+// reserved; reserved = sum of mapped handles; each handle's `live` = live
+// blocks over it; a kFree block lies in resident handles only; every byte of
+// a kUnmapped block in kUnmapped handles.
+#ifndef STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
+#define STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "allocator/base/mutex.h"
+#include "allocator/block.h"
+#include "allocator/device/device.h"
+#include "allocator/device/handle_pool.h"
+#include "allocator/handle_table.h"
+#include "allocator/observer.h"
+#include "allocator/pool.h"
+#include "allocator/stats.h"
+
+namespace stratalloc {
+
+struct AllocatedBlock {
+  Address address = 0;
+  Bytes bytes = 0;  // rounded
+  Bytes allocated_bytes = 0;  // of the device, afterwards
+  Bytes reserved_bytes = 0;
+  Charge charge;
+};
+
+struct BlockView {
+  Address address;
+  Bytes bytes, requested;
+  BlockState state;
+  Charge charge;
+};
+// One contiguous range of memory on the device, for snapshots.
+struct SegmentView {
+  Address address = 0;
+  Bytes bytes = 0;
+  StreamId stream = kDefaultStream;
+  PoolKind kind = PoolKind::kSmall;
+  std::vector<BlockView> blocks;
+};
+
+class DeviceAllocator {
+ public:
+  struct Options {
+    bool tiering = true;
+    Bytes gpu_limit = 0;  // 0 = the card's memory
+    Bytes host_budget = 0;
+    double emergency_threshold = 0.95;
+  };
+  static Result<std::unique_ptr<DeviceAllocator>> Create(
+      Device device, const Options& options);
+  ~DeviceAllocator();
+
+  // Plugged in before the first Malloc; may be nullptr.
+  void SetObserver(AllocObserver* observer) { observer_ = observer; }
+  void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
+
+  // ---- blocks -----------------------------------------------------------
+
+  // REQUIRES: size > 0. May wait for events, copies and disk, without lock.
+  Result<AllocatedBlock> Malloc(Bytes size, StreamId stream,
+                                LifetimeClass lifetime, Charge charge)
+      EXCLUDES(mutex_);
+  // kNotFound if `address` is not the base of an allocated block. Never
+  // waits: memory whose events or copies are outstanding is freed later.
+  Result<AllocatedBlock> Free(Address address) EXCLUDES(mutex_);
+  bool Owns(Address address) EXCLUDES(mutex_);
+  bool Contains(Address address) const {
+    return address >= table_.base() && address < table_.end();
+  }
+  Status RecordStream(Address address, StreamId stream) EXCLUDES(mutex_);
+  // The contiguous mapped range around the block that holds `address`.
+  Result<SegmentView> BaseAllocation(Address address) EXCLUDES(mutex_);
+  // Gives cached memory back to the driver; waits for the streams involved.
+  Status EmptyCache() EXCLUDES(mutex_);
+  Bytes LargestCached() EXCLUDES(mutex_);
+  void Relabel(Address address, Bytes bytes, Charge charge,
+               bool keep_category) EXCLUDES(mutex_);
+  Status EnablePeer(DeviceIndex peer) EXCLUDES(mutex_);
+
+  double fraction() EXCLUDES(mutex_);
+  void SetFraction(double fraction) EXCLUDES(mutex_);
+  // What reserved bytes may reach: capacity or gpu_limit, times the fraction.
+  Bytes limit() EXCLUDES(mutex_);
+
+  DeviceStats Stats() EXCLUDES(mutex_);
+  void ResetPeakStats() EXCLUDES(mutex_);
+  void ResetAccumulatedStats() EXCLUDES(mutex_);
+  std::vector<SegmentView> Snapshot() EXCLUDES(mutex_);
+  // A live block's charge and rounded size, for reports of misuse.
+  bool FindLive(Address address, BlockView* out) EXCLUDES(mutex_);
+  Status CheckInvariants() EXCLUDES(mutex_);
+
+  // ---- handles, for tiering ---------------------------------------------
+
+  const Device& device() const { return device_; }
+  HandleTable& table() { return table_; }
+  StreamTable& streams() { return streams_; }
+  Mutex& mutex() { return mutex_; }
+  Bytes capacity() const { return capacity_; }
+  // Planner's clock; ticks on every scope entered.
+  std::atomic<std::uint32_t>& use_clock() { return use_clock_; }
+
+  // Every evictable handle with something mapped or away, in address order.
+  void ForEachEvictableLocked(const std::function<void(HandleRef)>& f)
+      REQUIRES(mutex_);
+  // Live blocks over the handle: charge and bytes inside it.
+  void ForEachLiveLocked(HandleRef handle,
+                         const std::function<void(Charge, Bytes)>& f)
+      REQUIRES(mutex_);
+
+  // kResident and unpinned -> kLeaving; false if it may not leave.
+  bool BeginLeavingLocked(HandleRef handle) REQUIRES(mutex_);
+  // kLeaving or kCopyingOut -> kResident.
+  void CancelLeavingLocked(HandleRef handle) REQUIRES(mutex_);
+  // kCopyingOut -> `to`: unmaps and keeps the physical handle for reuse. If
+  // nothing live is left the bytes are given up (-> kUnmapped) and false is
+  // returned: the caller drops the copies.
+  bool FinishLeavingLocked(HandleRef handle, HandleState to)
+      REQUIRES(mutex_);
+  // Physical memory for a restore: recycled, created, or traded from cached
+  // blocks (which may wait: drops and retakes the lock).
+  Result<PhysicalHandle> TakePhysical(Bytes bytes) EXCLUDES(mutex_);
+  void PutPhysical(Bytes bytes, PhysicalHandle physical) EXCLUDES(mutex_);
+  // Away -> kCopyingIn: mapped, not usable yet. On failure nothing changed
+  // and `physical` is still the caller's.
+  Status BeginArrivalLocked(HandleRef handle, PhysicalHandle physical)
+      REQUIRES(mutex_);
+  // The copies into `handles` are enqueued; `event` (owned from here on)
+  // completes after them. SettleArrivals turns them kResident then.
+  void FinishArrivalLocked(std::vector<HandleRef> handles, EventId event)
+      REQUIRES(mutex_);
+  // An arrival that failed after BeginArrival: unmaps again, back to `to`.
+  void AbortArrivalLocked(HandleRef handle, HandleState to) REQUIRES(mutex_);
+  // Makes `stream` wait for the arrival of `handle` if it is outstanding.
+  Status AwaitArrivalLocked(HandleRef handle, StreamId stream)
+      REQUIRES(mutex_);
+  void SettleArrivalsLocked() REQUIRES(mutex_);
+  // Waits until every outstanding arrival is complete.
+  Status DrainArrivals() EXCLUDES(mutex_);
+  // Bytes of live blocks in `handle` moved between lower tiers.
+  void NoteMoveLocked(HandleRef handle, TierId from, TierId to)
+      REQUIRES(mutex_);
+  // Handles whose bytes were given up while away (their last block was
+  // freed); the caller drops the copies. Returned once.
+  std::vector<std::pair<HandleRef, std::uint32_t>> TakeDroppedLocked()
+      REQUIRES(mutex_);
+  // Allocated bytes that are on the device now.
+  Bytes AllocatedLocked() REQUIRES(mutex_);
+
+  EventId TakeEvent() EXCLUDES(mutex_);  // pooled; kNoEvent if none to be had
+  void PutEvent(EventId event) EXCLUDES(mutex_);
+
+ private:
+  friend class DeviceAllocatorTestPeer;
+  struct PendingFree {
+    EventId event;
+    Block* block;
+  };
+  struct Arrival {
+    EventId event;
+    std::vector<HandleRef> handles;
+  };
+
+  DeviceAllocator(Device device, const Options& options, Bytes capacity,
+                  HandleTable table);
+
+  // malloc.cc
+  Block* TryMallocLocked(Pool& pool, Bytes size, Bytes limit)
+      REQUIRES(mutex_);
+  Block* HandOutLocked(Block* block, Bytes size, Bytes requested,
+                       Charge charge) REQUIRES(mutex_);
+  Error OutOfMemory(Bytes requested) EXCLUDES(mutex_);
+  void MaybeSignalPressureLocked() REQUIRES(mutex_);
+
+  // free.cc
+  void ReleaseBlockLocked(Block* block) REQUIRES(mutex_);
+  void ProcessEventsLocked() REQUIRES(mutex_);
+  Status SynchronizePendingFrees() EXCLUDES(mutex_);
+  // Unmaps wholly free handles of every pool until `wanted` bytes came free.
+  // Fences the pools' streams without the lock. Returns the bytes.
+  Bytes ReleaseCached(Bytes wanted) EXCLUDES(mutex_);
+
+  // layout.cc
+  Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
+  Segment* AddSegmentLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
+  void DropEmptySegmentsLocked() REQUIRES(mutex_);
+  Block* SplitLocked(Block* block, Bytes at) REQUIRES(mutex_);
+  Block* MergeLocked(Block* block) REQUIRES(mutex_);
+  // Recomputes the free state of every free block in [lo, hi).
+  void RefileLocked(Segment& segment, Address lo, Address hi)
+      REQUIRES(mutex_);
+  Block* BlockAtLocked(Address address) REQUIRES(mutex_);
+  bool MapLocked(Segment& segment, Address lo, Address hi, Bytes limit)
+      REQUIRES(mutex_);
+  void UnmapLocked(HandleRef handle) REQUIRES(mutex_);
+  Segment& SegmentOfLocked(HandleRef handle) REQUIRES(mutex_);
+
+  // residency.cc
+  // Calls f(handle, bytes of the block inside it).
+  template <typename F>
+  static void ForEachHandleOf(const Block& block, F&& f) {
+    HandleRegion& region = *block.segment->region;
+    Address at = block.address;
+    while (at < block.end()) {
+      const std::uint64_t index = region.IndexOf(at);
+      const Address stop = std::min(block.end(), region.AddressOf(index + 1));
+      f(HandleRef{&region, index}, stop - at);
+      at = stop;
+    }
+  }
+  struct OnDeviceBytes {
+    Bytes size, requested;
+  };
+  OnDeviceBytes OnDeviceLocked(const Block& block) REQUIRES(mutex_);
+  void MoveStatsLocked(HandleRef handle, int sign) REQUIRES(mutex_);
+  TierId TierOfLocked(const HandleEntry& entry) const;
+
+  Bytes LimitLocked() const REQUIRES(mutex_);
+
+  Mutex mutex_{LockRank::kDevice};
+  const Device device_;
+  const Options options_;
+  const Bytes capacity_;
+  HandleTable table_;
+  StreamTable streams_;
+  std::atomic<std::uint32_t> use_clock_{1};
+  AllocObserver* observer_ = nullptr;
+  Reclaimer* reclaimer_ = nullptr;
+
+  HandlePool physical_ GUARDED_BY(mutex_);
+  std::map<PoolKey, std::unique_ptr<Pool>> pools_ GUARDED_BY(mutex_);
+  // Every block of every state by address.
+  std::map<Address, Block*> blocks_ GUARDED_BY(mutex_);
+  // Segments by address, and free address space of each region by address.
+  std::map<Address, Segment*> segments_ GUARDED_BY(mutex_);
+  std::map<Address, Bytes> free_space_[4] GUARDED_BY(mutex_);
+  std::map<StreamId, std::deque<PendingFree>> pending_ GUARDED_BY(mutex_);
+  std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
+  std::vector<std::pair<HandleRef, std::uint32_t>> dropped_
+      GUARDED_BY(mutex_);
+  std::vector<EventId> events_ GUARDED_BY(mutex_);
+  std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
+  DeviceStats stats_ GUARDED_BY(mutex_);
+  double fraction_ GUARDED_BY(mutex_) = 1.0;
+  std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
+  int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
+  std::condition_variable_any released_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_

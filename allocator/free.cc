@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: Free, record_stream, deferred frees, giving memory back.
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "allocator/base/check.h"
+#include "allocator/device_allocator.h"
+
+namespace stratalloc {
+
+Result<AllocatedBlock> DeviceAllocator::Free(Address address) {
+  MutexLock lock(mutex_);
+  auto it = blocks_.find(address);
+  if (it == blocks_.end() || it->second->state != BlockState::kAllocated) {
+    return Fail(ErrorCode::kNotFound, "not the base of an allocated block");
+  }
+  Block* block = it->second;
+  const PoolKind kind = block->segment->pool->key().kind;
+  const Bytes size = block->size;
+  const Charge charge = block->charge;
+  const OnDeviceBytes here = OnDeviceLocked(*block);
+  stats_.allocation.For(kind, [](Stat& s) { s.Decrease(1); });
+  stats_.allocated_bytes.For(kind, [&](Stat& s) {
+    s.freed += static_cast<std::int64_t>(size);
+    s.Move(-static_cast<std::int64_t>(here.size));
+  });
+  // Streams that were recorded on the block must pass this point before its
+  // memory can be handed out again.
+  if (!block->streams.empty()) {
+    block->state = BlockState::kPending;
+    for (StreamId stream : block->streams) {
+      Result<EventId> event = [&]() -> Result<EventId> {
+        if (!events_.empty()) {
+          const EventId pooled = events_.back();
+          events_.pop_back();
+          return pooled;
+        }
+        return device_.CreateEvent();
+      }();
+      if (event && device_.RecordEvent(*event, stream)) {
+        pending_[stream].push_back(PendingFree{*event, block});
+        ++block->pending_events;
+      } else if (event) {
+        events_.push_back(*event);  // the stream is gone: nothing to wait for
+      }
+    }
+    block->streams.clear();
+  }
+  if (block->pending_events == 0) ReleaseBlockLocked(block);
+  return AllocatedBlock{
+      address, size,
+      static_cast<Bytes>(stats_.allocated_bytes.stats[0].current),
+      static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+}
+
+void DeviceAllocator::ReleaseBlockLocked(Block* block) {
+  Segment& segment = *block->segment;
+  Pool& pool = *segment.pool;
+  const PoolKind kind = pool.key().kind;
+  const OnDeviceBytes here = OnDeviceLocked(*block);
+  stats_.active.For(kind, [](Stat& s) { s.Decrease(1); });
+  stats_.active_bytes.For(kind, [&](Stat& s) {
+    s.freed += static_cast<std::int64_t>(block->size);
+    s.Move(-static_cast<std::int64_t>(here.size));
+  });
+  stats_.requested_bytes.For(kind, [&](Stat& s) {
+    s.freed += static_cast<std::int64_t>(block->requested);
+    s.Move(-static_cast<std::int64_t>(here.requested));
+  });
+  bool plain = true;  // every handle is resident: no cutting needed
+  if (segment.region->evictable) {
+    ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
+      HandleEntry& entry = handle.entry();
+      --entry.live;
+      const HandleState state = entry.state.load();
+      if (state != HandleState::kResident) plain = false;
+      if (IsAway(state) && observer_ != nullptr) {
+        observer_->OnMove(device_.index(), block->charge, TierOfLocked(entry),
+                          TierId::kDevice, bytes, /*moved=*/false);
+      }
+      if (entry.live > 0) return;
+      ++entry.generation;
+      if (entry.has_copy.exchange(false)) {
+        dropped_.emplace_back(handle, entry.generation);
+      }
+      if (IsAway(state)) {
+        entry.state.store(HandleState::kUnmapped);
+        --segment.mapped;
+        --away_;
+      }
+    });
+  }
+  if (observer_ != nullptr) {
+    observer_->OnFree(device_.index(), block->charge, block->size);
+  }
+  block->charge = {};
+  block->requested = 0;
+  block->state = BlockState::kFree;
+  if (plain) {
+    pool.File(MergeLocked(block));
+  } else {
+    RefileLocked(segment, block->address, block->end());
+  }
+}
+
+Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
+  MutexLock lock(mutex_);
+  Block* block = BlockAtLocked(address);
+  if (block == nullptr || block->state != BlockState::kAllocated) {
+    return Fail(ErrorCode::kNotFound,
+                "record_stream on memory that is not allocated here");
+  }
+  if (block->segment->region->evictable) {
+    const std::uint64_t bit = std::uint64_t{1} << streams_.BitOf(stream);
+    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
+      handle.entry().fence.fetch_or(bit);
+    });
+  }
+  if (stream == block->segment->pool->key().stream) return {};
+  if (std::find(block->streams.begin(), block->streams.end(), stream) ==
+      block->streams.end()) {
+    block->streams.push_back(stream);
+  }
+  return {};
+}
+
+void DeviceAllocator::ProcessEventsLocked() {
+  for (auto& [stream, queue] : pending_) {
+    while (!queue.empty()) {
+      Result<bool> done = device_.IsEventDone(queue.front().event);
+      // An event that cannot be queried (a capture in progress) is not done.
+      if (!done || !*done) break;
+      Block* block = queue.front().block;
+      events_.push_back(queue.front().event);
+      queue.pop_front();
+      if (--block->pending_events == 0) ReleaseBlockLocked(block);
+    }
+  }
+}
+
+Status DeviceAllocator::SynchronizePendingFrees() {
+  std::vector<EventId> events;
+  {
+    MutexLock lock(mutex_);
+    ++stats_.num_sync_all_streams;
+    for (auto& [stream, queue] : pending_) {
+      if (!queue.empty()) events.push_back(queue.back().event);
+    }
+  }
+  // Other threads may recycle these events meanwhile; waiting for a later
+  // record of the same event is longer than needed, never wrong.
+  Status status;
+  for (EventId event : events) {
+    if (Status s = device_.SynchronizeEvent(event); !s) status = s;
+  }
+  MutexLock lock(mutex_);
+  ProcessEventsLocked();
+  return status;
+}
+
+Bytes DeviceAllocator::ReleaseCached(Bytes wanted) {
+  std::vector<HandleRef> leaving;
+  std::uint64_t fence = 0;
+  {
+    MutexLock lock(mutex_);
+    ProcessEventsLocked();
+    SettleArrivalsLocked();
+    Bytes found = 0;
+    for (auto& [key, pool] : pools_) {
+      if (found >= wanted) break;
+      const std::uint64_t bit = std::uint64_t{1}
+                                << streams_.BitOf(key.stream);
+      // Copies: refiling changes the set that is walked.
+      std::vector<Block*> free(pool->free_blocks().begin(),
+                               pool->free_blocks().end());
+      for (Block* block : free) {
+        if (found >= wanted) break;
+        Segment& segment = *block->segment;
+        HandleRegion& region = *segment.region;
+        const Address lo =
+            region.base + RoundUp(block->address - region.base,
+                                  region.handle_bytes);
+        const Address hi = region.base + RoundDown(block->end() - region.base,
+                                                   region.handle_bytes);
+        if (lo >= hi) continue;
+        for (Address at = lo; at < hi; at += region.handle_bytes) {
+          HandleRef handle{&region, region.IndexOf(at)};
+          handle.entry().state.store(HandleState::kReleasing);
+          fence |= handle.entry().fence.exchange(0) | bit;
+          leaving.push_back(handle);
+          found += region.handle_bytes;
+        }
+        RefileLocked(segment, lo, hi);
+      }
+    }
+    if (leaving.empty()) {
+      return 0;
+    }
+    ++releasing_;
+  }
+  // Kernels that used the freed memory may still be running: memory is not
+  // unmapped under them. The lock is not held while waiting.
+  Bytes released = 0;
+  bool fenced = true;
+  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
+    if ((fence >> bit & 1) == 0) continue;
+    const StreamId stream = streams_.StreamOf(bit);
+    if (device_.IsCapturing(stream) || !device_.SynchronizeStream(stream)) {
+      fenced = false;
+    }
+  }
+  if ((fence >> StreamTable::kOverflowBit & 1) != 0 || !fenced) {
+    fenced = device_.SynchronizeDevice().has_value();
+  }
+  MutexLock lock(mutex_);
+  for (HandleRef handle : leaving) {
+    HandleEntry& entry = handle.entry();
+    Segment& segment = SegmentOfLocked(handle);
+    if (fenced) {
+      UnmapLocked(handle);
+      stats_.reserved_bytes.For(segment.region->kind, [&](Stat& s) {
+        s.Decrease(handle.bytes());
+      });
+      ++stats_.num_device_free;
+      if (segment.mapped == 0) {
+        stats_.segment.For(segment.region->kind,
+                           [](Stat& s) { s.Decrease(1); });
+      }
+      released += handle.bytes();
+    } else {
+      entry.state.store(HandleState::kResident);
+    }
+    RefileLocked(segment, handle.address(),
+                 handle.address() + handle.bytes());
+  }
+  --releasing_;
+  released_.notify_all();
+  return released;
+}
+
+Status DeviceAllocator::EmptyCache() {
+  if (Status status = SynchronizePendingFrees(); !status) return status;
+  ReleaseCached(~Bytes{0});
+  MutexLock lock(mutex_);
+  physical_.ReleaseFree();
+  return {};
+}
+
+}  // namespace stratalloc

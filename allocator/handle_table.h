@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of every handle position of one device. The reservation is four
+// equal regions, evictable before transient, small handles before large:
+//
+//   base                                                             base+4R
+//   | evictable small | evictable large | transient small | transient large |
+//
+// so one comparison tells whether an address can ever be away, and a division
+// and one atomic load tell whether it is. "Handle" here is the position in
+// the reservation; the physical memory behind it is a PhysicalHandle, which
+// moves between positions (recycling).
+//
+// Thread-safety: the atomics of HandleEntry are read by the op guard without
+// a lock. Every other member, and every *change* of `state` except where
+// noted, needs the device lock.
+//
+// Who wins, pin against eviction: the guard does pins++ and then reads state;
+// the evictor writes kLeaving and then reads pins. Both are sequentially
+// consistent, so at least one sees the other: either the evictor gives up or
+// the guard goes to its slow path.
+#ifndef STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
+#define STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/base/result.h"
+#include "allocator/device/device.h"
+#include "allocator/size_rules.h"
+
+namespace stratalloc {
+
+// See the state x event table in tiering/README.md.
+enum class HandleState : std::uint8_t {
+  kUnmapped = 0,    // no bytes anywhere: nothing live here
+  kResident = 1,    // mapped, usable
+  kLeaving = 2,     // chosen by an eviction; a look may still cancel it
+  kCopyingOut = 3,  // fenced; bytes are being copied or checked
+  kHost = 4,        // away, bytes in pinned host memory
+  kHostAndDisk = 5, // away, equal bytes on host and in the spill file
+  kDisk = 6,        // away, bytes in the spill file
+  kCopyingIn = 7,   // mapped; usable by streams that wait for its event
+  kPoisoned = 8,    // its bytes are lost; every use raises until freed
+  kReleasing = 9,   // mapped, wholly free, being fenced before its unmap
+};
+inline constexpr int kHandleStates = 10;
+const char* HandleStateName(HandleState state);
+
+constexpr bool IsAway(HandleState s) {
+  return s == HandleState::kHost || s == HandleState::kHostAndDisk ||
+         s == HandleState::kDisk || s == HandleState::kPoisoned;
+}
+// Mapped with the owner's bytes in it: counts as device memory.
+constexpr bool IsOnDevice(HandleState s) {
+  return s == HandleState::kResident || s == HandleState::kLeaving ||
+         s == HandleState::kCopyingOut || s == HandleState::kCopyingIn;
+}
+
+struct alignas(64) HandleEntry {
+  std::atomic<HandleState> state{HandleState::kUnmapped};
+  // Written since the lower copy was made; set by the guard while it holds a
+  // pin, cleared by the evictor while pins are zero.
+  std::atomic<bool> dirty{false};
+  // Tiering keeps a copy below; when the last live block goes, the allocator
+  // reports the handle as dropped. Written under the device lock.
+  std::atomic<bool> has_copy{false};
+  std::atomic<std::uint32_t> pins{0};
+  // Bit i: stream i of the device's StreamTable used this handle since it was
+  // last fenced. Set while pinned, taken by the evictor.
+  std::atomic<std::uint64_t> fence{0};
+  // Planner's clock at the last two uses in different scopes.
+  std::atomic<std::uint32_t> last_use{0};
+  std::atomic<std::uint32_t> previous_use{0};
+  // Device lock from here on.
+  PhysicalHandle physical = kNoHandle;
+  std::uint32_t live = 0;        // live blocks that overlap this handle
+  std::uint32_t generation = 0;  // moves on whenever its bytes are given up
+};
+
+struct HandleRegion {
+  Address base = 0;
+  Bytes bytes = 0;
+  Bytes handle_bytes = 0;
+  bool evictable = false;
+  PoolKind kind = PoolKind::kSmall;
+  HandleEntry* entries = nullptr;
+
+  std::uint64_t count() const { return bytes / handle_bytes; }
+  bool Contains(Address a) const { return a >= base && a - base < bytes; }
+  std::uint64_t IndexOf(Address a) const { return (a - base) / handle_bytes; }
+  Address AddressOf(std::uint64_t index) const {
+    return base + index * handle_bytes;
+  }
+};
+
+// One handle: a region and an index. Cheap to copy; valid for the life of the
+// device's reservation.
+struct HandleRef {
+  HandleRegion* region = nullptr;
+  std::uint64_t index = 0;
+
+  HandleEntry& entry() const { return region->entries[index]; }
+  Address address() const { return region->AddressOf(index); }
+  Bytes bytes() const { return region->handle_bytes; }
+  friend bool operator==(const HandleRef&, const HandleRef&) = default;
+};
+
+class HandleTable {
+ public:
+  // Reserves address space for `capacity` bytes of device memory many times
+  // over (what is away keeps its address) and the entries for it.
+  static Result<HandleTable> Create(const Device& device, Bytes capacity,
+                                    Bytes large_handle_bytes);
+  // Gives the reservation back. For tests; nothing may be mapped.
+  void Destroy(const Device& device);
+
+  Address base() const { return base_; }
+  Address end() const { return base_ + 4 * region_bytes_; }
+  Address evictable_end() const { return base_ + 2 * region_bytes_; }
+  HandleRegion& region(bool evictable, PoolKind kind) {
+    return regions_[(evictable ? 0 : 2) + static_cast<int>(kind)];
+  }
+  // nullptr for an address outside the reservation.
+  HandleRegion* RegionOf(Address address) {
+    if (address < base_ || address >= end()) return nullptr;
+    return &regions_[(address - base_) / region_bytes_];
+  }
+
+ private:
+  Address base_ = 0;
+  Bytes region_bytes_ = 0;
+  HandleRegion regions_[4];
+};
+
+// Streams as bits. A device's streams get bits 0..62 in order of appearance;
+// later ones share bit 63, which means "fence the whole device".
+// Thread-safety: lock-free; a bit never changes its stream.
+class StreamTable {
+ public:
+  static constexpr int kOverflowBit = 63;
+
+  int BitOf(StreamId stream) {
+    const std::uint64_t wanted = Raw(stream);
+    for (int i = 0; i < kOverflowBit; ++i) {
+      std::uint64_t seen = streams_[i].load(std::memory_order_acquire);
+      if (seen == wanted + 1) return i;
+      if (seen == 0 && streams_[i].compare_exchange_strong(
+                           seen, wanted + 1, std::memory_order_acq_rel)) {
+        return i;
+      }
+      if (seen == wanted + 1) return i;
+    }
+    return kOverflowBit;
+  }
+  // REQUIRES: bit came from BitOf and is not kOverflowBit.
+  StreamId StreamOf(int bit) const {
+    return StreamId{streams_[bit].load(std::memory_order_acquire) - 1};
+  }
+
+ private:
+  // Stream value + 1: the default stream is 0 and an empty place is 0 too.
+  std::atomic<std::uint64_t> streams_[kOverflowBit]{};
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: construction, Malloc and its ladder.
+#include <algorithm>
+#include <string>
+
+#include "allocator/base/check.h"
+#include "allocator/device_allocator.h"
+#include "allocator/operator_thread.h"
+
+namespace stratalloc {
+namespace {
+
+// A reclaim frees memory that another thread may take first; after so many
+// lost races the request fails rather than spin.
+constexpr int kReclaimAttempts = 16;
+
+class InLadder {
+ public:
+  InLadder() : thread_(OperatorThread::ThisThread()) {
+    thread_.in_ladder = true;
+  }
+  ~InLadder() { thread_.in_ladder = false; }
+
+ private:
+  OperatorThread& thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::Create(
+    Device device, const Options& options) {
+  STRATALLOC_ASSIGN_OR_RETURN(const MemoryInfo info, device.GetMemoryInfo());
+  STRATALLOC_ASSIGN_OR_RETURN(
+      HandleTable table,
+      HandleTable::Create(
+          device, info.total,
+          LargeHandleBytes(options.gpu_limit != 0
+                               ? std::min(options.gpu_limit, info.total)
+                               : info.total,
+                           options.tiering ? options.host_budget : 0,
+                           device.granularity())));
+  return std::unique_ptr<DeviceAllocator>(
+      new DeviceAllocator(device, options, info.total, table));
+}
+
+DeviceAllocator::DeviceAllocator(Device device, const Options& options,
+                                 Bytes capacity, HandleTable table)
+    : device_(device),
+      options_(options),
+      capacity_(capacity),
+      table_(table),
+      physical_(device) {
+  for (int i = 0; i < 4; ++i) {
+    const HandleRegion& region =
+        table_.region(i < 2, static_cast<PoolKind>(i % 2));
+    // Whole handles only: a region need not be a multiple of its handle.
+    free_space_[i][region.base] =
+        RoundDown(region.bytes, region.handle_bytes);
+  }
+}
+
+// For tests: everything must have been freed; the product's allocator is
+// never destroyed, because frees arrive after static destruction.
+DeviceAllocator::~DeviceAllocator() {
+  DrainArrivals();
+  SynchronizePendingFrees();
+  ReleaseCached(~Bytes{0});
+  MutexLock lock(mutex_);
+  DropEmptySegmentsLocked();
+  physical_.ReleaseFree();
+  for (auto& [address, block] : blocks_) delete block;
+  for (EventId event : events_) device_.DestroyEvent(event);
+  table_.Destroy(device_);
+}
+
+Bytes DeviceAllocator::LimitLocked() const {
+  const Bytes card = options_.gpu_limit != 0
+                         ? std::min(options_.gpu_limit, capacity_)
+                         : capacity_;
+  const double fraction_bytes = fraction_ * static_cast<double>(capacity_);
+  return std::min(card, static_cast<Bytes>(fraction_bytes));
+}
+
+Bytes DeviceAllocator::limit() {
+  MutexLock lock(mutex_);
+  return LimitLocked();
+}
+double DeviceAllocator::fraction() {
+  MutexLock lock(mutex_);
+  return fraction_;
+}
+void DeviceAllocator::SetFraction(double fraction) {
+  MutexLock lock(mutex_);
+  fraction_ = fraction;
+}
+
+Result<AllocatedBlock> DeviceAllocator::Malloc(Bytes requested,
+                                               StreamId stream,
+                                               LifetimeClass lifetime,
+                                               Charge charge) {
+  STRATALLOC_CHECK(requested > 0, "Malloc of nothing");
+  if (requested >= kMaxRequest) {
+    return tl::unexpected(OutOfMemory(requested));
+  }
+  const Bytes size = RoundSize(requested);
+  OperatorThread& thread = OperatorThread::ThisThread();
+  PoolKey key{stream, lifetime, KindOf(size)};
+  // Without tiering nothing is ever away, so the classes may share handles.
+  if (!options_.tiering) key.lifetime = LifetimeClass::kTransient;
+
+  auto attempt = [&](bool soft) -> Block* {
+    const Bytes hard_limit = LimitLocked();
+    const Bytes limit =
+        soft ? static_cast<Bytes>(static_cast<double>(hard_limit) *
+                                  options_.emergency_threshold)
+             : hard_limit;
+    Block* block = TryMallocLocked(PoolLocked(key), size, limit);
+    return block == nullptr ? nullptr
+                            : HandOutLocked(block, size, requested, charge);
+  };
+  auto result = [&](Block* block) {
+    return AllocatedBlock{
+        block->address, block->size,
+        static_cast<Bytes>(stats_.allocated_bytes.stats[0].current),
+        static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+  };
+
+  const bool may_reclaim =
+      options_.tiering && reclaimer_ != nullptr && !thread.in_ladder;
+  {
+    MutexLock lock(mutex_);
+    ProcessEventsLocked();
+    SettleArrivalsLocked();
+    // Above the emergency threshold cold bytes leave before new memory is
+    // taken, so that other users of the card keep some room.
+    if (Block* block = attempt(/*soft=*/may_reclaim)) {
+      MaybeSignalPressureLocked();
+      return result(block);
+    }
+  }
+  // Rung: cached handles of other pools. Rule 13: nested mallocs stop here.
+  ReleaseCached(size);
+  {
+    MutexLock lock(mutex_);
+    if (Block* block = attempt(may_reclaim)) return result(block);
+  }
+  if (may_reclaim) {
+    InLadder in_ladder;
+    for (int i = 0; i < kReclaimAttempts; ++i) {
+      const Bytes came_free = [&] {
+        OperatorWaiting waiting;
+        return reclaimer_->Reclaim(device_.index(), size);
+      }();
+      ReleaseCached(size);  // a freed remainder may complete another handle
+      MutexLock lock(mutex_);
+      if (Block* block = attempt(came_free > 0)) return result(block);
+      if (came_free == 0) break;
+    }
+  }
+  // Native's last resort: wait for what other streams still use.
+  if (!thread.in_ladder) {
+    OperatorWaiting waiting;
+    SynchronizePendingFrees();
+    ReleaseCached(~Bytes{0});
+  }
+  {
+    MutexLock lock(mutex_);
+    ++stats_.num_alloc_retries;
+    // Another thread's release in flight holds memory that is free to have.
+    while (releasing_ > 0) released_.wait(mutex_);
+    if (Block* block = attempt(false)) return result(block);
+    ++stats_.num_ooms;
+  }
+  return tl::unexpected(OutOfMemory(requested));
+}
+
+Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
+  if (Block* block = pool.FindFree(size)) return block;
+  Block* first = pool.FindRun(size);
+  if (first == nullptr) {
+    Segment* segment = AddSegmentLocked(pool, size);
+    if (segment == nullptr) return nullptr;
+    first = segment->first;
+  }
+  const Address start = first->address;
+  if (!MapLocked(*first->segment, start, start + size, limit)) return nullptr;
+  Block* block = BlockAtLocked(start);
+  STRATALLOC_CHECK(block != nullptr && block->state == BlockState::kFree &&
+                       block->end() >= start + size,
+                   "a mapped run is one free block");
+  return block;
+}
+
+Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size,
+                                      Bytes requested, Charge charge) {
+  Pool& pool = *block->segment->pool;
+  const PoolKind kind = pool.key().kind;
+  pool.Unfile(block);
+  // FindRun may start inside a larger free block; the front is what we use.
+  if (block->size > size) pool.File(SplitLocked(block, size));
+  block->state = BlockState::kAllocated;
+  block->requested = requested;
+  block->charge = charge;
+  if (block->segment->region->evictable) {
+    OperatorThread& thread = OperatorThread::ThisThread();
+    const std::uint64_t bit = std::uint64_t{1}
+                              << streams_.BitOf(pool.key().stream);
+    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
+      HandleEntry& entry = handle.entry();
+      ++entry.live;
+      entry.dirty.store(true);
+      entry.fence.fetch_or(bit);
+      const std::uint32_t now = use_clock_.load(std::memory_order_relaxed);
+      entry.last_use.store(now, std::memory_order_relaxed);
+      if (thread.depth() > 0) thread.PinForOutermost(entry);
+    });
+  }
+  stats_.allocation.For(kind, [](Stat& s) { s.Increase(1); });
+  stats_.active.For(kind, [](Stat& s) { s.Increase(1); });
+  stats_.allocated_bytes.For(kind, [&](Stat& s) { s.Increase(size); });
+  stats_.active_bytes.For(kind, [&](Stat& s) { s.Increase(size); });
+  stats_.requested_bytes.For(kind, [&](Stat& s) { s.Increase(requested); });
+  if (observer_ != nullptr) {
+    observer_->OnAllocate(device_.index(), charge, size);
+  }
+  return block;
+}
+
+void DeviceAllocator::MaybeSignalPressureLocked() {
+  if (reclaimer_ != nullptr && options_.tiering) {
+    reclaimer_->OnPressure(device_.index(), AllocatedLocked(), LimitLocked());
+  }
+}
+
+Bytes DeviceAllocator::AllocatedLocked() {
+  return static_cast<Bytes>(stats_.allocated_bytes.stats[0].current);
+}
+
+Error DeviceAllocator::OutOfMemory(Bytes requested) {
+  const Result<MemoryInfo> info = device_.GetMemoryInfo();
+  std::string refusal =
+      reclaimer_ != nullptr && options_.tiering
+          ? reclaimer_->LastRefusal(device_.index())
+          : "";
+  MutexLock lock(mutex_);
+  const Bytes allocated = AllocatedLocked();
+  const Bytes reserved =
+      static_cast<Bytes>(stats_.reserved_bytes.stats[0].current);
+  const Bytes total = info ? info->total : capacity_;
+  const Bytes free = info ? info->free : 0;
+  std::string text =
+      "CUDA out of memory. Tried to allocate " + FormatBytes(requested) +
+      ". GPU " + std::to_string(static_cast<int>(device_.index())) +
+      " has a total capacity of " + FormatBytes(total) + " of which " +
+      FormatBytes(free) + " is free. ";
+  const Bytes limit = LimitLocked();
+  if (limit < total) text += FormatBytes(limit) + " allowed; ";
+  text += "Of the allocated memory " + FormatBytes(allocated) +
+          " is allocated by PyTorch, and " +
+          FormatBytes(reserved - std::min(reserved, allocated)) +
+          " is reserved by PyTorch but unallocated.";
+  if (!refusal.empty()) text += " stratalloc could not evict more: " + refusal;
+  return Error{ErrorCode::kOutOfMemory, text};
+}
+
+}  // namespace stratalloc

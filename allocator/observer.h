@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two doors through which the allocator speaks to higher rooms. It owns
+// these interfaces; accounting implements AllocObserver, tiering implements
+// Reclaimer; python_shim plugs them in before the first block exists.
+#ifndef STRATALLOC_ALLOCATOR_OBSERVER_H_
+#define STRATALLOC_ALLOCATOR_OBSERVER_H_
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+
+namespace stratalloc {
+
+// Who pays for a block. Stored in the block; a re-label replaces it.
+struct Charge {
+  ScopeId scope = kRootScope;
+  Category category = Category::kUnknown;
+
+  friend bool operator==(const Charge&, const Charge&) = default;
+};
+
+// Told of every byte that changes hands. Called under the device lock: must
+// not wait, allocate device memory, call Python or take a lock of lower rank
+// than LockRank::kLedger. Never fails.
+class AllocObserver {
+ public:
+  virtual ~AllocObserver() = default;
+  virtual void OnAllocate(DeviceIndex device, Charge charge, Bytes bytes) = 0;
+  // `charge` is the block's, so the credit goes where the charge went.
+  virtual void OnFree(DeviceIndex device, Charge charge, Bytes bytes) = 0;
+  virtual void OnRelabel(DeviceIndex device, Charge from, Charge to,
+                         Bytes bytes) = 0;
+  // `bytes` of a block moved between tiers. A free of non-resident bytes
+  // reports from = the tier they were on, to = kDevice, moved = false first,
+  // so that per tier sums stay true without counting traffic.
+  virtual void OnMove(DeviceIndex device, Charge charge, TierId from,
+                      TierId to, Bytes bytes, bool moved) = 0;
+};
+
+// Asked by the allocator for memory it could not find itself.
+class Reclaimer {
+ public:
+  virtual ~Reclaimer() = default;
+  // Tries to make `target_bytes` of physical memory available on `device` by
+  // evicting cold handles. Returns the bytes that came free, 0 if nothing
+  // could be done. Called WITHOUT the device lock; may block on copies and
+  // disk; takes the arbiter. Never called with in_ladder set (nested malloc).
+  virtual Bytes Reclaim(DeviceIndex device, Bytes target_bytes) = 0;
+  // Reserved memory of `device` changed to `reserved` under `limit`: may note
+  // that a threshold was crossed. Called under the device lock: must only set
+  // a flag.
+  virtual void OnPressure(DeviceIndex device, Bytes reserved, Bytes limit) = 0;
+  // Why Reclaim could not do more, for the out-of-memory message, e.g. "the
+  // host budget of 32 MiB is spent and no disk is allowed". May be empty.
+  virtual const char* LastRefusal(DeviceIndex device) = 0;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_OBSERVER_H_

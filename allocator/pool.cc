@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/pool.h"
+
+namespace stratalloc {
+
+Block* Pool::FindFree(Bytes size) const {
+  Block key;
+  key.size = size;
+  auto it = free_blocks_.lower_bound(&key);
+  return it == free_blocks_.end() ? nullptr : *it;
+}
+
+Block* Pool::FindRun(Bytes size) const {
+  for (Block* unmapped : unmapped_blocks_) {
+    Block* first = unmapped;
+    if (first->prev != nullptr && first->prev->state == BlockState::kFree) {
+      first = first->prev;
+    }
+    Bytes run = 0;
+    for (Block* b = first; b != nullptr && (b->state == BlockState::kFree ||
+                                            b->state == BlockState::kUnmapped);
+         b = b->next) {
+      run += b->size;
+      if (run >= size) return first;
+    }
+  }
+  return nullptr;
+}
+
+Bytes Pool::LargestFree() const {
+  return free_blocks_.empty() ? 0 : (*free_blocks_.rbegin())->size;
+}
+
+void Pool::File(Block* block) {
+  if (block->state == BlockState::kFree) free_blocks_.insert(block);
+  if (block->state == BlockState::kUnmapped) unmapped_blocks_.insert(block);
+}
+
+void Pool::Unfile(Block* block) {
+  if (block->state == BlockState::kFree) free_blocks_.erase(block);
+  if (block->state == BlockState::kUnmapped) unmapped_blocks_.erase(block);
+}
+
+}  // namespace stratalloc

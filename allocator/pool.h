@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pool: the free blocks of one (stream, lifetime class, small/large), and
+// the segments they lie in. Pools never share a handle, so a cold layer frees
+// whole handles and transients do not strand persistent pages.
+//
+// Device lock for everything here.
+// Invariants: every kFree block of the pool's segments is in `free_blocks`,
+// every kUnmapped one in `unmapped_blocks`, no other block in either.
+#ifndef STRATALLOC_ALLOCATOR_POOL_H_
+#define STRATALLOC_ALLOCATOR_POOL_H_
+
+#include <compare>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "allocator/block.h"
+
+namespace stratalloc {
+
+struct PoolKey {
+  StreamId stream = kDefaultStream;
+  LifetimeClass lifetime = LifetimeClass::kUnknown;
+  PoolKind kind = PoolKind::kSmall;
+
+  auto operator<=>(const PoolKey&) const = default;
+};
+
+class Pool {
+ public:
+  explicit Pool(PoolKey key) : key_(key) {}
+
+  const PoolKey& key() const { return key_; }
+  const std::vector<std::unique_ptr<Segment>>& segments() const {
+    return segments_;
+  }
+  std::vector<std::unique_ptr<Segment>>& segments() { return segments_; }
+
+  // The smallest mapped free block of at least `size`, or nullptr.
+  Block* FindFree(Bytes size) const;
+  // The first run, in address order, of adjacent kFree and kUnmapped blocks
+  // with at least `size` bytes that needs memory: its first block, or nullptr.
+  Block* FindRun(Bytes size) const;
+  Bytes LargestFree() const;
+
+  void File(Block* block);    // into the index of its state, if it has one
+  void Unfile(Block* block);  // out of it
+
+  const std::set<Block*, BySizeThenAddress>& free_blocks() const {
+    return free_blocks_;
+  }
+
+ private:
+  PoolKey key_;
+  std::set<Block*, BySizeThenAddress> free_blocks_;
+  std::set<Block*, ByAddress> unmapped_blocks_;
+  std::vector<std::unique_ptr<Segment>> segments_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_POOL_H_

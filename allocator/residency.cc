@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: the steps by which a handle leaves the device and returns.
+// Tiering decides and copies; here the mapping, the free blocks inside the
+// handle and the statistics change together, under the device lock.
+#include <algorithm>
+#include <string>
+
+#include "allocator/base/check.h"
+#include "allocator/device_allocator.h"
+
+namespace stratalloc {
+
+TierId DeviceAllocator::TierOfLocked(const HandleEntry& entry) const {
+  switch (entry.state.load()) {
+    case HandleState::kHost:
+    case HandleState::kHostAndDisk:
+      return TierId::kHost;
+    case HandleState::kDisk:
+    case HandleState::kPoisoned:
+      return TierId::kDisk;
+    default:
+      return TierId::kDevice;
+  }
+}
+
+DeviceAllocator::OnDeviceBytes DeviceAllocator::OnDeviceLocked(
+    const Block& block) {
+  OnDeviceBytes here{block.size, block.requested};
+  if (!block.segment->region->evictable || away_ == 0) return here;
+  here = {0, 0};
+  Address at = block.address;
+  ForEachHandleOf(block, [&](HandleRef handle, Bytes bytes) {
+    if (!IsAway(handle.entry().state.load())) {
+      here.size += bytes;
+      const Bytes before = at - block.address;
+      here.requested +=
+          block.requested > before
+              ? std::min(bytes, block.requested - before)
+              : 0;
+    }
+    at += bytes;
+  });
+  return here;
+}
+
+void DeviceAllocator::ForEachEvictableLocked(
+    const std::function<void(HandleRef)>& f) {
+  for (auto& [base, segment] : segments_) {
+    HandleRegion& region = *segment->region;
+    if (!region.evictable || segment->mapped == 0) continue;
+    const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
+    for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
+      if (region.entries[i].state.load() != HandleState::kUnmapped) {
+        f(HandleRef{&region, i});
+      }
+    }
+  }
+}
+
+void DeviceAllocator::ForEachLiveLocked(
+    HandleRef handle, const std::function<void(Charge, Bytes)>& f) {
+  const Address lo = handle.address(), hi = lo + handle.bytes();
+  for (Block* b = BlockAtLocked(lo); b != nullptr && b->address < hi;
+       b = b->next) {
+    if (!IsLive(b->state)) continue;
+    f(b->charge, std::min(hi, b->end()) - std::max(lo, b->address));
+  }
+}
+
+// Statistics of the live bytes in `handle` that left (-1) or returned (+1).
+void DeviceAllocator::MoveStatsLocked(HandleRef handle, int sign) {
+  const Address lo = handle.address(), hi = lo + handle.bytes();
+  const PoolKind kind = handle.region->kind;
+  std::int64_t allocated = 0, active = 0, requested = 0;
+  for (Block* b = BlockAtLocked(lo); b != nullptr && b->address < hi;
+       b = b->next) {
+    if (!IsLive(b->state)) continue;
+    const Address from = std::max(lo, b->address);
+    const Bytes inside = std::min(hi, b->end()) - from;
+    const Bytes before = from - b->address;
+    active += static_cast<std::int64_t>(inside);
+    if (b->state == BlockState::kAllocated) {
+      allocated += static_cast<std::int64_t>(inside);
+    }
+    if (b->requested > before) {
+      requested +=
+          static_cast<std::int64_t>(std::min(inside, b->requested - before));
+    }
+  }
+  const auto move = [&](StatArray& a, std::int64_t n) {
+    a.For(kind, [&](Stat& s) { s.Move(sign * n); });
+  };
+  move(stats_.allocated_bytes, allocated);
+  move(stats_.active_bytes, active);
+  move(stats_.requested_bytes, requested);
+}
+
+bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
+  HandleEntry& entry = handle.entry();
+  if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
+      entry.pins.load() != 0) {
+    return false;
+  }
+  entry.state.store(HandleState::kLeaving, std::memory_order_seq_cst);
+  if (entry.pins.load(std::memory_order_seq_cst) != 0) {
+    entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
+    return false;
+  }
+  // Nothing may be handed out of a handle that is about to go.
+  RefileLocked(SegmentOfLocked(handle), handle.address(),
+               handle.address() + handle.bytes());
+  return true;
+}
+
+void DeviceAllocator::CancelLeavingLocked(HandleRef handle) {
+  HandleEntry& entry = handle.entry();
+  const HandleState state = entry.state.load();
+  STRATALLOC_CHECK(state == HandleState::kLeaving ||
+                       state == HandleState::kCopyingOut,
+                   HandleStateName(state));
+  entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
+  RefileLocked(SegmentOfLocked(handle), handle.address(),
+               handle.address() + handle.bytes());
+}
+
+bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to) {
+  HandleEntry& entry = handle.entry();
+  STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingOut,
+                   HandleStateName(entry.state.load()));
+  STRATALLOC_CHECK(IsAway(to), HandleStateName(to));
+  Segment& segment = SegmentOfLocked(handle);
+  const bool live = entry.live > 0;
+  if (live) MoveStatsLocked(handle, -1);
+  const TierId tier =
+      to == HandleState::kDisk ? TierId::kDisk : TierId::kHost;
+  if (live && observer_ != nullptr) {
+    ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
+      observer_->OnMove(device_.index(), charge, TierId::kDevice, tier, bytes,
+                        /*moved=*/true);
+    });
+  }
+  UnmapLocked(handle);
+  stats_.reserved_bytes.For(segment.region->kind, [&](Stat& s) {
+    s.Decrease(handle.bytes());
+  });
+  ++stats_.num_device_free;
+  if (live) {
+    entry.state.store(to);
+    ++segment.mapped;  // not unmapped address space: its bytes live elsewhere
+    ++away_;
+    entry.has_copy.store(true);
+  } else if (segment.mapped == 0) {
+    stats_.segment.For(segment.region->kind, [](Stat& s) { s.Decrease(1); });
+  }
+  RefileLocked(segment, handle.address(), handle.address() + handle.bytes());
+  return live;
+}
+
+Result<PhysicalHandle> DeviceAllocator::TakePhysical(Bytes bytes) {
+  Result<PhysicalHandle> physical = [&] {
+    MutexLock lock(mutex_);
+    return physical_.Take(bytes, LimitLocked());
+  }();
+  if (physical || ReleaseCached(bytes) == 0) return physical;
+  MutexLock lock(mutex_);
+  return physical_.Take(bytes, LimitLocked());
+}
+
+void DeviceAllocator::PutPhysical(Bytes bytes, PhysicalHandle physical) {
+  MutexLock lock(mutex_);
+  physical_.Put(bytes, physical);
+}
+
+Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
+                                           PhysicalHandle physical) {
+  HandleEntry& entry = handle.entry();
+  const HandleState from = entry.state.load();
+  STRATALLOC_CHECK(IsAway(from) && from != HandleState::kPoisoned,
+                   HandleStateName(from));
+  STRATALLOC_RETURN_IF_ERROR(
+      device_.Map(handle.address(), handle.bytes(), physical, peers_));
+  if (observer_ != nullptr) {
+    const TierId tier = TierOfLocked(entry);
+    ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
+      observer_->OnMove(device_.index(), charge, tier, TierId::kDevice, bytes,
+                        /*moved=*/true);
+    });
+  }
+  entry.physical = physical;
+  entry.fence.store(0);
+  entry.dirty.store(false);
+  entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);
+  --away_;
+  MoveStatsLocked(handle, +1);
+  stats_.reserved_bytes.For(handle.region->kind, [&](Stat& s) {
+    s.Increase(handle.bytes());
+  });
+  ++stats_.num_device_alloc;
+  return {};
+}
+
+void DeviceAllocator::AbortArrivalLocked(HandleRef handle, HandleState to) {
+  HandleEntry& entry = handle.entry();
+  STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingIn,
+                   HandleStateName(entry.state.load()));
+  entry.state.store(HandleState::kCopyingOut);
+  const bool live = FinishLeavingLocked(handle, to == HandleState::kPoisoned
+                                                    ? HandleState::kDisk
+                                                    : to);
+  if (live) entry.state.store(to);
+}
+
+void DeviceAllocator::FinishArrivalLocked(std::vector<HandleRef> handles,
+                                          EventId event) {
+  arrivals_.push_back(Arrival{event, std::move(handles)});
+}
+
+Status DeviceAllocator::AwaitArrivalLocked(HandleRef handle,
+                                           StreamId stream) {
+  for (const Arrival& arrival : arrivals_) {
+    if (std::find(arrival.handles.begin(), arrival.handles.end(), handle) !=
+        arrival.handles.end()) {
+      return device_.StreamWaitEvent(stream, arrival.event);
+    }
+  }
+  return {};
+}
+
+void DeviceAllocator::SettleArrivalsLocked() {
+  while (!arrivals_.empty()) {
+    Result<bool> done = device_.IsEventDone(arrivals_.front().event);
+    if (!done || !*done) return;
+    Arrival arrival = std::move(arrivals_.front());
+    arrivals_.pop_front();
+    events_.push_back(arrival.event);
+    for (HandleRef handle : arrival.handles) {
+      HandleEntry& entry = handle.entry();
+      if (entry.state.load() != HandleState::kCopyingIn) continue;
+      entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
+      RefileLocked(SegmentOfLocked(handle), handle.address(),
+                   handle.address() + handle.bytes());
+    }
+  }
+}
+
+Status DeviceAllocator::DrainArrivals() {
+  EventId last = kNoEvent;
+  {
+    MutexLock lock(mutex_);
+    if (arrivals_.empty()) return {};
+    last = arrivals_.back().event;  // one copy stream: the last covers all
+  }
+  STRATALLOC_RETURN_IF_ERROR(device_.SynchronizeEvent(last));
+  MutexLock lock(mutex_);
+  SettleArrivalsLocked();
+  return {};
+}
+
+void DeviceAllocator::NoteMoveLocked(HandleRef handle, TierId from,
+                                     TierId to) {
+  if (observer_ == nullptr) return;
+  ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
+    observer_->OnMove(device_.index(), charge, from, to, bytes,
+                      /*moved=*/true);
+  });
+}
+
+std::vector<std::pair<HandleRef, std::uint32_t>>
+DeviceAllocator::TakeDroppedLocked() {
+  return std::exchange(dropped_, {});
+}
+
+EventId DeviceAllocator::TakeEvent() {
+  {
+    MutexLock lock(mutex_);
+    if (!events_.empty()) {
+      const EventId event = events_.back();
+      events_.pop_back();
+      return event;
+    }
+  }
+  Result<EventId> event = device_.CreateEvent();
+  return event ? *event : kNoEvent;
+}
+
+void DeviceAllocator::PutEvent(EventId event) {
+  MutexLock lock(mutex_);
+  events_.push_back(event);
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counters of one device with native's meanings (glossary: README.md).
+// Eviction lowers `current` of the byte counts and restore raises it; the
+// cumulative `allocated` and `freed` do not move then. The device lock guards
+// all of it.
+#ifndef STRATALLOC_ALLOCATOR_STATS_H_
+#define STRATALLOC_ALLOCATOR_STATS_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "allocator/size_rules.h"
+
+namespace stratalloc {
+
+struct Stat {
+  std::int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+
+  void Increase(Bytes n) {
+    allocated += static_cast<std::int64_t>(n);
+    Move(static_cast<std::int64_t>(n));
+  }
+  void Decrease(Bytes n) {
+    freed += static_cast<std::int64_t>(n);
+    Move(-static_cast<std::int64_t>(n));
+  }
+  // current only: bytes left or returned to the device.
+  void Move(std::int64_t n) {
+    current += n;
+    peak = std::max(peak, current);
+  }
+  void ResetPeak() { peak = current; }
+  void ResetAccumulated() { allocated = freed = 0; }
+};
+
+// [0] all, [1] small pool, [2] large pool.
+struct StatArray {
+  std::array<Stat, 3> stats;
+
+  template <typename F>
+  void For(PoolKind kind, F&& f) {
+    f(stats[0]);
+    f(stats[1 + static_cast<int>(kind)]);
+  }
+};
+
+struct DeviceStats {
+  StatArray allocation, segment, active, inactive_split;
+  StatArray allocated_bytes, reserved_bytes, active_bytes;
+  StatArray inactive_split_bytes, requested_bytes;
+  std::int64_t num_alloc_retries = 0, num_ooms = 0;
+  Stat oversize_allocations, oversize_segments;
+  std::int64_t num_sync_all_streams = 0, num_device_alloc = 0,
+               num_device_free = 0;
+
+  template <typename F>
+  void ForEachArray(F&& f) {
+    for (StatArray* a :
+         {&allocation, &segment, &active, &inactive_split, &allocated_bytes,
+          &reserved_bytes, &active_bytes, &inactive_split_bytes,
+          &requested_bytes}) {
+      for (Stat& s : a->stats) f(s);
+    }
+    f(oversize_allocations);
+    f(oversize_segments);
+  }
+  void ResetPeaks() {
+    ForEachArray([](Stat& s) { s.ResetPeak(); });
+  }
+  void ResetAccumulated() {
+    ForEachArray([](Stat& s) { s.ResetAccumulated(); });
+    num_alloc_retries = num_ooms = num_sync_all_streams = 0;
+    num_device_alloc = num_device_free = 0;
+  }
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_STATS_H_

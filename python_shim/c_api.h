@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The C face of libstratalloc.so: everything the torch bridge, the scopes
+ * extension and the Python package may call. Plain C types only, so that one
+ * core serves every torch minor and every Python.
+ *
+ * Contract for every function: callable from any thread, with or without the
+ * GIL; never throws. Functions that take a `stratalloc_error*` return 0 on
+ * success, else the error's code (ErrorCode of allocator/base/result.h) with
+ * a message in *error; the pointer may be NULL. Strings returned as char* are
+ * released with stratalloc_string_free.
+ */
+#ifndef STRATALLOC_PYTHON_SHIM_C_API_H_
+#define STRATALLOC_PYTHON_SHIM_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define STRATALLOC_API __attribute__((visibility("default")))
+
+enum {
+  STRATALLOC_OUT_OF_MEMORY = 1,
+  STRATALLOC_INVALID_ARGUMENT = 2,
+  STRATALLOC_NOT_FOUND = 3,
+  STRATALLOC_UNSUPPORTED = 4,
+  STRATALLOC_DEVICE_ERROR = 5,
+  STRATALLOC_IO_ERROR = 6,
+  STRATALLOC_CORRUPT = 7,
+  STRATALLOC_HOST_OUT_OF_MEMORY = 8,
+  STRATALLOC_SHUTDOWN = 9
+};
+
+typedef struct {
+  int code;
+  char message[2048];
+} stratalloc_error;
+
+/* ---- set-up ------------------------------------------------------------ */
+
+typedef struct {
+  int tiering;          /* 1 = on */
+  uint64_t gpu_limit;   /* bytes per device; 0 = the card's memory */
+  uint64_t host_budget; /* bytes of pinned memory; 0 = no host tier */
+  uint64_t disk_budget; /* bytes of spill file; 0 = no disk */
+  const char* disk_dir; /* "" = $TMPDIR or /tmp */
+  double gpu_offload_threshold;
+  double gpu_emergency_threshold;
+  double gpu_reload_threshold;
+  double cpu_offload_threshold;
+  int telemetry; /* 0 off, 1 counters, 2 events, 3 callsites, 4 full */
+} stratalloc_config;
+
+/* Before stratalloc_init; again before it replaces the earlier values. */
+STRATALLOC_API int stratalloc_configure(const stratalloc_config* config,
+                                        stratalloc_error* error);
+/* CUDA was initialised with so many devices. Idempotent. */
+STRATALLOC_API int stratalloc_init(int device_count, stratalloc_error* error);
+STRATALLOC_API int stratalloc_initialized(void);
+STRATALLOC_API const char* stratalloc_version(void); /* static string */
+/* Every log line goes to `sink(level, text)` (levels of Python's logging). */
+STRATALLOC_API void stratalloc_set_log_sink(void (*sink)(int, const char*));
+STRATALLOC_API void stratalloc_string_free(char* text);
+
+/* ---- blocks ------------------------------------------------------------ */
+
+/* What the caller knows about the running autograd node. */
+enum {
+  STRATALLOC_HINT_NONE = 0,
+  STRATALLOC_HINT_BACKWARD = 1, /* inside a backward node */
+  STRATALLOC_HINT_GRADIENT = 2  /* ... that feeds an AccumulateGrad */
+};
+
+typedef struct {
+  void* ptr;
+  uint64_t bytes;     /* the block's rounded size */
+  uint64_t allocated; /* allocated_bytes of the device afterwards */
+  uint64_t reserved;  /* reserved_bytes of the device afterwards */
+  int device;
+} stratalloc_block;
+
+/* size 0 gives ptr = NULL. On STRATALLOC_OUT_OF_MEMORY the message is
+ * native's whole text ("CUDA out of memory. Tried to allocate ..."). */
+STRATALLOC_API int stratalloc_malloc(int device, uint64_t size,
+                                     uint64_t stream, int hint,
+                                     stratalloc_block* out,
+                                     stratalloc_error* error);
+/* For deleters: never fails. An unknown pointer or a double free is reported
+ * once per pointer, with the owner it last had, and ignored: returns
+ * STRATALLOC_NOT_FOUND; *out (may be NULL) describes the freed block. */
+STRATALLOC_API int stratalloc_free(void* ptr, stratalloc_block* out);
+/* Is ptr the base of a live block of ours? (raw_delete asks first.) */
+STRATALLOC_API int stratalloc_owns(const void* ptr);
+STRATALLOC_API int stratalloc_record_stream(void* ptr, uint64_t stream,
+                                            stratalloc_error* error);
+/* Base and size of the segment range that holds ptr (native's rule). */
+STRATALLOC_API int stratalloc_base_allocation(void* ptr, void** base,
+                                              uint64_t* bytes,
+                                              stratalloc_error* error);
+STRATALLOC_API int stratalloc_empty_cache(int device /* -1 = all */,
+                                          stratalloc_error* error);
+STRATALLOC_API int stratalloc_cache_info(int device, uint64_t* largest,
+                                         stratalloc_error* error);
+STRATALLOC_API double stratalloc_memory_fraction(int device);
+STRATALLOC_API int stratalloc_set_memory_fraction(int device, double fraction,
+                                                  stratalloc_error* error);
+STRATALLOC_API int stratalloc_memory_info(int device, uint64_t* free_bytes,
+                                          uint64_t* total,
+                                          stratalloc_error* error);
+STRATALLOC_API int stratalloc_enable_peer_access(int device, int peer,
+                                                 stratalloc_error* error);
+/* Returns the cudaError_t of the copy. */
+STRATALLOC_API int stratalloc_memcpy_async(void* to, int to_device,
+                                           const void* from, int from_device,
+                                           uint64_t bytes, uint64_t stream,
+                                           int p2p_enabled);
+/* Synchronous device-to-device copy on the current context. */
+STRATALLOC_API int stratalloc_copy_data(void* to, const void* from,
+                                        uint64_t bytes);
+/* caching off: every malloc is a mapping of its own, released at free. */
+STRATALLOC_API void stratalloc_enable_caching(int on);
+STRATALLOC_API int stratalloc_caching_enabled(void);
+
+/* ---- statistics -------------------------------------------------------- */
+
+typedef struct {
+  int64_t current, peak, allocated, freed;
+} stratalloc_stat;
+
+/* Index 0 all, 1 small pool, 2 large pool; meanings are native's. */
+typedef struct {
+  stratalloc_stat allocation[3], segment[3], active[3], inactive_split[3];
+  stratalloc_stat allocated_bytes[3], reserved_bytes[3], active_bytes[3];
+  stratalloc_stat inactive_split_bytes[3], requested_bytes[3];
+  int64_t num_alloc_retries, num_ooms;
+  stratalloc_stat oversize_allocations, oversize_segments;
+  int64_t num_sync_all_streams, num_device_alloc, num_device_free;
+} stratalloc_device_stats;
+
+STRATALLOC_API int stratalloc_stats(int device, stratalloc_device_stats* out,
+                                    stratalloc_error* error);
+STRATALLOC_API int stratalloc_reset_peak_stats(int device);
+STRATALLOC_API int stratalloc_reset_accumulated_stats(int device);
+
+typedef struct {
+  int device;
+  uint64_t address, total_bytes, requested_bytes, allocated_bytes;
+  uint64_t active_bytes, stream;
+  int is_large, block_count;
+} stratalloc_segment;
+
+typedef struct {
+  uint64_t address, bytes, requested_bytes;
+  int allocated, active; /* active && !allocated = waits for events */
+} stratalloc_block_info;
+
+/* Calls `segment` for each contiguous mapped range in address order, each
+ * followed by its blocks in order; no lock is held during the calls. */
+STRATALLOC_API int stratalloc_snapshot(
+    void (*segment)(void* context, const stratalloc_segment*),
+    void (*block)(void* context, const stratalloc_block_info*), void* context,
+    stratalloc_error* error);
+
+/* One JSON object for one device: allocator and tier totals, configuration,
+ * and `layers`: a list of {"owner","category","live","peak","device","host",
+ * "disk","evicted","restored","to_disk","from_disk","stalls","stall_ns"};
+ * and `handles`: {"restored_before_use", "evicted", "clean_drops", ...}. */
+STRATALLOC_API char* stratalloc_report_json(int device);
+
+/* ---- scopes ------------------------------------------------------------ */
+
+/* category and lifetime are the values of allocator/base/ids.h. */
+STRATALLOC_API uint32_t stratalloc_scope_intern(const char* path);
+STRATALLOC_API char* stratalloc_scope_name(uint32_t scope);
+STRATALLOC_API void stratalloc_scope_push(uint32_t scope, int category,
+                                          int lifetime);
+STRATALLOC_API int stratalloc_scope_pop(void); /* 0 if the stack was empty */
+STRATALLOC_API uint32_t stratalloc_scope_current(int* category, int* lifetime);
+/* Moves the charge of the block(s) holding [ptr, ptr + bytes) to `scope`,
+ * `category`; category -1 keeps it. Address and handles do not change. */
+STRATALLOC_API int stratalloc_relabel(const void* ptr, uint64_t bytes,
+                                      uint32_t scope, int category);
+
+/* ---- tiers ------------------------------------------------------------- */
+
+typedef struct {
+  uint64_t address, bytes;
+} stratalloc_range;
+
+/* ranges = NULL: everything evictable. Evict returns when the bytes left the
+ * device; *moved = bytes evicted. What is pinned or in use stays. */
+STRATALLOC_API int stratalloc_evict(int device, const stratalloc_range* ranges,
+                                    int count, uint64_t* moved,
+                                    stratalloc_error* error);
+STRATALLOC_API int stratalloc_restore(int device,
+                                      const stratalloc_range* ranges,
+                                      int count, uint64_t* moved,
+                                      stratalloc_error* error);
+/* Bytes of the range on device, host and disk. */
+STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
+                                        uint64_t tiers[3]);
+
+/* ---- the op guard ------------------------------------------------------ */
+
+/* Lowest and highest address that can ever need a restore, over all devices;
+ * both 0 while tiering is off or CUDA is not initialised. A tensor outside
+ * [lo, hi) needs no look. */
+STRATALLOC_API extern uint64_t stratalloc_evictable_lo;
+STRATALLOC_API extern uint64_t stratalloc_evictable_hi;
+
+typedef struct {
+  uint64_t address, bytes; /* of the storage, or of the part that is used */
+  int written;
+} stratalloc_access;
+
+/* Enter before an operator's kernel, leave after it returned or threw; calls
+ * nest and pair on one thread. Enter makes every accessed byte resident and
+ * pins it until leave; on failure nothing is pinned, leave must NOT be
+ * called, and the error names layer, tier and cause. `name` is used in
+ * messages only and must stay valid until leave. count may be 0 (operators
+ * without evictable arguments still enter, so that what they allocate stays
+ * until they return). */
+STRATALLOC_API int stratalloc_operator_enter(int device, uint64_t stream,
+                                             const char* name,
+                                             const stratalloc_access* accesses,
+                                             int count,
+                                             stratalloc_error* error);
+STRATALLOC_API void stratalloc_operator_leave(void);
+
+/* ---- test hooks -------------------------------------------------------- */
+
+/* "sabotage_restore" = substring of an owner: the first restore of one of its
+ *    handles brings zeros; "flip_spill_byte" = substring of an owner: one bit
+ *    of one of its chunks in the spill file is flipped now; "fail_disk" =
+ *    count of writes to fail. Returns 0, or STRATALLOC_NOT_FOUND if nothing
+ *    matched. Used by tests and by `stratalloc demo --sabotage`. */
+STRATALLOC_API int stratalloc_test_hook(const char* name, const char* value,
+                                        stratalloc_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* STRATALLOC_PYTHON_SHIM_C_API_H_ */
