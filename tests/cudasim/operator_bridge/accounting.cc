@@ -52,9 +52,8 @@ void AccessLog::AddSlow(const at::TensorImpl& tensor, bool write) {
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
   for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
-  const uint64_t address =
-      reinterpret_cast<uint64_t>(tensor.storage().data()) +
-      tensor.storage_offset() * tensor.itemsize();
+  const uint64_t address = reinterpret_cast<uint64_t>(tensor.storage().data()) +
+                           tensor.storage_offset() * tensor.itemsize();
   accesses_.push_back({address, (last + 1) * tensor.itemsize(), write ? 1 : 0});
 }
 

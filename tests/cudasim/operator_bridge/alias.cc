@@ -17,8 +17,8 @@ constexpr c10::DispatchKeySet kValueKeys({c10::DispatchKey::Conjugate,
                                           c10::DispatchKey::Negative});
 
 const c10::DispatchKeySet kCpuKeys =
-    c10::DispatchKeySet({c10::DispatchKey::CPU,
-                         c10::DispatchKey::ADInplaceOrView}) |
+    c10::DispatchKeySet(
+        {c10::DispatchKey::CPU, c10::DispatchKey::ADInplaceOrView}) |
     c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::CPUBit);
 
 const c10::DispatchKeySet kCudaOnly(c10::DispatchKey::CUDA);
@@ -94,9 +94,9 @@ at::Tensor AliasSet::Alias(const at::Tensor& original, bool write) {
   CheckMapped(*impl, address, log_.operator_name());
   log_.Add(*impl, write);
 
-  at::Tensor alias = MakeTensor(std::move(alias_storage),
-                                kCpuKeys | (impl->key_set() & kValueKeys),
-                                *impl);
+  at::Tensor alias =
+      MakeTensor(std::move(alias_storage),
+                 kCpuKeys | (impl->key_set() & kValueKeys), *impl);
   if (impl->is_wrapped_number()) {
     alias.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
@@ -209,9 +209,8 @@ at::Tensor AliasSet::GiveBack(const at::Tensor& result) {
       result.layout());
   if (Entry* entry =
           FindByAliasStorage(result.storage().unsafeGetStorageImpl())) {
-    const auto keys =
-        (entry->original.key_set() - kValueKeys) |
-        (result.key_set() & kValueKeys);
+    const auto keys = (entry->original.key_set() - kValueKeys) |
+                      (result.key_set() & kValueKeys);
     return MakeTensor(entry->original.storage(), keys,
                       *result.unsafeGetTensorImpl());
   }

@@ -76,9 +76,8 @@ class ArgumentReplacer {
     c10::List<at::Tensor> replaced;
     replaced.reserve(originals.size());
     for (const at::Tensor& tensor : originals) {
-      replaced.push_back(NeedsAlias(tensor, write)
-                             ? aliases_.Alias(tensor, write)
-                             : tensor);
+      replaced.push_back(
+          NeedsAlias(tensor, write) ? aliases_.Alias(tensor, write) : tensor);
     }
     value = std::move(replaced);
   }
@@ -91,9 +90,8 @@ class ArgumentReplacer {
         continue;
       }
       const at::Tensor& tensor = element.toTensor();
-      replaced.push_back(NeedsAlias(tensor, write)
-                             ? aliases_.Alias(tensor, write)
-                             : tensor);
+      replaced.push_back(
+          NeedsAlias(tensor, write) ? aliases_.Alias(tensor, write) : tensor);
     }
     value = std::move(replaced);
   }
@@ -153,8 +151,8 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
   }
   if (plan_.generator >= 0) {
     c10::IValue& value = (*stack)[first + plan_.generator];
-    value = CpuGeneratorFor(value.toOptional<at::Generator>(),
-                            aliases.device());
+    value =
+        CpuGeneratorFor(value.toOptional<at::Generator>(), aliases.device());
   }
 
   log.Begin(aliases.device());
@@ -187,7 +185,8 @@ void RefusingKernel::operator()(const c10::OperatorHandle& op,
       false, "the simulated device cannot run '", op.operator_name(),
       "': PyTorch has only a CUDA kernel for it, and no kernel runs on the "
       "simulated device. Choose a form of the model that avoids it (for "
-      "attention: the math or eager form; for optimizers and normalisation: the "
+      "attention: the math or eager form; for optimizers and normalisation: "
+      "the "
       "plain form), or run on a real GPU.");
 }
 

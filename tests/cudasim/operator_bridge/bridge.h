@@ -19,8 +19,8 @@ extern "C" {
 #endif
 
 // Registers the kernels. Returns the number of bridged operators; a second call
-// returns it again. -1 if the simulated device is not loaded or PyTorch refused a
-// registration: cudasim_bridge_error() says which. The caller has matched the
+// returns it again. -1 if the simulated device is not loaded or PyTorch refused
+// a registration: cudasim_bridge_error() says which. The caller has matched the
 // torch minor version with the file name.
 int cudasim_bridge_install(void);
 

@@ -126,8 +126,7 @@ void CopyAliases(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   }
   log.End();
   if (!non_blocking && self.is_cuda() != src.is_cuda()) {
-    c10::cuda::CUDAGuard guard(
-        c10::Device(c10::kCUDA, aliases.device()));
+    c10::cuda::CUDAGuard guard(c10::Device(c10::kCUDA, aliases.device()));
     C10_CUDA_CHECK(cudaStreamSynchronize(
         c10::cuda::getCurrentCUDAStream(aliases.device())));
   }

@@ -25,11 +25,10 @@ constexpr uint64_t kOffsetStep = 4;
 
 at::Generator CpuGeneratorFor(const std::optional<at::Generator>& given,
                               c10::DeviceIndex device) {
-  at::Generator generator =
-      given.has_value() && given->defined()
-          ? *given
-          : at::globalContext().defaultGenerator(
-                c10::Device(c10::kCUDA, device));
+  at::Generator generator = given.has_value() && given->defined()
+                                ? *given
+                                : at::globalContext().defaultGenerator(
+                                      c10::Device(c10::kCUDA, device));
   TORCH_CHECK(generator.device().is_cuda(),
               "Expected a 'cuda' device type for generator but found '",
               generator.device().type(), "'");

@@ -18,8 +18,8 @@ std::string SimulatedDevice::Connect() {
   }
   std::string missing;
   auto find = [&](const char* name, auto& function) {
-    function =
-        reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(
+        dlsym(library, name));
     if (function == nullptr && missing.empty()) missing = name;
   };
   decltype(&cudasim_arena_base) arena_base = nullptr;

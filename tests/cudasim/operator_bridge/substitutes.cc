@@ -10,6 +10,7 @@
 #include <array>
 
 #include "tests/cudasim/operator_bridge/generator.h"
+#include "tests/cudasim/operator_bridge/recurrent_cells.h"
 
 namespace cudasim::bridge {
 namespace {
@@ -80,7 +81,7 @@ struct Substitute {
   CpuComputation compute;
 };
 
-constexpr std::array<Substitute, 10> kSubstitutes = {{
+constexpr std::array<Substitute, 14> kSubstitutes = {{
     {"aten::native_dropout", &NativeDropout},
     {"aten::_softmax", &SoftmaxHalfToFloat},
     {"aten::_log_softmax", &SoftmaxHalfToFloat},
@@ -91,6 +92,10 @@ constexpr std::array<Substitute, 10> kSubstitutes = {{
     {"aten::_use_cudnn_ctc_loss.Tensor", &No},
     {"aten::_use_miopen_ctc_loss", &No},
     {"aten::_use_miopen_ctc_loss.Tensor", &No},
+    {"aten::_thnn_fused_lstm_cell", &LstmCell},
+    {"aten::_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward},
+    {"aten::_thnn_fused_gru_cell", &GruCell},
+    {"aten::_thnn_fused_gru_cell_backward", &GruCellBackward},
 }};
 
 }  // namespace

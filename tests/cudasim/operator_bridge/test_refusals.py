@@ -82,3 +82,21 @@ def test_sparse_tensors_fail_loudly():
     sparse = torch.sparse_coo_tensor(index, torch.ones(2, device="cuda"))
     with pytest.raises((RuntimeError, NotImplementedError)):
         sparse.coalesce()
+
+
+def test_recurrent_networks():
+    torch.manual_seed(0)
+    for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN):
+        for bias in (True, False):
+            model = kind(5, 7, num_layers=2, bias=bias, batch_first=True)
+            x = torch.randn(3, 4, 5)
+            gradients = []
+            for device in ("cpu", "cuda"):
+                model.zero_grad()
+                model.to(device)
+                output, _ = model(x.to(device))
+                output.square().sum().backward()
+                gradients.append([output.detach().cpu()])
+                gradients[-1] += [p.grad.cpu() for p in model.parameters()]
+            for a, b in zip(*gradients):
+                assert torch.allclose(a, b, atol=1e-5), (kind, bias)
