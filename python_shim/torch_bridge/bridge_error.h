@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BRIDGE_ERROR_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BRIDGE_ERROR_H_
+
+#include "python_shim/c_api.h"
+
+namespace stratalloc {
+
+// Turns the core's error into the exception torch knows: out of memory is
+// c10::OutOfMemoryError (torch.OutOfMemoryError in Python, what frameworks
+// catch to retry with a smaller batch), everything else c10::Error
+// (RuntimeError). The message is the core's, unchanged: frameworks also match
+// the text "CUDA out of memory". Thrown here and nowhere deeper: the core
+// itself never throws.
+[[noreturn]] void ThrowError(const stratalloc_error& error);
+
+// For what this release does not implement. `method` is the method's name and
+// `use` what the user wanted, e.g. "CUDA graphs".
+[[noreturn]] void ThrowUnsupported(const char* method, const char* use);
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BRIDGE_ERROR_H_

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_INSTALL_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_INSTALL_H_
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define STRATALLOC_BRIDGE_API __attribute__((visibility("default")))
+
+namespace stratalloc {
+
+class TorchAllocator;
+
+// The one allocator object; made at the first call, never destroyed.
+TorchAllocator* BridgeAllocator();
+
+// Is that object the one in torch's atomic?
+bool IsCurrentAllocator();
+
+// Torch's own allocator: what was in the atomic before the swap, else what
+// c10's registry holds at priority 0. Null if neither is native's.
+c10::cuda::CUDACachingAllocator::CUDAAllocator* NativeAllocator();
+
+}  // namespace stratalloc
+
+// What Python calls through ctypes. Unless a comment says otherwise: returns 0
+// on success, else 1 with the reason in `message` (may be NULL), and never
+// throws. Installing belongs to one thread, before CUDA is used.
+extern "C" {
+
+// The torch minor this library was compiled for: 211 for 2.11. A library for
+// the wrong minor may load without an error, so the caller compares first.
+STRATALLOC_BRIDGE_API int stratalloc_torch_built_for(void);
+
+// Puts our allocator into torch's atomic and into c10's registry (where
+// torch.accelerator looks), before CUDA is initialised. Refuses, changing
+// nothing, if the allocator there is not native's or is already in use.
+// Calling it again is fine.
+STRATALLOC_BRIDGE_API int stratalloc_torch_install(char* message, int bytes);
+STRATALLOC_BRIDGE_API int stratalloc_torch_is_current(void);  // 0 or 1
+
+// For torch.cuda.memory.change_current_allocator: Python makes torch's
+// CUDAPluggableAllocator around the first two functions and gives it the third
+// as init function. CUDA's initialisation calls that one before any block
+// exists, and it puts the whole subclass in the plugin's place. All three throw
+// C++ exceptions (torch turns them into Python's); they are not for ctypes.
+STRATALLOC_BRIDGE_API void* stratalloc_malloc_plain(ssize_t size, int device,
+                                                    cudaStream_t stream);
+STRATALLOC_BRIDGE_API void stratalloc_free_plain(void* ptr, size_t size,
+                                                 int device,
+                                                 cudaStream_t stream);
+STRATALLOC_BRIDGE_API void stratalloc_pluggable_init(int device_count);
+
+// The native allocator's object, for comparisons; NULL if there is none.
+STRATALLOC_BRIDGE_API void* stratalloc_torch_native(void);
+STRATALLOC_BRIDGE_API int stratalloc_torch_native_init(int device_count,
+                                                       char* message,
+                                                       int bytes);
+
+// Times `pairs` allocate-and-free pairs of `size` bytes through c10::Allocator,
+// ours and native's in turn, `rounds` times; gives the median nanoseconds per
+// pair of each. Both allocators must be initialised.
+STRATALLOC_BRIDGE_API int stratalloc_torch_native_pair_ns(
+    uint64_t size, int pairs, int rounds, double* ours, double* native,
+    char* message, int bytes);
+
+// For tests: what no Python call reaches.
+STRATALLOC_BRIDGE_API int stratalloc_torch_cache_info(int device,
+                                                      uint64_t* largest,
+                                                      char* message, int bytes);
+STRATALLOC_BRIDGE_API double stratalloc_torch_config_fraction(void);
+// 1 if a DataPtr of `size` bytes from allocate() has raw_deleter() as deleter
+// and its data as context (which is null for size 0).
+STRATALLOC_BRIDGE_API int stratalloc_torch_deleter_is_plain(uint64_t size,
+                                                            char* message,
+                                                            int bytes);
+}
+
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_INSTALL_H_

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
+
+namespace stratalloc {
+
+// What the autograd engine is doing on this thread, as a STRATALLOC_HINT_*:
+// inside a backward node, inside one whose result becomes some leaf's .grad, or
+// neither. Gradients live until zero_grad and are evictable, other results of
+// backward die within the pass; the core keeps the two in different handles.
+//
+// A node counts as feeding a gradient when one of its edges reaches an
+// AccumulateGrad directly or through at most three nodes that only reinterpret
+// their input (the transpose between addmm's weight gradient and the Linear's
+// parameter is the usual one). A node with several results gets one answer for
+// all of them: the engine does not say which result an allocation belongs to.
+//
+// Outside backward the price is one thread-local read. Any thread, no lock.
+int CurrentLifetimeHint();
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OPERATOR_PIN_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OPERATOR_PIN_H_
+
+#include "python_shim/torch_bridge/tensor_access.h"
+
+namespace stratalloc {
+
+// Is anything evictable at all? False with tiering off, before CUDA is
+// initialised and while another allocator is current: the core publishes its
+// address range when our allocator is initialised, which happens only there.
+inline bool AnythingEvictable(uint64_t* lo, uint64_t* hi) {
+  *hi = __atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_ACQUIRE);
+  *lo = __atomic_load_n(&stratalloc_evictable_lo, __ATOMIC_RELAXED);
+  return *hi != 0;
+}
+
+// While it lives, the bytes of `accesses` are resident and stay. The
+// constructor throws what the core says (OutOfMemoryError or c10::Error, naming
+// layer, tier and cause) and then holds nothing; the destructor runs also when
+// the kernel throws. On one thread, properly nested.
+//
+// An operator whose tensors are on several devices enters once per device, with
+// the current stream of each.
+class OperatorPin {
+ public:
+  OperatorPin(const char* name, const AccessList& accesses);
+  ~OperatorPin() {
+    for (; entered_ > 0; --entered_) stratalloc_operator_leave();
+  }
+  OperatorPin(const OperatorPin&) = delete;
+  OperatorPin& operator=(const OperatorPin&) = delete;
+
+ private:
+  int entered_ = 0;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OPERATOR_PIN_H_

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_STATS_CONVERT_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_STATS_CONVERT_H_
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <vector>
+
+#include "python_shim/c_api.h"
+
+namespace stratalloc {
+
+// The core's plain C figures as torch's structures. Torch's structures have no
+// default for several fields and Python shows whatever they hold, so each
+// function here fills every field.
+
+// `rescued` = out-of-memory answers of the core that a FreeMemoryCallback
+// turned into a success afterwards: native counts only what it raises.
+c10::CachingDeviceAllocator::DeviceStats ToDeviceStats(
+    const stratalloc_device_stats& stats, int64_t rescued);
+
+// Torch's own options, as they are now (they may change at run time).
+c10::cuda::CUDACachingAllocator::AllocatorConfigInfo CurrentConfigInfo();
+
+// Every mapped range of every device with its blocks. Throws c10::Error when
+// the core cannot tell.
+std::vector<c10::CachingDeviceAllocator::SegmentInfo> CollectSegments();
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_STATS_CONVERT_H_

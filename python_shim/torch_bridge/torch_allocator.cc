@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/torch_bridge/torch_allocator.h"
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <map>
+
+#include "python_shim/c_api.h"
+#include "python_shim/torch_bridge/bridge_error.h"
+#include "python_shim/torch_bridge/lifetime_hint.h"
+#include "python_shim/torch_bridge/stats_convert.h"
+
+namespace stratalloc {
+
+namespace {
+
+using c10::CachingDeviceAllocator::DeviceStats;
+using c10::CachingDeviceAllocator::SegmentInfo;
+using c10::CachingDeviceAllocator::TraceEntry;
+using c10::cuda::CUDACachingAllocator::AllocatorConfigInfo;
+using c10::cuda::CUDACachingAllocator::AllocatorState;
+using c10::cuda::CUDACachingAllocator::CheckpointDelta;
+using c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
+using c10::cuda::CUDACachingAllocator::ShareableHandle;
+using c10::cuda::CUDACachingAllocator::StreamSegmentSize;
+
+// These structures cross the boundary by value and no loader checks them. The
+// first four tell torch's minors 2.11 to 2.15 apart.
+static_assert(TORCH_MINOR == 11);
+static_assert(sizeof(DeviceStats) == 976);
+static_assert(sizeof(TraceEntry) == 136);
+static_assert(sizeof(c10::cuda::CUDACachingAllocator::SnapshotInfo) == 160);
+static_assert(sizeof(AllocatorConfigInfo) == 88);
+static_assert(sizeof(c10::CachingAllocator::Stat) == 32);
+static_assert(sizeof(c10::CachingAllocator::StatArray) == 96);
+static_assert(sizeof(c10::CachingDeviceAllocator::BlockInfo) == 40);
+static_assert(sizeof(SegmentInfo) == 120);
+static_assert(sizeof(c10::CachingDeviceAllocator::AnnotationEntry) == 72);
+static_assert(sizeof(CheckpointDelta) == 48);
+static_assert(sizeof(ShareableHandle) == 40);
+static_assert(sizeof(StreamSegmentSize) == 24);
+static_assert(sizeof(c10::DataPtr) == 32);
+static_assert(sizeof(c10::cuda::CUDAStream) == 16);
+static_assert(sizeof(c10::MempoolId_t) == 16);
+static_assert(sizeof(c10::cuda::CUDACachingAllocator::CUDAAllocator) == 8);
+
+// Native refuses from here on before it rounds, since rounding could overflow.
+constexpr uint64_t kOneExbibyte = uint64_t{1} << 60;
+
+uint64_t StreamId(cudaStream_t stream) {
+  return reinterpret_cast<uint64_t>(stream);
+}
+
+c10::Device CudaDevice(int device) {
+  return c10::Device(c10::DeviceType::CUDA,
+                     static_cast<c10::DeviceIndex>(device));
+}
+
+c10::DeviceIndex CurrentDevice() {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
+// The deleter of every DataPtr of ours.
+void DeleteBlock(void* ptr) {
+  if (ptr == nullptr) return;
+  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
+    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
+      (*trace)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA,
+                                              reinterpret_cast<uintptr_t>(ptr));
+    }
+  }
+  stratalloc_block freed;
+  // An unknown pointer was reported by the core, with its last owner.
+  if (stratalloc_free(ptr, &freed) != 0) return;
+  c10::reportMemoryUsageToProfiler(ptr, -static_cast<int64_t>(freed.bytes),
+                                   freed.allocated, freed.reserved,
+                                   CudaDevice(freed.device));
+}
+
+int LifetimeHint() {
+  if (__atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_RELAXED) == 0) {
+    return STRATALLOC_HINT_NONE;
+  }
+  return CurrentLifetimeHint();
+}
+
+bool IsDefaultPool(const c10::MempoolId_t& pool) {
+  return pool.first == 0 && pool.second == 0;
+}
+
+thread_local std::string user_metadata;
+
+}  // namespace
+
+void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
+                             cudaStream_t stream) {
+  if (size == 0) return nullptr;
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, size < kOneExbibyte,
+      "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  stratalloc_block block;
+  const int hint = LifetimeHint();
+  stratalloc_error error;  // 2 KiB, written on failure only
+  if (C10_UNLIKELY(stratalloc_malloc(device, size, StreamId(stream), hint,
+                                     &block, &error) != 0)) {
+    out_of_memory_.RetryOrThrow(device, size, StreamId(stream), hint, &block,
+                                error);
+  }
+  c10::reportMemoryUsageToProfiler(block.ptr, static_cast<int64_t>(block.bytes),
+                                   block.allocated, block.reserved,
+                                   CudaDevice(device));
+  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
+    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
+      (*trace)->trace_gpu_memory_allocation(
+          c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(block.ptr));
+    }
+  }
+  return block.ptr;
+}
+
+c10::DataPtr TorchAllocator::allocate(size_t size) {
+  const c10::DeviceIndex device = CurrentDevice();
+  void* ptr =
+      Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream());
+  return {ptr, ptr, &DeleteBlock, CudaDevice(device)};
+}
+
+bool TorchAllocator::is_simple_data_ptr(const c10::DataPtr& data_ptr) const {
+  return data_ptr.get() == data_ptr.get_context();
+}
+
+c10::DeleterFnPtr TorchAllocator::raw_deleter() const { return &DeleteBlock; }
+
+void TorchAllocator::copy_data(void* to, const void* from,
+                               std::size_t count) const {
+  C10_CUDA_CHECK(
+      static_cast<cudaError_t>(stratalloc_copy_data(to, from, count)));
+}
+
+bool TorchAllocator::initialized() { return stratalloc_initialized() != 0; }
+
+void TorchAllocator::emptyCache(MempoolId pool) {
+  if (!IsDefaultPool(pool)) {
+    ThrowUnsupported("emptyCache of a memory pool", "torch.cuda.MemPool");
+  }
+  stratalloc_error error;
+  if (stratalloc_empty_cache(-1, &error) != 0) ThrowError(error);
+}
+
+void TorchAllocator::recordStream(const c10::DataPtr& data_ptr,
+                                  c10::Stream stream) {
+  recordStream(data_ptr, c10::cuda::CUDAStream(stream));
+}
+
+DeviceStats TorchAllocator::getDeviceStats(c10::DeviceIndex device) {
+  stratalloc_device_stats stats;
+  stratalloc_error error;
+  if (stratalloc_stats(device, &stats, &error) != 0) ThrowError(error);
+  return ToDeviceStats(stats, out_of_memory_.Rescued(device));
+}
+
+void TorchAllocator::resetAccumulatedStats(c10::DeviceIndex device) {
+  TORCH_CHECK(stratalloc_reset_accumulated_stats(device) == 0,
+              "Invalid device argument ", static_cast<int>(device),
+              ": did you call init?");
+  out_of_memory_.ForgetRescued(device);
+}
+
+void TorchAllocator::resetPeakStats(c10::DeviceIndex device) {
+  TORCH_CHECK(stratalloc_reset_peak_stats(device) == 0,
+              "Invalid device argument ", static_cast<int>(device),
+              ": did you call init?");
+}
+
+std::pair<size_t, size_t> TorchAllocator::getMemoryInfo(
+    c10::DeviceIndex device) {
+  uint64_t free_bytes = 0;
+  uint64_t total = 0;
+  stratalloc_error error;
+  if (stratalloc_memory_info(device, &free_bytes, &total, &error) != 0) {
+    ThrowError(error);
+  }
+  return {free_bytes, total};
+}
+
+void* TorchAllocator::raw_alloc(size_t size) {
+  if (size == 0) return nullptr;
+  const c10::DeviceIndex device = CurrentDevice();
+  return Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream());
+}
+
+void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
+  if (size == 0) return nullptr;
+  return Malloc(CurrentDevice(), size, stream);
+}
+
+void TorchAllocator::raw_delete(void* ptr) {
+  if (ptr != nullptr && stratalloc_owns(ptr) == 0) {
+    stratalloc_free(ptr, nullptr);  // reports it, with the last owner
+    TORCH_CHECK(false, "invalid device pointer: ", ptr);
+  }
+  DeleteBlock(ptr);
+}
+
+void TorchAllocator::init(int device_count) {
+  stratalloc_error error;
+  if (stratalloc_init(device_count, &error) != 0) ThrowError(error);
+  // First parse of torch's own options: a bad one raises ValueError here, as
+  // it does under the native allocator.
+  const double fraction = CUDAAllocatorConfig::per_process_memory_fraction();
+  if (fraction >= 1.0) return;
+  for (int device = 0; device < device_count; ++device) {
+    setMemoryFraction(fraction, static_cast<c10::DeviceIndex>(device));
+  }
+}
+
+double TorchAllocator::getMemoryFraction(c10::DeviceIndex device) {
+  return stratalloc_memory_fraction(device);
+}
+
+void TorchAllocator::setMemoryFraction(double fraction,
+                                       c10::DeviceIndex device) {
+  TORCH_CHECK(0.0 <= fraction && fraction <= 1.0, "invalid fraction:", fraction,
+              ". Please set within [0, 1].");
+  stratalloc_error error;
+  if (stratalloc_set_memory_fraction(device, fraction, &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+void TorchAllocator::enable(bool value) {
+  stratalloc_enable_caching(value ? 1 : 0);
+}
+
+bool TorchAllocator::isEnabled() const {
+  return stratalloc_caching_enabled() != 0;
+}
+
+std::string TorchAllocator::name() { return "native"; }
+
+std::vector<StreamSegmentSize> TorchAllocator::getExpandableSegmentSizes(
+    c10::DeviceIndex device) {
+  std::map<std::pair<void*, bool>, size_t> sizes;  // (stream, small) -> bytes
+  for (const SegmentInfo& segment : CollectSegments()) {
+    if (segment.device != device) continue;
+    sizes[{segment.stream, !segment.is_large}] += segment.total_size;
+  }
+  std::vector<StreamSegmentSize> result;
+  result.reserve(sizes.size());
+  for (const auto& [key, bytes] : sizes) {
+    result.emplace_back(static_cast<cudaStream_t>(key.first), key.second,
+                        bytes);
+  }
+  return result;
+}
+
+void TorchAllocator::cacheInfo(c10::DeviceIndex device, size_t* largest_block) {
+  uint64_t largest = *largest_block;
+  stratalloc_error error;
+  if (stratalloc_cache_info(device, &largest, &error) != 0) ThrowError(error);
+  *largest_block = largest;
+}
+
+void* TorchAllocator::getBaseAllocation(void* ptr, size_t* size) {
+  void* base = nullptr;
+  uint64_t bytes = 0;
+  stratalloc_error error;
+  if (stratalloc_base_allocation(ptr, &base, &bytes, &error) != 0) {
+    ThrowError(error);
+  }
+  if (size != nullptr) *size = bytes;
+  return base;
+}
+
+void TorchAllocator::recordStream(const c10::DataPtr& data_ptr,
+                                  c10::cuda::CUDAStream stream) {
+  // Empty tensors have no block; memory of another process (IPC) and views of
+  // foreign memory are not ours to keep alive.
+  if (data_ptr.get() == nullptr) return;
+  if (data_ptr.get_deleter() != &DeleteBlock) return;
+  stratalloc_error error;
+  if (stratalloc_record_stream(data_ptr.get(), StreamId(stream.stream()),
+                               &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
+                                                      bool include_traces) {
+  SnapshotInfo result;
+  result.config_metadata = CurrentConfigInfo();
+  // Viewers expect one list of events per device, empty while there is no
+  // history.
+  if (include_traces) {
+    c10::DeviceIndex devices = c10::cuda::device_count();
+    result.device_traces.resize(devices);
+  }
+  if (IsDefaultPool(pool)) result.segments = CollectSegments();
+  return result;
+}
+
+void TorchAllocator::enablePeerAccess(c10::DeviceIndex device,
+                                      c10::DeviceIndex peer) {
+  stratalloc_error error;
+  if (stratalloc_enable_peer_access(device, peer, &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+cudaError_t TorchAllocator::memcpyAsync(void* to, int to_device,
+                                        const void* from, int from_device,
+                                        size_t count, cudaStream_t stream,
+                                        bool p2p_enabled) {
+  return static_cast<cudaError_t>(
+      stratalloc_memcpy_async(to, to_device, from, from_device, count,
+                              StreamId(stream), p2p_enabled ? 1 : 0));
+}
+
+void TorchAllocator::attachOutOfMemoryObserver(
+    c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
+  out_of_memory_.Attach(std::move(observer));
+}
+
+void TorchAllocator::attachAllocatorTraceTracker(
+    c10::cuda::CUDACachingAllocator::AllocatorTraceTracker) {
+  // Trackers hear of segments that come and go; there is no event stream to
+  // tell them from yet, and what attaches one (NCCL's registration) works
+  // without.
+}
+
+bool TorchAllocator::isHistoryEnabled() { return false; }
+
+void TorchAllocator::recordHistory(
+    bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn, size_t,
+    c10::cuda::CUDACachingAllocator::RecordContext, bool,
+    const std::vector<std::string>&) {
+  if (enabled) {
+    ThrowUnsupported("recordHistory",
+                     "torch.cuda.memory._record_memory_history");
+  }
+}
+
+void TorchAllocator::recordAnnotation(
+    const std::vector<std::pair<std::string, std::string>>&) {}
+
+void TorchAllocator::pushCompileContext(std::string&) {}
+
+void TorchAllocator::popCompileContext() {}
+
+void TorchAllocator::setUserMetadata(const std::string& metadata) {
+  user_metadata = metadata;
+}
+
+std::string TorchAllocator::getUserMetadata() { return user_metadata; }
+
+void TorchAllocator::beginAllocateToPool(c10::DeviceIndex, MempoolId,
+                                         std::function<bool(cudaStream_t)>) {
+  ThrowUnsupported("beginAllocateToPool",
+                   "CUDA graphs and torch.cuda.use_mem_pool");
+}
+
+void TorchAllocator::endAllocateToPool(c10::DeviceIndex, MempoolId) {
+  ThrowUnsupported("endAllocateToPool",
+                   "CUDA graphs and torch.cuda.use_mem_pool");
+}
+
+void TorchAllocator::releasePool(c10::DeviceIndex, MempoolId) {
+  ThrowUnsupported("releasePool", "CUDA graphs and torch.cuda.MemPool");
+}
+
+int TorchAllocator::getPoolUseCount(c10::DeviceIndex, MempoolId) {
+  ThrowUnsupported("getPoolUseCount", "torch.cuda.MemPool");
+}
+
+void TorchAllocator::createOrIncrefPool(c10::DeviceIndex, MempoolId,
+                                        std::shared_ptr<CUDAAllocator>) {
+  ThrowUnsupported("createOrIncrefPool", "torch.cuda.MemPool");
+}
+
+void TorchAllocator::setUseOnOOM(c10::DeviceIndex, MempoolId, bool) {
+  ThrowUnsupported("setUseOnOOM", "torch.cuda.MemPool(use_on_oom=True)");
+}
+
+void TorchAllocator::setNoSplit(c10::DeviceIndex, MempoolId) {
+  ThrowUnsupported("setNoSplit", "torch.cuda.MemPool(no_split=True)");
+}
+
+bool TorchAllocator::checkPoolLiveAllocations(
+    c10::DeviceIndex, MempoolId, const std::unordered_set<void*>&) {
+  ThrowUnsupported("checkPoolLiveAllocations",
+                   "torch.compile(mode=\"reduce-overhead\")");
+}
+
+ShareableHandle TorchAllocator::shareIpcHandle(void*) {
+  ThrowUnsupported("shareIpcHandle",
+                   "sharing CUDA tensors with another process");
+}
+
+std::shared_ptr<void> TorchAllocator::getIpcDevPtr(std::string) {
+  ThrowUnsupported("getIpcDevPtr",
+                   "receiving CUDA tensors from another process");
+}
+
+std::shared_ptr<AllocatorState> TorchAllocator::getCheckpointState(
+    c10::DeviceIndex, MempoolId) {
+  ThrowUnsupported("getCheckpointState",
+                   "torch.compile(mode=\"reduce-overhead\")");
+}
+
+CheckpointDelta TorchAllocator::setCheckpointPoolState(
+    c10::DeviceIndex, std::shared_ptr<AllocatorState>) {
+  ThrowUnsupported("setCheckpointPoolState",
+                   "torch.compile(mode=\"reduce-overhead\")");
+}
+
+}  // namespace stratalloc
