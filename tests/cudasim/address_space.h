@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// address_space.h: reservations and mappings, and every refusal the driver
+// knows for them. A mapping joins a whole extent to an address inside one
+// reservation; it can be used only after access was granted, and each new
+// mapping starts without.
+//
+// Addresses are handed out upwards and used again only when the arena's end
+// was reached: a stale pointer then meets an unmapped address, not somebody
+// else's block.
+//
+// Cost: every call is O(log mappings) plus the host's mmap; nothing scans.
+// Thread-safety: called under the simulator's lock. Views are hidden under the
+// exclusive `bytes_gate` as well, so that a copy that runs outside the lock
+// never loses the pages it works on.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_ADDRESS_SPACE_H_
+#define STRATALLOC_TESTS_CUDASIM_ADDRESS_SPACE_H_
+
+#include <cstdint>
+#include <map>
+#include <shared_mutex>
+#include <string>
+
+#include "tests/cudasim/arena.h"
+#include "tests/cudasim/extents.h"
+#include "tests/cudasim/status.h"
+
+namespace cudasim {
+
+enum class Access : int { kNone = 0, kRead = 1, kReadWrite = 3 };
+
+struct Mapping {
+  uint64_t bytes = 0;
+  Extent* extent = nullptr;
+  uint32_t readers = 0;  // one bit per device
+  uint32_t writers = 0;
+  bool host = false;  // granted to the host, readable at its own address
+  bool peers = false;  // cudaMalloc memory: every device may use it
+};
+
+class AddressSpace {
+ public:
+  AddressSpace(Arena* arena, Extents* extents, std::shared_mutex* bytes_gate)
+      : arena_(arena), extents_(extents), bytes_gate_(bytes_gate) {}
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+  // kInvalidValue: size or alignment no multiple of 2 MiB; kOutOfMemory: no
+  // such range left. `hint` is taken if it is free.
+  Status Reserve(uint64_t bytes, uint64_t alignment, uint64_t hint,
+                 uint64_t* address);
+  // kInvalidValue: not exactly one reservation, or mappings are left in it.
+  Status Free(uint64_t address, uint64_t bytes);
+
+  // kInvalidValue: unaligned, unknown handle, not the handle's whole size,
+  // outside one reservation, or over a mapping.
+  Status Map(uint64_t address, uint64_t bytes, uint64_t offset,
+             uint64_t handle);
+  // kInvalidValue: the range is not made of whole mappings.
+  Status Unmap(uint64_t address, uint64_t bytes);
+  // kInvalidValue: the range is not made of whole mappings, or the location
+  // is none of this machine.
+  Status SetAccess(uint64_t address, uint64_t bytes, Location location, int id,
+                   Access access);
+  // kInvalidValue outside mappings.
+  Status GetAccess(uint64_t address, Location location, int id,
+                   Access* access) const;
+
+  // cudaMalloc: reserve, create and map in one; freed only as a whole.
+  Status Malloc(int device, uint64_t bytes, uint64_t* address);
+  // kInvalidValue unless `address` came from Malloc.
+  Status FreeMalloc(uint64_t address);
+
+  // Empty if device `device` may read (or write) all of the range; else what
+  // is wrong, for a violation text.
+  std::string Problem(uint64_t address, uint64_t bytes, int device,
+                      bool write) const;
+
+  // The mapping or reservation that contains the address; nullptr if none.
+  const Mapping* FindMapping(uint64_t address, uint64_t* start) const;
+  // Start and size of the reservation around the address.
+  bool FindReservation(uint64_t address, uint64_t* start,
+                       uint64_t* bytes) const;
+  bool IsMalloc(uint64_t address) const;
+
+  const std::map<uint64_t, Mapping>& mappings() const { return mappings_; }
+  const std::map<uint64_t, uint64_t>& reservations() const {
+    return reservations_;
+  }
+
+ private:
+  using Iterator = std::map<uint64_t, Mapping>::iterator;
+
+  // The mappings [first, last) that fill [address, +bytes) exactly.
+  bool WholeMappings(uint64_t address, uint64_t bytes, Iterator* first,
+                     Iterator* last);
+  bool Show(uint64_t address, Mapping* mapping);
+
+  Arena* const arena_;
+  Extents* const extents_;
+  std::shared_mutex* const bytes_gate_;
+  std::map<uint64_t, uint64_t> reservations_;  // start -> bytes
+  std::map<uint64_t, Mapping> mappings_;       // start -> mapping
+  uint64_t next_ = 0;  // offset in the arena of the next fresh address
+};
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_ADDRESS_SPACE_H_

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/control.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "tests/cudasim/launches.h"
+#include "tests/cudasim/simulator.h"
+
+namespace {
+
+using cudasim::Launches;
+using cudasim::Lock;
+using cudasim::Simulator;
+
+int CopyText(const std::string& from, char* text, int bytes) {
+  if (text != nullptr && bytes > 0) {
+    const size_t count = std::min(from.size(), static_cast<size_t>(bytes) - 1);
+    std::memcpy(text, from.data(), count);
+    text[count] = '\0';
+  }
+  return static_cast<int>(from.size());
+}
+
+bool HasDevice(int device) {
+  return device >= 0 && device < Simulator::Get().config.devices;
+}
+
+uint64_t Handle(void* stream) { return reinterpret_cast<uint64_t>(stream); }
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+uint64_t cudasim_arena_base(void) { return Simulator::Get().arena.base(); }
+uint64_t cudasim_arena_size(void) { return Simulator::Get().arena.size(); }
+uint64_t cudasim_delta(void) { return Simulator::Get().arena.delta(); }
+
+void* cudasim_host_view(const void* pointer) {
+  const uint64_t address = reinterpret_cast<uint64_t>(pointer);
+  const Simulator& sim = Simulator::Get();
+  return sim.arena.IsDevice(address) ? sim.arena.View(address)
+                                     : reinterpret_cast<void*>(address);
+}
+
+int cudasim_range_is_accessible(uint64_t address, uint64_t bytes) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  uint64_t start = 0;
+  const cudasim::Mapping* mapping = sim.addresses.FindMapping(address, &start);
+  if (mapping == nullptr) return 0;
+  const int device =
+      mapping->extent->location == cudasim::Location::kDevice
+          ? mapping->extent->device
+          : cudasim::ThisThread().device;
+  return sim.addresses.Problem(address, bytes, device, true).empty() ? 1 : 0;
+}
+
+void cudasim_set_capacity(int device, uint64_t bytes) {
+  if (!HasDevice(device)) return;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.extents.memory(device).capacity = bytes;
+}
+
+uint64_t cudasim_capacity(int device) {
+  if (!HasDevice(device)) return 0;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.extents.memory(device).capacity;
+}
+
+uint64_t cudasim_used(int device) {
+  if (!HasDevice(device)) return 0;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.extents.memory(device).used;
+}
+
+uint64_t cudasim_peak_used(int device) {
+  if (!HasDevice(device)) return 0;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.extents.memory(device).peak;
+}
+
+void cudasim_set_mode(int async_mode) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  for (int device = 0; device < sim.config.devices; ++device) {
+    sim.streams.Synchronize(lock, sim.streams.DevicePast(device));
+  }
+  sim.log.Clear();
+  sim.async.store(async_mode != 0);
+}
+
+int cudasim_mode(void) { return Simulator::Get().async.load() ? 1 : 0; }
+
+void cudasim_set_seed(uint64_t seed) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.streams.Seed(seed);
+}
+
+void cudasim_reset_for_testing(void) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.streams.Reset(lock);
+  sim.events.Clear();
+  sim.log.Clear();
+  sim.violations.Clear();
+  sim.peers.clear();
+  std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
+  for (int device = 0; device < sim.config.devices; ++device) {
+    cudasim::DeviceMemory& memory = sim.extents.memory(device);
+    memory.peak = memory.used;
+  }
+  sim.bridged_ops.store(0);
+  cudasim::Faults::Clear();
+  cudasim::Faults::ResetCounts();
+  Launches::Get().ResetCounts();
+  cudasim::ThisThread().last_error = cudasim::kOk;
+}
+
+void cudasim_clear_errors(void) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
+  cudasim::ThisThread().last_error = cudasim::kOk;
+}
+
+int cudasim_fail(const char* function, long nth, int error, int forever) {
+  if (function == nullptr || nth < 1 || error < 1) return -1;
+  cudasim::Faults::Plan(function, nth, error, forever != 0);
+  return 0;
+}
+
+void cudasim_clear_faults(void) { cudasim::Faults::Clear(); }
+
+long cudasim_calls(const char* function) {
+  return cudasim::Faults::Calls(function);
+}
+
+void cudasim_begin_operator(void* stream, const char*) {
+  Simulator& sim = Simulator::Get();
+  if (!sim.async.load()) return;
+  Lock lock(sim.mu);
+  cudasim::Stream* found =
+      sim.streams.Find(Handle(stream), cudasim::ThisThread().device);
+  if (found == nullptr) return;
+  const cudasim::VectorClock past = sim.streams.Past(found);
+  sim.streams.Execute(lock, past);
+}
+
+void cudasim_note_access(void* stream, const char* name,
+                         const cudasim_access* accesses, int count) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  cudasim::Stream* found =
+      sim.streams.Find(Handle(stream), cudasim::ThisThread().device);
+  if (found == nullptr) {
+    sim.violations.Add(std::string(name) + " ran on a stream that is gone");
+    return;
+  }
+  for (int i = 0; i < count; ++i) {
+    const cudasim_access& access = accesses[i];
+    if (access.bytes == 0 || !sim.arena.IsDevice(access.address)) continue;
+    const std::string problem = sim.addresses.Problem(
+        access.address, access.bytes, found->device, access.write != 0);
+    if (problem.empty()) continue;
+    sim.violations.Add(std::string(name) + " on " + found->Name() +
+                       (access.write ? " writes " : " reads ") +
+                       cudasim::RangeText(access.address, access.bytes) +
+                       ", but " + problem);
+    sim.Break(found->device, cudasim::kIllegalAddress);
+  }
+  if (!sim.async.load()) return;
+  const cudasim::VectorClock past = sim.streams.Past(found);
+  // Computed already; queued all the same, so that a query may say "not yet".
+  const uint64_t number = sim.streams.Submit(found, nullptr);
+  for (int i = 0; i < count; ++i) {
+    const cudasim_access& access = accesses[i];
+    sim.NoteAccess(found, past, number, name, access.address, access.bytes,
+                   access.write != 0);
+  }
+}
+
+long cudasim_violation_count(void) {
+  return Simulator::Get().violations.count();
+}
+
+int cudasim_violation(long index, char* text, int bytes) {
+  std::string found;
+  if (!Simulator::Get().violations.Get(index, &found)) return -1;
+  return CopyText(found, text, bytes);
+}
+
+void cudasim_clear_violations(void) { Simulator::Get().violations.Clear(); }
+
+void cudasim_set_verbose(int verbose) {
+  Simulator::Get().violations.set_verbose(verbose != 0);
+}
+
+long cudasim_live_handles(void) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return static_cast<long>(sim.extents.live().size());
+}
+
+long cudasim_live_reservations(void) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return static_cast<long>(sim.addresses.reservations().size());
+}
+
+long cudasim_live_mappings(void) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return static_cast<long>(sim.addresses.mappings().size());
+}
+
+long cudasim_live_events(void) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.events.live();
+}
+
+long cudasim_live_streams(void) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.streams.live();
+}
+
+long cudasim_live_host_allocations(void) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return static_cast<long>(sim.host.ranges().size());
+}
+
+int cudasim_leak_report(char* text, int bytes) {
+  return CopyText(cudasim::LeakReport(), text, bytes);
+}
+
+void cudasim_register_twin(const char* kernel_name, cudasim_twin twin) {
+  Launches::Get().RegisterTwin(kernel_name, twin);
+}
+
+void* cudasim_current_stream(void) {
+  cudasim::Stream* stream = cudasim::ThisThread().launching;
+  return stream == nullptr ? nullptr : reinterpret_cast<void*>(stream->handle);
+}
+
+long cudasim_launches_without_twin(void) {
+  return Launches::Get().without_twin();
+}
+
+long cudasim_launches_with_twin(void) { return Launches::Get().with_twin(); }
+
+int cudasim_last_missing_twin(char* text, int bytes) {
+  const std::string name = Launches::Get().last_missing();
+  return name.empty() ? -1 : CopyText(name, text, bytes);
+}
+
+void cudasim_count_bridged(long operators) {
+  Simulator::Get().bridged_ops.fetch_add(operators,
+                                         std::memory_order_relaxed);
+}
+
+long cudasim_bridged_ops(void) { return Simulator::Get().bridged_ops.load(); }
+
+}  // extern "C"
+#pragma GCC visibility pop

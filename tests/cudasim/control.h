@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// control.h: the doors of the simulated CUDA device that CUDA itself does not
+// have: capacity, mode, planned failures, call counts, violations, live
+// objects, host twins of kernels, and the accesses of bridged operators.
+//
+// All functions are C, may be called from any thread and take the simulator's
+// own lock; none may be called from inside a host function of a stream. None
+// of them is subject to planned failures or to the sticky device error.
+//
+// Text functions copy at most `bytes` characters including the closing zero
+// and return the length of the whole text, or -1 if there is no such text.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_CONTROL_H_
+#define STRATALLOC_TESTS_CUDASIM_CONTROL_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- Addresses -------------------------------------------------------------
+// Device addresses lie in [cudasim_arena_base(), + cudasim_arena_size()) and
+// cannot be read by the host. The bytes of device address A are at
+// A + cudasim_delta(), as long as A is mapped and access is granted.
+uint64_t cudasim_arena_base(void);
+uint64_t cudasim_arena_size(void);
+uint64_t cudasim_delta(void);
+
+// The bytes behind a device address; any other address comes back unchanged.
+void* cudasim_host_view(const void* device_or_host_pointer);
+
+// 1 if every byte of the device range is mapped and granted to its device.
+int cudasim_range_is_accessible(uint64_t address, uint64_t bytes);
+
+// --- Capacity --------------------------------------------------------------
+void cudasim_set_capacity(int device, uint64_t bytes);
+uint64_t cudasim_capacity(int device);
+uint64_t cudasim_used(int device);
+uint64_t cudasim_peak_used(int device);
+
+// --- Mode ------------------------------------------------------------------
+// eager (0): an operation is done when the call returns; nothing is checked
+// for order. async (1): each stream is a queue that advances on
+// synchronisation, on queries and by seeded steps at API calls; every access
+// is pending until a real edge proves its end.
+void cudasim_set_mode(int async_mode);
+int cudasim_mode(void);
+void cudasim_set_seed(uint64_t seed);
+
+// Forgets streams, events, counters, violations, planned failures and sticky
+// errors. Memory is not touched: it must have been released before.
+void cudasim_reset_for_testing(void);
+
+// Clears the sticky error of every device (a real device would need a new
+// process).
+void cudasim_clear_errors(void);
+
+// --- Planned failures ------------------------------------------------------
+// The nth call from now (1 = the next one) of `function` returns `error`
+// without doing anything; with `forever`, so does every later one. Names are
+// those of the CUDA reference without version suffix ("cuMemCreate"). Returns
+// 0, or -1 if the simulated device has no function of that name.
+int cudasim_fail(const char* function, long nth, int error, int forever);
+void cudasim_clear_faults(void);
+long cudasim_calls(const char* function);
+
+// --- Accesses of bridged operators and twins -------------------------------
+typedef struct {
+  uint64_t address;
+  uint64_t bytes;
+  int write;
+} cudasim_access;
+
+// An operator is about to compute on the bytes of this stream's inputs: in
+// async mode the stream's queue is executed first. This proves nothing to the
+// pending-access check.
+void cudasim_begin_operator(void* stream, const char* name);
+
+// The operator reads and writes these device ranges, asynchronously as far as
+// the program can know: pending until a real edge.
+void cudasim_note_access(void* stream, const char* name,
+                         const cudasim_access* accesses, int count);
+
+// --- Violations ------------------------------------------------------------
+long cudasim_violation_count(void);
+int cudasim_violation(long index, char* text, int bytes);
+void cudasim_clear_violations(void);
+// 0 keeps violations and refused launches off stderr (they are still counted).
+void cudasim_set_verbose(int verbose);
+
+// --- What is alive ---------------------------------------------------------
+long cudasim_live_handles(void);
+long cudasim_live_reservations(void);
+long cudasim_live_mappings(void);
+long cudasim_live_events(void);
+long cudasim_live_streams(void);
+long cudasim_live_host_allocations(void);
+// One line per live object; "no leaks" alone if there is none. Returns the
+// length of the text.
+int cudasim_leak_report(char* text, int bytes);
+
+// --- Kernels ---------------------------------------------------------------
+typedef void (*cudasim_twin)(void** kernel_arguments, const unsigned grid[3],
+                             const unsigned block[3]);
+// Runs on the host whenever a kernel of that name is launched. The name is the
+// mangled one, the demangled one, or the demangled one without parameters.
+// Pointers in the arguments are device addresses: cudasim_host_view().
+void cudasim_register_twin(const char* kernel_name, cudasim_twin twin);
+// Inside a twin: the stream it was launched on, for cudasim_note_access().
+void* cudasim_current_stream(void);
+long cudasim_launches_without_twin(void);
+long cudasim_launches_with_twin(void);
+int cudasim_last_missing_twin(char* text, int bytes);
+
+// The operator bridge counts what it computed here.
+void cudasim_count_bridged(long operators);
+long cudasim_bridged_ops(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // STRATALLOC_TESTS_CUDASIM_CONTROL_H_

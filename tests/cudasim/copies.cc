@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/copies.h"
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cudasim/simulator.h"
+
+namespace cudasim {
+namespace {
+
+enum class Kind { kDevice, kPinned, kPageable };
+
+struct Endpoint {
+  uint64_t address = 0;
+  uint64_t pitch = 0;
+  uint64_t width = 0;
+  uint64_t height = 0;
+  bool write = false;
+  Kind kind = Kind::kPageable;
+
+  uint64_t Span() const { return (height - 1) * pitch + width; }
+};
+
+Kind KindOf(const Simulator& sim, uint64_t address, uint64_t bytes) {
+  if (sim.arena.IsDevice(address)) return Kind::kDevice;
+  return sim.host.IsPinned(address, bytes) ? Kind::kPinned : Kind::kPageable;
+}
+
+char* Bytes(const Simulator& sim, const Endpoint& end) {
+  return end.kind == Kind::kDevice ? sim.arena.View(end.address)
+                                   : reinterpret_cast<char*>(end.address);
+}
+
+void Move(char* to, uint64_t to_pitch, const char* from, uint64_t from_pitch,
+          uint64_t width, uint64_t height) {
+  for (uint64_t row = 0; row < height; ++row) {
+    std::memmove(to + row * to_pitch, from + row * from_pitch, width);
+  }
+}
+
+void FillRows(char* to, const FillRequest& request) {
+  for (uint64_t row = 0; row < request.height; ++row) {
+    char* const start = to + row * request.pitch;
+    if (request.value_bytes == 1) {
+      std::memset(start, static_cast<int>(request.value), request.width);
+      continue;
+    }
+    for (uint64_t at = 0; at < request.width; at += request.value_bytes) {
+      std::memcpy(start + at, &request.value, request.value_bytes);
+    }
+  }
+}
+
+// A device range that may not be used breaks the device.
+bool Usable(Simulator& sim, const std::string& who, const Stream& stream,
+            const Endpoint& end, const char* when) {
+  if (end.kind != Kind::kDevice) return true;
+  const std::string problem = sim.addresses.Problem(
+      end.address, end.Span(), stream.device, end.write);
+  if (problem.empty()) return true;
+  sim.violations.Add(who + " on " + stream.Name() + when +
+                     (end.write ? " writes " : " reads ") +
+                     RangeText(end.address, end.Span()) + ", but " + problem);
+  sim.Break(stream.device, kIllegalAddress);
+  return false;
+}
+
+void Note(Simulator& sim, const char* name, Stream* stream,
+          const VectorClock& past, uint64_t number, const Endpoint& end) {
+  if (end.kind == Kind::kPageable) return;
+  if (end.pitch == end.width || end.height > 1024) {
+    sim.NoteAccess(stream, past, number, name, end.address, end.Span(),
+                   end.write);
+    return;
+  }
+  for (uint64_t row = 0; row < end.height; ++row) {
+    sim.NoteAccess(stream, past, number, name, end.address + row * end.pitch,
+                   end.width, end.write);
+  }
+}
+
+// Is the address what the direction says? Memory on the host that was mapped
+// into the arena counts as either.
+bool Fits(const Simulator& sim, const Endpoint& end, bool device_wanted) {
+  if ((end.kind == Kind::kDevice) == device_wanted) return true;
+  uint64_t start = 0;
+  const Mapping* mapping = sim.addresses.FindMapping(end.address, &start);
+  return mapping != nullptr && mapping->extent->location != Location::kDevice;
+}
+
+}  // namespace
+
+Status Copy(const char* name, const CopyRequest& request,
+            uint64_t stream_handle, bool blocking) {
+  if (request.width == 0 || request.height == 0) return kOk;
+  Simulator& sim = Simulator::Get();
+  const bool flat = request.height == 1;
+  Endpoint to{request.destination,
+              flat ? request.width : request.destination_pitch, request.width,
+              request.height, true};
+  Endpoint from{request.source, flat ? request.width : request.source_pitch,
+                request.width, request.height, false};
+  if (to.address == 0 || from.address == 0 || to.pitch < to.width ||
+      from.pitch < from.width) {
+    return kInvalidValue;
+  }
+  Lock lock(sim.mu);
+  Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
+  if (stream == nullptr) return kInvalidHandle;
+  for (const Endpoint* end : {&to, &from}) {
+    if (!sim.arena.IsView(end->address)) continue;
+    sim.violations.Add(std::string(name) + " on " + stream->Name() +
+                       " was given " + RangeText(end->address, end->Span()) +
+                       ", which is the host's view of a device address");
+    return kInvalidValue;
+  }
+  to.kind = KindOf(sim, to.address, to.Span());
+  from.kind = KindOf(sim, from.address, from.Span());
+  const int direction = static_cast<int>(request.direction);
+  if (direction < 0 || direction > 4) return kInvalidValue;
+  if (request.direction != Direction::kDefault &&
+      (!Fits(sim, to, (direction & 1) != 0) ||
+       !Fits(sim, from, (direction & 2) != 0))) {
+    return kInvalidValue;
+  }
+  if (!Usable(sim, name, *stream, to, "") ||
+      !Usable(sim, name, *stream, from, "")) {
+    return kIllegalAddress;
+  }
+  if (!sim.async.load()) {
+    std::shared_lock<std::shared_mutex> gate(sim.bytes_gate);
+    lock.unlock();
+    Move(Bytes(sim, to), to.pitch, Bytes(sim, from), from.pitch,
+         request.width, request.height);
+    return kOk;
+  }
+
+  std::shared_ptr<std::vector<char>> staged;
+  if (from.kind == Kind::kPageable) {
+    staged = std::make_shared<std::vector<char>>(request.width *
+                                                 request.height);
+    Move(staged->data(), request.width, Bytes(sim, from), from.pitch,
+         request.width, request.height);
+  }
+  const VectorClock past = sim.streams.Past(stream);
+  const uint64_t number = sim.streams.Submit(
+      stream, [&sim, name, stream, to, from, staged](Lock&) {
+        if (!Usable(sim, name, *stream, to, " (when it ran)") ||
+            !Usable(sim, name, *stream, from, " (when it ran)")) {
+          return;
+        }
+        const char* source = staged ? staged->data() : Bytes(sim, from);
+        Move(Bytes(sim, to), to.pitch, source,
+             staged ? from.width : from.pitch, to.width, to.height);
+      });
+  Note(sim, name, stream, past, number, from);
+  Note(sim, name, stream, past, number, to);
+  // As on CUDA, a blocking copy between device ranges does not wait.
+  const bool between_devices =
+      to.kind == Kind::kDevice && from.kind == Kind::kDevice;
+  if ((blocking && !between_devices) || to.kind == Kind::kPageable) {
+    sim.streams.Synchronize(lock, sim.streams.Past(stream));
+    return sim.sticky[stream->device];
+  }
+  return kOk;
+}
+
+Status Fill(const char* name, const FillRequest& request,
+            uint64_t stream_handle) {
+  if (request.width == 0 || request.height == 0) return kOk;
+  Simulator& sim = Simulator::Get();
+  FillRequest fill = request;
+  if (fill.height == 1) fill.pitch = fill.width;
+  if (fill.destination % fill.value_bytes != 0 || fill.pitch < fill.width) {
+    return kInvalidValue;
+  }
+  Endpoint to{fill.destination, fill.pitch, fill.width, fill.height, true};
+  Lock lock(sim.mu);
+  Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
+  if (stream == nullptr) return kInvalidHandle;
+  to.kind = KindOf(sim, to.address, to.Span());
+  // Only the device's own and pinned memory can be filled by the device.
+  if (to.kind == Kind::kPageable) return kInvalidValue;
+  if (!Usable(sim, name, *stream, to, "")) return kIllegalAddress;
+  if (!sim.async.load()) {
+    std::shared_lock<std::shared_mutex> gate(sim.bytes_gate);
+    lock.unlock();
+    FillRows(Bytes(sim, to), fill);
+    return kOk;
+  }
+  const VectorClock past = sim.streams.Past(stream);
+  const uint64_t number =
+      sim.streams.Submit(stream, [&sim, name, stream, to, fill](Lock&) {
+        if (Usable(sim, name, *stream, to, " (when it ran)")) {
+          FillRows(Bytes(sim, to), fill);
+        }
+      });
+  Note(sim, name, stream, past, number, to);
+  return kOk;
+}
+
+}  // namespace cudasim

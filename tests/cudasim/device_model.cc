@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/device_model.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace cudasim {
+
+bool DeviceAttribute(int attribute, int device, int* value) {
+  if (attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return false;
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+      *value = kThreadsPerBlock;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      *value = 64;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+      *value = 0x7fffffff;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+      *value = attribute == CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK ||
+                       attribute ==
+                           CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR
+                   ? 65536
+                   : 65535;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+      *value = kSharedPerBlock;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      *value = kSharedPerBlockOptin;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      *value = kSharedPerMultiprocessor;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
+      *value = 1024;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
+      *value = 65536;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      *value = 32;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = kMultiprocessors;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      *value = kThreadsPerMultiprocessor;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
+      *value = 32;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = kComputeMajor;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = kComputeMinor;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      *value = 1980000;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+      *value = 5120;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      *value = kL2Bytes;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
+      *value = 512;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      *value = 3;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = device + 1;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+      *value = 1;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+      *value = 0;
+      return true;
+    default:
+      // Managed memory, pools, graphs' memory nodes, textures, multicast: not
+      // there, and said so.
+      *value = 0;
+      return true;
+  }
+}
+
+int BlocksPerMultiprocessor(int block_threads, unsigned long shared_bytes) {
+  if (block_threads <= 0 || block_threads > kThreadsPerBlock) return 0;
+  if (shared_bytes > kSharedPerBlockOptin) return 0;
+  const int by_threads = kThreadsPerMultiprocessor / block_threads;
+  const int by_shared =
+      static_cast<int>(kSharedPerMultiprocessor / (shared_bytes + 1024));
+  return std::min({by_threads, by_shared, 32});
+}
+
+void DeviceUuid(int device, char bytes[16]) {
+  std::memcpy(bytes, "cudasim-device", 14);
+  bytes[14] = static_cast<char>('0' + device / 10);
+  bytes[15] = static_cast<char>('0' + device % 10);
+}
+
+}  // namespace cudasim

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver's devices, contexts and questions. There is one context per
+// device, the primary one; contexts of one's own are not supported.
+
+#include <cuda.h>
+
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "tests/cudasim/device_model.h"
+#include "tests/cudasim/error_text.h"
+#include "tests/cudasim/memory.h"
+#include "tests/cudasim/ordering.h"
+#include "tests/cudasim/simulator.h"
+
+#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
+
+namespace cudasim {
+namespace {
+
+constexpr uint64_t kFirstContext = 0xC70000000010;
+
+CUcontext ContextOf(int device) {
+  return reinterpret_cast<CUcontext>(kFirstContext +
+                                     16 * static_cast<uint64_t>(device));
+}
+
+bool IsDevice(int device) {
+  return device >= 0 && device < Simulator::Get().config.devices;
+}
+
+// -1 for anything that is no context of ours.
+int DeviceOf(CUcontext context) {
+  const uint64_t offset = reinterpret_cast<uint64_t>(context) - kFirstContext;
+  const int device = static_cast<int>(offset / 16);
+  return offset % 16 == 0 && offset < 16 * 16 && IsDevice(device) ? device
+                                                                  : -1;
+}
+
+std::vector<CUcontext>& Stack() {
+  thread_local std::vector<CUcontext> stack;
+  return stack;
+}
+
+CUcontext Current() {
+  return ThisThread().no_context ? nullptr : ContextOf(ThisThread().device);
+}
+
+CUresult SetCurrent(CUcontext context) {
+  if (context == nullptr) {
+    ThisThread().no_context = true;
+    return CUDA_SUCCESS;
+  }
+  const int device = DeviceOf(context);
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  ThisThread().device = device;
+  ThisThread().no_context = false;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace cudasim
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+CUresult CUDAAPI cuInit(unsigned) {
+  CUDASIM_ENTER("cuInit", cudasim::Entry::kQuestion);
+  return cudasim::Simulator::Get().config.devices > 0 ? CUDA_SUCCESS
+                                                      : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int* version) {
+  CUDASIM_ENTER("cuDriverGetVersion", cudasim::Entry::kQuestion);
+  *version = cudasim::kDriverVersion;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGetErrorString(CUresult error, const char** text) {
+  *text = cudasim::ErrorText(error);
+  return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuGetErrorName(CUresult error, const char** text) {
+  *text = cudasim::DriverErrorName(error);
+  return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int* count) {
+  CUDASIM_ENTER("cuDeviceGetCount", cudasim::Entry::kQuestion);
+  *count = cudasim::Simulator::Get().config.devices;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+  CUDASIM_ENTER("cuDeviceGet", cudasim::Entry::kQuestion);
+  if (!cudasim::IsDevice(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice device) {
+  CUDASIM_ENTER("cuDeviceGetName", cudasim::Entry::kQuestion);
+  if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  std::snprintf(name, bytes, "%s", cudasim::kDeviceName);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  CUDASIM_ENTER("cuDeviceGetUuid", cudasim::Entry::kQuestion);
+  if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  cudasim::DeviceUuid(device, uuid->bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  CUDASIM_ENTER("cuDeviceTotalMem", cudasim::Entry::kQuestion);
+  if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  cudasim::Simulator& sim = cudasim::Simulator::Get();
+  cudasim::Lock lock(sim.mu);
+  *bytes = sim.extents.memory(device).capacity;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
+                                      CUdevice device) {
+  CUDASIM_ENTER("cuDeviceGetAttribute", cudasim::Entry::kQuestion);
+  if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  return cudasim::DeviceAttribute(attribute, device, value)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags,
+                                            int* active) {
+  CUDASIM_ENTER("cuDevicePrimaryCtxGetState", cudasim::Entry::kQuestion);
+  if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *active = 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context,
+                                          CUdevice device) {
+  CUDASIM_ENTER("cuDevicePrimaryCtxRetain");
+  if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *context = cudasim::ContextOf(device);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
+  CUDASIM_ENTER("cuDevicePrimaryCtxRelease",
+                cudasim::Entry::kAllowedWhenBroken);
+  return cudasim::IsDevice(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
+  CUDASIM_ENTER("cuCtxGetCurrent", cudasim::Entry::kQuestion);
+  *context = cudasim::Current();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
+  CUDASIM_ENTER("cuCtxSetCurrent", cudasim::Entry::kAllowedWhenBroken);
+  return cudasim::SetCurrent(context);
+}
+
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
+  CUDASIM_ENTER("cuCtxPushCurrent", cudasim::Entry::kAllowedWhenBroken);
+  const CUcontext outer = cudasim::Current();
+  const CUresult result = cudasim::SetCurrent(context);
+  if (result == CUDA_SUCCESS) cudasim::Stack().push_back(outer);
+  return result;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext* context) {
+  CUDASIM_ENTER("cuCtxPopCurrent", cudasim::Entry::kAllowedWhenBroken);
+  if (cudasim::Stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = cudasim::Current();
+  const CUcontext outer = cudasim::Stack().back();
+  cudasim::Stack().pop_back();
+  return cudasim::SetCurrent(outer);
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
+  CUDASIM_ENTER("cuCtxGetDevice", cudasim::Entry::kQuestion);
+  if (cudasim::ThisThread().no_context) return CUDA_ERROR_INVALID_CONTEXT;
+  *device = cudasim::ThisThread().device;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetApiVersion(CUcontext, unsigned* version) {
+  CUDASIM_ENTER("cuCtxGetApiVersion", cudasim::Entry::kQuestion);
+  *version = cudasim::kDriverVersion;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  CUDASIM_ENTER("cuCtxGetStreamPriorityRange", cudasim::Entry::kQuestion);
+  if (least != nullptr) *least = cudasim::kLowestPriority;
+  if (greatest != nullptr) *greatest = cudasim::kHighestPriority;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void) {
+  CUDASIM_ENTER("cuCtxSynchronize");
+  return static_cast<CUresult>(cudasim::DeviceSynchronize());
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device,
+                                       CUdevice peer) {
+  CUDASIM_ENTER("cuDeviceCanAccessPeer", cudasim::Entry::kQuestion);
+  if (!cudasim::IsDevice(device) || !cudasim::IsDevice(peer)) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *can = device != peer ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuPointerGetAttribute(void* data,
+                                       CUpointer_attribute attribute,
+                                       CUdeviceptr pointer) {
+  CUDASIM_ENTER("cuPointerGetAttribute");
+  const cudasim::PointerInfo info = cudasim::DescribePointer(pointer);
+  if (data == nullptr || info.kind == cudasim::PointerKind::kUnknown) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const bool device = info.kind == cudasim::PointerKind::kDevice;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<CUcontext*>(data) = cudasim::ContextOf(info.device);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(data) =
+          device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *static_cast<CUdeviceptr*>(data) = pointer;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (!info.host_readable) return CUDA_ERROR_INVALID_VALUE;
+      *static_cast<void**>(data) = reinterpret_cast<void*>(pointer);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      std::memset(data, 0, sizeof(int));
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      *static_cast<int*>(data) = 1;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = info.device;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(data) = info.start;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<size_t*>(data) = info.bytes;
+      return CUDA_SUCCESS;
+    default:
+      return static_cast<CUresult>(
+          cudasim::Unsupported("cuPointerGetAttribute (this attribute)"));
+  }
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

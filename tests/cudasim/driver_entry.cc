@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/driver_entry.h"
+
+#include <cuda.h>
+
+#include <string>
+#include <unordered_map>
+
+#include "tests/cudasim/simulator.h"
+#include "tests/cudasim/unsupported.h"
+
+#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
+
+namespace cudasim {
+
+void* FindDriverFunction(const char* name) {
+// cuda.h renames the function to its newest version, the name stays as it is.
+#define CUDASIM_FUNCTION(name) {#name, reinterpret_cast<void*>(&name)}
+  static const auto& table = *new std::unordered_map<std::string, void*>{
+      CUDASIM_FUNCTION(cuCtxGetApiVersion),
+      CUDASIM_FUNCTION(cuCtxGetCurrent),
+      CUDASIM_FUNCTION(cuCtxGetDevice),
+      CUDASIM_FUNCTION(cuCtxGetStreamPriorityRange),
+      CUDASIM_FUNCTION(cuCtxPopCurrent),
+      CUDASIM_FUNCTION(cuCtxPushCurrent),
+      CUDASIM_FUNCTION(cuCtxSetCurrent),
+      CUDASIM_FUNCTION(cuCtxSynchronize),
+      CUDASIM_FUNCTION(cuDeviceCanAccessPeer),
+      CUDASIM_FUNCTION(cuDeviceGet),
+      CUDASIM_FUNCTION(cuDeviceGetAttribute),
+      CUDASIM_FUNCTION(cuDeviceGetCount),
+      CUDASIM_FUNCTION(cuDeviceGetName),
+      CUDASIM_FUNCTION(cuDeviceGetUuid),
+      CUDASIM_FUNCTION(cuDevicePrimaryCtxGetState),
+      CUDASIM_FUNCTION(cuDevicePrimaryCtxRelease),
+      CUDASIM_FUNCTION(cuDevicePrimaryCtxRetain),
+      CUDASIM_FUNCTION(cuDeviceTotalMem),
+      CUDASIM_FUNCTION(cuDriverGetVersion),
+      CUDASIM_FUNCTION(cuEventCreate),
+      CUDASIM_FUNCTION(cuEventDestroy),
+      CUDASIM_FUNCTION(cuEventElapsedTime),
+      CUDASIM_FUNCTION(cuEventQuery),
+      CUDASIM_FUNCTION(cuEventRecord),
+      CUDASIM_FUNCTION(cuEventRecordWithFlags),
+      CUDASIM_FUNCTION(cuEventSynchronize),
+      CUDASIM_FUNCTION(cuFuncGetAttribute),
+      CUDASIM_FUNCTION(cuFuncGetName),
+      CUDASIM_FUNCTION(cuFuncLoad),
+      CUDASIM_FUNCTION(cuFuncSetAttribute),
+      CUDASIM_FUNCTION(cuFuncSetCacheConfig),
+      CUDASIM_FUNCTION(cuGetErrorName),
+      CUDASIM_FUNCTION(cuGetErrorString),
+      CUDASIM_FUNCTION(cuGetProcAddress),
+      CUDASIM_FUNCTION(cuInit),
+      CUDASIM_FUNCTION(cuLaunchCooperativeKernel),
+      CUDASIM_FUNCTION(cuLaunchHostFunc),
+      CUDASIM_FUNCTION(cuLaunchKernel),
+      CUDASIM_FUNCTION(cuLaunchKernelEx),
+      CUDASIM_FUNCTION(cuMemAddressFree),
+      CUDASIM_FUNCTION(cuMemAddressReserve),
+      CUDASIM_FUNCTION(cuMemAlloc),
+      CUDASIM_FUNCTION(cuMemAllocHost),
+      CUDASIM_FUNCTION(cuMemCreate),
+      CUDASIM_FUNCTION(cuMemFree),
+      CUDASIM_FUNCTION(cuMemFreeHost),
+      CUDASIM_FUNCTION(cuMemGetAccess),
+      CUDASIM_FUNCTION(cuMemGetAddressRange),
+      CUDASIM_FUNCTION(cuMemGetAllocationGranularity),
+      CUDASIM_FUNCTION(cuMemGetAllocationPropertiesFromHandle),
+      CUDASIM_FUNCTION(cuMemGetInfo),
+      CUDASIM_FUNCTION(cuMemHostAlloc),
+      CUDASIM_FUNCTION(cuMemHostGetDevicePointer),
+      CUDASIM_FUNCTION(cuMemHostRegister),
+      CUDASIM_FUNCTION(cuMemHostUnregister),
+      CUDASIM_FUNCTION(cuMemMap),
+      CUDASIM_FUNCTION(cuMemRelease),
+      CUDASIM_FUNCTION(cuMemRetainAllocationHandle),
+      CUDASIM_FUNCTION(cuMemSetAccess),
+      CUDASIM_FUNCTION(cuMemUnmap),
+      CUDASIM_FUNCTION(cuMemcpy),
+      CUDASIM_FUNCTION(cuMemcpy2D),
+      CUDASIM_FUNCTION(cuMemcpy2DAsync),
+      CUDASIM_FUNCTION(cuMemcpyAsync),
+      CUDASIM_FUNCTION(cuMemcpyDtoD),
+      CUDASIM_FUNCTION(cuMemcpyDtoDAsync),
+      CUDASIM_FUNCTION(cuMemcpyDtoH),
+      CUDASIM_FUNCTION(cuMemcpyDtoHAsync),
+      CUDASIM_FUNCTION(cuMemcpyHtoD),
+      CUDASIM_FUNCTION(cuMemcpyHtoDAsync),
+      CUDASIM_FUNCTION(cuMemcpyPeerAsync),
+      CUDASIM_FUNCTION(cuMemsetD16),
+      CUDASIM_FUNCTION(cuMemsetD16Async),
+      CUDASIM_FUNCTION(cuMemsetD32),
+      CUDASIM_FUNCTION(cuMemsetD32Async),
+      CUDASIM_FUNCTION(cuMemsetD8),
+      CUDASIM_FUNCTION(cuMemsetD8Async),
+      CUDASIM_FUNCTION(cuModuleGetFunction),
+      CUDASIM_FUNCTION(cuModuleLoadData),
+      CUDASIM_FUNCTION(cuModuleLoadDataEx),
+      CUDASIM_FUNCTION(cuModuleLoadFatBinary),
+      CUDASIM_FUNCTION(cuModuleUnload),
+      CUDASIM_FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessor),
+      CUDASIM_FUNCTION(cuPointerGetAttribute),
+      CUDASIM_FUNCTION(cuStreamCreate),
+      CUDASIM_FUNCTION(cuStreamCreateWithPriority),
+      CUDASIM_FUNCTION(cuStreamDestroy),
+      CUDASIM_FUNCTION(cuStreamGetFlags),
+      CUDASIM_FUNCTION(cuStreamGetId),
+      CUDASIM_FUNCTION(cuStreamGetPriority),
+      CUDASIM_FUNCTION(cuStreamIsCapturing),
+      CUDASIM_FUNCTION(cuStreamQuery),
+      CUDASIM_FUNCTION(cuStreamSynchronize),
+      CUDASIM_FUNCTION(cuStreamWaitEvent),
+      CUDASIM_FUNCTION(cuThreadExchangeStreamCaptureMode),
+  };
+#undef CUDASIM_FUNCTION
+  auto found = table.find(name);
+  return found != table.end() ? found->second
+                              : FindUnsupportedDriverFunction(name);
+}
+
+}  // namespace cudasim
+
+#pragma GCC visibility push(default)
+extern "C" CUresult CUDAAPI cuGetProcAddress(
+    const char* symbol, void** function, int, cuuint64_t,
+    CUdriverProcAddressQueryResult* status) {
+  CUDASIM_ENTER("cuGetProcAddress", cudasim::Entry::kQuestion);
+  if (symbol == nullptr || function == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *function = cudasim::FindDriverFunction(symbol);
+  if (status != nullptr) {
+    *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+                                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+#pragma GCC visibility pop

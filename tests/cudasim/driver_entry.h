@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// driver_entry.h: driver functions by name, as cuGetProcAddress and
+// cudaGetDriverEntryPointByVersion answer.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_DRIVER_ENTRY_H_
+#define STRATALLOC_TESTS_CUDASIM_DRIVER_ENTRY_H_
+
+namespace cudasim {
+
+// The newest version of the function; for functions the simulated device does
+// not have, a stub that fails by name; nullptr for names that are no driver
+// function.
+void* FindDriverFunction(const char* name);
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_DRIVER_ENTRY_H_

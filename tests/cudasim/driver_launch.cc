@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver's modules, functions and launches. An image is taken as it is: its
+// kernels are known by name only, and what has no host twin fails at launch.
+
+#include <cuda.h>
+
+#include <string>
+
+#include "tests/cudasim/device_model.h"
+#include "tests/cudasim/launches.h"
+#include "tests/cudasim/simulator.h"
+
+#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
+
+namespace {
+
+constexpr auto kBroken = cudasim::Entry::kAllowedWhenBroken;
+
+CUresult LoadModule(CUmodule* module, const void* image) {
+  if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // A token; nothing is kept of the image.
+  *module = reinterpret_cast<CUmodule>(new char);
+  return CUDA_SUCCESS;
+}
+
+CUresult Launch(CUfunction function, const unsigned grid[3],
+                const unsigned block[3], CUstream stream, void** arguments,
+                void** extra) {
+  if (extra != nullptr) {
+    return static_cast<CUresult>(cudasim::Unsupported(
+        "cuLaunchKernel (arguments packed in `extra`)"));
+  }
+  const cudasim::Status status = cudasim::Launches::Get().Launch(
+      function, grid, block, arguments, reinterpret_cast<uint64_t>(stream));
+  return status == cudasim::kInvalidDeviceFunction
+             ? CUDA_ERROR_INVALID_HANDLE
+             : static_cast<CUresult>(status);
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) {
+  CUDASIM_ENTER("cuModuleLoadData");
+  return LoadModule(module, image);
+}
+
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image,
+                                    unsigned, CUjit_option*, void**) {
+  CUDASIM_ENTER("cuModuleLoadDataEx");
+  return LoadModule(module, image);
+}
+
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* image) {
+  CUDASIM_ENTER("cuModuleLoadFatBinary");
+  return LoadModule(module, image);
+}
+
+CUresult CUDAAPI cuModuleUnload(CUmodule module) {
+  CUDASIM_ENTER("cuModuleUnload", kBroken);
+  delete reinterpret_cast<char*>(module);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module,
+                                     const char* name) {
+  CUDASIM_ENTER("cuModuleGetFunction");
+  if (function == nullptr || module == nullptr || name == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *function = static_cast<CUfunction>(const_cast<void*>(
+      cudasim::Launches::Get().FunctionOfModule(name)));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction function) {
+  CUDASIM_ENTER("cuFuncGetName");
+  *name = cudasim::Launches::Get().NameOf(function);
+  return *name != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult CUDAAPI cuFuncLoad(CUfunction) {
+  CUDASIM_ENTER("cuFuncLoad");
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attribute,
+                                    CUfunction function) {
+  CUDASIM_ENTER("cuFuncGetAttribute");
+  if (cudasim::Launches::Get().NameOf(function) == nullptr) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = cudasim::kThreadsPerBlock;
+      break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      *value = 32;
+      break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      *value = 10 * cudasim::kComputeMajor + cudasim::kComputeMinor;
+      break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      *value = cudasim::kSharedPerBlock;
+      break;
+    default:
+      *value = 0;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) {
+  CUDASIM_ENTER("cuFuncSetAttribute");
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction, CUfunc_cache) {
+  CUDASIM_ENTER("cuFuncSetCacheConfig");
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    int* blocks, CUfunction, int block_threads, size_t shared_bytes) {
+  CUDASIM_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  *blocks = cudasim::BlocksPerMultiprocessor(block_threads, shared_bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x,
+                                unsigned grid_y, unsigned grid_z,
+                                unsigned block_x, unsigned block_y,
+                                unsigned block_z, unsigned, CUstream stream,
+                                void** arguments, void** extra) {
+  CUDASIM_ENTER("cuLaunchKernel");
+  const unsigned grid[3] = {grid_x, grid_y, grid_z};
+  const unsigned block[3] = {block_x, block_y, block_z};
+  return Launch(function, grid, block, stream, arguments, extra);
+}
+
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config,
+                                  CUfunction function, void** arguments,
+                                  void** extra) {
+  CUDASIM_ENTER("cuLaunchKernelEx");
+  const unsigned grid[3] = {config->gridDimX, config->gridDimY,
+                            config->gridDimZ};
+  const unsigned block[3] = {config->blockDimX, config->blockDimY,
+                             config->blockDimZ};
+  return Launch(function, grid, block, config->hStream, arguments, extra);
+}
+
+CUresult CUDAAPI cuLaunchCooperativeKernel(
+    CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+    unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
+    CUstream stream, void** arguments) {
+  CUDASIM_ENTER("cuLaunchCooperativeKernel");
+  const unsigned grid[3] = {grid_x, grid_y, grid_z};
+  const unsigned block[3] = {block_x, block_y, block_z};
+  return Launch(function, grid, block, stream, arguments, nullptr);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

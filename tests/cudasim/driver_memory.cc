@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver's virtual memory management and plain device memory.
+
+#include <cuda.h>
+
+#include "tests/cudasim/memory.h"
+#include "tests/cudasim/simulator.h"
+
+#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
+
+namespace cudasim {
+namespace {
+
+Access AccessOf(CUmemAccess_flags flags) {
+  return static_cast<Access>(static_cast<int>(flags));
+}
+
+CUresult Answer(Status status) { return static_cast<CUresult>(status); }
+
+bool IsExportable(CUmemAllocationHandleType types) {
+  return types == CU_MEM_HANDLE_TYPE_NONE ||
+         types == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+}
+
+}  // namespace
+}  // namespace cudasim
+
+using cudasim::Answer;
+using cudasim::Lock;
+using cudasim::Simulator;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+CUresult CUDAAPI cuMemGetAllocationGranularity(
+    size_t* granularity, const CUmemAllocationProp* prop,
+    CUmemAllocationGranularity_flags) {
+  CUDASIM_ENTER("cuMemGetAllocationGranularity");
+  if (granularity == nullptr || prop == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *granularity = cudasim::kGranularity;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size,
+                                     size_t alignment, CUdeviceptr address,
+                                     unsigned long long flags) {
+  CUDASIM_ENTER("cuMemAddressReserve");
+  if (pointer == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  uint64_t start = 0;
+  const cudasim::Status status =
+      sim.addresses.Reserve(size, alignment, address, &start);
+  if (status == cudasim::kOk) *pointer = start;
+  return Answer(status);
+}
+
+CUresult CUDAAPI cuMemAddressFree(CUdeviceptr pointer, size_t size) {
+  CUDASIM_ENTER("cuMemAddressFree", cudasim::Entry::kAllowedWhenBroken);
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  if (sim.addresses.IsMalloc(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  return Answer(sim.addresses.Free(pointer, size));
+}
+
+CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                             const CUmemAllocationProp* prop,
+                             unsigned long long flags) {
+  CUDASIM_ENTER("cuMemCreate");
+  if (handle == nullptr || prop == nullptr || flags != 0 ||
+      prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // Fabric handles need hardware that is not there; torch tries them first.
+  if (!cudasim::IsExportable(prop->requestedHandleTypes)) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  cudasim::Extent* extent = nullptr;
+  const cudasim::Status status = sim.extents.Create(
+      static_cast<cudasim::Location>(prop->location.type), prop->location.id,
+      size, &extent);
+  if (status != cudasim::kOk) return Answer(status);
+  extent->handle_types = prop->requestedHandleTypes;
+  extent->rdma_capable = prop->allocFlags.gpuDirectRDMACapable != 0;
+  *handle = extent->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+  CUDASIM_ENTER("cuMemRelease", cudasim::Entry::kAllowedWhenBroken);
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return Answer(sim.extents.Release(handle));
+}
+
+CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
+                          CUmemGenericAllocationHandle handle,
+                          unsigned long long flags) {
+  CUDASIM_ENTER("cuMemMap");
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return Answer(sim.addresses.Map(pointer, size, offset, handle));
+}
+
+CUresult CUDAAPI cuMemUnmap(CUdeviceptr pointer, size_t size) {
+  CUDASIM_ENTER("cuMemUnmap", cudasim::Entry::kAllowedWhenBroken);
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  if (sim.addresses.IsMalloc(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  const cudasim::Status status = sim.addresses.Unmap(pointer, size);
+  if (status == cudasim::kOk) sim.ForgetRange("cuMemUnmap", pointer, size);
+  return Answer(status);
+}
+
+CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size,
+                                const CUmemAccessDesc* descriptions,
+                                size_t count) {
+  CUDASIM_ENTER("cuMemSetAccess");
+  if (descriptions == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  if (sim.addresses.IsMalloc(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    const CUmemAccessDesc& wanted = descriptions[i];
+    if (wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+        wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const cudasim::Status status = sim.addresses.SetAccess(
+        pointer, size, static_cast<cudasim::Location>(wanted.location.type),
+        wanted.location.id, cudasim::AccessOf(wanted.flags));
+    if (status != cudasim::kOk) return Answer(status);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags,
+                                const CUmemLocation* location,
+                                CUdeviceptr pointer) {
+  CUDASIM_ENTER("cuMemGetAccess");
+  if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  cudasim::Access access = cudasim::Access::kNone;
+  const cudasim::Status status = sim.addresses.GetAccess(
+      pointer, static_cast<cudasim::Location>(location->type), location->id,
+      &access);
+  if (status == cudasim::kOk) *flags = static_cast<int>(access);
+  return Answer(status);
+}
+
+CUresult CUDAAPI cuMemRetainAllocationHandle(
+    CUmemGenericAllocationHandle* handle, void* pointer) {
+  CUDASIM_ENTER("cuMemRetainAllocationHandle");
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  uint64_t start = 0;
+  const cudasim::Mapping* mapping = sim.addresses.FindMapping(
+      reinterpret_cast<uint64_t>(pointer), &start);
+  if (mapping == nullptr || mapping->extent->from_malloc) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  sim.extents.Retain(mapping->extent);
+  *handle = mapping->extent->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
+    CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  CUDASIM_ENTER("cuMemGetAllocationPropertiesFromHandle");
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  const cudasim::Extent* extent = sim.extents.Find(handle);
+  if (prop == nullptr || extent == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *prop = CUmemAllocationProp{};
+  prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop->requestedHandleTypes =
+      static_cast<CUmemAllocationHandleType>(extent->handle_types);
+  prop->location.type =
+      static_cast<CUmemLocationType>(static_cast<int>(extent->location));
+  prop->location.id = extent->device;
+  prop->allocFlags.gpuDirectRDMACapable = extent->rdma_capable ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
+  CUDASIM_ENTER("cuMemGetInfo");
+  if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  const cudasim::DeviceMemory& memory =
+      sim.extents.memory(cudasim::ThisThread().device);
+  *total = memory.capacity;
+  *free = memory.used < memory.capacity ? memory.capacity - memory.used : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
+  CUDASIM_ENTER("cuMemAlloc");
+  if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  uint64_t start = 0;
+  const cudasim::Status status =
+      sim.addresses.Malloc(cudasim::ThisThread().device, bytes, &start);
+  if (status == cudasim::kOk) *pointer = start;
+  return Answer(status);
+}
+
+CUresult CUDAAPI cuMemFree(CUdeviceptr pointer) {
+  CUDASIM_ENTER("cuMemFree", cudasim::Entry::kAllowedWhenBroken);
+  return Answer(cudasim::FreeDevice("cuMemFree", pointer));
+}
+
+CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, size_t* size,
+                                      CUdeviceptr pointer) {
+  CUDASIM_ENTER("cuMemGetAddressRange");
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  uint64_t start = 0;
+  const cudasim::Mapping* mapping = sim.addresses.FindMapping(pointer, &start);
+  if (mapping == nullptr) {
+    const cudasim::HostRange* range = sim.host.Find(pointer, &start);
+    if (range == nullptr) return CUDA_ERROR_NOT_FOUND;
+    if (base != nullptr) *base = start;
+    if (size != nullptr) *size = range->bytes;
+    return CUDA_SUCCESS;
+  }
+  if (base != nullptr) *base = start;
+  if (size != nullptr) *size = mapping->bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAllocHost(void** pointer, size_t bytes) {
+  CUDASIM_ENTER("cuMemAllocHost");
+  return Answer(cudasim::AllocateHost(pointer, bytes, 0));
+}
+
+CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes,
+                                unsigned flags) {
+  CUDASIM_ENTER("cuMemHostAlloc");
+  return Answer(cudasim::AllocateHost(pointer, bytes, flags));
+}
+
+CUresult CUDAAPI cuMemFreeHost(void* pointer) {
+  CUDASIM_ENTER("cuMemFreeHost", cudasim::Entry::kAllowedWhenBroken);
+  return Answer(cudasim::FreeHost("cuMemFreeHost", pointer));
+}
+
+CUresult CUDAAPI cuMemHostRegister(void* pointer, size_t bytes,
+                                   unsigned flags) {
+  CUDASIM_ENTER("cuMemHostRegister");
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return Answer(sim.host.Register(reinterpret_cast<uint64_t>(pointer), bytes,
+                                  flags));
+}
+
+CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
+  CUDASIM_ENTER("cuMemHostUnregister", cudasim::Entry::kAllowedWhenBroken);
+  return Answer(cudasim::UnregisterHost("cuMemHostUnregister", pointer));
+}
+
+CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr* device, void* host,
+                                           unsigned flags) {
+  CUDASIM_ENTER("cuMemHostGetDevicePointer");
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  uint64_t start = 0;
+  const uint64_t address = reinterpret_cast<uint64_t>(host);
+  if (device == nullptr || flags != 0 ||
+      sim.host.Find(address, &start) == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *device = address;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

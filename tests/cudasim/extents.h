@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// extents.h: physical memory. One sparse memory file per device (and one for
+// memory located on the host) backs everything; a handle of cuMemCreate is an
+// extent of such a file. A file per handle would exhaust the descriptors of
+// the process: 8 GiB in 2 MiB handles are 4096.
+//
+// Neither ids nor file offsets are ever used twice, so a stale handle can be
+// told from a new one. An extent lives while the program holds references
+// (create, retain) or mappings; when the last of both goes, its pages are
+// punched out of the file and its bytes leave the accounting.
+//
+// Thread-safety: called under the simulator's lock.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_EXTENTS_H_
+#define STRATALLOC_TESTS_CUDASIM_EXTENTS_H_
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/cudasim/status.h"
+
+namespace cudasim {
+
+// Where memory is, and who is granted access: the values are those of
+// CUmemLocationType.
+enum class Location : int {
+  kInvalid = 0,
+  kDevice = 1,
+  kHost = 2,
+  kHostNuma = 3,
+};
+
+struct Extent {
+  uint64_t id = 0;
+  Location location = Location::kDevice;
+  int device = 0;  // of the location; NUMA node for kHostNuma
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  int references = 0;  // held by the program
+  int mappings = 0;
+  unsigned handle_types = 0;  // asked for at creation
+  bool rdma_capable = false;  // asked for at creation
+  bool from_malloc = false;   // made by cudaMalloc, no handle was given out
+};
+
+// Capacity and use of one device, in bytes.
+struct DeviceMemory {
+  uint64_t capacity = 0;
+  uint64_t used = 0;
+  uint64_t peak = 0;
+};
+
+class Extents {
+ public:
+  Extents(int devices, uint64_t capacity);
+  Extents(const Extents&) = delete;
+  Extents& operator=(const Extents&) = delete;
+
+  // kInvalidValue for a size that is no multiple of 2 MiB, kInvalidDevice,
+  // kOutOfMemory when the device's capacity is spent.
+  Status Create(Location location, int device, uint64_t bytes, Extent** out);
+
+  // The extent of a handle the program still holds, or nullptr.
+  Extent* Find(uint64_t id);
+  void Retain(Extent* extent) { ++extent->references; }
+  // kInvalidValue if the program holds no reference (released twice, never
+  // created).
+  Status Release(uint64_t id);
+
+  void AddMapping(Extent* extent) { ++extent->mappings; }
+  void DropMapping(Extent* extent);
+
+  int File(const Extent& extent) const;
+
+  int devices() const { return static_cast<int>(memory_.size()); }
+  DeviceMemory& memory(int device) { return memory_[device]; }
+
+  // Handles the program still holds or has mapped.
+  const std::unordered_map<uint64_t, Extent>& live() const { return live_; }
+
+ private:
+  void FreeIfUnused(Extent* extent);
+
+  std::vector<DeviceMemory> memory_;
+  std::vector<int> files_;  // one per device, then the host's
+  std::vector<uint64_t> next_offset_;
+  std::unordered_map<uint64_t, Extent> live_;
+  uint64_t next_id_ = 0x5100000001;  // looks like nothing else
+};
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_EXTENTS_H_

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/faults.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+namespace cudasim {
+namespace {
+
+struct Table {
+  std::mutex mu;
+  std::map<std::string, ApiFunction*> functions;
+};
+
+Table& Functions() {
+  static Table& table = *new Table;  // outlives every exit handler
+  return table;
+}
+
+}  // namespace
+
+ApiFunction& ApiFunction::Named(const char* name) {
+  Table& table = Functions();
+  std::lock_guard<std::mutex> lock(table.mu);
+  ApiFunction*& function = table.functions[name];
+  if (function == nullptr) function = new ApiFunction(name);
+  return *function;
+}
+
+Status ApiFunction::Planned(long call) {
+  long planned = fail_at_.load(std::memory_order_acquire);
+  if (forever_.load(std::memory_order_relaxed)) {
+    return planned != 0 && call >= planned
+               ? static_cast<Status>(error_.load(std::memory_order_relaxed))
+               : kOk;
+  }
+  const int error = error_.load(std::memory_order_relaxed);
+  if (call != planned || !fail_at_.compare_exchange_strong(planned, 0)) {
+    return kOk;
+  }
+  return static_cast<Status>(error);
+}
+
+void Faults::Plan(const char* name, long nth, int error, bool forever) {
+  ApiFunction& function = ApiFunction::Named(name);
+  function.fail_at_.store(0, std::memory_order_release);
+  function.error_.store(error, std::memory_order_relaxed);
+  function.forever_.store(forever, std::memory_order_relaxed);
+  if (nth > 0) {
+    function.fail_at_.store(function.calls() + nth, std::memory_order_release);
+  }
+}
+
+void Faults::Clear() {
+  Table& table = Functions();
+  std::lock_guard<std::mutex> lock(table.mu);
+  for (auto& [name, function] : table.functions) function->fail_at_.store(0);
+}
+
+long Faults::Calls(const char* name) {
+  Table& table = Functions();
+  std::lock_guard<std::mutex> lock(table.mu);
+  auto found = table.functions.find(name);
+  return found == table.functions.end() ? 0 : found->second->calls();
+}
+
+void Faults::ResetCounts() {
+  Table& table = Functions();
+  std::lock_guard<std::mutex> lock(table.mu);
+  for (auto& [name, function] : table.functions) function->calls_.store(0);
+}
+
+void Faults::PlanFromText(const std::string& text) {
+  std::stringstream plans(text);
+  std::string plan;
+  while (std::getline(plans, plan, ';')) {
+    if (plan.empty()) continue;
+    char function[128];
+    char tail[16] = "";
+    long nth = 0;
+    int error = 0;
+    const int fields = std::sscanf(plan.c_str(), "%127[^:]:%ld:%d:%15s",
+                                   function, &nth, &error, tail);
+    const std::string end = tail;
+    if (fields < 3 || nth < 1 || error < 1 ||
+        (fields == 4 && end != "forever")) {
+      std::fprintf(stderr,
+                   "cudasim: CUDASIM_FAIL: \"%s\" cannot be used: it must be "
+                   "function:nth:error or function:nth:error:forever\n",
+                   plan.c_str());
+      std::_Exit(2);
+    }
+    Plan(function, nth, error, end == "forever");
+  }
+}
+
+}  // namespace cudasim

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// faults.h: every simulated CUDA function counts its calls and can be told to
+// fail at a chosen one. A planned failure happens before the function does
+// anything, as if the driver had refused.
+//
+// Thread-safety: counting is lock-free; planning takes a lock of its own.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_FAULTS_H_
+#define STRATALLOC_TESTS_CUDASIM_FAULTS_H_
+
+#include <atomic>
+#include <string>
+
+#include "tests/cudasim/status.h"
+
+namespace cudasim {
+
+class ApiFunction {
+ public:
+  // One object per name, made at first use and never destroyed.
+  static ApiFunction& Named(const char* name);
+
+  const char* name() const { return name_.c_str(); }
+  long calls() const { return calls_.load(std::memory_order_relaxed); }
+
+  // Counts a call; kOk unless a failure was planned for this one.
+  Status Count() {
+    const long call = calls_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (fail_at_.load(std::memory_order_acquire) == 0) return kOk;
+    return Planned(call);
+  }
+
+ private:
+  friend class Faults;
+  explicit ApiFunction(const char* name) : name_(name) {}
+  Status Planned(long call);
+
+  const std::string name_;
+  std::atomic<long> calls_{0};
+  std::atomic<long> fail_at_{0};  // the call that fails; 0: none
+  std::atomic<int> error_{0};
+  std::atomic<bool> forever_{false};
+};
+
+class Faults {
+ public:
+  static void Plan(const char* function, long nth, int error, bool forever);
+  static void Clear();
+  static long Calls(const char* function);
+  static void ResetCounts();
+  // "cuMemCreate:3:2;cudaMalloc:1:2:forever". Ends the process with one line
+  // if it is not of that form.
+  static void PlanFromText(const std::string& text);
+};
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_FAULTS_H_

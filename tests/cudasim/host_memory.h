@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// host_memory.h: which host memory is pinned, and by which call. Allocations
+// get pages of their own, given back to the system when freed, so that a late
+// use faults instead of reading somebody else's bytes.
+//
+// Thread-safety: called under the simulator's lock.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_HOST_MEMORY_H_
+#define STRATALLOC_TESTS_CUDASIM_HOST_MEMORY_H_
+
+#include <cstdint>
+#include <map>
+
+#include "tests/cudasim/status.h"
+
+namespace cudasim {
+
+struct HostRange {
+  uint64_t bytes = 0;        // as asked for
+  uint64_t mapped_bytes = 0;  // of an allocation, whole pages; 0: registered
+  unsigned flags = 0;
+};
+
+class HostMemory {
+ public:
+  Status Allocate(uint64_t bytes, unsigned flags, uint64_t* address);
+  // kInvalidValue unless `address` came from Allocate.
+  Status Free(uint64_t address);
+  // kInvalidValue: empty; kHostMemoryAlreadyRegistered: overlaps a range.
+  Status Register(uint64_t address, uint64_t bytes, unsigned flags);
+  // kHostMemoryNotRegistered unless `address` came from Register.
+  Status Unregister(uint64_t address);
+
+  // The pinned range around the address, or nullptr.
+  const HostRange* Find(uint64_t address, uint64_t* start) const;
+  bool IsPinned(uint64_t address, uint64_t bytes) const;
+
+  const std::map<uint64_t, HostRange>& ranges() const { return ranges_; }
+
+ private:
+  std::map<uint64_t, HostRange> ranges_;
+};
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_HOST_MEMORY_H_

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// launches.h: kernels. A launch runs the kernel's host twin if one was
+// registered under its name; otherwise it fails by name with
+// cudaErrorNotSupported and the device stays broken, because a launch that
+// silently did nothing would leave wrong numbers behind. With
+// CUDASIM_NOOP_LAUNCH=1 it does nothing, is counted, and the run says so.
+//
+// A twin runs when the kernel is launched, with its stream's queue executed
+// before it; the accesses it notes stay pending like a bridged operator's.
+//
+// Thread-safety: a lock of its own; twins run without any lock.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_LAUNCHES_H_
+#define STRATALLOC_TESTS_CUDASIM_LAUNCHES_H_
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tests/cudasim/control.h"
+#include "tests/cudasim/status.h"
+
+namespace cudasim {
+
+class Launches {
+ public:
+  static Launches& Get();
+
+  // A kernel of the program: the host's stub address and its mangled name,
+  // which must stay valid (it is a literal of the registering library).
+  void RegisterFunction(const void* function, const char* name);
+  // nullptr if no such kernel is known.
+  const char* NameOf(const void* function);
+
+  // A kernel of a module: a token that stays valid for the process's life.
+  const void* FunctionOfModule(const std::string& name);
+
+  void RegisterTwin(const std::string& name, cudasim_twin twin);
+
+  // kInvalidDeviceFunction, kInvalidHandle (stream), kNotSupported (no twin).
+  Status Launch(const void* function, const unsigned grid[3],
+                const unsigned block[3], void** arguments, uint64_t stream);
+
+  long with_twin();
+  long without_twin();
+  std::string last_missing();
+  void ResetCounts();
+
+ private:
+  cudasim_twin FindTwin(const std::string& name);
+
+  std::mutex mu_;
+  // Registered by library constructors, tens of thousands of them: indexed
+  // only when the first question comes.
+  std::vector<std::pair<const void*, const char*>> fresh_;
+  std::unordered_map<const void*, const char*> names_;
+  std::unordered_map<std::string, const char*> module_names_;
+  std::unordered_map<std::string, cudasim_twin> twins_;
+  long with_twin_ = 0;
+  long without_twin_ = 0;
+  std::string last_missing_;
+};
+
+// The readable form of a mangled name, or the name itself.
+std::string Demangle(const std::string& name);
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_LAUNCHES_H_

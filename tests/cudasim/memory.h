@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// memory.h: allocation and release as both the driver and the runtime offer
+// them.
+//
+// Thread-safety: take the simulator's lock themselves.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_MEMORY_H_
+#define STRATALLOC_TESTS_CUDASIM_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/cudasim/status.h"
+
+namespace cudasim {
+
+// cudaFree waits for the whole device first, as the real one does: freeing
+// memory that is still in use is legal with it. nullptr is fine.
+Status FreeDevice(const char* name, uint64_t address);
+
+Status AllocateHost(void** pointer, size_t bytes, unsigned flags);
+// These two do not wait: a pending copy there is a violation.
+Status FreeHost(const char* name, void* pointer);
+Status UnregisterHost(const char* name, void* pointer);
+
+// What an address is.
+enum class PointerKind { kUnknown, kDevice, kPinnedHost };
+struct PointerInfo {
+  PointerKind kind = PointerKind::kUnknown;
+  int device = 0;
+  uint64_t start = 0;
+  uint64_t bytes = 0;
+  bool registered = false;  // host memory the program owns
+  bool host_readable = false;
+};
+PointerInfo DescribePointer(uint64_t address);
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_MEMORY_H_

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/ordering.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tests/cudasim/device_model.h"
+#include "tests/cudasim/simulator.h"
+
+namespace cudasim {
+namespace {
+
+Stream* FindStream(Simulator& sim, uint64_t handle) {
+  return sim.streams.Find(handle, ThisThread().device);
+}
+
+}  // namespace
+
+Status StreamCreate(unsigned flags, int priority, uint64_t* handle) {
+  if (handle == nullptr || (flags & ~kStreamNonBlocking) != 0) {
+    return kInvalidValue;
+  }
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  *handle = sim.streams.Create(
+      ThisThread().device, flags,
+      std::clamp(priority, kHighestPriority, kLowestPriority),
+      (flags & kStreamNonBlocking) == 0);
+  return kOk;
+}
+
+Status StreamDestroy(uint64_t handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.streams.Destroy(handle);
+}
+
+Status StreamSynchronize(uint64_t handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Stream* stream = FindStream(sim, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  sim.streams.Synchronize(lock, sim.streams.Past(stream));
+  return sim.sticky[stream->device];
+}
+
+Status StreamQuery(uint64_t handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Stream* stream = FindStream(sim, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  if (!sim.streams.Query(lock, sim.streams.Past(stream))) return kNotReady;
+  return sim.sticky[stream->device];
+}
+
+Status StreamWaitEvent(uint64_t stream_handle, uint64_t event_handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Stream* stream = FindStream(sim, stream_handle);
+  Event* event = sim.events.Find(event_handle);
+  if (stream == nullptr || event == nullptr) return kInvalidHandle;
+  sim.streams.WaitFor(stream, event->clock);
+  return kOk;
+}
+
+Status StreamInfo(uint64_t handle, unsigned* flags, int* priority,
+                  int* device) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Stream* stream = FindStream(sim, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  if (flags != nullptr) *flags = stream->flags;
+  if (priority != nullptr) *priority = stream->priority;
+  if (device != nullptr) *device = stream->device;
+  return kOk;
+}
+
+Status StreamCall(uint64_t handle, void (*function)(void*), void* argument) {
+  if (function == nullptr) return kInvalidValue;
+  Simulator& sim = Simulator::Get();
+  {
+    Lock lock(sim.mu);
+    Stream* stream = FindStream(sim, handle);
+    if (stream == nullptr) return kInvalidHandle;
+    if (sim.async.load()) {
+      sim.streams.Submit(stream, [function, argument](Lock& held) {
+        held.unlock();
+        function(argument);
+        held.lock();
+      });
+      return kOk;
+    }
+  }
+  function(argument);
+  return kOk;
+}
+
+Status EventCreate(unsigned flags, uint64_t* handle) {
+  // Blocking sync (1), no timing (2), interprocess (4).
+  if (handle == nullptr || (flags & ~7u) != 0) return kInvalidValue;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  *handle = sim.events.Create(ThisThread().device, flags);
+  return kOk;
+}
+
+Status EventDestroy(uint64_t handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.events.Destroy(handle);
+}
+
+Status EventRecord(uint64_t event_handle, uint64_t stream_handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Event* event = sim.events.Find(event_handle);
+  Stream* stream = FindStream(sim, stream_handle);
+  if (event == nullptr || stream == nullptr) return kInvalidHandle;
+  if (event->device != stream->device) return kInvalidHandle;
+  if (sim.async.load()) event->clock = sim.streams.Past(stream);
+  event->recorded = true;
+  event->time = std::chrono::steady_clock::now();
+  return kOk;
+}
+
+Status EventQuery(uint64_t handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Event* event = sim.events.Find(handle);
+  if (event == nullptr) return kInvalidHandle;
+  const int device = event->device;
+  const VectorClock clock = event->clock;  // the event may go meanwhile
+  if (!sim.streams.Query(lock, clock)) return kNotReady;
+  return sim.sticky[device];
+}
+
+Status EventSynchronize(uint64_t handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Event* event = sim.events.Find(handle);
+  if (event == nullptr) return kInvalidHandle;
+  const int device = event->device;
+  const VectorClock clock = event->clock;
+  sim.streams.Synchronize(lock, clock);
+  return sim.sticky[device];
+}
+
+Status EventElapsed(float* milliseconds, uint64_t start_handle,
+                    uint64_t end_handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Event* start = sim.events.Find(start_handle);
+  Event* end = sim.events.Find(end_handle);
+  if (milliseconds == nullptr) return kInvalidValue;
+  if (start == nullptr || end == nullptr || !start->recorded ||
+      !end->recorded ||
+      ((start->flags | end->flags) & kEventDisableTiming) != 0) {
+    return kInvalidHandle;
+  }
+  if (!sim.streams.IsExecuted(start->clock) ||
+      !sim.streams.IsExecuted(end->clock)) {
+    return kNotReady;
+  }
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(end->time - start->time)
+          .count();
+  return kOk;
+}
+
+Status DeviceSynchronize() {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  const int device = ThisThread().device;
+  sim.streams.Synchronize(lock, sim.streams.DevicePast(device));
+  return sim.sticky[device];
+}
+
+}  // namespace cudasim

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The runtime's devices, errors and questions.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "tests/cudasim/device_model.h"
+#include "tests/cudasim/driver_entry.h"
+#include "tests/cudasim/error_text.h"
+#include "tests/cudasim/ordering.h"
+#include "tests/cudasim/runtime.h"
+
+using cudasim::Answer;
+using cudasim::kBroken;
+using cudasim::kQuestion;
+using cudasim::Simulator;
+using cudasim::ThisThread;
+
+namespace {
+
+bool IsDevice(int device) {
+  return device >= 0 && device < Simulator::Get().config.devices;
+}
+
+// A broken device's error stays, whatever the program does.
+cudaError_t LastError() {
+  int error = ThisThread().last_error;
+  Simulator& sim = Simulator::Get();
+  if (error == cudasim::kOk && sim.config.devices > 0) {
+    cudasim::Lock lock(sim.mu);
+    error = sim.sticky[ThisThread().device];
+  }
+  return static_cast<cudaError_t>(error);
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
+  CUDASIM_ENTER("cudaGetDeviceCount", kQuestion);
+  *count = Simulator::Get().config.devices;
+  return *count > 0 ? cudaSuccess : Answer(cudasim::kNoDevice);
+}
+
+cudaError_t CUDARTAPI cudaGetDevice(int* device) {
+  CUDASIM_ENTER("cudaGetDevice", kQuestion);
+  *device = ThisThread().device;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaSetDevice(int device) {
+  CUDASIM_ENTER("cudaSetDevice", kBroken);
+  if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
+  ThisThread().device = device;
+  ThisThread().no_context = false;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaDeviceSynchronize() {
+  CUDASIM_ENTER("cudaDeviceSynchronize");
+  return Answer(cudasim::DeviceSynchronize());
+}
+
+cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) {
+  CUDASIM_ENTER("cudaDriverGetVersion", kQuestion);
+  *version = cudasim::kDriverVersion;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
+  CUDASIM_ENTER("cudaRuntimeGetVersion", kQuestion);
+  *version = cudasim::kDriverVersion;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaGetLastError() {
+  const cudaError_t error = LastError();
+  ThisThread().last_error = cudasim::kOk;
+  return error;
+}
+
+cudaError_t CUDARTAPI cudaPeekAtLastError() { return LastError(); }
+
+const char* CUDARTAPI cudaGetErrorName(cudaError_t error) {
+  const char* text = cudasim::RuntimeErrorName(error);
+  return text != nullptr ? text : "unrecognized error code";
+}
+
+const char* CUDARTAPI cudaGetErrorString(cudaError_t error) {
+  const char* text = cudasim::ErrorText(error);
+  return text != nullptr ? text : "unrecognized error code";
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr which,
+                                             int device) {
+  CUDASIM_ENTER("cudaDeviceGetAttribute", kQuestion);
+  if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
+  return cudasim::DeviceAttribute(which, device, value)
+             ? cudaSuccess
+             : Answer(cudasim::kInvalidValue);
+}
+
+cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop,
+                                              int device) {
+  CUDASIM_ENTER("cudaGetDeviceProperties", kQuestion);
+  if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
+  std::memset(prop, 0, sizeof(*prop));
+  std::snprintf(prop->name, sizeof(prop->name), "%s", cudasim::kDeviceName);
+  cudasim::DeviceUuid(device, prop->uuid.bytes);
+  {
+    Simulator& sim = Simulator::Get();
+    cudasim::Lock lock(sim.mu);
+    prop->totalGlobalMem = sim.extents.memory(device).capacity;
+  }
+  prop->sharedMemPerBlock = cudasim::kSharedPerBlock;
+  prop->sharedMemPerBlockOptin = cudasim::kSharedPerBlockOptin;
+  prop->sharedMemPerMultiprocessor = cudasim::kSharedPerMultiprocessor;
+  prop->reservedSharedMemPerBlock = 1024;
+  prop->regsPerBlock = 65536;
+  prop->regsPerMultiprocessor = 65536;
+  prop->warpSize = 32;
+  prop->memPitch = 0x7fffffff;
+  prop->maxThreadsPerBlock = cudasim::kThreadsPerBlock;
+  prop->maxThreadsDim[0] = prop->maxThreadsDim[1] = cudasim::kThreadsPerBlock;
+  prop->maxThreadsDim[2] = 64;
+  prop->maxGridSize[0] = 0x7fffffff;
+  prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
+  prop->totalConstMem = 65536;
+  prop->major = cudasim::kComputeMajor;
+  prop->minor = cudasim::kComputeMinor;
+  prop->textureAlignment = 512;
+  prop->texturePitchAlignment = 32;
+  prop->multiProcessorCount = cudasim::kMultiprocessors;
+  prop->canMapHostMemory = 1;
+  prop->concurrentKernels = 1;
+  prop->pciBusID = device + 1;
+  prop->asyncEngineCount = 3;
+  prop->unifiedAddressing = 1;
+  prop->memoryBusWidth = 5120;
+  prop->l2CacheSize = cudasim::kL2Bytes;
+  prop->maxThreadsPerMultiProcessor = cudasim::kThreadsPerMultiprocessor;
+  prop->maxBlocksPerMultiProcessor = 32;
+  prop->streamPrioritiesSupported = 1;
+  prop->globalL1CacheSupported = 1;
+  prop->localL1CacheSupported = 1;
+  prop->computePreemptionSupported = 1;
+  prop->canUseHostPointerForRegisteredMem = 1;
+  prop->cooperativeLaunch = 1;
+  prop->hostRegisterSupported = 1;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* text, int bytes,
+                                            int device) {
+  CUDASIM_ENTER("cudaDeviceGetPCIBusId", kQuestion);
+  if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
+  std::snprintf(text, bytes, "0000:%02x:00.0", device + 1);
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* least,
+                                                       int* greatest) {
+  CUDASIM_ENTER("cudaDeviceGetStreamPriorityRange", kQuestion);
+  if (least != nullptr) *least = cudasim::kLowestPriority;
+  if (greatest != nullptr) *greatest = cudasim::kHighestPriority;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  CUDASIM_ENTER("cudaDeviceCanAccessPeer", kQuestion);
+  if (!IsDevice(device) || !IsDevice(peer)) {
+    return Answer(cudasim::kInvalidDevice);
+  }
+  *can = device != peer ? 1 : 0;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  CUDASIM_ENTER("cudaDeviceEnablePeerAccess");
+  const int device = ThisThread().device;
+  if (!IsDevice(peer) || peer == device || flags != 0) {
+    return Answer(cudasim::kInvalidValue);
+  }
+  Simulator& sim = Simulator::Get();
+  cudasim::Lock lock(sim.mu);
+  return sim.peers.emplace(device, peer).second
+             ? cudaSuccess
+             : Answer(cudasim::kPeerAccessAlreadyEnabled);
+}
+
+cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int peer) {
+  CUDASIM_ENTER("cudaDeviceDisablePeerAccess");
+  Simulator& sim = Simulator::Get();
+  cudasim::Lock lock(sim.mu);
+  return sim.peers.erase({ThisThread().device, peer}) == 1
+             ? cudaSuccess
+             : Answer(cudasim::kPeerAccessNotEnabled);
+}
+
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(
+    const char* symbol, void** function, unsigned, unsigned long long,
+    cudaDriverEntryPointQueryResult* status) {
+  CUDASIM_ENTER("cudaGetDriverEntryPointByVersion", kQuestion);
+  if (symbol == nullptr || function == nullptr) {
+    return Answer(cudasim::kInvalidValue);
+  }
+  *function = cudasim::FindDriverFunction(symbol);
+  if (status != nullptr) {
+    *status = *function != nullptr ? cudaDriverEntryPointSuccess
+                                   : cudaDriverEntryPointSymbolNotFound;
+  }
+  // As the real one: an unknown name is an answer, not an error.
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaProfilerStart() {
+  CUDASIM_ENTER("cudaProfilerStart");
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaProfilerStop() {
+  CUDASIM_ENTER("cudaProfilerStop");
+  return cudaSuccess;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The runtime's streams and events. Capture of graphs is not there: a stream
+// never captures, and the calls that would begin one fail by name.
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "tests/cudasim/ordering.h"
+#include "tests/cudasim/runtime.h"
+
+using cudasim::Answer;
+using cudasim::kBroken;
+using cudasim::Number;
+
+namespace {
+
+struct Callback {
+  cudaStreamCallback_t function;
+  cudaStream_t stream;
+  void* argument;
+};
+
+void RunCallback(void* argument) {
+  const std::unique_ptr<Callback> callback(static_cast<Callback*>(argument));
+  callback->function(callback->stream, cudaSuccess, callback->argument);
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+cudaError_t CUDARTAPI cudaStreamCreate(cudaStream_t* stream) {
+  CUDASIM_ENTER("cudaStreamCreate", kBroken);
+  return Answer(
+      cudasim::StreamCreate(0, 0, reinterpret_cast<uint64_t*>(stream)));
+}
+
+cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t* stream,
+                                                unsigned flags) {
+  CUDASIM_ENTER("cudaStreamCreateWithFlags", kBroken);
+  return Answer(
+      cudasim::StreamCreate(flags, 0, reinterpret_cast<uint64_t*>(stream)));
+}
+
+cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t* stream,
+                                                   unsigned flags,
+                                                   int priority) {
+  CUDASIM_ENTER("cudaStreamCreateWithPriority", kBroken);
+  return Answer(cudasim::StreamCreate(flags, priority,
+                                      reinterpret_cast<uint64_t*>(stream)));
+}
+
+cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
+  CUDASIM_ENTER("cudaStreamDestroy", kBroken);
+  return Answer(cudasim::StreamDestroy(Number(stream)));
+}
+
+cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream) {
+  CUDASIM_ENTER("cudaStreamSynchronize");
+  return Answer(cudasim::StreamSynchronize(Number(stream)));
+}
+
+cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
+  CUDASIM_ENTER("cudaStreamQuery");
+  return Answer(cudasim::StreamQuery(Number(stream)));
+}
+
+cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream,
+                                          cudaEvent_t event, unsigned) {
+  CUDASIM_ENTER("cudaStreamWaitEvent", kBroken);
+  return Answer(cudasim::StreamWaitEvent(Number(stream), Number(event)));
+}
+
+cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t stream,
+                                            int* priority) {
+  CUDASIM_ENTER("cudaStreamGetPriority", kBroken);
+  return Answer(
+      cudasim::StreamInfo(Number(stream), nullptr, priority, nullptr));
+}
+
+cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream,
+                                         unsigned* flags) {
+  CUDASIM_ENTER("cudaStreamGetFlags");
+  return Answer(cudasim::StreamInfo(Number(stream), flags, nullptr, nullptr));
+}
+
+cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream,
+                                      unsigned long long* id) {
+  CUDASIM_ENTER("cudaStreamGetId");
+  *id = Number(stream);
+  return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, nullptr));
+}
+
+cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  CUDASIM_ENTER("cudaStreamGetDevice");
+  return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, device));
+}
+
+cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t stream,
+                                            cudaStreamCaptureStatus* status) {
+  CUDASIM_ENTER("cudaStreamIsCapturing", kBroken);
+  *status = cudaStreamCaptureStatusNone;
+  return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, nullptr));
+}
+
+cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(
+    cudaStream_t stream, cudaStreamCaptureStatus* status,
+    unsigned long long* id, cudaGraph_t* graph,
+    const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
+    size_t* count) {
+  CUDASIM_ENTER("cudaStreamGetCaptureInfo", kBroken);
+  *status = cudaStreamCaptureStatusNone;
+  if (id != nullptr) *id = 0;
+  if (graph != nullptr) *graph = nullptr;
+  if (dependencies != nullptr) *dependencies = nullptr;
+  if (edges != nullptr) *edges = nullptr;
+  if (count != nullptr) *count = 0;
+  return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, nullptr));
+}
+
+cudaError_t CUDARTAPI
+cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  CUDASIM_ENTER("cudaThreadExchangeStreamCaptureMode", kBroken);
+  const int wanted = static_cast<int>(*mode);
+  *mode =
+      static_cast<cudaStreamCaptureMode>(cudasim::ThisThread().capture_mode);
+  cudasim::ThisThread().capture_mode = wanted;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream,
+                                         cudaHostFn_t function,
+                                         void* argument) {
+  CUDASIM_ENTER("cudaLaunchHostFunc");
+  return Answer(cudasim::StreamCall(Number(stream), function, argument));
+}
+
+cudaError_t CUDARTAPI cudaStreamAddCallback(cudaStream_t stream,
+                                            cudaStreamCallback_t function,
+                                            void* argument, unsigned) {
+  CUDASIM_ENTER("cudaStreamAddCallback");
+  auto callback = std::make_unique<Callback>(
+      Callback{function, stream, argument});
+  const cudasim::Status status =
+      cudasim::StreamCall(Number(stream), RunCallback, callback.get());
+  if (status == cudasim::kOk) (void)callback.release();
+  return Answer(status);
+}
+
+cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t* event) {
+  CUDASIM_ENTER("cudaEventCreate", kBroken);
+  return Answer(
+      cudasim::EventCreate(0, reinterpret_cast<uint64_t*>(event)));
+}
+
+cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event,
+                                               unsigned flags) {
+  CUDASIM_ENTER("cudaEventCreateWithFlags", kBroken);
+  return Answer(
+      cudasim::EventCreate(flags, reinterpret_cast<uint64_t*>(event)));
+}
+
+cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
+  CUDASIM_ENTER("cudaEventDestroy", kBroken);
+  return Answer(cudasim::EventDestroy(Number(event)));
+}
+
+cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  CUDASIM_ENTER("cudaEventRecord", kBroken);
+  return Answer(cudasim::EventRecord(Number(event), Number(stream)));
+}
+
+cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event,
+                                               cudaStream_t stream, unsigned) {
+  CUDASIM_ENTER("cudaEventRecordWithFlags", kBroken);
+  return Answer(cudasim::EventRecord(Number(event), Number(stream)));
+}
+
+cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
+  CUDASIM_ENTER("cudaEventQuery");
+  return Answer(cudasim::EventQuery(Number(event)));
+}
+
+cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
+  CUDASIM_ENTER("cudaEventSynchronize");
+  return Answer(cudasim::EventSynchronize(Number(event)));
+}
+
+cudaError_t CUDARTAPI cudaEventElapsedTime(float* milliseconds,
+                                           cudaEvent_t start,
+                                           cudaEvent_t end) {
+  CUDASIM_ENTER("cudaEventElapsedTime");
+  return Answer(
+      cudasim::EventElapsed(milliseconds, Number(start), Number(end)));
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

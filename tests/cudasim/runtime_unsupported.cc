@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runtime functions the simulated device does not have; see
+// driver_unsupported.cc. The list is every symbol libcudart.so.13 exports that
+// no other file here defines.
+
+#include "tests/cudasim/simulator.h"
+
+#define CUDASIM_UNSUPPORTED(name)                                \
+  extern "C" __attribute__((visibility("default"))) int name() { \
+    return cudasim::Unsupported(#name);                          \
+  }
+#include "tests/cudasim/runtime_unsupported.inc"
+#undef CUDASIM_UNSUPPORTED

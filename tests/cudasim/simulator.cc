@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/simulator.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+
+#include "tests/cudasim/launches.h"
+
+namespace cudasim {
+namespace {
+
+void AtExit() {
+  Simulator& sim = Simulator::Get();
+  if (sim.forked.load()) return;
+  if (!sim.config.leak_report.empty()) {
+    const std::string text = LeakReport();
+    if (sim.config.leak_report == "stderr") {
+      std::fprintf(stderr, "cudasim: at exit:\n%s", text.c_str());
+    } else if (std::FILE* file =
+                   std::fopen(sim.config.leak_report.c_str(), "w")) {
+      std::fputs(text.c_str(), file);
+      std::fclose(file);
+    } else {
+      std::fprintf(stderr, "cudasim: cannot write CUDASIM_LEAK_REPORT=%s\n",
+                   sim.config.leak_report.c_str());
+    }
+  }
+  if (sim.config.noop_launch) {
+    std::fprintf(stderr,
+                 "cudasim: CUDASIM_NOOP_LAUNCH=1: %ld kernel launches did "
+                 "nothing; no number of this run means anything\n",
+                 Launches::Get().without_twin());
+  }
+  if (const long count = sim.violations.count(); count > 0) {
+    std::fprintf(stderr, "cudasim: %ld violation%s in this run\n", count,
+                 count == 1 ? "" : "s");
+  }
+}
+
+void InForkedChild() {
+  Simulator& sim = Simulator::Get();
+  // As on a real device: a child of a process that initialised CUDA has none.
+  if (sim.used.load()) sim.forked.store(true);
+}
+
+}  // namespace
+
+Simulator::Simulator()
+    : config(Config::FromEnvironment()),
+      extents(config.devices, config.capacity),
+      addresses(&arena, &extents, &bytes_gate),
+      streams(config.devices),
+      sticky(config.devices, kOk) {
+  async.store(config.async);
+  streams.Seed(config.seed);
+  if (!config.faults.empty()) Faults::PlanFromText(config.faults);
+}
+
+Simulator& Simulator::Get() {
+  static Simulator* const simulator = [] {
+    auto* made = new Simulator;
+    return made;
+  }();
+  static const bool hooked = [] {
+    std::atexit(AtExit);
+    pthread_atfork(nullptr, nullptr, InForkedChild);
+    return true;
+  }();
+  (void)hooked;
+  return *simulator;
+}
+
+ThreadState& ThisThread() {
+  thread_local ThreadState state;
+  return state;
+}
+
+Status Enter(ApiFunction& function, Entry entry) {
+  Simulator& sim = Simulator::Get();
+  if (const Status planned = function.Count(); planned != kOk) return planned;
+  if (sim.forked.load(std::memory_order_relaxed)) return kNotInitialized;
+  if (entry == Entry::kQuestion) return kOk;
+  if (!sim.used.load(std::memory_order_relaxed)) sim.used.store(true);
+  if (sim.config.devices == 0) return kNoDevice;
+  std::unique_lock<std::mutex> lock(sim.mu);
+  if (sim.async.load(std::memory_order_relaxed) &&
+      sim.streams.Random() % 2 == 0) {
+    sim.streams.Step(lock);
+  }
+  if (entry == Entry::kAllowedWhenBroken) return kOk;
+  return sim.sticky[ThisThread().device];
+}
+
+int Unsupported(const char* function) {
+  ApiFunction& api = ApiFunction::Named(function);
+  const bool first = api.calls() == 0;
+  if (const Status planned = api.Count(); planned != kOk) return planned;
+  if (first) {
+    std::fprintf(stderr,
+                 "cudasim: %s is not part of the simulated device: "
+                 "cudaErrorNotSupported\n",
+                 function);
+  }
+  ThisThread().last_error = kNotSupported;
+  return kNotSupported;
+}
+
+void Simulator::NoteAccess(Stream* stream, const VectorClock& past,
+                           uint64_t number, const std::string& name,
+                           uint64_t address, uint64_t bytes, bool write) {
+  const auto ordered = [&](const Stamp& earlier) {
+    return past.Covers(earlier.stream, earlier.number) ||
+           streams.IsObserved(earlier.stream, earlier.number) ||
+           (earlier.stream == stream->index && earlier.number <= number);
+  };
+  const Stamp stamp{stream->index, number,
+                    std::make_shared<const std::string>(
+                        name + " on " + stream->Name())};
+  log.Note(address, bytes, write, stamp, ordered, [&](const Conflict& c) {
+    violations.Add(name + " on " + stream->Name() + " " +
+                   (write ? "writes " : "reads ") +
+                   RangeText(c.address, c.bytes) + ", which " +
+                   *c.earlier.name + (c.earlier_wrote ? " writes" : " reads") +
+                   ", and nothing orders the two");
+  });
+  if (log.IsLarge()) {
+    log.Sweep([&](const Stamp& earlier) {
+      return streams.IsObserved(earlier.stream, earlier.number);
+    });
+  }
+}
+
+void Simulator::ForgetRange(const std::string& what, uint64_t address,
+                            uint64_t bytes) {
+  log.Forget(
+      address, bytes,
+      [&](const Stamp& earlier) {
+        return streams.IsObserved(earlier.stream, earlier.number);
+      },
+      [&](const Conflict& c) {
+        violations.Add(what + " takes " + RangeText(c.address, c.bytes) +
+                       " away, which " + *c.earlier.name +
+                       (c.earlier_wrote ? " writes" : " reads") +
+                       ", and nothing proves that it has finished");
+      });
+}
+
+std::string LeakReport() {
+  Simulator& sim = Simulator::Get();
+  std::unique_lock<std::mutex> lock(sim.mu);
+  std::string text;
+  char line[160];
+  const auto number = [](uint64_t n) {
+    return static_cast<unsigned long long>(n);
+  };
+  for (const auto& [id, extent] : sim.extents.live()) {
+    std::snprintf(line, sizeof(line),
+                  "%s 0x%llx: %llu bytes on %s %d, %d references, %d "
+                  "mappings\n",
+                  extent.from_malloc ? "allocation" : "handle", number(id),
+                  number(extent.bytes),
+                  extent.location == Location::kDevice ? "device" : "host node",
+                  extent.device, extent.references, extent.mappings);
+    text += line;
+  }
+  for (const auto& [start, bytes] : sim.addresses.reservations()) {
+    if (sim.addresses.IsMalloc(start)) continue;
+    text += "reservation " + RangeText(start, bytes) + "\n";
+  }
+  for (const auto& [start, mapping] : sim.addresses.mappings()) {
+    text += "mapping " + RangeText(start, mapping.bytes) + "\n";
+  }
+  for (const auto& [handle, event] : sim.events.all()) {
+    std::snprintf(line, sizeof(line), "event 0x%llx\n", number(handle));
+    text += line;
+  }
+  for (const auto& [handle, stream] : sim.streams.handles()) {
+    text += stream->Name() + "\n";
+  }
+  for (const auto& [start, range] : sim.host.ranges()) {
+    text += (range.mapped_bytes != 0 ? "pinned host allocation "
+                                     : "registered host range ") +
+            RangeText(start, range.bytes) + "\n";
+  }
+  return text.empty() ? "no leaks\n" : text;
+}
+
+}  // namespace cudasim

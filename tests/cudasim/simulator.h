@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// simulator.h: the whole simulated machine, one object per process, and the
+// entry that every CUDA function passes through. The driver_*.cc and
+// runtime_*.cc files translate CUDA's signatures; the work is done by the
+// nouns held here.
+//
+// Locks, in order: `mu` (everything below), `bytes_gate` (shared: a copy moves
+// bytes; exclusive: pages change), the violation list's own.
+//
+// Lifetime: made at the first call, never destroyed: libraries call CUDA from
+// their exit handlers.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_SIMULATOR_H_
+#define STRATALLOC_TESTS_CUDASIM_SIMULATOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cudasim/accesses.h"
+#include "tests/cudasim/address_space.h"
+#include "tests/cudasim/arena.h"
+#include "tests/cudasim/config.h"
+#include "tests/cudasim/events.h"
+#include "tests/cudasim/extents.h"
+#include "tests/cudasim/faults.h"
+#include "tests/cudasim/host_memory.h"
+#include "tests/cudasim/status.h"
+#include "tests/cudasim/streams.h"
+#include "tests/cudasim/violations.h"
+
+namespace cudasim {
+
+struct Simulator {
+  static Simulator& Get();
+
+  const Config config;
+  Arena arena;
+  std::mutex mu;
+  std::shared_mutex bytes_gate;
+  Extents extents;
+  AddressSpace addresses;
+  HostMemory host;
+  Streams streams;
+  Events events;
+  AccessLog log;
+  Violations violations;
+  std::vector<Status> sticky;               // by device; kOk: healthy
+  std::set<std::pair<int, int>> peers;      // (from, to) enabled
+  std::atomic<bool> async{false};
+  std::atomic<bool> used{false};    // a call other than counting was made
+  std::atomic<bool> forked{false};  // in a child of a process that used CUDA
+  std::atomic<long> bridged_ops{0};
+
+  // The device breaks: every later call on it returns `status`.
+  void Break(int device, Status status) { sticky[device] = status; }
+
+  // Notes an access of [address, +bytes) by operation `number` of the stream,
+  // with Past(stream) taken before it was submitted. REQUIRES: mu, async.
+  void NoteAccess(Stream* stream, const VectorClock& past, uint64_t number,
+                  const std::string& name, uint64_t address, uint64_t bytes,
+                  bool write);
+  // The program takes the range away with `what`: whatever is still pending
+  // there is a violation. REQUIRES: mu.
+  void ForgetRange(const std::string& what, uint64_t address, uint64_t bytes);
+
+ private:
+  Simulator();
+};
+
+// What CUDA keeps per thread.
+struct ThreadState {
+  int device = 0;
+  int last_error = kOk;  // the runtime's
+  bool no_context = true;  // cuCtxGetCurrent before anything set one
+  int capture_mode = 0;
+  Stream* launching = nullptr;  // inside a twin
+};
+ThreadState& ThisThread();
+
+// Which calls a broken device still serves: those that give things back, only
+// look at the program's own state, or order work without doing any. (A real
+// one refuses the last too; there, frees in destructors end the process.)
+enum class Entry { kNormal, kAllowedWhenBroken, kQuestion };
+
+// Counts the call, applies planned failures, the fork rule and the sticky
+// error, and in async mode lets a random stream take a step.
+Status Enter(ApiFunction& function, Entry entry = Entry::kNormal);
+
+// A function the simulated device does not have: says so once, by name.
+int Unsupported(const char* function);
+
+// The leak report: one line per live object, or "no leaks".
+std::string LeakReport();
+
+}  // namespace cudasim
+
+// First statement of each driver and runtime function. `name` is CUDA's name
+// without version suffix.
+#define CUDASIM_ENTER(name, ...)                                       \
+  static ::cudasim::ApiFunction& api_function =                        \
+      ::cudasim::ApiFunction::Named(name);                             \
+  if (const ::cudasim::Status entry_status =                           \
+          ::cudasim::Enter(api_function __VA_OPT__(, ) __VA_ARGS__);   \
+      entry_status != ::cudasim::kOk)                                  \
+  return CUDASIM_ANSWER(entry_status)
+
+#endif  // STRATALLOC_TESTS_CUDASIM_SIMULATOR_H_

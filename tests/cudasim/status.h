@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// status.h: what a simulated call answers. The numbers are CUDA's own, which
+// are the same in the driver (CUresult) and the runtime (cudaError_t), so an
+// answer is cast to either without a table.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_STATUS_H_
+#define STRATALLOC_TESTS_CUDASIM_STATUS_H_
+
+namespace cudasim {
+
+enum Status : int {
+  kOk = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNotInitialized = 3,
+  kInvalidDeviceFunction = 98,  // runtime only
+  kNoDevice = 100,
+  kInvalidDevice = 101,
+  kInvalidContext = 201,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kNotReady = 600,
+  kIllegalAddress = 700,
+  kPeerAccessAlreadyEnabled = 704,
+  kPeerAccessNotEnabled = 705,
+  kHostMemoryAlreadyRegistered = 712,
+  kHostMemoryNotRegistered = 713,
+  kNotSupported = 801,
+};
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_STATUS_H_

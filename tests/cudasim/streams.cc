@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/cudasim/streams.h"
+
+#include <cstdio>
+#include <utility>
+
+namespace cudasim {
+
+std::string Stream::Name() const {
+  char text[64];
+  if (handle == 0) {
+    std::snprintf(text, sizeof(text), "the default stream of device %d",
+                  device);
+  } else {
+    std::snprintf(text, sizeof(text), "stream 0x%llx",
+                  static_cast<unsigned long long>(handle));
+  }
+  return text;
+}
+
+Streams::Streams(int devices) {
+  for (int device = 0; device < devices; ++device) {
+    default_streams_.push_back(Add(device));
+  }
+}
+
+Stream* Streams::Add(int device) {
+  for (size_t i = 0; i < retired_.size(); ++i) {
+    Stream* stream = retired_[i];
+    if (!IsObserved(stream->index, stream->submitted)) continue;
+    // Numbers go on where the old stream ended, so old clocks stay true.
+    retired_[i] = retired_.back();
+    retired_.pop_back();
+    stream->destroyed = false;
+    stream->device = device;
+    return stream;
+  }
+  streams_.push_back(std::make_unique<Stream>());
+  Stream* stream = streams_.back().get();
+  stream->index = streams_.size() - 1;
+  stream->device = device;
+  return stream;
+}
+
+uint64_t Streams::Create(int device, unsigned flags, int priority,
+                         bool blocking) {
+  Stream* stream = Add(device);
+  stream->handle = next_handle_;
+  next_handle_ += 16;
+  stream->flags = flags;
+  stream->priority = priority;
+  stream->blocking = blocking;
+  handles_[stream->handle] = stream;
+  return stream->handle;
+}
+
+Status Streams::Destroy(uint64_t handle) {
+  auto found = handles_.find(handle);
+  if (found == handles_.end()) return kInvalidHandle;
+  Stream* stream = found->second;
+  stream->destroyed = true;
+  retired_.push_back(stream);
+  handles_.erase(found);
+  return kOk;
+}
+
+Stream* Streams::Find(uint64_t handle, int device) {
+  if (handle <= 1) return default_streams_[device];
+  auto found = handles_.find(handle);
+  return found == handles_.end() ? nullptr : found->second;
+}
+
+const VectorClock& Streams::Past(Stream* stream) {
+  Stream* first = default_streams_[stream->device];
+  if (stream == first) {
+    for (const auto& each : streams_) {
+      if (each->device == stream->device && each->blocking) {
+        stream->past.Join(each->past);
+      }
+    }
+  } else if (stream->blocking) {
+    stream->past.Join(first->past);
+  }
+  return stream->past;
+}
+
+uint64_t Streams::Submit(Stream* stream, std::function<void(Lock&)> run) {
+  Operation operation;
+  operation.required = Past(stream);
+  operation.number = ++stream->submitted;
+  operation.run = std::move(run);
+  stream->past.Set(stream->index, operation.number);
+  stream->queue.push_back(std::move(operation));
+  ++queued_;
+  return stream->submitted;
+}
+
+void Streams::WaitFor(Stream* stream, const VectorClock& clock) {
+  stream->past.Join(clock);
+}
+
+VectorClock Streams::DevicePast(int device) {
+  VectorClock clock;
+  for (const auto& each : streams_) {
+    if (each->device == device) clock.Join(each->past);
+  }
+  return clock;
+}
+
+bool Streams::IsExecuted(const VectorClock& clock) const {
+  for (size_t i = 0; i < clock.size(); ++i) {
+    if (streams_[i]->executed < clock.Get(i)) return false;
+  }
+  return true;
+}
+
+void Streams::RunFirst(Lock& lock, Stream* stream) {
+  Operation operation = std::move(stream->queue.front());
+  stream->queue.pop_front();
+  --queued_;
+  stream->running = true;
+  if (operation.run) operation.run(lock);
+  stream->running = false;
+  stream->executed = operation.number;
+  finished_.notify_all();
+}
+
+void Streams::RunUntil(Lock& lock, Stream* stream, uint64_t number) {
+  while (stream->executed < number) {
+    if (stream->running) {
+      finished_.wait(lock);
+      continue;
+    }
+    // By value: the queue may move while the lock is released further down.
+    const VectorClock required = stream->queue.front().required;
+    const uint64_t first = stream->queue.front().number;
+    for (size_t i = 0; i < required.size(); ++i) {
+      if (i != stream->index) {
+        RunUntil(lock, streams_[i].get(), required.Get(i));
+      }
+    }
+    if (!stream->running && !stream->queue.empty() &&
+        stream->queue.front().number == first) {
+      RunFirst(lock, stream);
+    }
+  }
+}
+
+void Streams::Execute(Lock& lock, const VectorClock& target) {
+  for (size_t i = 0; i < target.size(); ++i) {
+    RunUntil(lock, streams_[i].get(), target.Get(i));
+  }
+}
+
+void Streams::Synchronize(Lock& lock, const VectorClock& target) {
+  const VectorClock reached = target;  // may alias a clock that moves
+  Execute(lock, reached);
+  observed_.Join(reached);
+}
+
+bool Streams::Query(Lock& lock, const VectorClock& target) {
+  const VectorClock wanted = target;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    Stream* stream = streams_[i].get();
+    if (stream->executed < wanted.Get(i) && !stream->running) {
+      RunUntil(lock, stream, stream->executed + 1);
+      break;
+    }
+  }
+  if (!IsExecuted(wanted)) return false;
+  observed_.Join(wanted);
+  return true;
+}
+
+void Streams::Step(Lock& lock) {
+  if (queued_ == 0) return;
+  const size_t start = random_() % streams_.size();
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Stream* stream = streams_[(start + i) % streams_.size()].get();
+    if (stream->queue.empty() || stream->running) continue;
+    VectorClock required = stream->queue.front().required;
+    required.Set(stream->index, 0);
+    if (!IsExecuted(required)) continue;
+    RunFirst(lock, stream);
+    return;
+  }
+}
+
+void Streams::Reset(Lock& lock) {
+  for (size_t device = 0; device < default_streams_.size(); ++device) {
+    Synchronize(lock, DevicePast(static_cast<int>(device)));
+  }
+  while (!handles_.empty()) Destroy(handles_.begin()->first);
+}
+
+}  // namespace cudasim

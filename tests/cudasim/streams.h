@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// streams.h: streams as queues. In async mode an operation waits in its
+// stream's queue until something makes the stream advance: a synchronisation,
+// a query, or a seeded step. Each operation carries the clock of what it must
+// come after (its stream's past, what the stream waited for, the default
+// stream's rules); executing it executes that first.
+//
+// Two clocks must not be confused. `executed` is what has happened; only the
+// simulator knows it. `observed` is what the program can know to have
+// happened, because a synchronisation or a successful query said so. The
+// pending-access check believes `observed` alone: a step that happened to run
+// in time proves nothing.
+//
+// In eager mode nothing is queued and no clock moves.
+//
+// Thread-safety: called under the simulator's lock. Execute, Step and
+// Synchronize may release and take it again while a host function runs.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_STREAMS_H_
+#define STRATALLOC_TESTS_CUDASIM_STREAMS_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/cudasim/clocks.h"
+#include "tests/cudasim/status.h"
+
+namespace cudasim {
+
+using Lock = std::unique_lock<std::mutex>;
+
+struct Operation {
+  uint64_t number = 0;
+  VectorClock required;
+  std::function<void(Lock&)> run;
+};
+
+struct Stream {
+  uint64_t handle = 0;  // 0: the default stream of its device
+  size_t index = 0;     // in clocks; used again when nothing can refer to it
+  int device = 0;
+  unsigned flags = 0;
+  int priority = 0;
+  bool blocking = true;  // ordered with the default stream
+  bool destroyed = false;
+  uint64_t submitted = 0;
+  uint64_t executed = 0;
+  VectorClock past;  // of the next operation
+  std::deque<Operation> queue;
+  bool running = false;  // a host function of it runs, without the lock
+
+  std::string Name() const;
+};
+
+class Streams {
+ public:
+  explicit Streams(int devices);
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+
+  uint64_t Create(int device, unsigned flags, int priority, bool blocking);
+  // Queued work still runs, the handle is unknown from now on.
+  Status Destroy(uint64_t handle);
+  // 0 and 1 (cudaStreamLegacy) are the default stream of `device`. nullptr
+  // for handles that are not alive, and for cudaStreamPerThread.
+  Stream* Find(uint64_t handle, int device);
+
+  // Applies the default stream's rules and returns the past of what would be
+  // submitted to the stream next.
+  const VectorClock& Past(Stream* stream);
+  // Queues an operation after Past(stream); returns its number.
+  uint64_t Submit(Stream* stream, std::function<void(Lock&)> run);
+  void WaitFor(Stream* stream, const VectorClock& clock);
+  // Everything submitted to the device so far.
+  VectorClock DevicePast(int device);
+
+  bool IsExecuted(const VectorClock& clock) const;
+  void Execute(Lock& lock, const VectorClock& target);
+  // Executes, and the program knows it.
+  void Synchronize(Lock& lock, const VectorClock& target);
+  // The answer of a query. Each one moves the needed streams forward by at
+  // most one operation, so a program that polls gets there.
+  bool Query(Lock& lock, const VectorClock& target);
+  // Executes the first operation of some stream, or nothing.
+  void Step(Lock& lock);
+
+  const VectorClock& observed() const { return observed_; }
+  bool IsObserved(size_t index, uint64_t number) const {
+    return observed_.Covers(index, number);
+  }
+  std::string NameOf(size_t index) const { return streams_[index]->Name(); }
+
+  long live() const { return static_cast<long>(handles_.size()); }
+  const std::unordered_map<uint64_t, Stream*>& handles() const {
+    return handles_;
+  }
+  void Seed(uint64_t seed) { random_.seed(seed); }
+  uint64_t Random() { return random_(); }
+  // Everything executed and observed, all created streams forgotten.
+  void Reset(Lock& lock);
+
+ private:
+  Stream* Add(int device);
+  void RunUntil(Lock& lock, Stream* stream, uint64_t number);
+  void RunFirst(Lock& lock, Stream* stream);
+
+  std::vector<std::unique_ptr<Stream>> streams_;  // by index
+  std::vector<Stream*> default_streams_;          // by device
+  std::unordered_map<uint64_t, Stream*> handles_;
+  std::vector<Stream*> retired_;  // destroyed; used again once observed
+  VectorClock observed_;
+  std::condition_variable finished_;  // a host function ended
+  std::mt19937_64 random_;
+  uint64_t next_handle_ = 0x570000000010;
+  long queued_ = 0;
+};
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_STREAMS_H_

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// violations.h: what the program did that a real device would have answered
+// with wrong bytes or a fault. Each entry is one sentence naming the range,
+// both operations and their streams. The list is the verdict of a run: a test
+// that uses the simulated device ends by asking that it is empty.
+//
+// Thread-safety: a lock of its own, so that it may be added to from anywhere.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_VIOLATIONS_H_
+#define STRATALLOC_TESTS_CUDASIM_VIOLATIONS_H_
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace cudasim {
+
+// "[0x7f0000000000, +2097152 bytes)"
+std::string RangeText(uint64_t address, uint64_t bytes);
+
+class Violations {
+ public:
+  // Also printed on stderr while fewer than ten were (and not silenced).
+  void Add(const std::string& text);
+  long count() const;
+  bool Get(long index, std::string* text) const;
+  void Clear();
+  void set_verbose(bool verbose) { verbose_ = verbose; }
+  bool verbose() const { return verbose_; }
+
+ private:
+  mutable std::mutex mu_;
+  std::vector<std::string> texts_;  // the first 1000; all are counted
+  long count_ = 0;
+  bool verbose_ = true;
+};
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_VIOLATIONS_H_
