@@ -136,7 +136,7 @@ volatile sig_atomic_t signals_seen = 0;
 // Reads from an empty pipe block until the child writes; a timer interrupts
 // the wait all the while.
 TEST_P(BlockIoTest, SurvivesSignalsWhileWaiting) {
-  if (GetParam() == Kind::kSync) GTEST_SKIP() << "a pipe has no offsets";
+  signals_seen = 0;
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   struct sigaction action {};
