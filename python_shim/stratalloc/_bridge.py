@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ctypes face of libstratalloc_torch_2_N.so, the bridge for one torch minor.
 
+The functions are those of python_shim/torch_bridge/install.h.
+
 A bridge built for another minor can load without any error and then corrupt
 memory, so the file is chosen by torch.__version__ and the library is asked
 again which minor it was built for before anything is installed.
@@ -54,31 +56,40 @@ def load(version):
             f"stratalloc: torch {version} is not supported (bridges here: "
             f"torch {', '.join(minors)})")
     path = _core.library_path(name)
-    core = _core.lib()
-    del core
+    _core.lib()
     try:
         lib = ctypes.CDLL(path)
     except OSError as error:
         raise _unsupported(
             f"stratalloc: the bridge for torch {minor} does not load into "
             f"torch {version}: {error}") from None
-    error = ctypes.POINTER(_core.Error)
-    for symbol, result, arguments in (
-        ("built_for", ctypes.c_char_p, ()),
-        ("install", ctypes.c_int, (error,)),
-        ("install_guard", ctypes.c_int, (error,)),
-        ("is_current", ctypes.c_int, ()),
-    ):
-        function = getattr(lib, "stratalloc_torch_" + symbol)
-        function.restype = result
-        function.argtypes = arguments
-    built_for = lib.stratalloc_torch_built_for().decode()
-    if not (version + ".").startswith(built_for + "."):
+    # Before any other symbol: another minor's file may lack some.
+    built_for = "%d.%d" % divmod(lib.stratalloc_torch_built_for(), 100)
+    if built_for != minor:
         raise _unsupported(
             f"stratalloc: {name} was built for torch {built_for}, this is "
             f"torch {version}")
+    _declare(lib)
     _lib, _path = lib, path
     return lib
+
+
+def _declare(lib):
+    """Argument types; every int result is 0 or 1, see install.h."""
+    i32, text = ctypes.c_int, ctypes.c_char_p
+    number = ctypes.POINTER(ctypes.c_double)
+    for symbol, arguments in (
+        ("is_current", ()),
+        ("install", (text, i32)),
+        ("install_guard", (text, i32)),
+        ("native_init", (i32, text, i32)),
+        ("native_pair_ns", (ctypes.c_uint64, i32, i32, number, number, text,
+                            i32)),
+        ("cache_info", (i32, ctypes.POINTER(ctypes.c_uint64), text, i32)),
+    ):
+        function = getattr(lib, "stratalloc_torch_" + symbol)
+        function.restype = i32
+        function.argtypes = arguments
 
 
 def loaded():
@@ -93,18 +104,21 @@ def lib():
     return _lib
 
 
-def _call(name):
-    error = _core.Error()
-    code = getattr(_lib, name)(ctypes.byref(error))
-    _core.check(code, error)
+def call(name, *arguments):
+    """Calls stratalloc_torch_<name>; a failure is a RuntimeError."""
+    message = ctypes.create_string_buffer(2048)
+    function = getattr(_lib, "stratalloc_torch_" + name)
+    if function(*arguments, message, len(message)) != 0:
+        text = message.value.decode("utf-8", "replace")
+        raise RuntimeError(text or f"stratalloc: {name} failed")
 
 
 def install():
-    _call("stratalloc_torch_install")
+    call("install")
 
 
 def install_guard():
-    _call("stratalloc_torch_install_guard")
+    call("install_guard")
 
 
 def is_current():
@@ -118,7 +132,7 @@ def pluggable(torch):
     full allocator into torch's place before the first block exists.
     """
     wrapper = torch.cuda.memory.CUDAPluggableAllocator(
-        _path, "stratalloc_torch_malloc", "stratalloc_torch_free")
-    init = ctypes.cast(_lib.stratalloc_torch_pluggable_init, ctypes.c_void_p)
+        _path, "stratalloc_malloc_plain", "stratalloc_free_plain")
+    init = ctypes.cast(_lib.stratalloc_pluggable_init, ctypes.c_void_p)
     wrapper.allocator().set_init_fn(init.value)
     return wrapper

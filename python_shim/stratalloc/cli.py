@@ -137,7 +137,7 @@ def _add_bench(commands):
 
 
 def _bench(args):
-    from stratalloc import bench
+    from stratalloc.bench import main as bench
 
     return bench.main(args)
 

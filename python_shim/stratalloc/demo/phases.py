@@ -37,7 +37,7 @@ class Phase:
         try:
             self._process = subprocess.Popen(
                 command, pass_fds=(writer,), stdin=subprocess.DEVNULL,
-                stdout=self._log, stderr=self._log, env=_environment())
+                stdout=self._log, stderr=self._log, env=package_environment())
         finally:
             os.close(writer)
         self._thread = threading.Thread(target=self._follow, args=(reader,),
@@ -114,8 +114,8 @@ class Phase:
         self.close()
 
 
-def _environment():
-    """The phase finds this very package, installed or not."""
+def package_environment():
+    """For child processes: they find this very package, installed or not."""
     environment = dict(os.environ)
     package = os.path.dirname(os.path.dirname(os.path.dirname(
         os.path.abspath(__file__))))

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Module scopes: who allocates, by module, without a change to the model.
+
+`install()` wraps
+  nn.Module.__call__   category activation, lifetime transient
+  nn.Module._apply     (to, cuda, half ...) category parameter, persistent
+  construction         _construction.py, category parameter, persistent
+  Optimizer.step       _optimizers.py, category optimizer
+so that the module's scope is on top *while* memory is allocated, and listens
+to the registration of parameters and buffers to re-label what was allocated
+before (a checkpoint that was loaded before the module existed).
+
+The wrapper of __call__ is Python and leaves in its first statement when
+torch.compile or torch.export traces it: Dynamo follows it and sees the model
+as if it were not there (one graph, no breaks). torch's global forward hooks
+would cost 1.5 us per call, because they force the slow path.
+
+`uninstall()` restores everything. Wrappers that someone saved meanwhile pass
+on without a frame.
+"""
+
+import os
+import threading
+
+import torch
+from torch.compiler import is_compiling
+from torch.nn.modules import module as _torch_module
+
+from stratalloc import _stack
+from stratalloc._construction import Construction, building
+from stratalloc._optimizers import Steps
+from stratalloc._owners import Owners
+from stratalloc._stack import (ACTIVATION, BUFFER, LIFETIME_PERSISTENT,
+                               LIFETIME_TRANSIENT, PARAMETER)
+
+_lock = threading.Lock()
+_installed = None
+
+
+class _Installation:
+    """Everything that install() made and uninstall() takes back."""
+
+    def __init__(self):
+        native = _stack.functions()
+        self.active = False
+        self.owners = Owners()
+        self.construction = Construction(native, self.owners)
+        self.steps = Steps(native, self.owners)
+        self.native = native
+        self._moving = threading.local()
+
+    def install(self):
+        module = torch.nn.Module
+        self.active = True
+        self._call, module.__call__ = module.__call__, _call_wrapper(
+            module.__call__, self)
+        self._our_call = module.__call__
+        self._apply, module._apply = module._apply, _apply_wrapper(
+            module._apply, self)
+        self._our_apply = module._apply
+        self._handles = [
+            _torch_module.register_module_parameter_registration_hook(
+                self._on_parameter),
+            _torch_module.register_module_buffer_registration_hook(
+                self._on_buffer),
+        ]
+        self.construction.install()
+        self.steps.install()
+
+    def uninstall(self):
+        module = torch.nn.Module
+        self.active = False
+        self.steps.uninstall()
+        self.construction.uninstall()
+        for handle in self._handles:
+            handle.remove()
+        # Someone who wrapped on top of us keeps a wrapper that passes on.
+        if module.__call__ is self._our_call:
+            module.__call__ = self._call
+        if module._apply is self._our_apply:
+            module._apply = self._apply
+
+    def scope_of(self, module):
+        """The scope of a module without a path; gives it one if it may.
+
+        While an __init__ runs nothing is named: the tree is not finished, and
+        a child called there would be a root for ever.
+        """
+        if building.stack:
+            return self.owners.class_scope(module)
+        return self.owners.name_tree(module)
+
+    def move(self, module, apply):
+        """_apply with the module's frame on top."""
+        moving = self._moving
+        outermost = not getattr(moving, "busy", False)
+        scope = self.owners.scopes.get(id(module))
+        if scope is None:
+            scope = self.scope_of(module)
+        self.native.push(scope, PARAMETER, LIFETIME_PERSISTENT)
+        moving.busy = True
+        try:
+            return apply()
+        finally:
+            self.native.pop()
+            if outermost:
+                moving.busy = False
+                # Buffers and gradients were charged as parameters.
+                self.owners.relabel_tree(module)
+
+    def _on_parameter(self, module, name, parameter):
+        if not is_compiling() and isinstance(parameter, torch.Tensor):
+            self.owners.register(module, parameter, PARAMETER)
+
+    def _on_buffer(self, module, name, buffer):
+        if not is_compiling() and isinstance(buffer, torch.Tensor):
+            self.owners.register(module, buffer, BUFFER)
+
+
+def _call_wrapper(original, installation):
+    push, pop = installation.native.push, installation.native.pop
+    scopes = installation.owners.scopes
+
+    def __call__(self, *args, **kwargs):
+        if is_compiling() or not installation.active:
+            return original(self, *args, **kwargs)
+        scope = scopes.get(id(self))
+        if scope is None:
+            scope = installation.scope_of(self)
+        push(scope, ACTIVATION, LIFETIME_TRANSIENT)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            pop()
+
+    return __call__
+
+
+def _apply_wrapper(original, installation):
+    def _apply(self, fn, recurse=True):
+        if is_compiling() or not installation.active:
+            return original(self, fn, recurse)
+        return installation.move(self, lambda: original(self, fn, recurse))
+
+    return _apply
+
+
+def _after_fork():
+    global _lock
+    _lock = threading.Lock()
+    if _installed is not None:
+        _installed.owners.reset_lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def install():
+    """Wraps nn.Module and Optimizer. Idempotent.
+
+    Raises ImportError when the scope extension is missing.
+    """
+    global _installed
+    with _lock:
+        if _installed is None:
+            installation = _Installation()
+            installation.install()
+            _installed = installation
+
+
+def uninstall():
+    """Restores nn.Module and Optimizer; names are forgotten. Idempotent."""
+    global _installed
+    with _lock:
+        if _installed is not None:
+            _installed.uninstall()
+            _installed = None
+
+
+def installed():
+    return _installed is not None
+
+
+def names():
+    """Path -> scope id of every live named module; {} if not installed."""
+    installation = _installed
+    return installation.owners.names() if installation is not None else {}
+
+
+def owner(tensor):
+    """The scope id of the module that owns a parameter or buffer, or None."""
+    installation = _installed
+    return installation.owners.owner(tensor) if installation else None
+
+
+def relabel_all():
+    """Charges parameters, buffers and gradients to the modules that own them.
+
+    For reports: gradients are otherwise labelled at the next optimizer step.
+    Costs a few microseconds per tensor. Returns the number of modules.
+    """
+    installation = _installed
+    return installation.owners.relabel_all() if installation else 0

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scopes around Optimizer.step, and owners for gradients and state.
+
+`step` of every optimizer class runs with the frame "Optimizer.<Class>"
+(category optimizer, lifetime optimizer) on top: moments are created there at
+the first step. Pre and post hooks of torch are not used: a post hook does not
+run when step raises, and the frame would stay.
+
+torch wraps `step` itself, once per class, when the first object of the class
+is made (`Optimizer.profile_hook_step`). Ours goes *inside* that wrapper: it is
+put around the raw function just before torch's, or, where torch's is there
+already, torch's is rebuilt around ours. Schedulers, which wrap the bound
+method of an object, see a plain function as before; one that was made before
+`install` holds the earlier function, and its optimizer's steps have no frame.
+
+Before a step the gradients are charged to the owners of their parameters,
+after it each new state tensor once.
+"""
+
+import functools
+import types
+import weakref
+
+import torch
+from torch.compiler import is_compiling
+from torch.optim import Optimizer
+
+from stratalloc._construction import _subclasses
+from stratalloc._stack import LIFETIME_OPTIMIZER, OPTIMIZER
+
+
+def _wrapper(original, steps):
+    push, pop = steps.native.push, steps.native.pop
+
+    @functools.wraps(original)
+    def step(self, *args, **kwargs):
+        if is_compiling() or not steps.active:
+            return original(self, *args, **kwargs)
+        steps.before(self)
+        push(steps.scope(self), OPTIMIZER, LIFETIME_OPTIMIZER)
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            pop()
+        steps.after(self)
+        return result
+
+    return step
+
+
+_CODE = _wrapper(
+    lambda: None,
+    types.SimpleNamespace(native=types.SimpleNamespace(push=None, pop=None)),
+).__code__
+
+
+def _is_ours(function):
+    return getattr(function, "__code__", None) is _CODE
+
+
+class _Seen:
+    """What of one optimizer's state is charged already."""
+
+    __slots__ = ("state", "counts", "strays")
+
+    def __init__(self):
+        self.state = 0  # id of the dict: load_state_dict makes a new one
+        self.counts = {}  # id(parameter) -> entries of its state
+        self.strays = 0
+
+
+class Steps:
+    """Wraps and unwraps; one per installation."""
+
+    def __init__(self, native, owners):
+        self.native = native
+        self.owners = owners
+        self.active = False
+        self._scopes = {}  # class -> scope id
+        self._seen = weakref.WeakKeyDictionary()  # optimizer -> _Seen
+        self._torch_hook = None
+        self._our_hook = None
+
+    def install(self):
+        self._torch_hook = torch_hook = Optimizer.profile_hook_step
+        self._torch_code = _inner_code(torch_hook)
+        self.active = True
+
+        @functools.wraps(torch_hook)
+        def profile_hook_step(func):
+            if self.active and not _is_ours(func):
+                func = _wrapper(func, self)
+            return torch_hook(func)
+
+        self._our_hook = profile_hook_step
+        Optimizer.profile_hook_step = staticmethod(profile_hook_step)
+        for cls in _subclasses(Optimizer):
+            step = cls.__dict__.get("step")
+            if self._is_torchs(step) and not _is_ours(step.__wrapped__):
+                self._rebuild(cls, _wrapper(step.__wrapped__, self))
+
+    def uninstall(self):
+        self.active = False
+        if Optimizer.profile_hook_step is self._our_hook:
+            Optimizer.profile_hook_step = staticmethod(self._torch_hook)
+        for cls in _subclasses(Optimizer):
+            step = cls.__dict__.get("step")
+            if self._is_torchs(step) and _is_ours(step.__wrapped__):
+                self._rebuild(cls, step.__wrapped__.__wrapped__)
+
+    def _is_torchs(self, step):
+        return (isinstance(step, types.FunctionType)
+                and step.__code__ is self._torch_code
+                and hasattr(step, "__wrapped__"))
+
+    def _rebuild(self, cls, step):
+        cls.step = self._torch_hook(step)
+        cls.step.hooked = True  # torch's mark: not to be wrapped again
+
+    def scope(self, optimizer):
+        cls = type(optimizer)
+        scope = self._scopes.get(cls)
+        if scope is None:
+            scope = self.native.intern("Optimizer." + cls.__name__)
+            self._scopes[cls] = scope
+        return scope
+
+    def before(self, optimizer):
+        seen = self._of(optimizer)
+        strays = self.owners.relabel_gradients(_parameters(optimizer))
+        if strays > seen.strays:
+            # Parameters put into a module's dict directly are found by one
+            # walk; those that no module owns stay strays.
+            self.owners.relabel_all()
+            seen.strays = self.owners.relabel_gradients(_parameters(optimizer))
+
+    def after(self, optimizer):
+        seen = self._of(optimizer)
+        if seen.state != id(optimizer.state):
+            seen.state = id(optimizer.state)
+            seen.counts.clear()
+        for parameter in _parameters(optimizer):
+            state = optimizer.state.get(parameter)
+            if not state or seen.counts.get(id(parameter)) == len(state):
+                continue
+            seen.counts[id(parameter)] = len(state)
+            self.owners.relabel_state(parameter, state.values())
+
+    def _of(self, optimizer):
+        seen = self._seen.get(optimizer)
+        if seen is None:
+            seen = self._seen[optimizer] = _Seen()
+        return seen
+
+
+def _parameters(optimizer):
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def _inner_code(hook):
+    """The code object of the function that torch's hook makes."""
+    return hook(lambda self: None).__code__

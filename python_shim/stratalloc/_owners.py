@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which module owns which tensor: the names of modules, and re-labelling.
+
+A module gets its path when it is first called or moved: the whole tree below
+it is walked once and every module in it becomes "ClassName.child.path". The
+path is remembered beside the module, never in it: a dict keyed by id() with a
+weak reference that takes the entry out, so that pickling, deepcopy,
+state_dict and user-defined __eq__ see nothing. A copy is another object and
+gets a name of its own ("ClassName#2").
+
+Walking also re-labels: what was loaded before the module existed, or while it
+had no path yet, was charged to nobody or to its class; now its storage is
+charged to the path. Address and residency do not change.
+
+Thread-safety: reads on the hot path (`scopes`) take no lock; everything that
+adds takes `_lock`. Weak-reference callbacks run anywhere, even inside that
+lock, so they only use single dict and set operations.
+"""
+
+import threading
+import weakref
+
+import torch
+
+from stratalloc import _stack
+from stratalloc._stack import BUFFER, GRADIENT, OPTIMIZER, PARAMETER
+
+
+class _Ref(weakref.ref):
+    """A weak reference that knows under which key it is kept."""
+
+    __slots__ = ("key", "root")
+
+
+def _wrapped_child(module):
+    """The one child that a pass-through container stands for, or None.
+
+    torch.compile's OptimizedModule, DataParallel and DistributedDataParallel
+    own no tensors; their path is that of the model inside.
+    """
+    children = module.__dict__.get("_modules") or {}
+    if len(children) != 1:
+        return None
+    if "_orig_mod" in children:
+        return "_orig_mod"
+    if "module" in children and isinstance(
+            module, (torch.nn.DataParallel,
+                     torch.nn.parallel.DistributedDataParallel)):
+        return "module"
+    return None
+
+
+def class_name(module):
+    # A ScriptModule's class says nothing; it keeps the original's name.
+    if isinstance(module, torch.jit.ScriptModule):
+        return getattr(module, "original_name", None) or type(module).__name__
+    return type(module).__name__
+
+
+class Owners:
+    """The names of all live modules and the owners of their tensors."""
+
+    def __init__(self):
+        self._native = _stack.functions()
+        self._lock = threading.RLock()
+        # id(module) -> scope id; the only thing a module call reads.
+        self.scopes = {}
+        self._modules = {}  # id(module) -> _Ref
+        self._tensors = {}  # id(tensor) -> (_Ref, scope, category)
+        self._paths = {}  # scope id -> path, of module scopes only
+        self._roots = set()  # names of live roots
+        self._class_scopes = {}  # class name -> scope id
+        self.on_device = _is_cuda
+
+    def reset_lock(self):
+        """After fork: a thread that is gone may have held it."""
+        self._lock = threading.RLock()
+
+    # ---- names ----------------------------------------------------------
+
+    def class_scope(self, module):
+        """The scope of a module that has no path yet: its class's name."""
+        name = class_name(module)
+        scope = self._class_scopes.get(name)
+        if scope is None:
+            scope = self._class_scopes[name] = self._native.intern(name)
+        return scope
+
+    def name_tree(self, root):
+        """Names `root` and every unnamed module below it; returns its scope.
+
+        Modules that have a name keep it. Re-labels the tensors of those that
+        get one.
+        """
+        with self._lock:
+            scope = self.scopes.get(id(root))
+            if scope is not None:
+                return scope
+            inner, prefix = root, ""
+            while (child := _wrapped_child(inner)) is not None:
+                prefix += child + "."
+                inner = inner._modules[child]
+            base, unique = self._base(inner)
+            for path, module in _walk(root):
+                if id(module) in self.scopes:
+                    continue
+                if prefix.startswith(path + ".") or not path:
+                    full = base
+                else:
+                    path = path.removeprefix(prefix)
+                    full = f"{base}.{path}" if path else base
+                # The wrapper and the model inside are one root; the name is
+                # free again when the model is gone.
+                self._remember(module, full,
+                               base if unique and module is inner else None)
+                self._label_own(module)
+            return self.scopes[id(root)]
+
+    def _base(self, inner):
+        """The path of a tree's root, and whether it must be given back."""
+        known = self.scopes.get(id(inner))
+        if known is not None:
+            return self._paths[known], False
+        name = class_name(inner)
+        # Called inside a module's forward, without being its child.
+        outer = self._paths.get(self._native.current()[0])
+        if outer is not None:
+            name = f"{outer}.{name}"
+        if inner.__dict__.get("_is_replica"):
+            return name, False  # DataParallel makes new ones for each forward
+        number, base = 1, name
+        while base in self._roots:
+            number += 1
+            base = f"{name}#{number}"
+        self._roots.add(base)
+        return base, True
+
+    def _remember(self, module, path, root):
+        key = id(module)
+        ref = _Ref(module, self._forget_module)
+        ref.key, ref.root = key, root
+        scope = self._native.intern(path)
+        self._paths[scope] = path
+        self._modules[key] = ref
+        self.scopes[key] = scope  # last: a reader sees a finished entry
+
+    def _forget_module(self, ref):
+        if self._modules.get(ref.key) is ref:
+            self.scopes.pop(ref.key, None)
+            self._modules.pop(ref.key, None)
+        if ref.root is not None:
+            self._roots.discard(ref.root)
+
+    def names(self):
+        """Path -> scope id of every live named module, in naming order."""
+        with self._lock:
+            scopes = [self.scopes.get(key) for key in list(self._modules)]
+            return {self._paths[scope]: scope for scope in scopes
+                    if scope is not None}
+
+    # ---- tensors --------------------------------------------------------
+
+    def register(self, module, tensor, category):
+        """`tensor` becomes a parameter or buffer of `module`."""
+        scope = self.scopes.get(id(module))
+        if scope is None:
+            # Not named yet: charged to the class until it is.
+            if self.on_device(tensor):
+                self.relabel(tensor, self.class_scope(module), category)
+            return
+        with self._lock:
+            self._own(tensor, scope, category)
+
+    def owner(self, tensor):
+        """The scope id of the module that owns this tensor, or None."""
+        entry = self._tensors.get(id(tensor))
+        if entry is None or entry[0]() is not tensor:
+            return None
+        return entry[1]
+
+    def _own(self, tensor, scope, category):
+        """Remembers the first owner (tied weights keep it) and re-labels."""
+        key = id(tensor)
+        entry = self._tensors.get(key)
+        if entry is None or entry[0]() is not tensor:
+            ref = _Ref(tensor, self._forget_tensor)
+            ref.key, ref.root = key, None
+            entry = self._tensors[key] = (ref, scope, category)
+        self.relabel(tensor, entry[1], entry[2])
+        gradient = tensor.grad if tensor.is_leaf else None
+        if gradient is not None:
+            self.relabel(gradient, entry[1], GRADIENT)
+
+    def _forget_tensor(self, ref):
+        entry = self._tensors.get(ref.key)
+        if entry is not None and entry[0] is ref:
+            self._tensors.pop(ref.key, None)
+
+    def _label_own(self, module):
+        scope = self.scopes[id(module)]
+        # Not parameters(recurse=False): subclasses override it.
+        for tensors, category in ((module._parameters, PARAMETER),
+                                  (module._buffers, BUFFER)):
+            for tensor in list(tensors.values()):
+                if isinstance(tensor, torch.Tensor):
+                    self._own(tensor, scope, category)
+
+    def relabel_tree(self, root):
+        """Re-labels everything that the named modules below `root` own."""
+        with self._lock:
+            for _, module in _walk(root):
+                if id(module) in self.scopes:
+                    self._label_own(module)
+
+    def relabel_all(self):
+        """Re-labels parameters, buffers and gradients of all named modules.
+
+        Returns how many modules were looked at.
+        """
+        with self._lock:
+            modules = [ref() for ref in list(self._modules.values())]
+            modules = [module for module in modules if module is not None]
+            for module in modules:
+                self._label_own(module)
+            return len(modules)
+
+    def relabel_gradients(self, parameters):
+        """Charges each .grad to its parameter's owner; returns the strays.
+
+        A stray is a parameter on the device whose owner is unknown.
+        """
+        strays = 0
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None or not self.on_device(gradient):
+                continue
+            scope = self.owner(parameter)
+            if scope is None:
+                strays += 1
+            else:
+                self.relabel(gradient, scope, GRADIENT)
+        return strays
+
+    def relabel_state(self, parameter, tensors):
+        """Charges optimizer state of `parameter` to its owner, if known."""
+        scope = self.owner(parameter)
+        if scope is None:
+            return
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                self.relabel(tensor, scope, OPTIMIZER)
+
+    def relabel(self, tensor, scope, category):
+        """Moves the charge of the tensor's storage; False if it has none.
+
+        Tensors on the CPU, fake tensors and tensors of another allocator are
+        left alone.
+        """
+        if not self.on_device(tensor):
+            return False
+        if type(tensor) is not torch.Tensor and \
+                type(tensor) is not torch.nn.Parameter:
+            parts = _parts(tensor)
+            if parts is not None:
+                return any([self.relabel(part, scope, category)
+                            for part in parts])
+        try:
+            storage = tensor.untyped_storage()
+            address, size = storage.data_ptr(), storage.nbytes()
+        except (RuntimeError, NotImplementedError):
+            # Fake and functional tensors, sparse layouts: nothing to charge.
+            return False
+        if not address or not size:
+            return False
+        return self._native.relabel(address, size, scope, category)
+
+
+def _is_cuda(tensor):
+    return tensor.is_cuda
+
+
+def _walk(root):
+    """(path, module) of the tree; the root alone if it cannot be walked.
+
+    A module whose __init__ has not run to its end, or whose class overrides
+    named_modules, must not stop the program for the sake of a name.
+    """
+    if "_modules" not in root.__dict__:
+        return [("", root)]
+    return list(torch.nn.Module.named_modules(root))
+
+
+def _parts(tensor):
+    """The inner tensors of a wrapper subclass (DTensor, nested), or None."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return None
+    names, _ = flatten()
+    return [getattr(tensor, name) for name in names]

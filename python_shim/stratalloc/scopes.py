@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""stratalloc.scope(): a name for what a piece of code allocates."""
+
+import functools
+import inspect
+
+from torch.compiler import is_compiling
+
+from stratalloc import _stack
+
+# A category decides the lifetime class, and so whether the bytes may be
+# evicted; without one the surrounding frame's both stay.
+_LIFETIMES = {
+    _stack.PARAMETER: _stack.LIFETIME_PERSISTENT,
+    _stack.BUFFER: _stack.LIFETIME_PERSISTENT,
+    _stack.GRADIENT: _stack.LIFETIME_GRADIENT,
+    _stack.OPTIMIZER: _stack.LIFETIME_OPTIMIZER,
+    _stack.ACTIVATION: _stack.LIFETIME_TRANSIENT,
+    _stack.UNKNOWN: _stack.LIFETIME_UNKNOWN,
+}
+
+
+class scope:  # noqa: N801 - used like a function, as torch.no_grad is
+    """Charges what is allocated inside to `name`.
+
+        with stratalloc.scope("kv cache", category="buffer"):
+            cache = torch.empty(..., device="cuda")
+
+        @stratalloc.scope("preprocess")
+        def preprocess(batch): ...
+
+    Scopes nest: inside another scope or a module the path is
+    "outer/inner". The stack belongs to the thread; a thread started inside
+    starts with an empty one. Entering and leaving costs about a microsecond
+    and moves no bytes. Under torch.compile it does nothing.
+
+    Args:
+      name: a non-empty str without NUL. Each distinct path is kept for the
+        life of the process: no step numbers in it.
+      category: "parameter", "buffer", "gradient", "optimizer", "activation"
+        or "unknown": what the bytes are charged as, and with it whether they
+        may be evicted (everything but "activation"). None: as around it.
+
+    Raises:
+      TypeError: name is not a str; or a generator, coroutine or class is
+        decorated (its body would run outside the scope).
+      ValueError: name is empty or holds a NUL, or the category does not
+        exist.
+    """
+
+    __slots__ = ("_name", "_category", "_functions", "_paths")
+
+    def __init__(self, name, category=None):
+        if not isinstance(name, str):
+            raise TypeError(
+                f"stratalloc.scope: name must be a str, not "
+                f"{type(name).__name__}")
+        if not name or "\0" in name:
+            raise ValueError(
+                f"stratalloc.scope: name must be non-empty and without NUL, "
+                f"not {name!r}")
+        if category is not None and category not in _stack.CATEGORIES:
+            raise ValueError(
+                f"stratalloc.scope: category {category!r} does not exist; use "
+                f"one of {', '.join(_stack.CATEGORIES)} or None")
+        self._name = name
+        self._category = (None if category is None
+                          else _stack.CATEGORIES.index(category))
+        self._functions = None
+        self._paths = {}  # outer scope id -> our scope id there
+
+    def __enter__(self):
+        if is_compiling():
+            return self
+        functions = self._functions
+        if functions is None:
+            functions = self._functions = _stack.functions()
+        outer, category, lifetime = functions.current()
+        inner = self._paths.get(outer)
+        if inner is None:
+            path = self._name
+            if outer != _stack.ROOT:
+                path = f"{functions.name(outer)}/{path}"
+            inner = self._paths[outer] = functions.intern(path)
+        if self._category is not None:
+            category = self._category
+            lifetime = _LIFETIMES[category]
+        functions.push(inner, category, lifetime)
+        return self
+
+    def __exit__(self, *exception):
+        if not is_compiling():
+            self._functions.pop()
+        return False
+
+    def __call__(self, function):
+        if inspect.isclass(function) or not callable(function):
+            raise TypeError(
+                f"stratalloc.scope decorates functions, not {function!r}")
+        if (inspect.iscoroutinefunction(function)
+                or inspect.isgeneratorfunction(function)
+                or inspect.isasyncgenfunction(function)):
+            raise TypeError(
+                f"stratalloc.scope cannot decorate {function.__qualname__}: a "
+                "generator or coroutine runs outside the call; use `with "
+                "stratalloc.scope(...)` around the steps inside it")
+
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapper
+
+    def __repr__(self):
+        return f"stratalloc.scope({self._name!r})"

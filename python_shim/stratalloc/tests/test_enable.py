@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""enable() and its relatives, each in a process of its own on the simulated
+device (what needs a whole program is in tests/e2e)."""
+
+import os
+import subprocess
+import sys
+
+_SIMULATE = "from stratalloc import simulate\nsimulate.load('64MiB')\n"
+
+
+def _run(text, **environment):
+    values = {key: value for key, value in os.environ.items()
+              if not key.startswith("STRATALLOC")}
+    return subprocess.run(
+        [sys.executable, "-c", _SIMULATE + text], capture_output=True,
+        text=True, check=False, env={**values, **environment})
+
+
+def _works(text, **environment):
+    done = _run(text, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_twice_is_fine():
+    _works("""
+import stratalloc
+assert stratalloc.config() is None and not stratalloc.is_enabled()
+assert stratalloc.enable(host_budget="8MiB", disk_budget=0)
+assert stratalloc.enable() and stratalloc.is_enabled()
+assert stratalloc.config().host_budget == 8 << 20
+""")
+
+
+def test_settings_can_change_until_cuda_is_initialised():
+    _works("""
+import torch, stratalloc
+stratalloc.enable(host_budget="8MiB", disk_budget=0)
+assert stratalloc.enable(host_budget="16MiB", disk_budget=0)
+assert stratalloc.config().host_budget == 16 << 20
+torch.ones(1, device="cuda")
+assert stratalloc.enable()
+try:
+    stratalloc.enable(host_budget="32MiB", disk_budget=0)
+except RuntimeError as error:
+    assert "host_budget" in str(error), error
+else:
+    raise SystemExit("changed under a running allocator")
+assert stratalloc.config().host_budget == 16 << 20
+""")
+
+
+def test_bad_arguments():
+    _works("""
+import torch, stratalloc
+for call, kind, word in (
+        (lambda: stratalloc.enable(host_budjet=1), ValueError, "host_budget"),
+        (lambda: stratalloc.enable(telemetry="loud"), ValueError, "loud"),
+        (lambda: stratalloc.enable({"tiering": "on"}), TypeError, "Config"),
+        (lambda: stratalloc.allocator(gpu_limit="x"), ValueError, "gpu_limit"),
+):
+    try:
+        call()
+    except kind as error:
+        assert word in str(error), error
+    else:
+        raise SystemExit(word)
+assert not stratalloc.is_enabled()
+""")
+
+
+def test_nothing_moves_before_it_is_enabled():
+    _works("""
+import torch, stratalloc
+for call in (stratalloc.evict, stratalloc.restore):
+    try:
+        call()
+    except RuntimeError as error:
+        assert "not enabled" in str(error)
+    else:
+        raise SystemExit("moved")
+assert stratalloc.report() == {} and stratalloc.stats() == {}
+stratalloc.enable()
+assert stratalloc.evict() == 0 and not torch.cuda.is_initialized()
+assert "not initialised" in stratalloc.memory_summary()
+""")
+
+
+def test_evict_takes_what_users_have():
+    _works("""
+import torch, stratalloc
+stratalloc.enable(host_budget="64MiB", disk_budget=0)
+net = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+other = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+expected = net.weight.sum().item()
+size = 4 << 20
+assert stratalloc.evict(net.weight) == size
+assert stratalloc.evict(net.weight) == 0
+assert stratalloc.restore(net) == size
+assert stratalloc.evict([net, other], device="cuda:0") == 2 * size
+assert stratalloc.restore({"a": other}) == size
+assert stratalloc.restore() == size
+assert stratalloc.evict(net, device=0) == size
+assert net.weight.sum().item() == expected
+assert "Linear" in stratalloc.memory_summary()
+for bad, kind in ((3.5j, TypeError), (net, ValueError)):
+    try:
+        stratalloc.evict(bad, device=None if kind is TypeError else "cpu")
+    except kind:
+        pass
+    else:
+        raise SystemExit(str(kind))
+""")
+
+
+def test_another_allocator_is_not_replaced():
+    _works("""
+import torch, stratalloc
+assert stratalloc.allocator() is not None
+torch.cuda.memory.change_current_allocator(stratalloc.allocator())
+torch.ones(1, device="cuda")
+assert stratalloc.is_enabled()
+""")
+
+
+def test_tiering_off_installs_no_guard():
+    _works("""
+import torch, stratalloc
+stratalloc.enable(tiering=False)
+block = torch.ones(1 << 20, device="cuda")
+assert stratalloc.evict() == 0
+assert block.sum().item() == 1 << 20
+""")
+
+
+def test_python_decisions_are_logged():
+    text = _works("""
+import logging, sys
+logging.basicConfig(stream=sys.stdout, level=logging.INFO)
+import stratalloc
+stratalloc.enable(host_budget="8MiB", disk_budget=0)
+""")
+    assert "stratalloc:enabled" in text and "host_budget=8388608" in text
+
+
+def test_async_simulation_of_two_devices():
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
+         "--devices", "2", "--mode", "async", "--seed", "3", "-m", "timeit",
+         "-n", "1", "-r", "1",
+         "import torch; a = torch.ones(5, device='cuda:1'); "
+         "assert torch.cuda.device_count() == 2 and a.sum().item() == 5"],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 devices of 64 MiB in host memory, async mode" in done.stderr

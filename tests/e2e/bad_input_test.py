@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input: each mistake is named, and the program stays in one piece."""
+
+import pytest
+
+from tests.e2e import running
+
+_SIMULATE = "from stratalloc import simulate; simulate.load('64MiB')\n"
+
+
+def _python(tmp_path, text, **environment):
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    return running.python(path, **environment)
+
+
+_ENABLE = _SIMULATE + """
+import torch, stratalloc
+try:
+    stratalloc.enable()
+except ValueError as error:
+    print("ValueError:", error)
+print(torch.cuda.memory.get_allocator_backend(), stratalloc.is_enabled())
+torch.ones(3, device="cuda")
+"""
+
+
+@pytest.mark.parametrize("conf,words", [
+    ("host_budjet:32MiB", ("host_budjet", "32MiB", "host_budget")),
+    ("host_budget:lots", ("host_budget", "lots")),
+    ("tiering", ("tiering",)),
+])
+def test_bad_conf_raises_from_enable(tmp_path, conf, words):
+    text = running.must_work(_python(tmp_path, _ENABLE, STRATALLOC_CONF=conf))
+    assert text.startswith("ValueError:") and text.endswith("native False\n")
+    for word in words:
+        assert word in text
+
+
+_IMPORT = _SIMULATE + """
+import torch, stratalloc
+print("enabled", stratalloc.is_enabled())
+print(torch.ones(3, device="cuda").sum().item())
+"""
+
+
+def test_bad_conf_in_the_environment_is_one_line(tmp_path):
+    done = _python(tmp_path, _IMPORT, STRATALLOC="1",
+                   STRATALLOC_CONF="telemetry:loud")
+    assert running.must_work(done) == "enabled False\n3.0\n"
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert "telemetry" in lines[0] and "loud" in lines[0]
+    assert "native allocator stays" in lines[0]
+
+
+def test_strict_raises(tmp_path):
+    done = _python(tmp_path, _IMPORT, STRATALLOC="1", STRATALLOC_STRICT="1",
+                   STRATALLOC_CONF="telemetry:loud")
+    assert done.returncode == 1 and "telemetry" in done.stderr
+
+
+def test_off_by_default(tmp_path):
+    for value in ({}, {"STRATALLOC": "0"}):
+        done = _python(tmp_path, _IMPORT, STRATALLOC_CONF="bad:x", **value)
+        assert running.must_work(done) == "enabled False\n3.0\n"
+        assert done.stderr == ""
+
+
+def test_enabled_by_the_environment(tmp_path):
+    done = _python(tmp_path, _IMPORT, STRATALLOC="1")
+    assert running.must_work(done) == "enabled True\n3.0\n"
+    assert done.stderr == ""
+
+
+def test_too_late(tmp_path):
+    done = _python(tmp_path, _SIMULATE + """
+import torch, stratalloc
+kept = torch.ones(3, device="cuda")
+for way in (stratalloc.enable, stratalloc.allocator):
+    try:
+        way()
+    except RuntimeError as error:
+        print(error)
+print(kept.sum().item(), stratalloc.is_enabled())
+""")
+    text = running.must_work(done)
+    assert text.count("already initialised") == 2
+    assert "script.py:6" in text and "move" in text
+    assert text.endswith("3.0 False\n")
+
+
+_UNSUPPORTED = _SIMULATE.replace("load(", "load(") + """
+import torch, stratalloc
+torch.__version__ = "2.99.1+cu130"
+print("enabled", stratalloc.enable())
+print(torch.ones(3, device="cuda").sum().item())
+"""
+
+
+def test_unsupported_torch_is_one_line(tmp_path):
+    done = _python(tmp_path, _UNSUPPORTED)
+    assert running.must_work(done) == "enabled False\n3.0\n"
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and "2.99.1" in lines[0] and "2.11" in lines[0]
+
+
+def test_unsupported_torch_strict(tmp_path):
+    done = _python(tmp_path, _UNSUPPORTED, STRATALLOC_STRICT="1")
+    assert done.returncode == 1 and "2.99.1" in done.stderr
+
+
+_FILL = """
+import sys
+import torch, stratalloc
+kept = []
+try:
+    for number in range(40):
+        kept.append(torch.full((1 << 20,), float(number), device="cuda"))
+except torch.OutOfMemoryError as error:
+    print(error)
+print("blocks", len(kept))
+for number, block in enumerate(kept):
+    assert block[-1].item() == number and block.sum().item() == number << 20
+"""
+
+
+def _run(tmp_path, text, conf):
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    return running.on_simulated("32MiB", path, conf=conf)
+
+
+def test_host_budget_spent_and_no_disk(tmp_path):
+    text = running.must_work(_run(tmp_path, _FILL,
+                                  "host_budget:16MiB,disk_budget:0"))
+    assert "CUDA out of memory. Tried to allocate 4.00 MiB" in text
+    assert "host" in text and "disk" in text
+    blocks = int(text.split("blocks ")[1])
+    assert 32 // 4 <= blocks <= (32 + 16) // 4, text
+
+
+def test_with_disk_it_all_fits(tmp_path):
+    text = running.must_work(_run(
+        tmp_path, _FILL, "host_budget:16MiB,disk_budget:256MiB"))
+    assert text == "blocks 40\n"
+
+
+def test_failing_disk_is_one_line_and_memory_goes_on(tmp_path):
+    done = _run(tmp_path, _FILL.replace(
+        "kept = []", "from stratalloc import _core\n"
+        "torch.cuda.init()\n_core.test_hook('fail_disk', '1000000')\n"
+        "kept = []"), "host_budget:16MiB,disk_budget:256MiB")
+    text = running.must_work(done)
+    assert "CUDA out of memory" in text
+    lines = [line for line in done.stderr.splitlines() if "disk" in line]
+    assert len(lines) == 1, done.stderr
+
+
+def test_unknown_pointer_and_double_free(tmp_path):
+    done = _run(tmp_path, """
+import ctypes
+import torch, stratalloc
+from stratalloc import _core
+free = _core.lib().stratalloc_free
+free.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+layer = torch.nn.Linear(64, 64, device="cuda")
+pointer = layer.weight.data_ptr()
+assert free(0x1234000, None) == _core.NOT_FOUND
+with torch.no_grad():
+    expected = layer.bias.sum().item()
+del layer.weight
+assert free(pointer, None) == _core.NOT_FOUND
+assert layer.bias.sum().item() == expected
+""", None)
+    running.must_work(done)
+    assert "0x1234000" in done.stderr
+    report = [line for line in done.stderr.splitlines() if "Linear" in line]
+    assert report, done.stderr
+
+
+def test_simulating_after_torch_is_refused(tmp_path):
+    done = _python(tmp_path, """
+import torch
+from stratalloc import simulate
+try:
+    simulate.load()
+except RuntimeError as error:
+    print(error)
+""")
+    assert "already imported" in running.must_work(done)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stratalloc bench --json`: the shape of its file; no figure is judged."""
+
+import json
+
+from tests.e2e import running
+
+
+def test_json(tmp_path):
+    out = tmp_path / "bench.json"
+    running.must_work(running.stratalloc("bench", "--rounds", 4, "--json", out))
+    values = json.loads(out.read_text())
+    assert values["machine"]["device"] == "simulated"
+    assert "commit" in values
+    names = [row["name"] for row in values["benchmarks"]]
+    assert len([name for name in names if name.startswith("malloc/free")]) == 3
+    for row in values["benchmarks"]:
+        assert {"name", "value", "unit", "baseline", "baseline_name", "ratio",
+                "goal", "pass"} <= set(row)
+        assert row["value"] > 0 and row["unit"] == "ns"

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A damaged spill file raises in the calling program, naming the layer."""
+
+import pytest
+
+from tests.e2e import running
+
+
+@pytest.mark.parametrize("door", ["module", "thread", "backward"])
+def test_flipped_byte(door):
+    # A host budget of 4 MiB: of 12 MiB evicted, at least two layers lie on
+    # disk only.
+    done = running.on_simulated(
+        "64MiB", running.program("corruption.py"), door,
+        conf="host_budget:4MiB,disk_budget:64MiB")
+    text = running.must_work(done)
+    first, again = text.strip().splitlines()[:2]
+    for line in (first, again):
+        assert "second" in line, text
+        assert "disk" in line, text

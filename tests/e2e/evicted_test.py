@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything evicted, then used in every ordinary way: all right afterwards."""
+
+import json
+
+import pytest
+
+from tests.e2e import running
+
+_USES = ("thread", "side_stream", "state_dict", "save", "deepcopy",
+         "in_place_no_grad", "in_place_data", "load_state_dict",
+         "forward_backward", "module_argument")
+
+
+# 8 MiB of host memory for about 5 MiB of parameters; 3 MiB sends most of them
+# to disk.
+@pytest.mark.parametrize("host_budget", ["64MiB", "3MiB"])
+@pytest.mark.parametrize("use", _USES)
+def test_use(tmp_path, use, host_budget):
+    out = tmp_path / "report.json"
+    done = running.stratalloc(
+        "run", "--simulate", "64MiB", "--mode", "async", "--seed", len(use),
+        "--conf", f"host_budget:{host_budget}", "--json", out,
+        running.program("evicted.py"), use)
+    running.must_work(done)
+    running.clean_device(json.loads(out.read_text())["counters"])

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With everything evicted, each of these uses finds the right bytes.
+
+    evicted.py NAME
+
+After each use everything is evicted once more and read back.
+"""
+
+import copy
+import io
+import sys
+import threading
+
+import torch
+from torch import nn
+
+import stratalloc
+
+torch.manual_seed(0)
+reference = nn.Sequential(nn.Linear(700, 900), nn.ReLU(), nn.Linear(900, 700))
+model = copy.deepcopy(reference).to("cuda")
+addresses = [p.data_ptr() for p in model.parameters()]
+
+
+def evict():
+    stratalloc.evict()
+    live = [row for row in stratalloc.report()["layers"]
+            if row["category"] == "parameter"]
+    assert sum(row["live"] for row in live) > 0
+    assert sum(row["device"] for row in live) == 0, live
+
+
+def same(left, right):
+    assert torch.equal(left.detach().cpu(), right.detach().cpu())
+
+
+def all_same():
+    for mine, theirs in zip(model.parameters(), reference.parameters()):
+        same(mine, theirs)
+    assert [p.data_ptr() for p in model.parameters()] == addresses
+
+
+def thread():
+    found = []
+    worker = threading.Thread(
+        target=lambda: found.append(model[0].weight.sum().item()))
+    worker.start()
+    worker.join()
+    assert found == [reference[0].weight.sum().item()]
+
+
+def side_stream():
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        value = model[0].weight.sum()
+    stream.synchronize()
+    assert value.item() == reference[0].weight.sum().item()
+
+
+def state_dict():
+    for name, value in model.state_dict().items():
+        same(value, reference.state_dict()[name])
+
+
+def save():
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    buffer.seek(0)
+    loaded = torch.load(buffer, map_location="cpu")
+    for name, value in reference.state_dict().items():
+        same(loaded[name], value)
+
+
+def deepcopy():
+    clone = copy.deepcopy(model)
+    for mine, theirs in zip(clone.parameters(), reference.parameters()):
+        same(mine, theirs)
+
+
+def in_place_no_grad():
+    for net in (model, reference):
+        with torch.no_grad():
+            net[0].weight.mul_(2)
+            net[2].bias[3:7] = 1.5
+
+
+def in_place_data():
+    for net in (model, reference):
+        net[0].weight.data.add_(0.25)
+        net[2].weight.data[0].zero_()
+
+
+def load_state_dict():
+    state = {name: value * 3 for name, value in reference.state_dict().items()}
+    for net in (model, reference):
+        net.load_state_dict(state)
+
+
+def forward_backward():
+    inputs = torch.ones(3, 700)
+    for net in (model, reference):
+        net.zero_grad()
+        target = inputs.to(next(net.parameters()).device)
+        net(target).square().sum().backward()
+    for mine, theirs in zip(model.parameters(), reference.parameters()):
+        same(mine.grad, theirs.grad)
+    evict()
+    for mine, theirs in zip(model.parameters(), reference.parameters()):
+        same(mine.grad, theirs.grad)
+
+
+def module_argument():
+    stratalloc.restore()
+    moved = stratalloc.evict(model[0])
+    assert moved > 0
+    assert stratalloc.restore(model[0].weight) > 0
+    assert stratalloc.evict([model, {"x": model[2].weight}]) > 0
+    assert stratalloc.evict(torch.ones(3)) == 0
+
+
+use = globals()[sys.argv[1]]
+torch.set_num_threads(1)
+evict()
+use()
+all_same()
+evict()
+all_same()
+stratalloc.restore()
+all_same()

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training with parameters, gradients and optimizer state 2x the GPU.
+
+Losses and final parameters equal the CPU's with the same arguments, bit for
+bit, and no parameter ever changes its address.
+"""
+
+import pytest
+
+from tests.e2e import running
+
+# name -> (arguments, capacity in MiB, host budget in MiB, AdamW's foreach).
+# Totals: parameters, gradients and two optimizer states, 4x the parameters.
+_SMALL = ("--hidden", 128, "--heads", 4, "--layers", 4, "--words", 6000,
+          "--batch", 2)  # 6.2 MiB of parameters, 24.7 MiB in all
+
+
+def _both(arguments, memory, conf, foreach, mode="eager"):
+    arguments = [running.program("training.py"), "--foreach", foreach,
+                 *arguments, "--device"]
+    ours = running.last_json(running.on_simulated(
+        f"{memory}MiB", *arguments, "cuda", conf=conf, mode=mode))
+    cpu = running.last_json(running.python(*arguments, "cpu"))
+    return ours, cpu
+
+
+def _same(ours, cpu, capacity, factor):
+    assert ours["total_bytes"] >= factor * capacity
+    assert ours["violations"] == []
+    running.clean_device(ours["counters"])
+    assert ours["losses"] == cpu["losses"]
+    assert ours["sums"] == cpu["sums"]
+    assert ours["moved"] == []
+    assert ours["counters"]["peak_used"] <= capacity
+    assert ours["report"]["handles"]["restored_before_use"] > 0
+
+
+@pytest.mark.parametrize("mode", ["eager", "async"])
+def test_small_transformer(mode):
+    capacity = 12
+    ours, cpu = _both(_SMALL, capacity, "host_budget:64MiB", "off", mode)
+    _same(ours, cpu, capacity << 20, 2)
+
+
+def test_small_transformer_through_the_disk():
+    capacity = 12
+    ours, cpu = _both(_SMALL, capacity, "host_budget:8MiB", "off")
+    _same(ours, cpu, capacity << 20, 2)
+    assert sum(row["from_disk"] for row in ours["report"]["layers"]) > 0
+
+
+def test_default_adamw():
+    """Its _foreach_ operators read three times the parameters at once."""
+    capacity = 24
+    ours, cpu = _both(_SMALL, capacity, "host_budget:64MiB", "default")
+    _same(ours, cpu, capacity << 20, 1)
+
+
+def test_transformer_of_the_size_of_minilm():
+    capacity = 168  # 340 MiB of parameters, gradients and optimizer state
+    ours, cpu = _both((), capacity, "host_budget:1GiB", "off")
+    _same(ours, cpu, capacity << 20, 2)
