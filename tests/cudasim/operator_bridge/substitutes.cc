@@ -2,12 +2,16 @@
 
 #include "tests/cudasim/operator_bridge/substitutes.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mean.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/sum.h>
 
 #include <array>
+#include <vector>
 
 #include "tests/cudasim/operator_bridge/generator.h"
 #include "tests/cudasim/operator_bridge/recurrent_cells.h"
@@ -63,6 +67,37 @@ void SoftmaxBackward(const c10::OperatorHandle& op, Stack* stack,
   stack->back() = stack->back().toTensor().to(input_type);
 }
 
+// (grad_out, input, normalized_shape, rstd, weight?, output_mask)
+//   -> (grad_input, grad_weight). With g = grad_out * weight and n elements per
+// row: grad_input = rstd * (g - input * rstd^2 * sum(g * input) / n).
+void RmsNormBackward(const c10::OperatorHandle& op, Stack* stack,
+                     c10::DeviceIndex) {
+  const auto arguments =
+      torch::jit::pop(*stack, op.schema().arguments().size());
+  const at::Tensor grad_out = arguments[0].toTensor();
+  const at::Tensor input = arguments[1].toTensor();
+  const at::Tensor rstd = arguments[3].toTensor();
+  const auto weight = arguments[4].toOptional<at::Tensor>();
+  const auto mask = arguments[5].toBoolList();
+  const int64_t normalized = arguments[2].toIntVector().size();
+  std::vector<int64_t> row, batch;
+  for (int64_t d = 0; d < input.dim(); ++d) {
+    (d < input.dim() - normalized ? batch : row).push_back(d);
+  }
+  at::Tensor grad_input, grad_weight;
+  if (mask[0]) {
+    const at::Tensor g =
+        weight && weight->defined() ? grad_out * *weight : grad_out;
+    grad_input = rstd * (g - input * rstd * rstd *
+                                 (g * input).mean(row, /*keepdim=*/true));
+  }
+  if (mask[1] && weight && weight->defined()) {
+    grad_weight = grad_out * input * rstd;
+    if (!batch.empty()) grad_weight = grad_weight.sum(batch);
+  }
+  torch::jit::push(*stack, grad_input, grad_weight);
+}
+
 // Attention: only the math form is made of operators with CPU kernels.
 void ChooseMathAttention(const c10::OperatorHandle& op, Stack* stack,
                          c10::DeviceIndex) {
@@ -81,12 +116,13 @@ struct Substitute {
   CpuComputation compute;
 };
 
-constexpr std::array<Substitute, 14> kSubstitutes = {{
+constexpr std::array<Substitute, 15> kSubstitutes = {{
     {"aten::native_dropout", &NativeDropout},
     {"aten::_softmax", &SoftmaxHalfToFloat},
     {"aten::_log_softmax", &SoftmaxHalfToFloat},
     {"aten::_softmax_backward_data", &SoftmaxBackward},
     {"aten::_log_softmax_backward_data", &SoftmaxBackward},
+    {"aten::_fused_rms_norm_backward", &RmsNormBackward},
     {"aten::_fused_sdp_choice", &ChooseMathAttention},
     {"aten::_use_cudnn_ctc_loss", &No},
     {"aten::_use_cudnn_ctc_loss.Tensor", &No},
