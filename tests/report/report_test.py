@@ -106,6 +106,10 @@ class ReportTest(unittest.TestCase):
     def test_a_target_for_another_machine_is_left_out(self):
         self._add("//accounting:t", "PASSED", _PASSING)
         self.events.append({
+            "id": {"targetConfigured": {"label": "//python_shim:t"}},
+            "configured": {"targetKind": "sh_test rule"},
+        })
+        self.events.append({
             "id": {"targetCompleted": {"label": "//python_shim:t"}},
             "aborted": {"reason": "SKIPPED"},
         })
