@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the workers in turn, prints a table, writes the JSON."""
+"""Asks the worker for rounds, prints a table, writes the JSON."""
 
 import json
 import os
@@ -21,12 +21,12 @@ _GUARD_GOAL = 100.0
 
 
 class _Worker:
-    """A measuring process with one value of `tiering`."""
+    """The measuring process."""
 
-    def __init__(self, device, tiering):
+    def __init__(self, device):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stratalloc.bench.worker", "--device",
-             device, "--tiering", tiering],
+             device],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=package_environment())
 
@@ -58,14 +58,11 @@ def main(args):
     if args.rounds < 1:
         raise cli.UsageError("--rounds must be at least 1")
     out = cli.console(stderr=args.json == "-")
-    on, off = _Worker(args.device, "on"), None
+    worker = _Worker(args.device)
     try:
-        off = _Worker(args.device, "off")
-        benchmarks = list(_benchmarks(on, off, args.rounds))
+        benchmarks = list(_benchmarks(worker, args.rounds))
     finally:
-        on.close()
-        if off is not None:
-            off.close()
+        worker.close()
     values = {"machine": machine(args.device), "commit": commit(),
               "rounds": args.rounds, "benchmarks": benchmarks}
     out.print(_table(values))
@@ -74,35 +71,28 @@ def main(args):
     return cli.EXIT_OK
 
 
-def _benchmarks(on, off, rounds):
+def _benchmarks(worker, rounds):
+    def ask(measure, baseline=None, **values):
+        answers = [worker.ask(measure, **values) for _ in range(rounds)]
+        ours = [answer["ours"] for answer in answers]
+        if baseline is None:
+            return ours
+        return ours, [answer[baseline] for answer in answers]
+
     for size, name in _PAIR_SIZES:
-        pairs = [on.ask("pair", size=size, count=20000)
-                 for _ in range(rounds)]
         yield entry(f"malloc/free pair, {name}",
-                    [pair["ours"] for pair in pairs],
-                    [pair["native"] for pair in pairs], "native",
+                    *ask("pair", "native", size=size, count=20000), "native",
                     ratio_goal=_PAIR_GOAL)
-    core = on.ask("scope_core", count=1000)
-    if core["ours"] is not None:
-        yield entry("scope push+pop, C++",
-                    [on.ask("scope_core", count=1000000)["ours"]
-                     for _ in range(rounds)], goal=_SCOPE_CORE_GOAL)
-    yield entry("scope push+pop, Python",
-                [on.ask("scope", count=100000)["ours"]
-                 for _ in range(rounds)], goal=_SCOPE_PYTHON_GOAL)
-    calls, plain = [], []
-    for _ in range(rounds):
-        answer = on.ask("module", count=50000)
-        calls.append(answer["ours"])
-        plain.append(answer["plain"])
-    yield entry("nn.Module call with its scope", calls, plain,
-                "without the wrapper")
-    guarded, free = [], []
-    for _ in range(rounds):
-        guarded.append(on.ask("add", count=5000)["ours"])
-        free.append(off.ask("add", count=5000)["ours"])
-    yield entry("op guard, one-element add_", guarded, free,
-                "tiering:off, no guard", difference_goal=_GUARD_GOAL)
+    if worker.ask("scope_core", count=1000)["ours"] is not None:
+        yield entry("scope push+pop, C++", ask("scope_core", count=1000000),
+                    goal=_SCOPE_CORE_GOAL)
+    yield entry("scope push+pop, Python", ask("scope", count=100000),
+                goal=_SCOPE_PYTHON_GOAL)
+    yield entry("nn.Module call with its scope",
+                *ask("module", "plain", count=50000), "without the wrapper")
+    yield entry("op guard, one-element add_",
+                *ask("guard", "plain", count=5000), "without the guard",
+                difference_goal=_GUARD_GOAL)
 
 
 def entry(name, ours, baseline=None, baseline_name=None, goal=None,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that measures single rounds on request.
 
-    python -m stratalloc.bench.worker --device sim|cuda --tiering on|off
+    python -m stratalloc.bench.worker --device sim|cuda
 
 Reads one JSON object per line from stdin ({"measure": NAME, ...}), answers
 with one per line on stdout: nanoseconds per operation, several by name.
@@ -21,7 +21,6 @@ _SIMULATED_MEMORY = 1 << 30
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=("sim", "cuda"), required=True)
-    parser.add_argument("--tiering", choices=("on", "off"), required=True)
     args = parser.parse_args()
     os.environ["STRATALLOC"] = "0"
     if args.device == "sim":
@@ -32,13 +31,109 @@ def main():
 
     import stratalloc
 
-    stratalloc.enable(tiering=args.tiering, host_budget=64 << 20,
-                      disk_budget=0)
+    stratalloc.enable(host_budget=64 << 20, disk_budget=0)
     torch.set_num_threads(1)
     torch.cuda.init()
     for line in sys.stdin:
         request = json.loads(line)
         measure = _MEASURES[request.pop("measure")]
+        try:
+            answer = measure(torch, **request)
+        except Exception as error:  # pylint: disable=broad-except
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+def _pair(torch, size, count):
+    """One allocate-and-free pair through c10::Allocator, ours and native's."""
+    from stratalloc import _bridge
+
+    if not _pair.native_ready:
+        _bridge.call("native_init", torch.cuda.device_count())
+        _pair.native_ready = True
+    ours, native = ctypes.c_double(), ctypes.c_double()
+    _bridge.call("native_pair_ns", size, count, 1, ctypes.byref(ours),
+                 ctypes.byref(native))
+    return {"ours": ours.value, "native": native.value}
+
+
+_pair.native_ready = False
+
+
+def _scope(torch, count):
+    """Push and pop of one scope by the extension, from Python."""
+    del torch
+    from stratalloc import _scopes
+
+    push, pop = _scopes.push, _scopes.pop
+    scope = _scopes.intern("bench")
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        push(scope, 0, 0)
+        pop()
+    scoped = time.perf_counter_ns() - start
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        pass
+    empty = time.perf_counter_ns() - start
+    return {"ours": (scoped - empty) / count}
+
+
+def _scope_core(torch, count):
+    """Push and pop inside the core, if it was built with that measure."""
+    del torch
+    from stratalloc import _core
+
+    try:
+        function = _core.lib().stratalloc_bench_scope_pair_ns
+    except AttributeError:
+        return {"ours": None}
+    function.restype = ctypes.c_double
+    function.argtypes = (ctypes.c_int,)
+    return {"ours": function(count)}
+
+
+def _module(torch, count):
+    """A module that returns its argument, called with and without wrapper."""
+    class Same(torch.nn.Module):
+        def forward(self, value):
+            return value
+
+    def calls(module):
+        start = time.perf_counter_ns()
+        for _ in range(count):
+            module(1)
+        return (time.perf_counter_ns() - start) / count
+
+    class Plain(Same):
+        __call__ = torch.nn.Module._wrapped_call_impl
+
+    return {"ours": calls(Same()), "plain": calls(Plain())}
+
+
+def _guard(torch, count):
+    """An in-place add of one element with and without the op guard."""
+    from stratalloc import _bridge
+
+    value = torch.zeros(1, device="cuda")
+
+    def adds():
+        start = time.perf_counter_ns()
+        for _ in range(count):
+            value.add_(1)
+        torch.cuda.synchronize()
+        return (time.perf_counter_ns() - start) / count
+
+    guarded = adds()
+    _bridge.lib().stratalloc_torch_remove_guard()
+    try:
+        plain = adds()
+    finally:
+        _bridge.install_guard()
+    return {"ours": guarded, "plain": plain}
+
+
+_MEASURES[request.pop("measure")]
         try:
             answer = measure(torch, **request)
         except Exception as error:  # pylint: disable=broad-except
@@ -133,8 +228,8 @@ def _add(torch, count):
     return {"ours": (time.perf_counter_ns() - start) / count}
 
 
-_MEASURES = {"pair": _pair, "tensor": _tensor, "scope": _scope,
-             "scope_core": _scope_core, "module": _module, "add": _add}
+_MEASURES = {"pair": _pair, "scope": _scope, "scope_core": _scope_core,
+             "module": _module, "guard": _guard}
 
 if __name__ == "__main__":
     main()
