@@ -114,7 +114,10 @@ class Construction:
         if any(base.__module__.split(".", 1)[0] in _READS_FRAMES
                for base in cls.__mro__):
             return
-        cls.__init__ = _wrapper(original, self)
+        try:
+            cls.__init__ = _wrapper(original, self)
+        except (AttributeError, TypeError):
+            return  # its metaclass refuses; registration still charges it
         self._wrapped.add(cls)
 
 

@@ -21,9 +21,12 @@ import threading
 import weakref
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from stratalloc import _stack
 from stratalloc._stack import BUFFER, GRADIENT, OPTIMIZER, PARAMETER
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class _Ref(weakref.ref):
@@ -68,6 +71,7 @@ class Owners:
         self._modules = {}  # id(module) -> _Ref
         self._tensors = {}  # id(tensor) -> (_Ref, scope, category)
         self._paths = {}  # scope id -> path, of module scopes only
+        self._by_scope = {}  # scope id -> _Ref of the module named last
         self._roots = set()  # names of live roots
         self._class_scopes = {}  # class name -> scope id
         self.on_device = _is_cuda
@@ -122,10 +126,12 @@ class Owners:
         if known is not None:
             return self._paths[known], False
         name = class_name(inner)
-        # Called inside a module's forward, without being its child.
-        outer = self._paths.get(self._native.current()[0])
+        running = self._native.current()[0]
+        outer = self._paths.get(running)
         if outer is not None:
-            name = f"{outer}.{name}"
+            # Inside another module: a child added after that one was named,
+            # or a module that is nobody's child.
+            name = f"{outer}.{self._path_below(running, inner) or name}"
         if inner.__dict__.get("_is_replica"):
             return name, False  # DataParallel makes new ones for each forward
         number, base = 1, name
@@ -135,12 +141,22 @@ class Owners:
         self._roots.add(base)
         return base, True
 
+    def _path_below(self, scope, inner):
+        ref = self._by_scope.get(scope)
+        running = ref() if ref is not None else None
+        if running is not None:
+            for path, module in _walk(running):
+                if module is inner:
+                    return path
+        return None
+
     def _remember(self, module, path, root):
         key = id(module)
         ref = _Ref(module, self._forget_module)
         ref.key, ref.root = key, root
         scope = self._native.intern(path)
         self._paths[scope] = path
+        self._by_scope[scope] = ref
         self._modules[key] = ref
         self.scopes[key] = scope  # last: a reader sees a finished entry
 
@@ -199,8 +215,9 @@ class Owners:
     def _label_own(self, module):
         scope = self.scopes[id(module)]
         # Not parameters(recurse=False): subclasses override it.
-        for tensors, category in ((module._parameters, PARAMETER),
-                                  (module._buffers, BUFFER)):
+        for tensors, category in (("_parameters", PARAMETER),
+                                  ("_buffers", BUFFER)):
+            tensors = getattr(module, tensors, None) or {}
             for tensor in list(tensors.values()):
                 if isinstance(tensor, torch.Tensor):
                     self._own(tensor, scope, category)
@@ -258,8 +275,9 @@ class Owners:
         """
         if not self.on_device(tensor):
             return False
-        if type(tensor) is not torch.Tensor and \
-                type(tensor) is not torch.nn.Parameter:
+        if type(tensor) not in _PLAIN:
+            if isinstance(tensor, FakeTensor):
+                return False  # asking for its address is an error or a warning
             parts = _parts(tensor)
             if parts is not None:
                 return any([self.relabel(part, scope, category)
@@ -267,8 +285,9 @@ class Owners:
         try:
             storage = tensor.untyped_storage()
             address, size = storage.data_ptr(), storage.nbytes()
-        except (RuntimeError, NotImplementedError):
-            # Fake and functional tensors, sparse layouts: nothing to charge.
+        except (RuntimeError, ValueError):
+            # Functional and uninitialised (lazy) tensors, sparse layouts:
+            # they have no address, so there is nothing to charge.
             return False
         if not address or not size:
             return False
@@ -280,14 +299,23 @@ def _is_cuda(tensor):
 
 
 def _walk(root):
-    """(path, module) of the tree; the root alone if it cannot be walked.
+    """(path, module) of the tree in named_modules' order, each object once.
 
-    A module whose __init__ has not run to its end, or whose class overrides
-    named_modules, must not stop the program for the sake of a name.
+    Not named_modules itself: subclasses override it, it hashes modules, and a
+    module whose __init__ has not run to its end has no children to ask for.
     """
-    if "_modules" not in root.__dict__:
-        return [("", root)]
-    return list(torch.nn.Module.named_modules(root))
+    seen = set()
+    todo = [("", root)]
+    while todo:
+        path, module = todo.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield path, module
+        children = list((module.__dict__.get("_modules") or {}).items())
+        for name, child in reversed(children):
+            if child is not None:
+                todo.append((f"{path}.{name}" if path else name, child))
 
 
 def _parts(tensor):

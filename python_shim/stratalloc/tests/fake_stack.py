@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scope stack in Python, for tests that run on CPU tensors alone.
+
+The same six functions as stratalloc._scopes; it records what was pushed and
+re-labelled, and counts a pop without a push.
+"""
+
+import threading
+
+
+class FakeStack:
+    def __init__(self):
+        self.paths = [""]
+        self.relabelled = []  # (address, bytes, path, category)
+        self.pushed = []  # (path, category, lifetime), of all threads
+        self.extra_pops = 0
+        self._local = threading.local()
+
+    def _frames(self):
+        if not hasattr(self._local, "frames"):
+            self._local.frames = []
+        return self._local.frames
+
+    def push(self, scope, category, lifetime):
+        self._frames().append((scope, category, lifetime))
+        self.pushed.append((self.paths[scope], category, lifetime))
+
+    def pop(self):
+        frames = self._frames()
+        if not frames:
+            self.extra_pops += 1
+            return False
+        frames.pop()
+        return True
+
+    def current(self):
+        frames = self._frames()
+        return frames[-1] if frames else (0, 0, 0)
+
+    def intern(self, path):
+        if path not in self.paths:
+            self.paths.append(path)
+        return self.paths.index(path)
+
+    def name(self, scope):
+        return self.paths[scope] or "(no scope)"
+
+    def relabel(self, address, size, scope, category):
+        self.relabelled.append((address, size, self.paths[scope], category))
+        return True
+
+    # ---- for assertions --------------------------------------------------
+
+    def depth(self):
+        return len(self._frames())
+
+    def top(self):
+        scope, category, lifetime = self.current()
+        return self.paths[scope], category, lifetime
+
+    def stack(self):
+        return [self.paths[frame[0]] for frame in self._frames()]
+
+    def label(self, tensor):
+        """(path, category) of the last re-label of this tensor, or None."""
+        address = tensor.untyped_storage().data_ptr()
+        for entry in reversed(self.relabelled):
+            if entry[0] == address:
+                return entry[2:]
+        return None

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""stratalloc.scope(), with a scope stack written in Python."""
+
+import threading
+
+import pytest
+import torch
+from fake_stack import FakeStack
+from torch import nn
+
+from stratalloc import _modules
+from stratalloc import _stack
+from stratalloc._stack import (ACTIVATION, BUFFER, LIFETIME_PERSISTENT,
+                               LIFETIME_TRANSIENT, LIFETIME_UNKNOWN, OPTIMIZER,
+                               UNKNOWN)
+from stratalloc.scopes import scope
+
+
+@pytest.fixture
+def stack():
+    fake = FakeStack()
+    previous = _stack.use(fake)
+    yield fake
+    _modules.uninstall()
+    _stack.use(previous)
+    assert fake.depth() == 0, "frames left on the stack"
+    assert fake.extra_pops == 0, "a pop without a push"
+
+
+def test_with_statement_and_nesting(stack):
+    with scope("outer"):
+        assert stack.top() == ("outer", UNKNOWN, LIFETIME_UNKNOWN)
+        with scope("inner"):
+            assert stack.top()[0] == "outer/inner"
+            with scope("third"):
+                assert stack.top()[0] == "outer/inner/third"
+        assert stack.top()[0] == "outer"
+    assert stack.depth() == 0
+
+
+def test_one_object_in_two_places(stack):
+    shared = scope("shared")
+    with shared:
+        assert stack.top()[0] == "shared"
+    with scope("a"), shared:
+        assert stack.top()[0] == "a/shared"
+        with shared:
+            assert stack.top()[0] == "a/shared/shared"
+
+
+def test_category_decides_the_lifetime(stack):
+    with scope("cache", category="buffer"):
+        assert stack.top() == ("cache", BUFFER, LIFETIME_PERSISTENT)
+        with scope("part"):
+            assert stack.top() == ("cache/part", BUFFER, LIFETIME_PERSISTENT)
+        with scope("temporary", category="activation"):
+            assert stack.top()[1:] == (ACTIVATION, LIFETIME_TRANSIENT)
+        with scope("nothing", category="unknown"):
+            assert stack.top()[1:] == (UNKNOWN, LIFETIME_UNKNOWN)
+    with scope("moments", category="optimizer"):
+        assert stack.top()[1] == OPTIMIZER
+
+
+def test_exception_pops_and_passes(stack):
+    with pytest.raises(KeyError), scope("a"):
+        raise KeyError("planted")
+    assert stack.depth() == 0
+
+
+def test_decorator(stack):
+    @scope("work")
+    def work(n):
+        """Doc."""
+        if n:
+            return work(n - 1)
+        return stack.top()[0]
+
+    assert work.__name__ == "work" and work.__doc__ == "Doc."
+    assert work(0) == "work"
+    assert work(2) == "work/work/work"
+    assert stack.depth() == 0
+
+
+def test_decorated_module_method(stack):
+    class Model(nn.Module):
+        @scope("attention")
+        def forward(self, x):
+            self.seen = stack.top()
+            return x
+
+    _modules.install()
+    model = Model()
+    model(torch.ones(1))
+    assert model.seen == ("Model/attention", ACTIVATION, LIFETIME_TRANSIENT)
+
+
+@pytest.mark.parametrize("name, error", [
+    ("", ValueError), ("a\0b", ValueError), (None, TypeError),
+    (b"a", TypeError), (3, TypeError)])
+def test_bad_names(name, error):
+    with pytest.raises(error, match="name must be"):
+        scope(name)
+
+
+def test_bad_category_names_the_valid_ones():
+    with pytest.raises(ValueError, match="'weights'.*parameter.*activation"):
+        scope("a", category="weights")
+
+
+def test_what_cannot_be_decorated():
+    def generator():
+        yield 1
+
+    async def coroutine():
+        pass
+
+    async def both():
+        yield 1
+
+    for function in (generator, coroutine, both):
+        with pytest.raises(TypeError, match="generator or coroutine"):
+            scope("a")(function)
+    with pytest.raises(TypeError, match="decorates functions"):
+        scope("a")(dict)
+    with pytest.raises(TypeError, match="decorates functions"):
+        scope("a")("text")
+
+
+def test_threads_start_empty(stack):
+    seen = []
+
+    def work():
+        with scope("mine"):
+            seen.append(stack.stack())
+
+    with scope("theirs"):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert seen == [["mine"]]
+
+
+def test_under_compile_it_is_not_there(stack):
+    torch._dynamo.reset()
+
+    @scope("decorated")
+    def double(x):
+        return x * 2
+
+    def function(x):
+        with scope("inside"):
+            x = x + 1
+        return double(x)
+
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    x = torch.ones(3)
+    assert torch.equal(compiled(x), function(x))
+    del stack.pushed[:]
+    compiled(x)
+    assert stack.pushed == []
+
+
+def test_repr():
+    assert repr(scope("a")) == "stratalloc.scope('a')"
