@@ -13,6 +13,7 @@ script nothing.
 import argparse
 import json
 import os
+import shutil
 import sys
 
 EXIT_OK = 0
@@ -178,6 +179,7 @@ def console(stderr=False):
             "which is not installed; run `pip install rich`") from None
     stream = sys.stderr if stderr else sys.stdout
     plain = not stream.isatty() or bool(os.environ.get("NO_COLOR"))
-    # Without a terminal there is no width to ask for; tables need about 100.
+    # Tables need about 100 columns; a narrower terminal wraps them whole.
+    width = shutil.get_terminal_size((100, 24)).columns
     return Console(file=stream, no_color=plain, highlight=False,
-                   width=None if stream.isatty() else 100)
+                   width=max(width, 100))

@@ -17,13 +17,13 @@ def group(owner):
     """The layer an owner belongs to: its path up to the first number.
 
     "BertModel.encoder.layer.3.attention.self.query" -> "encoder.layer.3";
-    without a number the last two names of the path.
+    without a number the last name of the path.
     """
     parts = re.split(r"[./]", owner)
     for index, part in enumerate(parts):
         if part.isdigit():
             return ".".join(parts[1 if index > 2 else 0:index + 1])
-    return ".".join(parts[-2:])
+    return parts[-1]
 
 
 def grouped(rows):
@@ -38,39 +38,38 @@ def grouped(rows):
 
 
 def layers(values):
-    table = Table(title="per layer", box=box.SIMPLE_HEAD, title_justify="left",
-                  pad_edge=False)
+    table = Table(title="per layer, in MiB", box=box.SIMPLE_HEAD,
+                  title_justify="left", pad_edge=False,
+                  collapse_padding=True)
     table.add_column("owner", no_wrap=True)
-    for name in ("live", "peak", "where now", "out", "in", "to disk",
-                 "from disk", "stalls"):
+    for name in ("live", "peak", "GPU/host/disk %", "out", "in", "to disk",
+                 "from disk", "stalls (ms)"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, sums in grouped(values["layers"]):
-        table.add_row(name, format_size(sums["live"]),
-                      format_size(sums["peak"]), where(sums),
-                      *(format_size(sums[key]) if sums[key] else "-"
-                        for key in _MOVED),
+        table.add_row(name, mebibytes(sums["live"]), mebibytes(sums["peak"]),
+                      where(sums), *(mebibytes(sums[key]) for key in _MOVED),
                       stalls(sums))
     return table
 
 
+def mebibytes(value):
+    """One decimal, so that columns line up; "-" for nothing."""
+    return f"{value / (1 << 20):.1f}" if value else "-"
+
+
 def where(sums):
-    """Tier shares of the live bytes: "GPU 40% host 60%"."""
-    total = sums["device"] + sums["host"] + sums["disk"]
-    if not total:
+    """Shares of the live bytes on the three tiers: "40/60/0"."""
+    sizes = [sums[key] for key in ("device", "host", "disk")]
+    if not any(sizes):
         return "-"
-    shares = []
-    for key, name in (("device", "GPU"), ("host", "host"), ("disk", "disk")):
-        if sums[key] == total:
-            return name
-        if sums[key]:
-            shares.append(f"{name} {100 * sums[key] / total:.0f}%")
-    return " ".join(shares)
+    return "/".join(f"{100 * size / sum(sizes):.0f}" for size in sizes)
 
 
 def stalls(sums):
+    """How often an operator waited for this layer, and how long in all."""
     if not sums["stalls"]:
         return "-"
-    return f"{sums['stalls']} ({sums['stall_ns'] / 1e6:.0f} ms)"
+    return f"{sums['stalls']} ({sums['stall_ns'] / 1e6:.0f})"
 
 
 def tiers(values):
