@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: set-up, the Reclaimer's face, evict and restore by name, counters.
+#include "tiering/engine/engine.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "allocator/base/check.h"
+#include "allocator/operator_thread.h"
+
+namespace stratalloc {
+namespace {
+
+// One page of pinned words for the checksum kernel's results.
+constexpr Bytes kChecksumWords = 4096;
+
+bool Overlaps(HandleRef handle, std::span<const AddressRange> ranges) {
+  if (ranges.empty()) return true;
+  const Address lo = handle.address(), hi = lo + handle.bytes();
+  return std::any_of(ranges.begin(), ranges.end(), [&](const AddressRange& r) {
+    return r.address < hi && lo < r.address + r.bytes;
+  });
+}
+
+}  // namespace
+
+Engine::Engine(Options options)
+    : options_(std::move(options)), lower_(options_.lower) {
+  if (options_.background) {
+    thread_ = std::make_unique<MigrationThread>(
+        [this](int device) { RelievePressure(devices_[device]); },
+        [this](std::uint64_t step) { Prefetch(step); });
+  }
+}
+
+Engine::~Engine() {
+  thread_.reset();
+  if (checksum_words_ != nullptr) {
+    devices_[0].allocator->device().UnregisterHost(checksum_words_);
+    munmap(checksum_words_, kChecksumWords);
+  }
+}
+
+Engine::DeviceState* Engine::StateOf(const DeviceAllocator& device) {
+  return &devices_[static_cast<int>(device.device().index())];
+}
+
+Status Engine::AddDevice(DeviceAllocator& device) {
+  MutexLock arbiter(arbiter_);
+  DeviceState& state = *StateOf(device);
+  STRATALLOC_ASSIGN_OR_RETURN(state.copy_out, device.device().CreateStream());
+  STRATALLOC_ASSIGN_OR_RETURN(state.copy_in, device.device().CreateStream());
+  STRATALLOC_ASSIGN_OR_RETURN(state.checksum,
+                              DeviceChecksum::Load(device.device()));
+  const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
+  STRATALLOC_RETURN_IF_ERROR(lower_.Open(device.device(),
+                                         large.handle_bytes));
+  if (checksum_words_ == nullptr) {
+    void* page = mmap(nullptr, kChecksumWords, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+      return Fail(ErrorCode::kHostOutOfMemory, "no page for checksums");
+    }
+    STRATALLOC_RETURN_IF_ERROR(
+        device.device().RegisterHost(page, kChecksumWords));
+    checksum_words_ = static_cast<std::uint64_t*>(page);
+  }
+  state.allocator = &device;
+  device.SetReclaimer(this);
+  // release: readers index devices_ below the count.
+  device_count_.store(static_cast<int>(device.device().index()) + 1,
+                      std::memory_order_release);
+  return {};
+}
+
+Bytes Engine::Reclaim(DeviceIndex device, Bytes target_bytes) {
+  if (off()) return 0;
+  DeviceState& state = devices_[static_cast<int>(device)];
+  MutexLock arbiter(arbiter_);
+  lower_.CollectDropped(*state.allocator);
+  return EvictColdLocked(state, target_bytes, {});
+}
+
+void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
+  if (thread_ == nullptr || off()) return;
+  if (static_cast<double>(allocated) <=
+      options_.gpu_offload_threshold * static_cast<double>(limit)) {
+    return;
+  }
+  DeviceState& state = devices_[static_cast<int>(device)];
+  if (!state.pressure.exchange(true)) {
+    thread_->AskRelief(static_cast<int>(device));
+  }
+}
+
+const char* Engine::LastRefusal(DeviceIndex device) {
+  static thread_local std::string copy;
+  if (off()) return "";
+  MutexLock arbiter(arbiter_);
+  copy = devices_[static_cast<int>(device)].refusal;
+  return copy.c_str();
+}
+
+Result<Bytes> Engine::Evict(DeviceAllocator& device,
+                            std::span<const AddressRange> ranges) {
+  if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
+  DeviceState& state = *StateOf(device);
+  OperatorWaiting waiting;
+  MutexLock arbiter(arbiter_);
+  lower_.CollectDropped(device);
+  STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
+  std::vector<HandleRef> handles;
+  {
+    MutexLock lock(device.mutex());
+    device.ForEachEvictableLocked([&](HandleRef handle) {
+      if (handle.entry().state.load() == HandleState::kResident &&
+          handle.entry().live > 0 && Overlaps(handle, ranges)) {
+        handles.push_back(handle);
+      }
+    });
+  }
+  Bytes moved = 0;
+  state.refusal.clear();
+  // 32 handles a batch: the host copies of one are being made while those of
+  // the one before may already be demoted to disk.
+  constexpr std::size_t kBatch = 32;
+  for (std::size_t i = 0; i < handles.size(); i += kBatch) {
+    const std::size_t end = std::min(handles.size(), i + kBatch);
+    moved += EvictBatchLocked(
+        state, {handles.begin() + static_cast<std::ptrdiff_t>(i),
+                handles.begin() + static_cast<std::ptrdiff_t>(end)});
+  }
+  if (!state.refusal.empty()) {
+    Log(LogLevel::kWarning, "evict: " + FormatBytes(moved) +
+                                " left the device, the rest stays: " +
+                                state.refusal);
+  }
+  return moved;
+}
+
+Result<Bytes> Engine::Restore(DeviceAllocator& device,
+                              std::span<const AddressRange> ranges) {
+  if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
+  DeviceState& state = *StateOf(device);
+  OperatorWaiting waiting;
+  MutexLock arbiter(arbiter_);
+  lower_.CollectDropped(device);
+  std::vector<HandleRef> handles;
+  std::vector<Address> keep;
+  {
+    MutexLock lock(device.mutex());
+    device.ForEachEvictableLocked([&](HandleRef handle) {
+      if (!Overlaps(handle, ranges)) return;
+      keep.push_back(handle.address());
+      if (IsAway(handle.entry().state.load())) handles.push_back(handle);
+    });
+  }
+  const Bytes before = counters_.restored_bytes;
+  // By name: others make room. Everything: as much as there is room for.
+  const Room room = ranges.empty() ? Room::kOnlyFree : Room::kEvict;
+  for (HandleRef handle : handles) {
+    Status status = RestoreBatchLocked(state, {handle}, room, keep, false);
+    if (status) continue;
+    if (status.error().code == ErrorCode::kOutOfMemory && ranges.empty()) {
+      break;
+    }
+    return tl::unexpected(status.error());
+  }
+  STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
+  return counters_.restored_bytes - before;
+}
+
+EngineCounters Engine::Counters() const {
+  // A report may wait for a migration; it never sees half of one.
+  Engine& self = const_cast<Engine&>(*this);
+  OperatorWaiting waiting;
+  MutexLock arbiter(self.arbiter_);
+  EngineCounters counters = counters_;
+  counters.to_disk_bytes = lower_.written_bytes();
+  counters.from_disk_bytes = lower_.read_bytes();
+  counters.stalls = stalls_.load();
+  counters.stall_ns = stall_ns_.load();
+  return counters;
+}
+
+Bytes Engine::HostUsed() const {
+  MutexLock arbiter(const_cast<Engine*>(this)->arbiter_);
+  return lower_.is_open() ? const_cast<Engine*>(this)->lower_.host()->used()
+                          : 0;
+}
+Bytes Engine::HostPeak() const {
+  MutexLock arbiter(const_cast<Engine*>(this)->arbiter_);
+  return lower_.is_open() ? const_cast<Engine*>(this)->lower_.host()->peak()
+                          : 0;
+}
+Bytes Engine::DiskUsed() const {
+  MutexLock arbiter(const_cast<Engine*>(this)->arbiter_);
+  DiskTier* disk = const_cast<Engine*>(this)->lower_.disk();
+  return disk != nullptr ? disk->used() : 0;
+}
+std::string Engine::DiskMode() const {
+  MutexLock arbiter(const_cast<Engine*>(this)->arbiter_);
+  DiskTier* disk = const_cast<Engine*>(this)->lower_.disk();
+  return disk != nullptr ? disk->Mode() : "not opened";
+}
+
+Status Engine::CheckInvariants(DeviceAllocator& device) {
+  MutexLock arbiter(arbiter_);
+  lower_.CollectDropped(device);
+  STRATALLOC_RETURN_IF_ERROR(lower_.host()->CheckInvariants());
+  std::string broken;
+  {
+    MutexLock lock(device.mutex());
+    device.ForEachEvictableLocked([&](HandleRef handle) {
+      const HandleState s = handle.entry().state.load();
+      const LowerCopy* copy = lower_.Find(handle.address());
+      const bool host = copy != nullptr && copy->host;
+      const bool disk = copy != nullptr && copy->disk;
+      const bool agrees =
+          s == HandleState::kHost          ? host && !disk
+          : s == HandleState::kHostAndDisk ? host && disk
+          : s == HandleState::kDisk        ? disk && !host
+                                           : true;
+      if (!agrees) {
+        broken = std::string("a handle that is ") + HandleStateName(s) +
+                 " has other copies";
+      }
+      if (handle.entry().has_copy.load() && !host && !disk) {
+        broken = "has_copy without a copy";
+      }
+    });
+  }
+  if (!broken.empty()) {
+    return Fail(ErrorCode::kInvalidArgument, "invariant broken: " + broken);
+  }
+  return {};
+}
+
+void Engine::AbandonAfterFork() {
+  // No lock: its holder may be a thread that does not exist here.
+  off_.store(true, std::memory_order_relaxed);
+  if (lower_.disk() != nullptr) lower_.disk()->AbandonAfterFork();
+  (void)thread_.release();  // its worker stayed in the parent
+}
+
+Status Engine::TestHook(const std::string& name, const std::string& value) {
+  MutexLock arbiter(arbiter_);
+  if (name == "sabotage_restore") {
+    sabotage_ = value;
+    return {};
+  }
+  if (name == "fail_disk") {
+    if (!lower_.disk_allowed()) {
+      return Fail(ErrorCode::kNotFound, "no disk is allowed");
+    }
+    STRATALLOC_RETURN_IF_ERROR(lower_.OpenDiskForTesting());
+    lower_.disk()->FailWritesForTesting(std::atoi(value.c_str()));
+    return {};
+  }
+  if (name == "flip_spill_byte") {
+    for (auto& [address, copy] : lower_.all()) {
+      if (!copy.disk || OwnersOf(*copy.device, copy.handle).find(value) ==
+                            std::string::npos) {
+        continue;
+      }
+      if (copy.handle.entry().state.load() != HandleState::kDisk) continue;
+      return lower_.disk()->FlipByteForTesting(copy.disk);
+    }
+    return Fail(ErrorCode::kNotFound,
+                "no handle of '" + value + "' lives on disk only");
+  }
+  return Fail(ErrorCode::kNotFound, "no test hook '" + name + "'");
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine moves handles between tiers: it answers the allocator's Reclaim,
+// the op guard's EnterOperator, the planner's look ahead, and evict/restore
+// asked for by name. Rules and the state x event table: tiering/README.md.
+//
+// One eviction or restore at a time: the arbiter (LockRank::kArbiter), held
+// across copies and disk I/O, never while a device lock is held. Device locks
+// are taken inside it for short steps. A thread that waits for the arbiter
+// counts as waiting (allocator/operator_thread.h).
+// Thread-safety: every public method, from any thread, with or without the
+// GIL; only OnEnter/OnLeave and OnPressure never wait.
+// Lifetime: as long as the process. After fork the child's engine is off.
+#ifndef STRATALLOC_TIERING_ENGINE_ENGINE_H_
+#define STRATALLOC_TIERING_ENGINE_ENGINE_H_
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "accounting/scope_stack.h"
+#include "allocator/base/mutex.h"
+#include "allocator/device_allocator.h"
+#include "tiering/engine/lower_copies.h"
+#include "tiering/engine/migration_thread.h"
+#include "tiering/gpu/checksum.h"
+#include "tiering/policy/scope_trace.h"
+
+namespace stratalloc {
+
+// Bytes that an operator is about to use.
+struct Access {
+  Address address = 0;
+  Bytes bytes = 0;
+  bool written = false;
+};
+struct AddressRange {
+  Address address = 0;
+  Bytes bytes = 0;
+};
+
+struct EngineCounters {
+  std::uint64_t evicted_handles = 0;   // left the device
+  std::uint64_t restored_handles = 0;  // returned
+  std::uint64_t restored_before_use = 0;  // ... by plan or guard
+  std::uint64_t planned_handles = 0;      // ... by plan
+  std::uint64_t clean_drops = 0;   // left without a copy: checksums equal
+  std::uint64_t dirty_by_checksum = 0;  // looked clean, was not
+  Bytes evicted_bytes = 0, restored_bytes = 0;
+  Bytes to_disk_bytes = 0, from_disk_bytes = 0;
+  std::uint64_t stalls = 0, stall_ns = 0;
+};
+
+class Engine final : public Reclaimer, public ScopeListener {
+ public:
+  struct Options {
+    LowerCopies::Options lower;
+    double gpu_offload_threshold = 0.85;
+    double gpu_reload_threshold = 0.70;
+    // A thread per engine prefetches and evicts in the background; tests that
+    // want every step in order switch it off.
+    bool background = true;
+  };
+
+  explicit Engine(Options options);
+  ~Engine() override;  // for tests
+
+  // Before the device can be found: makes streams, tiers and the checksum
+  // kernel for it. On failure the device cannot migrate.
+  Status AddDevice(DeviceAllocator& device);
+
+  // Reclaimer.
+  Bytes Reclaim(DeviceIndex device, Bytes target_bytes) override;
+  void OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) override;
+  const char* LastRefusal(DeviceIndex device) override;
+
+  // ScopeListener.
+  void OnEnter(ScopeId scope) override;
+  void OnLeave(ScopeId scope) override;
+
+  // The op guard. Enter makes every accessed byte resident on its device,
+  // orders `stream` after the copies that brought them, and pins them until
+  // Leave. On failure nothing stays pinned and Leave must not be called.
+  Status EnterOperator(StreamId stream, const char* name,
+                       std::span<const Access> accesses);
+  void LeaveOperator();
+
+  // Empty `ranges` = everything evictable. Returns the bytes moved.
+  Result<Bytes> Evict(DeviceAllocator& device,
+                      std::span<const AddressRange> ranges);
+  Result<Bytes> Restore(DeviceAllocator& device,
+                        std::span<const AddressRange> ranges);
+
+  EngineCounters Counters() const;
+  Bytes HostUsed() const;
+  Bytes HostPeak() const;
+  Bytes DiskUsed() const;
+  std::string DiskMode() const;
+  Status CheckInvariants(DeviceAllocator& device);
+
+  // In the child of a fork: forget the ring, never touch the device again.
+  void AbandonAfterFork();
+  bool off() const { return off_.load(std::memory_order_relaxed); }
+
+  // See stratalloc_test_hook in python_shim/c_api.h.
+  Status TestHook(const std::string& name, const std::string& value);
+
+ private:
+  struct DeviceState {
+    DeviceAllocator* allocator = nullptr;
+    StreamId copy_out = kDefaultStream;
+    StreamId copy_in = kDefaultStream;
+    std::optional<DeviceChecksum> checksum;
+    std::string refusal;  // why the last reclaim stopped; arbiter
+    std::atomic<bool> pressure{false};
+  };
+  struct Leaving {
+    HandleRef handle;
+    bool clean = false;
+    std::uint64_t checksum = 0;
+    bool keeps = false;  // could not go: back to resident
+    HandleState to = HandleState::kHost;
+  };
+  // What a restore does when there is no room.
+  enum class Room { kEvict, kOnlyFree };
+
+  DeviceState* StateOf(const DeviceAllocator& device);
+  std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
+
+  // evict.cc; arbiter held
+  Bytes EvictColdLocked(DeviceState& state, Bytes target,
+                        const std::vector<Address>& keep) REQUIRES(arbiter_);
+  Bytes EvictBatchLocked(DeviceState& state,
+                         const std::vector<HandleRef>& victims)
+      REQUIRES(arbiter_);
+  Status FenceLocked(DeviceState& state, std::uint64_t streams)
+      REQUIRES(arbiter_);
+  Status ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch)
+      REQUIRES(arbiter_);
+  Status CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch)
+      REQUIRES(arbiter_);
+
+  // restore.cc; arbiter held
+  // kOutOfMemory: not enough room; nothing was restored then.
+  Status RestoreBatchLocked(DeviceState& state,
+                            const std::vector<HandleRef>& handles, Room room,
+                            const std::vector<Address>& keep, bool planned)
+      REQUIRES(arbiter_);
+  Status CopyInLocked(DeviceState& state, HandleRef handle)
+      REQUIRES(arbiter_);
+
+  // guard.cc
+  Status Admit(StreamId stream, const char* name,
+               std::span<const HandleRef> handles);
+  Status AdmitOnce(DeviceAllocator& device, StreamId stream,
+                   const char* name, std::span<const HandleRef> handles,
+                   bool* refused);
+  void NoteUse(DeviceAllocator& device, HandleRef handle,
+               std::uint64_t stream_bit, bool written, std::uint32_t now);
+
+  // plan.cc
+  void OnScopeEvent(ScopeTrace::Step step);
+  void Prefetch(ScopeTrace::Step step);
+  void RelievePressure(DeviceState& state);
+
+  const Options options_;
+  std::atomic<bool> off_{false};
+  std::array<DeviceState, kMaxDevices> devices_;
+  std::atomic<int> device_count_{0};
+
+  Mutex arbiter_{LockRank::kArbiter};
+  LowerCopies lower_;  // arbiter
+  // Pinned words the checksum kernel writes to; arbiter.
+  std::uint64_t* checksum_words_ = nullptr;
+  EngineCounters counters_;  // arbiter; copied under counters_mutex_
+  std::string sabotage_;     // test hook; arbiter
+
+  // True once anything has left: before that, learning costs nothing.
+  std::atomic<bool> learning_{false};
+  mutable Mutex plan_mutex_{LockRank::kPlan};
+  ScopeTrace trace_ GUARDED_BY(plan_mutex_);
+
+  // Stall counters are written outside the arbiter.
+  std::atomic<std::uint64_t> stalls_{0}, stall_ns_{0};
+  std::unique_ptr<MigrationThread> thread_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_ENGINE_ENGINE_H_

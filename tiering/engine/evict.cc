@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: how handles leave the device. The order of steps is design rule 1:
+// mark, wait for operators, fence, check or copy, wait for the copy, unmap.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "allocator/base/check.h"
+#include "allocator/operator_thread.h"
+#include "tiering/engine/engine.h"
+#include "tiering/gpu/checksum_host.h"
+#include "tiering/policy/victims.h"
+
+namespace stratalloc {
+namespace {
+
+// An operator takes microseconds on the host; one that has not returned after
+// ten seconds may be waiting for us.
+constexpr std::int64_t kOperatorLimitNs = 10'000'000'000;
+constexpr std::size_t kMaxBatch = 64;
+
+}  // namespace
+
+Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
+                              const std::vector<Address>& keep) {
+  DeviceAllocator& device = *state.allocator;
+  const std::set<Address> kept(keep.begin(), keep.end());
+  std::set<Address> refused;
+  Bytes freed = 0;
+  state.refusal.clear();
+  while (freed < target) {
+    std::vector<HandleRef> handles;
+    std::vector<Candidate> candidates;
+    {
+      MutexLock lock(device.mutex());
+      device.SettleArrivalsLocked();
+      device.ForEachEvictableLocked([&](HandleRef handle) {
+        const HandleEntry& entry = handle.entry();
+        if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
+            entry.pins.load() != 0 || kept.count(handle.address()) ||
+            refused.count(handle.address())) {
+          return;
+        }
+        Candidate candidate;
+        candidate.id = handles.size();
+        candidate.bytes = handle.bytes();
+        candidate.last_use = entry.last_use.load();
+        candidate.previous_use = entry.previous_use.load();
+        candidate.clean = entry.has_copy.load() && !entry.dirty.load();
+        handles.push_back(handle);
+        candidates.push_back(candidate);
+      });
+    }
+    const std::vector<Candidate> chosen = ChooseVictims(
+        std::move(candidates), device.use_clock().load(), target - freed);
+    if (chosen.empty()) {
+      if (state.refusal.empty()) {
+        state.refusal = "everything left on the device is in use or not "
+                        "evictable";
+      }
+      break;
+    }
+    std::vector<HandleRef> victims;
+    for (const Candidate& candidate : chosen) {
+      if (victims.size() == kMaxBatch) break;
+      victims.push_back(handles[candidate.id]);
+    }
+    const Bytes batch = EvictBatchLocked(state, victims);
+    freed += batch;
+    // Whoever could not leave now will not in the next round either.
+    for (HandleRef victim : victims) refused.insert(victim.address());
+    if (batch == 0 && !state.refusal.empty()) break;
+  }
+  return freed;
+}
+
+Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
+  DeviceAllocator& device = *state.allocator;
+  if (streams >> StreamTable::kOverflowBit & 1) {
+    // More streams than bits: rule 8, this thread may wait.
+    return device.device().SynchronizeDevice();
+  }
+  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
+    if ((streams >> bit & 1) == 0) continue;
+    const StreamId stream = device.streams().StreamOf(bit);
+    const EventId event = device.TakeEvent();
+    if (event == kNoEvent) return device.device().SynchronizeDevice();
+    Status status = device.device().RecordEvent(event, stream);
+    if (status) {
+      status = device.device().StreamWaitEvent(state.copy_out, event);
+    }
+    device.PutEvent(event);
+    // A stream that was destroyed cannot be asked; the whole device can.
+    if (!status) return device.device().SynchronizeDevice();
+  }
+  return {};
+}
+
+Status Engine::ChecksumLocked(DeviceState& state,
+                              std::vector<Leaving>& batch) {
+  STRATALLOC_CHECK(batch.size() <= kMaxBatch, "batch");
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    checksum_words_[i] = 0;
+    STRATALLOC_RETURN_IF_ERROR(state.checksum->Launch(
+        batch[i].handle.address(), batch[i].handle.bytes(),
+        &checksum_words_[i], state.copy_out));
+  }
+  STRATALLOC_RETURN_IF_ERROR(
+      state.allocator->device().SynchronizeStream(state.copy_out));
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    batch[i].checksum = checksum_words_[i];
+    if (!batch[i].clean) continue;
+    const LowerCopy* copy = lower_.Find(batch[i].handle.address());
+    if (copy->checksum != batch[i].checksum) {
+      // Written past the dispatcher: the guard saw no write, the bytes did
+      // change. The copy below is stale.
+      batch[i].clean = false;
+      ++counters_.dirty_by_checksum;
+    }
+  }
+  return {};
+}
+
+Status Engine::CopyOutLocked(DeviceState& state,
+                             std::vector<Leaving>& batch) {
+  DeviceAllocator& device = *state.allocator;
+  const std::uint32_t now = device.use_clock().load();
+  const auto refuse = [&](Leaving& leaving, const Error& why) {
+    leaving.keeps = true;
+    state.refusal = why.message;
+  };
+  for (Leaving& leaving : batch) {
+    if (leaving.clean) continue;
+    LowerCopy& copy = lower_.At(device, leaving.handle);
+    lower_.Drop(copy);
+    copy.checksum = leaving.checksum;
+    copy.generation = leaving.handle.entry().generation;
+    const Bytes bytes = leaving.handle.bytes();
+    if (Result<HostBuffer> buffer = lower_.TakeHost(bytes, now)) {
+      copy.host = *buffer;
+      leaving.to = HandleState::kHost;
+      STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
+          copy.host.data, leaving.handle.address(), bytes, state.copy_out));
+      continue;
+    } else if (!lower_.disk_allowed() ||
+               buffer.error().code == ErrorCode::kIo) {
+      refuse(leaving, buffer.error());
+      continue;
+    }
+    // No buffer to be had: through a staging buffer straight to the disk.
+    Result<void*> staging = lower_.TakeStaging(device);
+    if (!staging) {
+      refuse(leaving, staging.error());
+      continue;
+    }
+    STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
+        *staging, leaving.handle.address(), bytes, state.copy_out));
+    STRATALLOC_RETURN_IF_ERROR(
+        device.device().SynchronizeStream(state.copy_out));
+    STRATALLOC_CHECK(ChecksumOnHost(*staging, bytes) == leaving.checksum,
+                     "bytes changed between device and staging buffer");
+    if (Status written = lower_.WriteToDisk(copy, *staging); !written) {
+      refuse(leaving, written.error());
+    }
+    leaving.to = HandleState::kDisk;
+  }
+  STRATALLOC_RETURN_IF_ERROR(
+      device.device().SynchronizeStream(state.copy_out));
+  for (Leaving& leaving : batch) {
+    if (leaving.clean || leaving.keeps ||
+        leaving.to != HandleState::kHost) {
+      continue;
+    }
+    const LowerCopy& copy = *lower_.Find(leaving.handle.address());
+    // The pair assertion of tiering: what will be trusted is what left.
+    STRATALLOC_CHECK(ChecksumOnHost(copy.host.data, copy.host.bytes) ==
+                         leaving.checksum,
+                     "bytes changed between device and host copy");
+  }
+  return {};
+}
+
+Bytes Engine::EvictBatchLocked(DeviceState& state,
+                               const std::vector<HandleRef>& victims) {
+  DeviceAllocator& device = *state.allocator;
+  std::vector<Leaving> batch;
+  {
+    MutexLock lock(device.mutex());
+    for (HandleRef victim : victims) {
+      if (device.BeginLeavingLocked(victim)) batch.push_back({victim});
+    }
+  }
+  if (batch.empty()) return 0;
+  const bool left = WaitForOtherOperators(kOperatorLimitNs);
+  std::uint64_t streams = 0;
+  {
+    MutexLock lock(device.mutex());
+    std::erase_if(batch, [&](Leaving& leaving) {
+      HandleEntry& entry = leaving.handle.entry();
+      if (!left || entry.pins.load(std::memory_order_seq_cst) != 0) {
+        device.CancelLeavingLocked(leaving.handle);
+        return true;
+      }
+      entry.state.store(HandleState::kCopyingOut, std::memory_order_seq_cst);
+      streams |= entry.fence.load();
+      leaving.clean = entry.has_copy.load() && !entry.dirty.load();
+      return false;
+    });
+  }
+  if (!left) {
+    state.refusal = "an operator on another thread did not return";
+    return 0;
+  }
+  if (batch.empty()) return 0;
+  learning_.store(true, std::memory_order_relaxed);
+
+  Status status = FenceLocked(state, streams);
+  if (status) status = ChecksumLocked(state, batch);
+  if (status) status = CopyOutLocked(state, batch);
+  if (!status) {
+    state.refusal = status.error().message;
+    Log(LogLevel::kError, "eviction stopped: " + status.error().message);
+  }
+
+  Bytes freed = 0;
+  std::vector<HandleRef> forget;
+  {
+    MutexLock lock(device.mutex());
+    for (Leaving& leaving : batch) {
+      HandleEntry& entry = leaving.handle.entry();
+      if (!status || leaving.keeps) {
+        if (!leaving.clean) {
+          entry.dirty.store(true);
+          entry.has_copy.store(false);
+          forget.push_back(leaving.handle);
+        }
+        device.CancelLeavingLocked(leaving.handle);
+        continue;
+      }
+      if (leaving.clean) {
+        const LowerCopy& copy = *lower_.Find(leaving.handle.address());
+        leaving.to = copy.host && copy.disk ? HandleState::kHostAndDisk
+                     : copy.host            ? HandleState::kHost
+                                            : HandleState::kDisk;
+        ++counters_.clean_drops;
+      }
+      entry.fence.store(0);  // fenced, and the copy waited for it
+      entry.dirty.store(false);
+      if (!device.FinishLeavingLocked(leaving.handle, leaving.to)) {
+        forget.push_back(leaving.handle);  // freed while it was leaving
+      }
+      freed += leaving.handle.bytes();
+      ++counters_.evicted_handles;
+      counters_.evicted_bytes += leaving.handle.bytes();
+    }
+  }
+  for (HandleRef handle : forget) lower_.Forget(handle);
+  return freed;
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: the op guard. The fast path pins and looks; everything else, from
+// waiting for a copy in flight to bringing bytes back from disk, is Admit.
+#include <algorithm>
+#include <string>
+
+#include "accounting/ledger.h"
+#include "allocator/base/check.h"
+#include "allocator/base/clock.h"
+#include "allocator/operator_thread.h"
+#include "tiering/engine/engine.h"
+#include "tiering/engine/use_log.h"
+#include "tiering/policy/victims.h"
+
+namespace stratalloc {
+namespace {
+
+// A refused operator waits for others and tries again; each round at least
+// one of them has finished, so this bounds a pathological crowd only.
+constexpr int kAdmitAttempts = 256;
+constexpr std::int64_t kWaitForOthersNs = 1'000'000'000;
+
+thread_local std::vector<HandleRef> guard_handles;
+
+}  // namespace
+
+void Engine::NoteUse(DeviceAllocator& device, HandleRef handle,
+                     std::uint64_t stream_bit, bool written,
+                     std::uint32_t now) {
+  HandleEntry& entry = handle.entry();
+  // Load before read-modify-write: in the common case nothing changes and no
+  // cache line is dirtied.
+  if ((entry.fence.load(std::memory_order_relaxed) & stream_bit) == 0) {
+    entry.fence.fetch_or(stream_bit, std::memory_order_relaxed);
+  }
+  if (written && !entry.dirty.load(std::memory_order_relaxed)) {
+    entry.dirty.store(true, std::memory_order_relaxed);
+  }
+  const std::uint32_t last = entry.last_use.load(std::memory_order_relaxed);
+  if (now - last > kBurstOperators) {
+    entry.previous_use.store(last, std::memory_order_relaxed);
+    if (learning_.load(std::memory_order_relaxed)) {
+      UseLog::ThisThread().Note(handle.address());
+    }
+  }
+  entry.last_use.store(now, std::memory_order_relaxed);
+  (void)device;
+}
+
+Status Engine::EnterOperator(StreamId stream, const char* name,
+                             std::span<const Access> accesses) {
+  OperatorThread& thread = OperatorThread::ThisThread();
+  thread.Enter();
+  if (accesses.empty() || off()) return {};
+  std::vector<HandleRef>& handles = guard_handles;
+  handles.clear();
+  bool all_resident = true;
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (const Access& access : accesses) {
+    if (access.bytes == 0) continue;
+    DeviceAllocator* device = nullptr;
+    for (int i = 0; i < devices && device == nullptr; ++i) {
+      if (devices_[i].allocator->Contains(access.address)) {
+        device = devices_[i].allocator;
+      }
+    }
+    if (device == nullptr ||
+        access.address >= device->table().evictable_end()) {
+      continue;
+    }
+    const std::uint64_t bit = std::uint64_t{1}
+                              << device->streams().BitOf(stream);
+    const std::uint32_t now =
+        device->use_clock().fetch_add(1, std::memory_order_relaxed) + 1;
+    HandleRegion* region = device->table().RegionOf(access.address);
+    const std::uint64_t last = std::min(
+        region->IndexOf(access.address + access.bytes - 1),
+        region->count() - 1);
+    for (std::uint64_t i = region->IndexOf(access.address); i <= last; ++i) {
+      const HandleRef handle{region, i};
+      HandleEntry& entry = handle.entry();
+      thread.Pin(entry);
+      handles.push_back(handle);
+      if (entry.state.load(std::memory_order_seq_cst) ==
+          HandleState::kResident) {
+        NoteUse(*device, handle, bit, access.written, now);
+      } else {
+        all_resident = false;
+        // Noted already, so that the slow path need not carry the flag: the
+        // handle is pinned from here on, or the operator fails.
+        if (access.written) entry.dirty_on_arrival.store(true);
+      }
+    }
+  }
+  if (all_resident) return {};
+  Status status = Admit(stream, name, handles);
+  if (!status) thread.Leave();
+  return status;
+}
+
+void Engine::LeaveOperator() { OperatorThread::ThisThread().Leave(); }
+
+Status Engine::Admit(StreamId stream, const char* name,
+                     std::span<const HandleRef> all) {
+  OperatorThread& thread = OperatorThread::ThisThread();
+  const std::vector<HandleRef> handles(all.begin(), all.end());
+  for (int attempt = 0;; ++attempt) {
+    Status status;
+    bool refused = false;
+    const int devices = device_count_.load(std::memory_order_acquire);
+    for (int i = 0; i < devices && status; ++i) {
+      DeviceAllocator& device = *devices_[i].allocator;
+      std::vector<HandleRef> here;
+      for (HandleRef handle : handles) {
+        if (device.Contains(handle.address())) here.push_back(handle);
+      }
+      if (!here.empty()) {
+        status = AdmitOnce(device, stream, name, here, &refused);
+      }
+    }
+    if (status) return {};
+    // Rule 4: refused with nothing else pinned, drop the new pins and wait
+    // for those who hold the room; with older pins never wait for others.
+    const bool holds_older_pins =
+        thread.depth() > 1 || thread.pins.size() != handles.size();
+    if (!refused || holds_older_pins || attempt >= kAdmitAttempts ||
+        !OtherOperatorsRunning()) {
+      return status;
+    }
+    for (HandleEntry* entry : thread.pins) {
+      entry->pins.fetch_sub(1, std::memory_order_release);
+    }
+    thread.pins.clear();
+    {
+      OperatorWaiting waiting;
+      WaitForOtherOperators(kWaitForOthersNs);
+    }
+    for (HandleRef handle : handles) thread.Pin(handle.entry());
+  }
+}
+
+Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
+                         const char* name,
+                         std::span<const HandleRef> handles, bool* refused) {
+  const std::uint64_t bit = std::uint64_t{1}
+                            << device.streams().BitOf(stream);
+  // Everything is on the device, some of it still arriving: order the stream
+  // behind the copies. kLeaving and kCopyingOut need the arbiter: its holder
+  // decides when it sees our pin.
+  const auto accept = [&](bool* complete) -> Status {
+    MutexLock lock(device.mutex());
+    device.SettleArrivalsLocked();
+    *complete = true;
+    const std::uint32_t now = device.use_clock().load();
+    for (HandleRef handle : handles) {
+      HandleEntry& entry = handle.entry();
+      const HandleState s = entry.state.load();
+      if (s == HandleState::kCopyingIn) {
+        STRATALLOC_RETURN_IF_ERROR(device.AwaitArrivalLocked(handle, stream));
+      } else if (s != HandleState::kResident &&
+                 s != HandleState::kUnmapped &&
+                 s != HandleState::kReleasing) {
+        *complete = false;  // the arbiter's part
+        continue;
+      }
+      const bool written = entry.dirty_on_arrival.exchange(false);
+      NoteUse(device, handle, bit, written, now);
+      if (written) entry.dirty.store(true);
+    }
+    return {};
+  };
+  bool complete = false;
+  STRATALLOC_RETURN_IF_ERROR(accept(&complete));
+  if (complete) return {};
+
+  const std::int64_t started = NowNs();
+  DeviceState& state = *StateOf(device);
+  std::vector<HandleRef> wanted(handles.begin(), handles.end());
+  Status status;
+  {
+    OperatorWaiting waiting;
+    MutexLock arbiter(arbiter_);
+    lower_.CollectDropped(device);
+    for (HandleRef handle : wanted) {
+      if (handle.entry().state.load() == HandleState::kPoisoned) {
+        return Fail(ErrorCode::kCorrupt,
+                    std::string(name) + " needs " + OwnersOf(device, handle) +
+                        ", whose bytes on disk were damaged and are lost; "
+                        "free it or load it again");
+      }
+    }
+    const std::uint64_t before = counters_.restored_handles;
+    status = RestoreBatchLocked(state, wanted, Room::kEvict, {},
+                                /*planned=*/false);
+    counters_.restored_before_use += counters_.restored_handles - before;
+    if (!status && status.error().code == ErrorCode::kOutOfMemory) {
+      *refused = true;
+      Bytes bytes = 0;
+      std::sort(wanted.begin(), wanted.end(), [](HandleRef a, HandleRef b) {
+        return a.address() < b.address();
+      });
+      wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+      for (HandleRef handle : wanted) bytes += handle.bytes();
+      status = Fail(
+          ErrorCode::kOutOfMemory,
+          "CUDA out of memory. " + std::string(name) + " needs " +
+              FormatBytes(bytes) + " of handles on GPU " +
+              std::to_string(static_cast<int>(device.device().index())) +
+              " at once; the limit is " + FormatBytes(device.limit()) + ". " +
+              status.error().message +
+              (state.refusal.empty()
+                   ? ""
+                   : ". stratalloc could not evict more: " + state.refusal));
+    }
+  }
+  const std::uint64_t waited = static_cast<std::uint64_t>(NowNs() - started);
+  stalls_.fetch_add(1, std::memory_order_relaxed);
+  stall_ns_.fetch_add(waited, std::memory_order_relaxed);
+  Ledger::Get().OnStall(device.device().index(), CurrentScope().scope,
+                        waited);
+  if (!status) return status;
+  STRATALLOC_RETURN_IF_ERROR(accept(&complete));
+  STRATALLOC_CHECK(complete, "pinned and restored, and away again");
+  return {};
+}
+
+}  // namespace stratalloc

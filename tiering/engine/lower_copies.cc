@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/engine/lower_copies.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/check.h"
+#include "tiering/policy/victims.h"
+
+namespace stratalloc {
+
+Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
+  if (host_ != nullptr) {
+    chunk_bytes_ = std::max(chunk_bytes_, chunk_bytes);
+    return {};
+  }
+  chunk_bytes_ = chunk_bytes;
+  host_ = std::make_unique<HostTier>(
+      HostTier::Options{options_.host_budget, device});
+  if (!disk_allowed()) return {};
+  // The staging buffers come first, out of the same budget, so that a full
+  // host tier can still pass bytes on to the disk.
+  for (HostBuffer& buffer : staging_) {
+    Result<HostBuffer> taken = host_->Allocate(chunk_bytes_);
+    if (!taken) {
+      return Fail(taken.error().code,
+                  "the disk tier needs two staging buffers of " +
+                      FormatBytes(chunk_bytes_) +
+                      " out of host_budget: " + taken.error().message);
+    }
+    buffer = *taken;
+  }
+  return {};
+}
+
+Status LowerCopies::OpenDisk() {
+  if (disk_ != nullptr) return {};
+  DiskTier::Options options;
+  options.directory = options_.disk_dir;
+  options.budget = options_.disk_budget;
+  options.max_chunk_bytes = chunk_bytes_;
+  options.staging[0] = staging_[0].data;
+  options.staging[1] = staging_[1].data;
+  STRATALLOC_ASSIGN_OR_RETURN(disk_, DiskTier::Open(options));
+  return {};
+}
+
+LowerCopy* LowerCopies::Find(Address handle) {
+  auto it = copies_.find(handle);
+  return it == copies_.end() ? nullptr : &it->second;
+}
+
+LowerCopy& LowerCopies::At(DeviceAllocator& device, HandleRef handle) {
+  LowerCopy& copy = copies_[handle.address()];
+  copy.device = &device;
+  copy.handle = handle;
+  return copy;
+}
+
+void LowerCopies::CollectDropped(DeviceAllocator& device) {
+  std::vector<std::pair<HandleRef, std::uint32_t>> dropped;
+  {
+    MutexLock lock(device.mutex());
+    dropped = device.TakeDroppedLocked();
+  }
+  if (dropped.empty()) return;
+  // A copy may still be on its way up out of a buffer that goes back now.
+  if (Status status = device.DrainArrivals(); !status) {
+    Log(LogLevel::kError, status.error().message);
+  }
+  for (auto& [handle, generation] : dropped) {
+    LowerCopy* copy = Find(handle.address());
+    // A copy made after the free belongs to the new bytes.
+    if (copy == nullptr || copy->generation >= generation) continue;
+    Forget(handle);
+  }
+}
+
+void LowerCopies::Drop(LowerCopy& copy) {
+  if (copy.host) host_->Free(copy.host);
+  if (copy.disk) disk_->Free(copy.disk);
+  copy.host = {};
+  copy.disk = {};
+}
+
+void LowerCopies::Forget(HandleRef handle) {
+  if (LowerCopy* copy = Find(handle.address())) {
+    Drop(*copy);
+    copies_.erase(handle.address());
+  }
+}
+
+HostBuffer LowerCopies::TakeSpareHost(Bytes bytes) {
+  const double room = static_cast<double>(options_.host_budget) *
+                      options_.cpu_offload_threshold;
+  if (static_cast<double>(host_->used() + bytes) > room) return {};
+  Result<HostBuffer> buffer = host_->Allocate(bytes);
+  return buffer ? *buffer : HostBuffer{};
+}
+
+Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
+  if (HostBuffer spare = TakeSpareHost(bytes)) return spare;
+  Error why{ErrorCode::kHostOutOfMemory,
+            "the host budget of " + FormatBytes(options_.host_budget) +
+                " is spent"};
+  // Above the threshold colder copies go down; without a disk, or with one
+  // that fails, the rest of the budget is used.
+  const bool made_room = GiveUpHostCopy(bytes, now, &why);
+  Result<HostBuffer> buffer = host_->Allocate(bytes);
+  while (!buffer && made_room && GiveUpHostCopy(bytes, now, &why)) {
+    buffer = host_->Allocate(bytes);
+  }
+  if (!buffer) return tl::unexpected(why);
+  return buffer;
+}
+
+bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
+  // Cheapest first: a copy that is on disk too costs nothing, one of a
+  // resident handle costs a copy later, an only copy costs a write now.
+  struct Choice {
+    int cost;
+    std::uint32_t coldness;
+    LowerCopy* copy;
+  };
+  std::vector<Choice> choices;
+  for (auto& [address, copy] : copies_) {
+    if (!copy.host || copy.host.bytes != bytes) continue;
+    const HandleEntry& entry = copy.handle.entry();
+    const HandleState state = entry.state.load();
+    if (state == HandleState::kCopyingOut ||
+        state == HandleState::kLeaving) {
+      continue;
+    }
+    const int cost = copy.disk ? 0 : IsAway(state) ? 2 : 1;
+    if (cost == 2 && !disk_allowed()) continue;
+    Candidate candidate;
+    candidate.last_use = entry.last_use.load();
+    candidate.previous_use = entry.previous_use.load();
+    choices.push_back({cost, Coldness(candidate, now), &copy});
+  }
+  std::sort(choices.begin(), choices.end(),
+            [](const Choice& a, const Choice& b) {
+              return a.cost != b.cost ? a.cost < b.cost
+                                      : a.coldness > b.coldness;
+            });
+  for (Choice& choice : choices) {
+    LowerCopy& copy = *choice.copy;
+    HandleEntry& entry = copy.handle.entry();
+    if (choice.cost == 2) {
+      if (Status status = WriteToDisk(copy, copy.host.data); !status) {
+        *why = status.error();
+        return false;
+      }
+    }
+    if (entry.state.load() == HandleState::kCopyingIn) {
+      if (!copy.device->DrainArrivals()) continue;
+    }
+    {
+      MutexLock lock(copy.device->mutex());
+      const HandleState state = entry.state.load();
+      if (state == HandleState::kHost || state == HandleState::kHostAndDisk) {
+        entry.state.store(HandleState::kDisk);
+        copy.device->NoteMoveLocked(copy.handle, TierId::kHost,
+                                    TierId::kDisk);
+      } else if (!copy.disk) {
+        entry.has_copy.store(false);
+        entry.dirty.store(true);
+      }
+    }
+    host_->Free(copy.host);
+    copy.host = {};
+    return true;
+  }
+  if (!disk_allowed()) {
+    why->message += " and no disk is allowed (disk_budget:0); raise "
+                    "host_budget or set disk_budget";
+  }
+  return false;
+}
+
+bool LowerCopies::GiveUpChunk() {
+  for (auto& [address, copy] : copies_) {
+    if (!copy.disk) continue;
+    HandleEntry& entry = copy.handle.entry();
+    {
+      MutexLock lock(copy.device->mutex());
+      const HandleState state = entry.state.load();
+      if (state == HandleState::kHostAndDisk) {
+        entry.state.store(HandleState::kHost);
+      } else if (state == HandleState::kResident) {
+        if (!copy.host) {
+          entry.has_copy.store(false);
+          entry.dirty.store(true);
+        }
+      } else {
+        continue;
+      }
+    }
+    disk_->Free(copy.disk);
+    copy.disk = {};
+    return true;
+  }
+  return false;
+}
+
+Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
+  if (!disk_allowed()) {
+    return Fail(ErrorCode::kHostOutOfMemory,
+                "the host budget of " + FormatBytes(options_.host_budget) +
+                    " is spent and no disk is allowed (disk_budget:0); raise "
+                    "host_budget or set disk_budget");
+  }
+  STRATALLOC_RETURN_IF_ERROR(OpenDisk());
+  const Bytes bytes = copy.handle.bytes();
+  while (disk_->used() + bytes > disk_->budget() && GiveUpChunk()) {
+  }
+  STRATALLOC_ASSIGN_OR_RETURN(
+      copy.disk,
+      disk_->Write(data, bytes, copy.handle.address(), copy.generation));
+  written_bytes_ += bytes;
+  return {};
+}
+
+Status LowerCopies::ReadFromDisk(const LowerCopy& copy, void* to) {
+  STRATALLOC_CHECK(disk_ != nullptr && copy.disk, "no chunk to read");
+  STRATALLOC_RETURN_IF_ERROR(disk_->Read(copy.disk, to));
+  read_bytes_ += copy.disk.bytes;
+  return {};
+}
+
+Result<void*> LowerCopies::TakeStaging(DeviceAllocator& device) {
+  if (!staging_[0]) {
+    return Fail(ErrorCode::kHostOutOfMemory,
+                "no staging buffer: no disk is allowed (disk_budget:0)");
+  }
+  staging_next_ ^= 1;
+  EventId& event = staging_event_[staging_next_];
+  if (event != kNoEvent) {
+    STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeEvent(event));
+    device.PutEvent(event);
+    event = kNoEvent;
+  }
+  return staging_[staging_next_].data;
+}
+
+Status LowerCopies::MarkStaging(DeviceAllocator& device, StreamId stream) {
+  const EventId event = device.TakeEvent();
+  if (event == kNoEvent) return device.device().SynchronizeStream(stream);
+  staging_event_[staging_next_] = event;
+  return device.device().RecordEvent(event, stream);
+}
+
+}  // namespace stratalloc

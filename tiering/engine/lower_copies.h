@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The copies that handles have below the device: pinned host buffers and
+// chunks of the spill file, and what to give up when a tier is full.
+//
+// Who may call: the holder of the arbiter, without a device lock except where
+// a method says so. Every method may wait for disk or for copies in flight.
+// Lifetime: the engine's.
+// Invariants: a handle whose state is kHost, kHostAndDisk or kDisk has
+// exactly the copies its state names; a handle with has_copy has at least one
+// copy of generation `generation`; host used = sum of buffers here + staging.
+#ifndef STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_
+#define STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "allocator/device_allocator.h"
+#include "tiering/host/host_tier.h"
+#include "tiering/io/disk_tier.h"
+
+namespace stratalloc {
+
+// What lies below one handle. `checksum` is the device's own (tiering/gpu) of
+// the bytes that the copies hold.
+struct LowerCopy {
+  DeviceAllocator* device = nullptr;
+  HandleRef handle;
+  HostBuffer host;
+  DiskChunk disk;
+  std::uint64_t checksum = 0;
+  std::uint32_t generation = 0;
+};
+
+class LowerCopies {
+ public:
+  struct Options {
+    Bytes host_budget = 0;
+    Bytes disk_budget = 0;
+    std::string disk_dir;
+    double cpu_offload_threshold = 0.90;
+  };
+
+  explicit LowerCopies(Options options) : options_(std::move(options)) {}
+
+  // The first device decides the context that registers host memory.
+  // `chunk_bytes` is its large handle: the size of the staging buffers.
+  Status Open(const Device& device, Bytes chunk_bytes);
+  bool is_open() const { return host_ != nullptr; }
+
+  LowerCopy* Find(Address handle);
+  LowerCopy& At(DeviceAllocator& device, HandleRef handle);
+  // Drops what the allocator reported: handles whose last block was freed.
+  void CollectDropped(DeviceAllocator& device);
+  // Gives back the copies of one handle: its bytes changed or are no more.
+  void Drop(LowerCopy& copy);
+  // Drop, and forget the record.
+  void Forget(HandleRef handle);
+
+  // A host buffer of `bytes`, after demoting or dropping colder copies. Never
+  // touches the copies of handles that are kCopyingOut. `now`: the clock.
+  Result<HostBuffer> TakeHost(Bytes bytes, std::uint32_t now);
+  void PutHost(HostBuffer buffer) { host_->Free(buffer); }
+  // Only if there is room below the threshold: keeping a copy is optional.
+  HostBuffer TakeSpareHost(Bytes bytes);
+
+  // Writes page-aligned `data` to the spill file for `copy`; gives up chunks
+  // of resident handles when the quota is spent.
+  Status WriteToDisk(LowerCopy& copy, const void* data);
+  Status ReadFromDisk(const LowerCopy& copy, void* to);
+
+  // One of two pinned buffers of a large handle's size, used in turn. Waits
+  // until the copy that last read it is complete. nullptr without a disk.
+  Result<void*> TakeStaging(DeviceAllocator& device);
+  // The buffer taken last is read by copies on `stream` until they are done.
+  Status MarkStaging(DeviceAllocator& device, StreamId stream);
+
+  bool disk_allowed() const { return options_.disk_budget > 0; }
+  DiskTier* disk() { return disk_.get(); }
+  HostTier* host() { return host_.get(); }
+  const Options& options() const { return options_; }
+  Bytes written_bytes() const { return written_bytes_; }  // to disk, ever
+  Bytes read_bytes() const { return read_bytes_; }        // from disk, ever
+  // Opens the spill file now; for tests that inject faults before first use.
+  Status OpenDiskForTesting() { return OpenDisk(); }
+  const std::map<Address, LowerCopy>& all() const { return copies_; }
+  std::map<Address, LowerCopy>& all() { return copies_; }
+
+ private:
+  Status OpenDisk();
+  // Makes room for one buffer of `bytes`; false if nothing could be given up.
+  bool GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why);
+  bool GiveUpChunk();
+
+  const Options options_;
+  Bytes chunk_bytes_ = 0;
+  std::unique_ptr<HostTier> host_;
+  std::unique_ptr<DiskTier> disk_;
+  HostBuffer staging_[2];
+  EventId staging_event_[2] = {kNoEvent, kNoEvent};
+  int staging_next_ = 0;
+  Bytes written_bytes_ = 0, read_bytes_ = 0;
+  std::map<Address, LowerCopy> copies_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: the background half. Scope events teach the planner the order of
+// use; the migration thread restores what the coming steps used last time and
+// evicts when a threshold was crossed. The thread that enters a scope never
+// waits here: it may hold the GIL.
+#include <utility>
+
+#include "allocator/base/check.h"
+#include "tiering/engine/engine.h"
+#include "tiering/engine/use_log.h"
+
+namespace stratalloc {
+namespace {
+
+// Look this far ahead: enough to cover several modules without parameters,
+// and at most a quarter of the device, so that what is expected never
+// displaces what is in use.
+constexpr std::size_t kLookAheadSteps = 48;
+constexpr Bytes kLookAheadFraction = 4;
+
+}  // namespace
+
+void Engine::OnEnter(ScopeId scope) {
+  if (learning_.load(std::memory_order_relaxed)) {
+    OnScopeEvent(ScopeTrace::Entered(scope));
+  }
+}
+
+void Engine::OnLeave(ScopeId scope) {
+  if (learning_.load(std::memory_order_relaxed)) {
+    OnScopeEvent(ScopeTrace::Left(scope));
+  }
+}
+
+void Engine::OnScopeEvent(ScopeTrace::Step step) {
+  if (off()) return;
+  auto [ended, used] = UseLog::ThisThread().Begin(step);
+  if (ended != ScopeTrace::kNoStep) {
+    MutexLock lock(plan_mutex_);
+    trace_.Learn(ended, std::move(used), step);
+  }
+  if (thread_ != nullptr) thread_->AskPrefetch(step);
+}
+
+void Engine::Prefetch(ScopeTrace::Step step) {
+  if (off()) return;
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (int i = 0; i < devices; ++i) {
+    DeviceState& state = devices_[i];
+    DeviceAllocator& device = *state.allocator;
+    const Bytes handle_bytes =
+        device.table().region(true, PoolKind::kLarge).handle_bytes;
+    std::vector<Address> expected;
+    {
+      MutexLock lock(plan_mutex_);
+      expected = trace_.Expect(
+          step, device.limit() / kLookAheadFraction / handle_bytes,
+          kLookAheadSteps);
+    }
+    std::vector<HandleRef> missing;
+    for (Address address : expected) {
+      HandleRegion* region = device.table().RegionOf(address);
+      if (region == nullptr) continue;
+      const HandleRef handle{region, region->IndexOf(address)};
+      if (IsAway(handle.entry().state.load())) missing.push_back(handle);
+    }
+    if (missing.empty()) continue;
+    MutexLock arbiter(arbiter_);
+    lower_.CollectDropped(device);
+    for (HandleRef handle : missing) {
+      const std::uint64_t before = counters_.restored_handles;
+      Status status = RestoreBatchLocked(state, {handle}, Room::kEvict,
+                                         expected, /*planned=*/true);
+      counters_.restored_before_use += counters_.restored_handles - before;
+      // No room, or bytes that are lost: the guard will say so to whoever
+      // needs them.
+      if (!status) break;
+    }
+  }
+}
+
+void Engine::RelievePressure(DeviceState& state) {
+  if (off()) return;
+  DeviceAllocator& device = *state.allocator;
+  // Hysteresis: start above the offload threshold, stop half-way to the
+  // reload threshold, so that one more block does not start it again.
+  const double stop =
+      (options_.gpu_offload_threshold + options_.gpu_reload_threshold) / 2;
+  MutexLock arbiter(arbiter_);
+  lower_.CollectDropped(device);
+  const Bytes goal =
+      static_cast<Bytes>(stop * static_cast<double>(device.limit()));
+  const Bytes allocated = [&] {
+    MutexLock lock(device.mutex());
+    return device.AllocatedLocked();
+  }();
+  if (allocated > goal) EvictColdLocked(state, allocated - goal, {});
+  state.pressure.store(false);
+}
+
+}  // namespace stratalloc

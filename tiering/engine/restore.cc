@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: how handles return, at the same address. All physical memory is
+// taken first (all or nothing, rule 4); only then do copies start, and from
+// there on nothing is evicted or given up, so no buffer moves under a copy.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "accounting/category.h"
+#include "accounting/scope_table.h"
+#include "allocator/base/check.h"
+#include "tiering/engine/engine.h"
+
+namespace stratalloc {
+namespace {
+
+// A concurrent malloc may take what an eviction freed; after so many rounds
+// the restore is refused rather than fight on.
+constexpr int kRoomAttempts = 32;
+
+}  // namespace
+
+std::string Engine::OwnersOf(DeviceAllocator& device, HandleRef handle) {
+  std::string owners;
+  MutexLock lock(device.mutex());
+  device.ForEachLiveLocked(handle, [&](Charge charge, Bytes) {
+    const std::string name = ScopeName(charge.scope) + " (" +
+                             CategoryName(charge.category) + ")";
+    if (owners.find(name) != std::string::npos) return;
+    owners += (owners.empty() ? "" : ", ") + name;
+  });
+  return owners.empty() ? "(freed)" : owners;
+}
+
+Status Engine::CopyInLocked(DeviceState& state, HandleRef handle) {
+  DeviceAllocator& device = *state.allocator;
+  LowerCopy* copy = lower_.Find(handle.address());
+  STRATALLOC_CHECK(copy != nullptr, "an away handle has a copy");
+  if (!sabotage_.empty() &&
+      OwnersOf(device, handle).find(sabotage_) != std::string::npos) {
+    sabotage_.clear();
+    const std::vector<char> zeros(handle.bytes());
+    STRATALLOC_RETURN_IF_ERROR(device.device().CopyToDevice(
+        handle.address(), zeros.data(), handle.bytes(), state.copy_in));
+    return device.device().SynchronizeStream(state.copy_in);
+  }
+  const void* from = copy->host.data;
+  bool staged = false;
+  if (from == nullptr) {
+    HostBuffer spare = lower_.TakeSpareHost(handle.bytes());
+    void* to = spare.data;
+    if (to == nullptr) {
+      STRATALLOC_ASSIGN_OR_RETURN(to, lower_.TakeStaging(device));
+      staged = true;
+    }
+    if (Status read = lower_.ReadFromDisk(*copy, to); !read) {
+      if (spare) lower_.PutHost(spare);
+      return read;
+    }
+    if (spare) copy->host = spare;
+    from = to;
+  }
+  STRATALLOC_RETURN_IF_ERROR(device.device().CopyToDevice(
+      handle.address(), from, handle.bytes(), state.copy_in));
+  return staged ? lower_.MarkStaging(device, state.copy_in) : Status{};
+}
+
+Status Engine::RestoreBatchLocked(DeviceState& state,
+                                  const std::vector<HandleRef>& handles,
+                                  Room room, const std::vector<Address>& keep,
+                                  bool planned) {
+  DeviceAllocator& device = *state.allocator;
+  std::vector<HandleRef> missing;
+  {
+    MutexLock lock(device.mutex());
+    for (HandleRef handle : handles) {
+      const HandleState s = handle.entry().state.load();
+      if (IsAway(s) && s != HandleState::kPoisoned) missing.push_back(handle);
+    }
+  }
+  std::sort(missing.begin(), missing.end(), [](HandleRef a, HandleRef b) {
+    return a.address() < b.address();
+  });
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  if (missing.empty()) return {};
+
+  Bytes need = 0;
+  for (HandleRef handle : missing) need += handle.bytes();
+  std::vector<PhysicalHandle> taken;
+  Status status;
+  int attempts = 0;
+  while (taken.size() < missing.size()) {
+    const Bytes bytes = missing[taken.size()].bytes();
+    Result<PhysicalHandle> physical = device.TakePhysical(bytes);
+    if (physical) {
+      taken.push_back(*physical);
+      need -= bytes;
+      continue;
+    }
+    if (physical.error().code != ErrorCode::kOutOfMemory ||
+        room == Room::kOnlyFree || ++attempts > kRoomAttempts ||
+        EvictColdLocked(state, need, keep) == 0) {
+      status = tl::unexpected(physical.error());
+      break;
+    }
+  }
+  std::vector<HandleRef> arrived;
+  std::size_t next = 0;
+  for (; status && next < missing.size(); ++next) {
+    const HandleRef handle = missing[next];
+    HandleState from;
+    {
+      MutexLock lock(device.mutex());
+      from = handle.entry().state.load();
+      if (!IsAway(from)) {
+        continue;  // freed meanwhile; its physical handle is put back below
+      }
+      status = device.BeginArrivalLocked(handle, taken[next]);
+    }
+    if (!status) break;
+    taken[next] = kNoHandle;
+    status = CopyInLocked(state, handle);
+    if (!status) {
+      const Error error = status.error();
+      const std::string owners = OwnersOf(device, handle);
+      const bool lost = error.code == ErrorCode::kCorrupt;
+      // Nothing may be copying into it when it is unmapped again.
+      device.device().SynchronizeStream(state.copy_in);
+      MutexLock lock(device.mutex());
+      device.AbortArrivalLocked(handle,
+                                lost ? HandleState::kPoisoned : from);
+      status = Fail(error.code, "cannot restore " + owners + " from " +
+                                    (lost || from == HandleState::kDisk
+                                         ? "disk: "
+                                         : "host: ") +
+                                    error.message);
+      break;
+    }
+    arrived.push_back(handle);
+  }
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    if (taken[i] != kNoHandle) device.PutPhysical(missing[i].bytes(), taken[i]);
+  }
+  if (arrived.empty()) return status;
+
+  const EventId event = device.TakeEvent();
+  Status ordered = event != kNoEvent
+                       ? device.device().RecordEvent(event, state.copy_in)
+                       : device.device().SynchronizeStream(state.copy_in);
+  STRATALLOC_CHECK(ordered.has_value() && event != kNoEvent,
+                   "no event for a copy in flight");
+  for (HandleRef handle : arrived) {
+    counters_.restored_bytes += handle.bytes();
+    ++counters_.restored_handles;
+    if (planned) ++counters_.planned_handles;
+  }
+  MutexLock lock(device.mutex());
+  device.FinishArrivalLocked(std::move(arrived), event);
+  return status;
+}
+
+}  // namespace stratalloc

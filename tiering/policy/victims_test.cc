@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/policy/victims.h"
+
+#include <gtest/gtest.h>
+
+namespace stratalloc {
+namespace {
+
+Candidate Used(std::uint64_t id, std::uint32_t last, std::uint32_t previous,
+               bool clean = false) {
+  return Candidate{id, 2 * kMiB, last, previous, clean};
+}
+
+TEST(Victims, WithoutHistoryTheLeastRecentlyUsedLeavesFirst) {
+  auto chosen = ChooseVictims({Used(1, 90, 0), Used(2, 10, 0), Used(3, 50, 0)},
+                              100, 2 * kMiB);
+  ASSERT_EQ(chosen.size(), 1u);
+  EXPECT_EQ(chosen[0].id, 2u);
+}
+
+TEST(Victims, InACycleTheLayerJustUsedLeavesFirst) {
+  // Four layers, period 100, now inside layer 3: 0 is needed next.
+  auto chosen = ChooseVictims(
+      {Used(0, 210, 110), Used(1, 235, 135), Used(2, 260, 160)}, 285,
+      6 * kMiB);
+  ASSERT_EQ(chosen.size(), 3u);
+  EXPECT_EQ(chosen[0].id, 2u);
+  EXPECT_EQ(chosen[1].id, 1u);
+  EXPECT_EQ(chosen[2].id, 0u);
+}
+
+TEST(Victims, AMissedPredictionGrowsColder) {
+  const Candidate missed = Used(1, 100, 90);
+  EXPECT_LT(Coldness(missed, 120), Coldness(missed, 500));
+  EXPECT_EQ(Coldness(missed, 110), 0u);
+}
+
+TEST(Victims, AmongEqualsTheCleanLeaves) {
+  auto chosen =
+      ChooseVictims({Used(1, 10, 0, false), Used(2, 10, 0, true)}, 50, 1);
+  ASSERT_EQ(chosen.size(), 1u);
+  EXPECT_EQ(chosen[0].id, 2u);
+}
+
+TEST(Victims, TakesEveryoneWhenTheTargetIsOutOfReach) {
+  EXPECT_EQ(ChooseVictims({Used(1, 1, 0), Used(2, 2, 0)}, 5, kGiB).size(), 2u);
+  EXPECT_TRUE(ChooseVictims({}, 5, kGiB).empty());
+  EXPECT_TRUE(ChooseVictims({Used(1, 1, 0)}, 5, 0).empty());
+}
+
+}  // namespace
+}  // namespace stratalloc
