@@ -6,6 +6,8 @@ from tests.cudasim.operator_bridge import simulated
 DEVICE = simulated.load(memory="256MiB", mode="async", seed=3)
 
 # pylint: disable=wrong-import-position
+import warnings
+
 import torch
 
 from tests.cudasim.operator_bridge import models
@@ -42,4 +44,35 @@ def test_side_streams_with_edges_are_clean():
     torch.cuda.current_stream().wait_stream(stream)
     b.add_(1)
     assert b.sum().item() == 3000
+    assert DEVICE.violations() == []
+
+
+def test_an_operator_is_pending_until_an_edge_orders_it():
+    """Without an edge, a copy or an operator on another stream is caught."""
+    a = torch.ones(1000, device="cuda")
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    for conflict in (
+        lambda: a.copy_(torch.zeros(1000).pin_memory(), non_blocking=True),
+        lambda: a * 2,
+    ):
+        with torch.cuda.stream(stream):
+            a.add_(1)
+        assert DEVICE.violations() == []
+        conflict()
+        (violation,) = DEVICE.violations()
+        assert "aten::add_.Tensor" in violation
+        assert "nothing orders the two" in violation
+        torch.cuda.synchronize()
+        DEVICE.clear_violations()
+
+
+def test_resized_results_are_not_overwritten_by_late_copies():
+    out = torch.ones(4, device="cuda")
+    values = torch.arange(1000.0, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.mul(values, 2, out=out)
+    torch.cuda.synchronize()
+    assert torch.equal(out.cpu(), torch.arange(1000.0) * 2)
     assert DEVICE.violations() == []
