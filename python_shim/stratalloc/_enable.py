@@ -112,6 +112,8 @@ def _prepare(torch, wanted):
     # guard takes "the kernel so far" as its own previous one.
     simulate.before_enable(torch)
     _core.configure(wanted)
+    if _active is None:
+        simulate.after_enable(torch)
     _active = wanted
     if wanted.tiering and not _guarded:
         _bridge.install_guard()

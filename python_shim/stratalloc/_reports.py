@@ -13,7 +13,10 @@ def report(device=None):
     """
     if not _core.initialized():
         return {}
-    return _core.report(_tiers.device_index(device))
+    values = _core.report(_tiers.device_index(device))
+    if "error" in values:
+        raise RuntimeError(values["error"])
+    return values
 
 
 def stats(device=None):

@@ -140,10 +140,20 @@ def before_enable(torch):
     _state.bridge = bridge
 
 
-def watch_reservation(low, high):
-    """From now on CUDA storages outside [low, high) are counted."""
-    if _state is not None and _state.bridge is not None:
-        _state.bridge.cudasim_bridge_set_reservation(low, high)
+def after_enable(torch):
+    """From CUDA's initialisation on, storages that are not ours are counted."""
+    if _state is None:
+        return
+
+    def announce():
+        ranges = [_core.report(device)["reservation"]
+                  for device in range(torch.cuda.device_count())]
+        _state.bridge.cudasim_bridge_set_reservation(
+            min(reserved["lo"] for reserved in ranges),
+            max(reserved["hi"] for reserved in ranges))
+
+    # torch's own queue of calls for the moment CUDA is initialised.
+    torch.cuda._lazy_call(announce)
 
 
 def _declare(driver):
@@ -194,7 +204,7 @@ def counters():
         "launches_without_twin": sim.cudasim_launches_without_twin(),
         "last_missing_twin": missing.value.decode("utf-8", "replace"),
         "violations": sim.cudasim_violation_count(),
-        # CUDA storages met outside the range of watch_reservation().
+        # CUDA storages the operators met outside our reservation.
         "storages_outside": (
             _state.bridge.cudasim_bridge_storages_outside()
             if _state.bridge else 0),

@@ -8,11 +8,10 @@ from tests.e2e import running
 
 @pytest.mark.parametrize("door", ["module", "thread", "backward"])
 def test_flipped_byte(door):
-    # A host budget of 4 MiB: of 12 MiB evicted, at least two layers lie on
-    # disk only.
+    # 48 MiB evicted, 8 MiB of host memory: each layer lies mostly on disk.
     done = running.on_simulated(
-        "64MiB", running.program("corruption.py"), door,
-        conf="host_budget:4MiB,disk_budget:64MiB")
+        "96MiB", running.program("corruption.py"), door,
+        conf="host_budget:8MiB,disk_budget:64MiB")
     text = running.must_work(done)
     first, again = text.strip().splitlines()[:2]
     for line in (first, again):

@@ -125,8 +125,6 @@ def _run(torch, args, events):
             min(args.gpu_memory / total, 1.0))
     model.to(target)
     events.send("moved")
-    if args.phase == "stratalloc":
-        _watch(torch)
     if args.sabotage and args.phase == "stratalloc":
         from stratalloc import _core
 
@@ -179,17 +177,6 @@ def _answers(torch, scores, texts):
 
 def _bytes(tensors):
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _watch(torch):
-    """Tells the simulated device which addresses are ours."""
-    from stratalloc import _core
-    from stratalloc import simulate
-
-    reservation = _core.report(torch.cuda.current_device()).get("reservation")
-    if reservation:
-        low = reservation["address"]
-        simulate.watch_reservation(low, low + reservation["bytes"])
 
 
 def _observed(torch, args):

@@ -80,8 +80,9 @@ def tiers(values):
         table.add_column(name, justify="right")
     now = {key: sum(row.get(key, 0) for row in values["layers"])
            for key in ("device", "host", "disk")}
-    report = values["report"].get("tiers") or {}
-    disk = report.get("disk") or {}
+    report = values["report"]
+    quota = (report.get("config") or {}).get("disk_budget", 0)
+    mode = (report.get("tiers") or {}).get("disk_mode", "off")
     table.add_row("GPU (simulated)" if values["simulated"] else "GPU",
                   format_size(now["device"]),
                   format_size(values["peak_allocated"]),
@@ -95,9 +96,8 @@ def tiers(values):
                               + values["bytes_from_disk"]),
                   format_size(values["bytes_restored"]
                               + values["bytes_to_disk"]))
-    table.add_row("disk", format_size(now["disk"]),
-                  format_size(disk.get("peak", 0)),
-                  format_size(disk.get("budget", 0)),
+    table.add_row(f"disk ({mode})", format_size(now["disk"]), "-",
+                  format_size(quota),
                   format_size(values["bytes_to_disk"]),
                   format_size(values["bytes_from_disk"]))
     return table

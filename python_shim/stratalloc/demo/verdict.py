@@ -12,7 +12,7 @@ def combine(settings, native, ours, cpu, ours_bytes, cpu_bytes):
     report = ours.get("report") or {}
     handles = report.get("handles") or {}
     counters = ours.get("counters") or {}
-    moved = moved_bytes(report)
+    tiers = report.get("tiers") or {}
     values = {
         "device": settings["device"],
         "simulated": settings["device"] == "sim",
@@ -24,17 +24,17 @@ def combine(settings, native, ours, cpu, ours_bytes, cpu_bytes):
         "sentences": ours.get("sentences", 0),
         "queries": ours.get("queries", []),
         "queries_equal_cpu": same_answers(ours, cpu),
-        "bytes_evicted": moved["evicted"],
-        "bytes_restored": moved["restored"],
-        "bytes_to_disk": moved["to_disk"],
-        "bytes_from_disk": moved["from_disk"],
+        "bytes_evicted": tiers.get("bytes_evicted", 0),
+        "bytes_restored": tiers.get("bytes_restored", 0),
+        "bytes_to_disk": tiers.get("bytes_to_disk", 0),
+        "bytes_from_disk": tiers.get("bytes_from_disk", 0),
         "peak_allocated": ours.get("peak_allocated", 0),
         "peak_reserved": ours.get("peak_reserved", 0),
         "device_capacity": ours.get("device_capacity", 0),
         "parameter_bytes": ours.get("parameter_bytes",
                                     native.get("parameter_bytes", 0)),
         "host_budget": ours.get("host_budget", settings["host_budget"]),
-        "host_peak": host_peak(report),
+        "host_peak": tiers.get("host_peak", 0),
         "bridged_ops": counters.get("bridged_ops", 0),
         "launches_without_twin": counters.get("launches_without_twin", 0),
         "last_missing_twin": counters.get("last_missing_twin", ""),
@@ -51,18 +51,6 @@ def combine(settings, native, ours, cpu, ours_bytes, cpu_bytes):
     values["faults"] = faults(values, native, cpu)
     values["ok"] = not values["faults"]
     return values
-
-
-def moved_bytes(report):
-    """Bytes moved between tiers: the sums over the layers."""
-    layers = report.get("layers", [])
-    return {key: sum(layer.get(key, 0) for layer in layers)
-            for key in ("evicted", "restored", "to_disk", "from_disk")}
-
-
-def host_peak(report):
-    host = (report.get("tiers") or {}).get("host") or {}
-    return host.get("peak", 0)
 
 
 def max_abs_diff(left, right):

@@ -339,6 +339,36 @@ def test_apply_that_raises_leaves_nothing(stack):
     assert stack.label(model.head.weight) == ("Model.head", PARAMETER)
 
 
+@pytest.fixture
+def swapping():
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def test_conversion_by_swapping(stack, swapping):
+    model = Model(1)
+    model(torch.ones(1, 4)).sum().backward()
+    weight = model.head.weight
+    model.double()
+    assert model.head.weight is weight and weight.dtype == torch.float64
+    assert stack.label(weight) == ("Model.head", PARAMETER)
+    assert stack.label(weight.grad) == ("Model.head", GRADIENT)
+    model.load_state_dict(model.state_dict())
+    assert _modules.owner(weight) == stack.intern("Model.head")
+
+
+def test_replaced_parameters_are_forgotten(stack):
+    owners = _modules._installed.owners
+    model = Model(1)
+    model(torch.ones(1, 4))
+    before = len(owners._tensors)
+    for _ in range(10):
+        model.head.weight = nn.Parameter(torch.ones(4, 4))
+    assert len(owners._tensors) == before
+    assert _modules.owner(model.head.weight) == stack.intern("Model.head")
+
+
 def test_recurrent_modules_override_apply(stack):
     lstm = nn.LSTM(3, 3).double()
     assert stack.label(lstm.weight_ih_l0) == ("LSTM", PARAMETER)
@@ -600,6 +630,29 @@ def test_install_and_uninstall_restore_everything():
     finally:
         _modules.uninstall()
         _stack.use(previous)
+
+
+def test_anothers_patch_from_before_still_runs():
+    calls = []
+
+    def theirs(self, *args, **kwargs):
+        calls.append(type(self).__name__)
+        return self._call_impl(*args, **kwargs)
+
+    nn.Module.__call__ = theirs
+    fake = FakeStack()
+    previous = _stack.use(fake)
+    try:
+        _modules.install()
+        nn.Linear(4, 4)(torch.ones(1, 4))
+        assert calls == ["Linear"]
+        assert ("Linear", *FORWARD) in fake.pushed
+        _modules.uninstall()
+        assert nn.Module.__call__ is theirs
+    finally:
+        _modules.uninstall()
+        _stack.use(previous)
+        nn.Module.__call__ = nn.Module._wrapped_call_impl
 
 
 def test_uninstall_under_anothers_patch(stack):

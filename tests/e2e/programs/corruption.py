@@ -22,9 +22,9 @@ from stratalloc import _core
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first = nn.Linear(1024, 1024, bias=False)
-        self.second = nn.Linear(1024, 1024, bias=False)
-        self.third = nn.Linear(1024, 1024, bias=False)
+        self.first = nn.Linear(2048, 2048, bias=False)
+        self.second = nn.Linear(2048, 2048, bias=False)
+        self.third = nn.Linear(2048, 2048, bias=False)
 
     def forward(self, states):
         return self.third(self.second(self.first(states)))
@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 torch.manual_seed(0)
 net = Net().to("cuda")
-inputs = torch.ones(2, 1024, device="cuda")
+inputs = torch.ones(2, 2048, device="cuda")
 loss = net(inputs).sum() if door == "backward" else None
 stratalloc.evict()
 assert sum(row["disk"] for row in stratalloc.report()["layers"]) > 0, (

@@ -17,7 +17,8 @@ from torch import nn
 import stratalloc
 
 torch.manual_seed(0)
-reference = nn.Sequential(nn.Linear(700, 900), nn.ReLU(), nn.Linear(900, 700))
+reference = nn.Sequential(nn.Linear(1600, 1600), nn.ReLU(),
+                          nn.Linear(1600, 1600))
 model = copy.deepcopy(reference).to("cuda")
 addresses = [p.data_ptr() for p in model.parameters()]
 
@@ -97,7 +98,7 @@ def load_state_dict():
 
 
 def forward_backward():
-    inputs = torch.ones(3, 700)
+    inputs = torch.ones(3, 1600)
     for net in (model, reference):
         net.zero_grad()
         target = inputs.to(next(net.parameters()).device)
