@@ -61,21 +61,17 @@ class Guard {
     return *guard;
   }
 
-  int Install() EXCLUDES(mutex_) {
+  void Install() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (libraries_.empty()) {
-      GuardAll();
-      LateOperators::Listen();
-    }
-    return guarded_;
+    if (!libraries_.empty()) return;
+    GuardAll();
+    LateOperators::Listen();
   }
 
-  int Rescan() EXCLUDES(mutex_) {
+  void Rescan() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     TORCH_CHECK(!libraries_.empty(), "the op guard is not installed");
-    const int before = guarded_;
     GuardAll();
-    return guarded_ - before;
   }
 
   void Remove() EXCLUDES(mutex_) {
@@ -175,15 +171,11 @@ using stratalloc::Guard;
 using stratalloc::RunEntryPoint;
 
 int stratalloc_torch_install_guard(char* message, int bytes) {
-  int guarded = -1;
-  RunEntryPoint(message, bytes, [&] { guarded = Guard::Get().Install(); });
-  return guarded;
+  return RunEntryPoint(message, bytes, [] { Guard::Get().Install(); });
 }
 
 int stratalloc_torch_rescan_guard(char* message, int bytes) {
-  int guarded = -1;
-  RunEntryPoint(message, bytes, [&] { guarded = Guard::Get().Rescan(); });
-  return guarded;
+  return RunEntryPoint(message, bytes, [] { Guard::Get().Rescan(); });
 }
 
 void stratalloc_torch_remove_guard(void) {

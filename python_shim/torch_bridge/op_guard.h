@@ -17,13 +17,12 @@ extern "C" {
 
 // Guards every operator with a kernel at CUDA, SparseCUDA, SparseCsrCUDA,
 // QuantizedCUDA or NestedTensorCUDA, and from now on each operator that some
-// library defines later. Returns the number of (operator, key) pairs guarded,
-// the same number again if already installed, or -1 with the reason.
+// library defines later. Idempotent. Returns 0, or 1 with the reason.
 STRATALLOC_BRIDGE_API int stratalloc_torch_install_guard(char* message,
                                                          int bytes);
 // Guards operators whose CUDA kernel was replaced since (torch.library's
 // impl() over an existing operator puts itself in front of the guard). Returns
-// how many, or -1 with the reason. Same rule about other threads.
+// 0, or 1 with the reason. Same rule about other threads.
 STRATALLOC_BRIDGE_API int stratalloc_torch_rescan_guard(char* message,
                                                         int bytes);
 // Takes the guard away; operators defined later keep a pass-through.

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The allocator object as torch sees it, over a core that records."""
+
+import os
+
+os.environ["PYTORCH_ALLOC_CONF"] = "per_process_memory_fraction:0.5"
+
+from python_shim.torch_bridge.testing import bridge as support
+
+DEVICE, BRIDGE = support.load()
+
+# pylint: disable=wrong-import-position
+import ctypes
+
+import pytest
+import torch
+
+BRIDGE.call("install")
+
+
+def _empty(count):
+    return torch.empty(count, dtype=torch.uint8, device="cuda")
+
+
+def test_installed_once_and_known_everywhere():
+    BRIDGE.call("install")  # again is fine
+    assert BRIDGE.library.stratalloc_torch_is_current() == 1
+    assert BRIDGE.library.stratalloc_torch_built_for() == 211
+    # Torch asserts this name when an option says backend:native.
+    assert torch.cuda.get_allocator_backend() == "native"
+
+
+def test_fraction_of_the_options_is_applied_at_init():
+    torch.cuda.init()
+    assert torch.cuda.get_per_process_memory_fraction() == 0.5
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.cuda.get_per_process_memory_fraction() == 1.0
+
+
+def test_sees_options_that_change_at_run_time():
+    torch._C._accelerator_setAllocatorSettings(
+        "per_process_memory_fraction:0.75"
+    )
+    assert BRIDGE.library.stratalloc_torch_config_fraction() == 0.75
+
+
+def test_deleter_is_one_bare_function():
+    message = ctypes.create_string_buffer(1000)
+    for size in (0, 1, 4096):
+        assert BRIDGE.library.stratalloc_torch_deleter_is_plain(
+            ctypes.c_uint64(size), message, len(message)
+        ), message.value
+
+
+def test_empty_tensor_has_no_block():
+    before = torch.cuda.memory_allocated()
+    x = _empty(0)
+    assert x.data_ptr() == 0 and x.is_cuda
+    assert torch.cuda.memory_allocated() == before
+    x.record_stream(torch.cuda.Stream())
+
+
+def test_cache_info():
+    largest = ctypes.c_uint64(0)
+    BRIDGE.call("cache_info", 0, ctypes.byref(largest))
+    assert largest.value == 12345
+
+
+def test_every_statistic_arrives_in_its_place():
+    stats = torch.cuda.memory_stats()
+    # The recording core numbers its fields from 1000 in declaration order.
+    number = 1000
+    for name in (
+        "allocation",
+        "segment",
+        "active",
+        "inactive_split",
+        "allocated_bytes",
+        "reserved_bytes",
+        "active_bytes",
+        "inactive_split_bytes",
+        "requested_bytes",
+    ):
+        for pool in ("all", "small_pool", "large_pool"):
+            for kind in ("current", "peak", "allocated", "freed"):
+                key = f"{name}.{pool}.{kind}"
+                if key != "allocated_bytes.all.current":
+                    assert stats[key] == number, key
+                number += 1
+    assert stats["num_alloc_retries"] == number
+    number += 2
+    for name in ("oversize_allocations", "oversize_segments"):
+        for kind in ("current", "peak", "allocated", "freed"):
+            assert stats[f"{name}.{kind}"] == number
+            number += 1
+    assert stats["num_sync_all_streams"] == number
+    assert stats["num_device_alloc"] == number + 1
+    assert stats["num_device_free"] == number + 2
+    assert stats["max_split_size"] == -1
+    assert "CUDA" in torch.cuda.memory_summary()
+
+
+def test_accelerator_functions_reach_us():
+    x = _empty(1000)
+    assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
+    assert torch.accelerator.memory_allocated() >= 1000
+    torch.accelerator.empty_cache()
+    torch.accelerator.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+    del x
+
+
+def test_memory_info_is_the_cores():
+    assert torch.accelerator.get_memory_info() == (1000, 2000)
+
+
+def test_snapshot():
+    snapshot = torch.cuda.memory._snapshot()
+    (segment,) = snapshot["segments"]
+    assert segment["address"] == 4096 and segment["total_size"] == 2048
+    assert segment["stream"] == 7 and segment["segment_type"] == "small"
+    assert [b["state"] for b in segment["blocks"]] == [
+        "active_allocated",
+        "active_pending_free",
+        "inactive",
+    ]
+    assert [b["requested_size"] for b in segment["blocks"]] == [100, 50, 0]
+    assert snapshot["device_traces"] == [[]]
+    settings = snapshot["allocator_settings"]
+    assert settings["max_split_size"] == -1
+    assert settings["pinned_num_register_threads"] == 1
+    assert settings["garbage_collection_threshold"] == 0.0
+    assert torch.cuda.memory_snapshot(mempool_id=(0, 1)) == []
+
+
+def test_out_of_memory_is_torchs_own():
+    BRIDGE.core.recording_fail_mallocs(1)
+    ooms = torch.cuda.memory_stats()["num_ooms"]
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate what"):
+        _empty(100)
+    assert torch.cuda.memory_stats()["num_ooms"] == ooms + 1
+    with pytest.raises(torch.OutOfMemoryError, match="more than 1EB"):
+        _empty(1 << 61)
+
+
+def test_out_of_memory_observers_are_told():
+    seen = []
+    torch._C._cuda_attach_out_of_memory_observer(
+        lambda *what: seen.append(what)
+    )
+    BRIDGE.core.recording_fail_mallocs(1)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    with pytest.raises(torch.OutOfMemoryError):
+        _empty(100)
+    assert seen == [(0, 100, 2000, 1000)]
+
+
+def test_profiler_is_told_of_every_block():
+    with torch.profiler.profile(profile_memory=True) as profile:
+        x = _empty(1 << 20)
+        del x
+    sizes = [
+        event.self_device_memory_usage
+        for event in profile.key_averages()
+        if event.self_device_memory_usage
+    ]
+    assert 1 << 20 in sizes
+
+
+def test_raw_memory():
+    ptr = torch.cuda.caching_allocator_alloc(1000)
+    assert ptr != 0
+    torch.cuda.caching_allocator_delete(ptr)
+    with pytest.raises(RuntimeError, match="invalid device pointer"):
+        torch.cuda.caching_allocator_delete(ptr)
+
+
+def test_record_stream_ignores_memory_that_is_not_ours():
+    class Foreign:
+        def __init__(self, ptr):
+            self.__cuda_array_interface__ = {
+                "data": (ptr, False),
+                "shape": (4,),
+                "typestr": "|u1",
+                "version": 3,
+            }
+
+    ours = _empty(4)
+    before = BRIDGE.core.recording_stream_records()
+    view = torch.as_tensor(Foreign(ours.data_ptr()), device="cuda")
+    view.record_stream(torch.cuda.Stream())
+    assert BRIDGE.core.recording_stream_records() == before
+    ours.record_stream(torch.cuda.Stream())
+    assert BRIDGE.core.recording_stream_records() == before + 1
+
+
+def test_gradients_are_announced():
+    layer = torch.nn.Linear(4, 4).cuda()
+    loss = layer(torch.ones(2, 4, device="cuda")).relu().sum()
+    BRIDGE.evictable()
+    BRIDGE.core.recording_clear()
+    loss.backward()
+    hints = BRIDGE.hints()
+    BRIDGE.core.recording_clear()
+    torch.empty(4, device="cuda")
+    # relu's backward is an intermediate, weight's and bias's are gradients.
+    assert hints.count(1) >= 1 and hints.count(2) >= 2
+    assert BRIDGE.hints() == [0]
+    BRIDGE.evictable(False)
+    BRIDGE.core.recording_clear()
+    layer(torch.ones(2, 4, device="cuda")).sum().backward()
+    assert set(BRIDGE.hints()) == {0}
+
+
+def test_user_metadata_is_kept():
+    torch.cuda.memory._set_memory_metadata("a label")
+    assert torch.cuda.memory._get_memory_metadata() == "a label"
+
+
+def test_history_can_be_switched_off_but_not_on():
+    torch.cuda.memory._record_memory_history(enabled=None)
+    with pytest.raises(RuntimeError, match="recordHistory is not supported"):
+        torch.cuda.memory._record_memory_history()
+
+
+@pytest.mark.parametrize(
+    ("method", "use"),
+    [
+        ("createOrIncrefPool", lambda: torch.cuda.MemPool()),
+        (
+            "beginAllocateToPool",
+            lambda: torch.cuda.CUDAGraph().capture_begin(),
+        ),
+        ("shareIpcHandle", lambda: _empty(4).untyped_storage()._share_cuda_()),
+        (
+            "getCheckpointState",
+            lambda: torch._C._cuda_getCheckpointState(0, (0, 1)),
+        ),
+        (
+            "checkPoolLiveAllocations",
+            lambda: torch._C._cuda_checkPoolLiveAllocations(0, (0, 1), set()),
+        ),
+        ("releasePool", lambda: torch._C._cuda_releasePool(0, (0, 1))),
+    ],
+)
+def test_unfinished_methods_say_so(method, use):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        with pytest.raises(RuntimeError) as raised:
+            use()
+    text = str(raised.value)
+    assert f"{method} is not supported by stratalloc yet" in text
+    assert "native allocator" in text

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/torch_bridge/testing/recording_core.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "allocator/base/mutex.h"
+
+uint64_t stratalloc_evictable_lo = 0;
+uint64_t stratalloc_evictable_hi = 0;
+
+namespace stratalloc {
+namespace {
+
+constexpr int kCopyDeviceToDevice = 3;  // cudaMemcpyDeviceToDevice
+
+// The CUDA functions come from the runtime that torch loaded.
+template <typename Function>
+Function Runtime(const char* name) {
+  static void* const library =
+      dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD);
+  return reinterpret_cast<Function>(library ? dlsym(library, name) : nullptr);
+}
+
+struct Core {
+  Mutex mutex{LockRank::kRegistry};
+  std::unordered_map<void*, uint64_t> blocks;
+  std::map<std::string, std::vector<stratalloc_access>> operators;
+  std::vector<int> hints;
+  std::string failing;
+  stratalloc_error failure{};
+  int failing_mallocs = 0;
+  int devices = 0;
+  double fraction = 1.0;
+  uint64_t allocated = 0;
+  int64_t ooms = 0;
+  long enters = 0;
+  long stream_records = 0;
+};
+
+Core& Get() {
+  static auto* const core = new Core;
+  return *core;
+}
+
+thread_local int open_operators = 0;
+
+int Fail(stratalloc_error* error, int code, const char* message) {
+  if (error != nullptr) {
+    error->code = code;
+    std::snprintf(error->message, sizeof error->message, "%s", message);
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using stratalloc::Core;
+using stratalloc::Fail;
+using stratalloc::Get;
+using stratalloc::kCopyDeviceToDevice;
+using stratalloc::MutexLock;
+using stratalloc::Runtime;
+
+int stratalloc_init(int device_count, stratalloc_error*) {
+  Get().devices = device_count;
+  return 0;
+}
+
+int stratalloc_initialized(void) { return Get().devices > 0; }
+
+int stratalloc_malloc(int device, uint64_t size, uint64_t, int hint,
+                      stratalloc_block* out, stratalloc_error* error) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  void* ptr = nullptr;
+  const auto malloc_on_device = Runtime<int (*)(void**, size_t)>("cudaMalloc");
+  const uint64_t bytes = (size + 511) / 512 * 512;
+  if (core.failing_mallocs > 0 || malloc_on_device(&ptr, bytes) != 0) {
+    if (core.failing_mallocs > 0) --core.failing_mallocs;
+    ++core.ooms;
+    return Fail(error, STRATALLOC_OUT_OF_MEMORY,
+                "CUDA out of memory. Tried to allocate what there is not.");
+  }
+  core.blocks[ptr] = bytes;
+  core.allocated += bytes;
+  core.hints.push_back(hint);
+  *out = {ptr, bytes, core.allocated, core.allocated, device};
+  return 0;
+}
+
+int stratalloc_free(void* ptr, stratalloc_block* out) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  const auto found = core.blocks.find(ptr);
+  if (found == core.blocks.end()) return STRATALLOC_NOT_FOUND;
+  core.allocated -= found->second;
+  if (out != nullptr) {
+    *out = {ptr, found->second, core.allocated, core.allocated, 0};
+  }
+  core.blocks.erase(found);
+  Runtime<int (*)(void*)>("cudaFree")(ptr);
+  return 0;
+}
+
+int stratalloc_owns(const void* ptr) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  return core.blocks.count(const_cast<void*>(ptr)) != 0;
+}
+
+int stratalloc_record_stream(void*, uint64_t, stratalloc_error*) {
+  ++Get().stream_records;
+  return 0;
+}
+
+int stratalloc_base_allocation(void* ptr, void** base, uint64_t* bytes,
+                               stratalloc_error* error) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  for (const auto& [begin, size] : core.blocks) {
+    const auto* first = static_cast<const char*>(begin);
+    if (ptr >= first && ptr < first + size) {
+      *base = begin;
+      *bytes = size;
+      return 0;
+    }
+  }
+  return Fail(error, STRATALLOC_NOT_FOUND, "no block holds this pointer");
+}
+
+int stratalloc_empty_cache(int, stratalloc_error*) { return 0; }
+
+int stratalloc_cache_info(int, uint64_t* largest, stratalloc_error*) {
+  *largest = 12345;
+  return 0;
+}
+
+double stratalloc_memory_fraction(int) { return Get().fraction; }
+
+int stratalloc_set_memory_fraction(int, double fraction, stratalloc_error*) {
+  Get().fraction = fraction;
+  return 0;
+}
+
+int stratalloc_memory_info(int, uint64_t* free_bytes, uint64_t* total,
+                           stratalloc_error*) {
+  *free_bytes = 1000;
+  *total = 2000;
+  return 0;
+}
+
+int stratalloc_enable_peer_access(int, int, stratalloc_error*) { return 0; }
+
+int stratalloc_memcpy_async(void* to, int, const void* from, int,
+                            uint64_t bytes, uint64_t stream, int) {
+  return Runtime<int (*)(void*, const void*, size_t, int, uint64_t)>(
+      "cudaMemcpyAsync")(to, from, bytes, kCopyDeviceToDevice, stream);
+}
+
+int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
+  return Runtime<int (*)(void*, const void*, size_t, int)>("cudaMemcpy")(
+      to, from, bytes, kCopyDeviceToDevice);
+}
+
+void stratalloc_enable_caching(int) {}
+int stratalloc_caching_enabled(void) { return 1; }
+
+int stratalloc_stats(int, stratalloc_device_stats* out, stratalloc_error*) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  *out = {};
+  // Every field its own number, so that a swapped one shows.
+  auto* fields = reinterpret_cast<int64_t*>(out);
+  for (size_t i = 0; i < sizeof(*out) / sizeof(int64_t); ++i) {
+    fields[i] = static_cast<int64_t>(1000 + i);
+  }
+  out->allocated_bytes[0].current = static_cast<int64_t>(core.allocated);
+  out->num_ooms = core.ooms;
+  return 0;
+}
+
+int stratalloc_reset_peak_stats(int) { return 0; }
+int stratalloc_reset_accumulated_stats(int) { return 0; }
+
+int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
+                        void (*block)(void*, const stratalloc_block_info*),
+                        void* context, stratalloc_error*) {
+  const stratalloc_segment first{0, 4096, 2048, 100, 512, 1024, 7, 0, 3};
+  segment(context, &first);
+  const stratalloc_block_info blocks[] = {
+      {4096, 512, 100, 1, 1}, {4608, 512, 50, 0, 1}, {5120, 1024, 0, 0, 0}};
+  for (const stratalloc_block_info& info : blocks) block(context, &info);
+  return 0;
+}
+
+int stratalloc_operator_enter(int, uint64_t, const char* name,
+                              const stratalloc_access* accesses, int count,
+                              stratalloc_error* error) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  if (!core.failing.empty() &&
+      std::strstr(name, core.failing.c_str()) != nullptr) {
+    return Fail(error, core.failure.code, core.failure.message);
+  }
+  ++core.enters;
+  ++stratalloc::open_operators;
+  core.operators[name].assign(accesses, accesses + count);
+  return 0;
+}
+
+void stratalloc_operator_leave(void) { --stratalloc::open_operators; }
+
+void recording_set_evictable(uint64_t lo, uint64_t hi) {
+  stratalloc_evictable_lo = lo;
+  stratalloc_evictable_hi = hi;
+}
+
+void recording_fail_operator(const char* part, int code, const char* message) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  core.failing = part;
+  Fail(&core.failure, code, message);
+}
+
+void recording_fail_mallocs(int count) { Get().failing_mallocs = count; }
+
+long recording_enters(void) { return Get().enters; }
+int recording_open(void) { return stratalloc::open_operators; }
+
+int recording_access(const char* part, int i, uint64_t out[4]) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  for (const auto& [name, accesses] : core.operators) {
+    if (name.find(part) == std::string::npos) continue;
+    if (static_cast<size_t>(i) >= accesses.size()) return 0;
+    const stratalloc_access& access = accesses[static_cast<size_t>(i)];
+    out[0] = access.address;
+    out[1] = access.bytes;
+    out[2] = static_cast<uint64_t>(access.written);
+    out[3] = accesses.size();
+    return 1;
+  }
+  return 0;
+}
+
+int recording_hint(int i) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  return static_cast<size_t>(i) < core.hints.size()
+             ? core.hints[static_cast<size_t>(i)]
+             : -1;
+}
+
+void recording_clear(void) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  core.operators.clear();
+  core.hints.clear();
+}
+
+long recording_stream_records(void) { return Get().stream_records; }

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_TESTING_RECORDING_CORE_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_TESTING_RECORDING_CORE_H_
+
+#include <stdint.h>
+
+#include "python_shim/c_api.h"
+
+// A core for tests of the torch bridge alone: the functions of c_api.h that the
+// bridge calls, one cudaMalloc per block, no pools and no tiers. It records
+// what the bridge tells it and fails where a test asks it to. Loaded in the
+// place of the real libstratalloc.so (same soname, loaded first).
+//
+// Thread-safety: all functions, any thread, one lock.
+extern "C" {
+
+// From now on these addresses count as evictable; both 0 = tiering off.
+STRATALLOC_API void recording_set_evictable(uint64_t lo, uint64_t hi);
+
+// operator_enter fails with `code` and `message` for operators whose name holds
+// `part`; "" = none.
+STRATALLOC_API void recording_fail_operator(const char* part, int code,
+                                            const char* message);
+// The next `count` mallocs fail: out of memory.
+STRATALLOC_API void recording_fail_mallocs(int count);
+
+// How often operator_enter succeeded, and operators entered but not left on
+// this thread.
+STRATALLOC_API long recording_enters(void);
+STRATALLOC_API int recording_open(void);
+// Access number `i` of the last enter of an operator whose name holds `part`:
+// {address, bytes, written, its count of accesses}; 0 if there was none.
+STRATALLOC_API int recording_access(const char* part, int i, uint64_t out[4]);
+// Hint of malloc number `i` since the last clear; -1 past the end.
+STRATALLOC_API int recording_hint(int i);
+STRATALLOC_API void recording_clear(void);
+STRATALLOC_API long recording_stream_records(void);
+}
+
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_TESTING_RECORDING_CORE_H_
