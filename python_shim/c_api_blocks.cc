@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: set-up and blocks.
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "accounting/category.h"
+#include "accounting/scope_stack.h"
+#include "accounting/scope_table.h"
+#include "allocator/base/check.h"
+#include "python_shim/core.h"
+
+namespace stratalloc {
+namespace {
+
+DeviceAllocator* DeviceOf(const void* ptr) {
+  return Allocator::Get().FindByAddress(reinterpret_cast<Address>(ptr));
+}
+Address ToAddress(const void* ptr) { return reinterpret_cast<Address>(ptr); }
+
+// Who is allocating: the scope on top, corrected by what autograd knows.
+ScopeFrame Allocating(int hint) {
+  ScopeFrame frame = CurrentScope();
+  const bool fixed = frame.lifetime == LifetimeClass::kPersistent ||
+                     frame.lifetime == LifetimeClass::kOptimizer;
+  if (hint == STRATALLOC_HINT_GRADIENT && !fixed) {
+    frame.lifetime = LifetimeClass::kGradient;
+    frame.category = Category::kGradient;
+  } else if (hint == STRATALLOC_HINT_BACKWARD && !fixed) {
+    frame.lifetime = LifetimeClass::kTransient;
+    if (frame.category == Category::kUnknown) {
+      frame.category = Category::kActivation;
+    }
+  }
+  return frame;
+}
+
+std::string Hex(const void* ptr) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%p", ptr);
+  return text;
+}
+
+void ReportBadFree(const void* ptr) {
+  Charge charge;
+  if (Allocator::Get().LastOwner(ToAddress(ptr), &charge)) {
+    Log(LogLevel::kError,
+        "double free of " + Hex(ptr) + ", last owned by " +
+            ScopeName(charge.scope) + " (" + CategoryName(charge.category) +
+            "); ignored");
+    return;
+  }
+  Log(LogLevel::kError, "free of " + Hex(ptr) +
+                            ", which stratalloc did not hand out or knows as "
+                            "the middle of a block; ignored");
+}
+
+void Describe(const AllocatedBlock& block, int device, stratalloc_block* out) {
+  if (out == nullptr) return;
+  out->ptr = reinterpret_cast<void*>(block.address);
+  out->bytes = block.bytes;
+  out->allocated = block.allocated_bytes;
+  out->reserved = block.reserved_bytes;
+  out->device = device;
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+const char* stratalloc_version(void) { return "0.1.0"; }
+void stratalloc_set_log_sink(void (*sink)(int, const char*)) {
+  SetLogSink(sink);
+}
+void stratalloc_string_free(char* text) { std::free(text); }
+
+int stratalloc_configure(const stratalloc_config* config,
+                         stratalloc_error* error) {
+  CoreConfig c;
+  c.tiering = config->tiering != 0;
+  c.gpu_limit = config->gpu_limit;
+  c.host_budget = config->host_budget;
+  c.disk_budget = config->disk_budget;
+  c.disk_dir = config->disk_dir != nullptr ? config->disk_dir : "";
+  c.gpu_offload_threshold = config->gpu_offload_threshold;
+  c.gpu_emergency_threshold = config->gpu_emergency_threshold;
+  c.gpu_reload_threshold = config->gpu_reload_threshold;
+  c.cpu_offload_threshold = config->cpu_offload_threshold;
+  c.telemetry = config->telemetry;
+  return ToC(Core::Get().Configure(std::move(c)), error);
+}
+
+int stratalloc_init(int device_count, stratalloc_error* error) {
+  return ToC(Core::Get().Init(device_count), error);
+}
+int stratalloc_initialized(void) { return Core::Get().initialized(); }
+
+int stratalloc_malloc(int device, uint64_t size, uint64_t stream, int hint,
+                      stratalloc_block* out, stratalloc_error* error) {
+  *out = {};
+  out->device = device;
+  if (size == 0) return 0;
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  const ScopeFrame frame = Allocating(hint);
+  Result<AllocatedBlock> block = (*allocator)
+                                     ->Malloc(size, StreamId{stream},
+                                              frame.lifetime,
+                                              {frame.scope, frame.category});
+  if (!block) return ToC(block.error(), error);
+  Describe(*block, device, out);
+  return 0;
+}
+
+int stratalloc_free(void* ptr, stratalloc_block* out) {
+  if (out != nullptr) *out = {};
+  if (ptr == nullptr || Core::Get().abandoned()) return 0;
+  DeviceAllocator* device = DeviceOf(ptr);
+  if (device == nullptr) {
+    ReportBadFree(ptr);
+    return STRATALLOC_NOT_FOUND;
+  }
+  Result<AllocatedBlock> freed = device->Free(ToAddress(ptr));
+  if (!freed) {
+    ReportBadFree(ptr);
+    return STRATALLOC_NOT_FOUND;
+  }
+  Allocator::Get().NoteFreed(freed->address, freed->charge);
+  Describe(*freed, static_cast<int>(device->device().index()), out);
+  if (!Core::Get().caching.load(std::memory_order_relaxed)) {
+    device->EmptyCache();
+  }
+  return 0;
+}
+
+int stratalloc_owns(const void* ptr) {
+  DeviceAllocator* device = DeviceOf(ptr);
+  return device != nullptr && device->Owns(ToAddress(ptr));
+}
+
+int stratalloc_record_stream(void* ptr, uint64_t stream,
+                             stratalloc_error* error) {
+  DeviceAllocator* device = DeviceOf(ptr);
+  if (device == nullptr) {
+    return ToC(Error{ErrorCode::kNotFound,
+                     "record_stream on memory that is not stratalloc's"},
+               error);
+  }
+  return ToC(device->RecordStream(ToAddress(ptr), StreamId{stream}), error);
+}
+
+int stratalloc_base_allocation(void* ptr, void** base, uint64_t* bytes,
+                               stratalloc_error* error) {
+  DeviceAllocator* device = DeviceOf(ptr);
+  if (device == nullptr) {
+    return ToC(Error{ErrorCode::kNotFound,
+                     "invalid device pointer: " + Hex(ptr)},
+               error);
+  }
+  Result<SegmentView> view = device->BaseAllocation(ToAddress(ptr));
+  if (!view) return ToC(view.error(), error);
+  *base = reinterpret_cast<void*>(view->address);
+  if (bytes != nullptr) *bytes = view->bytes;
+  return 0;
+}
+
+int stratalloc_empty_cache(int device, stratalloc_error* error) {
+  const int first = device < 0 ? 0 : device;
+  const int last = device < 0 ? Allocator::Get().device_count() - 1 : device;
+  for (int i = first; i <= last; ++i) {
+    Result<DeviceAllocator*> allocator = Core::Get().Device(i);
+    if (!allocator) return ToC(allocator.error(), error);
+    if (Status status = (*allocator)->EmptyCache(); !status) {
+      return ToC(status.error(), error);
+    }
+  }
+  return 0;
+}
+
+int stratalloc_cache_info(int device, uint64_t* largest,
+                          stratalloc_error* error) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  // Native's rule: 0 on input means "start from what the driver has free".
+  if (*largest == 0) {
+    Result<MemoryInfo> info = (*allocator)->device().GetMemoryInfo();
+    if (!info) return ToC(info.error(), error);
+    *largest = info->free;
+  }
+  *largest = std::max<uint64_t>(*largest, (*allocator)->LargestCached());
+  return 0;
+}
+
+double stratalloc_memory_fraction(int device) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  return allocator ? (*allocator)->fraction() : 1.0;
+}
+
+int stratalloc_set_memory_fraction(int device, double fraction,
+                                   stratalloc_error* error) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  if (!(fraction >= 0.0 && fraction <= 1.0)) {
+    return ToC(Error{ErrorCode::kInvalidArgument,
+                     "invalid fraction: " + std::to_string(fraction) +
+                         ". Please set within [0, 1]."},
+               error);
+  }
+  (*allocator)->SetFraction(fraction);
+  return 0;
+}
+
+int stratalloc_memory_info(int device, uint64_t* free_bytes, uint64_t* total,
+                           stratalloc_error* error) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  Result<MemoryInfo> info = (*allocator)->device().GetMemoryInfo();
+  if (!info) return ToC(info.error(), error);
+  *free_bytes = info->free;
+  *total = info->total;
+  return 0;
+}
+
+int stratalloc_enable_peer_access(int device, int peer,
+                                  stratalloc_error* error) {
+  // torch: `device` shall be able to read memory of `peer`.
+  Result<DeviceAllocator*> owner = Core::Get().Device(peer);
+  if (!owner) return ToC(owner.error(), error);
+  Result<DeviceAllocator*> reader = Core::Get().Device(device);
+  if (!reader) return ToC(reader.error(), error);
+  if (Status status = (*reader)->device().EnablePeerAccess(
+          static_cast<DeviceIndex>(peer));
+      !status) {
+    return ToC(status.error(), error);
+  }
+  return ToC((*owner)->EnablePeer(static_cast<DeviceIndex>(device)), error);
+}
+
+int stratalloc_memcpy_async(void* to, int to_device, const void* from,
+                            int from_device, uint64_t bytes, uint64_t stream,
+                            int p2p_enabled) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(to_device);
+  if (!allocator) return 101;  // cudaErrorInvalidDevice
+  return (*allocator)
+      ->device()
+      .CopyPeer(ToAddress(to), static_cast<DeviceIndex>(to_device),
+                ToAddress(from), static_cast<DeviceIndex>(from_device), bytes,
+                StreamId{stream}, p2p_enabled != 0);
+}
+
+int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
+  DeviceAllocator* device = DeviceOf(to);
+  if (device == nullptr) device = DeviceOf(from);
+  if (device == nullptr) return 1;  // cudaErrorInvalidValue
+  const int error = device->device().CopyPeer(
+      ToAddress(to), device->device().index(), ToAddress(from),
+      device->device().index(), bytes, kDefaultStream, true);
+  if (error != 0) return error;
+  return device->device().SynchronizeStream(kDefaultStream) ? 0 : 999;
+}
+
+void stratalloc_enable_caching(int on) {
+  Core::Get().caching.store(on != 0);
+  if (on == 0) stratalloc_empty_cache(-1, nullptr);
+}
+int stratalloc_caching_enabled(void) { return Core::Get().caching.load(); }
+
+}  // extern "C"

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: statistics, snapshot, report.
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accounting/category.h"
+#include "accounting/ledger.h"
+#include "accounting/scope_table.h"
+#include "python_shim/core.h"
+
+namespace stratalloc {
+namespace {
+
+stratalloc_stat Flat(const Stat& s) {
+  return {s.current, s.peak, s.allocated, s.freed};
+}
+void Flat(const StatArray& from, stratalloc_stat* to) {
+  for (int i = 0; i < 3; ++i) to[i] = Flat(from.stats[i]);
+}
+
+nlohmann::json Layers(DeviceIndex device) {
+  nlohmann::json layers = nlohmann::json::array();
+  for (const LedgerRow& row : Ledger::Get().Rows()) {
+    if (row.device != device) continue;
+    layers.push_back({
+        {"owner", ScopeName(row.charge.scope)},
+        {"category", CategoryName(row.charge.category)},
+        {"live", row.live},
+        {"peak", row.peak},
+        {"device", row.tier_bytes[0]},
+        {"host", row.tier_bytes[1]},
+        {"disk", row.tier_bytes[2]},
+        {"evicted", row.evicted_bytes},
+        {"restored", row.restored_bytes},
+        {"to_disk", row.to_disk_bytes},
+        {"from_disk", row.from_disk_bytes},
+        {"stalls", row.stalls},
+        {"stall_ns", row.stall_ns},
+    });
+  }
+  return layers;
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+int stratalloc_stats(int device, stratalloc_device_stats* out,
+                     stratalloc_error* error) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  const DeviceStats s = (*allocator)->Stats();
+  Flat(s.allocation, out->allocation);
+  Flat(s.segment, out->segment);
+  Flat(s.active, out->active);
+  Flat(s.inactive_split, out->inactive_split);
+  Flat(s.allocated_bytes, out->allocated_bytes);
+  Flat(s.reserved_bytes, out->reserved_bytes);
+  Flat(s.active_bytes, out->active_bytes);
+  Flat(s.inactive_split_bytes, out->inactive_split_bytes);
+  Flat(s.requested_bytes, out->requested_bytes);
+  out->num_alloc_retries = s.num_alloc_retries;
+  out->num_ooms = s.num_ooms;
+  out->oversize_allocations = Flat(s.oversize_allocations);
+  out->oversize_segments = Flat(s.oversize_segments);
+  out->num_sync_all_streams = s.num_sync_all_streams;
+  out->num_device_alloc = s.num_device_alloc;
+  out->num_device_free = s.num_device_free;
+  return 0;
+}
+
+int stratalloc_reset_peak_stats(int device) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return static_cast<int>(allocator.error().code);
+  (*allocator)->ResetPeakStats();
+  Ledger::Get().ResetPeaks(static_cast<DeviceIndex>(device));
+  return 0;
+}
+
+int stratalloc_reset_accumulated_stats(int device) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return static_cast<int>(allocator.error().code);
+  (*allocator)->ResetAccumulatedStats();
+  return 0;
+}
+
+int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
+                        void (*block)(void*, const stratalloc_block_info*),
+                        void* context, stratalloc_error*) {
+  const int count = Allocator::Get().device_count();
+  for (int d = 0; d < count; ++d) {
+    const std::vector<SegmentView> views =
+        Allocator::Get().Find(static_cast<DeviceIndex>(d))->Snapshot();
+    for (const SegmentView& view : views) {
+      stratalloc_segment s{};
+      s.device = d;
+      s.address = view.address;
+      s.total_bytes = view.bytes;
+      s.stream = Raw(view.stream);
+      s.is_large = view.kind == PoolKind::kLarge;
+      s.block_count = static_cast<int>(view.blocks.size());
+      for (const BlockView& b : view.blocks) {
+        if (!IsLive(b.state)) continue;
+        s.active_bytes += b.bytes;
+        s.requested_bytes += b.requested;
+        if (b.state == BlockState::kAllocated) s.allocated_bytes += b.bytes;
+      }
+      segment(context, &s);
+      for (const BlockView& b : view.blocks) {
+        const stratalloc_block_info info{b.address, b.bytes, b.requested,
+                                         b.state == BlockState::kAllocated,
+                                         IsLive(b.state)};
+        block(context, &info);
+      }
+    }
+  }
+  return 0;
+}
+
+char* stratalloc_report_json(int device) {
+  nlohmann::json report;
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) {
+    report["error"] = allocator.error().message;
+    return ToC(report.dump());
+  }
+  const DeviceStats stats = (*allocator)->Stats();
+  const CoreConfig& config = Core::Get().config();
+  const auto bytes = [](const StatArray& a) {
+    return nlohmann::json{{"current", a.stats[0].current},
+                          {"peak", a.stats[0].peak}};
+  };
+  report["device"] = device;
+  report["device_capacity"] = (*allocator)->capacity();
+  report["gpu_limit"] = (*allocator)->limit();
+  report["allocated"] = bytes(stats.allocated_bytes);
+  report["reserved"] = bytes(stats.reserved_bytes);
+  report["active"] = bytes(stats.active_bytes);
+  report["requested"] = bytes(stats.requested_bytes);
+  report["live"] = Ledger::Get().LiveBytes(static_cast<DeviceIndex>(device));
+  report["reservation"] = {{"lo", (*allocator)->table().base()},
+                           {"hi", (*allocator)->table().end()}};
+  report["config"] = {{"tiering", config.tiering},
+                      {"host_budget", config.host_budget},
+                      {"disk_budget", config.disk_budget}};
+  Engine* engine = Core::Get().engine();
+  const EngineCounters c = engine != nullptr ? engine->Counters()
+                                             : EngineCounters{};
+  report["handles"] = {
+      {"evicted", c.evicted_handles},
+      {"restored", c.restored_handles},
+      {"restored_before_use", c.restored_before_use},
+      {"planned", c.planned_handles},
+      {"clean_drops", c.clean_drops},
+      {"dirty_by_checksum", c.dirty_by_checksum},
+      {"large_handle_bytes", (*allocator)
+                                 ->table()
+                                 .region(true, PoolKind::kLarge)
+                                 .handle_bytes},
+  };
+  report["tiers"] = {
+      {"bytes_evicted", c.evicted_bytes},
+      {"bytes_restored", c.restored_bytes},
+      {"bytes_to_disk", c.to_disk_bytes},
+      {"bytes_from_disk", c.from_disk_bytes},
+      {"stalls", c.stalls},
+      {"stall_ns", c.stall_ns},
+      {"host_used", engine != nullptr ? engine->HostUsed() : 0},
+      {"host_peak", engine != nullptr ? engine->HostPeak() : 0},
+      {"disk_used", engine != nullptr ? engine->DiskUsed() : 0},
+      {"disk_mode", engine != nullptr ? engine->DiskMode() : "off"},
+  };
+  report["layers"] = Layers(static_cast<DeviceIndex>(device));
+  return ToC(report.dump());
+}
+
+}  // extern "C"

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: scopes, tiers, the op guard, test hooks.
+#include <vector>
+
+#include "accounting/scope_stack.h"
+#include "accounting/scope_table.h"
+#include "allocator/operator_thread.h"
+#include "python_shim/core.h"
+
+namespace stratalloc {
+namespace {
+
+Result<Engine*> EngineOrError() {
+  Engine* engine = Core::Get().engine();
+  if (engine == nullptr) {
+    return Fail(ErrorCode::kUnsupported,
+                "nothing can be evicted: tiering is off, or CUDA is not "
+                "initialised yet");
+  }
+  return engine;
+}
+
+// Evict and restore differ in one call.
+int Move(int device, const stratalloc_range* ranges, int count,
+         uint64_t* moved, stratalloc_error* error,
+         Result<Bytes> (Engine::*verb)(DeviceAllocator&,
+                                       std::span<const AddressRange>)) {
+  if (moved != nullptr) *moved = 0;
+  Result<Engine*> engine = EngineOrError();
+  if (!engine) return ToC(engine.error(), error);
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  std::vector<AddressRange> wanted;
+  for (int i = 0; ranges != nullptr && i < count; ++i) {
+    if (ranges[i].bytes > 0) {
+      wanted.push_back({ranges[i].address, ranges[i].bytes});
+    }
+  }
+  // Named but empty is nothing, not everything.
+  if (ranges != nullptr && wanted.empty()) return 0;
+  Result<Bytes> bytes = ((*engine)->*verb)(**allocator, wanted);
+  if (!bytes) return ToC(bytes.error(), error);
+  if (moved != nullptr) *moved = *bytes;
+  return 0;
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+uint32_t stratalloc_scope_intern(const char* path) {
+  return Raw(InternScope(path));
+}
+char* stratalloc_scope_name(uint32_t scope) {
+  return ToC(ScopeName(ScopeId{scope}));
+}
+void stratalloc_scope_push(uint32_t scope, int category, int lifetime) {
+  PushScope({ScopeId{scope}, static_cast<Category>(category),
+             static_cast<LifetimeClass>(lifetime)});
+}
+int stratalloc_scope_pop(void) { return PopScope(); }
+uint32_t stratalloc_scope_current(int* category, int* lifetime) {
+  const ScopeFrame& frame = CurrentScope();
+  if (category != nullptr) *category = Raw(frame.category);
+  if (lifetime != nullptr) *lifetime = Raw(frame.lifetime);
+  return Raw(frame.scope);
+}
+
+int stratalloc_relabel(const void* ptr, uint64_t bytes, uint32_t scope,
+                       int category) {
+  const Address address = reinterpret_cast<Address>(ptr);
+  DeviceAllocator* device = Allocator::Get().FindByAddress(address);
+  if (device == nullptr || Core::Get().abandoned()) {
+    return STRATALLOC_NOT_FOUND;
+  }
+  device->Relabel(address, bytes,
+                  {ScopeId{scope}, category < 0
+                                       ? Category::kUnknown
+                                       : static_cast<Category>(category)},
+                  category < 0);
+  return 0;
+}
+
+int stratalloc_evict(int device, const stratalloc_range* ranges, int count,
+                     uint64_t* moved, stratalloc_error* error) {
+  return Move(device, ranges, count, moved, error, &Engine::Evict);
+}
+int stratalloc_restore(int device, const stratalloc_range* ranges, int count,
+                       uint64_t* moved, stratalloc_error* error) {
+  return Move(device, ranges, count, moved, error, &Engine::Restore);
+}
+
+int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3]) {
+  tiers[0] = tiers[1] = tiers[2] = 0;
+  const Address address = reinterpret_cast<Address>(ptr);
+  DeviceAllocator* device = Allocator::Get().FindByAddress(address);
+  if (device == nullptr) return STRATALLOC_NOT_FOUND;
+  HandleRegion* region = device->table().RegionOf(address);
+  MutexLock lock(device->mutex());
+  for (Address at = address; at < address + bytes;) {
+    const std::uint64_t index = region->IndexOf(at);
+    const Address stop =
+        std::min<Address>(address + bytes, region->AddressOf(index + 1));
+    const HandleState state = region->entries[index].state.load();
+    const bool disk = state == HandleState::kDisk ||
+                      state == HandleState::kPoisoned;
+    const bool host = state == HandleState::kHost ||
+                      state == HandleState::kHostAndDisk;
+    tiers[disk ? 2 : host ? 1 : 0] += stop - at;
+    at = stop;
+  }
+  return 0;
+}
+
+int stratalloc_operator_enter(int, uint64_t stream, const char* name,
+                              const stratalloc_access* accesses, int count,
+                              stratalloc_error* error) {
+  Engine* engine = Core::Get().engine();
+  if (engine == nullptr) {
+    OperatorThread::ThisThread().Enter();
+    return 0;
+  }
+  // Few operators have more arguments than this; the rest pay for a vector.
+  constexpr int kInline = 16;
+  Access few[kInline];
+  std::vector<Access> many;
+  Access* list = few;
+  if (count > kInline) {
+    many.resize(static_cast<std::size_t>(count));
+    list = many.data();
+  }
+  for (int i = 0; i < count; ++i) {
+    list[i] = {accesses[i].address, accesses[i].bytes,
+               accesses[i].written != 0};
+  }
+  return ToC(engine->EnterOperator(StreamId{stream}, name,
+                                   {list, static_cast<std::size_t>(count)}),
+             error);
+}
+void stratalloc_operator_leave(void) { OperatorThread::ThisThread().Leave(); }
+
+int stratalloc_test_hook(const char* name, const char* value,
+                         stratalloc_error* error) {
+  Result<Engine*> engine = EngineOrError();
+  if (!engine) return ToC(engine.error(), error);
+  return ToC((*engine)->TestHook(name, value), error);
+}
+
+}  // extern "C"

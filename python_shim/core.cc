@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/core.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "accounting/ledger.h"
+#include "allocator/base/check.h"
+
+extern "C" {
+uint64_t stratalloc_evictable_lo = 0;
+uint64_t stratalloc_evictable_hi = 0;
+}
+
+namespace stratalloc {
+
+Core& Core::Get() {
+  static Core* core = new Core;
+  return *core;
+}
+
+Status Core::Configure(CoreConfig config) {
+  MutexLock lock(mutex_);
+  if (initialized_.load()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "CUDA is initialised already: configure stratalloc before the "
+                "first CUDA call");
+  }
+  config_ = std::move(config);
+  return {};
+}
+
+Status Core::Init(int device_count) {
+  {
+    MutexLock lock(mutex_);
+    if (initialized_.load()) return {};
+    if (config_.tiering && config_.host_budget == 0) {
+      Log(LogLevel::kWarning,
+          "host_budget is 0: nothing can be evicted, tiering is off");
+      config_.tiering = false;
+    }
+    if (config_.tiering && engine_.load() == nullptr) {
+      Engine::Options options;
+      options.lower.host_budget = config_.host_budget;
+      options.lower.disk_budget = config_.disk_budget;
+      options.lower.disk_dir = config_.disk_dir;
+      options.lower.cpu_offload_threshold = config_.cpu_offload_threshold;
+      options.gpu_offload_threshold = config_.gpu_offload_threshold;
+      options.gpu_reload_threshold = config_.gpu_reload_threshold;
+      engine_.store(new Engine(options), std::memory_order_release);
+      SetScopeListener(engine_.load());
+    }
+  }
+  DeviceAllocator::Options options;
+  options.tiering = config_.tiering;
+  options.gpu_limit = config_.gpu_limit;
+  options.host_budget = config_.host_budget;
+  options.emergency_threshold = config_.gpu_emergency_threshold;
+  Engine* engine = engine_.load();
+  STRATALLOC_RETURN_IF_ERROR(Allocator::Get().Init(
+      device_count, options, [&](DeviceAllocator& device) -> Status {
+        device.SetObserver(&Ledger::Get());
+        if (engine == nullptr) return {};
+        STRATALLOC_RETURN_IF_ERROR(engine->AddDevice(device));
+        const Address lo = device.table().base();
+        const Address hi = device.table().evictable_end();
+        stratalloc_evictable_lo = stratalloc_evictable_lo == 0
+                                      ? lo
+                                      : std::min(stratalloc_evictable_lo, lo);
+        stratalloc_evictable_hi = std::max(stratalloc_evictable_hi, hi);
+        return {};
+      }));
+  static std::atomic<bool> once{false};
+  if (!once.exchange(true)) {
+    pthread_atfork(nullptr, nullptr, [] {
+      Core& core = Core::Get();
+      core.abandoned_.store(true, std::memory_order_relaxed);
+      stratalloc_evictable_lo = stratalloc_evictable_hi = 0;
+      if (Engine* e = core.engine()) e->AbandonAfterFork();
+    });
+  }
+  initialized_.store(true, std::memory_order_release);
+  return {};
+}
+
+Result<DeviceAllocator*> Core::Device(int index) const {
+  if (abandoned()) {
+    return Fail(ErrorCode::kShutdown,
+                "CUDA memory cannot be used in a forked process; use the "
+                "'spawn' start method");
+  }
+  DeviceAllocator* device =
+      Allocator::Get().Find(static_cast<DeviceIndex>(index));
+  if (device == nullptr) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "no device " + std::to_string(index) + ": " +
+                    std::to_string(Allocator::Get().device_count()) +
+                    " initialised");
+  }
+  return device;
+}
+
+int ToC(const Error& error, stratalloc_error* out) {
+  if (out != nullptr) {
+    out->code = static_cast<int>(error.code);
+    const std::size_t n =
+        std::min(error.message.size(), sizeof(out->message) - 1);
+    std::memcpy(out->message, error.message.data(), n);
+    out->message[n] = '\0';
+  }
+  return static_cast<int>(error.code);
+}
+
+char* ToC(const std::string& text) { return strdup(text.c_str()); }
+
+}  // namespace stratalloc

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The composition root: plugs accounting and tiering into the allocator of
+// every device, and knows the configuration. The C API is a thin face on it.
+//
+// Thread-safety: every method. Lifetime: as long as the process.
+// After fork: in the child everything is off (design rule 14): frees do
+// nothing, mallocs fail, the spill file's ring is closed unsubmitted.
+#ifndef STRATALLOC_PYTHON_SHIM_CORE_H_
+#define STRATALLOC_PYTHON_SHIM_CORE_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "allocator/allocator.h"
+#include "allocator/base/mutex.h"
+#include "python_shim/c_api.h"
+#include "tiering/engine/engine.h"
+
+namespace stratalloc {
+
+struct CoreConfig {
+  bool tiering = true;
+  Bytes gpu_limit = 0;
+  Bytes host_budget = 0;
+  Bytes disk_budget = 0;
+  std::string disk_dir;
+  double gpu_offload_threshold = 0.85;
+  double gpu_emergency_threshold = 0.95;
+  double gpu_reload_threshold = 0.70;
+  double cpu_offload_threshold = 0.90;
+  int telemetry = 1;
+};
+
+class Core {
+ public:
+  static Core& Get();
+
+  // kInvalidArgument after Init: the tiers exist by then.
+  Status Configure(CoreConfig config);
+  // Idempotent; remembers the first failure.
+  Status Init(int device_count);
+  bool initialized() const {
+    return initialized_.load(std::memory_order_acquire);
+  }
+  // True in the child of a fork of an initialised process.
+  bool abandoned() const {
+    return abandoned_.load(std::memory_order_relaxed);
+  }
+
+  const CoreConfig& config() const { return config_; }  // stable after Init
+  // nullptr while tiering is off or CUDA is not initialised.
+  Engine* engine() const { return engine_.load(std::memory_order_acquire); }
+  // The device, or an error that names it.
+  Result<DeviceAllocator*> Device(int index) const;
+
+  std::atomic<bool> caching{true};
+
+ private:
+  Core() = default;
+
+  Mutex mutex_{LockRank::kRegistry};
+  CoreConfig config_;
+  std::atomic<bool> initialized_{false};
+  std::atomic<bool> abandoned_{false};
+  std::atomic<Engine*> engine_{nullptr};
+};
+
+// Copies an error across the C face; returns its code.
+int ToC(const Error& error, stratalloc_error* out);
+// 0 for success.
+inline int ToC(const Status& status, stratalloc_error* out) {
+  return status ? 0 : ToC(status.error(), out);
+}
+// A string for stratalloc_string_free.
+char* ToC(const std::string& text);
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_PYTHON_SHIM_CORE_H_
