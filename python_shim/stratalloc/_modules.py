@@ -110,11 +110,11 @@ class _Installation:
 
     def _on_parameter(self, module, name, parameter):
         if not is_compiling() and isinstance(parameter, torch.Tensor):
-            self.owners.register(module, parameter, PARAMETER)
+            self.owners.register(module, name, parameter, PARAMETER)
 
     def _on_buffer(self, module, name, buffer):
         if not is_compiling() and isinstance(buffer, torch.Tensor):
-            self.owners.register(module, buffer, BUFFER)
+            self.owners.register(module, name, buffer, BUFFER)
 
 
 def _call_wrapper(original, installation):
@@ -129,11 +129,30 @@ def _call_wrapper(original, installation):
             scope = installation.scope_of(self)
         push(scope, ACTIVATION, LIFETIME_TRANSIENT)
         try:
+            # torch's own __call__, written out: a frame and a copy of the
+            # arguments less per call.
+            if self._compiled_call_impl is None:
+                return self._call_impl(*args, **kwargs)
+            return self._compiled_call_impl(*args, **kwargs)
+        finally:
+            pop()
+
+    def __call__on_another(self, *args, **kwargs):
+        if is_compiling() or not installation.active:
+            return original(self, *args, **kwargs)
+        scope = scopes.get(id(self))
+        if scope is None:
+            scope = installation.scope_of(self)
+        push(scope, ACTIVATION, LIFETIME_TRANSIENT)
+        try:
             return original(self, *args, **kwargs)
         finally:
             pop()
 
-    return __call__
+    if original is torch.nn.Module._wrapped_call_impl:
+        return __call__
+    # Someone wrapped __call__ before us: theirs is what has to run.
+    return __call__on_another
 
 
 def _apply_wrapper(original, installation):

@@ -30,9 +30,11 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class _Ref(weakref.ref):
-    """A weak reference that knows under which key it is kept."""
+    """A weak reference to a module, with what to forget when it dies."""
 
-    __slots__ = ("key", "root")
+    __slots__ = ("key", "root", "owned")
+    # key: id of the module; root: the root name to give back, or None;
+    # owned: name of a parameter or buffer -> id of the tensor.
 
 
 def _wrapped_child(module):
@@ -69,7 +71,10 @@ class Owners:
         # id(module) -> scope id; the only thing a module call reads.
         self.scopes = {}
         self._modules = {}  # id(module) -> _Ref
-        self._tensors = {}  # id(tensor) -> (_Ref, scope, category)
+        # id(tensor) -> (_Ref of its module, name in it, scope, category).
+        # No weak reference to the tensor: torch.utils.swap_tensors, which
+        # .to() uses for wrapper subclasses, refuses tensors that have one.
+        self._tensors = {}
         self._paths = {}  # scope id -> path, of module scopes only
         self._by_scope = {}  # scope id -> _Ref of the module named last
         self._roots = set()  # names of live roots
@@ -153,7 +158,7 @@ class Owners:
     def _remember(self, module, path, root):
         key = id(module)
         ref = _Ref(module, self._forget_module)
-        ref.key, ref.root = key, root
+        ref.key, ref.root, ref.owned = key, root, {}
         scope = self._native.intern(path)
         self._paths[scope] = path
         self._by_scope[scope] = ref
@@ -164,6 +169,10 @@ class Owners:
         if self._modules.get(ref.key) is ref:
             self.scopes.pop(ref.key, None)
             self._modules.pop(ref.key, None)
+        for key in ref.owned.values():
+            entry = self._tensors.get(key)
+            if entry is not None and entry[0] is ref:
+                self._tensors.pop(key, None)
         if ref.root is not None:
             self._roots.discard(ref.root)
 
@@ -176,51 +185,59 @@ class Owners:
 
     # ---- tensors --------------------------------------------------------
 
-    def register(self, module, tensor, category):
-        """`tensor` becomes a parameter or buffer of `module`."""
-        scope = self.scopes.get(id(module))
-        if scope is None:
+    def register(self, module, name, tensor, category):
+        """`tensor` becomes the parameter or buffer `name` of `module`."""
+        ref = self._modules.get(id(module))
+        if ref is None:
             # Not named yet: charged to the class until it is.
             if self.on_device(tensor):
                 self.relabel(tensor, self.class_scope(module), category)
             return
         with self._lock:
-            self._own(tensor, scope, category)
+            self._own(ref, name, tensor, category)
 
     def owner(self, tensor):
         """The scope id of the module that owns this tensor, or None."""
-        entry = self._tensors.get(id(tensor))
-        if entry is None or entry[0]() is not tensor:
-            return None
-        return entry[1]
+        entry = self._entry(tensor)
+        return None if entry is None else entry[2]
 
-    def _own(self, tensor, scope, category):
+    def _entry(self, tensor):
+        """What is remembered, unless another tensor has this id now."""
+        entry = self._tensors.get(id(tensor))
+        if entry is None:
+            return None
+        module, name = entry[0](), entry[1]
+        if module is None:
+            return None
+        # A ScriptModule's are wrappers without get().
+        for tensors in (module._parameters, module._buffers):
+            if name in tensors and tensors[name] is tensor:
+                return entry
+        return None
+
+    def _own(self, ref, name, tensor, category):
         """Remembers the first owner (tied weights keep it) and re-labels."""
-        key = id(tensor)
-        entry = self._tensors.get(key)
-        if entry is None or entry[0]() is not tensor:
-            ref = _Ref(tensor, self._forget_tensor)
-            ref.key, ref.root = key, None
-            entry = self._tensors[key] = (ref, scope, category)
-        self.relabel(tensor, entry[1], entry[2])
+        entry = self._entry(tensor)
+        if entry is None:
+            key = id(tensor)
+            self._tensors.pop(ref.owned.get(name), None)
+            ref.owned[name] = key
+            entry = (ref, name, self.scopes[ref.key], category)
+            self._tensors[key] = entry
+        self.relabel(tensor, entry[2], entry[3])
         gradient = tensor.grad if tensor.is_leaf else None
         if gradient is not None:
-            self.relabel(gradient, entry[1], GRADIENT)
-
-    def _forget_tensor(self, ref):
-        entry = self._tensors.get(ref.key)
-        if entry is not None and entry[0] is ref:
-            self._tensors.pop(ref.key, None)
+            self.relabel(gradient, entry[2], GRADIENT)
 
     def _label_own(self, module):
-        scope = self.scopes[id(module)]
+        ref = self._modules[id(module)]
         # Not parameters(recurse=False): subclasses override it.
         for tensors, category in (("_parameters", PARAMETER),
                                   ("_buffers", BUFFER)):
             tensors = getattr(module, tensors, None) or {}
-            for tensor in list(tensors.values()):
+            for name, tensor in list(tensors.items()):
                 if isinstance(tensor, torch.Tensor):
-                    self._own(tensor, scope, category)
+                    self._own(ref, name, tensor, category)
 
     def relabel_tree(self, root):
         """Re-labels everything that the named modules below `root` own."""
