@@ -133,7 +133,10 @@ void cudasim_clear_errors(void) {
 }
 
 int cudasim_fail(const char* function, long nth, int error, int forever) {
-  if (function == nullptr || nth < 1 || error < 1) return -1;
+  if (function == nullptr || nth < 1 || error < 1 ||
+      !cudasim::Faults::Knows(function)) {
+    return -1;
+  }
   cudasim::Faults::Plan(function, nth, error, forever != 0);
   return 0;
 }

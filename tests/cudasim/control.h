@@ -61,7 +61,7 @@ void cudasim_clear_errors(void);
 // The nth call from now (1 = the next one) of `function` returns `error`
 // without doing anything; with `forever`, so does every later one. Names are
 // those of the CUDA reference without version suffix ("cuMemCreate"). Returns
-// 0, or -1 if the simulated device has no function of that name.
+// 0, or -1 if CUDA has no function of that name or a number makes no sense.
 int cudasim_fail(const char* function, long nth, int error, int forever);
 void cudasim_clear_faults(void);
 long cudasim_calls(const char* function);

@@ -33,11 +33,17 @@ int OpenFile(const std::string& name) {
 
 Extents::Extents(int devices, uint64_t capacity) {
   memory_.assign(devices, DeviceMemory{capacity, 0, 0});
-  for (int device = 0; device < devices; ++device) {
+  next_offset_.assign(devices + 1, 0);
+  OpenFiles();
+}
+
+void Extents::OpenFiles() {
+  for (const int file : files_) close(file);
+  files_.clear();
+  for (int device = 0; device < devices(); ++device) {
     files_.push_back(OpenFile("cudasim-device-" + std::to_string(device)));
   }
   files_.push_back(OpenFile("cudasim-host"));
-  next_offset_.assign(files_.size(), 0);
 }
 
 Status Extents::Create(Location location, int device, uint64_t bytes,

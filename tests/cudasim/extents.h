@@ -73,6 +73,9 @@ class Extents {
   void DropMapping(Extent* extent);
 
   int File(const Extent& extent) const;
+  // New, empty files: a forked child must not share its parent's bytes. Only
+  // while nothing is alive.
+  void OpenFiles();
 
   int devices() const { return static_cast<int>(memory_.size()); }
   DeviceMemory& memory(int device) { return memory_[device]; }

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <string>
 
+#include "tests/cudasim/driver_entry.h"
+
 namespace cudasim {
 namespace {
 
@@ -45,6 +47,13 @@ Status ApiFunction::Planned(long call) {
     return kOk;
   }
   return static_cast<Status>(error);
+}
+
+bool Faults::Knows(const char* name) {
+  if (FindDriverFunction(name) != nullptr) return true;
+  Table& table = Functions();
+  std::lock_guard<std::mutex> lock(table.mu);
+  return table.functions.count(name) != 0;
 }
 
 void Faults::Plan(const char* name, long nth, int error, bool forever) {

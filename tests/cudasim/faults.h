@@ -22,6 +22,7 @@ class ApiFunction {
   static ApiFunction& Named(const char* name);
 
   const char* name() const { return name_.c_str(); }
+  bool of_runtime() const { return of_runtime_; }
   long calls() const { return calls_.load(std::memory_order_relaxed); }
 
   // Counts a call; kOk unless a failure was planned for this one.
@@ -33,10 +34,12 @@ class ApiFunction {
 
  private:
   friend class Faults;
-  explicit ApiFunction(const char* name) : name_(name) {}
+  explicit ApiFunction(const char* name)
+      : name_(name), of_runtime_(name_.rfind("cuda", 0) == 0) {}
   Status Planned(long call);
 
   const std::string name_;
+  const bool of_runtime_;
   std::atomic<long> calls_{0};
   std::atomic<long> fail_at_{0};  // the call that fails; 0: none
   std::atomic<int> error_{0};
@@ -45,6 +48,9 @@ class ApiFunction {
 
 class Faults {
  public:
+  // True if the simulated device has such a function: a misspelt one would
+  // never fail, and its test would prove nothing.
+  static bool Knows(const char* function);
   static void Plan(const char* function, long nth, int error, bool forever);
   static void Clear();
   static long Calls(const char* function);

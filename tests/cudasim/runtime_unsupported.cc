@@ -12,3 +12,21 @@
   }
 #include "tests/cudasim/runtime_unsupported.inc"
 #undef CUDASIM_UNSUPPORTED
+
+namespace cudasim {
+namespace {
+
+// Names that a failure can be planned for before their first call. The driver
+// finds its own in driver_entry.cc.
+const bool kNamed = [] {
+#define CUDASIM_UNSUPPORTED(name) ApiFunction::Named(#name);
+#include "tests/cudasim/runtime_unsupported.inc"
+#undef CUDASIM_UNSUPPORTED
+#define CUDASIM_FUNCTION(name) ApiFunction::Named(#name);
+#include "tests/cudasim/runtime_functions.inc"
+#undef CUDASIM_FUNCTION
+  return true;
+}();
+
+}  // namespace
+}  // namespace cudasim

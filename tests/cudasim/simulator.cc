@@ -46,7 +46,11 @@ void AtExit() {
 void InForkedChild() {
   Simulator& sim = Simulator::Get();
   // As on a real device: a child of a process that initialised CUDA has none.
-  if (sim.used.load()) sim.forked.store(true);
+  if (sim.used.load()) {
+    sim.forked.store(true);
+  } else {
+    sim.extents.OpenFiles();  // the parent keeps its own
+  }
 }
 
 }  // namespace
@@ -87,6 +91,8 @@ Status Enter(ApiFunction& function, Entry entry) {
   if (sim.forked.load(std::memory_order_relaxed)) return kNotInitialized;
   if (entry == Entry::kQuestion) return kOk;
   if (!sim.used.load(std::memory_order_relaxed)) sim.used.store(true);
+  // The runtime makes the device's context current, the driver does not.
+  if (function.of_runtime()) ThisThread().no_context = false;
   if (sim.config.devices == 0) return kNoDevice;
   std::unique_lock<std::mutex> lock(sim.mu);
   if (sim.async.load(std::memory_order_relaxed) &&
@@ -151,42 +157,81 @@ void Simulator::ForgetRange(const std::string& what, uint64_t address,
       });
 }
 
+namespace {
+
+// Lines of one kind of object: the first few, then how many more.
+class Listing {
+ public:
+  Listing(const char* kind, std::string* text) : kind_(kind), text_(text) {}
+  ~Listing() {
+    if (count_ > kShown) {
+      *text_ += "... and " + std::to_string(count_ - kShown) + " more " +
+                kind_ + "\n";
+    }
+  }
+  Listing(const Listing&) = delete;
+  Listing& operator=(const Listing&) = delete;
+  void Add(const std::string& line) {
+    if (++count_ <= kShown) *text_ += line + "\n";
+  }
+
+ private:
+  static constexpr long kShown = 16;
+  const char* const kind_;
+  std::string* const text_;
+  long count_ = 0;
+};
+
+std::string Describe(const Extent& extent) {
+  char line[160];
+  std::snprintf(line, sizeof(line),
+                "%s 0x%llx: %llu bytes on %s %d, %d references, %d mappings",
+                extent.from_malloc ? "allocation" : "handle",
+                static_cast<unsigned long long>(extent.id),
+                static_cast<unsigned long long>(extent.bytes),
+                extent.location == Location::kDevice ? "device" : "host node",
+                extent.device, extent.references, extent.mappings);
+  return line;
+}
+
+}  // namespace
+
 std::string LeakReport() {
   Simulator& sim = Simulator::Get();
-  std::unique_lock<std::mutex> lock(sim.mu);
+  Lock lock(sim.mu);
   std::string text;
-  char line[160];
-  const auto number = [](uint64_t n) {
-    return static_cast<unsigned long long>(n);
-  };
-  for (const auto& [id, extent] : sim.extents.live()) {
-    std::snprintf(line, sizeof(line),
-                  "%s 0x%llx: %llu bytes on %s %d, %d references, %d "
-                  "mappings\n",
-                  extent.from_malloc ? "allocation" : "handle", number(id),
-                  number(extent.bytes),
-                  extent.location == Location::kDevice ? "device" : "host node",
-                  extent.device, extent.references, extent.mappings);
-    text += line;
-  }
-  for (const auto& [start, bytes] : sim.addresses.reservations()) {
-    if (sim.addresses.IsMalloc(start)) continue;
-    text += "reservation " + RangeText(start, bytes) + "\n";
-  }
-  for (const auto& [start, mapping] : sim.addresses.mappings()) {
-    text += "mapping " + RangeText(start, mapping.bytes) + "\n";
-  }
-  for (const auto& [handle, event] : sim.events.all()) {
-    std::snprintf(line, sizeof(line), "event 0x%llx\n", number(handle));
-    text += line;
-  }
-  for (const auto& [handle, stream] : sim.streams.handles()) {
-    text += stream->Name() + "\n";
-  }
-  for (const auto& [start, range] : sim.host.ranges()) {
-    text += (range.mapped_bytes != 0 ? "pinned host allocation "
-                                     : "registered host range ") +
-            RangeText(start, range.bytes) + "\n";
+  {
+    Listing handles("handles or allocations", &text);
+    for (const auto& [id, extent] : sim.extents.live()) {
+      handles.Add(Describe(extent));
+    }
+    Listing reservations("reservations", &text);
+    for (const auto& [start, bytes] : sim.addresses.reservations()) {
+      if (sim.addresses.IsMalloc(start)) continue;
+      reservations.Add("reservation " + RangeText(start, bytes));
+    }
+    Listing mappings("mappings", &text);
+    for (const auto& [start, mapping] : sim.addresses.mappings()) {
+      if (mapping.extent->from_malloc) continue;
+      mappings.Add("mapping " + RangeText(start, mapping.bytes));
+    }
+    Listing events("events", &text);
+    for (const auto& [handle, event] : sim.events.all()) {
+      char line[40];
+      std::snprintf(line, sizeof(line), "event 0x%llx",
+                    static_cast<unsigned long long>(handle));
+      events.Add(line);
+    }
+    Listing streams("streams", &text);
+    for (const auto& [handle, stream] : sim.streams.handles()) {
+      streams.Add(stream->Name());
+    }
+    Listing host("pinned host ranges", &text);
+    for (const auto& [start, range] : sim.host.ranges()) {
+      host.Add((range.mapped_bytes != 0 ? "pinned host allocation "
+                                        : "registered host range ") +
+               RangeText(start, range.bytes));
+    }
   }
   return text.empty() ? "no leaks\n" : text;
 }
