@@ -13,7 +13,7 @@ import sys
 _NAMES = ("libcuda.so.1", "libcudart.so.13", "libcudasim_torch_2_11.so")
 
 
-def _find(name):
+def find(name):
     """The library's path: $CUDASIM_LIBRARIES, the build, the package."""
     places = os.environ.get("CUDASIM_LIBRARIES", "").split(":")
     places += ["tests/cudasim", "tests/cudasim/operator_bridge"]
@@ -87,11 +87,11 @@ def load(memory="512MiB", devices=1, mode="eager", seed=0, **settings):
         CUDASIM_SEED=str(seed),
         **settings,
     )
-    cuda = ctypes.CDLL(_find(_NAMES[0]), ctypes.RTLD_GLOBAL)
-    ctypes.CDLL(_find(_NAMES[1]), ctypes.RTLD_GLOBAL)
+    cuda = ctypes.CDLL(find(_NAMES[0]), ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(find(_NAMES[1]), ctypes.RTLD_GLOBAL)
     import torch  # pylint: disable=import-outside-toplevel,unused-import
 
-    simulated = Simulated(cuda, ctypes.CDLL(_find(_NAMES[2])))
+    simulated = Simulated(cuda, ctypes.CDLL(find(_NAMES[2])))
     simulated.operators = simulated.bridge.cudasim_bridge_install()
     if simulated.operators < 0:
         raise RuntimeError(simulated.bridge.cudasim_bridge_error().decode())
