@@ -2,7 +2,9 @@
 #include "allocator/device/device.h"
 
 #include <string>
+#include <vector>
 
+#include "allocator/base/mutex.h"
 #include "allocator/device/cuda_api.h"
 
 namespace stratalloc {
@@ -293,13 +295,36 @@ Status Device::UnregisterHost(void* address) const {
 }
 
 Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
+  // Modules are never unloaded, so each is loaded once per device.
+  struct Loaded {
+    DeviceIndex device;
+    const void* fatbin;
+    std::string name;
+    CUmodule module;
+    CUfunction function;
+  };
+  static Mutex mutex(LockRank::kInterner);
+  static auto* const all = new std::vector<Loaded>;
+  MutexLock lock(mutex);
+  for (const Loaded& loaded : *all) {
+    if (loaded.device == index_ && loaded.fatbin == fatbin &&
+        loaded.name == name) {
+      return static_cast<void*>(loaded.function);
+    }
+  }
   CurrentDevice current(*api_, index_);
   CUmodule module = nullptr;
   STRATALLOC_DRIVER(api_->cuModuleLoadData(&module, fatbin),
                     "cuModuleLoadData");
+  all->push_back({index_, fatbin, name, module, nullptr});
   CUfunction function = nullptr;
-  STRATALLOC_DRIVER(api_->cuModuleGetFunction(&function, module, name),
-                    "cuModuleGetFunction");
+  if (const CUresult error =
+          api_->cuModuleGetFunction(&function, module, name);
+      error != CUDA_SUCCESS) {
+    all->back().name.clear();  // kept: there is no way back for a module
+    return tl::unexpected(DriverError(*api_, "cuModuleGetFunction", error));
+  }
+  all->back().function = function;
   return static_cast<void*>(function);
 }
 

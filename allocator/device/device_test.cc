@@ -129,6 +129,19 @@ TEST_F(DeviceTest, AFreshThreadNeedsNoSetUp) {
   EXPECT_TRUE(status) << status.error().message;
 }
 
+TEST_F(DeviceTest, AKernelIsLoadedOncePerDevice) {
+  static const char fatbin[16] = {};  // the simulated device does not look
+  const long before = cudasim_calls("cuModuleLoadData");
+  ASSERT_EQ(cudasim_fail("cuModuleGetFunction", 1, CUDA_ERROR_NOT_FOUND, 0), 0);
+  EXPECT_FALSE(device().LoadKernel(fatbin, "a_kernel"));
+  const auto first = device().LoadKernel(fatbin, "a_kernel");
+  const auto again = device().LoadKernel(fatbin, "a_kernel");
+  ASSERT_TRUE(first && again);
+  EXPECT_EQ(*first, *again);
+  EXPECT_NE(device().LoadKernel(fatbin, "another").value(), *first);
+  EXPECT_EQ(cudasim_calls("cuModuleLoadData") - before, 3);
+}
+
 TEST_F(DeviceTest, MemoryInfoFollowsHandles) {
   const MemoryInfo before = device().GetMemoryInfo().value();
   const PhysicalHandle handle = device().CreateHandle(kHandle).value();
