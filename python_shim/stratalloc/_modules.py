@@ -97,7 +97,11 @@ class _Installation:
         scope = self.owners.scopes.get(id(module))
         if scope is None:
             scope = self.scope_of(module)
-        self.native.push(scope, PARAMETER, LIFETIME_PERSISTENT)
+        # Its own tensors only: the children push frames of their own.
+        category = PARAMETER
+        if not module._parameters and module._buffers:
+            category = BUFFER
+        self.native.push(scope, category, LIFETIME_PERSISTENT)
         moving.busy = True
         try:
             return apply()
@@ -105,7 +109,8 @@ class _Installation:
             self.native.pop()
             if outermost:
                 moving.busy = False
-                # Buffers and gradients were charged as parameters.
+                # Gradients, and buffers beside parameters, were charged as
+                # parameters.
                 self.owners.relabel_tree(module)
 
     def _on_parameter(self, module, name, parameter):

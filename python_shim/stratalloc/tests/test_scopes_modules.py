@@ -311,7 +311,7 @@ def test_apply_has_each_modules_own_frame_on_top(stack):
     del stack.pushed[:]
     model._apply(note)
     assert seen[(4, 4), "Model.layers.0.linear"] == CONSTRUCT
-    assert seen[(4,), "Model.layers.0"] == CONSTRUCT
+    assert seen[(4,), "Model.layers.0"] == (BUFFER, LIFETIME_PERSISTENT)
     assert seen[(4, 4), "Model.head"] == CONSTRUCT
     assert {name for _, name in seen} == {
         "Model.layers.0.linear", "Model.layers.0", "Model.head"}

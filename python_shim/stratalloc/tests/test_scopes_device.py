@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who owns each byte, on the simulated device with the real core.
+
+One process for the file: the device is loaded before torch is imported.
+"""
+
+import gc
+import threading
+
+import pytest
+
+from stratalloc import simulate
+
+simulate.load("256MiB")
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+import stratalloc  # noqa: E402
+from stratalloc import _modules  # noqa: E402
+from stratalloc import _scopes  # noqa: E402
+
+SIZE = 64
+WEIGHT = SIZE * SIZE * 4
+BIAS = 512  # 256 bytes, rounded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def enabled():
+    assert stratalloc.enable(host_budget="64MiB", disk_budget=0)
+    torch.cuda.init()
+
+
+@pytest.fixture(autouse=True)
+def balanced():
+    gc.collect()
+    yield
+    assert _scopes.current() == (0, 0, 0), "frames left on the stack"
+
+
+class Block(nn.Module):
+    def __init__(self, device=None):
+        super().__init__()
+        self.linear = nn.Linear(SIZE, SIZE, device=device)
+        self.register_buffer("scale", torch.ones(SIZE, device=device))
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * self.scale
+
+
+def live(owner, category):
+    _modules.relabel_all()
+    return sum(row["live"] for row in stratalloc.report()["layers"]
+               if row["owner"] == owner and row["category"] == category)
+
+
+def make(name, **arguments):
+    """A model whose root name nobody else uses: rows outlive tests."""
+    return type(name, (Block,), {})(**arguments)
+
+
+def test_moved_model_owns_its_bytes_from_the_start():
+    model = make("Moved").to("cuda")
+    rows = {(row["owner"], row["category"]): row
+            for row in stratalloc.report()["layers"]}
+    weights = rows["Moved.linear", "parameter"]
+    assert weights["live"] == weights["peak"] == WEIGHT + BIAS
+    assert rows["Moved", "buffer"]["live"] == BIAS
+    # On top while allocated: never charged to anyone else.
+    assert ("Moved", "parameter") not in rows
+    assert model.linear.weight.is_cuda
+
+
+def test_constructed_on_the_device_is_relabelled_when_named():
+    before = live("Linear", "parameter")
+    model = make("Constructed", device="cuda")
+    assert live("Linear", "parameter") == before + WEIGHT + BIAS
+    model(torch.ones(1, SIZE, device="cuda"))
+    assert live("Linear", "parameter") == before
+    assert live("Constructed.linear", "parameter") == WEIGHT + BIAS
+    assert live("Constructed", "buffer") == BIAS
+
+
+def test_loaded_before_the_module_exists():
+    weight = torch.ones(SIZE, SIZE, device="cuda")
+    nobody = live("(no scope)", "unknown")
+    address = weight.data_ptr()
+    model = make("Loaded")
+    model.linear.bias = None
+    model.linear.weight = nn.Parameter(weight)
+    model.scale = torch.ones(SIZE, device="cuda")
+    model(torch.ones(1, SIZE, device="cuda"))
+    assert live("Loaded.linear", "parameter") == WEIGHT
+    assert live("(no scope)", "unknown") <= nobody - WEIGHT + BIAS
+    assert model.linear.weight.data_ptr() == address
+
+
+def test_loaded_evicted_then_relabelled_then_restored():
+    weight = torch.arange(SIZE * SIZE, device="cuda",
+                          dtype=torch.float32).view(SIZE, SIZE)
+    expected = weight.cpu()
+    stratalloc.evict(weight)
+    model = make("Evicted")
+    model.linear.weight = nn.Parameter(weight)
+    model.float()
+    assert live("Evicted.linear", "parameter") == WEIGHT
+    assert torch.equal(model.linear.weight.detach().cpu(), expected)
+    assert live("Evicted.linear", "parameter") == WEIGHT
+
+
+def test_training_charges_gradients_and_state():
+    model = make("Trained").to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    x = torch.ones(2, SIZE, device="cuda")
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    assert live("Trained.linear", "parameter") == WEIGHT + BIAS
+    assert live("Trained.linear", "gradient") == WEIGHT + BIAS
+    assert live("Trained.linear", "optimizer") == 2 * (WEIGHT + BIAS)
+    assert live("Optimizer.AdamW", "optimizer") == 0
+    optimizer.zero_grad()
+    assert live("Trained.linear", "gradient") == 0
+
+
+def test_activations_belong_to_the_module_that_made_them():
+    model = make("Active").to("cuda")
+    out = model(torch.ones(8, SIZE, device="cuda"))
+    # The linear's output is freed by then; relu's is kept for backward.
+    assert live("Active", "activation") >= out.untyped_storage().nbytes()
+    assert live("Active.linear", "activation") in (0, 2048)
+    del out
+    assert live("Active", "activation") == 0
+
+
+def test_user_scope_owns_what_it_allocates():
+    with stratalloc.scope("cache", category="buffer"):
+        cache = torch.zeros(1000, device="cuda")
+        with stratalloc.scope("part"):
+            part = torch.zeros(1000, device="cuda")
+    assert live("cache", "buffer") == 4096
+    assert live("cache/part", "buffer") == 4096
+    del cache, part
+    assert live("cache", "buffer") == 0
+
+
+def test_freed_by_another_thread_is_credited_to_the_owner():
+    with stratalloc.scope("handed over"):
+        box = [torch.zeros(1000, device="cuda")]
+    assert live("handed over", "unknown") == 4096
+
+    def work():
+        with stratalloc.scope("thief"):
+            box.clear()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert live("handed over", "unknown") == 0
+
+
+def test_sum_of_owners_is_what_is_allocated():
+    model = make("Summed").to("cuda")
+    model(torch.ones(1, SIZE, device="cuda")).sum().backward()
+    _modules.relabel_all()
+    rows = stratalloc.report()["layers"]
+    assert (sum(row["device"] for row in rows)
+            == torch.cuda.memory_stats()["allocated_bytes.all.current"])
+    for row in rows:
+        assert row["live"] == row["device"] + row["host"] + row["disk"]
+        assert row["peak"] >= row["live"]
