@@ -117,6 +117,23 @@ TEST_F(ChecksumTest, RefusesPartsOfWords) {
   }
 }
 
+// Memory that is not mapped: the device refuses, the program does not crash.
+TEST_F(ChecksumTest, AnUnmappedRangeIsAViolation) {
+  const auto checksum = DeviceChecksum::Load(device_[0]);
+  ASSERT_TRUE(checksum);
+  ASSERT_TRUE(device_[0].Unmap(address_, kHandle));
+  cudasim_set_verbose(0);
+  cudasim_clear_violations();
+  *result_ = 0;
+  (void)checksum->Launch(address_, kHandle, result_, stream_);
+  EXPECT_EQ(cudasim_violation_count(), 1);
+  EXPECT_EQ(*result_, 0u);
+  cudasim_clear_violations();
+  cudasim_clear_errors();
+  cudasim_set_verbose(1);
+  ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_, {}));
+}
+
 // The kernel's read is pending until an edge: unmapping before it is what the
 // simulated device must complain about, and after it, not.
 TEST_F(ChecksumTest, AnUnmapUnderTheKernelIsAViolation) {

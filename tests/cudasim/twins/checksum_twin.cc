@@ -33,18 +33,21 @@ void ChecksumTwin(void** arguments, const unsigned*, const unsigned*) {
   const auto result = Argument<uint64_t>(arguments, 2);
   const uint64_t bytes = words * sizeof(uint64_t);
 
-  const cudasim_access accesses[] = {{data, bytes, /*write=*/0},
-                                     {result, sizeof(uint64_t), /*write=*/1}};
-  // Pinned host memory is outside the check.
-  const int count = IsDeviceAddress(result) ? 2 : 1;
+  // Either may be pinned host memory, which is outside the check.
+  cudasim_access accesses[2];
+  int count = 0;
+  bool accessible = true;
+  const auto note = [&](uint64_t address, uint64_t size, int write) {
+    if (!IsDeviceAddress(address)) return;
+    accesses[count++] = {address, size, write};
+    accessible = accessible && cudasim_range_is_accessible(address, size) != 0;
+  };
+  note(data, bytes, /*write=*/0);
+  note(result, sizeof(uint64_t), /*write=*/1);
+  // What is not accessible becomes a violation here.
   cudasim_note_access(cudasim_current_stream(), kKernel, accesses, count);
+  if (!accessible) return;
 
-  // Noted already as the illegal access that it is.
-  if (cudasim_range_is_accessible(data, bytes) == 0) return;
-  if (count == 2 &&
-      cudasim_range_is_accessible(result, sizeof(uint64_t)) == 0) {
-    return;
-  }
   const auto* const from = cudasim_host_view(reinterpret_cast<void*>(data));
   auto* const to = static_cast<uint64_t*>(
       cudasim_host_view(reinterpret_cast<void*>(result)));
