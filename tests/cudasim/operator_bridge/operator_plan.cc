@@ -11,11 +11,18 @@ namespace {
 // Operators that take CPU tensors of one or more dimensions beside CUDA ones on
 // a real device too: indices, lengths, per-tensor scalars. Everything else must
 // raise as the device does.
-constexpr std::array<std::string_view, 8> kMixing = {
-    "aten::index",         "aten::_index_put_impl_",
-    "aten::_ctc_loss",     "aten::repeat_interleave",
-    "aten::_unsafe_index", "aten::_unsafe_index_put",
-    "aten::_chunk_cat",    "aten::split_with_sizes_copy"};
+constexpr std::array<std::string_view, 11> kMixing = {
+    "aten::index",
+    "aten::_index_put_impl_",
+    "aten::_ctc_loss_backward",
+    "aten::_use_cudnn_ctc_loss",
+    "aten::_use_miopen_ctc_loss",
+    "aten::_ctc_loss",
+    "aten::repeat_interleave",
+    "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+    "aten::_chunk_cat",
+    "aten::split_with_sizes_copy"};
 
 // Families of list operators that fall back to one call per tensor.
 constexpr std::array<std::string_view, 3> kMixingFamilies = {
