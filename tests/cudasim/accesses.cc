@@ -70,8 +70,8 @@ void AccessLog::Note(uint64_t address, uint64_t bytes, bool write,
   }
 }
 
-void AccessLog::Forget(uint64_t address, uint64_t bytes,
-                       const Ordered& ordered, const Report& report) {
+void AccessLog::Forget(uint64_t address, uint64_t bytes, const Ordered& ordered,
+                       const Report& report) {
   if (bytes == 0) return;
   const uint64_t end = address + bytes;
   CutAt(address);
@@ -90,9 +90,8 @@ void AccessLog::Sweep(const Ordered& ordered) {
       piece.write = Stamp{};
     }
     std::erase_if(piece.reads, ordered);
-    each = piece.write.number == 0 && piece.reads.empty()
-               ? pieces_.erase(each)
-               : std::next(each);
+    each = piece.write.number == 0 && piece.reads.empty() ? pieces_.erase(each)
+                                                          : std::next(each);
   }
   limit_ = std::max<size_t>(4096, 2 * pieces_.size());
 }

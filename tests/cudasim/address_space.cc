@@ -150,10 +150,9 @@ Status AddressSpace::Unmap(uint64_t address, uint64_t bytes) {
 }
 
 bool AddressSpace::Show(uint64_t address, Mapping* mapping) {
-  return arena_->ShowView(address, mapping->bytes,
-                          extents_->File(*mapping->extent),
-                          mapping->extent->offset,
-                          mapping->writers != 0 || mapping->peers);
+  return arena_->ShowView(
+      address, mapping->bytes, extents_->File(*mapping->extent),
+      mapping->extent->offset, mapping->writers != 0 || mapping->peers);
 }
 
 Status AddressSpace::SetAccess(uint64_t address, uint64_t bytes,

@@ -35,7 +35,7 @@ struct Mapping {
   Extent* extent = nullptr;
   uint32_t readers = 0;  // one bit per device
   uint32_t writers = 0;
-  bool host = false;  // granted to the host, readable at its own address
+  bool host = false;   // granted to the host, readable at its own address
   bool peers = false;  // cudaMalloc memory: every device may use it
 };
 

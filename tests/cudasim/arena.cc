@@ -35,9 +35,8 @@ Arena::Arena() {
   size = uint64_t{64} << 30;
 #endif
   for (; size >= uint64_t{16} << 30; size /= 2) {
-    void* range =
-        mmap(nullptr, 2 * size + kGranularity, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* range = mmap(nullptr, 2 * size + kGranularity, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) continue;
     const uint64_t start = reinterpret_cast<uint64_t>(range);
     base_ = (start + kGranularity - 1) / kGranularity * kGranularity;

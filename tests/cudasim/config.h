@@ -18,9 +18,9 @@ struct Config {
   int devices = 1;
   bool async = false;
   uint64_t seed = 0;
-  std::string faults;       // "function:nth:error[:forever];..."
+  std::string faults;        // "function:nth:error[:forever];..."
   bool noop_launch = false;  // shape-only runs
-  std::string leak_report;  // a file name, "stderr", or empty
+  std::string leak_report;   // a file name, "stderr", or empty
 
   static Config FromEnvironment();
 };

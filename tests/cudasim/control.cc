@@ -52,10 +52,9 @@ int cudasim_range_is_accessible(uint64_t address, uint64_t bytes) {
   uint64_t start = 0;
   const cudasim::Mapping* mapping = sim.addresses.FindMapping(address, &start);
   if (mapping == nullptr) return 0;
-  const int device =
-      mapping->extent->location == cudasim::Location::kDevice
-          ? mapping->extent->device
-          : cudasim::ThisThread().device;
+  const int device = mapping->extent->location == cudasim::Location::kDevice
+                         ? mapping->extent->device
+                         : cudasim::ThisThread().device;
   return sim.addresses.Problem(address, bytes, device, true).empty() ? 1 : 0;
 }
 
@@ -268,8 +267,7 @@ int cudasim_last_missing_twin(char* text, int bytes) {
 }
 
 void cudasim_count_bridged(long operators) {
-  Simulator::Get().bridged_ops.fetch_add(operators,
-                                         std::memory_order_relaxed);
+  Simulator::Get().bridged_ops.fetch_add(operators, std::memory_order_relaxed);
 }
 
 long cudasim_bridged_ops(void) { return Simulator::Get().bridged_ops.load(); }

@@ -35,8 +35,7 @@ bool IsDevice(int device) {
 int DeviceOf(CUcontext context) {
   const uint64_t offset = reinterpret_cast<uint64_t>(context) - kFirstContext;
   const int device = static_cast<int>(offset / 16);
-  return offset % 16 == 0 && offset < 16 * 16 && IsDevice(device) ? device
-                                                                  : -1;
+  return offset % 16 == 0 && offset < 16 * 16 && IsDevice(device) ? device : -1;
 }
 
 std::vector<CUcontext>& Stack() {
@@ -142,8 +141,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags,
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context,
-                                          CUdevice device) {
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   CUDASIM_ENTER("cuDevicePrimaryCtxRetain");
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   *context = cudasim::ContextOf(device);

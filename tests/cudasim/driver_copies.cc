@@ -40,9 +40,8 @@ CUresult Copy2D(const char* name, const CUDA_MEMCPY2D* copy, CUstream stream,
   request.height = copy->Height;
   request.source_pitch = copy->srcPitch;
   request.destination_pitch = copy->dstPitch;
-  request.source =
-      start(copy->srcMemoryType, copy->srcHost, copy->srcDevice) +
-      copy->srcY * copy->srcPitch + copy->srcXInBytes;
+  request.source = start(copy->srcMemoryType, copy->srcHost, copy->srcDevice) +
+                   copy->srcY * copy->srcPitch + copy->srcXInBytes;
   request.destination =
       start(copy->dstMemoryType, copy->dstHost, copy->dstDevice) +
       copy->dstY * copy->dstPitch + copy->dstXInBytes;
@@ -79,8 +78,8 @@ CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
                                CUstream stream) {
   CUDASIM_ENTER("cuMemcpyAsync");
-  return CopyFlat("cuMemcpyAsync", to, from, bytes, Direction::kDefault,
-                  stream, false);
+  return CopyFlat("cuMemcpyAsync", to, from, bytes, Direction::kDefault, stream,
+                  false);
 }
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
@@ -139,8 +138,7 @@ CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
   return Copy2D("cuMemcpy2DAsync", copy, stream, false);
 }
 
-CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value,
-                            size_t count) {
+CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
   CUDASIM_ENTER("cuMemsetD8");
   return FillFlat("cuMemsetD8", to, value, 1, count, nullptr);
 }

@@ -16,7 +16,8 @@ namespace cudasim {
 
 void* FindDriverFunction(const char* name) {
 // cuda.h renames the function to its newest version, the name stays as it is.
-#define CUDASIM_FUNCTION(name) {#name, reinterpret_cast<void*>(&name)}
+#define CUDASIM_FUNCTION(name) \
+  { #name, reinterpret_cast < void*>(&name) }
   static const auto& table = *new std::unordered_map<std::string, void*>{
       CUDASIM_FUNCTION(cuCtxGetApiVersion),
       CUDASIM_FUNCTION(cuCtxGetCurrent),
@@ -123,9 +124,9 @@ void* FindDriverFunction(const char* name) {
 }  // namespace cudasim
 
 #pragma GCC visibility push(default)
-extern "C" CUresult CUDAAPI cuGetProcAddress(
-    const char* symbol, void** function, int, cuuint64_t,
-    CUdriverProcAddressQueryResult* status) {
+extern "C" CUresult CUDAAPI
+cuGetProcAddress(const char* symbol, void** function, int, cuuint64_t,
+                 CUdriverProcAddressQueryResult* status) {
   CUDASIM_ENTER("cuGetProcAddress", cudasim::Entry::kQuestion);
   if (symbol == nullptr || function == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -28,8 +28,8 @@ CUresult Launch(CUfunction function, const unsigned grid[3],
                 const unsigned block[3], CUstream stream, void** arguments,
                 void** extra) {
   if (extra != nullptr) {
-    return static_cast<CUresult>(cudasim::Unsupported(
-        "cuLaunchKernel (arguments packed in `extra`)"));
+    return static_cast<CUresult>(
+        cudasim::Unsupported("cuLaunchKernel (arguments packed in `extra`)"));
   }
   const cudasim::Status status = cudasim::Launches::Get().Launch(
       function, grid, block, arguments, reinterpret_cast<uint64_t>(stream));
@@ -71,8 +71,8 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module,
   if (function == nullptr || module == nullptr || name == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *function = static_cast<CUfunction>(const_cast<void*>(
-      cudasim::Launches::Get().FunctionOfModule(name)));
+  *function = static_cast<CUfunction>(
+      const_cast<void*>(cudasim::Launches::Get().FunctionOfModule(name)));
   return CUDA_SUCCESS;
 }
 
@@ -152,10 +152,11 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config,
   return Launch(function, grid, block, config->hStream, arguments, extra);
 }
 
-CUresult CUDAAPI cuLaunchCooperativeKernel(
-    CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-    unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
-    CUstream stream, void** arguments) {
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
+                                           unsigned grid_y, unsigned grid_z,
+                                           unsigned block_x, unsigned block_y,
+                                           unsigned block_z, unsigned,
+                                           CUstream stream, void** arguments) {
   CUDASIM_ENTER("cuLaunchCooperativeKernel");
   const unsigned grid[3] = {grid_x, grid_y, grid_z};
   const unsigned block[3] = {block_x, block_y, block_z};

@@ -81,9 +81,9 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   cudasim::Extent* extent = nullptr;
-  const cudasim::Status status = sim.extents.Create(
-      static_cast<cudasim::Location>(prop->location.type), prop->location.id,
-      size, &extent);
+  const cudasim::Status status =
+      sim.extents.Create(static_cast<cudasim::Location>(prop->location.type),
+                         prop->location.id, size, &extent);
   if (status != cudasim::kOk) return Answer(status);
   extent->handle_types = prop->requestedHandleTypes;
   extent->rdma_capable = prop->allocFlags.gpuDirectRDMACapable != 0;
@@ -163,8 +163,8 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   uint64_t start = 0;
-  const cudasim::Mapping* mapping = sim.addresses.FindMapping(
-      reinterpret_cast<uint64_t>(pointer), &start);
+  const cudasim::Mapping* mapping =
+      sim.addresses.FindMapping(reinterpret_cast<uint64_t>(pointer), &start);
   if (mapping == nullptr || mapping->extent->from_malloc) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -244,8 +244,7 @@ CUresult CUDAAPI cuMemAllocHost(void** pointer, size_t bytes) {
   return Answer(cudasim::AllocateHost(pointer, bytes, 0));
 }
 
-CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes,
-                                unsigned flags) {
+CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
   CUDASIM_ENTER("cuMemHostAlloc");
   return Answer(cudasim::AllocateHost(pointer, bytes, flags));
 }
@@ -260,8 +259,8 @@ CUresult CUDAAPI cuMemHostRegister(void* pointer, size_t bytes,
   CUDASIM_ENTER("cuMemHostRegister");
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  return Answer(sim.host.Register(reinterpret_cast<uint64_t>(pointer), bytes,
-                                  flags));
+  return Answer(
+      sim.host.Register(reinterpret_cast<uint64_t>(pointer), bytes, flags));
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void* pointer) {

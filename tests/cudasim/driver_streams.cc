@@ -36,8 +36,8 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
 
 CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned flags) {
   CUDASIM_ENTER("cuStreamCreate", kBroken);
-  return Answer(cudasim::StreamCreate(flags, 0,
-                                      reinterpret_cast<uint64_t*>(stream)));
+  return Answer(
+      cudasim::StreamCreate(flags, 0, reinterpret_cast<uint64_t*>(stream)));
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream stream) {

@@ -11,9 +11,9 @@
 #include "tests/cudasim/simulator.h"
 #include "tests/cudasim/unsupported.h"
 
-#define CUDASIM_UNSUPPORTED(name)                                  \
-  extern "C" __attribute__((visibility("default"))) int name() {   \
-    return cudasim::Unsupported(#name);                            \
+#define CUDASIM_UNSUPPORTED(name)                                \
+  extern "C" __attribute__((visibility("default"))) int name() { \
+    return cudasim::Unsupported(#name);                          \
   }
 #include "tests/cudasim/driver_unsupported.inc"
 #undef CUDASIM_UNSUPPORTED

@@ -11,8 +11,7 @@ namespace {
 constexpr uint64_t kPage = 4096;
 }  // namespace
 
-Status HostMemory::Allocate(uint64_t bytes, unsigned flags,
-                            uint64_t* address) {
+Status HostMemory::Allocate(uint64_t bytes, unsigned flags, uint64_t* address) {
   if (bytes == 0) return kInvalidValue;
   const uint64_t pages = (bytes + kPage - 1) / kPage * kPage;
   void* memory = mmap(nullptr, pages, PROT_READ | PROT_WRITE,

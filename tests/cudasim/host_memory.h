@@ -17,7 +17,7 @@
 namespace cudasim {
 
 struct HostRange {
-  uint64_t bytes = 0;        // as asked for
+  uint64_t bytes = 0;         // as asked for
   uint64_t mapped_bytes = 0;  // of an allocation, whole pages; 0: registered
   unsigned flags = 0;
 };

@@ -36,8 +36,8 @@ void FillTwin(void** arguments, const unsigned grid[3],
   const CUdeviceptr to = *static_cast<CUdeviceptr*>(arguments[0]);
   const int value = *static_cast<int*>(arguments[1]);
   const size_t count = size_t{grid[0]} * block[0];
-  auto* bytes = static_cast<char*>(
-      cudasim_host_view(reinterpret_cast<const void*>(to)));
+  auto* bytes =
+      static_cast<char*>(cudasim_host_view(reinterpret_cast<const void*>(to)));
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<char>(value);
   const cudasim_access access = {to, count, 1};
   cudasim_note_access(cudasim_current_stream(), "Fill", &access, 1);
@@ -89,9 +89,9 @@ TEST_F(LaunchTest, AnUnknownFunctionIsNoKernel) {
   cudaFuncAttributes attributes;
   EXPECT_EQ(cudaFuncGetAttributes(&attributes, &nothing),
             cudaErrorInvalidDeviceFunction);
-  ASSERT_EQ(cudaFuncGetAttributes(&attributes,
-                                  reinterpret_cast<const void*>(&Stub)),
-            cudaSuccess);
+  ASSERT_EQ(
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&Stub)),
+      cudaSuccess);
   EXPECT_NE(attributes.ptxVersion, 0);
   EXPECT_NE(attributes.binaryVersion, 0);
 }
@@ -158,8 +158,7 @@ TEST_F(FaultTest, TheNthCallFailsAndOnlyThatOne) {
   CUmemGenericAllocationHandle first = 0;
   CUmemGenericAllocationHandle second = 0;
   EXPECT_EQ(cuMemCreate(&first, kHandle, &prop, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cuMemCreate(&second, kHandle, &prop, 0),
-            CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuMemCreate(&second, kHandle, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemCreate(&second, kHandle, &prop, 0), CUDA_SUCCESS);
   EXPECT_EQ(cudasim_calls("cuMemCreate"), 3);
   EXPECT_EQ(cudasim_live_handles(), 2);
@@ -168,9 +167,9 @@ TEST_F(FaultTest, TheNthCallFailsAndOnlyThatOne) {
 }
 
 TEST_F(FaultTest, AFailureCanLastUntilItIsCleared) {
-  ASSERT_EQ(cudasim_fail("cudaEventCreateWithFlags", 1,
-                         cudaErrorMemoryAllocation, 1),
-            0);
+  ASSERT_EQ(
+      cudasim_fail("cudaEventCreateWithFlags", 1, cudaErrorMemoryAllocation, 1),
+      0);
   cudaEvent_t event = nullptr;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(cudaEventCreateWithFlags(&event, 0), cudaErrorMemoryAllocation);

@@ -129,9 +129,9 @@ TEST_F(MemoryTest, AReleasedHandleLivesUntilItIsUnmapped) {
   ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
   EXPECT_EQ(cudasim_used(0), kHandle);
   CUmemGenericAllocationHandle again = 0;
-  ASSERT_EQ(cuMemRetainAllocationHandle(&again,
-                                        reinterpret_cast<void*>(address)),
-            CUDA_SUCCESS);
+  ASSERT_EQ(
+      cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(address)),
+      CUDA_SUCCESS);
   EXPECT_EQ(again, handle);
   ASSERT_EQ(cuMemUnmap(address, kHandle), CUDA_SUCCESS);
   EXPECT_EQ(cudasim_used(0), kHandle);
@@ -310,13 +310,13 @@ TEST_F(MemoryTest, PinnedMemoryIsKnownByItsRange) {
   void* pinned = nullptr;
   ASSERT_EQ(cudaHostAlloc(&pinned, 10000, cudaHostAllocDefault), cudaSuccess);
   cudaPointerAttributes attributes;
-  ASSERT_EQ(cudaPointerGetAttributes(&attributes,
-                                     static_cast<char*>(pinned) + 9999),
-            cudaSuccess);
+  ASSERT_EQ(
+      cudaPointerGetAttributes(&attributes, static_cast<char*>(pinned) + 9999),
+      cudaSuccess);
   EXPECT_EQ(attributes.type, cudaMemoryTypeHost);
-  ASSERT_EQ(cudaPointerGetAttributes(&attributes,
-                                     static_cast<char*>(pinned) + 10000),
-            cudaSuccess);
+  ASSERT_EQ(
+      cudaPointerGetAttributes(&attributes, static_cast<char*>(pinned) + 10000),
+      cudaSuccess);
   EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
   Block block;
   ASSERT_EQ(cudaPointerGetAttributes(&attributes, block.pointer()),
@@ -341,9 +341,8 @@ TEST_F(MemoryTest, PinnedMemoryIsKnownByItsRange) {
 TEST_F(MemoryTest, ACopyWhosePointersDoNotFitItsKindIsRefused) {
   Block block;
   char host[16] = {};
-  EXPECT_EQ(
-      cudaMemcpy(host, block.pointer(), 16, cudaMemcpyHostToDevice),
-      cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpy(host, block.pointer(), 16, cudaMemcpyHostToDevice),
+            cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemcpy(host, block.pointer(), 16, cudaMemcpyDeviceToDevice),
             cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemcpy(host, block.pointer(), 16, cudaMemcpyDeviceToHost),
@@ -354,9 +353,9 @@ TEST_F(MemoryTest, ACopyWhosePointersDoNotFitItsKindIsRefused) {
 TEST_F(MemoryTest, TwoDimensionalCopiesMoveRows) {
   Block block;
   const char from[] = "abcd....efgh....";
-  ASSERT_EQ(cudaMemcpy2D(block.pointer(), 4, from, 8, 4, 2,
-                         cudaMemcpyHostToDevice),
-            cudaSuccess);
+  ASSERT_EQ(
+      cudaMemcpy2D(block.pointer(), 4, from, 8, 4, 2, cudaMemcpyHostToDevice),
+      cudaSuccess);
   char to[9] = "";
   ASSERT_EQ(cudaMemcpy(to, block.pointer(), 8, cudaMemcpyDeviceToHost),
             cudaSuccess);

@@ -163,8 +163,7 @@ Status EventElapsed(float* milliseconds, uint64_t start_handle,
     return kNotReady;
   }
   *milliseconds =
-      std::chrono::duration<float, std::milli>(end->time - start->time)
-          .count();
+      std::chrono::duration<float, std::milli>(end->time - start->time).count();
   return kOk;
 }
 

@@ -24,8 +24,7 @@ Status StreamSynchronize(uint64_t handle);
 // kNotReady while something is left to do.
 Status StreamQuery(uint64_t handle);
 Status StreamWaitEvent(uint64_t stream, uint64_t event);
-Status StreamInfo(uint64_t handle, unsigned* flags, int* priority,
-                  int* device);
+Status StreamInfo(uint64_t handle, unsigned* flags, int* priority, int* device);
 // `function` runs when the stream gets there, without any lock.
 Status StreamCall(uint64_t stream, void (*function)(void*), void* argument);
 

@@ -100,10 +100,10 @@ TEST_F(OrderingTest, UnmapWithAPendingCopyIsCaught) {
   CopyOut(block, one_);
   block.Unmap();
   ASSERT_EQ(cudasim_violation_count(), 1);
-  EXPECT_THAT(Violation(0),
-              AllOf(HasSubstr("cuMemUnmap takes"), HasSubstr("+2097152 bytes"),
-                    HasSubstr("cudaMemcpyAsync on stream 0x57"),
-                    HasSubstr("reads")));
+  EXPECT_THAT(
+      Violation(0),
+      AllOf(HasSubstr("cuMemUnmap takes"), HasSubstr("+2097152 bytes"),
+            HasSubstr("cudaMemcpyAsync on stream 0x57"), HasSubstr("reads")));
 }
 
 TEST_F(OrderingTest, UnmapAfterTheStreamWasSynchronisedIsFine) {
@@ -274,15 +274,13 @@ TEST_F(OrderingTest, TheDefaultStreamIsOrderedWithBlockingStreamsOnly) {
   cudaStream_t blocking = nullptr;
   ASSERT_EQ(cudaStreamCreate(&blocking), cudaSuccess);
   CopyIn(block, blocking);
-  ASSERT_EQ(cudaMemsetAsync(block.pointer(), 6, kHandle, nullptr),
-            cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(block.pointer(), 6, kHandle, nullptr), cudaSuccess);
   ASSERT_EQ(cudaMemsetAsync(block.pointer(), 7, kHandle, blocking),
             cudaSuccess);
   EXPECT_EQ(cudasim_violation_count(), 0);
   ASSERT_EQ(cudaStreamSynchronize(blocking), cudaSuccess);
   EXPECT_EQ(block.Peek(), 7);
-  ASSERT_EQ(cudaMemsetAsync(block.pointer(), 8, kHandle, nullptr),
-            cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(block.pointer(), 8, kHandle, nullptr), cudaSuccess);
   ASSERT_EQ(cudaMemsetAsync(block.pointer(), 9, kHandle, one_), cudaSuccess);
   EXPECT_EQ(cudasim_violation_count(), 1);
   ASSERT_EQ(cudaStreamDestroy(blocking), cudaSuccess);

@@ -155,8 +155,7 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop,
   return cudaSuccess;
 }
 
-cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* text, int bytes,
-                                            int device) {
+cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   CUDASIM_ENTER("cudaDeviceGetPCIBusId", kQuestion);
   if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
   std::snprintf(text, bytes, "0000:%02x:00.0", device + 1);

@@ -62,8 +62,8 @@ void CUDARTAPI __cudaRegisterFunction(void**, const char* function, char*,
 
 // Variables of device code are not there; cudaGetSymbolAddress and the copies
 // to symbols fail by name.
-void CUDARTAPI __cudaRegisterVar(void**, char*, char*, const char*, int,
-                                 size_t, int, int) {}
+void CUDARTAPI __cudaRegisterVar(void**, char*, char*, const char*, int, size_t,
+                                 int, int) {}
 
 cudaError_t CUDARTAPI __cudaGetKernel(cudaKernel_t* kernel,
                                       const void* function) {
@@ -137,8 +137,8 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes,
   return cudaSuccess;
 }
 
-cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* function, cudaFuncAttribute,
-                                           int) {
+cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* function,
+                                           cudaFuncAttribute, int) {
   CUDASIM_ENTER("cudaFuncSetAttribute");
   return Launches::Get().NameOf(function) != nullptr
              ? cudaSuccess

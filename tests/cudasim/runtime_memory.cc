@@ -18,9 +18,8 @@ using cudasim::Simulator;
 
 namespace {
 
-cudaError_t CopyFlat(const char* name, void* to, const void* from,
-                     size_t bytes, cudaMemcpyKind kind, cudaStream_t stream,
-                     bool blocking) {
+cudaError_t CopyFlat(const char* name, void* to, const void* from, size_t bytes,
+                     cudaMemcpyKind kind, cudaStream_t stream, bool blocking) {
   cudasim::CopyRequest request;
   request.destination = Number(to);
   request.source = Number(from);
@@ -68,8 +67,8 @@ cudaError_t CUDARTAPI cudaMalloc(void** pointer, size_t bytes) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   uint64_t address = 0;
-  const cudasim::Status status = sim.addresses.Malloc(
-      cudasim::ThisThread().device, bytes, &address);
+  const cudasim::Status status =
+      sim.addresses.Malloc(cudasim::ThisThread().device, bytes, &address);
   if (status == cudasim::kOk) *pointer = reinterpret_cast<void*>(address);
   return Answer(status);
 }

@@ -81,8 +81,7 @@ cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t stream,
       cudasim::StreamInfo(Number(stream), nullptr, priority, nullptr));
 }
 
-cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream,
-                                         unsigned* flags) {
+cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
   CUDASIM_ENTER("cudaStreamGetFlags");
   return Answer(cudasim::StreamInfo(Number(stream), flags, nullptr, nullptr));
 }
@@ -106,11 +105,11 @@ cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t stream,
   return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, nullptr));
 }
 
-cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(
-    cudaStream_t stream, cudaStreamCaptureStatus* status,
-    unsigned long long* id, cudaGraph_t* graph,
-    const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
-    size_t* count) {
+cudaError_t CUDARTAPI
+cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                         unsigned long long* id, cudaGraph_t* graph,
+                         const cudaGraphNode_t** dependencies,
+                         const cudaGraphEdgeData** edges, size_t* count) {
   CUDASIM_ENTER("cudaStreamGetCaptureInfo", kBroken);
   *status = cudaStreamCaptureStatusNone;
   if (id != nullptr) *id = 0;
@@ -142,8 +141,8 @@ cudaError_t CUDARTAPI cudaStreamAddCallback(cudaStream_t stream,
                                             cudaStreamCallback_t function,
                                             void* argument, unsigned) {
   CUDASIM_ENTER("cudaStreamAddCallback");
-  auto callback = std::make_unique<Callback>(
-      Callback{function, stream, argument});
+  auto callback =
+      std::make_unique<Callback>(Callback{function, stream, argument});
   const cudasim::Status status =
       cudasim::StreamCall(Number(stream), RunCallback, callback.get());
   if (status == cudasim::kOk) (void)callback.release();
@@ -152,8 +151,7 @@ cudaError_t CUDARTAPI cudaStreamAddCallback(cudaStream_t stream,
 
 cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t* event) {
   CUDASIM_ENTER("cudaEventCreate", kBroken);
-  return Answer(
-      cudasim::EventCreate(0, reinterpret_cast<uint64_t*>(event)));
+  return Answer(cudasim::EventCreate(0, reinterpret_cast<uint64_t*>(event)));
 }
 
 cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event,
@@ -190,8 +188,7 @@ cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t CUDARTAPI cudaEventElapsedTime(float* milliseconds,
-                                           cudaEvent_t start,
-                                           cudaEvent_t end) {
+                                           cudaEvent_t start, cudaEvent_t end) {
   CUDASIM_ENTER("cudaEventElapsedTime");
   return Answer(
       cudasim::EventElapsed(milliseconds, Number(start), Number(end)));

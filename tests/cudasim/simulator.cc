@@ -125,9 +125,9 @@ void Simulator::NoteAccess(Stream* stream, const VectorClock& past,
            streams.IsObserved(earlier.stream, earlier.number) ||
            (earlier.stream == stream->index && earlier.number <= number);
   };
-  const Stamp stamp{stream->index, number,
-                    std::make_shared<const std::string>(
-                        name + " on " + stream->Name())};
+  const Stamp stamp{
+      stream->index, number,
+      std::make_shared<const std::string>(name + " on " + stream->Name())};
   log.Note(address, bytes, write, stamp, ordered, [&](const Conflict& c) {
     violations.Add(name + " on " + stream->Name() + " " +
                    (write ? "writes " : "reads ") +

@@ -51,8 +51,8 @@ struct Simulator {
   Events events;
   AccessLog log;
   Violations violations;
-  std::vector<Status> sticky;               // by device; kOk: healthy
-  std::set<std::pair<int, int>> peers;      // (from, to) enabled
+  std::vector<Status> sticky;           // by device; kOk: healthy
+  std::set<std::pair<int, int>> peers;  // (from, to) enabled
   std::atomic<bool> async{false};
   std::atomic<bool> used{false};    // a call other than counting was made
   std::atomic<bool> forked{false};  // in a child of a process that used CUDA
@@ -77,7 +77,7 @@ struct Simulator {
 // What CUDA keeps per thread.
 struct ThreadState {
   int device = 0;
-  int last_error = kOk;  // the runtime's
+  int last_error = kOk;    // the runtime's
   bool no_context = true;  // cuCtxGetCurrent before anything set one
   int capture_mode = 0;
   Stream* launching = nullptr;  // inside a twin
@@ -103,12 +103,12 @@ std::string LeakReport();
 
 // First statement of each driver and runtime function. `name` is CUDA's name
 // without version suffix.
-#define CUDASIM_ENTER(name, ...)                                       \
-  static ::cudasim::ApiFunction& api_function =                        \
-      ::cudasim::ApiFunction::Named(name);                             \
-  if (const ::cudasim::Status entry_status =                           \
-          ::cudasim::Enter(api_function __VA_OPT__(, ) __VA_ARGS__);   \
-      entry_status != ::cudasim::kOk)                                  \
+#define CUDASIM_ENTER(name, ...)                                     \
+  static ::cudasim::ApiFunction& api_function =                      \
+      ::cudasim::ApiFunction::Named(name);                           \
+  if (const ::cudasim::Status entry_status =                         \
+          ::cudasim::Enter(api_function __VA_OPT__(, ) __VA_ARGS__); \
+      entry_status != ::cudasim::kOk)                                \
   return CUDASIM_ANSWER(entry_status)
 
 #endif  // STRATALLOC_TESTS_CUDASIM_SIMULATOR_H_
