@@ -9,12 +9,16 @@
 #include <utility>
 
 #include "allocator/base/check.h"
+#include "tiering/host/memory_limit.h"
 #include "tiering/host/slab.h"
 
 namespace stratalloc {
 namespace {
 
 constexpr Bytes kPage = 4096;
+// Not pinned away from a machine or container that is almost out of memory:
+// the kernel would kill something instead of saying no.
+constexpr Bytes kLeftToOthers = 64 * kMiB;
 
 // Small enough that a small budget is not spent on one size, large enough that
 // a terabyte is a thousand slabs.
@@ -63,7 +67,17 @@ Status HostTier::State::AddSlab(Bytes bytes) {
   const Bytes left = budget - reserved.load(std::memory_order_relaxed);
   const Bytes step = SlabStep(budget);
   // Whole buffers only: what is left over stays free for other sizes.
-  const Bytes wanted = std::max(bytes, RoundDown(std::min(step, left), bytes));
+  Bytes wanted = std::max(bytes, RoundDown(std::min(step, left), bytes));
+  const Bytes available = AvailableHostMemory();
+  if (wanted + kLeftToOthers > available) wanted = bytes;
+  if (wanted + kLeftToOthers > available) {
+    return Fail(ErrorCode::kHostOutOfMemory,
+                "the machine or its container has only " +
+                    FormatBytes(available) +
+                    " of memory left, too little for " + FormatBytes(bytes) +
+                    " of pinned memory. Lower host_budget, allow the disk tier "
+                    "(disk_budget), or raise the container's memory limit");
+  }
   auto slab = Slab::Create(device, wanted, bytes);
   if (!slab && wanted > bytes) {
     // The host is short: the one buffer asked for may still fit.

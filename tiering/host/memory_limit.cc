@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/host/memory_limit.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+namespace stratalloc {
+namespace {
+
+// The number a file holds; nullopt if there is none ("max": no limit).
+std::optional<Bytes> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  Bytes value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+// The number behind `key` in a file of "key number" lines.
+std::optional<Bytes> ReadKey(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string name;
+    Bytes value = 0;
+    if (words >> name >> value && name == key) return value;
+  }
+  return std::nullopt;
+}
+
+struct Names {
+  const char* limit;
+  const char* usage;
+  const char* droppable;  // in memory.stat
+};
+constexpr Names kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                          "total_inactive_file"};
+constexpr Names kVersion2{"/memory.max", "/memory.current", "inactive_file"};
+
+// What one group has left.
+Bytes LeftIn(const std::string& group, const Names& names) {
+  const auto limit = ReadNumber(group + names.limit);
+  const auto usage = ReadNumber(group + names.usage);
+  if (!limit || !usage) return kNoMemoryLimit;
+  const Bytes droppable =
+      ReadKey(group + "/memory.stat", names.droppable).value_or(0);
+  const Bytes used = *usage > droppable ? *usage - droppable : 0;
+  return *limit > used ? *limit - used : 0;
+}
+
+// The least that `path` and every group above it have left. Inside a container
+// the path may be the host's and not exist; its root then is ours.
+Bytes LeftAbove(const std::string& mount, std::string path,
+                const Names& names) {
+  Bytes left = kNoMemoryLimit;
+  for (;;) {
+    if (path == "/") path.clear();
+    left = std::min(left, LeftIn(mount + path, names));
+    if (path.empty()) return left;
+    path.resize(std::min(path.rfind('/'), path.size() - 1));
+  }
+}
+
+}  // namespace
+
+Bytes AvailableHostMemory(const std::string& root) {
+  Bytes left = kNoMemoryLimit;
+  if (auto kib = ReadKey(root + "/proc/meminfo", "MemAvailable:")) {
+    left = *kib * kKiB;
+  }
+  // Lines "hierarchy:controllers:path"; version 2 has no controllers.
+  std::ifstream groups(root + "/proc/self/cgroup");
+  std::string line;
+  while (std::getline(groups, line)) {
+    std::istringstream fields(line);
+    std::string hierarchy, controllers, path;
+    std::getline(fields, hierarchy, ':');
+    std::getline(fields, controllers, ':');
+    std::getline(fields, path);
+    const std::string mounts = root + "/sys/fs/cgroup";
+    if (hierarchy == "0" && controllers.empty()) {
+      left = std::min(left, LeftAbove(mounts, path, kVersion2));
+    } else if (("," + controllers + ",").find(",memory,") !=
+               std::string::npos) {
+      left = std::min(left, LeftAbove(mounts + "/memory", path, kVersion1));
+    }
+  }
+  return left;
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory this process may still touch before the kernel kills
+// something: what the machine has available, and what each memory cgroup above
+// the process (version 1 or 2) has left, page cache that can be dropped
+// counted as free.
+//
+// Thread-safety: reads files only; any thread. Costs about 50 us: for slabs,
+// not for buffers.
+// Fails: never. What cannot be read does not limit.
+#ifndef STRATALLOC_TIERING_HOST_MEMORY_LIMIT_H_
+#define STRATALLOC_TIERING_HOST_MEMORY_LIMIT_H_
+
+#include <string>
+
+#include "allocator/base/bytes.h"
+
+namespace stratalloc {
+
+inline constexpr Bytes kNoMemoryLimit = ~Bytes{0};
+
+// `root` stands before /proc and /sys/fs/cgroup, for tests.
+Bytes AvailableHostMemory(const std::string& root = "");
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_HOST_MEMORY_LIMIT_H_
