@@ -170,3 +170,45 @@ def test_sum_of_owners_is_what_is_allocated():
     for row in rows:
         assert row["live"] == row["device"] + row["host"] + row["disk"]
         assert row["peak"] >= row["live"]
+
+
+def test_compile_sees_one_graph_with_the_real_functions():
+    model = make("Compiled")
+    x = torch.ones(1, SIZE)
+    expected = model(x)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    assert torch.equal(compiled(x), expected)
+    assert torch.equal(compiled(x), expected)
+    assert len(graphs) == 1
+    assert torch._dynamo.explain(model)(x).graph_break_count == 0
+
+
+def test_sixteen_threads_share_one_model():
+    model = make("Shared").to("cuda").requires_grad_(False)
+    x = torch.ones(1, SIZE, device="cuda")
+    expected = model(x).cpu()
+    failures = []
+
+    def work():
+        try:
+            for _ in range(5):
+                assert torch.equal(model(x).cpu(), expected)
+            assert _scopes.current() == (0, 0, 0)
+        except BaseException as error:  # noqa: BLE001 - reported below
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert live("Shared.linear", "parameter") == WEIGHT + BIAS
+    assert live("Shared", "activation") == 0
+    assert live("Shared.linear", "activation") == 0
