@@ -153,8 +153,10 @@ class DeviceAllocator {
       REQUIRES(mutex_);
   // An arrival that failed after BeginArrival: unmaps again, back to `to`.
   void AbortArrivalLocked(HandleRef handle, HandleState to) REQUIRES(mutex_);
-  // Makes `stream` wait for the arrival of `handle` if it is outstanding.
-  Status AwaitArrivalLocked(HandleRef handle, StreamId stream)
+  // Makes `stream` wait for the arrival of `handle`. False if its copy is not
+  // enqueued yet (between BeginArrival and FinishArrival): there is no event
+  // to wait for, only the arbiter's holder.
+  Result<bool> AwaitArrivalLocked(HandleRef handle, StreamId stream)
       REQUIRES(mutex_);
   void SettleArrivalsLocked() REQUIRES(mutex_);
   // Waits until every outstanding arrival is complete.

@@ -215,15 +215,17 @@ void DeviceAllocator::FinishArrivalLocked(std::vector<HandleRef> handles,
   arrivals_.push_back(Arrival{event, std::move(handles)});
 }
 
-Status DeviceAllocator::AwaitArrivalLocked(HandleRef handle,
-                                           StreamId stream) {
+Result<bool> DeviceAllocator::AwaitArrivalLocked(HandleRef handle,
+                                                 StreamId stream) {
   for (const Arrival& arrival : arrivals_) {
     if (std::find(arrival.handles.begin(), arrival.handles.end(), handle) !=
         arrival.handles.end()) {
-      return device_.StreamWaitEvent(stream, arrival.event);
+      STRATALLOC_RETURN_IF_ERROR(
+          device_.StreamWaitEvent(stream, arrival.event));
+      return true;
     }
   }
-  return {};
+  return false;
 }
 
 void DeviceAllocator::SettleArrivalsLocked() {

@@ -156,7 +156,12 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
       HandleEntry& entry = handle.entry();
       const HandleState s = entry.state.load();
       if (s == HandleState::kCopyingIn) {
-        STRATALLOC_RETURN_IF_ERROR(device.AwaitArrivalLocked(handle, stream));
+        STRATALLOC_ASSIGN_OR_RETURN(const bool enqueued,
+                                    device.AwaitArrivalLocked(handle, stream));
+        if (!enqueued) {
+          *complete = false;
+          continue;
+        }
       } else if (s != HandleState::kResident &&
                  s != HandleState::kUnmapped &&
                  s != HandleState::kReleasing) {
