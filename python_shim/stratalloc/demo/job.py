@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+import traceback
 
 BATCH = 10
 TOP = 3
@@ -70,7 +71,9 @@ def main(argv=None):
         result = _run(torch, args, events)
     except torch.OutOfMemoryError as error:
         result = {"error": str(error), "error_type": "torch.OutOfMemoryError"}
-    except RuntimeError as error:
+    except Exception as error:  # pylint: disable=broad-except
+        # Whatever it is, the story names it; the traceback is in the log.
+        traceback.print_exc()
         result = {"error": str(error), "error_type": type(error).__name__}
     result["seconds"] = time.monotonic() - started
     result.update(_observed(torch, args))
@@ -137,11 +140,17 @@ def _run(torch, args, events):
     with open(args.out, "wb") as file:
         file.write(embedded.cpu().numpy().tobytes())
         file.write(asked.cpu().numpy().tobytes())
-    return {
+    result = {
         "parameter_bytes": _bytes(model.parameters()),
         "sentences": len(texts),
         "queries": _answers(torch, scores.cpu(), texts),
     }
+    if args.phase == "stratalloc":
+        import stratalloc
+
+        # While the model is alive: afterwards nothing has an owner.
+        result["report"] = stratalloc.report()
+    return result
 
 
 def _embed_all(torch, model, tokenizer, texts, target, events):
@@ -192,7 +201,6 @@ def _observed(torch, args):
     if args.phase == "stratalloc":
         import stratalloc
 
-        values["report"] = stratalloc.report()
         values["host_budget"] = stratalloc.config().host_budget
     return values
 

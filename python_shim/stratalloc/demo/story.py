@@ -73,8 +73,10 @@ def _play(settings, out):
                   f"{format_size(settings['host_budget'])}, the rest on disk")
         _follow(out, ours)
         ours_result = ours.result()
-        if ours.output():
-            out.print(ours.output(), style="dim", markup=False)
+        printed = ours.output()
+        if printed and ours_result.get("error_type") != "died":
+            out.print("   " + printed.replace("\n", "\n   "), style="dim",
+                      markup=False)
         cpu_result = cpu.result()
         values = verdict.combine(settings, native_result, ours_result,
                                  cpu_result, ours.embeddings(),
@@ -153,9 +155,9 @@ def _tell_comparison(out, values):
         out.print("   the answers are the same")
     if values["simulated"]:
         out.print(f"   {values['bridged_ops']} operators ran on the simulated "
-                  f"GPU, {values['launches_without_twin']} launches without a "
-                  f"twin, {values['device_ptrs_outside_arena']} storages "
-                  "outside the allocator")
+                  f"GPU; {values['launches_without_twin']} launches without a "
+                  f"twin, {values['device_ptrs_outside_arena']} storages not "
+                  "ours")
     for fault in values["faults"]:
         out.print(f"   FAILED: {fault}", style="bold red", markup=False)
     if values["ok"]:

@@ -76,7 +76,7 @@ def tiers(values):
     table = Table(title="per tier", box=box.SIMPLE_HEAD, title_justify="left",
                   pad_edge=False)
     table.add_column("tier")
-    for name in ("now", "peak", "limit", "arrived", "left"):
+    for name in ("now", "peak", "limit", "bytes in", "bytes out"):
         table.add_column(name, justify="right")
     now = {key: sum(row.get(key, 0) for row in values["layers"])
            for key in ("device", "host", "disk")}
@@ -91,12 +91,8 @@ def tiers(values):
                   format_size(values["bytes_evicted"]))
     table.add_row("host, pinned", format_size(now["host"]),
                   format_size(values["host_peak"]),
-                  format_size(values["host_budget"]),
-                  format_size(values["bytes_evicted"]
-                              + values["bytes_from_disk"]),
-                  format_size(values["bytes_restored"]
-                              + values["bytes_to_disk"]))
-    table.add_row(f"disk ({mode})", format_size(now["disk"]), "-",
+                  format_size(values["host_budget"]), "-", "-")
+    table.add_row(f"disk, {mode.split(',')[0]}", format_size(now["disk"]), "-",
                   format_size(quota),
                   format_size(values["bytes_to_disk"]),
                   format_size(values["bytes_from_disk"]))
