@@ -41,6 +41,10 @@ void LateOperators::Listen() {
   listening.store(true);
 }
 
+LateOperators::Pause::Pause() : was_listening_(listening.exchange(false)) {}
+
+LateOperators::Pause::~Pause() { listening.store(was_listening_); }
+
 int LateOperators::Guarded() { return guarded.load(); }
 
 void LateOperators::onOperatorRegistered(const c10::OperatorHandle& op) {
