@@ -148,7 +148,8 @@ class DeviceAllocator {
   Status BeginArrivalLocked(HandleRef handle, PhysicalHandle physical)
       REQUIRES(mutex_);
   // The copies into `handles` are enqueued; `event` (owned from here on)
-  // completes after them. SettleArrivals turns them kResident then.
+  // completes after them. SettleArrivals turns them kResident then. kNoEvent:
+  // the copies are complete already.
   void FinishArrivalLocked(std::vector<HandleRef> handles, EventId event)
       REQUIRES(mutex_);
   // An arrival that failed after BeginArrival: unmaps again, back to `to`.
@@ -238,6 +239,8 @@ class DeviceAllocator {
   OnDeviceBytes OnDeviceLocked(const Block& block) REQUIRES(mutex_);
   void MoveStatsLocked(HandleRef handle, int sign) REQUIRES(mutex_);
   TierId TierOfLocked(const HandleEntry& entry) const;
+  // kCopyingIn -> kResident: the copies are complete.
+  void ArriveLocked(const std::vector<HandleRef>& handles) REQUIRES(mutex_);
 
   Bytes LimitLocked() const REQUIRES(mutex_);
 

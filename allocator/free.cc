@@ -38,12 +38,15 @@ Result<AllocatedBlock> DeviceAllocator::Free(Address address) {
         }
         return device_.CreateEvent();
       }();
+      ++block->pending_events;
       if (event && device_.RecordEvent(*event, stream)) {
         pending_[stream].push_back(PendingFree{*event, block});
-        ++block->pending_events;
-      } else if (event) {
-        events_.push_back(*event);  // the stream is gone: nothing to wait for
+        continue;
       }
+      // No event to be had, or the stream is gone while its work may still
+      // run: only a synchronised device proves the end.
+      if (event) events_.push_back(*event);
+      pending_[stream].push_back(PendingFree{kNoEvent, block});
     }
     block->streams.clear();
   }
@@ -100,7 +103,12 @@ void DeviceAllocator::ReleaseBlockLocked(Block* block) {
   if (plain) {
     pool.File(MergeLocked(block));
   } else {
-    RefileLocked(segment, block->address, block->end());
+    // Whole handles: a handle that lost its last live block changes what the
+    // free blocks beside this one are worth.
+    const HandleRegion& region = *segment.region;
+    const Address lo = region.AddressOf(region.IndexOf(block->address));
+    const Address hi = region.AddressOf(region.IndexOf(block->end() - 1) + 1);
+    RefileLocked(segment, lo, hi);
   }
 }
 
@@ -128,6 +136,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
 void DeviceAllocator::ProcessEventsLocked() {
   for (auto& [stream, queue] : pending_) {
     while (!queue.empty()) {
+      if (queue.front().event == kNoEvent) break;
       Result<bool> done = device_.IsEventDone(queue.front().event);
       // An event that cannot be queried (a capture in progress) is not done.
       if (!done || !*done) break;
@@ -141,10 +150,15 @@ void DeviceAllocator::ProcessEventsLocked() {
 
 Status DeviceAllocator::SynchronizePendingFrees() {
   std::vector<EventId> events;
+  std::vector<PendingFree> unproven;  // freed without an event; taken out
   {
     MutexLock lock(mutex_);
     ++stats_.num_sync_all_streams;
     for (auto& [stream, queue] : pending_) {
+      std::erase_if(queue, [&](const PendingFree& free) {
+        if (free.event == kNoEvent) unproven.push_back(free);
+        return free.event == kNoEvent;
+      });
       if (!queue.empty()) events.push_back(queue.back().event);
     }
   }
@@ -154,7 +168,21 @@ Status DeviceAllocator::SynchronizePendingFrees() {
   for (EventId event : events) {
     if (Status s = device_.SynchronizeEvent(event); !s) status = s;
   }
+  bool proven = true;
+  if (!unproven.empty()) {
+    if (Status s = device_.SynchronizeDevice(); !s) {
+      status = s;
+      proven = false;
+    }
+  }
   MutexLock lock(mutex_);
+  for (const PendingFree& free : unproven) {
+    if (!proven) {
+      pending_[kDefaultStream].push_back(free);
+    } else if (--free.block->pending_events == 0) {
+      ReleaseBlockLocked(free.block);
+    }
+  }
   ProcessEventsLocked();
   return status;
 }
@@ -187,7 +215,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted) {
         for (Address at = lo; at < hi; at += region.handle_bytes) {
           HandleRef handle{&region, region.IndexOf(at)};
           handle.entry().state.store(HandleState::kReleasing);
-          fence |= handle.entry().fence.exchange(0) | bit;
+          fence |= handle.entry().fence.load() | bit;
           leaving.push_back(handle);
           found += region.handle_bytes;
         }

@@ -66,8 +66,6 @@ struct alignas(64) HandleEntry {
   // Tiering keeps a copy below; when the last live block goes, the allocator
   // reports the handle as dropped. Written under the device lock.
   std::atomic<bool> has_copy{false};
-  // The operator that waits for this handle will write to it.
-  std::atomic<bool> dirty_on_arrival{false};
   std::atomic<std::uint32_t> pins{0};
   // Bit i: stream i of the device's StreamTable used this handle since it was
   // last fenced. Set while pinned, taken by the evictor.

@@ -278,6 +278,7 @@ void DeviceAllocator::UnmapLocked(HandleRef handle) {
   STRATALLOC_CHECK(status.has_value(), status.error().message);
   physical_.Put(handle.bytes(), entry.physical);
   entry.physical = kNoHandle;
+  entry.fence.store(0);  // what it named has been waited for
   entry.state.store(HandleState::kUnmapped);
   --SegmentOfLocked(handle).mapped;
 }

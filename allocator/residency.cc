@@ -212,7 +212,11 @@ void DeviceAllocator::AbortArrivalLocked(HandleRef handle, HandleState to) {
 
 void DeviceAllocator::FinishArrivalLocked(std::vector<HandleRef> handles,
                                           EventId event) {
-  arrivals_.push_back(Arrival{event, std::move(handles)});
+  if (event != kNoEvent) {
+    arrivals_.push_back(Arrival{event, std::move(handles)});
+    return;
+  }
+  ArriveLocked(handles);
 }
 
 Result<bool> DeviceAllocator::AwaitArrivalLocked(HandleRef handle,
@@ -235,13 +239,17 @@ void DeviceAllocator::SettleArrivalsLocked() {
     Arrival arrival = std::move(arrivals_.front());
     arrivals_.pop_front();
     events_.push_back(arrival.event);
-    for (HandleRef handle : arrival.handles) {
-      HandleEntry& entry = handle.entry();
-      if (entry.state.load() != HandleState::kCopyingIn) continue;
-      entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
-      RefileLocked(SegmentOfLocked(handle), handle.address(),
-                   handle.address() + handle.bytes());
-    }
+    ArriveLocked(arrival.handles);
+  }
+}
+
+void DeviceAllocator::ArriveLocked(const std::vector<HandleRef>& handles) {
+  for (HandleRef handle : handles) {
+    HandleEntry& entry = handle.entry();
+    if (entry.state.load() != HandleState::kCopyingIn) continue;
+    entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
+    RefileLocked(SegmentOfLocked(handle), handle.address(),
+                 handle.address() + handle.bytes());
   }
 }
 

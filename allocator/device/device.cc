@@ -167,6 +167,10 @@ Result<StreamId> Device::CreateStream() const {
   return StreamId{reinterpret_cast<std::uint64_t>(stream)};
 }
 
+void Device::DestroyStream(StreamId stream) const {
+  api_->cudaStreamDestroy(ToCuda(stream));
+}
+
 bool Device::IsCapturing(StreamId stream) const {
   CurrentDevice current(*api_, index_);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -55,6 +55,7 @@ class Device {
   Status EnablePeerAccess(DeviceIndex peer) const;
 
   Result<StreamId> CreateStream() const;  // non-blocking
+  void DestroyStream(StreamId stream) const;
   // True while `stream` captures a graph (always false if CUDA cannot say).
   bool IsCapturing(StreamId stream) const;
   Status SynchronizeStream(StreamId stream) const;  // waits for the device

@@ -38,9 +38,22 @@ Engine::Engine(Options options)
 
 Engine::~Engine() {
   thread_.reset();
-  if (checksum_words_ != nullptr) {
-    devices_[0].allocator->device().UnregisterHost(checksum_words_);
-    munmap(checksum_words_, kChecksumWords);
+  MutexLock arbiter(arbiter_);
+  for (DeviceState& state : devices_) {
+    if (state.allocator == nullptr) continue;
+    DeviceAllocator& device = *state.allocator;
+    device.SetReclaimer(nullptr);
+    // Copies in flight read the buffers that go now.
+    SettleCopies(device, state.copy_in);
+    device.DrainArrivals();
+    lower_.CloseForTesting(device);
+    if (checksum_words_ != nullptr) {
+      device.device().UnregisterHost(checksum_words_);
+      munmap(checksum_words_, kChecksumWords);
+      checksum_words_ = nullptr;
+    }
+    device.device().DestroyStream(state.copy_out);
+    device.device().DestroyStream(state.copy_in);
   }
 }
 
@@ -64,8 +77,11 @@ Status Engine::AddDevice(DeviceAllocator& device) {
     if (page == MAP_FAILED) {
       return Fail(ErrorCode::kHostOutOfMemory, "no page for checksums");
     }
-    STRATALLOC_RETURN_IF_ERROR(
-        device.device().RegisterHost(page, kChecksumWords));
+    if (Status pinned = device.device().RegisterHost(page, kChecksumWords);
+        !pinned) {
+      munmap(page, kChecksumWords);
+      return pinned;
+    }
     checksum_words_ = static_cast<std::uint64_t*>(page);
   }
   state.allocator = &device;
@@ -99,6 +115,7 @@ void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
 const char* Engine::LastRefusal(DeviceIndex device) {
   static thread_local std::string copy;
   if (off()) return "";
+  OperatorWaiting waiting;  // the caller may be inside an operator
   MutexLock arbiter(arbiter_);
   copy = devices_[static_cast<int>(device)].refusal;
   return copy.c_str();

@@ -37,6 +37,11 @@ struct Access {
   Bytes bytes = 0;
   bool written = false;
 };
+// One handle of an operator, as the guard sees it.
+struct GuardedHandle {
+  HandleRef handle;
+  bool written = false;
+};
 struct AddressRange {
   Address address = 0;
   Bytes bytes = 0;
@@ -121,6 +126,8 @@ class Engine final : public Reclaimer, public ScopeListener {
     HandleRef handle;
     bool clean = false;
     std::uint64_t checksum = 0;
+    std::uint64_t fence = 0;       // the streams that were fenced for it
+    std::uint32_t generation = 0;  // of the bytes that leave
     bool keeps = false;  // could not go: back to resident
     HandleState to = HandleState::kHost;
   };
@@ -129,6 +136,9 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   DeviceState* StateOf(const DeviceAllocator& device);
   std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
+  // Waits until nothing is copied on `stream` any more, by whatever call the
+  // driver still answers. A driver that answers none has lost the device.
+  static void SettleCopies(DeviceAllocator& device, StreamId stream);
 
   // evict.cc; arbiter held
   Bytes EvictColdLocked(DeviceState& state, Bytes target,
@@ -154,9 +164,9 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   // guard.cc
   Status Admit(StreamId stream, const char* name,
-               std::span<const HandleRef> handles);
+               std::span<const GuardedHandle> handles);
   Status AdmitOnce(DeviceAllocator& device, StreamId stream,
-                   const char* name, std::span<const HandleRef> handles,
+                   const char* name, std::span<const GuardedHandle> handles,
                    bool* refused);
   void NoteUse(DeviceAllocator& device, HandleRef handle,
                std::uint64_t stream_bit, bool written, std::uint32_t now);

@@ -27,6 +27,7 @@ Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
   const std::set<Address> kept(keep.begin(), keep.end());
   std::set<Address> refused;
   Bytes freed = 0;
+  bool drained = false;
   state.refusal.clear();
   while (freed < target) {
     std::vector<HandleRef> handles;
@@ -53,6 +54,11 @@ Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
     }
     const std::vector<Candidate> chosen = ChooseVictims(
         std::move(candidates), device.use_clock().load(), target - freed);
+    if (chosen.empty() && !drained) {
+      // What has just arrived can leave again once its copy is complete.
+      drained = true;
+      if (device.DrainArrivals()) continue;
+    }
     if (chosen.empty()) {
       if (state.refusal.empty()) {
         state.refusal = "everything left on the device is in use or not "
@@ -134,7 +140,7 @@ Status Engine::CopyOutLocked(DeviceState& state,
     LowerCopy& copy = lower_.At(device, leaving.handle);
     lower_.Drop(copy);
     copy.checksum = leaving.checksum;
-    copy.generation = leaving.handle.entry().generation;
+    copy.generation = leaving.generation;
     const Bytes bytes = leaving.handle.bytes();
     if (Result<HostBuffer> buffer = lower_.TakeHost(bytes, now)) {
       copy.host = *buffer;
@@ -202,7 +208,11 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
         return true;
       }
       entry.state.store(HandleState::kCopyingOut, std::memory_order_seq_cst);
-      streams |= entry.fence.load();
+      // Taken, not read: a bit that is set from here on (record_stream) was
+      // not waited for, and keeps the handle.
+      leaving.fence = entry.fence.exchange(0);
+      leaving.generation = entry.generation;
+      streams |= leaving.fence;
       leaving.clean = entry.has_copy.load() && !entry.dirty.load();
       return false;
     });
@@ -218,6 +228,8 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   if (status) status = ChecksumLocked(state, batch);
   if (status) status = CopyOutLocked(state, batch);
   if (!status) {
+    // Copies may be in flight into buffers that go back below.
+    SettleCopies(device, state.copy_out);
     state.refusal = status.error().message;
     Log(LogLevel::kError, "eviction stopped: " + status.error().message);
   }
@@ -228,7 +240,8 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
     MutexLock lock(device.mutex());
     for (Leaving& leaving : batch) {
       HandleEntry& entry = leaving.handle.entry();
-      if (!status || leaving.keeps) {
+      if (!status || leaving.keeps || entry.fence.load() != 0) {
+        entry.fence.fetch_or(leaving.fence);
         if (!leaving.clean) {
           entry.dirty.store(true);
           entry.has_copy.store(false);
@@ -244,7 +257,6 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
                                             : HandleState::kDisk;
         ++counters_.clean_drops;
       }
-      entry.fence.store(0);  // fenced, and the copy waited for it
       entry.dirty.store(false);
       if (!device.FinishLeavingLocked(leaving.handle, leaving.to)) {
         forget.push_back(leaving.handle);  // freed while it was leaving

@@ -20,7 +20,7 @@ namespace {
 constexpr int kAdmitAttempts = 256;
 constexpr std::int64_t kWaitForOthersNs = 1'000'000'000;
 
-thread_local std::vector<HandleRef> guard_handles;
+thread_local std::vector<GuardedHandle> guard_handles;
 
 }  // namespace
 
@@ -52,7 +52,7 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
   OperatorThread& thread = OperatorThread::ThisThread();
   thread.Enter();
   if (accesses.empty() || off()) return {};
-  std::vector<HandleRef>& handles = guard_handles;
+  std::vector<GuardedHandle>& handles = guard_handles;
   handles.clear();
   bool all_resident = true;
   const int devices = device_count_.load(std::memory_order_acquire);
@@ -80,15 +80,12 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
       const HandleRef handle{region, i};
       HandleEntry& entry = handle.entry();
       thread.Pin(entry);
-      handles.push_back(handle);
+      handles.push_back({handle, access.written});
       if (entry.state.load(std::memory_order_seq_cst) ==
           HandleState::kResident) {
         NoteUse(*device, handle, bit, access.written, now);
       } else {
         all_resident = false;
-        // Noted already, so that the slow path need not carry the flag: the
-        // handle is pinned from here on, or the operator fails.
-        if (access.written) entry.dirty_on_arrival.store(true);
       }
     }
   }
@@ -101,18 +98,19 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
 void Engine::LeaveOperator() { OperatorThread::ThisThread().Leave(); }
 
 Status Engine::Admit(StreamId stream, const char* name,
-                     std::span<const HandleRef> all) {
+                     std::span<const GuardedHandle> all) {
   OperatorThread& thread = OperatorThread::ThisThread();
-  const std::vector<HandleRef> handles(all.begin(), all.end());
+  const std::vector<GuardedHandle> handles(all.begin(), all.end());
+  bool last = false;
   for (int attempt = 0;; ++attempt) {
     Status status;
     bool refused = false;
     const int devices = device_count_.load(std::memory_order_acquire);
     for (int i = 0; i < devices && status; ++i) {
       DeviceAllocator& device = *devices_[i].allocator;
-      std::vector<HandleRef> here;
-      for (HandleRef handle : handles) {
-        if (device.Contains(handle.address())) here.push_back(handle);
+      std::vector<GuardedHandle> here;
+      for (const GuardedHandle& guarded : handles) {
+        if (device.Contains(guarded.handle.address())) here.push_back(guarded);
       }
       if (!here.empty()) {
         status = AdmitOnce(device, stream, name, here, &refused);
@@ -123,10 +121,13 @@ Status Engine::Admit(StreamId stream, const char* name,
     // for those who hold the room; with older pins never wait for others.
     const bool holds_older_pins =
         thread.depth() > 1 || thread.pins.size() != handles.size();
-    if (!refused || holds_older_pins || attempt >= kAdmitAttempts ||
-        !OtherOperatorsRunning()) {
+    if (!refused || holds_older_pins || attempt >= kAdmitAttempts || last) {
       return status;
     }
+    // Whoever held the room may have left since: with nobody in the way, one
+    // more try decides.
+    last = !OtherOperatorsRunning();
+    if (last) continue;
     for (HandleEntry* entry : thread.pins) {
       entry->pins.fetch_sub(1, std::memory_order_release);
     }
@@ -135,13 +136,16 @@ Status Engine::Admit(StreamId stream, const char* name,
       OperatorWaiting waiting;
       WaitForOtherOperators(kWaitForOthersNs);
     }
-    for (HandleRef handle : handles) thread.Pin(handle.entry());
+    for (const GuardedHandle& guarded : handles) {
+      thread.Pin(guarded.handle.entry());
+    }
   }
 }
 
 Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
                          const char* name,
-                         std::span<const HandleRef> handles, bool* refused) {
+                         std::span<const GuardedHandle> handles,
+                         bool* refused) {
   const std::uint64_t bit = std::uint64_t{1}
                             << device.streams().BitOf(stream);
   // Everything is on the device, some of it still arriving: order the stream
@@ -152,9 +156,8 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
     device.SettleArrivalsLocked();
     *complete = true;
     const std::uint32_t now = device.use_clock().load();
-    for (HandleRef handle : handles) {
-      HandleEntry& entry = handle.entry();
-      const HandleState s = entry.state.load();
+    for (const auto& [handle, written] : handles) {
+      const HandleState s = handle.entry().state.load();
       if (s == HandleState::kCopyingIn) {
         STRATALLOC_ASSIGN_OR_RETURN(const bool enqueued,
                                     device.AwaitArrivalLocked(handle, stream));
@@ -168,9 +171,9 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
         *complete = false;  // the arbiter's part
         continue;
       }
-      const bool written = entry.dirty_on_arrival.exchange(false);
+      // Again for what was resident at first: it may have left and returned
+      // while this operator was refused.
       NoteUse(device, handle, bit, written, now);
-      if (written) entry.dirty.store(true);
     }
     return {};
   };
@@ -180,7 +183,10 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
 
   const std::int64_t started = NowNs();
   DeviceState& state = *StateOf(device);
-  std::vector<HandleRef> wanted(handles.begin(), handles.end());
+  std::vector<HandleRef> wanted;
+  for (const GuardedHandle& guarded : handles) {
+    wanted.push_back(guarded.handle);
+  }
   Status status;
   {
     OperatorWaiting waiting;

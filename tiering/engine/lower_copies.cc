@@ -244,6 +244,13 @@ Result<void*> LowerCopies::TakeStaging(DeviceAllocator& device) {
   return staging_[staging_next_].data;
 }
 
+void LowerCopies::CloseForTesting(DeviceAllocator& device) {
+  for (EventId& event : staging_event_) {
+    if (event != kNoEvent) device.PutEvent(event);
+    event = kNoEvent;
+  }
+}
+
 Status LowerCopies::MarkStaging(DeviceAllocator& device, StreamId stream) {
   const EventId event = device.TakeEvent();
   if (event == kNoEvent) return device.device().SynchronizeStream(stream);

@@ -76,6 +76,9 @@ class LowerCopies {
   // The buffer taken last is read by copies on `stream` until they are done.
   Status MarkStaging(DeviceAllocator& device, StreamId stream);
 
+  // The staging events go back to `device`. Before the tiers are destroyed.
+  void CloseForTesting(DeviceAllocator& device);
+
   bool disk_allowed() const { return options_.disk_budget > 0; }
   DiskTier* disk() { return disk_.get(); }
   HostTier* host() { return host_.get(); }

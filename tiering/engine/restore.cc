@@ -32,6 +32,14 @@ std::string Engine::OwnersOf(DeviceAllocator& device, HandleRef handle) {
   return owners.empty() ? "(freed)" : owners;
 }
 
+void Engine::SettleCopies(DeviceAllocator& device, StreamId stream) {
+  if (device.device().SynchronizeStream(stream)) return;
+  if (Status status = device.device().SynchronizeDevice(); !status) {
+    Log(LogLevel::kError, "the device does not synchronise any more: " +
+                              status.error().message);
+  }
+}
+
 Status Engine::CopyInLocked(DeviceState& state, HandleRef handle) {
   DeviceAllocator& device = *state.allocator;
   LowerCopy* copy = lower_.Find(handle.address());
@@ -125,10 +133,17 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
       const std::string owners = OwnersOf(device, handle);
       const bool lost = error.code == ErrorCode::kCorrupt;
       // Nothing may be copying into it when it is unmapped again.
-      device.device().SynchronizeStream(state.copy_in);
+      SettleCopies(device, state.copy_in);
       MutexLock lock(device.mutex());
-      device.AbortArrivalLocked(handle,
-                                lost ? HandleState::kPoisoned : from);
+      // Bytes that came from the disk may have stayed in a host buffer.
+      const LowerCopy* copy = lower_.Find(handle.address());
+      const bool host = copy != nullptr && copy->host;
+      const bool disk = copy != nullptr && copy->disk;
+      device.AbortArrivalLocked(handle, lost ? HandleState::kPoisoned
+                                        : host && disk
+                                            ? HandleState::kHostAndDisk
+                                        : host ? HandleState::kHost
+                                               : HandleState::kDisk);
       status = Fail(error.code, "cannot restore " + owners + " from " +
                                     (lost || from == HandleState::kDisk
                                          ? "disk: "
@@ -143,12 +158,14 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   }
   if (arrived.empty()) return status;
 
-  const EventId event = device.TakeEvent();
-  Status ordered = event != kNoEvent
-                       ? device.device().RecordEvent(event, state.copy_in)
-                       : device.device().SynchronizeStream(state.copy_in);
-  STRATALLOC_CHECK(ordered.has_value() && event != kNoEvent,
-                   "no event for a copy in flight");
+  EventId event = device.TakeEvent();
+  if (event == kNoEvent ||
+      !device.device().RecordEvent(event, state.copy_in)) {
+    // Without an event the copies are waited for here.
+    if (event != kNoEvent) device.PutEvent(event);
+    event = kNoEvent;
+    SettleCopies(device, state.copy_in);
+  }
   for (HandleRef handle : arrived) {
     counters_.restored_bytes += handle.bytes();
     ++counters_.restored_handles;

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of the engine share: one device of the simulator, an
+// allocator, a ledger and an engine on it, operators made of plain host code,
+// and an end that asks whether anything is left.
+//
+// Thread-safety: Make and Close from one thread; the rest from any.
+// Lifetime: one rig at a time, because the simulator is the process's.
+#ifndef STRATALLOC_TIERING_ENGINE_RIG_TEST_H_
+#define STRATALLOC_TIERING_ENGINE_RIG_TEST_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accounting/ledger.h"
+#include "allocator/device_allocator.h"
+#include "tests/cudasim/control.h"
+#include "tiering/engine/engine.h"
+
+namespace stratalloc {
+
+class Rig {
+ public:
+  struct Options {
+    Bytes capacity = 64 * kMiB;
+    Bytes host_budget = 64 * kMiB;
+    Bytes disk_budget = 0;
+    std::string disk_dir;
+    bool background = false;
+    bool async = true;
+    std::uint64_t seed = 1;
+    double emergency_threshold = 0.95;
+  };
+
+  static Result<std::unique_ptr<Rig>> Make(const Options& options) {
+    cudasim_set_verbose(0);
+    cudasim_reset_for_testing();
+    cudasim_set_mode(options.async ? 1 : 0);
+    cudasim_set_seed(options.seed);
+    cudasim_set_capacity(0, options.capacity);
+    std::unique_ptr<Rig> rig(new Rig);
+    STRATALLOC_ASSIGN_OR_RETURN(Device device, Device::Open(DeviceIndex{0}));
+    DeviceAllocator::Options allocator;
+    allocator.host_budget = options.host_budget;
+    allocator.emergency_threshold = options.emergency_threshold;
+    STRATALLOC_ASSIGN_OR_RETURN(rig->device_,
+                                DeviceAllocator::Create(device, allocator));
+    rig->device_->SetObserver(&rig->ledger_);
+    Engine::Options engine;
+    engine.lower.host_budget = options.host_budget;
+    engine.lower.disk_budget = options.disk_budget;
+    engine.lower.disk_dir = options.disk_dir;
+    engine.background = options.background;
+    rig->engine_ = std::make_unique<Engine>(engine);
+    STRATALLOC_RETURN_IF_ERROR(rig->engine_->AddDevice(*rig->device_));
+    return rig;
+  }
+
+  // What is wrong at the end, "" if nothing: everything must be freed.
+  std::string Close() {
+    std::string wrong = Check();
+    cudasim_clear_faults();
+    for (StreamId stream : streams_) {
+      cudaStreamDestroy(ToCuda(stream));
+    }
+    streams_.clear();
+    engine_.reset();
+    device_.reset();
+    if (ledger_.LiveBytes(DeviceIndex{0}) != 0) {
+      wrong += "the ledger still counts live bytes\n";
+    }
+    const long violations = cudasim_violation_count();
+    for (long i = 0; i < violations && i < 4; ++i) {
+      char text[1024] = "";
+      cudasim_violation(i, text, sizeof(text));
+      wrong += std::string("violation: ") + text + "\n";
+    }
+    char text[2048] = "";
+    cudasim_leak_report(text, sizeof(text));
+    if (std::strcmp(text, "no leaks\n") != 0) {
+      wrong += std::string("leaked: ") + text;
+    }
+    return wrong;
+  }
+  ~Rig() {
+    engine_.reset();
+    device_.reset();
+  }
+
+  // Invariants of every room; at quiescent points.
+  std::string Check() {
+    std::string wrong;
+    if (Status s = device_->CheckInvariants(); !s) {
+      wrong += s.error().message + "\n";
+    }
+    if (Status s = engine_->CheckInvariants(*device_); !s) {
+      wrong += s.error().message + "\n";
+    }
+    if (Status s = ledger_.CheckInvariants(); !s) {
+      wrong += s.error().message + "\n";
+    }
+    return wrong;
+  }
+
+  DeviceAllocator& device() { return *device_; }
+  Engine& engine() { return *engine_; }
+  Ledger& ledger() { return ledger_; }
+
+  StreamId NewStream() {
+    cudaStream_t stream = nullptr;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    streams_.push_back(StreamId{reinterpret_cast<std::uint64_t>(stream)});
+    return streams_.back();
+  }
+  static cudaStream_t ToCuda(StreamId stream) {
+    return reinterpret_cast<cudaStream_t>(Raw(stream));
+  }
+
+  Result<Address> Malloc(Bytes bytes, StreamId stream = kDefaultStream,
+                         LifetimeClass lifetime = LifetimeClass::kPersistent,
+                         Charge charge = {ScopeId{1}, Category::kParameter}) {
+    Result<AllocatedBlock> block =
+        device_->Malloc(bytes, stream, lifetime, charge);
+    if (!block) return tl::unexpected(block.error());
+    return block->address;
+  }
+
+  // An operator: guard, stream, host code over the bytes, pending accesses.
+  Status Operate(StreamId stream, std::vector<Access> accesses,
+                 const std::function<void()>& compute,
+                 const char* name = "test::op") {
+    STRATALLOC_RETURN_IF_ERROR(
+        engine_->EnterOperator(stream, name, accesses));
+    cudasim_begin_operator(ToCuda(stream), name);
+    compute();
+    std::vector<cudasim_access> noted;
+    for (const Access& a : accesses) {
+      noted.push_back({a.address, a.bytes, a.written ? 1 : 0});
+    }
+    cudasim_note_access(ToCuda(stream), name, noted.data(),
+                        static_cast<int>(noted.size()));
+    engine_->LeaveOperator();
+    return {};
+  }
+  static char* View(Address address) {
+    return static_cast<char*>(
+        cudasim_host_view(reinterpret_cast<const void*>(address)));
+  }
+  // Words of a pattern that names its seed and its place.
+  static void Fill(Address address, Bytes bytes, std::uint64_t seed) {
+    char* to = View(address);
+    for (Bytes at = 0; at + 8 <= bytes; at += 8) {
+      const std::uint64_t word = seed * 0x9e3779b97f4a7c15 + at;
+      std::memcpy(to + at, &word, 8);
+    }
+  }
+  static bool Holds(Address address, Bytes bytes, std::uint64_t seed) {
+    const char* from = View(address);
+    for (Bytes at = 0; at + 8 <= bytes; at += 8) {
+      const std::uint64_t word = seed * 0x9e3779b97f4a7c15 + at;
+      if (std::memcmp(from + at, &word, 8) != 0) return false;
+    }
+    return true;
+  }
+  Status Write(Address address, Bytes bytes, std::uint64_t seed,
+               StreamId stream = kDefaultStream) {
+    return Operate(stream, {{address, bytes, true}},
+                   [&] { Fill(address, bytes, seed); });
+  }
+  // Whether the bytes are what Write left; errors are returned.
+  Result<bool> Reads(Address address, Bytes bytes, std::uint64_t seed,
+                     StreamId stream = kDefaultStream) {
+    bool holds = false;
+    STRATALLOC_RETURN_IF_ERROR(
+        Operate(stream, {{address, bytes, false}},
+                [&] { holds = Holds(address, bytes, seed); }));
+    return holds;
+  }
+
+  HandleEntry& EntryOf(Address address) {
+    HandleRegion* region = device_->table().RegionOf(address);
+    return region->entries[region->IndexOf(address)];
+  }
+  HandleState StateOf(Address address) { return EntryOf(address).state; }
+
+ private:
+  Rig() = default;
+
+  Ledger ledger_;
+  std::unique_ptr<DeviceAllocator> device_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<StreamId> streams_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_ENGINE_RIG_TEST_H_
