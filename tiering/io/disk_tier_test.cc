@@ -340,6 +340,44 @@ TEST_F(DiskTierTest, AfterForkTheChildIsShutOutAndTheParentGoesOn) {
   }
 }
 
+// Puts /dev/null in the place of every ring of this process.
+int BreakRings() {
+  int broken = 0;
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  DIR* const all = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(all)) {
+    char target[PATH_MAX] = {};
+    const std::string link = std::string("/proc/self/fd/") + entry->d_name;
+    if (readlink(link.c_str(), target, sizeof(target) - 1) <= 0) continue;
+    if (std::strstr(target, "[io_uring]") == nullptr) continue;
+    broken += dup2(null, std::stoi(entry->d_name)) >= 0;
+  }
+  closedir(all);
+  close(null);
+  return broken;
+}
+
+TEST_F(DiskTierTest, ARingThatBreaksIsLeftBehind) {
+  const auto tier = Open(64 * kMiB);
+  ASSERT_TRUE(tier);
+  if (tier->Mode().find("io_uring") == std::string::npos) {
+    GTEST_SKIP() << "no io_uring here";
+  }
+  Pages data(kSmall), back(kSmall);
+  data.Fill(8);
+  const auto before = tier->Write(data.data(), kSmall, 1, 1);
+  ASSERT_TRUE(before);
+  ASSERT_EQ(BreakRings(), 1);
+  ASSERT_TRUE(tier->Read(*before, back.data()));
+  EXPECT_EQ(std::memcmp(data.data(), back.data(), kSmall), 0);
+  const auto after = tier->Write(data.data(), kSmall, 2, 1);
+  ASSERT_TRUE(after) << after.error().message;
+  ASSERT_TRUE(tier->Read(*after, back.data()));
+  EXPECT_EQ(tier->Mode(), "preadv2/pwritev2, O_DIRECT");
+  EXPECT_EQ(LinesWith("io_uring stopped"), 1);
+  EXPECT_FALSE(tier->offline());
+}
+
 // Many chunks of mixed sizes come and go; each is read back whole.
 TEST_F(DiskTierTest, RandomChunksComeBackWhole) {
   const auto tier = Open(48 * kMiB);

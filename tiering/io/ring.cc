@@ -111,15 +111,12 @@ bool Ring::Submit(unsigned wait) {
       in_flight_ += static_cast<unsigned>(taken);
       return true;
     }
-    if (-taken == EINTR) {
-      --retry;  // signals may come as often as they like
-      continue;
-    }
     if (!IsTransient(-taken)) {
       GiveUp(-taken);
       return false;
     }
-    // Short of requests: completions free some.
+    // Interrupted, or the kernel is short of requests and completions free
+    // some: the caller comes back.
     if (in_flight_ > 0) return true;
     sched_yield();
   }
