@@ -4,9 +4,11 @@
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <random>
 #include <set>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "tests/cudasim/control.h"
+#include "tiering/host/memory_limit.h"
 
 namespace stratalloc {
 namespace {
@@ -218,6 +221,37 @@ TEST_F(HostTierTest, ThreadsMayShareIt) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(tier.used(), 0u);
   EXPECT_TRUE(tier.CheckInvariants());
+}
+
+// The driver holds its lock while it pins: never more than 1 GiB at once.
+TEST_F(HostTierTest, LargeSlabsAreRegisteredInSteps) {
+  const Bytes bytes = kGiB + 2 * kMiB;
+  if (AvailableHostMemory() < 2 * kGiB) GTEST_SKIP() << "too little memory";
+  HostTier tier(Budget(bytes));
+  const long registered = cudasim_calls("cudaHostRegister");
+  const long unregistered = cudasim_calls("cudaHostUnregister");
+  const auto buffer = tier.Allocate(bytes);
+  ASSERT_TRUE(buffer) << buffer.error().message;
+  EXPECT_EQ(cudasim_calls("cudaHostRegister") - registered, 2);
+  tier.Free(*buffer);
+  EXPECT_EQ(tier.Trim(), bytes);
+  EXPECT_EQ(cudasim_calls("cudaHostUnregister") - unregistered, 2);
+}
+
+TEST_F(HostTierTest, AForkedChildDoesNotInheritThePages) {
+  HostTier tier(Budget(8 * kMiB));
+  const HostBuffer buffer = tier.Allocate(2 * kMiB).value();
+  unsigned char resident = 0;
+  ASSERT_EQ(mincore(buffer.data, 4096, &resident), 0);
+  EXPECT_EQ(resident & 1, 1);  // touched
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(mincore(buffer.data, 4096, &resident) != 0 && errno == ENOMEM ? 0
+                                                                        : 1);
+  }
+  int status = 1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 using HostTierDeathTest = HostTierTest;
