@@ -86,7 +86,7 @@ print(kept.sum().item(), stratalloc.is_enabled())
 """)
     text = running.must_work(done)
     assert text.count("already initialised") == 2
-    assert "script.py:6" in text and "move" in text
+    assert "script.py:7" in text and "move" in text
     assert text.endswith("3.0 False\n")
 
 
@@ -120,6 +120,9 @@ try:
 except torch.OutOfMemoryError as error:
     print(error)
 print("blocks", len(kept))
+if len(kept) < 40:
+    # Device and host are full to the last handle; room to swap through.
+    kept.pop()
 for number, block in enumerate(kept):
     assert block[-1].item() == number and block.sum().item() == number << 20
 """
