@@ -41,6 +41,7 @@ struct Core {
   uint64_t allocated = 0;
   int64_t ooms = 0;
   long enters = 0;
+  int device = -1;
   long stream_records = 0;
 };
 
@@ -201,7 +202,7 @@ int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
   return 0;
 }
 
-int stratalloc_operator_enter(int, uint64_t, const char* name,
+int stratalloc_operator_enter(int device, uint64_t, const char* name,
                               const stratalloc_access* accesses, int count,
                               stratalloc_error* error) {
   Core& core = Get();
@@ -211,6 +212,7 @@ int stratalloc_operator_enter(int, uint64_t, const char* name,
     return Fail(error, core.failure.code, core.failure.message);
   }
   ++core.enters;
+  core.device = device;
   ++stratalloc::open_operators;
   core.operators[name].assign(accesses, accesses + count);
   return 0;
@@ -233,6 +235,7 @@ void recording_fail_operator(const char* part, int code, const char* message) {
 void recording_fail_mallocs(int count) { Get().failing_mallocs = count; }
 
 long recording_enters(void) { return Get().enters; }
+int recording_device(void) { return Get().device; }
 int recording_open(void) { return stratalloc::open_operators; }
 
 int recording_access(const char* part, int i, uint64_t out[4]) {

@@ -24,9 +24,10 @@ STRATALLOC_API void recording_fail_operator(const char* part, int code,
 // The next `count` mallocs fail: out of memory.
 STRATALLOC_API void recording_fail_mallocs(int count);
 
-// How often operator_enter succeeded, and operators entered but not left on
-// this thread.
+// How often operator_enter succeeded, the device of the last time, and
+// operators entered but not left on this thread.
 STRATALLOC_API long recording_enters(void);
+STRATALLOC_API int recording_device(void);
 STRATALLOC_API int recording_open(void);
 // Access number `i` of the last enter of an operator whose name holds `part`:
 // {address, bytes, written, its count of accesses}; 0 if there was none.
