@@ -82,6 +82,10 @@ Status Core::Init(int device_count) {
       stratalloc_evictable_lo = stratalloc_evictable_hi = 0;
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });
+    // Registered after CUDA's own handlers, so it runs before them.
+    std::atexit([] {
+      if (Engine* e = Core::Get().engine()) e->StopBackground();
+    });
   }
   initialized_.store(true, std::memory_order_release);
   return {};

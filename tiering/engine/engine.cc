@@ -256,6 +256,10 @@ Status Engine::CheckInvariants(DeviceAllocator& device) {
   return {};
 }
 
+void Engine::StopBackground() {
+  if (thread_ != nullptr) thread_->Stop();
+}
+
 void Engine::AbandonAfterFork() {
   // No lock: its holder may be a thread that does not exist here.
   off_.store(true, std::memory_order_relaxed);

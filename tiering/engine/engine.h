@@ -106,6 +106,9 @@ class Engine final : public Reclaimer, public ScopeListener {
   std::string DiskMode() const;
   Status CheckInvariants(DeviceAllocator& device);
 
+  // At the end of the process: no background work from here on.
+  void StopBackground();
+
   // In the child of a fork: forget the ring, never touch the device again.
   void AbandonAfterFork();
   bool off() const { return off_.load(std::memory_order_relaxed); }

@@ -11,7 +11,10 @@ MigrationThread::MigrationThread(std::function<void(int)> relieve,
       prefetch_(std::move(prefetch)),
       worker_([this] { Run(); }) {}
 
-MigrationThread::~MigrationThread() {
+MigrationThread::~MigrationThread() { Stop(); }
+
+void MigrationThread::Stop() {
+  if (!worker_.joinable()) return;
   stop_.store(true);
   asked_.fetch_add(1);
   asked_.notify_one();

@@ -24,6 +24,11 @@ class MigrationThread {
                   std::function<void(std::uint64_t step)> prefetch);
   ~MigrationThread();
 
+  // Finishes the work in hand and ends the worker; what is asked afterwards
+  // is ignored. For the end of the process: the worker must not call CUDA
+  // while its libraries are being torn down. Idempotent, one caller at a time.
+  void Stop();
+
   void AskRelief(int device);
   void AskPrefetch(std::uint64_t step);
 
