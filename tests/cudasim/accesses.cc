@@ -83,6 +83,20 @@ void AccessLog::Forget(uint64_t address, uint64_t bytes, const Ordered& ordered,
   }
 }
 
+bool AccessLog::HasWrite(uint64_t address, uint64_t bytes,
+                         const Ordered& ordered) const {
+  auto each = pieces_.upper_bound(address);
+  if (each != pieces_.begin()) --each;
+  for (; each != pieces_.end() && each->first < address + bytes; ++each) {
+    const Piece& piece = each->second;
+    if (piece.end > address && piece.write.number != 0 &&
+        !ordered(piece.write)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void AccessLog::Sweep(const Ordered& ordered) {
   for (auto each = pieces_.begin(); each != pieces_.end();) {
     Piece& piece = each->second;

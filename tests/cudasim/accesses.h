@@ -54,6 +54,9 @@ class AccessLog {
   void Forget(uint64_t address, uint64_t bytes, const Ordered& ordered,
               const Report& report);
 
+  // True if a writer of any of these bytes is not over by `ordered`.
+  bool HasWrite(uint64_t address, uint64_t bytes, const Ordered& ordered) const;
+
   // Drops what `ordered` says is over.
   void Sweep(const Ordered& ordered);
   // True when Sweep is due.

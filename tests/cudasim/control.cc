@@ -110,6 +110,7 @@ void cudasim_reset_for_testing(void) {
   sim.streams.Reset(lock);
   sim.events.Clear();
   sim.log.Clear();
+  sim.holds.Clear();
   sim.violations.Clear();
   sim.peers.clear();
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
@@ -188,6 +189,19 @@ void cudasim_note_access(void* stream, const char* name,
     sim.NoteAccess(found, past, number, name, access.address, access.bytes,
                    access.write != 0);
   }
+}
+
+long cudasim_hold_ranges(const char* name, const cudasim_access* accesses,
+                         int count) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.holds.Add(name, accesses, count);
+}
+
+void cudasim_release_ranges(long token) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.holds.Release(token);
 }
 
 long cudasim_violation_count(void) {

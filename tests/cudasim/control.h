@@ -83,6 +83,14 @@ void cudasim_begin_operator(void* stream, const char* name);
 void cudasim_note_access(void* stream, const char* name,
                          const cudasim_access* accesses, int count);
 
+// A host thread computes on these device ranges from now on, until the token
+// is released: a bridged operator or a twin, in either mode. Unmapping them or
+// copying into them meanwhile is a violation. Each must be released by the
+// thread that took it.
+long cudasim_hold_ranges(const char* name, const cudasim_access* accesses,
+                         int count);
+void cudasim_release_ranges(long token);
+
 // --- Violations ------------------------------------------------------------
 long cudasim_violation_count(void);
 int cudasim_violation(long index, char* text, int bytes);

@@ -77,6 +77,25 @@ void FillRows(char* to, const FillRequest& request) {
   }
 }
 
+// Of the rows' bytes, to see whether they changed.
+uint64_t Fingerprint(const char* from, const Endpoint& end) {
+  uint64_t hash = end.width;
+  for (uint64_t row = 0; row < end.height; ++row) {
+    const char* const start = from + row * end.pitch;
+    uint64_t at = 0;
+    for (; at + 8 <= end.width; at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, start + at, 8);
+      hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 32;
+    }
+    for (; at < end.width; ++at) {
+      hash = (hash ^ static_cast<unsigned char>(start[at])) * 0x100000001B3u;
+    }
+  }
+  return hash;
+}
+
 // A device range that may not be used breaks the device.
 bool Usable(Simulator& sim, const std::string& who, const Stream& stream,
             const Endpoint& end, const char* when) {
@@ -89,6 +108,14 @@ bool Usable(Simulator& sim, const std::string& who, const Stream& stream,
                      RangeText(end.address, end.Span()) + ", but " + problem);
   sim.Break(stream.device, kIllegalAddress);
   return false;
+}
+
+// Called when the bytes are about to move.
+void CheckHolds(Simulator& sim, const char* name, const Stream& stream,
+                const Endpoint& end) {
+  if (end.kind != Kind::kDevice) return;
+  sim.CheckHolds(std::string(name) + " on " + stream.Name(), end.address,
+                 end.Span(), end.write, /*own=*/false);
 }
 
 void Note(Simulator& sim, const char* name, Stream* stream,
@@ -154,6 +181,8 @@ Status Copy(const char* name, const CopyRequest& request,
     return kIllegalAddress;
   }
   if (!sim.async.load()) {
+    CheckHolds(sim, name, *stream, to);
+    CheckHolds(sim, name, *stream, from);
     std::shared_lock<std::shared_mutex> gate(sim.bytes_gate);
     lock.unlock();
     Prefault(sim, to);
@@ -170,13 +199,26 @@ Status Copy(const char* name, const CopyRequest& request,
     Move(staged->data(), request.width, Bytes(sim, from), from.pitch,
          request.width, request.height);
   }
+  // Pinned bytes that nothing queued will change: if they are not the same
+  // when the copy runs, the program has written under it.
+  const bool watched = from.kind == Kind::kPinned &&
+                       !sim.HasPendingWrite(from.address, from.Span());
+  const uint64_t seen = watched ? Fingerprint(Bytes(sim, from), from) : 0;
   const VectorClock past = sim.streams.Past(stream);
-  const uint64_t number =
-      sim.streams.Submit(stream, [&sim, name, stream, to, from, staged](Lock&) {
+  const uint64_t number = sim.streams.Submit(
+      stream, [&sim, name, stream, to, from, staged, watched, seen](Lock&) {
         if (!Usable(sim, name, *stream, to, " (when it ran)") ||
             !Usable(sim, name, *stream, from, " (when it ran)")) {
           return;
         }
+        if (watched && Fingerprint(Bytes(sim, from), from) != seen) {
+          sim.violations.Add(std::string(name) + " on " + stream->Name() +
+                             " had still to read " +
+                             RangeText(from.address, from.Span()) +
+                             " when the host wrote there");
+        }
+        CheckHolds(sim, name, *stream, to);
+        CheckHolds(sim, name, *stream, from);
         Prefault(sim, to);
         Prefault(sim, from);
         const char* source = staged ? staged->data() : Bytes(sim, from);
@@ -213,6 +255,7 @@ Status Fill(const char* name, const FillRequest& request,
   if (to.kind == Kind::kPageable) return kInvalidValue;
   if (!Usable(sim, name, *stream, to, "")) return kIllegalAddress;
   if (!sim.async.load()) {
+    CheckHolds(sim, name, *stream, to);
     std::shared_lock<std::shared_mutex> gate(sim.bytes_gate);
     lock.unlock();
     Prefault(sim, to);
@@ -223,6 +266,7 @@ Status Fill(const char* name, const FillRequest& request,
   const uint64_t number =
       sim.streams.Submit(stream, [&sim, name, stream, to, fill](Lock&) {
         if (!Usable(sim, name, *stream, to, " (when it ran)")) return;
+        CheckHolds(sim, name, *stream, to);
         Prefault(sim, to);
         FillRows(Bytes(sim, to), fill);
       });

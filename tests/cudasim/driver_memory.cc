@@ -113,6 +113,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr pointer, size_t size) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   if (sim.addresses.IsMalloc(pointer)) return CUDA_ERROR_INVALID_VALUE;
+  sim.CheckHolds("cuMemUnmap", pointer, size, true, /*own=*/true);
   const cudasim::Status status = sim.addresses.Unmap(pointer, size);
   if (status == cudasim::kOk) sim.ForgetRange("cuMemUnmap", pointer, size);
   return Answer(status);

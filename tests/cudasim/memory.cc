@@ -13,6 +13,7 @@ Status FreeDevice(const char* name, uint64_t address) {
   if (!sim.addresses.IsMalloc(address)) return kInvalidValue;
   const Mapping mapping = sim.addresses.mappings().at(address);
   sim.streams.Synchronize(lock, sim.streams.DevicePast(mapping.extent->device));
+  sim.CheckHolds(name, address, mapping.bytes, true, /*own=*/true);
   // Another thread may have freed it while the lock was released.
   const Status status = sim.addresses.FreeMalloc(address);
   if (status == kOk) sim.ForgetRange(name, address, mapping.bytes);

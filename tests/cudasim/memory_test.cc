@@ -127,6 +127,7 @@ TEST_F(MemoryTest, AReleasedHandleLivesUntilItIsUnmapped) {
   const CUmemGenericAllocationHandle handle = NewHandle();
   ASSERT_EQ(cuMemMap(address, kHandle, 0, handle, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cudasim_used(0), kHandle);
   CUmemGenericAllocationHandle again = 0;
   ASSERT_EQ(
@@ -175,6 +176,11 @@ TEST_F(MemoryTest, ReadOnlyAccessRefusesWrites) {
   EXPECT_EQ(byte, 7);
   EXPECT_EQ(cuMemsetD8(block.address, 8, 16), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_THAT(Violation(0), HasSubstr("read-only"));
+  cudasim_clear_errors();
+  ASSERT_EQ(Grant(block.address, kHandle, CU_MEM_ACCESS_FLAGS_PROT_NONE),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cudasim_range_is_accessible(block.address, kHandle), 0);
+  EXPECT_EQ(cuMemcpyDtoH(&byte, block.address, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_F(MemoryTest, ACopyPastAMappingIsAViolationThatNamesTheRange) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "tests/cudasim/control.h"
@@ -238,6 +239,31 @@ TEST_F(OrderingTest, HostMemoryUnregisteredUnderACopyIsCaught) {
   EXPECT_THAT(Violation(0), HasSubstr("cudaHostUnregister takes"));
 }
 
+TEST_F(OrderingTest, HostMemoryWrittenUnderACopyIsCaught) {
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    cudasim_set_seed(seed);
+    Block block;
+    CopyIn(block, one_);
+    const bool queued = block.Peek() == 0;
+    static_cast<char*>(pinned_)[kHandle / 2] ^= 1;
+    ASSERT_EQ(cudaStreamSynchronize(one_), cudaSuccess);
+    if (queued) break;
+  }
+  ASSERT_EQ(cudasim_violation_count(), 1);
+  EXPECT_THAT(Violation(0), HasSubstr("when the host wrote there"));
+}
+
+TEST_F(OrderingTest, HostMemoryWrittenByAnEarlierCopyIsFine) {
+  Block from;
+  Block to;
+  ASSERT_EQ(cudaMemsetAsync(from.pointer(), 8, kHandle, one_), cudaSuccess);
+  CopyOut(from, one_);
+  CopyIn(to, one_);
+  ASSERT_EQ(cudaStreamSynchronize(one_), cudaSuccess);
+  EXPECT_EQ(to.Peek(), 8);
+  EXPECT_EQ(cudasim_violation_count(), 0);
+}
+
 TEST_F(OrderingTest, CudaFreeWaitsForTheDeviceLikeTheRealOne) {
   void* memory = nullptr;
   ASSERT_EQ(cudaMalloc(&memory, kHandle), cudaSuccess);
@@ -322,6 +348,46 @@ TEST_F(OrderingTest, HostFunctionsRunInStreamOrder) {
             cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(one_), cudaSuccess);
   EXPECT_EQ(seen.byte, 5);
+}
+
+TEST_F(OrderingTest, AnOperationThatTouchedManyPiecesIsReportedOnce) {
+  Block block;
+  CopyOut(block, one_);
+  for (size_t at = 0; at < kHandle; at += kHandle / 8) {
+    const cudasim_access access = {block.address + at, 512, 0};
+    cudasim_note_access(one_, "step", &access, 1);
+  }
+  cudasim_clear_violations();
+  const cudasim_access access = {block.address, kHandle, 1};
+  cudasim_note_access(two_, "write", &access, 1);
+  // The copy's stamp was replaced by the steps' on their pieces.
+  EXPECT_EQ(cudasim_violation_count(), 9);
+  EXPECT_THAT(Violation(0), HasSubstr("cudaMemcpyAsync"));
+}
+
+TEST_F(OrderingTest, NobodyMayDisturbAComputationInProgress) {
+  cudasim_set_mode(0);
+  Block block;
+  Block other;
+  const cudasim_access access = {block.address, kHandle, 0};
+  const long token = cudasim_hold_ranges("aten::embedding", &access, 1);
+  // Reading along, and writing elsewhere, is fine.
+  std::thread([&] {
+    CopyOut(block, one_);
+    CopyIn(other, one_);
+  }).join();
+  EXPECT_EQ(cudasim_violation_count(), 0);
+  std::thread([&] { CopyIn(block, one_); }).join();
+  EXPECT_EQ(cudasim_violation_count(), 1);
+  EXPECT_THAT(Violation(0),
+              AllOf(HasSubstr("cudaMemcpyAsync"), HasSubstr("writes"),
+                    HasSubstr("while aten::embedding is computing on it")));
+  block.Unmap();
+  EXPECT_EQ(cudasim_violation_count(), 2);
+  EXPECT_THAT(Violation(1), HasSubstr("cuMemUnmap takes"));
+  cudasim_release_ranges(token);
+  other.Unmap();
+  EXPECT_EQ(cudasim_violation_count(), 2);
 }
 
 TEST_F(OrderingTest, TheLogForgetsWhatWasObserved) {

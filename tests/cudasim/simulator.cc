@@ -5,10 +5,13 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "tests/cudasim/launches.h"
 
@@ -117,6 +120,33 @@ int Unsupported(const char* function) {
   return kNotSupported;
 }
 
+namespace {
+
+// Conflicts of one call, one entry per earlier operation: an operation that
+// touched many small pieces of a range is reported once.
+class Conflicts {
+ public:
+  void Add(const Conflict& conflict) {
+    auto [entry, is_new] = entries_.try_emplace(
+        {conflict.earlier.stream, conflict.earlier.number}, conflict);
+    if (is_new) return;
+    Conflict& known = entry->second;
+    const uint64_t end = std::max(known.address + known.bytes,
+                                  conflict.address + conflict.bytes);
+    known.address = std::min(known.address, conflict.address);
+    known.bytes = end - known.address;
+    known.earlier_wrote |= conflict.earlier_wrote;
+  }
+  const auto& entries() const { return entries_; }
+
+ private:
+  std::map<std::pair<size_t, uint64_t>, Conflict> entries_;
+};
+
+const char* Verb(bool write) { return write ? " writes" : " reads"; }
+
+}  // namespace
+
 void Simulator::NoteAccess(Stream* stream, const VectorClock& past,
                            uint64_t number, const std::string& name,
                            uint64_t address, uint64_t bytes, bool write) {
@@ -125,16 +155,18 @@ void Simulator::NoteAccess(Stream* stream, const VectorClock& past,
            streams.IsObserved(earlier.stream, earlier.number) ||
            (earlier.stream == stream->index && earlier.number <= number);
   };
-  const Stamp stamp{
-      stream->index, number,
-      std::make_shared<const std::string>(name + " on " + stream->Name())};
-  log.Note(address, bytes, write, stamp, ordered, [&](const Conflict& c) {
-    violations.Add(name + " on " + stream->Name() + " " +
-                   (write ? "writes " : "reads ") +
-                   RangeText(c.address, c.bytes) + ", which " +
-                   *c.earlier.name + (c.earlier_wrote ? " writes" : " reads") +
+  const std::string who = name + " on " + stream->Name();
+  const Stamp stamp{stream->index, number,
+                    std::make_shared<const std::string>(who)};
+  Conflicts conflicts;
+  log.Note(address, bytes, write, stamp, ordered,
+           [&](const Conflict& each) { conflicts.Add(each); });
+  for (const auto& [key, each] : conflicts.entries()) {
+    violations.Add(who + Verb(write) + " " +
+                   RangeText(each.address, each.bytes) + ", which " +
+                   *each.earlier.name + Verb(each.earlier_wrote) +
                    ", and nothing orders the two");
-  });
+  }
   if (log.IsLarge()) {
     log.Sweep([&](const Stamp& earlier) {
       return streams.IsObserved(earlier.stream, earlier.number);
@@ -142,19 +174,39 @@ void Simulator::NoteAccess(Stream* stream, const VectorClock& past,
   }
 }
 
+bool Simulator::HasPendingWrite(uint64_t address, uint64_t bytes) const {
+  return log.HasWrite(address, bytes, [&](const Stamp& earlier) {
+    return streams.IsObserved(earlier.stream, earlier.number);
+  });
+}
+
+void Simulator::CheckHolds(const std::string& what, uint64_t address,
+                           uint64_t bytes, bool write, bool own) {
+  const std::string* name = holds.Conflict(address, bytes, write, own);
+  if (name == nullptr) return;
+  violations.Add(what +
+                 (own     ? " takes "
+                  : write ? " writes "
+                          : " reads ") +
+                 RangeText(address, bytes) + (own ? " away" : "") + " while " +
+                 *name + " is computing on it");
+}
+
 void Simulator::ForgetRange(const std::string& what, uint64_t address,
                             uint64_t bytes) {
+  Conflicts conflicts;
   log.Forget(
       address, bytes,
       [&](const Stamp& earlier) {
         return streams.IsObserved(earlier.stream, earlier.number);
       },
-      [&](const Conflict& c) {
-        violations.Add(what + " takes " + RangeText(c.address, c.bytes) +
-                       " away, which " + *c.earlier.name +
-                       (c.earlier_wrote ? " writes" : " reads") +
-                       ", and nothing proves that it has finished");
-      });
+      [&](const Conflict& each) { conflicts.Add(each); });
+  for (const auto& [key, each] : conflicts.entries()) {
+    violations.Add(what + " takes " + RangeText(each.address, each.bytes) +
+                   " away, which " + *each.earlier.name +
+                   Verb(each.earlier_wrote) +
+                   ", and nothing proves that it has finished");
+  }
 }
 
 namespace {

@@ -30,6 +30,7 @@
 #include "tests/cudasim/events.h"
 #include "tests/cudasim/extents.h"
 #include "tests/cudasim/faults.h"
+#include "tests/cudasim/holds.h"
 #include "tests/cudasim/host_memory.h"
 #include "tests/cudasim/status.h"
 #include "tests/cudasim/streams.h"
@@ -50,6 +51,7 @@ struct Simulator {
   Streams streams;
   Events events;
   AccessLog log;
+  Holds holds;
   Violations violations;
   std::vector<Status> sticky;           // by device; kOk: healthy
   std::set<std::pair<int, int>> peers;  // (from, to) enabled
@@ -66,6 +68,12 @@ struct Simulator {
   void NoteAccess(Stream* stream, const VectorClock& past, uint64_t number,
                   const std::string& name, uint64_t address, uint64_t bytes,
                   bool write);
+  // True if something queued or unobserved writes there. REQUIRES: mu.
+  bool HasPendingWrite(uint64_t address, uint64_t bytes) const;
+  // A violation if a host thread is computing on the range right now, in
+  // either mode; `own`: this thread counts too. REQUIRES: mu.
+  void CheckHolds(const std::string& what, uint64_t address, uint64_t bytes,
+                  bool write, bool own);
   // The program takes the range away with `what`: whatever is still pending
   // there is a violation. REQUIRES: mu.
   void ForgetRange(const std::string& what, uint64_t address, uint64_t bytes);
