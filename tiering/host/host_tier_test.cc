@@ -66,6 +66,9 @@ TEST_F(HostTierTest, SpendsTheWholeBudgetAndNotAByteMore) {
     tier.Free(buffers[i]);
   }
   EXPECT_EQ(tier.used(), 0u);
+  // The same slab serves them all again.
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(tier.Allocate(2 * kMiB));
+  EXPECT_EQ(tier.used(), 32 * kMiB);
   EXPECT_TRUE(tier.CheckInvariants());
 }
 
@@ -106,25 +109,41 @@ TEST_F(HostTierTest, SizesShareTheBudget) {
 }
 
 TEST_F(HostTierTest, AnEmptySlabOfAnotherSizeMakesRoom) {
-  HostTier tier(Budget(48 * kMiB));
+  HostTier tier(Budget(96 * kMiB));
   std::vector<HostBuffer> all;
   while (auto buffer = tier.Allocate(3 * kMiB)) all.push_back(*buffer);
-  EXPECT_EQ(all.size(), 16u);
-  EXPECT_FALSE(tier.Allocate(32 * kMiB));
+  EXPECT_EQ(all.size(), 32u);  // slabs of 63 and 33 MiB
+  EXPECT_FALSE(tier.Allocate(64 * kMiB));
   for (const HostBuffer& buffer : all) tier.Free(buffer);
-  const auto large = tier.Allocate(32 * kMiB);
+  const auto large = tier.Allocate(64 * kMiB);
   ASSERT_TRUE(large) << large.error().message;
-  const auto rest = tier.Allocate(16 * kMiB);
+  const auto rest = tier.Allocate(32 * kMiB);
   EXPECT_TRUE(rest) << rest.error().message;
-  EXPECT_EQ(tier.reserved(), 48 * kMiB);
+  EXPECT_EQ(tier.reserved(), 96 * kMiB);
+}
+
+// Small and large ones come from opposite ends, so that what is between them
+// stays in one piece.
+TEST_F(HostTierTest, SmallBuffersDoNotSplitTheRoomOfLargeOnes) {
+  HostTier tier(Budget(64 * kMiB));
+  std::vector<HostBuffer> large;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(tier.Allocate(2 * kMiB));
+    large.push_back(tier.Allocate(16 * kMiB).value());
+  }
+  for (const HostBuffer& buffer : large) tier.Free(buffer);
+  const auto rest = tier.Allocate(60 * kMiB);
+  EXPECT_TRUE(rest) << rest.error().message;
 }
 
 TEST_F(HostTierTest, OddBudgetsWasteLessThanOneBuffer) {
-  for (const Bytes budget : {7 * kMiB, 65 * kMiB, 131 * kMiB}) {
+  for (const auto& [budget, buffer] :
+       {std::pair{7 * kMiB, 2 * kMiB}, std::pair{65 * kMiB, 2 * kMiB},
+        std::pair{131 * kMiB, 2 * kMiB}, std::pair{66 * kMiB, 3 * kMiB}}) {
     HostTier tier(Budget(budget));
     Bytes got = 0;
-    while (tier.Allocate(2 * kMiB)) got += 2 * kMiB;
-    EXPECT_EQ(got, RoundDown(budget, 2 * kMiB));
+    while (tier.Allocate(buffer)) got += buffer;
+    EXPECT_EQ(got, RoundDown(budget, buffer));
     EXPECT_LE(tier.reserved(), budget);
     EXPECT_TRUE(tier.CheckInvariants());
   }
