@@ -9,10 +9,9 @@ import pytest
 
 from tests.e2e import running
 
-# name -> (arguments, capacity in MiB, host budget in MiB, AdamW's foreach).
 # Totals: parameters, gradients and two optimizer states, 4x the parameters.
-_SMALL = ("--hidden", 128, "--heads", 4, "--layers", 4, "--words", 6000,
-          "--batch", 2)  # 6.2 MiB of parameters, 24.7 MiB in all
+_SMALL = ("--hidden", 128, "--heads", 4, "--layers", 16, "--words", 1000,
+          "--batch", 2)  # 12.6 MiB of parameters, 50 MiB in all
 
 
 def _both(arguments, memory, conf, foreach, mode="eager"):
@@ -37,23 +36,28 @@ def _same(ours, cpu, capacity, factor):
 
 @pytest.mark.parametrize("mode", ["eager", "async"])
 def test_small_transformer(mode):
-    capacity = 12
+    capacity = 24
     ours, cpu = _both(_SMALL, capacity, "host_budget:64MiB", "off", mode)
     _same(ours, cpu, capacity << 20, 2)
 
 
 def test_small_transformer_through_the_disk():
-    capacity = 12
-    ours, cpu = _both(_SMALL, capacity, "host_budget:8MiB", "off")
+    capacity = 24
+    ours, cpu = _both(_SMALL, capacity, "host_budget:16MiB", "off")
     _same(ours, cpu, capacity << 20, 2)
     assert sum(row["from_disk"] for row in ours["report"]["layers"]) > 0
 
 
 def test_default_adamw():
-    """Its _foreach_ operators read three times the parameters at once."""
-    capacity = 24
+    """Its _foreach_ operators read three times the parameters at once.
+
+    Both optimizer states of a parameter lie side by side, so the operands'
+    handles take 4.1x the parameters: 52 MiB. With gradients that are not
+    operands and a temporary of the step more is live than fits.
+    """
+    capacity = 54
     ours, cpu = _both(_SMALL, capacity, "host_budget:64MiB", "default")
-    _same(ours, cpu, capacity << 20, 1)
+    _same(ours, cpu, capacity << 20, 0.9)
 
 
 def test_transformer_of_the_size_of_minilm():
