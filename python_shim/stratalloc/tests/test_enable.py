@@ -124,13 +124,20 @@ assert stratalloc.is_enabled()
 """)
 
 
-def test_tiering_off_installs_no_guard():
+def test_tiering_off_installs_no_guard_and_moves_nothing():
     _works("""
 import torch, stratalloc
 stratalloc.enable(tiering=False)
 block = torch.ones(1 << 20, device="cuda")
-assert stratalloc.evict() == 0
+try:
+    stratalloc.evict()
+except RuntimeError as error:
+    assert "tiering is off" in str(error)
+else:
+    raise SystemExit("evicted")
 assert block.sum().item() == 1 << 20
+from stratalloc import _bridge
+assert not _bridge.lib().stratalloc_torch_guarded()
 """)
 
 
