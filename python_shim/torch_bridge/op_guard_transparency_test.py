@@ -124,3 +124,49 @@ def test_the_tensors_device_counts_not_the_current_one(x):
     assert torch.cuda.current_device() == 0
     assert (other + 1).tolist() == [2, 2, 2]
     assert BRIDGE.core.recording_device() == 1
+
+
+def test_custom_operator_defined_later_compiles(x):
+    @torch.library.custom_op("bridge_custom::scale", mutates_args=())
+    def scale(a: torch.Tensor, by: float) -> torch.Tensor:
+        return a * by
+
+    scale.register_fake(lambda a, by: torch.empty_like(a))
+    scale.register_autograd(lambda ctx, g: (g * 3.0, None))
+    assert BRIDGE.guarded("bridge_custom::scale")
+    y = x.clone().requires_grad_()
+    compiled = torch.compile(
+        lambda a: scale(a, 3.0) + 1, backend="aot_eager", fullgraph=True
+    )
+    out = compiled(y)
+    assert torch.equal(out, x * 3 + 1)
+    out.sum().backward()
+    assert torch.equal(y.grad, torch.full_like(x, 3.0))
+    with torch.inference_mode():
+        assert torch.equal(scale(x, 2.0), x * 2)
+    torch.library.opcheck(scale, (x, 2.0))
+
+
+def test_composite_operator_defined_later(x):
+    library = torch.library.Library("bridge_composite", "DEF")
+    library.define("double(Tensor a) -> Tensor")
+    library.impl("double", lambda a: a + a, "CompositeImplicitAutograd")
+    y = x.clone().requires_grad_()
+    torch.ops.bridge_composite.double(y).sum().backward()
+    assert torch.equal(y.grad, torch.full_like(x, 2.0))
+    with torch.inference_mode():
+        assert torch.equal(torch.ops.bridge_composite.double(x), x * 2)
+    mode = torch._subclasses.FakeTensorMode()
+    with mode:
+        fake = torch.empty(2, device="cuda")
+        assert torch.ops.bridge_composite.double(fake).shape == (2,)
+
+
+def test_library_that_goes_away_and_comes_back():
+    for factor in (2, 3):
+        library = torch.library.Library("bridge_again", "DEF")
+        library.define("times(Tensor a) -> Tensor")
+        library.impl("times", lambda a, factor=factor: a * factor, "CUDA")
+        a = torch.ones(2, device="cuda")
+        assert torch.ops.bridge_again.times.default(a).tolist() == [factor] * 2
+        library._destroy()

@@ -14,9 +14,14 @@ namespace {
 // Not inlined: the error's 2 KiB must not stay on the stack under the kernel.
 [[gnu::noinline]] void Enter(int device, const char* name,
                              const stratalloc_access* accesses, int count) {
-  const auto stream = reinterpret_cast<uint64_t>(
-      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device))
-          .stream());
+  // The stream matters to the bytes that are used on it; most operators of a
+  // forward have none that could leave.
+  uint64_t stream = 0;
+  if (count > 0) {
+    stream = reinterpret_cast<uint64_t>(
+        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device))
+            .stream());
+  }
   stratalloc_error error;
   if (stratalloc_operator_enter(device, stream, name, accesses, count,
                                 &error) != 0) {
