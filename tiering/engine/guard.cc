@@ -7,6 +7,7 @@
 #include "accounting/ledger.h"
 #include "allocator/base/check.h"
 #include "allocator/base/clock.h"
+#include "allocator/base/planted.h"
 #include "allocator/operator_thread.h"
 #include "tiering/engine/engine.h"
 #include "tiering/engine/use_log.h"
@@ -33,6 +34,7 @@ void Engine::NoteUse(DeviceAllocator& device, HandleRef handle,
   if ((entry.fence.load(std::memory_order_relaxed) & stream_bit) == 0) {
     entry.fence.fetch_or(stream_bit, std::memory_order_relaxed);
   }
+  if (STRATALLOC_PLANTED(kLostDirty)) written = false;
   if (written && !entry.dirty.load(std::memory_order_relaxed)) {
     entry.dirty.store(true, std::memory_order_relaxed);
   }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bugs that a test plants, to prove that it would find them. The product is
+// compiled without STRATALLOC_PLANT: STRATALLOC_PLANTED is the constant false
+// there and costs nothing. tests/stress compiles its own copy with it.
+//
+// Thread-safety: PlantBug once, before other threads run.
+#ifndef STRATALLOC_ALLOCATOR_BASE_PLANTED_H_
+#define STRATALLOC_ALLOCATOR_BASE_PLANTED_H_
+
+#ifdef STRATALLOC_PLANT
+#include <cstring>
+
+namespace stratalloc {
+
+enum class Plant {
+  kNone,
+  kMissingEvent,  // an eviction does not wait for the streams in use
+  kLostDirty,     // the guard forgets that an operator writes
+  kEarlyReuse,    // freed handles are reused before their streams are done
+};
+inline Plant planted_bug = Plant::kNone;
+
+inline bool PlantBug(const char* name) {
+  if (std::strcmp(name, "missing_event") == 0) {
+    planted_bug = Plant::kMissingEvent;
+  } else if (std::strcmp(name, "lost_dirty") == 0) {
+    planted_bug = Plant::kLostDirty;
+  } else if (std::strcmp(name, "early_reuse") == 0) {
+    planted_bug = Plant::kEarlyReuse;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace stratalloc
+#define STRATALLOC_PLANTED(bug) \
+  (::stratalloc::planted_bug == ::stratalloc::Plant::bug)
+#else
+namespace stratalloc {
+inline bool PlantBug(const char*) { return false; }
+}  // namespace stratalloc
+#define STRATALLOC_PLANTED(bug) false
+#endif
+
+#endif  // STRATALLOC_ALLOCATOR_BASE_PLANTED_H_

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// stress --programs N --seed S [--threads T] [--quiet]: runs N programs, with
+// seeds S, S + 1, ... and ends at the first that is wrong, naming its seed.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "allocator/base/check.h"
+#include "allocator/base/clock.h"
+#include "allocator/base/planted.h"
+#include "tests/stress/program.h"
+
+namespace stratalloc {
+namespace {
+
+// A program takes milliseconds, under ThreadSanitizer tenths of a second.
+constexpr unsigned kHungSeconds = 180;
+
+volatile unsigned long long running_seed = 0;
+
+void OnAlarm(int) {
+  std::fprintf(stderr, "stress: seed %llu hangs\n", running_seed);
+  abort();  // a core and a stack say where
+}
+
+void OnAbort(int) {
+  char text[64];
+  const int n = std::snprintf(text, sizeof(text), "stress: seed %llu ended\n",
+                              running_seed);
+  if (write(2, text, static_cast<std::size_t>(n)) < 0) _exit(3);
+}
+
+void Print(const Tally& t, double seconds) {
+  std::printf(
+      "stress: %llu programs (%llu with threads, %llu with a disk, %llu with "
+      "the background thread) in %.1f s, 0 wrong\n"
+      "  %llu steps: %llu mallocs (%llu refused), %llu frees, %llu operators "
+      "(%llu refused), %llu scope events, %llu planned failures\n"
+      "  %llu handles evicted (%llu clean), %llu restored (%llu ahead of "
+      "use), %.1f MiB to disk, %.1f MiB from disk, %llu operands verified, "
+      "%llu poisoned\n",
+      (unsigned long long)t.programs, (unsigned long long)t.threaded,
+      (unsigned long long)t.with_disk, (unsigned long long)t.with_background,
+      seconds, (unsigned long long)t.steps, (unsigned long long)t.mallocs,
+      (unsigned long long)t.refused_mallocs, (unsigned long long)t.frees,
+      (unsigned long long)t.operators,
+      (unsigned long long)t.refused_operators, (unsigned long long)t.scopes,
+      (unsigned long long)t.faults, (unsigned long long)t.evictions,
+      (unsigned long long)t.clean_drops, (unsigned long long)t.restores,
+      (unsigned long long)t.planned,
+      static_cast<double>(t.to_disk_bytes) / (1 << 20),
+      static_cast<double>(t.from_disk_bytes) / (1 << 20),
+      (unsigned long long)t.verified, (unsigned long long)t.poisoned);
+}
+
+int Main(int argc, char** argv) {
+  long programs = 300;
+  ProgramOptions options;
+  options.seed = 1;
+  bool verbose = false;
+  std::string plant;
+  for (int i = 1; i < argc; ++i) {
+    const auto is = [&](const char* name) {
+      return std::strcmp(argv[i], name) == 0 && i + 1 < argc;
+    };
+    if (is("--programs")) {
+      programs = std::atol(argv[++i]);
+    } else if (is("--seed")) {
+      options.seed = std::strtoull(argv[++i], nullptr, 10);
+    } else if (is("--threads")) {
+      options.threads = std::atoi(argv[++i]);
+    } else if (is("--plant")) {
+      plant = argv[++i];
+    } else if (std::strcmp(argv[i], "--verbose") == 0) {
+      verbose = true;
+    } else {
+      std::fprintf(stderr,
+                   "usage: stress [--programs N] [--seed S] [--threads T] "
+                   "[--plant BUG] [--verbose]\n");
+      return 2;
+    }
+  }
+  if (!plant.empty() && !PlantBug(plant.c_str())) {
+    std::fprintf(stderr, "stress: this build has no bug '%s' to plant\n",
+                 plant.c_str());
+    return 2;
+  }
+  if (!verbose) SetLogSink([](int, const char*) {});
+  signal(SIGALRM, OnAlarm);
+  signal(SIGABRT, OnAbort);
+  Tally tally;
+  const std::int64_t started = NowNs();
+  for (long i = 0; i < programs; ++i, ++options.seed) {
+    running_seed = options.seed;
+    alarm(kHungSeconds);
+    const std::string wrong = RunProgram(options, &tally);
+    if (!plant.empty() && !wrong.empty()) {
+      std::printf("stress: planted %s: caught by program %ld:\n%s",
+                  plant.c_str(), i + 1, wrong.c_str());
+      return 0;
+    }
+    if (!wrong.empty()) {
+      std::printf("stress: seed %llu is wrong:\n%s",
+                  (unsigned long long)options.seed, wrong.c_str());
+      return 1;
+    }
+    if (verbose || (i + 1) % 500 == 0) {
+      std::fprintf(stderr, "stress: %ld of %ld\n", i + 1, programs);
+    }
+  }
+  alarm(0);
+  if (!plant.empty()) {
+    std::printf("stress: planted %s: NOT caught by %ld programs\n",
+                plant.c_str(), programs);
+    return 1;
+  }
+  Print(tally, static_cast<double>(NowNs() - started) * 1e-9);
+  return 0;
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+int main(int argc, char** argv) { return stratalloc::Main(argc, argv); }

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread of a program: its random numbers, its blocks, its steps.
+//
+// A worker is a correct user of the allocator: it orders streams with events
+// before one uses what another wrote, and before a free it either recorded
+// the stream or waited for it. Whatever the simulator objects to is therefore
+// the product's fault.
+//
+// Thread-safety: a worker belongs to its thread; what workers share is the
+// World.
+#ifndef STRATALLOC_TESTS_STRESS_WORKER_H_
+#define STRATALLOC_TESTS_STRESS_WORKER_H_
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/stress/program.h"
+#include "tests/stress/shadow.h"
+#include "tiering/engine/rig_test.h"
+
+namespace stratalloc {
+
+struct World {
+  Rig* rig = nullptr;
+  bool threaded = false;
+  bool disk = false;
+  bool corruption = false;  // flips bytes of the spill file now and then
+  bool faults = false;      // makes driver calls fail now and then
+  int scope_count = 8;
+  std::vector<StreamId> streams;
+  std::vector<std::unique_ptr<Shadow>> shared;
+
+  std::mutex mutex;
+  std::string wrong;  // first problems; under `mutex`
+  void Complain(const std::string& what);
+};
+
+class Worker {
+ public:
+  Worker(World& world, std::uint64_t seed);
+  ~Worker();
+  void Run(int steps);
+  void FreeAll();
+  const Tally& tally() const { return tally_; }
+
+  // Allocates; nullptr if the device is full, which is no fault.
+  std::unique_ptr<Shadow> Allocate(Bytes bytes);
+  void Free(std::unique_ptr<Shadow> block);
+
+ private:
+  std::uint64_t Below(std::uint64_t n) { return random_() % n; }
+  bool Chance(int percent) { return Below(100) < std::uint64_t(percent); }
+  Bytes SomeSize();
+  StreamId SomeStream();
+
+  void Step();
+  void StepMalloc();
+  void StepOperator();
+  void StepScope();
+  void StepEvict();
+  void StepRestore();
+  void StepFault();
+  void StepRare();
+
+  // `blocks` on `stream`; those at odd places of `written` are written.
+  void Operate(StreamId stream, const std::vector<Shadow*>& blocks,
+               const std::vector<bool>& written);
+  // Makes `later` wait for all that `earlier` has been given.
+  void Order(StreamId earlier, StreamId later);
+  std::vector<AddressRange> SomeRanges();
+
+  World& world_;
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<Shadow>> blocks_;
+  Tally tally_;
+  CUevent event_ = nullptr;
+  int faulty_ = 0;  // steps until planned failures are taken back
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TESTS_STRESS_WORKER_H_
