@@ -18,6 +18,8 @@ _PAIR_GOAL = 0.25
 _SCOPE_CORE_GOAL = 15.0
 _SCOPE_PYTHON_GOAL = 150.0
 _GUARD_GOAL = 100.0
+_GUARD_ELEMENT_GOAL = 5.0
+_LIST = 200
 
 
 class _Worker:
@@ -80,19 +82,22 @@ def _benchmarks(worker, rounds):
         return ours, [answer[baseline] for answer in answers]
 
     for size, name in _PAIR_SIZES:
-        yield entry(f"malloc/free pair, {name}",
+        yield entry(f"malloc/free {name}",
                     *ask("pair", "native", size=size, count=20000), "native",
                     ratio_goal=_PAIR_GOAL)
     if worker.ask("scope_core", count=1000)["ours"] is not None:
-        yield entry("scope push+pop, C++", ask("scope_core", count=1000000),
+        yield entry("push+pop, C++", ask("scope_core", count=1000000),
                     goal=_SCOPE_CORE_GOAL)
-    yield entry("scope push+pop, Python", ask("scope", count=100000),
+    yield entry("push+pop, Python", ask("scope", count=100000),
                 goal=_SCOPE_PYTHON_GOAL)
-    yield entry("nn.Module call with its scope",
-                *ask("module", "plain", count=50000), "without the wrapper")
-    yield entry("op guard, one-element add_",
-                *ask("guard", "plain", count=5000), "without the guard",
+    yield entry("nn.Module call",
+                *ask("module", "plain", count=50000), "no wrapper")
+    yield entry("op guard, two tensors",
+                *ask("guard", "plain", elements=0, count=20000), "no guard",
                 difference_goal=_GUARD_GOAL)
+    yield entry(f"op guard, list of {_LIST}",
+                *ask("guard", "plain", elements=_LIST, count=2000), "no guard",
+                difference_goal=_GUARD_GOAL + _LIST * _GUARD_ELEMENT_GOAL)
 
 
 def entry(name, ours, baseline=None, baseline_name=None, goal=None,
@@ -110,14 +115,14 @@ def entry(name, ours, baseline=None, baseline_name=None, goal=None,
               "goal": goal, "pass": None, "spread": spread(ours),
               "baseline_spread": None if base is None else spread(baseline)}
     if ratio_goal is not None:
-        result["goal"] = f"ratio <= {ratio_goal}"
+        result["goal"] = f"<= {ratio_goal}x"
         result["pass"] = result["ratio"] <= ratio_goal
     elif difference_goal is not None:
         result["difference"] = value - base
-        result["goal"] = f"difference <= {difference_goal:g} ns"
+        result["goal"] = f"<= +{difference_goal:g}"
         result["pass"] = result["difference"] <= difference_goal
     elif goal is not None:
-        result["goal"] = f"<= {goal:g} ns"
+        result["goal"] = f"<= {goal:g}"
         result["pass"] = value <= goal
     return result
 
@@ -170,19 +175,20 @@ def _table(values):
 
     where = values["machine"]["device"]
     table = Table(title=f"{where} device, {values['rounds']} rounds, medians",
-                  box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    table.add_column("benchmark")
-    for name in ("ours", "spread", "baseline", "ratio", "goal", ""):
-        table.add_column(name, justify="right")
+                  box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False,
+                  collapse_padding=True)
+    table.add_column("benchmark", no_wrap=True)
+    for name in ("ours, ns", "spread", "baseline, ns", "ratio", "goal", ""):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in values["benchmarks"]:
         difference = row.get("difference")
         table.add_row(
             row["name"],
-            f"{row['value']:.1f} ns"
+            f"{row['value']:.0f}"
             + (f" ({difference:+.0f})" if difference is not None else ""),
             "-" if row["spread"] is None else f"±{100 * row['spread']:.0f}%",
             "-" if row["baseline"] is None else
-            f"{row['baseline']:.1f} ns ({row['baseline_name']})",
+            f"{row['baseline_name']} {row['baseline']:.0f}",
             "-" if row["ratio"] is None else f"{row['ratio']:.2f}x",
             row["goal"] or "-",
             {True: "held", False: "missed", None: ""}[row["pass"]])
