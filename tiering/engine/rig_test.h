@@ -140,12 +140,15 @@ class Rig {
                  const char* name = "test::op") {
     STRATALLOC_RETURN_IF_ERROR(
         engine_->EnterOperator(stream, name, accesses));
-    cudasim_begin_operator(ToCuda(stream), name);
-    compute();
     std::vector<cudasim_access> noted;
     for (const Access& a : accesses) {
       noted.push_back({a.address, a.bytes, a.written ? 1 : 0});
     }
+    cudasim_begin_operator(ToCuda(stream), name);
+    const long held = cudasim_hold_ranges(name, noted.data(),
+                                          static_cast<int>(noted.size()));
+    compute();
+    cudasim_release_ranges(held);
     cudasim_note_access(ToCuda(stream), name, noted.data(),
                         static_cast<int>(noted.size()));
     engine_->LeaveOperator();
