@@ -163,7 +163,8 @@ class DeviceAllocator {
   // Waits until every outstanding arrival is complete.
   Status DrainArrivals() EXCLUDES(mutex_);
   // Bytes of live blocks in `handle` moved between lower tiers.
-  void NoteMoveLocked(HandleRef handle, TierId from, TierId to)
+  // `moved`: bytes travelled; false if one of two copies was given up.
+  void NoteMoveLocked(HandleRef handle, TierId from, TierId to, bool moved)
       REQUIRES(mutex_);
   // Handles whose bytes were given up while away (their last block was
   // freed); the caller drops the copies. Returned once.

@@ -92,6 +92,9 @@ void DeviceAllocator::ReleaseBlockLocked(Block* block) {
         entry.state.store(HandleState::kUnmapped);
         --segment.mapped;
         --away_;
+        if (segment.mapped == 0) {
+          stats_.segment.For(kind, [](Stat& s) { s.Decrease(1); });
+        }
       }
     });
   }

@@ -157,6 +157,11 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(Bytes requested,
       if (came_free == 0) break;
     }
   }
+  if (may_reclaim) {
+    // Between the emergency threshold and the limit there is memory still.
+    MutexLock lock(mutex_);
+    if (Block* block = attempt(false)) return result(block);
+  }
   // Native's last resort: wait for what other streams still use.
   if (!thread.in_ladder) {
     OperatorWaiting waiting;

@@ -178,6 +178,7 @@ Status DeviceAllocator::CheckInvariants() {
   };
   Bytes allocated = 0, active = 0, mapped_bytes = 0;
   std::uint64_t away = 0;
+  std::int64_t segments = 0;
   std::map<const HandleEntry*, std::uint32_t> live;
   for (auto& [base, segment] : segments_) {
     HandleRegion& region = *segment->region;
@@ -237,12 +238,16 @@ Status DeviceAllocator::CheckInvariants() {
         return broken("live counts the blocks over a handle");
       }
     }
+    if (mapped > 0) ++segments;
     if (mapped != segment->mapped) return broken("mapped counts handles");
   }
   const auto current = [](const StatArray& a) {
     return static_cast<Bytes>(a.stats[0].current);
   };
   if (away != away_) return broken("away counts handles not on the device");
+  if (segments != stats_.segment.stats[0].current) {
+    return broken("segment counts segments with memory");
+  }
   if (allocated != current(stats_.allocated_bytes)) {
     return broken("allocated_bytes = allocated bytes on the device");
   }

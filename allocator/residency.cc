@@ -161,8 +161,11 @@ Result<PhysicalHandle> DeviceAllocator::TakePhysical(Bytes bytes) {
     MutexLock lock(mutex_);
     return physical_.Take(bytes, LimitLocked());
   }();
-  if (physical || ReleaseCached(bytes) == 0) return physical;
+  if (physical) return physical;
+  ReleaseCached(bytes);
   MutexLock lock(mutex_);
+  // Memory that another thread is releasing right now is worth waiting for.
+  while (releasing_ > 0) released_.wait(mutex_);
   return physical_.Take(bytes, LimitLocked());
 }
 
@@ -187,7 +190,7 @@ Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
     });
   }
   entry.physical = physical;
-  entry.fence.store(0);
+  // The fence set is kept: record_stream may have added to it while away.
   entry.dirty.store(false);
   entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);
   --away_;
@@ -267,11 +270,10 @@ Status DeviceAllocator::DrainArrivals() {
 }
 
 void DeviceAllocator::NoteMoveLocked(HandleRef handle, TierId from,
-                                     TierId to) {
+                                     TierId to, bool moved) {
   if (observer_ == nullptr) return;
   ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
-    observer_->OnMove(device_.index(), charge, from, to, bytes,
-                      /*moved=*/true);
+    observer_->OnMove(device_.index(), charge, from, to, bytes, moved);
   });
 }
 

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// The allocator of one device without tiering's engine: blocks, pools, stats,
+// streams, limits, reports.
+#include "allocator/device_allocator.h"
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cudasim/control.h"
+
+namespace stratalloc {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr Charge kOwner{ScopeId{3}, Category::kParameter};
+
+class Recorder final : public AllocObserver {
+ public:
+  void OnAllocate(DeviceIndex, Charge charge, Bytes bytes) override {
+    if (charge == kOwner) live += bytes;
+    all += bytes;
+  }
+  void OnFree(DeviceIndex, Charge charge, Bytes bytes) override {
+    if (charge == kOwner) live -= bytes;
+    all -= bytes;
+  }
+  void OnRelabel(DeviceIndex, Charge from, Charge to, Bytes bytes) override {
+    if (from == kOwner) live -= bytes;
+    if (to == kOwner) live += bytes;
+  }
+  void OnMove(DeviceIndex, Charge, TierId, TierId, Bytes, bool) override {}
+  Bytes live = 0, all = 0;
+};
+
+class DeviceAllocatorTest : public testing::Test {
+ protected:
+  void SetUp() override { Open(64 * kMiB); }
+  void Open(Bytes capacity, DeviceAllocator::Options options = {}) {
+    allocator_.reset();
+    cudasim_set_verbose(0);
+    cudasim_reset_for_testing();
+    cudasim_set_mode(1);
+    cudasim_set_seed(5);
+    cudasim_set_capacity(0, capacity);
+    auto device = Device::Open(DeviceIndex{0});
+    ASSERT_TRUE(device.has_value()) << device.error().message;
+    auto made = DeviceAllocator::Create(*device, options);
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    allocator_ = std::move(*made);
+    allocator_->SetObserver(&recorder_);
+  }
+  void TearDown() override {
+    cudasim_clear_faults();
+    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    for (Address address : live_) {
+      EXPECT_TRUE(allocator_->Free(address).has_value());
+    }
+    const Status status = allocator_->CheckInvariants();
+    EXPECT_TRUE(status.has_value()) << status.error().message;
+    allocator_.reset();
+    EXPECT_EQ(recorder_.all, 0u);
+    EXPECT_EQ(cudasim_violation_count(), 0);
+    char text[1024];
+    cudasim_leak_report(text, sizeof(text));
+    EXPECT_STREQ(text, "no leaks\n");
+  }
+  StreamId NewStream() {
+    cudaStream_t stream = nullptr;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    streams_.push_back(stream);
+    return StreamId{reinterpret_cast<std::uint64_t>(stream)};
+  }
+  Address Malloc(Bytes bytes, StreamId stream = kDefaultStream,
+                 LifetimeClass lifetime = LifetimeClass::kPersistent) {
+    auto block = allocator_->Malloc(bytes, stream, lifetime, kOwner);
+    EXPECT_TRUE(block.has_value()) << block.error().message;
+    if (!block) return 0;
+    live_.push_back(block->address);
+    return block->address;
+  }
+  void Free(Address address) {
+    std::erase(live_, address);
+    EXPECT_TRUE(allocator_->Free(address).has_value());
+  }
+  // A kernel on `stream` that uses the block.
+  static void Use(Address address, Bytes bytes, StreamId stream) {
+    const cudasim_access access{address, bytes, 1};
+    cudasim_note_access(reinterpret_cast<void*>(Raw(stream)), "kernel",
+                        &access, 1);
+  }
+  DeviceAllocator& allocator() { return *allocator_; }
+  Stat Of(const StatArray& a) { return a.stats[0]; }
+
+  Recorder recorder_;
+  std::unique_ptr<DeviceAllocator> allocator_;
+  std::vector<cudaStream_t> streams_;
+  std::vector<Address> live_;
+};
+
+TEST_F(DeviceAllocatorTest, SizesAreRoundedToAndAlignedAt512Bytes) {
+  for (Bytes bytes : {1, 511, 512, 513, 100'000}) {
+    auto block = allocator().Malloc(bytes, kDefaultStream,
+                                    LifetimeClass::kPersistent, kOwner);
+    ASSERT_TRUE(block.has_value());
+    EXPECT_EQ(block->bytes, RoundUp(bytes, 512));
+    EXPECT_EQ(block->address % 512, 0u);
+    live_.push_back(block->address);
+  }
+}
+
+TEST_F(DeviceAllocatorTest, TheSmallestBlockThatFitsIsHandedOut) {
+  const Address a = Malloc(8192);
+  const Address keep1 = Malloc(512);
+  const Address b = Malloc(4096);
+  const Address keep2 = Malloc(512);
+  const Address c = Malloc(2048);
+  const Address keep3 = Malloc(512);
+  (void)keep1, (void)keep2, (void)keep3;
+  Free(a);
+  Free(b);
+  Free(c);
+  EXPECT_EQ(Malloc(4000), b);
+  EXPECT_EQ(Malloc(1024), c);
+  EXPECT_EQ(Malloc(512), c + 1024) << "the rest of a split block";
+  EXPECT_EQ(Malloc(5000), a);
+}
+
+TEST_F(DeviceAllocatorTest, NeighboursMergeInEveryOrderOfFrees) {
+  const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                           {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  for (const auto& order : orders) {
+    const Address blocks[] = {Malloc(1024), Malloc(2048), Malloc(512)};
+    for (int i : order) Free(blocks[i]);
+    EXPECT_EQ(allocator().LargestCached(), 2 * kMiB);
+    EXPECT_TRUE(allocator().CheckInvariants().has_value());
+  }
+}
+
+TEST_F(DeviceAllocatorTest, FreeAndUnmappedSpaceJoinForALargerBlock) {
+  const Address a = Malloc(3 * kMiB);  // two handles
+  Free(a);
+  EXPECT_EQ(Malloc(9 * kMiB), a);
+  EXPECT_EQ(Of(allocator().Stats().reserved_bytes).current, 10 << 20);
+}
+
+TEST_F(DeviceAllocatorTest, StatsMeanWhatNativesMean) {
+  const Address small = Malloc(1000), large = Malloc(3 * kMiB);
+  DeviceStats s = allocator().Stats();
+  EXPECT_EQ(Of(s.allocation).current, 2);
+  EXPECT_EQ(s.allocation.stats[1].current, 1);
+  EXPECT_EQ(s.allocation.stats[2].current, 1);
+  EXPECT_EQ(Of(s.segment).current, 2);
+  EXPECT_EQ(Of(s.requested_bytes).current, 1000 + (3 << 20));
+  EXPECT_EQ(Of(s.allocated_bytes).current, 1024 + (3 << 20));
+  EXPECT_EQ(Of(s.active_bytes).current, 1024 + (3 << 20));
+  EXPECT_EQ(Of(s.reserved_bytes).current, 6 << 20);
+  EXPECT_EQ(s.reserved_bytes.stats[1].current, 2 << 20);
+  EXPECT_EQ(s.num_device_alloc, 3);
+  Free(large);
+  s = allocator().Stats();
+  EXPECT_EQ(Of(s.allocated_bytes).current, 1024);
+  EXPECT_EQ(Of(s.allocated_bytes).peak, 1024 + (3 << 20));
+  EXPECT_EQ(Of(s.allocated_bytes).freed, 3 << 20);
+  EXPECT_EQ(Of(s.reserved_bytes).current, 6 << 20) << "cached";
+  allocator().ResetPeakStats();
+  allocator().ResetAccumulatedStats();
+  s = allocator().Stats();
+  EXPECT_EQ(Of(s.allocated_bytes).peak, 1024);
+  EXPECT_EQ(Of(s.allocated_bytes).allocated, 0);
+  Free(small);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  s = allocator().Stats();
+  EXPECT_EQ(Of(s.reserved_bytes).current, 0);
+  EXPECT_EQ(Of(s.segment).current, 0);
+  EXPECT_EQ(s.num_device_free, 3);
+  EXPECT_EQ(cudasim_used(0), 0u);
+}
+
+TEST_F(DeviceAllocatorTest, ARecordedStreamDefersTheFree) {
+  const StreamId side = NewStream();
+  const Address a = Malloc(2 * kMiB);
+  Use(a, 2 * kMiB, side);
+  ASSERT_TRUE(allocator().RecordStream(a, side).has_value());
+  Free(a);
+  const DeviceStats s = allocator().Stats();
+  EXPECT_EQ(Of(s.allocated_bytes).current, 0);
+  EXPECT_EQ(Of(s.active_bytes).current, 2 << 20) << "in use by the stream";
+  EXPECT_FALSE(allocator().Owns(a));
+  ASSERT_TRUE(allocator().EmptyCache().has_value());  // waits for the stream
+  EXPECT_EQ(Of(allocator().Stats().active_bytes).current, 0);
+}
+
+TEST_F(DeviceAllocatorTest, WithoutAnEventTheFreeWaitsForTheDevice) {
+  const StreamId side = NewStream();
+  for (const char* call : {"cudaEventCreateWithFlags", "cudaEventRecord"}) {
+    const Address a = Malloc(2 * kMiB);
+    Use(a, 2 * kMiB, side);
+    ASSERT_TRUE(allocator().RecordStream(a, side).has_value());
+    ASSERT_EQ(cudasim_fail(call, 1, 2, /*forever=*/1), 0);
+    Free(a);
+    cudasim_clear_faults();
+    const Address b = Malloc(2 * kMiB);
+    EXPECT_NE(a, b) << call << ": its stream still uses it";
+    Use(b, 2 * kMiB, kDefaultStream);
+    ASSERT_TRUE(allocator().EmptyCache().has_value());
+    EXPECT_EQ(Of(allocator().Stats().active_bytes).current, 2 << 20);
+    Free(b);
+    ASSERT_TRUE(allocator().EmptyCache().has_value());
+  }
+}
+
+TEST_F(DeviceAllocatorTest, CachedMemoryOfOtherPoolsIsTraded) {
+  const StreamId side = NewStream();
+  const Address a = Malloc(40 * kMiB);
+  Use(a, 40 * kMiB, kDefaultStream);
+  Free(a);
+  // Of another stream, while a kernel may still use the freed bytes: the
+  // simulator would call an unmap without a fence a violation.
+  Malloc(50 * kMiB, side);
+  EXPECT_LE(cudasim_used(0), 64 * kMiB);
+  EXPECT_GT(allocator().Stats().num_device_free, 0);
+}
+
+TEST_F(DeviceAllocatorTest, OutOfMemorySpeaksAsNativeDoes) {
+  Malloc(48 * kMiB);
+  auto refused = allocator().Malloc(32 * kMiB, kDefaultStream,
+                                    LifetimeClass::kPersistent, kOwner);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("CUDA out of memory. Tried to allocate 32.00 MiB. GPU "
+                        "0 has a total capacity of 64.00 MiB of which "));
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("Of the allocated memory 48.00 MiB is allocated by "
+                        "PyTorch, and "));
+  const DeviceStats s = allocator().Stats();
+  EXPECT_EQ(s.num_ooms, 1);
+  EXPECT_EQ(s.num_alloc_retries, 1);
+  Malloc(8 * kMiB);  // what fits still does
+  auto absurd = allocator().Malloc(Bytes{1} << 61, kDefaultStream,
+                                   LifetimeClass::kPersistent, kOwner);
+  EXPECT_FALSE(absurd.has_value());
+}
+
+TEST_F(DeviceAllocatorTest, TheFractionLimitsWhatIsReserved) {
+  EXPECT_EQ(allocator().fraction(), 1.0);
+  allocator().SetFraction(0.5);
+  EXPECT_EQ(allocator().limit(), 32 * kMiB);
+  Malloc(30 * kMiB);
+  auto refused = allocator().Malloc(4 * kMiB, kDefaultStream,
+                                    LifetimeClass::kPersistent, kOwner);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message, HasSubstr("32.00 MiB allowed"));
+  allocator().SetFraction(1.0);
+  Malloc(4 * kMiB);
+}
+
+TEST_F(DeviceAllocatorTest, ADriverWithoutMemoryIsOutOfMemoryNotWorse) {
+  for (const char* call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
+    ASSERT_EQ(cudasim_fail(call, 2, 2, /*forever=*/1), 0);
+    auto refused = allocator().Malloc(9 * kMiB, kDefaultStream,
+                                      LifetimeClass::kPersistent, kOwner);
+    ASSERT_FALSE(refused.has_value()) << call;
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+    cudasim_clear_faults();
+    const Status status = allocator().CheckInvariants();
+    EXPECT_TRUE(status.has_value()) << call << status.error().message;
+  }
+  Malloc(9 * kMiB);
+}
+
+TEST_F(DeviceAllocatorTest, ARelabelMovesTheChargeOfWhatTheRangeTouches) {
+  const Address a = Malloc(1000), b = Malloc(1000);
+  EXPECT_EQ(recorder_.live, 2048u);
+  const Charge other{ScopeId{9}, Category::kBuffer};
+  allocator().Relabel(a + 100, 10, other, /*keep_category=*/false);
+  EXPECT_EQ(recorder_.live, 1024u);
+  BlockView view;
+  ASSERT_TRUE(allocator().FindLive(a, &view));
+  EXPECT_EQ(view.charge, other);
+  allocator().Relabel(b, 1, other, /*keep_category=*/true);
+  ASSERT_TRUE(allocator().FindLive(b, &view));
+  EXPECT_EQ(view.charge.category, Category::kParameter);
+  EXPECT_EQ(view.charge.scope, ScopeId{9});
+}
+
+TEST_F(DeviceAllocatorTest, ASnapshotCoversWhatIsReserved) {
+  const Address a = Malloc(1000);
+  Malloc(3 * kMiB);
+  const Address c = Malloc(2000);
+  Free(a);
+  Bytes total = 0, allocated = 0;
+  for (const SegmentView& segment : allocator().Snapshot()) {
+    Address at = segment.address;
+    for (const BlockView& block : segment.blocks) {
+      EXPECT_EQ(block.address, at);
+      at += block.bytes;
+      if (block.state == BlockState::kAllocated) allocated += block.bytes;
+    }
+    EXPECT_EQ(at, segment.address + segment.bytes);
+    total += segment.bytes;
+  }
+  const DeviceStats s = allocator().Stats();
+  EXPECT_EQ(total, static_cast<Bytes>(Of(s.reserved_bytes).current));
+  EXPECT_EQ(allocated, static_cast<Bytes>(Of(s.allocated_bytes).current));
+  (void)c;
+}
+
+TEST_F(DeviceAllocatorTest, TheBaseAllocationIsTheMappedRangeAroundABlock) {
+  const Address a = Malloc(3 * kMiB), b = Malloc(3 * kMiB);
+  Result<SegmentView> base = allocator().BaseAllocation(b + 5000);
+  ASSERT_TRUE(base.has_value());
+  EXPECT_EQ(base->address, a);
+  EXPECT_EQ(base->bytes, 6 * kMiB);
+  Free(b);
+  EXPECT_EQ(allocator().BaseAllocation(b).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(DeviceAllocatorTest, WhatIsNotTheBaseOfALiveBlockIsNotFreed) {
+  const Address a = Malloc(4096);
+  for (Address wrong : {a + 512, Address{0}, Address{1} << 50}) {
+    EXPECT_EQ(allocator().Free(wrong).error().code, ErrorCode::kNotFound);
+  }
+  Free(a);
+  EXPECT_EQ(allocator().Free(a).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(DeviceAllocatorTest, ClassesAndStreamsNeverShareAHandle) {
+  const StreamId side = NewStream();
+  std::vector<Address> handles;
+  for (StreamId stream : {kDefaultStream, side}) {
+    for (int i = 0; i < kLifetimeClasses; ++i) {
+      handles.push_back(
+          Malloc(512, stream, static_cast<LifetimeClass>(i)) / (2 * kMiB));
+    }
+  }
+  std::sort(handles.begin(), handles.end());
+  EXPECT_EQ(std::unique(handles.begin(), handles.end()), handles.end());
+}
+
+TEST_F(DeviceAllocatorTest, WithoutTieringClassesShareAndNothingIsEvictable) {
+  DeviceAllocator::Options options;
+  options.tiering = false;
+  Open(64 * kMiB, options);
+  const Address a = Malloc(512), b = Malloc(512, kDefaultStream,
+                                            LifetimeClass::kGradient);
+  EXPECT_EQ(b, a + 512);
+  EXPECT_GE(a, allocator().table().evictable_end());
+}
+
+}  // namespace
+}  // namespace stratalloc

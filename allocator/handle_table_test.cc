@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/handle_table.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allocator/operator_thread.h"
+#include "tests/cudasim/control.h"
+
+namespace stratalloc {
+namespace {
+
+TEST(HandleTable, FourRegionsEvictableFirstSmallFirst) {
+  auto device = Device::Open(DeviceIndex{0});
+  ASSERT_TRUE(device.has_value()) << device.error().message;
+  auto table = HandleTable::Create(*device, 64 * kMiB, 4 * kMiB);
+  ASSERT_TRUE(table.has_value()) << table.error().message;
+  const HandleRegion& first = table->region(true, PoolKind::kSmall);
+  const HandleRegion& second = table->region(true, PoolKind::kLarge);
+  const HandleRegion& third = table->region(false, PoolKind::kSmall);
+  EXPECT_EQ(first.base, table->base());
+  EXPECT_EQ(second.base, first.base + first.bytes);
+  EXPECT_EQ(third.base, table->evictable_end());
+  EXPECT_EQ(first.handle_bytes, 2 * kMiB);
+  EXPECT_EQ(second.handle_bytes, 4 * kMiB);
+  EXPECT_EQ(table->RegionOf(second.base + 5), &second);
+  EXPECT_EQ(table->RegionOf(table->end()), nullptr);
+  EXPECT_EQ(table->RegionOf(table->base() - 1), nullptr);
+  const HandleRef handle{table->RegionOf(second.base),
+                         second.IndexOf(second.base + 9 * kMiB)};
+  EXPECT_EQ(handle.address(), second.base + 8 * kMiB);
+  EXPECT_EQ(handle.entry().state.load(), HandleState::kUnmapped);
+  table->Destroy(*device);
+  EXPECT_EQ(cudasim_live_reservations(), 0);
+}
+
+TEST(HandleTable, EveryStateHasItsName) {
+  std::set<std::string> names;
+  for (int i = 0; i < kHandleStates; ++i) {
+    names.insert(HandleStateName(static_cast<HandleState>(i)));
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kHandleStates));
+}
+
+TEST(StreamTable, GivesEachStreamABitUntilThereAreNone) {
+  StreamTable table;
+  EXPECT_EQ(table.BitOf(kDefaultStream), 0);
+  for (int i = 1; i < StreamTable::kOverflowBit; ++i) {
+    const StreamId stream{static_cast<std::uint64_t>(1000 + i)};
+    EXPECT_EQ(table.BitOf(stream), i);
+    EXPECT_EQ(table.BitOf(stream), i);
+    EXPECT_EQ(table.StreamOf(i), stream);
+  }
+  EXPECT_EQ(table.BitOf(StreamId{5}), StreamTable::kOverflowBit);
+  EXPECT_EQ(table.BitOf(kDefaultStream), 0);
+}
+
+TEST(StreamTable, ThreadsThatMeetANewStreamAgree) {
+  StreamTable table;
+  std::vector<std::vector<int>> bits(4);
+  std::vector<std::thread> threads;
+  for (auto& mine : bits) {
+    threads.emplace_back([&] {
+      for (std::uint64_t s = 1; s <= 60; ++s) {
+        mine.push_back(table.BitOf(StreamId{s}));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& mine : bits) EXPECT_EQ(mine, bits[0]);
+  EXPECT_EQ(std::set<int>(bits[0].begin(), bits[0].end()).size(), 60u);
+}
+
+TEST(OperatorThread, PinsLastForTheirOperator) {
+  HandleEntry a, b, c;
+  OperatorThread& thread = OperatorThread::ThisThread();
+  thread.Enter();
+  thread.Pin(a);
+  thread.Enter();  // nested
+  thread.Pin(b);
+  thread.PinForOutermost(c);
+  EXPECT_EQ(thread.depth(), 2);
+  thread.Leave();
+  EXPECT_EQ(a.pins.load(), 1u);
+  EXPECT_EQ(b.pins.load(), 0u);
+  EXPECT_EQ(c.pins.load(), 1u) << "allocated inside: until the outermost";
+  thread.Leave();
+  EXPECT_EQ(a.pins.load(), 0u);
+  EXPECT_EQ(c.pins.load(), 0u);
+  EXPECT_EQ(thread.depth(), 0);
+}
+
+TEST(OperatorThread, AnEvictorWaitsForOthersNotForItself) {
+  OperatorThread& mine = OperatorThread::ThisThread();
+  mine.Enter();
+  EXPECT_TRUE(WaitForOtherOperators(0)) << "this thread does not count";
+  std::atomic<int> stage{0};
+  std::thread other([&] {
+    OperatorThread::ThisThread().Enter();
+    stage = 1;
+    stage.wait(1);
+    {
+      OperatorWaiting waiting;
+      stage = 3;
+      stage.notify_all();
+      stage.wait(3);
+    }
+    OperatorThread::ThisThread().Leave();
+  });
+  while (stage != 1) std::this_thread::yield();
+  EXPECT_TRUE(OtherOperatorsRunning());
+  EXPECT_FALSE(WaitForOtherOperators(0));
+  stage = 2;
+  stage.notify_all();
+  while (stage != 3) std::this_thread::yield();
+  EXPECT_FALSE(OtherOperatorsRunning()) << "who waits is in nobody's way";
+  EXPECT_TRUE(WaitForOtherOperators(0));
+  stage = 4;
+  stage.notify_all();
+  other.join();
+  mine.Leave();
+}
+
+}  // namespace
+}  // namespace stratalloc

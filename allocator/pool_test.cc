@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/pool.h"
+
+#include <gtest/gtest.h>
+
+#include "allocator/size_rules.h"
+
+namespace stratalloc {
+namespace {
+
+Block At(Address address, Bytes size, BlockState state) {
+  Block block;
+  block.address = address;
+  block.size = size;
+  block.state = state;
+  return block;
+}
+
+void Link(Block& a, Block& b) {
+  a.next = &b;
+  b.prev = &a;
+}
+
+TEST(Pool, FindsTheSmallestThatFitsThenTheLowest) {
+  Pool pool(PoolKey{});
+  Block a = At(1000, 100, BlockState::kFree);
+  Block b = At(5000, 50, BlockState::kFree);
+  Block c = At(3000, 50, BlockState::kFree);
+  for (Block* block : {&a, &b, &c}) pool.File(block);
+  EXPECT_EQ(pool.FindFree(10), &c);
+  EXPECT_EQ(pool.FindFree(51), &a);
+  EXPECT_EQ(pool.FindFree(101), nullptr);
+  EXPECT_EQ(pool.LargestFree(), 100u);
+  pool.Unfile(&c);
+  EXPECT_EQ(pool.FindFree(10), &b);
+}
+
+TEST(Pool, ARunJoinsFreeAndUnmappedNeighbours) {
+  Pool pool(PoolKey{});
+  Block a = At(0, 10, BlockState::kFree);
+  Block b = At(10, 20, BlockState::kUnmapped);
+  Block c = At(30, 5, BlockState::kFree);
+  Block d = At(35, 40, BlockState::kAllocated);
+  Block e = At(75, 60, BlockState::kUnmapped);
+  Link(a, b);
+  Link(b, c);
+  Link(c, d);
+  Link(d, e);
+  for (Block* block : {&a, &b, &c, &d, &e}) pool.File(block);
+  EXPECT_EQ(pool.FindRun(35), &a);
+  EXPECT_EQ(pool.FindRun(36), &e);
+  EXPECT_EQ(pool.FindRun(61), nullptr);
+}
+
+TEST(Pool, LiveAndParkedBlocksAreInNoIndex) {
+  Pool pool(PoolKey{});
+  Block live = At(0, 10, BlockState::kAllocated);
+  Block parked = At(10, 10, BlockState::kParked);
+  pool.File(&live);
+  pool.File(&parked);
+  EXPECT_EQ(pool.FindFree(1), nullptr);
+  EXPECT_EQ(pool.FindRun(1), nullptr);
+  EXPECT_EQ(pool.LargestFree(), 0u);
+}
+
+TEST(SizeRules, AreNatives) {
+  EXPECT_EQ(RoundSize(1), 512u);
+  EXPECT_EQ(RoundSize(512), 512u);
+  EXPECT_EQ(RoundSize(513), 1024u);
+  EXPECT_EQ(KindOf(kMiB), PoolKind::kSmall);
+  EXPECT_EQ(KindOf(kMiB + 512), PoolKind::kLarge);
+}
+
+TEST(SizeRules, TheLargeHandleFollowsTheCardAndTheHostBudget) {
+  const Bytes least = 2 * kMiB;
+  EXPECT_EQ(LargeHandleBytes(64 * kMiB, 32 * kMiB, least), 2 * kMiB);
+  EXPECT_EQ(LargeHandleBytes(2 * kGiB, 0, least), 8 * kMiB);
+  EXPECT_EQ(LargeHandleBytes(3 * kGiB, 0, least), 8 * kMiB);
+  EXPECT_EQ(LargeHandleBytes(24 * kGiB, 64 * kGiB, least), 32 * kMiB);
+  EXPECT_EQ(LargeHandleBytes(24 * kGiB, 32 * kMiB, least), 8 * kMiB);
+  EXPECT_EQ(LargeHandleBytes(24 * kGiB, 1 * kMiB, least), 2 * kMiB);
+}
+
+}  // namespace
+}  // namespace stratalloc
