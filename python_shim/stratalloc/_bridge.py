@@ -44,7 +44,7 @@ def supported():
 
 
 def load(version):
-    """Loads the bridge for this torch; idempotent. `import torch` came first."""
+    """Loads the bridge for this torch; idempotent; torch is imported."""
     global _lib, _path
     if _lib is not None:
         return _lib

@@ -86,7 +86,7 @@ def _add_run(commands):
     parser.add_argument("--allocator", choices=("stratalloc", "native"),
                         default="stratalloc", help="torch's or ours (ours)")
     parser.add_argument("--conf", metavar="k:v,...",
-                        help="settings as in STRATALLOC_CONF, which it replaces")
+                        help="settings, in place of STRATALLOC_CONF")
     _add_json(parser, "allocator report and counters after the script")
     parser.add_argument("-m", dest="module", action="store_true",
                         help="the target is a module name, as in python -m")

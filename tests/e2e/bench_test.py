@@ -8,9 +8,10 @@ from tests.e2e import running
 
 def test_json(tmp_path):
     out = tmp_path / "bench.json"
-    running.must_work(running.stratalloc("bench", "--rounds", 4, "--json", out))
+    running.must_work(running.stratalloc(
+        "bench", "--device", running.DEVICE, "--rounds", 4, "--json", out))
     values = json.loads(out.read_text())
-    assert values["machine"]["device"] == "simulated"
+    assert (values["machine"]["device"] == "simulated") == running.SIMULATED
     assert "commit" in values
     names = [row["name"] for row in values["benchmarks"]]
     assert len([name for name in names if name.startswith("malloc/free")]) == 3

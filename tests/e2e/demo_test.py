@@ -16,7 +16,8 @@ from tests.e2e import running
 @pytest.fixture(name="demo", scope="module")
 def _demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "demo.json"
-    done = running.stratalloc("demo", "--json", out)
+    done = running.stratalloc("demo", "--device", running.DEVICE, "--json",
+                              out)
     return done, json.loads(out.read_text()) if out.exists() else None
 
 
@@ -24,7 +25,7 @@ def test_numbers(demo):
     done, values = demo
     running.must_work(done)
     assert values["native_error"].startswith("CUDA out of memory.")
-    assert values["max_abs_diff_vs_cpu"] == 0
+    assert values["max_abs_diff_vs_cpu"] <= (0 if running.SIMULATED else 1e-3)
     assert len(values["queries"]) == 3 and values["sentences"] >= 200
     assert values["parameter_bytes"] == 90852864
     assert values["device_capacity"] == 64 << 20
@@ -32,8 +33,9 @@ def test_numbers(demo):
     assert values["host_budget"] == 32 << 20
     assert 0 < values["host_peak"] <= values["host_budget"]
     for key in ("bytes_evicted", "bytes_restored", "bytes_to_disk",
-                "bytes_from_disk", "bridged_ops", "restored_before_use"):
+                "bytes_from_disk", "restored_before_use"):
         assert values[key] > 0, key
+    assert (values["bridged_ops"] > 0) == running.SIMULATED
     assert values["launches_without_twin"] == 0
     assert values["device_ptrs_outside_arena"] == 0
     assert sum(row["live"] for row in values["layers"]
@@ -41,14 +43,18 @@ def test_numbers(demo):
 
 
 def test_answers_make_sense(demo):
+    """On the simulated device the weights are always the real ones."""
     _, values = demo
+    if not running.SIMULATED:
+        pytest.skip("the kit may carry random weights")
     best = [query["answers"][0]["sentence"] for query in values["queries"]]
     assert "Wolves" in best[0] and "disk" in best[1] and "trains" in best[2]
 
 
 def test_story(demo):
     done, _ = demo
-    for words in ("SIMULATED", "CUDA out of memory", "encoder.layer.0",
+    assert ("SIMULATED" in done.stdout) == running.SIMULATED
+    for words in ("CUDA out of memory", "encoder.layer.0",
                   "stalls", "host, pinned", "all right"):
         assert words in done.stdout, done.stdout
     assert "\x1b[" not in done.stdout  # no colours off a terminal
@@ -56,8 +62,9 @@ def test_story(demo):
 
 def test_sabotage_is_noticed(tmp_path):
     out = tmp_path / "demo.json"
-    done = running.stratalloc("demo", "--sabotage", "encoder.layer.3",
-                              "--json", out)
+    done = running.stratalloc(
+        "demo", "--device", running.DEVICE, "--sabotage", "encoder.layer.3",
+        "--json", out)
     assert done.returncode == 1, done.stdout + done.stderr
     assert json.loads(out.read_text())["faults"]
     assert "FAILED" in done.stdout
@@ -70,8 +77,8 @@ def test_kill_leaves_nothing(tmp_path):
     work.mkdir()
     job = subprocess.Popen(
         [sys.executable, "-m", "stratalloc.demo.job", "--phase", "stratalloc",
-         "--device", "sim", "--gpu-memory", str(64 << 20), "--host-budget",
-         str(16 << 20), "--rounds", "1000", "--events", str(writer),
+         "--device", running.DEVICE, "--gpu-memory", str(64 << 20),
+         "--host-budget", str(16 << 20), "--rounds", "1000", "--events", str(writer),
          "--out", str(tmp_path / "out")],
         pass_fds=(writer,), env=running.environment(TMPDIR=str(work)))
     os.close(writer)

@@ -17,9 +17,9 @@ _USES = ("thread", "side_stream", "state_dict", "save", "deepcopy",
 @pytest.mark.parametrize("use", _USES)
 def test_use(tmp_path, use, host_budget):
     out = tmp_path / "report.json"
-    done = running.stratalloc(
-        "run", "--simulate", "96MiB", "--mode", "async", "--seed", len(use),
-        "--conf", f"host_budget:{host_budget}", "--json", out,
-        running.program("evicted.py"), use)
+    done = running.on_device(
+        "96MiB", running.program("evicted.py"), use, mode="async",
+        conf=f"host_budget:{host_budget}",
+        options=("--seed", len(use), "--json", out))
     running.must_work(done)
     running.clean_device(json.loads(out.read_text())["counters"])

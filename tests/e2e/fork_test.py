@@ -43,7 +43,7 @@ for mine, theirs in zip(model.parameters(), weights):
     assert torch.equal(mine.detach().cpu(), theirs)
 print("same")
 """)
-    done = running.on_simulated(
+    done = running.on_device(
         "24MiB", path, conf="host_budget:8MiB,disk_budget:64MiB")
     assert running.must_work(done) == "same\n"
 
@@ -66,5 +66,5 @@ assert os.waitpid(child, 0)[1] == 0
 assert block.sum().item() == 7 << 20
 print("same")
 """)
-    done = running.on_simulated("64MiB", path)
+    done = running.on_device("64MiB", path)
     assert running.must_work(done) == "same\n"

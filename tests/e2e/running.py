@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How end-to-end tests start a program on the simulated device."""
+"""How end-to-end tests start a program on the device under test.
+
+The simulated one; with STRATALLOC_TEST_DEVICE=cuda the real GPU, of which the
+allocator then takes as much as the simulated one would have.
+"""
 
 import json
 import os
@@ -8,10 +12,18 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
+DEVICE = os.environ.get("STRATALLOC_TEST_DEVICE", "sim")
+SIMULATED = DEVICE == "sim"
+
+# The first line of a program that is started without `stratalloc run`.
+LOAD = ("from stratalloc import simulate; simulate.load('64MiB')\n"
+        if SIMULATED else "\n")
+
 
 def environment(**more):
     values = {key: value for key, value in os.environ.items()
               if not key.startswith(("STRATALLOC", "CUDASIM_"))}
+    values["STRATALLOC_TEST_DEVICE"] = DEVICE
     values.update(more)
     return values
 
@@ -31,13 +43,15 @@ def stratalloc(*arguments, timeout=600, **more):
     return python("-m", "stratalloc", *arguments, timeout=timeout, **more)
 
 
-def on_simulated(memory, *arguments, allocator="stratalloc", conf=None,
-                 mode="eager", timeout=600, **more):
-    """`stratalloc run --simulate MEMORY program arguments...`."""
-    options = ["--simulate", memory, "--allocator", allocator, "--mode", mode]
-    if conf:
-        options += ["--conf", conf]
-    return stratalloc("run", *options, *arguments, timeout=timeout, **more)
+def on_device(memory, *arguments, conf="", mode="eager", options=(),
+              timeout=600, **more):
+    """`stratalloc run` on a device of `memory`: program arguments..."""
+    if SIMULATED:
+        place = ["--simulate", memory, "--mode", mode]
+    else:
+        place, conf = [], f"gpu_limit:{memory},{conf}"
+    return stratalloc("run", *place, "--conf", conf, *options, *arguments,
+                      timeout=timeout, **more)
 
 
 def must_work(done):
@@ -55,6 +69,8 @@ def last_json(done):
 
 def clean_device(counters):
     """What must hold for every run on the simulated device."""
+    if not SIMULATED:
+        return
     assert counters["launches_without_twin"] == 0, counters
     assert counters["violations"] == 0, counters
     assert counters["storages_outside"] == 0, counters

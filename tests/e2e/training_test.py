@@ -17,7 +17,7 @@ _SMALL = ("--hidden", 128, "--heads", 4, "--layers", 16, "--words", 1000,
 def _both(arguments, memory, conf, foreach, mode="eager"):
     arguments = [running.program("training.py"), "--foreach", foreach,
                  *arguments, "--device"]
-    ours = running.last_json(running.on_simulated(
+    ours = running.last_json(running.on_device(
         f"{memory}MiB", *arguments, "cuda", conf=conf, mode=mode))
     cpu = running.last_json(running.python(*arguments, "cpu"))
     return ours, cpu
@@ -26,11 +26,16 @@ def _both(arguments, memory, conf, foreach, mode="eager"):
 def _same(ours, cpu, capacity, factor):
     assert ours["total_bytes"] >= factor * capacity
     assert ours["violations"] == []
-    running.clean_device(ours["counters"])
-    assert ours["losses"] == cpu["losses"]
-    assert ours["sums"] == cpu["sums"]
     assert ours["moved"] == []
-    assert ours["counters"]["peak_used"] <= capacity
+    running.clean_device(ours["counters"])
+    if running.SIMULATED:
+        assert ours["losses"] == cpu["losses"]
+        assert ours["sums"] == cpu["sums"]
+        assert ours["counters"]["peak_used"] <= capacity
+    else:
+        losses = [[float.fromhex(loss) for loss in run["losses"]]
+                  for run in (ours, cpu)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-2, abs=1e-3)
     assert ours["report"]["handles"]["restored_before_use"] > 0
 
 

@@ -24,7 +24,7 @@ def _steps(tmp_path, way):
     out = tmp_path / f"{way}.json"
     path = running.program("ways_in.py")
     if way == "run":
-        done = running.on_simulated("64MiB", path, way, out)
+        done = running.on_device("64MiB", path, way, out)
     elif way == "environment":
         done = running.python(path, way, out, STRATALLOC="1")
     else:
