@@ -3,7 +3,6 @@
 // streams, limits, reports.
 #include "allocator/device_allocator.h"
 
-#include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "tests/cudasim/control.h"
+#include "tests/cudasim/cuda_calls.h"
 
 namespace stratalloc {
 namespace {

@@ -61,7 +61,9 @@ STRATALLOC_API int stratalloc_configure(const stratalloc_config* config,
 STRATALLOC_API int stratalloc_init(int device_count, stratalloc_error* error);
 STRATALLOC_API int stratalloc_initialized(void);
 STRATALLOC_API const char* stratalloc_version(void); /* static string */
-/* Every log line goes to `sink(level, text)` (levels of Python's logging). */
+/* Every log line goes to `sink(level, text)` (levels of Python's logging).
+ * The sink may be called while the arbiter is held: it must not take the GIL
+ * or call back into this library. */
 STRATALLOC_API void stratalloc_set_log_sink(void (*sink)(int, const char*));
 STRATALLOC_API void stratalloc_string_free(char* text);
 
@@ -71,7 +73,9 @@ STRATALLOC_API void stratalloc_string_free(char* text);
 enum {
   STRATALLOC_HINT_NONE = 0,
   STRATALLOC_HINT_BACKWARD = 1, /* inside a backward node */
-  STRATALLOC_HINT_GRADIENT = 2  /* ... that feeds an AccumulateGrad */
+  STRATALLOC_HINT_GRADIENT = 2, /* ... that feeds an AccumulateGrad */
+  /* a raw pointer that no operator will name: must never be evicted */
+  STRATALLOC_HINT_UNSEEN = 3
 };
 
 typedef struct {

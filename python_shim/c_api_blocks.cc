@@ -21,6 +21,10 @@ Address ToAddress(const void* ptr) { return reinterpret_cast<Address>(ptr); }
 // Who is allocating: the scope on top, corrected by what autograd knows.
 ScopeFrame Allocating(int hint) {
   ScopeFrame frame = CurrentScope();
+  if (hint == STRATALLOC_HINT_UNSEEN) {
+    frame.lifetime = LifetimeClass::kTransient;
+    return frame;
+  }
   const bool fixed = frame.lifetime == LifetimeClass::kPersistent ||
                      frame.lifetime == LifetimeClass::kOptimizer;
   if (hint == STRATALLOC_HINT_GRADIENT && !fixed) {
@@ -137,13 +141,15 @@ int stratalloc_free(void* ptr, stratalloc_block* out) {
 }
 
 int stratalloc_owns(const void* ptr) {
+  if (Core::Get().abandoned()) return 0;
   DeviceAllocator* device = DeviceOf(ptr);
   return device != nullptr && device->Owns(ToAddress(ptr));
 }
 
 int stratalloc_record_stream(void* ptr, uint64_t stream,
                              stratalloc_error* error) {
-  DeviceAllocator* device = DeviceOf(ptr);
+  DeviceAllocator* device =
+      Core::Get().abandoned() ? nullptr : DeviceOf(ptr);
   if (device == nullptr) {
     return ToC(Error{ErrorCode::kNotFound,
                      "record_stream on memory that is not stratalloc's"},
@@ -154,7 +160,8 @@ int stratalloc_record_stream(void* ptr, uint64_t stream,
 
 int stratalloc_base_allocation(void* ptr, void** base, uint64_t* bytes,
                                stratalloc_error* error) {
-  DeviceAllocator* device = DeviceOf(ptr);
+  DeviceAllocator* device =
+      Core::Get().abandoned() ? nullptr : DeviceOf(ptr);
   if (device == nullptr) {
     return ToC(Error{ErrorCode::kNotFound,
                      "invalid device pointer: " + Hex(ptr)},
@@ -255,11 +262,21 @@ int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
   DeviceAllocator* device = DeviceOf(to);
   if (device == nullptr) device = DeviceOf(from);
   if (device == nullptr) return 1;  // cudaErrorInvalidValue
+  // Cloning and copy-on-write call this outside any operator: both ends must
+  // be on the device while the copy runs.
+  const stratalloc_access ends[2] = {{ToAddress(from), bytes, 0},
+                                     {ToAddress(to), bytes, 1}};
+  if (stratalloc_operator_enter(static_cast<int>(device->device().index()), 0,
+                                "copy_data", ends, 2, nullptr) != 0) {
+    return 2;  // cudaErrorMemoryAllocation
+  }
   const int error = device->device().CopyPeer(
       ToAddress(to), device->device().index(), ToAddress(from),
       device->device().index(), bytes, kDefaultStream, true);
-  if (error != 0) return error;
-  return device->device().SynchronizeStream(kDefaultStream) ? 0 : 999;
+  const bool done =
+      error == 0 && device->device().SynchronizeStream(kDefaultStream);
+  stratalloc_operator_leave();
+  return error != 0 ? error : done ? 0 : 999;
 }
 
 void stratalloc_enable_caching(int on) {

@@ -97,7 +97,9 @@ int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3]) {
   tiers[0] = tiers[1] = tiers[2] = 0;
   const Address address = reinterpret_cast<Address>(ptr);
   DeviceAllocator* device = Allocator::Get().FindByAddress(address);
-  if (device == nullptr) return STRATALLOC_NOT_FOUND;
+  if (device == nullptr || Core::Get().abandoned()) {
+    return STRATALLOC_NOT_FOUND;
+  }
   HandleRegion* region = device->table().RegionOf(address);
   MutexLock lock(device->mutex());
   for (Address at = address; at < address + bytes;) {

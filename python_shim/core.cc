@@ -18,6 +18,28 @@ uint64_t stratalloc_evictable_hi = 0;
 
 namespace stratalloc {
 
+namespace {
+
+// The guard reads these without a lock: a lower `lo` first, so that no
+// published `hi` ever stands with a `lo` that hides a device.
+void Publish(Address lo, Address hi) {
+  const Address old_lo =
+      __atomic_load_n(&stratalloc_evictable_lo, __ATOMIC_RELAXED);
+  const Address old_hi =
+      __atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_RELAXED);
+  __atomic_store_n(&stratalloc_evictable_lo,
+                   old_lo == 0 ? lo : std::min(old_lo, lo), __ATOMIC_RELEASE);
+  __atomic_store_n(&stratalloc_evictable_hi, std::max(old_hi, hi),
+                   __ATOMIC_RELEASE);
+}
+
+void Unpublish() {
+  __atomic_store_n(&stratalloc_evictable_hi, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&stratalloc_evictable_lo, 0, __ATOMIC_RELEASE);
+}
+
+}  // namespace
+
 Core& Core::Get() {
   static Core* core = new Core;
   return *core;
@@ -65,13 +87,14 @@ Status Core::Init(int device_count) {
       device_count, options, [&](DeviceAllocator& device) -> Status {
         device.SetObserver(&Ledger::Get());
         if (engine == nullptr) return {};
-        STRATALLOC_RETURN_IF_ERROR(engine->AddDevice(device));
-        const Address lo = device.table().base();
-        const Address hi = device.table().evictable_end();
-        stratalloc_evictable_lo = stratalloc_evictable_lo == 0
-                                      ? lo
-                                      : std::min(stratalloc_evictable_lo, lo);
-        stratalloc_evictable_hi = std::max(stratalloc_evictable_hi, hi);
+        if (Status added = engine->AddDevice(device); !added) {
+          Log(LogLevel::kWarning,
+              "nothing can be evicted from device " +
+                  std::to_string(static_cast<int>(device.device().index())) +
+                  ": " + added.error().message);
+          return {};
+        }
+        Publish(device.table().base(), device.table().evictable_end());
         return {};
       }));
   static std::atomic<bool> once{false};
@@ -79,7 +102,7 @@ Status Core::Init(int device_count) {
     pthread_atfork(nullptr, nullptr, [] {
       Core& core = Core::Get();
       core.abandoned_.store(true, std::memory_order_relaxed);
-      stratalloc_evictable_lo = stratalloc_evictable_hi = 0;
+      Unpublish();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });
     // Registered after CUDA's own handlers, so it runs before them.

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -32,6 +33,17 @@ constexpr std::array<c10::DispatchKey, 5> kGuardedKeys = {
 constexpr std::array<std::string_view, 6> kOnlyViews = {
     "aten::view",         "aten::as_strided",      "aten::_reshape_alias",
     "aten::view_as_real", "aten::view_as_complex", "aten::unfold"};
+
+// No tensor goes in, a kernel fills the tensor that comes out: what they
+// allocate must stay until the kernel is launched.
+constexpr std::array<std::string_view, 3> kFillingFactories = {
+    "aten::tril_indices", "aten::triu_indices",
+    "aten::_cudnn_init_dropout_state"};
+
+bool IsFillingFactory(const c10::OperatorName& name) {
+  return std::find(kFillingFactories.begin(), kFillingFactories.end(),
+                   name.name) != kFillingFactories.end();
+}
 
 bool HasPlainStorage(c10::DispatchKey key) {
   return key == c10::DispatchKey::CUDA ||
@@ -112,7 +124,7 @@ class Guard {
     c10::SafeKernelFunction previous = op.getComputedKernelForDispatchKey(key);
     if (IsOurs(previous)) return;
     OperatorSignature signature(op.schema());
-    if (!signature.HasTensors()) return;
+    if (!signature.HasTensors() && !IsFillingFactory(name)) return;
     LibraryFor(name, key).impl(
         Unqualified(name).c_str(),
         torch::CppFunction::makeFromBoxedFunctor(std::make_unique<GuardKernel>(

@@ -19,9 +19,13 @@ constexpr std::array<std::string_view, 2> kWrittenUnannounced = {"running_mean",
                                                                  "running_var"};
 
 // These replace or resize the storage of their first argument.
-constexpr std::array<std::string_view, 5> kResizing = {
+constexpr std::array<std::string_view, 4> kResizing = {
     "aten::resize_", "aten::resize_as_", "aten::_resize_output_",
-    "aten::resize_as_sparse_", "aten::set_"};
+    "aten::resize_as_sparse_"};
+
+// Gives its first argument another storage and touches no byte of the old one,
+// which may be away and larger than the device.
+constexpr std::string_view kSet = "aten::set_";
 
 // Tells the core about a use, touches no byte: an evicted block stays away.
 constexpr std::string_view kRecordStream = "aten::record_stream";
@@ -91,6 +95,7 @@ OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
     if (!HoldsTensors(*argument.type())) continue;
     has_tensors_ = true;
     if (schema.name() == kRecordStream) continue;
+    if (schema.name() == kSet && i == 0) continue;
     TensorArgument entry;
     entry.index = static_cast<uint16_t>(i);
     entry.written = IsWritten(argument.alias_info()) ||

@@ -13,6 +13,12 @@
 #include "python_shim/torch_bridge/lifetime_hint.h"
 #include "python_shim/torch_bridge/stats_convert.h"
 
+// Of ATen/cuda/CUDAContextLight.h, which drags the cuBLAS headers in.
+namespace at::cuda {
+size_t getChosenWorkspaceSize();
+size_t getCUDABlasLtWorkspaceSize();
+}  // namespace at::cuda
+
 namespace stratalloc {
 
 namespace {
@@ -82,10 +88,21 @@ void DeleteBlock(void* ptr) {
                                    CudaDevice(freed.device));
 }
 
-int LifetimeHint() {
+// cuBLAS and cuBLASLt workspaces are allocated inside the first operator that
+// needs one and kept for good; no operator ever names them, so no guard would
+// bring them back. Their sizes are all that tells them apart; another block of
+// the same size is merely not evicted.
+bool IsLibraryWorkspace(size_t size) {
+  static const size_t cublas = at::cuda::getChosenWorkspaceSize();
+  static const size_t cublas_lt = at::cuda::getCUDABlasLtWorkspaceSize();
+  return size == cublas || size == cublas_lt;
+}
+
+int LifetimeHint(size_t size) {
   if (__atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_RELAXED) == 0) {
     return STRATALLOC_HINT_NONE;
   }
+  if (C10_UNLIKELY(IsLibraryWorkspace(size))) return STRATALLOC_HINT_UNSEEN;
   return CurrentLifetimeHint();
 }
 
@@ -98,13 +115,12 @@ thread_local std::string user_metadata;
 }  // namespace
 
 void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
-                             cudaStream_t stream) {
+                             cudaStream_t stream, int hint) {
   if (size == 0) return nullptr;
   TORCH_CHECK_WITH(
       OutOfMemoryError, size < kOneExbibyte,
       "CUDA out of memory. Tried to allocate more than 1EB memory.");
   stratalloc_block block;
-  const int hint = LifetimeHint();
   stratalloc_error error;  // 2 KiB, written on failure only
   if (C10_UNLIKELY(stratalloc_malloc(device, size, StreamId(stream), hint,
                                      &block, &error) != 0)) {
@@ -126,7 +142,8 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
 c10::DataPtr TorchAllocator::allocate(size_t size) {
   const c10::DeviceIndex device = CurrentDevice();
   void* ptr =
-      Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream());
+      Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream(),
+             LifetimeHint(size));
   return {ptr, ptr, &DeleteBlock, CudaDevice(device)};
 }
 
@@ -191,12 +208,13 @@ std::pair<size_t, size_t> TorchAllocator::getMemoryInfo(
 void* TorchAllocator::raw_alloc(size_t size) {
   if (size == 0) return nullptr;
   const c10::DeviceIndex device = CurrentDevice();
-  return Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream());
+  return Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream(),
+                STRATALLOC_HINT_UNSEEN);
 }
 
 void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
   if (size == 0) return nullptr;
-  return Malloc(CurrentDevice(), size, stream);
+  return Malloc(CurrentDevice(), size, stream, STRATALLOC_HINT_UNSEEN);
 }
 
 void TorchAllocator::raw_delete(void* ptr) {

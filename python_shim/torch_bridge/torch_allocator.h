@@ -131,7 +131,8 @@ class TorchAllocator final
       override;
 
  private:
-  void* Malloc(c10::DeviceIndex device, size_t size, cudaStream_t stream);
+  void* Malloc(c10::DeviceIndex device, size_t size, cudaStream_t stream,
+               int hint);
 
   OutOfMemory out_of_memory_;
 };

@@ -46,7 +46,7 @@ Engine::~Engine() {
     // Copies in flight read the buffers that go now.
     SettleCopies(device, state.copy_in);
     device.DrainArrivals();
-    lower_.CloseForTesting(device);
+    lower_.CloseForTesting();
     if (checksum_words_ != nullptr) {
       device.device().UnregisterHost(checksum_words_);
       munmap(checksum_words_, kChecksumWords);
@@ -179,6 +179,13 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
   // By name: others make room. Everything: as much as there is room for.
   const Room room = ranges.empty() ? Room::kOnlyFree : Room::kEvict;
   for (HandleRef handle : handles) {
+    if (handle.entry().state.load() == HandleState::kPoisoned) {
+      if (ranges.empty()) continue;
+      return Fail(ErrorCode::kCorrupt,
+                  "the bytes of " + OwnersOf(device, handle) +
+                      " on disk were damaged and are lost; free it: assign "
+                      "new tensors, as load_state_dict(assign=True) does");
+    }
     Status status = RestoreBatchLocked(state, {handle}, room, keep, false);
     if (status) continue;
     if (status.error().code == ErrorCode::kOutOfMemory && ranges.empty()) {

@@ -123,6 +123,7 @@ class Engine final : public Reclaimer, public ScopeListener {
     StreamId copy_in = kDefaultStream;
     std::optional<DeviceChecksum> checksum;
     std::string refusal;  // why the last reclaim stopped; arbiter
+    std::string logged_refusal;  // the last reason people were told; arbiter
     std::atomic<bool> pressure{false};
   };
   struct Leaving {

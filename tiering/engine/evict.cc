@@ -3,6 +3,7 @@
 // mark, wait for operators, fence, check or copy, wait for the copy, unmap.
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "allocator/base/check.h"
@@ -27,6 +28,7 @@ Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
   DeviceAllocator& device = *state.allocator;
   const std::set<Address> kept(keep.begin(), keep.end());
   std::set<Address> refused;
+  std::string why;
   Bytes freed = 0;
   bool drained = false;
   state.refusal.clear();
@@ -61,10 +63,9 @@ Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
       if (device.DrainArrivals()) continue;
     }
     if (chosen.empty()) {
-      if (state.refusal.empty()) {
-        state.refusal = "everything left on the device is in use or not "
-                        "evictable";
-      }
+      state.refusal = !why.empty() ? why
+                                   : "everything left on the device is in use "
+                                     "or not evictable";
       break;
     }
     std::vector<HandleRef> victims;
@@ -72,7 +73,11 @@ Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
       if (victims.size() == kMaxBatch) break;
       victims.push_back(handles[candidate.id]);
     }
+    // A batch that came to nothing because of pins is no reason to stop; one
+    // that a tier refused is.
+    state.refusal.clear();
     const Bytes batch = EvictBatchLocked(state, victims);
+    if (!state.refusal.empty()) why = state.refusal;
     freed += batch;
     // Whoever could not leave now will not in the next round either.
     for (HandleRef victim : victims) refused.insert(victim.address());
@@ -135,6 +140,13 @@ Status Engine::CopyOutLocked(DeviceState& state,
   const std::uint32_t now = device.use_clock().load();
   const auto refuse = [&](Leaving& leaving, const Error& why) {
     leaving.keeps = true;
+    // One line for each reason, when it first appears: the program goes on
+    // while memory lasts.
+    if (state.logged_refusal != why.message) {
+      state.logged_refusal = why.message;
+      Log(LogLevel::kWarning, "cannot evict, the bytes stay on the device: " +
+                                  why.message);
+    }
     state.refusal = why.message;
   };
   for (Leaving& leaving : batch) {
@@ -156,7 +168,7 @@ Status Engine::CopyOutLocked(DeviceState& state,
       continue;
     }
     // No buffer to be had: through a staging buffer straight to the disk.
-    Result<void*> staging = lower_.TakeStaging(device);
+    Result<void*> staging = lower_.TakeStaging();
     if (!staging) {
       refuse(leaving, staging.error());
       continue;
@@ -260,10 +272,11 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
         ++counters_.clean_drops;
       }
       entry.dirty.store(false);
+      freed += leaving.handle.bytes();
       if (!device.FinishLeavingLocked(leaving.handle, leaving.to)) {
         forget.push_back(leaving.handle);  // freed while it was leaving
+        continue;
       }
-      freed += leaving.handle.bytes();
       ++counters_.evicted_handles;
       counters_.evicted_bytes += leaving.handle.bytes();
     }

@@ -199,7 +199,7 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
         return Fail(ErrorCode::kCorrupt,
                     std::string(name) + " needs " + OwnersOf(device, handle) +
                         ", whose bytes on disk were damaged and are lost; "
-                        "free it or load it again");
+                        "free it: assign new tensors, as load_state_dict(assign=True) does");
       }
     }
     const std::uint64_t before = counters_.restored_handles;

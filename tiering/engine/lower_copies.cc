@@ -11,17 +11,23 @@
 namespace stratalloc {
 
 Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
-  if (host_ != nullptr) {
-    chunk_bytes_ = std::max(chunk_bytes_, chunk_bytes);
-    return {};
+  if (host_ == nullptr) {
+    host_ = std::make_unique<HostTier>(
+        HostTier::Options{options_.host_budget, device});
+  }
+  // A second device with larger handles needs larger staging buffers. The
+  // disk opens with the first write, after all devices are known.
+  if (chunk_bytes <= chunk_bytes_) return {};
+  if (disk_ != nullptr) {
+    return Fail(ErrorCode::kUnsupported,
+                "a device with larger handles came after the disk was opened");
   }
   chunk_bytes_ = chunk_bytes;
-  host_ = std::make_unique<HostTier>(
-      HostTier::Options{options_.host_budget, device});
   if (!disk_allowed()) return {};
   // The staging buffers come first, out of the same budget, so that a full
   // host tier can still pass bytes on to the disk.
   for (HostBuffer& buffer : staging_) {
+    if (buffer) host_->Free(std::exchange(buffer, {}));
     Result<HostBuffer> taken = host_->Allocate(chunk_bytes_);
     if (!taken) {
       return Fail(taken.error().code,
@@ -125,7 +131,7 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
   };
   std::vector<Choice> choices;
   for (auto& [address, copy] : copies_) {
-    if (!copy.host || copy.host.bytes != bytes) continue;
+    if (!copy.host) continue;
     const HandleEntry& entry = copy.handle.entry();
     const HandleState state = entry.state.load();
     if (state == HandleState::kCopyingOut ||
@@ -144,10 +150,16 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
               return a.cost != b.cost ? a.cost < b.cost
                                       : a.coldness > b.coldness;
             });
+  // A buffer of the wanted size is a place for sure; others only if nothing
+  // else is left, since their space may not join up.
+  std::stable_partition(
+      choices.begin(), choices.end(),
+      [&](const Choice& c) { return c.copy->host.bytes == bytes; });
   for (Choice& choice : choices) {
     LowerCopy& copy = *choice.copy;
     HandleEntry& entry = copy.handle.entry();
-    if (choice.cost == 2) {
+    const bool written = choice.cost == 2;
+    if (written) {
       if (Status status = WriteToDisk(copy, copy.host.data); !status) {
         *why = status.error();
         return false;
@@ -161,8 +173,8 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
       const HandleState state = entry.state.load();
       if (state == HandleState::kHost || state == HandleState::kHostAndDisk) {
         entry.state.store(HandleState::kDisk);
-        copy.device->NoteMoveLocked(copy.handle, TierId::kHost,
-                                    TierId::kDisk);
+        copy.device->NoteMoveLocked(copy.handle, TierId::kHost, TierId::kDisk,
+                                    /*moved=*/written);
       } else if (!copy.disk) {
         entry.has_copy.store(false);
         entry.dirty.store(true);
@@ -229,32 +241,32 @@ Status LowerCopies::ReadFromDisk(const LowerCopy& copy, void* to) {
   return {};
 }
 
-Result<void*> LowerCopies::TakeStaging(DeviceAllocator& device) {
+Result<void*> LowerCopies::TakeStaging() {
   if (!staging_[0]) {
     return Fail(ErrorCode::kHostOutOfMemory,
                 "no staging buffer: no disk is allowed (disk_budget:0)");
   }
   staging_next_ ^= 1;
-  EventId& event = staging_event_[staging_next_];
-  if (event != kNoEvent) {
-    STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeEvent(event));
-    device.PutEvent(event);
-    event = kNoEvent;
+  StagingUse& use = staging_use_[staging_next_];
+  if (use.event != kNoEvent) {
+    STRATALLOC_RETURN_IF_ERROR(
+        use.device->device().SynchronizeEvent(use.event));
+    use.device->PutEvent(std::exchange(use.event, kNoEvent));
   }
   return staging_[staging_next_].data;
 }
 
-void LowerCopies::CloseForTesting(DeviceAllocator& device) {
-  for (EventId& event : staging_event_) {
-    if (event != kNoEvent) device.PutEvent(event);
-    event = kNoEvent;
+void LowerCopies::CloseForTesting() {
+  for (StagingUse& use : staging_use_) {
+    if (use.event != kNoEvent) use.device->PutEvent(use.event);
+    use.event = kNoEvent;
   }
 }
 
 Status LowerCopies::MarkStaging(DeviceAllocator& device, StreamId stream) {
   const EventId event = device.TakeEvent();
   if (event == kNoEvent) return device.device().SynchronizeStream(stream);
-  staging_event_[staging_next_] = event;
+  staging_use_[staging_next_] = {event, &device};
   return device.device().RecordEvent(event, stream);
 }
 

@@ -72,12 +72,12 @@ class LowerCopies {
 
   // One of two pinned buffers of a large handle's size, used in turn. Waits
   // until the copy that last read it is complete. nullptr without a disk.
-  Result<void*> TakeStaging(DeviceAllocator& device);
+  Result<void*> TakeStaging();
   // The buffer taken last is read by copies on `stream` until they are done.
   Status MarkStaging(DeviceAllocator& device, StreamId stream);
 
   // The staging events go back to `device`. Before the tiers are destroyed.
-  void CloseForTesting(DeviceAllocator& device);
+  void CloseForTesting();
 
   bool disk_allowed() const { return options_.disk_budget > 0; }
   DiskTier* disk() { return disk_.get(); }
@@ -101,7 +101,11 @@ class LowerCopies {
   std::unique_ptr<HostTier> host_;
   std::unique_ptr<DiskTier> disk_;
   HostBuffer staging_[2];
-  EventId staging_event_[2] = {kNoEvent, kNoEvent};
+  struct StagingUse {
+    EventId event = kNoEvent;
+    DeviceAllocator* device = nullptr;  // whose pool the event came from
+  };
+  StagingUse staging_use_[2];
   int staging_next_ = 0;
   Bytes written_bytes_ = 0, read_bytes_ = 0;
   std::map<Address, LowerCopy> copies_;

@@ -58,7 +58,7 @@ Status Engine::CopyInLocked(DeviceState& state, HandleRef handle) {
     HostBuffer spare = lower_.TakeSpareHost(handle.bytes());
     void* to = spare.data;
     if (to == nullptr) {
-      STRATALLOC_ASSIGN_OR_RETURN(to, lower_.TakeStaging(device));
+      STRATALLOC_ASSIGN_OR_RETURN(to, lower_.TakeStaging());
       staged = true;
     }
     if (Status read = lower_.ReadFromDisk(*copy, to); !read) {

@@ -8,8 +8,6 @@
 #ifndef STRATALLOC_TIERING_ENGINE_RIG_TEST_H_
 #define STRATALLOC_TIERING_ENGINE_RIG_TEST_H_
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +22,7 @@
 #include "accounting/ledger.h"
 #include "allocator/device_allocator.h"
 #include "tests/cudasim/control.h"
+#include "tests/cudasim/cuda_calls.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {
