@@ -11,8 +11,6 @@
 #ifndef STRATALLOC_TESTS_STRESS_WORKER_H_
 #define STRATALLOC_TESTS_STRESS_WORKER_H_
 
-#include <cuda.h>
-
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cudasim/cuda_calls.h"
 #include "tests/stress/program.h"
 #include "tests/stress/shadow.h"
 #include "tiering/engine/rig_test.h"

@@ -2,7 +2,6 @@
 // On the simulated device: pinning is real bookkeeping there, the memory too.
 #include "tiering/host/host_tier.h"
 
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "tests/cudasim/control.h"
+#include "tests/cudasim/cuda_calls.h"
 #include "tiering/host/memory_limit.h"
 
 namespace stratalloc {
