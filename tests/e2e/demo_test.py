@@ -78,8 +78,8 @@ def test_kill_leaves_nothing(tmp_path):
     job = subprocess.Popen(
         [sys.executable, "-m", "stratalloc.demo.job", "--phase", "stratalloc",
          "--device", running.DEVICE, "--gpu-memory", str(64 << 20),
-         "--host-budget", str(16 << 20), "--rounds", "1000", "--events", str(writer),
-         "--out", str(tmp_path / "out")],
+         "--host-budget", str(16 << 20), "--rounds", "1000",
+         "--events", str(writer), "--out", str(tmp_path / "out")],
         pass_fds=(writer,), env=running.environment(TMPDIR=str(work)))
     os.close(writer)
     try:
