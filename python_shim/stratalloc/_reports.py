@@ -26,38 +26,50 @@ def stats(device=None):
 
 
 def memory_summary(device=None):
-    """A text table of tiers and layers for people to read."""
+    """Text for people: what is on which tier, what moved, who owns it.
+
+    torch's own summary (torch.cuda.memory_summary) speaks of the device only.
+    """
     values = report(device)
     if not values:
         return "stratalloc: CUDA is not initialised under this allocator"
-    return "\n".join(_lines(values))
+    return "\n".join([*_totals(values), "", *_owners(values["layers"])])
 
 
-def _lines(values):
-    yield f"stratalloc, device {values.get('device', 0)}"
-    for key, value in values.items():
-        if isinstance(value, dict):
-            pairs = "  ".join(f"{name} {_show(name, number)}"
-                              for name, number in value.items())
-            yield f"  {key}: {pairs}"
-        elif not isinstance(value, list):
-            yield f"  {key}: {_show(key, value)}"
-    layers = values.get("layers", [])
-    if layers:
-        yield (f"  {'owner':<44} {'live':>10} {'peak':>10} {'device':>10} "
-               f"{'host':>10} {'disk':>10}")
-    for layer in sorted(layers, key=lambda row: -row.get("live", 0)):
-        sizes = " ".join(f"{format_size(layer.get(key, 0)):>10}"
-                         for key in ("live", "peak", "device", "host", "disk"))
-        yield f"  {layer['owner'][-44:]:<44} {sizes}"
+def _totals(values):
+    config, tiers = values["config"], values["tiers"]
+    now = {tier: sum(row[tier] for row in values["layers"])
+           for tier in ("device", "host", "disk")}
+    tiering = "on" if config["tiering"] else "off"
+    yield f"stratalloc, device {values['device']}, tiering {tiering}"
+    yield _row("", "now", "peak", "limit")
+    yield _row("allocated", values["allocated"]["current"],
+               values["allocated"]["peak"], values["gpu_limit"])
+    yield _row("reserved", values["reserved"]["current"],
+               values["reserved"]["peak"], values["gpu_limit"])
+    yield _row("evicted to host", now["host"], None, config["host_budget"])
+    yield _row("evicted to disk", now["disk"], None, config["disk_budget"])
+    yield _row("live, all tiers", values["live"], None, None)
+    yield (f"moved: {format_size(tiers['bytes_evicted'])} out, "
+           f"{format_size(tiers['bytes_restored'])} in, "
+           f"{format_size(tiers['bytes_to_disk'])} to disk, "
+           f"{format_size(tiers['bytes_from_disk'])} from disk; operators "
+           f"waited {tiers['stalls']} times, "
+           f"{tiers['stall_ns'] / 1e6:.1f} ms")
 
 
-_COUNTS = ("count", "handles", "stalls", "drops", "retries", "ooms", "device")
+def _owners(layers):
+    yield _row("owner", "live", "peak", "device", "host", "disk", "category",
+               width=40)
+    for row in sorted(layers, key=lambda row: -row["live"]):
+        if row["live"]:
+            yield _row(row["owner"][-40:], *(row[key] for key in (
+                "live", "peak", "device", "host", "disk")), row["category"],
+                       width=40)
 
 
-def _show(name, value):
-    if isinstance(value, bool) or not isinstance(value, int):
-        return str(value)
-    if any(name.endswith(word) for word in _COUNTS):
-        return str(value)
-    return format_size(value)
+def _row(name, *values, width=18):
+    """One line of a table; numbers become sizes, None becomes "-"."""
+    texts = [format_size(value) if isinstance(value, int)
+             else "-" if value is None else value for value in values]
+    return f"{name:<{width}}" + "".join(f" {text:>11}" for text in texts)

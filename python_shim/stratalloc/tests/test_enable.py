@@ -106,7 +106,10 @@ assert stratalloc.restore({"a": other}) == size
 assert stratalloc.restore() == size
 assert stratalloc.evict(net, device=0) == size
 assert net.weight.sum().item() == expected
-assert "Linear" in stratalloc.memory_summary()
+summary = stratalloc.memory_summary()
+for words in ("tiering on", "evicted to host", "Linear", "parameter"):
+    assert words in summary, summary
+assert stratalloc.stats()["live"] >= 2 * size
 for bad, kind in ((3.5j, TypeError), (net, ValueError)):
     try:
         stratalloc.evict(bad, device=None if kind is TypeError else "cpu")
