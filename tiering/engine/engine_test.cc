@@ -355,14 +355,15 @@ TEST_F(EngineTest, WithoutADiskTheRestStaysAndMallocSaysWhy) {
   options.capacity = 16 * kMiB;
   options.host_budget = 4 * kMiB;
   Open(options);
-  const auto layers = Layers(8);
+  const auto layers = Layers(7);
   EXPECT_EQ(Evict(), 2 * kHandle);
-  const Address c = Malloc(kHandle), d = Malloc(kHandle);
+  const Address b = Malloc(kHandle), c = Malloc(kHandle), d = Malloc(kHandle);
   auto refused = rig_->Malloc(kHandle);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
   EXPECT_THAT(refused.error().message, HasSubstr("CUDA out of memory."));
   EXPECT_THAT(refused.error().message, HasSubstr("disk_budget"));
+  Free(b);
   Free(c);
   Free(d);
   ExpectLayers(layers);
@@ -559,6 +560,7 @@ TEST_F(EngineTest, TheBackgroundThreadRestoresWhatTheNextScopesUsed) {
   options.background = true;
   Open(options);
   const auto layers = Layers(3);
+  const Address other = Malloc(512);
   Evict();  // from here on the planner learns
   SetScopeListener(&rig_->engine());
   const auto Pass = [&](bool wait) {
@@ -573,13 +575,17 @@ TEST_F(EngineTest, TheBackgroundThreadRestoresWhatTheNextScopesUsed) {
       ExpectReads(layers[i], kHandle, i + 1);
       PopScope();
     }
+    // Uses closer than kBurstOperators count as one.
+    for (int i = 0; i < 20; ++i) Write(other, 512, 77);
   };
+  for (int i = 0; i < 20; ++i) Write(other, 512, 77);
   Pass(false);
   Evict();
   const std::uint64_t before = Counters().planned_handles;
   Pass(true);
   SetScopeListener(nullptr);
   EXPECT_GT(Counters().planned_handles, before);
+  Free(other);
   FreeAll(layers);
 }
 
@@ -588,10 +594,10 @@ TEST_F(EngineTest, TheBackgroundThreadRelievesPressure) {
   options.background = true;
   options.capacity = 32 * kMiB;
   Open(options);
-  const auto layers = Layers(15);  // 30 of 32 MiB: above 85 %
+  const auto layers = Layers(15);  // 30 of 32 MiB
   EXPECT_TRUE(Eventually([&] {
     return rig_->device().Stats().allocated_bytes.stats[0].current <=
-           27'000'000;
+           static_cast<std::int64_t>(32 * kMiB * 85 / 100);
   }));
   ExpectLayers(layers);
   FreeAll(layers);

@@ -86,6 +86,8 @@ void Engine::RelievePressure(DeviceState& state) {
   // reload threshold, so that one more block does not start it again.
   const double stop =
       (options_.gpu_offload_threshold + options_.gpu_reload_threshold) / 2;
+  // Before looking: whoever crosses the threshold from here on asks again.
+  state.pressure.store(false);
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
   const Bytes goal =
@@ -95,7 +97,6 @@ void Engine::RelievePressure(DeviceState& state) {
     return device.AllocatedLocked();
   }();
   if (allocated > goal) EvictColdLocked(state, allocated - goal, {});
-  state.pressure.store(false);
 }
 
 }  // namespace stratalloc
