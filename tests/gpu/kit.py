@@ -76,7 +76,14 @@ def _load(path):
         return {"error": str(error)}
 
 
-def machine(kit):
+def machine(kit, device):
+    facts = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+    }
+    if device == "sim":
+        return facts
     code = (
         "import json, torch\n"
         "p = torch.cuda.get_device_properties(0)\n"
@@ -85,11 +92,6 @@ def machine(kit):
         " 'capability': [p.major, p.minor]}))\n"
     )
     step = kit.run(["-c", code], 120)
-    facts = {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processors": os.cpu_count(),
-    }
     try:
         facts.update(json.loads(step["output"].strip().splitlines()[-1]))
     except (ValueError, IndexError):
@@ -210,7 +212,7 @@ def main():
             file.write("\n")
 
     print("machine", flush=True)
-    note("machine", machine(kit))
+    note("machine", machine(kit, args.device))
     print("weights", flush=True)
     note("weights", weights(kit))
     if "measure" in args.steps and args.device == "cuda":
