@@ -60,6 +60,13 @@ struct SegmentView {
   std::vector<BlockView> blocks;
 };
 
+// What a handle's leaving cost, for the ledger.
+enum class Traffic {
+  kNone,     // it never really arrived: no traffic either way
+  kDropped,  // clean: gone from the device, nothing written below
+  kCopied,   // copied to the tier it went to
+};
+
 class DeviceAllocator {
  public:
   struct Options {
@@ -137,7 +144,7 @@ class DeviceAllocator {
   // kCopyingOut -> `to`: unmaps and keeps the physical handle for reuse. If
   // nothing live is left the bytes are given up (-> kUnmapped) and false is
   // returned: the caller drops the copies.
-  bool FinishLeavingLocked(HandleRef handle, HandleState to)
+  bool FinishLeavingLocked(HandleRef handle, HandleState to, Traffic traffic)
       REQUIRES(mutex_);
   // Physical memory for a restore: recycled, created, or traded from cached
   // blocks (which may wait: drops and retakes the lock).

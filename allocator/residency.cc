@@ -123,7 +123,8 @@ void DeviceAllocator::CancelLeavingLocked(HandleRef handle) {
                handle.address() + handle.bytes());
 }
 
-bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to) {
+bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
+                                          Traffic traffic) {
   HandleEntry& entry = handle.entry();
   STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingOut,
                    HandleStateName(entry.state.load()));
@@ -135,8 +136,17 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to) {
       to == HandleState::kDisk ? TierId::kDisk : TierId::kHost;
   if (live && observer_ != nullptr) {
     ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
-      observer_->OnMove(device_.index(), charge, TierId::kDevice, tier, bytes,
-                        /*moved=*/true);
+      // A clean drop onto a chunk that is there already writes nothing to the
+      // disk: it counts as having left, not as disk traffic.
+      const bool dropped_on_disk =
+          traffic == Traffic::kDropped && tier == TierId::kDisk;
+      observer_->OnMove(device_.index(), charge, TierId::kDevice,
+                        dropped_on_disk ? TierId::kHost : tier, bytes,
+                        /*moved=*/traffic != Traffic::kNone);
+      if (dropped_on_disk) {
+        observer_->OnMove(device_.index(), charge, TierId::kHost, tier, bytes,
+                          /*moved=*/false);
+      }
     });
   }
   UnmapLocked(handle);
@@ -207,9 +217,9 @@ void DeviceAllocator::AbortArrivalLocked(HandleRef handle, HandleState to) {
   STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingIn,
                    HandleStateName(entry.state.load()));
   entry.state.store(HandleState::kCopyingOut);
-  const bool live = FinishLeavingLocked(handle, to == HandleState::kPoisoned
-                                                    ? HandleState::kDisk
-                                                    : to);
+  const bool live = FinishLeavingLocked(
+      handle, to == HandleState::kPoisoned ? HandleState::kDisk : to,
+      Traffic::kNone);
   if (live) entry.state.store(to);
 }
 

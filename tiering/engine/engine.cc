@@ -150,7 +150,7 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
         state, {handles.begin() + static_cast<std::ptrdiff_t>(i),
                 handles.begin() + static_cast<std::ptrdiff_t>(end)});
   }
-  if (!state.refusal.empty()) {
+  if (!state.refusal.empty() && state.refusal != state.logged_refusal) {
     Log(LogLevel::kWarning, "evict: " + FormatBytes(moved) +
                                 " left the device, the rest stays: " +
                                 state.refusal);

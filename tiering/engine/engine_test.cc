@@ -6,125 +6,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "accounting/scope_table.h"
-#include "tiering/engine/rig_test.h"
+#include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr Bytes kHandle = 2 * kMiB;
-
-// Polls, because what it waits for is another thread's progress.
-template <typename F>
-bool Eventually(F&& happened) {
-  for (int i = 0; i < 2'000'000; ++i) {
-    if (happened()) return true;
-    std::this_thread::yield();
-  }
-  return false;
-}
-
-// A thread inside an operator on `accesses`, until it is told to leave.
-class Busy {
- public:
-  Busy(Engine& engine, std::vector<Access> accesses)
-      : thread_([this, &engine, accesses] {
-          ok_ = engine.EnterOperator(kDefaultStream, "busy", accesses)
-                    .has_value();
-          inside_ = true;
-          while (!leave_) std::this_thread::yield();
-          if (ok_) engine.LeaveOperator();
-        }) {
-    while (!inside_) std::this_thread::yield();
-    EXPECT_TRUE(ok_);
-  }
-  ~Busy() { Leave(); }
-  void Leave() {
-    leave_ = true;
-    if (thread_.joinable()) thread_.join();
-  }
-
- private:
-  std::atomic<bool> ok_{false}, inside_{false}, leave_{false};
-  std::thread thread_;
-};
-
-class EngineTest : public testing::Test {
- protected:
-  void Open(const Rig::Options& options) {
-    auto rig = Rig::Make(options);
-    ASSERT_TRUE(rig.has_value()) << rig.error().message;
-    rig_ = std::move(*rig);
-  }
-  void TearDown() override {
-    if (rig_ != nullptr) {
-      EXPECT_EQ(rig_->Close(), "");
-    }
-  }
-  Address Malloc(Bytes bytes, StreamId stream = kDefaultStream,
-                 LifetimeClass lifetime = LifetimeClass::kPersistent) {
-    auto address = rig_->Malloc(bytes, stream, lifetime);
-    EXPECT_TRUE(address.has_value()) << address.error().message;
-    return address ? *address : 0;
-  }
-  void Write(Address address, Bytes bytes, std::uint64_t seed) {
-    Status status = rig_->Write(address, bytes, seed);
-    EXPECT_TRUE(status.has_value()) << status.error().message;
-  }
-  void ExpectReads(Address address, Bytes bytes, std::uint64_t seed) {
-    Result<bool> reads = rig_->Reads(address, bytes, seed);
-    ASSERT_TRUE(reads.has_value()) << reads.error().message;
-    EXPECT_TRUE(*reads);
-  }
-  Bytes Evict() {
-    Result<Bytes> moved = rig_->engine().Evict(rig_->device(), {});
-    EXPECT_TRUE(moved.has_value()) << moved.error().message;
-    return moved ? *moved : 0;
-  }
-  Bytes Restore() {
-    Result<Bytes> moved = rig_->engine().Restore(rig_->device(), {});
-    EXPECT_TRUE(moved.has_value()) << moved.error().message;
-    return moved ? *moved : 0;
-  }
-  void Free(Address address) {
-    EXPECT_TRUE(rig_->device().Free(address).has_value());
-  }
-
-  Bytes EvictOnly(Address address, Bytes bytes) {
-    const AddressRange range{address, bytes};
-    Result<Bytes> moved = rig_->engine().Evict(rig_->device(), {&range, 1});
-    EXPECT_TRUE(moved.has_value()) << moved.error().message;
-    return moved ? *moved : 0;
-  }
-  EngineCounters Counters() { return rig_->engine().Counters(); }
-  // `n` blocks of one handle each, written with seeds 1, 2, ...
-  std::vector<Address> Layers(int n) {
-    std::vector<Address> layers;
-    for (int i = 0; i < n; ++i) {
-      layers.push_back(Malloc(kHandle));
-      Write(layers.back(), kHandle, static_cast<std::uint64_t>(i + 1));
-    }
-    return layers;
-  }
-  void ExpectLayers(const std::vector<Address>& layers) {
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      ExpectReads(layers[i], kHandle, i + 1);
-    }
-  }
-  void FreeAll(const std::vector<Address>& layers) {
-    for (Address layer : layers) Free(layer);
-  }
-
-  std::unique_ptr<Rig> rig_;
-};
 
 TEST_F(EngineTest, BytesComeBackAtTheSameAddress) {
   Open({});
@@ -243,63 +133,6 @@ TEST_F(EngineTest, FreedWhileAwayTheRestOfTheHandleStays) {
   Free(d);
 }
 
-TEST_F(EngineTest, FreedWhileLeavingIsReleasedAtTheEnd) {
-  Open({});
-  const auto layers = Layers(2);
-  Busy busy(rig_->engine(), {});
-  std::thread evictor([&] { EXPECT_EQ(Evict(), 2 * kHandle); });
-  ASSERT_TRUE(Eventually([&] {
-    return rig_->StateOf(layers[0]) == HandleState::kLeaving;
-  }));
-  Free(layers[0]);
-  busy.Leave();
-  evictor.join();
-  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kUnmapped);
-  EXPECT_EQ(rig_->StateOf(layers[1]), HandleState::kHost);
-  EXPECT_EQ(rig_->Check(), "");
-  EXPECT_EQ(rig_->engine().HostUsed(), kHandle);
-  ExpectReads(layers[1], kHandle, 2);
-  Free(layers[1]);
-}
-
-TEST_F(EngineTest, ALookCancelsWhatIsLeaving) {
-  Open({});
-  const auto layers = Layers(1);
-  Busy busy(rig_->engine(), {});
-  Bytes moved = 1;
-  std::thread evictor([&] { moved = Evict(); });
-  ASSERT_TRUE(Eventually([&] {
-    return rig_->StateOf(layers[0]) == HandleState::kLeaving;
-  }));
-  std::thread looker([&] { ExpectReads(layers[0], kHandle, 1); });
-  ASSERT_TRUE(Eventually(
-      [&] { return rig_->EntryOf(layers[0]).pins.load() > 0; }));
-  busy.Leave();
-  evictor.join();
-  looker.join();
-  EXPECT_EQ(moved, 0u);
-  EXPECT_EQ(Counters().evicted_handles, 0u);
-  FreeAll(layers);
-}
-
-TEST_F(EngineTest, WhatAnOperatorUsesDoesNotLeave) {
-  Open({});
-  const auto layers = Layers(2);
-  {
-    Busy busy(rig_->engine(), {{layers[0], kHandle, false}});
-    std::thread evictor([&] { EXPECT_EQ(Evict(), kHandle); });
-    ASSERT_TRUE(Eventually([&] {
-      return rig_->StateOf(layers[1]) == HandleState::kLeaving;
-    }));
-    EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
-    busy.Leave();
-    evictor.join();
-  }
-  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
-  ExpectLayers(layers);
-  FreeAll(layers);
-}
-
 TEST_F(EngineTest, ASideStreamWaitsForWhatReturns) {
   Open({});
   const StreamId side = rig_->NewStream();
@@ -348,6 +181,31 @@ TEST_F(EngineTest, AboveTheHostBudgetTheColdestGoToDisk) {
   FreeAll(layers);
   EXPECT_EQ(rig_->Check(), "");
   EXPECT_EQ(rig_->engine().DiskUsed(), 0u);
+}
+
+TEST_F(EngineTest, WithoutADiskAFullHostStillSwaps) {
+  Rig::Options options;
+  options.capacity = 16 * kMiB;
+  options.host_budget = 8 * kMiB;  // one of four handles is kept back
+  Open(options);
+  const auto layers = Layers(10);  // 7 on the device, 3 on the host: full
+  EXPECT_FALSE(rig_->Malloc(2 * kHandle).has_value());
+  ExpectLayers(layers);
+  ExpectLayers(layers);
+  // Two that are away at once, in one operator.
+  std::vector<Access> away;
+  for (Address layer : layers) {
+    if (rig_->StateOf(layer) == HandleState::kHost) {
+      away.push_back({layer, kHandle, false});
+    }
+  }
+  ASSERT_GE(away.size(), 2u);
+  ASSERT_TRUE(
+      rig_->engine().EnterOperator(kDefaultStream, "two", away).has_value());
+  rig_->engine().LeaveOperator();
+  EXPECT_EQ(rig_->Check(), "");
+  EXPECT_LE(rig_->engine().HostUsed(), 3 * kHandle);
+  FreeAll(layers);
 }
 
 TEST_F(EngineTest, WithoutADiskTheRestStaysAndMallocSaysWhy) {
@@ -445,76 +303,6 @@ TEST_F(EngineTest, AnOperatorThatCannotFitIsToldItsBytesAndTheLimit) {
   FreeAll(layers);
 }
 
-TEST_F(EngineTest, TwoOperatorsThatDoNotFitTogetherTakeTurns) {
-  Rig::Options options;
-  options.capacity = 8 * kMiB;
-  Open(options);
-  const auto layers = Layers(6);
-  const auto Three = [&](int first) {
-    std::vector<Access> three;
-    for (int i = first; i < first + 3; ++i) {
-      three.push_back({layers[i], kHandle, false});
-    }
-    return three;
-  };
-  Busy busy(rig_->engine(), Three(0));
-  std::atomic<bool> done{false};
-  std::thread other([&] {
-    Status status = rig_->Operate(kDefaultStream, Three(3), [] {});
-    EXPECT_TRUE(status.has_value()) << status.error().message;
-    done = true;
-  });
-  // Refused at least once, and waiting with nothing pinned.
-  ASSERT_TRUE(Eventually([&] {
-    return Counters().stalls >= 2 &&
-           rig_->EntryOf(layers[5]).pins.load() == 0;
-  }));
-  EXPECT_FALSE(done);
-  busy.Leave();
-  other.join();
-  EXPECT_TRUE(done);
-  FreeAll(layers);
-}
-
-TEST_F(EngineTest, ARefusedWriterStillMakesItsOperandsDirty) {
-  Rig::Options options;
-  options.capacity = 8 * kMiB;
-  Open(options);
-  const auto layers = Layers(5);
-  const Address a = layers[0];
-  Evict();
-  Busy busy(rig_->engine(),
-            {{layers[3], kHandle, false}, {layers[4], kHandle, false}});
-  ExpectReads(a, kHandle, 1);  // resident, clean
-  // Needs three of four handles, of which two are in use.
-  std::thread writer([&] {
-    Status status = rig_->Operate(kDefaultStream,
-                                  {{a, kHandle, true},
-                                   {layers[1], kHandle, false},
-                                   {layers[2], kHandle, false}},
-                                  [&] { Rig::Fill(a, kHandle, 50); });
-    EXPECT_TRUE(status.has_value()) << status.error().message;
-  });
-  // While it waits, what it will write leaves once more. Its engine counts
-  // only threads that run, so the busy one is not waited for by evict: it
-  // leaves first, in a thread of its own.
-  ASSERT_TRUE(Eventually([&] { return Counters().stalls >= 4; }));
-  std::thread evictor([&] {
-    const AddressRange range{a, kHandle};
-    EXPECT_TRUE(
-        rig_->engine().Evict(rig_->device(), {&range, 1}).has_value());
-  });
-  Eventually([&] { return rig_->StateOf(a) != HandleState::kResident; });
-  busy.Leave();
-  evictor.join();
-  writer.join();
-  EXPECT_TRUE(rig_->EntryOf(a).dirty.load());
-  Evict();
-  EXPECT_EQ(Counters().dirty_by_checksum, 0u);
-  ExpectReads(a, kHandle, 50);
-  FreeAll(layers);
-}
-
 TEST_F(EngineTest, ADriverThatFailsOnceIsAnErrorOnceAndNothingIsLost) {
   Rig::Options options;
   options.host_budget = 8 * kMiB;
@@ -552,54 +340,6 @@ TEST_F(EngineTest, TheSabotageHookShows) {
   Result<bool> reads = rig_->Reads(layers[0], kHandle, 1);
   ASSERT_TRUE(reads.has_value());
   EXPECT_FALSE(*reads) << "zeros, or the demo's check checks nothing";
-  FreeAll(layers);
-}
-
-TEST_F(EngineTest, TheBackgroundThreadRestoresWhatTheNextScopesUsed) {
-  Rig::Options options;
-  options.background = true;
-  Open(options);
-  const auto layers = Layers(3);
-  const Address other = Malloc(512);
-  Evict();  // from here on the planner learns
-  SetScopeListener(&rig_->engine());
-  const auto Pass = [&](bool wait) {
-    for (int i = 0; i < 3; ++i) {
-      PushScope({ScopeId{static_cast<std::uint32_t>(10 + i)},
-                 Category::kUnknown, LifetimeClass::kTransient});
-      if (wait) {
-        EXPECT_TRUE(Eventually([&] {
-          return rig_->StateOf(layers[i]) != HandleState::kHost;
-        })) << i;
-      }
-      ExpectReads(layers[i], kHandle, i + 1);
-      PopScope();
-    }
-    // Uses closer than kBurstOperators count as one.
-    for (int i = 0; i < 20; ++i) Write(other, 512, 77);
-  };
-  for (int i = 0; i < 20; ++i) Write(other, 512, 77);
-  Pass(false);
-  Evict();
-  const std::uint64_t before = Counters().planned_handles;
-  Pass(true);
-  SetScopeListener(nullptr);
-  EXPECT_GT(Counters().planned_handles, before);
-  Free(other);
-  FreeAll(layers);
-}
-
-TEST_F(EngineTest, TheBackgroundThreadRelievesPressure) {
-  Rig::Options options;
-  options.background = true;
-  options.capacity = 32 * kMiB;
-  Open(options);
-  const auto layers = Layers(15);  // 30 of 32 MiB
-  EXPECT_TRUE(Eventually([&] {
-    return rig_->device().Stats().allocated_bytes.stats[0].current <=
-           static_cast<std::int64_t>(32 * kMiB * 85 / 100);
-  }));
-  ExpectLayers(layers);
   FreeAll(layers);
 }
 

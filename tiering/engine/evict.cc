@@ -140,9 +140,9 @@ Status Engine::CopyOutLocked(DeviceState& state,
   const std::uint32_t now = device.use_clock().load();
   const auto refuse = [&](Leaving& leaving, const Error& why) {
     leaving.keeps = true;
-    // One line for each reason, when it first appears: the program goes on
-    // while memory lasts.
-    if (state.logged_refusal != why.message) {
+    // A disk that fails gets a line, once for each reason; the program goes on
+    // while memory lasts. A spent budget is told by whoever runs out.
+    if (why.code == ErrorCode::kIo && state.logged_refusal != why.message) {
       state.logged_refusal = why.message;
       Log(LogLevel::kWarning, "cannot evict, the bytes stay on the device: " +
                                   why.message);
@@ -273,7 +273,9 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
       }
       entry.dirty.store(false);
       freed += leaving.handle.bytes();
-      if (!device.FinishLeavingLocked(leaving.handle, leaving.to)) {
+      if (!device.FinishLeavingLocked(
+              leaving.handle, leaving.to,
+              leaving.clean ? Traffic::kDropped : Traffic::kCopied)) {
         forget.push_back(leaving.handle);  // freed while it was leaving
         continue;
       }

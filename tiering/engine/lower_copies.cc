@@ -23,7 +23,12 @@ Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
                 "a device with larger handles came after the disk was opened");
   }
   chunk_bytes_ = chunk_bytes;
-  if (!disk_allowed()) return {};
+  if (!disk_allowed()) {
+    // A budget of fewer than four handles is too small to keep one back.
+    reserve_bytes_ =
+        options_.host_budget >= 4 * chunk_bytes_ ? chunk_bytes_ : 0;
+    return {};
+  }
   // The staging buffers come first, out of the same budget, so that a full
   // host tier can still pass bytes on to the disk.
   for (HostBuffer& buffer : staging_) {
@@ -97,9 +102,23 @@ void LowerCopies::Forget(HandleRef handle) {
   }
 }
 
+Bytes LowerCopies::HostRoom() const {
+  return options_.host_budget - (reserve_open_ ? 0 : reserve_bytes_);
+}
+
+void LowerCopies::RefillReserve(std::uint32_t now) {
+  if (reserve_bytes_ == 0) return;
+  Error why;
+  while (host_->used() > options_.host_budget - reserve_bytes_ &&
+         GiveUpHostCopy(chunk_bytes_, now, &why)) {
+  }
+}
+
 HostBuffer LowerCopies::TakeSpareHost(Bytes bytes) {
-  const double room = static_cast<double>(options_.host_budget) *
-                      options_.cpu_offload_threshold;
+  const double room =
+      std::min(static_cast<double>(options_.host_budget) *
+                   options_.cpu_offload_threshold,
+               static_cast<double>(options_.host_budget - reserve_bytes_));
   if (static_cast<double>(host_->used() + bytes) > room) return {};
   Result<HostBuffer> buffer = host_->Allocate(bytes);
   return buffer ? *buffer : HostBuffer{};
@@ -112,10 +131,14 @@ Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
                 " is spent"};
   // Above the threshold colder copies go down; without a disk, or with one
   // that fails, the rest of the budget is used.
+  const auto allocate = [&]() -> Result<HostBuffer> {
+    if (host_->used() + bytes > HostRoom()) return tl::unexpected(why);
+    return host_->Allocate(bytes);
+  };
   const bool made_room = GiveUpHostCopy(bytes, now, &why);
-  Result<HostBuffer> buffer = host_->Allocate(bytes);
+  Result<HostBuffer> buffer = allocate();
   while (!buffer && made_room && GiveUpHostCopy(bytes, now, &why)) {
-    buffer = host_->Allocate(bytes);
+    buffer = allocate();
   }
   if (!buffer) return tl::unexpected(why);
   return buffer;

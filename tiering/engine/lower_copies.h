@@ -62,6 +62,13 @@ class LowerCopies {
   // touches the copies of handles that are kCopyingOut. `now`: the clock.
   Result<HostBuffer> TakeHost(Bytes bytes, std::uint32_t now);
   void PutHost(HostBuffer buffer) { host_->Free(buffer); }
+  // While open, TakeHost may use the last chunk's worth of the host budget.
+  // Without a disk that much is kept back from evictions, so that a restore
+  // can always swap: one handle out into the reserve, one in, and the copy of
+  // the one that came in refills the reserve.
+  void OpenReserve(bool open) { reserve_open_ = open; }
+  // Gives up copies of resident handles until the reserve is whole again.
+  void RefillReserve(std::uint32_t now);
   // Only if there is room below the threshold: keeping a copy is optional.
   HostBuffer TakeSpareHost(Bytes bytes);
 
@@ -92,12 +99,16 @@ class LowerCopies {
 
  private:
   Status OpenDisk();
+  // The part of the budget that may be used now.
+  Bytes HostRoom() const;
   // Makes room for one buffer of `bytes`; false if nothing could be given up.
   bool GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why);
   bool GiveUpChunk();
 
   const Options options_;
   Bytes chunk_bytes_ = 0;
+  Bytes reserve_bytes_ = 0;
+  bool reserve_open_ = false;
   std::unique_ptr<HostTier> host_;
   std::unique_ptr<DiskTier> disk_;
   HostBuffer staging_[2];

@@ -97,6 +97,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   std::vector<PhysicalHandle> taken;
   Status status;
   int attempts = 0;
+  lower_.OpenReserve(true);
   while (taken.size() < missing.size()) {
     const Bytes bytes = missing[taken.size()].bytes();
     Result<PhysicalHandle> physical = device.TakePhysical(bytes);
@@ -111,6 +112,15 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
       status = tl::unexpected(physical.error());
       break;
     }
+  }
+  lower_.OpenReserve(false);
+  // What there is room for comes first: its host copies make room for the
+  // next victims when no other tier has any.
+  const bool in_parts = !status && !taken.empty() &&
+                        status.error().code == ErrorCode::kOutOfMemory;
+  if (in_parts) {
+    missing.resize(taken.size());
+    status = {};
   }
   std::vector<HandleRef> arrived;
   std::size_t next = 0;
@@ -156,7 +166,12 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   for (std::size_t i = 0; i < taken.size(); ++i) {
     if (taken[i] != kNoHandle) device.PutPhysical(missing[i].bytes(), taken[i]);
   }
-  if (arrived.empty()) return status;
+  if (arrived.empty()) {
+    // All of this part was freed meanwhile; the others still wait.
+    return in_parts && status
+               ? RestoreBatchLocked(state, handles, room, keep, planned)
+               : status;
+  }
 
   EventId event = device.TakeEvent();
   if (event == kNoEvent ||
@@ -171,9 +186,13 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     ++counters_.restored_handles;
     if (planned) ++counters_.planned_handles;
   }
-  MutexLock lock(device.mutex());
-  device.FinishArrivalLocked(std::move(arrived), event);
-  return status;
+  {
+    MutexLock lock(device.mutex());
+    device.FinishArrivalLocked(std::move(arrived), event);
+  }
+  lower_.RefillReserve(device.use_clock().load());
+  if (!in_parts || !status) return status;
+  return RestoreBatchLocked(state, handles, room, keep, planned);
 }
 
 }  // namespace stratalloc
