@@ -51,9 +51,9 @@ DeviceAllocator* Allocator::FindByAddress(Address address) const {
 
 void Allocator::NoteFreed(Address address, Charge charge) {
   Freed& slot = freed_[(address / kMinBlockSize) % kRemembered];
-  slot.charge.store(std::uint64_t{Raw(charge.scope)} << 8 |
-                        Raw(charge.category),
-                    std::memory_order_relaxed);
+  slot.charge.store(
+      std::uint64_t{Raw(charge.scope)} << 8 | Raw(charge.category),
+      std::memory_order_relaxed);
   slot.address.store(address, std::memory_order_relaxed);
 }
 

@@ -26,9 +26,7 @@ class Allocator {
   // were created. `plug` is called for each before it can be found.
   Status Init(int count, const DeviceAllocator::Options& options,
               const std::function<Status(DeviceAllocator&)>& plug);
-  int device_count() const {
-    return count_.load(std::memory_order_acquire);
-  }
+  int device_count() const { return count_.load(std::memory_order_acquire); }
   // nullptr for a device that is not initialised.
   DeviceAllocator* Find(DeviceIndex device) const;
   DeviceAllocator* FindByAddress(Address address) const;

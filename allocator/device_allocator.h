@@ -39,7 +39,7 @@ namespace stratalloc {
 
 struct AllocatedBlock {
   Address address = 0;
-  Bytes bytes = 0;  // rounded
+  Bytes bytes = 0;            // rounded
   Bytes allocated_bytes = 0;  // of the device, afterwards
   Bytes reserved_bytes = 0;
   Charge charge;
@@ -102,8 +102,8 @@ class DeviceAllocator {
   // Gives cached memory back to the driver; waits for the streams involved.
   Status EmptyCache() EXCLUDES(mutex_);
   Bytes LargestCached() EXCLUDES(mutex_);
-  void Relabel(Address address, Bytes bytes, Charge charge,
-               bool keep_category) EXCLUDES(mutex_);
+  void Relabel(Address address, Bytes bytes, Charge charge, bool keep_category)
+      EXCLUDES(mutex_);
   Status EnablePeer(DeviceIndex peer) EXCLUDES(mutex_);
 
   double fraction() EXCLUDES(mutex_);
@@ -198,10 +198,9 @@ class DeviceAllocator {
                   HandleTable table);
 
   // malloc.cc
-  Block* TryMallocLocked(Pool& pool, Bytes size, Bytes limit)
+  Block* TryMallocLocked(Pool& pool, Bytes size, Bytes limit) REQUIRES(mutex_);
+  Block* HandOutLocked(Block* block, Bytes size, Bytes requested, Charge charge)
       REQUIRES(mutex_);
-  Block* HandOutLocked(Block* block, Bytes size, Bytes requested,
-                       Charge charge) REQUIRES(mutex_);
   Error OutOfMemory(Bytes requested) EXCLUDES(mutex_);
   void MaybeSignalPressureLocked() REQUIRES(mutex_);
 
@@ -220,8 +219,7 @@ class DeviceAllocator {
   Block* SplitLocked(Block* block, Bytes at) REQUIRES(mutex_);
   Block* MergeLocked(Block* block) REQUIRES(mutex_);
   // Recomputes the free state of every free block in [lo, hi).
-  void RefileLocked(Segment& segment, Address lo, Address hi)
-      REQUIRES(mutex_);
+  void RefileLocked(Segment& segment, Address lo, Address hi) REQUIRES(mutex_);
   Block* BlockAtLocked(Address address) REQUIRES(mutex_);
   bool MapLocked(Segment& segment, Address lo, Address hi, Bytes limit)
       REQUIRES(mutex_);
@@ -271,14 +269,13 @@ class DeviceAllocator {
   std::map<Address, Bytes> free_space_[4] GUARDED_BY(mutex_);
   std::map<StreamId, std::deque<PendingFree>> pending_ GUARDED_BY(mutex_);
   std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
-  std::vector<std::pair<HandleRef, std::uint32_t>> dropped_
-      GUARDED_BY(mutex_);
+  std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
   std::vector<EventId> events_ GUARDED_BY(mutex_);
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
   DeviceStats stats_ GUARDED_BY(mutex_);
   double fraction_ GUARDED_BY(mutex_) = 1.0;
   std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
-  int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
+  int releasing_ GUARDED_BY(mutex_) = 0;       // ReleaseCached calls under way
   std::condition_variable_any released_;
 };
 

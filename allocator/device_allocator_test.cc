@@ -93,8 +93,8 @@ class DeviceAllocatorTest : public testing::Test {
   // A kernel on `stream` that uses the block.
   static void Use(Address address, Bytes bytes, StreamId stream) {
     const cudasim_access access{address, bytes, 1};
-    cudasim_note_access(reinterpret_cast<void*>(Raw(stream)), "kernel",
-                        &access, 1);
+    cudasim_note_access(reinterpret_cast<void*>(Raw(stream)), "kernel", &access,
+                        1);
   }
   DeviceAllocator& allocator() { return *allocator_; }
   Stat Of(const StatArray& a) { return a.stats[0]; }
@@ -338,8 +338,8 @@ TEST_F(DeviceAllocatorTest, ClassesAndStreamsNeverShareAHandle) {
   std::vector<Address> handles;
   for (StreamId stream : {kDefaultStream, side}) {
     for (int i = 0; i < kLifetimeClasses; ++i) {
-      handles.push_back(
-          Malloc(512, stream, static_cast<LifetimeClass>(i)) / (2 * kMiB));
+      handles.push_back(Malloc(512, stream, static_cast<LifetimeClass>(i)) /
+                        (2 * kMiB));
     }
   }
   std::sort(handles.begin(), handles.end());
@@ -350,8 +350,8 @@ TEST_F(DeviceAllocatorTest, WithoutTieringClassesShareAndNothingIsEvictable) {
   DeviceAllocator::Options options;
   options.tiering = false;
   Open(64 * kMiB, options);
-  const Address a = Malloc(512), b = Malloc(512, kDefaultStream,
-                                            LifetimeClass::kGradient);
+  const Address a = Malloc(512),
+                b = Malloc(512, kDefaultStream, LifetimeClass::kGradient);
   EXPECT_EQ(b, a + 512);
   EXPECT_GE(a, allocator().table().evictable_end());
 }

@@ -201,8 +201,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted) {
     Bytes found = 0;
     for (auto& [key, pool] : pools_) {
       if (found >= wanted) break;
-      const std::uint64_t bit = std::uint64_t{1}
-                                << streams_.BitOf(key.stream);
+      const std::uint64_t bit = std::uint64_t{1} << streams_.BitOf(key.stream);
       // Copies: refiling changes the set that is walked.
       std::vector<Block*> free(pool->free_blocks().begin(),
                                pool->free_blocks().end());
@@ -210,9 +209,8 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted) {
         if (found >= wanted) break;
         Segment& segment = *block->segment;
         HandleRegion& region = *segment.region;
-        const Address lo =
-            region.base + RoundUp(block->address - region.base,
-                                  region.handle_bytes);
+        const Address lo = region.base + RoundUp(block->address - region.base,
+                                                 region.handle_bytes);
         const Address hi = region.base + RoundDown(block->end() - region.base,
                                                    region.handle_bytes);
         if (lo >= hi) continue;
@@ -252,9 +250,8 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted) {
     Segment& segment = SegmentOfLocked(handle);
     if (fenced) {
       UnmapLocked(handle);
-      stats_.reserved_bytes.For(segment.region->kind, [&](Stat& s) {
-        s.Decrease(handle.bytes());
-      });
+      stats_.reserved_bytes.For(segment.region->kind,
+                                [&](Stat& s) { s.Decrease(handle.bytes()); });
       ++stats_.num_device_free;
       if (segment.mapped == 0) {
         stats_.segment.For(segment.region->kind,
@@ -264,8 +261,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted) {
     } else {
       entry.state.store(HandleState::kResident);
     }
-    RefileLocked(segment, handle.address(),
-                 handle.address() + handle.bytes());
+    RefileLocked(segment, handle.address(), handle.address() + handle.bytes());
   }
   --releasing_;
   released_.notify_all();

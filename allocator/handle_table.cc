@@ -21,8 +21,8 @@ constexpr Bytes kRegionLeast = kGiB;
 
 const char* HandleStateName(HandleState state) {
   static constexpr const char* kNames[kHandleStates] = {
-      "unmapped", "resident",   "leaving",  "copying out", "host",
-      "host+disk", "disk", "copying in", "poisoned", "releasing"};
+      "unmapped",  "resident", "leaving",    "copying out", "host",
+      "host+disk", "disk",     "copying in", "poisoned",    "releasing"};
   return kNames[static_cast<int>(state)];
 }
 

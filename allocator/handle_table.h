@@ -34,16 +34,16 @@ namespace stratalloc {
 
 // See the state x event table in tiering/README.md.
 enum class HandleState : std::uint8_t {
-  kUnmapped = 0,    // no bytes anywhere: nothing live here
-  kResident = 1,    // mapped, usable
-  kLeaving = 2,     // chosen by an eviction; a look may still cancel it
-  kCopyingOut = 3,  // fenced; bytes are being copied or checked
-  kHost = 4,        // away, bytes in pinned host memory
-  kHostAndDisk = 5, // away, equal bytes on host and in the spill file
-  kDisk = 6,        // away, bytes in the spill file
-  kCopyingIn = 7,   // mapped; usable by streams that wait for its event
-  kPoisoned = 8,    // its bytes are lost; every use raises until freed
-  kReleasing = 9,   // mapped, wholly free, being fenced before its unmap
+  kUnmapped = 0,     // no bytes anywhere: nothing live here
+  kResident = 1,     // mapped, usable
+  kLeaving = 2,      // chosen by an eviction; a look may still cancel it
+  kCopyingOut = 3,   // fenced; bytes are being copied or checked
+  kHost = 4,         // away, bytes in pinned host memory
+  kHostAndDisk = 5,  // away, equal bytes on host and in the spill file
+  kDisk = 6,         // away, bytes in the spill file
+  kCopyingIn = 7,    // mapped; usable by streams that wait for its event
+  kPoisoned = 8,     // its bytes are lost; every use raises until freed
+  kReleasing = 9,    // mapped, wholly free, being fenced before its unmap
 };
 inline constexpr int kHandleStates = 10;
 const char* HandleStateName(HandleState state);

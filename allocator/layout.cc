@@ -41,9 +41,9 @@ Pool& DeviceAllocator::PoolLocked(const PoolKey& key) {
 Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   HandleRegion& region = table_.region(
       options_.tiering && IsEvictable(pool.key().lifetime), pool.key().kind);
-  const Bytes wanted = RoundUp(
-      std::max({size, kSegmentLeast, capacity_ / kSegmentFraction}),
-      region.handle_bytes);
+  const Bytes wanted =
+      RoundUp(std::max({size, kSegmentLeast, capacity_ / kSegmentFraction}),
+              region.handle_bytes);
   const Bytes least = RoundUp(size, region.handle_bytes);
   std::map<Address, Bytes>& space = free_space_[RegionNumber(region)];
   auto fits = [&](Bytes bytes) {
@@ -233,8 +233,8 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
       complete = false;
       break;
     }
-    if (Status status = device_.Map(handle.address(), handle.bytes(),
-                                    *physical, peers_);
+    if (Status status =
+            device_.Map(handle.address(), handle.bytes(), *physical, peers_);
         !status) {
       physical_.Put(region.handle_bytes, *physical);
       complete = false;
@@ -253,20 +253,18 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
     for (HandleRef handle : mapped) UnmapLocked(handle);
   } else {
     for (HandleRef handle : mapped) {
-      stats_.reserved_bytes.For(region.kind, [&](Stat& s) {
-        s.Increase(handle.bytes());
-      });
+      stats_.reserved_bytes.For(region.kind,
+                                [&](Stat& s) { s.Increase(handle.bytes()); });
       ++stats_.num_device_alloc;
     }
     if (segment.mapped == mapped.size() && !mapped.empty()) {
       stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
     }
   }
-  RefileLocked(segment, RoundDown(lo - region.base, region.handle_bytes) +
-                            region.base,
-               std::min(segment.end(),
-                        RoundUp(hi - region.base, region.handle_bytes) +
-                            region.base));
+  RefileLocked(
+      segment, RoundDown(lo - region.base, region.handle_bytes) + region.base,
+      std::min(segment.end(),
+               RoundUp(hi - region.base, region.handle_bytes) + region.base));
   return complete;
 }
 

@@ -54,8 +54,7 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
     const HandleRegion& region =
         table_.region(i < 2, static_cast<PoolKind>(i % 2));
     // Whole handles only: a region need not be a multiple of its handle.
-    free_space_[i][region.base] =
-        RoundDown(region.bytes, region.handle_bytes);
+    free_space_[i][region.base] = RoundDown(region.bytes, region.handle_bytes);
   }
 }
 
@@ -94,8 +93,7 @@ void DeviceAllocator::SetFraction(double fraction) {
   fraction_ = fraction;
 }
 
-Result<AllocatedBlock> DeviceAllocator::Malloc(Bytes requested,
-                                               StreamId stream,
+Result<AllocatedBlock> DeviceAllocator::Malloc(Bytes requested, StreamId stream,
                                                LifetimeClass lifetime,
                                                Charge charge) {
   STRATALLOC_CHECK(requested > 0, "Malloc of nothing");
@@ -196,8 +194,8 @@ Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
   return block;
 }
 
-Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size,
-                                      Bytes requested, Charge charge) {
+Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
+                                      Charge charge) {
   Pool& pool = *block->segment->pool;
   const PoolKind kind = pool.key().kind;
   pool.Unfile(block);
@@ -243,21 +241,20 @@ Bytes DeviceAllocator::AllocatedLocked() {
 
 Error DeviceAllocator::OutOfMemory(Bytes requested) {
   const Result<MemoryInfo> info = device_.GetMemoryInfo();
-  std::string refusal =
-      reclaimer_ != nullptr && options_.tiering
-          ? reclaimer_->LastRefusal(device_.index())
-          : "";
+  std::string refusal = reclaimer_ != nullptr && options_.tiering
+                            ? reclaimer_->LastRefusal(device_.index())
+                            : "";
   MutexLock lock(mutex_);
   const Bytes allocated = AllocatedLocked();
   const Bytes reserved =
       static_cast<Bytes>(stats_.reserved_bytes.stats[0].current);
   const Bytes total = info ? info->total : capacity_;
   const Bytes free = info ? info->free : 0;
-  std::string text =
-      "CUDA out of memory. Tried to allocate " + FormatBytes(requested) +
-      ". GPU " + std::to_string(static_cast<int>(device_.index())) +
-      " has a total capacity of " + FormatBytes(total) + " of which " +
-      FormatBytes(free) + " is free. ";
+  std::string text = "CUDA out of memory. Tried to allocate " +
+                     FormatBytes(requested) + ". GPU " +
+                     std::to_string(static_cast<int>(device_.index())) +
+                     " has a total capacity of " + FormatBytes(total) +
+                     " of which " + FormatBytes(free) + " is free. ";
   const Bytes limit = LimitLocked();
   if (limit < total) text += FormatBytes(limit) + " allowed; ";
   text += "Of the allocated memory " + FormatBytes(allocated) +

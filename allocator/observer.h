@@ -32,8 +32,8 @@ class AllocObserver {
   // `bytes` of a block moved between tiers. A free of non-resident bytes
   // reports from = the tier they were on, to = kDevice, moved = false first,
   // so that per tier sums stay true without counting traffic.
-  virtual void OnMove(DeviceIndex device, Charge charge, TierId from,
-                      TierId to, Bytes bytes, bool moved) = 0;
+  virtual void OnMove(DeviceIndex device, Charge charge, TierId from, TierId to,
+                      Bytes bytes, bool moved) = 0;
 };
 
 // Asked by the allocator for memory it could not find itself.

@@ -62,9 +62,7 @@ class OperatorWaiting {
   OperatorWaiting() : thread_(OperatorThread::ThisThread()) {
     was_ = thread_.waiting.exchange(true, std::memory_order_seq_cst);
   }
-  ~OperatorWaiting() {
-    thread_.waiting.store(was_, std::memory_order_seq_cst);
-  }
+  ~OperatorWaiting() { thread_.waiting.store(was_, std::memory_order_seq_cst); }
   OperatorWaiting(const OperatorWaiting&) = delete;
   OperatorWaiting& operator=(const OperatorWaiting&) = delete;
 

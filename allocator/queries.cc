@@ -106,8 +106,8 @@ Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
     for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
       const HandleState state = region.entries[i].state.load();
       if (state == HandleState::kUnmapped || IsAway(state)) continue;
-      STRATALLOC_RETURN_IF_ERROR(device_.GrantAccess(
-          region.AddressOf(i), region.handle_bytes, peer));
+      STRATALLOC_RETURN_IF_ERROR(
+          device_.GrantAccess(region.AddressOf(i), region.handle_bytes, peer));
     }
   }
   peers_.push_back(peer);
@@ -154,8 +154,7 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
         SegmentView& view = views.back();
         const Bytes before = at - b->address;
         const Bytes requested =
-            b->requested > before ? std::min(inside, b->requested - before)
-                                  : 0;
+            b->requested > before ? std::min(inside, b->requested - before) : 0;
         if (!view.blocks.empty() && b->address < at &&
             view.blocks.back().address >= b->address) {
           view.blocks.back().bytes += inside;
@@ -234,7 +233,8 @@ Status DeviceAllocator::CheckInvariants() {
         mapped_bytes += region.handle_bytes;
       }
       auto it = live.find(&entry);
-      if (region.evictable && entry.live != (it == live.end() ? 0 : it->second)) {
+      if (region.evictable &&
+          entry.live != (it == live.end() ? 0 : it->second)) {
         return broken("live counts the blocks over a handle");
       }
     }

@@ -33,10 +33,9 @@ DeviceAllocator::OnDeviceBytes DeviceAllocator::OnDeviceLocked(
     if (!IsAway(handle.entry().state.load())) {
       here.size += bytes;
       const Bytes before = at - block.address;
-      here.requested +=
-          block.requested > before
-              ? std::min(bytes, block.requested - before)
-              : 0;
+      here.requested += block.requested > before
+                            ? std::min(bytes, block.requested - before)
+                            : 0;
     }
     at += bytes;
   });
@@ -115,9 +114,9 @@ bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
 void DeviceAllocator::CancelLeavingLocked(HandleRef handle) {
   HandleEntry& entry = handle.entry();
   const HandleState state = entry.state.load();
-  STRATALLOC_CHECK(state == HandleState::kLeaving ||
-                       state == HandleState::kCopyingOut,
-                   HandleStateName(state));
+  STRATALLOC_CHECK(
+      state == HandleState::kLeaving || state == HandleState::kCopyingOut,
+      HandleStateName(state));
   entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
   RefileLocked(SegmentOfLocked(handle), handle.address(),
                handle.address() + handle.bytes());
@@ -132,8 +131,7 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
   Segment& segment = SegmentOfLocked(handle);
   const bool live = entry.live > 0;
   if (live) MoveStatsLocked(handle, -1);
-  const TierId tier =
-      to == HandleState::kDisk ? TierId::kDisk : TierId::kHost;
+  const TierId tier = to == HandleState::kDisk ? TierId::kDisk : TierId::kHost;
   if (live && observer_ != nullptr) {
     ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
       // A clean drop onto a chunk that is there already writes nothing to the
@@ -150,9 +148,8 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
     });
   }
   UnmapLocked(handle);
-  stats_.reserved_bytes.For(segment.region->kind, [&](Stat& s) {
-    s.Decrease(handle.bytes());
-  });
+  stats_.reserved_bytes.For(segment.region->kind,
+                            [&](Stat& s) { s.Decrease(handle.bytes()); });
   ++stats_.num_device_free;
   if (live) {
     entry.state.store(to);
@@ -205,9 +202,8 @@ Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
   entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);
   --away_;
   MoveStatsLocked(handle, +1);
-  stats_.reserved_bytes.For(handle.region->kind, [&](Stat& s) {
-    s.Increase(handle.bytes());
-  });
+  stats_.reserved_bytes.For(handle.region->kind,
+                            [&](Stat& s) { s.Increase(handle.bytes()); });
   ++stats_.num_device_alloc;
   return {};
 }
@@ -279,8 +275,8 @@ Status DeviceAllocator::DrainArrivals() {
   return {};
 }
 
-void DeviceAllocator::NoteMoveLocked(HandleRef handle, TierId from,
-                                     TierId to, bool moved) {
+void DeviceAllocator::NoteMoveLocked(HandleRef handle, TierId from, TierId to,
+                                     bool moved) {
   if (observer_ == nullptr) return;
   ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
     observer_->OnMove(device_.index(), charge, from, to, bytes, moved);

@@ -56,10 +56,9 @@ struct DeviceStats {
 
   template <typename F>
   void ForEachArray(F&& f) {
-    for (StatArray* a :
-         {&allocation, &segment, &active, &inactive_split, &allocated_bytes,
-          &reserved_bytes, &active_bytes, &inactive_split_bytes,
-          &requested_bytes}) {
+    for (StatArray* a : {&allocation, &segment, &active, &inactive_split,
+                         &allocated_bytes, &reserved_bytes, &active_bytes,
+                         &inactive_split_bytes, &requested_bytes}) {
       for (Stat& s : a->stats) f(s);
     }
     f(oversize_allocations);

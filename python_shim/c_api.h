@@ -88,9 +88,8 @@ typedef struct {
 
 /* size 0 gives ptr = NULL. On STRATALLOC_OUT_OF_MEMORY the message is
  * native's whole text ("CUDA out of memory. Tried to allocate ..."). */
-STRATALLOC_API int stratalloc_malloc(int device, uint64_t size,
-                                     uint64_t stream, int hint,
-                                     stratalloc_block* out,
+STRATALLOC_API int stratalloc_malloc(int device, uint64_t size, uint64_t stream,
+                                     int hint, stratalloc_block* out,
                                      stratalloc_error* error);
 /* For deleters: never fails. An unknown pointer or a double free is reported
  * once per pointer, with the owner it last had, and ignored: returns
@@ -202,9 +201,8 @@ STRATALLOC_API int stratalloc_evict(int device, const stratalloc_range* ranges,
                                     int count, uint64_t* moved,
                                     stratalloc_error* error);
 STRATALLOC_API int stratalloc_restore(int device,
-                                      const stratalloc_range* ranges,
-                                      int count, uint64_t* moved,
-                                      stratalloc_error* error);
+                                      const stratalloc_range* ranges, int count,
+                                      uint64_t* moved, stratalloc_error* error);
 /* Bytes of the range on device, host and disk. */
 STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
                                         uint64_t tiers[3]);

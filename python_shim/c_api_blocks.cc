@@ -48,10 +48,9 @@ std::string Hex(const void* ptr) {
 void ReportBadFree(const void* ptr) {
   Charge charge;
   if (Allocator::Get().LastOwner(ToAddress(ptr), &charge)) {
-    Log(LogLevel::kError,
-        "double free of " + Hex(ptr) + ", last owned by " +
-            ScopeName(charge.scope) + " (" + CategoryName(charge.category) +
-            "); ignored");
+    Log(LogLevel::kError, "double free of " + Hex(ptr) + ", last owned by " +
+                              ScopeName(charge.scope) + " (" +
+                              CategoryName(charge.category) + "); ignored");
     return;
   }
   Log(LogLevel::kError, "free of " + Hex(ptr) +
@@ -110,10 +109,10 @@ int stratalloc_malloc(int device, uint64_t size, uint64_t stream, int hint,
   Result<DeviceAllocator*> allocator = Core::Get().Device(device);
   if (!allocator) return ToC(allocator.error(), error);
   const ScopeFrame frame = Allocating(hint);
-  Result<AllocatedBlock> block = (*allocator)
-                                     ->Malloc(size, StreamId{stream},
-                                              frame.lifetime,
-                                              {frame.scope, frame.category});
+  Result<AllocatedBlock> block =
+      (*allocator)
+          ->Malloc(size, StreamId{stream}, frame.lifetime,
+                   {frame.scope, frame.category});
   if (!block) return ToC(block.error(), error);
   Describe(*block, device, out);
   return 0;
@@ -148,8 +147,7 @@ int stratalloc_owns(const void* ptr) {
 
 int stratalloc_record_stream(void* ptr, uint64_t stream,
                              stratalloc_error* error) {
-  DeviceAllocator* device =
-      Core::Get().abandoned() ? nullptr : DeviceOf(ptr);
+  DeviceAllocator* device = Core::Get().abandoned() ? nullptr : DeviceOf(ptr);
   if (device == nullptr) {
     return ToC(Error{ErrorCode::kNotFound,
                      "record_stream on memory that is not stratalloc's"},
@@ -160,12 +158,11 @@ int stratalloc_record_stream(void* ptr, uint64_t stream,
 
 int stratalloc_base_allocation(void* ptr, void** base, uint64_t* bytes,
                                stratalloc_error* error) {
-  DeviceAllocator* device =
-      Core::Get().abandoned() ? nullptr : DeviceOf(ptr);
+  DeviceAllocator* device = Core::Get().abandoned() ? nullptr : DeviceOf(ptr);
   if (device == nullptr) {
-    return ToC(Error{ErrorCode::kNotFound,
-                     "invalid device pointer: " + Hex(ptr)},
-               error);
+    return ToC(
+        Error{ErrorCode::kNotFound, "invalid device pointer: " + Hex(ptr)},
+        error);
   }
   Result<SegmentView> view = device->BaseAllocation(ToAddress(ptr));
   if (!view) return ToC(view.error(), error);
@@ -238,8 +235,8 @@ int stratalloc_enable_peer_access(int device, int peer,
   if (!owner) return ToC(owner.error(), error);
   Result<DeviceAllocator*> reader = Core::Get().Device(device);
   if (!reader) return ToC(reader.error(), error);
-  if (Status status = (*reader)->device().EnablePeerAccess(
-          static_cast<DeviceIndex>(peer));
+  if (Status status =
+          (*reader)->device().EnablePeerAccess(static_cast<DeviceIndex>(peer));
       !status) {
     return ToC(status.error(), error);
   }

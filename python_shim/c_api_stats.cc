@@ -149,8 +149,8 @@ char* stratalloc_report_json(int device) {
                       {"host_budget", config.host_budget},
                       {"disk_budget", config.disk_budget}};
   Engine* engine = Core::Get().engine();
-  const EngineCounters c = engine != nullptr ? engine->Counters()
-                                             : EngineCounters{};
+  const EngineCounters c =
+      engine != nullptr ? engine->Counters() : EngineCounters{};
   report["handles"] = {
       {"evicted", c.evicted_handles},
       {"restored", c.restored_handles},
@@ -158,10 +158,8 @@ char* stratalloc_report_json(int device) {
       {"planned", c.planned_handles},
       {"clean_drops", c.clean_drops},
       {"dirty_by_checksum", c.dirty_by_checksum},
-      {"large_handle_bytes", (*allocator)
-                                 ->table()
-                                 .region(true, PoolKind::kLarge)
-                                 .handle_bytes},
+      {"large_handle_bytes",
+       (*allocator)->table().region(true, PoolKind::kLarge).handle_bytes},
   };
   report["tiers"] = {
       {"bytes_evicted", c.evicted_bytes},

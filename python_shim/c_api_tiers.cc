@@ -23,8 +23,8 @@ Result<Engine*> EngineOrError() {
 }
 
 // Evict and restore differ in one call.
-int Move(int device, const stratalloc_range* ranges, int count,
-         uint64_t* moved, stratalloc_error* error,
+int Move(int device, const stratalloc_range* ranges, int count, uint64_t* moved,
+         stratalloc_error* error,
          Result<Bytes> (Engine::*verb)(DeviceAllocator&,
                                        std::span<const AddressRange>)) {
   if (moved != nullptr) *moved = 0;
@@ -87,11 +87,11 @@ int stratalloc_relabel(const void* ptr, uint64_t bytes, uint32_t scope,
   if (device == nullptr || Core::Get().abandoned()) {
     return STRATALLOC_NOT_FOUND;
   }
-  device->Relabel(address, bytes,
-                  {ScopeId{scope}, category < 0
-                                       ? Category::kUnknown
-                                       : static_cast<Category>(category)},
-                  category < 0);
+  device->Relabel(
+      address, bytes,
+      {ScopeId{scope},
+       category < 0 ? Category::kUnknown : static_cast<Category>(category)},
+      category < 0);
   return 0;
 }
 
@@ -118,10 +118,10 @@ int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3]) {
     const Address stop =
         std::min<Address>(address + bytes, region->AddressOf(index + 1));
     const HandleState state = region->entries[index].state.load();
-    const bool disk = state == HandleState::kDisk ||
-                      state == HandleState::kPoisoned;
-    const bool host = state == HandleState::kHost ||
-                      state == HandleState::kHostAndDisk;
+    const bool disk =
+        state == HandleState::kDisk || state == HandleState::kPoisoned;
+    const bool host =
+        state == HandleState::kHost || state == HandleState::kHostAndDisk;
     tiers[disk ? 2 : host ? 1 : 0] += stop - at;
     at = stop;
   }

@@ -44,9 +44,7 @@ class Core {
     return initialized_.load(std::memory_order_acquire);
   }
   // True in the child of a fork of an initialised process.
-  bool abandoned() const {
-    return abandoned_.load(std::memory_order_relaxed);
-  }
+  bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
   const CoreConfig& config() const { return config_; }  // stable after Init
   // nullptr while tiering is off or CUDA is not initialised.

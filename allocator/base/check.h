@@ -23,9 +23,9 @@ void SetLogSink(LogSink sink);  // nullptr restores stderr
 
 }  // namespace stratalloc
 
-#define STRATALLOC_CHECK(condition, message)                             \
-  do {                                                                   \
-    if (__builtin_expect(!(condition), 0))                               \
+#define STRATALLOC_CHECK(condition, message)                              \
+  do {                                                                    \
+    if (__builtin_expect(!(condition), 0))                                \
       ::stratalloc::CheckFailed(__FILE__, __LINE__, #condition, message); \
   } while (false)
 

@@ -8,19 +8,19 @@
 namespace stratalloc {
 
 enum class LockRank : int {
-  kRegistry = 10,   // process-wide set-up; device states are created under it
-  kPlan = 20,       // planner's learned order; nothing else is called under it
-  kArbiter = 30,    // one eviction or restore at a time per device; held across
-                    // copies and I/O, so never taken under kDevice
-  kTier = 40,       // host slabs and spill file tables; I/O is done under it
-                    // only by the arbiter's holder
-  kDevice = 50,     // blocks, pools and handle states of one device; under it:
-                    // no waiting for events, I/O or threads, no callbacks into
-                    // Python, no logging
-  kHandlePool = 60, // free physical handles; driver create/release under it
-  kLedger = 70,     // charge and credit; leaf
-  kScopes = 80,     // scope names; leaf
-  kInterner = 90,   // strings; leaf
+  kRegistry = 10,  // process-wide set-up; device states are created under it
+  kPlan = 20,      // planner's learned order; nothing else is called under it
+  kArbiter = 30,   // one eviction or restore at a time per device; held across
+                   // copies and I/O, so never taken under kDevice
+  kTier = 40,      // host slabs and spill file tables; I/O is done under it
+                   // only by the arbiter's holder
+  kDevice = 50,    // blocks, pools and handle states of one device; under it:
+                   // no waiting for events, I/O or threads, no callbacks into
+                   // Python, no logging
+  kHandlePool = 60,  // free physical handles; driver create/release under it
+  kLedger = 70,      // charge and credit; leaf
+  kScopes = 80,      // scope names; leaf
+  kInterner = 90,    // strings; leaf
 };
 
 }  // namespace stratalloc

@@ -13,15 +13,15 @@
 namespace stratalloc {
 
 enum class ErrorCode : std::uint8_t {
-  kOutOfMemory = 1,    // the device (or the limit) has no room
-  kInvalidArgument,    // the caller's mistake
-  kNotFound,           // unknown pointer, unknown name
-  kUnsupported,        // this driver, kernel or machine cannot
-  kDevice,             // a CUDA call failed for another reason
-  kIo,                 // the disk tier failed
-  kCorrupt,            // a checksum did not match: the bytes are lost
-  kHostOutOfMemory,    // the host budget is spent or the host cannot pin
-  kShutdown,           // the engine is off (after fork, at exit)
+  kOutOfMemory = 1,  // the device (or the limit) has no room
+  kInvalidArgument,  // the caller's mistake
+  kNotFound,         // unknown pointer, unknown name
+  kUnsupported,      // this driver, kernel or machine cannot
+  kDevice,           // a CUDA call failed for another reason
+  kIo,               // the disk tier failed
+  kCorrupt,          // a checksum did not match: the bytes are lost
+  kHostOutOfMemory,  // the host budget is spent or the host cannot pin
+  kShutdown,         // the engine is off (after fork, at exit)
 };
 
 // `message` says what happened, why, and what to do next, in one or two
@@ -42,19 +42,19 @@ inline tl::unexpected<Error> Fail(ErrorCode code, std::string message) {
 }  // namespace stratalloc
 
 // Returns the error of `expression` (a Status or Result) from this function.
-#define STRATALLOC_RETURN_IF_ERROR(expression)                        \
-  do {                                                                \
-    if (auto stratalloc_status = (expression); !stratalloc_status)    \
-      return tl::unexpected(std::move(stratalloc_status).error());    \
+#define STRATALLOC_RETURN_IF_ERROR(expression)                     \
+  do {                                                             \
+    if (auto stratalloc_status = (expression); !stratalloc_status) \
+      return tl::unexpected(std::move(stratalloc_status).error()); \
   } while (false)
 
 #define STRATALLOC_CONCAT_(a, b) a##b
 #define STRATALLOC_CONCAT(a, b) STRATALLOC_CONCAT_(a, b)
 // Declares or assigns `target` from a Result, or returns its error.
-#define STRATALLOC_ASSIGN_OR_RETURN(target, expression)                   \
-  auto STRATALLOC_CONCAT(stratalloc_result_, __LINE__) = (expression);    \
-  if (!STRATALLOC_CONCAT(stratalloc_result_, __LINE__))                   \
-    return tl::unexpected(                                                \
+#define STRATALLOC_ASSIGN_OR_RETURN(target, expression)                      \
+  auto STRATALLOC_CONCAT(stratalloc_result_, __LINE__) = (expression);       \
+  if (!STRATALLOC_CONCAT(stratalloc_result_, __LINE__))                      \
+    return tl::unexpected(                                                   \
         std::move(STRATALLOC_CONCAT(stratalloc_result_, __LINE__)).error()); \
   target = *std::move(STRATALLOC_CONCAT(stratalloc_result_, __LINE__))
 

@@ -40,13 +40,12 @@ Status Resolve(CudaApi& api) {
                       ? nullptr
                       : OpenLoaded({"libcudart.so.13", "libcudart.so.12"},
                                    /*may_load=*/false);
-  void* driver =
-      in_executable ? nullptr : OpenLoaded({"libcuda.so.1"}, true);
+  void* driver = in_executable ? nullptr : OpenLoaded({"libcuda.so.1"}, true);
   const char* missing = nullptr;
-#define STRATALLOC_RESOLVE_R(name)                                     \
+#define STRATALLOC_RESOLVE_R(name)                                       \
   api.name = reinterpret_cast<decltype(api.name)>(Find(runtime, #name)); \
   if (api.name == nullptr && missing == nullptr) missing = #name;
-#define STRATALLOC_RESOLVE_D(name)                                    \
+#define STRATALLOC_RESOLVE_D(name)                                      \
   api.name = reinterpret_cast<decltype(api.name)>(Find(driver, #name)); \
   if (api.name == nullptr && missing == nullptr) missing = #name;
   STRATALLOC_RUNTIME_FUNCTIONS(STRATALLOC_RESOLVE_R)
@@ -88,8 +87,8 @@ Error CudaError(const CudaApi& api, const char* function, cudaError_t error) {
   const ErrorCode code = error == cudaErrorMemoryAllocation
                              ? ErrorCode::kOutOfMemory
                              : ErrorCode::kDevice;
-  return Error{code, std::string(function) + " failed: " +
-                         api.cudaGetErrorName(error) + " (" +
+  return Error{code, std::string(function) +
+                         " failed: " + api.cudaGetErrorName(error) + " (" +
                          api.cudaGetErrorString(error) + ")"};
 }
 
@@ -101,9 +100,8 @@ Error DriverError(const CudaApi& api, const char* function, CUresult error) {
   const ErrorCode code = error == CUDA_ERROR_OUT_OF_MEMORY
                              ? ErrorCode::kOutOfMemory
                              : ErrorCode::kDevice;
-  return Error{code, std::string(function) + " failed: " +
-                         (name ? name : "?") + " (" + (text ? text : "") +
-                         ")"};
+  return Error{code, std::string(function) + " failed: " + (name ? name : "?") +
+                         " (" + (text ? text : "") + ")"};
 }
 
 }  // namespace stratalloc

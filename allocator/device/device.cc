@@ -57,15 +57,15 @@ CUmemAllocationProp PinnedOn(DeviceIndex index) {
 
 }  // namespace
 
-#define STRATALLOC_CUDA(call, name)                                        \
-  do {                                                                     \
-    if (cudaError_t e = (call); e != cudaSuccess)                          \
-      return tl::unexpected(CudaError(*api_, name, e));                    \
+#define STRATALLOC_CUDA(call, name)                     \
+  do {                                                  \
+    if (cudaError_t e = (call); e != cudaSuccess)       \
+      return tl::unexpected(CudaError(*api_, name, e)); \
   } while (false)
-#define STRATALLOC_DRIVER(call, name)                                      \
-  do {                                                                     \
-    if (CUresult e = (call); e != CUDA_SUCCESS)                            \
-      return tl::unexpected(DriverError(*api_, name, e));                  \
+#define STRATALLOC_DRIVER(call, name)                     \
+  do {                                                    \
+    if (CUresult e = (call); e != CUDA_SUCCESS)           \
+      return tl::unexpected(DriverError(*api_, name, e)); \
   } while (false)
 
 Result<Device> Device::Open(DeviceIndex index) {
@@ -73,25 +73,23 @@ Result<Device> Device::Open(DeviceIndex index) {
   CurrentDevice current(*api_, index);
   const CUmemAllocationProp properties = PinnedOn(index);
   std::size_t granularity = 0;
-  STRATALLOC_DRIVER(api_->cuMemGetAllocationGranularity(
-                        &granularity, &properties,
-                        CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-                    "cuMemGetAllocationGranularity");
+  STRATALLOC_DRIVER(
+      api_->cuMemGetAllocationGranularity(&granularity, &properties,
+                                          CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+      "cuMemGetAllocationGranularity");
   return Device(api_, index, granularity);
 }
 
 Result<Address> Device::ReserveAddress(Bytes bytes) const {
   CurrentDevice current(*api_, index_);
   CUdeviceptr address = 0;
-  STRATALLOC_DRIVER(
-      api_->cuMemAddressReserve(&address, bytes, 0, 0, 0),
-      "cuMemAddressReserve");
+  STRATALLOC_DRIVER(api_->cuMemAddressReserve(&address, bytes, 0, 0, 0),
+                    "cuMemAddressReserve");
   return static_cast<Address>(address);
 }
 
 Status Device::FreeAddress(Address address, Bytes bytes) const {
-  STRATALLOC_DRIVER(api_->cuMemAddressFree(address, bytes),
-                    "cuMemAddressFree");
+  STRATALLOC_DRIVER(api_->cuMemAddressFree(address, bytes), "cuMemAddressFree");
   return {};
 }
 
@@ -124,8 +122,7 @@ Status Device::Map(Address address, Bytes bytes, PhysicalHandle handle,
   return granted;
 }
 
-Status Device::GrantAccess(Address address, Bytes bytes,
-                           DeviceIndex to) const {
+Status Device::GrantAccess(Address address, Bytes bytes, DeviceIndex to) const {
   CUmemAccessDesc access{};
   access.location = On(to);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -322,8 +319,7 @@ Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
                     "cuModuleLoadData");
   all->push_back({index_, fatbin, name, module, nullptr});
   CUfunction function = nullptr;
-  if (const CUresult error =
-          api_->cuModuleGetFunction(&function, module, name);
+  if (const CUresult error = api_->cuModuleGetFunction(&function, module, name);
       error != CUDA_SUCCESS) {
     all->back().name.clear();  // kept: there is no way back for a module
     return tl::unexpected(DriverError(*api_, "cuModuleGetFunction", error));
@@ -336,10 +332,9 @@ Status Device::Launch(void* kernel, unsigned blocks, unsigned threads,
                       StreamId stream, void** arguments) const {
   CurrentDevice current(*api_, index_);
   STRATALLOC_DRIVER(
-      api_->cuLaunchKernel(static_cast<CUfunction>(kernel), blocks, 1, 1,
-                           threads, 1, 1, 0,
-                           reinterpret_cast<CUstream>(Raw(stream)), arguments,
-                           nullptr),
+      api_->cuLaunchKernel(
+          static_cast<CUfunction>(kernel), blocks, 1, 1, threads, 1, 1, 0,
+          reinterpret_cast<CUstream>(Raw(stream)), arguments, nullptr),
       "cuLaunchKernel");
   return {};
 }

@@ -15,8 +15,8 @@ Result<PhysicalHandle> HandlePool::Take(Bytes bytes, Bytes limit) {
   }
   if (created_bytes_ + bytes > limit) ReleaseFree();
   if (created_bytes_ + bytes > limit) {
-    return Fail(ErrorCode::kOutOfMemory, "the limit of " + FormatBytes(limit) +
-                                             " is reached");
+    return Fail(ErrorCode::kOutOfMemory,
+                "the limit of " + FormatBytes(limit) + " is reached");
   }
   Result<PhysicalHandle> handle = device_.CreateHandle(bytes);
   if (!handle && free_bytes_ > 0) {

@@ -40,8 +40,8 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   const auto below = [&](std::uint64_t n) { return random() % n; };
 
   Rig::Options rig_options;
-  constexpr Bytes kCapacities[] = {16 * kMiB, 16 * kMiB, 16 * kMiB, 24 * kMiB,
-                                   32 * kMiB, 64 * kMiB};
+  constexpr Bytes kCapacities[] = {16 * kMiB, 16 * kMiB, 16 * kMiB,
+                                   24 * kMiB, 32 * kMiB, 64 * kMiB};
   rig_options.capacity = kCapacities[below(std::size(kCapacities))];
   rig_options.host_budget = (8 + 4 * below(3)) * kMiB;
   rig_options.disk_budget = below(2) == 0 ? 0 : (4 + 8 * below(5)) * kMiB;

@@ -23,8 +23,8 @@ struct Shadow {
   Address address = 0;
   Bytes bytes = 0;
   StreamId home = kDefaultStream;
-  std::uint64_t pattern = 0;  // 0: nothing was written
-  bool lost = false;          // an error said that its bytes are lost
+  std::uint64_t pattern = 0;       // 0: nothing was written
+  bool lost = false;               // an error said that its bytes are lost
   std::vector<StreamId> used;      // streams with accesses, newest state only
   std::vector<StreamId> recorded;  // of those, record_stream'ed
   std::mutex mutex;                // for blocks that threads share

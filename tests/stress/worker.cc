@@ -107,8 +107,7 @@ std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes) {
   const ScopeFrame& frame = CurrentScope();
   // An allocation of an operator's own is made inside it.
   const bool inside = Chance(20);
-  if (inside &&
-      !world_.rig->engine().EnterOperator(block->home, "inner", {})) {
+  if (inside && !world_.rig->engine().EnterOperator(block->home, "inner", {})) {
     world_.Complain("an operator without operands was refused");
     return nullptr;
   }
@@ -208,8 +207,7 @@ void Worker::Operate(StreamId stream, const std::vector<Shadow*>& blocks,
     }
     if (stream != block.home && Chance(50)) {
       AddUnique(block.recorded, stream);
-      if (Status s =
-              world_.rig->device().RecordStream(block.address, stream);
+      if (Status s = world_.rig->device().RecordStream(block.address, stream);
           !s) {
         world_.Complain("record_stream failed: " + s.error().message);
       }
@@ -246,9 +244,8 @@ void Worker::StepScope() {
   }
   if (ScopeDepth() > 6) return;
   ScopeFrame frame;
-  frame.scope = ScopeId{1 + static_cast<std::uint32_t>(
-                                Below(static_cast<unsigned>(
-                                    world_.scope_count)))};
+  frame.scope = ScopeId{1 + static_cast<std::uint32_t>(Below(
+                                static_cast<unsigned>(world_.scope_count)))};
   frame.category = static_cast<Category>(Below(kCategories));
   frame.lifetime = Chance(70)
                        ? LifetimeClass::kPersistent
@@ -289,8 +286,8 @@ void Worker::StepFault() {
   if (!world_.faults || faulty_ > 0) return;
   const Fault& fault = kFaults[Below(std::size(kFaults))];
   const bool forever = Chance(20);
-  if (cudasim_fail(fault.function, 1 + static_cast<long>(Below(6)),
-                   fault.error, forever ? 1 : 0) != 0) {
+  if (cudasim_fail(fault.function, 1 + static_cast<long>(Below(6)), fault.error,
+                   forever ? 1 : 0) != 0) {
     world_.Complain(std::string("no such function: ") + fault.function);
   }
   ++tally_.faults;
@@ -310,10 +307,10 @@ void Worker::StepRare() {
     rig.engine().TestHook("fail_disk", std::to_string(1 + Below(2)));
   } else if (dice < 10 && !blocks_.empty()) {
     const Shadow& block = *blocks_[Below(blocks_.size())];
-    rig.device().Relabel(block.address, block.bytes,
-                         {ScopeId{static_cast<std::uint32_t>(Below(9))},
-                          Category::kBuffer},
-                         Chance(50));
+    rig.device().Relabel(
+        block.address, block.bytes,
+        {ScopeId{static_cast<std::uint32_t>(Below(9))}, Category::kBuffer},
+        Chance(50));
   } else if (dice < 11) {
     rig.device().Snapshot();
     rig.engine().Counters();

@@ -69,8 +69,7 @@ Status Engine::AddDevice(DeviceAllocator& device) {
   STRATALLOC_ASSIGN_OR_RETURN(state.checksum,
                               DeviceChecksum::Load(device.device()));
   const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
-  STRATALLOC_RETURN_IF_ERROR(lower_.Open(device.device(),
-                                         large.handle_bytes));
+  STRATALLOC_RETURN_IF_ERROR(lower_.Open(device.device(), large.handle_bytes));
   if (checksum_words_ == nullptr) {
     void* page = mmap(nullptr, kChecksumWords, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -151,9 +150,9 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
                 handles.begin() + static_cast<std::ptrdiff_t>(end)});
   }
   if (!state.refusal.empty() && state.refusal != state.logged_refusal) {
-    Log(LogLevel::kWarning, "evict: " + FormatBytes(moved) +
-                                " left the device, the rest stays: " +
-                                state.refusal);
+    Log(LogLevel::kWarning,
+        "evict: " + FormatBytes(moved) +
+            " left the device, the rest stays: " + state.refusal);
   }
   return moved;
 }
@@ -243,11 +242,10 @@ Status Engine::CheckInvariants(DeviceAllocator& device) {
       const LowerCopy* copy = lower_.Find(handle.address());
       const bool host = copy != nullptr && copy->host;
       const bool disk = copy != nullptr && copy->disk;
-      const bool agrees =
-          s == HandleState::kHost          ? host && !disk
-          : s == HandleState::kHostAndDisk ? host && disk
-          : s == HandleState::kDisk        ? disk && !host
-                                           : true;
+      const bool agrees = s == HandleState::kHost          ? host && !disk
+                          : s == HandleState::kHostAndDisk ? host && disk
+                          : s == HandleState::kDisk        ? disk && !host
+                                                           : true;
       if (!agrees) {
         broken = std::string("a handle that is ") + HandleStateName(s) +
                  " has other copies";

@@ -48,11 +48,11 @@ struct AddressRange {
 };
 
 struct EngineCounters {
-  std::uint64_t evicted_handles = 0;   // left the device
-  std::uint64_t restored_handles = 0;  // returned
+  std::uint64_t evicted_handles = 0;      // left the device
+  std::uint64_t restored_handles = 0;     // returned
   std::uint64_t restored_before_use = 0;  // ... by plan or guard
   std::uint64_t planned_handles = 0;      // ... by plan
-  std::uint64_t clean_drops = 0;   // left without a copy: checksums equal
+  std::uint64_t clean_drops = 0;        // left without a copy: checksums equal
   std::uint64_t dirty_by_checksum = 0;  // looked clean, was not
   Bytes evicted_bytes = 0, restored_bytes = 0;
   Bytes to_disk_bytes = 0, from_disk_bytes = 0;
@@ -122,7 +122,7 @@ class Engine final : public Reclaimer, public ScopeListener {
     StreamId copy_out = kDefaultStream;
     StreamId copy_in = kDefaultStream;
     std::optional<DeviceChecksum> checksum;
-    std::string refusal;  // why the last reclaim stopped; arbiter
+    std::string refusal;         // why the last reclaim stopped; arbiter
     std::string logged_refusal;  // the last reason people were told; arbiter
     std::atomic<bool> pressure{false};
   };
@@ -132,7 +132,7 @@ class Engine final : public Reclaimer, public ScopeListener {
     std::uint64_t checksum = 0;
     std::uint64_t fence = 0;       // the streams that were fenced for it
     std::uint32_t generation = 0;  // of the bytes that leave
-    bool keeps = false;  // could not go: back to resident
+    bool keeps = false;            // could not go: back to resident
     HandleState to = HandleState::kHost;
   };
   // What a restore does when there is no room.
@@ -163,15 +163,13 @@ class Engine final : public Reclaimer, public ScopeListener {
                             const std::vector<HandleRef>& handles, Room room,
                             const std::vector<Address>& keep, bool planned)
       REQUIRES(arbiter_);
-  Status CopyInLocked(DeviceState& state, HandleRef handle)
-      REQUIRES(arbiter_);
+  Status CopyInLocked(DeviceState& state, HandleRef handle) REQUIRES(arbiter_);
 
   // guard.cc
   Status Admit(StreamId stream, const char* name,
                std::span<const GuardedHandle> handles);
-  Status AdmitOnce(DeviceAllocator& device, StreamId stream,
-                   const char* name, std::span<const GuardedHandle> handles,
-                   bool* refused);
+  Status AdmitOnce(DeviceAllocator& device, StreamId stream, const char* name,
+                   std::span<const GuardedHandle> handles, bool* refused);
   void NoteUse(DeviceAllocator& device, HandleRef handle,
                std::uint64_t stream_bit, bool written, std::uint32_t now);
 

@@ -250,16 +250,15 @@ TEST_F(EngineTest, AFlippedByteIsAnErrorThatNamesTheLayer) {
   options.disk_budget = 64 * kMiB;
   Open(options);
   const ScopeId scope = InternScope("net.broken");
-  auto broken = rig_->Malloc(kHandle, kDefaultStream,
-                             LifetimeClass::kPersistent,
-                             {scope, Category::kParameter});
+  auto broken =
+      rig_->Malloc(kHandle, kDefaultStream, LifetimeClass::kPersistent,
+                   {scope, Category::kParameter});
   ASSERT_TRUE(broken.has_value());
   Write(*broken, kHandle, 9);
   const auto layers = Layers(1);
   EXPECT_EQ(Evict(), 2 * kHandle);
-  ASSERT_TRUE(rig_->engine()
-                  .TestHook("flip_spill_byte", "net.broken")
-                  .has_value());
+  ASSERT_TRUE(
+      rig_->engine().TestHook("flip_spill_byte", "net.broken").has_value());
   for (int i = 0; i < 2; ++i) {
     bool computed = false;
     Status status = rig_->Operate(kDefaultStream, {{*broken, 8, false}},
@@ -271,8 +270,7 @@ TEST_F(EngineTest, AFlippedByteIsAnErrorThatNamesTheLayer) {
     EXPECT_EQ(rig_->StateOf(*broken), HandleState::kPoisoned);
   }
   const AddressRange range{*broken, kHandle};
-  EXPECT_FALSE(
-      rig_->engine().Restore(rig_->device(), {&range, 1}).has_value());
+  EXPECT_FALSE(rig_->engine().Restore(rig_->device(), {&range, 1}).has_value());
   EXPECT_EQ(rig_->Check(), "");
   ExpectLayers(layers);
   Free(*broken);
@@ -292,7 +290,8 @@ TEST_F(EngineTest, AnOperatorThatCannotFitIsToldItsBytesAndTheLimit) {
   const auto layers = Layers(12);
   std::vector<Access> all;
   for (Address layer : layers) all.push_back({layer, kHandle, false});
-  Status status = rig_->Operate(kDefaultStream, all, [] {}, "aten::_foreach");
+  Status status = rig_->Operate(
+      kDefaultStream, all, [] {}, "aten::_foreach");
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory);
   for (const char* word : {"aten::_foreach", "24.00 MiB", "16.00 MiB"}) {

@@ -20,9 +20,8 @@ TEST_F(EngineThreadsTest, FreedWhileLeavingIsReleasedAtTheEnd) {
   const auto layers = Layers(2);
   Busy busy(rig_->engine(), {});
   std::thread evictor([&] { EXPECT_EQ(Evict(), 2 * kHandle); });
-  ASSERT_TRUE(Eventually([&] {
-    return rig_->StateOf(layers[0]) == HandleState::kLeaving;
-  }));
+  ASSERT_TRUE(Eventually(
+      [&] { return rig_->StateOf(layers[0]) == HandleState::kLeaving; }));
   Free(layers[0]);
   busy.Leave();
   evictor.join();
@@ -40,12 +39,11 @@ TEST_F(EngineThreadsTest, ALookCancelsWhatIsLeaving) {
   Busy busy(rig_->engine(), {});
   Bytes moved = 1;
   std::thread evictor([&] { moved = Evict(); });
-  ASSERT_TRUE(Eventually([&] {
-    return rig_->StateOf(layers[0]) == HandleState::kLeaving;
-  }));
-  std::thread looker([&] { ExpectReads(layers[0], kHandle, 1); });
   ASSERT_TRUE(Eventually(
-      [&] { return rig_->EntryOf(layers[0]).pins.load() > 0; }));
+      [&] { return rig_->StateOf(layers[0]) == HandleState::kLeaving; }));
+  std::thread looker([&] { ExpectReads(layers[0], kHandle, 1); });
+  ASSERT_TRUE(
+      Eventually([&] { return rig_->EntryOf(layers[0]).pins.load() > 0; }));
   busy.Leave();
   evictor.join();
   looker.join();
@@ -60,9 +58,8 @@ TEST_F(EngineThreadsTest, WhatAnOperatorUsesDoesNotLeave) {
   {
     Busy busy(rig_->engine(), {{layers[0], kHandle, false}});
     std::thread evictor([&] { EXPECT_EQ(Evict(), kHandle); });
-    ASSERT_TRUE(Eventually([&] {
-      return rig_->StateOf(layers[1]) == HandleState::kLeaving;
-    }));
+    ASSERT_TRUE(Eventually(
+        [&] { return rig_->StateOf(layers[1]) == HandleState::kLeaving; }));
     EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
     busy.Leave();
     evictor.join();
@@ -93,8 +90,7 @@ TEST_F(EngineThreadsTest, TwoOperatorsThatDoNotFitTogetherTakeTurns) {
   });
   // Refused at least once, and waiting with nothing pinned.
   ASSERT_TRUE(Eventually([&] {
-    return Counters().stalls >= 2 &&
-           rig_->EntryOf(layers[5]).pins.load() == 0;
+    return Counters().stalls >= 2 && rig_->EntryOf(layers[5]).pins.load() == 0;
   }));
   EXPECT_FALSE(done);
   busy.Leave();
@@ -128,8 +124,7 @@ TEST_F(EngineThreadsTest, ARefusedWriterStillMakesItsOperandsDirty) {
   ASSERT_TRUE(Eventually([&] { return Counters().stalls >= 4; }));
   std::thread evictor([&] {
     const AddressRange range{a, kHandle};
-    EXPECT_TRUE(
-        rig_->engine().Evict(rig_->device(), {&range, 1}).has_value());
+    EXPECT_TRUE(rig_->engine().Evict(rig_->device(), {&range, 1}).has_value());
   });
   Eventually([&] { return rig_->StateOf(a) != HandleState::kResident; });
   busy.Leave();

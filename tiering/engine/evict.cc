@@ -109,14 +109,13 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
   return {};
 }
 
-Status Engine::ChecksumLocked(DeviceState& state,
-                              std::vector<Leaving>& batch) {
+Status Engine::ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch) {
   STRATALLOC_CHECK(batch.size() <= kMaxBatch, "batch");
   for (std::size_t i = 0; i < batch.size(); ++i) {
     checksum_words_[i] = 0;
     STRATALLOC_RETURN_IF_ERROR(state.checksum->Launch(
-        batch[i].handle.address(), batch[i].handle.bytes(),
-        &checksum_words_[i], state.copy_out));
+        batch[i].handle.address(), batch[i].handle.bytes(), &checksum_words_[i],
+        state.copy_out));
   }
   STRATALLOC_RETURN_IF_ERROR(
       state.allocator->device().SynchronizeStream(state.copy_out));
@@ -134,8 +133,7 @@ Status Engine::ChecksumLocked(DeviceState& state,
   return {};
 }
 
-Status Engine::CopyOutLocked(DeviceState& state,
-                             std::vector<Leaving>& batch) {
+Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
   DeviceAllocator& device = *state.allocator;
   const std::uint32_t now = device.use_clock().load();
   const auto refuse = [&](Leaving& leaving, const Error& why) {
@@ -144,8 +142,8 @@ Status Engine::CopyOutLocked(DeviceState& state,
     // while memory lasts. A spent budget is told by whoever runs out.
     if (why.code == ErrorCode::kIo && state.logged_refusal != why.message) {
       state.logged_refusal = why.message;
-      Log(LogLevel::kWarning, "cannot evict, the bytes stay on the device: " +
-                                  why.message);
+      Log(LogLevel::kWarning,
+          "cannot evict, the bytes stay on the device: " + why.message);
     }
     state.refusal = why.message;
   };
@@ -184,18 +182,16 @@ Status Engine::CopyOutLocked(DeviceState& state,
     }
     leaving.to = HandleState::kDisk;
   }
-  STRATALLOC_RETURN_IF_ERROR(
-      device.device().SynchronizeStream(state.copy_out));
+  STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeStream(state.copy_out));
   for (Leaving& leaving : batch) {
-    if (leaving.clean || leaving.keeps ||
-        leaving.to != HandleState::kHost) {
+    if (leaving.clean || leaving.keeps || leaving.to != HandleState::kHost) {
       continue;
     }
     const LowerCopy& copy = *lower_.Find(leaving.handle.address());
     // The pair assertion of tiering: what will be trusted is what left.
-    STRATALLOC_CHECK(ChecksumOnHost(copy.host.data, copy.host.bytes) ==
-                         leaving.checksum,
-                     "bytes changed between device and host copy");
+    STRATALLOC_CHECK(
+        ChecksumOnHost(copy.host.data, copy.host.bytes) == leaving.checksum,
+        "bytes changed between device and host copy");
   }
   return {};
 }

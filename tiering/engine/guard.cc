@@ -75,9 +75,9 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
     const std::uint32_t now =
         device->use_clock().fetch_add(1, std::memory_order_relaxed) + 1;
     HandleRegion* region = device->table().RegionOf(access.address);
-    const std::uint64_t last = std::min(
-        region->IndexOf(access.address + access.bytes - 1),
-        region->count() - 1);
+    const std::uint64_t last =
+        std::min(region->IndexOf(access.address + access.bytes - 1),
+                 region->count() - 1);
     for (std::uint64_t i = region->IndexOf(access.address); i <= last; ++i) {
       const HandleRef handle{region, i};
       HandleEntry& entry = handle.entry();
@@ -148,8 +148,7 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
                          const char* name,
                          std::span<const GuardedHandle> handles,
                          bool* refused) {
-  const std::uint64_t bit = std::uint64_t{1}
-                            << device.streams().BitOf(stream);
+  const std::uint64_t bit = std::uint64_t{1} << device.streams().BitOf(stream);
   // Everything is on the device, some of it still arriving: order the stream
   // behind the copies. kLeaving and kCopyingOut need the arbiter: its holder
   // decides when it sees our pin.
@@ -167,8 +166,7 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
           *complete = false;
           continue;
         }
-      } else if (s != HandleState::kResident &&
-                 s != HandleState::kUnmapped &&
+      } else if (s != HandleState::kResident && s != HandleState::kUnmapped &&
                  s != HandleState::kReleasing) {
         *complete = false;  // the arbiter's part
         continue;
@@ -199,7 +197,8 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
         return Fail(ErrorCode::kCorrupt,
                     std::string(name) + " needs " + OwnersOf(device, handle) +
                         ", whose bytes on disk were damaged and are lost; "
-                        "free it: assign new tensors, as load_state_dict(assign=True) does");
+                        "free it: assign new tensors, as "
+                        "load_state_dict(assign=True) does");
       }
     }
     const std::uint64_t before = counters_.restored_handles;
@@ -229,8 +228,7 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
   const std::uint64_t waited = static_cast<std::uint64_t>(NowNs() - started);
   stalls_.fetch_add(1, std::memory_order_relaxed);
   stall_ns_.fetch_add(waited, std::memory_order_relaxed);
-  Ledger::Get().OnStall(device.device().index(), CurrentScope().scope,
-                        waited);
+  Ledger::Get().OnStall(device.device().index(), CurrentScope().scope, waited);
   if (!status) return status;
   STRATALLOC_RETURN_IF_ERROR(accept(&complete));
   STRATALLOC_CHECK(complete, "pinned and restored, and away again");

@@ -126,9 +126,9 @@ HostBuffer LowerCopies::TakeSpareHost(Bytes bytes) {
 
 Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
   if (HostBuffer spare = TakeSpareHost(bytes)) return spare;
-  Error why{ErrorCode::kHostOutOfMemory,
-            "the host budget of " + FormatBytes(options_.host_budget) +
-                " is spent"};
+  Error why{
+      ErrorCode::kHostOutOfMemory,
+      "the host budget of " + FormatBytes(options_.host_budget) + " is spent"};
   // Above the threshold colder copies go down; without a disk, or with one
   // that fails, the rest of the budget is used.
   const auto allocate = [&]() -> Result<HostBuffer> {
@@ -157,8 +157,7 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
     if (!copy.host) continue;
     const HandleEntry& entry = copy.handle.entry();
     const HandleState state = entry.state.load();
-    if (state == HandleState::kCopyingOut ||
-        state == HandleState::kLeaving) {
+    if (state == HandleState::kCopyingOut || state == HandleState::kLeaving) {
       continue;
     }
     const int cost = copy.disk ? 0 : IsAway(state) ? 2 : 1;
@@ -168,16 +167,15 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
     candidate.previous_use = entry.previous_use.load();
     choices.push_back({cost, Coldness(candidate, now), &copy});
   }
-  std::sort(choices.begin(), choices.end(),
-            [](const Choice& a, const Choice& b) {
-              return a.cost != b.cost ? a.cost < b.cost
-                                      : a.coldness > b.coldness;
-            });
+  std::sort(
+      choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+        return a.cost != b.cost ? a.cost < b.cost : a.coldness > b.coldness;
+      });
   // A buffer of the wanted size is a place for sure; others only if nothing
   // else is left, since their space may not join up.
-  std::stable_partition(
-      choices.begin(), choices.end(),
-      [&](const Choice& c) { return c.copy->host.bytes == bytes; });
+  std::stable_partition(choices.begin(), choices.end(), [&](const Choice& c) {
+    return c.copy->host.bytes == bytes;
+  });
   for (Choice& choice : choices) {
     LowerCopy& copy = *choice.copy;
     HandleEntry& entry = copy.handle.entry();
@@ -208,8 +206,9 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
     return true;
   }
   if (!disk_allowed()) {
-    why->message += " and no disk is allowed (disk_budget:0); raise "
-                    "host_budget or set disk_budget";
+    why->message +=
+        " and no disk is allowed (disk_budget:0); raise "
+        "host_budget or set disk_budget";
   }
   return false;
 }

@@ -24,8 +24,8 @@ std::string Engine::OwnersOf(DeviceAllocator& device, HandleRef handle) {
   std::string owners;
   MutexLock lock(device.mutex());
   device.ForEachLiveLocked(handle, [&](Charge charge, Bytes) {
-    const std::string name = ScopeName(charge.scope) + " (" +
-                             CategoryName(charge.category) + ")";
+    const std::string name =
+        ScopeName(charge.scope) + " (" + CategoryName(charge.category) + ")";
     if (owners.find(name) != std::string::npos) return;
     owners += (owners.empty() ? "" : ", ") + name;
   });
@@ -35,8 +35,8 @@ std::string Engine::OwnersOf(DeviceAllocator& device, HandleRef handle) {
 void Engine::SettleCopies(DeviceAllocator& device, StreamId stream) {
   if (device.device().SynchronizeStream(stream)) return;
   if (Status status = device.device().SynchronizeDevice(); !status) {
-    Log(LogLevel::kError, "the device does not synchronise any more: " +
-                              status.error().message);
+    Log(LogLevel::kError,
+        "the device does not synchronise any more: " + status.error().message);
   }
 }
 
@@ -86,9 +86,8 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
       if (IsAway(s) && s != HandleState::kPoisoned) missing.push_back(handle);
     }
   }
-  std::sort(missing.begin(), missing.end(), [](HandleRef a, HandleRef b) {
-    return a.address() < b.address();
-  });
+  std::sort(missing.begin(), missing.end(),
+            [](HandleRef a, HandleRef b) { return a.address() < b.address(); });
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   if (missing.empty()) return {};
 
@@ -154,11 +153,11 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
                                             ? HandleState::kHostAndDisk
                                         : host ? HandleState::kHost
                                                : HandleState::kDisk);
-      status = Fail(error.code, "cannot restore " + owners + " from " +
-                                    (lost || from == HandleState::kDisk
-                                         ? "disk: "
-                                         : "host: ") +
-                                    error.message);
+      status =
+          Fail(error.code,
+               "cannot restore " + owners + " from " +
+                   (lost || from == HandleState::kDisk ? "disk: " : "host: ") +
+                   error.message);
       break;
     }
     arrived.push_back(handle);
@@ -174,8 +173,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   }
 
   EventId event = device.TakeEvent();
-  if (event == kNoEvent ||
-      !device.device().RecordEvent(event, state.copy_in)) {
+  if (event == kNoEvent || !device.device().RecordEvent(event, state.copy_in)) {
     // Without an event the copies are waited for here.
     if (event != kNoEvent) device.PutEvent(event);
     event = kNoEvent;

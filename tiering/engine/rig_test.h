@@ -137,15 +137,14 @@ class Rig {
   Status Operate(StreamId stream, std::vector<Access> accesses,
                  const std::function<void()>& compute,
                  const char* name = "test::op") {
-    STRATALLOC_RETURN_IF_ERROR(
-        engine_->EnterOperator(stream, name, accesses));
+    STRATALLOC_RETURN_IF_ERROR(engine_->EnterOperator(stream, name, accesses));
     std::vector<cudasim_access> noted;
     for (const Access& a : accesses) {
       noted.push_back({a.address, a.bytes, a.written ? 1 : 0});
     }
     cudasim_begin_operator(ToCuda(stream), name);
-    const long held = cudasim_hold_ranges(name, noted.data(),
-                                          static_cast<int>(noted.size()));
+    const long held =
+        cudasim_hold_ranges(name, noted.data(), static_cast<int>(noted.size()));
     compute();
     cudasim_release_ranges(held);
     cudasim_note_access(ToCuda(stream), name, noted.data(),
@@ -182,9 +181,9 @@ class Rig {
   Result<bool> Reads(Address address, Bytes bytes, std::uint64_t seed,
                      StreamId stream = kDefaultStream) {
     bool holds = false;
-    STRATALLOC_RETURN_IF_ERROR(
-        Operate(stream, {{address, bytes, false}},
-                [&] { holds = Holds(address, bytes, seed); }));
+    STRATALLOC_RETURN_IF_ERROR(Operate(stream, {{address, bytes, false}}, [&] {
+      holds = Holds(address, bytes, seed);
+    }));
     return holds;
   }
 

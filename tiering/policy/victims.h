@@ -22,7 +22,7 @@ namespace stratalloc {
 inline constexpr std::uint32_t kBurstOperators = 16;
 
 struct Candidate {
-  std::uint64_t id = 0;            // the caller's
+  std::uint64_t id = 0;  // the caller's
   Bytes bytes = 0;
   std::uint32_t last_use = 0;      // clock values; 0 = never
   std::uint32_t previous_use = 0;  // of an earlier burst

@@ -21,8 +21,7 @@ TEST(Victims, WithoutHistoryTheLeastRecentlyUsedLeavesFirst) {
 TEST(Victims, InACycleTheLayerJustUsedLeavesFirst) {
   // Four layers, period 100, now inside layer 3: 0 is needed next.
   auto chosen = ChooseVictims(
-      {Used(0, 210, 110), Used(1, 235, 135), Used(2, 260, 160)}, 285,
-      6 * kMiB);
+      {Used(0, 210, 110), Used(1, 235, 135), Used(2, 260, 160)}, 285, 6 * kMiB);
   ASSERT_EQ(chosen.size(), 3u);
   EXPECT_EQ(chosen[0].id, 2u);
   EXPECT_EQ(chosen[1].id, 1u);
