@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/clock.h"
 #include "tiering/engine/rig_test.h"
 
 namespace stratalloc {
@@ -22,11 +23,12 @@ inline constexpr Bytes kHandle = 2 * kMiB;
 // Polls, because what it waits for is another thread's progress.
 template <typename F>
 bool Eventually(F&& happened) {
-  for (int i = 0; i < 2'000'000; ++i) {
-    if (happened()) return true;
+  const std::int64_t give_up = NowNs() + 60'000'000'000;
+  while (!happened()) {
+    if (NowNs() > give_up) return false;
     std::this_thread::yield();
   }
-  return false;
+  return true;
 }
 
 // A thread inside an operator on `accesses`, until it is told to leave.
