@@ -48,12 +48,22 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   rig_options.background = below(10) < 3;
   rig_options.seed = random();
   rig_options.emergency_threshold = below(2) == 0 ? 0.95 : 1.0;
+  // On a larger card of which little is allowed, large handles are 4 MiB and
+  // the two sizes compete for memory, host buffers and chunks.
+  double fraction = 1.0;
+  if (below(6) == 0) {
+    fraction = static_cast<double>(rig_options.capacity) / kGiB;
+    rig_options.capacity = kGiB;
+    rig_options.host_budget = (16 + 4 * below(3)) * kMiB;
+  }
   auto made = Rig::Make(rig_options);
   if (!made) return "no device: " + made.error().message + "\n";
   Rig& rig = **made;
 
   World world;
   world.rig = &rig;
+  world.fraction = fraction;
+  rig.device().SetFraction(fraction);
   world.disk = rig_options.disk_budget > 0;
   world.faults = below(3) == 0;
   world.corruption = world.disk && below(10) == 0;

@@ -32,6 +32,7 @@ struct World {
   bool corruption = false;  // flips bytes of the spill file now and then
   bool faults = false;      // makes driver calls fail now and then
   int scope_count = 8;
+  double fraction = 1.0;  // the most that a step allows
   std::vector<StreamId> streams;
   std::vector<std::unique_ptr<Shadow>> shared;
 
