@@ -62,6 +62,7 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
 
   World world;
   world.rig = &rig;
+  world.background = rig_options.background;
   world.fraction = fraction;
   rig.device().SetFraction(fraction);
   world.disk = rig_options.disk_budget > 0;
@@ -101,9 +102,8 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   SetScopeListener(nullptr);
 
   std::string wrong = world.wrong;
-  // The background thread may still be at work; only without it is this a
-  // quiescent point.
-  if (!rig_options.background) wrong += rig.Check();
+  rig.engine().StopBackground();  // a quiescent point from here on
+  wrong += rig.Check();
   const EngineCounters counters = rig.engine().Counters();
   if (counters.dirty_by_checksum != 0) {
     wrong += "bytes had changed under a handle that was not dirty\n";

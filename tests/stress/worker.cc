@@ -315,7 +315,7 @@ void Worker::StepRare() {
   } else if (dice < 11) {
     rig.device().Snapshot();
     rig.engine().Counters();
-  } else if (!world_.threaded) {
+  } else if (!world_.threaded && !world_.background) {
     if (std::string wrong = rig.Check(); !wrong.empty()) {
       world_.Complain(wrong);
     }

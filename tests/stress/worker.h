@@ -28,6 +28,7 @@ namespace stratalloc {
 struct World {
   Rig* rig = nullptr;
   bool threaded = false;
+  bool background = false;
   bool disk = false;
   bool corruption = false;  // flips bytes of the spill file now and then
   bool faults = false;      // makes driver calls fail now and then

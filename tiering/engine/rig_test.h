@@ -66,6 +66,8 @@ class Rig {
 
   // What is wrong at the end, "" if nothing: everything must be freed.
   std::string Close() {
+    // A restore in flight holds memory that is mapped nowhere yet.
+    engine_->StopBackground();
     std::string wrong = Check();
     cudasim_clear_faults();
     for (StreamId stream : streams_) {
