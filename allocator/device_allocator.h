@@ -275,6 +275,9 @@ class DeviceAllocator {
   DeviceStats stats_ GUARDED_BY(mutex_);
   double fraction_ GUARDED_BY(mutex_) = 1.0;
   std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
+  // Physical memory that TakePhysical gave to a restore and that is neither
+  // mapped nor back yet.
+  Bytes taken_bytes_ GUARDED_BY(mutex_) = 0;
   int releasing_ GUARDED_BY(mutex_) = 0;       // ReleaseCached calls under way
   std::condition_variable_any released_;
 };

@@ -257,8 +257,9 @@ Status DeviceAllocator::CheckInvariants() {
   if (mapped_bytes != current(stats_.reserved_bytes)) {
     return broken("reserved_bytes = mapped handles");
   }
-  if (mapped_bytes + physical_.free_bytes() != physical_.created_bytes()) {
-    return broken("created = mapped + free physical handles");
+  if (mapped_bytes + physical_.free_bytes() + taken_bytes_ !=
+      physical_.created_bytes()) {
+    return broken("created = mapped + free + taken physical handles");
   }
   if (allocated > active || active > mapped_bytes ||
       current(stats_.requested_bytes) > active) {

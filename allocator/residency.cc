@@ -164,20 +164,26 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
 }
 
 Result<PhysicalHandle> DeviceAllocator::TakePhysical(Bytes bytes) {
-  Result<PhysicalHandle> physical = [&] {
+  const auto take = [&]() REQUIRES(mutex_) {
+    Result<PhysicalHandle> physical = physical_.Take(bytes, LimitLocked());
+    if (physical) taken_bytes_ += bytes;
+    return physical;
+  };
+  {
     MutexLock lock(mutex_);
-    return physical_.Take(bytes, LimitLocked());
-  }();
-  if (physical) return physical;
+    Result<PhysicalHandle> physical = take();
+    if (physical) return physical;
+  }
   ReleaseCached(bytes);
   MutexLock lock(mutex_);
   // Memory that another thread is releasing right now is worth waiting for.
   while (releasing_ > 0) released_.wait(mutex_);
-  return physical_.Take(bytes, LimitLocked());
+  return take();
 }
 
 void DeviceAllocator::PutPhysical(Bytes bytes, PhysicalHandle physical) {
   MutexLock lock(mutex_);
+  taken_bytes_ -= bytes;
   physical_.Put(bytes, physical);
 }
 
@@ -197,6 +203,7 @@ Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
     });
   }
   entry.physical = physical;
+  taken_bytes_ -= handle.bytes();
   // The fence set is kept: record_stream may have added to it while away.
   entry.dirty.store(false);
   entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);
