@@ -26,6 +26,7 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/base/extents.h"
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
 #include "allocator/device/device.h"
@@ -264,9 +265,10 @@ class DeviceAllocator {
   std::map<PoolKey, std::unique_ptr<Pool>> pools_ GUARDED_BY(mutex_);
   // Every block of every state by address.
   std::map<Address, Block*> blocks_ GUARDED_BY(mutex_);
-  // Segments by address, and free address space of each region by address.
+  // Segments by address, and the address space of each region that no segment
+  // has.
   std::map<Address, Segment*> segments_ GUARDED_BY(mutex_);
-  std::map<Address, Bytes> free_space_[4] GUARDED_BY(mutex_);
+  Extents free_space_[4] GUARDED_BY(mutex_);
   std::map<StreamId, std::deque<PendingFree>> pending_ GUARDED_BY(mutex_);
   std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
@@ -278,7 +280,7 @@ class DeviceAllocator {
   // Physical memory that TakePhysical gave to a restore and that is neither
   // mapped nor back yet.
   Bytes taken_bytes_ GUARDED_BY(mutex_) = 0;
-  int releasing_ GUARDED_BY(mutex_) = 0;       // ReleaseCached calls under way
+  int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
   std::condition_variable_any released_;
 };
 

@@ -2,6 +2,7 @@
 // DeviceAllocator: how address space is divided, mapped and unmapped.
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "allocator/base/check.h"
 #include "allocator/device_allocator.h"
@@ -45,36 +46,28 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
       RoundUp(std::max({size, kSegmentLeast, capacity_ / kSegmentFraction}),
               region.handle_bytes);
   const Bytes least = RoundUp(size, region.handle_bytes);
-  std::map<Address, Bytes>& space = free_space_[RegionNumber(region)];
-  auto fits = [&](Bytes bytes) {
-    return std::find_if(space.begin(), space.end(),
-                        [&](const auto& s) { return s.second >= bytes; });
-  };
-  auto it = fits(wanted);
+  Extents& space = free_space_[RegionNumber(region)];
   Bytes bytes = wanted;
-  if (it == space.end()) {
+  std::optional<Address> base = space.TakeLow(bytes);
+  if (!base) {
     DropEmptySegmentsLocked();
-    it = fits(bytes = least);
+    base = space.TakeLow(bytes = least);
   }
-  if (it == space.end()) return nullptr;
-  const Address base = it->first;
-  const Bytes rest = it->second - bytes;
-  space.erase(it);
-  if (rest > 0) space[base + bytes] = rest;
+  if (!base) return nullptr;
 
   auto segment = std::make_unique<Segment>();
   segment->pool = &pool;
   segment->region = &region;
-  segment->base = base;
+  segment->base = *base;
   segment->bytes = bytes;
   Block* block = new Block;
   block->segment = segment.get();
-  block->address = base;
+  block->address = *base;
   block->size = bytes;
   block->state = BlockState::kUnmapped;
   segment->first = block;
-  blocks_[base] = block;
-  segments_[base] = segment.get();
+  blocks_[*base] = block;
+  segments_[*base] = segment.get();
   pool.File(block);
   pool.segments().push_back(std::move(segment));
   return pool.segments().back().get();
@@ -93,21 +86,8 @@ void DeviceAllocator::DropEmptySegmentsLocked() {
       blocks_.erase(only->address);
       segments_.erase(segment->base);
       delete only;
-      // Back to the region's free space, joined with its neighbours.
-      auto& space = free_space_[RegionNumber(*segment->region)];
-      auto [it, inserted] = space.emplace(segment->base, segment->bytes);
-      if (auto next = std::next(it);
-          next != space.end() && it->first + it->second == next->first) {
-        it->second += next->second;
-        space.erase(next);
-      }
-      if (it != space.begin()) {
-        auto previous = std::prev(it);
-        if (previous->first + previous->second == it->first) {
-          previous->second += it->second;
-          space.erase(it);
-        }
-      }
+      free_space_[RegionNumber(*segment->region)].Add(segment->base,
+                                                      segment->bytes);
       return true;
     });
   }

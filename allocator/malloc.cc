@@ -54,7 +54,8 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
     const HandleRegion& region =
         table_.region(i < 2, static_cast<PoolKind>(i % 2));
     // Whole handles only: a region need not be a multiple of its handle.
-    free_space_[i][region.base] = RoundDown(region.bytes, region.handle_bytes);
+    free_space_[i].Add(region.base,
+                       RoundDown(region.bytes, region.handle_bytes));
   }
 }
 
