@@ -89,8 +89,11 @@ def load(memory="512MiB", devices=1, mode="eager", seed=0, **settings):
     )
     cuda = ctypes.CDLL(find(_NAMES[0]), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(find(_NAMES[1]), ctypes.RTLD_GLOBAL)
-    import torch  # pylint: disable=import-outside-toplevel,unused-import
+    import torch  # pylint: disable=import-outside-toplevel
 
+    # Sums split over threads depend on how many the machine had to spare, and
+    # differ in the last bit between two runs on the CPU itself.
+    torch.set_num_threads(1)
     simulated = Simulated(cuda, ctypes.CDLL(find(_NAMES[2])))
     simulated.operators = simulated.bridge.cudasim_bridge_install()
     if simulated.operators < 0:
