@@ -45,10 +45,10 @@ class Reclaimer {
   // could be done. Called WITHOUT the device lock; may block on copies and
   // disk; takes the arbiter. Never called with in_ladder set (nested malloc).
   virtual Bytes Reclaim(DeviceIndex device, Bytes target_bytes) = 0;
-  // Reserved memory of `device` changed to `reserved` under `limit`: may note
-  // that a threshold was crossed. Called under the device lock: must only set
-  // a flag.
-  virtual void OnPressure(DeviceIndex device, Bytes reserved, Bytes limit) = 0;
+  // `allocated` bytes of `device` are on it now, under `limit`: may note that
+  // a threshold was crossed. Called under the device lock: must only set a
+  // flag.
+  virtual void OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) = 0;
   // Why Reclaim could not do more, for the out-of-memory message, e.g. "the
   // host budget of 32 MiB is spent and no disk is allowed". May be empty.
   virtual const char* LastRefusal(DeviceIndex device) = 0;

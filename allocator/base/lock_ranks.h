@@ -17,10 +17,9 @@ enum class LockRank : int {
   kDevice = 50,    // blocks, pools and handle states of one device; under it:
                    // no waiting for events, I/O or threads, no callbacks into
                    // Python, no logging
-  kHandlePool = 60,  // free physical handles; driver create/release under it
-  kLedger = 70,      // charge and credit; leaf
-  kScopes = 80,      // scope names; leaf
-  kInterner = 90,    // strings; leaf
+  kLedger = 70,    // charge and credit; leaf
+  kScopes = 80,    // scope names; leaf
+  kInterner = 90,  // strings; leaf
 };
 
 }  // namespace stratalloc

@@ -198,9 +198,8 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
 
 EngineCounters Engine::Counters() const {
   // A report may wait for a migration; it never sees half of one.
-  Engine& self = const_cast<Engine&>(*this);
   OperatorWaiting waiting;
-  MutexLock arbiter(self.arbiter_);
+  MutexLock arbiter(arbiter_);
   EngineCounters counters = counters_;
   counters.to_disk_bytes = lower_.written_bytes();
   counters.from_disk_bytes = lower_.read_bytes();
@@ -210,23 +209,21 @@ EngineCounters Engine::Counters() const {
 }
 
 Bytes Engine::HostUsed() const {
-  MutexLock arbiter(const_cast<Engine*>(this)->arbiter_);
-  return lower_.is_open() ? const_cast<Engine*>(this)->lower_.host()->used()
-                          : 0;
+  MutexLock arbiter(arbiter_);
+  return lower_.is_open() ? lower_.host()->used() : 0;
 }
 Bytes Engine::HostPeak() const {
-  MutexLock arbiter(const_cast<Engine*>(this)->arbiter_);
-  return lower_.is_open() ? const_cast<Engine*>(this)->lower_.host()->peak()
-                          : 0;
+  MutexLock arbiter(arbiter_);
+  return lower_.is_open() ? lower_.host()->peak() : 0;
 }
 Bytes Engine::DiskUsed() const {
-  MutexLock arbiter(const_cast<Engine*>(this)->arbiter_);
-  DiskTier* disk = const_cast<Engine*>(this)->lower_.disk();
+  MutexLock arbiter(arbiter_);
+  DiskTier* disk = lower_.disk();
   return disk != nullptr ? disk->used() : 0;
 }
 std::string Engine::DiskMode() const {
-  MutexLock arbiter(const_cast<Engine*>(this)->arbiter_);
-  DiskTier* disk = const_cast<Engine*>(this)->lower_.disk();
+  MutexLock arbiter(arbiter_);
+  DiskTier* disk = lower_.disk();
   return disk != nullptr ? disk->Mode() : "not opened";
 }
 

@@ -170,8 +170,8 @@ class Engine final : public Reclaimer, public ScopeListener {
                std::span<const GuardedHandle> handles);
   Status AdmitOnce(DeviceAllocator& device, StreamId stream, const char* name,
                    std::span<const GuardedHandle> handles, bool* refused);
-  void NoteUse(DeviceAllocator& device, HandleRef handle,
-               std::uint64_t stream_bit, bool written, std::uint32_t now);
+  void NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
+               std::uint32_t now);
 
   // plan.cc
   void OnScopeEvent(ScopeTrace::Step step);
@@ -183,7 +183,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   std::array<DeviceState, kMaxDevices> devices_;
   std::atomic<int> device_count_{0};
 
-  Mutex arbiter_{LockRank::kArbiter};
+  mutable Mutex arbiter_{LockRank::kArbiter};
   LowerCopies lower_;  // arbiter
   // Pinned words the checksum kernel writes to; arbiter.
   std::uint64_t* checksum_words_ = nullptr;

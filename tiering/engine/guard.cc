@@ -25,8 +25,7 @@ thread_local std::vector<GuardedHandle> guard_handles;
 
 }  // namespace
 
-void Engine::NoteUse(DeviceAllocator& device, HandleRef handle,
-                     std::uint64_t stream_bit, bool written,
+void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                      std::uint32_t now) {
   HandleEntry& entry = handle.entry();
   // Load before read-modify-write: in the common case nothing changes and no
@@ -46,7 +45,6 @@ void Engine::NoteUse(DeviceAllocator& device, HandleRef handle,
     }
   }
   entry.last_use.store(now, std::memory_order_relaxed);
-  (void)device;
 }
 
 Status Engine::EnterOperator(StreamId stream, const char* name,
@@ -85,7 +83,7 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
       handles.push_back({handle, access.written});
       if (entry.state.load(std::memory_order_seq_cst) ==
           HandleState::kResident) {
-        NoteUse(*device, handle, bit, access.written, now);
+        NoteUse(handle, bit, access.written, now);
       } else {
         all_resident = false;
       }
@@ -173,7 +171,7 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
       }
       // Again for what was resident at first: it may have left and returned
       // while this operator was refused.
-      NoteUse(device, handle, bit, written, now);
+      NoteUse(handle, bit, written, now);
     }
     return {};
   };

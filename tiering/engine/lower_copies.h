@@ -87,8 +87,8 @@ class LowerCopies {
   void CloseForTesting();
 
   bool disk_allowed() const { return options_.disk_budget > 0; }
-  DiskTier* disk() { return disk_.get(); }
-  HostTier* host() { return host_.get(); }
+  DiskTier* disk() const { return disk_.get(); }
+  HostTier* host() const { return host_.get(); }
   const Options& options() const { return options_; }
   Bytes written_bytes() const { return written_bytes_; }  // to disk, ever
   Bytes read_bytes() const { return read_bytes_; }        // from disk, ever

@@ -8,7 +8,6 @@
 #define STRATALLOC_TIERING_ENGINE_MIGRATION_THREAD_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <thread>
