@@ -2,6 +2,7 @@
 
 #include "tests/cudasim/config.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -62,19 +63,74 @@ bool ParseBytes(const std::string& text, uint64_t* bytes) {
   return true;
 }
 
+namespace {
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> parts;
+  size_t start = 0;
+  for (size_t comma; (comma = text.find(',', start)) != std::string::npos;) {
+    parts.push_back(text.substr(start, comma - start));
+    start = comma + 1;
+  }
+  parts.push_back(text.substr(start));
+  return parts;
+}
+
+// A list names one device after the other, so it says how many there are
+// where nothing else does.
+void FitDevices(const char* name, size_t entries, bool devices_given,
+                Config* config) {
+  if (entries <= static_cast<size_t>(config->devices)) return;
+  if (devices_given || entries > 16) {
+    Refuse(name, std::to_string(entries) + " entries",
+           "a list no longer than there are devices (CUDASIM_DEVICES)");
+  }
+  config->devices = static_cast<int>(entries);
+}
+
+}  // namespace
+
+const uint64_t* Config::CapacityOf(int device) const {
+  if (capacities.empty()) return nullptr;
+  return &capacities[std::min<size_t>(device, capacities.size() - 1)];
+}
+
+const Card& Config::CardOf(int device) const {
+  if (cards.empty()) return Card::Generic();
+  return *Card::Preset(cards[std::min<size_t>(device, cards.size() - 1)]);
+}
+
 Config Config::FromEnvironment() {
   Config config;
   std::string value;
-  if (Read("CUDASIM_MEMORY", &value) &&
-      (!ParseBytes(value, &config.capacity) || config.capacity == 0)) {
-    Refuse("CUDASIM_MEMORY", value, "a size such as 64MiB or 8GiB");
-  }
   uint64_t number = 0;
   if (Read("CUDASIM_DEVICES", &value)) {
     if (!ParseNumber(value, &number) || number > 16) {
       Refuse("CUDASIM_DEVICES", value, "a number from 0 to 16");
     }
     config.devices = static_cast<int>(number);
+  }
+  const bool devices_given = Read("CUDASIM_DEVICES", &value);
+  if (Read("CUDASIM_MEMORY", &value)) {
+    for (const std::string& part : Split(value)) {
+      if (!ParseBytes(part, &number) || number == 0) {
+        Refuse("CUDASIM_MEMORY", value,
+               "a size such as 64MiB or 8GiB, or one per device "
+               "(64MiB,128MiB)");
+      }
+      config.capacities.push_back(number);
+    }
+    FitDevices("CUDASIM_MEMORY", config.capacities.size(), devices_given,
+               &config);
+  }
+  if (Read("CUDASIM_CARD", &value)) {
+    config.cards = Split(value);
+    for (const std::string& part : config.cards) {
+      if (Card::Preset(part) != nullptr) continue;
+      Refuse("CUDASIM_CARD", value,
+             ("one of " + Card::PresetNames() + ", or one per device").c_str());
+    }
+    FitDevices("CUDASIM_CARD", config.cards.size(), devices_given, &config);
   }
   if (Read("CUDASIM_MODE", &value)) {
     if (value != "eager" && value != "async") {

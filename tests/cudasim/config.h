@@ -10,11 +10,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "tests/cudasim/cards.h"
 
 namespace cudasim {
 
 struct Config {
-  uint64_t capacity = uint64_t{8} << 30;  // per device
+  // By device, the last one for all that follow; empty: the card's memory.
+  std::vector<uint64_t> capacities;
+  std::vector<std::string> cards;  // names of presets, by device likewise
   int devices = 1;
   bool async = false;
   uint64_t seed = 0;
@@ -23,6 +28,10 @@ struct Config {
   std::string leak_report;   // a file name, "stderr", or empty
 
   static Config FromEnvironment();
+
+  // nullptr: the card decides.
+  const uint64_t* CapacityOf(int device) const;
+  const Card& CardOf(int device) const;
 };
 
 // Reads "64MiB", "8GiB", "512KiB", "4096B" or "4096". False if it is not that.

@@ -96,6 +96,30 @@ void cudasim_set_mode(int async_mode) {
   sim.async.store(async_mode != 0);
 }
 
+int cudasim_set_card(int device, const char* name) {
+  const cudasim::Card* card =
+      name == nullptr ? nullptr : cudasim::Card::Preset(name);
+  if (!HasDevice(device) || card == nullptr) return -1;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.SetCard(device, *card);
+  return 0;
+}
+
+int cudasim_card(int device, char* text, int bytes) {
+  if (!HasDevice(device)) return -1;
+  return CopyText(cudasim::CardOf(device).key, text, bytes);
+}
+
+int cudasim_is_modelled(int device) {
+  return HasDevice(device) && cudasim::CardOf(device).modelled ? 1 : 0;
+}
+
+double cudasim_card_figure(int device, const char* figure) {
+  if (!HasDevice(device) || figure == nullptr) return -1;
+  return cudasim::FigureOf(cudasim::CardOf(device), figure);
+}
+
 int cudasim_mode(void) { return Simulator::Get().async.load() ? 1 : 0; }
 
 void cudasim_set_seed(uint64_t seed) {

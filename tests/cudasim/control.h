@@ -40,6 +40,19 @@ uint64_t cudasim_capacity(int device);
 uint64_t cudasim_used(int device);
 uint64_t cudasim_peak_used(int device);
 
+// --- Cards -----------------------------------------------------------------
+// What the device is (cards.h): "generic", "h200", "a100", "rtx4090", "t4".
+// Its memory changes with it unless CUDASIM_MEMORY or cudasim_set_capacity
+// says otherwise later. -1 if there is no such device or card.
+int cudasim_set_card(int device, const char* name);
+// The card's name; the length of the text, or -1 if there is no such device.
+int cudasim_card(int device, char* text, int bytes);
+// 1 if a card or a profile is in force: time passes, workspaces are taken.
+int cudasim_is_modelled(int device);
+// A figure of the device's card by its name in a profile, such as
+// "cublas_workspace_bytes" or "hbm_gb_per_s"; -1 if there is none.
+double cudasim_card_figure(int device, const char* figure);
+
 // --- Mode ------------------------------------------------------------------
 // eager (0): an operation is done when the call returns; nothing is checked
 // for order. async (1): each stream is a queue that advances on

@@ -9,13 +9,13 @@
 
 namespace cudasim {
 
-bool DeviceAttribute(int attribute, int device, int* value) {
+bool DeviceAttribute(const Card& card, int attribute, int device, int* value) {
   if (attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return false;
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
-      *value = kThreadsPerBlock;
+      *value = card.threads_per_block;
       return true;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
       *value = 64;
@@ -34,13 +34,13 @@ bool DeviceAttribute(int attribute, int device, int* value) {
                    : 65535;
       return true;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
-      *value = kSharedPerBlock;
+      *value = card.shared_per_block;
       return true;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      *value = kSharedPerBlockOptin;
+      *value = card.shared_per_block_optin;
       return true;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
-      *value = kSharedPerMultiprocessor;
+      *value = card.shared_per_multiprocessor;
       return true;
     case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
       *value = 1024;
@@ -52,35 +52,43 @@ bool DeviceAttribute(int attribute, int device, int* value) {
       *value = 32;
       return true;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      *value = kMultiprocessors;
+      *value = card.multiprocessors;
       return true;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      *value = kThreadsPerMultiprocessor;
+      *value = card.threads_per_multiprocessor;
       return true;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
-      *value = 32;
+      *value = card.blocks_per_multiprocessor;
       return true;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = kComputeMajor;
+      *value = card.compute_major;
       return true;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      *value = kComputeMinor;
+      *value = card.compute_minor;
       return true;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      *value = card.clock_khz;
+      return true;
     case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-      *value = 1980000;
+      *value = card.memory_clock_khz;
       return true;
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
-      *value = 5120;
+      *value = card.bus_width;
       return true;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-      *value = kL2Bytes;
+      *value = card.l2_bytes;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:
+      *value = card.persisting_l2_bytes;
+      return true;
+    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
+      *value = card.ecc;
       return true;
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
-      *value = 512;
+      *value = card.texture_alignment;
       return true;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
-      *value = 3;
+      *value = card.copy_engines;
       return true;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       *value = device + 1;
@@ -112,13 +120,14 @@ bool DeviceAttribute(int attribute, int device, int* value) {
   }
 }
 
-int BlocksPerMultiprocessor(int block_threads, unsigned long shared_bytes) {
-  if (block_threads <= 0 || block_threads > kThreadsPerBlock) return 0;
-  if (shared_bytes > kSharedPerBlockOptin) return 0;
-  const int by_threads = kThreadsPerMultiprocessor / block_threads;
+int BlocksPerMultiprocessor(const Card& card, int block_threads,
+                            unsigned long shared_bytes) {
+  if (block_threads <= 0 || block_threads > card.threads_per_block) return 0;
+  if (shared_bytes > size_t(card.shared_per_block_optin)) return 0;
+  const int by_threads = card.threads_per_multiprocessor / block_threads;
   const int by_shared =
-      static_cast<int>(kSharedPerMultiprocessor / (shared_bytes + 1024));
-  return std::min({by_threads, by_shared, 32});
+      static_cast<int>(card.shared_per_multiprocessor / (shared_bytes + 1024));
+  return std::min({by_threads, by_shared, card.blocks_per_multiprocessor});
 }
 
 void DeviceUuid(int device, char bytes[16]) {

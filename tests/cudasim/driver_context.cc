@@ -103,7 +103,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
 CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice device) {
   CUDASIM_ENTER("cuDeviceGetName", cudasim::Entry::kQuestion);
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
-  std::snprintf(name, bytes, "%s", cudasim::kDeviceName);
+  std::snprintf(name, bytes, "%s", cudasim::CardOf(device).name.c_str());
   return CUDA_SUCCESS;
 }
 
@@ -127,7 +127,8 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
                                       CUdevice device) {
   CUDASIM_ENTER("cuDeviceGetAttribute", cudasim::Entry::kQuestion);
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
-  return cudasim::DeviceAttribute(attribute, device, value)
+  return cudasim::DeviceAttribute(cudasim::CardOf(device), attribute, device,
+                                  value)
              ? CUDA_SUCCESS
              : CUDA_ERROR_INVALID_VALUE;
 }

@@ -93,19 +93,20 @@ CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attribute,
   if (cudasim::Launches::Get().NameOf(function) == nullptr) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
+  const cudasim::Card& card = cudasim::CurrentCard();
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *value = cudasim::kThreadsPerBlock;
+      *value = card.threads_per_block;
       break;
     case CU_FUNC_ATTRIBUTE_NUM_REGS:
       *value = 32;
       break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      *value = 10 * cudasim::kComputeMajor + cudasim::kComputeMinor;
+      *value = 10 * card.compute_major + card.compute_minor;
       break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      *value = cudasim::kSharedPerBlock;
+      *value = card.shared_per_block;
       break;
     default:
       *value = 0;
@@ -126,7 +127,8 @@ CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction, CUfunc_cache) {
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(
     int* blocks, CUfunction, int block_threads, size_t shared_bytes) {
   CUDASIM_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor");
-  *blocks = cudasim::BlocksPerMultiprocessor(block_threads, shared_bytes);
+  *blocks = cudasim::BlocksPerMultiprocessor(cudasim::CurrentCard(),
+                                             block_threads, shared_bytes);
   return CUDA_SUCCESS;
 }
 

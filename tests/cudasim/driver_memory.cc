@@ -200,7 +200,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
   const cudasim::DeviceMemory& memory =
       sim.extents.memory(cudasim::ThisThread().device);
   *total = memory.capacity;
-  *free = memory.used < memory.capacity ? memory.capacity - memory.used : 0;
+  *free = memory.Free();
   return CUDA_SUCCESS;
 }
 

@@ -31,8 +31,8 @@ int OpenFile(const std::string& name) {
 
 }  // namespace
 
-Extents::Extents(int devices, uint64_t capacity) {
-  memory_.assign(devices, DeviceMemory{capacity, 0, 0});
+Extents::Extents(int devices) {
+  memory_.resize(devices);
   next_offset_.assign(devices + 1, 0);
   OpenFiles();
 }
@@ -53,9 +53,7 @@ Status Extents::Create(Location location, int device, uint64_t bytes,
   if (location == Location::kDevice) {
     if (device < 0 || device >= devices()) return kInvalidDevice;
     DeviceMemory& memory = memory_[device];
-    if (bytes > memory.capacity || memory.used > memory.capacity - bytes) {
-      return kOutOfMemory;
-    }
+    if (bytes > memory.Free()) return kOutOfMemory;
     memory.used += bytes;
     memory.peak = std::max(memory.peak, memory.used);
     file = device;

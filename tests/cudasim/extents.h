@@ -50,11 +50,17 @@ struct DeviceMemory {
   uint64_t capacity = 0;
   uint64_t used = 0;
   uint64_t peak = 0;
+  uint64_t context = 0;  // taken by the context, outside every allocator
+
+  uint64_t Free() const {
+    const uint64_t taken = used + context;
+    return taken < capacity ? capacity - taken : 0;
+  }
 };
 
 class Extents {
  public:
-  Extents(int devices, uint64_t capacity);
+  explicit Extents(int devices);
   Extents(const Extents&) = delete;
   Extents& operator=(const Extents&) = delete;
 

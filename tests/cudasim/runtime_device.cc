@@ -100,7 +100,7 @@ cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr which,
                                              int device) {
   CUDASIM_ENTER("cudaDeviceGetAttribute", kQuestion);
   if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
-  return cudasim::DeviceAttribute(which, device, value)
+  return cudasim::DeviceAttribute(cudasim::CardOf(device), which, device, value)
              ? cudaSuccess
              : Answer(cudasim::kInvalidValue);
 }
@@ -110,41 +110,44 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop,
   CUDASIM_ENTER("cudaGetDeviceProperties", kQuestion);
   if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
   std::memset(prop, 0, sizeof(*prop));
-  std::snprintf(prop->name, sizeof(prop->name), "%s", cudasim::kDeviceName);
+  const cudasim::Card& card = cudasim::CardOf(device);
+  std::snprintf(prop->name, sizeof(prop->name), "%s", card.name.c_str());
   cudasim::DeviceUuid(device, prop->uuid.bytes);
   {
     Simulator& sim = Simulator::Get();
     cudasim::Lock lock(sim.mu);
     prop->totalGlobalMem = sim.extents.memory(device).capacity;
   }
-  prop->sharedMemPerBlock = cudasim::kSharedPerBlock;
-  prop->sharedMemPerBlockOptin = cudasim::kSharedPerBlockOptin;
-  prop->sharedMemPerMultiprocessor = cudasim::kSharedPerMultiprocessor;
+  prop->sharedMemPerBlock = card.shared_per_block;
+  prop->sharedMemPerBlockOptin = card.shared_per_block_optin;
+  prop->sharedMemPerMultiprocessor = card.shared_per_multiprocessor;
   prop->reservedSharedMemPerBlock = 1024;
   prop->regsPerBlock = 65536;
   prop->regsPerMultiprocessor = 65536;
   prop->warpSize = 32;
   prop->memPitch = 0x7fffffff;
-  prop->maxThreadsPerBlock = cudasim::kThreadsPerBlock;
-  prop->maxThreadsDim[0] = prop->maxThreadsDim[1] = cudasim::kThreadsPerBlock;
+  prop->maxThreadsPerBlock = card.threads_per_block;
+  prop->maxThreadsDim[0] = prop->maxThreadsDim[1] = card.threads_per_block;
   prop->maxThreadsDim[2] = 64;
   prop->maxGridSize[0] = 0x7fffffff;
   prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
   prop->totalConstMem = 65536;
-  prop->major = cudasim::kComputeMajor;
-  prop->minor = cudasim::kComputeMinor;
-  prop->textureAlignment = 512;
+  prop->major = card.compute_major;
+  prop->minor = card.compute_minor;
+  prop->textureAlignment = card.texture_alignment;
   prop->texturePitchAlignment = 32;
-  prop->multiProcessorCount = cudasim::kMultiprocessors;
+  prop->multiProcessorCount = card.multiprocessors;
   prop->canMapHostMemory = 1;
   prop->concurrentKernels = 1;
   prop->pciBusID = device + 1;
-  prop->asyncEngineCount = 3;
+  prop->asyncEngineCount = card.copy_engines;
+  prop->ECCEnabled = card.ecc;
   prop->unifiedAddressing = 1;
-  prop->memoryBusWidth = 5120;
-  prop->l2CacheSize = cudasim::kL2Bytes;
-  prop->maxThreadsPerMultiProcessor = cudasim::kThreadsPerMultiprocessor;
-  prop->maxBlocksPerMultiProcessor = 32;
+  prop->memoryBusWidth = card.bus_width;
+  prop->l2CacheSize = card.l2_bytes;
+  prop->maxThreadsPerMultiProcessor = card.threads_per_multiprocessor;
+  prop->maxBlocksPerMultiProcessor = card.blocks_per_multiprocessor;
+  prop->persistingL2CacheMaxSize = card.persisting_l2_bytes;
   prop->streamPrioritiesSupported = 1;
   prop->globalL1CacheSupported = 1;
   prop->localL1CacheSupported = 1;

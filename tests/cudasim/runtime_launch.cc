@@ -127,13 +127,14 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* attributes,
   if (Launches::Get().NameOf(function) == nullptr) {
     return Answer(cudasim::kInvalidDeviceFunction);
   }
+  const cudasim::Card& card = cudasim::CurrentCard();
   std::memset(attributes, 0, sizeof(*attributes));
-  attributes->maxThreadsPerBlock = cudasim::kThreadsPerBlock;
+  attributes->maxThreadsPerBlock = card.threads_per_block;
   attributes->numRegs = 32;
   // CUB picks its tuning by these and refuses zero.
-  attributes->ptxVersion = 10 * cudasim::kComputeMajor + cudasim::kComputeMinor;
+  attributes->ptxVersion = 10 * card.compute_major + card.compute_minor;
   attributes->binaryVersion = attributes->ptxVersion;
-  attributes->maxDynamicSharedSizeBytes = cudasim::kSharedPerBlock;
+  attributes->maxDynamicSharedSizeBytes = card.shared_per_block;
   return cudaSuccess;
 }
 
@@ -148,7 +149,8 @@ cudaError_t CUDARTAPI cudaFuncSetAttribute(const void* function,
 cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     int* blocks, const void*, int block_threads, size_t shared_bytes) {
   CUDASIM_ENTER("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  *blocks = cudasim::BlocksPerMultiprocessor(block_threads, shared_bytes);
+  *blocks = cudasim::BlocksPerMultiprocessor(cudasim::CurrentCard(),
+                                             block_threads, shared_bytes);
   return cudaSuccess;
 }
 
@@ -156,7 +158,8 @@ cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     int* blocks, const void*, int block_threads, size_t shared_bytes,
     unsigned) {
   CUDASIM_ENTER("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags");
-  *blocks = cudasim::BlocksPerMultiprocessor(block_threads, shared_bytes);
+  *blocks = cudasim::BlocksPerMultiprocessor(cudasim::CurrentCard(),
+                                             block_threads, shared_bytes);
   return cudaSuccess;
 }
 

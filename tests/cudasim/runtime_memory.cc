@@ -85,7 +85,7 @@ cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total) {
   const cudasim::DeviceMemory& memory =
       sim.extents.memory(cudasim::ThisThread().device);
   *total = memory.capacity;
-  *free = memory.used < memory.capacity ? memory.capacity - memory.used : 0;
+  *free = memory.Free();
   return cudaSuccess;
 }
 

@@ -60,10 +60,14 @@ void InForkedChild() {
 
 Simulator::Simulator()
     : config(Config::FromEnvironment()),
-      extents(config.devices, config.capacity),
+      extents(config.devices),
       addresses(&arena, &extents, &bytes_gate),
       streams(config.devices),
-      sticky(config.devices, kOk) {
+      sticky(config.devices, kOk),
+      cards(config.devices) {
+  for (int device = 0; device < config.devices; ++device) {
+    SetCard(device, config.CardOf(device));
+  }
   async.store(config.async);
   streams.Seed(config.seed);
   if (!config.faults.empty()) Faults::PlanFromText(config.faults);
@@ -82,6 +86,20 @@ Simulator& Simulator::Get() {
   (void)hooked;
   return *simulator;
 }
+
+void Simulator::SetCard(int device, const Card& card) {
+  cards[device].store(new Card(card), std::memory_order_release);
+  DeviceMemory& memory = extents.memory(device);
+  const uint64_t* const told = config.CapacityOf(device);
+  memory.capacity = told != nullptr ? *told : card.memory_bytes;
+  memory.context = told != nullptr ? 0 : card.context_bytes;
+}
+
+const Card& CardOf(int device) {
+  return *Simulator::Get().cards[device].load(std::memory_order_acquire);
+}
+
+const Card& CurrentCard() { return CardOf(ThisThread().device); }
 
 ThreadState& ThisThread() {
   thread_local ThreadState state;

@@ -26,6 +26,7 @@
 #include "tests/cudasim/accesses.h"
 #include "tests/cudasim/address_space.h"
 #include "tests/cudasim/arena.h"
+#include "tests/cudasim/cards.h"
 #include "tests/cudasim/config.h"
 #include "tests/cudasim/events.h"
 #include "tests/cudasim/extents.h"
@@ -53,12 +54,18 @@ struct Simulator {
   AccessLog log;
   Holds holds;
   Violations violations;
-  std::vector<Status> sticky;           // by device; kOk: healthy
+  std::vector<Status> sticky;  // by device; kOk: healthy
+  // By device. A card is never changed nor destroyed, only replaced.
+  std::vector<std::atomic<const Card*>> cards;
   std::set<std::pair<int, int>> peers;  // (from, to) enabled
   std::atomic<bool> async{false};
   std::atomic<bool> used{false};    // a call other than counting was made
   std::atomic<bool> forked{false};  // in a child of a process that used CUDA
   std::atomic<long> bridged_ops{0};
+
+  // Gives the device another card, and the card's memory where the program
+  // has not been told how much there is. REQUIRES: mu.
+  void SetCard(int device, const Card& card);
 
   // The device breaks: every later call on it returns `status`.
   void Break(int device, Status status) { sticky[device] = status; }
@@ -91,6 +98,10 @@ struct ThreadState {
   Stream* launching = nullptr;  // inside a twin
 };
 ThreadState& ThisThread();
+
+// The card of a device, and of the calling thread's current one.
+const Card& CardOf(int device);
+const Card& CurrentCard();
 
 // Which calls a broken device still serves: those that give things back, only
 // look at the program's own state, or order work without doing any. (A real

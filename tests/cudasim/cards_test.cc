@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a device says it is, by card.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/cudasim/test_support.h"
+
+namespace cudasim {
+namespace {
+
+class CardsTest : public SimulatorTest {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(cudasim_set_card(0, "generic"), 0);
+    SimulatorTest::TearDown();
+  }
+  static int Attribute(cudaDeviceAttr which) {
+    int value = -1;
+    EXPECT_EQ(cudaDeviceGetAttribute(&value, which, 0), cudaSuccess);
+    return value;
+  }
+};
+
+TEST_F(CardsTest, GenericDeviceIsAsItAlwaysWas) {
+  cudaDeviceProp prop;
+  ASSERT_EQ(cudaGetDeviceProperties(&prop, 0), cudaSuccess);
+  EXPECT_STREQ(prop.name, "cudasim (simulated device)");
+  EXPECT_EQ(prop.major, 9);
+  EXPECT_EQ(prop.multiProcessorCount, 132);
+  EXPECT_EQ(prop.l2CacheSize, 50 << 20);
+  EXPECT_EQ(prop.ECCEnabled, 0);
+  EXPECT_EQ(cudasim_is_modelled(0), 0);
+  EXPECT_EQ(cudasim_card_figure(0, "cublas_workspace_bytes"), 0);
+  EXPECT_EQ(cudasim_card_figure(0, "context_bytes"), 0);
+}
+
+TEST_F(CardsTest, EachPresetReportsItsOwnFigures) {
+  struct Wanted {
+    const char* card;
+    int major, minor, multiprocessors, threads, optin, bus;
+    size_t memory_mib;
+    double workspace;
+  };
+  const Wanted all[] = {
+      {"h200", 9, 0, 132, 2048, 227, 6144, 143156, 32 << 20},
+      {"a100", 8, 0, 108, 2048, 163, 5120, 81152, 8519680},
+      {"rtx4090", 8, 9, 128, 1536, 99, 384, 24216, 8519680},
+      {"t4", 7, 5, 40, 1024, 64, 256, 14930, 8519680},
+  };
+  for (const Wanted& wanted : all) {
+    SCOPED_TRACE(wanted.card);
+    ASSERT_EQ(cudasim_set_card(0, wanted.card), 0);
+    EXPECT_EQ(cudasim_is_modelled(0), 1);
+    char key[16];
+    EXPECT_GT(cudasim_card(0, key, sizeof(key)), 0);
+    EXPECT_STREQ(key, wanted.card);
+    cudaDeviceProp prop;
+    ASSERT_EQ(cudaGetDeviceProperties(&prop, 0), cudaSuccess);
+    EXPECT_NE(std::string(prop.name).find("simulated device"),
+              std::string::npos);
+    EXPECT_EQ(prop.major, wanted.major);
+    EXPECT_EQ(prop.minor, wanted.minor);
+    EXPECT_EQ(prop.multiProcessorCount, wanted.multiprocessors);
+    EXPECT_EQ(prop.maxThreadsPerMultiProcessor, wanted.threads);
+    EXPECT_EQ(prop.sharedMemPerBlockOptin >> 10, size_t(wanted.optin));
+    EXPECT_EQ(prop.memoryBusWidth, wanted.bus);
+    EXPECT_EQ(prop.totalGlobalMem >> 20, wanted.memory_mib);
+    EXPECT_EQ(cudasim_card_figure(0, "cublas_workspace_bytes"),
+              wanted.workspace);
+    // The driver and the attributes agree with the properties.
+    EXPECT_EQ(Attribute(cudaDevAttrMultiProcessorCount),
+              wanted.multiprocessors);
+    EXPECT_EQ(Attribute(cudaDevAttrComputeCapabilityMajor), wanted.major);
+    EXPECT_EQ(Attribute(cudaDevAttrGlobalMemoryBusWidth), wanted.bus);
+    EXPECT_EQ(Attribute(cudaDevAttrL2CacheSize), prop.l2CacheSize);
+    EXPECT_EQ(Attribute(cudaDevAttrEccEnabled), prop.ECCEnabled);
+    char name[64];
+    ASSERT_EQ(cuDeviceGetName(name, sizeof(name), 0), CUDA_SUCCESS);
+    EXPECT_STREQ(name, prop.name);
+    size_t total = 0;
+    ASSERT_EQ(cuDeviceTotalMem(&total, 0), CUDA_SUCCESS);
+    EXPECT_EQ(total, prop.totalGlobalMem);
+    // One block that takes all shared memory it may.
+    int blocks = 0;
+    ASSERT_EQ(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, nullptr,
+                                                            1024, 0),
+              cudaSuccess);
+    EXPECT_EQ(blocks, wanted.threads / 1024);
+  }
+}
+
+TEST_F(CardsTest, TheContextIsTakenFromTheCardsMemory) {
+  ASSERT_EQ(cudasim_set_card(0, "t4"), 0);
+  size_t free = 0;
+  size_t total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  EXPECT_EQ(total - free, cudasim_card_figure(0, "context_bytes"));
+  // The last handle that fits, and one more.
+  CUmemGenericAllocationHandle handle = 0;
+  const CUmemAllocationProp prop = DeviceProp();
+  ASSERT_EQ(cuMemCreate(&handle, free, &prop, 0), CUDA_SUCCESS);
+  CUmemGenericAllocationHandle second = 0;
+  EXPECT_EQ(cuMemCreate(&second, kHandle, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+}
+
+TEST_F(CardsTest, UnknownNamesAreRefused) {
+  EXPECT_EQ(cudasim_set_card(0, "h2000"), -1);
+  EXPECT_EQ(cudasim_set_card(7, "h200"), -1);
+  EXPECT_EQ(cudasim_card_figure(0, "hbm"), -1);
+  EXPECT_EQ(cudasim_is_modelled(0), 0);
+}
+
+}  // namespace
+}  // namespace cudasim
