@@ -310,4 +310,26 @@ std::string AddressSpace::Problem(uint64_t address, uint64_t bytes, int device,
   return "";
 }
 
+int64_t AddressSpace::ReadyAt(uint64_t address, uint64_t bytes) const {
+  int64_t ready = 0;
+  if (bytes == 0) return ready;
+  for (auto each = mappings_.upper_bound(address + bytes - 1);
+       each != mappings_.begin();) {
+    --each;
+    if (each->first + each->second.bytes <= address) break;
+    ready = std::max(ready, each->second.ready_ns);
+  }
+  return ready;
+}
+
+void AddressSpace::SetReadyAt(uint64_t address, uint64_t bytes, int64_t when) {
+  if (bytes == 0) return;
+  for (auto each = mappings_.upper_bound(address + bytes - 1);
+       each != mappings_.begin();) {
+    --each;
+    if (each->first + each->second.bytes <= address) break;
+    each->second.ready_ns = std::max(each->second.ready_ns, when);
+  }
+}
+
 }  // namespace cudasim

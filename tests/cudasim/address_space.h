@@ -35,8 +35,9 @@ struct Mapping {
   Extent* extent = nullptr;
   uint32_t readers = 0;  // one bit per device
   uint32_t writers = 0;
-  bool host = false;   // granted to the host, readable at its own address
-  bool peers = false;  // cudaMalloc memory: every device may use it
+  bool host = false;     // granted to the host, readable at its own address
+  bool peers = false;    // cudaMalloc memory: every device may use it
+  int64_t ready_ns = 0;  // on the virtual clock: mapped, or brought, then
 };
 
 class AddressSpace {
@@ -76,6 +77,14 @@ class AddressSpace {
   // is wrong, for a violation text.
   std::string Problem(uint64_t address, uint64_t bytes, int device,
                       bool write) const;
+
+  // When the bytes are there on the virtual clock: the latest of the mappings
+  // in the range. What is not mapped counts as 0.
+  int64_t ReadyAt(uint64_t address, uint64_t bytes) const;
+  void SetReadyAt(uint64_t address, uint64_t bytes, int64_t when);
+  void ResetReadyAt() {
+    for (auto& [start, mapping] : mappings_) mapping.ready_ns = 0;
+  }
 
   // The mapping or reservation that contains the address; nullptr if none.
   const Mapping* FindMapping(uint64_t address, uint64_t* start) const;

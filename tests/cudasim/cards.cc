@@ -39,7 +39,6 @@ const std::map<std::string, double>& TypicalCalls() {
       {"cudaFree", 150000},
       {"cudaFreeHost", 200000},
       {"cudaGetDevice", 25},
-      {"cudaGetLastError", 25},
       {"cudaGraphLaunch", 8000},
       {"cudaHostAlloc", 300000},
       {"cudaHostRegister", 50000},
@@ -50,7 +49,6 @@ const std::map<std::string, double>& TypicalCalls() {
       {"cudaMemcpy", 4000},
       {"cudaMemcpyAsync", 3000},
       {"cudaMemsetAsync", 2500},
-      {"cudaPeekAtLastError", 25},
       {"cudaPointerGetAttributes", 200},
       {"cudaSetDevice", 50},
       {"cudaStreamIsCapturing", 60},
@@ -283,6 +281,7 @@ const std::vector<std::pair<const char*, Figure>>& CardFigures() {
       CUDASIM_FIGURE(memset_ns),
       CUDASIM_FIGURE(operator_ns),
       CUDASIM_FIGURE(call_ns),
+      CUDASIM_FIGURE(burn_call_ns),
   };
 #undef CUDASIM_FIGURE
   return figures;

@@ -91,6 +91,9 @@ struct Card {
   double operator_ns = 0;
   double call_ns = 0;
   std::map<std::string, double> calls_ns;
+  // Nanoseconds of real CPU that each call burns, likewise (CUDASIM_CALL_NS).
+  double burn_call_ns = 0;
+  std::map<std::string, double> burn_calls_ns;
 
   // The generic device; a preset, or nullptr for a name that is none.
   static const Card& Generic();

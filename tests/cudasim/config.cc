@@ -7,13 +7,15 @@
 #include <cstdlib>
 #include <limits>
 
+#include "tests/cudasim/profile.h"
+
 namespace cudasim {
 namespace {
 
 [[noreturn]] void Refuse(const char* name, const std::string& value,
-                         const char* wanted) {
-  std::fprintf(stderr, "cudasim: %s=%s cannot be used: it must be %s\n", name,
-               value.c_str(), wanted);
+                         const std::string& problem) {
+  std::fprintf(stderr, "cudasim: %s=%s cannot be used: %s\n", name,
+               value.c_str(), problem.c_str());
   std::_Exit(2);
 }
 
@@ -34,7 +36,7 @@ bool ParseNumber(const std::string& text, uint64_t* number) {
 bool ReadFlag(const char* name) {
   std::string value;
   if (!Read(name, &value)) return false;
-  if (value != "0" && value != "1") Refuse(name, value, "0 or 1");
+  if (value != "0" && value != "1") Refuse(name, value, "it must be 0 or 1");
   return value == "1";
 }
 
@@ -83,7 +85,8 @@ void FitDevices(const char* name, size_t entries, bool devices_given,
   if (entries <= static_cast<size_t>(config->devices)) return;
   if (devices_given || entries > 16) {
     Refuse(name, std::to_string(entries) + " entries",
-           "a list no longer than there are devices (CUDASIM_DEVICES)");
+           "there must be no more of them than there are devices "
+           "(CUDASIM_DEVICES)");
   }
   config->devices = static_cast<int>(entries);
 }
@@ -95,9 +98,17 @@ const uint64_t* Config::CapacityOf(int device) const {
   return &capacities[std::min<size_t>(device, capacities.size() - 1)];
 }
 
-const Card& Config::CardOf(int device) const {
-  if (cards.empty()) return Card::Generic();
-  return *Card::Preset(cards[std::min<size_t>(device, cards.size() - 1)]);
+Card Config::CardOf(int device) const {
+  Card card =
+      cards.empty()
+          ? Card::Generic()
+          : *Card::Preset(cards[std::min<size_t>(device, cards.size() - 1)]);
+  if (!profile.empty()) {
+    const std::string problem = ApplyProfileFile(profile, &card);
+    if (!problem.empty()) Refuse("CUDASIM_PROFILE", profile, problem);
+  }
+  if (call_ns != 0) card.burn_call_ns = static_cast<double>(call_ns);
+  return card;
 }
 
 Config Config::FromEnvironment() {
@@ -106,7 +117,7 @@ Config Config::FromEnvironment() {
   uint64_t number = 0;
   if (Read("CUDASIM_DEVICES", &value)) {
     if (!ParseNumber(value, &number) || number > 16) {
-      Refuse("CUDASIM_DEVICES", value, "a number from 0 to 16");
+      Refuse("CUDASIM_DEVICES", value, "it must be a number from 0 to 16");
     }
     config.devices = static_cast<int>(number);
   }
@@ -115,7 +126,7 @@ Config Config::FromEnvironment() {
     for (const std::string& part : Split(value)) {
       if (!ParseBytes(part, &number) || number == 0) {
         Refuse("CUDASIM_MEMORY", value,
-               "a size such as 64MiB or 8GiB, or one per device "
+               "it must be a size such as 64MiB or 8GiB, or one per device "
                "(64MiB,128MiB)");
       }
       config.capacities.push_back(number);
@@ -127,23 +138,30 @@ Config Config::FromEnvironment() {
     config.cards = Split(value);
     for (const std::string& part : config.cards) {
       if (Card::Preset(part) != nullptr) continue;
-      Refuse("CUDASIM_CARD", value,
-             ("one of " + Card::PresetNames() + ", or one per device").c_str());
+      Refuse(
+          "CUDASIM_CARD", value,
+          "it must be one of " + Card::PresetNames() + ", or one per device");
     }
     FitDevices("CUDASIM_CARD", config.cards.size(), devices_given, &config);
   }
   if (Read("CUDASIM_MODE", &value)) {
     if (value != "eager" && value != "async") {
-      Refuse("CUDASIM_MODE", value, "eager or async");
+      Refuse("CUDASIM_MODE", value, "it must be eager or async");
     }
     config.async = value == "async";
   }
   if (Read("CUDASIM_SEED", &value)) {
     if (!ParseNumber(value, &config.seed)) {
-      Refuse("CUDASIM_SEED", value, "a number");
+      Refuse("CUDASIM_SEED", value, "it must be a number");
     }
   }
   Read("CUDASIM_FAIL", &config.faults);
+  Read("CUDASIM_PROFILE", &config.profile);
+  if (Read("CUDASIM_CALL_NS", &value)) {
+    if (!ParseNumber(value, &config.call_ns) || config.call_ns > 1000000000) {
+      Refuse("CUDASIM_CALL_NS", value, "it must be nanoseconds, at most 10^9");
+    }
+  }
   config.noop_launch = ReadFlag("CUDASIM_NOOP_LAUNCH");
   Read("CUDASIM_LEAK_REPORT", &config.leak_report);
   return config;

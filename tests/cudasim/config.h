@@ -20,6 +20,8 @@ struct Config {
   // By device, the last one for all that follow; empty: the card's memory.
   std::vector<uint64_t> capacities;
   std::vector<std::string> cards;  // names of presets, by device likewise
+  std::string profile;             // a file, or empty
+  uint64_t call_ns = 0;            // of CPU that every call burns
   int devices = 1;
   bool async = false;
   uint64_t seed = 0;
@@ -31,7 +33,7 @@ struct Config {
 
   // nullptr: the card decides.
   const uint64_t* CapacityOf(int device) const;
-  const Card& CardOf(int device) const;
+  Card CardOf(int device) const;
 };
 
 // Reads "64MiB", "8GiB", "512KiB", "4096B" or "4096". False if it is not that.

@@ -3,26 +3,18 @@
 #include "tests/cudasim/control.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
+#include "tests/cudasim/control_text.h"
 #include "tests/cudasim/launches.h"
 #include "tests/cudasim/simulator.h"
 
 namespace {
 
+using cudasim::CopyText;
 using cudasim::Launches;
 using cudasim::Lock;
 using cudasim::Simulator;
-
-int CopyText(const std::string& from, char* text, int bytes) {
-  if (text != nullptr && bytes > 0) {
-    const size_t count = std::min(from.size(), static_cast<size_t>(bytes) - 1);
-    std::memcpy(text, from.data(), count);
-    text[count] = '\0';
-  }
-  return static_cast<int>(from.size());
-}
 
 bool HasDevice(int device) {
   return device >= 0 && device < Simulator::Get().config.devices;
@@ -96,30 +88,6 @@ void cudasim_set_mode(int async_mode) {
   sim.async.store(async_mode != 0);
 }
 
-int cudasim_set_card(int device, const char* name) {
-  const cudasim::Card* card =
-      name == nullptr ? nullptr : cudasim::Card::Preset(name);
-  if (!HasDevice(device) || card == nullptr) return -1;
-  Simulator& sim = Simulator::Get();
-  Lock lock(sim.mu);
-  sim.SetCard(device, *card);
-  return 0;
-}
-
-int cudasim_card(int device, char* text, int bytes) {
-  if (!HasDevice(device)) return -1;
-  return CopyText(cudasim::CardOf(device).key, text, bytes);
-}
-
-int cudasim_is_modelled(int device) {
-  return HasDevice(device) && cudasim::CardOf(device).modelled ? 1 : 0;
-}
-
-double cudasim_card_figure(int device, const char* figure) {
-  if (!HasDevice(device) || figure == nullptr) return -1;
-  return cudasim::FigureOf(cudasim::CardOf(device), figure);
-}
-
 int cudasim_mode(void) { return Simulator::Get().async.load() ? 1 : 0; }
 
 void cudasim_set_seed(uint64_t seed) {
@@ -143,6 +111,7 @@ void cudasim_reset_for_testing(void) {
     memory.peak = memory.used;
   }
   sim.bridged_ops.store(0);
+  sim.ResetTime();
   cudasim::Faults::Clear();
   cudasim::Faults::ResetCounts();
   Launches::Get().ResetCounts();
@@ -203,6 +172,12 @@ void cudasim_note_access(void* stream, const char* name,
                        cudasim::RangeText(access.address, access.bytes) +
                        ", but " + problem);
     sim.Break(found->device, cudasim::kIllegalAddress);
+  }
+  if (cudasim::CardOf(found->device).modelled) {
+    for (int i = 0; i < count; ++i) {
+      sim.clock.Hold(
+          found, sim.addresses.ReadyAt(accesses[i].address, accesses[i].bytes));
+    }
   }
   if (!sim.async.load()) return;
   const cudasim::VectorClock past = sim.streams.Past(found);

@@ -53,6 +53,49 @@ int cudasim_is_modelled(int device);
 // "cublas_workspace_bytes" or "hbm_gb_per_s"; -1 if there is none.
 double cudasim_card_figure(int device, const char* figure);
 
+// The card of the device as a JSON profile that gives the same card again.
+int cudasim_profile(int device, char* text, int bytes);
+// Applies a JSON profile to the device's card. -1 if it has an error, which is
+// printed and leaves the card as it was.
+int cudasim_apply_profile(int device, const char* json);
+
+// --- The virtual clock (virtual_clock.h) -------------------------------------
+// All 0 while no card or profile is in force.
+//
+// The calling thread's now, and when all work of the stream, or of the device,
+// is over.
+int64_t cudasim_virtual_now_ns(void);
+int64_t cudasim_stream_virtual_ns(void* stream);
+int64_t cudasim_device_virtual_ns(int device);
+// "h2d_bytes", "d2h_bytes", "d2d_bytes", "memset_bytes", "operators", "flops",
+// "kernel_ns", "copy_ns", "compute_busy_ns", "up_busy_ns", "down_busy_ns",
+// "peer_busy_ns", "host_wait_ns", "calls_ns"; -1 for another name.
+double cudasim_virtual_total(const char* what);
+// All of them, with "now_ns" and "end_ns", as one JSON object.
+int cudasim_virtual_report(char* text, int bytes);
+void cudasim_virtual_reset(void);
+// The calling thread worked for that long without calling CUDA (read a file,
+// say).
+void cudasim_host_work(double ns);
+// The calling thread is one of the program's (0) or waits on its own account
+// (1). Threads named "stratalloc..." start with 1.
+void cudasim_set_background(int background);
+
+// What an operator costs: floating-point operations in `dtype`, bytes read and
+// written. cudasim_operator_cost also charges the calling thread for an
+// operator of PyTorch, cudasim_kernel_cost does not (replayed work, twins).
+enum {
+  CUDASIM_FP64 = 0,
+  CUDASIM_FP32 = 1,
+  CUDASIM_TF32 = 2,
+  CUDASIM_FP16 = 3,
+  CUDASIM_BF16 = 4,
+  CUDASIM_FP8 = 5,
+  CUDASIM_INT8 = 6
+};
+void cudasim_operator_cost(void* stream, double flops, double bytes, int dtype);
+void cudasim_kernel_cost(void* stream, double flops, double bytes, int dtype);
+
 // --- Mode ------------------------------------------------------------------
 // eager (0): an operation is done when the call returns; nothing is checked
 // for order. async (1): each stream is a queue that advances on

@@ -141,6 +141,42 @@ bool Fits(const Simulator& sim, const Endpoint& end, bool device_wanted) {
   return mapping != nullptr && mapping->extent->location != Location::kDevice;
 }
 
+// Where the bytes of an end lie: a device, or -1 for the host.
+int PlaceOf(const Simulator& sim, const Endpoint& end) {
+  if (end.kind != Kind::kDevice) return -1;
+  uint64_t start = 0;
+  const Mapping* mapping = sim.addresses.FindMapping(end.address, &start);
+  return mapping != nullptr && mapping->extent->location == Location::kDevice
+             ? mapping->extent->device
+             : -1;
+}
+
+// The copy on the virtual clock. One within the host takes no device's time.
+void Charge(Simulator& sim, Stream* stream, const Endpoint& to,
+            const Endpoint& from, bool waits) {
+  const Card& card = CardOf(stream->device);
+  if (!card.modelled) return;
+  const int place = PlaceOf(sim, to);
+  const int source = PlaceOf(sim, from);
+  if (place < 0 && source < 0) return;
+  const Route route = source < 0        ? Route::kUp
+                      : place < 0       ? Route::kDown
+                      : place == source ? Route::kOnDevice
+                                        : Route::kPeer;
+  const bool pageable =
+      to.kind == Kind::kPageable || from.kind == Kind::kPageable;
+  for (const Endpoint* end : {&to, &from}) {
+    sim.clock.Hold(stream, sim.addresses.ReadyAt(end->address, end->Span()));
+  }
+  const VirtualNs end =
+      sim.clock.Copy(card, stream, route, pageable, from.width * from.height);
+  // What a background thread brings is there for nobody before that.
+  if (place >= 0 && sim.clock.IsBackground()) {
+    sim.addresses.SetReadyAt(to.address, to.Span(), end);
+  }
+  if (waits) sim.clock.WaitUntil(end);
+}
+
 }  // namespace
 
 Status Copy(const char* name, const CopyRequest& request,
@@ -180,6 +216,10 @@ Status Copy(const char* name, const CopyRequest& request,
       !Usable(sim, name, *stream, from, "")) {
     return kIllegalAddress;
   }
+  // As on CUDA, a blocking copy between device ranges does not wait.
+  const bool between_devices =
+      to.kind == Kind::kDevice && from.kind == Kind::kDevice;
+  Charge(sim, stream, to, from, blocking && !between_devices);
   if (!sim.async.load()) {
     CheckHolds(sim, name, *stream, to);
     CheckHolds(sim, name, *stream, from);
@@ -227,9 +267,6 @@ Status Copy(const char* name, const CopyRequest& request,
       });
   Note(sim, name, stream, past, number, from);
   Note(sim, name, stream, past, number, to);
-  // As on CUDA, a blocking copy between device ranges does not wait.
-  const bool between_devices =
-      to.kind == Kind::kDevice && from.kind == Kind::kDevice;
   if ((blocking && !between_devices) || to.kind == Kind::kPageable) {
     sim.streams.Synchronize(lock, sim.streams.Past(stream));
     return sim.sticky[stream->device];
@@ -254,6 +291,10 @@ Status Fill(const char* name, const FillRequest& request,
   // Only the device's own and pinned memory can be filled by the device.
   if (to.kind == Kind::kPageable) return kInvalidValue;
   if (!Usable(sim, name, *stream, to, "")) return kIllegalAddress;
+  if (const Card& card = CardOf(stream->device); card.modelled) {
+    sim.clock.Hold(stream, sim.addresses.ReadyAt(to.address, to.Span()));
+    sim.clock.Fill(card, stream, fill.width * fill.height);
+  }
   if (!sim.async.load()) {
     CheckHolds(sim, name, *stream, to);
     std::shared_lock<std::shared_mutex> gate(sim.bytes_gate);

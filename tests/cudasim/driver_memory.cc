@@ -139,6 +139,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size,
         wanted.location.id, cudasim::AccessOf(wanted.flags));
     if (status != cudasim::kOk) return Answer(status);
   }
+  sim.addresses.SetReadyAt(pointer, size, sim.clock.Now());
   return CUDA_SUCCESS;
 }
 

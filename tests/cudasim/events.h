@@ -23,6 +23,7 @@ struct Event {
   bool recorded = false;
   VectorClock clock;
   std::chrono::steady_clock::time_point time;
+  int64_t virtual_ns = 0;  // the end of what it stands for
 };
 
 class Events {
@@ -44,6 +45,9 @@ class Events {
     return found == events_.end() ? nullptr : &found->second;
   }
   void Clear() { events_.clear(); }
+  void ResetVirtualTimes() {
+    for (auto& [handle, event] : events_) event.virtual_ns = 0;
+  }
   long live() const { return static_cast<long>(events_.size()); }
   const std::unordered_map<uint64_t, Event>& all() const { return events_; }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -49,11 +50,25 @@ Status ApiFunction::Planned(long call) {
   return static_cast<Status>(error);
 }
 
+namespace {
+
+// The runtime is another library, which may not be loaded yet.
+bool IsRuntimeFunction(const std::string& name) {
+  static const auto& names = *new std::set<std::string>{
+#define CUDASIM_UNSUPPORTED(name) #name,
+#define CUDASIM_FUNCTION(name) #name,
+#include "tests/cudasim/runtime_functions.inc"
+#include "tests/cudasim/runtime_unsupported.inc"
+#undef CUDASIM_FUNCTION
+#undef CUDASIM_UNSUPPORTED
+  };
+  return names.count(name) != 0;
+}
+
+}  // namespace
+
 bool Faults::Knows(const char* name) {
-  if (FindDriverFunction(name) != nullptr) return true;
-  Table& table = Functions();
-  std::lock_guard<std::mutex> lock(table.mu);
-  return table.functions.count(name) != 0;
+  return FindDriverFunction(name) != nullptr || IsRuntimeFunction(name);
 }
 
 void Faults::Plan(const char* name, long nth, int error, bool forever) {
@@ -103,6 +118,12 @@ void Faults::PlanFromText(const std::string& text) {
                    "cudasim: CUDASIM_FAIL: \"%s\" cannot be used: it must be "
                    "function:nth:error or function:nth:error:forever\n",
                    plan.c_str());
+      std::_Exit(2);
+    }
+    if (!Knows(function)) {
+      std::fprintf(stderr,
+                   "cudasim: CUDASIM_FAIL: the simulated device has no %s\n",
+                   function);
       std::_Exit(2);
     }
     Plan(function, nth, error, end == "forever");

@@ -10,11 +10,14 @@
 #define STRATALLOC_TESTS_CUDASIM_FAULTS_H_
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "tests/cudasim/status.h"
 
 namespace cudasim {
+
+struct Card;
 
 class ApiFunction {
  public:
@@ -24,6 +27,22 @@ class ApiFunction {
   const char* name() const { return name_.c_str(); }
   bool of_runtime() const { return of_runtime_; }
   long calls() const { return calls_.load(std::memory_order_relaxed); }
+
+  // What a call costs on a card (call_cost.h), worked out once per card.
+  struct Costs {
+    const Card* card = nullptr;
+    int64_t virtual_ns = 0;
+    int64_t burn_ns = 0;
+  };
+  template <typename WorkOut>
+  const Costs& CostsFor(const Card& card, WorkOut work_out) {
+    const Costs* known = costs_.load(std::memory_order_acquire);
+    if (known == nullptr || known->card != &card) {
+      known = new Costs(work_out());  // never destroyed, as its card
+      costs_.store(known, std::memory_order_release);
+    }
+    return *known;
+  }
 
   // Counts a call; kOk unless a failure was planned for this one.
   Status Count() {
@@ -44,6 +63,7 @@ class ApiFunction {
   std::atomic<long> fail_at_{0};  // the call that fails; 0: none
   std::atomic<int> error_{0};
   std::atomic<bool> forever_{false};
+  std::atomic<const Costs*> costs_{nullptr};
 };
 
 class Faults {

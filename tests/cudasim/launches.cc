@@ -122,7 +122,10 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
   Stream* stream = sim.streams.Find(stream_handle, thread.device);
   if (stream == nullptr) return kInvalidHandle;
   if (twin == nullptr) {
-    if (sim.config.noop_launch) return kOk;
+    if (sim.config.noop_launch) {
+      sim.ChargeKernel(stream, 0, 0, 1);
+      return kOk;
+    }
     sim.Break(stream->device, kNotSupported);
     return kNotSupported;
   }
@@ -132,8 +135,13 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
   lock.unlock();
   Stream* const outer = thread.launching;
   thread.launching = stream;
+  thread.costed = false;
   twin(arguments, grid, block);
   thread.launching = outer;
+  if (!thread.costed) {
+    lock.lock();
+    sim.ChargeKernel(stream, 0, 0, 1);
+  }
   return kOk;
 }
 

@@ -12,6 +12,7 @@ Status FreeDevice(const char* name, uint64_t address) {
   Lock lock(sim.mu);
   if (!sim.addresses.IsMalloc(address)) return kInvalidValue;
   const Mapping mapping = sim.addresses.mappings().at(address);
+  sim.clock.WaitUntil(sim.clock.EndOfDevice(mapping.extent->device));
   sim.streams.Synchronize(lock, sim.streams.DevicePast(mapping.extent->device));
   sim.CheckHolds(name, address, mapping.bytes, true, /*own=*/true);
   // Another thread may have freed it while the lock was released.

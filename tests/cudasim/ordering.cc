@@ -41,6 +41,7 @@ Status StreamSynchronize(uint64_t handle) {
   Lock lock(sim.mu);
   Stream* stream = FindStream(sim, handle);
   if (stream == nullptr) return kInvalidHandle;
+  sim.clock.WaitUntil(sim.clock.EndOf(stream));
   sim.streams.Synchronize(lock, sim.streams.Past(stream));
   return sim.sticky[stream->device];
 }
@@ -50,6 +51,7 @@ Status StreamQuery(uint64_t handle) {
   Lock lock(sim.mu);
   Stream* stream = FindStream(sim, handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (!sim.clock.Reached(sim.clock.EndOf(stream))) return kNotReady;
   if (!sim.streams.Query(lock, sim.streams.Past(stream))) return kNotReady;
   return sim.sticky[stream->device];
 }
@@ -61,6 +63,7 @@ Status StreamWaitEvent(uint64_t stream_handle, uint64_t event_handle) {
   Event* event = sim.events.Find(event_handle);
   if (stream == nullptr || event == nullptr) return kInvalidHandle;
   sim.streams.WaitFor(stream, event->clock);
+  sim.clock.Hold(stream, event->virtual_ns);
   return kOk;
 }
 
@@ -120,6 +123,9 @@ Status EventRecord(uint64_t event_handle, uint64_t stream_handle) {
   if (event->device != stream->device) return kInvalidHandle;
   if (sim.async.load()) event->clock = sim.streams.Past(stream);
   event->recorded = true;
+  if (CardOf(event->device).modelled) {
+    event->virtual_ns = std::max(sim.clock.Now(), sim.clock.EndOf(stream));
+  }
   event->time = std::chrono::steady_clock::now();
   return kOk;
 }
@@ -131,6 +137,7 @@ Status EventQuery(uint64_t handle) {
   if (event == nullptr) return kInvalidHandle;
   const int device = event->device;
   const VectorClock clock = event->clock;  // the event may go meanwhile
+  if (!sim.clock.Reached(event->virtual_ns)) return kNotReady;
   if (!sim.streams.Query(lock, clock)) return kNotReady;
   return sim.sticky[device];
 }
@@ -142,6 +149,7 @@ Status EventSynchronize(uint64_t handle) {
   if (event == nullptr) return kInvalidHandle;
   const int device = event->device;
   const VectorClock clock = event->clock;
+  sim.clock.WaitUntil(event->virtual_ns);
   sim.streams.Synchronize(lock, clock);
   return sim.sticky[device];
 }
@@ -162,6 +170,14 @@ Status EventElapsed(float* milliseconds, uint64_t start_handle,
       !sim.streams.IsExecuted(end->clock)) {
     return kNotReady;
   }
+  if (CardOf(start->device).modelled && CardOf(end->device).modelled) {
+    if (std::max(start->virtual_ns, end->virtual_ns) > sim.clock.Now()) {
+      return kNotReady;
+    }
+    *milliseconds =
+        static_cast<float>(end->virtual_ns - start->virtual_ns) / 1e6f;
+    return kOk;
+  }
   *milliseconds =
       std::chrono::duration<float, std::milli>(end->time - start->time).count();
   return kOk;
@@ -171,6 +187,7 @@ Status DeviceSynchronize() {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   const int device = ThisThread().device;
+  sim.clock.WaitUntil(sim.clock.EndOfDevice(device));
   sim.streams.Synchronize(lock, sim.streams.DevicePast(device));
   return sim.sticky[device];
 }

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <utility>
 
+#include "tests/cudasim/call_cost.h"
 #include "tests/cudasim/launches.h"
 
 namespace cudasim {
@@ -63,6 +64,7 @@ Simulator::Simulator()
       extents(config.devices),
       addresses(&arena, &extents, &bytes_gate),
       streams(config.devices),
+      clock(config.devices, &streams),
       sticky(config.devices, kOk),
       cards(config.devices) {
   for (int device = 0; device < config.devices; ++device) {
@@ -95,6 +97,18 @@ void Simulator::SetCard(int device, const Card& card) {
   memory.context = told != nullptr ? 0 : card.context_bytes;
 }
 
+void Simulator::ResetTime() {
+  clock.Reset();
+  events.ResetVirtualTimes();
+  addresses.ResetReadyAt();
+}
+
+void Simulator::ChargeKernel(Stream* stream, double flops, double bytes,
+                             double tflops) {
+  const Card& card = cudasim::CardOf(stream->device);
+  if (card.modelled) clock.Kernel(card, stream, flops, bytes, tflops);
+}
+
 const Card& CardOf(int device) {
   return *Simulator::Get().cards[device].load(std::memory_order_acquire);
 }
@@ -108,6 +122,7 @@ ThreadState& ThisThread() {
 
 Status Enter(ApiFunction& function, Entry entry) {
   Simulator& sim = Simulator::Get();
+  if (sim.config.devices > 0) ChargeCall(function, CurrentCard(), &sim.clock);
   if (const Status planned = function.Count(); planned != kOk) return planned;
   if (sim.forked.load(std::memory_order_relaxed)) return kNotInitialized;
   if (entry == Entry::kQuestion) return kOk;

@@ -36,6 +36,7 @@
 #include "tests/cudasim/status.h"
 #include "tests/cudasim/streams.h"
 #include "tests/cudasim/violations.h"
+#include "tests/cudasim/virtual_clock.h"
 
 namespace cudasim {
 
@@ -50,6 +51,7 @@ struct Simulator {
   AddressSpace addresses;
   HostMemory host;
   Streams streams;
+  VirtualClock clock;
   Events events;
   AccessLog log;
   Holds holds;
@@ -66,6 +68,12 @@ struct Simulator {
   // Gives the device another card, and the card's memory where the program
   // has not been told how much there is. REQUIRES: mu.
   void SetCard(int device, const Card& card);
+
+  // The virtual clock starts again at 0. REQUIRES: mu.
+  void ResetTime();
+  // A kernel on the stream's virtual clock, if its card is modelled. REQUIRES:
+  // mu.
+  void ChargeKernel(Stream* stream, double flops, double bytes, double tflops);
 
   // The device breaks: every later call on it returns `status`.
   void Break(int device, Status status) { sticky[device] = status; }
@@ -96,6 +104,7 @@ struct ThreadState {
   bool no_context = true;  // cuCtxGetCurrent before anything set one
   int capture_mode = 0;
   Stream* launching = nullptr;  // inside a twin
+  bool costed = false;          // the twin has said what it costs
 };
 ThreadState& ThisThread();
 

@@ -2,6 +2,7 @@
 
 #include "tests/cudasim/streams.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -33,6 +34,7 @@ Stream* Streams::Add(int device) {
     retired_[i] = retired_.back();
     retired_.pop_back();
     stream->destroyed = false;
+    stream->virtual_end = 0;
     stream->device = device;
     return stream;
   }
@@ -106,6 +108,33 @@ VectorClock Streams::DevicePast(int device) {
     if (each->device == device) clock.Join(each->past);
   }
   return clock;
+}
+
+int64_t Streams::VirtualEnd(const Stream* stream) const {
+  const Stream* first = default_streams_[stream->device];
+  int64_t end = stream->virtual_end;
+  if (stream == first) {
+    for (const auto& each : streams_) {
+      if (each->device == stream->device && each->blocking) {
+        end = std::max(end, each->virtual_end);
+      }
+    }
+  } else if (stream->blocking) {
+    end = std::max(end, first->virtual_end);
+  }
+  return end;
+}
+
+int64_t Streams::VirtualEndOfDevice(int device) const {
+  int64_t end = 0;
+  for (const auto& each : streams_) {
+    if (each->device == device) end = std::max(end, each->virtual_end);
+  }
+  return end;
+}
+
+void Streams::ResetVirtualEnds() {
+  for (const auto& each : streams_) each->virtual_end = 0;
 }
 
 bool Streams::IsExecuted(const VectorClock& clock) const {

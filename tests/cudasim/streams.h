@@ -56,7 +56,8 @@ struct Stream {
   uint64_t executed = 0;
   VectorClock past;  // of the next operation
   std::deque<Operation> queue;
-  bool running = false;  // a host function of it runs, without the lock
+  int64_t virtual_end = 0;  // of all its work so far (virtual_clock.h)
+  bool running = false;     // a host function of it runs, without the lock
 
   std::string Name() const;
 };
@@ -82,6 +83,12 @@ class Streams {
   void WaitFor(Stream* stream, const VectorClock& clock);
   // Everything submitted to the device so far.
   VectorClock DevicePast(int device);
+
+  // When what was submitted is over on the virtual clock, with the default
+  // stream's rules.
+  int64_t VirtualEnd(const Stream* stream) const;
+  int64_t VirtualEndOfDevice(int device) const;
+  void ResetVirtualEnds();
 
   bool IsExecuted(const VectorClock& clock) const;
   void Execute(Lock& lock, const VectorClock& target);

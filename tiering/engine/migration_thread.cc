@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiering/engine/migration_thread.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace stratalloc {
@@ -34,6 +36,9 @@ void MigrationThread::AskPrefetch(std::uint64_t step) {
 }
 
 void MigrationThread::Run() {
+  // For top -H and debuggers; the simulated device keeps the time of threads
+  // of this name apart from the program's.
+  (void)pthread_setname_np(pthread_self(), "stratalloc-tier");
   while (true) {
     // Read before looking: a wish made after the look changes it, and the
     // wait below returns at once.
