@@ -178,6 +178,16 @@ long cudasim_launches_without_twin(void);
 long cudasim_launches_with_twin(void);
 int cudasim_last_missing_twin(char* text, int bytes);
 
+// --- Refused calls ---------------------------------------------------------
+// Calls of functions, or with arguments, that the simulated device does not
+// have. Launches without a twin are counted above, not here.
+long cudasim_refused_calls(void);
+// "cuLinkCreate 2, cudaGLSetGLDevice 1"; -1 if there was none.
+int cudasim_refused_names(char* text, int bytes);
+// The error with which `function` answers every call, because it exists only to
+// refuse; 0 for every other name.
+int cudasim_refusal(const char* function);
+
 // The operator bridge counts what it computed here.
 void cudasim_count_bridged(long operators);
 long cudasim_bridged_ops(void);

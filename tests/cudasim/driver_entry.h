@@ -13,6 +13,9 @@ namespace cudasim {
 // function.
 void* FindDriverFunction(const char* name);
 
+// True if the simulated device has the function, by its name without suffix.
+bool HasDriverFunction(const char* name);
+
 }  // namespace cudasim
 
 #endif  // STRATALLOC_TESTS_CUDASIM_DRIVER_ENTRY_H_

@@ -121,7 +121,8 @@ enum class Entry { kNormal, kAllowedWhenBroken, kQuestion };
 // error, and in async mode lets a random stream take a step.
 Status Enter(ApiFunction& function, Entry entry = Entry::kNormal);
 
-// A function the simulated device does not have: says so once, by name.
+// A function the simulated device does not have (refusals.h): counted, and
+// named on stderr the first time.
 int Unsupported(const char* function);
 
 // The leak report: one line per live object, or "no leaks".

@@ -45,6 +45,7 @@ class Simulated:
         for name in (
             "bridged_ops",
             "launches_without_twin",
+            "refused_calls",
             "violation_count",
             "live_events",
         ):
