@@ -106,6 +106,12 @@ Simulator& Simulator::Get() {
 
 void Simulator::SetCard(int device, const Card& card) {
   cards[device].store(new Card(card), std::memory_order_release);
+  bool modelled = false;
+  for (const auto& each : cards) {
+    const Card* of_device = each.load();  // null while the first are set
+    modelled = modelled || (of_device != nullptr && of_device->modelled);
+  }
+  keeps_time.store(modelled);
   DeviceMemory& memory = extents.memory(device);
   const uint64_t* const told = config.CapacityOf(device);
   memory.capacity = told != nullptr ? *told : card.memory_bytes;

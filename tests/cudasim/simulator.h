@@ -61,7 +61,8 @@ struct Simulator {
   std::vector<std::atomic<const Card*>> cards;
   std::set<std::pair<int, int>> peers;  // (from, to) enabled
   std::atomic<bool> async{false};
-  std::atomic<bool> used{false};    // a call other than counting was made
+  std::atomic<bool> keeps_time{false};  // some card is modelled
+  std::atomic<bool> used{false};        // a call other than counting was made
   std::atomic<bool> forked{false};  // in a child of a process that used CUDA
   std::atomic<long> bridged_ops{0};
 
