@@ -65,36 +65,42 @@ CUresult SetCurrent(CUcontext context) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-CUresult CUDAAPI cuInit(unsigned) {
+CUresult CUDAAPI cuInit(unsigned flags) {
   CUDASIM_ENTER("cuInit", cudasim::Entry::kQuestion);
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return cudasim::Simulator::Get().config.devices > 0 ? CUDA_SUCCESS
                                                       : CUDA_ERROR_NO_DEVICE;
 }
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   CUDASIM_ENTER("cuDriverGetVersion", cudasim::Entry::kQuestion);
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *version = cudasim::kDriverVersion;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuGetErrorString(CUresult error, const char** text) {
+  if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *text = cudasim::ErrorText(error);
   return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuGetErrorName(CUresult error, const char** text) {
+  if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *text = cudasim::DriverErrorName(error);
   return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuDeviceGetCount(int* count) {
   CUDASIM_ENTER("cuDeviceGetCount", cudasim::Entry::kQuestion);
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *count = cudasim::Simulator::Get().config.devices;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
   CUDASIM_ENTER("cuDeviceGet", cudasim::Entry::kQuestion);
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!cudasim::IsDevice(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
@@ -116,6 +122,7 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
 
 CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice device) {
   CUDASIM_ENTER("cuDeviceTotalMem", cudasim::Entry::kQuestion);
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   cudasim::Simulator& sim = cudasim::Simulator::Get();
   cudasim::Lock lock(sim.mu);
@@ -126,6 +133,7 @@ CUresult CUDAAPI cuDeviceTotalMem(size_t* bytes, CUdevice device) {
 CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
                                       CUdevice device) {
   CUDASIM_ENTER("cuDeviceGetAttribute", cudasim::Entry::kQuestion);
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   return cudasim::DeviceAttribute(cudasim::CardOf(device), attribute, device,
                                   value)
@@ -157,6 +165,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
   CUDASIM_ENTER("cuCtxGetCurrent", cudasim::Entry::kQuestion);
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *context = cudasim::Current();
   return CUDA_SUCCESS;
 }
@@ -211,6 +220,7 @@ CUresult CUDAAPI cuCtxSynchronize(void) {
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device,
                                        CUdevice peer) {
   CUDASIM_ENTER("cuDeviceCanAccessPeer", cudasim::Entry::kQuestion);
+  if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!cudasim::IsDevice(device) || !cudasim::IsDevice(peer)) {
     return CUDA_ERROR_INVALID_DEVICE;
   }

@@ -3,11 +3,11 @@
 #include "tests/cudasim/driver_entry.h"
 
 #include <cuda.h>
-#include <cudaProfiler.h>
 
 #include <string>
 #include <unordered_map>
 
+#include "tests/cudasim/device_model.h"
 #include "tests/cudasim/simulator.h"
 #include "tests/cudasim/unsupported.h"
 
@@ -15,9 +15,7 @@
 
 namespace cudasim {
 
-namespace {
-
-void* FindOwnFunction(const std::string& name) {
+void* FindDriverFunction(const char* name) {
 // cuda.h renames the function to its newest version, the name stays as it is.
 #define CUDASIM_FUNCTION(name) \
   { #name, reinterpret_cast < void*>(&name) }
@@ -61,8 +59,6 @@ void* FindOwnFunction(const std::string& name) {
       CUDASIM_FUNCTION(cuLaunchHostFunc),
       CUDASIM_FUNCTION(cuLaunchKernel),
       CUDASIM_FUNCTION(cuLaunchKernelEx),
-      CUDASIM_FUNCTION(cuLogsRegisterCallback),
-      CUDASIM_FUNCTION(cuLogsUnregisterCallback),
       CUDASIM_FUNCTION(cuMemAddressFree),
       CUDASIM_FUNCTION(cuMemAddressReserve),
       CUDASIM_FUNCTION(cuMemAlloc),
@@ -108,8 +104,6 @@ void* FindOwnFunction(const std::string& name) {
       CUDASIM_FUNCTION(cuModuleUnload),
       CUDASIM_FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessor),
       CUDASIM_FUNCTION(cuPointerGetAttribute),
-      CUDASIM_FUNCTION(cuProfilerStart),
-      CUDASIM_FUNCTION(cuProfilerStop),
       CUDASIM_FUNCTION(cuStreamCreate),
       CUDASIM_FUNCTION(cuStreamCreateWithPriority),
       CUDASIM_FUNCTION(cuStreamDestroy),
@@ -124,35 +118,57 @@ void* FindOwnFunction(const std::string& name) {
   };
 #undef CUDASIM_FUNCTION
   auto found = table.find(name);
-  return found != table.end() ? found->second : nullptr;
+  return found != table.end() ? found->second
+                              : FindUnsupportedDriverFunction(name);
 }
 
-}  // namespace
-
-void* FindDriverFunction(const char* name) {
-  void* const found = FindOwnFunction(name);
-  return found != nullptr ? found : FindUnsupportedDriverFunction(name);
-}
-
-bool HasDriverFunction(const char* name) {
-  return FindOwnFunction(name) != nullptr;
+unsigned IntroducedIn(const std::string& name) {
+  static const auto& late = *new std::unordered_map<std::string, unsigned>{
+      {"cuMemAddressFree", 10020},
+      {"cuMemAddressReserve", 10020},
+      {"cuMemCreate", 10020},
+      {"cuMemExportToShareableHandle", 10020},
+      {"cuMemGetAccess", 10020},
+      {"cuMemGetAllocationGranularity", 10020},
+      {"cuMemGetAllocationPropertiesFromHandle", 10020},
+      {"cuMemImportFromShareableHandle", 10020},
+      {"cuMemMap", 10020},
+      {"cuMemRelease", 10020},
+      {"cuMemSetAccess", 10020},
+      {"cuMemUnmap", 10020},
+      {"cuMemRetainAllocationHandle", 11000},
+      {"cuMemAllocAsync", 11020},
+      {"cuMemFreeAsync", 11020},
+      {"cuGetProcAddress", 11030},
+      {"cuLaunchKernelEx", 11060},
+      {"cuStreamGetId", 12000},
+      {"cuMulticastCreate", 12010},
+      {"cuGreenCtxCreate", 12040},
+      {"cuCtxFromGreenCtx", 12040},
+  };
+  auto found = late.find(name);
+  return found == late.end() ? 0 : found->second;
 }
 
 }  // namespace cudasim
 
 #pragma GCC visibility push(default)
 extern "C" CUresult CUDAAPI
-cuGetProcAddress(const char* symbol, void** function, int, cuuint64_t,
+cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t,
                  CUdriverProcAddressQueryResult* status) {
   CUDASIM_ENTER("cuGetProcAddress", cudasim::Entry::kQuestion);
-  if (symbol == nullptr || function == nullptr) {
+  if (symbol == nullptr || function == nullptr ||
+      version > cudasim::kDriverVersion) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *function = cudasim::FindDriverFunction(symbol);
-  if (status != nullptr) {
-    *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
-                                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  auto found = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+                                    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  if (version < static_cast<int>(cudasim::IntroducedIn(symbol))) {
+    *function = nullptr;
+    found = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   }
+  if (status != nullptr) *status = found;
   return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 #pragma GCC visibility pop

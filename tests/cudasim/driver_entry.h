@@ -6,6 +6,8 @@
 #ifndef STRATALLOC_TESTS_CUDASIM_DRIVER_ENTRY_H_
 #define STRATALLOC_TESTS_CUDASIM_DRIVER_ENTRY_H_
 
+#include <string>
+
 namespace cudasim {
 
 // The newest version of the function; for functions the simulated device does
@@ -13,8 +15,8 @@ namespace cudasim {
 // function.
 void* FindDriverFunction(const char* name);
 
-// True if the simulated device has the function, by its name without suffix.
-bool HasDriverFunction(const char* name);
+// The CUDA version that brought the function, 0 for those older than 10.2.
+unsigned IntroducedIn(const std::string& name);
 
 }  // namespace cudasim
 

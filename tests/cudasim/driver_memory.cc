@@ -35,10 +35,18 @@ extern "C" {
 
 CUresult CUDAAPI cuMemGetAllocationGranularity(
     size_t* granularity, const CUmemAllocationProp* prop,
-    CUmemAllocationGranularity_flags) {
+    CUmemAllocationGranularity_flags option) {
   CUDASIM_ENTER("cuMemGetAllocationGranularity");
-  if (granularity == nullptr || prop == nullptr) {
+  if (granularity == nullptr || prop == nullptr ||
+      prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+       option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+      (prop->location.id < 0 ||
+       prop->location.id >= Simulator::Get().config.devices)) {
+    return CUDA_ERROR_INVALID_DEVICE;
   }
   *granularity = cudasim::kGranularity;
   return CUDA_SUCCESS;
@@ -248,6 +256,7 @@ CUresult CUDAAPI cuMemAllocHost(void** pointer, size_t bytes) {
 
 CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
   CUDASIM_ENTER("cuMemHostAlloc");
+  if ((flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
   return Answer(cudasim::AllocateHost(pointer, bytes, flags));
 }
 
@@ -259,6 +268,7 @@ CUresult CUDAAPI cuMemFreeHost(void* pointer) {
 CUresult CUDAAPI cuMemHostRegister(void* pointer, size_t bytes,
                                    unsigned flags) {
   CUDASIM_ENTER("cuMemHostRegister");
+  if ((flags & ~15u) != 0) return CUDA_ERROR_INVALID_VALUE;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   return Answer(

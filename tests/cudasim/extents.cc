@@ -48,10 +48,13 @@ void Extents::OpenFiles() {
 
 Status Extents::Create(Location location, int device, uint64_t bytes,
                        Extent** out) {
+  // The device first: the granularity is the device's to say.
+  if (location == Location::kDevice && (device < 0 || device >= devices())) {
+    return kInvalidDevice;
+  }
   if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
   size_t file = files_.size() - 1;
   if (location == Location::kDevice) {
-    if (device < 0 || device >= devices()) return kInvalidDevice;
     DeviceMemory& memory = memory_[device];
     if (bytes > memory.Free()) return kOutOfMemory;
     memory.used += bytes;

@@ -43,12 +43,14 @@ extern "C" {
 
 cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
   CUDASIM_ENTER("cudaGetDeviceCount", kQuestion);
+  if (count == nullptr) return Answer(cudasim::kInvalidValue);
   *count = Simulator::Get().config.devices;
   return *count > 0 ? cudaSuccess : Answer(cudasim::kNoDevice);
 }
 
 cudaError_t CUDARTAPI cudaGetDevice(int* device) {
   CUDASIM_ENTER("cudaGetDevice", kQuestion);
+  if (device == nullptr) return Answer(cudasim::kInvalidValue);
   *device = ThisThread().device;
   return cudaSuccess;
 }
@@ -68,12 +70,14 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize() {
 
 cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) {
   CUDASIM_ENTER("cudaDriverGetVersion", kQuestion);
+  if (version == nullptr) return Answer(cudasim::kInvalidValue);
   *version = cudasim::kDriverVersion;
   return cudaSuccess;
 }
 
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
   CUDASIM_ENTER("cudaRuntimeGetVersion", kQuestion);
+  if (version == nullptr) return Answer(cudasim::kInvalidValue);
   *version = cudasim::kDriverVersion;
   return cudaSuccess;
 }
@@ -99,6 +103,7 @@ const char* CUDARTAPI cudaGetErrorString(cudaError_t error) {
 cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr which,
                                              int device) {
   CUDASIM_ENTER("cudaDeviceGetAttribute", kQuestion);
+  if (value == nullptr) return Answer(cudasim::kInvalidValue);
   if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
   return cudasim::DeviceAttribute(cudasim::CardOf(device), which, device, value)
              ? cudaSuccess
@@ -108,6 +113,7 @@ cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr which,
 cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop,
                                               int device) {
   CUDASIM_ENTER("cudaGetDeviceProperties", kQuestion);
+  if (prop == nullptr) return Answer(cudasim::kInvalidValue);
   if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
   std::memset(prop, 0, sizeof(*prop));
   const cudasim::Card& card = cudasim::CardOf(device);
@@ -160,6 +166,7 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop,
 
 cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   CUDASIM_ENTER("cudaDeviceGetPCIBusId", kQuestion);
+  if (text == nullptr || bytes < 1) return Answer(cudasim::kInvalidValue);
   if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
   std::snprintf(text, bytes, "0000:%02x:00.0", device + 1);
   return cudaSuccess;
@@ -175,6 +182,7 @@ cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* least,
 
 cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   CUDASIM_ENTER("cudaDeviceCanAccessPeer", kQuestion);
+  if (can == nullptr) return Answer(cudasim::kInvalidValue);
   if (!IsDevice(device) || !IsDevice(peer)) {
     return Answer(cudasim::kInvalidDevice);
   }
@@ -205,17 +213,20 @@ cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int peer) {
 }
 
 cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(
-    const char* symbol, void** function, unsigned, unsigned long long,
+    const char* symbol, void** function, unsigned version, unsigned long long,
     cudaDriverEntryPointQueryResult* status) {
   CUDASIM_ENTER("cudaGetDriverEntryPointByVersion", kQuestion);
   if (symbol == nullptr || function == nullptr) {
     return Answer(cudasim::kInvalidValue);
   }
   *function = cudasim::FindDriverFunction(symbol);
-  if (status != nullptr) {
-    *status = *function != nullptr ? cudaDriverEntryPointSuccess
-                                   : cudaDriverEntryPointSymbolNotFound;
+  auto found = *function != nullptr ? cudaDriverEntryPointSuccess
+                                    : cudaDriverEntryPointSymbolNotFound;
+  if (*function != nullptr && version < cudasim::IntroducedIn(symbol)) {
+    *function = nullptr;
+    found = cudaDriverEntryPointVersionNotSufficent;
   }
+  if (status != nullptr) *status = found;
   // As the real one: an unknown name is an answer, not an error.
   return cudaSuccess;
 }

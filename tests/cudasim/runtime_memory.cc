@@ -18,8 +18,13 @@ using cudasim::Simulator;
 
 namespace {
 
+bool IsKind(cudaMemcpyKind kind) {
+  return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault;
+}
+
 cudaError_t CopyFlat(const char* name, void* to, const void* from, size_t bytes,
                      cudaMemcpyKind kind, cudaStream_t stream, bool blocking) {
+  if (!IsKind(kind)) return Answer(cudasim::kInvalidDirection);
   cudasim::CopyRequest request;
   request.destination = Number(to);
   request.source = Number(from);
@@ -32,6 +37,10 @@ cudaError_t Copy2D(const char* name, void* to, size_t to_pitch,
                    const void* from, size_t from_pitch, size_t width,
                    size_t height, cudaMemcpyKind kind, cudaStream_t stream,
                    bool blocking) {
+  if (!IsKind(kind)) return Answer(cudasim::kInvalidDirection);
+  if (to_pitch < width || from_pitch < width) {
+    return Answer(cudasim::kInvalidPitch);
+  }
   cudasim::CopyRequest request;
   request.destination = Number(to);
   request.source = Number(from);
@@ -80,6 +89,9 @@ cudaError_t CUDARTAPI cudaFree(void* pointer) {
 
 cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total) {
   CUDASIM_ENTER("cudaMemGetInfo");
+  if (free == nullptr || total == nullptr) {
+    return Answer(cudasim::kInvalidValue);
+  }
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   const cudasim::DeviceMemory& memory =
@@ -97,6 +109,8 @@ cudaError_t CUDARTAPI cudaMallocHost(void** pointer, size_t bytes) {
 cudaError_t CUDARTAPI cudaHostAlloc(void** pointer, size_t bytes,
                                     unsigned flags) {
   CUDASIM_ENTER("cudaHostAlloc");
+  // Portable, mapped, write-combined.
+  if ((flags & ~7u) != 0) return Answer(cudasim::kInvalidValue);
   return Answer(cudasim::AllocateHost(pointer, bytes, flags));
 }
 
@@ -108,6 +122,8 @@ cudaError_t CUDARTAPI cudaFreeHost(void* pointer) {
 cudaError_t CUDARTAPI cudaHostRegister(void* pointer, size_t bytes,
                                        unsigned flags) {
   CUDASIM_ENTER("cudaHostRegister");
+  // Portable, mapped, I/O memory, read-only.
+  if ((flags & ~15u) != 0) return Answer(cudasim::kInvalidValue);
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   return Answer(sim.host.Register(Number(pointer), bytes, flags));
@@ -122,7 +138,8 @@ cudaError_t CUDARTAPI cudaHostGetDevicePointer(void** device, void* host,
                                                unsigned flags) {
   CUDASIM_ENTER("cudaHostGetDevicePointer");
   const cudasim::PointerInfo info = cudasim::DescribePointer(Number(host));
-  if (flags != 0 || info.kind != cudasim::PointerKind::kPinnedHost) {
+  if (device == nullptr || flags != 0 ||
+      info.kind != cudasim::PointerKind::kPinnedHost) {
     return Answer(cudasim::kInvalidValue);
   }
   *device = host;
@@ -131,12 +148,14 @@ cudaError_t CUDARTAPI cudaHostGetDevicePointer(void** device, void* host,
 
 cudaError_t CUDARTAPI cudaHostGetFlags(unsigned* flags, void* host) {
   CUDASIM_ENTER("cudaHostGetFlags");
+  if (flags == nullptr) return Answer(cudasim::kInvalidValue);
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   uint64_t start = 0;
   const cudasim::HostRange* range = sim.host.Find(Number(host), &start);
   if (range == nullptr) return Answer(cudasim::kInvalidValue);
-  *flags = range->flags;
+  // With unified addresses everything pinned is mapped.
+  *flags = range->flags | cudaHostAllocMapped;
   return cudaSuccess;
 }
 

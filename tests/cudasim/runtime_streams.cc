@@ -77,12 +77,14 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream,
 cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t stream,
                                             int* priority) {
   CUDASIM_ENTER("cudaStreamGetPriority", kBroken);
+  if (priority == nullptr) return Answer(cudasim::kInvalidValue);
   return Answer(
       cudasim::StreamInfo(Number(stream), nullptr, priority, nullptr));
 }
 
 cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
   CUDASIM_ENTER("cudaStreamGetFlags");
+  if (flags == nullptr) return Answer(cudasim::kInvalidValue);
   return Answer(cudasim::StreamInfo(Number(stream), flags, nullptr, nullptr));
 }
 

@@ -14,13 +14,12 @@ enum Status : int {
   kInvalidValue = 1,
   kOutOfMemory = 2,
   kNotInitialized = 3,
+  kInvalidPitch = 12,           // runtime only
+  kInvalidDirection = 21,       // runtime only
   kInvalidDeviceFunction = 98,  // runtime only
   kNoDevice = 100,
   kInvalidDevice = 101,
   kInvalidContext = 201,
-  kInvalidGraphicsContext = 219,
-  kJitCompilerNotFound = 221,
-  kFileNotFound = 301,
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,

@@ -24,7 +24,9 @@ ROOMS = (
     "tests",
 )
 
-_CUDA_ROOMS = ("allocator/device/", "tiering/gpu/", "tests/cudasim/")
+_CUDA_ROOMS = (
+    "allocator/device/", "tiering/gpu/", "tests/conformance/", "tests/cudasim/",
+)
 _TORCH_ROOMS = ("python_shim/torch_bridge/", "tests/cudasim/")
 
 _CUDA_HEADER = re.compile(

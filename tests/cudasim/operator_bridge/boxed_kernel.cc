@@ -125,7 +125,6 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
                                torch::jit::Stack* stack) {
   const size_t first = stack->size() - plan_.arguments;
   AccessLog log(plan_.name.c_str());
-  OperatorMeter meter(cost_, *stack, first);
   AliasSet aliases(log);
   ArgumentReplacer replacer(plan_, aliases);
   // Originals of written arguments: they are results. (AliasSet keeps all
@@ -176,7 +175,6 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
     }
   }
   log.End();
-  meter.Charge(*stack, result, plan_.returns, aliases.device());
   CountBridgedCall();
 }
 
