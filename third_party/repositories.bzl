@@ -9,6 +9,10 @@ load("//third_party/torch:torch_repository.bzl", "torch_repository")
 # One bridge, one repository @torch_2_N and one test per minor listed here.
 TORCH_MINORS = ["2.11"]
 
+# Minors that the simulated device has an operator bridge for besides those; a
+# wheel is found through TORCH_2_N_PYTHON only, and `./dev minors` sets that.
+SIMULATED_MINORS = ["2.12", "2.13", "2.14", "2.15"]
+
 # name: (header that proves it is there, libraries, static archive, package)
 _SYSTEM_LIBRARIES = {
     "benchmark": (
@@ -63,7 +67,7 @@ def stratalloc_repositories():
         )
     cuda_repository(name = "cuda")
     python_repository(name = "python_headers")
-    for minor in TORCH_MINORS:
+    for minor in TORCH_MINORS + SIMULATED_MINORS:
         torch_repository(
             name = "torch_" + minor.replace(".", "_"),
             minor = minor,

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "tests/cudasim/control_text.h"
+#include "tests/cudasim/driver_entry.h"
 #include "tests/cudasim/launches.h"
+#include "tests/cudasim/refusals.h"
 #include "tests/cudasim/simulator.h"
 
 namespace {
@@ -14,6 +16,7 @@ namespace {
 using cudasim::CopyText;
 using cudasim::Launches;
 using cudasim::Lock;
+using cudasim::Refusals;
 using cudasim::Simulator;
 
 bool HasDevice(int device) {
@@ -115,6 +118,7 @@ void cudasim_reset_for_testing(void) {
   cudasim::Faults::Clear();
   cudasim::Faults::ResetCounts();
   Launches::Get().ResetCounts();
+  Refusals::Get().ResetCounts();
   cudasim::ThisThread().last_error = cudasim::kOk;
 }
 
@@ -277,6 +281,21 @@ long cudasim_launches_with_twin(void) { return Launches::Get().with_twin(); }
 int cudasim_last_missing_twin(char* text, int bytes) {
   const std::string name = Launches::Get().last_missing();
   return name.empty() ? -1 : CopyText(name, text, bytes);
+}
+
+long cudasim_refused_calls(void) { return Refusals::Get().count(); }
+
+int cudasim_refused_names(char* text, int bytes) {
+  const std::string names = Refusals::Get().Names();
+  return names.empty() ? -1 : CopyText(names, text, bytes);
+}
+
+int cudasim_refusal(const char* function) {
+  if (function == nullptr || !Refusals::Get().IsDeclared(function) ||
+      cudasim::HasDriverFunction(function)) {
+    return cudasim::kOk;
+  }
+  return Refusals::AnswerOf(function);
 }
 
 void cudasim_count_bridged(long operators) {

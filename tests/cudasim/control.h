@@ -62,6 +62,8 @@ int cudasim_apply_profile(int device, const char* json);
 // --- The virtual clock (virtual_clock.h) -------------------------------------
 // All 0 while no card or profile is in force.
 //
+// 1 if they are kept: a card or profile is in force on some device.
+int cudasim_time_is_kept(void);
 // The calling thread's now, and when all work of the stream, or of the device,
 // is over.
 int64_t cudasim_virtual_now_ns(void);
@@ -94,6 +96,8 @@ enum {
   CUDASIM_INT8 = 6
 };
 void cudasim_operator_cost(void* stream, double flops, double bytes, int dtype);
+// A copy between pageable host memory and the device that was no CUDA call.
+void cudasim_copy_cost(void* stream, int to_device, double bytes);
 void cudasim_kernel_cost(void* stream, double flops, double bytes, int dtype);
 
 // --- Mode ------------------------------------------------------------------
@@ -177,6 +181,16 @@ void* cudasim_current_stream(void);
 long cudasim_launches_without_twin(void);
 long cudasim_launches_with_twin(void);
 int cudasim_last_missing_twin(char* text, int bytes);
+
+// --- Refused calls ---------------------------------------------------------
+// Calls of functions, or with arguments, that the simulated device does not
+// have. Launches without a twin are counted above, not here.
+long cudasim_refused_calls(void);
+// "cuLinkCreate 2, cudaGLSetGLDevice 1"; -1 if there was none.
+int cudasim_refused_names(char* text, int bytes);
+// The error with which `function` answers every call, because it exists only to
+// refuse; 0 for every other name.
+int cudasim_refusal(const char* function);
 
 // The operator bridge counts what it computed here.
 void cudasim_count_bridged(long operators);

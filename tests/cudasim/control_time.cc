@@ -133,6 +133,10 @@ int cudasim_apply_profile(int device, const char* json) {
   return 0;
 }
 
+int cudasim_time_is_kept(void) {
+  return Simulator::Get().keeps_time.load(std::memory_order_relaxed) ? 1 : 0;
+}
+
 int64_t cudasim_virtual_now_ns(void) { return Simulator::Get().clock.Now(); }
 
 int64_t cudasim_stream_virtual_ns(void* handle) {
@@ -194,6 +198,18 @@ void cudasim_set_background(int background) {
 void cudasim_operator_cost(void* stream, double flops, double bytes,
                            int dtype) {
   cudasim::ChargeKernel(stream, flops, bytes, dtype, true);
+}
+
+void cudasim_copy_cost(void* handle, int to_device, double bytes) {
+  Simulator& sim = Simulator::Get();
+  if (sim.config.devices == 0 || !cudasim::CurrentCard().modelled) return;
+  Lock lock(sim.mu);
+  cudasim::Stream* stream = sim.streams.Find(reinterpret_cast<uint64_t>(handle),
+                                             cudasim::ThisThread().device);
+  if (stream == nullptr) return;
+  sim.clock.Copy(cudasim::CardOf(stream->device), stream,
+                 to_device != 0 ? cudasim::Route::kUp : cudasim::Route::kDown,
+                 /*pageable=*/true, static_cast<uint64_t>(bytes));
 }
 
 void cudasim_kernel_cost(void* stream, double flops, double bytes, int dtype) {

@@ -3,6 +3,7 @@
 #include "tests/cudasim/driver_entry.h"
 
 #include <cuda.h>
+#include <cudaProfiler.h>
 
 #include <string>
 #include <unordered_map>
@@ -15,7 +16,9 @@
 
 namespace cudasim {
 
-void* FindDriverFunction(const char* name) {
+namespace {
+
+void* FindOwnFunction(const std::string& name) {
 // cuda.h renames the function to its newest version, the name stays as it is.
 #define CUDASIM_FUNCTION(name) \
   { #name, reinterpret_cast < void*>(&name) }
@@ -59,6 +62,8 @@ void* FindDriverFunction(const char* name) {
       CUDASIM_FUNCTION(cuLaunchHostFunc),
       CUDASIM_FUNCTION(cuLaunchKernel),
       CUDASIM_FUNCTION(cuLaunchKernelEx),
+      CUDASIM_FUNCTION(cuLogsRegisterCallback),
+      CUDASIM_FUNCTION(cuLogsUnregisterCallback),
       CUDASIM_FUNCTION(cuMemAddressFree),
       CUDASIM_FUNCTION(cuMemAddressReserve),
       CUDASIM_FUNCTION(cuMemAlloc),
@@ -104,6 +109,8 @@ void* FindDriverFunction(const char* name) {
       CUDASIM_FUNCTION(cuModuleUnload),
       CUDASIM_FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessor),
       CUDASIM_FUNCTION(cuPointerGetAttribute),
+      CUDASIM_FUNCTION(cuProfilerStart),
+      CUDASIM_FUNCTION(cuProfilerStop),
       CUDASIM_FUNCTION(cuStreamCreate),
       CUDASIM_FUNCTION(cuStreamCreateWithPriority),
       CUDASIM_FUNCTION(cuStreamDestroy),
@@ -118,8 +125,18 @@ void* FindDriverFunction(const char* name) {
   };
 #undef CUDASIM_FUNCTION
   auto found = table.find(name);
-  return found != table.end() ? found->second
-                              : FindUnsupportedDriverFunction(name);
+  return found != table.end() ? found->second : nullptr;
+}
+
+}  // namespace
+
+void* FindDriverFunction(const char* name) {
+  void* const found = FindOwnFunction(name);
+  return found != nullptr ? found : FindUnsupportedDriverFunction(name);
+}
+
+bool HasDriverFunction(const char* name) {
+  return FindOwnFunction(name) != nullptr;
 }
 
 unsigned IntroducedIn(const std::string& name) {

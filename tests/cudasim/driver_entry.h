@@ -15,6 +15,9 @@ namespace cudasim {
 // function.
 void* FindDriverFunction(const char* name);
 
+// True if the simulated device has the function, by its name without suffix.
+bool HasDriverFunction(const char* name);
+
 // The CUDA version that brought the function, 0 for those older than 10.2.
 unsigned IntroducedIn(const std::string& name);
 

@@ -2,12 +2,14 @@
 //
 // Driver functions the simulated device does not have. Each exists, so that a
 // library that asks for it loads, and fails by name when called. The list is
-// every symbol of the CUDA 13.0 driver that no other file here defines;
+// every symbol of the CUDA 13.0 driver that no other file here defines, and
+// what the CUDA 13.2 runtimes in PyTorch 2.15's libraries ask for;
 // cuda.h is left out on purpose, the signatures do not matter.
 
 #include <string>
 #include <unordered_map>
 
+#include "tests/cudasim/refusals.h"
 #include "tests/cudasim/simulator.h"
 #include "tests/cudasim/unsupported.h"
 
@@ -19,6 +21,16 @@
 #undef CUDASIM_UNSUPPORTED
 
 namespace cudasim {
+namespace {
+
+const bool kDeclared = [] {
+#define CUDASIM_UNSUPPORTED(name) Refusals::Get().Declare(#name);
+#include "tests/cudasim/driver_unsupported.inc"
+#undef CUDASIM_UNSUPPORTED
+  return true;
+}();
+
+}  // namespace
 
 void* FindUnsupportedDriverFunction(const char* name) {
   static const auto& table = *new std::unordered_map<std::string, void*>{

@@ -54,7 +54,9 @@ class ApiFunction {
  private:
   friend class Faults;
   explicit ApiFunction(const char* name)
-      : name_(name), of_runtime_(name_.rfind("cuda", 0) == 0) {}
+      : name_(name),
+        of_runtime_(name_.rfind("cuda", 0) == 0 ||
+                    name_.rfind("__cuda", 0) == 0) {}
   Status Planned(long call);
 
   const std::string name_;

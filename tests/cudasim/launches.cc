@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/cudasim/driver_log.h"
 #include "tests/cudasim/simulator.h"
 
 namespace cudasim {
@@ -117,6 +118,9 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
     } else {
       ++with_twin_;
     }
+  }
+  if (twin == nullptr && !sim.config.noop_launch) {
+    DriverLog::Get().Error("kernel " + Demangle(name) + " has no host twin");
   }
   Lock lock(sim.mu);
   Stream* stream = sim.streams.Find(stream_handle, thread.device);

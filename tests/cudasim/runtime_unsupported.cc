@@ -4,6 +4,7 @@
 // driver_unsupported.cc. The list is every symbol libcudart.so.13 exports that
 // no other file here defines.
 
+#include "tests/cudasim/refusals.h"
 #include "tests/cudasim/simulator.h"
 
 #define CUDASIM_UNSUPPORTED(name)                                \
@@ -19,7 +20,9 @@ namespace {
 // Names that a failure can be planned for before their first call. The driver
 // finds its own in driver_entry.cc.
 const bool kNamed = [] {
-#define CUDASIM_UNSUPPORTED(name) ApiFunction::Named(#name);
+#define CUDASIM_UNSUPPORTED(name) \
+  ApiFunction::Named(#name);      \
+  Refusals::Get().Declare(#name);
 #include "tests/cudasim/runtime_unsupported.inc"
 #undef CUDASIM_UNSUPPORTED
 #define CUDASIM_FUNCTION(name) ApiFunction::Named(#name);

@@ -15,15 +15,27 @@
 
 #include "tests/cudasim/call_cost.h"
 #include "tests/cudasim/launches.h"
+#include "tests/cudasim/refusals.h"
 
 namespace cudasim {
 namespace {
+
+// What no run may hide, also when it is nothing.
+std::string RefusedReport() {
+  const long launches = Launches::Get().without_twin();
+  const long calls = Refusals::Get().count();
+  return "launches without a host twin: " + std::to_string(launches) +
+         (launches > 0 ? " (last: " + Launches::Get().last_missing() + ")"
+                       : "") +
+         "\nrefused calls: " + std::to_string(calls) +
+         (calls > 0 ? " (" + Refusals::Get().Names() + ")" : "") + "\n";
+}
 
 void AtExit() {
   Simulator& sim = Simulator::Get();
   if (sim.forked.load()) return;
   if (!sim.config.leak_report.empty()) {
-    const std::string text = LeakReport();
+    const std::string text = LeakReport() + RefusedReport();
     if (sim.config.leak_report == "stderr") {
       std::fprintf(stderr, "cudasim: at exit:\n%s", text.c_str());
     } else if (std::FILE* file =
@@ -40,6 +52,9 @@ void AtExit() {
                  "cudasim: CUDASIM_NOOP_LAUNCH=1: %ld kernel launches did "
                  "nothing; no number of this run means anything\n",
                  Launches::Get().without_twin());
+  }
+  if (Launches::Get().without_twin() > 0 || Refusals::Get().count() > 0) {
+    std::fprintf(stderr, "cudasim: in this run:\n%s", RefusedReport().c_str());
   }
   if (const long count = sim.violations.count(); count > 0) {
     std::fprintf(stderr, "cudasim: %ld violation%s in this run\n", count,
@@ -91,6 +106,12 @@ Simulator& Simulator::Get() {
 
 void Simulator::SetCard(int device, const Card& card) {
   cards[device].store(new Card(card), std::memory_order_release);
+  bool modelled = false;
+  for (const auto& each : cards) {
+    const Card* of_device = each.load();  // null while the first are set
+    modelled = modelled || (of_device != nullptr && of_device->modelled);
+  }
+  keeps_time.store(modelled);
   DeviceMemory& memory = extents.memory(device);
   const uint64_t* const told = config.CapacityOf(device);
   memory.capacity = told != nullptr ? *told : card.memory_bytes;
@@ -137,20 +158,6 @@ Status Enter(ApiFunction& function, Entry entry) {
   }
   if (entry == Entry::kAllowedWhenBroken) return kOk;
   return sim.sticky[ThisThread().device];
-}
-
-int Unsupported(const char* function) {
-  ApiFunction& api = ApiFunction::Named(function);
-  const bool first = api.calls() == 0;
-  if (const Status planned = api.Count(); planned != kOk) return planned;
-  if (first) {
-    std::fprintf(stderr,
-                 "cudasim: %s is not part of the simulated device: "
-                 "cudaErrorNotSupported\n",
-                 function);
-  }
-  ThisThread().last_error = kNotSupported;
-  return kNotSupported;
 }
 
 namespace {

@@ -61,7 +61,8 @@ struct Simulator {
   std::vector<std::atomic<const Card*>> cards;
   std::set<std::pair<int, int>> peers;  // (from, to) enabled
   std::atomic<bool> async{false};
-  std::atomic<bool> used{false};    // a call other than counting was made
+  std::atomic<bool> keeps_time{false};  // some card is modelled
+  std::atomic<bool> used{false};        // a call other than counting was made
   std::atomic<bool> forked{false};  // in a child of a process that used CUDA
   std::atomic<long> bridged_ops{0};
 
@@ -121,7 +122,8 @@ enum class Entry { kNormal, kAllowedWhenBroken, kQuestion };
 // error, and in async mode lets a random stream take a step.
 Status Enter(ApiFunction& function, Entry entry = Entry::kNormal);
 
-// A function the simulated device does not have: says so once, by name.
+// A function the simulated device does not have (refusals.h): counted, and
+// named on stderr the first time.
 int Unsupported(const char* function);
 
 // The leak report: one line per live object, or "no leaks".

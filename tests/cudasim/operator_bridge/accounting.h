@@ -9,7 +9,8 @@
 // device it would still be pending; so each call drains its stream first and
 // then logs the device ranges it read and wrote as pending accesses of that
 // stream. An unmap, free or host write before a real edge is then a violation.
-// In `eager` mode nothing is collected: one load and a branch per operator.
+// In `eager` mode nothing is collected (unless the virtual clock needs to know
+// which bytes an operator waits for): two loads and a branch per operator.
 //
 // Thread-safety: the counters are relaxed atomics; an AccessLog belongs to one
 // operator call on one thread.
@@ -39,7 +40,9 @@ long StoragesOutside();
 class AccessLog {
  public:
   explicit AccessLog(const char* operator_name)
-      : name_(operator_name), active_(SimulatedDevice::Get().async()) {}
+      : name_(operator_name),
+        active_(SimulatedDevice::Get().async() ||
+                SimulatedDevice::Get().keeps_time()) {}
 
   const char* operator_name() const { return name_; }
 

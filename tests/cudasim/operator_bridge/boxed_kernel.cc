@@ -125,6 +125,7 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
                                torch::jit::Stack* stack) {
   const size_t first = stack->size() - plan_.arguments;
   AccessLog log(plan_.name.c_str());
+  OperatorMeter meter(cost_, *stack, first);
   AliasSet aliases(log);
   ArgumentReplacer replacer(plan_, aliases);
   // Originals of written arguments: they are results. (AliasSet keeps all
@@ -175,6 +176,7 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
     }
   }
   log.End();
+  meter.Charge(*stack, result, plan_.returns, aliases.device());
   CountBridgedCall();
 }
 

@@ -11,7 +11,8 @@
 //   2. the stream is drained (async mode), the CPU kernel runs;
 //   3. written arguments that were resized take sizes and bytes over;
 //   4. results: an original for its alias, else a new CUDA tensor;
-//   5. the device ranges read and written are logged (async mode).
+//   5. the device ranges read and written are logged (async mode), the
+//      operator's cost is charged (virtual clock).
 //
 // It is callable boxed, with any stack below its arguments, so another boxed
 // kernel may stand in front of it and call it as its previous kernel.
@@ -29,6 +30,7 @@
 #include <ATen/core/boxing/OperatorKernel.h>
 #include <ATen/core/stack.h>
 
+#include "tests/cudasim/operator_bridge/operator_cost.h"
 #include "tests/cudasim/operator_bridge/operator_plan.h"
 
 namespace cudasim::bridge {
@@ -48,13 +50,14 @@ class BridgedKernel final : public c10::OperatorKernel {
   // `compute` differs from the default for the few operators in substitutes.h.
   explicit BridgedKernel(const c10::OperatorHandle& op,
                          CpuComputation compute = &RunCpuKernel)
-      : plan_(op), compute_(compute) {}
+      : plan_(op), cost_(op), compute_(compute) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
 
  private:
   const OperatorPlan plan_;
+  const CostPlan cost_;
   const CpuComputation compute_;
 };
 

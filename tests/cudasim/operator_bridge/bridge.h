@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operator bridge's C functions (libcudasim_torch_2_11.so).
+// The operator bridge's C functions (libcudasim_torch_2_N.so).
 //
 // Load the simulated libcuda.so.1 and libcudart.so.13, import torch, load this
 // library, call cudasim_bridge_install(): from then on operators on CUDA

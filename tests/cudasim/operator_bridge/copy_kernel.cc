@@ -111,6 +111,22 @@ void CopyDevice(const at::Tensor& self, const at::Tensor& src) {
   }
 }
 
+// On the virtual clock: a kernel that reads and writes, or, between host and
+// device, a conversion on the host and a copy from or to pageable memory.
+void ChargeAliasCopy(const at::Tensor& self, const at::Tensor& src,
+                     c10::DeviceIndex device) {
+  const SimulatedDevice& simulated = SimulatedDevice::Get();
+  if (!simulated.keeps_time()) return;
+  void* const stream = c10::cuda::getCurrentCUDAStream(device).stream();
+  const auto bytes = static_cast<double>(self.nbytes());
+  if (self.is_cuda() != src.is_cuda()) {
+    simulated.CopyCost(stream, self.is_cuda(), bytes);
+  } else {
+    simulated.OperatorCost(stream, 0, bytes + static_cast<double>(src.nbytes()),
+                           CUDASIM_FP32);
+  }
+}
+
 // Any copy, by the CPU's copy_ on aliases.
 void CopyAliases(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   AccessLog log("aten::copy_");
@@ -125,6 +141,7 @@ void CopyAliases(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
     at::_ops::copy_::redispatch(kCpu, to, from, false);
   }
   log.End();
+  ChargeAliasCopy(self, src, aliases.device());
   if (!non_blocking && self.is_cuda() != src.is_cuda()) {
     c10::cuda::CUDAGuard guard(c10::Device(c10::kCUDA, aliases.device()));
     C10_CUDA_CHECK(cudaStreamSynchronize(

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-_NAMES = ("libcuda.so.1", "libcudart.so.13", "libcudasim_torch_2_11.so")
+_NAMES = ("libcuda.so.1", "libcudart.so.13")
 
 
 def find(name):
@@ -45,6 +45,7 @@ class Simulated:
         for name in (
             "bridged_ops",
             "launches_without_twin",
+            "refused_calls",
             "violation_count",
             "live_events",
         ):
@@ -94,7 +95,9 @@ def load(memory="512MiB", devices=1, mode="eager", seed=0, **settings):
     # Sums split over threads depend on how many the machine had to spare, and
     # differ in the last bit between two runs on the CPU itself.
     torch.set_num_threads(1)
-    simulated = Simulated(cuda, ctypes.CDLL(find(_NAMES[2])))
+    minor = "_".join(torch.__version__.split(".")[:2])
+    bridge = ctypes.CDLL(find(f"libcudasim_torch_{minor}.so"))
+    simulated = Simulated(cuda, bridge)
     simulated.operators = simulated.bridge.cudasim_bridge_install()
     if simulated.operators < 0:
         raise RuntimeError(simulated.bridge.cudasim_bridge_error().decode())

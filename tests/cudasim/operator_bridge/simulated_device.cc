@@ -30,6 +30,9 @@ std::string SimulatedDevice::Connect() {
   find("cudasim_arena_size", arena_size);
   find("cudasim_delta", delta);
   find("cudasim_mode", mode_);
+  find("cudasim_time_is_kept", time_is_kept_);
+  find("cudasim_operator_cost", operator_cost_);
+  find("cudasim_copy_cost", copy_cost_);
   find("cudasim_range_is_accessible", range_is_accessible_);
   find("cudasim_begin_operator", begin_operator_);
   find("cudasim_note_access", note_access);

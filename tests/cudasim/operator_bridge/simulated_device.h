@@ -54,6 +54,17 @@ class SimulatedDevice {
 
   bool async() const { return mode_() != 0; }
 
+  // A card or a profile is in force on some device: operators cost something.
+  bool keeps_time() const { return time_is_kept_() != 0; }
+  void OperatorCost(void* stream, double flops, double bytes, int dtype) const {
+    operator_cost_(stream, flops, bytes, dtype);
+  }
+  // Bytes that moved between pageable host memory and the device without a
+  // CUDA call.
+  void CopyCost(void* stream, bool to_device, double bytes) const {
+    copy_cost_(stream, to_device ? 1 : 0, bytes);
+  }
+
   void BeginOperator(void* stream, const char* name) const {
     begin_operator_(stream, name);
   }
@@ -70,6 +81,9 @@ class SimulatedDevice {
   uint64_t arena_size_ = 0;  // 0 until connected: nothing is in the arena
   uint64_t delta_ = 0;
   decltype(&cudasim_mode) mode_ = nullptr;
+  decltype(&cudasim_time_is_kept) time_is_kept_ = nullptr;
+  decltype(&cudasim_operator_cost) operator_cost_ = nullptr;
+  decltype(&cudasim_copy_cost) copy_cost_ = nullptr;
   decltype(&cudasim_range_is_accessible) range_is_accessible_ = nullptr;
   decltype(&cudasim_begin_operator) begin_operator_ = nullptr;
   decltype(&cudasim_note_access) note_access_ = nullptr;
