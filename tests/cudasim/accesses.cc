@@ -8,14 +8,18 @@
 
 namespace cudasim {
 
-void AccessLog::CutAt(uint64_t address) {
-  auto next = pieces_.upper_bound(address);
+std::string OperationName::Text() const {
+  return name + " on " + stream + " (operation " + std::to_string(number) + ")";
+}
+
+void AccessLog::CutAt(uint64_t at) {
+  auto next = pieces_.upper_bound(at);
   if (next == pieces_.begin()) return;
   auto found = std::prev(next);
-  if (found->first == address || found->second.end <= address) return;
+  if (found->first == at || found->second.end <= at) return;
   Piece upper = found->second;
-  found->second.end = address;
-  pieces_.emplace_hint(next, address, std::move(upper));
+  found->second.end = at;
+  pieces_.emplace_hint(next, at, std::move(upper));
 }
 
 void AccessLog::ReportUnordered(uint64_t start, const Piece& piece, bool reads,
@@ -30,36 +34,66 @@ void AccessLog::ReportUnordered(uint64_t start, const Piece& piece, bool reads,
   }
 }
 
-void AccessLog::Note(uint64_t address, uint64_t bytes, bool write,
+void AccessLog::Write(uint64_t start, uint64_t end, const Stamp& stamp) {
+  auto each = pieces_.lower_bound(start);
+  uint64_t merged_from = start;  // plain pieces become one
+  while (each != pieces_.end() && each->first < end) {
+    Piece& piece = each->second;
+    const auto keep = [&](const Stamp& known) {
+      if (known.number != 0 && known.mapping != stamp.mapping) {
+        piece.older.push_back(known);
+      }
+    };
+    keep(piece.write);
+    for (const Stamp& read : piece.reads) keep(read);
+    if (piece.older.empty()) {
+      each = pieces_.erase(each);
+      continue;
+    }
+    piece.write = stamp;
+    piece.reads.clear();
+    if (merged_from < each->first) {
+      pieces_.emplace_hint(each, merged_from,
+                           Piece{each->first, stamp, {}, {}});
+    }
+    merged_from = piece.end;
+    ++each;
+  }
+  if (merged_from < end) {
+    pieces_.emplace_hint(each, merged_from, Piece{end, stamp, {}, {}});
+  }
+}
+
+void AccessLog::Note(uint64_t start, uint64_t bytes, bool write,
                      const Stamp& stamp, const Ordered& ordered,
                      const Report& report) {
   if (bytes == 0) return;
-  const uint64_t end = address + bytes;
-  CutAt(address);
+  const uint64_t end = start + bytes;
+  CutAt(start);
   CutAt(end);
-  auto each = pieces_.lower_bound(address);
+  auto each = pieces_.lower_bound(start);
   if (write) {
-    while (each != pieces_.end() && each->first < end) {
+    for (; each != pieces_.end() && each->first < end; ++each) {
       ReportUnordered(each->first, each->second, true, ordered, report);
-      each = pieces_.erase(each);
     }
-    pieces_.emplace_hint(each, address, Piece{end, stamp, {}});
+    Write(start, end, stamp);
     return;
   }
-  uint64_t at = address;
+  uint64_t at = start;
   while (at < end) {
     if (each == pieces_.end() || each->first > at) {
       const uint64_t gap_end =
           each == pieces_.end() ? end : std::min(end, each->first);
-      pieces_.emplace_hint(each, at, Piece{gap_end, Stamp{}, {stamp}});
+      pieces_.emplace_hint(each, at, Piece{gap_end, Stamp{}, {stamp}, {}});
       at = gap_end;
       continue;
     }
     Piece& piece = each->second;
     ReportUnordered(each->first, piece, false, ordered, report);
     auto same = std::find_if(
-        piece.reads.begin(), piece.reads.end(),
-        [&](const Stamp& read) { return read.stream == stamp.stream; });
+        piece.reads.begin(), piece.reads.end(), [&](const Stamp& read) {
+          return read.stream == stamp.stream && read.mapping == stamp.mapping;
+        });
     if (same != piece.reads.end()) {
       *same = stamp;  // a later read of the same stream stands for both
     } else {
@@ -70,27 +104,49 @@ void AccessLog::Note(uint64_t address, uint64_t bytes, bool write,
   }
 }
 
-void AccessLog::Forget(uint64_t address, uint64_t bytes, const Ordered& ordered,
-                       const Report& report) {
+void AccessLog::Forget(uint64_t start, uint64_t bytes, uint64_t mapping,
+                       const Ordered& ordered, const Report& report) {
   if (bytes == 0) return;
-  const uint64_t end = address + bytes;
-  CutAt(address);
+  const uint64_t end = start + bytes;
+  CutAt(start);
   CutAt(end);
-  auto each = pieces_.lower_bound(address);
+  auto each = pieces_.lower_bound(start);
   while (each != pieces_.end() && each->first < end) {
-    ReportUnordered(each->first, each->second, true, ordered, report);
-    each = pieces_.erase(each);
+    Piece& piece = each->second;
+    const auto drop = [&](const Stamp& known, bool wrote) {
+      if (known.number == 0 || known.mapping != mapping) return false;
+      if (!ordered(known)) {
+        report(Conflict{each->first, piece.end - each->first, known, wrote});
+      }
+      return true;
+    };
+    if (drop(piece.write, true)) piece.write = Stamp{};
+    std::erase_if(piece.reads,
+                  [&](const Stamp& read) { return drop(read, false); });
+    std::erase_if(piece.older,
+                  [&](const Stamp& known) { return drop(known, false); });
+    each = piece.empty() ? pieces_.erase(each) : std::next(each);
   }
 }
 
-bool AccessLog::HasWrite(uint64_t address, uint64_t bytes,
+void AccessLog::MarkFreed(uint64_t start, uint64_t bytes) {
+  if (bytes == 0) return;
+  CutAt(start);
+  CutAt(start + bytes);
+  for (auto each = pieces_.lower_bound(start);
+       each != pieces_.end() && each->first < start + bytes; ++each) {
+    each->second.write.freed = true;
+    for (Stamp& read : each->second.reads) read.freed = true;
+  }
+}
+
+bool AccessLog::HasWrite(uint64_t start, uint64_t bytes,
                          const Ordered& ordered) const {
-  auto each = pieces_.upper_bound(address);
+  auto each = pieces_.upper_bound(start);
   if (each != pieces_.begin()) --each;
-  for (; each != pieces_.end() && each->first < address + bytes; ++each) {
+  for (; each != pieces_.end() && each->first < start + bytes; ++each) {
     const Piece& piece = each->second;
-    if (piece.end > address && piece.write.number != 0 &&
-        !ordered(piece.write)) {
+    if (piece.end > start && piece.write.number != 0 && !ordered(piece.write)) {
       return true;
     }
   }
@@ -104,8 +160,8 @@ void AccessLog::Sweep(const Ordered& ordered) {
       piece.write = Stamp{};
     }
     std::erase_if(piece.reads, ordered);
-    each = piece.write.number == 0 && piece.reads.empty() ? pieces_.erase(each)
-                                                          : std::next(each);
+    std::erase_if(piece.older, ordered);
+    each = piece.empty() ? pieces_.erase(each) : std::next(each);
   }
   limit_ = std::max<size_t>(4096, 2 * pieces_.size());
 }

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <mutex>
 
+#include "tests/cudasim/violations.h"
+
 namespace cudasim {
 namespace {
 
@@ -107,7 +109,12 @@ Status AddressSpace::Map(uint64_t address, uint64_t bytes, uint64_t offset,
   }
   Mapping mapping;
   mapping.bytes = bytes;
+  mapping.serial = ++last_serial_;
   mapping.extent = extent;
+  auto gone = unmappings_.lower_bound(address);
+  while (gone != unmappings_.end() && gone->first - address < bytes) {
+    gone = unmappings_.erase(gone);
+  }
   mappings_.emplace_hint(next, address, mapping);
   extents_->AddMapping(extent);
   return kOk;
@@ -128,7 +135,8 @@ bool AddressSpace::WholeMappings(uint64_t address, uint64_t bytes,
   return covered == bytes && bytes != 0;
 }
 
-Status AddressSpace::Unmap(uint64_t address, uint64_t bytes) {
+Status AddressSpace::Unmap(uint64_t address, uint64_t bytes,
+                           const std::string& by) {
   Iterator first;
   Iterator last;
   if (!WholeMappings(address, bytes, &first, &last)) return kInvalidValue;
@@ -143,6 +151,10 @@ Status AddressSpace::Unmap(uint64_t address, uint64_t bytes) {
     }
   }
   for (Iterator each = first; each != last; ++each) {
+    // Addresses grow, so the lowest are the oldest.
+    if (unmappings_.size() >= 65536) unmappings_.erase(unmappings_.begin());
+    unmappings_[each->first] =
+        Unmapping{each->second.bytes, each->second.extent->id, by};
     extents_->DropMapping(each->second.extent);
   }
   mappings_.erase(first, last);
@@ -248,10 +260,10 @@ Status AddressSpace::Malloc(int device, uint64_t bytes, uint64_t* address) {
   return status;
 }
 
-Status AddressSpace::FreeMalloc(uint64_t address) {
+Status AddressSpace::FreeMalloc(uint64_t address, const std::string& by) {
   if (!IsMalloc(address)) return kInvalidValue;
   const uint64_t bytes = mappings_.find(address)->second.bytes;
-  Unmap(address, bytes);
+  Unmap(address, bytes, by);
   return Free(address, bytes);
 }
 
@@ -281,8 +293,19 @@ bool AddressSpace::FindReservation(uint64_t address, uint64_t* start,
   return true;
 }
 
+const Unmapping* AddressSpace::FindUnmapping(uint64_t address,
+                                             uint64_t* start) const {
+  auto next = unmappings_.upper_bound(address);
+  if (next == unmappings_.begin()) return nullptr;
+  auto found = std::prev(next);
+  if (address - found->first >= found->second.bytes) return nullptr;
+  *start = found->first;
+  return &found->second;
+}
+
 std::string AddressSpace::Problem(uint64_t address, uint64_t bytes, int device,
-                                  bool write) const {
+                                  bool write, const char** kind) const {
+  if (kind != nullptr) *kind = kind::kIllegalAddress;
   uint64_t at = address;
   const uint64_t end = address + bytes;
   while (at < end) {
@@ -290,6 +313,15 @@ std::string AddressSpace::Problem(uint64_t address, uint64_t bytes, int device,
     const Mapping* mapping = FindMapping(at, &start);
     if (mapping == nullptr) {
       uint64_t size = 0;
+      if (const Unmapping* gone = FindUnmapping(at, &start)) {
+        if (kind != nullptr) *kind = kind::kUseAfterUnmap;
+        return Hex(at) + " is not mapped: " + gone->by + " has taken handle " +
+               Hex(gone->extent) +
+               " away there; missing edge: the use must be complete, by a "
+               "synchronisation, before " +
+               gone->by.substr(0, gone->by.find(' ')) +
+               ", or the range mapped again before the use";
+      }
       return Hex(at) + (FindReservation(at, &start, &size)
                             ? " is reserved but not mapped"
                             : " belongs to no reservation");

@@ -32,12 +32,20 @@ enum class Access : int { kNone = 0, kRead = 1, kReadWrite = 3 };
 
 struct Mapping {
   uint64_t bytes = 0;
+  uint64_t serial = 0;  // never used again
   Extent* extent = nullptr;
   uint32_t readers = 0;  // one bit per device
   uint32_t writers = 0;
   bool host = false;     // granted to the host, readable at its own address
   bool peers = false;    // cudaMalloc memory: every device may use it
   int64_t ready_ns = 0;  // on the virtual clock: mapped, or brought, then
+};
+
+// What took a range away that is not mapped any more.
+struct Unmapping {
+  uint64_t bytes = 0;
+  uint64_t extent = 0;
+  std::string by;  // "cuMemUnmap (call 12)"
 };
 
 class AddressSpace {
@@ -59,7 +67,9 @@ class AddressSpace {
   Status Map(uint64_t address, uint64_t bytes, uint64_t offset,
              uint64_t handle);
   // kInvalidValue: the range is not made of whole mappings.
-  Status Unmap(uint64_t address, uint64_t bytes);
+  // `by` is remembered as what took the range away.
+  Status Unmap(uint64_t address, uint64_t bytes,
+               const std::string& by = "cuMemUnmap");
   // kInvalidValue: the range is not made of whole mappings, or the location
   // is none of this machine.
   Status SetAccess(uint64_t address, uint64_t bytes, Location location, int id,
@@ -71,12 +81,16 @@ class AddressSpace {
   // cudaMalloc: reserve, create and map in one; freed only as a whole.
   Status Malloc(int device, uint64_t bytes, uint64_t* address);
   // kInvalidValue unless `address` came from Malloc.
-  Status FreeMalloc(uint64_t address);
+  Status FreeMalloc(uint64_t address, const std::string& by = "cudaFree");
 
   // Empty if device `device` may read (or write) all of the range; else what
-  // is wrong, for a violation text.
-  std::string Problem(uint64_t address, uint64_t bytes, int device,
-                      bool write) const;
+  // is wrong, for a violation text, and its `kind` (violations.h).
+  std::string Problem(uint64_t address, uint64_t bytes, int device, bool write,
+                      const char** kind = nullptr) const;
+
+  // What took the mapping around the address away; nullptr if there never was
+  // one, or another has come since.
+  const Unmapping* FindUnmapping(uint64_t address, uint64_t* start) const;
 
   // When the bytes are there on the virtual clock: the latest of the mappings
   // in the range. What is not mapped counts as 0.
@@ -111,6 +125,8 @@ class AddressSpace {
   std::shared_mutex* const bytes_gate_;
   std::map<uint64_t, uint64_t> reservations_;  // start -> bytes
   std::map<uint64_t, Mapping> mappings_;       // start -> mapping
+  std::map<uint64_t, Unmapping> unmappings_;   // start -> what ended it
+  uint64_t last_serial_ = 0;
   uint64_t next_ = 0;  // offset in the arena of the next fresh address
 };
 

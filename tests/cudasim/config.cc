@@ -164,6 +164,13 @@ Config Config::FromEnvironment() {
   }
   config.noop_launch = ReadFlag("CUDASIM_NOOP_LAUNCH");
   Read("CUDASIM_LEAK_REPORT", &config.leak_report);
+  config.leak_violations = ReadFlag("CUDASIM_LEAK_VIOLATIONS");
+  if (Read("CUDASIM_HOST_CLOCKS", &value)) {
+    if (value != "process" && value != "threads") {
+      Refuse("CUDASIM_HOST_CLOCKS", value, "process or threads");
+    }
+    config.thread_clocks = value == "threads";
+  }
   return config;
 }
 

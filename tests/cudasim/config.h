@@ -25,9 +25,11 @@ struct Config {
   int devices = 1;
   bool async = false;
   uint64_t seed = 0;
-  std::string faults;        // "function:nth:error[:forever];..."
-  bool noop_launch = false;  // shape-only runs
-  std::string leak_report;   // a file name, "stderr", or empty
+  std::string faults;            // "function:nth:error[:forever];..."
+  bool noop_launch = false;      // shape-only runs
+  std::string leak_report;       // a file name, "stderr", or empty
+  bool leak_violations = false;  // leaks at exit count as violations
+  bool thread_clocks = false;    // host_clocks.h
 
   static Config FromEnvironment();
 

@@ -105,7 +105,8 @@ void cudasim_reset_for_testing(void) {
   sim.streams.Reset(lock);
   sim.events.Clear();
   sim.log.Clear();
-  sim.holds.Clear();
+  cudasim::Holds::Clear();
+  sim.streams.hosts().set_per_thread(sim.config.thread_clocks);
   sim.violations.Clear();
   sim.peers.clear();
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
@@ -162,19 +163,21 @@ void cudasim_note_access(void* stream, const char* name,
   cudasim::Stream* found =
       sim.streams.Find(Handle(stream), cudasim::ThisThread().device);
   if (found == nullptr) {
-    sim.violations.Add(std::string(name) + " ran on a stream that is gone");
+    sim.violations.Add(cudasim::kind::kStreamGone,
+                       std::string(name) + " ran on a stream that is gone");
     return;
   }
   for (int i = 0; i < count; ++i) {
     const cudasim_access& access = accesses[i];
     if (access.bytes == 0 || !sim.arena.IsDevice(access.address)) continue;
+    const char* kind = nullptr;
     const std::string problem = sim.addresses.Problem(
-        access.address, access.bytes, found->device, access.write != 0);
+        access.address, access.bytes, found->device, access.write != 0, &kind);
     if (problem.empty()) continue;
-    sim.violations.Add(std::string(name) + " on " + found->Name() +
-                       (access.write ? " writes " : " reads ") +
-                       cudasim::RangeText(access.address, access.bytes) +
-                       ", but " + problem);
+    sim.violations.Add(kind, std::string(name) + " on " + found->Name() +
+                                 (access.write ? " writes " : " reads ") +
+                                 sim.BlockText(access.address, access.bytes) +
+                                 ", but " + problem);
     sim.Break(found->device, cudasim::kIllegalAddress);
   }
   if (cudasim::CardOf(found->device).modelled) {
@@ -190,21 +193,44 @@ void cudasim_note_access(void* stream, const char* name,
   for (int i = 0; i < count; ++i) {
     const cudasim_access& access = accesses[i];
     sim.NoteAccess(found, past, number, name, access.address, access.bytes,
-                   access.write != 0);
+                   access.write == 0   ? cudasim::Use::kRead
+                   : access.write == 2 ? cudasim::Use::kFirstWrite
+                                       : cudasim::Use::kWrite);
+  }
+}
+
+void cudasim_block_freed(uint64_t address, uint64_t bytes) {
+  Simulator& sim = Simulator::Get();
+  if (!sim.async.load()) return;
+  Lock lock(sim.mu);
+  for (const cudasim::Segment& segment : sim.Segments(address, bytes)) {
+    sim.log.MarkFreed(segment.line, segment.bytes);
   }
 }
 
 long cudasim_hold_ranges(const char* name, const cudasim_access* accesses,
                          int count) {
-  Simulator& sim = Simulator::Get();
-  Lock lock(sim.mu);
-  return sim.holds.Add(name, accesses, count);
+  return cudasim::Holds::Add(name, accesses, count);
 }
 
-void cudasim_release_ranges(long token) {
+void cudasim_release_ranges(long token) { cudasim::Holds::Release(token); }
+
+void cudasim_set_thread_clocks(int per_thread) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  sim.holds.Release(token);
+  sim.streams.hosts().set_per_thread(per_thread != 0);
+}
+
+void cudasim_thread_release(uint64_t token) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.streams.hosts().Release(token);
+}
+
+void cudasim_thread_acquire(uint64_t token) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.streams.hosts().Acquire(token);
 }
 
 long cudasim_violation_count(void) {
@@ -214,6 +240,12 @@ long cudasim_violation_count(void) {
 int cudasim_violation(long index, char* text, int bytes) {
   std::string found;
   if (!Simulator::Get().violations.Get(index, &found)) return -1;
+  return CopyText(found, text, bytes);
+}
+
+int cudasim_violation_kind(long index, char* text, int bytes) {
+  std::string found;
+  if (!Simulator::Get().violations.GetKind(index, &found)) return -1;
   return CopyText(found, text, bytes);
 }
 
@@ -262,6 +294,8 @@ long cudasim_live_host_allocations(void) {
 int cudasim_leak_report(char* text, int bytes) {
   return CopyText(cudasim::LeakReport(), text, bytes);
 }
+
+long cudasim_report_leaks(void) { return cudasim::ReportLeaks(); }
 
 void cudasim_register_twin(const char* kernel_name, cudasim_twin twin) {
   Launches::Get().RegisterTwin(kernel_name, twin);

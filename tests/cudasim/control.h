@@ -130,7 +130,7 @@ long cudasim_calls(const char* function);
 typedef struct {
   uint64_t address;
   uint64_t bytes;
-  int write;
+  int write;  // 1; 2: the first write to a block an allocator just handed out
 } cudasim_access;
 
 // An operator is about to compute on the bytes of this stream's inputs: in
@@ -143,6 +143,11 @@ void cudasim_begin_operator(void* stream, const char* name);
 void cudasim_note_access(void* stream, const char* name,
                          const cudasim_access* accesses, int count);
 
+// The block was given back to an allocator that may hand it out again at once:
+// a later use that is not ordered after what was noted there is reported as
+// use-after-free rather than race.
+void cudasim_block_freed(uint64_t address, uint64_t bytes);
+
 // A host thread computes on these device ranges from now on, until the token
 // is released: a bridged operator or a twin, in either mode. Unmapping them or
 // copying into them meanwhile is a violation. Each must be released by the
@@ -151,9 +156,22 @@ long cudasim_hold_ranges(const char* name, const cudasim_access* accesses,
                          int count);
 void cudasim_release_ranges(long token);
 
+// --- Host threads ----------------------------------------------------------
+// What one thread has observed counts for all (0, the default), or only after
+// an edge between the two (1): strict, for programs that tell of their edges.
+// Everything observed until now counts for every thread.
+void cudasim_set_thread_clocks(int per_thread);
+// The edge: what the releasing thread knows to be complete, a thread that
+// acquires the same token later knows, too. Nothing happens in the default.
+void cudasim_thread_release(uint64_t token);
+void cudasim_thread_acquire(uint64_t token);
+
 // --- Violations ------------------------------------------------------------
+// "kind: sentence" (README.md lists the kinds). The first thousand are kept.
 long cudasim_violation_count(void);
 int cudasim_violation(long index, char* text, int bytes);
+// The kind alone.
+int cudasim_violation_kind(long index, char* text, int bytes);
 void cudasim_clear_violations(void);
 // 0 keeps violations and refused launches off stderr (they are still counted).
 void cudasim_set_verbose(int verbose);
@@ -168,6 +186,9 @@ long cudasim_live_host_allocations(void);
 // One line per live object; "no leaks" alone if there is none. Returns the
 // length of the text.
 int cudasim_leak_report(char* text, int bytes);
+// Makes a mapping-leak violation of each mapping and each held handle; returns
+// how many. CUDASIM_LEAK_VIOLATIONS=1 does it at exit.
+long cudasim_report_leaks(void);
 
 // --- Kernels ---------------------------------------------------------------
 typedef void (*cudasim_twin)(void** kernel_arguments, const unsigned grid[3],

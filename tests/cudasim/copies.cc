@@ -100,12 +100,14 @@ uint64_t Fingerprint(const char* from, const Endpoint& end) {
 bool Usable(Simulator& sim, const std::string& who, const Stream& stream,
             const Endpoint& end, const char* when) {
   if (end.kind != Kind::kDevice) return true;
-  const std::string problem =
-      sim.addresses.Problem(end.address, end.Span(), stream.device, end.write);
+  const char* kind = nullptr;
+  const std::string problem = sim.addresses.Problem(
+      end.address, end.Span(), stream.device, end.write, &kind);
   if (problem.empty()) return true;
-  sim.violations.Add(who + " on " + stream.Name() + when +
-                     (end.write ? " writes " : " reads ") +
-                     RangeText(end.address, end.Span()) + ", but " + problem);
+  sim.violations.Add(kind, who + " on " + stream.Name() + when +
+                               (end.write ? " writes " : " reads ") +
+                               sim.BlockText(end.address, end.Span()) +
+                               ", but " + problem);
   sim.Break(stream.device, kIllegalAddress);
   return false;
 }
@@ -119,16 +121,16 @@ void CheckHolds(Simulator& sim, const char* name, const Stream& stream,
 }
 
 void Note(Simulator& sim, const char* name, Stream* stream,
-          const VectorClock& past, uint64_t number, const Endpoint& end) {
+          const VectorClock& past, uint64_t number, const Endpoint& end,
+          Use use) {
   if (end.kind == Kind::kPageable) return;
   if (end.pitch == end.width || end.height > 1024) {
-    sim.NoteAccess(stream, past, number, name, end.address, end.Span(),
-                   end.write);
+    sim.NoteAccess(stream, past, number, name, end.address, end.Span(), use);
     return;
   }
   for (uint64_t row = 0; row < end.height; ++row) {
     sim.NoteAccess(stream, past, number, name, end.address + row * end.pitch,
-                   end.width, end.write);
+                   end.width, use);
   }
 }
 
@@ -198,9 +200,11 @@ Status Copy(const char* name, const CopyRequest& request,
   if (stream == nullptr) return kInvalidHandle;
   for (const Endpoint* end : {&to, &from}) {
     if (!sim.arena.IsView(end->address)) continue;
-    sim.violations.Add(std::string(name) + " on " + stream->Name() +
-                       " was given " + RangeText(end->address, end->Span()) +
-                       ", which is the host's view of a device address");
+    sim.violations.Add(kind::kIllegalAddress,
+                       std::string(name) + " on " + stream->Name() +
+                           " was given " +
+                           RangeText(end->address, end->Span()) +
+                           ", which is the host's view of a device address");
     return kInvalidValue;
   }
   to.kind = KindOf(sim, to.address, to.Span());
@@ -252,10 +256,16 @@ Status Copy(const char* name, const CopyRequest& request,
           return;
         }
         if (watched && Fingerprint(Bytes(sim, from), from) != seen) {
-          sim.violations.Add(std::string(name) + " on " + stream->Name() +
-                             " had still to read " +
-                             RangeText(from.address, from.Span()) +
-                             " when the host wrote there");
+          sim.violations.Add(
+              kind::kHostWriteInFlight,
+              std::string(name) + " on " + stream->Name() + " (operation " +
+                  std::to_string(stream->executed + 1 - stream->base) +
+                  ") had still to read " +
+                  sim.BlockText(from.address, from.Span()) +
+                  " when the host wrote there; missing edge: synchronise " +
+                  stream->Name() +
+                  ", or an event recorded on it after the copy, before "
+                  "writing");
         }
         CheckHolds(sim, name, *stream, to);
         CheckHolds(sim, name, *stream, from);
@@ -265,8 +275,10 @@ Status Copy(const char* name, const CopyRequest& request,
         Move(Bytes(sim, to), to.pitch, source, staged ? from.width : from.pitch,
              to.width, to.height);
       });
-  Note(sim, name, stream, past, number, from);
-  Note(sim, name, stream, past, number, to);
+  Note(sim, name, stream, past, number, from, Use::kRead);
+  Note(sim, name, stream, past, number, to,
+       to.kind == Kind::kDevice && from.kind != Kind::kDevice ? Use::kCopyIn
+                                                              : Use::kWrite);
   if ((blocking && !between_devices) || to.kind == Kind::kPageable) {
     sim.streams.Synchronize(lock, sim.streams.Past(stream));
     return sim.sticky[stream->device];
@@ -311,7 +323,7 @@ Status Fill(const char* name, const FillRequest& request,
         Prefault(sim, to);
         FillRows(Bytes(sim, to), fill);
       });
-  Note(sim, name, stream, past, number, to);
+  Note(sim, name, stream, past, number, to, Use::kWrite);
   return kOk;
 }
 

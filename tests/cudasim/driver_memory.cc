@@ -101,9 +101,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   CUDASIM_ENTER("cuMemRelease", cudasim::Entry::kAllowedWhenBroken);
-  Simulator& sim = Simulator::Get();
-  Lock lock(sim.mu);
-  return Answer(sim.extents.Release(handle));
+  return Answer(cudasim::ReleaseHandle("cuMemRelease", handle));
 }
 
 CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
@@ -118,13 +116,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr pointer, size_t size) {
   CUDASIM_ENTER("cuMemUnmap", cudasim::Entry::kAllowedWhenBroken);
-  Simulator& sim = Simulator::Get();
-  Lock lock(sim.mu);
-  if (sim.addresses.IsMalloc(pointer)) return CUDA_ERROR_INVALID_VALUE;
-  sim.CheckHolds("cuMemUnmap", pointer, size, true, /*own=*/true);
-  const cudasim::Status status = sim.addresses.Unmap(pointer, size);
-  if (status == cudasim::kOk) sim.ForgetRange("cuMemUnmap", pointer, size);
-  return Answer(status);
+  return Answer(cudasim::UnmapRange("cuMemUnmap", pointer, size));
 }
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size,

@@ -55,8 +55,10 @@ CUresult CUDAAPI cuStreamQuery(CUstream stream) {
   return Answer(cudasim::StreamQuery(Number(stream)));
 }
 
-CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event,
+                                   unsigned flags) {
   CUDASIM_ENTER("cuStreamWaitEvent", kBroken);
+  if ((flags & ~CU_EVENT_WAIT_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
   return Answer(cudasim::StreamWaitEvent(Number(stream), Number(event)));
 }
 
@@ -115,8 +117,10 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
 }
 
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream,
-                                        unsigned) {
+                                        unsigned flags) {
   CUDASIM_ENTER("cuEventRecordWithFlags", kBroken);
+  // External events are nodes of a graph: only while a stream captures.
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return Answer(cudasim::EventRecord(Number(event), Number(stream)));
 }
 

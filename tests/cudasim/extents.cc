@@ -70,6 +70,8 @@ Status Extents::Create(Location location, int device, uint64_t bytes,
   extent.device = device;
   extent.offset = next_offset_[file];
   extent.bytes = bytes;
+  extent.line = next_line_;
+  next_line_ += bytes;
   extent.references = 1;
   next_offset_[file] += bytes;
   *out = &live_.emplace(extent.id, extent).first->second;
@@ -88,6 +90,17 @@ Status Extents::Release(uint64_t id) {
   --extent->references;
   FreeIfUnused(extent);
   return kOk;
+}
+
+uint64_t Extents::ReleasedBy(uint64_t id) const {
+  auto found = released_.find(id);
+  return found == released_.end() ? 0 : found->second;
+}
+
+void Extents::NoteReleased(uint64_t id, uint64_t call) {
+  // Enough to recognise a mistake; ids never come back.
+  if (released_.size() > 65536) released_.clear();
+  released_[id] = call;
 }
 
 void Extents::DropMapping(Extent* extent) {

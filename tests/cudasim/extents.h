@@ -38,6 +38,7 @@ struct Extent {
   int device = 0;  // of the location; NUMA node for kHostNuma
   uint64_t offset = 0;
   uint64_t bytes = 0;
+  uint64_t line = 0;   // where its bytes lie on the access log's line
   int references = 0;  // held by the program
   int mappings = 0;
   unsigned handle_types = 0;  // asked for at creation
@@ -74,6 +75,10 @@ class Extents {
   // kInvalidValue if the program holds no reference (released twice, never
   // created).
   Status Release(uint64_t id);
+  // The cuMemRelease (by its count) that gave the last reference back, or 0:
+  // of a handle released too often.
+  uint64_t ReleasedBy(uint64_t id) const;
+  void NoteReleased(uint64_t id, uint64_t call);
 
   void AddMapping(Extent* extent) { ++extent->mappings; }
   void DropMapping(Extent* extent);
@@ -96,7 +101,9 @@ class Extents {
   std::vector<int> files_;  // one per device, then the host's
   std::vector<uint64_t> next_offset_;
   std::unordered_map<uint64_t, Extent> live_;
-  uint64_t next_id_ = 0x5100000001;  // looks like nothing else
+  std::unordered_map<uint64_t, uint64_t> released_;  // id -> call
+  uint64_t next_line_ = uint64_t{1} << 62;           // above all addresses
+  uint64_t next_id_ = 0x5100000001;                  // looks like nothing else
 };
 
 }  // namespace cudasim

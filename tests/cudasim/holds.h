@@ -5,16 +5,19 @@
 // Whoever maps them away or writes into them meanwhile races with it, whatever
 // the mode, and is a violation.
 //
-// Thread-safety: called under the simulator's lock.
+// Every bridged operator takes a hold, so it must cost next to nothing: each
+// thread writes into a slot of its own, under a lock that only an unmap or a
+// copy of another thread ever contends for.
+//
+// Thread-safety: all functions may be called from any thread, with or without
+// the simulator's lock. A hold is released by the thread that took it.
 
 #ifndef STRATALLOC_TESTS_CUDASIM_HOLDS_H_
 #define STRATALLOC_TESTS_CUDASIM_HOLDS_H_
 
 #include <cstdint>
-#include <map>
+#include <mutex>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/cudasim/control.h"
@@ -24,41 +27,15 @@ namespace cudasim {
 class Holds {
  public:
   // Returns a token for Release.
-  long Add(std::string name, const cudasim_access* accesses, int count) {
-    const long token = ++last_token_;
-    holds_[token] = Hold{std::move(name),
-                         {accesses, accesses + count},
-                         std::this_thread::get_id()};
-    return token;
-  }
-  void Release(long token) { holds_.erase(token); }
-  void Clear() { holds_.clear(); }
+  static long Add(const char* name, const cudasim_access* accesses, int count);
+  static void Release(long token);
+  static void Clear();
 
-  // The name of a computation the access conflicts with, or nullptr: both
+  // True, with its name, if a computation conflicts with the access: both
   // touch a byte and one of the two writes. Those of this thread count only if
   // `own`: an operator may copy within its own operands, nobody may unmap them.
-  const std::string* Conflict(uint64_t address, uint64_t bytes, bool write,
-                              bool own) const {
-    for (const auto& [token, hold] : holds_) {
-      if (!own && hold.thread == std::this_thread::get_id()) continue;
-      for (const cudasim_access& each : hold.accesses) {
-        if ((write || each.write != 0) && address < each.address + each.bytes &&
-            each.address < address + bytes) {
-          return &hold.name;
-        }
-      }
-    }
-    return nullptr;
-  }
-
- private:
-  struct Hold {
-    std::string name;
-    std::vector<cudasim_access> accesses;
-    std::thread::id thread;
-  };
-  std::map<long, Hold> holds_;  // a few: one per thread that computes
-  long last_token_ = 0;
+  static bool Conflict(uint64_t address, uint64_t bytes, bool write, bool own,
+                       std::string* name);
 };
 
 }  // namespace cudasim

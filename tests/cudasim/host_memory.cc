@@ -19,16 +19,24 @@ Status HostMemory::Allocate(uint64_t bytes, unsigned flags, uint64_t* address) {
   if (memory == MAP_FAILED) return kOutOfMemory;
   *address = reinterpret_cast<uint64_t>(memory);
   ranges_[*address] = HostRange{bytes, pages, flags};
+  freed_.erase(*address);
   return kOk;
 }
 
-Status HostMemory::Free(uint64_t address) {
+void HostMemory::NoteFreed(uint64_t address, const std::string& by) {
+  // Enough to recognise a mistake.
+  if (freed_.size() > 65536) freed_.clear();
+  freed_[address] = by;
+}
+
+Status HostMemory::Free(uint64_t address, const std::string& by) {
   auto found = ranges_.find(address);
   if (found == ranges_.end() || found->second.mapped_bytes == 0) {
     return kInvalidValue;
   }
   munmap(reinterpret_cast<void*>(address), found->second.mapped_bytes);
   ranges_.erase(found);
+  NoteFreed(address, by);
   return kOk;
 }
 
@@ -43,15 +51,17 @@ Status HostMemory::Register(uint64_t address, uint64_t bytes, unsigned flags) {
     return kHostMemoryAlreadyRegistered;
   }
   ranges_.emplace_hint(next, address, HostRange{bytes, 0, flags});
+  freed_.erase(address);
   return kOk;
 }
 
-Status HostMemory::Unregister(uint64_t address) {
+Status HostMemory::Unregister(uint64_t address, const std::string& by) {
   auto found = ranges_.find(address);
   if (found == ranges_.end() || found->second.mapped_bytes != 0) {
     return kHostMemoryNotRegistered;
   }
   ranges_.erase(found);
+  NoteFreed(address, by);
   return kOk;
 }
 

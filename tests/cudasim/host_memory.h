@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
+#include <unordered_map>
 
 #include "tests/cudasim/status.h"
 
@@ -26,11 +28,18 @@ class HostMemory {
  public:
   Status Allocate(uint64_t bytes, unsigned flags, uint64_t* address);
   // kInvalidValue unless `address` came from Allocate.
-  Status Free(uint64_t address);
+  Status Free(uint64_t address, const std::string& by = "cudaFreeHost");
   // kInvalidValue: empty; kHostMemoryAlreadyRegistered: overlaps a range.
   Status Register(uint64_t address, uint64_t bytes, unsigned flags);
   // kHostMemoryNotRegistered unless `address` came from Register.
-  Status Unregister(uint64_t address);
+  Status Unregister(uint64_t address,
+                    const std::string& by = "cudaHostUnregister");
+  // What gave back the range that began here; empty if nothing did, or it is
+  // pinned again.
+  std::string FreedBy(uint64_t address) const {
+    auto found = freed_.find(address);
+    return found == freed_.end() ? "" : found->second;
+  }
 
   // The pinned range around the address, or nullptr.
   const HostRange* Find(uint64_t address, uint64_t* start) const;
@@ -39,7 +48,10 @@ class HostMemory {
   const std::map<uint64_t, HostRange>& ranges() const { return ranges_; }
 
  private:
+  void NoteFreed(uint64_t address, const std::string& by);
+
   std::map<uint64_t, HostRange> ranges_;
+  std::unordered_map<uint64_t, std::string> freed_;
 };
 
 }  // namespace cudasim

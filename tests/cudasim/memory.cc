@@ -2,22 +2,105 @@
 
 #include "tests/cudasim/memory.h"
 
+#include <cstdio>
+#include <string>
+#include <vector>
+
 #include "tests/cudasim/simulator.h"
 
 namespace cudasim {
+namespace {
+
+// "cudaFree (call 3)", inside that call.
+std::string ThisCall(const char* name) {
+  return std::string(name) + " (call " +
+         std::to_string(ApiFunction::Named(name).calls()) + ")";
+}
+
+void ReportFreedTwice(Simulator& sim, const char* name, uint64_t address) {
+  const std::string before = sim.host.FreedBy(address);
+  if (before.empty()) return;
+  char text[40];
+  std::snprintf(text, sizeof(text), "host memory at 0x%llx",
+                static_cast<unsigned long long>(address));
+  sim.violations.Add(kind::kDoubleRelease, ThisCall(name) + " gives " + text +
+                                               " back again, which " + before +
+                                               " had given back");
+}
+
+}  // namespace
+
+Status UnmapRange(const char* name, uint64_t address, uint64_t bytes) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  if (sim.addresses.IsMalloc(address)) return kInvalidValue;
+  sim.CheckHolds(name, address, bytes, true, /*own=*/true);
+  uint64_t start = 0;
+  if (const Unmapping* gone = sim.addresses.FindUnmapping(address, &start);
+      gone != nullptr && start == address) {
+    sim.violations.Add(kind::kDoubleRelease,
+                       ThisCall(name) + " takes " +
+                           sim.BlockText(address, bytes) +
+                           " away again, which " + gone->by +
+                           " had taken; missing: a cuMemMap between the two");
+  }
+  const std::vector<Segment> segments = sim.Segments(address, bytes);
+  const Status status = sim.addresses.Unmap(address, bytes, ThisCall(name));
+  if (status == kOk) sim.ForgetRange(name, segments);
+  return status;
+}
+
+Status ReleaseHandle(const char* name, uint64_t handle) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  const Status status = sim.extents.Release(handle);
+  const uint64_t call = ApiFunction::Named(name).calls();
+  if (status == kOk) {
+    if (sim.extents.Find(handle) == nullptr) {
+      sim.extents.NoteReleased(handle, call);
+    }
+    return status;
+  }
+  if (const uint64_t before = sim.extents.ReleasedBy(handle); before != 0) {
+    char text[40];
+    std::snprintf(text, sizeof(text), "handle 0x%llx",
+                  static_cast<unsigned long long>(handle));
+    sim.violations.Add(
+        kind::kDoubleRelease,
+        ThisCall(name) + " gives " + text + " back, whose last reference " +
+            name + " (call " + std::to_string(before) +
+            ") had given back; missing: a cuMemRetainAllocationHandle between "
+            "the two");
+  }
+  return status;
+}
 
 Status FreeDevice(const char* name, uint64_t address) {
   if (address == 0) return kOk;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  if (!sim.addresses.IsMalloc(address)) return kInvalidValue;
+  if (!sim.addresses.IsMalloc(address)) {
+    uint64_t start = 0;
+    const Unmapping* gone = sim.addresses.FindUnmapping(address, &start);
+    if (gone != nullptr && start == address &&
+        gone->by.find("Free") != std::string::npos) {
+      sim.violations.Add(kind::kDoubleRelease,
+                         ThisCall(name) + " frees " +
+                             sim.BlockText(address, gone->bytes) +
+                             " again, which " + gone->by +
+                             " had freed; missing: an allocation between the "
+                             "two");
+    }
+    return kInvalidValue;
+  }
   const Mapping mapping = sim.addresses.mappings().at(address);
   sim.clock.WaitUntil(sim.clock.EndOfDevice(mapping.extent->device));
   sim.streams.Synchronize(lock, sim.streams.DevicePast(mapping.extent->device));
   sim.CheckHolds(name, address, mapping.bytes, true, /*own=*/true);
+  const std::vector<Segment> segments = sim.Segments(address, mapping.bytes);
   // Another thread may have freed it while the lock was released.
-  const Status status = sim.addresses.FreeMalloc(address);
-  if (status == kOk) sim.ForgetRange(name, address, mapping.bytes);
+  const Status status = sim.addresses.FreeMalloc(address, ThisCall(name));
+  if (status == kOk) sim.ForgetRange(name, segments);
   return status;
 }
 
@@ -42,9 +125,10 @@ Status FreeHost(const char* name, void* pointer) {
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   auto found = sim.host.ranges().find(address);
   if (found == sim.host.ranges().end() || found->second.mapped_bytes == 0) {
+    ReportFreedTwice(sim, name, address);
     return kInvalidValue;
   }
-  sim.ForgetRange(name, address, found->second.bytes);
+  sim.ForgetRange(name, sim.Segments(address, found->second.bytes));
   // A copy in flight would fault where a device corrupts: run it to its end,
   // the violation is noted.
   for (int device = 0; device < sim.config.devices; ++device) {
@@ -52,7 +136,7 @@ Status FreeHost(const char* name, void* pointer) {
   }
   // An eager copy of another thread may be moving bytes outside the lock.
   std::unique_lock<std::shared_mutex> gate(sim.bytes_gate);
-  return sim.host.Free(address);
+  return sim.host.Free(address, ThisCall(name));
 }
 
 Status UnregisterHost(const char* name, void* pointer) {
@@ -61,13 +145,14 @@ Status UnregisterHost(const char* name, void* pointer) {
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   auto found = sim.host.ranges().find(address);
   if (found == sim.host.ranges().end() || found->second.mapped_bytes != 0) {
+    ReportFreedTwice(sim, name, address);
     return kHostMemoryNotRegistered;
   }
-  sim.ForgetRange(name, address, found->second.bytes);
+  sim.ForgetRange(name, sim.Segments(address, found->second.bytes));
   for (int device = 0; device < sim.config.devices; ++device) {
     sim.streams.Execute(lock, sim.streams.DevicePast(device));
   }
-  return sim.host.Unregister(address);
+  return sim.host.Unregister(address, ThisCall(name));
 }
 
 PointerInfo DescribePointer(uint64_t address) {

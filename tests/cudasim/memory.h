@@ -15,6 +15,12 @@
 
 namespace cudasim {
 
+// cuMemUnmap, which waits for nothing: what is still pending there is a
+// violation.
+Status UnmapRange(const char* name, uint64_t address, uint64_t bytes);
+// cuMemRelease.
+Status ReleaseHandle(const char* name, uint64_t handle);
+
 // cudaFree waits for the whole device first, as the real one does: freeing
 // memory that is still in use is legal with it. nullptr is fine.
 Status FreeDevice(const char* name, uint64_t address);

@@ -15,6 +15,14 @@ Stream* FindStream(Simulator& sim, uint64_t handle) {
   return sim.streams.Find(handle, ThisThread().device);
 }
 
+void RunOnHost(const std::function<void(Status)>& callback, Status status) {
+  ThreadState& thread = ThisThread();
+  const bool outer = thread.in_host_function;
+  thread.in_host_function = true;
+  callback(status);
+  thread.in_host_function = outer;
+}
+
 }  // namespace
 
 Status StreamCreate(unsigned flags, int priority, uint64_t* handle) {
@@ -42,7 +50,7 @@ Status StreamSynchronize(uint64_t handle) {
   Stream* stream = FindStream(sim, handle);
   if (stream == nullptr) return kInvalidHandle;
   sim.clock.WaitUntil(sim.clock.EndOf(stream));
-  sim.streams.Synchronize(lock, sim.streams.Past(stream));
+  sim.streams.Synchronize(lock, sim.streams.Reached(stream));
   return sim.sticky[stream->device];
 }
 
@@ -52,7 +60,7 @@ Status StreamQuery(uint64_t handle) {
   Stream* stream = FindStream(sim, handle);
   if (stream == nullptr) return kInvalidHandle;
   if (!sim.clock.Reached(sim.clock.EndOf(stream))) return kNotReady;
-  if (!sim.streams.Query(lock, sim.streams.Past(stream))) return kNotReady;
+  if (!sim.streams.Query(lock, sim.streams.Reached(stream))) return kNotReady;
   return sim.sticky[stream->device];
 }
 
@@ -79,29 +87,42 @@ Status StreamInfo(uint64_t handle, unsigned* flags, int* priority,
   return kOk;
 }
 
-Status StreamCall(uint64_t handle, void (*function)(void*), void* argument) {
-  if (function == nullptr) return kInvalidValue;
+Status StreamCallback(uint64_t handle, std::function<void(Status)> callback) {
   Simulator& sim = Simulator::Get();
+  Status status = kOk;
   {
     Lock lock(sim.mu);
     Stream* stream = FindStream(sim, handle);
     if (stream == nullptr) return kInvalidHandle;
     if (sim.async.load()) {
-      sim.streams.Submit(stream, [function, argument](Lock& held) {
+      const int device = stream->device;
+      sim.streams.Submit(stream, [&sim, device, callback](Lock& held) {
+        const Status now = sim.sticky[device];
         held.unlock();
-        function(argument);
+        RunOnHost(callback, now);
         held.lock();
       });
       return kOk;
     }
+    status = sim.sticky[stream->device];
   }
-  function(argument);
+  RunOnHost(callback, status);
   return kOk;
+}
+
+Status StreamCall(uint64_t handle, void (*function)(void*), void* argument) {
+  if (function == nullptr) return kInvalidValue;
+  return StreamCallback(handle, [function, argument](Status status) {
+    if (status == kOk) function(argument);
+  });
 }
 
 Status EventCreate(unsigned flags, uint64_t* handle) {
   // Blocking sync (1), no timing (2), interprocess (4).
   if (handle == nullptr || (flags & ~7u) != 0) return kInvalidValue;
+  if ((flags & 4u) != 0 && (flags & kEventDisableTiming) == 0) {
+    return kInvalidValue;  // an event for other processes cannot time
+  }
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   *handle = sim.events.Create(ThisThread().device, flags);

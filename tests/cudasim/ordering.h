@@ -9,6 +9,7 @@
 #define STRATALLOC_TESTS_CUDASIM_ORDERING_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "tests/cudasim/status.h"
 
@@ -25,8 +26,11 @@ Status StreamSynchronize(uint64_t handle);
 Status StreamQuery(uint64_t handle);
 Status StreamWaitEvent(uint64_t stream, uint64_t event);
 Status StreamInfo(uint64_t handle, unsigned* flags, int* priority, int* device);
-// `function` runs when the stream gets there, without any lock.
+// `function` runs when the stream gets there, without any lock, and may not
+// call CUDA. After an error of the device a host function is left out, as on
+// CUDA; a callback runs all the same and is told the error.
 Status StreamCall(uint64_t stream, void (*function)(void*), void* argument);
+Status StreamCallback(uint64_t stream, std::function<void(Status)> callback);
 
 Status EventCreate(unsigned flags, uint64_t* handle);
 Status EventDestroy(uint64_t handle);

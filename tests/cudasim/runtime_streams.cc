@@ -5,29 +5,12 @@
 
 #include <cuda_runtime_api.h>
 
-#include <memory>
-
 #include "tests/cudasim/ordering.h"
 #include "tests/cudasim/runtime.h"
 
 using cudasim::Answer;
 using cudasim::kBroken;
 using cudasim::Number;
-
-namespace {
-
-struct Callback {
-  cudaStreamCallback_t function;
-  cudaStream_t stream;
-  void* argument;
-};
-
-void RunCallback(void* argument) {
-  const std::unique_ptr<Callback> callback(static_cast<Callback*>(argument));
-  callback->function(callback->stream, cudaSuccess, callback->argument);
-}
-
-}  // namespace
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -69,8 +52,11 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream,
-                                          cudaEvent_t event, unsigned) {
+                                          cudaEvent_t event, unsigned flags) {
   CUDASIM_ENTER("cudaStreamWaitEvent", kBroken);
+  if ((flags & ~cudaEventWaitExternal) != 0) {
+    return Answer(cudasim::kInvalidValue);
+  }
   return Answer(cudasim::StreamWaitEvent(Number(stream), Number(event)));
 }
 
@@ -141,14 +127,15 @@ cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream,
 
 cudaError_t CUDARTAPI cudaStreamAddCallback(cudaStream_t stream,
                                             cudaStreamCallback_t function,
-                                            void* argument, unsigned) {
+                                            void* argument, unsigned flags) {
   CUDASIM_ENTER("cudaStreamAddCallback");
-  auto callback =
-      std::make_unique<Callback>(Callback{function, stream, argument});
-  const cudasim::Status status =
-      cudasim::StreamCall(Number(stream), RunCallback, callback.get());
-  if (status == cudasim::kOk) (void)callback.release();
-  return Answer(status);
+  if (function == nullptr || flags != 0) {
+    return Answer(cudasim::kInvalidValue);
+  }
+  return Answer(cudasim::StreamCallback(
+      Number(stream), [function, stream, argument](cudasim::Status status) {
+        function(stream, static_cast<cudaError_t>(status), argument);
+      }));
 }
 
 cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t* event) {
@@ -174,8 +161,11 @@ cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event,
-                                               cudaStream_t stream, unsigned) {
+                                               cudaStream_t stream,
+                                               unsigned flags) {
   CUDASIM_ENTER("cudaEventRecordWithFlags", kBroken);
+  // External events are nodes of a graph: only while a stream captures.
+  if (flags != 0) return Answer(cudasim::kInvalidValue);
   return Answer(cudasim::EventRecord(Number(event), Number(stream)));
 }
 

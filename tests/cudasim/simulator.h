@@ -40,6 +40,16 @@
 
 namespace cudasim {
 
+struct Segment;
+
+// How an access is noted.
+enum class Use {
+  kRead,
+  kWrite,
+  kFirstWrite,  // of a block that an allocator has just handed out
+  kCopyIn,      // a write whose bytes come from the host
+};
+
 struct Simulator {
   static Simulator& Get();
 
@@ -54,7 +64,6 @@ struct Simulator {
   VirtualClock clock;
   Events events;
   AccessLog log;
-  Holds holds;
   Violations violations;
   std::vector<Status> sticky;  // by device; kOk: healthy
   // By device. A card is never changed nor destroyed, only replaced.
@@ -79,23 +88,38 @@ struct Simulator {
   // The device breaks: every later call on it returns `status`.
   void Break(int device, Status status) { sticky[device] = status; }
 
+  // The range cut where its mapping changes. Unmapped parts lie on the line at
+  // their address. REQUIRES: mu.
+  std::vector<Segment> Segments(uint64_t address, uint64_t bytes) const;
+  // "[0x7e.., +512 bytes) of handle 0x51.. at offset 1024". REQUIRES: mu.
+  std::string BlockText(uint64_t address, uint64_t bytes) const;
+
   // Notes an access of [address, +bytes) by operation `number` of the stream,
   // with Past(stream) taken before it was submitted. REQUIRES: mu, async.
   void NoteAccess(Stream* stream, const VectorClock& past, uint64_t number,
                   const std::string& name, uint64_t address, uint64_t bytes,
-                  bool write);
+                  Use use);
   // True if something queued or unobserved writes there. REQUIRES: mu.
-  bool HasPendingWrite(uint64_t address, uint64_t bytes) const;
+  bool HasPendingWrite(uint64_t address, uint64_t bytes);
   // A violation if a host thread is computing on the range right now, in
   // either mode; `own`: this thread counts too. REQUIRES: mu.
   void CheckHolds(const std::string& what, uint64_t address, uint64_t bytes,
                   bool write, bool own);
   // The program takes the range away with `what`: whatever is still pending
-  // there is a violation. REQUIRES: mu.
-  void ForgetRange(const std::string& what, uint64_t address, uint64_t bytes);
+  // there is a violation. `segments` are those from before. REQUIRES: mu.
+  void ForgetRange(const std::string& what,
+                   const std::vector<Segment>& segments);
 
  private:
   Simulator();
+};
+
+// The part of a device range that one mapping holds, or a range of the host.
+struct Segment {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint64_t line = 0;     // where its bytes lie on the log's line
+  uint64_t mapping = 0;  // Mapping::serial; 0: host
 };
 
 // What CUDA keeps per thread.
@@ -104,8 +128,9 @@ struct ThreadState {
   int last_error = kOk;    // the runtime's
   bool no_context = true;  // cuCtxGetCurrent before anything set one
   int capture_mode = 0;
-  Stream* launching = nullptr;  // inside a twin
-  bool costed = false;          // the twin has said what it costs
+  Stream* launching = nullptr;    // inside a twin
+  bool in_host_function = false;  // of a stream
+  bool costed = false;            // the twin has said what it costs
 };
 ThreadState& ThisThread();
 
@@ -128,6 +153,9 @@ int Unsupported(const char* function);
 
 // The leak report: one line per live object, or "no leaks".
 std::string LeakReport();
+// Each mapping and each handle the program still holds becomes a violation;
+// returns how many.
+long ReportLeaks();
 
 }  // namespace cudasim
 

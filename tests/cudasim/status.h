@@ -31,6 +31,7 @@ enum Status : int {
   kPeerAccessNotEnabled = 705,
   kHostMemoryAlreadyRegistered = 712,
   kHostMemoryNotRegistered = 713,
+  kNotPermitted = 800,
   kNotSupported = 801,
 };
 

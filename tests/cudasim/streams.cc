@@ -3,14 +3,45 @@
 #include "tests/cudasim/streams.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <utility>
 
+#include "tests/cudasim/simulator.h"
+
 namespace cudasim {
 
+namespace {
+
+// The calling thread's number. What belongs to the thread ends with it, if
+// there is anything: only per-thread streams and clocks ever ask.
+struct Thread {
+  uint64_t number = 0;
+  Thread() {
+    static std::atomic<uint64_t> last{0};
+    number = last.fetch_add(1) + 1;
+  }
+  ~Thread() {
+    Simulator& sim = Simulator::Get();
+    Lock lock(sim.mu);
+    sim.streams.EndThread(number);
+  }
+};
+
+}  // namespace
+
+uint64_t ThreadNumber() {
+  thread_local const Thread thread;
+  return thread.number;
+}
+
 std::string Stream::Name() const {
-  char text[64];
-  if (handle == 0) {
+  char text[80];
+  if (thread != 0) {
+    std::snprintf(text, sizeof(text),
+                  "the default stream of thread %llu on device %d",
+                  static_cast<unsigned long long>(thread), device);
+  } else if (handle == 0) {
     std::snprintf(text, sizeof(text), "the default stream of device %d",
                   device);
   } else {
@@ -29,13 +60,18 @@ Streams::Streams(int devices) {
 Stream* Streams::Add(int device) {
   for (size_t i = 0; i < retired_.size(); ++i) {
     Stream* stream = retired_[i];
-    if (!IsObserved(stream->index, stream->submitted)) continue;
+    if (!hosts_.AllCover(stream->index, stream->submitted)) continue;
     // Numbers go on where the old stream ended, so old clocks stay true.
     retired_[i] = retired_.back();
     retired_.pop_back();
     stream->destroyed = false;
     stream->virtual_end = 0;
     stream->device = device;
+    stream->thread = 0;
+    stream->base = stream->submitted;
+    stream->flags = 0;
+    stream->priority = 0;
+    stream->blocking = true;
     return stream;
   }
   streams_.push_back(std::make_unique<Stream>());
@@ -69,11 +105,38 @@ Status Streams::Destroy(uint64_t handle) {
 
 Stream* Streams::Find(uint64_t handle, int device) {
   if (handle <= 1) return default_streams_[device];
+  if (handle == 2) {
+    Stream*& own = per_thread_[{ThreadNumber(), device}];
+    if (own == nullptr) {
+      own = Add(device);
+      own->handle = handle;
+      own->thread = ThreadNumber();
+    }
+    return own;
+  }
   auto found = handles_.find(handle);
   return found == handles_.end() ? nullptr : found->second;
 }
 
+void Streams::EndThread(uint64_t thread) {
+  hosts_.EndThread(thread);
+  auto first = per_thread_.lower_bound({thread, 0});
+  auto last = first;
+  for (; last != per_thread_.end() && last->first.first == thread; ++last) {
+    last->second->destroyed = true;
+    retired_.push_back(last->second);
+  }
+  per_thread_.erase(first, last);
+}
+
+const VectorClock& Streams::Reached(Stream* stream) {
+  return stream == default_streams_[stream->device] ? Past(stream)
+                                                    : stream->past;
+}
+
 const VectorClock& Streams::Past(Stream* stream) {
+  // What the submitting thread has seen completed comes first, too.
+  if (hosts_.per_thread()) stream->past.Join(hosts_.Mine());
   Stream* first = default_streams_[stream->device];
   if (stream == first) {
     for (const auto& each : streams_) {
@@ -185,7 +248,7 @@ void Streams::Execute(Lock& lock, const VectorClock& target) {
 void Streams::Synchronize(Lock& lock, const VectorClock& target) {
   const VectorClock reached = target;  // may alias a clock that moves
   Execute(lock, reached);
-  observed_.Join(reached);
+  hosts_.Observe(reached);
 }
 
 bool Streams::Query(Lock& lock, const VectorClock& target) {
@@ -198,22 +261,26 @@ bool Streams::Query(Lock& lock, const VectorClock& target) {
     }
   }
   if (!IsExecuted(wanted)) return false;
-  observed_.Join(wanted);
+  hosts_.Observe(wanted);
   return true;
 }
 
 void Streams::Step(Lock& lock) {
   if (queued_ == 0) return;
   const size_t start = random_() % streams_.size();
+  const bool urgent_only = random_() % 4 != 0;
+  Stream* chosen = nullptr;
   for (size_t i = 0; i < streams_.size(); ++i) {
     Stream* stream = streams_[(start + i) % streams_.size()].get();
     if (stream->queue.empty() || stream->running) continue;
+    if (chosen != nullptr && stream->priority >= chosen->priority) continue;
     VectorClock required = stream->queue.front().required;
     required.Set(stream->index, 0);
     if (!IsExecuted(required)) continue;
-    RunFirst(lock, stream);
-    return;
+    chosen = stream;
+    if (!urgent_only) break;
   }
+  if (chosen != nullptr) RunFirst(lock, chosen);
 }
 
 void Streams::Reset(Lock& lock) {
@@ -221,6 +288,8 @@ void Streams::Reset(Lock& lock) {
     Synchronize(lock, DevicePast(static_cast<int>(device)));
   }
   while (!handles_.empty()) Destroy(handles_.begin()->first);
+  for (const auto& [key, stream] : per_thread_) retired_.push_back(stream);
+  per_thread_.clear();
 }
 
 }  // namespace cudasim

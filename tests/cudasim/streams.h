@@ -7,10 +7,10 @@
 // stream's rules); executing it executes that first.
 //
 // Two clocks must not be confused. `executed` is what has happened; only the
-// simulator knows it. `observed` is what the program can know to have
-// happened, because a synchronisation or a successful query said so. The
-// pending-access check believes `observed` alone: a step that happened to run
-// in time proves nothing.
+// simulator knows it. What the program can know to have happened, because a
+// synchronisation or a successful query said so, is observed (host_clocks.h).
+// The pending-access check believes that alone: a step that happened to run in
+// time proves nothing.
 //
 // In eager mode nothing is queued and no clock moves.
 //
@@ -24,14 +24,17 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tests/cudasim/clocks.h"
+#include "tests/cudasim/host_clocks.h"
 #include "tests/cudasim/status.h"
 
 namespace cudasim {
@@ -46,6 +49,7 @@ struct Operation {
 
 struct Stream {
   uint64_t handle = 0;  // 0: the default stream of its device
+  uint64_t thread = 0;  // of a per-thread default stream (handle 2)
   size_t index = 0;     // in clocks; used again when nothing can refer to it
   int device = 0;
   unsigned flags = 0;
@@ -53,6 +57,7 @@ struct Stream {
   bool blocking = true;  // ordered with the default stream
   bool destroyed = false;
   uint64_t submitted = 0;
+  uint64_t base = 0;  // submitted before this stream took the index over
   uint64_t executed = 0;
   VectorClock past;  // of the next operation
   std::deque<Operation> queue;
@@ -71,13 +76,19 @@ class Streams {
   uint64_t Create(int device, unsigned flags, int priority, bool blocking);
   // Queued work still runs, the handle is unknown from now on.
   Status Destroy(uint64_t handle);
-  // 0 and 1 (cudaStreamLegacy) are the default stream of `device`. nullptr
-  // for handles that are not alive, and for cudaStreamPerThread.
+  // 0 and 1 (cudaStreamLegacy) are the default stream of `device`, 2
+  // (cudaStreamPerThread) is the calling thread's own on it, made at its first
+  // use. nullptr for handles that are not alive.
   Stream* Find(uint64_t handle, int device);
+  // The thread's own default streams go.
+  void EndThread(uint64_t thread);
 
   // Applies the default stream's rules and returns the past of what would be
   // submitted to the stream next.
   const VectorClock& Past(Stream* stream);
+  // What waiting for the stream waits for: its own past. Only new work of a
+  // blocking stream waits for the default stream.
+  const VectorClock& Reached(Stream* stream);
   // Queues an operation after Past(stream); returns its number.
   uint64_t Submit(Stream* stream, std::function<void(Lock&)> run);
   void WaitFor(Stream* stream, const VectorClock& clock);
@@ -97,12 +108,15 @@ class Streams {
   // The answer of a query. Each one moves the needed streams forward by at
   // most one operation, so a program that polls gets there.
   bool Query(Lock& lock, const VectorClock& target);
-  // Executes the first operation of some stream, or nothing.
+  // Executes the first operation of some stream, or nothing. Priorities are
+  // hints, as on the device: three times in four only the most urgent of the
+  // streams that could go on are considered.
   void Step(Lock& lock);
 
-  const VectorClock& observed() const { return observed_; }
-  bool IsObserved(size_t index, uint64_t number) const {
-    return observed_.Covers(index, number);
+  HostClocks& hosts() { return hosts_; }
+  // By the calling thread.
+  bool IsObserved(size_t index, uint64_t number) {
+    return hosts_.Covers(index, number);
   }
   std::string NameOf(size_t index) const { return streams_[index]->Name(); }
 
@@ -124,7 +138,9 @@ class Streams {
   std::vector<Stream*> default_streams_;          // by device
   std::unordered_map<uint64_t, Stream*> handles_;
   std::vector<Stream*> retired_;  // destroyed; used again once observed
-  VectorClock observed_;
+  // By thread number and device.
+  std::map<std::pair<uint64_t, int>, Stream*> per_thread_;
+  HostClocks hosts_;
   std::condition_variable finished_;  // a host function ended
   std::mt19937_64 random_;
   uint64_t next_handle_ = 0x570000000010;

@@ -14,7 +14,8 @@ std::string RangeText(uint64_t address, uint64_t bytes) {
   return text;
 }
 
-void Violations::Add(const std::string& text) {
+void Violations::Add(const char* kind, const std::string& sentence) {
+  const std::string text = std::string(kind) + ": " + sentence;
   std::lock_guard<std::mutex> lock(mu_);
   ++count_;
   if (texts_.size() < 1000) texts_.push_back(text);
@@ -32,6 +33,12 @@ bool Violations::Get(long index, std::string* text) const {
   std::lock_guard<std::mutex> lock(mu_);
   if (index < 0 || index >= static_cast<long>(texts_.size())) return false;
   *text = texts_[index];
+  return true;
+}
+
+bool Violations::GetKind(long index, std::string* kind) const {
+  if (!Get(index, kind)) return false;
+  kind->resize(kind->find(": "));
   return true;
 }
 
