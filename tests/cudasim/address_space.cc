@@ -194,6 +194,12 @@ Status AddressSpace::SetAccess(uint64_t address, uint64_t bytes,
       mapping.host = wanted;
       continue;
     }
+    if (access != Access::kNone &&
+        mapping.extent->location == Location::kDevice &&
+        id != mapping.extent->device &&
+        !peers_->Can(id, mapping.extent->device)) {
+      return kInvalidDevice;
+    }
     const uint32_t bit = uint32_t{1} << id;
     const uint32_t readers = mapping.readers;
     const uint32_t writers = mapping.writers;
@@ -241,12 +247,18 @@ Status AddressSpace::Malloc(int device, uint64_t bytes, uint64_t* address) {
   if (bytes > arena_->size()) return kOutOfMemory;
   bytes = RoundUp(bytes, kGranularity);
   Extent* extent = nullptr;
-  Status status = extents_->Create(Location::kDevice, device, bytes, &extent);
+  const Status status =
+      extents_->Create(Location::kDevice, device, bytes, &extent);
   if (status != kOk) return status;
+  extent->from_malloc = true;
+  return MapWhole(extent, address);
+}
+
+Status AddressSpace::MapWhole(Extent* extent, uint64_t* address) {
   const uint64_t id = extent->id;
-  status = Reserve(bytes, kGranularity, 0, address);
+  const uint64_t bytes = extent->bytes;
+  Status status = Reserve(bytes, kGranularity, 0, address);
   if (status == kOk) {
-    extent->from_malloc = true;
     status = Map(*address, bytes, 0, id);
     Mapping& mapping = mappings_[*address];
     mapping.peers = true;
@@ -304,7 +316,8 @@ const Unmapping* AddressSpace::FindUnmapping(uint64_t address,
 }
 
 std::string AddressSpace::Problem(uint64_t address, uint64_t bytes, int device,
-                                  bool write, const char** kind) const {
+                                  bool write, const char** kind,
+                                  Reach reach) const {
   if (kind != nullptr) *kind = kind::kIllegalAddress;
   uint64_t at = address;
   const uint64_t end = address + bytes;
@@ -326,15 +339,32 @@ std::string AddressSpace::Problem(uint64_t address, uint64_t bytes, int device,
                             ? " is reserved but not mapped"
                             : " belongs to no reservation");
     }
-    const uint32_t bit = uint32_t{1} << device;
-    if (!mapping->peers) {
+    const Extent& extent = *mapping->extent;
+    if (extent.OwnerFreedIt()) {
+      if (kind != nullptr) *kind = kind::kUseAfterOwnersFree;
+      return "process " + std::to_string(extent.imported_from->header().pid) +
+             ", whose memory " + Hex(start) + " is, has freed it";
+    }
+    if (mapping->peers) {
+      if (reach == Reach::kDirect && device != extent.device &&
+          !peers_->IsEnabled(device, extent.device)) {
+        return Hex(at) + " is memory of device " +
+               std::to_string(extent.device) + " and device " +
+               std::to_string(device) + " has no peer access to it";
+      }
+    } else {
+      const int asking =
+          reach == Reach::kPeerCopy && extent.location == Location::kDevice
+              ? extent.device
+              : device;
+      const uint32_t bit = uint32_t{1} << asking;
       if ((mapping->readers & bit) == 0) {
         return Hex(at) + " is mapped but no access was granted to device " +
-               std::to_string(device);
+               std::to_string(asking);
       }
       if (write && (mapping->writers & bit) == 0) {
         return Hex(at) + " is mapped read-only for device " +
-               std::to_string(device);
+               std::to_string(asking);
       }
     }
     at = start + mapping->bytes;

@@ -24,6 +24,7 @@
 
 #include "tests/cudasim/arena.h"
 #include "tests/cudasim/extents.h"
+#include "tests/cudasim/peers.h"
 #include "tests/cudasim/status.h"
 
 namespace cudasim {
@@ -37,7 +38,7 @@ struct Mapping {
   uint32_t readers = 0;  // one bit per device
   uint32_t writers = 0;
   bool host = false;     // granted to the host, readable at its own address
-  bool peers = false;    // cudaMalloc memory: every device may use it
+  bool peers = false;    // cudaMalloc memory: peer access counts, not grants
   int64_t ready_ns = 0;  // on the virtual clock: mapped, or brought, then
 };
 
@@ -48,10 +49,20 @@ struct Unmapping {
   std::string by;  // "cuMemUnmap (call 12)"
 };
 
+// How an operation gets at memory. kDirect: the device itself does, as a
+// kernel or a fill. kCopy: a copy, which the driver stages for memory of
+// cudaMalloc. kPeerCopy: cudaMemcpyPeer and its kin, which name both devices,
+// so each side reaches its own.
+enum class Reach { kDirect, kCopy, kPeerCopy };
+
 class AddressSpace {
  public:
-  AddressSpace(Arena* arena, Extents* extents, std::shared_mutex* bytes_gate)
-      : arena_(arena), extents_(extents), bytes_gate_(bytes_gate) {}
+  AddressSpace(Arena* arena, Extents* extents, const Peers* peers,
+               std::shared_mutex* bytes_gate)
+      : arena_(arena),
+        extents_(extents),
+        peers_(peers),
+        bytes_gate_(bytes_gate) {}
   AddressSpace(const AddressSpace&) = delete;
   AddressSpace& operator=(const AddressSpace&) = delete;
 
@@ -83,10 +94,15 @@ class AddressSpace {
   // kInvalidValue unless `address` came from Malloc.
   Status FreeMalloc(uint64_t address, const std::string& by = "cudaFree");
 
+  // cudaIpcOpenMemHandle: memory of another process, usable like that of
+  // cudaMalloc; the mapping takes over the caller's reference.
+  Status MapWhole(Extent* extent, uint64_t* address);
+
   // Empty if device `device` may read (or write) all of the range; else what
   // is wrong, for a violation text, and its `kind` (violations.h).
   std::string Problem(uint64_t address, uint64_t bytes, int device, bool write,
-                      const char** kind = nullptr) const;
+                      const char** kind = nullptr,
+                      Reach reach = Reach::kDirect) const;
 
   // What took the mapping around the address away; nullptr if there never was
   // one, or another has come since.
@@ -122,6 +138,7 @@ class AddressSpace {
 
   Arena* const arena_;
   Extents* const extents_;
+  const Peers* const peers_;
   std::shared_mutex* const bytes_gate_;
   std::map<uint64_t, uint64_t> reservations_;  // start -> bytes
   std::map<uint64_t, Mapping> mappings_;       // start -> mapping

@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <vector>
+
+#include "tests/cudasim/peers.h"
 
 #include "tests/cudasim/profile.h"
 
@@ -143,6 +146,14 @@ Config Config::FromEnvironment() {
           "it must be one of " + Card::PresetNames() + ", or one per device");
     }
     FitDevices("CUDASIM_CARD", config.cards.size(), devices_given, &config);
+  }
+  if (Read("CUDASIM_PEERS", &value)) {
+    std::vector<uint32_t> reachable;
+    if (!Peers::Parse(config.devices, value, &reachable)) {
+      Refuse("CUDASIM_PEERS", value,
+             "all, none, or pairs of devices such as 0-1,2-3");
+    }
+    config.peers = value;
   }
   if (Read("CUDASIM_MODE", &value)) {
     if (value != "eager" && value != "async") {

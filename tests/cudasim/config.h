@@ -23,6 +23,7 @@ struct Config {
   std::string profile;             // a file, or empty
   uint64_t call_ns = 0;            // of CPU that every call burns
   int devices = 1;
+  std::string peers = "all";  // which devices reach which, see peers.h
   bool async = false;
   uint64_t seed = 0;
   std::string faults;            // "function:nth:error[:forever];..."

@@ -71,6 +71,7 @@ uint64_t cudasim_used(int device) {
   if (!HasDevice(device)) return 0;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  sim.extents.Settle();
   return sim.extents.memory(device).used;
 }
 
@@ -108,7 +109,7 @@ void cudasim_reset_for_testing(void) {
   cudasim::Holds::Clear();
   sim.streams.hosts().set_per_thread(sim.config.thread_clocks);
   sim.violations.Clear();
-  sim.peers.clear();
+  sim.peers.Clear();
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
   for (int device = 0; device < sim.config.devices; ++device) {
     cudasim::DeviceMemory& memory = sim.extents.memory(device);

@@ -25,6 +25,7 @@ struct Endpoint {
   uint64_t width = 0;
   uint64_t height = 0;
   bool write = false;
+  Reach reach = Reach::kDirect;
   Kind kind = Kind::kPageable;
 
   uint64_t Span() const { return (height - 1) * pitch + width; }
@@ -102,7 +103,7 @@ bool Usable(Simulator& sim, const std::string& who, const Stream& stream,
   if (end.kind != Kind::kDevice) return true;
   const char* kind = nullptr;
   const std::string problem = sim.addresses.Problem(
-      end.address, end.Span(), stream.device, end.write, &kind);
+      end.address, end.Span(), stream.device, end.write, &kind, end.reach);
   if (problem.empty()) return true;
   sim.violations.Add(kind, who + " on " + stream.Name() + when +
                                (end.write ? " writes " : " reads ") +
@@ -191,6 +192,7 @@ Status Copy(const char* name, const CopyRequest& request,
               request.height, true};
   Endpoint from{request.source, flat ? request.width : request.source_pitch,
                 request.width, request.height, false};
+  to.reach = from.reach = request.peer ? Reach::kPeerCopy : Reach::kCopy;
   if (to.address == 0 || from.address == 0 || to.pitch < to.width ||
       from.pitch < from.width) {
     return kInvalidValue;

@@ -38,6 +38,7 @@ struct CopyRequest {
   uint64_t destination_pitch = 0;
   uint64_t source_pitch = 0;
   Direction direction = Direction::kDefault;
+  bool peer = false;  // the call names both devices
 };
 
 struct FillRequest {

@@ -3,8 +3,10 @@
 #include "tests/cudasim/device_model.h"
 
 #include <cuda.h>
+#include <strings.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 namespace cudasim {
@@ -128,6 +130,19 @@ int BlocksPerMultiprocessor(const Card& card, int block_threads,
   const int by_shared =
       static_cast<int>(card.shared_per_multiprocessor / (shared_bytes + 1024));
   return std::min({by_threads, by_shared, card.blocks_per_multiprocessor});
+}
+
+int DeviceByBusId(const char* text, int devices) {
+  if (text == nullptr) return -1;
+  for (int device = 0; device < devices; ++device) {
+    // CUDA takes it with or without the domain and the function.
+    for (const char* form : {"0000:%02x:00.0", "0000:%02x:00", "%02x:00.0"}) {
+      char known[16];
+      std::snprintf(known, sizeof(known), form, device + 1);
+      if (strcasecmp(text, known) == 0) return device;
+    }
+  }
+  return -1;
 }
 
 void DeviceUuid(int device, char bytes[16]) {

@@ -22,6 +22,9 @@ bool DeviceAttribute(const Card& card, int attribute, int device, int* value);
 int BlocksPerMultiprocessor(const Card& card, int block_threads,
                             unsigned long shared_bytes);
 
+// The device of a PCI bus id ("0000:01:00.0"), -1 if none of `devices` has it.
+int DeviceByBusId(const char* text, int devices);
+
 // The 16 bytes of a device's UUID.
 void DeviceUuid(int device, char bytes[16]);
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/cudasim/contexts.h"
 #include "tests/cudasim/device_model.h"
 #include "tests/cudasim/error_text.h"
 #include "tests/cudasim/memory.h"
@@ -20,11 +21,8 @@
 namespace cudasim {
 namespace {
 
-constexpr uint64_t kFirstContext = 0xC70000000010;
-
 CUcontext ContextOf(int device) {
-  return reinterpret_cast<CUcontext>(kFirstContext +
-                                     16 * static_cast<uint64_t>(device));
+  return reinterpret_cast<CUcontext>(ContextNumber(device));
 }
 
 bool IsDevice(int device) {
@@ -33,9 +31,8 @@ bool IsDevice(int device) {
 
 // -1 for anything that is no context of ours.
 int DeviceOf(CUcontext context) {
-  const uint64_t offset = reinterpret_cast<uint64_t>(context) - kFirstContext;
-  const int device = static_cast<int>(offset / 16);
-  return offset % 16 == 0 && offset < 16 * 16 && IsDevice(device) ? device : -1;
+  return DeviceOfContext(reinterpret_cast<uint64_t>(context),
+                         Simulator::Get().config.devices);
 }
 
 std::vector<CUcontext>& Stack() {
@@ -215,17 +212,6 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 CUresult CUDAAPI cuCtxSynchronize(void) {
   CUDASIM_ENTER("cuCtxSynchronize");
   return static_cast<CUresult>(cudasim::DeviceSynchronize());
-}
-
-CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device,
-                                       CUdevice peer) {
-  CUDASIM_ENTER("cuDeviceCanAccessPeer", cudasim::Entry::kQuestion);
-  if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!cudasim::IsDevice(device) || !cudasim::IsDevice(peer)) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
-  *can = device != peer ? 1 : 0;
-  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuPointerGetAttribute(void* data,

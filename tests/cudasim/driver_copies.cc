@@ -121,13 +121,6 @@ CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from,
                   Direction::kDeviceToDevice, stream, false);
 }
 
-CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from,
-                                   CUcontext, size_t bytes, CUstream stream) {
-  CUDASIM_ENTER("cuMemcpyPeerAsync");
-  return CopyFlat("cuMemcpyPeerAsync", to, from, bytes,
-                  Direction::kDeviceToDevice, stream, false);
-}
-
 CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D* copy) {
   CUDASIM_ENTER("cuMemcpy2D");
   return Copy2D("cuMemcpy2D", copy, nullptr, true);

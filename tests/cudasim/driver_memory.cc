@@ -198,6 +198,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
   if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  sim.extents.Settle();
   const cudasim::DeviceMemory& memory =
       sim.extents.memory(cudasim::ThisThread().device);
   *total = memory.capacity;

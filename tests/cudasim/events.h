@@ -10,9 +10,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 
 #include "tests/cudasim/clocks.h"
+#include "tests/cudasim/shared_file.h"
 #include "tests/cudasim/status.h"
 
 namespace cudasim {
@@ -24,6 +26,12 @@ struct Event {
   VectorClock clock;
   std::chrono::steady_clock::time_point time;
   int64_t virtual_ns = 0;  // the end of what it stands for
+  // Of one shared with other processes (ipc.h): the owner's file, and the
+  // entry and id it has there.
+  std::shared_ptr<SharedFile> shared_file;
+  uint32_t shared_slot = 0;
+  uint64_t shared_id = 0;
+  bool imported = false;
 };
 
 class Events {
@@ -37,21 +45,33 @@ class Events {
     return handle;
   }
   Status Destroy(uint64_t handle) {
-    return events_.erase(handle) == 1 ? kOk : kInvalidHandle;
+    auto found = events_.find(handle);
+    if (found == events_.end()) return kInvalidHandle;
+    GiveUpShare(found->second);
+    events_.erase(found);
+    return kOk;
   }
   // nullptr if no such event is alive.
   Event* Find(uint64_t handle) {
     auto found = events_.find(handle);
     return found == events_.end() ? nullptr : &found->second;
   }
-  void Clear() { events_.clear(); }
   void ResetVirtualTimes() {
     for (auto& [handle, event] : events_) event.virtual_ns = 0;
+  }
+  void Clear() {
+    for (const auto& [handle, event] : events_) GiveUpShare(event);
+    events_.clear();
   }
   long live() const { return static_cast<long>(events_.size()); }
   const std::unordered_map<uint64_t, Event>& all() const { return events_; }
 
  private:
+  static void GiveUpShare(const Event& event) {
+    if (event.shared_file == nullptr || event.imported) return;
+    event.shared_file->GiveBackEvent(static_cast<int>(event.shared_slot));
+  }
+
   std::unordered_map<uint64_t, Event> events_;
   uint64_t next_handle_ = 0xE70000000010;  // never used again
 };

@@ -10,15 +10,24 @@
 // (create, retain) or mappings; when the last of both goes, its pages are
 // punched out of the file and its bytes leave the accounting.
 //
+// An extent can be exported to other processes and imported from them. What is
+// imported counts against nobody here. What another process still holds stays
+// in the owner's books after its own last reference, until it is found to be
+// let go (Settle): memory in use elsewhere is not free.
+//
 // Thread-safety: called under the simulator's lock.
 
 #ifndef STRATALLOC_TESTS_CUDASIM_EXTENTS_H_
 #define STRATALLOC_TESTS_CUDASIM_EXTENTS_H_
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "tests/cudasim/shared_file.h"
 #include "tests/cudasim/status.h"
 
 namespace cudasim {
@@ -44,6 +53,18 @@ struct Extent {
   unsigned handle_types = 0;  // asked for at creation
   bool rdma_capable = false;  // asked for at creation
   bool from_malloc = false;   // made by cudaMalloc, no handle was given out
+  int exported_as = -1;       // entry in its file's table
+  // Of an imported one: the file, and the entry and id its owner gave it.
+  std::shared_ptr<SharedFile> imported_from;
+  uint32_t owners_slot = 0;
+  uint64_t owners_id = 0;
+
+  bool imported() const { return imported_from != nullptr; }
+  // Freed by the process that made it, while it is still used here.
+  bool OwnerFreedIt() const {
+    return imported() &&
+           imported_from->header().extents[owners_slot].id.load() != owners_id;
+  }
 };
 
 // Capacity and use of one device, in bytes.
@@ -84,6 +105,29 @@ class Extents {
   void DropMapping(Extent* extent);
 
   int File(const Extent& extent) const;
+
+  // Puts the extent into its file's table. kOutOfMemory if the table is full.
+  Status Export(Extent* extent);
+  const std::shared_ptr<SharedFile>& file(int device) const {
+    return files_[device];
+  }
+  const SharedFile& FileOf(const Extent& extent) const;
+  // Does another process, or a descriptor on its way to one, hold it?
+  bool IsHeldElsewhere(const Extent& extent) const;
+  // The extent behind another process's table entry: one per entry, however
+  // often it is imported; each import counts as a reference. kInvalidHandle:
+  // the owner has freed it, or never exported it. kInvalidDevice: this machine
+  // has no such device.
+  // One descriptor per file of another process, however much comes from it.
+  Status Import(std::shared_ptr<SharedFile> file, uint32_t slot, uint64_t id,
+                Extent** out);
+  // The same for what this process exported itself, even if all that was left
+  // of it was a descriptor. nullptr: gone.
+  Extent* ImportOwn(uint64_t id);
+  // Takes what other processes have let go meanwhile out of the books.
+  void Settle();
+  // Freed here and still held elsewhere.
+  const std::vector<Extent>& lingering() const { return lingering_; }
   // New, empty files: a forked child must not share its parent's bytes. Only
   // while nothing is alive.
   void OpenFiles();
@@ -96,14 +140,22 @@ class Extents {
 
  private:
   void FreeIfUnused(Extent* extent);
+  // Its pages are punched out, its bytes leave the books.
+  void Empty(const Extent& extent);
+  size_t FileIndex(const Extent& extent) const;
 
   std::vector<DeviceMemory> memory_;
-  std::vector<int> files_;  // one per device, then the host's
+  // One per device, then the host's.
+  std::vector<std::shared_ptr<SharedFile>> files_;
   std::vector<uint64_t> next_offset_;
   std::unordered_map<uint64_t, Extent> live_;
   std::unordered_map<uint64_t, uint64_t> released_;  // id -> call
-  uint64_t next_line_ = uint64_t{1} << 62;           // above all addresses
-  uint64_t next_id_ = 0x5100000001;                  // looks like nothing else
+  // Imported ones by owner and the owner's id.
+  std::map<std::pair<ProcessToken, uint64_t>, uint64_t> imported_;
+  std::map<std::pair<ProcessToken, int>, std::weak_ptr<SharedFile>> owners_;
+  std::vector<Extent> lingering_;
+  uint64_t next_line_ = uint64_t{1} << 62;  // above all addresses
+  uint64_t next_id_ = 0x5100000001;         // looks like nothing else
 };
 
 }  // namespace cudasim

@@ -37,7 +37,9 @@ std::string Describe(const Extent& extent) {
   char line[160];
   std::snprintf(line, sizeof(line),
                 "%s 0x%llx: %llu bytes on %s %d, %d references, %d mappings",
-                extent.from_malloc ? "allocation" : "handle",
+                extent.imported()    ? "memory of another process"
+                : extent.from_malloc ? "allocation"
+                                     : "handle",
                 static_cast<unsigned long long>(extent.id),
                 static_cast<unsigned long long>(extent.bytes),
                 extent.location == Location::kDevice ? "device" : "host node",

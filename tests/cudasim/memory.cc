@@ -12,11 +12,6 @@ namespace cudasim {
 namespace {
 
 // "cudaFree (call 3)", inside that call.
-std::string ThisCall(const char* name) {
-  return std::string(name) + " (call " +
-         std::to_string(ApiFunction::Named(name).calls()) + ")";
-}
-
 void ReportFreedTwice(Simulator& sim, const char* name, uint64_t address) {
   const std::string before = sim.host.FreedBy(address);
   if (before.empty()) return;
@@ -29,6 +24,11 @@ void ReportFreedTwice(Simulator& sim, const char* name, uint64_t address) {
 }
 
 }  // namespace
+
+std::string ThisCall(const char* name) {
+  return std::string(name) + " (call " +
+         std::to_string(ApiFunction::Named(name).calls()) + ")";
+}
 
 Status UnmapRange(const char* name, uint64_t address, uint64_t bytes) {
   Simulator& sim = Simulator::Get();
@@ -93,11 +93,26 @@ Status FreeDevice(const char* name, uint64_t address) {
     }
     return kInvalidValue;
   }
+  // Memory of another process is closed (cudaIpcCloseMemHandle), not freed.
+  if (sim.addresses.mappings().at(address).extent->imported()) {
+    return kInvalidValue;
+  }
   const Mapping mapping = sim.addresses.mappings().at(address);
   sim.clock.WaitUntil(sim.clock.EndOfDevice(mapping.extent->device));
   sim.streams.Synchronize(lock, sim.streams.DevicePast(mapping.extent->device));
   sim.CheckHolds(name, address, mapping.bytes, true, /*own=*/true);
   const std::vector<Segment> segments = sim.Segments(address, mapping.bytes);
+  if (sim.extents.IsHeldElsewhere(*mapping.extent)) {
+    const int32_t user = sim.extents.FileOf(*mapping.extent)
+                             .header()
+                             .extents[mapping.extent->exported_as]
+                             .last_opened_by.load();
+    sim.violations.Add(
+        kind::kFreeWhileShared,
+        ThisCall(name) + " frees " + sim.BlockText(address, mapping.bytes) +
+            ", which process " + std::to_string(user) +
+            " has open; missing: its cudaIpcCloseMemHandle before the call");
+  }
   // Another thread may have freed it while the lock was released.
   const Status status = sim.addresses.FreeMalloc(address, ThisCall(name));
   if (status == kOk) sim.ForgetRange(name, segments);

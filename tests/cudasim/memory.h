@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "tests/cudasim/status.h"
 
@@ -29,6 +30,9 @@ Status AllocateHost(void** pointer, size_t bytes, unsigned flags);
 // These two do not wait: a pending copy there is a violation.
 Status FreeHost(const char* name, void* pointer);
 Status UnregisterHost(const char* name, void* pointer);
+
+// "cuMemUnmap (call 12)": the call in progress, as violation texts name it.
+std::string ThisCall(const char* name);
 
 // What an address is.
 enum class PointerKind { kUnknown, kDevice, kPinnedHost };

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "tests/cudasim/device_model.h"
+#include "tests/cudasim/ipc.h"
 #include "tests/cudasim/simulator.h"
 
 namespace cudasim {
@@ -21,6 +22,16 @@ void RunOnHost(const std::function<void(Status)>& callback, Status status) {
   thread.in_host_function = true;
   callback(status);
   thread.in_host_function = outer;
+}
+
+// What waiting for the event means here. One that another process recorded
+// stands for everything that process can have waited for.
+VectorClock ClockOf(Simulator& sim, const char* what, const Event& event) {
+  if (!event.imported) return event.clock;
+  CheckEventOwner(what, event);
+  VectorClock clock = sim.recorded_for_others;
+  clock.Join(event.clock);
+  return clock;
 }
 
 }  // namespace
@@ -70,8 +81,8 @@ Status StreamWaitEvent(uint64_t stream_handle, uint64_t event_handle) {
   Stream* stream = FindStream(sim, stream_handle);
   Event* event = sim.events.Find(event_handle);
   if (stream == nullptr || event == nullptr) return kInvalidHandle;
-  sim.streams.WaitFor(stream, event->clock);
   sim.clock.Hold(stream, event->virtual_ns);
+  sim.streams.WaitFor(stream, ClockOf(sim, "cudaStreamWaitEvent", *event));
   return kOk;
 }
 
@@ -120,7 +131,7 @@ Status StreamCall(uint64_t handle, void (*function)(void*), void* argument) {
 Status EventCreate(unsigned flags, uint64_t* handle) {
   // Blocking sync (1), no timing (2), interprocess (4).
   if (handle == nullptr || (flags & ~7u) != 0) return kInvalidValue;
-  if ((flags & 4u) != 0 && (flags & kEventDisableTiming) == 0) {
+  if ((flags & kEventInterprocess) != 0 && (flags & kEventDisableTiming) == 0) {
     return kInvalidValue;  // an event for other processes cannot time
   }
   Simulator& sim = Simulator::Get();
@@ -148,6 +159,13 @@ Status EventRecord(uint64_t event_handle, uint64_t stream_handle) {
     event->virtual_ns = std::max(sim.clock.Now(), sim.clock.EndOf(stream));
   }
   event->time = std::chrono::steady_clock::now();
+  if ((event->flags & kEventInterprocess) != 0) {
+    CheckEventOwner("cudaEventRecord", *event);
+    NoteSharedRecord(*event);
+    const VectorClock clock = event->clock;  // the event may go meanwhile
+    sim.recorded_for_others.Join(clock);
+    sim.streams.Execute(lock, clock);
+  }
   return kOk;
 }
 
@@ -157,8 +175,9 @@ Status EventQuery(uint64_t handle) {
   Event* event = sim.events.Find(handle);
   if (event == nullptr) return kInvalidHandle;
   const int device = event->device;
-  const VectorClock clock = event->clock;  // the event may go meanwhile
   if (!sim.clock.Reached(event->virtual_ns)) return kNotReady;
+  // By value: the event may go meanwhile.
+  const VectorClock clock = ClockOf(sim, "cudaEventQuery", *event);
   if (!sim.streams.Query(lock, clock)) return kNotReady;
   return sim.sticky[device];
 }
@@ -169,8 +188,8 @@ Status EventSynchronize(uint64_t handle) {
   Event* event = sim.events.Find(handle);
   if (event == nullptr) return kInvalidHandle;
   const int device = event->device;
-  const VectorClock clock = event->clock;
   sim.clock.WaitUntil(event->virtual_ns);
+  const VectorClock clock = ClockOf(sim, "cudaEventSynchronize", *event);
   sim.streams.Synchronize(lock, clock);
   return sim.sticky[device];
 }

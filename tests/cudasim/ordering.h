@@ -15,9 +15,11 @@
 
 namespace cudasim {
 
-// The values of cudaStreamNonBlocking and cudaEventDisableTiming.
+// The values of cudaStreamNonBlocking, cudaEventDisableTiming and
+// cudaEventInterprocess.
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr unsigned kEventInterprocess = 4;
 
 Status StreamCreate(unsigned flags, int priority, uint64_t* handle);
 Status StreamDestroy(uint64_t handle);

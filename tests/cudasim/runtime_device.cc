@@ -180,38 +180,6 @@ cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* least,
   return cudaSuccess;
 }
 
-cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int device, int peer) {
-  CUDASIM_ENTER("cudaDeviceCanAccessPeer", kQuestion);
-  if (can == nullptr) return Answer(cudasim::kInvalidValue);
-  if (!IsDevice(device) || !IsDevice(peer)) {
-    return Answer(cudasim::kInvalidDevice);
-  }
-  *can = device != peer ? 1 : 0;
-  return cudaSuccess;
-}
-
-cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-  CUDASIM_ENTER("cudaDeviceEnablePeerAccess");
-  const int device = ThisThread().device;
-  if (!IsDevice(peer) || peer == device || flags != 0) {
-    return Answer(cudasim::kInvalidValue);
-  }
-  Simulator& sim = Simulator::Get();
-  cudasim::Lock lock(sim.mu);
-  return sim.peers.emplace(device, peer).second
-             ? cudaSuccess
-             : Answer(cudasim::kPeerAccessAlreadyEnabled);
-}
-
-cudaError_t CUDARTAPI cudaDeviceDisablePeerAccess(int peer) {
-  CUDASIM_ENTER("cudaDeviceDisablePeerAccess");
-  Simulator& sim = Simulator::Get();
-  cudasim::Lock lock(sim.mu);
-  return sim.peers.erase({ThisThread().device, peer}) == 1
-             ? cudaSuccess
-             : Answer(cudasim::kPeerAccessNotEnabled);
-}
-
 cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(
     const char* symbol, void** function, unsigned version, unsigned long long,
     cudaDriverEntryPointQueryResult* status) {

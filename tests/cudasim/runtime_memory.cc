@@ -94,6 +94,7 @@ cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total) {
   }
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  sim.extents.Settle();
   const cudasim::DeviceMemory& memory =
       sim.extents.memory(cudasim::ThisThread().device);
   *total = memory.capacity;
@@ -198,19 +199,6 @@ cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                                       cudaStream_t stream) {
   CUDASIM_ENTER("cudaMemcpyAsync");
   return CopyFlat("cudaMemcpyAsync", to, from, bytes, kind, stream, false);
-}
-
-cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void* to, int to_device,
-                                          const void* from, int from_device,
-                                          size_t bytes, cudaStream_t stream) {
-  CUDASIM_ENTER("cudaMemcpyPeerAsync");
-  const int devices = Simulator::Get().config.devices;
-  if (to_device < 0 || to_device >= devices || from_device < 0 ||
-      from_device >= devices) {
-    return Answer(cudasim::kInvalidDevice);
-  }
-  return CopyFlat("cudaMemcpyPeerAsync", to, from, bytes,
-                  cudaMemcpyDeviceToDevice, stream, false);
 }
 
 cudaError_t CUDARTAPI cudaMemcpy2D(void* to, size_t to_pitch, const void* from,

@@ -65,6 +65,7 @@ void InForkedChild() {
   if (sim.used.load()) {
     sim.forked.store(true);
   } else {
+    RenewOwnToken();
     sim.extents.OpenFiles();  // the parent keeps its own
   }
 }
@@ -74,7 +75,8 @@ void InForkedChild() {
 Simulator::Simulator()
     : config(Config::FromEnvironment()),
       extents(config.devices),
-      addresses(&arena, &extents, &bytes_gate),
+      peers(config.devices, config.peers),
+      addresses(&arena, &extents, &peers, &bytes_gate),
       streams(config.devices),
       clock(config.devices, &streams),
       sticky(config.devices, kOk),

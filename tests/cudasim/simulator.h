@@ -17,7 +17,6 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
-#include <set>
 #include <shared_mutex>
 #include <string>
 #include <utility>
@@ -33,6 +32,7 @@
 #include "tests/cudasim/faults.h"
 #include "tests/cudasim/holds.h"
 #include "tests/cudasim/host_memory.h"
+#include "tests/cudasim/peers.h"
 #include "tests/cudasim/status.h"
 #include "tests/cudasim/streams.h"
 #include "tests/cudasim/violations.h"
@@ -58,17 +58,18 @@ struct Simulator {
   std::mutex mu;
   std::shared_mutex bytes_gate;
   Extents extents;
+  Peers peers;
   AddressSpace addresses;
   HostMemory host;
   Streams streams;
   VirtualClock clock;
   Events events;
   AccessLog log;
+  VectorClock recorded_for_others;  // by interprocess events, see ipc.h
   Violations violations;
   std::vector<Status> sticky;  // by device; kOk: healthy
   // By device. A card is never changed nor destroyed, only replaced.
   std::vector<std::atomic<const Card*>> cards;
-  std::set<std::pair<int, int>> peers;  // (from, to) enabled
   std::atomic<bool> async{false};
   std::atomic<bool> keeps_time{false};  // some card is modelled
   std::atomic<bool> used{false};        // a call other than counting was made

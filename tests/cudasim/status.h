@@ -20,6 +20,8 @@ enum Status : int {
   kNoDevice = 100,
   kInvalidDevice = 101,
   kInvalidContext = 201,
+  kMapFailed = 205,
+  kPeerAccessUnsupported = 217,
   kInvalidGraphicsContext = 219,
   kJitCompilerNotFound = 221,
   kFileNotFound = 301,

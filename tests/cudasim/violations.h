@@ -33,6 +33,8 @@ inline constexpr char kDoubleRelease[] = "double-release";
 inline constexpr char kMappingLeak[] = "mapping-leak";
 inline constexpr char kHostFreeInFlight[] = "host-free-in-flight";
 inline constexpr char kHostWriteInFlight[] = "host-write-in-flight";
+inline constexpr char kFreeWhileShared[] = "free-while-shared";
+inline constexpr char kUseAfterOwnersFree[] = "use-after-owners-free";
 inline constexpr char kStreamGone[] = "stream-gone";
 }  // namespace kind
 

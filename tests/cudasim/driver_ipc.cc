@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver's interprocess memory and events, and handles as descriptors.
+
+#include <cuda.h>
+
+#include "tests/cudasim/ipc.h"
+#include "tests/cudasim/simulator.h"
+
+#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
+
+namespace {
+
+CUresult Answer(cudasim::Status status) {
+  return static_cast<CUresult>(status);
+}
+
+static_assert(sizeof(CUipcMemHandle) == cudasim::kIpcHandleBytes);
+static_assert(sizeof(CUipcEventHandle) == cudasim::kIpcHandleBytes);
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle,
+                                   CUdeviceptr pointer) {
+  CUDASIM_ENTER("cuIpcGetMemHandle");
+  return Answer(cudasim::IpcExportMemory(handle, pointer));
+}
+
+CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle,
+                                    unsigned flags) {
+  CUDASIM_ENTER("cuIpcOpenMemHandle");
+  uint64_t address = 0;
+  if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const cudasim::Status status =
+      cudasim::IpcOpenMemory(&handle, flags, &address);
+  if (status == cudasim::kOk) *pointer = address;
+  return Answer(status);
+}
+
+CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr pointer) {
+  CUDASIM_ENTER("cuIpcCloseMemHandle", cudasim::Entry::kAllowedWhenBroken);
+  return Answer(cudasim::IpcCloseMemory("cuIpcCloseMemHandle", pointer));
+}
+
+CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  CUDASIM_ENTER("cuIpcGetEventHandle");
+  return Answer(
+      cudasim::IpcExportEvent(handle, reinterpret_cast<uint64_t>(event)));
+}
+
+CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
+  CUDASIM_ENTER("cuIpcOpenEventHandle");
+  return Answer(
+      cudasim::IpcOpenEvent(&handle, reinterpret_cast<uint64_t*>(event)));
+}
+
+CUresult CUDAAPI cuMemExportToShareableHandle(
+    void* out, CUmemGenericAllocationHandle handle,
+    CUmemAllocationHandleType type, unsigned long long flags) {
+  CUDASIM_ENTER("cuMemExportToShareableHandle");
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return Answer(cudasim::ExportDescriptor(handle, static_cast<int*>(out)));
+}
+
+CUresult CUDAAPI
+cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* from,
+                               CUmemAllocationHandleType type) {
+  CUDASIM_ENTER("cuMemImportFromShareableHandle");
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  uint64_t imported = 0;
+  const cudasim::Status status = cudasim::ImportDescriptor(
+      static_cast<int>(reinterpret_cast<intptr_t>(from)), &imported);
+  if (status == cudasim::kOk) *handle = imported;
+  return Answer(status);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
