@@ -244,7 +244,7 @@ TEST_F(IpcTest, PendingWorkOnClosedMemoryIsAViolation) {
   ASSERT_EQ(cudaMemsetAsync(here, 1, 10, nullptr), cudaSuccess);
   ASSERT_EQ(cudaIpcCloseMemHandle(here), cudaSuccess);
   ASSERT_EQ(cudasim_violation_count(), 1);
-  EXPECT_EQ(Violation(0).find("cudaIpcCloseMemHandle"), 22u) << Violation(0);
+  EXPECT_EQ(Violation(0).find("cudaIpcCloseMemHandle"), 21u) << Violation(0);
   cudasim_clear_errors();
   cudaDeviceSynchronize();
   EXPECT_EQ(other_.Do(Ask::kFree, memory.value).status, cudaSuccess);
