@@ -173,6 +173,12 @@ Config Config::FromEnvironment() {
       Refuse("CUDASIM_CALL_NS", value, "it must be nanoseconds, at most 10^9");
     }
   }
+  Read("CUDASIM_TAKEN", &config.taken);
+  Read("CUDASIM_SLOW_COPIES", &config.slow_copies);
+  config.pinned_given = Read("CUDASIM_PINNED", &value);
+  if (config.pinned_given && !ParseBytes(value, &config.pinned)) {
+    Refuse("CUDASIM_PINNED", value, "it must be a size such as 64MiB, or 0");
+  }
   config.noop_launch = ReadFlag("CUDASIM_NOOP_LAUNCH");
   Read("CUDASIM_LEAK_REPORT", &config.leak_report);
   config.leak_violations = ReadFlag("CUDASIM_LEAK_VIOLATIONS");

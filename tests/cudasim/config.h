@@ -21,7 +21,11 @@ struct Config {
   std::vector<uint64_t> capacities;
   std::vector<std::string> cards;  // names of presets, by device likewise
   std::string profile;             // a file, or empty
-  uint64_t call_ns = 0;            // of CPU that every call burns
+  std::string taken;               // by another process (pressure.h)
+  std::string slow_copies;         // "direction:factor[:from];..."
+  uint64_t pinned = 0;             // the most the host pins, if given
+  bool pinned_given = false;
+  uint64_t call_ns = 0;  // of CPU that every call burns
   int devices = 1;
   std::string peers = "all";  // which devices reach which, see peers.h
   bool async = false;

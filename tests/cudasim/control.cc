@@ -114,10 +114,12 @@ void cudasim_reset_for_testing(void) {
   for (int device = 0; device < sim.config.devices; ++device) {
     cudasim::DeviceMemory& memory = sim.extents.memory(device);
     memory.peak = memory.used;
+    memory.others = 0;
   }
   sim.bridged_ops.store(0);
   sim.ResetTime();
   cudasim::Faults::Clear();
+  sim.pressure.Clear();
   cudasim::Faults::ResetCounts();
   Launches::Get().ResetCounts();
   Refusals::Get().ResetCounts();
@@ -129,21 +131,6 @@ void cudasim_clear_errors(void) {
   Lock lock(sim.mu);
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
   cudasim::ThisThread().last_error = cudasim::kOk;
-}
-
-int cudasim_fail(const char* function, long nth, int error, int forever) {
-  if (function == nullptr || nth < 1 || error < 1 ||
-      !cudasim::Faults::Knows(function)) {
-    return -1;
-  }
-  cudasim::Faults::Plan(function, nth, error, forever != 0);
-  return 0;
-}
-
-void cudasim_clear_faults(void) { cudasim::Faults::Clear(); }
-
-long cudasim_calls(const char* function) {
-  return cudasim::Faults::Calls(function);
 }
 
 void cudasim_begin_operator(void* stream, const char*) {

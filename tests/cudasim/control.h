@@ -123,8 +123,32 @@ void cudasim_clear_errors(void);
 // those of the CUDA reference without version suffix ("cuMemCreate"). Returns
 // 0, or -1 if CUDA has no function of that name or a number makes no sense.
 int cudasim_fail(const char* function, long nth, int error, int forever);
+// An error that leaves a real context unusable (illegal address, assert, ECC,
+// ...) breaks the device: every later call returns it.
+//
+// Also ends everything under "Pressure".
 void cudasim_clear_faults(void);
 long cudasim_calls(const char* function);
+
+// --- Pressure (pressure.h) -------------------------------------------------
+// Another process holds `bytes` of the device's memory from now on (0: gave it
+// back). It gets no more than is free; returned is what it has.
+uint64_t cudasim_take_memory(int device, uint64_t bytes);
+// The same at the nth call from now of `function`. -1 for a device or function
+// that is none.
+int cudasim_take_memory_at(int device, uint64_t bytes, const char* function,
+                           long nth);
+// Copies "up", "down" or to a "peer" are `factor` times slower on the virtual
+// clock, after `from` more of them. Factor 1 ends it. -1 for what makes no
+// sense.
+int cudasim_slow_copies(const char* direction, double factor, long from);
+// In async mode the nth copy from now runs only after its stream has been
+// stepped or queried `steps` times; a synchronisation waits for it.
+int cudasim_stick_copy(long nth, long steps);
+// The host pins no more than this, in all: cudaHostAlloc, cudaHostRegister and
+// cuMemCreate on the host answer out of memory. What is pinned stays.
+void cudasim_limit_pinned(uint64_t bytes);
+uint64_t cudasim_pinned(void);
 
 // --- Accesses of bridged operators and twins -------------------------------
 typedef struct {

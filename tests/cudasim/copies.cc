@@ -277,6 +277,7 @@ Status Copy(const char* name, const CopyRequest& request,
         Move(Bytes(sim, to), to.pitch, source, staged ? from.width : from.pitch,
              to.width, to.height);
       });
+  sim.streams.Delay(stream, sim.pressure.TakeSteps());
   Note(sim, name, stream, past, number, from, Use::kRead);
   Note(sim, name, stream, past, number, to,
        to.kind == Kind::kDevice && from.kind != Kind::kDevice ? Use::kCopyIn

@@ -88,6 +88,10 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   }
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
+      !sim.pressure.CanPin(size, sim.host, sim.extents)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   cudasim::Extent* extent = nullptr;
   const cudasim::Status status =
       sim.extents.Create(static_cast<cudasim::Location>(prop->location.type),
@@ -262,10 +266,7 @@ CUresult CUDAAPI cuMemHostRegister(void* pointer, size_t bytes,
                                    unsigned flags) {
   CUDASIM_ENTER("cuMemHostRegister");
   if ((flags & ~15u) != 0) return CUDA_ERROR_INVALID_VALUE;
-  Simulator& sim = Simulator::Get();
-  Lock lock(sim.mu);
-  return Answer(
-      sim.host.Register(reinterpret_cast<uint64_t>(pointer), bytes, flags));
+  return Answer(cudasim::RegisterHost(pointer, bytes, flags));
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void* pointer) {

@@ -59,6 +59,7 @@ Status Extents::Create(Location location, int device, uint64_t bytes,
   next_line_ += bytes;
   extent.references = 1;
   next_offset_[file] += bytes;
+  if (location != Location::kDevice) host_bytes_ += bytes;
   *out = &live_.emplace(extent.id, extent).first->second;
   return kOk;
 }
@@ -226,6 +227,8 @@ void Extents::Empty(const Extent& extent) {
                   static_cast<off_t>(extent.bytes));
   if (extent.location == Location::kDevice) {
     memory_[extent.device].used -= extent.bytes;
+  } else {
+    host_bytes_ -= extent.bytes;
   }
 }
 

@@ -73,9 +73,10 @@ struct DeviceMemory {
   uint64_t used = 0;
   uint64_t peak = 0;
   uint64_t context = 0;  // taken by the context, outside every allocator
+  uint64_t others = 0;   // held by another process (pressure.h)
 
   uint64_t Free() const {
-    const uint64_t taken = used + context;
+    const uint64_t taken = used + context + others;
     return taken < capacity ? capacity - taken : 0;
   }
 };
@@ -132,6 +133,9 @@ class Extents {
   // while nothing is alive.
   void OpenFiles();
 
+  // In handles located on the host.
+  uint64_t host_bytes() const { return host_bytes_; }
+
   int devices() const { return static_cast<int>(memory_.size()); }
   DeviceMemory& memory(int device) { return memory_[device]; }
 
@@ -145,6 +149,7 @@ class Extents {
   size_t FileIndex(const Extent& extent) const;
 
   std::vector<DeviceMemory> memory_;
+  uint64_t host_bytes_ = 0;
   // One per device, then the host's.
   std::vector<std::shared_ptr<SharedFile>> files_;
   std::vector<uint64_t> next_offset_;

@@ -28,6 +28,28 @@ Table& Functions() {
 
 }  // namespace
 
+bool BreaksDevice(Status status) {
+  switch (static_cast<int>(status)) {
+    case 214:  // uncorrectable ECC error
+    case 220:  // uncorrectable NVLink error
+    case 226:  // contained
+    case 700:  // illegal address
+    case 702:  // launch timeout
+    case 710:  // assert
+    case 714:  // hardware stack
+    case 715:  // illegal instruction
+    case 716:  // misaligned address
+    case 717:  // invalid address space
+    case 718:  // invalid program counter
+    case 719:  // launch failure
+    case 721:  // tensor memory leak
+    case 911:  // external device
+      return true;
+    default:
+      return false;
+  }
+}
+
 ApiFunction& ApiFunction::Named(const char* name) {
   Table& table = Functions();
   std::lock_guard<std::mutex> lock(table.mu);

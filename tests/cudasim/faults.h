@@ -68,6 +68,10 @@ class ApiFunction {
   std::atomic<const Costs*> costs_{nullptr};
 };
 
+// A real context that has returned one of these is unusable: the error comes
+// back from every later call.
+bool BreaksDevice(Status status);
+
 class Faults {
  public:
   // True if the simulated device has such a function: a misspelt one would

@@ -20,6 +20,7 @@ Status HostMemory::Allocate(uint64_t bytes, unsigned flags, uint64_t* address) {
   *address = reinterpret_cast<uint64_t>(memory);
   ranges_[*address] = HostRange{bytes, pages, flags};
   freed_.erase(*address);
+  pinned_bytes_ += bytes;
   return kOk;
 }
 
@@ -35,6 +36,7 @@ Status HostMemory::Free(uint64_t address, const std::string& by) {
     return kInvalidValue;
   }
   munmap(reinterpret_cast<void*>(address), found->second.mapped_bytes);
+  pinned_bytes_ -= found->second.bytes;
   ranges_.erase(found);
   NoteFreed(address, by);
   return kOk;
@@ -52,6 +54,7 @@ Status HostMemory::Register(uint64_t address, uint64_t bytes, unsigned flags) {
   }
   ranges_.emplace_hint(next, address, HostRange{bytes, 0, flags});
   freed_.erase(address);
+  pinned_bytes_ += bytes;
   return kOk;
 }
 
@@ -60,6 +63,7 @@ Status HostMemory::Unregister(uint64_t address, const std::string& by) {
   if (found == ranges_.end() || found->second.mapped_bytes != 0) {
     return kHostMemoryNotRegistered;
   }
+  pinned_bytes_ -= found->second.bytes;
   ranges_.erase(found);
   NoteFreed(address, by);
   return kOk;

@@ -45,6 +45,9 @@ class HostMemory {
   const HostRange* Find(uint64_t address, uint64_t* start) const;
   bool IsPinned(uint64_t address, uint64_t bytes) const;
 
+  // Allocated or registered, in bytes as asked for.
+  uint64_t pinned_bytes() const { return pinned_bytes_; }
+
   const std::map<uint64_t, HostRange>& ranges() const { return ranges_; }
 
  private:
@@ -52,6 +55,7 @@ class HostMemory {
 
   std::map<uint64_t, HostRange> ranges_;
   std::unordered_map<uint64_t, std::string> freed_;
+  uint64_t pinned_bytes_ = 0;
 };
 
 }  // namespace cudasim

@@ -127,10 +127,18 @@ Status AllocateHost(void** pointer, size_t bytes, unsigned flags) {
   }
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (!sim.pressure.CanPin(bytes, sim.host, sim.extents)) return kOutOfMemory;
   uint64_t address = 0;
   const Status status = sim.host.Allocate(bytes, flags, &address);
   if (status == kOk) *pointer = reinterpret_cast<void*>(address);
   return status;
+}
+
+Status RegisterHost(void* pointer, size_t bytes, unsigned flags) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  if (!sim.pressure.CanPin(bytes, sim.host, sim.extents)) return kOutOfMemory;
+  return sim.host.Register(reinterpret_cast<uint64_t>(pointer), bytes, flags);
 }
 
 Status FreeHost(const char* name, void* pointer) {

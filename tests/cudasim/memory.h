@@ -27,6 +27,7 @@ Status ReleaseHandle(const char* name, uint64_t handle);
 Status FreeDevice(const char* name, uint64_t address);
 
 Status AllocateHost(void** pointer, size_t bytes, unsigned flags);
+Status RegisterHost(void* pointer, size_t bytes, unsigned flags);
 // These two do not wait: a pending copy there is a violation.
 Status FreeHost(const char* name, void* pointer);
 Status UnregisterHost(const char* name, void* pointer);

@@ -125,9 +125,7 @@ cudaError_t CUDARTAPI cudaHostRegister(void* pointer, size_t bytes,
   CUDASIM_ENTER("cudaHostRegister");
   // Portable, mapped, I/O memory, read-only.
   if ((flags & ~15u) != 0) return Answer(cudasim::kInvalidValue);
-  Simulator& sim = Simulator::Get();
-  Lock lock(sim.mu);
-  return Answer(sim.host.Register(Number(pointer), bytes, flags));
+  return Answer(cudasim::RegisterHost(pointer, bytes, flags));
 }
 
 cudaError_t CUDARTAPI cudaHostUnregister(void* pointer) {

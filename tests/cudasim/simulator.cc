@@ -88,6 +88,19 @@ Simulator::Simulator()
   streams.Seed(config.seed);
   streams.hosts().set_per_thread(config.thread_clocks);
   if (!config.faults.empty()) Faults::PlanFromText(config.faults);
+  if (config.pinned_given) pressure.LimitPinned(config.pinned);
+  if (!clock.SlowDownFromText(config.slow_copies)) {
+    std::fprintf(stderr,
+                 "cudasim: CUDASIM_SLOW_COPIES=%s cannot be used: it must be "
+                 "direction:factor or direction:factor:from\n",
+                 config.slow_copies.c_str());
+    std::_Exit(2);
+  }
+  const std::string problem = pressure.TakeFromText(config.taken, &extents);
+  if (!problem.empty()) {
+    std::fprintf(stderr, "cudasim: CUDASIM_TAKEN: %s\n", problem.c_str());
+    std::_Exit(2);
+  }
 }
 
 Simulator& Simulator::Get() {
@@ -144,7 +157,17 @@ ThreadState& ThisThread() {
 Status Enter(ApiFunction& function, Entry entry) {
   Simulator& sim = Simulator::Get();
   if (sim.config.devices > 0) ChargeCall(function, CurrentCard(), &sim.clock);
-  if (const Status planned = function.Count(); planned != kOk) return planned;
+  if (const Status planned = function.Count(); planned != kOk) {
+    if (sim.config.devices > 0 && BreaksDevice(planned)) {
+      Lock lock(sim.mu);
+      sim.Break(ThisThread().device, planned);
+    }
+    return planned;
+  }
+  if (sim.pressure.IsPlanned()) {
+    Lock lock(sim.mu);
+    sim.pressure.Apply(function, &sim.extents);
+  }
   if (sim.forked.load(std::memory_order_relaxed)) return kNotInitialized;
   if (entry == Entry::kQuestion) return kOk;
   if (ThisThread().in_host_function) return kNotPermitted;

@@ -33,6 +33,7 @@
 #include "tests/cudasim/holds.h"
 #include "tests/cudasim/host_memory.h"
 #include "tests/cudasim/peers.h"
+#include "tests/cudasim/pressure.h"
 #include "tests/cudasim/status.h"
 #include "tests/cudasim/streams.h"
 #include "tests/cudasim/violations.h"
@@ -63,6 +64,7 @@ struct Simulator {
   HostMemory host;
   Streams streams;
   VirtualClock clock;
+  Pressure pressure;
   Events events;
   AccessLog log;
   VectorClock recorded_for_others;  // by interprocess events, see ipc.h

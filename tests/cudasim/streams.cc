@@ -251,11 +251,23 @@ void Streams::Synchronize(Lock& lock, const VectorClock& target) {
   hosts_.Observe(reached);
 }
 
+namespace {
+
+// A copy that is stuck uses the turn up.
+bool LetsTurnPass(Stream* stream) {
+  if (stream->queue.empty() || stream->queue.front().stuck == 0) return false;
+  --stream->queue.front().stuck;
+  return true;
+}
+
+}  // namespace
+
 bool Streams::Query(Lock& lock, const VectorClock& target) {
   const VectorClock wanted = target;
   for (size_t i = 0; i < wanted.size(); ++i) {
     Stream* stream = streams_[i].get();
     if (stream->executed < wanted.Get(i) && !stream->running) {
+      if (LetsTurnPass(stream)) return false;
       RunUntil(lock, stream, stream->executed + 1);
       break;
     }
@@ -280,7 +292,7 @@ void Streams::Step(Lock& lock) {
     chosen = stream;
     if (!urgent_only) break;
   }
-  if (chosen != nullptr) RunFirst(lock, chosen);
+  if (chosen != nullptr && !LetsTurnPass(chosen)) RunFirst(lock, chosen);
 }
 
 void Streams::Reset(Lock& lock) {

@@ -45,6 +45,7 @@ struct Operation {
   uint64_t number = 0;
   VectorClock required;
   std::function<void(Lock&)> run;
+  long stuck = 0;  // turns it still lets pass (pressure.h)
 };
 
 struct Stream {
@@ -91,6 +92,8 @@ class Streams {
   const VectorClock& Reached(Stream* stream);
   // Queues an operation after Past(stream); returns its number.
   uint64_t Submit(Stream* stream, std::function<void(Lock&)> run);
+  // The operation submitted last lets `turns` steps or queries pass.
+  void Delay(Stream* stream, long turns) { stream->queue.back().stuck = turns; }
   void WaitFor(Stream* stream, const VectorClock& clock);
   // Everything submitted to the device so far.
   VectorClock DevicePast(int device);

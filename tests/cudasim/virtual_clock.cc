@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <sstream>
 
 namespace cudasim {
 namespace {
@@ -172,6 +174,31 @@ double VirtualClock::Slowness(Engine engine) {
 
 void VirtualClock::SlowDown(Engine engine, double factor, long from) {
   slow_[static_cast<int>(engine)] = Slowdown{factor, from};
+}
+
+Engine VirtualClock::EngineNamed(const std::string& direction) {
+  if (direction == "up") return Engine::kCopyUp;
+  if (direction == "down") return Engine::kCopyDown;
+  return direction == "peer" ? Engine::kPeer : Engine::kCompute;
+}
+
+bool VirtualClock::SlowDownFromText(const std::string& text) {
+  std::stringstream plans(text);
+  std::string plan;
+  while (std::getline(plans, plan, ';')) {
+    if (plan.empty()) continue;
+    char direction[8] = "";
+    double factor = 0;
+    long from = 0;
+    const int fields =
+        std::sscanf(plan.c_str(), "%7[a-z]:%lf:%ld", direction, &factor, &from);
+    const Engine engine = EngineNamed(direction);
+    if (fields < 2 || engine == Engine::kCompute || !(factor > 0) || from < 0) {
+      return false;
+    }
+    SlowDown(engine, factor, from);
+  }
+  return true;
 }
 
 VirtualNs VirtualClock::Copy(const Card& card, Stream* stream, Route route,

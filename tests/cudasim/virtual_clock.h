@@ -122,6 +122,11 @@ class VirtualClock {
   // Planned faults: from now on, after `from` more copies of that direction,
   // they are `factor` times slower. Factor 1 ends it.
   void SlowDown(Engine engine, double factor, long from);
+  // Likewise "up:4;down:2:100" (direction:factor or direction:factor:from).
+  // False if it is not of that form.
+  bool SlowDownFromText(const std::string& text);
+  // The engine of "up", "down" and "peer"; kCompute for anything else.
+  static Engine EngineNamed(const std::string& direction);
 
  private:
   struct Device {
