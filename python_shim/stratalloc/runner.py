@@ -32,6 +32,7 @@ def run(args):
     try:
         code = _execute(args)
     finally:
+        _tell_simulated()
         if args.json:
             cli.write_json(args.json, _results(code))
     return code
@@ -64,6 +65,15 @@ def _prepare(args, config):
     if enabled and args.simulate is None:
         # Child processes that import torch afresh come in by the entry point.
         os.environ["STRATALLOC"] = "1"
+
+
+def _tell_simulated():
+    """The last line of a simulated run: what did not happen is said too."""
+    from stratalloc import simulate
+
+    line = simulate.last_line()
+    if line is not None:
+        print(f"stratalloc: {line}", file=sys.stderr)
 
 
 def _minors():

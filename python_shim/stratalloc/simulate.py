@@ -158,17 +158,20 @@ def after_enable(torch):
 
 def _declare(driver):
     for name in ("launches_without_twin", "launches_with_twin", "bridged_ops",
-                 "violation_count", "live_handles", "live_mappings"):
+                 "violation_count", "live_handles", "live_mappings",
+                 "refused_calls"):
         getattr(driver, "cudasim_" + name).restype = ctypes.c_long
     for name in ("capacity", "used", "peak_used"):
         function = getattr(driver, "cudasim_" + name)
         function.restype = ctypes.c_uint64
         function.argtypes = (ctypes.c_int,)
-    for name in ("violation", "last_missing_twin"):
+    for name in ("violation", "last_missing_twin", "refused_names"):
         getattr(driver, "cudasim_" + name).restype = ctypes.c_int
     driver.cudasim_violation.argtypes = (
         ctypes.c_long, ctypes.c_char_p, ctypes.c_int)
-    driver.cudasim_last_missing_twin.argtypes = (ctypes.c_char_p, ctypes.c_int)
+    for name in ("last_missing_twin", "refused_names"):
+        getattr(driver, "cudasim_" + name).argtypes = (
+            ctypes.c_char_p, ctypes.c_int)
 
 
 def driver():
@@ -188,13 +191,32 @@ def violations():
     return found
 
 
+def _text(function):
+    """What one of the simulator's text functions says; "" for nothing."""
+    buffer = ctypes.create_string_buffer(4096)
+    function(buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace")
+
+
+def last_line():
+    """One line on what a run did and what was refused to it; or None."""
+    found = counters()
+    if not found:
+        return None
+    line = (f"simulated: {found['bridged_ops']} operators, "
+            f"{found['launches_without_twin']} launches without a twin, "
+            f"{found['refused_calls']} refused calls, "
+            f"{found['violations']} violations")
+    said = [text for text in (found["last_missing_twin"],
+                              found["refused_names"]) if text]
+    return line + (f" ({'; '.join(said)})" if said else "")
+
+
 def counters():
     """What the simulated device counted; {} if none is loaded."""
     if _state is None:
         return {}
     sim = _state.driver
-    missing = ctypes.create_string_buffer(1024)
-    sim.cudasim_last_missing_twin(missing, len(missing))
     return {
         "capacity": sim.cudasim_capacity(0),
         "peak_used": max(sim.cudasim_peak_used(device)
@@ -202,7 +224,10 @@ def counters():
         "bridged_ops": sim.cudasim_bridged_ops(),
         "launches_with_twin": sim.cudasim_launches_with_twin(),
         "launches_without_twin": sim.cudasim_launches_without_twin(),
-        "last_missing_twin": missing.value.decode("utf-8", "replace"),
+        "last_missing_twin": _text(sim.cudasim_last_missing_twin),
+        # Calls of what the simulated device does not have.
+        "refused_calls": sim.cudasim_refused_calls(),
+        "refused_names": _text(sim.cudasim_refused_names),
         "violations": sim.cudasim_violation_count(),
         # CUDA storages the operators met outside our reservation.
         "storages_outside": (

@@ -246,7 +246,8 @@ void cudasim_set_verbose(int verbose) {
 long cudasim_live_handles(void) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  return static_cast<long>(sim.extents.live().size());
+  return std::count_if(sim.extents.live().begin(), sim.extents.live().end(),
+                       [](const auto& each) { return !each.second.of_module; });
 }
 
 long cudasim_live_reservations(void) {

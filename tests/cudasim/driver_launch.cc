@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver's modules, functions and launches. An image is taken as it is: its
-// kernels are known by name only, and what has no host twin fails at launch.
+// The driver's functions and launches. What has no host twin fails at launch.
 
 #include <cuda.h>
 
@@ -14,15 +13,6 @@
 #define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
 namespace {
-
-constexpr auto kBroken = cudasim::Entry::kAllowedWhenBroken;
-
-CUresult LoadModule(CUmodule* module, const void* image) {
-  if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // A token; nothing is kept of the image.
-  *module = reinterpret_cast<CUmodule>(new char);
-  return CUDA_SUCCESS;
-}
 
 CUresult Launch(CUfunction function, const unsigned grid[3],
                 const unsigned block[3], CUstream stream, void** arguments,
@@ -42,39 +32,6 @@ CUresult Launch(CUfunction function, const unsigned grid[3],
 
 #pragma GCC visibility push(default)
 extern "C" {
-
-CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* image) {
-  CUDASIM_ENTER("cuModuleLoadData");
-  return LoadModule(module, image);
-}
-
-CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* image,
-                                    unsigned, CUjit_option*, void**) {
-  CUDASIM_ENTER("cuModuleLoadDataEx");
-  return LoadModule(module, image);
-}
-
-CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* image) {
-  CUDASIM_ENTER("cuModuleLoadFatBinary");
-  return LoadModule(module, image);
-}
-
-CUresult CUDAAPI cuModuleUnload(CUmodule module) {
-  CUDASIM_ENTER("cuModuleUnload", kBroken);
-  delete reinterpret_cast<char*>(module);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module,
-                                     const char* name) {
-  CUDASIM_ENTER("cuModuleGetFunction");
-  if (function == nullptr || module == nullptr || name == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  *function = static_cast<CUfunction>(
-      const_cast<void*>(cudasim::Launches::Get().FunctionOfModule(name)));
-  return CUDA_SUCCESS;
-}
 
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction function) {
   CUDASIM_ENTER("cuFuncGetName");

@@ -65,6 +65,7 @@ struct Extent {
     return imported() &&
            imported_from->header().extents[owners_slot].id.load() != owners_id;
   }
+  bool of_module = false;     // holds device variables, to the process's end
 };
 
 // Capacity and use of one device, in bytes.

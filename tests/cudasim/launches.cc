@@ -149,6 +149,17 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
   return kOk;
 }
 
+void Launches::CountRefused(const char* function) {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    ++without_twin_;
+    last_missing_ = std::string("a kernel of ") + function;
+  }
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.Break(ThisThread().device, kNotSupported);
+}
+
 long Launches::with_twin() {
   std::lock_guard<std::mutex> lock(mu_);
   return with_twin_;

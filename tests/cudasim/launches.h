@@ -45,6 +45,10 @@ class Launches {
   Status Launch(const void* function, const unsigned grid[3],
                 const unsigned block[3], void** arguments, uint64_t stream);
 
+  // A kernel was launched through `function`, which only refuses: counts as one
+  // without a twin, and the device stays broken.
+  void CountRefused(const char* function);
+
   long with_twin();
   long without_twin();
   std::string last_missing();

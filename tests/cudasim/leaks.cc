@@ -56,6 +56,7 @@ std::string LeakReport() {
   {
     Listing handles("handles or allocations", &text);
     for (const auto& [id, extent] : sim.extents.live()) {
+      if (extent.of_module) continue;  // variables stay to the end
       handles.Add(Describe(extent));
     }
     Listing reservations("reservations", &text);

@@ -98,6 +98,7 @@ Status FreeDevice(const char* name, uint64_t address) {
     return kInvalidValue;
   }
   const Mapping mapping = sim.addresses.mappings().at(address);
+  if (mapping.extent->of_module) return kInvalidValue;
   sim.clock.WaitUntil(sim.clock.EndOfDevice(mapping.extent->device));
   sim.streams.Synchronize(lock, sim.streams.DevicePast(mapping.extent->device));
   sim.CheckHolds(name, address, mapping.bytes, true, /*own=*/true);

@@ -6,6 +6,7 @@
 
 #include "tests/cudasim/driver_log.h"
 #include "tests/cudasim/error_text.h"
+#include "tests/cudasim/launches.h"
 #include "tests/cudasim/simulator.h"
 
 namespace cudasim {
@@ -13,6 +14,15 @@ namespace {
 
 bool StartsWith(const std::string& text, const char* prefix) {
   return text.rfind(prefix, 0) == 0;
+}
+
+// Entry points of kernels that have no implementation: what they would have
+// computed is missing just like that of a kernel without a twin.
+bool IsLaunch(const std::string& function) {
+  const bool launch = StartsWith(function, "cuLaunch") ||
+                      StartsWith(function, "cudaLaunch") ||
+                      StartsWith(function, "__cudaLaunch");
+  return launch && function.find("HostFunc") == std::string::npos;
 }
 
 }  // namespace
@@ -77,6 +87,7 @@ Status Refusals::Refuse(const char* function) {
                            " is not part of the simulated device: " +
                            (error != nullptr ? error : "an error");
   if (first) std::fprintf(stderr, "cudasim: %s\n", text.c_str());
+  if (IsLaunch(function)) Launches::Get().CountRefused(function);
   if (api.of_runtime()) ThisThread().last_error = answer;
   DriverLog::Get().Error(text);
   return answer;

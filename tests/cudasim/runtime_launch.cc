@@ -60,11 +60,6 @@ void CUDARTAPI __cudaRegisterFunction(void**, const char* function, char*,
   Launches::Get().RegisterFunction(function, name);
 }
 
-// Variables of device code are not there; cudaGetSymbolAddress and the copies
-// to symbols fail by name.
-void CUDARTAPI __cudaRegisterVar(void**, char*, char*, const char*, int, size_t,
-                                 int, int) {}
-
 cudaError_t CUDARTAPI __cudaGetKernel(cudaKernel_t* kernel,
                                       const void* function) {
   *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));

@@ -15,6 +15,7 @@ enum Status : int {
   kOutOfMemory = 2,
   kNotInitialized = 3,
   kInvalidPitch = 12,           // runtime only
+  kInvalidSymbol = 13,          // runtime only
   kInvalidDirection = 21,       // runtime only
   kInvalidDeviceFunction = 98,  // runtime only
   kNoDevice = 100,

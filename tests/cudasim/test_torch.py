@@ -185,7 +185,26 @@ def test_leaks_are_reported_at_exit(tmp_path):
         """,
         LEAK_REPORT=str(report),
     )
-    assert "allocation 0x51" in report.read_text()
+    text = report.read_text()
+    assert "allocation 0x51" in text
+    assert "launches without a host twin: 0\nrefused calls: 0\n" in text
+
+
+def test_what_was_refused_is_listed_at_exit():
+    _, err = run(
+        """
+        ctypes.CDLL("libcudart.so.13").cudaGLSetGLDevice(0)
+        simulated.cuLinkDestroy(0)
+        import torch
+        x = torch.empty(9, device="cuda")
+        try:
+            x.abs_()
+        except RuntimeError:
+            pass
+        """,
+    )
+    assert "cudasim: in this run:\nlaunches without a host twin: 1 (" in err
+    assert "refused calls: 2 (cuLinkDestroy 1, cudaGLSetGLDevice 1)" in err
 
 
 def test_settings_that_make_no_sense_end_the_process():

@@ -72,6 +72,7 @@ def clean_device(counters):
     if not SIMULATED:
         return
     assert counters["launches_without_twin"] == 0, counters
+    assert counters["refused_calls"] == 0, counters
     assert counters["violations"] == 0, counters
     assert counters["storages_outside"] == 0, counters
     assert counters["bridged_ops"] > 0, counters

@@ -30,6 +30,9 @@ def _steps(tmp_path, way):
     else:
         done = running.python(path, way, out)
     running.must_work(done)
+    if way == "run" and running.SIMULATED:
+        last = done.stderr.strip().splitlines()[-1]
+        assert "0 launches without a twin, 0 refused calls, 0 viol" in last
     return json.loads(out.read_text())
 
 

@@ -156,8 +156,8 @@ def _tell_comparison(out, values):
     if values["simulated"]:
         out.print(f"   {values['bridged_ops']} operators ran on the simulated "
                   f"GPU; {values['launches_without_twin']} launches without a "
-                  f"twin, {values['device_ptrs_outside_arena']} storages not "
-                  "ours")
+                  f"twin, {values['refused_calls']} refused calls, "
+                  f"{values['device_ptrs_outside_arena']} storages not ours")
     for fault in values["faults"]:
         out.print(f"   FAILED: {fault}", style="bold red", markup=False)
     if values["ok"]:

@@ -38,6 +38,8 @@ def combine(settings, native, ours, cpu, ours_bytes, cpu_bytes):
         "bridged_ops": counters.get("bridged_ops", 0),
         "launches_without_twin": counters.get("launches_without_twin", 0),
         "last_missing_twin": counters.get("last_missing_twin", ""),
+        "refused_calls": counters.get("refused_calls", 0),
+        "refused_names": counters.get("refused_names", ""),
         "violations": counters.get("violations", 0),
         "device_ptrs_outside_arena": counters.get("storages_outside", 0),
         "restored_before_use": handles.get("restored_before_use", 0),
@@ -103,6 +105,9 @@ def faults(values, native, cpu):
         found.append(f"{values['launches_without_twin']} kernel launches had "
                      "no host twin (last: "
                      f"{values['last_missing_twin'] or 'unnamed'})")
+    if values["refused_calls"]:
+        found.append(f"{values['refused_calls']} calls were refused by the "
+                     f"simulated device: {values['refused_names']}")
     if values["device_ptrs_outside_arena"]:
         found.append(f"{values['device_ptrs_outside_arena']} CUDA storages "
                      "lay outside the allocator's reservation")

@@ -49,7 +49,8 @@ def test_all_right():
                 "bytes_from_disk", "peak_allocated", "peak_reserved",
                 "device_capacity", "parameter_bytes", "host_budget",
                 "host_peak", "bridged_ops", "launches_without_twin",
-                "device_ptrs_outside_arena", "restored_before_use", "layers"):
+                "refused_calls", "device_ptrs_outside_arena",
+                "restored_before_use", "layers"):
         assert key in values, key
     assert values["max_abs_diff_vs_cpu"] == 0
     assert (values["bytes_evicted"], values["bytes_to_disk"]) == (7, 2)
@@ -57,6 +58,7 @@ def test_all_right():
 
 @pytest.mark.parametrize("change,word", [
     (lambda ours: ours["counters"].update(launches_without_twin=2), "twin"),
+    (lambda ours: ours["counters"].update(refused_calls=1), "refused"),
     (lambda ours: ours["counters"].update(storages_outside=1), "outside"),
     (lambda ours: ours["counters"].update(violations=1), "violations"),
     (lambda ours: ours["counters"].update(bridged_ops=0), "no operator"),

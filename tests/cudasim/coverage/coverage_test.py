@@ -13,6 +13,10 @@ DATA = table.needed()
 DEVICE = table.Device(FOLDER)
 
 
+# Entry points of kernels, whose refusal is a launch without a twin.
+_KERNEL = re.compile(r"(__)?cu(da)?Launch(?!HostFunc)")
+
+
 def _read(name):
     with open(os.path.join(FOLDER, name), encoding="utf-8") as stream:
         return stream.read()
@@ -63,6 +67,8 @@ class Coverage(unittest.TestCase):
     def test_what_refuses_answers_its_code_and_is_counted(self):
         driver = DEVICE.driver
         driver.cudasim_refused_calls.restype = ctypes.c_long
+        missing = driver.cudasim_launches_without_twin
+        missing.restype = ctypes.c_long
         libraries = {"runtime": DEVICE.runtime, "driver": driver}
         for kind, library in libraries.items():
             for name in DEVICE.exports[kind]:
@@ -70,8 +76,12 @@ class Coverage(unittest.TestCase):
                 if code == 0:
                     continue
                 before = driver.cudasim_refused_calls()
+                launches = missing()
                 self.assertEqual(getattr(library, name)(), code, name)
                 self.assertEqual(driver.cudasim_refused_calls(), before + 1)
+                self.assertEqual(
+                    missing() - launches, bool(_KERNEL.match(name)), name
+                )
                 self.assertIn(code, (1, 219, 221, 801), name)
                 last = DEVICE.runtime.cudaGetLastError()
                 self.assertEqual(last, code if kind == "runtime" else 0, name)

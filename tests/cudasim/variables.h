@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// variables.h: variables of device code (`__device__ int x;`), which programs
+// register by the address of a host stand-in and reach with
+// cudaGetSymbolAddress and cudaMemcpyToSymbol. Each device has its own copy, in
+// memory of the device that is taken when the first variable is asked for and
+// kept to the end of the process, as a real module's is: it counts against the
+// capacity, but is no leak and cannot be freed.
+//
+// The initial value lies in the program's device code, which is never looked
+// at. So a variable can be read only after it was written or its address taken;
+// before, the read is refused by name.
+//
+// Thread-safety: REQUIRES the simulator's lock, except Register.
+
+#ifndef STRATALLOC_TESTS_CUDASIM_VARIABLES_H_
+#define STRATALLOC_TESTS_CUDASIM_VARIABLES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "tests/cudasim/status.h"
+
+namespace cudasim {
+
+class Variables {
+ public:
+  static Variables& Get();
+
+  // `name` is copied. From library constructors, before any other call.
+  void Register(const void* symbol, const char* name, size_t bytes);
+
+  // kInvalidSymbol if nothing was registered there.
+  Status SizeOf(const void* symbol, size_t* bytes);
+
+  // Where [offset, +count) of the device's copy is. kInvalidSymbol;
+  // kInvalidValue outside the variable; kOutOfMemory; for a read of what was
+  // never written, kNotSupported.
+  enum class Use { kAddress, kWrite, kRead };
+  Status Locate(const void* symbol, int device, size_t count, size_t offset,
+                Use use, uint64_t* address);
+
+ private:
+  struct Copy {
+    uint64_t address = 0;
+    bool touched = false;
+  };
+  struct Variable {
+    std::string name;
+    size_t bytes = 0;
+    std::map<int, Copy> copies;  // by device
+  };
+  struct Chunk {
+    uint64_t next = 0;
+    uint64_t end = 0;
+  };
+
+  Status Place(Variable* variable, int device, uint64_t* address);
+
+  std::mutex mu_;
+  std::unordered_map<const void*, Variable> variables_;
+  std::map<int, Chunk> chunks_;  // by device
+};
+
+}  // namespace cudasim
+
+#endif  // STRATALLOC_TESTS_CUDASIM_VARIABLES_H_
