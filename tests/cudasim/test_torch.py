@@ -193,14 +193,14 @@ def test_leaks_are_reported_at_exit(tmp_path):
 def test_what_was_refused_is_listed_at_exit():
     _, err = run(
         """
-        ctypes.CDLL("libcudart.so.13").cudaGLSetGLDevice(0)
-        simulated.cuLinkDestroy(0)
         import torch
         x = torch.empty(9, device="cuda")
         try:
             x.abs_()
         except RuntimeError:
             pass
+        ctypes.CDLL("libcudart.so.13").cudaGLSetGLDevice(0)
+        simulated.cuLinkDestroy(0)
         """,
     )
     assert "cudasim: in this run:\nlaunches without a host twin: 1 (" in err

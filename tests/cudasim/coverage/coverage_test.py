@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's wheels want is implemented or refused, and the table says so."""
+"""What PyTorch's wheels want is implemented or refused; the table says which."""
 
 import ctypes
 import os
@@ -84,6 +84,7 @@ class Coverage(unittest.TestCase):
                 )
                 self.assertIn(code, (1, 219, 221, 801), name)
                 last = DEVICE.runtime.cudaGetLastError()
+                driver.cudasim_clear_errors()  # a launch breaks the device
                 self.assertEqual(last, code if kind == "runtime" else 0, name)
         text = ctypes.create_string_buffer(1 << 16)
         driver.cudasim_refused_names(text, len(text))

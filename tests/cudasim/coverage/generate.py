@@ -9,8 +9,8 @@ are not given stays. Two kinds of wishes:
   runtime  undefined dynamic symbols with version libcudart.so.13: without one
            of them the library does not load
   driver   names of cuda.h that a library has undefined, keeps as a string for
-           dlsym or cuGetProcAddress, or that PyTorch's own headers list as
-           looked up lazily
+           dlsym or cuGetProcAddress, or that sources in the wheels (PyTorch's
+           headers, Triton's launcher) look up lazily
 
 Needs nm and readelf.
 """
@@ -37,6 +37,9 @@ _LEFT_OUT = re.compile(
 )
 # Where PyTorch lists the driver functions it looks up by name.
 _LIST = "torch/include/c10/cuda/driver_api.h"
+# Triton is a requirement of PyTorch; it compiles this source where it runs and
+# looks the names up with dlsym.
+_TRITON = "triton/backends/nvidia/driver.*"
 _LISTED = re.compile(r"\b_\(\s*(cu[A-Z]\w+)")
 
 
@@ -109,6 +112,10 @@ def wishes(site):
                 add("driver", name, _short(path))
         for name in strings(path) & known:
             add("driver", name, _short(path))
+    for path in glob.glob(f"{site}/{_TRITON}"):
+        with open(path, encoding="utf-8") as stream:
+            for name in set(re.findall(r"\bcu[A-Z]\w+", stream.read())) & known:
+                add("driver", name, "triton")
     with open(f"{site}/{_LIST}", encoding="utf-8") as stream:
         for name in _LISTED.findall(stream.read()):
             add("driver", name, "libc10_cuda")
@@ -129,7 +136,8 @@ LINKED_IN = "linked-in runtimes"
 
 def _libraries(names):
     """As few words as tell who wants a symbol."""
-    own = {n for n in names if n.startswith(("libtorch", "libc10", "libcaffe2"))}
+    theirs = ("libtorch", "libc10", "libcaffe2", "triton")
+    own = {n for n in names if n.startswith(theirs)}
     others = set(names) - own
     if len(others) > 4:
         others = {LINKED_IN}

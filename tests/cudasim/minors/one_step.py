@@ -5,9 +5,10 @@
 
 For whatever PyTorch the interpreter has: unmodified, with its own (native)
 allocator and the operator bridge of its minor. Trains all-MiniLM-L6-v2 (its
-real weights) to think of two sentences as a pair, with AdamW as it comes. Prints one JSON line and exits 0 only if loss, gradients and parameters
-equal the CPU's bit for bit, nothing was violated, refused or launched without a
-twin, and nothing is alive on the device once PyTorch has emptied its caches.
+real weights) to think of two sentences as a pair, with AdamW as it comes.
+Prints one JSON line and exits 0 only if loss, gradients and parameters equal the
+CPU's bit for bit, nothing was violated, refused or launched without a twin, and
+nothing is alive on the device once PyTorch has emptied its caches.
 """
 
 import os
