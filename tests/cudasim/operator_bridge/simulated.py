@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the simulated device and the operator bridge into a test's process.
+"""Loads the simulated device and the operator bridge into a test's process,
+and into the processes it starts.
 
 Call load() before anything imports torch. One device per process: the settings
 are read once, when libcuda.so.1 is loaded.
@@ -78,8 +79,54 @@ class Simulated:
         self.cuda.cudasim_clear_violations()
 
 
-def load(memory="512MiB", devices=1, mode="eager", seed=0, **settings):
-    """Simulated device, torch, bridge. Returns a Simulated."""
+_libraries = {}
+_current = None
+
+
+def load_device():
+    """The device's two libraries, as the environment says. Before torch."""
+    for name in _NAMES:
+        if name not in _libraries:
+            _libraries[name] = ctypes.CDLL(find(name), ctypes.RTLD_GLOBAL)
+
+
+def install_bridge():
+    """The operator bridge, right after torch was imported."""
+    global _current
+    import torch  # pylint: disable=import-outside-toplevel
+
+    # Sums split over threads depend on how many the machine had to spare, and
+    # differ in the last bit between two runs on the CPU itself.
+    torch.set_num_threads(1)
+    minor = "_".join(torch.__version__.split(".")[:2])
+    bridge = ctypes.CDLL(find(f"libcudasim_torch_{minor}.so"))
+    device = Simulated(_libraries[_NAMES[0]], bridge)
+    device.operators = device.bridge.cudasim_bridge_install()
+    if device.operators < 0:
+        raise RuntimeError(device.bridge.cudasim_bridge_error().decode())
+    _current = device
+    return device
+
+
+def current():
+    """This process's Simulated: a child did not call load() itself."""
+    return _current
+
+
+def load(
+    memory="512MiB",
+    devices=1,
+    mode="eager",
+    seed=0,
+    children=False,
+    **settings,
+):
+    """Simulated device, torch, bridge. Returns a Simulated.
+
+    With children, every Python process started from here on gets a device of
+    its own with the same settings before it imports torch: what torch.
+    multiprocessing starts by spawn or forkserver, and what subprocess starts.
+    """
     assert "torch" not in sys.modules, "load the device before importing torch"
     os.environ.update(
         CUDASIM_MEMORY=memory,
@@ -88,17 +135,27 @@ def load(memory="512MiB", devices=1, mode="eager", seed=0, **settings):
         CUDASIM_SEED=str(seed),
         **settings,
     )
-    cuda = ctypes.CDLL(find(_NAMES[0]), ctypes.RTLD_GLOBAL)
-    ctypes.CDLL(find(_NAMES[1]), ctypes.RTLD_GLOBAL)
-    import torch  # pylint: disable=import-outside-toplevel
+    if children:
+        load_in_children()
+    load_device()
+    import torch  # pylint: disable=import-outside-toplevel,unused-import
 
-    # Sums split over threads depend on how many the machine had to spare, and
-    # differ in the last bit between two runs on the CPU itself.
-    torch.set_num_threads(1)
-    minor = "_".join(torch.__version__.split(".")[:2])
-    bridge = ctypes.CDLL(find(f"libcudasim_torch_{minor}.so"))
-    simulated = Simulated(cuda, bridge)
-    simulated.operators = simulated.bridge.cudasim_bridge_install()
-    if simulated.operators < 0:
-        raise RuntimeError(simulated.bridge.cudasim_bridge_error().decode())
-    return simulated
+    return install_bridge()
+
+
+def load_in_children():
+    """Sets the environment that makes children load the device, see
+    every_process/sitecustomize.py. The libraries are found from here, wherever
+    a child runs."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    places = [os.path.dirname(find(name)) for name in _NAMES]
+    # The bridge's name has torch's version in it, known after the import.
+    places += os.environ.get("CUDASIM_LIBRARIES", "").split(":")
+    places.append(os.path.abspath("tests/cudasim/operator_bridge"))
+    os.environ["CUDASIM_LIBRARIES"] = ":".join(
+        dict.fromkeys(filter(None, places))
+    )
+    os.environ["CUDASIM_EVERY_PROCESS"] = "1"
+    paths = [os.path.join(here, "every_process")]
+    paths += os.environ.get("PYTHONPATH", "").split(":")
+    os.environ["PYTHONPATH"] = ":".join(dict.fromkeys(filter(None, paths)))
