@@ -3,7 +3,9 @@
 #include "tests/cudasim/control.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "tests/cudasim/control_text.h"
 #include "tests/cudasim/driver_entry.h"
@@ -108,6 +110,8 @@ void cudasim_reset_for_testing(void) {
   sim.log.Clear();
   cudasim::Holds::Clear();
   sim.streams.hosts().set_per_thread(sim.config.thread_clocks);
+  sim.captures.Clear();
+  sim.graphs.Clear();
   sim.violations.Clear();
   sim.peers.Clear();
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
@@ -221,6 +225,62 @@ void cudasim_thread_acquire(uint64_t token) {
   sim.streams.hosts().Acquire(token);
 }
 
+long cudasim_captures(void) { return Simulator::Get().captures.active(); }
+
+int cudasim_stream_capture(void* stream, unsigned long long* id) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  if (id != nullptr) *id = 0;
+  const cudasim::Stream* found =
+      sim.streams.Find(Handle(stream), cudasim::ThisThread().device);
+  if (found == nullptr || found->capture == nullptr) return 0;
+  if (id != nullptr) *id = found->capture->id;
+  return found->capture->invalidated ? 2 : 1;
+}
+
+int cudasim_capture_operator(void* stream, const char* name,
+                             const cudasim_access* accesses, int count,
+                             int (*run)(void* state),
+                             void (*destroy)(void* state), void* state) {
+  // Whatever happens, the state is given back when nobody needs it.
+  const std::shared_ptr<void> owned(state, destroy);
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  cudasim::Stream* found =
+      sim.streams.Find(Handle(stream), cudasim::ThisThread().device);
+  if (found == nullptr) return cudasim::kInvalidHandle;
+  cudasim::Capture* capture = nullptr;
+  if (const cudasim::Status status = sim.captures.Enqueue(found, &capture);
+      status != cudasim::kOk) {
+    return status;
+  }
+  if (capture == nullptr) return cudasim::kIllegalState;
+  cudasim::Work work;
+  work.kind = cudasim::NodeKind::kKernel;
+  work.name = name;
+  for (int i = 0; i < count; ++i) {
+    // Only the device's own memory is looked at when it runs.
+    if (sim.arena.IsDevice(accesses[i].address)) {
+      work.accesses.push_back(accesses[i]);
+    }
+  }
+  work.run = [&sim, run, owned](Lock& held, cudasim::Stream* on) {
+    held.unlock();
+    const int failed = run(owned.get());
+    held.lock();
+    if (failed != 0)
+      sim.Break(on->device, static_cast<cudasim::Status>(failed));
+  };
+  sim.captures.Add(capture, found, std::move(work));
+  return cudasim::kOk;
+}
+
+void cudasim_on_capture_end(void (*function)(unsigned long long id)) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.captures.OnEnd(function);
+}
+
 long cudasim_violation_count(void) {
   return Simulator::Get().violations.count();
 }
@@ -288,6 +348,11 @@ long cudasim_report_leaks(void) { return cudasim::ReportLeaks(); }
 
 void cudasim_register_twin(const char* kernel_name, cudasim_twin twin) {
   Launches::Get().RegisterTwin(kernel_name, twin);
+}
+
+void cudasim_set_twin_parameters(const char* kernel_name,
+                                 const unsigned long* sizes, int count) {
+  Launches::Get().SetParameters(kernel_name, {sizes, sizes + count});
 }
 
 void* cudasim_current_stream(void) {

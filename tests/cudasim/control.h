@@ -190,6 +190,30 @@ void cudasim_set_thread_clocks(int per_thread);
 void cudasim_thread_release(uint64_t token);
 void cudasim_thread_acquire(uint64_t token);
 
+// --- Captures --------------------------------------------------------------
+// How many captures are going on. Cheap: no lock.
+long cudasim_captures(void);
+
+// 0: the stream does not capture, 1: it does, 2: its capture was spoilt
+// (cudaStreamCaptureStatus). `id` (may be null): of the capture, else 0.
+int cudasim_stream_capture(void* stream, unsigned long long* id);
+
+// A bridged operator as the next kernel node of the stream's capture: `run` is
+// called at every launch of the graph, without any lock, on whichever thread
+// executes; nonzero means that the operator failed: the device breaks with that
+// error. `destroy` is called once, when the last graph that holds the node is
+// gone or at once if the answer is an error. Both may call the functions of
+// this file that say so, and no CUDA function.
+// Returns 0 or the CUDA error of a launch on that stream.
+int cudasim_capture_operator(void* stream, const char* name,
+                             const cudasim_access* accesses, int count,
+                             int (*run)(void* state),
+                             void (*destroy)(void* state), void* state);
+
+// `function` is told the id of every capture that ends, with or without a
+// graph. It is called with locks held: it may only note the id. One at a time.
+void cudasim_on_capture_end(void (*function)(unsigned long long id));
+
 // --- Violations ------------------------------------------------------------
 // "kind: sentence" (README.md lists the kinds). The first thousand are kept.
 long cudasim_violation_count(void);
@@ -221,6 +245,10 @@ typedef void (*cudasim_twin)(void** kernel_arguments, const unsigned grid[3],
 // mangled one, the demangled one, or the demangled one without parameters.
 // Pointers in the arguments are device addresses: cudasim_host_view().
 void cudasim_register_twin(const char* kernel_name, cudasim_twin twin);
+// The sizes in bytes of the kernel's parameters. Needed only to capture a
+// launch of it into a graph, which has to keep the arguments.
+void cudasim_set_twin_parameters(const char* kernel_name,
+                                 const unsigned long* sizes, int count);
 // Inside a twin: the stream it was launched on, for cudasim_note_access().
 void* cudasim_current_stream(void);
 long cudasim_launches_without_twin(void);

@@ -121,17 +121,26 @@ void CheckHolds(Simulator& sim, const char* name, const Stream& stream,
                  end.Span(), end.write, /*own=*/false);
 }
 
+// What the checker hears of it: the rows, or the whole span if they are many.
+std::vector<cudasim_access> Accesses(const Endpoint& end) {
+  if (end.kind == Kind::kPageable) return {};
+  if (end.pitch == end.width || end.height > 1024) {
+    return {{end.address, end.Span(), end.write ? 1 : 0}};
+  }
+  std::vector<cudasim_access> rows;
+  for (uint64_t row = 0; row < end.height; ++row) {
+    rows.push_back(
+        {end.address + row * end.pitch, end.width, end.write ? 1 : 0});
+  }
+  return rows;
+}
+
 void Note(Simulator& sim, const char* name, Stream* stream,
           const VectorClock& past, uint64_t number, const Endpoint& end,
           Use use) {
-  if (end.kind == Kind::kPageable) return;
-  if (end.pitch == end.width || end.height > 1024) {
-    sim.NoteAccess(stream, past, number, name, end.address, end.Span(), use);
-    return;
-  }
-  for (uint64_t row = 0; row < end.height; ++row) {
-    sim.NoteAccess(stream, past, number, name, end.address + row * end.pitch,
-                   end.width, use);
+  for (const cudasim_access& access : Accesses(end)) {
+    sim.NoteAccess(stream, past, number, name, access.address, access.bytes,
+                   use);
   }
 }
 
@@ -180,43 +189,141 @@ void Charge(Simulator& sim, Stream* stream, const Endpoint& to,
   if (waits) sim.clock.WaitUntil(end);
 }
 
+void ChargeFill(Simulator& sim, Stream* stream, const Endpoint& to,
+                const FillRequest& fill) {
+  const Card& card = CardOf(stream->device);
+  if (!card.modelled) return;
+  sim.clock.Hold(stream, sim.addresses.ReadyAt(to.address, to.Span()));
+  sim.clock.Fill(card, stream, fill.width * fill.height);
+}
+
+// Both ends of a request, classified. kInvalidValue: an impossible request.
+Status Endpoints(Simulator& sim, const char* name, const std::string& where,
+                 const CopyRequest& request, Endpoint* to, Endpoint* from) {
+  const bool flat = request.height == 1;
+  *to = {request.destination, flat ? request.width : request.destination_pitch,
+         request.width, request.height, true};
+  *from = {request.source, flat ? request.width : request.source_pitch,
+           request.width, request.height, false};
+  to->reach = from->reach = request.peer ? Reach::kPeerCopy : Reach::kCopy;
+  if (to->address == 0 || from->address == 0 || to->pitch < to->width ||
+      from->pitch < from->width) {
+    return kInvalidValue;
+  }
+  for (const Endpoint* end : {to, from}) {
+    if (!sim.arena.IsView(end->address)) continue;
+    sim.violations.Add(kind::kIllegalAddress,
+                       std::string(name) + " on " + where + " was given " +
+                           RangeText(end->address, end->Span()) +
+                           ", which is the host's view of a device address");
+    return kInvalidValue;
+  }
+  to->kind = KindOf(sim, to->address, to->Span());
+  from->kind = KindOf(sim, from->address, from->Span());
+  const int direction = static_cast<int>(request.direction);
+  if (direction < 0 || direction > 4) return kInvalidValue;
+  if (request.direction != Direction::kDefault &&
+      (!Fits(sim, *to, (direction & 1) != 0) ||
+       !Fits(sim, *from, (direction & 2) != 0))) {
+    return kInvalidValue;
+  }
+  return kOk;
+}
+
+// Where a copy or fill is to go: *capture if its stream records.
+Status Admit(Simulator& sim, Stream* stream, bool may_wait, Capture** capture) {
+  *capture = nullptr;
+  if (!sim.captures.any()) return kOk;
+  if (may_wait) {
+    if (const Status status = sim.captures.Unsafe(); status != kOk) {
+      return status;
+    }
+  }
+  const Status status = sim.captures.Enqueue(stream, capture);
+  if (*capture == nullptr || !may_wait) return status;
+  sim.captures.Invalidate(*capture);
+  return kCaptureUnsupported;
+}
+
 }  // namespace
+
+Status CopyWork(const char* name, const CopyRequest& request, Work* work) {
+  Simulator& sim = Simulator::Get();
+  Endpoint to, from;
+  const Status status = Endpoints(sim, name, "a graph", request, &to, &from);
+  if (status != kOk) return status;
+  work->kind = NodeKind::kMemcpy;
+  work->name = name;
+  work->accesses = Accesses(from);
+  work->reach = from.reach;
+  const bool copy_in = to.kind == Kind::kDevice && from.kind != Kind::kDevice;
+  for (cudasim_access access : Accesses(to)) {
+    access.write = static_cast<int>(copy_in ? Use::kCopyIn : Use::kWrite);
+    work->accesses.push_back(access);
+  }
+  work->charge = [&sim, to, from](Stream* stream) {
+    Charge(sim, stream, to, from, /*waits=*/false);
+  };
+  work->run = [&sim, name, to, from](Lock&, Stream* stream) {
+    CheckHolds(sim, name, *stream, to);
+    CheckHolds(sim, name, *stream, from);
+    Prefault(sim, to);
+    Prefault(sim, from);
+    Move(Bytes(sim, to), to.pitch, Bytes(sim, from), from.pitch, to.width,
+         to.height);
+  };
+  return kOk;
+}
+
+Status FillWork(const char* name, const FillRequest& request, Work* work) {
+  Simulator& sim = Simulator::Get();
+  FillRequest fill = request;
+  if (fill.height == 1) fill.pitch = fill.width;
+  if ((fill.value_bytes != 1 && fill.value_bytes != 2 &&
+       fill.value_bytes != 4) ||
+      fill.destination % fill.value_bytes != 0 || fill.pitch < fill.width) {
+    return kInvalidValue;
+  }
+  Endpoint to{fill.destination, fill.pitch, fill.width, fill.height, true};
+  to.kind = KindOf(sim, to.address, to.Span());
+  if (to.kind == Kind::kPageable) return kInvalidValue;
+  work->kind = NodeKind::kMemset;
+  work->name = name;
+  work->accesses = Accesses(to);
+  work->charge = [&sim, to, fill](Stream* stream) {
+    ChargeFill(sim, stream, to, fill);
+  };
+  work->run = [&sim, name, to, fill](Lock&, Stream* stream) {
+    CheckHolds(sim, name, *stream, to);
+    Prefault(sim, to);
+    FillRows(Bytes(sim, to), fill);
+  };
+  return kOk;
+}
 
 Status Copy(const char* name, const CopyRequest& request,
             uint64_t stream_handle, bool blocking) {
   if (request.width == 0 || request.height == 0) return kOk;
   Simulator& sim = Simulator::Get();
-  const bool flat = request.height == 1;
-  Endpoint to{request.destination,
-              flat ? request.width : request.destination_pitch, request.width,
-              request.height, true};
-  Endpoint from{request.source, flat ? request.width : request.source_pitch,
-                request.width, request.height, false};
-  to.reach = from.reach = request.peer ? Reach::kPeerCopy : Reach::kCopy;
-  if (to.address == 0 || from.address == 0 || to.pitch < to.width ||
-      from.pitch < from.width) {
-    return kInvalidValue;
-  }
   Lock lock(sim.mu);
   Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
   if (stream == nullptr) return kInvalidHandle;
-  for (const Endpoint* end : {&to, &from}) {
-    if (!sim.arena.IsView(end->address)) continue;
-    sim.violations.Add(kind::kIllegalAddress,
-                       std::string(name) + " on " + stream->Name() +
-                           " was given " +
-                           RangeText(end->address, end->Span()) +
-                           ", which is the host's view of a device address");
-    return kInvalidValue;
+  Capture* capture = nullptr;
+  if (const Status status = Admit(sim, stream, blocking, &capture);
+      status != kOk) {
+    return status;
   }
-  to.kind = KindOf(sim, to.address, to.Span());
-  from.kind = KindOf(sim, from.address, from.Span());
-  const int direction = static_cast<int>(request.direction);
-  if (direction < 0 || direction > 4) return kInvalidValue;
-  if (request.direction != Direction::kDefault &&
-      (!Fits(sim, to, (direction & 1) != 0) ||
-       !Fits(sim, from, (direction & 2) != 0))) {
-    return kInvalidValue;
+  Endpoint to, from;
+  if (const Status status =
+          Endpoints(sim, name, stream->Name(), request, &to, &from);
+      status != kOk) {
+    return status;
+  }
+  if (capture != nullptr) {
+    Work work;
+    const Status status = CopyWork(name, request, &work);
+    if (status == kOk) sim.captures.Add(capture, stream, std::move(work));
+    return status;
   }
   if (!Usable(sim, name, *stream, to, "") ||
       !Usable(sim, name, *stream, from, "")) {
@@ -302,14 +409,22 @@ Status Fill(const char* name, const FillRequest& request,
   Lock lock(sim.mu);
   Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
   if (stream == nullptr) return kInvalidHandle;
+  Capture* capture = nullptr;
+  if (const Status status = Admit(sim, stream, false, &capture);
+      status != kOk) {
+    return status;
+  }
+  if (capture != nullptr) {
+    Work work;
+    const Status status = FillWork(name, request, &work);
+    if (status == kOk) sim.captures.Add(capture, stream, std::move(work));
+    return status;
+  }
   to.kind = KindOf(sim, to.address, to.Span());
   // Only the device's own and pinned memory can be filled by the device.
   if (to.kind == Kind::kPageable) return kInvalidValue;
   if (!Usable(sim, name, *stream, to, "")) return kIllegalAddress;
-  if (const Card& card = CardOf(stream->device); card.modelled) {
-    sim.clock.Hold(stream, sim.addresses.ReadyAt(to.address, to.Span()));
-    sim.clock.Fill(card, stream, fill.width * fill.height);
-  }
+  ChargeFill(sim, stream, to, fill);
   if (!sim.async.load()) {
     CheckHolds(sim, name, *stream, to);
     std::shared_lock<std::shared_mutex> gate(sim.bytes_gate);

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 
+#include "tests/cudasim/graph.h"
 #include "tests/cudasim/status.h"
 
 namespace cudasim {
@@ -55,6 +56,12 @@ struct FillRequest {
 Status Copy(const char* name, const CopyRequest& request, uint64_t stream,
             bool blocking);
 Status Fill(const char* name, const FillRequest& request, uint64_t stream);
+
+// The same as a node of a graph. Errors: of the request alone; whether the
+// ranges can be used is asked at every launch. Host memory, pageable too, is
+// read and written when the graph runs. REQUIRES: the simulator's lock.
+Status CopyWork(const char* name, const CopyRequest& request, Work* work);
+Status FillWork(const char* name, const FillRequest& request, Work* work);
 
 }  // namespace cudasim
 

@@ -215,6 +215,10 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
   if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (const cudasim::Status unsafe = sim.captures.Unsafe();
+      unsafe != cudasim::kOk) {
+    return Answer(unsafe);
+  }
   uint64_t start = 0;
   const cudasim::Status status =
       sim.addresses.Malloc(cudasim::ThisThread().device, bytes, &start);

@@ -59,7 +59,8 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event,
                                    unsigned flags) {
   CUDASIM_ENTER("cuStreamWaitEvent", kBroken);
   if ((flags & ~CU_EVENT_WAIT_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
-  return Answer(cudasim::StreamWaitEvent(Number(stream), Number(event)));
+  return Answer(
+      cudasim::StreamWaitEvent(Number(stream), Number(event), flags != 0));
 }
 
 CUresult CUDAAPI cuStreamGetPriority(CUstream stream, int* priority) {
@@ -77,21 +78,6 @@ CUresult CUDAAPI cuStreamGetId(CUstream stream, unsigned long long* id) {
   CUDASIM_ENTER("cuStreamGetId");
   if (id != nullptr) *id = Number(stream);
   return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, nullptr));
-}
-
-CUresult CUDAAPI cuStreamIsCapturing(CUstream stream,
-                                     CUstreamCaptureStatus* status) {
-  CUDASIM_ENTER("cuStreamIsCapturing", kBroken);
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, nullptr));
-}
-
-CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  CUDASIM_ENTER("cuThreadExchangeStreamCaptureMode", kBroken);
-  const int wanted = static_cast<int>(*mode);
-  *mode = static_cast<CUstreamCaptureMode>(cudasim::ThisThread().capture_mode);
-  cudasim::ThisThread().capture_mode = wanted;
-  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream stream, CUhostFn function,
@@ -119,9 +105,9 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream,
                                         unsigned flags) {
   CUDASIM_ENTER("cuEventRecordWithFlags", kBroken);
-  // External events are nodes of a graph: only while a stream captures.
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return Answer(cudasim::EventRecord(Number(event), Number(stream)));
+  if ((flags & ~CU_EVENT_RECORD_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
+  return Answer(
+      cudasim::EventRecord(Number(event), Number(stream), flags != 0));
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent event) {

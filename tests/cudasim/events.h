@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "tests/cudasim/clocks.h"
 #include "tests/cudasim/shared_file.h"
@@ -19,11 +20,15 @@
 
 namespace cudasim {
 
+struct GraphNode;  // graph.h
+
 struct Event {
   int device = 0;
   unsigned flags = 0;
   bool recorded = false;
   VectorClock clock;
+  uint64_t capture = 0;              // last recorded in this capture
+  std::vector<GraphNode*> frontier;  // of its stream then
   std::chrono::steady_clock::time_point time;
   int64_t virtual_ns = 0;  // the end of what it stands for
   // Of one shared with other processes (ipc.h): the owner's file, and the

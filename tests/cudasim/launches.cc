@@ -4,9 +4,12 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "tests/cudasim/driver_log.h"
 #include "tests/cudasim/simulator.h"
@@ -79,14 +82,74 @@ void Launches::RegisterTwin(const std::string& name, cudasim_twin twin) {
   twins_[name] = twin;
 }
 
-cudasim_twin Launches::FindTwin(const std::string& name) {
-  if (twins_.empty()) return nullptr;
-  auto found = twins_.find(name);
-  if (found != twins_.end()) return found->second;
+void Launches::SetParameters(const std::string& name,
+                             std::vector<size_t> sizes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  parameters_[name] = std::move(sizes);
+}
+
+template <typename Value>
+const Value* Launches::Find(
+    const std::unordered_map<std::string, Value>& entries,
+    const std::string& name) const {
+  if (entries.empty()) return nullptr;
+  auto found = entries.find(name);
+  if (found != entries.end()) return &found->second;
   const std::string readable = Demangle(name);
-  found = twins_.find(readable);
-  if (found == twins_.end()) found = twins_.find(WithoutParameters(readable));
-  return found == twins_.end() ? nullptr : found->second;
+  found = entries.find(readable);
+  if (found == entries.end()) found = entries.find(WithoutParameters(readable));
+  return found == entries.end() ? nullptr : &found->second;
+}
+
+Status Launches::Record(Capture* capture, Stream* stream,
+                        const std::string& name, cudasim_twin twin,
+                        const unsigned grid[3], const unsigned block[3],
+                        void** arguments) {
+  Simulator& sim = Simulator::Get();
+  Work work;
+  work.kind = NodeKind::kKernel;
+  work.name = Demangle(name);
+  if (twin != nullptr) {
+    struct Call {
+      std::vector<std::vector<char>> values;
+      unsigned grid[3];
+      unsigned block[3];
+    };
+    auto call = std::make_shared<Call>();
+    std::copy_n(grid, 3, call->grid);
+    std::copy_n(block, 3, call->block);
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      const std::vector<size_t>* sizes = Find(parameters_, name);
+      if (sizes == nullptr) {
+        std::fprintf(stderr,
+                     "cudasim: kernel %s was launched in a capture, and the "
+                     "sizes of its parameters are not known "
+                     "(cudasim_set_twin_parameters): cudaErrorNotSupported\n",
+                     work.name.c_str());
+        sim.captures.Invalidate(capture);
+        return kNotSupported;
+      }
+      for (size_t i = 0; i < sizes->size(); ++i) {
+        const char* const value = static_cast<const char*>(arguments[i]);
+        call->values.emplace_back(value, value + (*sizes)[i]);
+      }
+    }
+    work.charge = [&sim](Stream* on) { sim.ChargeKernel(on, 0, 0, 1); };
+    work.run = [call, twin](Lock& lock, Stream* on) {
+      std::vector<void*> pointers;
+      for (auto& value : call->values) pointers.push_back(value.data());
+      lock.unlock();
+      ThreadState& thread = ThisThread();
+      Stream* const outer = thread.launching;
+      thread.launching = on;
+      twin(pointers.data(), call->grid, call->block);
+      thread.launching = outer;
+      lock.lock();
+    };
+  }
+  sim.captures.Add(capture, stream, std::move(work));
+  return kOk;
 }
 
 Status Launches::Launch(const void* function, const unsigned grid[3],
@@ -104,7 +167,8 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
   cudasim_twin twin = nullptr;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    twin = FindTwin(name);
+    const cudasim_twin* found = Find(twins_, name);
+    if (found != nullptr) twin = *found;
     if (twin == nullptr) {
       ++without_twin_;
       last_missing_ = Demangle(name);
@@ -125,13 +189,24 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
   Lock lock(sim.mu);
   Stream* stream = sim.streams.Find(stream_handle, thread.device);
   if (stream == nullptr) return kInvalidHandle;
+  Capture* capture = nullptr;
+  if (const Status status = sim.captures.Enqueue(stream, &capture);
+      status != kOk) {
+    return status;
+  }
   if (twin == nullptr) {
     if (sim.config.noop_launch) {
+      if (capture != nullptr) {
+        return Record(capture, stream, name, nullptr, grid, block, nullptr);
+      }
       sim.ChargeKernel(stream, 0, 0, 1);
       return kOk;
     }
     sim.Break(stream->device, kNotSupported);
     return kNotSupported;
+  }
+  if (capture != nullptr) {
+    return Record(capture, stream, name, twin, grid, block, arguments);
   }
   if (sim.async.load()) {
     sim.streams.Execute(lock, VectorClock(sim.streams.Past(stream)));

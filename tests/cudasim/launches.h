@@ -9,6 +9,9 @@
 // A twin runs when the kernel is launched, with its stream's queue executed
 // before it; the accesses it notes stay pending like a bridged operator's.
 //
+// In a capture a launch becomes a node that keeps a copy of the arguments; the
+// twin runs when the graph does.
+//
 // Thread-safety: a lock of its own; twins run without any lock.
 
 #ifndef STRATALLOC_TESTS_CUDASIM_LAUNCHES_H_
@@ -26,6 +29,9 @@
 
 namespace cudasim {
 
+struct Capture;
+struct Stream;
+
 class Launches {
  public:
   static Launches& Get();
@@ -40,6 +46,9 @@ class Launches {
   const void* FunctionOfModule(const std::string& name);
 
   void RegisterTwin(const std::string& name, cudasim_twin twin);
+  // The sizes of a kernel's parameters, by any of its names. Nothing else
+  // tells them, and a capture has to keep the arguments.
+  void SetParameters(const std::string& name, std::vector<size_t> sizes);
 
   // kInvalidDeviceFunction, kInvalidHandle (stream), kNotSupported (no twin).
   Status Launch(const void* function, const unsigned grid[3],
@@ -55,7 +64,14 @@ class Launches {
   void ResetCounts();
 
  private:
-  cudasim_twin FindTwin(const std::string& name);
+  // The entry under the mangled, the demangled or the shortened name.
+  template <typename Value>
+  const Value* Find(const std::unordered_map<std::string, Value>& entries,
+                    const std::string& name) const;
+  // The launch as a node, with its arguments.
+  Status Record(Capture* capture, Stream* stream, const std::string& name,
+                cudasim_twin twin, const unsigned grid[3],
+                const unsigned block[3], void** arguments);
 
   std::mutex mu_;
   // Registered by library constructors, tens of thousands of them: indexed
@@ -64,6 +80,7 @@ class Launches {
   std::unordered_map<const void*, const char*> names_;
   std::unordered_map<std::string, const char*> module_names_;
   std::unordered_map<std::string, cudasim_twin> twins_;
+  std::unordered_map<std::string, std::vector<size_t>> parameters_;
   long with_twin_ = 0;
   long without_twin_ = 0;
   std::string last_missing_;

@@ -197,10 +197,9 @@ TEST_F(FaultTest, AFailedUnmapChangesNothing) {
 }
 
 TEST_F(FaultTest, WhatIsNotThereFailsByName) {
-  cudaGraph_t graph = nullptr;
-  EXPECT_EQ(cudaGraphCreate(&graph, 0), cudaErrorNotSupported);
+  EXPECT_EQ(cudaDestroySurfaceObject(0), cudaErrorNotSupported);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
-  EXPECT_EQ(cudasim_calls("cudaGraphCreate"), 1);
+  EXPECT_EQ(cudasim_calls("cudaDestroySurfaceObject"), 1);
 }
 
 TEST_F(FaultTest, DriverFunctionsAreFoundByNameInTheirNewestVersion) {

@@ -79,6 +79,9 @@ Status FreeDevice(const char* name, uint64_t address) {
   if (address == 0) return kOk;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (const Status status = sim.captures.Unsafe(); status != kOk) {
+    return status;
+  }
   if (!sim.addresses.IsMalloc(address)) {
     uint64_t start = 0;
     const Unmapping* gone = sim.addresses.FindUnmapping(address, &start);
@@ -128,6 +131,9 @@ Status AllocateHost(void** pointer, size_t bytes, unsigned flags) {
   }
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (const Status unsafe = sim.captures.Unsafe(); unsafe != kOk) {
+    return unsafe;
+  }
   if (!sim.pressure.CanPin(bytes, sim.host, sim.extents)) return kOutOfMemory;
   uint64_t address = 0;
   const Status status = sim.host.Allocate(bytes, flags, &address);
@@ -138,6 +144,9 @@ Status AllocateHost(void** pointer, size_t bytes, unsigned flags) {
 Status RegisterHost(void* pointer, size_t bytes, unsigned flags) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (const Status status = sim.captures.Unsafe(); status != kOk) {
+    return status;
+  }
   if (!sim.pressure.CanPin(bytes, sim.host, sim.extents)) return kOutOfMemory;
   return sim.host.Register(reinterpret_cast<uint64_t>(pointer), bytes, flags);
 }
@@ -146,6 +155,9 @@ Status FreeHost(const char* name, void* pointer) {
   if (pointer == nullptr) return kOk;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (const Status status = sim.captures.Unsafe(); status != kOk) {
+    return status;
+  }
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   auto found = sim.host.ranges().find(address);
   if (found == sim.host.ranges().end() || found->second.mapped_bytes == 0) {
@@ -166,6 +178,9 @@ Status FreeHost(const char* name, void* pointer) {
 Status UnregisterHost(const char* name, void* pointer) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (const Status status = sim.captures.Unsafe(); status != kOk) {
+    return status;
+  }
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
   auto found = sim.host.ranges().find(address);
   if (found == sim.host.ranges().end() || found->second.mapped_bytes != 0) {

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "tests/cudasim/device_model.h"
+#include "tests/cudasim/graph_calls.h"
 #include "tests/cudasim/ipc.h"
 #include "tests/cudasim/simulator.h"
 
@@ -14,14 +15,6 @@ namespace {
 
 Stream* FindStream(Simulator& sim, uint64_t handle) {
   return sim.streams.Find(handle, ThisThread().device);
-}
-
-void RunOnHost(const std::function<void(Status)>& callback, Status status) {
-  ThreadState& thread = ThisThread();
-  const bool outer = thread.in_host_function;
-  thread.in_host_function = true;
-  callback(status);
-  thread.in_host_function = outer;
 }
 
 // What waiting for the event means here. One that another process recorded
@@ -35,6 +28,14 @@ VectorClock ClockOf(Simulator& sim, const char* what, const Event& event) {
 }
 
 }  // namespace
+
+void RunOnHost(const std::function<void(Status)>& callback, Status status) {
+  ThreadState& thread = ThisThread();
+  const bool outer = thread.in_host_function;
+  thread.in_host_function = true;
+  callback(status);
+  thread.in_host_function = outer;
+}
 
 Status StreamCreate(unsigned flags, int priority, uint64_t* handle) {
   if (handle == nullptr || (flags & ~kStreamNonBlocking) != 0) {
@@ -52,6 +53,7 @@ Status StreamCreate(unsigned flags, int priority, uint64_t* handle) {
 Status StreamDestroy(uint64_t handle) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (Stream* stream = FindStream(sim, handle)) sim.captures.Leave(stream);
   return sim.streams.Destroy(handle);
 }
 
@@ -60,6 +62,9 @@ Status StreamSynchronize(uint64_t handle) {
   Lock lock(sim.mu);
   Stream* stream = FindStream(sim, handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (const Status status = sim.captures.Synchronize(stream); status != kOk) {
+    return status;
+  }
   sim.clock.WaitUntil(sim.clock.EndOf(stream));
   sim.streams.Synchronize(lock, sim.streams.Reached(stream));
   return sim.sticky[stream->device];
@@ -70,19 +75,26 @@ Status StreamQuery(uint64_t handle) {
   Lock lock(sim.mu);
   Stream* stream = FindStream(sim, handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (const Status status = sim.captures.Synchronize(stream); status != kOk) {
+    return status;
+  }
   if (!sim.clock.Reached(sim.clock.EndOf(stream))) return kNotReady;
   if (!sim.streams.Query(lock, sim.streams.Reached(stream))) return kNotReady;
   return sim.sticky[stream->device];
 }
 
-Status StreamWaitEvent(uint64_t stream_handle, uint64_t event_handle) {
+Status StreamWaitEvent(uint64_t stream_handle, uint64_t event_handle,
+                       bool external) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   Stream* stream = FindStream(sim, stream_handle);
   Event* event = sim.events.Find(event_handle);
   if (stream == nullptr || event == nullptr) return kInvalidHandle;
-  sim.clock.Hold(stream, event->virtual_ns);
-  sim.streams.WaitFor(stream, ClockOf(sim, "cudaStreamWaitEvent", *event));
+  bool captured = false;
+  const Status status =
+      sim.captures.Wait(stream, event_handle, event, external, &captured);
+  if (status != kOk || captured) return status;
+  WaitNow(stream, event);
   return kOk;
 }
 
@@ -105,6 +117,13 @@ Status StreamCallback(uint64_t handle, std::function<void(Status)> callback) {
     Lock lock(sim.mu);
     Stream* stream = FindStream(sim, handle);
     if (stream == nullptr) return kInvalidHandle;
+    Capture* capture = nullptr;
+    status = sim.captures.Enqueue(stream, &capture);
+    if (status != kOk) return status;
+    if (capture != nullptr) {
+      sim.captures.Invalidate(capture);
+      return kCaptureUnsupported;
+    }
     if (sim.async.load()) {
       const int device = stream->device;
       sim.streams.Submit(stream, [&sim, device, callback](Lock& held) {
@@ -123,6 +142,19 @@ Status StreamCallback(uint64_t handle, std::function<void(Status)> callback) {
 
 Status StreamCall(uint64_t handle, void (*function)(void*), void* argument) {
   if (function == nullptr) return kInvalidValue;
+  Simulator& sim = Simulator::Get();
+  if (sim.captures.any()) {
+    Lock lock(sim.mu);
+    Stream* stream = FindStream(sim, handle);
+    if (stream == nullptr) return kInvalidHandle;
+    Capture* capture = nullptr;
+    const Status status = sim.captures.Enqueue(stream, &capture);
+    if (status != kOk) return status;
+    if (capture != nullptr) {
+      sim.captures.Add(capture, stream, HostWork(function, argument));
+      return kOk;
+    }
+  }
   return StreamCallback(handle, [function, argument](Status status) {
     if (status == kOk) function(argument);
   });
@@ -146,13 +178,8 @@ Status EventDestroy(uint64_t handle) {
   return sim.events.Destroy(handle);
 }
 
-Status EventRecord(uint64_t event_handle, uint64_t stream_handle) {
+void RecordNow(Lock& lock, Event* event, Stream* stream) {
   Simulator& sim = Simulator::Get();
-  Lock lock(sim.mu);
-  Event* event = sim.events.Find(event_handle);
-  Stream* stream = FindStream(sim, stream_handle);
-  if (event == nullptr || stream == nullptr) return kInvalidHandle;
-  if (event->device != stream->device) return kInvalidHandle;
   if (sim.async.load()) event->clock = sim.streams.Past(stream);
   event->recorded = true;
   if (CardOf(event->device).modelled) {
@@ -166,6 +193,29 @@ Status EventRecord(uint64_t event_handle, uint64_t stream_handle) {
     sim.recorded_for_others.Join(clock);
     sim.streams.Execute(lock, clock);
   }
+}
+
+void WaitNow(Stream* stream, const Event* event) {
+  Simulator& sim = Simulator::Get();
+  sim.clock.Hold(stream, event->virtual_ns);
+  sim.streams.WaitFor(stream, ClockOf(sim, "cudaStreamWaitEvent", *event));
+}
+
+Status EventRecord(uint64_t event_handle, uint64_t stream_handle,
+                   bool external) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  Event* event = sim.events.Find(event_handle);
+  Stream* stream = FindStream(sim, stream_handle);
+  if (event == nullptr || stream == nullptr) return kInvalidHandle;
+  if (event->device != stream->device) return kInvalidHandle;
+  bool captured = false;
+  const Status status =
+      sim.captures.Record(stream, event_handle, event, external, &captured);
+  if (status != kOk || captured) return status;
+  // External events are nodes of a graph: only while a stream captures.
+  if (external) return kInvalidValue;
+  RecordNow(lock, event, stream);
   return kOk;
 }
 
@@ -174,6 +224,9 @@ Status EventQuery(uint64_t handle) {
   Lock lock(sim.mu);
   Event* event = sim.events.Find(handle);
   if (event == nullptr) return kInvalidHandle;
+  if (const Status status = sim.captures.Synchronize(*event); status != kOk) {
+    return status;
+  }
   const int device = event->device;
   if (!sim.clock.Reached(event->virtual_ns)) return kNotReady;
   // By value: the event may go meanwhile.
@@ -187,6 +240,9 @@ Status EventSynchronize(uint64_t handle) {
   Lock lock(sim.mu);
   Event* event = sim.events.Find(handle);
   if (event == nullptr) return kInvalidHandle;
+  if (const Status status = sim.captures.Synchronize(*event); status != kOk) {
+    return status;
+  }
   const int device = event->device;
   sim.clock.WaitUntil(event->virtual_ns);
   const VectorClock clock = ClockOf(sim, "cudaEventSynchronize", *event);
@@ -202,7 +258,7 @@ Status EventElapsed(float* milliseconds, uint64_t start_handle,
   Event* end = sim.events.Find(end_handle);
   if (milliseconds == nullptr) return kInvalidValue;
   if (start == nullptr || end == nullptr || !start->recorded ||
-      !end->recorded ||
+      !end->recorded || start->capture != 0 || end->capture != 0 ||
       ((start->flags | end->flags) & kEventDisableTiming) != 0) {
     return kInvalidHandle;
   }
@@ -227,6 +283,10 @@ Status DeviceSynchronize() {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   const int device = ThisThread().device;
+  if (const Status status = sim.captures.SynchronizeDevice(device);
+      status != kOk) {
+    return status;
+  }
   sim.clock.WaitUntil(sim.clock.EndOfDevice(device));
   sim.streams.Synchronize(lock, sim.streams.DevicePast(device));
   return sim.sticky[device];

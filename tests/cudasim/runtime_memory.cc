@@ -75,6 +75,10 @@ cudaError_t CUDARTAPI cudaMalloc(void** pointer, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (const cudasim::Status unsafe = sim.captures.Unsafe();
+      unsafe != cudasim::kOk) {
+    return Answer(unsafe);
+  }
   uint64_t address = 0;
   const cudasim::Status status =
       sim.addresses.Malloc(cudasim::ThisThread().device, bytes, &address);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The runtime's streams and events. Capture of graphs is not there: a stream
-// never captures, and the calls that would begin one fail by name.
+// The runtime's streams and events.
 
 #include <cuda_runtime_api.h>
 
@@ -57,7 +56,8 @@ cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream,
   if ((flags & ~cudaEventWaitExternal) != 0) {
     return Answer(cudasim::kInvalidValue);
   }
-  return Answer(cudasim::StreamWaitEvent(Number(stream), Number(event)));
+  return Answer(
+      cudasim::StreamWaitEvent(Number(stream), Number(event), flags != 0));
 }
 
 cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t stream,
@@ -84,38 +84,6 @@ cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream,
 cudaError_t CUDARTAPI cudaStreamGetDevice(cudaStream_t stream, int* device) {
   CUDASIM_ENTER("cudaStreamGetDevice");
   return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, device));
-}
-
-cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t stream,
-                                            cudaStreamCaptureStatus* status) {
-  CUDASIM_ENTER("cudaStreamIsCapturing", kBroken);
-  *status = cudaStreamCaptureStatusNone;
-  return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, nullptr));
-}
-
-cudaError_t CUDARTAPI
-cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
-                         unsigned long long* id, cudaGraph_t* graph,
-                         const cudaGraphNode_t** dependencies,
-                         const cudaGraphEdgeData** edges, size_t* count) {
-  CUDASIM_ENTER("cudaStreamGetCaptureInfo", kBroken);
-  *status = cudaStreamCaptureStatusNone;
-  if (id != nullptr) *id = 0;
-  if (graph != nullptr) *graph = nullptr;
-  if (dependencies != nullptr) *dependencies = nullptr;
-  if (edges != nullptr) *edges = nullptr;
-  if (count != nullptr) *count = 0;
-  return Answer(cudasim::StreamInfo(Number(stream), nullptr, nullptr, nullptr));
-}
-
-cudaError_t CUDARTAPI
-cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  CUDASIM_ENTER("cudaThreadExchangeStreamCaptureMode", kBroken);
-  const int wanted = static_cast<int>(*mode);
-  *mode =
-      static_cast<cudaStreamCaptureMode>(cudasim::ThisThread().capture_mode);
-  cudasim::ThisThread().capture_mode = wanted;
-  return cudaSuccess;
 }
 
 cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream,
@@ -164,9 +132,11 @@ cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event,
                                                cudaStream_t stream,
                                                unsigned flags) {
   CUDASIM_ENTER("cudaEventRecordWithFlags", kBroken);
-  // External events are nodes of a graph: only while a stream captures.
-  if (flags != 0) return Answer(cudasim::kInvalidValue);
-  return Answer(cudasim::EventRecord(Number(event), Number(stream)));
+  if ((flags & ~cudaEventRecordExternal) != 0) {
+    return Answer(cudasim::kInvalidValue);
+  }
+  return Answer(
+      cudasim::EventRecord(Number(event), Number(stream), flags != 0));
 }
 
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {

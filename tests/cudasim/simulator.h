@@ -25,17 +25,20 @@
 #include "tests/cudasim/accesses.h"
 #include "tests/cudasim/address_space.h"
 #include "tests/cudasim/arena.h"
+#include "tests/cudasim/capture.h"
 #include "tests/cudasim/cards.h"
 #include "tests/cudasim/config.h"
 #include "tests/cudasim/events.h"
 #include "tests/cudasim/extents.h"
 #include "tests/cudasim/faults.h"
+#include "tests/cudasim/graph.h"
 #include "tests/cudasim/holds.h"
 #include "tests/cudasim/host_memory.h"
 #include "tests/cudasim/peers.h"
 #include "tests/cudasim/pressure.h"
 #include "tests/cudasim/status.h"
 #include "tests/cudasim/streams.h"
+#include "tests/cudasim/user_objects.h"
 #include "tests/cudasim/violations.h"
 #include "tests/cudasim/virtual_clock.h"
 
@@ -43,7 +46,7 @@ namespace cudasim {
 
 struct Segment;
 
-// How an access is noted.
+// How an access is noted. The first three are cudasim_access's `write`.
 enum class Use {
   kRead,
   kWrite,
@@ -68,6 +71,9 @@ struct Simulator {
   Events events;
   AccessLog log;
   VectorClock recorded_for_others;  // by interprocess events, see ipc.h
+  Graphs graphs;
+  UserObjects users;
+  Captures captures{&graphs};
   Violations violations;
   std::vector<Status> sticky;  // by device; kOk: healthy
   // By device. A card is never changed nor destroyed, only replaced.

@@ -26,7 +26,9 @@ enum Status : int {
   kInvalidGraphicsContext = 219,
   kJitCompilerNotFound = 221,
   kFileNotFound = 301,
+  kOperatingSystem = 304,
   kInvalidHandle = 400,
+  kIllegalState = 401,
   kNotFound = 500,
   kNotReady = 600,
   kIllegalAddress = 700,
@@ -36,6 +38,16 @@ enum Status : int {
   kHostMemoryNotRegistered = 713,
   kNotPermitted = 800,
   kNotSupported = 801,
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901,
+  kCaptureMerge = 902,
+  kCaptureUnmatched = 903,
+  kCaptureUnjoined = 904,
+  kCaptureIsolation = 905,
+  kCaptureImplicit = 906,
+  kCapturedEvent = 907,
+  kCaptureWrongThread = 908,
+  kGraphExecUpdateFailure = 910,
 };
 
 }  // namespace cudasim

@@ -39,6 +39,9 @@
 
 namespace cudasim {
 
+struct Capture;    // capture.h
+struct GraphNode;  // graph.h
+
 using Lock = std::unique_lock<std::mutex>;
 
 struct Operation {
@@ -62,8 +65,10 @@ struct Stream {
   uint64_t executed = 0;
   VectorClock past;  // of the next operation
   std::deque<Operation> queue;
-  int64_t virtual_end = 0;  // of all its work so far (virtual_clock.h)
-  bool running = false;     // a host function of it runs, without the lock
+  int64_t virtual_end = 0;     // of all its work so far (virtual_clock.h)
+  bool running = false;        // a host function of it runs, without the lock
+  Capture* capture = nullptr;  // it records instead of executing
+  std::vector<GraphNode*> frontier;  // what its next node comes after
 
   std::string Name() const;
 };
