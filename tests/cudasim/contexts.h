@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// contexts.h: the handles of contexts. There is one context per device, the
-// primary one, and its handle is the device's number in disguise.
+// contexts.h: the handles of contexts, which primary contexts live, and whether
+// the driver was initialised. There is one context per device, the primary one,
+// and its handle is the device's number in disguise.
+//
+// The driver refuses everything before cuInit and most work without a
+// current context; the runtime does both by itself at its first call. A program
+// the device is linked into is born initialised, with device 0's context
+// current on every thread: it has nothing to prove about loading CUDA.
+//
+// Thread-safety: all functions, without the simulator's lock.
 
 #ifndef STRATALLOC_TESTS_CUDASIM_CONTEXTS_H_
 #define STRATALLOC_TESTS_CUDASIM_CONTEXTS_H_
@@ -24,6 +32,20 @@ inline int DeviceOfContext(uint64_t context, int devices) {
   }
   return static_cast<int>(offset / 16);
 }
+
+void InitializeDriver();
+bool IsDriverInitialized();
+
+// The runtime made the device's primary context; it keeps it to the end.
+void KeepPrimaryContext(int device);
+void RetainPrimaryContext(int device);
+// False if nobody holds it.
+bool ReleasePrimaryContext(int device);
+bool IsPrimaryContextActive(int device);
+
+// By linked_in.cc alone.
+void BeLinkedIn();
+bool IsLinkedIn();
 
 }  // namespace cudasim
 

@@ -63,14 +63,17 @@ CUresult SetCurrent(CUcontext context) {
 extern "C" {
 
 CUresult CUDAAPI cuInit(unsigned flags) {
-  CUDASIM_ENTER("cuInit", cudasim::Entry::kQuestion);
+  CUDASIM_ENTER("cuInit", cudasim::Entry::kBeforeInit);
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return cudasim::Simulator::Get().config.devices > 0 ? CUDA_SUCCESS
-                                                      : CUDA_ERROR_NO_DEVICE;
+  if (cudasim::Simulator::Get().config.devices == 0) {
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  cudasim::InitializeDriver();
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
-  CUDASIM_ENTER("cuDriverGetVersion", cudasim::Entry::kQuestion);
+  CUDASIM_ENTER("cuDriverGetVersion", cudasim::Entry::kBeforeInit);
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *version = cudasim::kDriverVersion;
   return CUDA_SUCCESS;
@@ -142,14 +145,17 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags,
                                             int* active) {
   CUDASIM_ENTER("cuDevicePrimaryCtxGetState", cudasim::Entry::kQuestion);
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *flags = 0;
-  *active = 1;
+  *active = cudasim::IsPrimaryContextActive(device) ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   CUDASIM_ENTER("cuDevicePrimaryCtxRetain");
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  cudasim::RetainPrimaryContext(device);
   *context = cudasim::ContextOf(device);
   return CUDA_SUCCESS;
 }
@@ -157,7 +163,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
   CUDASIM_ENTER("cuDevicePrimaryCtxRelease",
                 cudasim::Entry::kAllowedWhenBroken);
-  return cudasim::IsDevice(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  return cudasim::ReleasePrimaryContext(device) ? CUDA_SUCCESS
+                                                : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
@@ -211,6 +219,7 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
   CUDASIM_ENTER("cuCtxSynchronize");
+  CUDASIM_NEEDS_CONTEXT();
   return static_cast<CUresult>(cudasim::DeviceSynchronize());
 }
 

@@ -71,6 +71,7 @@ extern "C" {
 
 CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   CUDASIM_ENTER("cuMemcpy");
+  CUDASIM_NEEDS_CONTEXT();
   return CopyFlat("cuMemcpy", to, from, bytes, Direction::kDefault, nullptr,
                   true);
 }
@@ -78,12 +79,14 @@ CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
                                CUstream stream) {
   CUDASIM_ENTER("cuMemcpyAsync");
+  CUDASIM_NEEDS_CONTEXT();
   return CopyFlat("cuMemcpyAsync", to, from, bytes, Direction::kDefault, stream,
                   false);
 }
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
   CUDASIM_ENTER("cuMemcpyHtoD");
+  CUDASIM_NEEDS_CONTEXT();
   return CopyFlat("cuMemcpyHtoD", to, Number(from), bytes,
                   Direction::kHostToDevice, nullptr, true);
 }
@@ -91,12 +94,14 @@ CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from,
                                    size_t bytes, CUstream stream) {
   CUDASIM_ENTER("cuMemcpyHtoDAsync");
+  CUDASIM_NEEDS_CONTEXT();
   return CopyFlat("cuMemcpyHtoDAsync", to, Number(from), bytes,
                   Direction::kHostToDevice, stream, false);
 }
 
 CUresult CUDAAPI cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
   CUDASIM_ENTER("cuMemcpyDtoH");
+  CUDASIM_NEEDS_CONTEXT();
   return CopyFlat("cuMemcpyDtoH", Number(to), from, bytes,
                   Direction::kDeviceToHost, nullptr, true);
 }
@@ -104,12 +109,14 @@ CUresult CUDAAPI cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes,
                                    CUstream stream) {
   CUDASIM_ENTER("cuMemcpyDtoHAsync");
+  CUDASIM_NEEDS_CONTEXT();
   return CopyFlat("cuMemcpyDtoHAsync", Number(to), from, bytes,
                   Direction::kDeviceToHost, stream, false);
 }
 
 CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   CUDASIM_ENTER("cuMemcpyDtoD");
+  CUDASIM_NEEDS_CONTEXT();
   return CopyFlat("cuMemcpyDtoD", to, from, bytes, Direction::kDeviceToDevice,
                   nullptr, true);
 }
@@ -117,51 +124,60 @@ CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from,
                                    size_t bytes, CUstream stream) {
   CUDASIM_ENTER("cuMemcpyDtoDAsync");
+  CUDASIM_NEEDS_CONTEXT();
   return CopyFlat("cuMemcpyDtoDAsync", to, from, bytes,
                   Direction::kDeviceToDevice, stream, false);
 }
 
 CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D* copy) {
   CUDASIM_ENTER("cuMemcpy2D");
+  CUDASIM_NEEDS_CONTEXT();
   return Copy2D("cuMemcpy2D", copy, nullptr, true);
 }
 
 CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
   CUDASIM_ENTER("cuMemcpy2DAsync");
+  CUDASIM_NEEDS_CONTEXT();
   return Copy2D("cuMemcpy2DAsync", copy, stream, false);
 }
 
 CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
   CUDASIM_ENTER("cuMemsetD8");
+  CUDASIM_NEEDS_CONTEXT();
   return FillFlat("cuMemsetD8", to, value, 1, count, nullptr);
 }
 
 CUresult CUDAAPI cuMemsetD16(CUdeviceptr to, unsigned short value,
                              size_t count) {
   CUDASIM_ENTER("cuMemsetD16");
+  CUDASIM_NEEDS_CONTEXT();
   return FillFlat("cuMemsetD16", to, value, 2, count, nullptr);
 }
 
 CUresult CUDAAPI cuMemsetD32(CUdeviceptr to, unsigned value, size_t count) {
   CUDASIM_ENTER("cuMemsetD32");
+  CUDASIM_NEEDS_CONTEXT();
   return FillFlat("cuMemsetD32", to, value, 4, count, nullptr);
 }
 
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value,
                                  size_t count, CUstream stream) {
   CUDASIM_ENTER("cuMemsetD8Async");
+  CUDASIM_NEEDS_CONTEXT();
   return FillFlat("cuMemsetD8Async", to, value, 1, count, stream);
 }
 
 CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr to, unsigned short value,
                                   size_t count, CUstream stream) {
   CUDASIM_ENTER("cuMemsetD16Async");
+  CUDASIM_NEEDS_CONTEXT();
   return FillFlat("cuMemsetD16Async", to, value, 2, count, stream);
 }
 
 CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count,
                                   CUstream stream) {
   CUDASIM_ENTER("cuMemsetD32Async");
+  CUDASIM_NEEDS_CONTEXT();
   return FillFlat("cuMemsetD32Async", to, value, 4, count, stream);
 }
 

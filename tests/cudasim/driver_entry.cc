@@ -234,7 +234,7 @@ unsigned IntroducedIn(const std::string& name) {
 extern "C" CUresult CUDAAPI
 cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t,
                  CUdriverProcAddressQueryResult* status) {
-  CUDASIM_ENTER("cuGetProcAddress", cudasim::Entry::kQuestion);
+  CUDASIM_ENTER("cuGetProcAddress", cudasim::Entry::kBeforeInit);
   if (symbol == nullptr || function == nullptr ||
       version > cudasim::kDriverVersion) {
     return CUDA_ERROR_INVALID_VALUE;

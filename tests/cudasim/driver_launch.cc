@@ -95,6 +95,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x,
                                 unsigned block_z, unsigned, CUstream stream,
                                 void** arguments, void** extra) {
   CUDASIM_ENTER("cuLaunchKernel");
+  CUDASIM_NEEDS_CONTEXT();
   const unsigned grid[3] = {grid_x, grid_y, grid_z};
   const unsigned block[3] = {block_x, block_y, block_z};
   return Launch(function, grid, block, stream, arguments, extra);
@@ -104,6 +105,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config,
                                   CUfunction function, void** arguments,
                                   void** extra) {
   CUDASIM_ENTER("cuLaunchKernelEx");
+  CUDASIM_NEEDS_CONTEXT();
   const unsigned grid[3] = {config->gridDimX, config->gridDimY,
                             config->gridDimZ};
   const unsigned block[3] = {config->blockDimX, config->blockDimY,
@@ -117,6 +119,7 @@ CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x,
                                            unsigned block_z, unsigned,
                                            CUstream stream, void** arguments) {
   CUDASIM_ENTER("cuLaunchCooperativeKernel");
+  CUDASIM_NEEDS_CONTEXT();
   const unsigned grid[3] = {grid_x, grid_y, grid_z};
   const unsigned block[3] = {block_x, block_y, block_z};
   return Launch(function, grid, block, stream, arguments, nullptr);

@@ -199,6 +199,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(
 
 CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
   CUDASIM_ENTER("cuMemGetInfo");
+  CUDASIM_NEEDS_CONTEXT();
   if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
@@ -212,6 +213,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
   CUDASIM_ENTER("cuMemAlloc");
+  CUDASIM_NEEDS_CONTEXT();
   if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
@@ -252,11 +254,13 @@ CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, size_t* size,
 
 CUresult CUDAAPI cuMemAllocHost(void** pointer, size_t bytes) {
   CUDASIM_ENTER("cuMemAllocHost");
+  CUDASIM_NEEDS_CONTEXT();
   return Answer(cudasim::AllocateHost(pointer, bytes, 0));
 }
 
 CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
   CUDASIM_ENTER("cuMemHostAlloc");
+  CUDASIM_NEEDS_CONTEXT();
   if ((flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
   return Answer(cudasim::AllocateHost(pointer, bytes, flags));
 }
@@ -269,6 +273,7 @@ CUresult CUDAAPI cuMemFreeHost(void* pointer) {
 CUresult CUDAAPI cuMemHostRegister(void* pointer, size_t bytes,
                                    unsigned flags) {
   CUDASIM_ENTER("cuMemHostRegister");
+  CUDASIM_NEEDS_CONTEXT();
   if ((flags & ~15u) != 0) return CUDA_ERROR_INVALID_VALUE;
   return Answer(cudasim::RegisterHost(pointer, bytes, flags));
 }

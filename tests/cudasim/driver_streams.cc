@@ -30,12 +30,14 @@ extern "C" {
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
                                             int priority) {
   CUDASIM_ENTER("cuStreamCreateWithPriority", kBroken);
+  CUDASIM_NEEDS_CONTEXT();
   return Answer(cudasim::StreamCreate(flags, priority,
                                       reinterpret_cast<uint64_t*>(stream)));
 }
 
 CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned flags) {
   CUDASIM_ENTER("cuStreamCreate", kBroken);
+  CUDASIM_NEEDS_CONTEXT();
   return Answer(
       cudasim::StreamCreate(flags, 0, reinterpret_cast<uint64_t*>(stream)));
 }
@@ -83,11 +85,13 @@ CUresult CUDAAPI cuStreamGetId(CUstream stream, unsigned long long* id) {
 CUresult CUDAAPI cuLaunchHostFunc(CUstream stream, CUhostFn function,
                                   void* argument) {
   CUDASIM_ENTER("cuLaunchHostFunc");
+  CUDASIM_NEEDS_CONTEXT();
   return Answer(cudasim::StreamCall(Number(stream), function, argument));
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned flags) {
   CUDASIM_ENTER("cuEventCreate", kBroken);
+  CUDASIM_NEEDS_CONTEXT();
   return Answer(
       cudasim::EventCreate(flags, reinterpret_cast<uint64_t*>(event)));
 }

@@ -56,8 +56,11 @@ cudaError_t CUDARTAPI cudaGetDevice(int* device) {
 }
 
 cudaError_t CUDARTAPI cudaSetDevice(int device) {
-  CUDASIM_ENTER("cudaSetDevice", kBroken);
+  // As a question: it makes a context on the new device, not on the old.
+  CUDASIM_ENTER("cudaSetDevice", kQuestion);
   if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
+  Simulator::Get().used.store(true);
+  cudasim::KeepPrimaryContext(device);
   ThisThread().device = device;
   ThisThread().no_context = false;
   return cudaSuccess;

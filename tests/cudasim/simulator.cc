@@ -169,12 +169,20 @@ Status Enter(ApiFunction& function, Entry entry) {
     sim.pressure.Apply(function, &sim.extents);
   }
   if (sim.forked.load(std::memory_order_relaxed)) return kNotInitialized;
-  if (entry == Entry::kQuestion) return kOk;
+  if (function.of_runtime()) {
+    InitializeDriver();
+  } else if (!IsDriverInitialized() && entry != Entry::kBeforeInit) {
+    return kNotInitialized;
+  }
+  if (entry == Entry::kQuestion || entry == Entry::kBeforeInit) return kOk;
   if (ThisThread().in_host_function) return kNotPermitted;
   if (!sim.used.load(std::memory_order_relaxed)) sim.used.store(true);
   // The runtime makes the device's context current, the driver does not.
-  if (function.of_runtime()) ThisThread().no_context = false;
   if (sim.config.devices == 0) return kNoDevice;
+  if (function.of_runtime()) {
+    ThisThread().no_context = false;
+    KeepPrimaryContext(ThisThread().device);
+  }
   std::unique_lock<std::mutex> lock(sim.mu);
   if (sim.async.load(std::memory_order_relaxed) &&
       sim.streams.Random() % 2 == 0) {

@@ -28,6 +28,7 @@
 #include "tests/cudasim/capture.h"
 #include "tests/cudasim/cards.h"
 #include "tests/cudasim/config.h"
+#include "tests/cudasim/contexts.h"
 #include "tests/cudasim/events.h"
 #include "tests/cudasim/extents.h"
 #include "tests/cudasim/faults.h"
@@ -134,8 +135,8 @@ struct Segment {
 // What CUDA keeps per thread.
 struct ThreadState {
   int device = 0;
-  int last_error = kOk;    // the runtime's
-  bool no_context = true;  // cuCtxGetCurrent before anything set one
+  int last_error = kOk;             // the runtime's
+  bool no_context = !IsLinkedIn();  // until something makes one current
   int capture_mode = 0;
   Stream* launching = nullptr;    // inside a twin
   bool in_host_function = false;  // of a stream
@@ -150,7 +151,8 @@ const Card& CurrentCard();
 // Which calls a broken device still serves: those that give things back, only
 // look at the program's own state, or order work without doing any. (A real
 // one refuses the last too; there, frees in destructors end the process.)
-enum class Entry { kNormal, kAllowedWhenBroken, kQuestion };
+// kBeforeInit: the few that the driver answers before cuInit.
+enum class Entry { kNormal, kAllowedWhenBroken, kQuestion, kBeforeInit };
 
 // Counts the call, applies planned failures, the fork rule and the sticky
 // error, and in async mode lets a random stream take a step.
@@ -177,5 +179,10 @@ long ReportLeaks();
           ::cudasim::Enter(api_function __VA_OPT__(, ) __VA_ARGS__); \
       entry_status != ::cudasim::kOk)                                \
   return CUDASIM_ANSWER(entry_status)
+
+// Second statement of driver functions that work in the current context.
+#define CUDASIM_NEEDS_CONTEXT()           \
+  if (::cudasim::ThisThread().no_context) \
+  return CUDASIM_ANSWER(::cudasim::kInvalidContext)
 
 #endif  // STRATALLOC_TESTS_CUDASIM_SIMULATOR_H_
