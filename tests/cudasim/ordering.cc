@@ -126,12 +126,15 @@ Status StreamCallback(uint64_t handle, std::function<void(Status)> callback) {
     }
     if (sim.async.load()) {
       const int device = stream->device;
-      sim.streams.Submit(stream, [&sim, device, callback](Lock& held) {
-        const Status now = sim.sticky[device];
-        held.unlock();
-        RunOnHost(callback, now);
-        held.lock();
-      });
+      sim.streams.Submit(
+          stream,
+          [&sim, device, callback](Lock& held) {
+            const Status now = sim.sticky[device];
+            held.unlock();
+            RunOnHost(callback, now);
+            held.lock();
+          },
+          /*on_host=*/true);
       return kOk;
     }
     status = sim.sticky[stream->device];

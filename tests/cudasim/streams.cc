@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <memory>
+#include <thread>
 #include <utility>
 
 #include "tests/cudasim/simulator.h"
@@ -150,8 +152,10 @@ const VectorClock& Streams::Past(Stream* stream) {
   return stream->past;
 }
 
-uint64_t Streams::Submit(Stream* stream, std::function<void(Lock&)> run) {
+uint64_t Streams::Submit(Stream* stream, std::function<void(Lock&)> run,
+                         bool on_host) {
   Operation operation;
+  operation.on_host = on_host;
   operation.required = Past(stream);
   operation.number = ++stream->submitted;
   operation.run = std::move(run);
@@ -218,6 +222,39 @@ void Streams::RunFirst(Lock& lock, Stream* stream) {
   finished_.notify_all();
 }
 
+void Streams::Start(Lock& lock, Stream* stream) {
+  if (!stream->queue.front().on_host) {
+    RunFirst(lock, stream);
+    return;
+  }
+  auto operation =
+      std::make_shared<Operation>(std::move(stream->queue.front()));
+  stream->queue.pop_front();
+  --queued_;
+  stream->running = true;
+  // Detached: it may wait for the program as long as it likes, also at exit.
+  std::thread([this, stream, operation, mu = lock.mutex()] {
+    Lock own(*mu);
+    operation->run(own);
+    stream->running = false;
+    stream->executed = operation->number;
+    finished_.notify_all();
+  }).detach();
+}
+
+bool Streams::Advance(Lock& lock, Stream* stream) {
+  if (stream->running || stream->queue.empty()) return false;
+  const VectorClock& required = stream->queue.front().required;
+  for (size_t i = 0; i < required.size(); ++i) {
+    if (i == stream->index || streams_[i]->executed >= required.Get(i)) {
+      continue;
+    }
+    return Advance(lock, streams_[i].get());
+  }
+  Start(lock, stream);
+  return true;
+}
+
 void Streams::RunUntil(Lock& lock, Stream* stream, uint64_t number) {
   while (stream->executed < number) {
     if (stream->running) {
@@ -266,11 +303,12 @@ bool Streams::Query(Lock& lock, const VectorClock& target) {
   const VectorClock wanted = target;
   for (size_t i = 0; i < wanted.size(); ++i) {
     Stream* stream = streams_[i].get();
-    if (stream->executed < wanted.Get(i) && !stream->running) {
-      if (LetsTurnPass(stream)) return false;
-      RunUntil(lock, stream, stream->executed + 1);
-      break;
+    if (stream->executed >= wanted.Get(i)) continue;
+    if (!stream->running && LetsTurnPass(stream)) return false;
+    const uint64_t before = stream->executed;
+    while (stream->executed == before && Advance(lock, stream)) {
     }
+    break;
   }
   if (!IsExecuted(wanted)) return false;
   hosts_.Observe(wanted);
@@ -292,7 +330,7 @@ void Streams::Step(Lock& lock) {
     chosen = stream;
     if (!urgent_only) break;
   }
-  if (chosen != nullptr && !LetsTurnPass(chosen)) RunFirst(lock, chosen);
+  if (chosen != nullptr && !LetsTurnPass(chosen)) Start(lock, chosen);
 }
 
 void Streams::Reset(Lock& lock) {

@@ -45,6 +45,7 @@ struct GraphNode;  // graph.h
 using Lock = std::unique_lock<std::mutex>;
 
 struct Operation {
+  bool on_host = false;  // a host function: it may wait for the program
   uint64_t number = 0;
   VectorClock required;
   std::function<void(Lock&)> run;
@@ -96,7 +97,8 @@ class Streams {
   // blocking stream waits for the default stream.
   const VectorClock& Reached(Stream* stream);
   // Queues an operation after Past(stream); returns its number.
-  uint64_t Submit(Stream* stream, std::function<void(Lock&)> run);
+  uint64_t Submit(Stream* stream, std::function<void(Lock&)> run,
+                  bool on_host = false);
   // The operation submitted last lets `turns` steps or queries pass.
   void Delay(Stream* stream, long turns) { stream->queue.back().stuck = turns; }
   void WaitFor(Stream* stream, const VectorClock& clock);
@@ -141,6 +143,12 @@ class Streams {
   Stream* Add(int device);
   void RunUntil(Lock& lock, Stream* stream, uint64_t number);
   void RunFirst(Lock& lock, Stream* stream);
+  // As RunFirst, but a host function runs on a thread of its own: the caller
+  // only asked.
+  void Start(Lock& lock, Stream* stream);
+  // Starts one operation that the stream's first one needs, or that one.
+  // False if there is nothing but running host functions to wait for.
+  bool Advance(Lock& lock, Stream* stream);
 
   std::vector<std::unique_ptr<Stream>> streams_;  // by index
   std::vector<Stream*> default_streams_;          // by device

@@ -38,9 +38,9 @@ class Kit:
             archive.extractall(self.site)
         self.path = [self.site]
 
-    def run(self, arguments, seconds):
-        """What became of `python3 arguments`."""
-        environment = dict(os.environ)
+    def run(self, arguments, seconds, program=False, **settings):
+        """What became of `python3 arguments`, or of a program."""
+        environment = {**os.environ, **settings}
         environment["PYTHONPATH"] = os.pathsep.join(
             self.path + [environment.get("PYTHONPATH", "")]
         ).rstrip(os.pathsep)
@@ -51,7 +51,8 @@ class Kit:
         began = time.monotonic()
         try:
             done = subprocess.run(
-                [sys.executable, *arguments], cwd=self.work, text=True,
+                arguments if program else [sys.executable, *arguments],
+                cwd=self.work, text=True,
                 env=environment, stdin=subprocess.DEVNULL, timeout=seconds,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 errors="replace", check=False,
@@ -60,6 +61,8 @@ class Kit:
         except subprocess.TimeoutExpired as error:
             code = "timeout"
             output = (error.stdout or b"").decode(errors="replace")
+        except OSError as error:
+            code, output = "not started", str(error)
         took = round(time.monotonic() - began, 1)
         print(f"  {took:7.1f} s  exit {code}", flush=True)
         return {"exit": code, "seconds": took, "output": output[-_KEPT:]}
@@ -148,6 +151,41 @@ def measure(kit, quick):
     return step
 
 
+def cuda_libraries(kit, device):
+    """The driver and the runtime to look at: the real driver by its name and
+    the runtime that torch brings, or the simulated pair of the wheel."""
+    if device == "sim":
+        folder = os.path.join(kit.site, "stratalloc", "simulated")
+        return (os.path.join(folder, "libcuda.so.1"),
+                os.path.join(folder, "libcudart.so.13"))
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        found = glob.glob(
+            os.path.join(place, "*", "lib", "libcudart.so.13")
+        )
+        if found:
+            return "libcuda.so.1", found[0]
+    return "libcuda.so.1", "libcudart.so.13"
+
+
+def conformance(kit, device, out):
+    """What CUDA does here, check by check. On a real device an unverified
+    check that differs fails nothing: it is what the run is to find out."""
+    cuda, cudart = cuda_libraries(kit, device)
+    arguments = [os.path.join(HERE, "conformance"), "--cuda", cuda,
+                 "--cudart", cudart, "--quiet", "--json", out]
+    settings = {}
+    if device == "sim":
+        arguments.append("--strict")
+        settings = {"CUDASIM_MODE": "async", "CUDASIM_DEVICES": "2"}
+    if os.path.exists(out):
+        os.remove(out)  # of an earlier run
+    step = kit.run(arguments, 900, program=True, **settings)
+    result = _load(out)
+    result.pop("checks", None)  # all of them are in their own file
+    return {**step, "file": os.path.basename(out), "result": result}
+
+
 def tests(kit):
     """Every test file in a process of its own, counted case by case.
 
@@ -201,7 +239,8 @@ def main():
     parser.add_argument("--device", choices=("cuda", "sim"), default="cuda",
                         help="sim: try the kit where there is no GPU")
     parser.add_argument("--steps", nargs="*",
-                        default=["measure", "demo", "bench", "tests"])
+                        default=["conformance", "measure", "demo", "bench",
+                                 "tests"])
     args = parser.parse_args()
     out = os.path.abspath(args.out)
     kit = Kit(os.path.abspath(args.work))
@@ -219,6 +258,10 @@ def main():
     note("machine", machine(kit, args.device))
     print("weights", flush=True)
     note("weights", weights(kit))
+    if "conformance" in args.steps:
+        print("conformance", flush=True)
+        checks = os.path.splitext(out)[0] + ".conformance.json"
+        note("conformance", conformance(kit, args.device, checks))
     if "measure" in args.steps and args.device == "cuda":
         print("measure", flush=True)
         note("measure", measure(kit, args.quick))
@@ -233,8 +276,9 @@ def main():
         print(f"{result['tests']['passed']} passed, "
               f"{result['tests']['failed']} failed")
     demo_ok = result.get("demo", {}).get("exit", 0) == 0
+    conforms = result.get("conformance", {}).get("exit", 0) == 0
     failed = result.get("tests", {}).get("failed", 0)
-    note("ok", demo_ok and not failed)
+    note("ok", demo_ok and conforms and not failed)
     print(out)
     return 0 if result["ok"] else 1
 

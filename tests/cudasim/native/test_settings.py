@@ -83,13 +83,14 @@ def test_roundup_power2_divisions(setting):
 
 def test_garbage_collection(setting):
     setting("garbage_collection_threshold:0.5")
-    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.set_per_process_memory_fraction(0.99)  # 1 would be no limit
     for mib in (30, 50, 70):
         x = make(mib)
         del x
     # 150 of 256 MiB are cached, more than half: the oldest go first.
     x = make(90)
-    assert device.used() < 240 * MIB
+    assert device.used() == 160 * MIB
+    torch.cuda.set_per_process_memory_fraction(1.0)
     assert torch.cuda.memory_stats()["num_alloc_retries"] == 0
     del x
 
@@ -147,8 +148,8 @@ def test_expandable_segments():
         assert actions.count("segment_map") >= 2, actions
         del x                         # a hole at the beginning
         torch.cuda.empty_cache()
-        assert device.used() == torch.cuda.memory_reserved() < 60 * MIB
-        z = make(200)                 # fits only with the hole's pages
+        assert device.used() == torch.cuda.memory_reserved() <= 60 * MIB
+        z = make(180)                 # fits only with the hole's pages
         assert device.used() <= 256 * MIB
         del z
         # Cached pages are unmapped when an allocation does not fit.
