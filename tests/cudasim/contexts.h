@@ -4,10 +4,10 @@
 // the driver was initialised. There is one context per device, the primary one,
 // and its handle is the device's number in disguise.
 //
-// The driver refuses everything before cuInit and most work without a
-// current context; the runtime does both by itself at its first call. A program
-// the device is linked into is born initialised, with device 0's context
-// current on every thread: it has nothing to prove about loading CUDA.
+// The driver refuses everything before cuInit and most work without a current
+// context; the runtime does both by itself at its first call. A program the
+// device is linked into is born initialised, with device 0's context current on
+// every thread: it has nothing to prove about loading CUDA.
 //
 // Thread-safety: all functions, without the simulator's lock.
 

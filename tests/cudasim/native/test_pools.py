@@ -173,3 +173,40 @@ def test_two_pools_on_two_threads():
         start = segment["address"]
         assert start <= tensor.data_ptr() < start + segment["total_size"]
         assert torch.equal(tensor.cpu(), torch.full((MIB,), float(i)))
+
+
+def storage_at(tensor_facts):
+    """A tensor over memory that the allocator was told about again."""
+    pointer, numel = tensor_facts
+    storage = torch._C._construct_storage_from_data_pointer(
+        pointer, torch.device("cuda", 0), numel * 4
+    )
+    tensor = torch.empty([0], device="cuda", dtype=torch.float32)
+    tensor.set_(source=storage, storage_offset=0, size=(numel,), stride=(1,))
+    return tensor
+
+
+def test_checkpoint_of_a_pool():
+    """What CUDA graph trees do: the pool goes back to what it once held."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        one = torch.full((MIB,), 1.0, device="cuda")
+        two = torch.full((2 * MIB,), 2.0, device="cuda")
+    facts = [(t.data_ptr(), t.numel()) for t in (one, two)]
+    state = torch._C._cuda_getCheckpointState(0, pool.id)
+    del one, two
+    assert torch.cuda.memory_allocated() == 0
+    back = [storage_at(each) for each in facts]
+    torch._C._cuda_setCheckpointPoolState(
+        0, state, [], [t.untyped_storage()._cdata for t in back]
+    )
+    assert torch.cuda.memory_allocated() == 12 * MIB
+    with torch.cuda.use_mem_pool(pool):
+        other = torch.zeros(MIB, device="cuda")
+    assert other.data_ptr() not in [pointer for pointer, _ in facts]
+    assert torch.equal(back[0].cpu(), torch.full((MIB,), 1.0))
+    assert torch.equal(back[1].cpu(), torch.full((2 * MIB,), 2.0))
+    back.clear()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == 4 * MIB
+    del other
