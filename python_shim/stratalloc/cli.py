@@ -70,13 +70,24 @@ def _add_json(parser, what):
                         help=f"write {what} as JSON to FILE (- = stdout)")
 
 
+def _add_card(parser):
+    parser.add_argument("--card", metavar="NAME",
+                        help="model a card on the simulated GPU: h200, a100, "
+                        "rtx4090, t4; time is then virtual")
+    parser.add_argument("--profile", metavar="FILE",
+                        help="JSON of a card's figures, in place of the "
+                        "card's")
+
+
 def _add_run(commands):
     parser = commands.add_parser(
         "run", epilog=_EPILOG, allow_abbrev=False,
         help="run a script or module under the allocator",
         usage="stratalloc run [options] (script.py | -m module) [args ...]")
     parser.add_argument("--simulate", metavar="SIZE",
-                        help="on simulated GPUs of SIZE (64MiB), no GPU used")
+                        help="on simulated GPUs of SIZE (64MiB; card: the "
+                        "card's own), no GPU used")
+    _add_card(parser)
     parser.add_argument("--devices", type=int, default=1, metavar="N",
                         help="number of simulated GPUs (1)")
     parser.add_argument("--mode", choices=("eager", "async"), default="eager",
@@ -112,6 +123,7 @@ def _add_demo(commands):
                         help="of the GPU; on a real one a limit (64MiB)")
     parser.add_argument("--host-budget", default="32MiB", metavar="SIZE",
                         help="pinned host memory for evicted blocks (32MiB)")
+    _add_card(parser)
     parser.add_argument("--sabotage", metavar="LAYER",
                         help="test hook: spoil the restore of one layer, which "
                         "the demo must notice")

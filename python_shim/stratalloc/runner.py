@@ -49,10 +49,15 @@ def _prepare(args, config):
         from stratalloc import simulate
 
         try:
-            simulate.load(args.simulate, args.devices, args.mode, args.seed)
+            simulate.load(args.simulate, args.devices, args.mode, args.seed,
+                          args.card, args.profile)
         except ValueError as error:
             raise cli.UsageError(error) from None
         print(f"stratalloc: {simulate.label()}", file=sys.stderr)
+    elif args.card or args.profile:
+        raise cli.UsageError(
+            "stratalloc: --card and --profile describe a simulated GPU; give "
+            "--simulate SIZE (or --simulate card) with them")
     if args.allocator == "native":
         return
     try:
@@ -142,4 +147,5 @@ def _results(code):
         "config": active.to_dict() if active else None,
         "devices": devices,
         "counters": simulate.counters(),
+        "virtual": simulate.virtual_time(),
     }

@@ -12,6 +12,7 @@ for; whoever loads it says so in its output (`label()`).
 """
 
 import ctypes
+import json
 import os
 import sys
 
@@ -20,6 +21,8 @@ from stratalloc.settings import format_size
 from stratalloc.settings import parse_size
 
 MODES = ("eager", "async")
+# What --card takes; "card" as the size means the card's own memory.
+CARDS = ("generic", "h200", "a100", "rtx4090", "t4")
 
 _state = None  # _Simulation once loaded
 
@@ -27,8 +30,9 @@ _state = None  # _Simulation once loaded
 class _Simulation:
     """The loaded shared objects and what they were told."""
 
-    def __init__(self, memory, devices, mode, seed, driver, runtime):
+    def __init__(self, memory, devices, mode, seed, model, driver, runtime):
         self.memory = memory
+        self.model = model  # (card, profile), either may be None
         self.devices = devices
         self.mode = mode
         self.seed = seed
@@ -66,20 +70,56 @@ def label():
     noop = os.environ.get("CUDASIM_NOOP_LAUNCH", "0") == "1"
     return (f"simulated CUDA: {_state.devices} {devices} of "
             f"{format_size(_state.memory)} in host memory, {_state.mode} "
-            "mode; no GPU is used"
+            f"mode; no GPU is used{_model_label()}"
             + ("; kernels without a twin do NOTHING (CUDASIM_NOOP_LAUNCH)"
                if noop else ""))
 
 
-def load(memory="64MiB", devices=1, mode="eager", seed=0):
+def _model_label():
+    card, profile = _state.model
+    if card is None and profile is None:
+        return ""
+    parts = [f"card {card}"] if card else []
+    if profile:
+        parts.append(f"profile {os.path.basename(profile)}")
+    return f"; seconds are VIRTUAL, modelled by {', '.join(parts)}"
+
+
+def check_model(card, profile):
+    """ValueError if there is no such card or file."""
+    for name in card.split(",") if card else ():
+        if name not in CARDS:
+            raise ValueError(
+                f"stratalloc: there is no card {name!r}; the simulated ones "
+                f"are {', '.join(CARDS)}")
+    if profile is not None and not os.path.isfile(profile):
+        raise ValueError(f"stratalloc: the profile {profile} is not a file")
+
+
+def _check_model(memory, card, profile):
+    check_model(card, profile)
+    if memory == "card" and not card:
+        raise ValueError(
+            "stratalloc: --simulate card takes the card's own memory and "
+            "needs --card")
+
+
+def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
+         profile=None):
     """Makes this process see simulated devices, then imports torch.
+
+    A card or a JSON profile makes the devices model one: its properties, and a
+    virtual clock (virtual_time()). `memory` may then be "card".
 
     Raises ValueError for bad arguments and RuntimeError if torch (which would
     have loaded the real CUDA runtime) is imported already.
     """
     global _state
-    size = parse_size(memory) if isinstance(memory, str) else int(memory)
-    if size < 2 << 20:
+    _check_model(memory, card, profile)
+    size = None
+    if memory != "card":
+        size = parse_size(memory) if isinstance(memory, str) else int(memory)
+    if size is not None and size < 2 << 20:
         raise ValueError(
             f"stratalloc: a simulated device of {format_size(size)} is below "
             "one 2 MiB page; give --simulate at least 2MiB")
@@ -89,8 +129,8 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0):
     if int(devices) < 1:
         raise ValueError("stratalloc: at least one simulated device")
     if _state is not None:
-        if (size, int(devices), mode) != (_state.memory, _state.devices,
-                                          _state.mode):
+        if (size or _state.memory, int(devices), mode, (card, profile)) != (
+                _state.memory, _state.devices, _state.mode, _state.model):
             raise RuntimeError("stratalloc: a different simulated device is "
                                "already loaded in this process")
         return
@@ -100,7 +140,14 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0):
             "CUDA runtime; call stratalloc.simulate.load() before the first "
             "`import torch`, or start with `stratalloc run --simulate`")
     # Read once, when libcuda.so.1 is loaded.
-    os.environ["CUDASIM_MEMORY"] = str(size)
+    if size is None:
+        os.environ.pop("CUDASIM_MEMORY", None)
+    else:
+        os.environ["CUDASIM_MEMORY"] = str(size)
+    if card is not None:
+        os.environ["CUDASIM_CARD"] = card
+    if profile is not None:
+        os.environ["CUDASIM_PROFILE"] = os.path.abspath(profile)
     os.environ["CUDASIM_DEVICES"] = str(int(devices))
     os.environ["CUDASIM_MODE"] = mode
     os.environ["CUDASIM_SEED"] = str(int(seed))
@@ -109,8 +156,11 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0):
     # The dynamic linker matches by soname: what is loaded first serves torch.
     driver = ctypes.CDLL(_path("libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
     runtime = ctypes.CDLL(_path("libcudart.so.13"), mode=ctypes.RTLD_GLOBAL)
-    _state = _Simulation(size, int(devices), mode, int(seed), driver, runtime)
     _declare(driver)
+    if size is None:
+        size = driver.cudasim_capacity(0)
+    _state = _Simulation(size, int(devices), mode, int(seed), (card, profile),
+                         driver, runtime)
     twins = _path("libstratalloc_twins.so", required=False)
     if twins is not None:
         _state.twins = ctypes.CDLL(twins, mode=ctypes.RTLD_GLOBAL)
@@ -165,6 +215,7 @@ def _declare(driver):
         function = getattr(driver, "cudasim_" + name)
         function.restype = ctypes.c_uint64
         function.argtypes = (ctypes.c_int,)
+    driver.cudasim_virtual_report.argtypes = (ctypes.c_char_p, ctypes.c_int)
     for name in ("violation", "last_missing_twin", "refused_names"):
         getattr(driver, "cudasim_" + name).restype = ctypes.c_int
     driver.cudasim_violation.argtypes = (
@@ -210,6 +261,28 @@ def last_line():
     said = [text for text in (found["last_missing_twin"],
                               found["refused_names"]) if text]
     return line + (f" ({'; '.join(said)})" if said else "")
+
+
+def virtual_time():
+    """Virtual seconds and bytes so far; {} unless a card or profile is used.
+
+    `seconds` is when all work submitted so far is over on the modelled card.
+    Nothing of this was measured on one.
+    """
+    if _state is None or not _state.driver.cudasim_time_is_kept():
+        return {}
+    text = ctypes.create_string_buffer(2048)
+    _state.driver.cudasim_virtual_report(text, len(text))
+    report = json.loads(text.value)
+    values = {"seconds": max(report["now_ns"], report["end_ns"]) / 1e9}
+    for name, figure in report.items():
+        if name in ("now_ns", "end_ns"):
+            continue
+        if name.endswith("_ns"):
+            values[name[:-3] + "_seconds"] = figure / 1e9
+        else:
+            values[name] = figure
+    return values
 
 
 def counters():

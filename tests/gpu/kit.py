@@ -186,6 +186,16 @@ def conformance(kit, device, out):
     return {**step, "file": os.path.basename(out), "result": result}
 
 
+def profile(kit, device, quick):
+    """A profile of the card for the simulated device (CUDASIM_PROFILE)."""
+    out = kit.file("profile.json")
+    step = kit.run(
+        [os.path.join(HERE, "card_profile.py"), "--device", device, "--out",
+         out] + ["--quick"] * quick, 600,
+    )
+    return {**step, "result": _load(out)}
+
+
 def tests(kit):
     """Every test file in a process of its own, counted case by case.
 
@@ -239,8 +249,8 @@ def main():
     parser.add_argument("--device", choices=("cuda", "sim"), default="cuda",
                         help="sim: try the kit where there is no GPU")
     parser.add_argument("--steps", nargs="*",
-                        default=["conformance", "measure", "demo", "bench",
-                                 "tests"])
+                        default=["conformance", "measure", "profile", "demo",
+                                 "bench", "tests"])
     args = parser.parse_args()
     out = os.path.abspath(args.out)
     kit = Kit(os.path.abspath(args.work))
@@ -265,6 +275,9 @@ def main():
     if "measure" in args.steps and args.device == "cuda":
         print("measure", flush=True)
         note("measure", measure(kit, args.quick))
+    if "profile" in args.steps:
+        print("profile", flush=True)
+        note("profile", profile(kit, args.device, args.quick))
     if "demo" in args.steps:
         print("demo", flush=True)
         note("demo", demo(kit, args.device, args.gpu_memory))

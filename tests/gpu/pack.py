@@ -16,7 +16,8 @@ import sys
 import tarfile
 
 LIMIT = 64 << 20
-_KIT = ("driver.py", "kit.py", "measure.py", "run.sh", "stand_in.py")
+_KIT = ("card_profile.py", "driver.py", "kit.py", "measure.py", "run.sh",
+        "stand_in.py")
 _PROGRAMS = ("conformance",)
 # End-to-end tests and what they import, found below the root by these rules.
 _TESTS = ("tests/e2e",)

@@ -89,6 +89,8 @@ def _parse(argv):
     parser.add_argument("--gpu-memory", type=int, required=True)
     parser.add_argument("--host-budget", type=int, required=True)
     parser.add_argument("--sabotage")
+    parser.add_argument("--card")
+    parser.add_argument("--profile")
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--rounds", type=int, default=1)
@@ -104,7 +106,7 @@ def _import_torch(args):
     if args.device == "sim" and args.phase != "cpu":
         from stratalloc import simulate
 
-        simulate.load(args.gpu_memory)
+        simulate.load(args.gpu_memory, card=args.card, profile=args.profile)
     import torch
 
     return torch
@@ -192,7 +194,8 @@ def _observed(torch, args):
     """Counters of allocator and device, whatever became of the run."""
     from stratalloc import simulate
 
-    values = {"counters": simulate.counters()}
+    values = {"counters": simulate.counters(),
+              "virtual": simulate.virtual_time()}
     if args.phase != "cpu" and torch.cuda.is_initialized():
         values["peak_allocated"] = torch.cuda.max_memory_allocated()
         values["peak_reserved"] = torch.cuda.max_memory_reserved()

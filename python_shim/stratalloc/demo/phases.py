@@ -32,6 +32,9 @@ class Phase:
             "--gpu-memory", str(settings["gpu_memory"]),
             "--host-budget", str(settings["host_budget"]),
             "--events", str(writer), "--out", self._out]
+        for option in ("card", "profile"):
+            if settings.get(option):
+                command += ["--" + option, settings[option]]
         if settings.get("sabotage") and name == "stratalloc":
             command += ["--sabotage", settings["sabotage"]]
         try:

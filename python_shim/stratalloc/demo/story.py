@@ -4,6 +4,7 @@
 import tempfile
 
 from stratalloc import cli
+from stratalloc import simulate
 from stratalloc.settings import format_size
 from stratalloc.settings import parse_size
 from stratalloc.demo import job
@@ -22,7 +23,10 @@ def main(args):
             "gpu_memory": parse_size(args.gpu_memory),
             "host_budget": parse_size(args.host_budget),
             "sabotage": args.sabotage,
+            "card": args.card,
+            "profile": args.profile,
         }
+        _check_card(settings)
     except ValueError as error:
         raise cli.UsageError(error) from None
     _check(settings)
@@ -32,6 +36,15 @@ def main(args):
     if args.json:
         cli.write_json(args.json, values)
     return cli.EXIT_OK if values["ok"] else cli.EXIT_FAILED
+
+
+def _check_card(settings):
+    if not settings["card"] and not settings["profile"]:
+        return
+    if settings["device"] == "cuda":
+        raise ValueError("stratalloc: --card and --profile describe a "
+                         "simulated GPU; leave --device cuda out")
+    simulate.check_model(settings["card"], settings["profile"])
 
 
 def _check(settings):
@@ -158,6 +171,14 @@ def _tell_comparison(out, values):
                   f"GPU; {values['launches_without_twin']} launches without a "
                   f"twin, {values['refused_calls']} refused calls, "
                   f"{values['device_ptrs_outside_arena']} storages not ours")
+    if values["virtual"]:
+        virtual = values["virtual"]
+        out.print(
+            f"   SIMULATED time: {virtual['seconds']:.4f} virtual seconds, "
+            f"{virtual['compute_busy_seconds']:.4f} computing, "
+            f"{virtual['up_busy_seconds']:.4f} copying in, "
+            f"{virtual['down_busy_seconds']:.4f} copying out (modelled, not "
+            "measured)")
     for fault in values["faults"]:
         out.print(f"   FAILED: {fault}", style="bold red", markup=False)
     if values["ok"]:

@@ -46,6 +46,8 @@ def combine(settings, native, ours, cpu, ours_bytes, cpu_bytes):
         "seconds": {"native": native.get("seconds"),
                     "stratalloc": ours.get("seconds"),
                     "cpu": cpu.get("seconds")},
+        # Modelled, not measured; {} unless a card or a profile was given.
+        "virtual": ours.get("virtual") or {},
         "layers": report.get("layers", []),
         "report": {key: value for key, value in report.items()
                    if key != "layers"},

@@ -48,6 +48,12 @@ def test_help_documents_exit_codes():
     ("run", "/no/such/script.py"), ("demo", "--gpu-memory", "lots"),
     ("run", "--simulate", "64MB", "-m", "this"),
     ("run", "--simulate", "1KiB", "-m", "this"),
+    ("run", "--simulate", "8MiB", "--card", "h2000", "-m", "this"),
+    ("run", "--simulate", "8MiB", "--profile", "no/file", "-m", "this"),
+    ("run", "--simulate", "card", "-m", "this"),
+    ("run", "--card", "h200", "-m", "this"),
+    ("demo", "--card", "h2000"),
+    ("demo", "--device", "cuda", "--card", "h200"),
     ("run", "--conf", "host_budjet:1MiB", "-m", "this"),
 ])
 def test_usage_errors(arguments):

@@ -53,6 +53,7 @@ def test_all_right():
                 "restored_before_use", "layers"):
         assert key in values, key
     assert values["max_abs_diff_vs_cpu"] == 0
+    assert values["virtual"] == {}  # no card, no seconds
     assert (values["bytes_evicted"], values["bytes_to_disk"]) == (7, 2)
 
 
