@@ -94,6 +94,9 @@ def _add_run(commands):
                         help="of the simulated streams (eager)")
     parser.add_argument("--seed", type=int, default=0,
                         help="of the simulated streams' order (0)")
+    parser.add_argument("--numbers", choices=("on", "off"), default=None,
+                        help="off: the simulated GPU has shapes and memory "
+                        "but computes nothing; for real sizes (on)")
     parser.add_argument("--allocator", choices=("stratalloc", "native"),
                         default="stratalloc", help="torch's or ours (ours)")
     parser.add_argument("--conf", metavar="k:v,...",

@@ -45,12 +45,15 @@ def _prepare(args, config):
     # We enable by hand, in the one right order; the entry point would come
     # before the operator bridge. Children started later inherit the variable.
     os.environ["STRATALLOC"] = "0"
+    if args.numbers is not None and args.simulate is None:
+        raise cli.UsageError("--numbers is about a simulated GPU: give "
+                             "--simulate SIZE as well")
     if args.simulate is not None:
         from stratalloc import simulate
 
         try:
             simulate.load(args.simulate, args.devices, args.mode, args.seed,
-                          args.card, args.profile)
+                          args.card, args.profile, args.numbers)
         except ValueError as error:
             raise cli.UsageError(error) from None
         print(f"stratalloc: {simulate.label()}", file=sys.stderr)

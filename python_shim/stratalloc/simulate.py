@@ -23,6 +23,8 @@ from stratalloc.settings import parse_size
 MODES = ("eager", "async")
 # What --card takes; "card" as the size means the card's own memory.
 CARDS = ("generic", "h200", "a100", "rtx4090", "t4")
+# "off": operators find shapes only, and device memory has no bytes.
+NUMBERS = ("on", "off")
 
 _state = None  # _Simulation once loaded
 
@@ -62,6 +64,11 @@ def loaded():
     return _state is not None
 
 
+def numbers_off():
+    """True if the simulated device of this process computes shapes only."""
+    return _state is not None and _state.driver.cudasim_numbers() == 0
+
+
 def label():
     """One sentence for every output of a simulated run; "" if none is."""
     if _state is None:
@@ -72,7 +79,9 @@ def label():
             f"{format_size(_state.memory)} in host memory, {_state.mode} "
             f"mode; no GPU is used{_model_label()}"
             + ("; kernels without a twin do NOTHING (CUDASIM_NOOP_LAUNCH)"
-               if noop else ""))
+               if noop else "")
+            + ("; operators compute shapes only, no number means anything "
+               "(numbers off)" if numbers_off() else ""))
 
 
 def _model_label():
@@ -105,11 +114,14 @@ def _check_model(memory, card, profile):
 
 
 def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
-         profile=None):
+         profile=None, numbers=None):
     """Makes this process see simulated devices, then imports torch.
 
     A card or a JSON profile makes the devices model one: its properties, and a
     virtual clock (virtual_time()). `memory` may then be "card".
+
+    `numbers` "off" runs shapes only, at sizes this machine has not the memory
+    for; None leaves it to CUDASIM_NUMBERS, which is on by default.
 
     Raises ValueError for bad arguments and RuntimeError if torch (which would
     have loaded the real CUDA runtime) is imported already.
@@ -126,6 +138,9 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
     if mode not in MODES:
         raise ValueError(
             f"stratalloc: mode {mode!r} is neither eager nor async")
+    if numbers is not None and numbers not in NUMBERS:
+        raise ValueError(
+            f"stratalloc: numbers {numbers!r} are neither on nor off")
     if int(devices) < 1:
         raise ValueError("stratalloc: at least one simulated device")
     if _state is not None:
@@ -151,6 +166,8 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
     os.environ["CUDASIM_DEVICES"] = str(int(devices))
     os.environ["CUDASIM_MODE"] = mode
     os.environ["CUDASIM_SEED"] = str(int(seed))
+    if numbers is not None:
+        os.environ["CUDASIM_NUMBERS"] = numbers
     # torch hides devices by this; a simulated one has no siblings to hide.
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     # The dynamic linker matches by soname: what is loaded first serves torch.

@@ -144,9 +144,7 @@ Status AddressSpace::Unmap(uint64_t address, uint64_t bytes,
     std::unique_lock<std::shared_mutex> gate(*bytes_gate_);
     for (Iterator each = first; each != last; ++each) {
       const Mapping& mapping = each->second;
-      if (mapping.readers != 0 || mapping.peers) {
-        arena_->HideView(each->first, mapping.bytes);
-      }
+      if (mapping.readers != 0 || mapping.peers) Hide(each->first, mapping);
       if (mapping.host) arena_->HideFromHost(each->first, mapping.bytes);
     }
   }
@@ -162,9 +160,15 @@ Status AddressSpace::Unmap(uint64_t address, uint64_t bytes,
 }
 
 bool AddressSpace::Show(uint64_t address, Mapping* mapping) {
+  if (extents_->IsPhantom(*mapping->extent)) return true;
   return arena_->ShowView(
       address, mapping->bytes, extents_->File(*mapping->extent),
       mapping->extent->offset, mapping->writers != 0 || mapping->peers);
+}
+
+void AddressSpace::Hide(uint64_t address, const Mapping& mapping) {
+  if (extents_->IsPhantom(*mapping.extent)) return;
+  arena_->HideView(address, mapping.bytes);
 }
 
 Status AddressSpace::SetAccess(uint64_t address, uint64_t bytes,
@@ -220,7 +224,7 @@ Status AddressSpace::SetAccess(uint64_t address, uint64_t bytes,
       }
     } else if (seen) {
       std::unique_lock<std::shared_mutex> gate(*bytes_gate_);
-      arena_->HideView(each->first, mapping.bytes);
+      Hide(each->first, mapping);
     }
   }
   return kOk;

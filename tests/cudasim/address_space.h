@@ -134,7 +134,9 @@ class AddressSpace {
   // The mappings [first, last) that fill [address, +bytes) exactly.
   bool WholeMappings(uint64_t address, uint64_t bytes, Iterator* first,
                      Iterator* last);
+  // Phantom memory shows and hides nothing.
   bool Show(uint64_t address, Mapping* mapping);
+  void Hide(uint64_t address, const Mapping& mapping);
 
   Arena* const arena_;
   Extents* const extents_;

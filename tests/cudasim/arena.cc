@@ -27,10 +27,10 @@ bool Show(uint64_t address, uint64_t bytes, int file, uint64_t offset,
 
 }  // namespace
 
-Arena::Arena() {
+Arena::Arena(bool phantom) {
   // 1 TiB of device addresses. Sanitizers leave less room: halve until it
   // fits. ThreadSanitizer accepts large ranges but pays for their shadow.
-  uint64_t size = uint64_t{1} << 40;
+  uint64_t size = uint64_t{phantom ? 16u : 1u} << 40;
 #if defined(__SANITIZE_THREAD__)
   size = uint64_t{64} << 30;
 #endif

@@ -10,7 +10,7 @@
 // never given back. A device address stays unreadable, so host code that
 // dereferences one faults as it would on a machine with a GPU; the bytes lie
 // delta() = size further up, where only copies, twins and the operator bridge
-// look.
+// look. Phantom memory (extents.h) shows no page anywhere.
 //
 // Thread-safety: immutable after construction; Show and Hide change pages and
 // are called under the simulator's lock.
@@ -29,7 +29,9 @@ inline constexpr uint64_t kGranularity = uint64_t{2} << 20;
 class Arena {
  public:
   // Ends the process with one line if not even 16 GiB of addresses are left.
-  Arena();
+  // `phantom`: 16 TiB of device addresses instead of 1 TiB, for several devices
+  // of a real size; addresses that show no page cost nothing.
+  explicit Arena(bool phantom = false);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 

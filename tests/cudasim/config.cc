@@ -188,6 +188,15 @@ Config Config::FromEnvironment() {
     }
     config.thread_clocks = value == "threads";
   }
+  if (Read("CUDASIM_NUMBERS", &value)) {
+    if (value != "on" && value != "off") {
+      Refuse("CUDASIM_NUMBERS", value, "it must be on or off");
+    }
+    config.numbers = value == "on";
+  }
+  // Without numbers nobody looks at the bytes.
+  config.phantom = Read("CUDASIM_PHANTOM", &value) ? ReadFlag("CUDASIM_PHANTOM")
+                                                   : !config.numbers;
   return config;
 }
 

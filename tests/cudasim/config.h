@@ -32,6 +32,8 @@ struct Config {
   uint64_t seed = 0;
   std::string faults;            // "function:nth:error[:forever];..."
   bool noop_launch = false;      // shape-only runs
+  bool numbers = true;           // false: operators compute shapes only
+  bool phantom = false;          // device memory has addresses, no bytes
   std::string leak_report;       // a file name, "stderr", or empty
   bool leak_violations = false;  // leaks at exit count as violations
   bool thread_clocks = false;    // host_clocks.h

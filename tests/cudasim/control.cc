@@ -38,10 +38,36 @@ uint64_t cudasim_delta(void) { return Simulator::Get().arena.delta(); }
 
 void* cudasim_host_view(const void* pointer) {
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
-  const Simulator& sim = Simulator::Get();
-  return sim.arena.IsDevice(address) ? sim.arena.View(address)
-                                     : reinterpret_cast<void*>(address);
+  Simulator& sim = Simulator::Get();
+  if (!sim.arena.IsDevice(address)) return reinterpret_cast<void*>(address);
+  if (sim.extents.phantom()) {
+    Lock lock(sim.mu);
+    uint64_t start = 0;
+    const cudasim::Mapping* mapping =
+        sim.addresses.FindMapping(address, &start);
+    if (mapping == nullptr || sim.extents.IsPhantom(*mapping->extent)) {
+      cudasim::Unsupported("the host's view of phantom memory");
+      return nullptr;
+    }
+  }
+  return sim.arena.View(address);
 }
+
+int cudasim_set_phantom(int phantom) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  for (const auto& [id, extent] : sim.extents.live()) {
+    if (extent.location == cudasim::Location::kDevice) return -1;
+  }
+  sim.extents.SetPhantom(phantom != 0);
+  return 0;
+}
+
+int cudasim_is_phantom(void) {
+  return Simulator::Get().extents.phantom() ? 1 : 0;
+}
+
+int cudasim_numbers(void) { return Simulator::Get().config.numbers ? 1 : 0; }
 
 int cudasim_range_is_accessible(uint64_t address, uint64_t bytes) {
   Simulator& sim = Simulator::Get();

@@ -29,6 +29,7 @@ uint64_t cudasim_arena_size(void);
 uint64_t cudasim_delta(void);
 
 // The bytes behind a device address; any other address comes back unchanged.
+// nullptr, a line on stderr and a refused call for phantom memory.
 void* cudasim_host_view(const void* device_or_host_pointer);
 
 // 1 if every byte of the device range is mapped and granted to its device.
@@ -39,6 +40,15 @@ void cudasim_set_capacity(int device, uint64_t bytes);
 uint64_t cudasim_capacity(int device);
 uint64_t cudasim_used(int device);
 uint64_t cudasim_peak_used(int device);
+
+// --- Phantom memory ----------------------------------------------------------
+// Memory of devices has addresses, handles, mappings and accounting, and no
+// bytes: copies and fills move nothing. CUDASIM_PHANTOM=1 also makes the arena
+// 16 TiB large. -1 if memory of a device is alive.
+int cudasim_set_phantom(int phantom);
+int cudasim_is_phantom(void);
+// 0 with CUDASIM_NUMBERS=off: operators compute shapes only.
+int cudasim_numbers(void);
 
 // --- Cards -----------------------------------------------------------------
 // What the device is (cards.h): "generic", "h200", "a100", "rtx4090", "t4".

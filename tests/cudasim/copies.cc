@@ -163,6 +163,21 @@ int PlaceOf(const Simulator& sim, const Endpoint& end) {
              : -1;
 }
 
+// The end has addresses and no bytes. The phantom mode cannot change while
+// anything is mapped.
+bool IsPhantom(const Simulator& sim, const Endpoint& end) {
+  return sim.extents.phantom() && PlaceOf(sim, end) >= 0;
+}
+
+// What a copy to or from phantom memory does to the host.
+void MoveNothing(const Simulator& sim, const Endpoint& to) {
+  constexpr uint64_t kZeroed = 4096;
+  if (IsPhantom(sim, to) || to.width * to.height > kZeroed) return;
+  for (uint64_t row = 0; row < to.height; ++row) {
+    std::memset(Bytes(sim, to) + row * to.pitch, 0, to.width);
+  }
+}
+
 // The copy on the virtual clock. One within the host takes no device's time.
 void Charge(Simulator& sim, Stream* stream, const Endpoint& to,
             const Endpoint& from, bool waits) {
@@ -267,6 +282,9 @@ Status CopyWork(const char* name, const CopyRequest& request, Work* work) {
   work->run = [&sim, name, to, from](Lock&, Stream* stream) {
     CheckHolds(sim, name, *stream, to);
     CheckHolds(sim, name, *stream, from);
+    if (IsPhantom(sim, to) || IsPhantom(sim, from)) {
+      return MoveNothing(sim, to);
+    }
     Prefault(sim, to);
     Prefault(sim, from);
     Move(Bytes(sim, to), to.pitch, Bytes(sim, from), from.pitch, to.width,
@@ -295,6 +313,7 @@ Status FillWork(const char* name, const FillRequest& request, Work* work) {
   };
   work->run = [&sim, name, to, fill](Lock&, Stream* stream) {
     CheckHolds(sim, name, *stream, to);
+    if (IsPhantom(sim, to)) return;
     Prefault(sim, to);
     FillRows(Bytes(sim, to), fill);
   };
@@ -333,9 +352,14 @@ Status Copy(const char* name, const CopyRequest& request,
   const bool between_devices =
       to.kind == Kind::kDevice && from.kind == Kind::kDevice;
   Charge(sim, stream, to, from, blocking && !between_devices);
+  const bool phantom = IsPhantom(sim, to) || IsPhantom(sim, from);
   if (!sim.async.load()) {
     CheckHolds(sim, name, *stream, to);
     CheckHolds(sim, name, *stream, from);
+    if (phantom) {
+      MoveNothing(sim, to);
+      return kOk;
+    }
     std::shared_lock<std::shared_mutex> gate(sim.bytes_gate);
     lock.unlock();
     Prefault(sim, to);
@@ -346,7 +370,7 @@ Status Copy(const char* name, const CopyRequest& request,
   }
 
   std::shared_ptr<std::vector<char>> staged;
-  if (from.kind == Kind::kPageable) {
+  if (from.kind == Kind::kPageable && !phantom) {
     staged =
         std::make_shared<std::vector<char>>(request.width * request.height);
     Move(staged->data(), request.width, Bytes(sim, from), from.pitch,
@@ -354,12 +378,13 @@ Status Copy(const char* name, const CopyRequest& request,
   }
   // Pinned bytes that nothing queued will change: if they are not the same
   // when the copy runs, the program has written under it.
-  const bool watched = from.kind == Kind::kPinned &&
+  const bool watched = from.kind == Kind::kPinned && !phantom &&
                        !sim.HasPendingWrite(from.address, from.Span());
   const uint64_t seen = watched ? Fingerprint(Bytes(sim, from), from) : 0;
   const VectorClock past = sim.streams.Past(stream);
   const uint64_t number = sim.streams.Submit(
-      stream, [&sim, name, stream, to, from, staged, watched, seen](Lock&) {
+      stream,
+      [&sim, name, stream, to, from, staged, watched, seen, phantom](Lock&) {
         if (!Usable(sim, name, *stream, to, " (when it ran)") ||
             !Usable(sim, name, *stream, from, " (when it ran)")) {
           return;
@@ -378,6 +403,7 @@ Status Copy(const char* name, const CopyRequest& request,
         }
         CheckHolds(sim, name, *stream, to);
         CheckHolds(sim, name, *stream, from);
+        if (phantom) return MoveNothing(sim, to);
         Prefault(sim, to);
         Prefault(sim, from);
         const char* source = staged ? staged->data() : Bytes(sim, from);
@@ -425,8 +451,10 @@ Status Fill(const char* name, const FillRequest& request,
   if (to.kind == Kind::kPageable) return kInvalidValue;
   if (!Usable(sim, name, *stream, to, "")) return kIllegalAddress;
   ChargeFill(sim, stream, to, fill);
+  const bool phantom = IsPhantom(sim, to);
   if (!sim.async.load()) {
     CheckHolds(sim, name, *stream, to);
+    if (phantom) return kOk;
     std::shared_lock<std::shared_mutex> gate(sim.bytes_gate);
     lock.unlock();
     Prefault(sim, to);
@@ -434,10 +462,11 @@ Status Fill(const char* name, const FillRequest& request,
     return kOk;
   }
   const VectorClock past = sim.streams.Past(stream);
-  const uint64_t number =
-      sim.streams.Submit(stream, [&sim, name, stream, to, fill](Lock&) {
+  const uint64_t number = sim.streams.Submit(
+      stream, [&sim, name, stream, to, fill, phantom](Lock&) {
         if (!Usable(sim, name, *stream, to, " (when it ran)")) return;
         CheckHolds(sim, name, *stream, to);
+        if (phantom) return;
         Prefault(sim, to);
         FillRows(Bytes(sim, to), fill);
       });

@@ -9,6 +9,11 @@
 // the call returns, a copy to pageable memory is complete when the call
 // returns, pinned memory is used when the stream gets there.
 //
+// Phantom memory: everything is checked, noted and charged as always, and
+// nothing moves. A copy of up to 4 KiB to the host writes zeros there, so that
+// what the host computes from a number it was waiting for is at least defined;
+// a larger one leaves the host's bytes as they are.
+//
 // Thread-safety: take the simulator's lock themselves. In eager mode the bytes
 // move outside it.
 

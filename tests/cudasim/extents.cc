@@ -15,7 +15,7 @@
 
 namespace cudasim {
 
-Extents::Extents(int devices) {
+Extents::Extents(int devices, bool phantom) : phantom_(phantom) {
   memory_.resize(devices);
   next_offset_.assign(devices + 1, SharedFile::kFirstOffset);
   OpenFiles();
@@ -48,7 +48,9 @@ Status Extents::Create(Location location, int device, uint64_t bytes,
   } else if (location != Location::kHost && location != Location::kHostNuma) {
     return kInvalidValue;
   }
-  if (next_offset_[file] + bytes > SharedFile::kSize) return kOutOfMemory;
+  const bool has_bytes = !phantom_ || location != Location::kDevice;
+  if (has_bytes && next_offset_[file] + bytes > SharedFile::kSize)
+    return kOutOfMemory;
   Extent extent;
   extent.id = next_id_++;
   extent.location = location;
@@ -222,9 +224,11 @@ void Extents::Empty(const Extent& extent) {
   }
   // An error here could only mean a file system that cannot punch holes; the
   // pages would stay until exit, the accounting is right either way.
-  (void)fallocate(File(extent), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(extent.offset),
-                  static_cast<off_t>(extent.bytes));
+  if (!IsPhantom(extent)) {
+    (void)fallocate(File(extent), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(extent.offset),
+                    static_cast<off_t>(extent.bytes));
+  }
   if (extent.location == Location::kDevice) {
     memory_[extent.device].used -= extent.bytes;
   } else {

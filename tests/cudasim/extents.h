@@ -15,6 +15,10 @@
 // in the owner's books after its own last reference, until it is found to be
 // let go (Settle): memory in use elsewhere is not free.
 //
+// Phantom memory on a device is the same without bytes: no file pages, no view,
+// only addresses, handles and accounting. Memory located on the host keeps its
+// bytes.
+//
 // Thread-safety: called under the simulator's lock.
 
 #ifndef STRATALLOC_TESTS_CUDASIM_EXTENTS_H_
@@ -84,7 +88,7 @@ struct DeviceMemory {
 
 class Extents {
  public:
-  explicit Extents(int devices);
+  explicit Extents(int devices, bool phantom = false);
   Extents(const Extents&) = delete;
   Extents& operator=(const Extents&) = delete;
 
@@ -136,6 +140,13 @@ class Extents {
 
   // In handles located on the host.
   uint64_t host_bytes() const { return host_bytes_; }
+  // No byte of this extent exists.
+  bool IsPhantom(const Extent& extent) const {
+    return phantom_ && extent.location == Location::kDevice;
+  }
+  bool phantom() const { return phantom_; }
+  // Only while nothing is alive.
+  void SetPhantom(bool phantom) { phantom_ = phantom; }
 
   int devices() const { return static_cast<int>(memory_.size()); }
   DeviceMemory& memory(int device) { return memory_[device]; }
@@ -149,6 +160,7 @@ class Extents {
   void Empty(const Extent& extent);
   size_t FileIndex(const Extent& extent) const;
 
+  bool phantom_;
   std::vector<DeviceMemory> memory_;
   uint64_t host_bytes_ = 0;
   // One per device, then the host's.

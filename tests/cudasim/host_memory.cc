@@ -11,11 +11,13 @@ namespace {
 constexpr uint64_t kPage = 4096;
 }  // namespace
 
-Status HostMemory::Allocate(uint64_t bytes, unsigned flags, uint64_t* address) {
+Status HostMemory::Allocate(uint64_t bytes, unsigned flags, uint64_t* address,
+                            bool reserve) {
   if (bytes == 0) return kInvalidValue;
   const uint64_t pages = (bytes + kPage - 1) / kPage * kPage;
-  void* memory = mmap(nullptr, pages, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, pages, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | (reserve ? 0 : MAP_NORESERVE), -1, 0);
   if (memory == MAP_FAILED) return kOutOfMemory;
   *address = reinterpret_cast<uint64_t>(memory);
   ranges_[*address] = HostRange{bytes, pages, flags};

@@ -2,7 +2,9 @@
 //
 // host_memory.h: which host memory is pinned, and by which call. Allocations
 // get pages of their own, given back to the system when freed, so that a late
-// use faults instead of reading somebody else's bytes.
+// use faults instead of reading somebody else's bytes. The system is asked to
+// keep no room for them (`reserve` false) when device memory is phantom: copies
+// then never touch them.
 //
 // Thread-safety: called under the simulator's lock.
 
@@ -26,7 +28,8 @@ struct HostRange {
 
 class HostMemory {
  public:
-  Status Allocate(uint64_t bytes, unsigned flags, uint64_t* address);
+  Status Allocate(uint64_t bytes, unsigned flags, uint64_t* address,
+                  bool reserve = true);
   // kInvalidValue unless `address` came from Allocate.
   Status Free(uint64_t address, const std::string& by = "cudaFreeHost");
   // kInvalidValue: empty; kHostMemoryAlreadyRegistered: overlaps a range.

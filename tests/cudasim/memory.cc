@@ -136,7 +136,8 @@ Status AllocateHost(void** pointer, size_t bytes, unsigned flags) {
   }
   if (!sim.pressure.CanPin(bytes, sim.host, sim.extents)) return kOutOfMemory;
   uint64_t address = 0;
-  const Status status = sim.host.Allocate(bytes, flags, &address);
+  const Status status = sim.host.Allocate(bytes, flags, &address,
+                                          /*reserve=*/!sim.extents.phantom());
   if (status == kOk) *pointer = reinterpret_cast<void*>(address);
   return status;
 }

@@ -49,6 +49,11 @@ void AtExit() {
                  "nothing; no number of this run means anything\n",
                  Launches::Get().without_twin());
   }
+  if (!sim.config.numbers) {
+    std::fprintf(stderr,
+                 "cudasim: CUDASIM_NUMBERS=off: operators computed shapes "
+                 "only; no number of this run means anything\n");
+  }
   if (Launches::Get().without_twin() > 0 || Refusals::Get().count() > 0) {
     std::fprintf(stderr, "cudasim: in this run:\n%s", RefusedReport().c_str());
   }
@@ -74,7 +79,8 @@ void InForkedChild() {
 
 Simulator::Simulator()
     : config(Config::FromEnvironment()),
-      extents(config.devices),
+      arena(config.phantom),
+      extents(config.devices, config.phantom),
       peers(config.devices, config.peers),
       addresses(&arena, &extents, &peers, &bytes_gate),
       streams(config.devices),

@@ -126,6 +126,7 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
   const size_t first = stack->size() - plan_.arguments;
   AccessLog log(plan_.name.c_str());
   OperatorMeter meter(cost_, *stack, first);
+  const WorkspacePlan::Need workspace = workspace_.NeedOf(*stack, first);
   AliasSet aliases(log);
   ArgumentReplacer replacer(plan_, aliases);
   // Originals of written arguments: they are results. (AliasSet keeps all
@@ -176,6 +177,7 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
     }
   }
   log.End();
+  TakeWorkspace(workspace, aliases.device());
   meter.Charge(*stack, result, plan_.returns, aliases.device());
   CountBridgedCall();
 }

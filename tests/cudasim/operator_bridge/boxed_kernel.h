@@ -32,6 +32,7 @@
 
 #include "tests/cudasim/operator_bridge/operator_cost.h"
 #include "tests/cudasim/operator_bridge/operator_plan.h"
+#include "tests/cudasim/operator_bridge/workspaces.h"
 
 namespace cudasim::bridge {
 
@@ -50,7 +51,7 @@ class BridgedKernel final : public c10::OperatorKernel {
   // `compute` differs from the default for the few operators in substitutes.h.
   explicit BridgedKernel(const c10::OperatorHandle& op,
                          CpuComputation compute = &RunCpuKernel)
-      : plan_(op), cost_(op), compute_(compute) {}
+      : plan_(op), cost_(op), workspace_(op), compute_(compute) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
@@ -58,6 +59,7 @@ class BridgedKernel final : public c10::OperatorKernel {
  private:
   const OperatorPlan plan_;
   const CostPlan cost_;
+  const WorkspacePlan workspace_;
   const CpuComputation compute_;
 };
 

@@ -14,6 +14,8 @@
 
 #include "tests/cudasim/operator_bridge/boxed_kernel.h"
 #include "tests/cudasim/operator_bridge/copy_kernel.h"
+#include "tests/cudasim/operator_bridge/meta_kernel.h"
+#include "tests/cudasim/operator_bridge/simulated_device.h"
 #include "tests/cudasim/operator_bridge/substitutes.h"
 
 namespace cudasim::bridge {
@@ -37,6 +39,9 @@ constexpr std::array<std::string_view, 11> kKept = {
     "aten::is_set_to",
     "aten::record_stream",
     "aten::_local_scalar_dense"};
+
+// Its CUDA code looks at the card's properties only.
+constexpr std::string_view kChoosesAttention = "aten::_fused_sdp_choice";
 
 // Composite operators without a CUDA kernel of their own that would choose a
 // vendor library for CUDA tensors.
@@ -80,11 +85,23 @@ class Libraries {
   std::map<std::string, std::unique_ptr<torch::Library>> libraries_;
 };
 
-void Bridge(Libraries& libraries, const c10::OperatorHandle& op) {
+// False: only CUDA has a kernel for it.
+bool Bridge(Libraries& libraries, const c10::OperatorHandle& op) {
   const CpuComputation substitute =
       SubstituteFor(c10::toString(op.operator_name()));
+  if (!SimulatedDevice::Get().numbers()) {
+    const ShapeRoute route = ShapeRouteOf(op, substitute);
+    if (route == ShapeRoute::kNone) return false;
+    libraries.Put(op, std::make_unique<MetaKernel>(op, route, substitute));
+    return true;
+  }
+  if (substitute == nullptr &&
+      !op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    return false;
+  }
   libraries.Put(op, std::make_unique<BridgedKernel>(
                         op, substitute ? substitute : &RunCpuKernel));
+  return true;
 }
 
 }  // namespace
@@ -95,6 +112,8 @@ Registered RegisterOperators() {
   static Libraries& libraries = *new Libraries;
   auto& dispatcher = c10::Dispatcher::singleton();
   Registered registered;
+  const bool numbers = SimulatedDevice::Get().numbers();
+  if (!numbers) ImportMetaKernels();
 
   for (const c10::OperatorName& name :
        dispatcher.getRegistrationsForDispatchKey(kCuda)) {
@@ -106,12 +125,11 @@ Registered RegisterOperators() {
     }
     const std::string full_name = c10::toString(name);
     if (full_name == "aten::copy_") continue;
-    if (Contains(kKept, full_name) || ReturnsView(op->schema()) ||
-        op->isKernelFallthroughKernel(kCuda)) {
+    if (Contains(kKept, full_name) ||
+        (!numbers && full_name == kChoosesAttention) ||
+        ReturnsView(op->schema()) || op->isKernelFallthroughKernel(kCuda)) {
       ++registered.kept;
-    } else if (SubstituteFor(full_name) != nullptr ||
-               op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
-      Bridge(libraries, *op);
+    } else if (Bridge(libraries, *op)) {
       ++registered.bridged;
     } else {
       libraries.Put(*op, std::make_unique<RefusingKernel>());
@@ -120,8 +138,8 @@ Registered RegisterOperators() {
   }
   for (std::string_view name : kCompositesToBridge) {
     const auto op = dispatcher.findOp({std::string(name), ""});
-    if (op.has_value() && !op->hasKernelForDispatchKey(kCuda)) {
-      Bridge(libraries, *op);
+    if (op.has_value() && !op->hasKernelForDispatchKey(kCuda) &&
+        Bridge(libraries, *op)) {
       ++registered.bridged;
     }
   }
@@ -129,6 +147,9 @@ Registered RegisterOperators() {
   ++registered.bridged;
 
   at::globalContext().setUserEnabledCuDNN(false);
+  // Without numbers the fused forms of attention have shapes like any other
+  // operator, and the card's own choice decides what memory is taken.
+  if (!numbers) return registered;
   at::globalContext().setSDPUseFlash(false);
   at::globalContext().setSDPUseMemEfficient(false);
   at::globalContext().setSDPUseCuDNN(false);

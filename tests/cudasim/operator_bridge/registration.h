@@ -12,6 +12,9 @@
 // A few composite operators that would pick a vendor library for CUDA tensors
 // (convolution) are bridged too, although CUDA has no kernel of its own there.
 //
+// With numbers off the second and third group are MetaKernel's, but for the few
+// operators whose shapes only CUDA knows, and attention keeps the card's choice.
+//
 // PyTorch's switches for cuDNN and fused attention are turned off: those
 // libraries cannot initialise on the simulated device, and with the switches
 // off PyTorch chooses forms that are bridged.

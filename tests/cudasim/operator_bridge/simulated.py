@@ -57,6 +57,7 @@ class Simulated:
             function = getattr(cuda, "cudasim_" + name)
             function.restype = ctypes.c_uint64
             setattr(self, name, function)
+        cuda.cudasim_device_virtual_ns.restype = ctypes.c_int64
         bridge.cudasim_bridge_error.restype = ctypes.c_char_p
         bridge.cudasim_bridge_count.restype = ctypes.c_long
         bridge.cudasim_bridge_storages_outside.restype = ctypes.c_long
@@ -74,6 +75,10 @@ class Simulated:
             self.cuda.cudasim_violation(ctypes.c_long(i), text, len(text))
             texts.append(text.value.decode())
         return texts
+
+    def virtual_seconds(self, device=0):
+        """When the device's work so far is over, on the virtual clock."""
+        return self.cuda.cudasim_device_virtual_ns(device) / 1e9
 
     def clear_violations(self):
         self.cuda.cudasim_clear_violations()
@@ -123,13 +128,17 @@ def load(
 ):
     """Simulated device, torch, bridge. Returns a Simulated.
 
+    `memory` None: the card's (CUDASIM_CARD among the settings).
+
     With children, every Python process started from here on gets a device of
     its own with the same settings before it imports torch: what torch.
     multiprocessing starts by spawn or forkserver, and what subprocess starts.
     """
     assert "torch" not in sys.modules, "load the device before importing torch"
+    os.environ.pop("CUDASIM_MEMORY", None)
+    if memory is not None:
+        os.environ["CUDASIM_MEMORY"] = memory
     os.environ.update(
-        CUDASIM_MEMORY=memory,
         CUDASIM_DEVICES=str(devices),
         CUDASIM_MODE=mode,
         CUDASIM_SEED=str(seed),

@@ -29,8 +29,14 @@ std::string SimulatedDevice::Connect() {
   find("cudasim_arena_base", arena_base);
   find("cudasim_arena_size", arena_size);
   find("cudasim_delta", delta);
+  decltype(&cudasim_numbers) numbers = nullptr;
+  decltype(&cudasim_is_phantom) is_phantom = nullptr;
+  find("cudasim_numbers", numbers);
+  find("cudasim_is_phantom", is_phantom);
   find("cudasim_mode", mode_);
   find("cudasim_time_is_kept", time_is_kept_);
+  find("cudasim_is_modelled", is_modelled_);
+  find("cudasim_card_figure", card_figure_);
   find("cudasim_operator_cost", operator_cost_);
   find("cudasim_copy_cost", copy_cost_);
   find("cudasim_range_is_accessible", range_is_accessible_);
@@ -40,6 +46,11 @@ std::string SimulatedDevice::Connect() {
   if (!missing.empty()) {
     return "the loaded libcuda.so.1 has no " + missing +
            ": it is not the simulated device (or another version of it)";
+  }
+  numbers_ = numbers() != 0;
+  if (numbers_ && is_phantom() != 0) {
+    return "device memory is phantom (CUDASIM_PHANTOM=1), there are no bytes "
+           "for operators to compute on; set CUDASIM_NUMBERS=off";
   }
   arena_base_ = arena_base();
   arena_size_ = arena_size();

@@ -52,10 +52,17 @@ class SimulatedDevice {
            0;
   }
 
+  // False with CUDASIM_NUMBERS=off: operators find shapes only.
+  bool numbers() const { return numbers_; }
+
   bool async() const { return mode_() != 0; }
 
   // A card or a profile is in force on some device: operators cost something.
   bool keeps_time() const { return time_is_kept_() != 0; }
+  bool IsModelled(int device) const { return is_modelled_(device) != 0; }
+  double CardFigure(int device, const char* figure) const {
+    return card_figure_(device, figure);
+  }
   void OperatorCost(void* stream, double flops, double bytes, int dtype) const {
     operator_cost_(stream, flops, bytes, dtype);
   }
@@ -80,8 +87,11 @@ class SimulatedDevice {
   uint64_t arena_base_ = 0;
   uint64_t arena_size_ = 0;  // 0 until connected: nothing is in the arena
   uint64_t delta_ = 0;
+  bool numbers_ = true;
   decltype(&cudasim_mode) mode_ = nullptr;
   decltype(&cudasim_time_is_kept) time_is_kept_ = nullptr;
+  decltype(&cudasim_is_modelled) is_modelled_ = nullptr;
+  decltype(&cudasim_card_figure) card_figure_ = nullptr;
   decltype(&cudasim_operator_cost) operator_cost_ = nullptr;
   decltype(&cudasim_copy_cost) copy_cost_ = nullptr;
   decltype(&cudasim_range_is_accessible) range_is_accessible_ = nullptr;
