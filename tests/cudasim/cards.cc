@@ -74,6 +74,7 @@ Card Common(const char* key, const char* model) {
   card.calls_ns = TypicalCalls();
   // PyTorch: two blocks of 4 MiB and eight of 16 KiB, and 1 MiB for cuBLASLt.
   card.cublas_workspace_bytes = 8 * kMiB + 128 * 1024;
+  card.cublas_library_bytes = 64 * kMiB;
   card.cublaslt_workspace_bytes = 1 * kMiB;
   return card;
 }
@@ -258,6 +259,7 @@ const std::vector<std::pair<const char*, Figure>>& CardFigures() {
       CUDASIM_FIGURE(texture_alignment),
       CUDASIM_FIGURE(memory_bytes),
       CUDASIM_FIGURE(context_bytes),
+      CUDASIM_FIGURE(cublas_library_bytes),
       CUDASIM_FIGURE(cublas_workspace_bytes),
       CUDASIM_FIGURE(cublaslt_workspace_bytes),
       CUDASIM_FIGURE(cudnn_workspace_bytes),

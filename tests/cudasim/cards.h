@@ -56,6 +56,8 @@ struct Card {
   // What the context and the libraries' code take, outside every allocator.
   // Not taken when CUDASIM_MEMORY is set: that is what the program can have.
   uint64_t context_bytes = 0;
+  // What cuBLAS's code takes likewise, from its first use on.
+  uint64_t cublas_library_bytes = 0;
   // One per handle and stream, allocated through PyTorch's allocator.
   uint64_t cublas_workspace_bytes = 0;
   uint64_t cublaslt_workspace_bytes = 0;

@@ -107,6 +107,19 @@ TEST_F(CardsTest, TheContextIsTakenFromTheCardsMemory) {
   ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
 }
 
+TEST_F(CardsTest, CublasIsTakenOnce) {
+  ASSERT_EQ(cudasim_set_card(0, "h200"), 0);
+  size_t before = 0;
+  size_t after = 0;
+  size_t total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
+  cudasim_load_cublas(0);
+  cudasim_load_cublas(0);
+  ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
+  EXPECT_EQ(before - after, cudasim_card_figure(0, "cublas_library_bytes"));
+  EXPECT_GT(before, after);
+}
+
 TEST_F(CardsTest, UnknownNamesAreRefused) {
   EXPECT_EQ(cudasim_set_card(0, "h2000"), -1);
   EXPECT_EQ(cudasim_set_card(7, "h200"), -1);

@@ -81,6 +81,16 @@ int cudasim_range_is_accessible(uint64_t address, uint64_t bytes) {
   return sim.addresses.Problem(address, bytes, device, true).empty() ? 1 : 0;
 }
 
+void cudasim_load_cublas(int device) {
+  if (!HasDevice(device)) return;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  cudasim::DeviceMemory& memory = sim.extents.memory(device);
+  if (memory.cublas || sim.config.CapacityOf(device) != nullptr) return;
+  memory.cublas = true;
+  memory.context += cudasim::CardOf(device).cublas_library_bytes;
+}
+
 void cudasim_set_capacity(int device, uint64_t bytes) {
   if (!HasDevice(device)) return;
   Simulator& sim = Simulator::Get();

@@ -63,6 +63,11 @@ int cudasim_is_modelled(int device);
 // "cublas_workspace_bytes" or "hbm_gb_per_s"; -1 if there is none.
 double cudasim_card_figure(int device, const char* figure);
 
+// cuBLAS is used on the device for the first time: its code takes the card's
+// "cublas_library_bytes" outside every allocator, unless CUDASIM_MEMORY says
+// what the program can have. Only the first call has an effect.
+void cudasim_load_cublas(int device);
+
 // The card of the device as a JSON profile that gives the same card again.
 int cudasim_profile(int device, char* text, int bytes);
 // Applies a JSON profile to the device's card. -1 if it has an error, which is

@@ -135,6 +135,7 @@ void Simulator::SetCard(int device, const Card& card) {
   const uint64_t* const told = config.CapacityOf(device);
   memory.capacity = told != nullptr ? *told : card.memory_bytes;
   memory.context = told != nullptr ? 0 : card.context_bytes;
+  memory.cublas = false;
 }
 
 void Simulator::ResetTime() {

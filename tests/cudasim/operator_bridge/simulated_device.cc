@@ -37,6 +37,7 @@ std::string SimulatedDevice::Connect() {
   find("cudasim_time_is_kept", time_is_kept_);
   find("cudasim_is_modelled", is_modelled_);
   find("cudasim_card_figure", card_figure_);
+  find("cudasim_load_cublas", load_cublas_);
   find("cudasim_operator_cost", operator_cost_);
   find("cudasim_copy_cost", copy_cost_);
   find("cudasim_range_is_accessible", range_is_accessible_);

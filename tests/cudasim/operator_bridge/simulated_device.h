@@ -63,6 +63,7 @@ class SimulatedDevice {
   double CardFigure(int device, const char* figure) const {
     return card_figure_(device, figure);
   }
+  void LoadCublas(int device) const { load_cublas_(device); }
   void OperatorCost(void* stream, double flops, double bytes, int dtype) const {
     operator_cost_(stream, flops, bytes, dtype);
   }
@@ -92,6 +93,7 @@ class SimulatedDevice {
   decltype(&cudasim_time_is_kept) time_is_kept_ = nullptr;
   decltype(&cudasim_is_modelled) is_modelled_ = nullptr;
   decltype(&cudasim_card_figure) card_figure_ = nullptr;
+  decltype(&cudasim_load_cublas) load_cublas_ = nullptr;
   decltype(&cudasim_operator_cost) operator_cost_ = nullptr;
   decltype(&cudasim_copy_cost) copy_cost_ = nullptr;
   decltype(&cudasim_range_is_accessible) range_is_accessible_ = nullptr;

@@ -125,6 +125,7 @@ void Keep(at::cuda::WorkspaceMapWithMutex& table, c10::DeviceIndex device,
     std::shared_lock<std::shared_mutex> lock(table.mutex);
     if (table.map.find(key) != table.map.end()) return;
   }
+  SimulatedDevice::Get().LoadCublas(device);
   at::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
   std::unique_lock<std::shared_mutex> lock(table.mutex);
   table.map.try_emplace(key, std::move(memory));

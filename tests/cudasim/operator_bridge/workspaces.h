@@ -9,6 +9,7 @@
 //               8.125 MiB elsewhere, CUBLAS_WORKSPACE_CONFIG), or the card's
 //               figure where a profile gives one. Backward runs on another
 //               thread and so takes a second one, as it does on a GPU;
+//               the code of cuBLAS leaves the device's free memory then, too;
 //   cuBLASLt    likewise, at the first addmm whose bias it adds, unless
 //               TORCH_CUBLASLT_UNIFIED_WORKSPACE=1 shares the other;
 //   cuDNN       per convolution, for its length: its operands once more (the
