@@ -54,6 +54,8 @@ def test_help_documents_exit_codes():
     ("run", "--card", "h200", "-m", "this"),
     ("demo", "--card", "h2000"),
     ("demo", "--device", "cuda", "--card", "h200"),
+    ("run", "--numbers", "off", "-m", "this"),
+    ("run", "--simulate", "64MiB", "--numbers", "some", "-m", "this"),
     ("run", "--conf", "host_budjet:1MiB", "-m", "this"),
 ])
 def test_usage_errors(arguments):

@@ -38,8 +38,12 @@ def config(layers):
 
 def make(layers):
     """On the device from the start: no copy of the weights on the host."""
-    with torch.device("cuda"):
-        return LlamaForCausalLM(config(layers)).to(torch.bfloat16)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("cuda"):
+            return LlamaForCausalLM(config(layers))
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def infer(model):
@@ -76,18 +80,17 @@ def run(layers):
 
 
 def test_a_step_of_a_large_model():
-    layers = 4
-    before = resident()
+    layers = 32
     parameters, inferred, loss = run(layers)
     per_layer = 4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096
     assert parameters == layers * per_layer + 2 * 32000 * 4096 + 4096
     assert loss == 0
     # Weights in bf16, and while training gradients and two moments beside them.
-    assert inferred > 2 * parameters
+    assert 2 * parameters < inferred < 3 * parameters
     assert torch.cuda.max_memory_allocated() > 8 * parameters
     assert DEVICE.peak_used() > 8 * parameters
-    # Nothing of that is here.
-    assert resident() - before < 256 << 20
+    # Nothing of that is here: this is PyTorch and transformers themselves.
+    assert resident() < 2 << 30
     assert DEVICE.launches_without_twin() == 0
     assert DEVICE.storages_outside() == 0
     assert DEVICE.violations() == []
