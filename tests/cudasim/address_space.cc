@@ -285,7 +285,8 @@ Status AddressSpace::FreeMalloc(uint64_t address, const std::string& by) {
 
 bool AddressSpace::IsMalloc(uint64_t address) const {
   auto found = mappings_.find(address);
-  return found != mappings_.end() && found->second.extent->from_malloc;
+  return found != mappings_.end() &&
+         (found->second.extent->from_malloc || found->second.extent->pooled);
 }
 
 const Mapping* AddressSpace::FindMapping(uint64_t address,

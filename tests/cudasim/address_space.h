@@ -121,6 +121,8 @@ class AddressSpace {
   // Start and size of the reservation around the address.
   bool FindReservation(uint64_t address, uint64_t* start,
                        uint64_t* bytes) const;
+  // Memory of cudaMalloc or of a pool begins there: no driver call may unmap
+  // it or change its access.
   bool IsMalloc(uint64_t address) const;
 
   const std::map<uint64_t, Mapping>& mappings() const { return mappings_; }

@@ -150,6 +150,7 @@ void cudasim_reset_for_testing(void) {
   sim.graphs.Clear();
   sim.violations.Clear();
   sim.peers.Clear();
+  sim.pools.Reset();
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
   for (int device = 0; device < sim.config.devices; ++device) {
     cudasim::DeviceMemory& memory = sim.extents.memory(device);
@@ -199,8 +200,12 @@ void cudasim_note_access(void* stream, const char* name,
     const cudasim_access& access = accesses[i];
     if (access.bytes == 0 || !sim.arena.IsDevice(access.address)) continue;
     const char* kind = nullptr;
-    const std::string problem = sim.addresses.Problem(
+    std::string problem = sim.addresses.Problem(
         access.address, access.bytes, found->device, access.write != 0, &kind);
+    if (problem.empty()) {
+      problem = sim.pools.Problem(access.address, access.bytes);
+      kind = cudasim::kind::kUseAfterFree;
+    }
     if (problem.empty()) continue;
     sim.violations.Add(kind, std::string(name) + " on " + found->Name() +
                                  (access.write ? " writes " : " reads ") +

@@ -102,8 +102,13 @@ bool Usable(Simulator& sim, const std::string& who, const Stream& stream,
             const Endpoint& end, const char* when) {
   if (end.kind != Kind::kDevice) return true;
   const char* kind = nullptr;
-  const std::string problem = sim.addresses.Problem(
+  std::string problem = sim.addresses.Problem(
       end.address, end.Span(), stream.device, end.write, &kind, end.reach);
+  // Asked for after the free of its block: when it runs, that says nothing.
+  if (problem.empty() && *when == '\0') {
+    problem = sim.pools.Problem(end.address, end.Span());
+    kind = kind::kUseAfterFree;
+  }
   if (problem.empty()) return true;
   sim.violations.Add(kind, who + " on " + stream.Name() + when +
                                (end.write ? " writes " : " reads ") +

@@ -56,6 +56,53 @@ CUresult SetCurrent(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
+CUresult PointerAttribute(const PointerInfo& info,
+                          CUpointer_attribute attribute, CUdeviceptr pointer,
+                          void* data) {
+  const bool device = info.kind == PointerKind::kDevice;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<CUcontext*>(data) = ContextOf(info.device);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(data) =
+          device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *static_cast<CUdeviceptr*>(data) = pointer;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (!info.host_readable) return CUDA_ERROR_INVALID_VALUE;
+      *static_cast<void**>(data) = reinterpret_cast<void*>(pointer);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      std::memset(data, 0, sizeof(int));
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      *static_cast<int*>(data) = info.ipc_capable ? 1 : 0;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      *static_cast<uint64_t*>(data) = info.handle_types;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      *static_cast<int*>(data) = 1;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = info.device;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(data) = info.start;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<size_t*>(data) = info.bytes;
+      return CUDA_SUCCESS;
+    default:
+      return static_cast<CUresult>(
+          Unsupported("cuPointerGetAttribute (this attribute)"));
+  }
+}
+
 }  // namespace
 }  // namespace cudasim
 
@@ -231,43 +278,38 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data,
   if (data == nullptr || info.kind == cudasim::PointerKind::kUnknown) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const bool device = info.kind == cudasim::PointerKind::kDevice;
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-      *static_cast<CUcontext*>(data) = cudasim::ContextOf(info.device);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-      *static_cast<unsigned*>(data) =
-          device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      *static_cast<CUdeviceptr*>(data) = pointer;
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!info.host_readable) return CUDA_ERROR_INVALID_VALUE;
-      *static_cast<void**>(data) = reinterpret_cast<void*>(pointer);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      std::memset(data, 0, sizeof(int));
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-      *static_cast<int*>(data) = 1;
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      *static_cast<int*>(data) = info.device;
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      *static_cast<CUdeviceptr*>(data) = info.start;
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      *static_cast<size_t*>(data) = info.bytes;
-      return CUDA_SUCCESS;
-    default:
-      return static_cast<CUresult>(
-          cudasim::Unsupported("cuPointerGetAttribute (this attribute)"));
+  return cudasim::PointerAttribute(info, attribute, pointer, data);
+}
+
+CUresult CUDAAPI cuPointerGetAttributes(unsigned count,
+                                        CUpointer_attribute* attributes,
+                                        void** data, CUdeviceptr pointer) {
+  CUDASIM_ENTER("cuPointerGetAttributes");
+  if (attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const cudasim::PointerInfo info = cudasim::DescribePointer(pointer);
+  for (unsigned i = 0; i < count; ++i) {
+    if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    // Of a pointer CUDA does not know, each is null; that is no error here.
+    if (info.kind == cudasim::PointerKind::kUnknown) {
+      const bool wide = attributes[i] == CU_POINTER_ATTRIBUTE_CONTEXT ||
+                        attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||
+                        attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER ||
+                        attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE ||
+                        attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
+      std::memset(data[i], 0, wide ? sizeof(uint64_t) : sizeof(int));
+      continue;
+    }
+    const CUresult result =
+        cudasim::PointerAttribute(info, attributes[i], pointer, data[i]);
+    // A host address that the device alone can use is none: null.
+    if (result == CUDA_ERROR_INVALID_VALUE &&
+        attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) {
+      std::memset(data[i], 0, sizeof(void*));
+    } else if (result != CUDA_SUCCESS) {
+      return result;
+    }
   }
+  return CUDA_SUCCESS;
 }
 
 }  // extern "C"

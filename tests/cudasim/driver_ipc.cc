@@ -26,12 +26,14 @@ extern "C" {
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle,
                                    CUdeviceptr pointer) {
   CUDASIM_ENTER("cuIpcGetMemHandle");
+  CUDASIM_NEEDS_CONTEXT();
   return Answer(cudasim::IpcExportMemory(handle, pointer));
 }
 
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle,
                                     unsigned flags) {
   CUDASIM_ENTER("cuIpcOpenMemHandle");
+  CUDASIM_NEEDS_CONTEXT();
   uint64_t address = 0;
   if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const cudasim::Status status =
@@ -47,12 +49,14 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr pointer) {
 
 CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
   CUDASIM_ENTER("cuIpcGetEventHandle");
+  CUDASIM_NEEDS_CONTEXT();
   return Answer(
       cudasim::IpcExportEvent(handle, reinterpret_cast<uint64_t>(event)));
 }
 
 CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
   CUDASIM_ENTER("cuIpcOpenEventHandle");
+  CUDASIM_NEEDS_CONTEXT();
   return Answer(
       cudasim::IpcOpenEvent(&handle, reinterpret_cast<uint64_t*>(event)));
 }

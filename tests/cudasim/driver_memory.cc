@@ -93,9 +93,12 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   cudasim::Extent* extent = nullptr;
-  const cudasim::Status status =
-      sim.extents.Create(static_cast<cudasim::Location>(prop->location.type),
-                         prop->location.id, size, &extent);
+  const auto location = static_cast<cudasim::Location>(prop->location.type);
+  const int device = prop->location.id;
+  cudasim::Status status = sim.extents.Create(location, device, size, &extent);
+  if (status == cudasim::kOutOfMemory && sim.pools.GiveBack(device)) {
+    status = sim.extents.Create(location, device, size, &extent);
+  }
   if (status != cudasim::kOk) return Answer(status);
   extent->handle_types = prop->requestedHandleTypes;
   extent->rdma_capable = prop->allocFlags.gpuDirectRDMACapable != 0;
@@ -171,7 +174,8 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(
   uint64_t start = 0;
   const cudasim::Mapping* mapping =
       sim.addresses.FindMapping(reinterpret_cast<uint64_t>(pointer), &start);
-  if (mapping == nullptr || mapping->extent->from_malloc) {
+  if (mapping == nullptr || mapping->extent->from_malloc ||
+      mapping->extent->pooled) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   sim.extents.Retain(mapping->extent);
@@ -222,8 +226,11 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
     return Answer(unsafe);
   }
   uint64_t start = 0;
-  const cudasim::Status status =
-      sim.addresses.Malloc(cudasim::ThisThread().device, bytes, &start);
+  const int device = cudasim::ThisThread().device;
+  cudasim::Status status = sim.addresses.Malloc(device, bytes, &start);
+  if (status == cudasim::kOutOfMemory && sim.pools.GiveBack(device)) {
+    status = sim.addresses.Malloc(device, bytes, &start);
+  }
   if (status == cudasim::kOk) *pointer = start;
   return Answer(status);
 }
@@ -247,8 +254,14 @@ CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* base, size_t* size,
     if (size != nullptr) *size = range->bytes;
     return CUDA_SUCCESS;
   }
+  uint64_t bytes = mapping->bytes;
+  cudasim::Pool* pool = nullptr;
+  if (mapping->extent->pooled &&
+      !sim.pools.FindBlock(pointer, &start, &bytes, &pool)) {
+    return CUDA_ERROR_NOT_FOUND;
+  }
   if (base != nullptr) *base = start;
-  if (size != nullptr) *size = mapping->bytes;
+  if (size != nullptr) *size = bytes;
   return CUDA_SUCCESS;
 }
 

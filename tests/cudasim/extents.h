@@ -57,6 +57,8 @@ struct Extent {
   unsigned handle_types = 0;  // asked for at creation
   bool rdma_capable = false;  // asked for at creation
   bool from_malloc = false;   // made by cudaMalloc, no handle was given out
+  bool of_module = false;     // holds device variables, to the process's end
+  bool pooled = false;        // a chunk of a memory pool
   int exported_as = -1;       // entry in its file's table
   // Of an imported one: the file, and the entry and id its owner gave it.
   std::shared_ptr<SharedFile> imported_from;
@@ -69,7 +71,6 @@ struct Extent {
     return imported() &&
            imported_from->header().extents[owners_slot].id.load() != owners_id;
   }
-  bool of_module = false;     // holds device variables, to the process's end
 };
 
 // Capacity and use of one device, in bytes.

@@ -56,7 +56,8 @@ std::string LeakReport() {
   {
     Listing handles("handles or allocations", &text);
     for (const auto& [id, extent] : sim.extents.live()) {
-      if (extent.of_module) continue;  // variables stay to the end
+      // Variables stay to the end, chunks of pools are not the program's.
+      if (extent.of_module || extent.pooled) continue;
       handles.Add(Describe(extent));
     }
     Listing reservations("reservations", &text);
@@ -66,8 +67,12 @@ std::string LeakReport() {
     }
     Listing mappings("mappings", &text);
     for (const auto& [start, mapping] : sim.addresses.mappings()) {
-      if (mapping.extent->from_malloc) continue;
+      if (mapping.extent->from_malloc || mapping.extent->pooled) continue;
       mappings.Add("mapping " + RangeText(start, mapping.bytes));
+    }
+    Listing blocks("blocks of memory pools", &text);
+    for (const auto& [start, bytes] : sim.pools.Live()) {
+      blocks.Add("block of a memory pool " + RangeText(start, bytes));
     }
     Listing events("events", &text);
     for (const auto& [handle, event] : sim.events.all()) {
@@ -95,6 +100,7 @@ long ReportLeaks() {
   Lock lock(sim.mu);
   long count = 0;
   for (const auto& [start, mapping] : sim.addresses.mappings()) {
+    if (mapping.extent->pooled) continue;
     const bool malloc = mapping.extent->from_malloc;
     sim.violations.Add(
         kind::kMappingLeak,

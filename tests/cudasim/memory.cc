@@ -82,6 +82,17 @@ Status FreeDevice(const char* name, uint64_t address) {
   if (const Status status = sim.captures.Unsafe(); status != kOk) {
     return status;
   }
+  uint64_t block = 0;
+  uint64_t block_bytes = 0;
+  Pool* pool = nullptr;
+  if (sim.pools.FindBlock(address, &block, &block_bytes, &pool)) {
+    const int device = pool->device;
+    if (block != address) return kInvalidValue;
+    sim.clock.WaitUntil(sim.clock.EndOfDevice(device));
+    sim.streams.Synchronize(lock, sim.streams.DevicePast(device));
+    sim.CheckHolds(name, address, block_bytes, true, /*own=*/true);
+    return sim.pools.Free(address, VectorClock(), 0);
+  }
   if (!sim.addresses.IsMalloc(address)) {
     uint64_t start = 0;
     const Unmapping* gone = sim.addresses.FindUnmapping(address, &start);
@@ -101,7 +112,7 @@ Status FreeDevice(const char* name, uint64_t address) {
     return kInvalidValue;
   }
   const Mapping mapping = sim.addresses.mappings().at(address);
-  if (mapping.extent->of_module) return kInvalidValue;
+  if (mapping.extent->of_module || mapping.extent->pooled) return kInvalidValue;
   sim.clock.WaitUntil(sim.clock.EndOfDevice(mapping.extent->device));
   sim.streams.Synchronize(lock, sim.streams.DevicePast(mapping.extent->device));
   sim.CheckHolds(name, address, mapping.bytes, true, /*own=*/true);
@@ -206,6 +217,13 @@ PointerInfo DescribePointer(uint64_t address) {
     info.device = on_device ? mapping->extent->device : ThisThread().device;
     info.bytes = mapping->bytes;
     info.host_readable = mapping->host;
+    info.handle_types = mapping->extent->handle_types;
+    info.ipc_capable =
+        mapping->extent->from_malloc && !mapping->extent->imported();
+    Pool* pool = nullptr;
+    if (mapping->extent->pooled) {
+      (void)sim.pools.FindBlock(address, &info.start, &info.bytes, &pool);
+    }
   } else if (const HostRange* range = sim.host.Find(address, &info.start)) {
     info.kind = PointerKind::kPinnedHost;
     info.device = ThisThread().device;

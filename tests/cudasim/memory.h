@@ -44,6 +44,8 @@ struct PointerInfo {
   uint64_t bytes = 0;
   bool registered = false;  // host memory the program owns
   bool host_readable = false;
+  bool ipc_capable = false;   // by cudaIpcGetMemHandle
+  unsigned handle_types = 0;  // to which it can be exported
 };
 PointerInfo DescribePointer(uint64_t address);
 

@@ -67,6 +67,7 @@ Status StreamSynchronize(uint64_t handle) {
   }
   sim.clock.WaitUntil(sim.clock.EndOf(stream));
   sim.streams.Synchronize(lock, sim.streams.Reached(stream));
+  sim.pools.AfterSynchronize();
   return sim.sticky[stream->device];
 }
 
@@ -250,6 +251,7 @@ Status EventSynchronize(uint64_t handle) {
   sim.clock.WaitUntil(event->virtual_ns);
   const VectorClock clock = ClockOf(sim, "cudaEventSynchronize", *event);
   sim.streams.Synchronize(lock, clock);
+  sim.pools.AfterSynchronize();
   return sim.sticky[device];
 }
 
@@ -292,6 +294,7 @@ Status DeviceSynchronize() {
   }
   sim.clock.WaitUntil(sim.clock.EndOfDevice(device));
   sim.streams.Synchronize(lock, sim.streams.DevicePast(device));
+  sim.pools.AfterSynchronize();
   return sim.sticky[device];
 }
 

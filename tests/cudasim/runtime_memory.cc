@@ -80,8 +80,11 @@ cudaError_t CUDARTAPI cudaMalloc(void** pointer, size_t bytes) {
     return Answer(unsafe);
   }
   uint64_t address = 0;
-  const cudasim::Status status =
-      sim.addresses.Malloc(cudasim::ThisThread().device, bytes, &address);
+  const int device = cudasim::ThisThread().device;
+  cudasim::Status status = sim.addresses.Malloc(device, bytes, &address);
+  if (status == cudasim::kOutOfMemory && sim.pools.GiveBack(device)) {
+    status = sim.addresses.Malloc(device, bytes, &address);
+  }
   if (status == cudasim::kOk) *pointer = reinterpret_cast<void*>(address);
   return Answer(status);
 }

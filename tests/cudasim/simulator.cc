@@ -85,6 +85,7 @@ Simulator::Simulator()
       addresses(&arena, &extents, &peers, &bytes_gate),
       streams(config.devices),
       clock(config.devices, &streams),
+      pools(config.devices),
       sticky(config.devices, kOk),
       cards(config.devices) {
   for (int device = 0; device < config.devices; ++device) {

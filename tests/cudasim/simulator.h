@@ -36,6 +36,7 @@
 #include "tests/cudasim/holds.h"
 #include "tests/cudasim/host_memory.h"
 #include "tests/cudasim/peers.h"
+#include "tests/cudasim/pools.h"
 #include "tests/cudasim/pressure.h"
 #include "tests/cudasim/status.h"
 #include "tests/cudasim/streams.h"
@@ -70,6 +71,7 @@ struct Simulator {
   VirtualClock clock;
   Pressure pressure;
   Events events;
+  Pools pools;
   AccessLog log;
   VectorClock recorded_for_others;  // by interprocess events, see ipc.h
   Graphs graphs;
