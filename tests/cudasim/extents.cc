@@ -110,6 +110,7 @@ int Extents::File(const Extent& extent) const { return FileOf(extent).fd(); }
 
 Status Extents::Export(Extent* extent) {
   if (extent->imported()) return kInvalidValue;
+  if (IsPhantom(*extent)) return kNotSupported;  // it has no bytes to share
   if (extent->exported_as >= 0) return kOk;
   SharedFile& file = *files_[FileIndex(*extent)];
   const int slot = file.TakeExtent();

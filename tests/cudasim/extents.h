@@ -114,7 +114,8 @@ class Extents {
 
   int File(const Extent& extent) const;
 
-  // Puts the extent into its file's table. kOutOfMemory if the table is full.
+  // Puts the extent into its file's table. kOutOfMemory if the table is full,
+  // kNotSupported for phantom memory.
   Status Export(Extent* extent);
   const std::shared_ptr<SharedFile>& file(int device) const {
     return files_[device];
