@@ -135,6 +135,7 @@ bool Extents::IsHeldElsewhere(const Extent& extent) const {
 
 Status Extents::Import(std::shared_ptr<SharedFile> file, uint32_t slot,
                        uint64_t id, Extent** out) {
+  if (phantom_) return kNotSupported;
   std::weak_ptr<SharedFile>& opened =
       owners_[{file->header().token, file->header().device}];
   if (std::shared_ptr<SharedFile> same = opened.lock()) {
