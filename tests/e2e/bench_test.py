@@ -13,6 +13,9 @@ def test_json(tmp_path):
     values = json.loads(out.read_text())
     assert (values["machine"]["device"] == "simulated") == running.SIMULATED
     assert "commit" in values
+    if running.SIMULATED:
+        assert values["counters"]["launches_without_twin"] == 0
+        assert values["counters"]["refused_calls"] == 0
     names = [row["name"] for row in values["benchmarks"]]
     assert len([name for name in names if name.startswith("malloc/free")]) == 3
     for row in values["benchmarks"]:

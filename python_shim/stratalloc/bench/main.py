@@ -63,10 +63,12 @@ def main(args):
     worker = _Worker(args.device)
     try:
         benchmarks = list(_benchmarks(worker, args.rounds))
+        counters = worker.ask("counters")
     finally:
         worker.close()
     values = {"machine": machine(args.device), "commit": commit(),
-              "rounds": args.rounds, "benchmarks": benchmarks}
+              "rounds": args.rounds, "benchmarks": benchmarks,
+              "counters": counters}
     out.print(_table(values))
     if args.json:
         cli.write_json(args.json, values)

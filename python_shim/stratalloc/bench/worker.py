@@ -133,8 +133,16 @@ def _guard(torch, elements, count):
     return {"ours": guarded, "plain": plain}
 
 
+def _counters(torch):
+    """What the simulated device counted; nothing on a real one."""
+    del torch
+    from stratalloc import simulate
+
+    return simulate.counters()
+
+
 _MEASURES = {"pair": _pair, "scope": _scope, "scope_core": _scope_core,
-             "module": _module, "guard": _guard}
+             "module": _module, "guard": _guard, "counters": _counters}
 
 if __name__ == "__main__":
     main()
