@@ -120,6 +120,34 @@ TEST_F(CardsTest, CublasIsTakenOnce) {
   EXPECT_GT(before, after);
 }
 
+TEST_F(CardsTest, LimitsFollowTheCard) {
+  ASSERT_EQ(cudasim_set_card(0, "a100"), 0);
+  size_t value = 0;
+  ASSERT_EQ(cudaDeviceGetLimit(&value, cudaLimitStackSize), cudaSuccess);
+  EXPECT_EQ(value, 1024u);
+  ASSERT_EQ(cudaDeviceGetLimit(&value, cudaLimitMallocHeapSize), cudaSuccess);
+  EXPECT_EQ(value, size_t{8} << 20);
+  ASSERT_EQ(cudaDeviceSetLimit(cudaLimitStackSize, 4096), cudaSuccess);
+  ASSERT_EQ(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE), CUDA_SUCCESS);
+  EXPECT_EQ(value, 4096u);
+  // No more of the L2 than the card sets aside.
+  ASSERT_EQ(cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 1 << 30),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cudaDeviceGetLimit(&value, cudaLimitPersistingL2CacheSize),
+            cudaSuccess);
+  EXPECT_EQ(value, size_t{25} << 20);
+  EXPECT_EQ(cudaDeviceGetLimit(&value, cudaLimitDevRuntimeSyncDepth),
+            cudaSuccess);
+  ASSERT_EQ(cudasim_set_card(0, "h200"), 0);
+  EXPECT_EQ(cudaDeviceGetLimit(&value, cudaLimitDevRuntimeSyncDepth),
+            cudaErrorUnsupportedLimit);
+  EXPECT_EQ(cudaDeviceGetLimit(&value, static_cast<cudaLimit>(99)),
+            cudaErrorUnsupportedLimit);
+  EXPECT_EQ(cudaDeviceGetLimit(nullptr, cudaLimitStackSize),
+            cudaErrorInvalidValue);
+  cudaGetLastError();
+}
+
 TEST_F(CardsTest, UnknownNamesAreRefused) {
   EXPECT_EQ(cudasim_set_card(0, "h2000"), -1);
   EXPECT_EQ(cudasim_set_card(7, "h200"), -1);

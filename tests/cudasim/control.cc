@@ -161,6 +161,7 @@ void cudasim_reset_for_testing(void) {
   sim.ResetTime();
   cudasim::Faults::Clear();
   sim.pressure.Clear();
+  sim.limits.Clear();
   cudasim::Faults::ResetCounts();
   Launches::Get().ResetCounts();
   Refusals::Get().ResetCounts();

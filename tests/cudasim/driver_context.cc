@@ -12,6 +12,7 @@
 #include "tests/cudasim/contexts.h"
 #include "tests/cudasim/device_model.h"
 #include "tests/cudasim/error_text.h"
+#include "tests/cudasim/limits.h"
 #include "tests/cudasim/memory.h"
 #include "tests/cudasim/ordering.h"
 #include "tests/cudasim/simulator.h"
@@ -255,6 +256,16 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext, unsigned* version) {
   CUDASIM_ENTER("cuCtxGetApiVersion", cudasim::Entry::kQuestion);
   *version = cudasim::kDriverVersion;
   return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
+  CUDASIM_ENTER("cuCtxGetLimit");
+  return static_cast<CUresult>(cudasim::GetLimit(limit, value));
+}
+
+CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
+  CUDASIM_ENTER("cuCtxSetLimit");
+  return static_cast<CUresult>(cudasim::SetLimit(limit, value));
 }
 
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {

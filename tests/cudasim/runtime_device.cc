@@ -10,6 +10,7 @@
 #include "tests/cudasim/device_model.h"
 #include "tests/cudasim/driver_entry.h"
 #include "tests/cudasim/error_text.h"
+#include "tests/cudasim/limits.h"
 #include "tests/cudasim/ordering.h"
 #include "tests/cudasim/runtime.h"
 
@@ -165,6 +166,16 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* prop,
   prop->cooperativeLaunch = 1;
   prop->hostRegisterSupported = 1;
   return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  CUDASIM_ENTER("cudaDeviceGetLimit");
+  return Answer(cudasim::GetLimit(limit, value));
+}
+
+cudaError_t CUDARTAPI cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  CUDASIM_ENTER("cudaDeviceSetLimit");
+  return Answer(cudasim::SetLimit(limit, value));
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* text, int bytes, int device) {

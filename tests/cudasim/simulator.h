@@ -35,6 +35,7 @@
 #include "tests/cudasim/graph.h"
 #include "tests/cudasim/holds.h"
 #include "tests/cudasim/host_memory.h"
+#include "tests/cudasim/limits.h"
 #include "tests/cudasim/peers.h"
 #include "tests/cudasim/pools.h"
 #include "tests/cudasim/pressure.h"
@@ -70,6 +71,7 @@ struct Simulator {
   Streams streams;
   VirtualClock clock;
   Pressure pressure;
+  Limits limits;
   Events events;
   Pools pools;
   AccessLog log;

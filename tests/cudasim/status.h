@@ -22,6 +22,7 @@ enum Status : int {
   kInvalidDevice = 101,
   kInvalidContext = 201,
   kMapFailed = 205,
+  kUnsupportedLimit = 215,
   kPeerAccessUnsupported = 217,
   kInvalidGraphicsContext = 219,
   kJitCompilerNotFound = 221,
