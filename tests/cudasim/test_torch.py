@@ -213,6 +213,14 @@ def test_settings_that_make_no_sense_end_the_process():
         {"MODE": "lazy"},
         {"DEVICES": "99"},
         {"FAIL": "cudaMalloc"},
+        {"FAIL": "cudaMallok:1:2"},
+        {"CARD": "h2000"},
+        {"CARD": "h200,t4", "DEVICES": "1"},
+        {"PROFILE": "no/such/file"},
+        {"CALL_NS": "fast"},
+        {"PINNED": "much"},
+        {"TAKEN": "0:much"},
+        {"SLOW_COPIES": "sideways:2"},
     ):
         (name,) = settings
         _, err = run("simulated.cudasim_mode()", expect=2, **settings)
