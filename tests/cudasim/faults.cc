@@ -144,7 +144,8 @@ void Faults::PlanFromText(const std::string& text) {
     }
     if (!Knows(function)) {
       std::fprintf(stderr,
-                   "cudasim: CUDASIM_FAIL: the simulated device has no %s\n",
+                   "cudasim: CUDASIM_FAIL cannot be used: the simulated device "
+                   "has no %s\n",
                    function);
       std::_Exit(2);
     }

@@ -105,7 +105,8 @@ Simulator::Simulator()
   }
   const std::string problem = pressure.TakeFromText(config.taken, &extents);
   if (!problem.empty()) {
-    std::fprintf(stderr, "cudasim: CUDASIM_TAKEN: %s\n", problem.c_str());
+    std::fprintf(stderr, "cudasim: CUDASIM_TAKEN cannot be used: %s\n",
+                 problem.c_str());
     std::_Exit(2);
   }
 }

@@ -215,7 +215,6 @@ def test_settings_that_make_no_sense_end_the_process():
         {"FAIL": "cudaMalloc"},
         {"FAIL": "cudaMallok:1:2"},
         {"CARD": "h2000"},
-        {"CARD": "h200,t4", "DEVICES": "1"},
         {"PROFILE": "no/such/file"},
         {"CALL_NS": "fast"},
         {"PINNED": "much"},
