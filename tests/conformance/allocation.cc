@@ -91,8 +91,8 @@ CASE(allocation, alignment) {
 // never came from cudaMalloc.
 CASE(allocation, wrong_frees) {
   void* const pointer = Malloc(4 * kMiB);
-  Documented("interior", cudaErrorInvalidValue,
-             api.cudaFree(static_cast<char*>(pointer) + 512));
+  Refused("interior", cudaErrorInvalidValue,
+          api.cudaFree(static_cast<char*>(pointer) + 512));
   Documented("once", cudaSuccess, api.cudaFree(pointer));
   Documented("twice", cudaErrorInvalidValue, api.cudaFree(pointer));
   int here = 0;
@@ -193,7 +193,7 @@ CASE(allocation, attributes_of_device_memory) {
   Documented("address_range", CUDA_SUCCESS,
              api.cuMemGetAddressRange(&base, &size, address + 100));
   Documented("address_range_base", address, base);
-  Documented("address_range_size", size_t{4} << 20, size);
+  Believed("address_range_size", size_t{4} << 20, size);
   Documented("address_range_may_be_null", CUDA_SUCCESS,
              api.cuMemGetAddressRange(nullptr, nullptr, address));
   (void)api.cudaFree(pointer);

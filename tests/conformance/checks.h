@@ -70,6 +70,14 @@ bool DocumentedOneOf(const char* name, std::initializer_list<T> expected,
   return ok;
 }
 
+// The documentation forbids it without saying with which error: the refusal is
+// documented, the error believed.
+template <typename T>
+void Refused(const char* name, const T& expected, const T& actual) {
+  Note(name, true, static_cast<int>(actual) != 0, "an error", Text(actual));
+  Believed((std::string(name) + "_error").c_str(), expected, actual);
+}
+
 // True or not.
 inline bool Holds(const char* name, bool fact) {
   return Documented(name, true, fact);

@@ -77,6 +77,9 @@ CASE(entry_points, unknown_names) {
                                                   9000, kFlags, &status));
   Documented("too_new_status", cudaDriverEntryPointVersionNotSufficent, status);
   Documented("too_new_pointer_is_null", true, function == nullptr);
+  Documented("newer_than_the_driver", cudaErrorInvalidValue,
+             api.cudaGetDriverEntryPointByVersion("cuMemCreate", &function,
+                                                  990000, kFlags, &status));
   Documented("null_name", cudaErrorInvalidValue,
              api.cudaGetDriverEntryPointByVersion(nullptr, &function, kVersion,
                                                   kFlags, &status));
@@ -104,7 +107,7 @@ CASE(entry_points, driver) {
       api.cuGetProcAddress("cuMemAlloc", &function, kVersion, 0, &status));
   Documented("is_version_2", true,
              function == reinterpret_cast<void*>(api.cuMemAlloc));
-  Documented("unknown", CUDA_ERROR_NOT_FOUND,
+  Documented("unknown", CUDA_SUCCESS,
              api.cuGetProcAddress("cuNoSuchFunction", &function, kVersion, 0,
                                   &status));
   Documented("unknown_status", CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, status);

@@ -100,7 +100,10 @@ const char* CUDARTAPI cudaGetErrorName(cudaError_t error) {
 }
 
 const char* CUDARTAPI cudaGetErrorString(cudaError_t error) {
-  const char* text = cudasim::ErrorText(error);
+  // The driver has codes that the runtime does not know.
+  const char* text = cudasim::RuntimeErrorName(error) != nullptr
+                         ? cudasim::ErrorText(error)
+                         : nullptr;
   return text != nullptr ? text : "unrecognized error code";
 }
 
@@ -198,7 +201,8 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(
     const char* symbol, void** function, unsigned version, unsigned long long,
     cudaDriverEntryPointQueryResult* status) {
   CUDASIM_ENTER("cudaGetDriverEntryPointByVersion", kQuestion);
-  if (symbol == nullptr || function == nullptr) {
+  if (symbol == nullptr || function == nullptr ||
+      version > cudasim::kDriverVersion) {
     return Answer(cudasim::kInvalidValue);
   }
   *function = cudasim::FindDriverFunction(symbol);
