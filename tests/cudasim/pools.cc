@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "tests/cudasim/memory.h"
 #include "tests/cudasim/simulator.h"
 
 namespace cudasim {
@@ -431,10 +432,14 @@ Status FreeAsync(const char* name, uint64_t address, uint64_t stream_handle) {
   uint64_t start = 0;
   uint64_t bytes = 0;
   Pool* pool = nullptr;
-  if (!sim.pools.FindBlock(address, &start, &bytes, &pool) ||
-      start != address) {
-    return kInvalidValue;
+  if (!sim.pools.FindBlock(address, &start, &bytes, &pool)) {
+    if (!sim.addresses.IsMalloc(address)) return kInvalidValue;
+    // Memory of cudaMalloc may go in a stream's order too; here that waits, as
+    // cudaFree does.
+    lock.unlock();
+    return FreeDevice(name, address);
   }
+  if (start != address) return kInvalidValue;
   sim.CheckHolds(name, address, bytes, true, /*own=*/true);
   if (!sim.async.load()) {
     return sim.pools.Free(address, VectorClock(), stream->index);
