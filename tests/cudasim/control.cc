@@ -152,6 +152,7 @@ void cudasim_reset_for_testing(void) {
   sim.peers.Clear();
   sim.pools.Reset();
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
+  sim.broken.store(false, std::memory_order_relaxed);
   for (int device = 0; device < sim.config.devices; ++device) {
     cudasim::DeviceMemory& memory = sim.extents.memory(device);
     memory.peak = memory.used;
@@ -172,7 +173,19 @@ void cudasim_clear_errors(void) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
+  sim.broken.store(false, std::memory_order_relaxed);
   cudasim::ThisThread().last_error = cudasim::kOk;
+}
+
+int cudasim_broken(void) {
+  return Simulator::Get().broken.load(std::memory_order_relaxed) ? 1 : 0;
+}
+
+int cudasim_device_error(int device) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  if (device < 0 || device >= static_cast<int>(sim.sticky.size())) return 0;
+  return sim.sticky[device];
 }
 
 void cudasim_begin_operator(void* stream, const char*) {

@@ -132,6 +132,12 @@ void cudasim_reset_for_testing(void);
 // process).
 void cudasim_clear_errors(void);
 
+// 1 while some device is broken by a sticky error. One load, no lock: whoever
+// computes without calling CUDA asks this first, then which error it is.
+int cudasim_broken(void);
+// The sticky error of a device (a cudaError_t), 0 if it is healthy.
+int cudasim_device_error(int device);
+
 // --- Planned failures ------------------------------------------------------
 // The nth call from now (1 = the next one) of `function` returns `error`
 // without doing anything; with `forever`, so does every later one. Names are

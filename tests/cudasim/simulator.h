@@ -81,6 +81,7 @@ struct Simulator {
   Captures captures{&graphs};
   Violations violations;
   std::vector<Status> sticky;  // by device; kOk: healthy
+  std::atomic<bool> broken{false};  // some device is; read without `mu`
   // By device. A card is never changed nor destroyed, only replaced.
   std::vector<std::atomic<const Card*>> cards;
   std::atomic<bool> async{false};
@@ -100,7 +101,10 @@ struct Simulator {
   void ChargeKernel(Stream* stream, double flops, double bytes, double tflops);
 
   // The device breaks: every later call on it returns `status`.
-  void Break(int device, Status status) { sticky[device] = status; }
+  void Break(int device, Status status) {
+    sticky[device] = status;
+    broken.store(true, std::memory_order_relaxed);
+  }
 
   // The range cut where its mapping changes. Unmapped parts lie on the line at
   // their address. REQUIRES: mu.

@@ -3,11 +3,14 @@
 #include "tests/cudasim/operator_bridge/boxed_kernel.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "tests/cudasim/operator_bridge/accounting.h"
 #include "tests/cudasim/operator_bridge/alias.h"
 #include "tests/cudasim/operator_bridge/generator.h"
+#include "tests/cudasim/operator_bridge/hints.h"
+#include "tests/cudasim/operator_bridge/late_operators.h"
 
 namespace cudasim::bridge {
 namespace {
@@ -113,6 +116,25 @@ c10::IValue GiveBack(AliasSet& aliases, c10::IValue value) {
   return results;
 }
 
+// How many numbers an operator that draws fills: its first argument is the
+// tensor it fills or draws for, or the sizes of its result.
+int64_t Elements(const c10::IValue& first) {
+  if (first.isTensor()) return first.toTensor().numel();
+  if (first.isIntList()) {
+    int64_t elements = 1;
+    for (int64_t size : first.toIntList()) elements *= size;
+    return elements;
+  }
+  return first.isInt() ? first.toInt() : 1;
+}
+
+// A broken device computes nothing more: the call fails with the error that
+// broke it.
+void CheckHealthy(c10::DeviceIndex device) {
+  const int error = SimulatedDevice::Get().StickyError(device);
+  if (error != 0) C10_CUDA_CHECK(static_cast<cudaError_t>(error));
+}
+
 }  // namespace
 
 void RunCpuKernel(const c10::OperatorHandle& op, torch::jit::Stack* stack,
@@ -123,6 +145,7 @@ void RunCpuKernel(const c10::OperatorHandle& op, torch::jit::Stack* stack,
 void BridgedKernel::operator()(const c10::OperatorHandle& op,
                                c10::DispatchKeySet /*keys*/,
                                torch::jit::Stack* stack) {
+  BridgeLateOperators();
   const size_t first = stack->size() - plan_.arguments;
   AccessLog log(plan_.name.c_str());
   OperatorMeter meter(cost_, *stack, first);
@@ -151,10 +174,11 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
     }
     aliases.SetDevice(device.index());
   }
+  CheckHealthy(aliases.device());
   if (plan_.generator >= 0) {
     c10::IValue& value = (*stack)[first + plan_.generator];
-    value =
-        CpuGeneratorFor(value.toOptional<at::Generator>(), aliases.device());
+    value = CpuGeneratorFor(value.toOptional<at::Generator>(), aliases.device(),
+                            Elements((*stack)[first]));
   }
 
   log.Begin(aliases.device());
@@ -169,6 +193,7 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
     c10::IValue& value = (*stack)[result + i];
     const int argument = plan_.return_argument[i];
     if (argument < 0) {
+      if (plan_.stays_on_host(i)) continue;
       value = GiveBack(aliases, std::move(value));
       continue;
     }
@@ -182,16 +207,22 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
   CountBridgedCall();
 }
 
+void DeviceKernel::operator()(const c10::OperatorHandle& op,
+                              c10::DispatchKeySet /*keys*/,
+                              torch::jit::Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard below(kAboveBackends);
+  compute_(op, stack);
+}
+
 void RefusingKernel::operator()(const c10::OperatorHandle& op,
                                 c10::DispatchKeySet /*keys*/,
                                 torch::jit::Stack* /*stack*/) {
+  const std::string name = c10::toString(op.operator_name());
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "the simulated device cannot run '", op.operator_name(),
+      false, "the simulated device cannot run '", name,
       "': PyTorch has only a CUDA kernel for it, and no kernel runs on the "
-      "simulated device. Choose a form of the model that avoids it (for "
-      "attention: the math or eager form; for optimizers and normalisation: "
-      "the "
-      "plain form), or run on a real GPU.");
+      "simulated device. ",
+      HintFor(name));
 }
 
 }  // namespace cudasim::bridge

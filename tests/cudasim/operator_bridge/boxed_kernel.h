@@ -17,8 +17,14 @@
 // It is callable boxed, with any stack below its arguments, so another boxed
 // kernel may stand in front of it and call it as its previous kernel.
 //
-// RefusingKernel raises NotImplementedError naming the operator: it has only a
-// CUDA kernel, and running nothing would leave garbage behind.
+// DeviceKernel is for the few operators that rearrange CUDA tensors themselves.
+//
+// RefusingKernel raises NotImplementedError naming the operator and what to do
+// instead: it has only a CUDA kernel, and running nothing would leave garbage
+// behind.
+//
+// A device broken by a sticky error computes no more: BridgedKernel raises that
+// error.
 //
 // Thread-safety: stateless but for the immutable plan; any thread, autograd's
 // included. Errors: whatever the CPU kernel or the CUDA allocator throws.
@@ -61,6 +67,21 @@ class BridgedKernel final : public c10::OperatorKernel {
   const CostPlan cost_;
   const WorkspacePlan workspace_;
   const CpuComputation compute_;
+};
+
+// Computes an operator with other operators on the CUDA tensors themselves.
+using DeviceComputation = void (*)(const c10::OperatorHandle& op,
+                                   torch::jit::Stack* stack);
+
+class DeviceKernel final : public c10::OperatorKernel {
+ public:
+  explicit DeviceKernel(DeviceComputation compute) : compute_(compute) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+
+ private:
+  const DeviceComputation compute_;
 };
 
 class RefusingKernel final : public c10::OperatorKernel {

@@ -8,6 +8,7 @@
 
 #include "tests/cudasim/operator_bridge/accounting.h"
 #include "tests/cudasim/operator_bridge/copy_kernel.h"
+#include "tests/cudasim/operator_bridge/late_operators.h"
 #include "tests/cudasim/operator_bridge/registration.h"
 #include "tests/cudasim/operator_bridge/simulated_device.h"
 
@@ -25,11 +26,15 @@ std::string install_error;
 
 int Install() {
   std::lock_guard<std::mutex> lock(install_mutex);
-  if (installed) return registered.bridged;
+  if (installed) {
+    BridgeNotedOperators();
+    return registered.bridged;
+  }
   install_error = SimulatedDevice::Get().Connect();
   if (!install_error.empty()) return -1;
   try {
     registered = RegisterOperators();
+    ListenForOperators();
     installed = true;
     return registered.bridged;
   } catch (const std::exception& e) {

@@ -19,9 +19,10 @@ extern "C" {
 #endif
 
 // Registers the kernels. Returns the number of bridged operators; a second call
-// returns it again. -1 if the simulated device is not loaded or PyTorch refused
-// a registration: cudasim_bridge_error() says which. The caller has matched the
-// torch minor version with the file name.
+// returns it again, after bridging what libraries registered since (which the
+// next operator on the device would do as well). -1 if the simulated device is
+// not loaded or PyTorch refused a registration: cudasim_bridge_error() says
+// which. The caller has matched the torch minor version with the file name.
 int cudasim_bridge_install(void);
 
 // The reason of the last -1. Empty if there was none. Valid until the next

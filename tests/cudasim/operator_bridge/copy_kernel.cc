@@ -14,6 +14,7 @@
 
 #include "tests/cudasim/operator_bridge/accounting.h"
 #include "tests/cudasim/operator_bridge/alias.h"
+#include "tests/cudasim/operator_bridge/late_operators.h"
 #include "tests/cudasim/operator_bridge/shape_alias.h"
 
 namespace cudasim::bridge {
@@ -192,6 +193,7 @@ at::Tensor& CopyKernel(at::Tensor& self, const at::Tensor& src,
       "not from ",
       src.toString(), " to ", self.toString());
   if (self.is_same(src)) return self;
+  BridgeLateOperators();
   CountBridgedCall();
   if (self.numel() == 0 && src.numel() == 0 && self.sizes() == src.sizes()) {
     return self;

@@ -28,6 +28,26 @@ constexpr std::array<std::string_view, 11> kMixing = {
 constexpr std::array<std::string_view, 3> kMixingFamilies = {
     "aten::_foreach_", "aten::_fused_", "aten::_amp_"};
 
+// Random seeds and offsets of attention: read by the host that launches the
+// backward, so they never leave it.
+struct HostReturns {
+  std::string_view name;
+  unsigned returns;
+};
+constexpr std::array<HostReturns, 4> kHostReturns = {{
+    {"aten::_scaled_dot_product_efficient_attention", 0b1100},
+    {"aten::_scaled_dot_product_cudnn_attention", 0b11000000},
+    {"aten::_efficient_attention_forward", 0b1100},
+    {"aten::_cudnn_attention_forward", 0b11000000},
+}};
+
+unsigned HostReturnsOf(std::string_view name) {
+  for (const HostReturns& known : kHostReturns) {
+    if (known.name == name) return known.returns;
+  }
+  return 0;
+}
+
 bool MixesDevices(std::string_view name) {
   const std::string_view base = name.substr(0, name.find('.'));
   for (std::string_view mixing : kMixing) {
@@ -98,6 +118,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle& op)
                                   : -1);
   }
   mixes_devices = MixesDevices(name);
+  host_returns = HostReturnsOf(name);
 }
 
 bool ReturnsView(const c10::FunctionSchema& schema) {

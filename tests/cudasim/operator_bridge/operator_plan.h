@@ -33,6 +33,9 @@ struct OperatorPlan {
   std::vector<int> return_argument;
   int generator = -1;  // Generator? argument, or -1
   int device = -1;     // Device? argument, or -1
+  // Returns that are CPU tensors on a device too, one bit each.
+  unsigned host_returns = 0;
+  bool stays_on_host(int i) const { return (host_returns >> i & 1) != 0; }
   // Any argument is written.
   bool writes = false;
   // Tensors of one or more dimensions may be on different devices.

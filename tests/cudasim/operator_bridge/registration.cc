@@ -9,12 +9,15 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "tests/cudasim/operator_bridge/boxed_kernel.h"
 #include "tests/cudasim/operator_bridge/copy_kernel.h"
 #include "tests/cudasim/operator_bridge/meta_kernel.h"
+#include "tests/cudasim/operator_bridge/recurrent_networks.h"
 #include "tests/cudasim/operator_bridge/simulated_device.h"
 #include "tests/cudasim/operator_bridge/substitutes.h"
 
@@ -27,7 +30,8 @@ constexpr std::array<std::string_view, 3> kNamespaces = {"aten", "quantized",
                                                          "quantization"};
 
 // Their CUDA code allocates, describes or synchronises, and launches nothing.
-constexpr std::array<std::string_view, 11> kKept = {
+constexpr std::array<std::string_view, 12> kKept = {
+    "aten::_fused_sdp_choice",
     "aten::empty.memory_format",
     "aten::empty_strided",
     "aten::_efficientzerotensor",
@@ -39,9 +43,6 @@ constexpr std::array<std::string_view, 11> kKept = {
     "aten::is_set_to",
     "aten::record_stream",
     "aten::_local_scalar_dense"};
-
-// Its CUDA code looks at the card's properties only.
-constexpr std::string_view kChoosesAttention = "aten::_fused_sdp_choice";
 
 // Composite operators without a CUDA kernel of their own that would choose a
 // vendor library for CUDA tensors.
@@ -60,33 +61,45 @@ class QuietWarnings final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// One torch::Library per namespace. Never destroyed: kernels must stay until
-// the last thread has run its last operator, which nobody can know at exit.
+// One torch::Library per namespace and key. Never destroyed: kernels must stay
+// until the last thread has run its last operator, which nobody can know at
+// exit. Late operators arrive from any thread.
 class Libraries {
  public:
-  torch::Library& Of(const std::string& name_space) {
-    std::unique_ptr<torch::Library>& library = libraries_[name_space];
-    if (library == nullptr) {
-      library = std::make_unique<torch::Library>(
-          torch::Library::IMPL, name_space, kCuda, __FILE__, __LINE__);
-    }
-    return *library;
+  static Libraries& Get() {
+    static Libraries& libraries = *new Libraries;
+    return libraries;
   }
 
   template <typename Kernel>
-  void Put(const c10::OperatorHandle& op, std::unique_ptr<Kernel> kernel) {
+  void Put(const c10::OperatorHandle& op, std::unique_ptr<Kernel> kernel,
+           c10::DispatchKey key = kCuda) {
     const c10::OperatorName& name = op.operator_name();
-    Of(std::string(*name.getNamespace()))
-        .impl(c10::toString(name).c_str(),
-              torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+    Put(std::string(*name.getNamespace()), c10::toString(name),
+        torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)), key);
+  }
+
+  void Put(const std::string& name_space, const std::string& name,
+           torch::CppFunction function, c10::DispatchKey key = kCuda) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<torch::Library>& library = libraries_[{name_space, key}];
+    if (library == nullptr) {
+      library = std::make_unique<torch::Library>(
+          torch::Library::IMPL, name_space, key, __FILE__, __LINE__);
+    }
+    library->impl(name.c_str(), std::move(function));
   }
 
  private:
-  std::map<std::string, std::unique_ptr<torch::Library>> libraries_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, c10::DispatchKey>,
+           std::unique_ptr<torch::Library>>
+      libraries_;
 };
 
 // False: only CUDA has a kernel for it.
-bool Bridge(Libraries& libraries, const c10::OperatorHandle& op) {
+bool Bridge(const c10::OperatorHandle& op) {
+  Libraries& libraries = Libraries::Get();
   const CpuComputation substitute =
       SubstituteFor(c10::toString(op.operator_name()));
   if (!SimulatedDevice::Get().numbers()) {
@@ -109,7 +122,7 @@ bool Bridge(Libraries& libraries, const c10::OperatorHandle& op) {
 Registered RegisterOperators() {
   QuietWarnings quiet;
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-  static Libraries& libraries = *new Libraries;
+  Libraries& libraries = Libraries::Get();
   auto& dispatcher = c10::Dispatcher::singleton();
   Registered registered;
   const bool numbers = SimulatedDevice::Get().numbers();
@@ -125,11 +138,14 @@ Registered RegisterOperators() {
     }
     const std::string full_name = c10::toString(name);
     if (full_name == "aten::copy_") continue;
-    if (Contains(kKept, full_name) ||
-        (!numbers && full_name == kChoosesAttention) ||
-        ReturnsView(op->schema()) || op->isKernelFallthroughKernel(kCuda)) {
+    if (Contains(kKept, full_name) || ReturnsView(op->schema()) ||
+        op->isKernelFallthroughKernel(kCuda)) {
       ++registered.kept;
-    } else if (Bridge(libraries, *op)) {
+    } else if (const auto compute =
+                   numbers ? DeviceSubstituteFor(full_name) : nullptr) {
+      libraries.Put(*op, std::make_unique<DeviceKernel>(compute));
+      ++registered.bridged;
+    } else if (Bridge(*op)) {
       ++registered.bridged;
     } else {
       libraries.Put(*op, std::make_unique<RefusingKernel>());
@@ -139,21 +155,34 @@ Registered RegisterOperators() {
   for (std::string_view name : kCompositesToBridge) {
     const auto op = dispatcher.findOp({std::string(name), ""});
     if (op.has_value() && !op->hasKernelForDispatchKey(kCuda) &&
-        Bridge(libraries, *op)) {
+        Bridge(*op)) {
       ++registered.bridged;
     }
   }
-  libraries.Of("aten").impl("copy_", TORCH_FN(CopyKernel));
+  for (const OverloadName& name : kRecurrentNetworks) {
+    const auto op = dispatcher.findSchema({name.name, name.overload});
+    if (!op.has_value()) continue;
+    for (const c10::DispatchKey key : {kCuda, c10::DispatchKey::AutogradCUDA}) {
+      libraries.Put(*op, std::make_unique<RecurrentKernel>(), key);
+    }
+    ++registered.bridged;
+  }
+  libraries.Put("aten", "copy_", torch::CppFunction(TORCH_FN(CopyKernel)));
   ++registered.bridged;
-
-  at::globalContext().setUserEnabledCuDNN(false);
-  // Without numbers the fused forms of attention have shapes like any other
-  // operator, and the card's own choice decides what memory is taken.
-  if (!numbers) return registered;
-  at::globalContext().setSDPUseFlash(false);
-  at::globalContext().setSDPUseMemEfficient(false);
-  at::globalContext().setSDPUseCuDNN(false);
+  // Without numbers nothing computes what cuDNN's networks compute, and the
+  // native forms have shapes like any other operator.
+  if (!numbers) at::globalContext().setUserEnabledCuDNN(false);
   return registered;
+}
+
+bool BridgeLate(const c10::OperatorHandle& op) {
+  if (ReturnsView(op.schema()) || op.isKernelFallthroughKernel(kCuda) ||
+      !op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    return false;
+  }
+  QuietWarnings quiet;
+  c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  return Bridge(op);
 }
 
 }  // namespace cudasim::bridge

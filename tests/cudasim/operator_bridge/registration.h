@@ -15,12 +15,13 @@
 // With numbers off the second and third group are MetaKernel's, but for the few
 // operators whose shapes only CUDA knows, and attention keeps the card's choice.
 //
-// PyTorch's switches for cuDNN and fused attention are turned off: those
-// libraries cannot initialise on the simulated device, and with the switches
-// off PyTorch chooses forms that are bridged.
+// PyTorch's switches for cuDNN and fused attention stay as they are on a card:
+// its choices are host code, and what they choose is bridged.
 
 #ifndef STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_REGISTRATION_H_
 #define STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_REGISTRATION_H_
+
+#include <ATen/core/dispatch/Dispatcher.h>
 
 namespace cudasim::bridge {
 
@@ -34,6 +35,10 @@ struct Registered {
 // dispatch tables are not written atomically). Call once; the registrations
 // live as long as the process.
 Registered RegisterOperators();
+
+// Bridges one operator that was registered afterwards, if it has kernels for
+// both CUDA and the CPU and is no view. Any thread.
+bool BridgeLate(const c10::OperatorHandle& op);
 
 }  // namespace cudasim::bridge
 

@@ -40,6 +40,8 @@ std::string SimulatedDevice::Connect() {
   find("cudasim_load_cublas", load_cublas_);
   find("cudasim_operator_cost", operator_cost_);
   find("cudasim_copy_cost", copy_cost_);
+  find("cudasim_broken", broken_);
+  find("cudasim_device_error", device_error_);
   find("cudasim_range_is_accessible", range_is_accessible_);
   find("cudasim_begin_operator", begin_operator_);
   find("cudasim_note_access", note_access);

@@ -73,6 +73,12 @@ class SimulatedDevice {
     copy_cost_(stream, to_device ? 1 : 0, bytes);
   }
 
+  // The sticky error of `device` (a cudaError_t), 0 while it is healthy. One
+  // call and one load then.
+  int StickyError(int device) const {
+    return broken_() == 0 ? 0 : device_error_(device);
+  }
+
   void BeginOperator(void* stream, const char* name) const {
     begin_operator_(stream, name);
   }
@@ -96,6 +102,8 @@ class SimulatedDevice {
   decltype(&cudasim_load_cublas) load_cublas_ = nullptr;
   decltype(&cudasim_operator_cost) operator_cost_ = nullptr;
   decltype(&cudasim_copy_cost) copy_cost_ = nullptr;
+  decltype(&cudasim_broken) broken_ = nullptr;
+  decltype(&cudasim_device_error) device_error_ = nullptr;
   decltype(&cudasim_range_is_accessible) range_is_accessible_ = nullptr;
   decltype(&cudasim_begin_operator) begin_operator_ = nullptr;
   decltype(&cudasim_note_access) note_access_ = nullptr;

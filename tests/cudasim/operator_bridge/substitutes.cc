@@ -13,7 +13,10 @@
 #include <array>
 #include <vector>
 
+#include "tests/cudasim/operator_bridge/attention_routes.h"
+#include "tests/cudasim/operator_bridge/cudnn_recurrent.h"
 #include "tests/cudasim/operator_bridge/generator.h"
+#include "tests/cudasim/operator_bridge/library_routes.h"
 #include "tests/cudasim/operator_bridge/recurrent_cells.h"
 
 namespace cudasim::bridge {
@@ -36,7 +39,7 @@ void NativeDropout(const c10::OperatorHandle&, Stack* stack,
   } else {
     const double keep = 1 - p;
     mask = at::empty_like(input, input.options().dtype(c10::kBool));
-    mask.bernoulli_(keep, CpuGeneratorFor(std::nullopt, device));
+    mask.bernoulli_(keep, CpuGeneratorFor(std::nullopt, device, input.numel()));
     output = input.mul(mask).mul_(keep == 0 ? 0.0 : 1 / keep);
   }
   torch::jit::push(*stack, output, mask);
@@ -98,13 +101,6 @@ void RmsNormBackward(const c10::OperatorHandle& op, Stack* stack,
   torch::jit::push(*stack, grad_input, grad_weight);
 }
 
-// Attention: only the math form is made of operators with CPU kernels.
-void ChooseMathAttention(const c10::OperatorHandle& op, Stack* stack,
-                         c10::DeviceIndex) {
-  torch::jit::drop(*stack, op.schema().arguments().size());
-  torch::jit::push(*stack, int64_t{0});  // SDPBackend::math
-}
-
 // "Would the vendor library do this?" No: the native form follows.
 void No(const c10::OperatorHandle& op, Stack* stack, c10::DeviceIndex) {
   torch::jit::drop(*stack, op.schema().arguments().size());
@@ -116,14 +112,27 @@ struct Substitute {
   CpuComputation compute;
 };
 
-constexpr std::array<Substitute, 15> kSubstitutes = {{
+constexpr std::array<Substitute, 27> kSubstitutes = {{
     {"aten::native_dropout", &NativeDropout},
     {"aten::_softmax", &SoftmaxHalfToFloat},
     {"aten::_log_softmax", &SoftmaxHalfToFloat},
     {"aten::_softmax_backward_data", &SoftmaxBackward},
     {"aten::_log_softmax_backward_data", &SoftmaxBackward},
     {"aten::_fused_rms_norm_backward", &RmsNormBackward},
-    {"aten::_fused_sdp_choice", &ChooseMathAttention},
+    {"aten::_scaled_dot_product_flash_attention", &SdpaFlash},
+    {"aten::_scaled_dot_product_flash_attention_backward", &SdpaFlashBackward},
+    {"aten::_scaled_dot_product_efficient_attention", &SdpaEfficient},
+    {"aten::_scaled_dot_product_efficient_attention_backward",
+     &SdpaEfficientBackward},
+    {"aten::_scaled_dot_product_cudnn_attention", &SdpaCudnn},
+    {"aten::_scaled_dot_product_cudnn_attention_backward", &SdpaCudnnBackward},
+    {"aten::_flash_attention_forward", &FlashForward},
+    {"aten::_flash_attention_backward", &FlashBackward},
+    {"aten::_efficient_attention_forward", &EfficientForward},
+    {"aten::_efficient_attention_backward", &EfficientBackward},
+    {"aten::_cudnn_rnn", &CudnnRnn},
+    {"aten::_cudnn_rnn_backward", &CudnnRnnBackward},
+    {"aten::_cudnn_init_dropout_state", &CudnnDropoutState},
     {"aten::_use_cudnn_ctc_loss", &No},
     {"aten::_use_cudnn_ctc_loss.Tensor", &No},
     {"aten::_use_miopen_ctc_loss", &No},
@@ -140,7 +149,12 @@ CpuComputation SubstituteFor(std::string_view name) {
   for (const Substitute& substitute : kSubstitutes) {
     if (substitute.name == name) return substitute.compute;
   }
-  return nullptr;
+  return LibraryRouteFor(name);
+}
+
+DeviceComputation DeviceSubstituteFor(std::string_view name) {
+  return name == "aten::_cudnn_rnn_flatten_weight" ? &CudnnFlattenWeights
+                                                   : nullptr;
 }
 
 }  // namespace cudasim::bridge

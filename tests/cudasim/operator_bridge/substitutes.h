@@ -14,6 +14,9 @@
 
 namespace cudasim::bridge {
 
+// The operators that need the CUDA tensors themselves, or nullptr.
+DeviceComputation DeviceSubstituteFor(std::string_view name);
+
 // The substitute for `name` (as "aten::native_dropout"), or nullptr.
 CpuComputation SubstituteFor(std::string_view name);
 

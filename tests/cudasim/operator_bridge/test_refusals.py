@@ -15,10 +15,10 @@ def test_cuda_only_operators_are_refused_by_name():
     q = torch.randn(1, 2, 4, 8, device="cuda")
     with pytest.raises(
         NotImplementedError,
-        match="'aten::_scaled_dot_product_flash_attention'.*only a CUDA kernel",
+        match="'aten::_triton_scaled_dot_attention'.*only a CUDA kernel",
     ):
-        torch.ops.aten._scaled_dot_product_flash_attention(q, q, q)
-    assert DEVICE.bridge.cudasim_bridge_refused() > 50
+        torch.ops.aten._triton_scaled_dot_attention(q, q, q)
+    assert DEVICE.bridge.cudasim_bridge_refused() > 20
     assert DEVICE.operators > 1000
 
 
@@ -26,7 +26,31 @@ def test_installing_again_changes_nothing():
     assert DEVICE.bridge.cudasim_bridge_install() == DEVICE.operators
 
 
-def test_attention_takes_the_math_form():
+def test_a_broken_device_computes_no_more():
+    tensor = torch.ones(4, device="cuda")
+    libcuda = DEVICE.cuda
+    sparse = torch.sparse_coo_tensor(
+        torch.tensor([[0, 1], [1, 0]], device="cuda"),
+        torch.ones(2, device="cuda"),
+        check_invariants=False,
+    )
+    with pytest.raises(RuntimeError):
+        sparse.coalesce()
+    for compute in (
+        lambda: tensor + 1,
+        lambda: tensor.add_(1),
+        lambda: torch.randn(3, device="cuda"),
+        lambda: functional.scaled_dot_product_attention(
+            *[tensor.view(1, 1, 2, 2)] * 3
+        ),
+    ):
+        with pytest.raises(RuntimeError, match="CUDA error: operation not"):
+            compute()
+    libcuda.cudasim_clear_errors()
+    assert (tensor + 1).sum().item() == 8
+
+
+def test_attention_needs_no_launch():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 4, 6, 8)
     expected = torch.softmax(q @ k.transpose(-2, -1) / 8**0.5, -1) @ v
