@@ -9,6 +9,8 @@
 
 #include <cstring>
 
+#include "tests/cudasim/operator_bridge/sparse_alias.h"
+
 namespace cudasim::bridge {
 namespace {
 
@@ -57,7 +59,22 @@ void CheckMapped(const at::TensorImpl& tensor, const void* storage,
 
 }  // namespace
 
+at::Tensor AliasSet::AliasSparse(const at::Tensor& original, bool write) {
+  for (SparseEntry& known : sparse_) {
+    if (!known.original.is_same(original)) continue;
+    known.write = known.write || write;
+    return known.alias;
+  }
+  if (device_ < 0) device_ = original.device().index();
+  at::Tensor alias =
+      WithParts(original, c10::Device(c10::kCPU),
+                [&](const at::Tensor& part) { return Alias(part, write); });
+  sparse_.push_back({original, alias, write});
+  return alias;
+}
+
 at::Tensor AliasSet::Alias(const at::Tensor& original, bool write) {
+  if (IsSparse(original)) return AliasSparse(original, write);
   at::TensorImpl* impl = original.unsafeGetTensorImpl();
   if (Entry* known = Find(impl)) {
     if (write && !known->write) {
@@ -69,9 +86,14 @@ at::Tensor AliasSet::Alias(const at::Tensor& original, bool write) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       original.layout() == c10::kStrided && impl->has_storage() &&
           !original.is_quantized() && !original._is_zerotensor(),
-      "the simulated device computes on dense strided tensors only; this one "
-      "is ",
-      original.toString(), " of layout ", original.layout());
+      "operator ", log_.operator_name(),
+      ": the simulated device computes on "
+      "dense and sparse tensors only; this one is ",
+      original.toString(), " of layout ", original.layout(),
+      original.is_quantized()
+          ? ". Dequantize it, or keep the quantized part on the CPU."
+          : ". Pad nested tensors (to_padded_tensor on the CPU), or use the "
+            "jagged layout, which consists of dense operators.");
   if (device_ < 0) device_ = original.device().index();
 
   c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
@@ -181,6 +203,11 @@ void AliasSet::Grow(Entry& entry) {
 }
 
 void AliasSet::TakeOver() {
+  for (const SparseEntry& entry : sparse_) {
+    if (!entry.write) continue;
+    TakeParts(entry.original, entry.alias,
+              [&](const at::Tensor& part) { return GiveBack(part); });
+  }
   for (Entry& entry : entries_) {
     if (!entry.write) continue;
     const at::TensorImpl& alias = *entry.alias.unsafeGetTensorImpl();
@@ -202,6 +229,13 @@ at::Tensor AliasSet::GiveBack(const at::Tensor& result) {
   if (!result.defined() || !result.device().is_cpu()) return result;
   if (Entry* entry = FindByAlias(result.unsafeGetTensorImpl())) {
     return entry->original;
+  }
+  if (IsSparse(result)) {
+    for (const SparseEntry& entry : sparse_) {
+      if (entry.alias.is_same(result)) return entry.original;
+    }
+    return WithParts(result, c10::Device(c10::kCUDA, device_),
+                     [&](const at::Tensor& part) { return GiveBack(part); });
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       result.layout() == c10::kStrided && result.has_storage(),

@@ -27,6 +27,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <optional>
+#include <vector>
 
 #include "tests/cudasim/operator_bridge/accounting.h"
 
@@ -37,8 +38,9 @@ class AliasSet {
   explicit AliasSet(AccessLog& log) : log_(log) {}
 
   // The CPU alias of a defined CUDA tensor, made on first sight. `write`: the
-  // operator may write it. Throws for a tensor that is not dense and strided,
-  // or whose bytes are not mapped on the simulated device.
+  // operator may write it. A sparse tensor's alias consists of the aliases of
+  // its parts. Throws for a tensor of another kind (nested, quantized), or
+  // whose bytes are not mapped on the simulated device.
   at::Tensor Alias(const at::Tensor& original, bool write);
 
   // The device that fresh results belong to: the first aliased tensor's, or
@@ -68,6 +70,14 @@ class AliasSet {
   // a scan.
   static constexpr size_t kScan = 24;
 
+  struct SparseEntry {
+    at::Tensor original;
+    at::Tensor alias;
+    bool write;
+  };
+
+  at::Tensor AliasSparse(const at::Tensor& original, bool write);
+
   Entry* Find(const at::TensorImpl* original);
   Entry* FindByAlias(const at::TensorImpl* alias);
   Entry* FindByOriginalStorage(const c10::StorageImpl* storage);
@@ -79,6 +89,7 @@ class AliasSet {
   AccessLog& log_;
   c10::DeviceIndex device_ = -1;
   c10::SmallVector<Entry, 6> entries_;
+  std::vector<SparseEntry> sparse_;
   // Filled once there are more than kScan entries; keys are the four kinds of
   // pointers above, which cannot collide because they are distinct objects.
   // Optional because even an empty map allocates.

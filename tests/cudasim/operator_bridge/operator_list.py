@@ -94,4 +94,8 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    # Not through the interpreter's end: autograd's threads may still want its
+    # lock there, and PyTorch then terminates the process.
+    sys.stdout.flush()
+    os._exit(status)

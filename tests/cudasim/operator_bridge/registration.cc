@@ -44,6 +44,53 @@ constexpr std::array<std::string_view, 12> kKept = {
     "aten::record_stream",
     "aten::_local_scalar_dense"};
 
+// Sparse operators that make, describe or copy sparse tensors by way of their
+// parts.
+constexpr std::array<std::string_view, 19> kSparseKept = {
+    "aten::empty.memory_format",
+    "aten::empty_like",
+    "aten::_sparse_coo_tensor_with_dims",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",
+    "aten::sparse_dim",
+    "aten::dense_dim",
+    "aten::_dimI",
+    "aten::_dimV",
+    "aten::_nnz",
+    "aten::is_coalesced",
+    "aten::_coalesced_",
+    "aten::resize_",
+    "aten::sparse_resize_",
+    "aten::sparse_resize_and_clear_",
+    "aten::resize_as_sparse_",
+    "aten::copy_",
+    "aten::copy_sparse_to_sparse_",
+    "aten::clone",
+    "aten::_pin_memory"};
+
+// The operators' own kernels for sparse tensors on the CPU.
+void RunSparseKernel(const c10::OperatorHandle& op, torch::jit::Stack* stack,
+                     c10::DeviceIndex /*device*/) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::SparseCPU), stack);
+}
+void RunCompressedKernel(const c10::OperatorHandle& op,
+                         torch::jit::Stack* stack,
+                         c10::DeviceIndex /*device*/) {
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::SparseCsrCPU),
+                     stack);
+}
+
+struct SparseBackend {
+  c10::DispatchKey cuda;
+  c10::DispatchKey cpu;
+  CpuComputation compute;
+};
+constexpr std::array<SparseBackend, 2> kSparseBackends = {{
+    {c10::DispatchKey::SparseCUDA, c10::DispatchKey::SparseCPU,
+     &RunSparseKernel},
+    {c10::DispatchKey::SparseCsrCUDA, c10::DispatchKey::SparseCsrCPU,
+     &RunCompressedKernel},
+}};
+
 // Composite operators without a CUDA kernel of their own that would choose a
 // vendor library for CUDA tensors.
 constexpr std::array<std::string_view, 2> kCompositesToBridge = {
@@ -117,6 +164,32 @@ bool Bridge(const c10::OperatorHandle& op) {
   return true;
 }
 
+void RegisterSparse(const SparseBackend& backend, Registered& registered) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name :
+       dispatcher.getRegistrationsForDispatchKey(backend.cuda)) {
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || !op->hasSchema() ||
+        !Contains(kNamespaces, name.getNamespace().value_or(""))) {
+      continue;
+    }
+    if (Contains(kSparseKept, c10::toString(name)) ||
+        ReturnsView(op->schema()) ||
+        op->isKernelFallthroughKernel(backend.cuda)) {
+      ++registered.kept;
+    } else if (op->hasKernelForDispatchKey(backend.cpu)) {
+      Libraries::Get().Put(
+          *op, std::make_unique<BridgedKernel>(*op, backend.compute),
+          backend.cuda);
+      ++registered.bridged;
+    } else {
+      Libraries::Get().Put(*op, std::make_unique<RefusingKernel>(),
+                           backend.cuda);
+      ++registered.refused;
+    }
+  }
+}
+
 }  // namespace
 
 Registered RegisterOperators() {
@@ -154,9 +227,13 @@ Registered RegisterOperators() {
   }
   for (std::string_view name : kCompositesToBridge) {
     const auto op = dispatcher.findOp({std::string(name), ""});
-    if (op.has_value() && !op->hasKernelForDispatchKey(kCuda) &&
-        Bridge(*op)) {
+    if (op.has_value() && !op->hasKernelForDispatchKey(kCuda) && Bridge(*op)) {
       ++registered.bridged;
+    }
+  }
+  if (numbers) {
+    for (const SparseBackend& backend : kSparseBackends) {
+      RegisterSparse(backend, registered);
     }
   }
   for (const OverloadName& name : kRecurrentNetworks) {

@@ -175,8 +175,8 @@ def test_samplers():
     x = torch.randn(2, 3, 5, 5)
     results = []
     for device in ("cpu", "cuda"):
-        t = theta.to(device).requires_grad_()
-        image = x.to(device).requires_grad_()
+        t = theta.clone().to(device).requires_grad_()
+        image = x.clone().to(device).requires_grad_()
         grid = functional.affine_grid(t, (2, 3, 4, 4), align_corners=True)
         output = functional.grid_sample(image, grid, align_corners=True)
         output.square().sum().backward()
