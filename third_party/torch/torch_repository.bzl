@@ -39,6 +39,16 @@ cc_library(
     deps = [":c10_headers"],
     target_compatible_with = compat,
 )
+# Random state that kernels of a graph read: the C++ part of two CUDA headers.
+cc_library(
+    name = "philox_headers",
+    hdrs = glob(["include/ATen/cuda/detail/PhiloxCudaStateRaw.cuh"],
+                allow_empty = True),
+    defines = defines,
+    includes = ["include"],
+    deps = [":headers"],
+    target_compatible_with = compat,
+)
 # By full path: NEEDED gets the plain name and no RUNPATH is written; in the
 # process torch has loaded them already.
 cc_library(

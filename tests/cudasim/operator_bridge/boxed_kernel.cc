@@ -11,6 +11,7 @@
 #include "tests/cudasim/operator_bridge/generator.h"
 #include "tests/cudasim/operator_bridge/hints.h"
 #include "tests/cudasim/operator_bridge/late_operators.h"
+#include "tests/cudasim/operator_bridge/recorded_operator.h"
 
 namespace cudasim::bridge {
 namespace {
@@ -116,18 +117,6 @@ c10::IValue GiveBack(AliasSet& aliases, c10::IValue value) {
   return results;
 }
 
-// How many numbers an operator that draws fills: its first argument is the
-// tensor it fills or draws for, or the sizes of its result.
-int64_t Elements(const c10::IValue& first) {
-  if (first.isTensor()) return first.toTensor().numel();
-  if (first.isIntList()) {
-    int64_t elements = 1;
-    for (int64_t size : first.toIntList()) elements *= size;
-    return elements;
-  }
-  return first.isInt() ? first.toInt() : 1;
-}
-
 // A broken device computes nothing more: the call fails with the error that
 // broke it.
 void CheckHealthy(c10::DeviceIndex device) {
@@ -146,6 +135,10 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
                                c10::DispatchKeySet /*keys*/,
                                torch::jit::Stack* stack) {
   BridgeLateOperators();
+  if (SimulatedDevice::Get().captures() &&
+      RecordIfCapturing(op, plan_, compute_, stack)) {
+    return;
+  }
   const size_t first = stack->size() - plan_.arguments;
   AccessLog log(plan_.name.c_str());
   OperatorMeter meter(cost_, *stack, first);
@@ -178,7 +171,7 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
   if (plan_.generator >= 0) {
     c10::IValue& value = (*stack)[first + plan_.generator];
     value = CpuGeneratorFor(value.toOptional<at::Generator>(), aliases.device(),
-                            Elements((*stack)[first]));
+                            ElementsDrawn((*stack)[first]));
   }
 
   log.Begin(aliases.device());

@@ -10,6 +10,7 @@
 #include "tests/cudasim/operator_bridge/copy_kernel.h"
 #include "tests/cudasim/operator_bridge/late_operators.h"
 #include "tests/cudasim/operator_bridge/registration.h"
+#include "tests/cudasim/operator_bridge/shadow_bytes.h"
 #include "tests/cudasim/operator_bridge/simulated_device.h"
 
 #define CUDASIM_EXPORT __attribute__((visibility("default")))
@@ -35,6 +36,7 @@ int Install() {
   try {
     registered = RegisterOperators();
     ListenForOperators();
+    ShadowBytes::Connect();
     installed = true;
     return registered.bridged;
   } catch (const std::exception& e) {

@@ -15,6 +15,7 @@
 #include "tests/cudasim/operator_bridge/accounting.h"
 #include "tests/cudasim/operator_bridge/alias.h"
 #include "tests/cudasim/operator_bridge/late_operators.h"
+#include "tests/cudasim/operator_bridge/recorded_operator.h"
 #include "tests/cudasim/operator_bridge/shape_alias.h"
 
 namespace cudasim::bridge {
@@ -198,8 +199,20 @@ at::Tensor& CopyKernel(at::Tensor& self, const at::Tensor& src,
   if (self.numel() == 0 && src.numel() == 0 && self.sizes() == src.sizes()) {
     return self;
   }
+  const bool capturing =
+      IsCapturing((self.is_cuda() ? self : src).device().index());
   if (!SameBytesInSameOrder(self, src) && !BothContiguous(self, src)) {
-    if (SimulatedDevice::Get().numbers()) {
+    const bool numbers = SimulatedDevice::Get().numbers();
+    if (capturing && numbers && self.is_cuda() && src.is_cuda() &&
+        self.device() == src.device()) {
+      RecordCopy(self, src);
+      return self;
+    }
+    // Converted on the host: a device would wait for it.
+    if (capturing && self.is_cuda() != src.is_cuda()) {
+      C10_CUDA_CHECK(cudaErrorStreamCaptureUnsupported);
+    }
+    if (numbers) {
       CopyAliases(self, src, non_blocking);
     } else {
       CopyNothing(self, src, non_blocking);
@@ -211,8 +224,13 @@ at::Tensor& CopyKernel(at::Tensor& self, const at::Tensor& src,
   if (self.is_cuda() && src.is_cuda()) {
     CopyDevice(self, src);
   } else {
+    const at::Tensor& host = self.is_cuda() ? src : self;
+    TORCH_CHECK(!capturing || !non_blocking || host.is_pinned(),
+                "a CUDA graph that is being captured can copy between the "
+                "device and pinned host memory only: use pin_memory()");
     CopyHost(self, src, non_blocking);
   }
+  if (capturing && SimulatedDevice::Get().numbers()) ShadowCopy(self, src);
   return self;
 }
 

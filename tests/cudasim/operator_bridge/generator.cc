@@ -4,9 +4,11 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/cuda/CUDAContextLight.h>
 
-#include <algorithm>
+#include <cstring>
+
+#include "tests/cudasim/operator_bridge/captured_draw.h"
+#include "tests/cudasim/operator_bridge/simulated_device.h"
 
 namespace cudasim::bridge {
 namespace {
@@ -21,17 +23,41 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// One Philox round gives 4 numbers; offsets are multiples of it.
-constexpr int64_t kRound = 4;
-// Threads of a block of PyTorch's kernels that draw; each thread draws rounds
-// until the grid, which is no larger than fits the card at once, has covered
-// all elements.
-constexpr int64_t kBlock = 256;
+// Kernels advance the offset in steps of 4: one Philox round gives 4 numbers.
+constexpr uint64_t kOffsetStep = 4;
+
+thread_local std::vector<Draw>* recorded = nullptr;
+thread_local const std::vector<Draw>* replayed = nullptr;
+thread_local size_t next_replayed = 0;
+
+at::Generator CpuGenerator(uint64_t seed, uint64_t offset) {
+  return at::detail::createCPUGenerator(Mix(seed ^ Mix(offset)));
+}
+
+uint64_t ReadDevice(const int64_t* address) {
+  int64_t value = 0;
+  std::memcpy(&value, SimulatedDevice::Get().HostView(address), sizeof(value));
+  return static_cast<uint64_t>(value);
+}
 
 }  // namespace
 
-PhiloxState TakePhilox(const std::optional<at::Generator>& given,
-                       c10::DeviceIndex device, uint64_t increment) {
+RecordingDraws::RecordingDraws(std::vector<Draw>* draws) { recorded = draws; }
+RecordingDraws::~RecordingDraws() { recorded = nullptr; }
+
+ReplayingDraws::ReplayingDraws(const std::vector<Draw>* draws) {
+  replayed = draws;
+  next_replayed = 0;
+}
+ReplayingDraws::~ReplayingDraws() { replayed = nullptr; }
+
+at::Generator CpuGeneratorFor(const std::optional<at::Generator>& given,
+                              c10::DeviceIndex device) {
+  if (replayed != nullptr) {
+    const Draw& draw = replayed->at(next_replayed++);
+    return CpuGenerator(ReadDevice(draw.seed),
+                        ReadDevice(draw.offset) + draw.more);
+  }
   at::Generator generator = given.has_value() && given->defined()
                                 ? *given
                                 : at::globalContext().defaultGenerator(
@@ -39,30 +65,18 @@ PhiloxState TakePhilox(const std::optional<at::Generator>& given,
   TORCH_CHECK(generator.device().is_cuda(),
               "Expected a 'cuda' device type for generator but found '",
               generator.device().type(), "'");
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  const PhiloxState state{generator.current_seed(), generator.get_offset()};
-  generator.set_offset(state.offset +
-                       (increment + kRound - 1) / kRound * kRound);
-  return state;
-}
-
-at::Generator CpuGenerator(const PhiloxState& state) {
-  return at::detail::createCPUGenerator(Mix(state.seed ^ Mix(state.offset)));
-}
-
-uint64_t PhiloxIncrement(int64_t elements, c10::DeviceIndex device) {
-  if (elements <= 0) return kRound;
-  const cudaDeviceProp* card = at::cuda::getDeviceProperties(device);
-  const int64_t resident =
-      card->multiProcessorCount * (card->maxThreadsPerMultiProcessor / kBlock);
-  const int64_t blocks = std::min(resident, (elements + kBlock - 1) / kBlock);
-  return ((elements - 1) / (kBlock * blocks * kRound) + 1) * kRound;
-}
-
-at::Generator CpuGeneratorFor(const std::optional<at::Generator>& given,
-                              c10::DeviceIndex device, int64_t elements) {
-  return CpuGenerator(
-      TakePhilox(given, device, PhiloxIncrement(elements, device)));
+  if (recorded != nullptr) {
+    recorded->push_back(NextCapturedDraw(generator, kOffsetStep));
+    return CpuGenerator(0, recorded->back().more);
+  }
+  uint64_t seed, offset;
+  {
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    seed = generator.current_seed();
+    offset = generator.get_offset();
+    generator.set_offset(offset + kOffsetStep);
+  }
+  return CpuGenerator(seed, offset);
 }
 
 }  // namespace cudasim::bridge

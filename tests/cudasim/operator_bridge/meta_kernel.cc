@@ -209,10 +209,8 @@ void MetaKernel::operator()(const c10::OperatorHandle& op,
       value = &(*stack)[first + plan_.generator];
       given = value->toOptional<at::Generator>();
     }
-    const c10::IValue& filled = (*stack)[first];
-    at::Generator generator =
-        CpuGeneratorFor(given, aliases.device(),
-                        filled.isTensor() ? filled.toTensor().numel() : 1);
+    at::Generator generator = CpuGeneratorFor(given, aliases.device(),
+                                              ElementsDrawn((*stack)[first]));
     if (value != nullptr) {
       *value = place == c10::kCPU ? c10::IValue(generator) : c10::IValue();
     }

@@ -13,7 +13,8 @@
 // (convolution) are bridged too, although CUDA has no kernel of its own there.
 //
 // With numbers off the second and third group are MetaKernel's, but for the few
-// operators whose shapes only CUDA knows, and attention keeps the card's choice.
+// operators whose shapes only CUDA knows, and attention keeps the card's
+// choice.
 //
 // PyTorch's switches for cuDNN and fused attention stay as they are on a card:
 // its choices are host code, and what they choose is bridged.

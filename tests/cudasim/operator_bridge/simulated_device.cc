@@ -46,6 +46,10 @@ std::string SimulatedDevice::Connect() {
   find("cudasim_begin_operator", begin_operator_);
   find("cudasim_note_access", note_access);
   find("cudasim_count_bridged", count_bridged_);
+  find("cudasim_captures", captures_);
+  find("cudasim_stream_capture", stream_capture_);
+  find("cudasim_capture_operator", capture_operator_);
+  find("cudasim_on_capture_end", on_capture_end_);
   if (!missing.empty()) {
     return "the loaded libcuda.so.1 has no " + missing +
            ": it is not the simulated device (or another version of it)";

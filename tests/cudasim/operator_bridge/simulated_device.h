@@ -86,6 +86,23 @@ class SimulatedDevice {
                   const cudasim_access* accesses, int count) const {
     note_access_(stream, name, accesses, count);
   }
+  // Some stream captures.
+  bool captures() const { return captures_() != 0; }
+  // cudaStreamCaptureStatus of a stream, and its capture's id.
+  int StreamCapture(void* stream, unsigned long long* id) const {
+    return stream_capture_(stream, id);
+  }
+  // 0 or the CUDA error. The state belongs to the device from here on.
+  int CaptureOperator(void* stream, const char* name,
+                      const cudasim_access* accesses, int count,
+                      int (*run)(void*), void (*destroy)(void*),
+                      void* state) const {
+    return capture_operator_(stream, name, accesses, count, run, destroy,
+                             state);
+  }
+  void OnCaptureEnd(void (*function)(unsigned long long)) const {
+    on_capture_end_(function);
+  }
   void CountBridged(long operators) const { count_bridged_(operators); }
 
  private:
@@ -108,6 +125,10 @@ class SimulatedDevice {
   decltype(&cudasim_begin_operator) begin_operator_ = nullptr;
   decltype(&cudasim_note_access) note_access_ = nullptr;
   decltype(&cudasim_count_bridged) count_bridged_ = nullptr;
+  decltype(&cudasim_captures) captures_ = nullptr;
+  decltype(&cudasim_stream_capture) stream_capture_ = nullptr;
+  decltype(&cudasim_capture_operator) capture_operator_ = nullptr;
+  decltype(&cudasim_on_capture_end) on_capture_end_ = nullptr;
 };
 
 }  // namespace cudasim::bridge
