@@ -15,8 +15,13 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 DEVICE = os.environ.get("STRATALLOC_TEST_DEVICE", "sim")
 SIMULATED = DEVICE == "sim"
 
+# The same programs in another mode of the simulated device, under this seed.
+MODE = os.environ.get("CUDASIM_MODE")
+SEED = os.environ.get("CUDASIM_SEED", "0")
+
 # The first line of a program that is started without `stratalloc run`.
-LOAD = ("from stratalloc import simulate; simulate.load('64MiB')\n"
+LOAD = ("from stratalloc import simulate; "
+        f"simulate.load('64MiB', mode={MODE or 'eager'!r}, seed={SEED})\n"
         if SIMULATED else "\n")
 
 
@@ -47,7 +52,7 @@ def on_device(memory, *arguments, conf="", mode="eager", options=(),
               timeout=600, **more):
     """`stratalloc run` on a device of `memory`: program arguments..."""
     if SIMULATED:
-        place = ["--simulate", memory, "--mode", mode]
+        place = ["--simulate", memory, "--mode", MODE or mode, "--seed", SEED]
     else:
         place, conf = [], f"gpu_limit:{memory},{conf}"
     return stratalloc("run", *place, "--conf", conf, *options, *arguments,

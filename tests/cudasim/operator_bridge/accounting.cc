@@ -46,7 +46,7 @@ long StoragesOutside() {
   return storages_outside.load(std::memory_order_relaxed);
 }
 
-void AccessLog::AddSlow(const at::TensorImpl& tensor, bool write) {
+void AccessLog::AddSpan(const at::TensorImpl& tensor, int write) {
   if (tensor.numel() == 0) return;
   uint64_t last = 0;
   const auto sizes = tensor.sizes();
@@ -54,7 +54,7 @@ void AccessLog::AddSlow(const at::TensorImpl& tensor, bool write) {
   for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
   const uint64_t address = reinterpret_cast<uint64_t>(tensor.storage().data()) +
                            tensor.storage_offset() * tensor.itemsize();
-  accesses_.push_back({address, (last + 1) * tensor.itemsize(), write ? 1 : 0});
+  accesses_.push_back({address, (last + 1) * tensor.itemsize(), write});
 }
 
 void AccessLog::BeginSlow(c10::DeviceIndex device) {

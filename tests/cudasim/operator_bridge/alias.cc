@@ -261,7 +261,7 @@ at::Tensor CopyToDevice(const at::Tensor& cpu, c10::DeviceIndex device,
     SeeStorage(address, tensor.storage().nbytes());
     std::memcpy(SimulatedDevice::Get().HostView(address), cpu.const_data_ptr(),
                 SpanBytes(*cpu.unsafeGetTensorImpl()));
-    log.Add(*tensor.unsafeGetTensorImpl(), true);
+    log.AddFresh(*tensor.unsafeGetTensorImpl());
   }
   if (cpu.is_conj()) tensor._set_conj(true);
   if (cpu.is_neg()) tensor._set_neg(true);

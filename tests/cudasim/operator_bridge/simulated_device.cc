@@ -45,6 +45,8 @@ std::string SimulatedDevice::Connect() {
   find("cudasim_range_is_accessible", range_is_accessible_);
   find("cudasim_begin_operator", begin_operator_);
   find("cudasim_note_access", note_access);
+  find("cudasim_hold_ranges", hold_ranges_);
+  find("cudasim_release_ranges", release_ranges_);
   find("cudasim_count_bridged", count_bridged_);
   find("cudasim_captures", captures_);
   find("cudasim_stream_capture", stream_capture_);

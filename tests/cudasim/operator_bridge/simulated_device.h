@@ -103,6 +103,11 @@ class SimulatedDevice {
   void OnCaptureEnd(void (*function)(unsigned long long)) const {
     on_capture_end_(function);
   }
+  long HoldRanges(const char* name, const cudasim_access* accesses,
+                  int count) const {
+    return hold_ranges_(name, accesses, count);
+  }
+  void ReleaseRanges(long token) const { release_ranges_(token); }
   void CountBridged(long operators) const { count_bridged_(operators); }
 
  private:
@@ -124,6 +129,8 @@ class SimulatedDevice {
   decltype(&cudasim_range_is_accessible) range_is_accessible_ = nullptr;
   decltype(&cudasim_begin_operator) begin_operator_ = nullptr;
   decltype(&cudasim_note_access) note_access_ = nullptr;
+  decltype(&cudasim_hold_ranges) hold_ranges_ = nullptr;
+  decltype(&cudasim_release_ranges) release_ranges_ = nullptr;
   decltype(&cudasim_count_bridged) count_bridged_ = nullptr;
   decltype(&cudasim_captures) captures_ = nullptr;
   decltype(&cudasim_stream_capture) stream_capture_ = nullptr;
