@@ -209,6 +209,7 @@ TEST_F(TwoDevicesTest, AnEventOrdersStreamsOfTwoDevices) {
   OwnStream second(cudaStreamNonBlocking);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   OwnStream first(cudaStreamNonBlocking);
+  ASSERT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaSuccess);
   cudaEvent_t event = nullptr;
   ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
             cudaSuccess);
@@ -238,6 +239,7 @@ TEST_F(TwoDevicesTest, AnEventOrdersStreamsOfTwoDevices) {
   EXPECT_EQ(cudaEventDestroy(own), cudaSuccess);
   EXPECT_EQ(cudaFree(other), cudaSuccess);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaSuccess);
 }
 
 }  // namespace
