@@ -4,8 +4,11 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAContextLight.h>
 
+#include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "tests/cudasim/operator_bridge/captured_draw.h"
 #include "tests/cudasim/operator_bridge/simulated_device.h"
@@ -23,16 +26,16 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Kernels advance the offset in steps of 4: one Philox round gives 4 numbers.
-constexpr uint64_t kOffsetStep = 4;
+// One Philox round gives 4 numbers; offsets are multiples of it.
+constexpr int64_t kRound = 4;
+// Threads of a block of PyTorch's kernels that draw; each thread draws rounds
+// until the grid, which is no larger than fits the card at once, has covered
+// all elements.
+constexpr int64_t kBlock = 256;
 
 thread_local std::vector<Draw>* recorded = nullptr;
 thread_local const std::vector<Draw>* replayed = nullptr;
 thread_local size_t next_replayed = 0;
-
-at::Generator CpuGenerator(uint64_t seed, uint64_t offset) {
-  return at::detail::createCPUGenerator(Mix(seed ^ Mix(offset)));
-}
 
 uint64_t ReadDevice(const int64_t* address) {
   int64_t value = 0;
@@ -51,12 +54,11 @@ ReplayingDraws::ReplayingDraws(const std::vector<Draw>* draws) {
 }
 ReplayingDraws::~ReplayingDraws() { replayed = nullptr; }
 
-at::Generator CpuGeneratorFor(const std::optional<at::Generator>& given,
-                              c10::DeviceIndex device) {
+PhiloxState TakePhilox(const std::optional<at::Generator>& given,
+                       c10::DeviceIndex device, uint64_t increment) {
   if (replayed != nullptr) {
     const Draw& draw = replayed->at(next_replayed++);
-    return CpuGenerator(ReadDevice(draw.seed),
-                        ReadDevice(draw.offset) + draw.more);
+    return {ReadDevice(draw.seed), ReadDevice(draw.offset) + draw.more};
   }
   at::Generator generator = given.has_value() && given->defined()
                                 ? *given
@@ -65,18 +67,44 @@ at::Generator CpuGeneratorFor(const std::optional<at::Generator>& given,
   TORCH_CHECK(generator.device().is_cuda(),
               "Expected a 'cuda' device type for generator but found '",
               generator.device().type(), "'");
+  const uint64_t step = (increment + kRound - 1) / kRound * kRound;
   if (recorded != nullptr) {
-    recorded->push_back(NextCapturedDraw(generator, kOffsetStep));
-    return CpuGenerator(0, recorded->back().more);
+    recorded->push_back(NextCapturedDraw(generator, step));
+    return {0, recorded->back().more};
   }
-  uint64_t seed, offset;
-  {
-    std::lock_guard<std::mutex> lock(generator.mutex());
-    seed = generator.current_seed();
-    offset = generator.get_offset();
-    generator.set_offset(offset + kOffsetStep);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  const PhiloxState state{generator.current_seed(), generator.get_offset()};
+  generator.set_offset(state.offset + step);
+  return state;
+}
+
+at::Generator CpuGenerator(const PhiloxState& state) {
+  return at::detail::createCPUGenerator(Mix(state.seed ^ Mix(state.offset)));
+}
+
+uint64_t PhiloxIncrement(int64_t elements, c10::DeviceIndex device) {
+  if (elements <= 0) return kRound;
+  const cudaDeviceProp* card = at::cuda::getDeviceProperties(device);
+  const int64_t resident =
+      card->multiProcessorCount * (card->maxThreadsPerMultiProcessor / kBlock);
+  const int64_t blocks = std::min(resident, (elements + kBlock - 1) / kBlock);
+  return ((elements - 1) / (kBlock * blocks * kRound) + 1) * kRound;
+}
+
+int64_t ElementsDrawn(const c10::IValue& first) {
+  if (first.isTensor()) return first.toTensor().numel();
+  if (first.isIntList()) {
+    int64_t elements = 1;
+    for (int64_t size : first.toIntList()) elements *= size;
+    return elements;
   }
-  return CpuGenerator(seed, offset);
+  return first.isInt() ? first.toInt() : 1;
+}
+
+at::Generator CpuGeneratorFor(const std::optional<at::Generator>& given,
+                              c10::DeviceIndex device, int64_t elements) {
+  return CpuGenerator(
+      TakePhilox(given, device, PhiloxIncrement(elements, device)));
 }
 
 }  // namespace cudasim::bridge

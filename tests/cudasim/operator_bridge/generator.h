@@ -18,6 +18,7 @@
 #define STRATALLOC_TESTS_CUDASIM_OPERATOR_BRIDGE_GENERATOR_H_
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
 
 #include <optional>
 #include <vector>
@@ -26,11 +27,35 @@
 
 namespace cudasim::bridge {
 
+// Names the random numbers of one call.
+struct PhiloxState {
+  uint64_t seed = 0;
+  uint64_t offset = 0;
+};
+
+// The state of a CUDA generator, which is advanced by `increment` (rounded up
+// to a multiple of 4, as the generator wants it). `given` and `device` as
+// below.
+PhiloxState TakePhilox(const std::optional<at::Generator>& given,
+                       c10::DeviceIndex device, uint64_t increment);
+
+// A CPU generator that draws the numbers of `state`, the same each time.
+at::Generator CpuGenerator(const PhiloxState& state);
+
+// What a kernel that fills `elements` numbers adds to the offset on the card
+// that the device is.
+uint64_t PhiloxIncrement(int64_t elements, c10::DeviceIndex device);
+
+// How many numbers an operator that draws fills: its first argument is the
+// tensor it fills or draws for, or the sizes of its result.
+int64_t ElementsDrawn(const c10::IValue& first);
+
 // `given` is the operator's generator argument; without one, the default
 // generator of CUDA device `device` is used. Throws as the device would when
 // `given` is a CPU generator.
+// Advances it by what `elements` numbers take.
 at::Generator CpuGeneratorFor(const std::optional<at::Generator>& given,
-                              c10::DeviceIndex device);
+                              c10::DeviceIndex device, int64_t elements);
 
 // While one lives, CpuGeneratorFor on this thread notes draws of a capture.
 class RecordingDraws {
