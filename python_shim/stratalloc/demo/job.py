@@ -106,6 +106,11 @@ def _import_torch(args):
     if args.device == "sim" and args.phase != "cpu":
         from stratalloc import simulate
 
+        if args.card or args.profile:
+            # A card models cuBLAS's workspace too: its default, 32 MiB on an
+            # H200, is half of the demo's GPU.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+            os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "128")
         simulate.load(args.gpu_memory, card=args.card, profile=args.profile)
     import torch
 
