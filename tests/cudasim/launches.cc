@@ -205,17 +205,10 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
     sim.Break(stream->device, kNotSupported);
     return kNotSupported;
   }
-  if (sim.extents.phantom()) {
-    // A twin would compute on bytes that are not there.
-    if (sim.config.numbers) {
-      Unsupported(("kernel " + Demangle(name) + " on phantom memory").c_str());
-      return kNotSupported;
-    }
-    if (capture == nullptr) {
-      sim.ChargeKernel(stream, 0, 0, 1);
-      return kOk;
-    }
-    twin = nullptr;
+  // With numbers off the twin has to know that there are no bytes.
+  if (sim.extents.phantom() && sim.config.numbers) {
+    Unsupported(("kernel " + Demangle(name) + " on phantom memory").c_str());
+    return kNotSupported;
   }
   if (capture != nullptr) {
     return Record(capture, stream, name, twin, grid, block, arguments);

@@ -4,11 +4,16 @@
 // (tiering/gpu/checksum.cu). The arithmetic is the product's ChecksumOnHost,
 // which shares its header with the kernel; what the twin adds is the simulated
 // device: addresses are translated, and the read is noted as pending, so that
-// an unmap of the range before the kernel's event is a violation.
+// an unmap of the range before the kernel's event is a violation. Phantom
+// memory (which has no bytes) has the checksum of zeros, which is what the host
+// finds in memory it was copied to.
 //
 // Registers itself when it is loaded; the simulated device must be there.
 
 #include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
 
 #include "tests/cudasim/control.h"
 #include "tiering/gpu/checksum_host.h"
@@ -20,6 +25,21 @@ constexpr char kKernel[] = "stratalloc_checksum";
 
 bool IsDeviceAddress(uint64_t address) {
   return address - cudasim_arena_base() < cudasim_arena_size();
+}
+
+uint64_t ChecksumOfZeros(uint64_t bytes) {
+  static std::mutex& mu = *new std::mutex;
+  static auto& known = *new std::map<uint64_t, uint64_t>;  // a few sizes
+  std::lock_guard<std::mutex> lock(mu);
+  auto found = known.find(bytes);
+  if (found == known.end()) {
+    void* const zeros = std::calloc(bytes, 1);
+    if (zeros == nullptr) return 0;
+    const uint64_t sum = stratalloc::ChecksumOnHost(zeros, bytes);
+    std::free(zeros);
+    found = known.emplace(bytes, sum).first;
+  }
+  return found->second;
 }
 
 template <typename T>
@@ -48,6 +68,16 @@ void ChecksumTwin(void** arguments, const unsigned*, const unsigned*) {
   cudasim_note_access(cudasim_current_stream(), kKernel, accesses, count);
   if (!accessible) return;
 
+  if (cudasim_is_phantom() != 0) {
+    if (!IsDeviceAddress(result)) {
+      *reinterpret_cast<uint64_t*>(result) +=
+          IsDeviceAddress(data)
+              ? ChecksumOfZeros(bytes)
+              : stratalloc::ChecksumOnHost(reinterpret_cast<const void*>(data),
+                                           bytes);
+    }
+    return;
+  }
   const auto* const from = cudasim_host_view(reinterpret_cast<void*>(data));
   auto* const to = static_cast<uint64_t*>(
       cudasim_host_view(reinterpret_cast<void*>(result)));

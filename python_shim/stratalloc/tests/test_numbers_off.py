@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stratalloc run --numbers off`: evictions and restores without numbers."""
+
+import json
+import os
+import subprocess
+import sys
+
+_SCRIPT = """
+import torch
+from torch import nn
+
+WIDTH = 8 << 10
+with torch.device("cuda"):
+    model = nn.Sequential(*[
+        nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16)
+        for _ in range(22)])
+x = torch.zeros(256, WIDTH, dtype=torch.bfloat16, device="cuda")
+with torch.no_grad():
+    for _ in range(2):
+        y = model(x)
+assert y.shape == x.shape and y.sum().item() == 0
+"""
+
+
+def test_a_model_that_does_not_fit(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    report = tmp_path / "report.json"
+    values = {key: value for key, value in os.environ.items()
+              if not key.startswith(("STRATALLOC", "CUDASIM"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--simulate", "2GiB",
+         "--numbers", "off", "--conf", "host_budget:1GiB,disk_budget:0",
+         "--json", str(report), str(script)],
+        capture_output=True, text=True, check=False, env=values)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "(numbers off)" in done.stderr
+    assert "no number of this run means anything" in done.stderr
+    result = json.loads(report.read_text())
+    assert "(numbers off)" in result["simulated"]
+    counters = result["counters"]
+    assert counters["violations"] == 0
+    assert counters["storages_outside"] == 0
+    assert counters["launches_without_twin"] == 0
+    assert counters["launches_with_twin"] > 0  # blocks were evicted
+    assert 1 << 30 < counters["peak_used"] <= 2 << 30
