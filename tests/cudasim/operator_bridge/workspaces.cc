@@ -19,6 +19,8 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/cudasim/operator_bridge/torch_minor.h"
+
 namespace cudasim::bridge {
 namespace {
 
@@ -128,7 +130,7 @@ void Keep(at::cuda::WorkspaceMapWithMutex& table, c10::DeviceIndex device,
   SimulatedDevice::Get().LoadCublas(device);
   at::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
   std::unique_lock<std::shared_mutex> lock(table.mutex);
-  table.map.try_emplace(key, std::move(memory));
+  PutWorkspace(table.map, key, std::move(memory), bytes);
 }
 
 void KeepForProducts(c10::DeviceIndex device, bool with_bias) {
