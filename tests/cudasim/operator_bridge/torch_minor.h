@@ -14,7 +14,7 @@
 
 namespace cudasim::bridge {
 
-// A workspace in PyTorch's own table: memory alone, in newer minors (2.15) with
+// A workspace in PyTorch's own table: memory alone, from 2.13 on with
 // its size beside it.
 template <typename Map>
 void PutWorkspace(Map& table, const typename Map::key_type& key,
