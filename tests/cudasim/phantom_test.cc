@@ -52,11 +52,28 @@ class PhantomTest : public SimulatorTest {
 TEST_F(PhantomTest, ThousandsOfMappingsTakeNoneOfTheHosts) {
   const long before = Mappings();
   const uint64_t resident = Resident();
-  Block block(20000);  // 39 GiB
-  EXPECT_EQ(cudasim_used(0), block.bytes());
-  EXPECT_EQ(cudaMemset(block.pointer(), 7, block.bytes()), cudaSuccess);
+  constexpr int kHandles = 20000;  // 39 GiB
+  constexpr size_t kBytes = kHandles * kHandle;
+  CUdeviceptr address = 0;
+  ASSERT_EQ(cuMemAddressReserve(&address, kBytes, 0, 0, 0), CUDA_SUCCESS);
+  // Backwards: pages in a row of one file would be one mapping of the kernel's.
+  for (int i = kHandles - 1; i >= 0; --i) {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUmemAllocationProp prop = DeviceProp();
+    ASSERT_EQ(cuMemCreate(&handle, kHandle, &prop, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemMap(address + i * kHandle, kHandle, 0, handle, 0),
+              CUDA_SUCCESS);
+    ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+  }
+  ASSERT_EQ(Grant(address, kBytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cudasim_used(0), kBytes);
+  EXPECT_EQ(cudaMemset(reinterpret_cast<void*>(address), 7, kBytes),
+            cudaSuccess);
   EXPECT_LE(Mappings(), before + 8);
   EXPECT_LT(Resident() - resident, uint64_t{64} << 20);
+  EXPECT_EQ(cuMemUnmap(address, kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAddressFree(address, kBytes), CUDA_SUCCESS);
 }
 
 TEST_F(PhantomTest, CapacityIsThatOfADevice) {
