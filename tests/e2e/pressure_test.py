@@ -65,9 +65,11 @@ def test_slow_copies_change_the_time_only(cpu, tmp_path):
     seconds = []
     for slow in ({}, {"CUDASIM_SLOW_COPIES": "up:20;down:20"}):
         out = tmp_path / "report.json"
-        # A card has cuBLAS's workspace too; its default is more than the GPU.
+        # A card has workspaces of cuBLAS and cuBLASLt too; their defaults are
+        # more than the GPU.
         _same(_train(options=("--card", "h200", "--json", out),
-                     CUBLAS_WORKSPACE_CONFIG=":16:8", **slow), cpu)
+                     CUBLAS_WORKSPACE_CONFIG=":16:8",
+                     CUBLASLT_WORKSPACE_SIZE="128", **slow), cpu)
         report = json.loads(out.read_text())
         assert "VIRTUAL" in report["simulated"]
         assert report["virtual"]["flops"] > 0
