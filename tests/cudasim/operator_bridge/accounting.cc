@@ -2,6 +2,7 @@
 
 #include "tests/cudasim/operator_bridge/accounting.h"
 
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
@@ -58,11 +59,16 @@ void AccessLog::AddSpan(const at::TensorImpl& tensor, int write) {
 }
 
 void AccessLog::BeginSlow(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard guard(device);
+  device_ = device;
   stream_ = c10::cuda::getCurrentCUDAStream(device).stream();
   SimulatedDevice::Get().BeginOperator(stream_, name_);
 }
 
 void AccessLog::EndSlow() {
+  const c10::cuda::OptionalCUDAGuard guard(
+      device_ < 0 ? std::optional<c10::Device>()
+                  : std::make_optional(c10::Device(c10::kCUDA, device_)));
   SimulatedDevice::Get().NoteAccess(stream_, name_, accesses_.data(),
                                     static_cast<int>(accesses_.size()));
 }

@@ -84,6 +84,8 @@ class AccessLog {
   const char* const name_;
   const bool active_;
   void* stream_ = nullptr;
+  // The stream's: the default streams of all devices share a handle.
+  c10::DeviceIndex device_ = -1;
   long hold_ = 0;
   c10::SmallVector<cudasim_access, 4> accesses_;
 };

@@ -53,6 +53,6 @@ def test_views_copies_results_and_errors_pass_through():
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         torch.mm(a.view(3, 4), a.view(3, 4))
     with pytest.raises(NotImplementedError, match="only a CUDA kernel"):
-        torch.ops.aten._masked_scale(a, a > 0, 2.0)
+        torch.ops.aten._triton_scaled_dot_attention(a, a, a)
     values, indices = a[:6].sort(descending=True)
     assert indices.tolist() == [5, 4, 3, 2, 1, 0] and values[0].item() == 6

@@ -3,7 +3,7 @@
 
 from tests.cudasim.operator_bridge import simulated
 
-DEVICE = simulated.load(memory="128MiB", devices=2)
+DEVICE = simulated.load(memory="128MiB", devices=2, mode="async", seed=3)
 
 # pylint: disable=wrong-import-position
 import pytest
