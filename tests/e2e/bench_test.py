@@ -18,6 +18,7 @@ def test_json(tmp_path):
         assert values["counters"]["refused_calls"] == 0
     names = [row["name"] for row in values["benchmarks"]]
     assert len([name for name in names if name.startswith("malloc/free")]) == 3
+    assert any(name.startswith("MiniLM") for name in names) == running.SIMULATED
     for row in values["benchmarks"]:
         assert {"name", "value", "unit", "baseline", "baseline_name", "ratio",
                 "goal", "pass"} <= set(row)

@@ -20,6 +20,8 @@ _SCOPE_PYTHON_GOAL = 150.0
 _GUARD_GOAL = 100.0
 _GUARD_ELEMENT_GOAL = 5.0
 _LIST = 200
+# Of the simulated device: how much slower than the CPU a model may be on it.
+_SIMULATED_GOAL = 1.5
 
 
 class _Worker:
@@ -63,6 +65,8 @@ def main(args):
     worker = _Worker(args.device)
     try:
         benchmarks = list(_benchmarks(worker, args.rounds))
+        if args.device == "sim":
+            benchmarks += _simulated(worker, args.rounds)
         counters = worker.ask("counters")
     finally:
         worker.close()
@@ -100,6 +104,17 @@ def _benchmarks(worker, rounds):
     yield entry(f"op guard, list of {_LIST}",
                 *ask("guard", "plain", elements=_LIST, count=2000), "no guard",
                 difference_goal=_GUARD_GOAL + _LIST * _GUARD_ELEMENT_GOAL)
+
+
+def _simulated(worker, rounds):
+    """What the simulated device costs a user's tests."""
+    answers = [worker.ask("minilm") for _ in range(rounds)]
+    if answers[0]["ours"] is None:
+        return []
+    return [entry("MiniLM, 24 sentences, simulated",
+                  [answer["ours"] for answer in answers],
+                  [answer["cpu"] for answer in answers], "CPU",
+                  ratio_goal=_SIMULATED_GOAL)]
 
 
 def entry(name, ours, baseline=None, baseline_name=None, goal=None,

@@ -42,6 +42,19 @@ def model_directory():
     return os.path.join(os.path.dirname(found.origin), "model")
 
 
+def load_model():
+    """The real model, on the CPU, and its tokenizer."""
+    from transformers import AutoModel
+    from transformers import AutoTokenizer
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    path = model_directory()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModel.from_pretrained(path, attn_implementation="eager")
+    return model.eval(), tokenizer
+
+
 class Events:
     """Writes events to the parent, one line each."""
 
@@ -118,15 +131,7 @@ def _import_torch(args):
 
 
 def _run(torch, args, events):
-    from transformers import AutoModel
-    from transformers import AutoTokenizer
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    path = model_directory()
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModel.from_pretrained(path, attn_implementation="eager")
-    model.eval()
+    model, tokenizer = load_model()
     events.send("loaded", parameter_bytes=_bytes(model.parameters()))
     target = "cpu" if args.phase == "cpu" else "cuda"
     if args.device == "cuda" and args.phase == "native":
@@ -142,7 +147,7 @@ def _run(torch, args, events):
     texts = sentences()
     for _ in range(args.rounds):
         embedded = _embed_all(torch, model, tokenizer, texts, target, events)
-    asked = _embed(torch, model, tokenizer, list(QUERIES), target)
+    asked = embed(torch, model, tokenizer, list(QUERIES), target)
     scores = asked @ embedded.T
     with open(args.out, "wb") as file:
         file.write(embedded.cpu().numpy().tobytes())
@@ -165,12 +170,12 @@ def _embed_all(torch, model, tokenizer, texts, target, events):
     parts = []
     for start in range(0, len(texts), BATCH):
         batch = texts[start:start + BATCH]
-        parts.append(_embed(torch, model, tokenizer, batch, target))
+        parts.append(embed(torch, model, tokenizer, batch, target))
         events.send("progress", done=start + len(batch), total=len(texts))
     return torch.cat(parts)
 
 
-def _embed(torch, model, tokenizer, texts, target):
+def embed(torch, model, tokenizer, texts, target):
     tokens = tokenizer(texts, padding=True, truncation=True,
                        return_tensors="pt").to(target)
     with torch.no_grad():
