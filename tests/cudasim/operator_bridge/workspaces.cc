@@ -138,9 +138,8 @@ void KeepForProducts(c10::DeviceIndex device, bool with_bias) {
   const size_t of_lt =
       SizeOf(device, "CUBLASLT_WORKSPACE_SIZE", "cublaslt_workspace_bytes",
              &at::cuda::getCUDABlasLtWorkspaceSize);
-  size_t bytes =
-      SizeOf(device, "CUBLAS_WORKSPACE_CONFIG", "cublas_workspace_bytes",
-             &at::cuda::getChosenWorkspaceSize);
+  size_t bytes = SizeOf(device, "CUBLAS_WORKSPACE_CONFIG",
+                        "cublas_workspace_bytes", &CublasWorkspaceSize);
   if (unified) bytes = std::max(bytes, of_lt);
   Keep(at::cuda::cublas_handle_stream_to_workspace(), device, bytes);
   if (with_bias && !unified) {
