@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "tests/cudasim/peers.h"
-
 #include "tests/cudasim/profile.h"
 
 namespace cudasim {

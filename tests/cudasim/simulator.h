@@ -80,7 +80,7 @@ struct Simulator {
   UserObjects users;
   Captures captures{&graphs};
   Violations violations;
-  std::vector<Status> sticky;  // by device; kOk: healthy
+  std::vector<Status> sticky;       // by device; kOk: healthy
   std::atomic<bool> broken{false};  // some device is; read without `mu`
   // By device. A card is never changed nor destroyed, only replaced.
   std::vector<std::atomic<const Card*>> cards;

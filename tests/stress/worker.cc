@@ -302,8 +302,8 @@ void Worker::StepRare() {
       world_.Complain("empty_cache failed: " + s.error().message);
     }
   } else if (dice < 4) {
-    rig.device().SetFraction(
-        world_.fraction * (Chance(60) ? 1.0 : 0.5 + 0.1 * Below(5)));
+    rig.device().SetFraction(world_.fraction *
+                             (Chance(60) ? 1.0 : 0.5 + 0.1 * Below(5)));
   } else if (dice < 6 && world_.disk) {
     rig.engine().TestHook("fail_disk", std::to_string(1 + Below(2)));
   } else if (dice < 10 && !blocks_.empty()) {

@@ -126,8 +126,8 @@ TEST_F(EngineThreadsTest, ARefusedWriterStillMakesItsOperandsDirty) {
     while (EvictOnly(a, kHandle) == 0) {
     }
   });
-  EXPECT_TRUE(Eventually(
-      [&] { return rig_->StateOf(a) != HandleState::kResident; }));
+  EXPECT_TRUE(
+      Eventually([&] { return rig_->StateOf(a) != HandleState::kResident; }));
   busy.Leave();
   evictor.join();
   writer.join();
