@@ -32,6 +32,7 @@
 #include "allocator/device/device.h"
 #include "allocator/device/handle_pool.h"
 #include "allocator/handle_table.h"
+#include "allocator/malloc_request.h"
 #include "allocator/observer.h"
 #include "allocator/pool.h"
 #include "allocator/stats.h"
@@ -86,10 +87,9 @@ class DeviceAllocator {
 
   // ---- blocks -----------------------------------------------------------
 
-  // REQUIRES: size > 0. May wait for events, copies and disk, without lock.
-  Result<AllocatedBlock> Malloc(Bytes size, StreamId stream,
-                                LifetimeClass lifetime, Charge charge)
-      EXCLUDES(mutex_);
+  // REQUIRES: request.size > 0. May wait for events, copies and disk, without
+  // lock.
+  Result<AllocatedBlock> Malloc(const MallocRequest& request) EXCLUDES(mutex_);
   // kNotFound if `address` is not the base of an allocated block. Never
   // waits: memory whose events or copies are outstanding is freed later.
   Result<AllocatedBlock> Free(Address address) EXCLUDES(mutex_);

@@ -80,7 +80,7 @@ class DeviceAllocatorTest : public testing::Test {
   }
   Address Malloc(Bytes bytes, StreamId stream = kDefaultStream,
                  LifetimeClass lifetime = LifetimeClass::kPersistent) {
-    auto block = allocator_->Malloc(bytes, stream, lifetime, kOwner);
+    auto block = allocator_->Malloc({bytes, stream, lifetime, kOwner});
     EXPECT_TRUE(block.has_value()) << block.error().message;
     if (!block) return 0;
     live_.push_back(block->address);
@@ -107,8 +107,8 @@ class DeviceAllocatorTest : public testing::Test {
 
 TEST_F(DeviceAllocatorTest, SizesAreRoundedToAndAlignedAt512Bytes) {
   for (Bytes bytes : {1, 511, 512, 513, 100'000}) {
-    auto block = allocator().Malloc(bytes, kDefaultStream,
-                                    LifetimeClass::kPersistent, kOwner);
+    auto block = allocator().Malloc(
+        {bytes, kDefaultStream, LifetimeClass::kPersistent, kOwner});
     ASSERT_TRUE(block.has_value());
     EXPECT_EQ(block->bytes, RoundUp(bytes, 512));
     EXPECT_EQ(block->address % 512, 0u);
@@ -231,8 +231,8 @@ TEST_F(DeviceAllocatorTest, CachedMemoryOfOtherPoolsIsTraded) {
 
 TEST_F(DeviceAllocatorTest, OutOfMemorySpeaksAsNativeDoes) {
   Malloc(48 * kMiB);
-  auto refused = allocator().Malloc(32 * kMiB, kDefaultStream,
-                                    LifetimeClass::kPersistent, kOwner);
+  auto refused = allocator().Malloc(
+      {32 * kMiB, kDefaultStream, LifetimeClass::kPersistent, kOwner});
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
   EXPECT_THAT(refused.error().message,
@@ -245,8 +245,8 @@ TEST_F(DeviceAllocatorTest, OutOfMemorySpeaksAsNativeDoes) {
   EXPECT_EQ(s.num_ooms, 1);
   EXPECT_EQ(s.num_alloc_retries, 1);
   Malloc(8 * kMiB);  // what fits still does
-  auto absurd = allocator().Malloc(Bytes{1} << 61, kDefaultStream,
-                                   LifetimeClass::kPersistent, kOwner);
+  auto absurd = allocator().Malloc(
+      {Bytes{1} << 61, kDefaultStream, LifetimeClass::kPersistent, kOwner});
   EXPECT_FALSE(absurd.has_value());
 }
 
@@ -255,8 +255,8 @@ TEST_F(DeviceAllocatorTest, TheFractionLimitsWhatIsReserved) {
   allocator().SetFraction(0.5);
   EXPECT_EQ(allocator().limit(), 32 * kMiB);
   Malloc(30 * kMiB);
-  auto refused = allocator().Malloc(4 * kMiB, kDefaultStream,
-                                    LifetimeClass::kPersistent, kOwner);
+  auto refused = allocator().Malloc(
+      {4 * kMiB, kDefaultStream, LifetimeClass::kPersistent, kOwner});
   ASSERT_FALSE(refused.has_value());
   EXPECT_THAT(refused.error().message, HasSubstr("32.00 MiB allowed"));
   allocator().SetFraction(1.0);
@@ -266,8 +266,8 @@ TEST_F(DeviceAllocatorTest, TheFractionLimitsWhatIsReserved) {
 TEST_F(DeviceAllocatorTest, ADriverWithoutMemoryIsOutOfMemoryNotWorse) {
   for (const char* call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
     ASSERT_EQ(cudasim_fail(call, 2, 2, /*forever=*/1), 0);
-    auto refused = allocator().Malloc(9 * kMiB, kDefaultStream,
-                                      LifetimeClass::kPersistent, kOwner);
+    auto refused = allocator().Malloc(
+        {9 * kMiB, kDefaultStream, LifetimeClass::kPersistent, kOwner});
     ASSERT_FALSE(refused.has_value()) << call;
     EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
     cudasim_clear_faults();

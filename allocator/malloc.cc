@@ -94,16 +94,16 @@ void DeviceAllocator::SetFraction(double fraction) {
   fraction_ = fraction;
 }
 
-Result<AllocatedBlock> DeviceAllocator::Malloc(Bytes requested, StreamId stream,
-                                               LifetimeClass lifetime,
-                                               Charge charge) {
+Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
+  const Bytes requested = request.size;
+  const Charge charge = request.charge;
   STRATALLOC_CHECK(requested > 0, "Malloc of nothing");
   if (requested >= kMaxRequest) {
     return tl::unexpected(OutOfMemory(requested));
   }
   const Bytes size = RoundSize(requested);
   OperatorThread& thread = OperatorThread::ThisThread();
-  PoolKey key{stream, lifetime, KindOf(size)};
+  PoolKey key{request.stream, request.lifetime, KindOf(size)};
   // Without tiering nothing is ever away, so the classes may share handles.
   if (!options_.tiering) key.lifetime = LifetimeClass::kTransient;
 

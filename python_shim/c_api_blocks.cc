@@ -109,10 +109,11 @@ int stratalloc_malloc(int device, uint64_t size, uint64_t stream, int hint,
   Result<DeviceAllocator*> allocator = Core::Get().Device(device);
   if (!allocator) return ToC(allocator.error(), error);
   const ScopeFrame frame = Allocating(hint);
-  Result<AllocatedBlock> block =
-      (*allocator)
-          ->Malloc(size, StreamId{stream}, frame.lifetime,
-                   {frame.scope, frame.category});
+  Result<AllocatedBlock> block = (*allocator)
+                                     ->Malloc({size,
+                                               StreamId{stream},
+                                               frame.lifetime,
+                                               {frame.scope, frame.category}});
   if (!block) return ToC(block.error(), error);
   Describe(*block, device, out);
   return 0;

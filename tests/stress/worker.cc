@@ -112,7 +112,7 @@ std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes) {
     return nullptr;
   }
   Result<AllocatedBlock> made = world_.rig->device().Malloc(
-      bytes, block->home, frame.lifetime, {frame.scope, frame.category});
+      {bytes, block->home, frame.lifetime, {frame.scope, frame.category}});
   if (inside) world_.rig->engine().LeaveOperator();
   ++tally_.mallocs;
   if (!made) {

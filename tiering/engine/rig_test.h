@@ -130,7 +130,7 @@ class Rig {
                          LifetimeClass lifetime = LifetimeClass::kPersistent,
                          Charge charge = {ScopeId{1}, Category::kParameter}) {
     Result<AllocatedBlock> block =
-        device_->Malloc(bytes, stream, lifetime, charge);
+        device_->Malloc({bytes, stream, lifetime, charge});
     if (!block) return tl::unexpected(block.error());
     return block->address;
   }
