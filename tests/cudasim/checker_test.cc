@@ -23,36 +23,13 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class CheckerTest : public SimulatorTest {
+class CheckerTest : public TwoStreamsTest {
  protected:
-  void SetUp() override {
-    SimulatorTest::SetUp();
-    cudasim_set_mode(1);
-    ASSERT_EQ(cudaHostAlloc(&pinned_, kHandle, 0), cudaSuccess);
-    std::memset(pinned_, 5, kHandle);
-    for (cudaStream_t* stream : {&one_, &two_}) {
-      ASSERT_EQ(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
-                cudaSuccess);
-    }
-    ASSERT_EQ(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming),
-              cudaSuccess);
-  }
   void TearDown() override {
     cudasim_set_thread_clocks(0);
-    (void)cudaDeviceSynchronize();
-    cudasim_clear_errors();
-    EXPECT_EQ(cudaFreeHost(pinned_), cudaSuccess);
-    EXPECT_EQ(cudaEventDestroy(event_), cudaSuccess);
-    EXPECT_EQ(cudaStreamDestroy(one_), cudaSuccess);
-    EXPECT_EQ(cudaStreamDestroy(two_), cudaSuccess);
-    SimulatorTest::TearDown();
+    TwoStreamsTest::TearDown();
   }
 
-  void CopyIn(const Block& block, cudaStream_t stream) {
-    EXPECT_EQ(cudaMemcpyAsync(block.pointer(), pinned_, kHandle,
-                              cudaMemcpyHostToDevice, stream),
-              cudaSuccess);
-  }
   // A bridged operator on 512 bytes of the block.
   void Operator(const char* name, CUdeviceptr address, cudaStream_t stream,
                 int write) {
@@ -82,11 +59,6 @@ class CheckerTest : public SimulatorTest {
   void ExpectClean() {
     EXPECT_EQ(cudasim_violation_count(), 0) << Violation(0);
   }
-
-  void* pinned_ = nullptr;
-  cudaStream_t one_ = nullptr;
-  cudaStream_t two_ = nullptr;
-  cudaEvent_t event_ = nullptr;
 };
 
 TEST_F(CheckerTest, ThereIsNoKindWithoutAViolation) {

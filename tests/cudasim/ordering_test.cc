@@ -22,52 +22,14 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-class OrderingTest : public SimulatorTest {
+class OrderingTest : public TwoStreamsTest {
  protected:
-  void SetUp() override {
-    SimulatorTest::SetUp();
-    cudasim_set_mode(1);
-    ASSERT_EQ(cudaHostAlloc(&pinned_, kHandle, 0), cudaSuccess);
-    std::memset(pinned_, 5, kHandle);
-    for (cudaStream_t* stream : {&one_, &two_}) {
-      ASSERT_EQ(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
-                cudaSuccess);
-    }
-    ASSERT_EQ(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming),
-              cudaSuccess);
-  }
-  void TearDown() override {
-    // What a planted mistake left queued may run into memory that is gone.
-    (void)cudaDeviceSynchronize();
-    cudasim_clear_errors();
-    EXPECT_EQ(cudaFreeHost(pinned_), cudaSuccess);
-    EXPECT_EQ(cudaEventDestroy(event_), cudaSuccess);
-    EXPECT_EQ(cudaStreamDestroy(one_), cudaSuccess);
-    EXPECT_EQ(cudaStreamDestroy(two_), cudaSuccess);
-    SimulatorTest::TearDown();
-  }
-
-  void CopyIn(const Block& block, cudaStream_t stream) {
-    EXPECT_EQ(cudaMemcpyAsync(block.pointer(), pinned_, kHandle,
-                              cudaMemcpyHostToDevice, stream),
-              cudaSuccess);
-  }
-  void CopyOut(const Block& block, cudaStream_t stream) {
-    EXPECT_EQ(cudaMemcpyAsync(pinned_, block.pointer(), kHandle,
-                              cudaMemcpyDeviceToHost, stream),
-              cudaSuccess);
-  }
   // A bridged operator that writes the block.
   void Operator(const Block& block, cudaStream_t stream, bool write = true) {
     const cudasim_access access = {block.address, kHandle, write ? 1 : 0};
     cudasim_begin_operator(stream, "aten::relu_");
     cudasim_note_access(stream, "aten::relu_", &access, 1);
   }
-
-  void* pinned_ = nullptr;
-  cudaStream_t one_ = nullptr;
-  cudaStream_t two_ = nullptr;
-  cudaEvent_t event_ = nullptr;
 };
 
 TEST_F(OrderingTest, ACopyHappensNotBeforeItMust) {

@@ -106,6 +106,49 @@ class SimulatorTest : public testing::Test {
   }
 };
 
+// Async mode with two streams, an event and a pinned buffer of fives.
+class TwoStreamsTest : public SimulatorTest {
+ protected:
+  void SetUp() override {
+    SimulatorTest::SetUp();
+    cudasim_set_mode(1);
+    ASSERT_EQ(cudaHostAlloc(&pinned_, kHandle, 0), cudaSuccess);
+    std::memset(pinned_, 5, kHandle);
+    for (cudaStream_t* stream : {&one_, &two_}) {
+      ASSERT_EQ(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
+                cudaSuccess);
+    }
+    ASSERT_EQ(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming),
+              cudaSuccess);
+  }
+  void TearDown() override {
+    // What a planted mistake left queued may run into memory that is gone.
+    (void)cudaDeviceSynchronize();
+    cudasim_clear_errors();
+    EXPECT_EQ(cudaFreeHost(pinned_), cudaSuccess);
+    EXPECT_EQ(cudaEventDestroy(event_), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(one_), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(two_), cudaSuccess);
+    SimulatorTest::TearDown();
+  }
+
+  void CopyIn(const Block& block, cudaStream_t stream) {
+    EXPECT_EQ(cudaMemcpyAsync(block.pointer(), pinned_, kHandle,
+                              cudaMemcpyHostToDevice, stream),
+              cudaSuccess);
+  }
+  void CopyOut(const Block& block, cudaStream_t stream) {
+    EXPECT_EQ(cudaMemcpyAsync(pinned_, block.pointer(), kHandle,
+                              cudaMemcpyDeviceToHost, stream),
+              cudaSuccess);
+  }
+
+  void* pinned_ = nullptr;
+  cudaStream_t one_ = nullptr;
+  cudaStream_t two_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+};
+
 }  // namespace cudasim
 
 #endif  // STRATALLOC_TESTS_CUDASIM_TEST_SUPPORT_H_

@@ -2,63 +2,15 @@
 
 #include "tests/cudasim/operator_bridge/alias.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_strided_ops.h>
-#include <ATen/ops/resize_ops.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <cstring>
 
+#include "tests/cudasim/operator_bridge/alias_parts.h"
 #include "tests/cudasim/operator_bridge/sparse_alias.h"
 
 namespace cudasim::bridge {
-namespace {
-
-// Properties of a value, not of its backend: an alias keeps them.
-constexpr c10::DispatchKeySet kValueKeys({c10::DispatchKey::Conjugate,
-                                          c10::DispatchKey::Negative});
-
-const c10::DispatchKeySet kCpuKeys =
-    c10::DispatchKeySet(
-        {c10::DispatchKey::CPU, c10::DispatchKey::ADInplaceOrView}) |
-    c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::CPUBit);
-
-const c10::DispatchKeySet kCudaOnly(c10::DispatchKey::CUDA);
-
-at::Tensor MakeTensor(c10::Storage storage, c10::DispatchKeySet keys,
-                      const at::TensorImpl& like) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                         keys, like.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      like.sizes(), like.strides(), like.storage_offset());
-  return tensor;
-}
-
-// The bytes between a tensor's first and last element, ends included.
-size_t SpanBytes(const at::TensorImpl& tensor) {
-  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
-                                          tensor.itemsize());
-}
-
-// The CPU kernel would crash on bytes that are not mapped; a device reports
-// them.
-void CheckMapped(const at::TensorImpl& tensor, const void* storage,
-                 const char* operator_name) {
-  const auto& device = SimulatedDevice::Get();
-  if (!device.InArena(storage)) return;
-  const size_t bytes = SpanBytes(tensor);
-  const char* first = static_cast<const char*>(storage) +
-                      tensor.storage_offset() * tensor.itemsize();
-  if (bytes == 0 || device.Accessible(first, bytes)) return;
-  TORCH_CHECK(false,
-              "CUDA error: an illegal memory access was encountered: operator ",
-              operator_name, " uses ", bytes, " bytes at ",
-              static_cast<const void*>(first),
-              " of the simulated device, which are not (all) mapped");
-}
-
-}  // namespace
-
 at::Tensor AliasSet::AliasSparse(const at::Tensor& original, bool write) {
   for (SparseEntry& known : sparse_) {
     if (!known.original.is_same(original)) continue;
@@ -185,14 +137,8 @@ void AliasSet::Index(size_t entry) {
 void AliasSet::Grow(Entry& entry) {
   const at::Tensor& alias = entry.alias;
   const size_t bytes = alias.storage().nbytes();
-  const auto itemsize = static_cast<int64_t>(alias.itemsize());
-  at::TensorImpl* original = entry.original.unsafeGetTensorImpl();
-  // One dimension that covers the whole new storage; the real sizes follow.
-  original->set_storage_offset(0);
-  const c10::SymInt elements((static_cast<int64_t>(bytes) + itemsize - 1) /
-                             itemsize);
-  at::_ops::resize_::redispatch(kCudaOnly, entry.original, {&elements, 1},
-                                std::nullopt);
+  // The real sizes follow.
+  GrowStorage(entry.original, bytes);
   // resize_ may have queued a copy of the old bytes; it must not come after
   // ours.
   log_.Begin(entry.original.device().index());

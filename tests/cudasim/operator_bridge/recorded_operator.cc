@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tests/cudasim/operator_bridge/accounting.h"
+#include "tests/cudasim/operator_bridge/alias_parts.h"
 #include "tests/cudasim/operator_bridge/recording.h"
 #include "tests/cudasim/operator_bridge/shadow_bytes.h"
 #include "tests/cudasim/operator_bridge/synchronising.h"

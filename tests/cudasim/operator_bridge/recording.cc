@@ -4,7 +4,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/copy_ops.h>
-#include <ATen/ops/resize_ops.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -17,11 +16,6 @@
 
 namespace cudasim::bridge {
 namespace {
-
-const c10::DispatchKeySet kCpuKeys =
-    c10::DispatchKeySet(
-        {c10::DispatchKey::CPU, c10::DispatchKey::ADInplaceOrView}) |
-    c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::CPUBit);
 
 // Writes running statistics that its schema does not admit to.
 bool WritesSecretly(const std::string& name) {
@@ -53,15 +47,6 @@ at::Tensor MakeAlias(c10::Storage storage, c10::DispatchKeySet keys,
   impl->set_sizes_and_strides(slot.sizes, slot.strides, slot.offset);
   if (slot.wrapped_number) impl->set_wrapped_number(true);
   return tensor;
-}
-
-void GrowStorage(const at::Tensor& original, size_t bytes) {
-  const auto itemsize = static_cast<int64_t>(original.itemsize());
-  original.unsafeGetTensorImpl()->set_storage_offset(0);
-  const c10::SymInt elements((static_cast<int64_t>(bytes) + itemsize - 1) /
-                             itemsize);
-  at::_ops::resize_::redispatch(c10::DispatchKeySet(c10::DispatchKey::CUDA),
-                                original, {&elements, 1}, std::nullopt);
 }
 
 Recording::Recording(const c10::OperatorHandle& handle,

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cudasim/operator_bridge/alias_parts.h"
 #include "tests/cudasim/operator_bridge/boxed_kernel.h"
 #include "tests/cudasim/operator_bridge/generator.h"
 #include "tests/cudasim/operator_bridge/operator_plan.h"
@@ -28,9 +29,6 @@
 
 namespace cudasim::bridge {
 
-// Properties of a value, not of its backend.
-inline constexpr c10::DispatchKeySet kValueKeys({c10::DispatchKey::Conjugate,
-                                                 c10::DispatchKey::Negative});
 // A CPU kernel runs below all of these. Python's too: whoever launches a graph
 // may have a mode of its own.
 inline const c10::DispatchKeySet kAboveKernels =
@@ -62,9 +60,6 @@ struct TensorSlot {
 
 at::Tensor MakeAlias(c10::Storage storage, c10::DispatchKeySet keys,
                      const TensorSlot& slot);
-// The original's storage gets room for `bytes`, through its allocator.
-void GrowStorage(const at::Tensor& original, size_t bytes);
-
 class AliasedTensors;
 
 struct Recording {

@@ -2,59 +2,14 @@
 
 #include "tests/cudasim/operator_bridge/shape_alias.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_strided_ops.h>
-#include <ATen/ops/resize_ops.h>
 #include <c10/core/Allocator.h>
 
 #include <cstdlib>
 
+#include "tests/cudasim/operator_bridge/alias_parts.h"
+
 namespace cudasim::bridge {
-namespace {
-
-constexpr c10::DispatchKeySet kValueKeys({c10::DispatchKey::Conjugate,
-                                          c10::DispatchKey::Negative});
-const c10::DispatchKeySet kMetaKeys =
-    c10::DispatchKeySet(
-        {c10::DispatchKey::Meta, c10::DispatchKey::ADInplaceOrView}) |
-    c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::MetaBit);
-const c10::DispatchKeySet kCpuKeys =
-    c10::DispatchKeySet(
-        {c10::DispatchKey::CPU, c10::DispatchKey::ADInplaceOrView}) |
-    c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::CPUBit);
-const c10::DispatchKeySet kCudaOnly(c10::DispatchKey::CUDA);
-
-at::Tensor MakeTensor(c10::Storage storage, c10::DispatchKeySet keys,
-                      const at::TensorImpl& like) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                                         keys, like.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      like.sizes(), like.strides(), like.storage_offset());
-  return tensor;
-}
-
-size_t SpanBytes(const at::TensorImpl& tensor) {
-  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
-                                          tensor.itemsize());
-}
-
-// A kernel on the device would fault.
-void CheckMapped(const at::TensorImpl& tensor, const void* storage,
-                 const char* operator_name) {
-  const auto& device = SimulatedDevice::Get();
-  if (!device.InArena(storage)) return;
-  const size_t bytes = SpanBytes(tensor);
-  const char* first = static_cast<const char*>(storage) +
-                      tensor.storage_offset() * tensor.itemsize();
-  TORCH_CHECK(bytes == 0 || device.Accessible(first, bytes),
-              "CUDA error: an illegal memory access was encountered: operator ",
-              operator_name, " uses ", bytes, " bytes at ",
-              static_cast<const void*>(first),
-              " of the simulated device, which are not (all) mapped");
-}
-
-}  // namespace
-
 c10::Storage ShapeAliasSet::MakeStorage(size_t bytes) {
   c10::DataPtr data(nullptr, c10::Device(place_));
   if (place_ == c10::kCPU && bytes != 0) {
@@ -140,13 +95,7 @@ void ShapeAliasSet::TakeOver() {
       continue;
     }
     if (grown) {
-      // One dimension over the whole new storage; the real sizes follow.
-      const size_t itemsize = alias.itemsize();
-      original->set_storage_offset(0);
-      const c10::SymInt elements(
-          static_cast<int64_t>((wanted + itemsize - 1) / itemsize));
-      at::_ops::resize_::redispatch(kCudaOnly, entry.original, {&elements, 1},
-                                    std::nullopt);
+      GrowStorage(entry.original, wanted);  // the real sizes follow
       SeeStorage(entry.original.storage().data(),
                  entry.original.storage().nbytes());
     }
