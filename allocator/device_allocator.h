@@ -35,6 +35,7 @@
 #include "allocator/malloc_request.h"
 #include "allocator/observer.h"
 #include "allocator/pool.h"
+#include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
 
 namespace stratalloc {
@@ -106,6 +107,17 @@ class DeviceAllocator {
   void Relabel(Address address, Bytes bytes, Charge charge, bool keep_category)
       EXCLUDES(mutex_);
   Status EnablePeer(DeviceIndex peer) EXCLUDES(mutex_);
+
+  // slow_reasons.h. The same reason is set by one owner only: it is a bit, not
+  // a count.
+  void SetSlowReason(SlowReason reason, bool on) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    SetSlowReasonLocked(reason, on);
+  }
+  void SetSlowReasonLocked(SlowReason reason, bool on) REQUIRES(mutex_) {
+    const auto bit = static_cast<std::uint32_t>(reason);
+    slow_reasons_ = on ? slow_reasons_ | bit : slow_reasons_ & ~bit;
+  }
 
   double fraction() EXCLUDES(mutex_);
   void SetFraction(double fraction) EXCLUDES(mutex_);
@@ -274,6 +286,7 @@ class DeviceAllocator {
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
   std::vector<EventId> events_ GUARDED_BY(mutex_);
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
+  std::uint32_t slow_reasons_ GUARDED_BY(mutex_) = 0;
   DeviceStats stats_ GUARDED_BY(mutex_);
   double fraction_ GUARDED_BY(mutex_) = 1.0;
   std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device

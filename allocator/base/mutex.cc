@@ -1,6 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator/base/mutex.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace stratalloc {
+namespace {
+
+constexpr int kSpins = 128;            // about 4 us of pauses
+constexpr long kSleepNs = 500 * 1000;  // what a missed wake costs at most
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+void Mutex::LockSlow() {
+  for (int i = 0; i < kSpins; ++i) {
+    if (state_.load(std::memory_order_relaxed) == kOpen &&
+        state_.exchange(kHeld, std::memory_order_acquire) == kOpen) {
+      return;
+    }
+    Pause();
+  }
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while (state_.exchange(kHeld, std::memory_order_seq_cst) == kHeld) {
+    const timespec limit{0, kSleepNs};
+    syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&state_),
+            FUTEX_WAIT_PRIVATE, kHeld, &limit, nullptr, 0);
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Mutex::Wake() {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&state_),
+          FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
+
+}  // namespace stratalloc
+
 #ifdef STRATALLOC_DEBUG
 #include <string>
 

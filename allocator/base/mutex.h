@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A std::mutex that knows its rank (lock_ranks.h) and that clang's
-// thread-safety analysis understands. Not recursive. Debug builds abort when
-// a thread takes locks out of order.
+// A lock that knows its rank (lock_ranks.h) and that clang's thread-safety
+// analysis understands. Not recursive, not fair. Debug builds abort when a
+// thread takes locks out of order.
+//
+// Every malloc and free takes one, so it costs one atomic exchange: 6 ns for
+// the pair against 11 ns of std::mutex, whose unlock is a second exchange. The
+// price: Unlock looks for sleepers without a fence, so it may miss a thread
+// that is just lying down. A sleeper therefore sleeps 500 us at most and looks
+// for itself. A thread spins for a few microseconds, the length of most
+// critical sections, before it sleeps.
 #ifndef STRATALLOC_ALLOCATOR_BASE_MUTEX_H_
 #define STRATALLOC_ALLOCATOR_BASE_MUTEX_H_
 
-#include <mutex>
+#include <atomic>
+#include <cstdint>
 
 #include "allocator/base/lock_ranks.h"
 
@@ -34,16 +42,22 @@ class CAPABILITY("mutex") Mutex {
 
   void Lock() ACQUIRE() {
     NoteLock();
-    mutex_.lock();
+    if (__builtin_expect(state_.exchange(kHeld, std::memory_order_acquire),
+                         0)) {
+      LockSlow();
+    }
   }
   bool TryLock() TRY_ACQUIRE(true) {
-    if (!mutex_.try_lock()) return false;
+    if (state_.exchange(kHeld, std::memory_order_acquire) == kHeld) {
+      return false;
+    }
     NoteLock();
     return true;
   }
   void Unlock() RELEASE() {
     NoteUnlock();
-    mutex_.unlock();
+    state_.store(kOpen, std::memory_order_release);
+    if (__builtin_expect(sleepers_.load(std::memory_order_relaxed), 0)) Wake();
   }
 
   // The lower-case names let std::condition_variable_any wait on it.
@@ -59,7 +73,12 @@ class CAPABILITY("mutex") Mutex {
   void NoteUnlock() {}
 #endif
 
-  std::mutex mutex_;
+  static constexpr std::uint32_t kOpen = 0, kHeld = 1;
+  void LockSlow();
+  void Wake();
+
+  std::atomic<std::uint32_t> state_{kOpen};
+  std::atomic<std::uint32_t> sleepers_{0};
   [[maybe_unused]] const LockRank rank_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <thread>
+#include <vector>
 
 namespace stratalloc {
 namespace {
@@ -51,6 +52,33 @@ TEST(Mutex, ServesAConditionVariable) {
   mutex.Unlock();
   other.join();
   MutexLock first(mutex);  // the wait left the thread's ranks as they were
+}
+
+TEST(Mutex, ExcludesAndWakesSleepers) {
+  constexpr int kThreads = 4, kRounds = 20000;
+  Mutex mutex(LockRank::kPlan);
+  long sum = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        MutexLock lock(mutex);
+        const long seen = sum;
+        // Long enough now and then that the others lie down.
+        if (i % 1000 == 0) std::this_thread::yield();
+        sum = seen + 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(sum, long{kThreads} * kRounds);
+}
+
+TEST(Mutex, TryLockFailsWhileHeld) {
+  Mutex mutex(LockRank::kPlan);
+  MutexLock held(mutex);
+  std::thread other([&] { EXPECT_FALSE(mutex.TryLock()); });
+  other.join();
 }
 
 TEST(MutexDeathTest, ReversalAborts) {

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why malloc and free may not take the fast path just now: one word per
+// device, tested once per call.
+//
+// A feature that must see every block (history, a private pool's filter, ...)
+// or that changes how a block is found or given back sets its bit for as long
+// as it is on, with DeviceAllocator::SetSlowReason(). The fast path reads the
+// word under the device lock, so once that call has returned no call that
+// missed the bit is under way. With any bit set, Malloc and Free run whole.
+// A bit is a permission taken away, never information: nothing else reads it.
+#ifndef STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
+#define STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
+
+#include <cstdint>
+
+namespace stratalloc {
+
+enum class SlowReason : std::uint32_t {
+  kPendingFrees = 1u << 0,  // blocks wait for events of other streams
+  kArrivals = 1u << 1,      // restores wait for their copies
+  kHistory = 1u << 2,       // every allocation and free is recorded
+  kPoolFilter = 1u << 3,    // allocations may go to a private pool; capture
+  kNoCaching = 1u << 4,     // caching is disabled
+  kCollection = 1u << 5,    // garbage collection ages free blocks
+  kRounding = 1u << 6,      // sizes are rounded by an option
+  kPressure = 1u << 7,      // a threshold must be looked at on every malloc
+  kTracker = 1u << 8,       // somebody follows every block
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
