@@ -60,6 +60,7 @@ struct SegmentView {
   Bytes bytes = 0;
   StreamId stream = kDefaultStream;
   PoolKind kind = PoolKind::kSmall;
+  PoolId owner;  // the private pool, if any
   std::vector<BlockView> blocks;
 };
 
@@ -118,6 +119,25 @@ class DeviceAllocator {
     const auto bit = static_cast<std::uint32_t>(reason);
     slow_reasons_ = on ? slow_reasons_ | bit : slow_reasons_ & ~bit;
   }
+
+  // ---- private pools (private_pool.h) -----------------------------------
+
+  // One more use of the pool, which is made if it is not there.
+  void CreateOrUsePool(PoolId id) EXCLUDES(mutex_);
+  // One more use, and a route to the pool. kInvalidArgument if it has one.
+  Status BeginAllocateToPool(PoolId id, std::function<bool(StreamId)> filter)
+      EXCLUDES(mutex_);
+  Status EndAllocateToPool(PoolId id) EXCLUDES(mutex_);  // takes the route away
+  Status ReleasePool(PoolId id) EXCLUDES(mutex_);        // one use less
+  int PoolUseCount(PoolId id) EXCLUDES(mutex_);          // 0: no such pool
+  Status SetUseOnOom(PoolId id, bool use_on_oom) EXCLUDES(mutex_);
+  Status SetNoSplit(PoolId id) EXCLUDES(mutex_);
+  // Base addresses of the pool's allocated blocks.
+  Result<std::vector<Address>> AllocatedIn(PoolId id) EXCLUDES(mutex_);
+  // Allocated bytes of all private pools.
+  Bytes PrivateAllocated() EXCLUDES(mutex_);
+  // Gives back the cached memory of a pool that has no use left.
+  Status EmptyPool(PoolId id) EXCLUDES(mutex_);
 
   double fraction() EXCLUDES(mutex_);
   void SetFraction(double fraction) EXCLUDES(mutex_);
@@ -223,7 +243,27 @@ class DeviceAllocator {
   Status SynchronizePendingFrees() EXCLUDES(mutex_);
   // Unmaps wholly free handles of every pool until `wanted` bytes came free.
   // Fences the pools' streams without the lock. Returns the bytes.
-  Bytes ReleaseCached(Bytes wanted) EXCLUDES(mutex_);
+  // `only`: of this private pool alone. Nothing while a stream captures, and
+  // nothing of private pools in use.
+  Bytes ReleaseCached(Bytes wanted, PoolId only = {}) EXCLUDES(mutex_);
+  // One event per recorded stream of a block that is freed.
+  void RecordFreeEventsLocked(Block* block) REQUIRES(mutex_);
+
+  // private_pool.cc
+  void UsePoolLocked(PoolId id) REQUIRES(mutex_);
+  PoolId RouteLocked(StreamId stream) REQUIRES(mutex_);
+  // A cached block of a pool that serves everybody when memory runs out.
+  Block* BorrowLocked(PoolKey key, Bytes size) REQUIRES(mutex_);
+  bool InUseLocked(PoolId id) const REQUIRES(mutex_);
+  // Does a stream that allocated here capture?
+  bool CapturingLocked() REQUIRES(mutex_);
+  // While a stream captures: keeps a freed block for later, true.
+  bool PutOffLocked(Block* block) REQUIRES(mutex_);
+  void NoteRoutesLocked() REQUIRES(mutex_);  // in slow_reasons.h's word
+  // Once no stream captures: frees what was put off.
+  void RedeemPutOffLocked() REQUIRES(mutex_);
+  // Drops private pools without use and memory.
+  void ForgetPoolsLocked() REQUIRES(mutex_);
 
   // layout.cc
   Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
@@ -282,6 +322,12 @@ class DeviceAllocator {
   std::map<Address, Segment*> segments_ GUARDED_BY(mutex_);
   Extents free_space_[4] GUARDED_BY(mutex_);
   std::map<StreamId, std::deque<PendingFree>> pending_ GUARDED_BY(mutex_);
+  std::map<PoolId, PrivatePool> private_pools_ GUARDED_BY(mutex_);
+  std::vector<PoolRoute> routes_ GUARDED_BY(mutex_);
+  // Blocks freed while a stream captured, and the streams that were recorded
+  // on a block then.
+  std::vector<Block*> put_off_ GUARDED_BY(mutex_);
+  std::map<Block*, std::vector<StreamId>> captured_streams_ GUARDED_BY(mutex_);
   std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
   std::vector<EventId> events_ GUARDED_BY(mutex_);

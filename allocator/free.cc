@@ -30,32 +30,36 @@ Result<AllocatedBlock> DeviceAllocator::Free(Address address) {
   // memory can be handed out again.
   if (!block->streams.empty()) {
     block->state = BlockState::kPending;
-    for (StreamId stream : block->streams) {
-      Result<EventId> event = [&]() -> Result<EventId> {
-        if (!events_.empty()) {
-          const EventId pooled = events_.back();
-          events_.pop_back();
-          return pooled;
-        }
-        return device_.CreateEvent();
-      }();
-      ++block->pending_events;
-      if (event && device_.RecordEvent(*event, stream)) {
-        pending_[stream].push_back(PendingFree{*event, block});
-        continue;
-      }
-      // No event to be had, or the stream is gone while its work may still
-      // run: only a synchronised device proves the end.
-      if (event) events_.push_back(*event);
-      pending_[stream].push_back(PendingFree{kNoEvent, block});
-    }
-    block->streams.clear();
+    if (!PutOffLocked(block)) RecordFreeEventsLocked(block);
   }
-  if (block->pending_events == 0) ReleaseBlockLocked(block);
+  if (block->state != BlockState::kPending) ReleaseBlockLocked(block);
   return AllocatedBlock{
       address, size,
       static_cast<Bytes>(stats_.allocated_bytes.stats[0].current),
       static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+}
+
+void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
+  for (StreamId stream : block->streams) {
+    Result<EventId> event = [&]() -> Result<EventId> {
+      if (!events_.empty()) {
+        const EventId pooled = events_.back();
+        events_.pop_back();
+        return pooled;
+      }
+      return device_.CreateEvent();
+    }();
+    ++block->pending_events;
+    if (event && device_.RecordEvent(*event, stream)) {
+      pending_[stream].push_back(PendingFree{*event, block});
+      continue;
+    }
+    // No event to be had, or the stream is gone while its work may still run:
+    // only a synchronised device proves the end.
+    if (event) events_.push_back(*event);
+    pending_[stream].push_back(PendingFree{kNoEvent, block});
+  }
+  block->streams.clear();
 }
 
 void DeviceAllocator::ReleaseBlockLocked(Block* block) {
@@ -101,6 +105,7 @@ void DeviceAllocator::ReleaseBlockLocked(Block* block) {
   if (observer_ != nullptr) {
     observer_->OnFree(device_.index(), block->charge, block->size);
   }
+  if (!captured_streams_.empty()) captured_streams_.erase(block);
   block->charge = {};
   block->requested = 0;
   block->state = BlockState::kFree;
@@ -134,10 +139,15 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
       block->streams.end()) {
     block->streams.push_back(stream);
   }
+  if (!routes_.empty() && device_.IsCapturing(stream)) {
+    captured_streams_[block].push_back(stream);
+  }
   return {};
 }
 
 void DeviceAllocator::ProcessEventsLocked() {
+  if (!routes_.empty() && CapturingLocked()) return;
+  RedeemPutOffLocked();
   for (auto& [stream, queue] : pending_) {
     while (!queue.empty()) {
       if (queue.front().event == kNoEvent) break;
@@ -157,6 +167,8 @@ Status DeviceAllocator::SynchronizePendingFrees() {
   std::vector<PendingFree> unproven;  // freed without an event; taken out
   {
     MutexLock lock(mutex_);
+    if (CapturingLocked()) return {};  // waiting would spoil the capture
+    RedeemPutOffLocked();
     ++stats_.num_sync_all_streams;
     for (auto& [stream, queue] : pending_) {
       std::erase_if(queue, [&](const PendingFree& free) {
@@ -191,16 +203,20 @@ Status DeviceAllocator::SynchronizePendingFrees() {
   return status;
 }
 
-Bytes DeviceAllocator::ReleaseCached(Bytes wanted) {
+Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
   std::vector<HandleRef> leaving;
   std::uint64_t fence = 0;
   {
     MutexLock lock(mutex_);
+    if (CapturingLocked()) return 0;
     ProcessEventsLocked();
     SettleArrivalsLocked();
     Bytes found = 0;
     for (auto& [key, pool] : pools_) {
       if (found >= wanted) break;
+      if (only.is_private() ? key.owner != only : InUseLocked(key.owner)) {
+        continue;
+      }
       const std::uint64_t bit = std::uint64_t{1} << streams_.BitOf(key.stream);
       // Copies: refiling changes the set that is walked.
       std::vector<Block*> free(pool->free_blocks().begin(),
@@ -263,12 +279,17 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted) {
     }
     RefileLocked(segment, handle.address(), handle.address() + handle.bytes());
   }
+  ForgetPoolsLocked();
   --releasing_;
   released_.notify_all();
   return released;
 }
 
 Status DeviceAllocator::EmptyCache() {
+  {
+    MutexLock lock(mutex_);
+    if (CapturingLocked()) return {};  // the next call, after it, will
+  }
   if (Status status = SynchronizePendingFrees(); !status) return status;
   ReleaseCached(~Bytes{0});
   MutexLock lock(mutex_);

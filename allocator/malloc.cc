@@ -101,7 +101,7 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
   if (requested >= kMaxRequest) {
     return tl::unexpected(OutOfMemory(requested));
   }
-  const Bytes size = RoundSize(requested);
+  Bytes size = RoundSize(requested);
   OperatorThread& thread = OperatorThread::ThisThread();
   PoolKey key{request.stream, request.lifetime, KindOf(size)};
   // Without tiering nothing is ever away, so the classes may share handles.
@@ -124,10 +124,21 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
         static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
   };
 
-  const bool may_reclaim =
+  bool may_reclaim =
       options_.tiering && reclaimer_ != nullptr && !thread.in_ladder;
   {
     MutexLock lock(mutex_);
+    if (!routes_.empty()) {
+      key.owner = RouteLocked(request.stream);
+      if (CapturingLocked()) may_reclaim = false;
+    }
+    if (key.owner.is_private()) {
+      key.lifetime = LifetimeClass::kTransient;  // never evicted
+      if (private_pools_[key.owner].no_split) {
+        size = RoundUp(
+            size, table_.region(/*evictable=*/false, key.kind).handle_bytes);
+      }
+    }
     ProcessEventsLocked();
     SettleArrivalsLocked();
     // Above the emergency threshold cold bytes leave before new memory is
@@ -142,6 +153,10 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
   {
     MutexLock lock(mutex_);
     if (Block* block = attempt(may_reclaim)) return result(block);
+    // Rung: private pools that lend.
+    if (Block* block = BorrowLocked(key, size)) {
+      return result(HandOutLocked(block, size, requested, charge));
+    }
   }
   if (may_reclaim) {
     InLadder in_ladder;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool: the free blocks of one (stream, lifetime class, small/large), and
+// A pool: the free blocks of one (owner, stream, lifetime class, small/large),
+// where the owner is a private pool or none, and
 // the segments they lie in. Pools never share a handle, so a cold layer frees
 // whole handles and transients do not strand persistent pages.
 //
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "allocator/block.h"
+#include "allocator/private_pool.h"
 
 namespace stratalloc {
 
@@ -22,6 +24,7 @@ struct PoolKey {
   StreamId stream = kDefaultStream;
   LifetimeClass lifetime = LifetimeClass::kUnknown;
   PoolKind kind = PoolKind::kSmall;
+  PoolId owner = {};
 
   auto operator<=>(const PoolKey&) const = default;
 };

@@ -148,6 +148,7 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
           view.address = at;
           view.stream = segment->pool->key().stream;
           view.kind = region.kind;
+          view.owner = segment->pool->key().owner;
           views.push_back(view);
           open = true;
         }

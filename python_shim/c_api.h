@@ -60,6 +60,7 @@ STRATALLOC_API int stratalloc_configure(const stratalloc_config* config,
 /* CUDA was initialised with so many devices. Idempotent. */
 STRATALLOC_API int stratalloc_init(int device_count, stratalloc_error* error);
 STRATALLOC_API int stratalloc_initialized(void);
+STRATALLOC_API int stratalloc_device_count(void); /* 0 before init */
 STRATALLOC_API const char* stratalloc_version(void); /* static string */
 /* Every log line goes to `sink(level, text)` (levels of Python's logging).
  * The sink may be called while the arbiter is held: it must not take the GIL
@@ -153,6 +154,7 @@ typedef struct {
   uint64_t address, total_bytes, requested_bytes, allocated_bytes;
   uint64_t active_bytes, stream;
   int is_large, block_count;
+  uint64_t pool_first, pool_second; /* the private pool's id, or 0, 0 */
 } stratalloc_segment;
 
 typedef struct {
@@ -243,6 +245,45 @@ STRATALLOC_API void stratalloc_operator_leave(void);
  *    matched. Used by tests and by `stratalloc demo --sabotage`. */
 STRATALLOC_API int stratalloc_test_hook(const char* name, const char* value,
                                         stratalloc_error* error);
+
+/* ---- private pools ------------------------------------------------------ */
+
+/* torch's MempoolId_t: first = made by a capture, second = made by a user. */
+typedef struct {
+  uint64_t first, second;
+} stratalloc_pool_id;
+
+STRATALLOC_API int stratalloc_pool_use(int device, stratalloc_pool_id pool,
+                                       stratalloc_error* error);
+/* Allocations on streams that `filter(context, stream)` accepts go to `pool`
+ * until stratalloc_pool_end. The filter runs under the device's lock: it must
+ * not allocate or wait. `drop(context)` is called once, when the route ends or
+ * could not be set. */
+STRATALLOC_API int stratalloc_pool_begin(int device, stratalloc_pool_id pool,
+                                         int (*filter)(void*, uint64_t),
+                                         void* context, void (*drop)(void*),
+                                         stratalloc_error* error);
+STRATALLOC_API int stratalloc_pool_end(int device, stratalloc_pool_id pool,
+                                       stratalloc_error* error);
+STRATALLOC_API int stratalloc_pool_release(int device, stratalloc_pool_id pool,
+                                           stratalloc_error* error);
+STRATALLOC_API int stratalloc_pool_use_count(int device,
+                                             stratalloc_pool_id pool);
+STRATALLOC_API int stratalloc_pool_set_use_on_oom(int device,
+                                                  stratalloc_pool_id pool,
+                                                  int on,
+                                                  stratalloc_error* error);
+STRATALLOC_API int stratalloc_pool_set_no_split(int device,
+                                                stratalloc_pool_id pool,
+                                                stratalloc_error* error);
+STRATALLOC_API int stratalloc_pool_empty(int device, stratalloc_pool_id pool,
+                                         stratalloc_error* error);
+/* Calls `block(context, ptr)` for each allocated block of the pool, without
+ * a lock. */
+STRATALLOC_API int stratalloc_pool_blocks(int device, stratalloc_pool_id pool,
+                                          void (*block)(void*, void*),
+                                          void* context,
+                                          stratalloc_error* error);
 
 #ifdef __cplusplus
 }

@@ -100,6 +100,7 @@ int stratalloc_init(int device_count, stratalloc_error* error) {
   return ToC(Core::Get().Init(device_count), error);
 }
 int stratalloc_initialized(void) { return Core::Get().initialized(); }
+int stratalloc_device_count(void) { return Allocator::Get().device_count(); }
 
 int stratalloc_malloc(int device, uint64_t size, uint64_t stream, int hint,
                       stratalloc_block* out, stratalloc_error* error) {

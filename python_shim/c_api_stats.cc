@@ -103,6 +103,8 @@ int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
       s.total_bytes = view.bytes;
       s.stream = Raw(view.stream);
       s.is_large = view.kind == PoolKind::kLarge;
+      s.pool_first = view.owner.graph;
+      s.pool_second = view.owner.user;
       s.block_count = static_cast<int>(view.blocks.size());
       for (const BlockView& b : view.blocks) {
         if (!IsLive(b.state)) continue;

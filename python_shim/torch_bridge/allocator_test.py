@@ -226,21 +226,11 @@ def test_history_can_be_switched_off_but_not_on():
 @pytest.mark.parametrize(
     ("method", "use"),
     [
-        ("createOrIncrefPool", lambda: torch.cuda.MemPool()),
-        (
-            "beginAllocateToPool",
-            lambda: torch.cuda.CUDAGraph().capture_begin(),
-        ),
         ("shareIpcHandle", lambda: _empty(4).untyped_storage()._share_cuda_()),
         (
             "getCheckpointState",
             lambda: torch._C._cuda_getCheckpointState(0, (0, 1)),
         ),
-        (
-            "checkPoolLiveAllocations",
-            lambda: torch._C._cuda_checkPoolLiveAllocations(0, (0, 1), set()),
-        ),
-        ("releasePool", lambda: torch._C._cuda_releasePool(0, (0, 1))),
     ],
 )
 def test_unfinished_methods_say_so(method, use):

@@ -45,6 +45,7 @@ void AddSegment(void* context, const stratalloc_segment* from) {
   segment.is_large = from->is_large != 0;
   // Ours grow by handles, as torch's expandable ones: viewers join neighbours.
   segment.is_expandable = true;
+  segment.owner_private_pool_id = {from->pool_first, from->pool_second};
   segment.blocks.reserve(from->block_count);
   static_cast<std::vector<SegmentInfo>*>(context)->push_back(
       std::move(segment));
@@ -109,11 +110,16 @@ AllocatorConfigInfo CurrentConfigInfo() {
   return info;
 }
 
-std::vector<SegmentInfo> CollectSegments() {
+std::vector<SegmentInfo> CollectSegments(c10::MempoolId_t pool) {
   std::vector<SegmentInfo> segments;
   stratalloc_error error;
   if (stratalloc_snapshot(&AddSegment, &AddBlock, &segments, &error) != 0) {
     ThrowError(error);
+  }
+  if (pool.first != 0 || pool.second != 0) {
+    std::erase_if(segments, [&](const SegmentInfo& segment) {
+      return segment.owner_private_pool_id != pool;
+    });
   }
   return segments;
 }

@@ -23,9 +23,10 @@ c10::CachingDeviceAllocator::DeviceStats ToDeviceStats(
 // Torch's own options, as they are now (they may change at run time).
 c10::cuda::CUDACachingAllocator::AllocatorConfigInfo CurrentConfigInfo();
 
-// Every mapped range of every device with its blocks. Throws c10::Error when
-// the core cannot tell.
-std::vector<c10::CachingDeviceAllocator::SegmentInfo> CollectSegments();
+// Every mapped range of every device with its blocks; of one private pool if
+// `pool` is not {0, 0}. Throws c10::Error when the core cannot tell.
+std::vector<c10::CachingDeviceAllocator::SegmentInfo> CollectSegments(
+    c10::MempoolId_t pool);
 
 }  // namespace stratalloc
 

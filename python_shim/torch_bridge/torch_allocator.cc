@@ -106,10 +106,6 @@ int LifetimeHint(size_t size) {
   return CurrentLifetimeHint();
 }
 
-bool IsDefaultPool(const c10::MempoolId_t& pool) {
-  return pool.first == 0 && pool.second == 0;
-}
-
 thread_local std::string user_metadata;
 
 }  // namespace
@@ -160,14 +156,6 @@ void TorchAllocator::copy_data(void* to, const void* from,
 }
 
 bool TorchAllocator::initialized() { return stratalloc_initialized() != 0; }
-
-void TorchAllocator::emptyCache(MempoolId pool) {
-  if (!IsDefaultPool(pool)) {
-    ThrowUnsupported("emptyCache of a memory pool", "torch.cuda.MemPool");
-  }
-  stratalloc_error error;
-  if (stratalloc_empty_cache(-1, &error) != 0) ThrowError(error);
-}
 
 void TorchAllocator::recordStream(const c10::DataPtr& data_ptr,
                                   c10::Stream stream) {
@@ -264,7 +252,7 @@ std::string TorchAllocator::name() { return "native"; }
 std::vector<StreamSegmentSize> TorchAllocator::getExpandableSegmentSizes(
     c10::DeviceIndex device) {
   std::map<std::pair<void*, bool>, size_t> sizes;  // (stream, small) -> bytes
-  for (const SegmentInfo& segment : CollectSegments()) {
+  for (const SegmentInfo& segment : CollectSegments({0, 0})) {
     if (segment.device != device) continue;
     sizes[{segment.stream, !segment.is_large}] += segment.total_size;
   }
@@ -318,7 +306,7 @@ TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
     c10::DeviceIndex devices = c10::cuda::device_count();
     result.device_traces.resize(devices);
   }
-  if (IsDefaultPool(pool)) result.segments = CollectSegments();
+  result.segments = CollectSegments(pool);
   return result;
 }
 
@@ -375,44 +363,6 @@ void TorchAllocator::setUserMetadata(const std::string& metadata) {
 }
 
 std::string TorchAllocator::getUserMetadata() { return user_metadata; }
-
-void TorchAllocator::beginAllocateToPool(c10::DeviceIndex, MempoolId,
-                                         std::function<bool(cudaStream_t)>) {
-  ThrowUnsupported("beginAllocateToPool",
-                   "CUDA graphs and torch.cuda.use_mem_pool");
-}
-
-void TorchAllocator::endAllocateToPool(c10::DeviceIndex, MempoolId) {
-  ThrowUnsupported("endAllocateToPool",
-                   "CUDA graphs and torch.cuda.use_mem_pool");
-}
-
-void TorchAllocator::releasePool(c10::DeviceIndex, MempoolId) {
-  ThrowUnsupported("releasePool", "CUDA graphs and torch.cuda.MemPool");
-}
-
-int TorchAllocator::getPoolUseCount(c10::DeviceIndex, MempoolId) {
-  ThrowUnsupported("getPoolUseCount", "torch.cuda.MemPool");
-}
-
-void TorchAllocator::createOrIncrefPool(c10::DeviceIndex, MempoolId,
-                                        std::shared_ptr<CUDAAllocator>) {
-  ThrowUnsupported("createOrIncrefPool", "torch.cuda.MemPool");
-}
-
-void TorchAllocator::setUseOnOOM(c10::DeviceIndex, MempoolId, bool) {
-  ThrowUnsupported("setUseOnOOM", "torch.cuda.MemPool(use_on_oom=True)");
-}
-
-void TorchAllocator::setNoSplit(c10::DeviceIndex, MempoolId) {
-  ThrowUnsupported("setNoSplit", "torch.cuda.MemPool(no_split=True)");
-}
-
-bool TorchAllocator::checkPoolLiveAllocations(
-    c10::DeviceIndex, MempoolId, const std::unordered_set<void*>&) {
-  ThrowUnsupported("checkPoolLiveAllocations",
-                   "torch.compile(mode=\"reduce-overhead\")");
-}
 
 ShareableHandle TorchAllocator::shareIpcHandle(void*) {
   ThrowUnsupported("shareIpcHandle",

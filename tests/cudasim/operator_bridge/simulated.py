@@ -88,6 +88,14 @@ _libraries = {}
 _current = None
 
 
+def allocator():
+    """"native" or "stratalloc": whose memory this process's tensors have.
+
+    The tests of PyTorch's own features run under both, see BUILD.bazel.
+    """
+    return os.environ.get("SIMULATED_ALLOCATOR", "native")
+
+
 def load_device():
     """The device's two libraries, as the environment says. Before torch."""
     for name in _NAMES:
@@ -110,6 +118,10 @@ def install_bridge():
     if device.operators < 0:
         raise RuntimeError(device.bridge.cudasim_bridge_error().decode())
     _current = device
+    if allocator() == "stratalloc":
+        import stratalloc  # pylint: disable=import-outside-toplevel
+
+        stratalloc.enable()
     return device
 
 

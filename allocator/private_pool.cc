@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: private pools, routes to them, what a capture puts off.
+#include "allocator/private_pool.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "allocator/device_allocator.h"
+
+namespace stratalloc {
+namespace {
+
+Error NoSuchPool(PoolId id) {
+  return Error{ErrorCode::kNotFound, "Could not find pool of id {" +
+                                         std::to_string(id.graph) + ", " +
+                                         std::to_string(id.user) + "}"};
+}
+
+}  // namespace
+
+void DeviceAllocator::UsePoolLocked(PoolId id) {
+  const auto [it, is_new] = private_pools_.try_emplace(id);
+  if (!is_new) ++it->second.use_count;
+}
+
+void DeviceAllocator::CreateOrUsePool(PoolId id) {
+  MutexLock lock(mutex_);
+  UsePoolLocked(id);
+}
+
+Status DeviceAllocator::BeginAllocateToPool(
+    PoolId id, std::function<bool(StreamId)> filter) {
+  MutexLock lock(mutex_);
+  for (const PoolRoute& route : routes_) {
+    if (route.pool == id) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "beginAllocateToPool: already recording to mempool_id");
+    }
+  }
+  UsePoolLocked(id);
+  routes_.push_back({id, std::move(filter)});
+  NoteRoutesLocked();
+  return {};
+}
+
+Status DeviceAllocator::EndAllocateToPool(PoolId id) {
+  MutexLock lock(mutex_);
+  const auto route = std::find_if(
+      routes_.begin(), routes_.end(),
+      [&](const PoolRoute& candidate) { return candidate.pool == id; });
+  if (route == routes_.end()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "endAllocatePool: not currently recording to mempool_id");
+  }
+  routes_.erase(route);
+  NoteRoutesLocked();
+  return {};
+}
+
+Status DeviceAllocator::ReleasePool(PoolId id) {
+  MutexLock lock(mutex_);
+  const auto it = private_pools_.find(id);
+  if (it == private_pools_.end() || it->second.use_count == 0) {
+    return tl::unexpected(NoSuchPool(id));
+  }
+  --it->second.use_count;
+  ForgetPoolsLocked();
+  return {};
+}
+
+int DeviceAllocator::PoolUseCount(PoolId id) {
+  MutexLock lock(mutex_);
+  const auto it = private_pools_.find(id);
+  return it == private_pools_.end() ? 0 : it->second.use_count;
+}
+
+Status DeviceAllocator::SetUseOnOom(PoolId id, bool use_on_oom) {
+  MutexLock lock(mutex_);
+  const auto it = private_pools_.find(id);
+  if (it == private_pools_.end()) return tl::unexpected(NoSuchPool(id));
+  it->second.use_on_oom = use_on_oom;
+  return {};
+}
+
+Status DeviceAllocator::SetNoSplit(PoolId id) {
+  MutexLock lock(mutex_);
+  const auto it = private_pools_.find(id);
+  if (it == private_pools_.end()) return tl::unexpected(NoSuchPool(id));
+  it->second.no_split = true;
+  return {};
+}
+
+Result<std::vector<Address>> DeviceAllocator::AllocatedIn(PoolId id) {
+  MutexLock lock(mutex_);
+  if (!private_pools_.contains(id)) return tl::unexpected(NoSuchPool(id));
+  std::vector<Address> live;
+  for (const auto& [key, pool] : pools_) {
+    if (key.owner != id) continue;
+    for (const auto& segment : pool->segments()) {
+      for (const Block* b = segment->first; b != nullptr; b = b->next) {
+        if (b->state == BlockState::kAllocated) live.push_back(b->address);
+      }
+    }
+  }
+  return live;
+}
+
+Bytes DeviceAllocator::PrivateAllocated() {
+  MutexLock lock(mutex_);
+  Bytes bytes = 0;
+  for (const auto& [key, pool] : pools_) {
+    if (!key.owner.is_private()) continue;
+    for (const auto& segment : pool->segments()) {
+      for (const Block* b = segment->first; b != nullptr; b = b->next) {
+        if (b->state == BlockState::kAllocated) bytes += b->size;
+      }
+    }
+  }
+  return bytes;
+}
+
+PoolId DeviceAllocator::RouteLocked(StreamId stream) {
+  for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
+    if (route->filter(stream)) return route->pool;
+  }
+  return {};
+}
+
+Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
+  if (key.owner.is_private()) return nullptr;
+  key.lifetime = LifetimeClass::kTransient;
+  for (const auto& [id, lender] : private_pools_) {
+    if (!lender.use_on_oom) continue;
+    key.owner = id;
+    const auto pool = pools_.find(key);
+    if (pool == pools_.end()) continue;
+    if (Block* block = pool->second->FindFree(size)) return block;
+  }
+  return nullptr;
+}
+
+bool DeviceAllocator::InUseLocked(PoolId id) const {
+  if (!id.is_private()) return false;
+  const auto it = private_pools_.find(id);
+  return it != private_pools_.end() && it->second.use_count > 0;
+}
+
+bool DeviceAllocator::CapturingLocked() {
+  // Torch sets a route before every capture: no route, no capture of ours.
+  // Streams that never allocated have nothing here to spoil.
+  if (routes_.empty()) return false;
+  for (const auto& [key, pool] : pools_) {
+    if (device_.IsCapturing(key.stream)) return true;
+  }
+  return false;
+}
+
+bool DeviceAllocator::PutOffLocked(Block* block) {
+  if (!CapturingLocked()) return false;
+  put_off_.push_back(block);
+  NoteRoutesLocked();
+  return true;
+}
+
+void DeviceAllocator::NoteRoutesLocked() {
+  SetSlowReasonLocked(SlowReason::kPoolFilter,
+                      !routes_.empty() || !put_off_.empty());
+}
+
+void DeviceAllocator::RedeemPutOffLocked() {
+  if (put_off_.empty() || CapturingLocked()) return;
+  for (Block* block : std::exchange(put_off_, {})) {
+    // What a capture recorded runs when the graph is replayed, and the graph
+    // keeps the memory: only uses outside of it are still to be waited for.
+    const auto captured = captured_streams_.find(block);
+    if (captured != captured_streams_.end()) {
+      std::erase_if(block->streams, [&](StreamId stream) {
+        return std::find(captured->second.begin(), captured->second.end(),
+                         stream) != captured->second.end();
+      });
+      captured_streams_.erase(captured);
+    }
+    RecordFreeEventsLocked(block);
+    if (block->pending_events == 0) ReleaseBlockLocked(block);
+  }
+  NoteRoutesLocked();
+}
+
+void DeviceAllocator::ForgetPoolsLocked() {
+  std::erase_if(private_pools_, [&](const auto& entry) REQUIRES(mutex_) {
+    if (entry.second.use_count > 0) return false;
+    bool empty = true;
+    for (const auto& [key, pool] : pools_) {
+      if (key.owner != entry.first) continue;
+      for (const auto& segment : pool->segments()) {
+        empty = empty && segment->mapped == 0;
+      }
+    }
+    if (!empty) return false;
+    DropEmptySegmentsLocked();
+    std::erase_if(pools_, [&](const auto& pool) {
+      return pool.first.owner == entry.first;
+    });
+    return true;
+  });
+}
+
+Status DeviceAllocator::EmptyPool(PoolId id) {
+  {
+    MutexLock lock(mutex_);
+    if (InUseLocked(id) || CapturingLocked()) return {};
+  }
+  if (Status status = SynchronizePendingFrees(); !status) return status;
+  ReleaseCached(~Bytes{0}, id);
+  MutexLock lock(mutex_);
+  physical_.ReleaseFree();
+  return {};
+}
+
+}  // namespace stratalloc

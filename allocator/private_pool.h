@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private pools: memory that is kept apart for a CUDA graph or a MemPool.
+//
+// A private pool is counted: torch's graphs, MemPool objects and use_mem_pool
+// contexts each hold one use. While it is in use its cached blocks are not
+// given back, whatever empties the cache: a graph that will be replayed has
+// their addresses in it. When the last use goes, the memory that is still
+// allocated stays until it is freed, and the rest may be given back.
+//
+// A route sends allocations to a private pool while it is set: the last route
+// whose filter accepts the stream wins. Torch's filter for a graph asks whether
+// the stream captures, the one for use_mem_pool whether the thread is its own.
+//
+// Being routed is not capturing: only while a stream of the device captures are
+// events left alone, frees that need one put off, and nothing given back.
+//
+// Device lock for everything here. Private pools live in the regions that are
+// never evicted.
+#ifndef STRATALLOC_ALLOCATOR_PRIVATE_POOL_H_
+#define STRATALLOC_ALLOCATOR_PRIVATE_POOL_H_
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+
+#include "allocator/base/ids.h"
+
+namespace stratalloc {
+
+// Torch's MempoolId_t: `graph` is set for pools that captures made for
+// themselves, `user` for MemPool and graph_pool_handle. Both 0: no private
+// pool, the device's own.
+struct PoolId {
+  std::uint64_t graph = 0;
+  std::uint64_t user = 0;
+
+  bool is_private() const { return graph != 0 || user != 0; }
+  auto operator<=>(const PoolId&) const = default;
+};
+
+struct PrivatePool {
+  int use_count = 1;
+  // Its cached blocks serve everybody before the device is out of memory.
+  bool use_on_oom = false;
+  // Every block is whole handles, and is handed out whole.
+  bool no_split = false;
+};
+
+struct PoolRoute {
+  PoolId pool;
+  // Called under the device lock; must not allocate or wait.
+  std::function<bool(StreamId)> filter;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_PRIVATE_POOL_H_

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: private pools.
+#include <memory>
+
+#include "python_shim/core.h"
+
+namespace stratalloc {
+namespace {
+
+PoolId ToPoolId(stratalloc_pool_id id) { return {id.first, id.second}; }
+
+// Runs `f` on the device's allocator; its Status is the answer.
+template <typename F>
+int On(int device, stratalloc_error* error, F&& f) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  return ToC(f(**allocator), error);
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+int stratalloc_pool_use(int device, stratalloc_pool_id pool,
+                        stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) -> Status {
+    allocator.CreateOrUsePool(ToPoolId(pool));
+    return {};
+  });
+}
+
+int stratalloc_pool_begin(int device, stratalloc_pool_id pool,
+                          int (*filter)(void*, uint64_t), void* context,
+                          void (*drop)(void*), stratalloc_error* error) {
+  const std::shared_ptr<void> owned(context, drop);
+  return On(device, error, [&](DeviceAllocator& allocator) {
+    return allocator.BeginAllocateToPool(
+        ToPoolId(pool), [filter, owned](StreamId stream) {
+          return filter(owned.get(), Raw(stream)) != 0;
+        });
+  });
+}
+
+int stratalloc_pool_end(int device, stratalloc_pool_id pool,
+                        stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) {
+    return allocator.EndAllocateToPool(ToPoolId(pool));
+  });
+}
+
+int stratalloc_pool_release(int device, stratalloc_pool_id pool,
+                            stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) {
+    return allocator.ReleasePool(ToPoolId(pool));
+  });
+}
+
+int stratalloc_pool_use_count(int device, stratalloc_pool_id pool) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  return allocator ? (*allocator)->PoolUseCount(ToPoolId(pool)) : 0;
+}
+
+int stratalloc_pool_set_use_on_oom(int device, stratalloc_pool_id pool, int on,
+                                   stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) {
+    return allocator.SetUseOnOom(ToPoolId(pool), on != 0);
+  });
+}
+
+int stratalloc_pool_set_no_split(int device, stratalloc_pool_id pool,
+                                 stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) {
+    return allocator.SetNoSplit(ToPoolId(pool));
+  });
+}
+
+int stratalloc_pool_empty(int device, stratalloc_pool_id pool,
+                          stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) {
+    return allocator.EmptyPool(ToPoolId(pool));
+  });
+}
+
+int stratalloc_pool_blocks(int device, stratalloc_pool_id pool,
+                           void (*block)(void*, void*), void* context,
+                           stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) -> Status {
+    STRATALLOC_ASSIGN_OR_RETURN(const std::vector<Address> addresses,
+                                allocator.AllocatedIn(ToPoolId(pool)));
+    for (const Address address : addresses) {
+      block(context, reinterpret_cast<void*>(address));
+    }
+    return {};
+  });
+}
+
+}  // extern "C"

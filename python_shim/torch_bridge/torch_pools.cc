@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// TorchAllocator: private pools, for CUDA graphs and torch.cuda.MemPool.
+#include <functional>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+
+#include "python_shim/c_api.h"
+#include "python_shim/torch_bridge/bridge_error.h"
+#include "python_shim/torch_bridge/torch_allocator.h"
+
+namespace stratalloc {
+namespace {
+
+using Filter = std::function<bool(cudaStream_t)>;
+
+stratalloc_pool_id ToPoolId(const c10::MempoolId_t& pool) {
+  return {pool.first, pool.second};
+}
+
+int Accepts(void* filter, uint64_t stream) {
+  return (*static_cast<Filter*>(filter))(
+      reinterpret_cast<cudaStream_t>(stream));
+}
+void DropFilter(void* filter) { delete static_cast<Filter*>(filter); }
+
+}  // namespace
+
+void TorchAllocator::emptyCache(MempoolId pool) {
+  stratalloc_error error;
+  if (pool.first == 0 && pool.second == 0) {
+    if (stratalloc_empty_cache(-1, &error) != 0) ThrowError(error);
+    return;
+  }
+  for (int device = 0; device < stratalloc_device_count(); ++device) {
+    if (stratalloc_pool_empty(device, ToPoolId(pool), &error) != 0) {
+      ThrowError(error);
+    }
+  }
+}
+
+void TorchAllocator::beginAllocateToPool(c10::DeviceIndex device,
+                                         MempoolId pool, Filter filter) {
+  stratalloc_error error;
+  if (stratalloc_pool_begin(device, ToPoolId(pool), &Accepts,
+                            new Filter(std::move(filter)), &DropFilter,
+                            &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+void TorchAllocator::endAllocateToPool(c10::DeviceIndex device,
+                                       MempoolId pool) {
+  stratalloc_error error;
+  if (stratalloc_pool_end(device, ToPoolId(pool), &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+void TorchAllocator::releasePool(c10::DeviceIndex device, MempoolId pool) {
+  stratalloc_error error;
+  if (stratalloc_pool_release(device, ToPoolId(pool), &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+int TorchAllocator::getPoolUseCount(c10::DeviceIndex device, MempoolId pool) {
+  return stratalloc_pool_use_count(device, ToPoolId(pool));
+}
+
+void TorchAllocator::createOrIncrefPool(
+    c10::DeviceIndex device, MempoolId pool,
+    std::shared_ptr<CUDAAllocator> allocator) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      allocator == nullptr,
+      "stratalloc does not serve a MemPool from another allocator yet. Make "
+      "the MemPool without one.");
+  stratalloc_error error;
+  if (stratalloc_pool_use(device, ToPoolId(pool), &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+void TorchAllocator::setUseOnOOM(c10::DeviceIndex device, MempoolId pool,
+                                 bool use_on_oom) {
+  stratalloc_error error;
+  if (stratalloc_pool_set_use_on_oom(device, ToPoolId(pool), use_on_oom,
+                                     &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+void TorchAllocator::setNoSplit(c10::DeviceIndex device, MempoolId pool) {
+  stratalloc_error error;
+  if (stratalloc_pool_set_no_split(device, ToPoolId(pool), &error) != 0) {
+    ThrowError(error);
+  }
+}
+
+bool TorchAllocator::checkPoolLiveAllocations(
+    c10::DeviceIndex device, MempoolId pool,
+    const std::unordered_set<void*>& expected) {
+  struct Count {
+    const std::unordered_set<void*>& expected;
+    size_t found = 0;
+    bool other = false;
+  } count{expected};
+  stratalloc_error error;
+  if (stratalloc_pool_blocks(
+          device, ToPoolId(pool),
+          [](void* context, void* ptr) {
+            Count& c = *static_cast<Count*>(context);
+            ++c.found;
+            c.other = c.other || c.expected.count(ptr) == 0;
+          },
+          &count, &error) != 0) {
+    ThrowError(error);
+  }
+  return !count.other && count.found == expected.size();
+}
+
+}  // namespace stratalloc
