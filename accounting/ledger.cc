@@ -44,87 +44,96 @@ std::uint64_t Ledger::Key(DeviceIndex device, Charge charge) {
          static_cast<std::uint8_t>(Raw(device));
 }
 
-LedgerRow* Ledger::FindLocked(DeviceIndex device, Charge charge) {
+Bytes Ledger::Entry::OnTier(TierId tier) const {
+  if (tier != TierId::kDevice) return cold.tier_bytes[Index(tier)];
+  const Bytes live = ChargeAccount::Read(account.live);
+  return live - std::min(live, Below());
+}
+
+LedgerRow Ledger::Entry::Row() const {
+  LedgerRow row = cold;
+  row.live = ChargeAccount::Read(account.live);
+  row.peak = ChargeAccount::Read(account.peak);
+  row.allocated = ChargeAccount::Read(account.allocated);
+  row.freed = ChargeAccount::Read(account.freed);
+  row.tier_bytes[Index(TierId::kDevice)] =
+      row.live - std::min(row.live, Below());
+  return row;
+}
+
+Ledger::Entry* Ledger::FindLocked(DeviceIndex device, Charge charge) {
   const auto found = index_.find(Key(device, charge));
   return found == index_.end() ? nullptr : found->second;
 }
 
-LedgerRow& Ledger::RowLocked(DeviceIndex device, Charge charge) {
-  if (LedgerRow* row = FindLocked(device, charge)) return *row;
-  LedgerRow& row = rows_.emplace_back();
-  row.device = device;
-  row.charge = charge;
+Ledger::Entry& Ledger::RowLocked(DeviceIndex device, Charge charge) {
+  if (Entry* row = FindLocked(device, charge)) return *row;
+  Entry& row = rows_.emplace_back();
+  row.cold.device = device;
+  row.cold.charge = charge;
+  row.account.total = &live_[Index(device)];
   index_.emplace(Key(device, charge), &row);
   return row;
 }
 
-void Ledger::RaisePeak(LedgerRow& row) {
-  if (row.live > row.peak) row.peak = row.live;
-}
-
-Bytes Ledger::TakeLocked(Bytes* from, Bytes bytes, const LedgerRow& row,
-                         const char* what) {
-  if (__builtin_expect(bytes <= *from, 1)) {
-    *from -= bytes;
-    return bytes;
-  }
+Bytes Ledger::AvailableLocked(const Entry& row, TierId tier, Bytes bytes,
+                              const char* what) {
+  const Bytes held = row.OnTier(tier);
+  if (__builtin_expect(bytes <= held, 1)) return bytes;
   // The name is looked up by CheckInvariants' caller, not here under locks;
   // ids are enough to find the row.
   if (violations_++ == 0) {
     first_violation_ = std::string(what) + " of " + std::to_string(bytes) +
-                       " bytes, but the row holds " + std::to_string(*from) +
-                       " (device " + std::to_string(Raw(row.device)) +
-                       ", scope #" + std::to_string(Raw(row.charge.scope)) +
-                       ", " + CategoryName(row.charge.category) + ")";
+                       " bytes, but the row holds " + std::to_string(held) +
+                       " (device " + std::to_string(Raw(row.cold.device)) +
+                       ", scope #" +
+                       std::to_string(Raw(row.cold.charge.scope)) + ", " +
+                       CategoryName(row.cold.charge.category) + ")";
   }
-  const Bytes taken = *from;
-  *from = 0;
-  return taken;
+  return held;
+}
+
+ChargeAccount* Ledger::Account(DeviceIndex device, Charge charge) {
+  MutexLock lock(mutex_);
+  return &RowLocked(device, charge).account;
 }
 
 void Ledger::OnAllocate(DeviceIndex device, Charge charge, Bytes bytes) {
   MutexLock lock(mutex_);
-  LedgerRow& row = RowLocked(device, charge);
-  row.live += bytes;
-  row.allocated += bytes;
-  row.tier_bytes[Index(TierId::kDevice)] += bytes;
-  live_[Index(device)] += bytes;
-  RaisePeak(row);
+  RowLocked(device, charge).account.Allocate(bytes);
 }
 
 void Ledger::OnFree(DeviceIndex device, Charge charge, Bytes bytes) {
   MutexLock lock(mutex_);
-  LedgerRow& row = RowLocked(device, charge);
-  const Bytes taken =
-      TakeLocked(&row.tier_bytes[Index(TierId::kDevice)], bytes, row, "free");
-  row.live -= taken;
-  row.freed += taken;
-  live_[Index(device)] -= taken;
+  Entry& row = RowLocked(device, charge);
+  row.account.Free(AvailableLocked(row, TierId::kDevice, bytes, "free"));
 }
 
 void Ledger::OnRelabel(DeviceIndex device, Charge from, Charge to,
                        Bytes bytes) {
   if (from == to) return;
   MutexLock lock(mutex_);
-  LedgerRow& source = RowLocked(device, from);
-  LedgerRow& target = RowLocked(device, to);
-  const Bytes taken = TakeLocked(&source.tier_bytes[Index(TierId::kDevice)],
-                                 bytes, source, "re-label");
-  source.live -= taken;
-  source.relabelled -= static_cast<std::int64_t>(taken);
-  target.live += taken;
-  target.relabelled += static_cast<std::int64_t>(taken);
-  target.tier_bytes[Index(TierId::kDevice)] += taken;
-  RaisePeak(target);
+  Entry& source = RowLocked(device, from);
+  Entry& target = RowLocked(device, to);
+  const Bytes taken =
+      AvailableLocked(source, TierId::kDevice, bytes, "re-label");
+  ChargeAccount::Add(source.account.live, -taken);
+  source.cold.relabelled -= static_cast<std::int64_t>(taken);
+  ChargeAccount::Add(target.account.live, taken);
+  target.cold.relabelled += static_cast<std::int64_t>(taken);
+  target.account.RaisePeak();
 }
 
 void Ledger::OnMove(DeviceIndex device, Charge charge, TierId from, TierId to,
                     Bytes bytes, bool moved) {
   if (from == to) return;
   MutexLock lock(mutex_);
-  LedgerRow& row = RowLocked(device, charge);
-  row.tier_bytes[Index(to)] +=
-      TakeLocked(&row.tier_bytes[Index(from)], bytes, row, "move");
+  Entry& entry = RowLocked(device, charge);
+  const Bytes taken = AvailableLocked(entry, from, bytes, "move");
+  LedgerRow& row = entry.cold;
+  // What is on the device is what is live and not below.
+  if (from != TierId::kDevice) row.tier_bytes[Index(from)] -= taken;
+  if (to != TierId::kDevice) row.tier_bytes[Index(to)] += taken;
   if (!moved) return;
   if (from == TierId::kDevice) row.evicted_bytes += bytes;
   if (to == TierId::kDevice) row.restored_bytes += bytes;
@@ -134,19 +143,19 @@ void Ledger::OnMove(DeviceIndex device, Charge charge, TierId from, TierId to,
 
 void Ledger::OnStall(DeviceIndex device, ScopeId scope, std::uint64_t ns) {
   MutexLock lock(mutex_);
-  LedgerRow* row = FindLocked(device, Charge{scope, Category::kParameter});
+  Entry* row = FindLocked(device, Charge{scope, Category::kParameter});
   if (row == nullptr) {
     row = &RowLocked(device, Charge{scope, Category::kUnknown});
   }
-  ++row->stalls;
-  row->stall_ns += ns;
+  ++row->cold.stalls;
+  row->cold.stall_ns += ns;
 }
 
 std::vector<LedgerRow> Ledger::Rows() const {
   std::vector<LedgerRow> rows;
   {
     MutexLock lock(mutex_);
-    rows.assign(rows_.begin(), rows_.end());
+    for (const Entry& entry : rows_) rows.push_back(entry.Row());
   }
   std::sort(rows.begin(), rows.end(),
             [](const LedgerRow& a, const LedgerRow& b) {
@@ -157,14 +166,15 @@ std::vector<LedgerRow> Ledger::Rows() const {
 }
 
 Bytes Ledger::LiveBytes(DeviceIndex device) const {
-  MutexLock lock(mutex_);
-  return live_[Index(device)];
+  return ChargeAccount::Read(live_[Index(device)]);
 }
 
 void Ledger::ResetPeaks(DeviceIndex device) {
   MutexLock lock(mutex_);
-  for (LedgerRow& row : rows_) {
-    if (row.device == device) row.peak = row.live;
+  for (Entry& row : rows_) {
+    if (row.cold.device != device) continue;
+    row.account.peak.store(ChargeAccount::Read(row.account.live),
+                           std::memory_order_relaxed);
   }
 }
 
@@ -180,8 +190,10 @@ Status Ledger::CheckInvariants() const {
           "ledger: " + std::to_string(violations_) +
               " reports did not add up; the first: " + first_violation_);
     }
-    rows.assign(rows_.begin(), rows_.end());
-    live = live_;
+    for (const Entry& entry : rows_) rows.push_back(entry.Row());
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      live[i] = ChargeAccount::Read(live_[i]);
+    }
   }
   std::array<Bytes, kMaxDevices> sums{};
   std::int64_t relabelled = 0;
@@ -220,7 +232,7 @@ void Ledger::ResetForTesting() {
   MutexLock lock(mutex_);
   rows_.clear();
   index_.clear();
-  live_.fill(0);
+  for (std::atomic<Bytes>& live : live_) live.store(0);
   first_violation_.clear();
   violations_ = 0;
 }

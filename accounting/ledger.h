@@ -7,7 +7,9 @@
 // it, on whatever thread, credits that charge. A re-label moves the charge.
 //
 // Thread-safety: all methods; one kLedger lock (leaf) per ledger, taken under
-// device locks. The hot path is one lock, one hash look-up, a few additions.
+// device locks. The hot path is none of them: the allocator looks a row's
+// account up once and adds to it under its device lock. Rows and totals read
+// meanwhile are whole numbers each, but add up at quiescent points only.
 // Lifetime: Get() is never destroyed: blocks are freed until the very end of
 // the process.
 // Failure: callbacks cannot fail and never abort the program for a wrong
@@ -24,6 +26,7 @@
 #define STRATALLOC_ACCOUNTING_LEDGER_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -64,6 +67,8 @@ class Ledger final : public AllocObserver {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
+  ChargeAccount* Account(DeviceIndex device, Charge charge) override;
+  void OnResetPeaks(DeviceIndex device) override { ResetPeaks(device); }
   // New bytes are on the device.
   void OnAllocate(DeviceIndex device, Charge charge, Bytes bytes) override;
   // REQUIRES: the bytes are on the device; those that are not were reported
@@ -86,7 +91,8 @@ class Ledger final : public AllocObserver {
   std::vector<LedgerRow> Rows() const;
   // On all tiers together.
   Bytes LiveBytes(DeviceIndex device) const;
-  // Every row's peak becomes its live.
+  // Every row's peak becomes its live. Exact if no malloc of the device runs
+  // (the allocator calls it under the device lock, as OnResetPeaks).
   void ResetPeaks(DeviceIndex device);
   // kInvalidArgument with the row and the two numbers that differ.
   Status CheckInvariants() const;
@@ -102,18 +108,30 @@ class Ledger final : public AllocObserver {
     }
   };
 
-  LedgerRow& RowLocked(DeviceIndex device, Charge charge) REQUIRES(mutex_);
-  LedgerRow* FindLocked(DeviceIndex device, Charge charge) REQUIRES(mutex_);
-  static void RaisePeak(LedgerRow& row);
-  // `*from -= bytes`, noting a violation instead of going below zero.
-  // Returns what was taken.
-  Bytes TakeLocked(Bytes* from, Bytes bytes, const LedgerRow& row,
-                   const char* what) REQUIRES(mutex_);
+  // A row as it is kept: live, peak, allocated and freed are the account's,
+  // the device's tier bytes what is live and nowhere else.
+  struct Entry {
+    LedgerRow cold;
+    ChargeAccount account;
+
+    Bytes Below() const {  // live bytes that are not on the device
+      return cold.tier_bytes[1] + cold.tier_bytes[2];
+    }
+    Bytes OnTier(TierId tier) const;
+    LedgerRow Row() const;
+  };
+
+  Entry& RowLocked(DeviceIndex device, Charge charge) REQUIRES(mutex_);
+  Entry* FindLocked(DeviceIndex device, Charge charge) REQUIRES(mutex_);
+  // How many of `bytes` the row has on `tier`, noting a violation if that is
+  // not all.
+  Bytes AvailableLocked(const Entry& row, TierId tier, Bytes bytes,
+                        const char* what) REQUIRES(mutex_);
 
   mutable Mutex mutex_{LockRank::kLedger};
-  std::deque<LedgerRow> rows_ GUARDED_BY(mutex_);  // references stay valid
-  tsl::robin_map<std::uint64_t, LedgerRow*, KeyHash> index_ GUARDED_BY(mutex_);
-  std::array<Bytes, kMaxDevices> live_ GUARDED_BY(mutex_){};
+  std::deque<Entry> rows_ GUARDED_BY(mutex_);  // references stay valid
+  tsl::robin_map<std::uint64_t, Entry*, KeyHash> index_ GUARDED_BY(mutex_);
+  std::array<std::atomic<Bytes>, kMaxDevices> live_{};
   std::string first_violation_ GUARDED_BY(mutex_);
   std::uint64_t violations_ GUARDED_BY(mutex_) = 0;
 };

@@ -31,9 +31,15 @@ enum class BlockState : std::uint8_t {
   kParked,     // free, but its handle is away, moving or being released
   kAllocated,  // handed out
   kPending,    // freed by the caller, events of other streams outstanding
+  kBinned,     // freed and kept whole for the next of its size (block_bins.h)
 };
 constexpr bool IsLive(BlockState s) {
   return s == BlockState::kAllocated || s == BlockState::kPending;
+}
+// Free, given back and merged: filed by the state of its handles.
+constexpr bool IsFiled(BlockState s) {
+  return s == BlockState::kFree || s == BlockState::kUnmapped ||
+         s == BlockState::kParked;
 }
 
 struct Segment {
@@ -47,13 +53,22 @@ struct Segment {
   Address end() const { return base + bytes; }
 };
 
-struct Block {
+// The first cache line is what a malloc or free out of a bin looks at.
+struct alignas(64) Block {
   Segment* segment = nullptr;
   Address address = 0;
   Bytes size = 0;
   Bytes requested = 0;  // while live
+  Charge charge;        // while live
+  // The observer's account of `charge`, or nullptr: call it. While live.
+  ChargeAccount* account = nullptr;
+  Block* bin_next = nullptr;  // while binned
   BlockState state = BlockState::kUnmapped;
-  Charge charge;  // while live
+  bool streams_noted = false;  // `streams` is not empty
+  // DeviceAllocator::leave_epoch_ when it was last handed out.
+  std::uint32_t epoch = 0;
+  // The use clock then; and events it waits for.
+  std::uint32_t clock = 0;
   std::uint32_t pending_events = 0;
   Block* prev = nullptr;
   Block* next = nullptr;

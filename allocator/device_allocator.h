@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocator of one device: blocks out of segments out of handles.
 //
-// Malloc looks, in this order, at: a cached block that fits best; free
-// address space that needs memory (recycled handles, then new ones within the
-// limit); then climbs the ladder: finished events -> trade cached handles of
-// other pools -> Reclaimer (evict cold handles) -> wait for outstanding events
+// Malloc looks, in this order, at: the bins (fast_path.cc), for a block of
+// exactly this size that was freed just now; a cached block that fits best;
+// free address space that needs memory (recycled handles, then new ones within
+// the limit); then climbs the ladder: finished events -> trade cached handles
+// of other pools -> Reclaimer (evict cold handles) -> wait for outstanding
+// events
 // -> kOutOfMemory with native's text. It searches again after every rung.
 //
 // Thread-safety: every method. One lock per device (kDevice); it is dropped
@@ -29,9 +31,11 @@
 #include "allocator/base/extents.h"
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
+#include "allocator/block_map.h"
 #include "allocator/device/device.h"
 #include "allocator/device/handle_pool.h"
 #include "allocator/handle_table.h"
+#include "allocator/live_counters.h"
 #include "allocator/malloc_request.h"
 #include "allocator/observer.h"
 #include "allocator/pool.h"
@@ -92,6 +96,12 @@ class DeviceAllocator {
   // REQUIRES: request.size > 0. May wait for events, copies and disk, without
   // lock.
   Result<AllocatedBlock> Malloc(const MallocRequest& request) EXCLUDES(mutex_);
+  // The way of nearly every malloc and free: a block out of a bin, or into
+  // one. False if this one must take the whole way; nothing changed then. For
+  // callers that count nanoseconds; Malloc and Free try it first themselves.
+  bool FastMalloc(Bytes size, StreamId stream, LifetimeClass lifetime,
+                  Charge charge, AllocatedBlock* out) EXCLUDES(mutex_);
+  bool FastFree(Address address, AllocatedBlock* out) EXCLUDES(mutex_);
   // kNotFound if `address` is not the base of an allocated block. Never
   // waits: memory whose events or copies are outstanding is freed later.
   Result<AllocatedBlock> Free(Address address) EXCLUDES(mutex_);
@@ -239,6 +249,9 @@ class DeviceAllocator {
 
   // free.cc
   void ReleaseBlockLocked(Block* block) REQUIRES(mutex_);
+  // The part of it that concerns memory: handles, merging, the free index.
+  // `owned`: statistics and ledger do not know yet that the block is free.
+  void GiveBackLocked(Block* block, bool owned) REQUIRES(mutex_);
   void ProcessEventsLocked() REQUIRES(mutex_);
   Status SynchronizePendingFrees() EXCLUDES(mutex_);
   // Unmaps wholly free handles of every pool until `wanted` bytes came free.
@@ -264,6 +277,18 @@ class DeviceAllocator {
   void RedeemPutOffLocked() REQUIRES(mutex_);
   // Drops private pools without use and memory.
   void ForgetPoolsLocked() REQUIRES(mutex_);
+
+  // fast_path.cc
+  Pool* RecentPoolLocked(StreamId stream, LifetimeClass lifetime, PoolKind kind)
+      REQUIRES(mutex_);
+  ChargeAccount* AccountLocked(Charge charge) REQUIRES(mutex_);
+  // What handing out `block` means for the handles below it.
+  void NoteHandedOutLocked(Block& block) REQUIRES(mutex_);
+  void PinForOperatorLocked(const Block& block) REQUIRES(mutex_);
+  // Gives back what the bins hold: after it, free memory is merged and no
+  // handle counts a free block as live.
+  void EmptyBinsLocked() REQUIRES(mutex_);
+  void EmptyBinsLocked(Pool& pool) REQUIRES(mutex_);
 
   // layout.cc
   Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
@@ -292,9 +317,7 @@ class DeviceAllocator {
       at = stop;
     }
   }
-  struct OnDeviceBytes {
-    Bytes size, requested;
-  };
+  using OnDeviceBytes = LiveCounters::OnDevice;
   OnDeviceBytes OnDeviceLocked(const Block& block) REQUIRES(mutex_);
   void MoveStatsLocked(HandleRef handle, int sign) REQUIRES(mutex_);
   TierId TierOfLocked(const HandleEntry& entry) const;
@@ -303,7 +326,6 @@ class DeviceAllocator {
 
   Bytes LimitLocked() const REQUIRES(mutex_);
 
-  Mutex mutex_{LockRank::kDevice};
   const Device device_;
   const Options options_;
   const Bytes capacity_;
@@ -313,10 +335,27 @@ class DeviceAllocator {
   AllocObserver* observer_ = nullptr;
   Reclaimer* reclaimer_ = nullptr;
 
+  // What a malloc or free out of a bin touches, together and apart from what
+  // only the whole way writes.
+  alignas(64) Mutex mutex_{LockRank::kDevice};
+  std::uint32_t slow_reasons_ GUARDED_BY(mutex_) = 0;
+  // Moves on whenever a handle begins to leave: a block handed out in this
+  // epoch lies in resident, dirty, fenced handles.
+  std::uint32_t leave_epoch_ GUARDED_BY(mutex_) = 0;
+  Bytes pressure_at_ GUARDED_BY(mutex_) = 0;  // OnPressure above it
+  LiveCounters live_ GUARDED_BY(mutex_);
+  BlockMap blocks_ GUARDED_BY(mutex_);  // every block of every state
+  // Pools and accounts by hash, as found last.
+  static constexpr int kRecent = 32;
+  Pool* recent_pools_[kRecent] GUARDED_BY(mutex_) = {};
+  struct RecentAccount {
+    Charge charge;
+    ChargeAccount* account = nullptr;
+  };
+  RecentAccount recent_accounts_[kRecent] GUARDED_BY(mutex_);
+
   HandlePool physical_ GUARDED_BY(mutex_);
   std::map<PoolKey, std::unique_ptr<Pool>> pools_ GUARDED_BY(mutex_);
-  // Every block of every state by address.
-  std::map<Address, Block*> blocks_ GUARDED_BY(mutex_);
   // Segments by address, and the address space of each region that no segment
   // has.
   std::map<Address, Segment*> segments_ GUARDED_BY(mutex_);
@@ -332,8 +371,7 @@ class DeviceAllocator {
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
   std::vector<EventId> events_ GUARDED_BY(mutex_);
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
-  std::uint32_t slow_reasons_ GUARDED_BY(mutex_) = 0;
-  DeviceStats stats_ GUARDED_BY(mutex_);
+  SegmentStats stats_ GUARDED_BY(mutex_);
   double fraction_ GUARDED_BY(mutex_) = 1.0;
   std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
   // Physical memory that TakePhysical gave to a restore and that is neither

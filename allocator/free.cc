@@ -11,21 +11,17 @@
 namespace stratalloc {
 
 Result<AllocatedBlock> DeviceAllocator::Free(Address address) {
+  if (AllocatedBlock freed; FastFree(address, &freed)) return freed;
   MutexLock lock(mutex_);
-  auto it = blocks_.find(address);
-  if (it == blocks_.end() || it->second->state != BlockState::kAllocated) {
+  Block* block = blocks_.Find(address);
+  if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound, "not the base of an allocated block");
   }
-  Block* block = it->second;
   const PoolKind kind = block->segment->pool->key().kind;
   const Bytes size = block->size;
   const Charge charge = block->charge;
   const OnDeviceBytes here = OnDeviceLocked(*block);
-  stats_.allocation.For(kind, [](Stat& s) { s.Decrease(1); });
-  stats_.allocated_bytes.For(kind, [&](Stat& s) {
-    s.freed += static_cast<std::int64_t>(size);
-    s.Move(-static_cast<std::int64_t>(here.size));
-  });
+  live_.Free(kind, size, here);
   // Streams that were recorded on the block must pass this point before its
   // memory can be handed out again.
   if (!block->streams.empty()) {
@@ -34,8 +30,7 @@ Result<AllocatedBlock> DeviceAllocator::Free(Address address) {
   }
   if (block->state != BlockState::kPending) ReleaseBlockLocked(block);
   return AllocatedBlock{
-      address, size,
-      static_cast<Bytes>(stats_.allocated_bytes.stats[0].current),
+      address, size, live_.allocated_bytes(),
       static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
 }
 
@@ -60,22 +55,19 @@ void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
     pending_[stream].push_back(PendingFree{kNoEvent, block});
   }
   block->streams.clear();
+  block->streams_noted = false;
+  SetSlowReasonLocked(SlowReason::kPendingFrees, true);
 }
 
 void DeviceAllocator::ReleaseBlockLocked(Block* block) {
+  live_.Complete(block->segment->pool->key().kind, block->size,
+                 block->requested, OnDeviceLocked(*block));
+  GiveBackLocked(block, /*owned=*/true);
+}
+
+void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   Segment& segment = *block->segment;
   Pool& pool = *segment.pool;
-  const PoolKind kind = pool.key().kind;
-  const OnDeviceBytes here = OnDeviceLocked(*block);
-  stats_.active.For(kind, [](Stat& s) { s.Decrease(1); });
-  stats_.active_bytes.For(kind, [&](Stat& s) {
-    s.freed += static_cast<std::int64_t>(block->size);
-    s.Move(-static_cast<std::int64_t>(here.size));
-  });
-  stats_.requested_bytes.For(kind, [&](Stat& s) {
-    s.freed += static_cast<std::int64_t>(block->requested);
-    s.Move(-static_cast<std::int64_t>(here.requested));
-  });
   bool plain = true;  // every handle is resident: no cutting needed
   if (segment.region->evictable) {
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
@@ -97,16 +89,18 @@ void DeviceAllocator::ReleaseBlockLocked(Block* block) {
         --segment.mapped;
         --away_;
         if (segment.mapped == 0) {
-          stats_.segment.For(kind, [](Stat& s) { s.Decrease(1); });
+          stats_.segment.For(segment.region->kind,
+                             [](Stat& s) { s.Decrease(1); });
         }
       }
     });
   }
-  if (observer_ != nullptr) {
+  if (owned && observer_ != nullptr) {
     observer_->OnFree(device_.index(), block->charge, block->size);
   }
   if (!captured_streams_.empty()) captured_streams_.erase(block);
   block->charge = {};
+  block->account = nullptr;
   block->requested = 0;
   block->state = BlockState::kFree;
   if (plain) {
@@ -138,6 +132,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
   if (std::find(block->streams.begin(), block->streams.end(), stream) ==
       block->streams.end()) {
     block->streams.push_back(stream);
+    block->streams_noted = true;
   }
   if (!routes_.empty() && device_.IsCapturing(stream)) {
     captured_streams_[block].push_back(stream);
@@ -160,6 +155,10 @@ void DeviceAllocator::ProcessEventsLocked() {
       if (--block->pending_events == 0) ReleaseBlockLocked(block);
     }
   }
+  SetSlowReasonLocked(
+      SlowReason::kPendingFrees,
+      std::any_of(pending_.begin(), pending_.end(),
+                  [](const auto& queue) { return !queue.second.empty(); }));
 }
 
 Status DeviceAllocator::SynchronizePendingFrees() {
@@ -211,6 +210,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
     if (CapturingLocked()) return 0;
     ProcessEventsLocked();
     SettleArrivalsLocked();
+    EmptyBinsLocked();
     Bytes found = 0;
     for (auto& [key, pool] : pools_) {
       if (found >= wanted) break;

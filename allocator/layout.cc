@@ -66,7 +66,7 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   block->size = bytes;
   block->state = BlockState::kUnmapped;
   segment->first = block;
-  blocks_[*base] = block;
+  blocks_.Insert(block);
   segments_[*base] = segment.get();
   pool.File(block);
   pool.segments().push_back(std::move(segment));
@@ -74,6 +74,7 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
 }
 
 void DeviceAllocator::DropEmptySegmentsLocked() {
+  EmptyBinsLocked();
   for (auto& [key, pool] : pools_) {
     auto& segments = pool->segments();
     std::erase_if(segments, [&](const std::unique_ptr<Segment>& segment) {
@@ -83,7 +84,7 @@ void DeviceAllocator::DropEmptySegmentsLocked() {
         return false;
       }
       pool->Unfile(only);
-      blocks_.erase(only->address);
+      blocks_.Erase(only->address);
       segments_.erase(segment->base);
       delete only;
       free_space_[RegionNumber(*segment->region)].Add(segment->base,
@@ -105,7 +106,7 @@ Block* DeviceAllocator::SplitLocked(Block* block, Bytes at) {
   if (block->next != nullptr) block->next->prev = rest;
   block->next = rest;
   block->size = at;
-  blocks_.emplace(rest->address, rest);
+  blocks_.Insert(rest);
   return rest;
 }
 
@@ -117,7 +118,7 @@ Block* DeviceAllocator::MergeLocked(Block* block) {
     block->size += next->size;
     block->next = next->next;
     if (next->next != nullptr) next->next->prev = block;
-    blocks_.erase(next->address);
+    blocks_.Erase(next->address);
     delete next;
   }
   if (Block* prev = block->prev;
@@ -126,7 +127,7 @@ Block* DeviceAllocator::MergeLocked(Block* block) {
     prev->size += block->size;
     prev->next = block->next;
     if (block->next != nullptr) block->next->prev = prev;
-    blocks_.erase(block->address);
+    blocks_.Erase(block->address);
     delete block;
     block = prev;
   }
@@ -138,7 +139,7 @@ void DeviceAllocator::RefileLocked(Segment& segment, Address lo, Address hi) {
   Block* block = BlockAtLocked(lo);
   while (block != nullptr && block->address < hi) {
     Block* next = block->next;
-    if (!IsLive(block->state)) {
+    if (IsFiled(block->state)) {
       segment.pool->Unfile(block);
       // Cut at every handle edge where the state changes.
       while (block != nullptr) {
@@ -163,7 +164,7 @@ void DeviceAllocator::RefileLocked(Segment& segment, Address lo, Address hi) {
           prev->size += block->size;
           prev->next = block->next;
           if (block->next != nullptr) block->next->prev = prev;
-          blocks_.erase(block->address);
+          blocks_.Erase(block->address);
           delete block;
           block = prev;
         }
@@ -175,7 +176,7 @@ void DeviceAllocator::RefileLocked(Segment& segment, Address lo, Address hi) {
   }
   // The last piece and the first block beyond the range may agree now.
   if (Block* last = hi < segment.end() ? BlockAtLocked(hi - 1) : nullptr;
-      last != nullptr && !IsLive(last->state) && last->next != nullptr &&
+      last != nullptr && IsFiled(last->state) && last->next != nullptr &&
       last->next->state == last->state) {
     segment.pool->Unfile(last);
     segment.pool->File(MergeLocked(last));
@@ -183,10 +184,8 @@ void DeviceAllocator::RefileLocked(Segment& segment, Address lo, Address hi) {
 }
 
 Block* DeviceAllocator::BlockAtLocked(Address address) {
-  auto it = blocks_.upper_bound(address);
-  if (it == blocks_.begin()) return nullptr;
-  Block* block = std::prev(it)->second;
-  return address < block->end() ? block : nullptr;
+  Block* block = blocks_.FindBelow(address);
+  return block != nullptr && address < block->end() ? block : nullptr;
 }
 
 Segment& DeviceAllocator::SegmentOfLocked(HandleRef handle) {

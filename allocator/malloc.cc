@@ -49,6 +49,7 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       options_(options),
       capacity_(capacity),
       table_(table),
+      blocks_(table.base(), table.end()),
       physical_(device) {
   for (int i = 0; i < 4; ++i) {
     const HandleRegion& region =
@@ -68,7 +69,11 @@ DeviceAllocator::~DeviceAllocator() {
   MutexLock lock(mutex_);
   DropEmptySegmentsLocked();
   physical_.ReleaseFree();
-  for (auto& [address, block] : blocks_) delete block;
+  for (auto& [base, segment] : segments_) {
+    for (Block* block = segment->first; block != nullptr;) {
+      delete std::exchange(block, block->next);
+    }
+  }
   for (EventId event : events_) device_.DestroyEvent(event);
   table_.Destroy(device_);
 }
@@ -92,6 +97,7 @@ double DeviceAllocator::fraction() {
 void DeviceAllocator::SetFraction(double fraction) {
   MutexLock lock(mutex_);
   fraction_ = fraction;
+  pressure_at_ = 0;  // until the next look
 }
 
 Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
@@ -100,6 +106,11 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
   STRATALLOC_CHECK(requested > 0, "Malloc of nothing");
   if (requested >= kMaxRequest) {
     return tl::unexpected(OutOfMemory(requested));
+  }
+  if (AllocatedBlock block;
+      request.context == nullptr &&
+      FastMalloc(requested, request.stream, request.lifetime, charge, &block)) {
+    return block;
   }
   Bytes size = RoundSize(requested);
   OperatorThread& thread = OperatorThread::ThisThread();
@@ -119,8 +130,7 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
   };
   auto result = [&](Block* block) {
     return AllocatedBlock{
-        block->address, block->size,
-        static_cast<Bytes>(stats_.allocated_bytes.stats[0].current),
+        block->address, block->size, live_.allocated_bytes(),
         static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
   };
 
@@ -194,7 +204,15 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
 }
 
 Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
+  // Best fit means the best of all: a block in a bin may fit better than any
+  // that was given back.
+  if (pool.bins().largest() > size) EmptyBinsLocked(pool);
   if (Block* block = pool.FindFree(size)) return block;
+  // Before memory grows, what the bins keep apart is merged and counts again.
+  if (!pool.bins().empty()) {
+    EmptyBinsLocked(pool);
+    if (Block* block = pool.FindFree(size)) return block;
+  }
   Block* first = pool.FindRun(size);
   if (first == nullptr) {
     Segment* segment = AddSegmentLocked(pool, size);
@@ -221,25 +239,16 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
   block->requested = requested;
   block->charge = charge;
   if (block->segment->region->evictable) {
-    OperatorThread& thread = OperatorThread::ThisThread();
-    const std::uint64_t bit = std::uint64_t{1}
-                              << streams_.BitOf(pool.key().stream);
-    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
-      HandleEntry& entry = handle.entry();
-      ++entry.live;
-      entry.dirty.store(true);
-      entry.fence.fetch_or(bit);
-      const std::uint32_t now = use_clock_.load(std::memory_order_relaxed);
-      entry.last_use.store(now, std::memory_order_relaxed);
-      if (thread.depth() > 0) thread.PinForOutermost(entry);
-    });
+    ForEachHandleOf(*block,
+                    [](HandleRef handle, Bytes) { ++handle.entry().live; });
+    NoteHandedOutLocked(*block);
+    PinForOperatorLocked(*block);
   }
-  stats_.allocation.For(kind, [](Stat& s) { s.Increase(1); });
-  stats_.active.For(kind, [](Stat& s) { s.Increase(1); });
-  stats_.allocated_bytes.For(kind, [&](Stat& s) { s.Increase(size); });
-  stats_.active_bytes.For(kind, [&](Stat& s) { s.Increase(size); });
-  stats_.requested_bytes.For(kind, [&](Stat& s) { s.Increase(requested); });
-  if (observer_ != nullptr) {
+  live_.HandOut(kind, size, requested);
+  block->account = AccountLocked(charge);
+  if (block->account != nullptr) {
+    block->account->Allocate(size);
+  } else if (observer_ != nullptr) {
     observer_->OnAllocate(device_.index(), charge, size);
   }
   return block;
@@ -247,13 +256,16 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
 
 void DeviceAllocator::MaybeSignalPressureLocked() {
   if (reclaimer_ != nullptr && options_.tiering) {
-    reclaimer_->OnPressure(device_.index(), AllocatedLocked(), LimitLocked());
+    const Bytes limit = LimitLocked();
+    pressure_at_ = static_cast<Bytes>(reclaimer_->PressureThreshold() *
+                                      static_cast<double>(limit));
+    reclaimer_->OnPressure(device_.index(), AllocatedLocked(), limit);
+  } else {
+    pressure_at_ = ~Bytes{0};
   }
 }
 
-Bytes DeviceAllocator::AllocatedLocked() {
-  return static_cast<Bytes>(stats_.allocated_bytes.stats[0].current);
-}
+Bytes DeviceAllocator::AllocatedLocked() { return live_.allocated_bytes(); }
 
 Error DeviceAllocator::OutOfMemory(Bytes requested) {
   const Result<MemoryInfo> info = device_.GetMemoryInfo();

@@ -5,6 +5,8 @@
 #ifndef STRATALLOC_ALLOCATOR_OBSERVER_H_
 #define STRATALLOC_ALLOCATOR_OBSERVER_H_
 
+#include <atomic>
+
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 
@@ -18,12 +20,53 @@ struct Charge {
   friend bool operator==(const Charge&, const Charge&) = default;
 };
 
+// What an observer keeps of one device and charge, as far as every malloc and
+// free moves it: the allocator adds here itself, under its device lock, rather
+// than call. Relaxed atomics, so that reports may read without the lock;
+// writers are serialised by it, so none of this is a read-modify-write.
+struct ChargeAccount {
+  std::atomic<Bytes> live{0};
+  std::atomic<Bytes> peak{0};           // of live
+  std::atomic<Bytes> allocated{0};      // cumulative
+  std::atomic<Bytes> freed{0};          // cumulative
+  std::atomic<Bytes>* total = nullptr;  // live bytes of the whole device
+
+  static void Add(std::atomic<Bytes>& to, Bytes n) {
+    to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  static Bytes Read(const std::atomic<Bytes>& from) {
+    return from.load(std::memory_order_relaxed);
+  }
+  void RaisePeak() {
+    if (const Bytes now = Read(live); now > Read(peak)) {
+      peak.store(now, std::memory_order_relaxed);
+    }
+  }
+  void Allocate(Bytes n) {
+    Add(live, n);
+    Add(allocated, n);
+    Add(*total, n);
+    RaisePeak();
+  }
+  // REQUIRES: n <= live.
+  void Free(Bytes n) {
+    Add(live, -n);
+    Add(freed, n);
+    Add(*total, -n);
+  }
+};
+
 // Told of every byte that changes hands. Called under the device lock: must
 // not wait, allocate device memory, call Python or take a lock of lower rank
 // than LockRank::kLedger. Never fails.
 class AllocObserver {
  public:
   virtual ~AllocObserver() = default;
+  // Where OnAllocate and OnFree of this charge would add, valid for the life
+  // of the observer: adding to it is the same as calling them. nullptr: call.
+  virtual ChargeAccount* Account(DeviceIndex, Charge) { return nullptr; }
+  // The device's peaks are reset.
+  virtual void OnResetPeaks(DeviceIndex) {}
   virtual void OnAllocate(DeviceIndex device, Charge charge, Bytes bytes) = 0;
   // `charge` is the block's, so the credit goes where the charge went.
   virtual void OnFree(DeviceIndex device, Charge charge, Bytes bytes) = 0;
@@ -45,6 +88,8 @@ class Reclaimer {
   // could be done. Called WITHOUT the device lock; may block on copies and
   // disk; takes the arbiter. Never called with in_ladder set (nested malloc).
   virtual Bytes Reclaim(DeviceIndex device, Bytes target_bytes) = 0;
+  // The share of the limit above which OnPressure wants to be called.
+  virtual double PressureThreshold() const { return 0; }
   // `allocated` bytes of `device` are on it now, under `limit`: may note that
   // a threshold was crossed. Called under the device lock: must only set a
   // flag.

@@ -6,7 +6,8 @@
 //
 // Device lock for everything here.
 // Invariants: every kFree block of the pool's segments is in `free_blocks`,
-// every kUnmapped one in `unmapped_blocks`, no other block in either.
+// every kUnmapped one in `unmapped_blocks`, every kBinned one in `bins`, no
+// other block in any.
 #ifndef STRATALLOC_ALLOCATOR_POOL_H_
 #define STRATALLOC_ALLOCATOR_POOL_H_
 
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "allocator/block.h"
+#include "allocator/block_bins.h"
 #include "allocator/private_pool.h"
 
 namespace stratalloc {
@@ -31,7 +33,12 @@ struct PoolKey {
 
 class Pool {
  public:
-  explicit Pool(PoolKey key) : key_(key) {}
+  explicit Pool(PoolKey key)
+      : key_(key),
+        has_bins_(key == PoolKey{.stream = key.stream,
+                                 .lifetime = key.lifetime,
+                                 .kind = key.kind}),
+        evictable_(IsEvictable(key.lifetime)) {}
 
   const PoolKey& key() const { return key_; }
   const std::vector<std::unique_ptr<Segment>>& segments() const {
@@ -52,9 +59,17 @@ class Pool {
   const std::set<Block*, BySizeThenAddress>& free_blocks() const {
     return free_blocks_;
   }
+  // Only the ordinary pools of a stream keep blocks in bins.
+  bool has_bins() const { return has_bins_; }
+  // While tiering is on; without it every pool is transient.
+  bool evictable() const { return evictable_; }
+  BlockBins& bins() { return bins_; }
 
  private:
-  PoolKey key_;
+  const PoolKey key_;
+  const bool has_bins_;
+  const bool evictable_;
+  BlockBins bins_;
   std::set<Block*, BySizeThenAddress> free_blocks_;
   std::set<Block*, ByAddress> unmapped_blocks_;
   std::vector<std::unique_ptr<Segment>> segments_;

@@ -23,8 +23,8 @@ bool IsMapped(const Block& block) {
 
 bool DeviceAllocator::Owns(Address address) {
   MutexLock lock(mutex_);
-  auto it = blocks_.find(address);
-  return it != blocks_.end() && it->second->state == BlockState::kAllocated;
+  const Block* block = blocks_.Find(address);
+  return block != nullptr && block->state == BlockState::kAllocated;
 }
 
 bool DeviceAllocator::FindLive(Address address, BlockView* out) {
@@ -55,6 +55,7 @@ Result<SegmentView> DeviceAllocator::BaseAllocation(Address address) {
 
 Bytes DeviceAllocator::LargestCached() {
   MutexLock lock(mutex_);
+  EmptyBinsLocked();
   Bytes largest = 0;
   for (auto& [key, pool] : pools_) {
     largest = std::max(largest, pool->LargestFree());
@@ -74,6 +75,7 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
     if (to == b->charge) continue;
     const Charge from = b->charge;
     b->charge = to;
+    b->account = AccountLocked(to);
     if (observer_ == nullptr) continue;
     // The ledger moves device bytes; what is away is brought up in the books
     // first and put back under the new owner, without counting as traffic.
@@ -116,19 +118,25 @@ Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
 
 DeviceStats DeviceAllocator::Stats() {
   MutexLock lock(mutex_);
-  return stats_;
+  DeviceStats stats{stats_, {}, {}, {}, {}, {}};
+  live_.Fill(&stats);
+  return stats;
 }
 void DeviceAllocator::ResetPeakStats() {
   MutexLock lock(mutex_);
   stats_.ResetPeaks();
+  live_.ResetPeaks();
+  if (observer_ != nullptr) observer_->OnResetPeaks(device_.index());
 }
 void DeviceAllocator::ResetAccumulatedStats() {
   MutexLock lock(mutex_);
   stats_.ResetAccumulated();
+  live_.ResetAccumulated();
 }
 
 std::vector<SegmentView> DeviceAllocator::Snapshot() {
   MutexLock lock(mutex_);
+  EmptyBinsLocked();
   std::vector<SegmentView> views;
   for (auto& [base, segment] : segments_) {
     HandleRegion& region = *segment->region;
@@ -173,6 +181,7 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
 
 Status DeviceAllocator::CheckInvariants() {
   MutexLock lock(mutex_);
+  EmptyBinsLocked();
   const auto broken = [](std::string what) {
     return Fail(ErrorCode::kInvalidArgument, "invariant broken: " + what);
   };
@@ -188,8 +197,7 @@ Status DeviceAllocator::CheckInvariants() {
       if (b->address != at || b->prev != prev) {
         return broken("blocks of a segment are contiguous");
       }
-      auto filed = blocks_.find(b->address);
-      if (filed == blocks_.end() || filed->second != b) {
+      if (blocks_.Find(b->address) != b) {
         return broken("every block is found by its address");
       }
       if (prev != nullptr && !IsLive(b->state) && prev->state == b->state) {
@@ -249,10 +257,12 @@ Status DeviceAllocator::CheckInvariants() {
   if (segments != stats_.segment.stats[0].current) {
     return broken("segment counts segments with memory");
   }
-  if (allocated != current(stats_.allocated_bytes)) {
+  DeviceStats stats{stats_, {}, {}, {}, {}, {}};
+  live_.Fill(&stats);
+  if (allocated != current(stats.allocated_bytes)) {
     return broken("allocated_bytes = allocated bytes on the device");
   }
-  if (active != current(stats_.active_bytes)) {
+  if (active != current(stats.active_bytes)) {
     return broken("active_bytes = live bytes on the device");
   }
   if (mapped_bytes != current(stats_.reserved_bytes)) {
@@ -263,7 +273,7 @@ Status DeviceAllocator::CheckInvariants() {
     return broken("created = mapped + free + taken physical handles");
   }
   if (allocated > active || active > mapped_bytes ||
-      current(stats_.requested_bytes) > active) {
+      current(stats.requested_bytes) > active) {
     return broken("requested <= active, allocated <= active <= reserved");
   }
   return {};

@@ -44,6 +44,7 @@ DeviceAllocator::OnDeviceBytes DeviceAllocator::OnDeviceLocked(
 
 void DeviceAllocator::ForEachEvictableLocked(
     const std::function<void(HandleRef)>& f) {
+  EmptyBinsLocked();  // `live` is looked at
   for (auto& [base, segment] : segments_) {
     HandleRegion& region = *segment->region;
     if (!region.evictable || segment->mapped == 0) continue;
@@ -86,16 +87,13 @@ void DeviceAllocator::MoveStatsLocked(HandleRef handle, int sign) {
           static_cast<std::int64_t>(std::min(inside, b->requested - before));
     }
   }
-  const auto move = [&](StatArray& a, std::int64_t n) {
-    a.For(kind, [&](Stat& s) { s.Move(sign * n); });
-  };
-  move(stats_.allocated_bytes, allocated);
-  move(stats_.active_bytes, active);
-  move(stats_.requested_bytes, requested);
+  live_.Move(kind, sign * allocated, sign * active, sign * requested);
 }
 
 bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
   HandleEntry& entry = handle.entry();
+  EmptyBinsLocked();
+  ++leave_epoch_;
   if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
       entry.pins.load() != 0) {
     return false;
@@ -230,6 +228,7 @@ void DeviceAllocator::FinishArrivalLocked(std::vector<HandleRef> handles,
                                           EventId event) {
   if (event != kNoEvent) {
     arrivals_.push_back(Arrival{event, std::move(handles)});
+    SetSlowReasonLocked(SlowReason::kArrivals, true);
     return;
   }
   ArriveLocked(handles);
@@ -257,6 +256,7 @@ void DeviceAllocator::SettleArrivalsLocked() {
     events_.push_back(arrival.event);
     ArriveLocked(arrival.handles);
   }
+  SetSlowReasonLocked(SlowReason::kArrivals, false);
 }
 
 void DeviceAllocator::ArriveLocked(const std::vector<HandleRef>& handles) {
@@ -292,6 +292,7 @@ void DeviceAllocator::NoteMoveLocked(HandleRef handle, TierId from, TierId to,
 
 std::vector<std::pair<HandleRef, std::uint32_t>>
 DeviceAllocator::TakeDroppedLocked() {
+  EmptyBinsLocked();
   return std::exchange(dropped_, {});
 }
 

@@ -45,33 +45,37 @@ struct StatArray {
   }
 };
 
-struct DeviceStats {
-  StatArray allocation, segment, active, inactive_split;
-  StatArray allocated_bytes, reserved_bytes, active_bytes;
-  StatArray inactive_split_bytes, requested_bytes;
+// What moves when memory is mapped, events are waited for or a request fails.
+struct SegmentStats {
+  StatArray segment, reserved_bytes, inactive_split, inactive_split_bytes;
   std::int64_t num_alloc_retries = 0, num_ooms = 0;
   Stat oversize_allocations, oversize_segments;
   std::int64_t num_sync_all_streams = 0, num_device_alloc = 0,
                num_device_free = 0;
 
   template <typename F>
-  void ForEachArray(F&& f) {
-    for (StatArray* a : {&allocation, &segment, &active, &inactive_split,
-                         &allocated_bytes, &reserved_bytes, &active_bytes,
-                         &inactive_split_bytes, &requested_bytes}) {
+  void ForEachStat(F&& f) {
+    for (StatArray* a :
+         {&segment, &reserved_bytes, &inactive_split, &inactive_split_bytes}) {
       for (Stat& s : a->stats) f(s);
     }
     f(oversize_allocations);
     f(oversize_segments);
   }
   void ResetPeaks() {
-    ForEachArray([](Stat& s) { s.ResetPeak(); });
+    ForEachStat([](Stat& s) { s.ResetPeak(); });
   }
   void ResetAccumulated() {
-    ForEachArray([](Stat& s) { s.ResetAccumulated(); });
+    ForEachStat([](Stat& s) { s.ResetAccumulated(); });
     num_alloc_retries = num_ooms = num_sync_all_streams = 0;
     num_device_alloc = num_device_free = 0;
   }
+};
+
+// Everything, as it is read.
+struct DeviceStats : SegmentStats {
+  StatArray allocation, active;  // counts of blocks
+  StatArray allocated_bytes, active_bytes, requested_bytes;
 };
 
 }  // namespace stratalloc

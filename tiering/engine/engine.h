@@ -79,6 +79,9 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   // Reclaimer.
   Bytes Reclaim(DeviceIndex device, Bytes target_bytes) override;
+  double PressureThreshold() const override {
+    return options_.gpu_offload_threshold;
+  }
   void OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) override;
   const char* LastRefusal(DeviceIndex device) override;
 

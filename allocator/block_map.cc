@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/block_map.h"
+
+#include <sys/mman.h>
+
+#include <bit>
+
+#include "allocator/base/check.h"
+
+namespace stratalloc {
+namespace {
+
+// Zero pages: nullptr and no bit set.
+void* MapLazily(std::size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  STRATALLOC_CHECK(at != MAP_FAILED,
+                   "no address space to find blocks in; raise ulimit -v");
+  return at;
+}
+
+// The bits of `word` up to and including `bit`.
+std::uint64_t UpTo(std::uint64_t word, std::size_t bit) {
+  return word & (~std::uint64_t{0} >> (63 - bit));
+}
+std::size_t Highest(std::uint64_t word) {
+  return 63 - static_cast<std::size_t>(std::countl_zero(word));
+}
+
+}  // namespace
+
+BlockMap::BlockMap(Address base, Address end)
+    : base_(base),
+      bytes_(end - base),
+      leaves_((bytes_ + kLeafBytes - 1) / kLeafBytes),
+      directory_(static_cast<Leaf**>(MapLazily(leaves_ * sizeof(Leaf*)))) {}
+
+BlockMap::~BlockMap() {
+  for (std::size_t i = 0; i < leaves_; ++i) {
+    if (directory_[i] != nullptr) munmap(directory_[i], sizeof(Leaf));
+  }
+  munmap(directory_, leaves_ * sizeof(Leaf*));
+}
+
+std::size_t BlockMap::LastUsed(const Leaf& leaf, std::size_t slot) {
+  std::size_t word = slot / 64;
+  if (const std::uint64_t bits = UpTo(leaf.used[word], slot % 64)) {
+    return word * 64 + Highest(bits);
+  }
+  if (word-- == 0) return kSlots;
+  std::uint64_t words = UpTo(leaf.used_words[word / 64], word % 64);
+  std::size_t group = word / 64;
+  while (words == 0) {
+    if (group-- == 0) return kSlots;
+    words = leaf.used_words[group];
+  }
+  word = group * 64 + Highest(words);
+  return word * 64 + Highest(leaf.used[word]);
+}
+
+Block* BlockMap::FindBelow(Address address) const {
+  const Address offset = address - base_;
+  if (offset >= bytes_) return nullptr;
+  std::size_t slot = SlotOf(offset);
+  for (std::size_t i = offset / kLeafBytes + 1; i-- > 0;) {
+    if (const Leaf* leaf = directory_[i]) {
+      const std::size_t found = LastUsed(*leaf, slot);
+      if (found != kSlots) return leaf->blocks[found];
+    }
+    slot = kSlots - 1;
+  }
+  return nullptr;
+}
+
+void BlockMap::Insert(Block* block) {
+  const Address offset = block->address - base_;
+  STRATALLOC_DCHECK(offset < bytes_ && offset % kMinBlockSize == 0,
+                    "a block outside the reservation");
+  Leaf*& leaf = directory_[offset / kLeafBytes];
+  if (leaf == nullptr) leaf = static_cast<Leaf*>(MapLazily(sizeof(Leaf)));
+  const std::size_t slot = SlotOf(offset);
+  STRATALLOC_DCHECK(leaf->blocks[slot] == nullptr, "two blocks in one place");
+  leaf->blocks[slot] = block;
+  leaf->used[slot / 64] |= std::uint64_t{1} << slot % 64;
+  leaf->used_words[slot / 4096] |= std::uint64_t{1} << slot / 64 % 64;
+}
+
+void BlockMap::Erase(Address address) {
+  const Address offset = address - base_;
+  Leaf& leaf = *directory_[offset / kLeafBytes];
+  const std::size_t slot = SlotOf(offset);
+  leaf.blocks[slot] = nullptr;
+  leaf.used[slot / 64] &= ~(std::uint64_t{1} << slot % 64);
+  if (leaf.used[slot / 64] == 0) {
+    leaf.used_words[slot / 4096] &= ~(std::uint64_t{1} << slot / 64 % 64);
+  }
+}
+
+}  // namespace stratalloc

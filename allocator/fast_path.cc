@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: malloc out of a bin, free into one (block_bins.h), and
+// emptying the bins.
+//
+// One exchange of the lock word, then a few loads and additions: a dozen cache
+// lines in all, the lock, the counters and the account being shared by every
+// thread of the device. Per-thread lists behind locks of their own were
+// weighed: counters are exact at every moment, so every call writes shared
+// lines under one lock anyway, and a second lock cost more than it spared
+// (README.md, "The fast path").
+#include <algorithm>
+
+#include "allocator/device_allocator.h"
+#include "allocator/operator_thread.h"
+
+namespace stratalloc {
+
+Pool* DeviceAllocator::RecentPoolLocked(StreamId stream, LifetimeClass lifetime,
+                                        PoolKind kind) {
+  // Streams are pointers to structures: their low bits say nothing.
+  const std::uint64_t hash = Raw(stream) >> 4 ^ Raw(stream) >> 9 ^
+                             std::uint64_t{Raw(lifetime)} * 2 ^
+                             static_cast<std::uint64_t>(kind);
+  Pool*& recent = recent_pools_[hash % kRecent];
+  const PoolKey key{.stream = stream, .lifetime = lifetime, .kind = kind};
+  if (__builtin_expect(recent == nullptr || recent->key() != key, 0)) {
+    auto found = pools_.find(key);
+    if (found == pools_.end()) return nullptr;
+    recent = found->second.get();
+  }
+  return recent;
+}
+
+ChargeAccount* DeviceAllocator::AccountLocked(Charge charge) {
+  if (observer_ == nullptr) return nullptr;
+  RecentAccount& recent = recent_accounts_[(Raw(charge.scope) * kCategories +
+                                            Raw(charge.category)) %
+                                           kRecent];
+  if (recent.account == nullptr || !(recent.charge == charge)) {
+    recent = {charge, observer_->Account(device_.index(), charge)};
+  }
+  return recent.account;
+}
+
+void DeviceAllocator::NoteHandedOutLocked(Block& block) {
+  const std::uint32_t now = use_clock_.load(std::memory_order_relaxed);
+  const std::uint64_t bit =
+      std::uint64_t{1} << streams_.BitOf(block.segment->pool->key().stream);
+  ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
+    HandleEntry& entry = handle.entry();
+    // Load before read-modify-write: in the common case nothing changes.
+    if (!entry.dirty.load(std::memory_order_relaxed)) entry.dirty.store(true);
+    if ((entry.fence.load(std::memory_order_relaxed) & bit) == 0) {
+      entry.fence.fetch_or(bit);
+    }
+    entry.last_use.store(now, std::memory_order_relaxed);
+  });
+  block.epoch = leave_epoch_;
+  block.clock = now;
+}
+
+void DeviceAllocator::PinForOperatorLocked(const Block& block) {
+  OperatorThread& thread = OperatorThread::ThisThread();
+  if (thread.depth() == 0) return;
+  ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
+    thread.PinForOutermost(handle.entry());
+  });
+}
+
+bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
+                                 LifetimeClass lifetime, Charge charge,
+                                 AllocatedBlock* out) {
+  // Nothing larger is ever binned, and rounding cannot overflow.
+  if (requested > BlockBins::kMaxBytes) return false;
+  const Bytes size = RoundSize(requested);
+  const PoolKind kind = KindOf(size);
+  if (!options_.tiering) lifetime = LifetimeClass::kTransient;
+
+  MutexLock lock(mutex_);
+  if (slow_reasons_ != 0) return false;
+  Pool* pool = RecentPoolLocked(stream, lifetime, kind);
+  if (pool == nullptr) return false;
+  Block* block = pool->bins().Take(size);
+  if (block == nullptr) return false;
+  block->state = BlockState::kAllocated;
+  block->requested = requested;
+  if (IsEvictable(lifetime)) {
+    // In the bin nothing began to leave, or the bin would be empty: the
+    // handles are as the last hand-out left them, but for the clock.
+    if (block->clock != use_clock_.load(std::memory_order_relaxed)) {
+      NoteHandedOutLocked(*block);
+    }
+    PinForOperatorLocked(*block);
+  }
+  live_.HandOut(kind, size, requested);
+  if (!(block->charge == charge)) {
+    block->charge = charge;
+    block->account = AccountLocked(charge);
+  }
+  if (block->account != nullptr) {
+    block->account->Allocate(size);
+  } else if (observer_ != nullptr) {
+    observer_->OnAllocate(device_.index(), charge, size);
+  }
+  const Bytes allocated = live_.allocated_bytes();
+  if (__builtin_expect(allocated > pressure_at_, 0)) {
+    MaybeSignalPressureLocked();
+  }
+  *out = {block->address, size, allocated,
+          static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+  return true;
+}
+
+bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
+  // What matters to a malloc only: it looks whether events have completed.
+  constexpr auto kOfMallocs =
+      static_cast<std::uint32_t>(SlowReason::kPendingFrees) |
+      static_cast<std::uint32_t>(SlowReason::kArrivals);
+  MutexLock lock(mutex_);
+  if ((slow_reasons_ & ~kOfMallocs) != 0) return false;
+  Block* block = blocks_.Find(address);
+  if (block == nullptr || block->state != BlockState::kAllocated ||
+      block->streams_noted) {
+    return false;
+  }
+  Pool& pool = *block->segment->pool;
+  // Something began to leave since the block was handed out: its handles may
+  // be away, or have copies that its end makes worthless.
+  if (pool.evictable() && block->epoch != leave_epoch_) return false;
+  if (!pool.has_bins()) return false;
+  if (!pool.bins().Put(block)) {
+    // Full, or a size of the past is in its place: start again.
+    EmptyBinsLocked(pool);
+    if (!pool.bins().Put(block)) return false;
+  }
+  const Bytes size = block->size;
+  live_.FreeAtOnce(pool.key().kind, size, block->requested);
+  if (block->account != nullptr) {
+    block->account->Free(size);
+  } else if (observer_ != nullptr) {
+    observer_->OnFree(device_.index(), block->charge, size);
+  }
+  block->requested = 0;
+  block->state = BlockState::kBinned;
+  *out = {address, size, live_.allocated_bytes(),
+          static_cast<Bytes>(stats_.reserved_bytes.stats[0].current),
+          block->charge};
+  return true;
+}
+
+void DeviceAllocator::EmptyBinsLocked() {
+  for (auto& [key, pool] : pools_) EmptyBinsLocked(*pool);
+}
+
+void DeviceAllocator::EmptyBinsLocked(Pool& pool) {
+  pool.bins().Empty(
+      [&](Block* block) { GiveBackLocked(block, /*owned=*/false); });
+}
+
+}  // namespace stratalloc

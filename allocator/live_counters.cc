@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/live_counters.h"
+
+namespace stratalloc {
+
+void LiveCounters::RaisePeaks(Live& live) {
+  live.peak.count = std::max(live.peak.count, live.now.count);
+  live.peak.bytes = std::max(live.peak.bytes, live.now.bytes);
+  live.peak.requested = std::max(live.peak.requested, live.now.requested);
+  live.active_count_peak =
+      std::max(live.active_count_peak, live.now.count + live.pending_count);
+  live.active_bytes_peak =
+      std::max(live.active_bytes_peak, live.now.bytes + live.pending_bytes);
+}
+
+void LiveCounters::ResetPeaks() {
+  for (Live& live : live_) {
+    live.peak = live.now;
+    live.active_count_peak = live.now.count + live.pending_count;
+    live.active_bytes_peak = live.now.bytes + live.pending_bytes;
+  }
+}
+
+void LiveCounters::ResetAccumulated() {
+  for (int kind = 0; kind < kPoolKinds; ++kind) {
+    handed_out_[kind] = freed_[kind] = completed_[kind] = Tally{};
+  }
+}
+
+void LiveCounters::Fill(DeviceStats* stats) const {
+  Tally out, freed, completed;  // of all kinds
+  for (int kind = 0; kind < kPoolKinds; ++kind) {
+    Add(out, handed_out_[kind]);
+    Add(freed, freed_[kind]);
+    Add(completed, completed_[kind]);
+  }
+  for (int i = 0; i < 1 + kPoolKinds; ++i) {
+    const Live& live = live_[i];
+    const Tally& o = i == kAll ? out : handed_out_[i - 1];
+    const Tally& f = i == kAll ? freed : freed_[i - 1];
+    const Tally& c = i == kAll ? completed : completed_[i - 1];
+    stats->allocation.stats[i] = {live.now.count, live.peak.count, o.count,
+                                  f.count};
+    stats->allocated_bytes.stats[i] = {live.now.bytes, live.peak.bytes, o.bytes,
+                                       f.bytes};
+    stats->active.stats[i] = {live.now.count + live.pending_count,
+                              live.active_count_peak, o.count, c.count};
+    stats->active_bytes.stats[i] = {live.now.bytes + live.pending_bytes,
+                                    live.active_bytes_peak, o.bytes, c.bytes};
+    stats->requested_bytes.stats[i] = {live.now.requested, live.peak.requested,
+                                       o.requested, c.requested};
+  }
+}
+
+}  // namespace stratalloc
