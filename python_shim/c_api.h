@@ -22,6 +22,12 @@ extern "C" {
 
 #define STRATALLOC_API __attribute__((visibility("default")))
 
+/* torch.cuda.memory.CUDAPluggableAllocator looks "stratalloc_malloc" and
+ * "stratalloc_free" up in the bridge, with torch's own signatures
+ * (torch_bridge/pluggable.h). The two functions of those names here have other
+ * symbols, so that neither library can ever find the other's. */
+#define STRATALLOC_SYMBOL(name) __asm__(name)
+
 enum {
   STRATALLOC_OUT_OF_MEMORY = 1,
   STRATALLOC_INVALID_ARGUMENT = 2,
@@ -91,11 +97,13 @@ typedef struct {
  * native's whole text ("CUDA out of memory. Tried to allocate ..."). */
 STRATALLOC_API int stratalloc_malloc(int device, uint64_t size, uint64_t stream,
                                      int hint, stratalloc_block* out,
-                                     stratalloc_error* error);
+                                     stratalloc_error* error)
+    STRATALLOC_SYMBOL("stratalloc_core_malloc");
 /* For deleters: never fails. An unknown pointer or a double free is reported
  * once per pointer, with the owner it last had, and ignored: returns
  * STRATALLOC_NOT_FOUND; *out (may be NULL) describes the freed block. */
-STRATALLOC_API int stratalloc_free(void* ptr, stratalloc_block* out);
+STRATALLOC_API int stratalloc_free(void* ptr, stratalloc_block* out)
+    STRATALLOC_SYMBOL("stratalloc_core_free");
 /* Is ptr the base of a live block of ours? (raw_delete asks first.) */
 STRATALLOC_API int stratalloc_owns(const void* ptr);
 STRATALLOC_API int stratalloc_record_stream(void* ptr, uint64_t stream,
@@ -124,7 +132,8 @@ STRATALLOC_API int stratalloc_memcpy_async(void* to, int to_device,
 /* Synchronous device-to-device copy on the current context. */
 STRATALLOC_API int stratalloc_copy_data(void* to, const void* from,
                                         uint64_t bytes);
-/* caching off: every malloc is a mapping of its own, released at free. */
+/* Remembers what torch.cuda.caching_allocator_enable() said; the bridge asks
+ * before every allocation. Blocks of the cache stay blocks. */
 STRATALLOC_API void stratalloc_enable_caching(int on);
 STRATALLOC_API int stratalloc_caching_enabled(void);
 
@@ -284,6 +293,15 @@ STRATALLOC_API int stratalloc_pool_blocks(int device, stratalloc_pool_id pool,
                                           void (*block)(void*, void*),
                                           void* context,
                                           stratalloc_error* error);
+
+/* ---- past the cache, and between processes ------------------------------ */
+
+/* cudaMalloc on the current device and cudaFree, in no statistic: caching
+ * switched off, and the plain segments of a MemPool(allocator=...). Work
+ * before stratalloc_init. Return the cudaError_t, with the runtime's own last
+ * error cleared; a size of 0 gives NULL. */
+STRATALLOC_API int stratalloc_uncached_malloc(uint64_t size, void** out);
+STRATALLOC_API int stratalloc_uncached_free(void* ptr);
 
 #ifdef __cplusplus
 }

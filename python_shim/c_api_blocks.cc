@@ -8,6 +8,7 @@
 #include "accounting/scope_stack.h"
 #include "accounting/scope_table.h"
 #include "allocator/base/check.h"
+#include "allocator/device/plain_memory.h"
 #include "python_shim/core.h"
 
 namespace stratalloc {
@@ -135,9 +136,6 @@ int stratalloc_free(void* ptr, stratalloc_block* out) {
   }
   Allocator::Get().NoteFreed(freed->address, freed->charge);
   Describe(*freed, static_cast<int>(device->device().index()), out);
-  if (!Core::Get().caching.load(std::memory_order_relaxed)) {
-    device->EmptyCache();
-  }
   return 0;
 }
 
@@ -260,7 +258,7 @@ int stratalloc_memcpy_async(void* to, int to_device, const void* from,
 int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
   DeviceAllocator* device = DeviceOf(to);
   if (device == nullptr) device = DeviceOf(from);
-  if (device == nullptr) return 1;  // cudaErrorInvalidValue
+  if (device == nullptr) return PlainCopy(to, from, bytes);
   // Cloning and copy-on-write call this outside any operator: both ends must
   // be on the device while the copy runs.
   const stratalloc_access ends[2] = {{ToAddress(from), bytes, 0},
@@ -278,10 +276,7 @@ int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
   return error != 0 ? error : done ? 0 : 999;
 }
 
-void stratalloc_enable_caching(int on) {
-  Core::Get().caching.store(on != 0);
-  if (on == 0) stratalloc_empty_cache(-1, nullptr);
-}
+void stratalloc_enable_caching(int on) { Core::Get().caching.store(on != 0); }
 int stratalloc_caching_enabled(void) { return Core::Get().caching.load(); }
 
 }  // extern "C"

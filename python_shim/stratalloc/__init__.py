@@ -14,7 +14,10 @@ object and works without a GPU; everything below is loaded when first used.
 import importlib
 import logging
 
+from stratalloc import _witness
+
 logging.getLogger("stratalloc").addHandler(logging.NullHandler())
+_witness.install()
 
 # Name -> module that holds it. A name that is not built yet is not here.
 _NAMES = {
@@ -23,6 +26,7 @@ _NAMES = {
     "enable": "_enable",
     "is_enabled": "_enable",
     "allocator": "_enable",
+    "library": "_enable",
     "evict": "_tiers",
     "restore": "_tiers",
     "stats": "_reports",

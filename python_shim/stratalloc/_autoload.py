@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The torch.backends entry point: torch calls `autoload` while it is imported.
 
-Does nothing unless STRATALLOC=1. An exception of an entry point would break
+Does nothing unless STRATALLOC=1, but for a note of who initialises CUDA, should
+stratalloc.enable() come too late. An exception of an entry point would break
 the user's `import torch`, so whatever keeps us from enabling is one line on
 stderr and the native allocator stays; STRATALLOC_STRICT=1 raises instead.
 """
@@ -9,8 +10,11 @@ stderr and the native allocator stays; STRATALLOC_STRICT=1 raises instead.
 import os
 import sys
 
+from stratalloc import _witness
+
 
 def autoload():
+    _witness.install()
     if os.environ.get("STRATALLOC", "0") in ("", "0"):
         return
     from stratalloc import _enable

@@ -82,6 +82,7 @@ def _declare(lib):
         ("is_current", ()),
         ("install", (text, i32)),
         ("install_guard", (text, i32)),
+        ("upgrade_plugin", (text, i32)),
         ("native_init", (i32, text, i32)),
         ("native_pair_ns", (ctypes.c_uint64, i32, i32, number, number, text,
                             i32)),
@@ -133,7 +134,7 @@ def pluggable(torch):
     full allocator into torch's place before the first block exists.
     """
     wrapper = torch.cuda.memory.CUDAPluggableAllocator(
-        _path, "stratalloc_malloc_plain", "stratalloc_free_plain")
+        _path, "stratalloc_malloc", "stratalloc_free")
     init = ctypes.cast(_lib.stratalloc_pluggable_init, ctypes.c_void_p)
     wrapper.allocator().set_init_fn(init.value)
     return wrapper

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways in: enable(), allocator(), and what they share.
+"""Ways in: enable(), allocator(), library(), and what they share.
 
 Order, each step needed by the next: torch's minor has a bridge; CUDA is not
 initialised yet; the configuration is valid and given to the core; the op
@@ -16,6 +16,7 @@ import threading
 
 from stratalloc import _bridge
 from stratalloc import _core
+from stratalloc import _witness
 from stratalloc.settings import Config
 
 _log = logging.getLogger("stratalloc")
@@ -84,14 +85,43 @@ def allocator(config=None, **overrides):
     The swap itself is the caller's; everything else happens as in enable().
     """
     with _lock:
-        wanted = _wanted(config, overrides)
-        import torch
+        return _bridge.pluggable(_ready_for_plugin(config, overrides))
 
-        _bridge.load(torch.__version__)
-        _refuse_late(torch)
-        _prepare(torch, wanted)
-        _install_module_scopes()
-        return _bridge.pluggable(torch)
+
+def library(config=None, **overrides):
+    """The path for torch's own constructor of a pluggable allocator:
+
+        torch.cuda.memory.CUDAPluggableAllocator(
+            stratalloc.library(), "stratalloc_malloc", "stratalloc_free")
+
+    Given to change_current_allocator() it becomes the whole allocator when
+    CUDA is initialised, before the first block exists. Given to a MemPool it
+    serves plain segments that are never evicted. Everything but the swap
+    happens here, as in enable().
+    """
+    with _lock:
+        _ready_for_plugin(config, overrides, _queue_upgrade)
+        return _bridge.path()
+
+
+def _queue_upgrade(torch):
+    # Ahead of whatever _prepare() queues for that moment: it may ask the core.
+    torch.cuda._lazy_call(lambda: _bridge.call("upgrade_plugin"))
+
+
+def _ready_for_plugin(config, overrides, before=lambda torch: None):
+    """All of enable() but the swap; once ours is in place, nothing."""
+    import torch
+
+    if is_enabled() and config is None and not overrides:
+        return torch
+    wanted = _wanted(config, overrides)
+    _bridge.load(torch.__version__)
+    _refuse_late(torch)
+    before(torch)
+    _prepare(torch, wanted)
+    _install_module_scopes()
+    return torch
 
 
 def _wanted(given, overrides):
@@ -144,8 +174,9 @@ def _refuse_late(torch):
     """Raises once torch's native allocator may own blocks."""
     if torch.cuda.is_initialized():
         raise RuntimeError(
-            "stratalloc: CUDA is already initialised, so torch's native "
-            f"allocator owns blocks; move {_call_site()} above the first use "
+            f"stratalloc: CUDA is already initialised{_by_whom()}, so torch's "
+            f"native allocator may own blocks and cannot be replaced any more; "
+            f"move {_call_site()} above the first use "
             "of CUDA (the first tensor or module moved to a GPU, "
             "torch.cuda.init(), torch.cuda.current_stream(), ...), or start "
             "the program with STRATALLOC=1 or `stratalloc run`")
@@ -155,6 +186,11 @@ def _refuse_late(torch):
             f"stratalloc: torch's CUDA allocator is already {backend!r}; "
             "remove the call that installs it (change_current_allocator) or "
             "its PYTORCH_ALLOC_CONF backend option")
+
+
+def _by_whom():
+    line = _witness.line()
+    return f", by {line}" if line else ""
 
 
 def _call_site():

@@ -213,6 +213,11 @@ def after_enable(torch):
         return
 
     def announce():
+        from stratalloc import _enable
+
+        # library() for a MemPool: torch's own allocator has stayed.
+        if not _enable.is_enabled():
+            return
         ranges = [_core.report(device)["reservation"]
                   for device in range(torch.cuda.device_count())]
         _state.bridge.cudasim_bridge_set_reservation(

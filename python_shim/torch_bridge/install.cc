@@ -2,7 +2,6 @@
 #include "python_shim/torch_bridge/install.h"
 
 #include <c10/core/Allocator.h>
-#include <c10/cuda/CUDAGuard.h>
 
 #include <cstring>
 #include <string>
@@ -45,18 +44,18 @@ void RememberNative() {
   if (IsNative(current)) native_allocator = current;
 }
 
-void Swap() {
-  RememberNative();
-  TorchAllocator* ours = BridgeAllocator();
-  c10::cuda::CUDACachingAllocator::allocator.store(ours);
-  c10::SetAllocator(c10::DeviceType::CUDA, ours, kPriority);
-}
-
 }  // namespace
 
 TorchAllocator* BridgeAllocator() {
   static auto* const allocator = new TorchAllocator;
   return allocator;
+}
+
+void SwapInAllocator() {
+  RememberNative();
+  TorchAllocator* ours = BridgeAllocator();
+  c10::cuda::CUDACachingAllocator::allocator.store(ours);
+  c10::SetAllocator(c10::DeviceType::CUDA, ours, kPriority);
 }
 
 bool IsCurrentAllocator() {
@@ -90,30 +89,12 @@ int stratalloc_torch_install(char* message, int bytes) {
                 "CUDA was initialised before stratalloc: its native allocator "
                 "already owns memory. Move stratalloc.enable() before the "
                 "first CUDA tensor, torch.cuda.init() or .to(\"cuda\").");
-    stratalloc::Swap();
+    stratalloc::SwapInAllocator();
   });
 }
 
 int stratalloc_torch_is_current(void) {
   return stratalloc::IsCurrentAllocator() ? 1 : 0;
-}
-
-void* stratalloc_malloc_plain(ssize_t size, int device, cudaStream_t stream) {
-  // Before CUDA is initialised nothing can be allocated, afterwards our object
-  // is in the plugin's place: only a MemPool(allocator=...) gets here.
-  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-  return BridgeAllocator()->raw_alloc_with_stream(size, stream);
-}
-
-void stratalloc_free_plain(void* ptr, size_t, int, cudaStream_t) {
-  BridgeAllocator()->raw_delete(ptr);
-}
-
-void stratalloc_pluggable_init(int device_count) {
-  // createCustomAllocator() calls init(0) when the plugin is made.
-  if (device_count <= 0) return;
-  stratalloc::Swap();
-  BridgeAllocator()->init(device_count);
 }
 
 void* stratalloc_torch_native(void) { return NativeAllocator(); }

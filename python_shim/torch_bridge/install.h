@@ -4,7 +4,6 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #define STRATALLOC_BRIDGE_API __attribute__((visibility("default")))
 
@@ -17,6 +16,9 @@ TorchAllocator* BridgeAllocator();
 
 // Is that object the one in torch's atomic?
 bool IsCurrentAllocator();
+
+// Puts it there and into c10's registry, whatever is there.
+void SwapInAllocator();
 
 // Torch's own allocator: what was in the atomic before the swap, else what
 // c10's registry holds at priority 0. Null if neither is native's.
@@ -39,18 +41,6 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_built_for(void);
 // Calling it again is fine.
 STRATALLOC_BRIDGE_API int stratalloc_torch_install(char* message, int bytes);
 STRATALLOC_BRIDGE_API int stratalloc_torch_is_current(void);  // 0 or 1
-
-// For torch.cuda.memory.change_current_allocator: Python makes torch's
-// CUDAPluggableAllocator around the first two functions and gives it the third
-// as init function. CUDA's initialisation calls that one before any block
-// exists, and it puts the whole subclass in the plugin's place. All three throw
-// C++ exceptions (torch turns them into Python's); they are not for ctypes.
-STRATALLOC_BRIDGE_API void* stratalloc_malloc_plain(ssize_t size, int device,
-                                                    cudaStream_t stream);
-STRATALLOC_BRIDGE_API void stratalloc_free_plain(void* ptr, size_t size,
-                                                 int device,
-                                                 cudaStream_t stream);
-STRATALLOC_BRIDGE_API void stratalloc_pluggable_init(int device_count);
 
 // The native allocator's object, for comparisons; NULL if there is none.
 STRATALLOC_BRIDGE_API void* stratalloc_torch_native(void);

@@ -14,8 +14,8 @@ import torch
 def test_the_plugin_becomes_the_whole_allocator():
     wrapper = torch.cuda.memory.CUDAPluggableAllocator(
         BRIDGE.library._name,
-        "stratalloc_malloc_plain",
-        "stratalloc_free_plain",
+        "stratalloc_malloc",
+        "stratalloc_free",
     )
     init = ctypes.cast(BRIDGE.library.stratalloc_pluggable_init, ctypes.c_void_p)
     wrapper.allocator().set_init_fn(init.value)

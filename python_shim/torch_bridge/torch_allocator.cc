@@ -6,10 +6,9 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <map>
-
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
+#include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/lifetime_hint.h"
 #include "python_shim/torch_bridge/stats_convert.h"
 
@@ -56,38 +55,6 @@ static_assert(sizeof(c10::cuda::CUDACachingAllocator::CUDAAllocator) == 8);
 // Native refuses from here on before it rounds, since rounding could overflow.
 constexpr uint64_t kOneExbibyte = uint64_t{1} << 60;
 
-uint64_t StreamId(cudaStream_t stream) {
-  return reinterpret_cast<uint64_t>(stream);
-}
-
-c10::Device CudaDevice(int device) {
-  return c10::Device(c10::DeviceType::CUDA,
-                     static_cast<c10::DeviceIndex>(device));
-}
-
-c10::DeviceIndex CurrentDevice() {
-  c10::DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return device;
-}
-
-// The deleter of every DataPtr of ours.
-void DeleteBlock(void* ptr) {
-  if (ptr == nullptr) return;
-  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
-    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
-      (*trace)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA,
-                                              reinterpret_cast<uintptr_t>(ptr));
-    }
-  }
-  stratalloc_block freed;
-  // An unknown pointer was reported by the core, with its last owner.
-  if (stratalloc_free(ptr, &freed) != 0) return;
-  c10::reportMemoryUsageToProfiler(ptr, -static_cast<int64_t>(freed.bytes),
-                                   freed.allocated, freed.reserved,
-                                   CudaDevice(freed.device));
-}
-
 // cuBLAS and cuBLASLt workspaces are allocated inside the first operator that
 // needs one and kept for good; no operator ever names them, so no guard would
 // bring them back. Their sizes are all that tells them apart; another block of
@@ -109,6 +76,22 @@ int LifetimeHint(size_t size) {
 thread_local std::string user_metadata;
 
 }  // namespace
+
+void DeleteBlock(void* ptr) {
+  if (ptr == nullptr) return;
+  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
+    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
+      (*trace)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA,
+                                              reinterpret_cast<uintptr_t>(ptr));
+    }
+  }
+  stratalloc_block freed;
+  // An unknown pointer was reported by the core, with its last owner.
+  if (stratalloc_free(ptr, &freed) != 0) return;
+  c10::reportMemoryUsageToProfiler(ptr, -static_cast<int64_t>(freed.bytes),
+                                   freed.allocated, freed.reserved,
+                                   CudaDevice(freed.device));
+}
 
 void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
                              cudaStream_t stream, int hint) {
@@ -136,6 +119,13 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
 }
 
 c10::DataPtr TorchAllocator::allocate(size_t size) {
+  if (C10_UNLIKELY(!IsCaching())) {
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, size < kOneExbibyte,
+        "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    void* ptr = AllocateUncached(size);
+    return {ptr, ptr, &DeleteUncached, CudaDevice(CurrentDevice())};
+  }
   const c10::DeviceIndex device = CurrentDevice();
   void* ptr =
       Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream(),
@@ -147,12 +137,8 @@ bool TorchAllocator::is_simple_data_ptr(const c10::DataPtr& data_ptr) const {
   return data_ptr.get() == data_ptr.get_context();
 }
 
-c10::DeleterFnPtr TorchAllocator::raw_deleter() const { return &DeleteBlock; }
-
-void TorchAllocator::copy_data(void* to, const void* from,
-                               std::size_t count) const {
-  C10_CUDA_CHECK(
-      static_cast<cudaError_t>(stratalloc_copy_data(to, from, count)));
+c10::DeleterFnPtr TorchAllocator::raw_deleter() const {
+  return IsCaching() ? &DeleteBlock : &DeleteUncached;
 }
 
 bool TorchAllocator::initialized() { return stratalloc_initialized() != 0; }
@@ -193,26 +179,6 @@ std::pair<size_t, size_t> TorchAllocator::getMemoryInfo(
   return {free_bytes, total};
 }
 
-void* TorchAllocator::raw_alloc(size_t size) {
-  if (size == 0) return nullptr;
-  const c10::DeviceIndex device = CurrentDevice();
-  return Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream(),
-                STRATALLOC_HINT_UNSEEN);
-}
-
-void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
-  if (size == 0) return nullptr;
-  return Malloc(CurrentDevice(), size, stream, STRATALLOC_HINT_UNSEEN);
-}
-
-void TorchAllocator::raw_delete(void* ptr) {
-  if (ptr != nullptr && stratalloc_owns(ptr) == 0) {
-    stratalloc_free(ptr, nullptr);  // reports it, with the last owner
-    TORCH_CHECK(false, "invalid device pointer: ", ptr);
-  }
-  DeleteBlock(ptr);
-}
-
 void TorchAllocator::init(int device_count) {
   stratalloc_error error;
   if (stratalloc_init(device_count, &error) != 0) ThrowError(error);
@@ -239,49 +205,7 @@ void TorchAllocator::setMemoryFraction(double fraction,
   }
 }
 
-void TorchAllocator::enable(bool value) {
-  stratalloc_enable_caching(value ? 1 : 0);
-}
-
-bool TorchAllocator::isEnabled() const {
-  return stratalloc_caching_enabled() != 0;
-}
-
 std::string TorchAllocator::name() { return "native"; }
-
-std::vector<StreamSegmentSize> TorchAllocator::getExpandableSegmentSizes(
-    c10::DeviceIndex device) {
-  std::map<std::pair<void*, bool>, size_t> sizes;  // (stream, small) -> bytes
-  for (const SegmentInfo& segment : CollectSegments({0, 0})) {
-    if (segment.device != device) continue;
-    sizes[{segment.stream, !segment.is_large}] += segment.total_size;
-  }
-  std::vector<StreamSegmentSize> result;
-  result.reserve(sizes.size());
-  for (const auto& [key, bytes] : sizes) {
-    result.emplace_back(static_cast<cudaStream_t>(key.first), key.second,
-                        bytes);
-  }
-  return result;
-}
-
-void TorchAllocator::cacheInfo(c10::DeviceIndex device, size_t* largest_block) {
-  uint64_t largest = *largest_block;
-  stratalloc_error error;
-  if (stratalloc_cache_info(device, &largest, &error) != 0) ThrowError(error);
-  *largest_block = largest;
-}
-
-void* TorchAllocator::getBaseAllocation(void* ptr, size_t* size) {
-  void* base = nullptr;
-  uint64_t bytes = 0;
-  stratalloc_error error;
-  if (stratalloc_base_allocation(ptr, &base, &bytes, &error) != 0) {
-    ThrowError(error);
-  }
-  if (size != nullptr) *size = bytes;
-  return base;
-}
 
 void TorchAllocator::recordStream(const c10::DataPtr& data_ptr,
                                   c10::cuda::CUDAStream stream) {
@@ -308,23 +232,6 @@ TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
   }
   result.segments = CollectSegments(pool);
   return result;
-}
-
-void TorchAllocator::enablePeerAccess(c10::DeviceIndex device,
-                                      c10::DeviceIndex peer) {
-  stratalloc_error error;
-  if (stratalloc_enable_peer_access(device, peer, &error) != 0) {
-    ThrowError(error);
-  }
-}
-
-cudaError_t TorchAllocator::memcpyAsync(void* to, int to_device,
-                                        const void* from, int from_device,
-                                        size_t count, cudaStream_t stream,
-                                        bool p2p_enabled) {
-  return static_cast<cudaError_t>(
-      stratalloc_memcpy_async(to, to_device, from, from_device, count,
-                              StreamId(stream), p2p_enabled ? 1 : 0));
 }
 
 void TorchAllocator::attachOutOfMemoryObserver(
@@ -363,16 +270,6 @@ void TorchAllocator::setUserMetadata(const std::string& metadata) {
 }
 
 std::string TorchAllocator::getUserMetadata() { return user_metadata; }
-
-ShareableHandle TorchAllocator::shareIpcHandle(void*) {
-  ThrowUnsupported("shareIpcHandle",
-                   "sharing CUDA tensors with another process");
-}
-
-std::shared_ptr<void> TorchAllocator::getIpcDevPtr(std::string) {
-  ThrowUnsupported("getIpcDevPtr",
-                   "receiving CUDA tensors from another process");
-}
 
 std::shared_ptr<AllocatorState> TorchAllocator::getCheckpointState(
     c10::DeviceIndex, MempoolId) {

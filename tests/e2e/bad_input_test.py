@@ -165,7 +165,7 @@ def test_unknown_pointer_and_double_free(tmp_path):
 import ctypes
 import torch, stratalloc
 from stratalloc import _core
-free = _core.lib().stratalloc_free
+free = _core.lib().stratalloc_core_free
 free.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 layer = torch.nn.Linear(64, 64, device="cuda")
 pointer = layer.weight.data_ptr()

@@ -42,7 +42,7 @@ def _native(tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", ["enable", "change_current_allocator",
-                                 "environment", "run"])
+                                 "literal", "environment", "run"])
 def test_way(tmp_path, native, way):
     ours = _steps(tmp_path, way)
     running.clean_device(ours["counters"])
@@ -65,3 +65,37 @@ def test_way(tmp_path, native, way):
             assert mine["refusal"].startswith(
                 "CUDA out of memory. Tried to allocate 40.00 MiB")
     assert ours["report"]["layers"] is not None
+
+
+def test_issue_140687():
+    """Swapped too late: one message with the line that initialised CUDA.
+
+    Native says "Can't swap an already initialized allocator" and no more:
+    https://github.com/pytorch/pytorch/issues/140687
+    """
+    done = running.python("-c", running.LOAD + """
+import torch, stratalloc
+from stratalloc import _autoload; _autoload.autoload()  # torch calls it
+
+def somewhere_else():
+    torch.zeros(1, device="cuda")
+
+somewhere_else()
+for way in (stratalloc.enable, stratalloc.allocator, stratalloc.library):
+    try:
+        way()
+    except RuntimeError as error:
+        print(error)
+    else:
+        raise SystemExit(way.__name__ + " came too late and was not refused")
+assert not stratalloc.is_enabled()
+assert torch.cuda.memory.get_allocator_backend() == "native"
+assert torch.ones(3, device="cuda").sum().item() == 3
+""")
+    lines = running.must_work(done).strip().splitlines()
+    assert len(lines) == 3, lines
+    for line in lines:
+        assert ("CUDA is already initialised, by <string>:7 "
+                "(in somewhere_else)") in line
+        assert "the call of stratalloc at <string>:" in line
+        assert "STRATALLOC=1" in line and "stratalloc run" in line

@@ -117,6 +117,14 @@ int stratalloc_owns(const void* ptr) {
   return core.blocks.count(const_cast<void*>(ptr)) != 0;
 }
 
+int stratalloc_uncached_malloc(uint64_t size, void** out) {
+  return Runtime<int (*)(void**, size_t)>("cudaMalloc")(out, size);
+}
+
+int stratalloc_uncached_free(void* ptr) {
+  return Runtime<int (*)(void*)>("cudaFree")(ptr);
+}
+
 int stratalloc_record_stream(void*, uint64_t, stratalloc_error*) {
   ++Get().stream_records;
   return 0;

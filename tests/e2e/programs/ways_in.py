@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways in: the memory functions of torch, unpatched, under one allocator.
 
-    ways_in.py enable|change_current_allocator|environment|run|native OUT
+    ways_in.py enable|change_current_allocator|literal|environment|run|native
+        OUT
 
 Writes what torch reported after each step as JSON; the test compares it with
 torch's own allocator, step by step.
@@ -25,6 +26,10 @@ if way == "enable":
     assert stratalloc.enable()
 elif way == "change_current_allocator":
     torch.cuda.memory.change_current_allocator(stratalloc.allocator())
+elif way == "literal":
+    torch.cuda.memory.change_current_allocator(
+        torch.cuda.memory.CUDAPluggableAllocator(
+            stratalloc.library(), "stratalloc_malloc", "stratalloc_free"))
 
 steps = []
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/device/plain_memory.h"
+
+#include "allocator/device/cuda_api.h"
+
+namespace stratalloc {
+namespace {
+
+// Runs `call(api)`, without leaving its error behind.
+template <typename Call>
+int Run(Call&& call) {
+  const Result<const CudaApi*> api = CudaApi::Get();
+  if (!api) return cudaErrorInsufficientDriver;
+  const cudaError_t error = call(**api);
+  if (error != cudaSuccess) (*api)->cudaGetLastError();
+  return error;
+}
+
+}  // namespace
+
+int PlainMalloc(Bytes bytes, void** out) {
+  return Run([&](const CudaApi& api) { return api.cudaMalloc(out, bytes); });
+}
+
+int PlainFree(void* address) {
+  return Run([&](const CudaApi& api) { return api.cudaFree(address); });
+}
+
+int PlainCopy(void* to, const void* from, Bytes bytes) {
+  return Run([&](const CudaApi& api) {
+    const cudaError_t error =
+        api.cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr);
+    return error != cudaSuccess ? error : api.cudaStreamSynchronize(nullptr);
+  });
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remembers which line initialised CUDA, for the message of a late enable().
+
+torch runs queued calls inside its initialisation, so the stack above such a
+call is the answer. It can only be queued while torch is imported and CUDA is
+not initialised; nothing is known otherwise, and nothing is ever patched.
+"""
+
+import os
+import sys
+
+_line = None
+_queued = False
+
+
+def install():
+    """Queues the call, once, if torch is there and CUDA is not yet."""
+    global _queued
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    queue = getattr(cuda, "_lazy_call", None)
+    if _queued or queue is None or cuda.is_initialized():
+        return
+    _queued = True
+    queue(_note)
+
+
+def line():
+    """"script.py:12 (in main)", or None if nobody saw it."""
+    return _line
+
+
+def _note():
+    global _line
+    inside = tuple(
+        os.path.dirname(os.path.abspath(sys.modules[name].__file__)) + os.sep
+        for name in ("torch", "stratalloc"))
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not os.path.abspath(code.co_filename).startswith(inside):
+            _line = (f"{os.path.basename(code.co_filename)}:{frame.f_lineno} "
+                     f"(in {code.co_name})")
+            return
+        frame = frame.f_back

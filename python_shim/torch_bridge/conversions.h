@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_CONVERSIONS_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_CONVERSIONS_H_
+
+#include <c10/core/Device.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <cstdint>
+
+namespace stratalloc {
+
+// What every file of TorchAllocator needs: torch's words in the core's.
+
+inline uint64_t StreamId(cudaStream_t stream) {
+  return reinterpret_cast<uint64_t>(stream);
+}
+
+inline c10::Device CudaDevice(int device) {
+  return c10::Device(c10::DeviceType::CUDA,
+                     static_cast<c10::DeviceIndex>(device));
+}
+
+inline c10::DeviceIndex CurrentDevice() {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
+// The deleter of every DataPtr over a block of ours (torch_allocator.cc).
+// Never throws.
+void DeleteBlock(void* ptr);
+
+// Memory past the cache, straight from cudaMalloc, and its deleter: what
+// native hands out while caching is disabled (torch_ipc.cc). The current
+// device's; throws CUDA's own error. In no statistic, as in native.
+void* AllocateUncached(size_t size);
+void DeleteUncached(void* ptr);
+
+// False while allocations go past the cache: enable(false), or
+// PYTORCH_NO_CUDA_MEMORY_CACHING=1 in the environment.
+bool IsCaching();
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_CONVERSIONS_H_
