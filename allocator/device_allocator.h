@@ -32,6 +32,7 @@
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
 #include "allocator/block_map.h"
+#include "allocator/checkpoint.h"
 #include "allocator/device/device.h"
 #include "allocator/device/handle_pool.h"
 #include "allocator/handle_table.h"
@@ -146,6 +147,11 @@ class DeviceAllocator {
   Result<std::vector<Address>> AllocatedIn(PoolId id) EXCLUDES(mutex_);
   // Allocated bytes of all private pools.
   Bytes PrivateAllocated() EXCLUDES(mutex_);
+  Result<Checkpoint> TakeCheckpoint(PoolId id) EXCLUDES(mutex_);
+  // Frees what the pool has allocated and allocates what it had, at the same
+  // addresses. On failure nothing changed.
+  Result<CheckpointDelta> GoBackTo(const Checkpoint& checkpoint)
+      EXCLUDES(mutex_);
   // Gives back the cached memory of a pool that has no use left.
   Status EmptyPool(PoolId id) EXCLUDES(mutex_);
 
@@ -248,6 +254,8 @@ class DeviceAllocator {
   void MaybeSignalPressureLocked() REQUIRES(mutex_);
 
   // free.cc
+  // Statistics and events of a free.
+  void FreeLocked(Block* block) REQUIRES(mutex_);
   void ReleaseBlockLocked(Block* block) REQUIRES(mutex_);
   // The part of it that concerns memory: handles, merging, the free index.
   // `owned`: statistics and ledger do not know yet that the block is free.
@@ -267,6 +275,7 @@ class DeviceAllocator {
   PoolId RouteLocked(StreamId stream) REQUIRES(mutex_);
   // A cached block of a pool that serves everybody when memory runs out.
   Block* BorrowLocked(PoolKey key, Bytes size) REQUIRES(mutex_);
+  bool NoSplitLocked(const Pool& pool) const REQUIRES(mutex_);
   bool InUseLocked(PoolId id) const REQUIRES(mutex_);
   // Does a stream that allocated here capture?
   bool CapturingLocked() REQUIRES(mutex_);
@@ -289,6 +298,15 @@ class DeviceAllocator {
   // handle counts a free block as live.
   void EmptyBinsLocked() REQUIRES(mutex_);
   void EmptyBinsLocked(Pool& pool) REQUIRES(mutex_);
+
+  // checkpoint.cc
+  std::vector<CheckpointBlock> AllocatedInLocked(PoolId id) REQUIRES(mutex_);
+  // The free block of the pool over all of `wanted`, or nullptr.
+  Block* FreeSpanLocked(const CheckpointBlock& wanted, PoolId id)
+      REQUIRES(mutex_);
+  // REQUIRES: FreeSpanLocked(wanted, id) has it.
+  void TakeSpanLocked(const CheckpointBlock& wanted, PoolId id)
+      REQUIRES(mutex_);
 
   // layout.cc
   Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);

@@ -12,98 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "allocator/device_allocator_fixture_test.h"
 
 namespace stratalloc {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr Charge kOwner{ScopeId{3}, Category::kParameter};
-
-class Recorder final : public AllocObserver {
- public:
-  void OnAllocate(DeviceIndex, Charge charge, Bytes bytes) override {
-    if (charge == kOwner) live += bytes;
-    all += bytes;
-  }
-  void OnFree(DeviceIndex, Charge charge, Bytes bytes) override {
-    if (charge == kOwner) live -= bytes;
-    all -= bytes;
-  }
-  void OnRelabel(DeviceIndex, Charge from, Charge to, Bytes bytes) override {
-    if (from == kOwner) live -= bytes;
-    if (to == kOwner) live += bytes;
-  }
-  void OnMove(DeviceIndex, Charge, TierId, TierId, Bytes, bool) override {}
-  Bytes live = 0, all = 0;
-};
-
-class DeviceAllocatorTest : public testing::Test {
- protected:
-  void SetUp() override { Open(64 * kMiB); }
-  void Open(Bytes capacity, DeviceAllocator::Options options = {}) {
-    allocator_.reset();
-    cudasim_set_verbose(0);
-    cudasim_reset_for_testing();
-    cudasim_set_mode(1);
-    cudasim_set_seed(5);
-    cudasim_set_capacity(0, capacity);
-    auto device = Device::Open(DeviceIndex{0});
-    ASSERT_TRUE(device.has_value()) << device.error().message;
-    auto made = DeviceAllocator::Create(*device, options);
-    ASSERT_TRUE(made.has_value()) << made.error().message;
-    allocator_ = std::move(*made);
-    allocator_->SetObserver(&recorder_);
-  }
-  void TearDown() override {
-    cudasim_clear_faults();
-    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-    for (Address address : live_) {
-      EXPECT_TRUE(allocator_->Free(address).has_value());
-    }
-    const Status status = allocator_->CheckInvariants();
-    EXPECT_TRUE(status.has_value()) << status.error().message;
-    allocator_.reset();
-    EXPECT_EQ(recorder_.all, 0u);
-    EXPECT_EQ(cudasim_violation_count(), 0);
-    char text[1024];
-    cudasim_leak_report(text, sizeof(text));
-    EXPECT_STREQ(text, "no leaks\n");
-  }
-  StreamId NewStream() {
-    cudaStream_t stream = nullptr;
-    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    streams_.push_back(stream);
-    return StreamId{reinterpret_cast<std::uint64_t>(stream)};
-  }
-  Address Malloc(Bytes bytes, StreamId stream = kDefaultStream,
-                 LifetimeClass lifetime = LifetimeClass::kPersistent) {
-    auto block = allocator_->Malloc({bytes, stream, lifetime, kOwner});
-    EXPECT_TRUE(block.has_value()) << block.error().message;
-    if (!block) return 0;
-    live_.push_back(block->address);
-    return block->address;
-  }
-  void Free(Address address) {
-    std::erase(live_, address);
-    EXPECT_TRUE(allocator_->Free(address).has_value());
-  }
-  // A kernel on `stream` that uses the block.
-  static void Use(Address address, Bytes bytes, StreamId stream) {
-    const cudasim_access access{address, bytes, 1};
-    cudasim_note_access(reinterpret_cast<void*>(Raw(stream)), "kernel", &access,
-                        1);
-  }
-  DeviceAllocator& allocator() { return *allocator_; }
-  Stat Of(const StatArray& a) { return a.stats[0]; }
-
-  Recorder recorder_;
-  std::unique_ptr<DeviceAllocator> allocator_;
-  std::vector<cudaStream_t> streams_;
-  std::vector<Address> live_;
-};
 
 TEST_F(DeviceAllocatorTest, SizesAreRoundedToAndAlignedAt512Bytes) {
   for (Bytes bytes : {1, 511, 512, 513, 100'000}) {

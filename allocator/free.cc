@@ -17,11 +17,18 @@ Result<AllocatedBlock> DeviceAllocator::Free(Address address) {
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound, "not the base of an allocated block");
   }
-  const PoolKind kind = block->segment->pool->key().kind;
   const Bytes size = block->size;
   const Charge charge = block->charge;
+  FreeLocked(block);
+  return AllocatedBlock{
+      address, size, live_.allocated_bytes(),
+      static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+}
+
+void DeviceAllocator::FreeLocked(Block* block) {
+  const PoolKind kind = block->segment->pool->key().kind;
   const OnDeviceBytes here = OnDeviceLocked(*block);
-  live_.Free(kind, size, here);
+  live_.Free(kind, block->size, here);
   // Streams that were recorded on the block must pass this point before its
   // memory can be handed out again.
   if (!block->streams.empty()) {
@@ -29,9 +36,6 @@ Result<AllocatedBlock> DeviceAllocator::Free(Address address) {
     if (!PutOffLocked(block)) RecordFreeEventsLocked(block);
   }
   if (block->state != BlockState::kPending) ReleaseBlockLocked(block);
-  return AllocatedBlock{
-      address, size, live_.allocated_bytes(),
-      static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
 }
 
 void DeviceAllocator::RecordFreeEventsLocked(Block* block) {

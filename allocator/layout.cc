@@ -47,7 +47,7 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
               region.handle_bytes);
   const Bytes least = RoundUp(size, region.handle_bytes);
   Extents& space = free_space_[RegionNumber(region)];
-  Bytes bytes = wanted;
+  Bytes bytes = NoSplitLocked(pool) ? least : wanted;
   std::optional<Address> base = space.TakeLow(bytes);
   if (!base) {
     DropEmptySegmentsLocked();

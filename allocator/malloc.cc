@@ -112,7 +112,7 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
       FastMalloc(requested, request.stream, request.lifetime, charge, &block)) {
     return block;
   }
-  Bytes size = RoundSize(requested);
+  const Bytes size = RoundSize(requested);
   OperatorThread& thread = OperatorThread::ThisThread();
   PoolKey key{request.stream, request.lifetime, KindOf(size)};
   // Without tiering nothing is ever away, so the classes may share handles.
@@ -144,10 +144,6 @@ Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
     }
     if (key.owner.is_private()) {
       key.lifetime = LifetimeClass::kTransient;  // never evicted
-      if (private_pools_[key.owner].no_split) {
-        size = RoundUp(
-            size, table_.region(/*evictable=*/false, key.kind).handle_bytes);
-      }
     }
     ProcessEventsLocked();
     SettleArrivalsLocked();
@@ -234,6 +230,7 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
   const PoolKind kind = pool.key().kind;
   pool.Unfile(block);
   // FindRun may start inside a larger free block; the front is what we use.
+  if (NoSplitLocked(pool)) size = block->size;
   if (block->size > size) pool.File(SplitLocked(block, size));
   block->state = BlockState::kAllocated;
   block->requested = requested;

@@ -95,13 +95,8 @@ Result<std::vector<Address>> DeviceAllocator::AllocatedIn(PoolId id) {
   MutexLock lock(mutex_);
   if (!private_pools_.contains(id)) return tl::unexpected(NoSuchPool(id));
   std::vector<Address> live;
-  for (const auto& [key, pool] : pools_) {
-    if (key.owner != id) continue;
-    for (const auto& segment : pool->segments()) {
-      for (const Block* b = segment->first; b != nullptr; b = b->next) {
-        if (b->state == BlockState::kAllocated) live.push_back(b->address);
-      }
-    }
+  for (const CheckpointBlock& block : AllocatedInLocked(id)) {
+    live.push_back(block.address);
   }
   return live;
 }
@@ -109,12 +104,9 @@ Result<std::vector<Address>> DeviceAllocator::AllocatedIn(PoolId id) {
 Bytes DeviceAllocator::PrivateAllocated() {
   MutexLock lock(mutex_);
   Bytes bytes = 0;
-  for (const auto& [key, pool] : pools_) {
-    if (!key.owner.is_private()) continue;
-    for (const auto& segment : pool->segments()) {
-      for (const Block* b = segment->first; b != nullptr; b = b->next) {
-        if (b->state == BlockState::kAllocated) bytes += b->size;
-      }
+  for (const auto& [id, pool] : private_pools_) {
+    for (const CheckpointBlock& block : AllocatedInLocked(id)) {
+      bytes += block.bytes;
     }
   }
   return bytes;
@@ -138,6 +130,12 @@ Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
     if (Block* block = pool->second->FindFree(size)) return block;
   }
   return nullptr;
+}
+
+bool DeviceAllocator::NoSplitLocked(const Pool& pool) const {
+  if (!pool.key().owner.is_private()) return false;
+  const auto it = private_pools_.find(pool.key().owner);
+  return it != private_pools_.end() && it->second.no_split;
 }
 
 bool DeviceAllocator::InUseLocked(PoolId id) const {

@@ -42,7 +42,7 @@ struct PrivatePool {
   int use_count = 1;
   // Its cached blocks serve everybody before the device is out of memory.
   bool use_on_oom = false;
-  // Every block is whole handles, and is handed out whole.
+  // Every segment is one block, handed out whole.
   bool no_split = false;
 };
 

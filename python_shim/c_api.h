@@ -294,6 +294,21 @@ STRATALLOC_API int stratalloc_pool_blocks(int device, stratalloc_pool_id pool,
                                           void* context,
                                           stratalloc_error* error);
 
+/* What a pool has allocated now, to go back to: an opaque object, released
+ * with stratalloc_checkpoint_drop. */
+typedef struct stratalloc_checkpoint stratalloc_checkpoint;
+STRATALLOC_API int stratalloc_checkpoint_take(int device,
+                                              stratalloc_pool_id pool,
+                                              stratalloc_checkpoint** out,
+                                              stratalloc_error* error);
+STRATALLOC_API void stratalloc_checkpoint_drop(stratalloc_checkpoint*);
+/* Calls `freed` for each block that was freed, `allocated` for each that is
+ * allocated again, at its old address; the caller owns the latter. */
+STRATALLOC_API int stratalloc_checkpoint_go_back(
+    int device, const stratalloc_checkpoint* checkpoint,
+    void (*freed)(void*, void*), void (*allocated)(void*, void*),
+    void* context, stratalloc_error* error);
+
 /* ---- past the cache, and between processes ------------------------------ */
 
 /* cudaMalloc on the current device and cudaFree, in no statistic: caching

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: private pools.
 #include <memory>
+#include <utility>
 
 #include "python_shim/core.h"
 
@@ -19,6 +20,10 @@ int On(int device, stratalloc_error* error, F&& f) {
 
 }  // namespace
 }  // namespace stratalloc
+
+struct stratalloc_checkpoint {
+  stratalloc::Checkpoint value;
+};
 
 using namespace stratalloc;  // the C face of this namespace
 
@@ -92,6 +97,39 @@ int stratalloc_pool_blocks(int device, stratalloc_pool_id pool,
                                 allocator.AllocatedIn(ToPoolId(pool)));
     for (const Address address : addresses) {
       block(context, reinterpret_cast<void*>(address));
+    }
+    return {};
+  });
+}
+
+int stratalloc_checkpoint_take(int device, stratalloc_pool_id pool,
+                               stratalloc_checkpoint** out,
+                               stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) -> Status {
+    STRATALLOC_ASSIGN_OR_RETURN(Checkpoint taken,
+                                allocator.TakeCheckpoint(ToPoolId(pool)));
+    *out = new stratalloc_checkpoint{std::move(taken)};
+    return {};
+  });
+}
+
+void stratalloc_checkpoint_drop(stratalloc_checkpoint* checkpoint) {
+  delete checkpoint;
+}
+
+int stratalloc_checkpoint_go_back(int device,
+                                  const stratalloc_checkpoint* checkpoint,
+                                  void (*freed)(void*, void*),
+                                  void (*allocated)(void*, void*),
+                                  void* context, stratalloc_error* error) {
+  return On(device, error, [&](DeviceAllocator& allocator) -> Status {
+    STRATALLOC_ASSIGN_OR_RETURN(const CheckpointDelta delta,
+                                allocator.GoBackTo(checkpoint->value));
+    for (const CheckpointBlock& block : delta.freed) {
+      freed(context, reinterpret_cast<void*>(block.address));
+    }
+    for (const CheckpointBlock& block : delta.allocated) {
+      allocated(context, reinterpret_cast<void*>(block.address));
     }
     return {};
   });

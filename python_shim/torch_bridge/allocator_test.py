@@ -227,10 +227,6 @@ def test_history_can_be_switched_off_but_not_on():
     ("method", "use"),
     [
         ("shareIpcHandle", lambda: _empty(4).untyped_storage()._share_cuda_()),
-        (
-            "getCheckpointState",
-            lambda: torch._C._cuda_getCheckpointState(0, (0, 1)),
-        ),
     ],
 )
 def test_unfinished_methods_say_so(method, use):

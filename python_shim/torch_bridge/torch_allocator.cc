@@ -26,7 +26,6 @@ using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingDeviceAllocator::SegmentInfo;
 using c10::CachingDeviceAllocator::TraceEntry;
 using c10::cuda::CUDACachingAllocator::AllocatorConfigInfo;
-using c10::cuda::CUDACachingAllocator::AllocatorState;
 using c10::cuda::CUDACachingAllocator::CheckpointDelta;
 using c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
 using c10::cuda::CUDACachingAllocator::ShareableHandle;
@@ -270,17 +269,5 @@ void TorchAllocator::setUserMetadata(const std::string& metadata) {
 }
 
 std::string TorchAllocator::getUserMetadata() { return user_metadata; }
-
-std::shared_ptr<AllocatorState> TorchAllocator::getCheckpointState(
-    c10::DeviceIndex, MempoolId) {
-  ThrowUnsupported("getCheckpointState",
-                   "torch.compile(mode=\"reduce-overhead\")");
-}
-
-CheckpointDelta TorchAllocator::setCheckpointPoolState(
-    c10::DeviceIndex, std::shared_ptr<AllocatorState>) {
-  ThrowUnsupported("setCheckpointPoolState",
-                   "torch.compile(mode=\"reduce-overhead\")");
-}
 
 }  // namespace stratalloc

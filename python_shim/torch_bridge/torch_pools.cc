@@ -12,6 +12,8 @@
 namespace stratalloc {
 namespace {
 
+using c10::cuda::CUDACachingAllocator::AllocatorState;
+using c10::cuda::CUDACachingAllocator::CheckpointDelta;
 using Filter = std::function<bool(cudaStream_t)>;
 
 stratalloc_pool_id ToPoolId(const c10::MempoolId_t& pool) {
@@ -23,6 +25,15 @@ int Accepts(void* filter, uint64_t stream) {
       reinterpret_cast<cudaStream_t>(stream));
 }
 void DropFilter(void* filter) { delete static_cast<Filter*>(filter); }
+
+struct PoolState final : AllocatorState {
+  explicit PoolState(stratalloc_checkpoint* taken) : checkpoint(taken) {}
+  PoolState(const PoolState&) = delete;
+  PoolState& operator=(const PoolState&) = delete;
+  ~PoolState() override { stratalloc_checkpoint_drop(checkpoint); }
+
+  stratalloc_checkpoint* const checkpoint;
+};
 
 }  // namespace
 
@@ -117,6 +128,43 @@ bool TorchAllocator::checkPoolLiveAllocations(
     ThrowError(error);
   }
   return !count.other && count.found == expected.size();
+}
+
+std::shared_ptr<AllocatorState> TorchAllocator::getCheckpointState(
+    c10::DeviceIndex device, MempoolId pool) {
+  stratalloc_checkpoint* checkpoint = nullptr;
+  stratalloc_error error;
+  if (stratalloc_checkpoint_take(device, ToPoolId(pool), &checkpoint, &error) !=
+      0) {
+    ThrowError(error);
+  }
+  return std::make_shared<PoolState>(checkpoint);
+}
+
+CheckpointDelta TorchAllocator::setCheckpointPoolState(
+    c10::DeviceIndex device, std::shared_ptr<AllocatorState> state) {
+  const auto* pool = dynamic_cast<const PoolState*>(state.get());
+  TORCH_CHECK(pool != nullptr, "Expected PrivatePoolState");
+  struct Changes {
+    CheckpointDelta delta;
+    c10::Device device;
+    c10::DeleterFnPtr deleter;
+  } changes{{}, {c10::DeviceType::CUDA, device}, raw_deleter()};
+  stratalloc_error error;
+  if (stratalloc_checkpoint_go_back(
+          device, pool->checkpoint,
+          [](void* context, void* ptr) {
+            static_cast<Changes*>(context)->delta.ptrs_freed.push_back(ptr);
+          },
+          [](void* context, void* ptr) {
+            Changes& to = *static_cast<Changes*>(context);
+            to.delta.dataptrs_allocd.emplace_back(ptr, ptr, to.deleter,
+                                                  to.device);
+          },
+          &changes, &error) != 0) {
+    ThrowError(error);
+  }
+  return std::move(changes.delta);
 }
 
 }  // namespace stratalloc

@@ -55,4 +55,16 @@ int stratalloc_pool_blocks(int, stratalloc_pool_id, void (*)(void*, void*),
   return Refuse(__func__, error);
 }
 
+int stratalloc_checkpoint_take(int, stratalloc_pool_id, stratalloc_checkpoint**,
+                               stratalloc_error* error) {
+  return Refuse(__func__, error);
+}
+void stratalloc_checkpoint_drop(stratalloc_checkpoint*) {}
+int stratalloc_checkpoint_go_back(int, const stratalloc_checkpoint*,
+                                  void (*)(void*, void*),
+                                  void (*)(void*, void*), void*,
+                                  stratalloc_error* error) {
+  return Refuse(__func__, error);
+}
+
 }  // extern "C"
