@@ -200,6 +200,14 @@ Segment& DeviceAllocator::SegmentOfLocked(HandleRef handle) {
 bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
                                 Bytes limit) {
   HandleRegion& region = *segment.region;
+  Bytes needed = 0;
+  for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
+    if (region.entries[i].state.load() == HandleState::kUnmapped) {
+      needed += region.handle_bytes;
+    }
+  }
+  // Beyond the limit nothing is mapped in vain.
+  if (physical_.used_bytes() + needed > limit) return false;
   std::vector<HandleRef> mapped;
   bool complete = true;
   for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {

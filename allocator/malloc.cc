@@ -265,11 +265,14 @@ void DeviceAllocator::MaybeSignalPressureLocked() {
 Bytes DeviceAllocator::AllocatedLocked() { return live_.allocated_bytes(); }
 
 Error DeviceAllocator::OutOfMemory(Bytes requested) {
-  const Result<MemoryInfo> info = device_.GetMemoryInfo();
   std::string refusal = reclaimer_ != nullptr && options_.tiering
                             ? reclaimer_->LastRefusal(device_.index())
                             : "";
+  const Bytes in_private_pools = PrivateAllocated();
   MutexLock lock(mutex_);
+  // Physical memory kept for reuse is free to whoever reads the numbers.
+  physical_.ReleaseFree();
+  const Result<MemoryInfo> info = device_.GetMemoryInfo();
   const Bytes allocated = AllocatedLocked();
   const Bytes reserved =
       static_cast<Bytes>(stats_.reserved_bytes.stats[0].current);
@@ -283,10 +286,20 @@ Error DeviceAllocator::OutOfMemory(Bytes requested) {
   const Bytes limit = LimitLocked();
   if (limit < total) text += FormatBytes(limit) + " allowed; ";
   text += "Of the allocated memory " + FormatBytes(allocated) +
-          " is allocated by PyTorch, and " +
-          FormatBytes(reserved - std::min(reserved, allocated)) +
+          " is allocated by PyTorch, ";
+  if (in_private_pools > 0) {
+    text += "with " + FormatBytes(in_private_pools) +
+            " allocated in private pools (e.g., CUDA Graphs), ";
+  }
+  text += "and " + FormatBytes(reserved - std::min(reserved, allocated)) +
           " is reserved by PyTorch but unallocated.";
+  // Native goes on with advice to set expandable_segments:True, which would
+  // change nothing here: every segment is (pytorch issue 173049).
   if (!refusal.empty()) text += " stratalloc could not evict more: " + refusal;
+  text +=
+      "  See documentation for Memory Management  "
+      "(https://docs.pytorch.org/docs/stable/notes/"
+      "cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
   return Error{ErrorCode::kOutOfMemory, text};
 }
 

@@ -6,6 +6,12 @@
 namespace stratalloc {
 
 Result<PhysicalHandle> HandlePool::Take(Bytes bytes, Bytes limit) {
+  // What is free here is cached, not used: the limit is for the rest. It may
+  // have been lowered since.
+  if (used_bytes() + bytes > limit) {
+    return Fail(ErrorCode::kOutOfMemory,
+                "the limit of " + FormatBytes(limit) + " is reached");
+  }
   auto same = free_.find(bytes);
   if (same != free_.end() && !same->second.empty()) {
     const PhysicalHandle handle = same->second.back();
@@ -14,10 +20,6 @@ Result<PhysicalHandle> HandlePool::Take(Bytes bytes, Bytes limit) {
     return handle;
   }
   if (created_bytes_ + bytes > limit) ReleaseFree();
-  if (created_bytes_ + bytes > limit) {
-    return Fail(ErrorCode::kOutOfMemory,
-                "the limit of " + FormatBytes(limit) + " is reached");
-  }
   Result<PhysicalHandle> handle = device_.CreateHandle(bytes);
   if (!handle && free_bytes_ > 0) {
     ReleaseFree();

@@ -20,8 +20,9 @@ class HandlePool {
  public:
   explicit HandlePool(Device device) : device_(device) {}
 
-  // A recycled handle, or a new one while created bytes stay within `limit`.
-  // To stay there it releases free handles of other sizes first.
+  // A recycled handle, or a new one, while used_bytes() stays within `limit`.
+  // For a new one free handles of other sizes are released where the created
+  // bytes would pass the limit.
   Result<PhysicalHandle> Take(Bytes bytes, Bytes limit);
   // Keeps a handle that is mapped nowhere. Never fails.
   void Put(Bytes bytes, PhysicalHandle handle);
@@ -30,6 +31,8 @@ class HandlePool {
 
   Bytes created_bytes() const { return created_bytes_; }
   Bytes free_bytes() const { return free_bytes_; }
+  // Mapped, or about to be.
+  Bytes used_bytes() const { return created_bytes_ - free_bytes_; }
 
  private:
   Device device_;
