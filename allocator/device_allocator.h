@@ -96,16 +96,30 @@ class DeviceAllocator {
 
   // REQUIRES: request.size > 0. May wait for events, copies and disk, without
   // lock.
-  Result<AllocatedBlock> Malloc(const MallocRequest& request) EXCLUDES(mutex_);
-  // The way of nearly every malloc and free: a block out of a bin, or into
-  // one. False if this one must take the whole way; nothing changed then. For
-  // callers that count nanoseconds; Malloc and Free try it first themselves.
+  Result<AllocatedBlock> Malloc(const MallocRequest& request) EXCLUDES(mutex_) {
+    if (AllocatedBlock block;
+        request.context == nullptr &&
+        FastMalloc(request.size, request.stream, request.lifetime,
+                   request.charge, &block)) {
+      return block;
+    }
+    return SlowMalloc(request);
+  }
+  // The two halves of them, for callers that count nanoseconds. Fast: a block
+  // out of a bin, or into one; false if this call must take the whole way, and
+  // nothing has changed then. Slow: the whole way.
   bool FastMalloc(Bytes size, StreamId stream, LifetimeClass lifetime,
                   Charge charge, AllocatedBlock* out) EXCLUDES(mutex_);
   bool FastFree(Address address, AllocatedBlock* out) EXCLUDES(mutex_);
+  Result<AllocatedBlock> SlowMalloc(const MallocRequest& request)
+      EXCLUDES(mutex_);
+  Result<AllocatedBlock> SlowFree(Address address) EXCLUDES(mutex_);
   // kNotFound if `address` is not the base of an allocated block. Never
   // waits: memory whose events or copies are outstanding is freed later.
-  Result<AllocatedBlock> Free(Address address) EXCLUDES(mutex_);
+  Result<AllocatedBlock> Free(Address address) EXCLUDES(mutex_) {
+    if (AllocatedBlock freed; FastFree(address, &freed)) return freed;
+    return SlowFree(address);
+  }
   bool Owns(Address address) EXCLUDES(mutex_);
   bool Contains(Address address) const {
     return address >= table_.base() && address < table_.end();

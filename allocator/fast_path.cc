@@ -70,8 +70,8 @@ void DeviceAllocator::PinForOperatorLocked(const Block& block) {
 bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
                                  LifetimeClass lifetime, Charge charge,
                                  AllocatedBlock* out) {
-  // Nothing larger is ever binned, and rounding cannot overflow.
-  if (requested > BlockBins::kMaxBytes) return false;
+  // Nothing larger is ever binned, and rounding cannot overflow. 0 wraps.
+  if (requested - 1 >= BlockBins::kMaxBytes) return false;
   const Bytes size = RoundSize(requested);
   const PoolKind kind = KindOf(size);
   if (!options_.tiering) lifetime = LifetimeClass::kTransient;

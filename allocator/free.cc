@@ -10,8 +10,7 @@
 
 namespace stratalloc {
 
-Result<AllocatedBlock> DeviceAllocator::Free(Address address) {
-  if (AllocatedBlock freed; FastFree(address, &freed)) return freed;
+Result<AllocatedBlock> DeviceAllocator::SlowFree(Address address) {
   MutexLock lock(mutex_);
   Block* block = blocks_.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated) {

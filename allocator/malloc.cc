@@ -100,17 +100,13 @@ void DeviceAllocator::SetFraction(double fraction) {
   pressure_at_ = 0;  // until the next look
 }
 
-Result<AllocatedBlock> DeviceAllocator::Malloc(const MallocRequest& request) {
+Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
+    const MallocRequest& request) {
   const Bytes requested = request.size;
   const Charge charge = request.charge;
   STRATALLOC_CHECK(requested > 0, "Malloc of nothing");
   if (requested >= kMaxRequest) {
     return tl::unexpected(OutOfMemory(requested));
-  }
-  if (AllocatedBlock block;
-      request.context == nullptr &&
-      FastMalloc(requested, request.stream, request.lifetime, charge, &block)) {
-    return block;
   }
   const Bytes size = RoundSize(requested);
   OperatorThread& thread = OperatorThread::ThisThread();

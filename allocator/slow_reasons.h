@@ -20,7 +20,6 @@ enum class SlowReason : std::uint32_t {
   kArrivals = 1u << 1,      // restores wait for their copies
   kHistory = 1u << 2,       // every allocation and free is recorded
   kPoolFilter = 1u << 3,    // allocations may go to a private pool; capture
-  kNoCaching = 1u << 4,     // caching is disabled
   kCollection = 1u << 5,    // garbage collection ages free blocks
   kRounding = 1u << 6,      // sizes are rounded by an option
   kPressure = 1u << 7,      // a threshold must be looked at on every malloc

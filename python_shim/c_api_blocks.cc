@@ -105,23 +105,43 @@ int stratalloc_device_count(void) { return Allocator::Get().device_count(); }
 
 int stratalloc_malloc(int device, uint64_t size, uint64_t stream, int hint,
                       stratalloc_block* out, stratalloc_error* error) {
+  if (size == 0) {
+    *out = {};
+    out->device = device;
+    return 0;
+  }
+  const ScopeFrame frame = Allocating(hint);
+  DeviceAllocator* const fast = Core::FastDevice(device);
+  if (AllocatedBlock block;
+      fast != nullptr &&
+      fast->FastMalloc(size, StreamId{stream}, frame.lifetime,
+                       {frame.scope, frame.category}, &block)) {
+    Describe(block, device, out);
+    return 0;
+  }
   *out = {};
   out->device = device;
-  if (size == 0) return 0;
   Result<DeviceAllocator*> allocator = Core::Get().Device(device);
   if (!allocator) return ToC(allocator.error(), error);
-  const ScopeFrame frame = Allocating(hint);
-  Result<AllocatedBlock> block = (*allocator)
-                                     ->Malloc({size,
-                                               StreamId{stream},
-                                               frame.lifetime,
-                                               {frame.scope, frame.category}});
+  Result<AllocatedBlock> block =
+      (*allocator)
+          ->SlowMalloc({size,
+                        StreamId{stream},
+                        frame.lifetime,
+                        {frame.scope, frame.category}});
   if (!block) return ToC(block.error(), error);
   Describe(*block, device, out);
   return 0;
 }
 
 int stratalloc_free(void* ptr, stratalloc_block* out) {
+  DeviceAllocator* const fast = Core::FastOwner(ToAddress(ptr));
+  if (AllocatedBlock freed;
+      fast != nullptr && fast->FastFree(ToAddress(ptr), &freed)) {
+    Allocator::Get().NoteFreed(freed.address, freed.charge);
+    Describe(freed, static_cast<int>(fast->device().index()), out);
+    return 0;
+  }
   if (out != nullptr) *out = {};
   if (ptr == nullptr || Core::Get().abandoned()) return 0;
   DeviceAllocator* device = DeviceOf(ptr);
@@ -129,7 +149,7 @@ int stratalloc_free(void* ptr, stratalloc_block* out) {
     ReportBadFree(ptr);
     return STRATALLOC_NOT_FOUND;
   }
-  Result<AllocatedBlock> freed = device->Free(ToAddress(ptr));
+  Result<AllocatedBlock> freed = device->SlowFree(ToAddress(ptr));
   if (!freed) {
     ReportBadFree(ptr);
     return STRATALLOC_NOT_FOUND;

@@ -40,6 +40,8 @@ void Unpublish() {
 
 }  // namespace
 
+constinit std::atomic<DeviceAllocator*> Core::fast_devices_[kMaxDevices]{};
+
 Core& Core::Get() {
   static Core* core = new Core;
   return *core;
@@ -102,6 +104,7 @@ Status Core::Init(int device_count) {
     pthread_atfork(nullptr, nullptr, [] {
       Core& core = Core::Get();
       core.abandoned_.store(true, std::memory_order_relaxed);
+      for (auto& device : fast_devices_) device.store(nullptr);
       Unpublish();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });
@@ -109,6 +112,10 @@ Status Core::Init(int device_count) {
     std::atexit([] {
       if (Engine* e = Core::Get().engine()) e->StopBackground();
     });
+  }
+  for (int i = 0; i < device_count && !abandoned(); ++i) {
+    fast_devices_[i].store(Allocator::Get().Find(static_cast<DeviceIndex>(i)),
+                           std::memory_order_release);
   }
   initialized_.store(true, std::memory_order_release);
   return {};

@@ -49,6 +49,21 @@ class Core {
   const CoreConfig& config() const { return config_; }  // stable after Init
   // nullptr while tiering is off or CUDA is not initialised.
   Engine* engine() const { return engine_.load(std::memory_order_acquire); }
+  // The same for the fast path, without words: nullptr for whatever Device()
+  // has an error for. One load.
+  static DeviceAllocator* FastDevice(int index) {
+    if (static_cast<unsigned>(index) >= unsigned{kMaxDevices}) return nullptr;
+    return fast_devices_[index].load(std::memory_order_acquire);
+  }
+  // The device whose reservation holds `address`, or nullptr.
+  static DeviceAllocator* FastOwner(Address address) {
+    for (int i = 0; i < kMaxDevices; ++i) {
+      DeviceAllocator* device =
+          fast_devices_[i].load(std::memory_order_acquire);
+      if (device == nullptr || device->Contains(address)) return device;
+    }
+    return nullptr;
+  }
   // The device, or an error that names it.
   Result<DeviceAllocator*> Device(int index) const;
 
@@ -56,6 +71,9 @@ class Core {
 
  private:
   Core() = default;
+
+  // Without gaps; all gone in the child of a fork.
+  static std::atomic<DeviceAllocator*> fast_devices_[kMaxDevices];
 
   Mutex mutex_{LockRank::kRegistry};
   CoreConfig config_;

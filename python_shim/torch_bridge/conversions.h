@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace stratalloc {
@@ -21,8 +22,13 @@ inline c10::Device CudaDevice(int device) {
                      static_cast<c10::DeviceIndex>(device));
 }
 
+// True once torch initialised with one device: then it is the current one,
+// and the runtime need not be asked on every allocation.
+inline std::atomic<bool> single_device{false};
+
 inline c10::DeviceIndex CurrentDevice() {
   c10::DeviceIndex device = 0;
+  if (single_device.load(std::memory_order_relaxed)) return device;
   C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
   return device;
 }
@@ -39,7 +45,10 @@ void DeleteUncached(void* ptr);
 
 // False while allocations go past the cache: enable(false), or
 // PYTORCH_NO_CUDA_MEMORY_CACHING=1 in the environment.
-bool IsCaching();
+extern std::atomic<bool> caching;
+inline bool IsCaching() { return caching.load(std::memory_order_relaxed); }
+// Reads both again; init and enable() do.
+void NoteCaching();
 
 }  // namespace stratalloc
 

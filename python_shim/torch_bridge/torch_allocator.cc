@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
@@ -54,6 +55,15 @@ static_assert(sizeof(c10::cuda::CUDACachingAllocator::CUDAAllocator) == 8);
 // Native refuses from here on before it rounds, since rounding could overflow.
 constexpr uint64_t kOneExbibyte = uint64_t{1} << 60;
 
+// c10::reportMemoryUsageToProfiler, one call less when no profiler listens.
+void ReportToProfiler(void* ptr, int64_t bytes, const stratalloc_block& block) {
+  auto* profiler = static_cast<c10::MemoryReportingInfoBase*>(
+      c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
+  if (C10_LIKELY(profiler == nullptr)) return;
+  profiler->reportMemoryUsage(ptr, bytes, block.allocated, block.reserved,
+                              CudaDevice(block.device));
+}
+
 // cuBLAS and cuBLASLt workspaces are allocated inside the first operator that
 // needs one and kept for good; no operator ever names them, so no guard would
 // bring them back. Their sizes are all that tells them apart; another block of
@@ -87,9 +97,7 @@ void DeleteBlock(void* ptr) {
   stratalloc_block freed;
   // An unknown pointer was reported by the core, with its last owner.
   if (stratalloc_free(ptr, &freed) != 0) return;
-  c10::reportMemoryUsageToProfiler(ptr, -static_cast<int64_t>(freed.bytes),
-                                   freed.allocated, freed.reserved,
-                                   CudaDevice(freed.device));
+  ReportToProfiler(ptr, -static_cast<int64_t>(freed.bytes), freed);
 }
 
 void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
@@ -105,9 +113,7 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
     out_of_memory_.RetryOrThrow(device, size, StreamId(stream), hint, &block,
                                 error);
   }
-  c10::reportMemoryUsageToProfiler(block.ptr, static_cast<int64_t>(block.bytes),
-                                   block.allocated, block.reserved,
-                                   CudaDevice(device));
+  ReportToProfiler(block.ptr, static_cast<int64_t>(block.bytes), block);
   if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
     if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
       (*trace)->trace_gpu_memory_allocation(
@@ -181,6 +187,8 @@ std::pair<size_t, size_t> TorchAllocator::getMemoryInfo(
 void TorchAllocator::init(int device_count) {
   stratalloc_error error;
   if (stratalloc_init(device_count, &error) != 0) ThrowError(error);
+  single_device.store(device_count == 1);
+  NoteCaching();
   // First parse of torch's own options: a bad one raises ValueError here, as
   // it does under the native allocator.
   const double fraction = CUDAAllocatorConfig::per_process_memory_fraction();

@@ -31,8 +31,11 @@ bool IsUncachedByEnvironment() {
 
 }  // namespace
 
-bool IsCaching() {
-  return stratalloc_caching_enabled() != 0 && !IsUncachedByEnvironment();
+std::atomic<bool> caching{true};
+
+void NoteCaching() {
+  caching.store(stratalloc_caching_enabled() != 0 &&
+                !IsUncachedByEnvironment());
 }
 
 void* AllocateUncached(size_t size) {
@@ -84,6 +87,7 @@ void TorchAllocator::raw_delete(void* ptr) {
 
 void TorchAllocator::enable(bool value) {
   stratalloc_enable_caching(value ? 1 : 0);
+  NoteCaching();
 }
 
 bool TorchAllocator::isEnabled() const {
