@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/env.h>
 
+#include <atomic>
 #include <map>
 
 #include "python_shim/c_api.h"
