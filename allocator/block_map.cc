@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <bit>
+#include <iterator>
 
 #include "allocator/base/check.h"
 
@@ -58,9 +59,18 @@ std::size_t BlockMap::LastUsed(const Leaf& leaf, std::size_t slot) {
   return word * 64 + Highest(leaf.used[word]);
 }
 
+Block* BlockMap::FindOutside(Address address) const {
+  if (outside_.empty()) return nullptr;
+  const auto found = outside_.find(address);
+  return found == outside_.end() ? nullptr : found->second;
+}
+
 Block* BlockMap::FindBelow(Address address) const {
   const Address offset = address - base_;
-  if (offset >= bytes_) return nullptr;
+  if (offset >= bytes_) {
+    const auto above = outside_.upper_bound(address);
+    return above == outside_.begin() ? nullptr : std::prev(above)->second;
+  }
   std::size_t slot = SlotOf(offset);
   for (std::size_t i = offset / kLeafBytes + 1; i-- > 0;) {
     if (const Leaf* leaf = directory_[i]) {
@@ -74,8 +84,11 @@ Block* BlockMap::FindBelow(Address address) const {
 
 void BlockMap::Insert(Block* block) {
   const Address offset = block->address - base_;
-  STRATALLOC_DCHECK(offset < bytes_ && offset % kMinBlockSize == 0,
-                    "a block outside the reservation");
+  if (offset >= bytes_) {
+    outside_[block->address] = block;
+    return;
+  }
+  STRATALLOC_DCHECK(offset % kMinBlockSize == 0, "a block between two slots");
   Leaf*& leaf = directory_[offset / kLeafBytes];
   if (leaf == nullptr) leaf = static_cast<Leaf*>(MapLazily(sizeof(Leaf)));
   const std::size_t slot = SlotOf(offset);
@@ -87,6 +100,10 @@ void BlockMap::Insert(Block* block) {
 
 void BlockMap::Erase(Address address) {
   const Address offset = address - base_;
+  if (offset >= bytes_) {
+    outside_.erase(address);
+    return;
+  }
   Leaf& leaf = *directory_[offset / kLeafBytes];
   const std::size_t slot = SlotOf(offset);
   leaf.blocks[slot] = nullptr;

@@ -11,6 +11,9 @@
 // memory and touched by page: a block costs its own 8 bytes, whatever its
 // size, and a reservation of terabytes costs a directory of kilobytes.
 //
+// Blocks outside the reservation (memory that the driver placed itself) are
+// kept in a std::map beside the table: correct, and slower.
+//
 // Device lock for everything here. Lifetime: the device's. Leaves stay mapped
 // once made; at most one per 64 MiB of address space that ever had a block.
 // Failure: no host address space for a leaf (1 MiB) ends the process.
@@ -19,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 
 #include "allocator/base/bytes.h"
 #include "allocator/block.h"
@@ -28,7 +32,7 @@ namespace stratalloc {
 
 class BlockMap {
  public:
-  // For the addresses [base, end).
+  // The table is for the addresses [base, end).
   BlockMap(Address base, Address end);
   ~BlockMap();
   BlockMap(const BlockMap&) = delete;
@@ -37,12 +41,13 @@ class BlockMap {
   // The block that starts at `address`, which may be any number; or nullptr.
   Block* Find(Address address) const {
     const Address offset = address - base_;
-    if (offset >= bytes_ || offset % kMinBlockSize != 0) return nullptr;
+    if (offset >= bytes_) return FindOutside(address);
+    if (offset % kMinBlockSize != 0) return nullptr;
     const Leaf* leaf = directory_[offset >> kLeafShift];
     return leaf == nullptr ? nullptr : leaf->blocks[SlotOf(offset)];
   }
-  // The block with the highest start at or below `address`, or nullptr. It
-  // may end before `address`.
+  // The block with the highest start at or below `address`, or nullptr, on
+  // the same side of the reservation's edges. It may end before `address`.
   Block* FindBelow(Address address) const;
 
   void Insert(Block* block);  // at its address, which must be vacant
@@ -61,6 +66,7 @@ class BlockMap {
   static std::size_t SlotOf(Address offset) {
     return offset % kLeafBytes / kMinBlockSize;
   }
+  Block* FindOutside(Address address) const;
   // The last slot in use at or below `slot`, or kSlots.
   static std::size_t LastUsed(const Leaf& leaf, std::size_t slot);
 
@@ -68,6 +74,7 @@ class BlockMap {
   Bytes bytes_;
   std::size_t leaves_;
   Leaf** directory_;
+  std::map<Address, Block*> outside_;
 };
 
 }  // namespace stratalloc

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks that come out of bins and go back into them: whose they are, what
+// the numbers say meanwhile, and who makes them merge again.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "allocator/device_allocator.h"
+#include "tests/cudasim/control.h"
+#include "tests/cudasim/cuda_calls.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr Charge kOwner{ScopeId{3}, Category::kParameter};
+constexpr Charge kOther{ScopeId{4}, Category::kActivation};
+
+// An observer with accounts, as the ledger has.
+class Books final : public AllocObserver {
+ public:
+  ChargeAccount* Account(DeviceIndex, Charge charge) override {
+    ChargeAccount& account = charge == kOwner ? owner : other;
+    account.total = &total;
+    return &account;
+  }
+  void OnAllocate(DeviceIndex device, Charge charge, Bytes bytes) override {
+    Account(device, charge)->Allocate(bytes);
+  }
+  void OnFree(DeviceIndex device, Charge charge, Bytes bytes) override {
+    Account(device, charge)->Free(bytes);
+  }
+  void OnRelabel(DeviceIndex device, Charge from, Charge to,
+                 Bytes bytes) override {
+    ChargeAccount::Add(Account(device, from)->live, -bytes);
+    ChargeAccount::Add(Account(device, to)->live, bytes);
+  }
+  void OnMove(DeviceIndex, Charge, TierId, TierId, Bytes, bool) override {}
+
+  ChargeAccount owner, other;
+  std::atomic<Bytes> total{0};
+};
+
+class FastPathTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    cudasim_set_verbose(0);
+    cudasim_reset_for_testing();
+    cudasim_set_mode(1);
+    cudasim_set_capacity(0, 256 * kMiB);
+    auto device = Device::Open(DeviceIndex{0});
+    ASSERT_TRUE(device.has_value()) << device.error().message;
+    auto made = DeviceAllocator::Create(*device, {});
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    allocator_ = std::move(*made);
+    allocator_->SetObserver(&books_);
+  }
+  void TearDown() override {
+    ExpectSound();
+    EXPECT_EQ(books_.total.load(), 0u);
+    allocator_.reset();
+    EXPECT_EQ(cudasim_violation_count(), 0);
+  }
+  void ExpectSound() {
+    const Status status = allocator_->CheckInvariants();
+    EXPECT_TRUE(status.has_value()) << status.error().message;
+  }
+  bool Fast(Bytes bytes, AllocatedBlock* block, Charge charge = kOwner,
+            LifetimeClass lifetime = LifetimeClass::kUnknown,
+            StreamId stream = kDefaultStream) {
+    return allocator_->FastMalloc(bytes, stream, lifetime, charge, block);
+  }
+  Address Malloc(Bytes bytes, Charge charge = kOwner,
+                 LifetimeClass lifetime = LifetimeClass::kUnknown) {
+    auto block = allocator_->Malloc({bytes, kDefaultStream, lifetime, charge});
+    EXPECT_TRUE(block.has_value());
+    return block ? block->address : 0;
+  }
+
+  Books books_;
+  std::unique_ptr<DeviceAllocator> allocator_;
+  AllocatedBlock block_;
+};
+
+TEST_F(FastPathTest, AFreedBlockServesTheNextOfItsSizeOnly) {
+  EXPECT_FALSE(Fast(1000, &block_)) << "nothing in the bins yet";
+  const Address first = Malloc(1000);
+  ASSERT_TRUE(allocator_->FastFree(first, &block_));
+  EXPECT_EQ(block_.bytes, 1024u);
+  EXPECT_FALSE(Fast(1025, &block_));
+  EXPECT_FALSE(Fast(1000, &block_, kOwner, LifetimeClass::kTransient));
+  EXPECT_FALSE(
+      Fast(1000, &block_, kOwner, LifetimeClass::kUnknown, StreamId{4096}));
+  ASSERT_TRUE(Fast(700, &block_)) << "what rounds to the same size";
+  EXPECT_EQ(block_.address, first);
+  EXPECT_EQ(allocator_->Stats().requested_bytes.stats[0].current, 700);
+  EXPECT_FALSE(Fast(700, &block_)) << "it is taken";
+  EXPECT_TRUE(allocator_->Free(first).has_value());
+}
+
+TEST_F(FastPathTest, NothingAndTooMuchAreTheWholeWays) {
+  EXPECT_FALSE(Fast(0, &block_));
+  EXPECT_FALSE(Fast(~Bytes{0}, &block_));
+  EXPECT_FALSE(Fast(BlockBins::kMaxBytes + 1, &block_));
+}
+
+TEST_F(FastPathTest, ABlockIsFreedOnce) {
+  const Address a = Malloc(512);
+  ASSERT_TRUE(allocator_->Free(a).has_value());
+  EXPECT_FALSE(allocator_->Free(a).has_value());
+  EXPECT_FALSE(allocator_->Owns(a));
+  EXPECT_FALSE(allocator_->FastFree(a + 8, &block_));
+  EXPECT_FALSE(allocator_->FastFree(0, &block_));
+}
+
+TEST_F(FastPathTest, WhoPaysIsAskedEveryTime) {
+  const Address a = Malloc(512, kOwner);
+  EXPECT_EQ(books_.owner.live.load(), 512u);
+  allocator_->Free(a);
+  ASSERT_TRUE(Fast(512, &block_, kOther));
+  EXPECT_EQ(books_.owner.live.load(), 0u);
+  EXPECT_EQ(books_.other.live.load(), 512u);
+  EXPECT_EQ(books_.other.peak.load(), 512u);
+  allocator_->Relabel(a, 512, kOwner, false);
+  allocator_->Free(a);
+  EXPECT_EQ(books_.owner.live.load(), 0u) << "credited where it was moved to";
+  EXPECT_EQ(books_.other.live.load(), 0u);
+}
+
+TEST_F(FastPathTest, AnyReasonClosesIt) {
+  const Address a = Malloc(512);
+  allocator_->SetSlowReason(SlowReason::kHistory, true);
+  EXPECT_FALSE(allocator_->FastFree(a, &block_));
+  allocator_->SetSlowReason(SlowReason::kHistory, false);
+  EXPECT_TRUE(allocator_->FastFree(a, &block_));
+  allocator_->SetSlowReason(SlowReason::kHistory, true);
+  EXPECT_FALSE(Fast(512, &block_));
+  allocator_->SetSlowReason(SlowReason::kHistory, false);
+  EXPECT_TRUE(Fast(512, &block_));
+  allocator_->Free(a);
+}
+
+TEST_F(FastPathTest, RecordedStreamsTakeTheWholeWay) {
+  cudaStream_t stream = nullptr;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  const Address a = Malloc(512);
+  ASSERT_TRUE(
+      allocator_
+          ->RecordStream(a, StreamId{reinterpret_cast<std::uint64_t>(stream)})
+          .has_value());
+  EXPECT_FALSE(allocator_->FastFree(a, &block_));
+  EXPECT_TRUE(allocator_->Free(a).has_value());
+  EXPECT_TRUE(allocator_->EmptyCache().has_value());
+  cudaStreamDestroy(stream);
+}
+
+TEST_F(FastPathTest, MemoryDoesNotGrowWhileBinsHoldEnoughOfIt) {
+  // 60 MiB of one segment in 2 MiB blocks, all in bins; then one that needs them merged.
+  constexpr Bytes kPiece = 2 * kMiB;
+  std::vector<Address> pieces;
+  for (int i = 0; i < 30; ++i) {
+    pieces.push_back(Malloc(kPiece));
+  }
+  const auto reserved = allocator_->Stats().reserved_bytes.stats[0].current;
+  for (Address piece : pieces) allocator_->Free(piece);
+  const Address whole = Malloc(30 * kPiece);
+  EXPECT_EQ(whole, pieces.front());
+  EXPECT_EQ(allocator_->Stats().reserved_bytes.stats[0].current, reserved);
+  allocator_->Free(whole);
+  EXPECT_TRUE(allocator_->EmptyCache().has_value());
+  EXPECT_EQ(allocator_->Stats().reserved_bytes.stats[0].current, 0);
+}
+
+TEST_F(FastPathTest, BinnedBlocksAreFreeForEverybody) {
+  const Address keep = Malloc(512);
+  const Address a = Malloc(512);
+  allocator_->Free(a);
+  const DeviceStats stats = allocator_->Stats();
+  EXPECT_EQ(stats.allocation.stats[1].current, 1);
+  EXPECT_EQ(stats.active.stats[1].current, 1);
+  EXPECT_EQ(stats.active.stats[1].peak, 2);
+  EXPECT_EQ(stats.active.stats[1].freed, 1);
+  EXPECT_EQ(stats.active_bytes.stats[0].current, 512);
+  int live = 0, blocks = 0;
+  for (const SegmentView& segment : allocator_->Snapshot()) {
+    for (const BlockView& block : segment.blocks) {
+      ++blocks;
+      if (IsLive(block.state)) ++live;
+      EXPECT_NE(block.state, BlockState::kBinned);
+    }
+  }
+  EXPECT_EQ(live, 1);
+  EXPECT_EQ(blocks, 2) << "the freed block merged with the rest";
+  allocator_->Free(keep);
+}
+
+TEST_F(FastPathTest, AHandleThatHoldsOnlyBinnedBlocksDoesNotLeave) {
+  const Address a = Malloc(4 * kMiB);
+  HandleRegion& region = *allocator_->table().RegionOf(a);
+  const HandleRef handle{&region, region.IndexOf(a)};
+  ASSERT_TRUE(region.evictable);
+  allocator_->Free(a);
+  {
+    MutexLock lock(allocator_->mutex());
+    EXPECT_FALSE(allocator_->BeginLeavingLocked(handle));
+    EXPECT_EQ(handle.entry().live, 0u);
+  }
+  EXPECT_FALSE(Fast(4 * kMiB, &block_)) << "the bins were emptied";
+}
+
+TEST_F(FastPathTest, ABlockFromBeforeAnEvictionIsFreedTheWholeWay) {
+  const Address a = Malloc(4 * kMiB);
+  const Address b = Malloc(4 * kMiB);
+  HandleRegion& region = *allocator_->table().RegionOf(b);
+  const HandleRef handle{&region, region.IndexOf(b)};
+  {
+    MutexLock lock(allocator_->mutex());
+    ASSERT_TRUE(allocator_->BeginLeavingLocked(handle));
+  }
+  EXPECT_FALSE(allocator_->FastFree(b, &block_)) << "it may be away";
+  {
+    MutexLock lock(allocator_->mutex());
+    allocator_->CancelLeavingLocked(handle);
+  }
+  EXPECT_FALSE(allocator_->FastFree(a, &block_));
+  EXPECT_TRUE(allocator_->Free(a).has_value());
+  EXPECT_TRUE(allocator_->Free(b).has_value());
+  const Address c = Malloc(4 * kMiB);
+  EXPECT_TRUE(allocator_->FastFree(c, &block_)) << "handed out since";
+}
+
+TEST_F(FastPathTest, ThreadsShareBinsAndEveryNumberAddsUp) {
+  constexpr int kThreads = 4, kRounds = 4000;
+  const Bytes sizes[] = {512, 4096, 64 * kKiB, 700 * kKiB, 2 * kMiB};
+  // Blocks travel: freed by whoever finds them here.
+  std::atomic<Address> mail[8] = {};
+  std::atomic<int> broken{0};
+  const auto run = [&](int seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    std::vector<Address> mine;
+    for (int i = 0; i < kRounds; ++i) {
+      const Charge charge = random() % 2 == 0 ? kOwner : kOther;
+      const LifetimeClass lifetime = random() % 2 == 0
+                                         ? LifetimeClass::kUnknown
+                                         : LifetimeClass::kTransient;
+      auto block = allocator_->Malloc(
+          {sizes[random() % 5], kDefaultStream, lifetime, charge});
+      if (!block) {
+        ++broken;
+        continue;
+      }
+      if (const Address other = mail[random() % 8].exchange(block->address)) {
+        mine.push_back(other);
+      }
+      while (mine.size() > 6) {
+        std::swap(mine[random() % mine.size()], mine.back());
+        if (!allocator_->Free(mine.back())) ++broken;
+        mine.pop_back();
+      }
+      // What must see merged memory, now and then.
+      switch (random() % 512) {
+        case 0:
+          if (!allocator_->CheckInvariants()) ++broken;
+          break;
+        case 1:
+          if (!allocator_->EmptyCache()) ++broken;
+          break;
+        case 2:
+          allocator_->Snapshot();
+          break;
+        default:
+          break;
+      }
+    }
+    for (Address address : mine) {
+      if (!allocator_->Free(address)) ++broken;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) threads.emplace_back(run, t);
+  for (std::thread& thread : threads) thread.join();
+  for (auto& slot : mail) {
+    if (const Address address = slot.load()) {
+      EXPECT_TRUE(allocator_->Free(address).has_value());
+    }
+  }
+  EXPECT_EQ(broken.load(), 0);
+  const DeviceStats stats = allocator_->Stats();
+  EXPECT_EQ(stats.allocation.stats[0].current, 0);
+  EXPECT_EQ(stats.allocation.stats[0].allocated, kThreads * kRounds);
+  EXPECT_EQ(stats.allocation.stats[0].freed, kThreads * kRounds);
+  EXPECT_EQ(stats.active_bytes.stats[0].current, 0);
+  EXPECT_EQ(books_.owner.live.load() + books_.other.live.load(), 0u);
+  EXPECT_EQ(static_cast<std::int64_t>(books_.owner.allocated.load() +
+                                      books_.other.allocated.load()),
+            stats.allocated_bytes.stats[0].allocated);
+}
+
+}  // namespace
+}  // namespace stratalloc
