@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What instructions.py runs under callgrind: each measured call is alone in a
+// function of its own, whose inclusive cost is read by name.
+//
+//   hot_path PAIRS
+//
+// Over the C API and the simulated device, as the bridge calls it: tiering on,
+// the ledger plugged in, no scope, class "unknown" (which can be evicted).
+#include <cstdio>
+#include <cstdlib>
+
+#include "python_shim/c_api.h"
+
+namespace {
+
+constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
+
+void* Malloc(uint64_t size, uint64_t stream = 0) {
+  stratalloc_block block;
+  stratalloc_error error;
+  if (stratalloc_malloc(0, size, stream, STRATALLOC_HINT_NONE, &block,
+                        &error) != 0) {
+    std::fprintf(stderr, "hot_path: %s\n", error.message);
+    std::exit(1);
+  }
+  return block.ptr;
+}
+
+void Free(void* ptr) {
+  stratalloc_block block;
+  if (stratalloc_free(ptr, &block) != 0) std::exit(1);
+}
+
+}  // namespace
+
+// One pair of functions per row of the table. The comment in the assembly keeps
+// equal functions apart.
+#define MEASURED(name)                                                      \
+  extern "C" __attribute__((noinline)) void* malloc_##name(uint64_t size) { \
+    asm volatile("# malloc_" #name);                                        \
+    return Malloc(size);                                                    \
+  }                                                                         \
+  extern "C" __attribute__((noinline)) void free_##name(void* ptr) {        \
+    asm volatile("# free_" #name);                                          \
+    Free(ptr);                                                              \
+  }
+MEASURED(512B)
+MEASURED(64KiB)
+MEASURED(4MiB)
+MEASURED(64MiB)
+MEASURED(best_fit)
+MEASURED(in_operator)
+
+namespace {
+
+template <void* (*Take)(uint64_t), void (*Give)(void*)>
+void Pairs(int pairs, uint64_t size) {
+  Free(Malloc(size));  // makes the segment
+  for (int i = 0; i < pairs; ++i) Give(Take(size));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int pairs = argc > 1 ? std::atoi(argv[1]) : 1000;
+  stratalloc_config config{};
+  config.tiering = 1;
+  config.host_budget = 64 * kMiB;
+  config.gpu_offload_threshold = 0.85;
+  config.gpu_emergency_threshold = 0.95;
+  config.gpu_reload_threshold = 0.70;
+  config.cpu_offload_threshold = 0.90;
+  stratalloc_error error;
+  if (stratalloc_configure(&config, &error) != 0 ||
+      stratalloc_init(1, &error) != 0) {
+    std::fprintf(stderr, "hot_path: %s\n", error.message);
+    return 1;
+  }
+  Pairs<malloc_512B, free_512B>(pairs, 512);
+  Pairs<malloc_64KiB, free_64KiB>(pairs, 64 * kKiB);
+  Pairs<malloc_4MiB, free_4MiB>(pairs, 4 * kMiB);
+  Pairs<malloc_64MiB, free_64MiB>(pairs, 64 * kMiB);
+  // A block of no size that was freed just now: the bins are emptied, a block
+  // is merged and split again.
+  for (int i = 0; i < pairs; ++i) {
+    free_best_fit(malloc_best_fit(static_cast<uint64_t>(i % 256 + 1) * 512));
+  }
+  // Inside an operator, which pins what it allocates.
+  for (int i = 0; i < pairs; ++i) {
+    if (stratalloc_operator_enter(0, 0, "bench", nullptr, 0, &error) != 0) {
+      return 1;
+    }
+    free_in_operator(malloc_in_operator(512));
+    stratalloc_operator_leave();
+  }
+  return 0;
+}
