@@ -64,7 +64,9 @@ struct alignas(64) Block {
   ChargeAccount* account = nullptr;
   Block* bin_next = nullptr;  // while binned
   BlockState state = BlockState::kUnmapped;
-  bool streams_noted = false;  // `streams` is not empty
+  // `streams` is not empty, or `exported`: its free takes the whole way.
+  bool streams_noted = false;
+  bool exported = false;  // to other processes; its handles are pinned for it
   // DeviceAllocator::leave_epoch_ when it was last handed out.
   std::uint32_t epoch = 0;
   // The use clock then; and events it waits for.

@@ -36,6 +36,7 @@
 #include "allocator/device/device.h"
 #include "allocator/device/handle_pool.h"
 #include "allocator/handle_table.h"
+#include "allocator/ipc.h"
 #include "allocator/live_counters.h"
 #include "allocator/malloc_request.h"
 #include "allocator/observer.h"
@@ -132,7 +133,14 @@ class DeviceAllocator {
   Bytes LargestCached() EXCLUDES(mutex_);
   void Relabel(Address address, Bytes bytes, Charge charge, bool keep_category)
       EXCLUDES(mutex_);
+  // Access for `peer` to every mapped range, now and later.
   Status EnablePeer(DeviceIndex peer) EXCLUDES(mutex_);
+  std::vector<DeviceIndex> peers() EXCLUDES(mutex_);
+  // A handle by which another process maps the allocated block at `address`
+  // (ipc.h has its format), and where the block begins in what it maps. The
+  // block stays on the device from now on, until it is freed.
+  // REQUIRES: its bytes are on the device (pinned by an operator, say).
+  Result<SharedBlock> Share(Address address) EXCLUDES(mutex_);
 
   // slow_reasons.h. The same reason is set by one owner only: it is a bit, not
   // a count.

@@ -76,6 +76,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
       HandleEntry& entry = handle.entry();
       --entry.live;
+      if (block->exported) entry.pins.fetch_sub(1);
       const HandleState state = entry.state.load();
       if (state != HandleState::kResident) plain = false;
       if (IsAway(state) && observer_ != nullptr) {
@@ -102,6 +103,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
     observer_->OnFree(device_.index(), block->charge, block->size);
   }
   if (!captured_streams_.empty()) captured_streams_.erase(block);
+  block->exported = block->streams_noted = false;
   block->charge = {};
   block->account = nullptr;
   block->requested = 0;

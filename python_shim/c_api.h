@@ -66,7 +66,7 @@ STRATALLOC_API int stratalloc_configure(const stratalloc_config* config,
 /* CUDA was initialised with so many devices. Idempotent. */
 STRATALLOC_API int stratalloc_init(int device_count, stratalloc_error* error);
 STRATALLOC_API int stratalloc_initialized(void);
-STRATALLOC_API int stratalloc_device_count(void); /* 0 before init */
+STRATALLOC_API int stratalloc_device_count(void);    /* 0 before init */
 STRATALLOC_API const char* stratalloc_version(void); /* static string */
 /* Every log line goes to `sink(level, text)` (levels of Python's logging).
  * The sink may be called while the arbiter is held: it must not take the GIL
@@ -317,6 +317,24 @@ STRATALLOC_API int stratalloc_checkpoint_go_back(
  * error cleared; a size of 0 gives NULL. */
 STRATALLOC_API int stratalloc_uncached_malloc(uint64_t size, void** out);
 STRATALLOC_API int stratalloc_uncached_free(void* ptr);
+
+/* Gives the bytes by which another process maps the block at ptr, native's
+ * format, to `sink(context, bytes, size)`, and the block's offset in what that
+ * process maps. The block stays on the device until it is freed. */
+STRATALLOC_API int stratalloc_ipc_share(void* ptr, uint64_t* offset,
+                                        void (*sink)(void* context,
+                                                     const void* bytes,
+                                                     uint64_t size),
+                                        void* context, stratalloc_error* error);
+/* Maps such bytes on `device`. Every open needs a close of its own, of the
+ * same `token`, once nothing uses the memory any more; close waits for the
+ * device. */
+STRATALLOC_API int stratalloc_ipc_open(int device, const void* bytes,
+                                       uint64_t size, void** ptr,
+                                       uint64_t* token,
+                                       stratalloc_error* error);
+STRATALLOC_API int stratalloc_ipc_close(uint64_t token,
+                                        stratalloc_error* error);
 
 #ifdef __cplusplus
 }

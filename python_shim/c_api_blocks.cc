@@ -10,6 +10,7 @@
 #include "allocator/base/check.h"
 #include "allocator/device/plain_memory.h"
 #include "python_shim/core.h"
+#include "python_shim/imports.h"
 
 namespace stratalloc {
 namespace {
@@ -260,7 +261,13 @@ int stratalloc_enable_peer_access(int device, int peer,
       !status) {
     return ToC(status.error(), error);
   }
-  return ToC((*owner)->EnablePeer(static_cast<DeviceIndex>(device)), error);
+  if (Status status = (*owner)->EnablePeer(static_cast<DeviceIndex>(device));
+      !status) {
+    return ToC(status.error(), error);
+  }
+  return ToC(GrantImports(static_cast<DeviceIndex>(peer),
+                          static_cast<DeviceIndex>(device)),
+             error);
 }
 
 int stratalloc_memcpy_async(void* to, int to_device, const void* from,

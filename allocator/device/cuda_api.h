@@ -39,6 +39,9 @@ namespace stratalloc {
   X(cudaDeviceEnablePeerAccess)         \
   X(cudaHostRegister)                   \
   X(cudaHostUnregister)                 \
+  X(cudaIpcGetMemHandle)                \
+  X(cudaIpcOpenMemHandle)               \
+  X(cudaIpcCloseMemHandle)              \
   X(cudaGetLastError)                   \
   X(cudaGetErrorName)                   \
   X(cudaGetErrorString)
@@ -51,6 +54,8 @@ namespace stratalloc {
   X(cuMemMap)                          \
   X(cuMemUnmap)                        \
   X(cuMemSetAccess)                    \
+  X(cuMemExportToShareableHandle)      \
+  X(cuMemImportFromShareableHandle)    \
   X(cuMemGetAllocationGranularity)     \
   X(cuModuleLoadData)                  \
   X(cuModuleGetFunction)               \

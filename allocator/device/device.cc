@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator/device/device.h"
 
+#include <atomic>
+#include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -95,8 +98,22 @@ Status Device::FreeAddress(Address address, Bytes bytes) const {
 
 Result<PhysicalHandle> Device::CreateHandle(Bytes bytes) const {
   CurrentDevice current(*api_, index_);
-  const CUmemAllocationProp properties = PinnedOn(index_);
+  // Some drivers and containers refuse handles that can be exported: then the
+  // first refusal settles it for the process, and sharing says so.
+  static std::atomic<bool> exportable{true};
+  CUmemAllocationProp properties = PinnedOn(index_);
   CUmemGenericAllocationHandle handle = 0;
+  if (exportable.load(std::memory_order_relaxed)) {
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    const CUresult error = api_->cuMemCreate(&handle, bytes, &properties, 0);
+    if (error == CUDA_SUCCESS) return PhysicalHandle{handle};
+    if (error != CUDA_ERROR_NOT_SUPPORTED &&
+        error != CUDA_ERROR_NOT_PERMITTED) {
+      return tl::unexpected(DriverError(*api_, "cuMemCreate", error));
+    }
+    exportable.store(false, std::memory_order_relaxed);
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  }
   STRATALLOC_DRIVER(api_->cuMemCreate(&handle, bytes, &properties, 0),
                     "cuMemCreate");
   return PhysicalHandle{handle};
@@ -133,6 +150,65 @@ Status Device::GrantAccess(Address address, Bytes bytes, DeviceIndex to) const {
 
 Status Device::Unmap(Address address, Bytes bytes) const {
   STRATALLOC_DRIVER(api_->cuMemUnmap(address, bytes), "cuMemUnmap");
+  return {};
+}
+
+Result<int> Device::ExportHandle(PhysicalHandle handle) const {
+  int descriptor = -1;
+  STRATALLOC_DRIVER(api_->cuMemExportToShareableHandle(
+                        &descriptor, Raw(handle),
+                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                    "cuMemExportToShareableHandle");
+  return descriptor;
+}
+
+Result<PhysicalHandle> Device::ImportDescriptor(int descriptor) const {
+  CurrentDevice current(*api_, index_);
+  CUmemGenericAllocationHandle handle = 0;
+  STRATALLOC_DRIVER(
+      api_->cuMemImportFromShareableHandle(
+          &handle, reinterpret_cast<void*>(std::intptr_t{descriptor}),
+          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      "cuMemImportFromShareableHandle");
+  return PhysicalHandle{handle};
+}
+
+Result<PhysicalHandle> Device::ImportFabric(const void* fabric_handle) const {
+  CurrentDevice current(*api_, index_);
+  CUmemFabricHandle fabric;
+  std::memcpy(&fabric, fabric_handle, sizeof fabric);
+  CUmemGenericAllocationHandle handle = 0;
+  STRATALLOC_DRIVER(api_->cuMemImportFromShareableHandle(
+                        &handle, &fabric, CU_MEM_HANDLE_TYPE_FABRIC),
+                    "cuMemImportFromShareableHandle");
+  return PhysicalHandle{handle};
+}
+
+Status Device::ExportMalloc(Address address, void* malloc_handle) const {
+  CurrentDevice current(*api_, index_);
+  static_assert(sizeof(cudaIpcMemHandle_t) == kMallocHandleBytes);
+  STRATALLOC_CUDA(
+      api_->cudaIpcGetMemHandle(static_cast<cudaIpcMemHandle_t*>(malloc_handle),
+                                reinterpret_cast<void*>(address)),
+      "cudaIpcGetMemHandle");
+  return {};
+}
+
+Result<Address> Device::OpenMalloc(const void* malloc_handle) const {
+  CurrentDevice current(*api_, index_);
+  cudaIpcMemHandle_t handle;
+  std::memcpy(&handle, malloc_handle, sizeof handle);
+  void* address = nullptr;
+  STRATALLOC_CUDA(api_->cudaIpcOpenMemHandle(&address, handle,
+                                             cudaIpcMemLazyEnablePeerAccess),
+                  "cudaIpcOpenMemHandle");
+  return reinterpret_cast<Address>(address);
+}
+
+Status Device::CloseMalloc(Address address) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(api_->cudaIpcCloseMemHandle(reinterpret_cast<void*>(address)),
+                  "cudaIpcCloseMemHandle");
   return {};
 }
 

@@ -44,6 +44,7 @@ class Device {
 
   Result<Address> ReserveAddress(Bytes bytes) const;
   Status FreeAddress(Address address, Bytes bytes) const;
+  // Exportable to other processes as a file descriptor, where the driver can.
   Result<PhysicalHandle> CreateHandle(Bytes bytes) const;
   Status ReleaseHandle(PhysicalHandle handle) const;
   // Maps and grants this device (and `peers`) read and write access.
@@ -51,6 +52,17 @@ class Device {
              const std::vector<DeviceIndex>& peers) const;
   Status GrantAccess(Address address, Bytes bytes, DeviceIndex to) const;
   Status Unmap(Address address, Bytes bytes) const;
+  // A file descriptor that stands for the handle in another process and holds
+  // its memory while it is open; the caller's to close.
+  Result<int> ExportHandle(PhysicalHandle handle) const;
+  // The handle behind a descriptor or behind the 64 bytes of a fabric handle.
+  Result<PhysicalHandle> ImportDescriptor(int descriptor) const;
+  Result<PhysicalHandle> ImportFabric(const void* fabric_handle) const;
+  // The memory of another process's cudaMalloc, by its 64-byte handle.
+  static constexpr std::size_t kMallocHandleBytes = 64;
+  Status ExportMalloc(Address address, void* malloc_handle) const;
+  Result<Address> OpenMalloc(const void* malloc_handle) const;
+  Status CloseMalloc(Address address) const;
   Result<MemoryInfo> GetMemoryInfo() const;
   Status EnablePeerAccess(DeviceIndex peer) const;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator/device/handle_pool.h"
 
+#include <unistd.h>
+
 #include "allocator/base/check.h"
 
 namespace stratalloc {
@@ -34,10 +36,23 @@ void HandlePool::Put(Bytes bytes, PhysicalHandle handle) {
   free_bytes_ += bytes;
 }
 
+Result<int> HandlePool::Descriptor(PhysicalHandle handle) {
+  const auto known = descriptors_.find(handle);
+  if (known != descriptors_.end()) return known->second;
+  STRATALLOC_ASSIGN_OR_RETURN(const int descriptor,
+                              device_.ExportHandle(handle));
+  descriptors_.emplace(handle, descriptor);
+  return descriptor;
+}
+
 Bytes HandlePool::ReleaseFree() {
   const Bytes released = free_bytes_;
   for (auto& [bytes, handles] : free_) {
     for (PhysicalHandle handle : handles) {
+      if (auto open = descriptors_.find(handle); open != descriptors_.end()) {
+        close(open->second);
+        descriptors_.erase(open);
+      }
       // The driver refuses only handles that are not ours or released twice.
       Status status = device_.ReleaseHandle(handle);
       STRATALLOC_CHECK(status.has_value(), status.error().message);

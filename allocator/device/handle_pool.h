@@ -26,6 +26,10 @@ class HandlePool {
   Result<PhysicalHandle> Take(Bytes bytes, Bytes limit);
   // Keeps a handle that is mapped nowhere. Never fails.
   void Put(Bytes bytes, PhysicalHandle handle);
+  // The handle's file descriptor for other processes, made once and closed
+  // when the handle goes back to the driver: the same memory always travels
+  // under the same number. Kept here because it must end with the handle.
+  Result<int> Descriptor(PhysicalHandle handle);
   // Gives every free handle back to the driver; returns the bytes.
   Bytes ReleaseFree();
 
@@ -37,6 +41,7 @@ class HandlePool {
  private:
   Device device_;
   std::map<Bytes, std::vector<PhysicalHandle>> free_;
+  std::map<PhysicalHandle, int> descriptors_;
   Bytes created_bytes_ = 0;
   Bytes free_bytes_ = 0;
 };

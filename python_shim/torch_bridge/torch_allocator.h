@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "python_shim/torch_bridge/import_cache.h"
 #include "python_shim/torch_bridge/out_of_memory.h"
 
 namespace stratalloc {
@@ -135,6 +136,7 @@ class TorchAllocator final
                int hint);
 
   OutOfMemory out_of_memory_;
+  ImportCache imports_;
 };
 
 }  // namespace stratalloc

@@ -153,14 +153,23 @@ cudaError_t TorchAllocator::memcpyAsync(void* to, int to_device,
                               StreamId(stream), p2p_enabled ? 1 : 0));
 }
 
-ShareableHandle TorchAllocator::shareIpcHandle(void*) {
-  ThrowUnsupported("shareIpcHandle",
-                   "sharing CUDA tensors with another process");
+ShareableHandle TorchAllocator::shareIpcHandle(void* ptr) {
+  TORCH_CHECK(stratalloc_owns(ptr) != 0, "invalid device pointer: ", ptr);
+  uint64_t offset = 0;
+  std::string handle;
+  stratalloc_error error;
+  const auto take = [](void* context, const void* bytes, uint64_t size) {
+    static_cast<std::string*>(context)->assign(static_cast<const char*>(bytes),
+                                               size);
+  };
+  if (stratalloc_ipc_share(ptr, &offset, take, &handle, &error) != 0) {
+    ThrowError(error);
+  }
+  return ShareableHandle{static_cast<ptrdiff_t>(offset), std::move(handle)};
 }
 
-std::shared_ptr<void> TorchAllocator::getIpcDevPtr(std::string) {
-  ThrowUnsupported("getIpcDevPtr",
-                   "receiving CUDA tensors from another process");
+std::shared_ptr<void> TorchAllocator::getIpcDevPtr(std::string handle) {
+  return imports_.Open(CurrentDevice(), handle);
 }
 
 }  // namespace stratalloc

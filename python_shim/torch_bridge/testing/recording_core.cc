@@ -125,6 +125,19 @@ int stratalloc_uncached_free(void* ptr) {
   return Runtime<int (*)(void*)>("cudaFree")(ptr);
 }
 
+int stratalloc_ipc_share(void*, uint64_t*,
+                         void (*)(void*, const void*, uint64_t), void*,
+                         stratalloc_error* error) {
+  return Fail(error, STRATALLOC_UNSUPPORTED, "nothing is shared here");
+}
+
+int stratalloc_ipc_open(int, const void*, uint64_t, void**, uint64_t*,
+                        stratalloc_error* error) {
+  return Fail(error, STRATALLOC_UNSUPPORTED, "nothing is shared here");
+}
+
+int stratalloc_ipc_close(uint64_t, stratalloc_error*) { return 0; }
+
 int stratalloc_record_stream(void*, uint64_t, stratalloc_error*) {
   ++Get().stream_records;
   return 0;

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/ipc.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <system_error>
+
+namespace stratalloc {
+namespace {
+
+constexpr char kVersion = 2;
+constexpr char kMalloc = 'c';
+constexpr char kHandles = 'e';
+constexpr std::size_t kFabricBytes = 64;
+// More would be more memory than any device has; keeps products in 64 bits.
+constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+
+// As it travels.
+struct Header {
+  std::int32_t pid;
+  std::int32_t padding;
+  std::uint64_t handle_bytes;
+  std::uint64_t handles;
+};
+static_assert(sizeof(Header) == 24);
+
+// Of Linux 5.6; older headers do not name them.
+constexpr long kPidfdOpen = 434;
+constexpr long kPidfdGetfd = 438;
+
+tl::unexpected<Error> NoCall(const char* name) {
+  return Fail(ErrorCode::kUnsupported,
+              std::string("The kernel on this machine does not support the ") +
+                  name +
+                  " syscall needed to use IPC for CUDA tensors when "
+                  "expandable_segments:True is set. Consider using "
+                  "expandable_segments:False via "
+                  "torch.cuda.memory._set_allocator_settings("
+                  "'expandable_segments:False') for this allocation.");
+}
+
+tl::unexpected<Error> Refused(const char* name, int error) {
+  return Fail(ErrorCode::kDevice,
+              name + std::generic_category().message(error));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(long value) : value_(static_cast<int>(value)) {}
+  ~Descriptor() {
+    if (value_ >= 0) close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+
+ private:
+  int value_;
+};
+
+}  // namespace
+
+std::string WriteSharedHandle(Bytes handle_bytes,
+                              const std::vector<int>& descriptors) {
+  std::string text{kVersion, kHandles};
+  Header header{};
+  header.pid = getpid();
+  header.handle_bytes = handle_bytes;
+  header.handles = descriptors.size();
+  text.append(reinterpret_cast<const char*>(&header), sizeof header);
+  for (const std::int32_t descriptor : descriptors) {
+    text.append(reinterpret_cast<const char*>(&descriptor), sizeof descriptor);
+  }
+  return text;
+}
+
+Result<std::string> WriteMallocHandle(const Device& device, Address address) {
+  char handle[Device::kMallocHandleBytes];
+  STRATALLOC_RETURN_IF_ERROR(device.ExportMalloc(address, handle));
+  return std::string{kVersion, kMalloc} + std::string(handle, sizeof handle);
+}
+
+Result<ImportedMemory> ImportedMemory::Open(
+    const Device& device, const std::vector<DeviceIndex>& peers,
+    std::string_view handle) {
+  char type = kMalloc;
+  if (handle.size() != Device::kMallocHandleBytes) {
+    if (!handle.empty() && handle[0] > kVersion) {
+      return Fail(ErrorCode::kUnsupported,
+                  "received sharable handle from a future version of torch "
+                  "that this version does not know how to handle");
+    }
+    type = handle.size() < 2 ? '\0' : handle[1];
+    handle.remove_prefix(std::min<std::size_t>(2, handle.size()));
+  }
+  ImportedMemory memory(device);
+  if (type == kMalloc && handle.size() == Device::kMallocHandleBytes) {
+    STRATALLOC_ASSIGN_OR_RETURN(memory.address_,
+                                device.OpenMalloc(handle.data()));
+    return memory;
+  }
+  if (type != kHandles) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "unexpected or illformed shareable handle type");
+  }
+  if (Status status = memory.OpenHandles(peers, handle); !status) {
+    memory.Unmap();
+    return tl::unexpected(status.error());
+  }
+  return memory;
+}
+
+Status ImportedMemory::OpenHandles(const std::vector<DeviceIndex>& peers,
+                                   std::string_view payload) {
+  Header header{};
+  if (payload.size() >= sizeof header) {
+    std::memcpy(&header, payload.data(), sizeof header);
+    payload.remove_prefix(sizeof header);
+  }
+  // Which of the two kinds follows is told by the length: native's setting for
+  // it is each process's own.
+  const bool descriptors = payload.size() == header.handles * sizeof(int);
+  if (header.handles == 0 || header.handles > kMost ||
+      header.handle_bytes == 0 || header.handle_bytes > kMost ||
+      header.handle_bytes * header.handles > kMost ||
+      (!descriptors && payload.size() != header.handles * kFabricBytes)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "unexpected or illformed shareable handle");
+  }
+  handle_bytes_ = header.handle_bytes;
+  long opened = -1;
+  if (descriptors && (opened = syscall(kPidfdOpen, header.pid, 0)) < 0) {
+    return errno == ENOSYS ? NoCall("pidfd_open")
+                           : Refused("pidfd_open:", errno);
+  }
+  const Descriptor process(opened);
+  for (std::uint64_t i = 0; i < header.handles; ++i) {
+    if (!descriptors) {
+      STRATALLOC_ASSIGN_OR_RETURN(
+          const PhysicalHandle handle,
+          device_.ImportFabric(payload.data() + i * kFabricBytes));
+      handles_.push_back(handle);
+      continue;
+    }
+    std::int32_t theirs = -1;
+    std::memcpy(&theirs, payload.data() + i * sizeof theirs, sizeof theirs);
+    const Descriptor mine(syscall(kPidfdGetfd, process.get(), theirs, 0));
+    if (mine.get() < 0) {
+      return errno == ENOSYS ? NoCall("pidfd_getfd")
+                             : Refused("pidfd_getfd: ", errno);
+    }
+    STRATALLOC_ASSIGN_OR_RETURN(const PhysicalHandle handle,
+                                device_.ImportDescriptor(mine.get()));
+    handles_.push_back(handle);
+  }
+  reserved_ = handle_bytes_ * handles_.size();
+  Result<Address> address = device_.ReserveAddress(reserved_);
+  if (!address) {
+    reserved_ = 0;
+    return tl::unexpected(address.error());
+  }
+  address_ = *address;
+  for (PhysicalHandle handle : handles_) {
+    STRATALLOC_RETURN_IF_ERROR(device_.Map(address_ + mapped_ * handle_bytes_,
+                                           handle_bytes_, handle, peers));
+    ++mapped_;
+  }
+  return {};
+}
+
+Status ImportedMemory::Unmap() {
+  Status first;
+  const auto note = [&](Status status) {
+    if (!status && first) first = status;
+  };
+  for (; mapped_ > 0; --mapped_) {
+    note(
+        device_.Unmap(address_ + (mapped_ - 1) * handle_bytes_, handle_bytes_));
+  }
+  for (PhysicalHandle handle : handles_) note(device_.ReleaseHandle(handle));
+  handles_.clear();
+  if (reserved_ != 0) note(device_.FreeAddress(address_, reserved_));
+  reserved_ = 0;
+  return first;
+}
+
+Status ImportedMemory::Close() {
+  if (handles_.empty()) return device_.CloseMalloc(address_);
+  // Unmapping does not wait for kernels that still read here.
+  STRATALLOC_RETURN_IF_ERROR(device_.SynchronizeDevice());
+  return Unmap();
+}
+
+Status ImportedMemory::Grant(DeviceIndex peer) const {
+  for (std::size_t i = 0; i < mapped_; ++i) {
+    STRATALLOC_RETURN_IF_ERROR(
+        device_.GrantAccess(address_ + i * handle_bytes_, handle_bytes_, peer));
+  }
+  return {};
+}
+
+}  // namespace stratalloc

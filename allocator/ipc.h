@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory shared between processes, in the wire format of PyTorch 2.11's native
+// allocator, so that either side may be native:
+//
+//   byte 0  version, 2        byte 1  'c' or 'e'
+//   'c'     the 64 bytes of a cudaIpcMemHandle_t: one cudaMalloc
+//   'e'     { int32 pid; 4 bytes of zeros; uint64 bytes of one handle;
+//             uint64 number of handles } then for each an int32, a file
+//             descriptor of process `pid`, or the 64 bytes of a fabric handle
+//
+// 64 bytes without a version are a 'c' of very old senders. What a receiver
+// maps starts at the first handle; the sender says by which offset its block
+// starts behind that. Equal bytes mean equal memory: receivers cache by them,
+// so the padding is zero and a physical handle keeps its descriptor.
+//
+// Blocks of ours lie in handles of one size and are sent as 'e', segments from
+// cudaMalloc as 'c'; both are received. Descriptors are taken from the sender
+// with pidfd_getfd, which needs the right to trace it (same user, and Yama's
+// ptrace_scope 0 or a parent).
+#ifndef STRATALLOC_ALLOCATOR_IPC_H_
+#define STRATALLOC_ALLOCATOR_IPC_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/device/device.h"
+
+namespace stratalloc {
+
+struct SharedBlock {
+  std::string handle;
+  Bytes offset = 0;
+};
+
+// The handle for memory in `descriptors`, of `handle_bytes` each.
+std::string WriteSharedHandle(Bytes handle_bytes,
+                              const std::vector<int>& descriptors);
+// The handle for the cudaMalloc that holds `address`.
+Result<std::string> WriteMallocHandle(const Device& device, Address address);
+
+// Another process's memory, mapped here. A plain value: Close it once, when
+// nothing uses the memory any more; the destructor does nothing, because at a
+// process's end CUDA may be gone. Thread-safety: the caller's.
+class ImportedMemory {
+ public:
+  // Maps what `handle` says on `device`, with access for `peers`. Only as much
+  // address space is taken as is mapped. Fails with the texts of native;
+  // nothing stays mapped then.
+  static Result<ImportedMemory> Open(const Device& device,
+                                     const std::vector<DeviceIndex>& peers,
+                                     std::string_view handle);
+  // Waits for the device, then unmaps.
+  Status Close();
+  // Access for one more device.
+  Status Grant(DeviceIndex peer) const;
+
+  Address address() const { return address_; }
+  const Device& device() const { return device_; }
+
+ private:
+  explicit ImportedMemory(const Device& device) : device_(device) {}
+  Status OpenHandles(const std::vector<DeviceIndex>& peers,
+                     std::string_view payload);
+  Status Unmap();
+
+  Device device_;
+  Address address_ = 0;
+  // Of 'e': the handles, mapped one after the other. Empty for 'c'.
+  Bytes handle_bytes_ = 0;
+  Bytes reserved_ = 0;
+  std::vector<PhysicalHandle> handles_;
+  std::size_t mapped_ = 0;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_IPC_H_

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: what other devices and other processes see of it.
+#include <algorithm>
+
+#include "allocator/device_allocator.h"
+
+namespace stratalloc {
+
+std::vector<DeviceIndex> DeviceAllocator::peers() {
+  MutexLock lock(mutex_);
+  return peers_;
+}
+
+Result<SharedBlock> DeviceAllocator::Share(Address address) {
+  MutexLock lock(mutex_);
+  Block* block = blocks_.Find(address);
+  if (block == nullptr || block->state != BlockState::kAllocated) {
+    return Fail(ErrorCode::kNotFound, "invalid device pointer");
+  }
+  std::vector<int> descriptors;
+  Status status;
+  ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
+    if (!status) return;
+    if (!IsOnDevice(handle.entry().state.load())) {
+      status = Fail(ErrorCode::kInvalidArgument,
+                    "a block is shared while its bytes are away");
+      return;
+    }
+    Result<int> descriptor = physical_.Descriptor(handle.entry().physical);
+    if (descriptor) {
+      descriptors.push_back(*descriptor);
+    } else {
+      status = tl::unexpected(descriptor.error());
+    }
+  });
+  STRATALLOC_RETURN_IF_ERROR(status);
+  HandleRegion& region = *block->segment->region;
+  if (region.evictable && !block->exported) {
+    ForEachHandleOf(*block, [](HandleRef handle, Bytes) {
+      handle.entry().pins.fetch_add(1);
+    });
+    block->exported = block->streams_noted = true;
+  }
+  return SharedBlock{WriteSharedHandle(region.handle_bytes, descriptors),
+                     (block->address - region.base) % region.handle_bytes};
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What c_api_ipc.cc keeps of other processes' memory, for c_api_blocks.cc.
+#ifndef STRATALLOC_PYTHON_SHIM_IMPORTS_H_
+#define STRATALLOC_PYTHON_SHIM_IMPORTS_H_
+
+#include "allocator/base/ids.h"
+#include "allocator/base/result.h"
+
+namespace stratalloc {
+
+// Access for `peer` to all memory of other processes that is mapped on
+// `owner`. Takes the lock of rank kImports. Any thread.
+Status GrantImports(DeviceIndex owner, DeviceIndex peer);
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_PYTHON_SHIM_IMPORTS_H_

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/torch_bridge/import_cache.h"
+
+#include "python_shim/c_api.h"
+#include "python_shim/torch_bridge/bridge_error.h"
+
+namespace stratalloc {
+
+std::shared_ptr<void> ImportCache::Open(c10::DeviceIndex device,
+                                        const std::string& handle) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(handle);
+  if (found != entries_.end()) {
+    if (std::shared_ptr<void> memory = found->second.memory.lock()) {
+      return memory;
+    }
+    // Its last reference is just going: that one closes its own token, and
+    // this opens the memory once more.
+  }
+  void* ptr = nullptr;
+  uint64_t token = 0;
+  stratalloc_error error;
+  if (stratalloc_ipc_open(device, handle.data(), handle.size(), &ptr, &token,
+                          &error) != 0) {
+    ThrowError(error);
+  }
+  std::shared_ptr<void> memory(
+      ptr, [this, handle, token](void*) { Close(handle, token); });
+  entries_[handle] = Entry{memory, token};
+  return memory;
+}
+
+void ImportCache::Close(const std::string& handle, uint64_t token) {
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(handle);
+    if (found != entries_.end() && found->second.token == token) {
+      entries_.erase(found);
+    }
+  }
+  // A failure has nobody to go to: a storage's end calls this.
+  stratalloc_ipc_close(token, nullptr);
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own allocator here with descriptors (expandable segments), the
+product's in the other process."""
+
+from tests.cudasim.operator_bridge import simulated
+
+simulated.load(
+    memory="64MiB",
+    children=True,
+    SHARING_METHODS="spawn",
+    TEST_ALLOCATOR="native",
+    TEST_CHILD_ALLOCATOR="ours",
+    STRATALLOC_CONF="tiering:off",
+    PYTORCH_ALLOC_CONF="expandable_segments:True",
+)
+
+# pylint: disable=wrong-import-position,wildcard-import,unused-wildcard-import
+from tests.cudasim.operator_bridge.sharing_cases import *
