@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sharing a block and mapping it again, in one process: pidfd_getfd works on
+// oneself too. Two processes: tests/cudasim/operator_bridge/test_sharing_*.py.
+#include "allocator/ipc.h"
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "allocator/device_allocator.h"
+#include "tests/cudasim/control.h"
+#include "tests/cudasim/cuda_calls.h"
+
+namespace stratalloc {
+namespace {
+
+using testing::HasSubstr;
+
+int OpenDescriptors() {
+  int count = 0;
+  DIR* folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+class IpcTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    cudasim_set_verbose(0);
+    cudasim_reset_for_testing();
+    cudasim_set_capacity(0, 64 * kMiB);
+    device_ = std::make_unique<Device>(Device::Open(DeviceIndex{0}).value());
+    allocator_ =
+        std::move(DeviceAllocator::Create(*device_, {.tiering = true}).value());
+  }
+  void TearDown() override {
+    cudasim_clear_faults();
+    const Status status = allocator_->CheckInvariants();
+    EXPECT_TRUE(status.has_value()) << status.error().message;
+    allocator_.reset();
+    EXPECT_EQ(cudasim_violation_count(), 0);
+    char text[1024];
+    cudasim_leak_report(text, sizeof(text));
+    EXPECT_STREQ(text, "no leaks\n");
+  }
+  Address Malloc(Bytes bytes,
+                 LifetimeClass lifetime = LifetimeClass::kPersistent) {
+    return allocator_->Malloc({bytes, kDefaultStream, lifetime})
+        .value()
+        .address;
+  }
+  Result<ImportedMemory> Open(std::string_view handle) {
+    return ImportedMemory::Open(*device_, {}, handle);
+  }
+  void CopyAndCompare(Address from, Address to) {
+    char wrote[64], read[64] = {};
+    for (int i = 0; i < 64; ++i) wrote[i] = static_cast<char>(i * 7 + 1);
+    ASSERT_TRUE(device_->CopyToDevice(from, wrote, 64, kDefaultStream));
+    ASSERT_TRUE(device_->CopyToHost(read, to, 64, kDefaultStream));
+    ASSERT_TRUE(device_->SynchronizeDevice());
+    EXPECT_EQ(std::memcmp(wrote, read, 64), 0);
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceAllocator> allocator_;
+};
+
+TEST_F(IpcTest, TheFormatIsNatives) {
+  Malloc(512);  // so that the next one has an offset
+  const Address address = Malloc(512);
+  const SharedBlock shared = allocator_->Share(address).value();
+  // Version, type, header with a process number, zeros, one small handle.
+  ASSERT_EQ(shared.handle.size(), 2 + 24 + 4u);
+  EXPECT_EQ(shared.handle.substr(0, 2), std::string("\2e"));
+  std::int32_t pid[2];
+  std::uint64_t sizes[2];
+  std::memcpy(pid, shared.handle.data() + 2, sizeof pid);
+  std::memcpy(sizes, shared.handle.data() + 10, sizeof sizes);
+  EXPECT_EQ(pid[0], getpid());
+  EXPECT_EQ(pid[1], 0);
+  EXPECT_EQ(sizes[0], 2 * kMiB);
+  EXPECT_EQ(sizes[1], 1u);
+  EXPECT_EQ(shared.offset, 512u);
+  for (const SegmentView& segment : allocator_->Snapshot()) {
+    for (const BlockView& block : segment.blocks) {
+      if (block.state == BlockState::kAllocated) {
+        EXPECT_TRUE(allocator_->Free(block.address));
+      }
+    }
+  }
+}
+
+// pytorch issue 198305: receivers cache by the bytes.
+TEST_F(IpcTest, EqualMemoryHasEqualBytes) {
+  const Address one = Malloc(1000);
+  const Address two = Malloc(1000);
+  const std::string first = allocator_->Share(one)->handle;
+  EXPECT_EQ(allocator_->Share(one)->handle, first);
+  EXPECT_EQ(allocator_->Share(two)->handle, first);
+  EXPECT_TRUE(allocator_->Free(one));
+  const Address again = Malloc(1000);
+  EXPECT_EQ(allocator_->Share(again)->handle, first);
+  EXPECT_TRUE(allocator_->Free(again));
+  EXPECT_TRUE(allocator_->Free(two));
+}
+
+TEST_F(IpcTest, ABlockOverSeveralHandlesArrivesWhole) {
+  const int descriptors = OpenDescriptors();
+  const Address address = Malloc(7 * kMiB, LifetimeClass::kTransient);
+  const SharedBlock shared = allocator_->Share(address).value();
+  EXPECT_EQ(shared.handle.size(), 2 + 24 + 4 * 4u);
+  const long mappings = cudasim_live_mappings();
+  ImportedMemory memory = Open(shared.handle).value();
+  EXPECT_EQ(cudasim_live_mappings(), mappings + 4);
+  CopyAndCompare(address, memory.address() + shared.offset);
+  CopyAndCompare(address + 7 * kMiB - 64,
+                 memory.address() + shared.offset + 7 * kMiB - 64);
+  ASSERT_TRUE(memory.Close());
+  EXPECT_EQ(cudasim_live_mappings(), mappings);
+  EXPECT_TRUE(allocator_->Free(address));
+  ASSERT_TRUE(allocator_->EmptyCache());
+  EXPECT_EQ(OpenDescriptors(), descriptors);
+}
+
+TEST_F(IpcTest, WhatIsSharedStaysUntilItIsFreed) {
+  const Address address = Malloc(3 * kMiB);
+  HandleRegion* region = allocator_->table().RegionOf(address);
+  const HandleRef handle{region, region->IndexOf(address)};
+  const auto may_leave = [&] {
+    MutexLock lock(allocator_->mutex());
+    if (!allocator_->BeginLeavingLocked(handle)) return false;
+    allocator_->CancelLeavingLocked(handle);
+    return true;
+  };
+  EXPECT_TRUE(may_leave());
+  ASSERT_TRUE(allocator_->Share(address));
+  ASSERT_TRUE(allocator_->Share(address));  // twice is once
+  EXPECT_FALSE(may_leave());
+  EXPECT_TRUE(allocator_->Free(address));
+  EXPECT_EQ(handle.entry().pins.load(), 0u);
+  const Address next = Malloc(3 * kMiB);
+  ASSERT_EQ(next, address);
+  EXPECT_TRUE(may_leave());
+  EXPECT_TRUE(allocator_->Free(next));
+}
+
+TEST_F(IpcTest, OnlyBlocksAreShared) {
+  const Address address = Malloc(1000);
+  const auto inside = allocator_->Share(address + 512);
+  ASSERT_FALSE(inside);
+  EXPECT_EQ(inside.error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(allocator_->Free(address));
+  EXPECT_FALSE(allocator_->Share(address));
+}
+
+TEST_F(IpcTest, IllFormedHandlesAreRefused) {
+  const Address address = Malloc(5 * kMiB);
+  const std::string good = allocator_->Share(address)->handle;
+  const long mappings = cudasim_live_mappings();
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
+    EXPECT_FALSE(Open(good.substr(0, bytes))) << bytes;
+  }
+  std::string future = good;
+  future[0] = 3;
+  EXPECT_THAT(Open(future).error().message, HasSubstr("future version"));
+  std::string type = good;
+  type[1] = 'x';
+  EXPECT_THAT(Open(type).error().message, HasSubstr("illformed"));
+  std::string many = good;
+  many[2 + 16 + 7] = 0x40;  // 2^62 handles: their sizes must not wrap around
+  EXPECT_THAT(Open(many).error().message, HasSubstr("illformed"));
+  std::string closed = good;
+  closed[2 + 24 + 1] = 0x70;  // a descriptor that is not open
+  EXPECT_THAT(Open(closed).error().message, HasSubstr("pidfd_getfd: "));
+  EXPECT_EQ(cudasim_live_mappings(), mappings);
+  EXPECT_TRUE(allocator_->Free(address));
+}
+
+TEST_F(IpcTest, AFailedMappingLeavesNothing) {
+  const Address address = Malloc(5 * kMiB);
+  const std::string handle = allocator_->Share(address)->handle;
+  for (const char* call :
+       {"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap"}) {
+    const long mappings = cudasim_live_mappings();
+    ASSERT_EQ(cudasim_fail(call, 1, CUDA_ERROR_INVALID_VALUE, 0), 0);
+    const auto failed = Open(handle);
+    ASSERT_FALSE(failed) << call;
+    EXPECT_THAT(failed.error().message, HasSubstr(call));
+    EXPECT_EQ(cudasim_live_mappings(), mappings);
+  }
+  EXPECT_TRUE(allocator_->Free(address));
+}
+
+// Where handles cannot be exported everything else works.
+TEST_F(IpcTest, ADriverWithoutExportIsUsedWithout) {
+  ASSERT_EQ(cudasim_fail("cuMemCreate", 1, CUDA_ERROR_NOT_SUPPORTED, 0), 0);
+  const Address address = Malloc(1000);
+  const auto refused = allocator_->Share(address);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("cuMemExportToShareableHandle"));
+  EXPECT_TRUE(allocator_->Free(address));
+}
+
+}  // namespace
+}  // namespace stratalloc
