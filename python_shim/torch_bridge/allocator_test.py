@@ -221,19 +221,3 @@ def test_history_can_be_switched_off_but_not_on():
     torch.cuda.memory._record_memory_history(enabled=None)
     with pytest.raises(RuntimeError, match="recordHistory is not supported"):
         torch.cuda.memory._record_memory_history()
-
-
-@pytest.mark.parametrize(
-    ("method", "use"),
-    [
-        ("shareIpcHandle", lambda: _empty(4).untyped_storage()._share_cuda_()),
-    ],
-)
-def test_unfinished_methods_say_so(method, use):
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        with pytest.raises(RuntimeError) as raised:
-            use()
-    text = str(raised.value)
-    assert f"{method} is not supported by stratalloc yet" in text
-    assert "native allocator" in text
