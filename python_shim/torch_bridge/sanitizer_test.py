@@ -8,6 +8,7 @@ DEVICE, BRIDGE = support.load()
 # pylint: disable=wrong-import-position
 import pytest
 import torch
+from torch.cuda import _gpu_trace
 from torch.cuda import _sanitizer
 
 BRIDGE.call("install")
@@ -23,23 +24,27 @@ def test_a_planted_race_is_found(capsys):
     assert "CSAN detected a possible data race" in capsys.readouterr().err
 
 
-def test_reuse_of_memory_is_no_race():
-    """A freed block's history ends with it, so its next user is innocent."""
-    side = torch.cuda.Stream()
-    first = torch.ones(1 << 19, device="cuda")
-    first.mul_(2)
-    address = first.data_ptr()
-    side.wait_stream(torch.cuda.current_stream())
-    del first
-    for _ in range(50):
-        with torch.cuda.stream(side):
-            other = torch.ones(1 << 19, device="cuda")
-            other.add_(1)
-            if other.data_ptr() == address:
-                break
-            del other
-    side.synchronize()
-    assert other.sum().item() == 2 << 19
+def test_every_block_is_announced_once():
+    """A freed block's history ends with it: its next user is innocent."""
+    seen = []
+    _gpu_trace.register_callback_for_memory_allocation(
+        lambda ptr: seen.append(("+", ptr))
+    )
+    _gpu_trace.register_callback_for_memory_deallocation(
+        lambda ptr: seen.append(("-", ptr))
+    )
+    for caching in (True, False):
+        torch.cuda.caching_allocator_enable(caching)
+        try:
+            block = torch.empty(1000, device="cuda")
+            address = block.data_ptr()
+            del block
+            raw = torch.cuda.caching_allocator_alloc(1000)
+            torch.cuda.caching_allocator_delete(raw)
+        finally:
+            torch.cuda.caching_allocator_enable(True)
+        assert seen == [("+", address), ("-", address), ("+", raw), ("-", raw)]
+        seen.clear()
 
 
 def test_the_same_without_the_race():

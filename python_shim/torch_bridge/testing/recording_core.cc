@@ -42,6 +42,7 @@ struct Core {
   int64_t ooms = 0;
   long enters = 0;
   int device = -1;
+  int caching = 1;
   long stream_records = 0;
 };
 
@@ -192,8 +193,8 @@ int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
       to, from, bytes, kCopyDeviceToDevice);
 }
 
-void stratalloc_enable_caching(int) {}
-int stratalloc_caching_enabled(void) { return 1; }
+void stratalloc_enable_caching(int on) { Get().caching = on; }
+int stratalloc_caching_enabled(void) { return Get().caching; }
 
 int stratalloc_stats(int, stratalloc_device_stats* out, stratalloc_error*) {
   Core& core = Get();
