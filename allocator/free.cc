@@ -109,7 +109,9 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   block->requested = 0;
   block->state = BlockState::kFree;
   if (plain) {
-    pool.File(MergeLocked(block));
+    block = MergeLocked(block);
+    if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) return;
+    pool.File(block);
   } else {
     // Whole handles: a handle that lost its last live block changes what the
     // free blocks beside this one are worth.
@@ -151,6 +153,7 @@ void DeviceAllocator::ProcessEventsLocked() {
   for (auto& [stream, queue] : pending_) {
     while (!queue.empty()) {
       if (queue.front().event == kNoEvent) break;
+      if (STRATALLOC_PLANTED(kLateEvent) && queue.size() < 2) break;
       Result<bool> done = device_.IsEventDone(queue.front().event);
       // An event that cannot be queried (a capture in progress) is not done.
       if (!done || !*done) break;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "allocator/base/check.h"
+#include "allocator/base/planted.h"
 #include "allocator/device_allocator.h"
 #include "allocator/operator_thread.h"
 
@@ -34,11 +35,14 @@ Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::Create(
       HandleTable table,
       HandleTable::Create(
           device, info.total,
-          LargeHandleBytes(options.gpu_limit != 0
-                               ? std::min(options.gpu_limit, info.total)
-                               : info.total,
-                           options.tiering ? options.host_budget : 0,
-                           device.granularity())));
+          // A handle is what is evicted at once; where nothing is, the smallest
+          // there is leaves the least memory unused at the ends of blocks.
+          !options.tiering
+              ? device.granularity()
+              : LargeHandleBytes(options.gpu_limit != 0
+                                     ? std::min(options.gpu_limit, info.total)
+                                     : info.total,
+                                 options.host_budget, device.granularity())));
   return std::unique_ptr<DeviceAllocator>(
       new DeviceAllocator(device, options, info.total, table));
 }
@@ -227,7 +231,10 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
   pool.Unfile(block);
   // FindRun may start inside a larger free block; the front is what we use.
   if (NoSplitLocked(pool)) size = block->size;
-  if (block->size > size) pool.File(SplitLocked(block, size));
+  if (block->size > size) {
+    pool.File(SplitLocked(block, size));
+    if (STRATALLOC_PLANTED(kWrongSplit)) requested += 512;
+  }
   block->state = BlockState::kAllocated;
   block->requested = requested;
   block->charge = charge;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bugs that a test plants, to prove that it would find them. The product is
 // compiled without STRATALLOC_PLANT: STRATALLOC_PLANTED is the constant false
-// there and costs nothing. tests/stress compiles its own copy with it.
+// there and costs nothing. tests/stress and tests/differential compile
+// their own copies with it.
 //
 // Thread-safety: PlantBug once, before other threads run.
 #ifndef STRATALLOC_ALLOCATOR_BASE_PLANTED_H_
@@ -17,6 +18,9 @@ enum class Plant {
   kMissingEvent,  // an eviction does not wait for the streams in use
   kLostDirty,     // the guard forgets that an operator writes
   kEarlyReuse,    // freed handles are reused before their streams are done
+  kLateEvent,     // the last event of a stream is looked at one free too late
+  kWrongSplit,    // statistics count a split block's remainder in part
+  kLostBlock,     // a freed block of megabytes is never found again
 };
 inline Plant planted_bug = Plant::kNone;
 
@@ -27,6 +31,12 @@ inline bool PlantBug(const char* name) {
     planted_bug = Plant::kLostDirty;
   } else if (std::strcmp(name, "early_reuse") == 0) {
     planted_bug = Plant::kEarlyReuse;
+  } else if (std::strcmp(name, "late_event") == 0) {
+    planted_bug = Plant::kLateEvent;
+  } else if (std::strcmp(name, "wrong_split") == 0) {
+    planted_bug = Plant::kWrongSplit;
+  } else if (std::strcmp(name, "lost_block") == 0) {
+    planted_bug = Plant::kLostBlock;
   } else {
     return false;
   }
