@@ -20,7 +20,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "allocator/base/bytes.h"
@@ -61,6 +63,8 @@ class BlockBins {
     bin->size = size;
     block->bin_next = bin->first;
     bin->first = block;
+    const auto index = static_cast<std::size_t>(bin - bins_.data());
+    used_[index / 64] |= std::uint64_t{1} << index % 64;
     ++count_;
     bytes_ += size;
     largest_ = std::max(largest_, size);
@@ -72,10 +76,15 @@ class BlockBins {
     if (count_ == 0) return;
     count_ = 0;
     bytes_ = largest_ = 0;
-    for (Bin& bin : bins_) {
-      for (Block* block = std::exchange(bin.first, nullptr);
-           block != nullptr;) {
-        f(std::exchange(block, block->bin_next));
+    for (std::size_t word = 0; word < kWords; ++word) {
+      for (std::uint64_t used = std::exchange(used_[word], 0); used != 0;
+           used &= used - 1) {
+        Bin& bin =
+            bins_[word * 64 + static_cast<std::size_t>(std::countr_zero(used))];
+        for (Block* block = std::exchange(bin.first, nullptr);
+             block != nullptr;) {
+          f(std::exchange(block, block->bin_next));
+        }
       }
     }
   }
@@ -96,6 +105,9 @@ class BlockBins {
 
   int count_ = 0;
   Bytes bytes_ = 0, largest_ = 0;
+  // Bins that were put into since they were last emptied.
+  static constexpr std::size_t kWords = (1 << kBinBits) / 64;
+  std::uint64_t used_[kWords] = {};
   std::array<Bin, 1 << kBinBits> bins_{};
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "allocator/base/check.h"
 #include "allocator/device_allocator.h"
@@ -33,6 +34,18 @@ int RegionNumber(const HandleRegion& region) {
 
 }  // namespace
 
+Block* DeviceAllocator::NewBlockLocked() {
+  Block* block = spare_blocks_;
+  if (block == nullptr) return new Block;
+  spare_blocks_ = block->bin_next;
+  *block = Block{};
+  return block;
+}
+
+void DeviceAllocator::DropBlockLocked(Block* block) {
+  block->bin_next = std::exchange(spare_blocks_, block);
+}
+
 Pool& DeviceAllocator::PoolLocked(const PoolKey& key) {
   std::unique_ptr<Pool>& pool = pools_[key];
   if (pool == nullptr) pool = std::make_unique<Pool>(key);
@@ -60,7 +73,7 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   segment->region = &region;
   segment->base = *base;
   segment->bytes = bytes;
-  Block* block = new Block;
+  Block* block = NewBlockLocked();
   block->segment = segment.get();
   block->address = *base;
   block->size = bytes;
@@ -86,7 +99,7 @@ void DeviceAllocator::DropEmptySegmentsLocked() {
       pool->Unfile(only);
       blocks_.Erase(only->address);
       segments_.erase(segment->base);
-      delete only;
+      DropBlockLocked(only);
       free_space_[RegionNumber(*segment->region)].Add(segment->base,
                                                       segment->bytes);
       return true;
@@ -96,7 +109,7 @@ void DeviceAllocator::DropEmptySegmentsLocked() {
 
 Block* DeviceAllocator::SplitLocked(Block* block, Bytes at) {
   STRATALLOC_CHECK(at > 0 && at < block->size, "split outside the block");
-  Block* rest = new Block;
+  Block* rest = NewBlockLocked();
   rest->segment = block->segment;
   rest->address = block->address + at;
   rest->size = block->size - at;
@@ -119,7 +132,7 @@ Block* DeviceAllocator::MergeLocked(Block* block) {
     block->next = next->next;
     if (next->next != nullptr) next->next->prev = block;
     blocks_.Erase(next->address);
-    delete next;
+    DropBlockLocked(next);
   }
   if (Block* prev = block->prev;
       prev != nullptr && prev->state == block->state) {
@@ -128,7 +141,7 @@ Block* DeviceAllocator::MergeLocked(Block* block) {
     prev->next = block->next;
     if (block->next != nullptr) block->next->prev = prev;
     blocks_.Erase(block->address);
-    delete block;
+    DropBlockLocked(block);
     block = prev;
   }
   return block;
@@ -165,7 +178,7 @@ void DeviceAllocator::RefileLocked(Segment& segment, Address lo, Address hi) {
           prev->next = block->next;
           if (block->next != nullptr) block->next->prev = prev;
           blocks_.Erase(block->address);
-          delete block;
+          DropBlockLocked(block);
           block = prev;
         }
         segment.pool->File(block);

@@ -78,6 +78,9 @@ DeviceAllocator::~DeviceAllocator() {
       delete std::exchange(block, block->next);
     }
   }
+  while (spare_blocks_ != nullptr) {
+    delete std::exchange(spare_blocks_, spare_blocks_->bin_next);
+  }
   for (EventId event : events_) device_.DestroyEvent(event);
   table_.Destroy(device_);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator/pool.h"
 
+#include <utility>
+
 namespace stratalloc {
 
 Block* Pool::FindFree(Bytes size) const {
@@ -32,12 +34,25 @@ Bytes Pool::LargestFree() const {
 }
 
 void Pool::File(Block* block) {
-  if (block->state == BlockState::kFree) free_blocks_.insert(block);
+  if (block->state == BlockState::kFree) {
+    if (spare_nodes_.empty()) {
+      free_blocks_.insert(block);
+    } else {
+      spare_nodes_.back().value() = block;
+      free_blocks_.insert(std::move(spare_nodes_.back()));
+      spare_nodes_.pop_back();
+    }
+  }
   if (block->state == BlockState::kUnmapped) unmapped_blocks_.insert(block);
 }
 
 void Pool::Unfile(Block* block) {
-  if (block->state == BlockState::kFree) free_blocks_.erase(block);
+  if (block->state == BlockState::kFree) {
+    auto node = free_blocks_.extract(block);
+    if (!node.empty() && spare_nodes_.size() < kSpareNodes) {
+      spare_nodes_.push_back(std::move(node));
+    }
+  }
   if (block->state == BlockState::kUnmapped) unmapped_blocks_.erase(block);
 }
 

@@ -70,7 +70,11 @@ class Pool {
   const bool has_bins_;
   const bool evictable_;
   BlockBins bins_;
-  std::set<Block*, BySizeThenAddress> free_blocks_;
+  using FreeBlocks = std::set<Block*, BySizeThenAddress>;
+  FreeBlocks free_blocks_;
+  // Nodes of blocks that were taken out, for those that are put in.
+  static constexpr std::size_t kSpareNodes = 64;
+  std::vector<FreeBlocks::node_type> spare_nodes_;
   std::set<Block*, ByAddress> unmapped_blocks_;
   std::vector<std::unique_ptr<Segment>> segments_;
 };
