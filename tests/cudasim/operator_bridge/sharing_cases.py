@@ -80,7 +80,15 @@ def _end(child, report):
 def test_a_child_has_a_device_and_the_bridge(context):
     outbox = context.Queue()
     child = _start(context, workers.check_device, outbox)
-    assert outbox.get(timeout=120) == (True, [[5.0, 14.0], [14.0, 50.0]])
+    here, there = os.environ.get(
+        "SHARING_ALLOCATORS", "native,native"
+    ).split(",")
+    assert outbox.get(timeout=120) == (
+        True,
+        [[5.0, 14.0], [14.0, 50.0]],
+        there,
+    )
+    assert simulated.installed_allocator() == here
     child.join(60)
     assert child.exitcode == 0
 

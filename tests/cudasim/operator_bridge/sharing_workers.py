@@ -44,7 +44,13 @@ def _target(descriptor):
 def check_device(outbox):
     """Is this an ordinary process with a simulated device?"""
     y = torch.arange(6.0, device="cuda").reshape(2, 3)
-    outbox.put((torch.cuda.is_available(), (y @ y.t()).cpu().numpy().tolist()))
+    outbox.put(
+        (
+            torch.cuda.is_available(),
+            (y @ y.t()).cpu().numpy().tolist(),
+            simulated.installed_allocator(),
+        )
+    )
 
 
 def edit(inbox, outbox):

@@ -91,7 +91,8 @@ _current = None
 def allocator():
     """"native" or "stratalloc": whose memory this process's tensors have.
 
-    The tests of PyTorch's own features run under both, see BUILD.bazel.
+    The tests of PyTorch's own features run under both, see BUILD.bazel. The
+    children of a test have $SIMULATED_CHILD_ALLOCATOR's if that is set.
     """
     return os.environ.get("SIMULATED_ALLOCATOR", "native")
 
@@ -121,8 +122,18 @@ def install_bridge():
     if allocator() == "stratalloc":
         import stratalloc  # pylint: disable=import-outside-toplevel
 
-        stratalloc.enable()
+        assert stratalloc.enable()
+    children = os.environ.pop("SIMULATED_CHILD_ALLOCATOR", None)
+    if children is not None:
+        os.environ["SIMULATED_ALLOCATOR"] = children
     return device
+
+
+def installed_allocator():
+    """Whose allocator torch has, from the product itself."""
+    product = sys.modules.get("stratalloc")
+    ours = product is not None and product.is_enabled()
+    return "stratalloc" if ours else "native"
 
 
 def current():

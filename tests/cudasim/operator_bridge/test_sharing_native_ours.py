@@ -5,11 +5,12 @@ product's in the other process."""
 from tests.cudasim.operator_bridge import simulated
 
 simulated.load(
+    SHARING_ALLOCATORS="native,stratalloc",
     memory="64MiB",
     children=True,
     SHARING_METHODS="spawn",
-    TEST_ALLOCATOR="native",
-    TEST_CHILD_ALLOCATOR="ours",
+    SIMULATED_ALLOCATOR="native",
+    SIMULATED_CHILD_ALLOCATOR="stratalloc",
     STRATALLOC_CONF="tiering:off",
     PYTORCH_ALLOC_CONF="expandable_segments:True",
 )

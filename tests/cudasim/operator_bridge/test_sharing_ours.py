@@ -5,10 +5,11 @@ is shared stays."""
 from tests.cudasim.operator_bridge import simulated
 
 simulated.load(
+    SHARING_ALLOCATORS="stratalloc,stratalloc",
     memory="64MiB",
     children=True,
     SHARING_METHODS="forkserver",
-    TEST_ALLOCATOR="ours",
+    SIMULATED_ALLOCATOR="stratalloc",
     STRATALLOC_CONF="host_budget:32MiB,disk_budget:0",
 )
 

@@ -4,11 +4,12 @@
 from tests.cudasim.operator_bridge import simulated
 
 simulated.load(
+    SHARING_ALLOCATORS="stratalloc,native",
     memory="64MiB",
     children=True,
     SHARING_METHODS="spawn",
-    TEST_ALLOCATOR="ours",
-    TEST_CHILD_ALLOCATOR="native",
+    SIMULATED_ALLOCATOR="stratalloc",
+    SIMULATED_CHILD_ALLOCATOR="native",
     STRATALLOC_CONF="tiering:off",
 )
 
