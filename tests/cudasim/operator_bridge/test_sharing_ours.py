@@ -2,6 +2,8 @@
 """Tensors in several processes under the product's allocator, which evicts: what
 is shared stays."""
 
+import struct
+
 from tests.cudasim.operator_bridge import simulated
 
 simulated.load(
@@ -15,3 +17,23 @@ simulated.load(
 
 # pylint: disable=wrong-import-position,wildcard-import,unused-wildcard-import
 from tests.cudasim.operator_bridge.sharing_cases import *
+
+
+def _share(storage):
+    """What torch.multiprocessing sends; the counter is given back unused."""
+    sent = storage._share_cuda_()
+    torch.UntypedStorage._release_ipc_counter_cuda(sent[4], sent[5])
+    return sent[1]
+
+
+def test_the_bytes_are_natives_and_stay_the_same():
+    first = torch.ones(1000, device="cuda")
+    handle = _share(first.untyped_storage())
+    version, kind, pid, padding, size, count = struct.unpack_from(
+        "<bciiQQ", handle
+    )
+    assert (version, kind, pid, padding) == (2, b"e", os.getpid(), 0)
+    assert size == 2 << 20 and count == 1 and len(handle) == 26 + 4
+    assert _share(first.untyped_storage()) == handle
+    del first
+    torch.cuda.ipc_collect()
