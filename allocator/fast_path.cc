@@ -15,8 +15,9 @@
 
 namespace stratalloc {
 
-Pool* DeviceAllocator::RecentPoolLocked(StreamId stream, LifetimeClass lifetime,
-                                        PoolKind kind) {
+inline Pool* DeviceAllocator::RecentPoolLocked(StreamId stream,
+                                               LifetimeClass lifetime,
+                                               PoolKind kind) {
   // Streams are pointers to structures: their low bits say nothing.
   const std::uint64_t hash = Raw(stream) >> 4 ^ Raw(stream) >> 9 ^
                              std::uint64_t{Raw(lifetime)} * 2 ^

@@ -24,21 +24,27 @@ void LiveCounters::ResetPeaks() {
 void LiveCounters::ResetAccumulated() {
   for (int kind = 0; kind < kPoolKinds; ++kind) {
     handed_out_[kind] = freed_[kind] = completed_[kind] = Tally{};
+    freed_at_once_[kind] = Tally{};
   }
 }
 
 void LiveCounters::Fill(DeviceStats* stats) const {
-  Tally out, freed, completed;  // of all kinds
+  // [kAll] and then the kinds, as in live_.
+  Tally out[1 + kPoolKinds], freed[1 + kPoolKinds], completed[1 + kPoolKinds];
   for (int kind = 0; kind < kPoolKinds; ++kind) {
-    Add(out, handed_out_[kind]);
-    Add(freed, freed_[kind]);
-    Add(completed, completed_[kind]);
+    for (int i : {kAll, kAll + 1 + kind}) {
+      Add(out[i], handed_out_[kind]);
+      Add(freed[i], freed_[kind]);
+      Add(freed[i], freed_at_once_[kind]);
+      Add(completed[i], completed_[kind]);
+      Add(completed[i], freed_at_once_[kind]);
+    }
   }
   for (int i = 0; i < 1 + kPoolKinds; ++i) {
     const Live& live = live_[i];
-    const Tally& o = i == kAll ? out : handed_out_[i - 1];
-    const Tally& f = i == kAll ? freed : freed_[i - 1];
-    const Tally& c = i == kAll ? completed : completed_[i - 1];
+    const Tally& o = out[i];
+    const Tally& f = freed[i];
+    const Tally& c = completed[i];
     stats->allocation.stats[i] = {live.now.count, live.peak.count, o.count,
                                   f.count};
     stats->allocated_bytes.stats[i] = {live.now.bytes, live.peak.bytes, o.bytes,

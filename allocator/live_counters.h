@@ -34,17 +34,8 @@ class LiveCounters {
   void HandOut(PoolKind kind, Bytes size, Bytes requested) {
     const Tally block = Of(size, requested);
     Add(handed_out_[Index(kind)], block);
-    for (Live* live : {&live_[kAll], &live_[kAll + 1 + Index(kind)]}) {
-      Add(live->now, block);
-      const Tally& now = live->now;
-      const Tally& peak = live->peak;
-      if (__builtin_expect(now.count > peak.count || now.bytes > peak.bytes ||
-                               now.requested > peak.requested ||
-                               live->pending_count != 0,
-                           0)) {
-        RaisePeaks(*live);
-      }
-    }
+    HandOut(live_[kAll], block);
+    HandOut(live_[kAll + 1 + Index(kind)], block);
   }
   // The caller gave it up; it stays active until Complete.
   void Free(PoolKind kind, Bytes size, OnDevice here) {
@@ -69,15 +60,9 @@ class LiveCounters {
   // Free and Complete of a block that is wholly on the device.
   void FreeAtOnce(PoolKind kind, Bytes size, Bytes requested) {
     const Tally block = Of(size, requested);
-    Tally& freed = freed_[Index(kind)];
-    freed.count += 1;
-    freed.bytes += Signed(size);
-    Add(completed_[Index(kind)], block);
-    for (Live* live : {&live_[kAll], &live_[kAll + 1 + Index(kind)]}) {
-      live->now.count -= 1;
-      live->now.bytes -= block.bytes;
-      live->now.requested -= block.requested;
-    }
+    Add(freed_at_once_[Index(kind)], block);
+    Subtract(live_[kAll].now, block);
+    Subtract(live_[kAll + 1 + Index(kind)].now, block);
   }
   // Bytes that left the device (negative) or returned.
   void Move(PoolKind kind, std::int64_t allocated, std::int64_t active,
@@ -119,11 +104,27 @@ class LiveCounters {
     to.bytes += block.bytes;
     to.requested += block.requested;
   }
+  static void Subtract(Tally& from, const Tally& block) {
+    from.count -= block.count;
+    from.bytes -= block.bytes;
+    from.requested -= block.requested;
+  }
+  static void HandOut(Live& live, const Tally& block) {
+    Add(live.now, block);
+    const Tally& now = live.now;
+    const Tally& peak = live.peak;
+    // One branch for five comparisons: a sign bit is set if a peak is passed.
+    const std::int64_t passed =
+        (peak.count - now.count) | (peak.bytes - now.bytes) |
+        (peak.requested - now.requested) | -live.pending_count;
+    if (__builtin_expect(passed < 0, 0)) RaisePeaks(live);
+  }
   static void RaisePeaks(Live& live);
 
   Live live_[1 + kPoolKinds];
   Tally handed_out_[kPoolKinds];
-  Tally freed_[kPoolKinds];  // its `requested` is unused
+  Tally freed_at_once_[kPoolKinds];
+  Tally freed_[kPoolKinds];  // put off; its `requested` is unused
   Tally completed_[kPoolKinds];
 };
 
