@@ -27,7 +27,9 @@ ROOMS = (
 _CUDA_ROOMS = (
     "allocator/device/", "tiering/gpu/", "tests/conformance/", "tests/cudasim/",
 )
-_TORCH_ROOMS = ("python_shim/torch_bridge/", "tests/cudasim/")
+_TORCH_ROOMS = (
+    "python_shim/torch_bridge/", "tests/cudasim/", "tests/replay/",
+)
 
 _CUDA_HEADER = re.compile(
     r"(cuda\w*|cublas\w*|cudnn\w*|cufft\w*|curand\w*|cusparse\w*|cusolver\w*"
