@@ -31,9 +31,11 @@ std::vector<CheckpointBlock> DeviceAllocator::AllocatedInLocked(PoolId id) {
 
 Result<Checkpoint> DeviceAllocator::TakeCheckpoint(PoolId id) {
   MutexLock lock(mutex_);
-  if (!private_pools_.contains(id)) {
+  const auto pool = private_pools_.find(id);
+  if (pool == private_pools_.end()) {
     return Fail(ErrorCode::kNotFound, "Could not find private pool id");
   }
+  pool->second.addresses_kept = true;
   return Checkpoint{id, AllocatedInLocked(id)};
 }
 

@@ -143,7 +143,13 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     MutexLock lock(mutex_);
     if (!routes_.empty()) {
       key.owner = RouteLocked(request.stream);
-      if (CapturingLocked()) may_reclaim = false;
+      if (CapturingLocked()) {
+        may_reclaim = false;
+        if (const auto own = private_pools_.find(key.owner);
+            own != private_pools_.end()) {
+          own->second.addresses_kept = true;
+        }
+      }
     }
     if (key.owner.is_private()) {
       key.lifetime = LifetimeClass::kTransient;  // never evicted
@@ -165,6 +171,18 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     // Rung: private pools that lend.
     if (Block* block = BorrowLocked(key, size)) {
       return result(HandOutLocked(block, size, requested, charge));
+    }
+  }
+  // Rung: what a MemPool has cached in other places (pytorch issue 159674).
+  if (key.owner.is_private()) {
+    const bool may_move = [&] {
+      MutexLock lock(mutex_);
+      const auto own = private_pools_.find(key.owner);
+      return own != private_pools_.end() && !own->second.addresses_kept;
+    }();
+    if (may_move && ReleaseCached(size, key.owner) > 0) {
+      MutexLock lock(mutex_);
+      if (Block* block = attempt(may_reclaim)) return result(block);
     }
   }
   if (may_reclaim) {

@@ -4,8 +4,10 @@
 // A private pool is counted: torch's graphs, MemPool objects and use_mem_pool
 // contexts each hold one use. While it is in use its cached blocks are not
 // given back, whatever empties the cache: a graph that will be replayed has
-// their addresses in it. When the last use goes, the memory that is still
-// allocated stays until it is freed, and the rest may be given back.
+// their addresses in it. Only before its own allocations are out of memory does
+// a pool that no capture ever used give up what it has cached. When the last
+// use goes, the memory that is still allocated stays until it is freed, and the
+// rest may be given back.
 //
 // A route sends allocations to a private pool while it is set: the last route
 // whose filter accepts the stream wins. Torch's filter for a graph asks whether
@@ -44,6 +46,9 @@ struct PrivatePool {
   bool use_on_oom = false;
   // Every segment is one block, handed out whole.
   bool no_split = false;
+  // A capture allocated here, or a checkpoint was taken: graphs may have the
+  // addresses of what is cached.
+  bool addresses_kept = false;
 };
 
 struct PoolRoute {

@@ -108,6 +108,42 @@ def grow_in_a_pool_beside_a_cache():
     return {"error": error, "mean": mean}
 
 
+def _in_pool_after(cached, size):
+    """`size` MiB from a pool whose cached memory lies elsewhere in it."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept = cached()
+        data, error = attempt(lambda: take(size).fill_(3))
+        mean = None if data is None else data[::4096].float().mean().item()
+        del data, kept
+    return {"error": error, "mean": mean}
+
+
+def fragments_in_a_pool():
+    """159674, of the pool itself: two free pieces of 12 MiB that do not touch,
+    16 MiB left on the device, 24 MiB asked for."""
+    return _in_pool_after(lambda: [take(12) for _ in range(4)][1::2], 24)
+
+
+def small_blocks_in_a_pool():
+    """159674, of the pool itself: 40 MiB of small blocks, free again."""
+    def cached():
+        small = [torch.empty(500 << 10, dtype=torch.uint8, device="cuda")
+                 for _ in range(80)]
+        del small
+
+    return _in_pool_after(cached, 48)
+
+
+def another_streams_cache_in_a_pool():
+    """159674, of the pool itself: cached for another stream."""
+    def cached():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            take(40)
+
+    return _in_pool_after(cached, 48)
+
+
 def frees_wait_in_a_pool():
     """175015, first: a block freed with another stream's use comes back when
     that stream has passed, in a MemPool too."""
