@@ -288,7 +288,12 @@ class DeviceAllocator {
   // Fences the pools' streams without the lock. Returns the bytes.
   // `only`: of this private pool alone. Nothing while a stream captures, and
   // nothing of private pools in use.
-  Bytes ReleaseCached(Bytes wanted, PoolId only = {}) EXCLUDES(mutex_);
+  // Waiting::kNo: only of pools whose stream has nothing left to do.
+  enum class Waiting { kYes, kNo };
+  Bytes ReleaseCached(Bytes wanted, PoolId only = {},
+                      Waiting waiting = Waiting::kYes) EXCLUDES(mutex_);
+  // Have these streams (bits of streams_) run everything enqueued?
+  bool AreIdle(std::uint64_t streams) const;
   // One event per recorded stream of a block that is freed.
   void RecordFreeEventsLocked(Block* block) REQUIRES(mutex_);
 

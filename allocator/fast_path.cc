@@ -12,6 +12,7 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/operator_thread.h"
+#include "allocator/settings.h"
 
 namespace stratalloc {
 
@@ -73,7 +74,8 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
                                  AllocatedBlock* out) {
   // Nothing larger is ever binned, and rounding cannot overflow. 0 wraps.
   if (requested - 1 >= BlockBins::kMaxBytes) return false;
-  const Bytes size = RoundSize(requested);
+  const Bytes size = Settings::Get().Round(requested);
+  if (size > BlockBins::kMaxBytes) return false;
   const PoolKind kind = KindOf(size);
   if (!options_.tiering) lifetime = LifetimeClass::kTransient;
 

@@ -157,7 +157,8 @@ TEST_F(FastPathTest, RecordedStreamsTakeTheWholeWay) {
 }
 
 TEST_F(FastPathTest, MemoryDoesNotGrowWhileBinsHoldEnoughOfIt) {
-  // 60 MiB of one segment in 2 MiB blocks, all in bins; then one that needs them merged.
+  // 60 MiB of one segment in 2 MiB blocks, all in bins; then one that needs
+  // them merged.
   constexpr Bytes kPiece = 2 * kMiB;
   std::vector<Address> pieces;
   for (int i = 0; i < 30; ++i) {

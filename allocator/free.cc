@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceAllocator: Free, record_stream, deferred frees, giving memory back.
 #include <algorithm>
+#include <bit>
 #include <set>
 #include <string>
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
 #include "allocator/device_allocator.h"
+#include "allocator/settings.h"
 
 namespace stratalloc {
 
@@ -28,6 +30,9 @@ void DeviceAllocator::FreeLocked(Block* block) {
   const PoolKind kind = block->segment->pool->key().kind;
   const OnDeviceBytes here = OnDeviceLocked(*block);
   live_.Free(kind, block->size, here);
+  if (block->size >= Settings::Get().max_split_size()) {
+    stats_.oversize_allocations.Decrease(1);
+  }
   // Streams that were recorded on the block must pass this point before its
   // memory can be handed out again.
   if (!block->streams.empty()) {
@@ -210,7 +215,17 @@ Status DeviceAllocator::SynchronizePendingFrees() {
   return status;
 }
 
-Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
+bool DeviceAllocator::AreIdle(std::uint64_t streams) const {
+  if ((streams >> StreamTable::kOverflowBit & 1) != 0) return false;
+  for (; streams != 0; streams &= streams - 1) {
+    const int bit = std::countr_zero(streams);
+    if (!device_.IsIdle(streams_.StreamOf(bit))) return false;
+  }
+  return true;
+}
+
+Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only,
+                                     Waiting waiting) {
   std::vector<HandleRef> leaving;
   std::uint64_t fence = 0;
   {
@@ -226,6 +241,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
         continue;
       }
       const std::uint64_t bit = std::uint64_t{1} << streams_.BitOf(key.stream);
+      if (waiting == Waiting::kNo && !AreIdle(bit)) continue;
       // Copies: refiling changes the set that is walked.
       std::vector<Block*> free(pool->free_blocks().begin(),
                                pool->free_blocks().end());
@@ -240,6 +256,10 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
         if (lo >= hi) continue;
         for (Address at = lo; at < hi; at += region.handle_bytes) {
           HandleRef handle{&region, region.IndexOf(at)};
+          if (waiting == Waiting::kNo &&
+              !AreIdle(handle.entry().fence.load())) {
+            continue;
+          }
           handle.entry().state.store(HandleState::kReleasing);
           fence |= handle.entry().fence.load() | bit;
           leaving.push_back(handle);

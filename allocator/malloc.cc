@@ -7,6 +7,7 @@
 #include "allocator/base/planted.h"
 #include "allocator/device_allocator.h"
 #include "allocator/operator_thread.h"
+#include "allocator/settings.h"
 
 namespace stratalloc {
 namespace {
@@ -14,6 +15,13 @@ namespace {
 // A reclaim frees memory that another thread may take first; after so many
 // lost races the request fails rather than spin.
 constexpr int kReclaimAttempts = 16;
+
+// What a try may take from the driver.
+enum class Growth {
+  kNone,        // nothing: what is mapped or waits to be mapped again
+  kCollecting,  // up to the threshold at which cached memory is given back
+  kFree,
+};
 
 class InLadder {
  public:
@@ -115,18 +123,25 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   if (requested >= kMaxRequest) {
     return tl::unexpected(OutOfMemory(requested));
   }
-  const Bytes size = RoundSize(requested);
+  const Bytes size = Settings::Get().Round(requested);
   OperatorThread& thread = OperatorThread::ThisThread();
   PoolKey key{request.stream, request.lifetime, KindOf(size)};
   // Without tiering nothing is ever away, so the classes may share handles.
   if (!options_.tiering) key.lifetime = LifetimeClass::kTransient;
 
-  auto attempt = [&](bool soft) -> Block* {
+  auto attempt = [&](bool soft, Growth growth = Growth::kFree) -> Block* {
     const Bytes hard_limit = LimitLocked();
-    const Bytes limit =
-        soft ? static_cast<Bytes>(static_cast<double>(hard_limit) *
-                                  options_.emergency_threshold)
-             : hard_limit;
+    Bytes limit = soft ? static_cast<Bytes>(static_cast<double>(hard_limit) *
+                                            options_.emergency_threshold)
+                       : hard_limit;
+    if (growth == Growth::kNone) {
+      limit = std::min(limit, physical_.created_bytes());
+    } else if (const double threshold = Settings::Get().collection_threshold();
+               growth == Growth::kCollecting && threshold > 0 &&
+               fraction_ < 1.0) {
+      limit = std::min(limit, static_cast<Bytes>(
+                                  threshold * static_cast<double>(hard_limit)));
+    }
     Block* block = TryMallocLocked(PoolLocked(key), size, limit);
     return block == nullptr ? nullptr
                             : HandOutLocked(block, size, requested, charge);
@@ -156,9 +171,19 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     }
     ProcessEventsLocked();
     SettleArrivalsLocked();
+    if (Block* block = attempt(/*soft=*/may_reclaim, Growth::kNone)) {
+      MaybeSignalPressureLocked();
+      return result(block);
+    }
+  }
+  // Rung: free handles of any pool that nothing uses any more move here before
+  // the driver is asked for new ones. Nobody waits for that.
+  ReleaseCached(size, {}, Waiting::kNo);
+  {
+    MutexLock lock(mutex_);
     // Above the emergency threshold cold bytes leave before new memory is
     // taken, so that other users of the card keep some room.
-    if (Block* block = attempt(/*soft=*/may_reclaim)) {
+    if (Block* block = attempt(may_reclaim, Growth::kCollecting)) {
       MaybeSignalPressureLocked();
       return result(block);
     }
@@ -266,6 +291,9 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
     PinForOperatorLocked(*block);
   }
   live_.HandOut(kind, size, requested);
+  if (size >= Settings::Get().max_split_size()) {
+    stats_.oversize_allocations.Increase(1);
+  }
   block->account = AccountLocked(charge);
   if (block->account != nullptr) {
     block->account->Allocate(size);

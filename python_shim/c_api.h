@@ -65,6 +65,11 @@ STRATALLOC_API int stratalloc_configure(const stratalloc_config* config,
                                         stratalloc_error* error);
 /* CUDA was initialised with so many devices. Idempotent. */
 STRATALLOC_API int stratalloc_init(int device_count, stratalloc_error* error);
+/* Where torch keeps the options of PYTORCH_ALLOC_CONF, which are read at every
+ * use: 16 divisions, and getters that may be called under locks. */
+STRATALLOC_API void stratalloc_use_settings(
+    const size_t* divisions, uint64_t (*max_split_size)(void),
+    double (*collection_threshold)(void));
 STRATALLOC_API int stratalloc_initialized(void);
 STRATALLOC_API int stratalloc_device_count(void);    /* 0 before init */
 STRATALLOC_API const char* stratalloc_version(void); /* static string */
@@ -306,8 +311,8 @@ STRATALLOC_API void stratalloc_checkpoint_drop(stratalloc_checkpoint*);
  * allocated again, at its old address; the caller owns the latter. */
 STRATALLOC_API int stratalloc_checkpoint_go_back(
     int device, const stratalloc_checkpoint* checkpoint,
-    void (*freed)(void*, void*), void (*allocated)(void*, void*),
-    void* context, stratalloc_error* error);
+    void (*freed)(void*, void*), void (*allocated)(void*, void*), void* context,
+    stratalloc_error* error);
 
 /* ---- past the cache, and between processes ------------------------------ */
 

@@ -9,6 +9,7 @@
 #include "accounting/scope_table.h"
 #include "allocator/base/check.h"
 #include "allocator/device/plain_memory.h"
+#include "allocator/settings.h"
 #include "python_shim/core.h"
 #include "python_shim/imports.h"
 
@@ -100,6 +101,13 @@ int stratalloc_configure(const stratalloc_config* config,
 
 int stratalloc_init(int device_count, stratalloc_error* error) {
   return ToC(Core::Get().Init(device_count), error);
+}
+void stratalloc_use_settings(const size_t* divisions,
+                             uint64_t (*max_split_size)(void),
+                             double (*collection_threshold)(void)) {
+  Settings::Get().UseDivisions(divisions);
+  Settings::Get().UseMaxSplitSize(max_split_size);
+  Settings::Get().UseCollectionThreshold(collection_threshold);
 }
 int stratalloc_initialized(void) { return Core::Get().initialized(); }
 int stratalloc_device_count(void) { return Allocator::Get().device_count(); }

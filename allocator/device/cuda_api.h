@@ -28,6 +28,7 @@ namespace stratalloc {
   X(cudaStreamCreateWithFlags)          \
   X(cudaStreamDestroy)                  \
   X(cudaStreamSynchronize)              \
+  X(cudaStreamQuery)                    \
   X(cudaStreamWaitEvent)                \
   X(cudaStreamIsCapturing)              \
   X(cudaEventCreateWithFlags)           \

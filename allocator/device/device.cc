@@ -254,6 +254,13 @@ bool Device::IsCapturing(StreamId stream) const {
   return status != cudaStreamCaptureStatusNone;
 }
 
+bool Device::IsIdle(StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  const bool idle = api_->cudaStreamQuery(ToCuda(stream)) == cudaSuccess;
+  if (!idle) api_->cudaGetLastError();
+  return idle;
+}
+
 Status Device::SynchronizeStream(StreamId stream) const {
   CurrentDevice current(*api_, index_);
   STRATALLOC_CUDA(api_->cudaStreamSynchronize(ToCuda(stream)),

@@ -70,6 +70,8 @@ class Device {
   void DestroyStream(StreamId stream) const;
   // True while `stream` captures a graph (always false if CUDA cannot say).
   bool IsCapturing(StreamId stream) const;
+  // Has everything enqueued on `stream` run? False if CUDA cannot say.
+  bool IsIdle(StreamId stream) const;
   Status SynchronizeStream(StreamId stream) const;  // waits for the device
   Status SynchronizeDevice() const;                 // waits for the device
   Result<EventId> CreateEvent() const;              // timing disabled

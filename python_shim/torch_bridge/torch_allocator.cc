@@ -184,11 +184,31 @@ std::pair<size_t, size_t> TorchAllocator::getMemoryInfo(
   return {free_bytes, total};
 }
 
+namespace {
+
+void UseSettings() {
+  using c10::CachingAllocator::AcceleratorAllocatorConfig;
+  // Made with 16 elements and assigned in place since: see settings.h.
+  const std::vector<size_t>& divisions =
+      AcceleratorAllocatorConfig::roundup_power2_divisions();
+  TORCH_CHECK(divisions.size() == 16, "torch keeps ", divisions.size(),
+              " divisions, 16 were expected");
+  stratalloc_use_settings(
+      divisions.data(),
+      [] { return uint64_t{AcceleratorAllocatorConfig::max_split_size()}; },
+      [] {
+        return AcceleratorAllocatorConfig::garbage_collection_threshold();
+      });
+}
+
+}  // namespace
+
 void TorchAllocator::init(int device_count) {
   stratalloc_error error;
   if (stratalloc_init(device_count, &error) != 0) ThrowError(error);
   single_device.store(device_count == 1);
   NoteCaching();
+  UseSettings();
   // First parse of torch's own options: a bad one raises ValueError here, as
   // it does under the native allocator.
   const double fraction = CUDAAllocatorConfig::per_process_memory_fraction();

@@ -22,6 +22,8 @@ int Refuse(const char* function, stratalloc_error* error) {
 extern "C" {
 
 int stratalloc_device_count(void) { return 1; }
+void stratalloc_use_settings(const size_t*, uint64_t (*)(void),
+                             double (*)(void)) {}
 
 int stratalloc_pool_use(int, stratalloc_pool_id, stratalloc_error* error) {
   return Refuse(__func__, error);
