@@ -46,6 +46,10 @@ DeviceAllocator* Allocator::FindByAddress(Address address) const {
     DeviceAllocator* device = devices_[i].load(std::memory_order_acquire);
     if (device->Contains(address)) return device;
   }
+  for (int i = 0; i < count; ++i) {
+    DeviceAllocator* device = devices_[i].load(std::memory_order_acquire);
+    if (device->ContainsPlain(address)) return device;
+  }
   return nullptr;
 }
 

@@ -49,6 +49,7 @@ struct Segment {
   Bytes bytes = 0;
   std::uint64_t mapped = 0;  // handles that are not kUnmapped
   Block* first = nullptr;
+  bool plain = false;  // memory of a pool's own allocator (plain_memory.h)
 
   Address end() const { return base + bytes; }
 };

@@ -67,6 +67,7 @@ Result<CheckpointDelta> DeviceAllocator::GoBackTo(
     Block* block = BlockAtLocked(live.address);
     // A graph orders its own streams: nobody waits for the uses recorded here.
     block->streams.clear();
+    block->streams_noted = false;
     FreeLocked(block);
   }
   for (const CheckpointBlock& wanted : checkpoint.allocated) {

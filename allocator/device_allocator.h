@@ -21,6 +21,7 @@
 #define STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -40,6 +41,7 @@
 #include "allocator/live_counters.h"
 #include "allocator/malloc_request.h"
 #include "allocator/observer.h"
+#include "allocator/plain_memory.h"
 #include "allocator/pool.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
@@ -125,6 +127,9 @@ class DeviceAllocator {
   bool Contains(Address address) const {
     return address >= table_.base() && address < table_.end();
   }
+  // The same for memory of pools with an allocator of their own, which lies
+  // anywhere.
+  bool ContainsPlain(Address address) EXCLUDES(mutex_);
   Status RecordStream(Address address, StreamId stream) EXCLUDES(mutex_);
   // The contiguous mapped range around the block that holds `address`.
   Result<SegmentView> BaseAllocation(Address address) EXCLUDES(mutex_);
@@ -155,8 +160,11 @@ class DeviceAllocator {
 
   // ---- private pools (private_pool.h) -----------------------------------
 
-  // One more use of the pool, which is made if it is not there.
-  void CreateOrUsePool(PoolId id) EXCLUDES(mutex_);
+  // One more use of the pool, which is made if it is not there: with memory of
+  // `source`, if there is one. A pool keeps the source it was made with.
+  void CreateOrUsePool(PoolId id,
+                       std::shared_ptr<const MemorySource> source = nullptr)
+      EXCLUDES(mutex_);
   // One more use, and a route to the pool. kInvalidArgument if it has one.
   Status BeginAllocateToPool(PoolId id, std::function<bool(StreamId)> filter)
       EXCLUDES(mutex_);
@@ -298,7 +306,9 @@ class DeviceAllocator {
   void RecordFreeEventsLocked(Block* block) REQUIRES(mutex_);
 
   // private_pool.cc
-  void UsePoolLocked(PoolId id) REQUIRES(mutex_);
+  void UsePoolLocked(PoolId id,
+                     std::shared_ptr<const MemorySource> source = nullptr)
+      REQUIRES(mutex_);
   PoolId RouteLocked(StreamId stream) REQUIRES(mutex_);
   // A cached block of a pool that serves everybody when memory runs out.
   Block* BorrowLocked(PoolKey key, Bytes size) REQUIRES(mutex_);
@@ -313,6 +323,20 @@ class DeviceAllocator {
   void RedeemPutOffLocked() REQUIRES(mutex_);
   // Drops private pools without use and memory.
   void ForgetPoolsLocked() REQUIRES(mutex_);
+
+  // plain_segments.cc
+  std::shared_ptr<const MemorySource> SourceLocked(PoolId id) const
+      REQUIRES(mutex_);
+  // Memory for `size` from the pool's source; nullptr if it has no source, or
+  // that no memory, or the limit no room.
+  std::unique_ptr<PlainMemory> FetchPlain(const PoolKey& key, Bytes size)
+      EXCLUDES(mutex_);
+  void AddPlainLocked(Pool& pool, std::unique_ptr<PlainMemory> memory)
+      REQUIRES(mutex_);
+  // Takes away the plain segments that were released. The caller destroys
+  // what it gets after the lock.
+  std::vector<std::unique_ptr<PlainMemory>> TakeEmptyPlainLocked()
+      REQUIRES(mutex_);
 
   // fast_path.cc
   Pool* RecentPoolLocked(StreamId stream, LifetimeClass lifetime, PoolKind kind)
@@ -412,6 +436,9 @@ class DeviceAllocator {
   Extents free_space_[4] GUARDED_BY(mutex_);
   std::map<StreamId, std::deque<PendingFree>> pending_ GUARDED_BY(mutex_);
   std::map<PoolId, PrivatePool> private_pools_ GUARDED_BY(mutex_);
+  std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
+  Bytes plain_bytes_ GUARDED_BY(mutex_) = 0;
+  std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
   std::vector<PoolRoute> routes_ GUARDED_BY(mutex_);
   // Blocks freed while a stream captured, and the streams that were recorded
   // on a block then.

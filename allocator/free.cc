@@ -2,6 +2,7 @@
 // DeviceAllocator: Free, record_stream, deferred frees, giving memory back.
 #include <algorithm>
 #include <bit>
+#include <memory>
 #include <set>
 #include <string>
 
@@ -288,6 +289,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only,
   if ((fence >> StreamTable::kOverflowBit & 1) != 0 || !fenced) {
     fenced = device_.SynchronizeDevice().has_value();
   }
+  std::vector<std::unique_ptr<PlainMemory>> gone;  // destroyed after the lock
   MutexLock lock(mutex_);
   for (HandleRef handle : leaving) {
     HandleEntry& entry = handle.entry();
@@ -307,6 +309,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only,
     }
     RefileLocked(segment, handle.address(), handle.address() + handle.bytes());
   }
+  gone = TakeEmptyPlainLocked();
   ForgetPoolsLocked();
   --releasing_;
   released_.notify_all();

@@ -53,6 +53,8 @@ Pool& DeviceAllocator::PoolLocked(const PoolKey& key) {
 }
 
 Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
+  // Its memory comes from elsewhere, and without the lock (FetchPlain).
+  if (SourceLocked(pool.key().owner) != nullptr) return nullptr;
   HandleRegion& region = table_.region(
       options_.tiering && IsEvictable(pool.key().lifetime), pool.key().kind);
   const Bytes wanted =
@@ -92,7 +94,7 @@ void DeviceAllocator::DropEmptySegmentsLocked() {
     auto& segments = pool->segments();
     std::erase_if(segments, [&](const std::unique_ptr<Segment>& segment) {
       Block* only = segment->first;
-      if (segment->mapped != 0 || only->next != nullptr ||
+      if (segment->plain || segment->mapped != 0 || only->next != nullptr ||
           only->state != BlockState::kUnmapped) {
         return false;
       }
@@ -220,6 +222,7 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
     }
   }
   // Beyond the limit nothing is mapped in vain.
+  limit -= std::min(limit, plain_bytes_);
   if (physical_.used_bytes() + needed > limit) return false;
   std::vector<HandleRef> mapped;
   bool complete = true;
@@ -272,6 +275,11 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
 // caller's.
 void DeviceAllocator::UnmapLocked(HandleRef handle) {
   HandleEntry& entry = handle.entry();
+  if (Segment& segment = SegmentOfLocked(handle); segment.plain) {
+    entry.state.store(HandleState::kUnmapped);
+    --segment.mapped;
+    return;  // TakeEmptyPlainLocked does the rest
+  }
   Status status = device_.Unmap(handle.address(), handle.bytes());
   STRATALLOC_CHECK(status.has_value(), status.error().message);
   physical_.Put(handle.bytes(), entry.physical);

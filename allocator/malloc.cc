@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceAllocator: construction, Malloc and its ladder.
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
@@ -152,6 +154,17 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
         static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
   };
 
+  // Pools with an allocator of their own grow without the lock.
+  auto grow = [&]() -> Block* {
+    if (!key.owner.is_private()) return nullptr;
+    std::unique_ptr<PlainMemory> memory = FetchPlain(key, size);
+    if (memory == nullptr) return nullptr;
+    MutexLock lock(mutex_);
+    Pool& pool = PoolLocked(key);
+    AddPlainLocked(pool, std::move(memory));
+    return HandOutLocked(pool.FindFree(size), size, requested, charge);
+  };
+
   bool may_reclaim =
       options_.tiering && reclaimer_ != nullptr && !thread.in_ladder;
   {
@@ -187,6 +200,10 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       MaybeSignalPressureLocked();
       return result(block);
     }
+  }
+  if (Block* block = grow()) {
+    MutexLock lock(mutex_);
+    return result(block);
   }
   // Rung: cached handles of other pools. Rule 13: nested mallocs stop here.
   ReleaseCached(size);
@@ -233,6 +250,11 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     OperatorWaiting waiting;
     SynchronizePendingFrees();
     ReleaseCached(~Bytes{0});
+  }
+  if (Block* block = grow()) {
+    MutexLock lock(mutex_);
+    ++stats_.num_alloc_retries;
+    return result(block);
   }
   {
     MutexLock lock(mutex_);

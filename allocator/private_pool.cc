@@ -19,14 +19,20 @@ Error NoSuchPool(PoolId id) {
 
 }  // namespace
 
-void DeviceAllocator::UsePoolLocked(PoolId id) {
+void DeviceAllocator::UsePoolLocked(
+    PoolId id, std::shared_ptr<const MemorySource> source) {
   const auto [it, is_new] = private_pools_.try_emplace(id);
-  if (!is_new) ++it->second.use_count;
+  if (!is_new) {
+    ++it->second.use_count;
+  } else {
+    it->second.source = std::move(source);
+  }
 }
 
-void DeviceAllocator::CreateOrUsePool(PoolId id) {
+void DeviceAllocator::CreateOrUsePool(
+    PoolId id, std::shared_ptr<const MemorySource> source) {
   MutexLock lock(mutex_);
-  UsePoolLocked(id);
+  UsePoolLocked(id, std::move(source));
 }
 
 Status DeviceAllocator::BeginAllocateToPool(

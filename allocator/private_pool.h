@@ -24,10 +24,13 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "allocator/base/ids.h"
 
 namespace stratalloc {
+
+struct MemorySource;  // plain_memory.h
 
 // Torch's MempoolId_t: `graph` is set for pools that captures made for
 // themselves, `user` for MemPool and graph_pool_handle. Both 0: no private
@@ -49,6 +52,8 @@ struct PrivatePool {
   // A capture allocated here, or a checkpoint was taken: graphs may have the
   // addresses of what is cached.
   bool addresses_kept = false;
+  // Where its segments come from; nullptr: the device's own memory.
+  std::shared_ptr<const MemorySource> source;
 };
 
 struct PoolRoute {

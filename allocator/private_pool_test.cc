@@ -4,7 +4,9 @@
 #include "allocator/private_pool.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/device_allocator_fixture_test.h"
@@ -209,6 +211,119 @@ TEST_F(PrivatePoolTest, ACheckpointOfAPoolThatIsGoneIsRefused) {
   EXPECT_EQ(allocator().GoBackTo(*checkpoint).error().code,
             ErrorCode::kNotFound);
   Free(a);
+}
+
+// An allocator that is not ours: spans of one array, and how many are out.
+struct Lender {
+  std::vector<std::pair<Address, Bytes>> out;
+  Address next = Address{1} << 40;  // far from the reservation
+  bool empty = false;
+
+  std::shared_ptr<const MemorySource> Source() {
+    return std::make_shared<const MemorySource>(MemorySource{
+        [this](Bytes bytes, StreamId) -> Address {
+          if (empty) return 0;
+          out.push_back({next, bytes});
+          next += 2 * bytes;
+          return out.back().first;
+        },
+        [this](Address address) {
+          std::erase_if(
+              out, [&](const auto& each) { return each.first == address; });
+        }});
+  }
+};
+
+TEST_F(PrivatePoolTest, MemoryOfAnotherAllocatorComesAndGoesInSegments) {
+  Lender lender;
+  allocator().CreateOrUsePool(kUser, lender.Source());
+  Route(kUser);
+  const Address small = Malloc(1000), large = Malloc(3 * kMiB),
+                beside = Malloc(4 * kMiB), huge = Malloc(15 * kMiB);
+  EndRoute(kUser);
+  // Native's sizes: 2 MiB, 20 MiB for both middle ones, 16 MiB.
+  ASSERT_EQ(lender.out.size(), 3u);
+  EXPECT_EQ(small, lender.out[0].first);
+  EXPECT_EQ(large, lender.out[1].first);
+  EXPECT_EQ(beside, large + 3 * kMiB);
+  EXPECT_EQ(huge, lender.out[2].first);
+  EXPECT_EQ(lender.out[2].second, 16 * kMiB);
+  EXPECT_EQ(Reserved(), 38 * kMiB);
+  EXPECT_EQ(Of(allocator().Stats().segment).current, 3);
+  EXPECT_EQ(OwnerOf(large), kUser);
+  EXPECT_TRUE(allocator().ContainsPlain(huge + 5));
+  EXPECT_FALSE(allocator().ContainsPlain(huge + 16 * kMiB));
+  ASSERT_TRUE(allocator().CheckInvariants().has_value());
+  // What is free is used again, and is not given back while the pool lives.
+  Free(large);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  Route(kUser);
+  EXPECT_EQ(Malloc(3 * kMiB), large);
+  EndRoute(kUser);
+  Release(kUser);
+  Release(kUser);
+  Release(kUser);
+  for (const Address each : {small, large, beside}) Free(each);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  ASSERT_EQ(lender.out.size(), 1u);  // `huge` is still allocated
+  EXPECT_EQ(Reserved(), 16 * kMiB);
+  Free(huge);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_TRUE(lender.out.empty());
+  EXPECT_EQ(Reserved(), 0u);
+  EXPECT_FALSE(allocator().ContainsPlain(huge));
+}
+
+TEST_F(PrivatePoolTest, AnotherAllocatorsMemoryCountsAgainstTheLimit) {
+  Lender lender;
+  allocator().CreateOrUsePool(kUser, lender.Source());
+  Route(kUser);
+  const Address half = Malloc(40 * kMiB);
+  const MallocRequest more{40 * kMiB, kDefaultStream, LifetimeClass::kTransient,
+                           kOwner};
+  EXPECT_EQ(allocator().Malloc(more).error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(lender.out.size(), 1u);  // was not even asked
+  EndRoute(kUser);
+  EXPECT_EQ(allocator().Malloc(more).error().code, ErrorCode::kOutOfMemory);
+  Route(kUser);
+  lender.empty = true;
+  EXPECT_EQ(
+      allocator()
+          .Malloc({2 * kMiB, kDefaultStream, LifetimeClass::kTransient, kOwner})
+          .error()
+          .code,
+      ErrorCode::kOutOfMemory);
+  EndRoute(kUser);
+  Free(half);
+  Release(kUser);
+  Release(kUser);
+  Release(kUser);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_TRUE(lender.out.empty());
+}
+
+TEST_F(PrivatePoolTest, ACheckpointThatCannotBeReachedChangesNothing) {
+  const StreamId other = NewStream();
+  Route(kGraph);
+  const Address a = Malloc(3 * kMiB), b = Malloc(3 * kMiB);
+  auto checkpoint = allocator().TakeCheckpoint(kGraph);
+  ASSERT_TRUE(checkpoint.has_value());
+  // `a` waits for an event that does not complete: its place is not free.
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1),
+            0);
+  Use(a, 3 * kMiB, other);
+  ASSERT_TRUE(allocator().RecordStream(a, other).has_value());
+  Free(a);
+  const auto before = allocator().AllocatedIn(kGraph);
+  auto delta = allocator().GoBackTo(*checkpoint);
+  ASSERT_FALSE(delta.has_value()) << "over a block that is still in use";
+  EXPECT_EQ(delta.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(*before, std::vector<Address>{b});
+  EXPECT_EQ(*allocator().AllocatedIn(kGraph), *before);
+  cudasim_clear_faults();
+  ASSERT_TRUE(allocator().CheckInvariants().has_value());
+  EndRoute(kGraph);
+  Release(kGraph);
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
     return {};
   }
   for (auto& [base, segment] : segments_) {
+    if (segment->plain) continue;  // whoever made it shares it
     HandleRegion& region = *segment->region;
     const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
     for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
@@ -268,9 +269,9 @@ Status DeviceAllocator::CheckInvariants() {
   if (mapped_bytes != current(stats_.reserved_bytes)) {
     return broken("reserved_bytes = mapped handles");
   }
-  if (mapped_bytes + physical_.free_bytes() + taken_bytes_ !=
+  if (mapped_bytes - plain_bytes_ + physical_.free_bytes() + taken_bytes_ !=
       physical_.created_bytes()) {
-    return broken("created = mapped + free + taken physical handles");
+    return broken("created = mapped - plain + free + taken physical handles");
   }
   if (allocated > active || active > mapped_bytes ||
       current(stats.requested_bytes) > active) {

@@ -269,6 +269,15 @@ typedef struct {
 
 STRATALLOC_API int stratalloc_pool_use(int device, stratalloc_pool_id pool,
                                        stratalloc_error* error);
+/* The same for a pool whose memory comes from `allocate` (NULL: there is none)
+ * and goes back to `release`. Both are called without a lock, must not allocate
+ * from stratalloc and must not throw. `drop(context)` is called once, when no
+ * memory of it is left and the pool is gone. */
+STRATALLOC_API int stratalloc_pool_use_source(
+    int device, stratalloc_pool_id pool,
+    void* (*allocate)(void* context, uint64_t bytes, uint64_t stream),
+    void (*release)(void* context, void* ptr), void* context,
+    void (*drop)(void*), stratalloc_error* error);
 /* Allocations on streams that `filter(context, stream)` accepts go to `pool`
  * until stratalloc_pool_end. The filter runs under the device's lock: it must
  * not allocate or wait. `drop(context)` is called once, when the route ends or

@@ -37,6 +37,26 @@ int stratalloc_pool_use(int device, stratalloc_pool_id pool,
   });
 }
 
+int stratalloc_pool_use_source(int device, stratalloc_pool_id pool,
+                               void* (*allocate)(void*, uint64_t, uint64_t),
+                               void (*release)(void*, void*), void* context,
+                               void (*drop)(void*), stratalloc_error* error) {
+  const std::shared_ptr<void> owned(context, drop);
+  return On(device, error, [&](DeviceAllocator& allocator) -> Status {
+    allocator.CreateOrUsePool(
+        ToPoolId(pool), std::make_shared<const MemorySource>(MemorySource{
+                            [allocate, owned](Bytes bytes, StreamId stream) {
+                              return reinterpret_cast<Address>(
+                                  allocate(owned.get(), bytes, Raw(stream)));
+                            },
+                            [release, owned](Address address) {
+                              release(owned.get(),
+                                      reinterpret_cast<void*>(address));
+                            }}));
+    return {};
+  });
+}
+
 int stratalloc_pool_begin(int device, stratalloc_pool_id pool,
                           int (*filter)(void*, uint64_t), void* context,
                           void (*drop)(void*), stratalloc_error* error) {

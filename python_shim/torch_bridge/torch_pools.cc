@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TorchAllocator: private pools, for CUDA graphs and torch.cuda.MemPool.
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+
+#include <exception>
 #include <functional>
 #include <memory>
 #include <unordered_set>
@@ -25,6 +28,29 @@ int Accepts(void* filter, uint64_t stream) {
       reinterpret_cast<cudaStream_t>(stream));
 }
 void DropFilter(void* filter) { delete static_cast<Filter*>(filter); }
+
+// A MemPool's own allocator. Whatever it throws ends here: to the core there
+// was no memory.
+using Source = std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator>;
+
+void* AllocateFrom(void* source, uint64_t bytes, uint64_t) {
+  try {
+    // A graph that captures on this thread does not mind a cudaMalloc.
+    c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+    return (*static_cast<Source*>(source))->raw_alloc(bytes);
+  } catch (const std::exception& e) {
+    TORCH_WARN("A MemPool's allocator failed: ", e.what());
+    return nullptr;
+  }
+}
+void ReleaseTo(void* source, void* ptr) {
+  try {
+    (*static_cast<Source*>(source))->raw_delete(ptr);
+  } catch (const std::exception& e) {
+    TORCH_WARN("A MemPool's allocator failed to free memory: ", e.what());
+  }
+}
+void DropSource(void* source) { delete static_cast<Source*>(source); }
 
 struct PoolState final : AllocatorState {
   explicit PoolState(stratalloc_checkpoint* taken) : checkpoint(taken) {}
@@ -82,14 +108,14 @@ int TorchAllocator::getPoolUseCount(c10::DeviceIndex device, MempoolId pool) {
 void TorchAllocator::createOrIncrefPool(
     c10::DeviceIndex device, MempoolId pool,
     std::shared_ptr<CUDAAllocator> allocator) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      allocator == nullptr,
-      "stratalloc does not serve a MemPool from another allocator yet. Make "
-      "the MemPool without one.");
   stratalloc_error error;
-  if (stratalloc_pool_use(device, ToPoolId(pool), &error) != 0) {
-    ThrowError(error);
-  }
+  const int code =
+      allocator == nullptr
+          ? stratalloc_pool_use(device, ToPoolId(pool), &error)
+          : stratalloc_pool_use_source(
+                device, ToPoolId(pool), &AllocateFrom, &ReleaseTo,
+                new Source(std::move(allocator)), &DropSource, &error);
+  if (code != 0) ThrowError(error);
 }
 
 void TorchAllocator::setUseOnOOM(c10::DeviceIndex device, MempoolId pool,

@@ -28,6 +28,13 @@ void stratalloc_use_settings(const size_t*, uint64_t (*)(void),
 int stratalloc_pool_use(int, stratalloc_pool_id, stratalloc_error* error) {
   return Refuse(__func__, error);
 }
+int stratalloc_pool_use_source(int, stratalloc_pool_id,
+                               void* (*)(void*, uint64_t, uint64_t),
+                               void (*)(void*, void*), void* context,
+                               void (*drop)(void*), stratalloc_error* error) {
+  drop(context);
+  return Refuse(__func__, error);
+}
 int stratalloc_pool_begin(int, stratalloc_pool_id, int (*)(void*, uint64_t),
                           void* context, void (*drop)(void*),
                           stratalloc_error* error) {

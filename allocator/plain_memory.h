@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that somebody else made: a MemPool with an allocator of its own (NCCL,
+// a plugin) hands out pieces of what that allocator returned.
+//
+//   MemorySource   how to get memory and give it back
+//   PlainMemory    one piece of it, as a segment: a region of a single handle
+//                  that is resident as long as it lives, and never evicted
+//
+// A source runs code that is not ours: it is called without any lock, except
+// that its own end (the last PlainMemory or pool that names it) may come under
+// the device lock. It must not allocate through stratalloc.
+//
+// Lifetime: a PlainMemory gives its memory back when it is destroyed, which
+// must be without the device lock. Fails: `allocate` returns 0.
+#ifndef STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
+#define STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/handle_table.h"
+
+namespace stratalloc {
+
+struct MemorySource {
+  std::function<Address(Bytes, StreamId)> allocate;  // 0: there is none
+  std::function<void(Address)> free;
+};
+
+// What native asks a driver for: 2 MiB for small blocks, 20 MiB below 10 MiB,
+// else whole 2 MiB.
+constexpr Bytes PlainBytes(Bytes size) {
+  if (size <= kSmallSize) return 2 * kMiB;
+  return size < 10 * kMiB ? 20 * kMiB : RoundUp(size, 2 * kMiB);
+}
+
+class PlainMemory {
+ public:
+  PlainMemory(std::shared_ptr<const MemorySource> source, Address address,
+              Bytes bytes, PoolKind kind)
+      : source_(std::move(source)) {
+    entry_.state.store(HandleState::kResident);
+    region_ = {address, bytes, bytes, /*evictable=*/false, kind, &entry_};
+  }
+  PlainMemory(const PlainMemory&) = delete;
+  PlainMemory& operator=(const PlainMemory&) = delete;
+  ~PlainMemory() { source_->free(region_.base); }
+
+  HandleRegion& region() { return region_; }
+
+ private:
+  const std::shared_ptr<const MemorySource> source_;
+  HandleEntry entry_;
+  HandleRegion region_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
