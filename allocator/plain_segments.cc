@@ -44,7 +44,7 @@ void DeviceAllocator::AddPlainLocked(Pool& pool,
   segment->bytes = region.bytes;
   segment->plain = true;
   segment->mapped = 1;
-  Block* block = new Block;
+  Block* block = NewBlockLocked();
   block->segment = segment.get();
   block->address = region.base;
   block->size = region.bytes;
@@ -78,7 +78,7 @@ DeviceAllocator::TakeEmptyPlainLocked() {
           pool->Unfile(only);
           blocks_.Erase(only->address);
           segments_.erase(segment->base);
-          delete only;
+          DropBlockLocked(only);
           plain_bytes_ -= segment->bytes;
           auto memory = plain_.find(segment->base);
           empty.push_back(std::move(memory->second));

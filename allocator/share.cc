@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceAllocator: what other devices and other processes see of it.
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "allocator/device_allocator.h"
+#include "allocator/ipc.h"
 
 namespace stratalloc {
 
@@ -16,6 +20,13 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
   Block* block = blocks_.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound, "invalid device pointer");
+  }
+  if (block->segment->plain) {
+    // Its maker's memory, which only the driver can name to others.
+    const Address base = block->segment->base;
+    STRATALLOC_ASSIGN_OR_RETURN(std::string handle,
+                                WriteMallocHandle(device_, base));
+    return SharedBlock{std::move(handle), block->address - base};
   }
   std::vector<int> descriptors;
   Status status;
