@@ -37,6 +37,7 @@
 #include "allocator/device/device.h"
 #include "allocator/device/handle_pool.h"
 #include "allocator/handle_table.h"
+#include "allocator/history.h"
 #include "allocator/ipc.h"
 #include "allocator/live_counters.h"
 #include "allocator/malloc_request.h"
@@ -61,6 +62,7 @@ struct BlockView {
   Bytes bytes, requested;
   BlockState state;
   Charge charge;
+  HistoryContext context = {};
 };
 // One contiguous range of memory on the device, for snapshots.
 struct SegmentView {
@@ -69,6 +71,7 @@ struct SegmentView {
   StreamId stream = kDefaultStream;
   PoolKind kind = PoolKind::kSmall;
   PoolId owner;  // the private pool, if any
+  HistoryContext context;
   std::vector<BlockView> blocks;
 };
 
@@ -194,6 +197,17 @@ class DeviceAllocator {
   void ResetPeakStats() EXCLUDES(mutex_);
   void ResetAccumulatedStats() EXCLUDES(mutex_);
   std::vector<SegmentView> Snapshot() EXCLUDES(mutex_);
+
+  // ---- history (history.h) ------------------------------------------------
+
+  void ConfigureHistory(const History::Options& options) EXCLUDES(mutex_);
+  // History::SetTracker was called.
+  void NoteTracker() EXCLUDES(mutex_);
+  std::vector<TraceEvent> Traces() EXCLUDES(mutex_);
+  void RecordOutOfMemory(StreamId stream, Bytes bytes, Bytes free_bytes)
+      EXCLUDES(mutex_);
+  void RecordSnapshot(PoolId pool, Bytes active) EXCLUDES(mutex_);
+
   // A live block's charge and rounded size, for reports of misuse.
   bool FindLive(Address address, BlockView* out) EXCLUDES(mutex_);
   Status CheckInvariants() EXCLUDES(mutex_);
@@ -350,6 +364,31 @@ class DeviceAllocator {
   void EmptyBinsLocked() REQUIRES(mutex_);
   void EmptyBinsLocked(Pool& pool) REQUIRES(mutex_);
 
+  // traces.cc
+  struct Piece {
+    Address base, end;
+  };
+  void NoteHistoryLocked() REQUIRES(mutex_);  // in slow_reasons.h's word
+  void RecordLocked(TraceAction action, Address address, Bytes bytes,
+                    const Segment& segment, const HistoryContext& fallback,
+                    const char* label) REQUIRES(mutex_);
+  // One event per contiguous run of handles, which are in address order.
+  void RecordMappedLocked(TraceAction action,
+                          const std::vector<HandleRef>& handles,
+                          const char* label) REQUIRES(mutex_);
+  void RecordAllocLocked(const Block& block) REQUIRES(mutex_);
+  void RecordFreeLocked(TraceAction action, const Block& block)
+      REQUIRES(mutex_);
+  // One event per contiguous part of the block that is on the device and
+  // touches [lo, hi].
+  void RecordPiecesLocked(TraceAction action, const Block& block, Address lo,
+                          Address hi, const char* label) REQUIRES(mutex_);
+  std::vector<Piece> PiecesLocked(const Block& block) REQUIRES(mutex_);
+  // The live blocks over a handle that leaves or returns, as far as they touch
+  // it: freed before the mapping changes, allocated after it.
+  void RecordLiveOverLocked(HandleRef handle, bool allocated, const char* label)
+      REQUIRES(mutex_);
+
   // checkpoint.cc
   std::vector<CheckpointBlock> AllocatedInLocked(PoolId id) REQUIRES(mutex_);
   // The free block of the pool over all of `wanted`, or nullptr.
@@ -449,6 +488,7 @@ class DeviceAllocator {
   std::vector<EventId> events_ GUARDED_BY(mutex_);
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
   SegmentStats stats_ GUARDED_BY(mutex_);
+  History history_ GUARDED_BY(mutex_);
   double fraction_ GUARDED_BY(mutex_) = 1.0;
   std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
   // Physical memory that TakePhysical gave to a restore and that is neither

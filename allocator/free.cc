@@ -28,6 +28,9 @@ Result<AllocatedBlock> DeviceAllocator::SlowFree(Address address) {
 }
 
 void DeviceAllocator::FreeLocked(Block* block) {
+  if (history_.attentive()) {
+    RecordFreeLocked(TraceAction::kFreeRequested, *block);
+  }
   const PoolKind kind = block->segment->pool->key().kind;
   const OnDeviceBytes here = OnDeviceLocked(*block);
   live_.Free(kind, block->size, here);
@@ -69,6 +72,9 @@ void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
 }
 
 void DeviceAllocator::ReleaseBlockLocked(Block* block) {
+  if (history_.attentive()) {
+    RecordFreeLocked(TraceAction::kFreeCompleted, *block);
+  }
   live_.Complete(block->segment->pool->key().kind, block->size,
                  block->requested, OnDeviceLocked(*block));
   GiveBackLocked(block, /*owned=*/true);
@@ -291,6 +297,9 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only,
   }
   std::vector<std::unique_ptr<PlainMemory>> gone;  // destroyed after the lock
   MutexLock lock(mutex_);
+  if (fenced) {
+    RecordMappedLocked(TraceAction::kSegmentUnmap, leaving, nullptr);
+  }
   for (HandleRef handle : leaving) {
     HandleEntry& entry = handle.entry();
     Segment& segment = SegmentOfLocked(handle);

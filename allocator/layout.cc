@@ -101,6 +101,7 @@ void DeviceAllocator::DropEmptySegmentsLocked() {
       pool->Unfile(only);
       blocks_.Erase(only->address);
       segments_.erase(segment->base);
+      history_.ForgetSegment(segment->base);
       DropBlockLocked(only);
       free_space_[RegionNumber(*segment->region)].Add(segment->base,
                                                       segment->bytes);
@@ -260,6 +261,7 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
                                 [&](Stat& s) { s.Increase(handle.bytes()); });
       ++stats_.num_device_alloc;
     }
+    RecordMappedLocked(TraceAction::kSegmentMap, mapped, nullptr);
     if (segment.mapped == mapped.size() && !mapped.empty()) {
       stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
     }

@@ -322,6 +322,7 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
   } else if (observer_ != nullptr) {
     observer_->OnAllocate(device_.index(), charge, size);
   }
+  if (history_.attentive()) RecordAllocLocked(*block);
   return block;
 }
 

@@ -157,6 +157,7 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
           view.address = at;
           view.stream = segment->pool->key().stream;
           view.kind = region.kind;
+          view.context = history_.SegmentContext(base);
           view.owner = segment->pool->key().owner;
           views.push_back(view);
           open = true;
@@ -170,8 +171,9 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
           view.blocks.back().bytes += inside;
           view.blocks.back().requested += requested;
         } else {
-          view.blocks.push_back(
-              BlockView{at, inside, requested, b->state, b->charge});
+          view.blocks.push_back(BlockView{
+              at, inside, requested, b->state, b->charge,
+              IsLive(b->state) ? history_.BlockContext(b->address) : nullptr});
         }
         view.bytes += inside;
       });

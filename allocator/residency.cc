@@ -145,6 +145,8 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
       }
     });
   }
+  RecordLiveOverLocked(handle, /*allocated=*/false, "evicted");
+  RecordMappedLocked(TraceAction::kSegmentUnmap, {handle}, "evicted");
   UnmapLocked(handle);
   stats_.reserved_bytes.For(segment.region->kind,
                             [&](Stat& s) { s.Decrease(handle.bytes()); });
@@ -154,6 +156,7 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
     ++segment.mapped;  // not unmapped address space: its bytes live elsewhere
     ++away_;
     entry.has_copy.store(true);
+    RecordLiveOverLocked(handle, /*allocated=*/true, "evicted");
   } else if (segment.mapped == 0) {
     stats_.segment.For(segment.region->kind, [](Stat& s) { s.Decrease(1); });
   }
@@ -200,11 +203,14 @@ Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
                         /*moved=*/true);
     });
   }
+  RecordLiveOverLocked(handle, /*allocated=*/false, "restored");
+  RecordMappedLocked(TraceAction::kSegmentMap, {handle}, "restored");
   entry.physical = physical;
   taken_bytes_ -= handle.bytes();
   // The fence set is kept: record_stream may have added to it while away.
   entry.dirty.store(false);
   entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);
+  RecordLiveOverLocked(handle, /*allocated=*/true, "restored");
   --away_;
   MoveStatsLocked(handle, +1);
   stats_.reserved_bytes.For(handle.region->kind,

@@ -168,12 +168,14 @@ typedef struct {
   uint64_t address, total_bytes, requested_bytes, allocated_bytes;
   uint64_t active_bytes, stream;
   int is_large, block_count;
+  void* context;                    /* borrowed; see history */
   uint64_t pool_first, pool_second; /* the private pool's id, or 0, 0 */
 } stratalloc_segment;
 
 typedef struct {
   uint64_t address, bytes, requested_bytes;
   int allocated, active; /* active && !allocated = waits for events */
+  void* context;         /* borrowed; see history */
 } stratalloc_block_info;
 
 /* Calls `segment` for each contiguous mapped range in address order, each
@@ -349,6 +351,57 @@ STRATALLOC_API int stratalloc_ipc_open(int device, const void* bytes,
                                        stratalloc_error* error);
 STRATALLOC_API int stratalloc_ipc_close(uint64_t token,
                                         stratalloc_error* error);
+
+/* ---- history (allocator/history.h) -------------------------------------- */
+
+typedef struct {
+  int action; /* of torch's TraceEntry::Action */
+  int device;
+  uint64_t address, bytes, stream, pool_first, pool_second;
+  int64_t time;  /* of the clock of stratalloc_history_hooks */
+  void* context; /* borrowed, NULL for none */
+  const char* compile_context;
+  const char* user_metadata;
+} stratalloc_trace_event;
+
+typedef struct {
+  int enabled;
+  int contexts_in_events; /* else in blocks and segments only */
+  uint64_t max_entries;   /* per device */
+  int clear;              /* forget what was recorded; disabling does too */
+  uint32_t skipped;       /* bit per action that is not recorded */
+} stratalloc_history_options;
+
+/* `release` lets go of a context; called under the device lock, so it must
+ * neither wait nor take the GIL. Before the functions below. */
+STRATALLOC_API void stratalloc_history_hooks(int64_t (*clock)(void),
+                                             void (*release)(void*));
+/* Of every device there is. */
+STRATALLOC_API void stratalloc_history_configure(
+    const stratalloc_history_options* options);
+/* Called with every event from now on, under the device lock, whether history
+ * is on or off. NULL for none. */
+STRATALLOC_API void stratalloc_history_track(
+    void (*tracker)(const stratalloc_trace_event*));
+/* The context of what this thread does next, which is given away; NULL ends
+ * it. */
+STRATALLOC_API void stratalloc_history_context(void* context);
+/* What was recorded, oldest first; no lock is held during the calls. */
+STRATALLOC_API void stratalloc_history_events(
+    int device, void (*event)(void* context, const stratalloc_trace_event*),
+    void* context);
+STRATALLOC_API void stratalloc_history_out_of_memory(int device,
+                                                     uint64_t stream,
+                                                     uint64_t bytes,
+                                                     uint64_t free_bytes);
+STRATALLOC_API void stratalloc_history_snapshot(int device, uint64_t pool_first,
+                                                uint64_t pool_second,
+                                                uint64_t active);
+/* Labels of the thread, stamped on every event. */
+STRATALLOC_API void stratalloc_push_compile_context(const char* text);
+STRATALLOC_API void stratalloc_pop_compile_context(void);
+STRATALLOC_API void stratalloc_set_user_metadata(const char* text);
+STRATALLOC_API const char* stratalloc_user_metadata(void); /* this thread's */
 
 #ifdef __cplusplus
 }

@@ -104,6 +104,7 @@ int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
       s.is_large = view.kind == PoolKind::kLarge;
       s.pool_first = view.owner.graph;
       s.pool_second = view.owner.user;
+      s.context = view.context.get();
       s.block_count = static_cast<int>(view.blocks.size());
       for (const BlockView& b : view.blocks) {
         if (!IsLive(b.state)) continue;
@@ -115,7 +116,7 @@ int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
       for (const BlockView& b : view.blocks) {
         const stratalloc_block_info info{b.address, b.bytes, b.requested,
                                          b.state == BlockState::kAllocated,
-                                         IsLive(b.state)};
+                                         IsLive(b.state), b.context.get()};
         block(context, &info);
       }
     }

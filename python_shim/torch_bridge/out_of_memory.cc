@@ -39,20 +39,22 @@ void OutOfMemory::RetryOrThrow(c10::DeviceIndex device, uint64_t size,
     if (again.code != STRATALLOC_OUT_OF_MEMORY) ThrowError(again);
     // One failure for the user, two for the core.
     rescued_[device].fetch_add(1, std::memory_order_relaxed);
-    Report(device, size);
+    Report(device, size, stream);
     ThrowError(again);
   }
-  Report(device, size);
+  Report(device, size, stream);
   ThrowError(error);
 }
 
-void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size) {
+void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,
+                         uint64_t stream) {
   stratalloc_device_stats stats{};
   uint64_t free_bytes = 0;
   uint64_t total = 0;
   // A failing query leaves zeros: the error that is on its way matters more.
   stratalloc_stats(device, &stats, nullptr);
   stratalloc_memory_info(device, &free_bytes, &total, nullptr);
+  stratalloc_history_out_of_memory(device, stream, size, free_bytes);
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size),
                                    stats.allocated_bytes[0].current,
                                    stats.reserved_bytes[0].current,

@@ -40,7 +40,8 @@ class OutOfMemory {
   void ForgetRescued(c10::DeviceIndex device);
 
  private:
-  void Report(c10::DeviceIndex device, uint64_t size) EXCLUDES(mutex_);
+  void Report(c10::DeviceIndex device, uint64_t size, uint64_t stream)
+      EXCLUDES(mutex_);
 
   Mutex mutex_{LockRank::kRegistry};
   std::vector<Observer> observers_ GUARDED_BY(mutex_);

@@ -46,6 +46,10 @@ void AddSegment(void* context, const stratalloc_segment* from) {
   // Ours grow by handles, as torch's expandable ones: viewers join neighbours.
   segment.is_expandable = true;
   segment.owner_private_pool_id = {from->pool_first, from->pool_second};
+  if (from->context != nullptr) {
+    segment.context_when_allocated =
+        *static_cast<std::shared_ptr<c10::GatheredContext>*>(from->context);
+  }
   segment.blocks.reserve(from->block_count);
   static_cast<std::vector<SegmentInfo>*>(context)->push_back(
       std::move(segment));
@@ -57,6 +61,10 @@ void AddBlock(void* context, const stratalloc_block_info* from) {
   block.requested_size = from->requested_bytes;
   block.allocated = from->allocated != 0;
   block.active = from->active != 0;
+  if (from->context != nullptr) {
+    block.context_when_allocated =
+        *static_cast<std::shared_ptr<c10::GatheredContext>*>(from->context);
+  }
   static_cast<std::vector<SegmentInfo>*>(context)->back().blocks.push_back(
       std::move(block));
 }

@@ -12,6 +12,7 @@
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/lifetime_hint.h"
 #include "python_shim/torch_bridge/stats_convert.h"
+#include "python_shim/torch_bridge/torch_history.h"
 
 // Of ATen/cuda/CUDAContextLight.h, which drags the cuBLAS headers in.
 namespace at::cuda {
@@ -24,6 +25,7 @@ namespace stratalloc {
 namespace {
 
 using c10::CachingDeviceAllocator::DeviceStats;
+using c10::CachingDeviceAllocator::RecordContext;
 using c10::CachingDeviceAllocator::SegmentInfo;
 using c10::CachingDeviceAllocator::TraceEntry;
 using c10::cuda::CUDACachingAllocator::AllocatorConfigInfo;
@@ -82,8 +84,6 @@ int LifetimeHint(size_t size) {
   return CurrentLifetimeHint();
 }
 
-thread_local std::string user_metadata;
-
 }  // namespace
 
 void DeleteBlock(void* ptr) {
@@ -94,6 +94,7 @@ void DeleteBlock(void* ptr) {
                                               reinterpret_cast<uintptr_t>(ptr));
     }
   }
+  const ContextOfCall context(RecordContext::ALL);
   stratalloc_block freed;
   // An unknown pointer was reported by the core, with its last owner.
   if (stratalloc_free(ptr, &freed) != 0) return;
@@ -106,6 +107,7 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
   TORCH_CHECK_WITH(
       OutOfMemoryError, size < kOneExbibyte,
       "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  const ContextOfCall context(RecordContext::STATE);
   stratalloc_block block;
   stratalloc_error error;  // 2 KiB, written on failure only
   if (C10_UNLIKELY(stratalloc_malloc(device, size, StreamId(stream), hint,
@@ -206,6 +208,7 @@ void UseSettings() {
 void TorchAllocator::init(int device_count) {
   stratalloc_error error;
   if (stratalloc_init(device_count, &error) != 0) ThrowError(error);
+  ApplyHistory();
   single_device.store(device_count == 1);
   NoteCaching();
   UseSettings();
@@ -246,56 +249,5 @@ void TorchAllocator::recordStream(const c10::DataPtr& data_ptr,
     ThrowError(error);
   }
 }
-
-TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
-                                                      bool include_traces) {
-  SnapshotInfo result;
-  result.config_metadata = CurrentConfigInfo();
-  // Viewers expect one list of events per device, empty while there is no
-  // history.
-  if (include_traces) {
-    c10::DeviceIndex devices = c10::cuda::device_count();
-    result.device_traces.resize(devices);
-  }
-  result.segments = CollectSegments(pool);
-  return result;
-}
-
-void TorchAllocator::attachOutOfMemoryObserver(
-    c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
-  out_of_memory_.Attach(std::move(observer));
-}
-
-void TorchAllocator::attachAllocatorTraceTracker(
-    c10::cuda::CUDACachingAllocator::AllocatorTraceTracker) {
-  // Trackers hear of segments that come and go; there is no event stream to
-  // tell them from yet, and what attaches one (NCCL's registration) works
-  // without.
-}
-
-bool TorchAllocator::isHistoryEnabled() { return false; }
-
-void TorchAllocator::recordHistory(
-    bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn, size_t,
-    c10::cuda::CUDACachingAllocator::RecordContext, bool,
-    const std::vector<std::string>&) {
-  if (enabled) {
-    ThrowUnsupported("recordHistory",
-                     "torch.cuda.memory._record_memory_history");
-  }
-}
-
-void TorchAllocator::recordAnnotation(
-    const std::vector<std::pair<std::string, std::string>>&) {}
-
-void TorchAllocator::pushCompileContext(std::string&) {}
-
-void TorchAllocator::popCompileContext() {}
-
-void TorchAllocator::setUserMetadata(const std::string& metadata) {
-  user_metadata = metadata;
-}
-
-std::string TorchAllocator::getUserMetadata() { return user_metadata; }
 
 }  // namespace stratalloc

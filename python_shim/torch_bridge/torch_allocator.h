@@ -86,13 +86,13 @@ class TorchAllocator final
                           int from_device, size_t count, cudaStream_t stream,
                           bool p2p_enabled) override;
 
-  // Observers. The trace tracker is kept but hears of no event yet.
+  // Observers, attached before init() too.
   void attachOutOfMemoryObserver(
       c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
   void attachAllocatorTraceTracker(
       c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override;
 
-  // History: off, asking for it throws; annotations and labels are accepted.
+  // History and labels (torch_history.cc).
   bool isHistoryEnabled() override;
   void recordHistory(
       bool enabled,

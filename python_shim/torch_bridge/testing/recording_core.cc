@@ -242,6 +242,21 @@ int stratalloc_operator_enter(int device, uint64_t, const char* name,
 
 void stratalloc_operator_leave(void) { --stratalloc::open_operators; }
 
+void stratalloc_history_hooks(int64_t (*)(void), void (*)(void*)) {}
+void stratalloc_history_configure(const stratalloc_history_options*) {}
+void stratalloc_history_track(void (*)(const stratalloc_trace_event*)) {}
+void stratalloc_history_context(void*) {}
+void stratalloc_history_events(int,
+                               void (*)(void*, const stratalloc_trace_event*),
+                               void*) {}
+void stratalloc_history_out_of_memory(int, uint64_t, uint64_t, uint64_t) {}
+void stratalloc_history_snapshot(int, uint64_t, uint64_t, uint64_t) {}
+void stratalloc_push_compile_context(const char*) {}
+void stratalloc_pop_compile_context(void) {}
+static thread_local std::string user_metadata;
+void stratalloc_set_user_metadata(const char* text) { user_metadata = text; }
+const char* stratalloc_user_metadata(void) { return user_metadata.c_str(); }
+
 void recording_set_evictable(uint64_t lo, uint64_t hi) {
   stratalloc_evictable_lo = lo;
   stratalloc_evictable_hi = hi;

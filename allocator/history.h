@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happened to the memory of one device: a ring of events, and where each
+// living block and each segment was asked for.
+//
+// An event says what a block or a mapped range became, as torch's viewers
+// read it: requested sizes for blocks, real sizes for segments. Replayed from
+// an empty device, the events of a full history give the snapshot: a block of
+// which a handle is evicted is freed, and what stays of it is allocated again
+// (label "evicted"), the other way round on a restore ("restored").
+//
+// The context of the running call (a stack of frames, the bridge's) belongs
+// to the thread: it is gathered before any lock is taken, since that may need
+// Python's GIL, and set with SetThreadContext around the call. Compile
+// contexts and the user's label belong to the thread too.
+//
+// Device lock for every method; the tracker is called under it. Contexts may
+// be let go under it: that must neither wait nor take the GIL.
+// Nothing here can fail. Lifetime: the device's.
+#ifndef STRATALLOC_ALLOCATOR_HISTORY_H_
+#define STRATALLOC_ALLOCATOR_HISTORY_H_
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/base/ring.h"
+#include "allocator/malloc_request.h"
+#include "allocator/private_pool.h"
+
+namespace stratalloc {
+
+// Values and order of torch's TraceEntry::Action.
+enum class TraceAction : std::uint8_t {
+  kAlloc,
+  kFreeRequested,
+  kFreeCompleted,
+  kSegmentAlloc,
+  kSegmentFree,
+  kSegmentMap,
+  kSegmentUnmap,
+  kSnapshot,
+  kOutOfMemory,  // address = free bytes of the card
+};
+
+struct TraceEvent {
+  TraceAction action = TraceAction::kAlloc;
+  DeviceIndex device{};
+  Address address = 0;
+  Bytes bytes = 0;
+  StreamId stream = kDefaultStream;
+  PoolId pool;
+  std::int64_t time = 0;  // the clock's
+  HistoryContext context;
+  std::string compile_context;
+  std::string user_metadata;
+};
+
+class History {
+ public:
+  struct Options {
+    bool enabled = false;
+    bool contexts_in_events = false;
+    std::size_t max_entries = 1;
+    bool clear = false;
+    std::uint32_t skipped = 0;  // bit per action
+  };
+  using Clock = std::int64_t (*)();
+  using Tracker = void (*)(const TraceEvent&);
+
+  // For the whole process; nullptr for none. Set the clock first.
+  static void SetClock(Clock clock);
+  static void SetTracker(Tracker tracker);
+
+  // The thread's; see above.
+  static void SetThreadContext(HistoryContext context);
+  static const HistoryContext& ThreadContext();
+  static void PushCompileContext(std::string text);
+  static void PopCompileContext();
+  static std::string& UserMetadata();
+
+  void Configure(const Options& options);
+  // Must every allocation and free be seen?
+  bool attentive() const;
+  bool records() const;  // events, that is
+  // Adds time, context and labels. `fallback`: the context if the thread has
+  // none. `label`: in place of the user's, may be nullptr.
+  void Record(TraceEvent event, const HistoryContext& fallback,
+              const char* label);
+  std::vector<TraceEvent> Events() const { return ring_.InOrder(); }
+
+  // Where the block or segment at `address` was asked for.
+  void RememberBlock(Address address);
+  void ForgetBlock(Address address) { blocks_.erase(address); }
+  HistoryContext BlockContext(Address address) const;
+  void RememberSegment(Address base);
+  void ForgetSegment(Address base) { segments_.erase(base); }
+  HistoryContext SegmentContext(Address base) const;
+
+ private:
+  using Contexts = std::unordered_map<Address, HistoryContext>;
+  Options options_;
+  Ring<TraceEvent> ring_;
+  Contexts blocks_;  // no entry where none was gathered
+  Contexts segments_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_HISTORY_H_
