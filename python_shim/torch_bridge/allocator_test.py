@@ -215,9 +215,3 @@ def test_gradients_are_announced():
 def test_user_metadata_is_kept():
     torch.cuda.memory._set_memory_metadata("a label")
     assert torch.cuda.memory._get_memory_metadata() == "a label"
-
-
-def test_history_can_be_switched_off_but_not_on():
-    torch.cuda.memory._record_memory_history(enabled=None)
-    with pytest.raises(RuntimeError, match="recordHistory is not supported"):
-        torch.cuda.memory._record_memory_history()

@@ -53,12 +53,15 @@ def test_peaks():
 def test_retries_and_out_of_memory_are_counted():
     x = make(200)
     del x
-    y = make(240)  # only after the cached 200 went back: a retry
-    assert torch.cuda.memory_stats()["num_alloc_retries"] == 1
+    # Only after the cached 200 went back: a retry. Ours maps them again.
+    retries = {"native": 1, "stratalloc": 0}[simulated.allocator()]
+    y = make(240)
+    assert torch.cuda.memory_stats()["num_alloc_retries"] == retries
     with pytest.raises(torch.OutOfMemoryError):
         make(150)
     stats = torch.cuda.memory_stats()
-    assert (stats["num_ooms"], stats["num_alloc_retries"]) == (1, 2)
+    assert stats["num_ooms"] == 1
+    assert stats["num_alloc_retries"] == retries + 1
     del y
 
 

@@ -122,6 +122,8 @@ def install_bridge():
     if allocator() == "stratalloc":
         import stratalloc  # pylint: disable=import-outside-toplevel
 
+        if "SIMULATED_CONF" in os.environ:
+            os.environ["STRATALLOC_CONF"] = os.environ["SIMULATED_CONF"]
         assert stratalloc.enable()
     children = os.environ.pop("SIMULATED_CHILD_ALLOCATOR", None)
     if children is not None:
