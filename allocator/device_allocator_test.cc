@@ -131,6 +131,26 @@ TEST_F(DeviceAllocatorTest, WithoutAnEventTheFreeWaitsForTheDevice) {
   }
 }
 
+TEST_F(DeviceAllocatorTest, WhatWasWaitedForIsHandedOutNotUnmappedFirst) {
+  const StreamId side = NewStream();
+  const Address kept = Malloc(40 * kMiB);
+  const Address waited = Malloc(20 * kMiB);
+  ASSERT_TRUE(allocator().RecordStream(waited, side).has_value());
+  Use(waited, 20 * kMiB, side);
+  // No event: only a wait for the device proves that the stream is done.
+  ASSERT_EQ(cudasim_fail("cudaEventRecord", 1, 2, /*forever=*/1), 0);
+  Free(waited);
+  cudasim_clear_faults();
+  const auto before = allocator().Stats();
+  const Address again = Malloc(20 * kMiB);  // no room beside the two
+  EXPECT_EQ(again, waited);
+  const auto after = allocator().Stats();
+  EXPECT_EQ(after.num_device_free, before.num_device_free);
+  EXPECT_EQ(after.num_device_alloc, before.num_device_alloc);
+  EXPECT_EQ(after.num_alloc_retries, before.num_alloc_retries + 1);
+  Free(kept);
+}
+
 TEST_F(DeviceAllocatorTest, CachedMemoryOfOtherPoolsIsTraded) {
   const StreamId side = NewStream();
   const Address a = Malloc(40 * kMiB);

@@ -245,20 +245,27 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     MutexLock lock(mutex_);
     if (Block* block = attempt(false)) return result(block);
   }
-  // Native's last resort: wait for what other streams still use.
+  // Native's last resort: wait for what other streams still use. What came
+  // free by that may be all it takes: it is handed out, not unmapped first.
   if (!thread.in_ladder) {
     OperatorWaiting waiting;
     SynchronizePendingFrees();
+  }
+  {
+    MutexLock lock(mutex_);
+    ++stats_.num_alloc_retries;  // once, whichever rung below serves it
+    if (Block* block = attempt(false)) return result(block);
+  }
+  if (!thread.in_ladder) {
+    OperatorWaiting waiting;
     ReleaseCached(~Bytes{0});
   }
   if (Block* block = grow()) {
     MutexLock lock(mutex_);
-    ++stats_.num_alloc_retries;
     return result(block);
   }
   {
     MutexLock lock(mutex_);
-    ++stats_.num_alloc_retries;
     // Another thread's release in flight holds memory that is free to have.
     while (releasing_ > 0) released_.wait(mutex_);
     if (Block* block = attempt(false)) return result(block);
@@ -345,8 +352,9 @@ Error DeviceAllocator::OutOfMemory(Bytes requested) {
                             : "";
   const Bytes in_private_pools = PrivateAllocated();
   MutexLock lock(mutex_);
-  // Physical memory kept for reuse is free to whoever reads the numbers.
-  physical_.ReleaseFree();
+  // Physical memory kept for reuse is free to whoever reads the numbers. A
+  // capture sees no driver call that frees.
+  if (!CapturingLocked()) physical_.ReleaseFree();
   const Result<MemoryInfo> info = device_.GetMemoryInfo();
   const Bytes allocated = AllocatedLocked();
   const Bytes reserved =

@@ -171,6 +171,24 @@ TEST_F(PrivatePoolTest, ACaptureIsNotSpoiledAndItsFreesComeLater) {
   Release(kGraph);
 }
 
+TEST_F(PrivatePoolTest, ARefusalInACaptureReleasesNothing) {
+  const StreamId captured = NewStream();
+  Malloc(40 * kMiB);
+  Free(Malloc(20 * kMiB));
+  Malloc(6 * kMiB, captured);  // trades 20 MiB, leaves 14 MiB for reuse
+  Route(kGraph);
+  Capture(captured, true);
+  const long before = cudasim_calls("cuMemRelease");
+  EXPECT_FALSE(
+      allocator()
+          .Malloc({60 * kMiB, captured, LifetimeClass::kTransient, kOwner})
+          .has_value());
+  EXPECT_EQ(cudasim_calls("cuMemRelease"), before);
+  Capture(captured, false);
+  EndRoute(kGraph);
+  Release(kGraph);
+}
+
 TEST_F(PrivatePoolTest, ACheckpointBringsBlocksBackToTheirAddresses) {
   Route(kGraph);
   const Address a = Malloc(3 * kMiB), b = Malloc(1000), c = Malloc(5 * kMiB);
