@@ -114,9 +114,10 @@ int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
       }
       segment(context, &s);
       for (const BlockView& b : view.blocks) {
-        const stratalloc_block_info info{b.address, b.bytes, b.requested,
-                                         b.state == BlockState::kAllocated,
-                                         IsLive(b.state), b.context.get()};
+        const stratalloc_block_info info{
+            b.address,       b.bytes,
+            b.requested,     b.state == BlockState::kAllocated,
+            IsLive(b.state), b.context.get()};
         block(context, &info);
       }
     }

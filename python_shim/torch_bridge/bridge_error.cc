@@ -11,11 +11,4 @@ void ThrowError(const stratalloc_error& error) {
   TORCH_CHECK(false, error.message);
 }
 
-void ThrowUnsupported(const char* method, const char* use) {
-  TORCH_CHECK(false, method, " is not supported by stratalloc yet; use the ",
-              "native allocator for ", use,
-              " (start the program without STRATALLOC=1 and without "
-              "stratalloc.enable()).");
-}
-
 }  // namespace stratalloc

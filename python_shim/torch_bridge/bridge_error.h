@@ -14,10 +14,6 @@ namespace stratalloc {
 // itself never throws.
 [[noreturn]] void ThrowError(const stratalloc_error& error);
 
-// For what this release does not implement. `method` is the method's name and
-// `use` what the user wanted, e.g. "CUDA graphs".
-[[noreturn]] void ThrowUnsupported(const char* method, const char* use);
-
 }  // namespace stratalloc
 
 #endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BRIDGE_ERROR_H_

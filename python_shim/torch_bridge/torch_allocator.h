@@ -107,7 +107,7 @@ class TorchAllocator final
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
 
-  // Not in this release: each throws.
+  // Private pools (torch_pools.cc), sharing (torch_ipc.cc).
   void beginAllocateToPool(c10::DeviceIndex device, MempoolId pool,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, MempoolId pool) override;

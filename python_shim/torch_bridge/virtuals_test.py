@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VIRTUALS.md is complete and true: read against torch's own headers."""
+
+import os
+import re
+
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+INCLUDE = os.path.join(os.path.dirname(torch.__file__), "include", "c10")
+CLASSES = {
+    "Allocator": "core/Allocator.h",
+    "DeviceAllocator": "core/CachingDeviceAllocator.h",
+    "CUDAAllocator": "cuda/CUDACachingAllocator.h",
+}
+# Overrides or repeats a virtual of a base class under the same name.
+REPEATED = {("CUDAAllocator", "recordStream")}
+
+
+def _read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+def virtuals():
+    """{(class, method)} of the installed headers."""
+    found = set()
+    for name, header in CLASSES.items():
+        text = _read(INCLUDE, header)
+        start = re.search(rf"(class|struct)( C10\w*)? {name}\b[^;{{]*{{", text)
+        body = text[start.end() : text.index("\n};", start.end())]
+        body = re.sub(r"//[^\n]*", "", body)
+        for match in re.finditer(
+            r"virtual\s+(?!~)[\w:<>,\s&*]*?[\s&*](\w+)\(", body
+        ):
+            found.add((name, match.group(1)))
+    return found - REPEATED
+
+
+def table():
+    rows = {}
+    for line in _read(HERE, "VIRTUALS.md").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and cells[0] in CLASSES:
+            rows[cells[0], cells[1].strip("`")] = cells[2]
+    return rows
+
+
+def test_every_virtual_has_a_row():
+    assert len(virtuals()) > 40
+    assert virtuals() == set(table())
+
+
+def test_every_virtual_is_ours_and_none_refuses():
+    header = _read(HERE, "torch_allocator.h")
+    for _, method in virtuals():
+        assert re.search(rf"\b{method}\([^;]*override", header), method
+    for name in os.listdir(HERE):
+        if name.endswith(".cc") and name != "bridge_error.cc":
+            assert "ThrowUnsupported(" not in _read(HERE, name), name
+
+
+def test_every_test_exists():
+    for (_, method), cell in table().items():
+        if cell.startswith("none: "):
+            continue
+        path, test = re.fullmatch(r"`([^`]+)`: `(\w+)`", cell).groups()
+        assert re.search(rf"\b{test}\b", _read(ROOT, path)), (method, path)
