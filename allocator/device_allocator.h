@@ -217,7 +217,7 @@ class DeviceAllocator {
   const Device& device() const { return device_; }
   HandleTable& table() { return table_; }
   StreamTable& streams() { return streams_; }
-  Mutex& mutex() { return mutex_; }
+  Mutex& mutex() RETURN_CAPABILITY(mutex_) { return mutex_; }
   Bytes capacity() const { return capacity_; }
   // Planner's clock; ticks on every scope entered.
   std::atomic<std::uint32_t>& use_clock() { return use_clock_; }

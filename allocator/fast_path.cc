@@ -156,8 +156,10 @@ void DeviceAllocator::EmptyBinsLocked() {
 }
 
 void DeviceAllocator::EmptyBinsLocked(Pool& pool) {
-  pool.bins().Empty(
-      [&](Block* block) { GiveBackLocked(block, /*owned=*/false); });
+  pool.bins().Empty([&](Block* block) {
+    mutex_.AssertHeld();
+    GiveBackLocked(block, /*owned=*/false);
+  });
 }
 
 }  // namespace stratalloc

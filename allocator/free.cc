@@ -49,6 +49,7 @@ void DeviceAllocator::FreeLocked(Block* block) {
 void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
   for (StreamId stream : block->streams) {
     Result<EventId> event = [&]() -> Result<EventId> {
+      mutex_.AssertHeld();
       if (!events_.empty()) {
         const EventId pooled = events_.back();
         events_.pop_back();
@@ -86,6 +87,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   bool plain = true;  // every handle is resident: no cutting needed
   if (segment.region->evictable) {
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
+      mutex_.AssertHeld();
       HandleEntry& entry = handle.entry();
       --entry.live;
       if (block->exported) entry.pins.fetch_sub(1);

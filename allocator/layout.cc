@@ -90,15 +90,16 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
 
 void DeviceAllocator::DropEmptySegmentsLocked() {
   EmptyBinsLocked();
-  for (auto& [key, pool] : pools_) {
-    auto& segments = pool->segments();
-    std::erase_if(segments, [&](const std::unique_ptr<Segment>& segment) {
+  for (auto& keyed : pools_) {
+    Pool& pool = *keyed.second;
+    std::erase_if(pool.segments(), [&](const auto& segment) {
+      mutex_.AssertHeld();
       Block* only = segment->first;
       if (segment->plain || segment->mapped != 0 || only->next != nullptr ||
           only->state != BlockState::kUnmapped) {
         return false;
       }
-      pool->Unfile(only);
+      pool.Unfile(only);
       blocks_.Erase(only->address);
       segments_.erase(segment->base);
       history_.ForgetSegment(segment->base);

@@ -132,6 +132,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   if (!options_.tiering) key.lifetime = LifetimeClass::kTransient;
 
   auto attempt = [&](bool soft, Growth growth = Growth::kFree) -> Block* {
+    mutex_.AssertHeld();
     const Bytes hard_limit = LimitLocked();
     Bytes limit = soft ? static_cast<Bytes>(static_cast<double>(hard_limit) *
                                             options_.emergency_threshold)
@@ -149,6 +150,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
                             : HandOutLocked(block, size, requested, charge);
   };
   auto result = [&](Block* block) {
+    mutex_.AssertHeld();
     return AllocatedBlock{
         block->address, block->size, live_.allocated_bytes(),
         static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};

@@ -68,23 +68,22 @@ std::vector<std::unique_ptr<PlainMemory>>
 DeviceAllocator::TakeEmptyPlainLocked() {
   std::vector<std::unique_ptr<PlainMemory>> empty;
   if (plain_.empty()) return empty;
-  for (auto& [key, pool] : pools_) {
-    auto& segments = pool->segments();
-    std::erase_if(
-        segments,
-        [&](const std::unique_ptr<Segment>& segment) REQUIRES(mutex_) {
-          if (!segment->plain || segment->mapped != 0) return false;
-          Block* only = segment->first;  // one handle, one free block
-          pool->Unfile(only);
-          blocks_.Erase(only->address);
-          segments_.erase(segment->base);
-          DropBlockLocked(only);
-          plain_bytes_ -= segment->bytes;
-          auto memory = plain_.find(segment->base);
-          empty.push_back(std::move(memory->second));
-          plain_.erase(memory);
-          return true;
-        });
+  for (auto& keyed : pools_) {
+    Pool& pool = *keyed.second;
+    std::erase_if(pool.segments(), [&](const auto& segment) {
+      mutex_.AssertHeld();
+      if (!segment->plain || segment->mapped != 0) return false;
+      Block* only = segment->first;  // one handle, one free block
+      pool.Unfile(only);
+      blocks_.Erase(only->address);
+      segments_.erase(segment->base);
+      DropBlockLocked(only);
+      plain_bytes_ -= segment->bytes;
+      auto memory = plain_.find(segment->base);
+      empty.push_back(std::move(memory->second));
+      plain_.erase(memory);
+      return true;
+    });
   }
   plain_count_.store(static_cast<int>(plain_.size()));
   return empty;

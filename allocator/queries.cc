@@ -80,6 +80,7 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
     // The ledger moves device bytes; what is away is brought up in the books
     // first and put back under the new owner, without counting as traffic.
     const auto away = [&](bool up) {
+      mutex_.AssertHeld();
       if (!b->segment->region->evictable || away_ == 0) return;
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
         if (!IsAway(handle.entry().state.load())) return;
@@ -139,13 +140,15 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
   MutexLock lock(mutex_);
   EmptyBinsLocked();
   std::vector<SegmentView> views;
-  for (auto& [base, segment] : segments_) {
-    HandleRegion& region = *segment->region;
+  for (const auto& placed : segments_) {
+    const Segment& segment = *placed.second;
+    HandleRegion& region = *segment.region;
     bool open = false;
-    for (Block* b = segment->first; b != nullptr; b = b->next) {
+    for (Block* b = segment.first; b != nullptr; b = b->next) {
       // A block is cut where its handles come and go: a snapshot speaks of
       // device memory only.
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
+        mutex_.AssertHeld();
         const HandleState state = handle.entry().state.load();
         if (state == HandleState::kUnmapped || IsAway(state)) {
           open = false;
@@ -155,10 +158,10 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
         if (!open) {
           SegmentView view;
           view.address = at;
-          view.stream = segment->pool->key().stream;
+          view.stream = segment.pool->key().stream;
           view.kind = region.kind;
-          view.context = history_.SegmentContext(base);
-          view.owner = segment->pool->key().owner;
+          view.context = history_.SegmentContext(segment.base);
+          view.owner = segment.pool->key().owner;
           views.push_back(view);
           open = true;
         }

@@ -31,6 +31,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
   std::vector<int> descriptors;
   Status status;
   ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
+    mutex_.AssertHeld();
     if (!status) return;
     if (!IsOnDevice(handle.entry().state.load())) {
       status = Fail(ErrorCode::kInvalidArgument,

@@ -53,30 +53,39 @@ void Mutex::Wake() {
 
 namespace stratalloc {
 namespace {
-// Ranks this thread holds, in order. 16 is far above the ten ranks there are.
-thread_local int held_ranks[16];
+// What this thread holds, in order. 16 is far above the ten ranks there are.
+thread_local const Mutex* held[16];
 thread_local int held_count = 0;
 }  // namespace
 
 void Mutex::NoteLock() {
   const int rank = static_cast<int>(rank_);
   for (int i = 0; i < held_count; ++i) {
-    STRATALLOC_CHECK(held_ranks[i] < rank,
+    const int other = static_cast<int>(held[i]->rank_);
+    STRATALLOC_CHECK(other < rank,
                      "lock order: rank " + std::to_string(rank) +
-                         " taken while rank " + std::to_string(held_ranks[i]) +
+                         " taken while rank " + std::to_string(other) +
                          " is held (allocator/base/lock_ranks.h)");
   }
-  held_ranks[held_count++] = rank;
+  held[held_count++] = this;
 }
 
 void Mutex::NoteUnlock() {
-  const int rank = static_cast<int>(rank_);
   for (int i = held_count - 1; i >= 0; --i) {
-    if (held_ranks[i] != rank) continue;
-    for (int j = i; j + 1 < held_count; ++j) held_ranks[j] = held_ranks[j + 1];
+    if (held[i] != this) continue;
+    for (int j = i; j + 1 < held_count; ++j) held[j] = held[j + 1];
     --held_count;
     return;
   }
+}
+
+void Mutex::CheckHeld() const {
+  for (int i = 0; i < held_count; ++i) {
+    if (held[i] == this) return;
+  }
+  STRATALLOC_CHECK(false, "a lock of rank " +
+                              std::to_string(static_cast<int>(rank_)) +
+                              " is not held by this thread");
 }
 
 }  // namespace stratalloc

@@ -30,7 +30,8 @@
 #define ACQUIRE(...) STRATALLOC_TS(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) STRATALLOC_TS(release_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) STRATALLOC_TS(try_acquire_capability(__VA_ARGS__))
-#define NO_THREAD_SAFETY_ANALYSIS STRATALLOC_TS(no_thread_safety_analysis)
+#define ASSERT_CAPABILITY(...) STRATALLOC_TS(assert_capability(__VA_ARGS__))
+#define RETURN_CAPABILITY(x) STRATALLOC_TS(lock_returned(x))
 
 namespace stratalloc {
 
@@ -60,6 +61,10 @@ class CAPABILITY("mutex") Mutex {
     if (__builtin_expect(sleepers_.load(std::memory_order_relaxed), 0)) Wake();
   }
 
+  // For a lambda that runs under the lock: the analysis does not follow a
+  // caller's locks into it. Debug builds abort if this thread has it not.
+  void AssertHeld() const ASSERT_CAPABILITY() { CheckHeld(); }
+
   // The lower-case names let std::condition_variable_any wait on it.
   void lock() ACQUIRE() { Lock(); }
   void unlock() RELEASE() { Unlock(); }
@@ -68,9 +73,11 @@ class CAPABILITY("mutex") Mutex {
 #ifdef STRATALLOC_DEBUG
   void NoteLock();
   void NoteUnlock();
+  void CheckHeld() const;
 #else
   void NoteLock() {}
   void NoteUnlock() {}
+  void CheckHeld() const {}
 #endif
 
   static constexpr std::uint32_t kOpen = 0, kHeld = 1;

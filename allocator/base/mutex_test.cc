@@ -86,7 +86,8 @@ TEST(MutexDeathTest, ReversalAborts) {
   Mutex arbiter(LockRank::kArbiter);
   Mutex device(LockRank::kDevice);
   MutexLock held(device);
-  EXPECT_DEATH(arbiter.Lock(), "lock order: rank 30 taken while rank 50");
+  EXPECT_DEATH({ MutexLock wrong(arbiter); },
+               "lock order: rank 30 taken while rank 50");
 }
 
 TEST(MutexDeathTest, SameRankTwiceAborts) {
@@ -94,7 +95,21 @@ TEST(MutexDeathTest, SameRankTwiceAborts) {
   Mutex one(LockRank::kTier);
   Mutex two(LockRank::kTier);
   MutexLock held(one);
-  EXPECT_DEATH(two.Lock(), "lock order: rank 40 taken while rank 40");
+  EXPECT_DEATH({ MutexLock wrong(two); },
+               "lock order: rank 40 taken while rank 40");
+}
+
+// What AssertHeld promises the analysis is looked at.
+TEST(MutexDeathTest, AssertHeldKnowsItsOwnLock) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Mutex mutex(LockRank::kDevice);
+  Mutex other(LockRank::kTier);
+  {
+    MutexLock held(mutex);
+    mutex.AssertHeld();
+  }
+  MutexLock held(other);
+  EXPECT_DEATH(mutex.AssertHeld(), "rank 50 is not held by this thread");
 }
 
 }  // namespace

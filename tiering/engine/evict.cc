@@ -212,6 +212,7 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   {
     MutexLock lock(device.mutex());
     std::erase_if(batch, [&](Leaving& leaving) {
+      device.mutex().AssertHeld();
       HandleEntry& entry = leaving.handle.entry();
       if (!left || entry.pins.load(std::memory_order_seq_cst) != 0) {
         device.CancelLeavingLocked(leaving.handle);

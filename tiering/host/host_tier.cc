@@ -133,8 +133,8 @@ Result<HostBuffer> HostTier::Allocate(Bytes bytes) {
                 "host buffers are whole pages of 4096 bytes, not " +
                     std::to_string(bytes));
   }
-  MutexLock lock(state_->mutex);
   State& state = *state_;
+  MutexLock lock(state.mutex);
   void* data = state.TakeFromSlabs(bytes);
   if (data == nullptr) {
     Bytes left = state.budget - state.reserved.load(std::memory_order_relaxed);
@@ -153,8 +153,8 @@ Result<HostBuffer> HostTier::Allocate(Bytes bytes) {
 
 void HostTier::Free(HostBuffer buffer) {
   if (!buffer) return;
-  MutexLock lock(state_->mutex);
   State& state = *state_;
+  MutexLock lock(state.mutex);
   char* const data = static_cast<char*>(buffer.data);
   auto next = std::upper_bound(
       state.slabs.begin(), state.slabs.end(), data,
