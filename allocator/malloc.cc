@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceAllocator: construction, Malloc and its ladder.
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -7,6 +9,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
+#include "allocator/device/nvml.h"
 #include "allocator/device_allocator.h"
 #include "allocator/operator_thread.h"
 #include "allocator/settings.h"
@@ -24,6 +27,31 @@ enum class Growth {
   kCollecting,  // up to the threshold at which cached memory is given back
   kFree,
 };
+
+// Native's sentences about who else uses the card; a long list is cut, so that
+// the rest of the text is still read.
+std::string Processes(DeviceIndex device) {
+  constexpr std::size_t kMost = 16;
+  const std::vector<ProcessMemory> processes = ProcessesOn(device);
+  std::string text;
+  Bytes others = 0;
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    const ProcessMemory& process = processes[i];
+    const bool own = process.pid == static_cast<unsigned>(getpid());
+    if (i >= kMost && !own) {
+      others += process.bytes;
+      continue;
+    }
+    text += own ? "Including non-PyTorch memory, this process"
+                : "Process " + std::to_string(process.pid);
+    text += " has " + FormatBytes(process.bytes) + " memory in use. ";
+  }
+  if (others > 0) {
+    text +=
+        "Further processes have " + FormatBytes(others) + " memory in use. ";
+  }
+  return text;
+}
 
 class InLadder {
  public:
@@ -191,6 +219,14 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       return result(block);
     }
   }
+  // As native: whoever can free memory outside our sight is asked before any
+  // is taken or given back.
+  if (Settings::Get().FreeMemory()) {
+    MutexLock lock(mutex_);
+    if (Block* block = attempt(may_reclaim, Growth::kNone)) {
+      return result(block);
+    }
+  }
   // Rung: free handles of any pool that nothing uses any more move here before
   // the driver is asked for new ones. Nobody waits for that.
   ReleaseCached(size, {}, Waiting::kNo);
@@ -353,6 +389,7 @@ Error DeviceAllocator::OutOfMemory(Bytes requested) {
                             ? reclaimer_->LastRefusal(device_.index())
                             : "";
   const Bytes in_private_pools = PrivateAllocated();
+  const std::string processes = Processes(device_.index());
   MutexLock lock(mutex_);
   // Physical memory kept for reuse is free to whoever reads the numbers. A
   // capture sees no driver call that frees.
@@ -363,11 +400,11 @@ Error DeviceAllocator::OutOfMemory(Bytes requested) {
       static_cast<Bytes>(stats_.reserved_bytes.stats[0].current);
   const Bytes total = info ? info->total : capacity_;
   const Bytes free = info ? info->free : 0;
-  std::string text = "CUDA out of memory. Tried to allocate " +
-                     FormatBytes(requested) + ". GPU " +
-                     std::to_string(static_cast<int>(device_.index())) +
-                     " has a total capacity of " + FormatBytes(total) +
-                     " of which " + FormatBytes(free) + " is free. ";
+  std::string text =
+      "CUDA out of memory. Tried to allocate " + FormatBytes(requested) +
+      ". GPU " + std::to_string(static_cast<int>(device_.index())) +
+      " has a total capacity of " + FormatBytes(total) + " of which " +
+      FormatBytes(free) + " is free. " + processes;
   const Bytes limit = LimitLocked();
   if (limit < total) text += FormatBytes(limit) + " allowed; ";
   text += "Of the allocated memory " + FormatBytes(allocated) +

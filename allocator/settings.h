@@ -3,13 +3,8 @@
 // where PyTorch keeps it, so that a change at run time counts from the next
 // request on. This room knows no PyTorch: the bridge says once where to look.
 //
-// Honoured: roundup_power2_divisions (sizes, exactly as native rounds them),
-// garbage_collection_threshold (cached memory goes back before the device is
-// fuller than that, while a fraction is set), max_split_size_mb (oversize
-// statistics; blocks are split all the same, since any whole handle of what is
-// left can be given back or mapped elsewhere). Reported and of no effect:
-// expandable_segments, large_segment_size_mb, max_non_split_rounding_mb,
-// release_lock_on_cudamalloc: segments always grow by handles.
+// Which option means what here, on devices with and without virtual memory
+// management: the table in python_shim/torch_bridge/OPTIONS.md.
 //
 // Thread-safety: plain reads from any thread; Use* once, before the first
 // block. Lifetime: what they point to lives as long as the process.
@@ -38,6 +33,15 @@ class Settings {
   }
   void UseMaxSplitSize(std::uint64_t (*get)()) { max_split_size_.store(get); }
   void UseCollectionThreshold(double (*get)()) { threshold_.store(get); }
+  void UseMaxNonSplitRounding(std::uint64_t (*get)()) {
+    non_split_rounding_.store(get);
+  }
+  void UseLargeSegmentSize(std::uint64_t (*get)()) {
+    large_segment_size_.store(get);
+  }
+  // Asks whoever can free memory outside the allocator's sight to do so; true
+  // if something came free. Called without a lock.
+  void UseFreeMemory(int (*run)()) { free_memory_.store(run); }
 
   // The size of the block for a request.
   Bytes Round(Bytes requested) const {
@@ -65,6 +69,26 @@ class Settings {
     const auto get = threshold_.load(std::memory_order_relaxed);
     return get == nullptr ? 0.0 : get();
   }
+  // A request of at least max_split_size takes a larger block only if that is
+  // larger by less than this.
+  Bytes max_non_split_rounding() const {
+    const auto get = non_split_rounding_.load(std::memory_order_relaxed);
+    return get == nullptr ? 20 * kMiB : get();
+  }
+  // What a request between 1 and 10 MiB asks cudaMalloc for.
+  Bytes large_segment_size() const {
+    const auto get = large_segment_size_.load(std::memory_order_relaxed);
+    return get == nullptr ? 20 * kMiB : get();
+  }
+  // What cudaMalloc is asked for on behalf of a block of `size` bytes.
+  Bytes SegmentBytes(Bytes size) const {
+    if (size <= kSmallSize) return 2 * kMiB;
+    return size < 10 * kMiB ? large_segment_size() : RoundUp(size, 2 * kMiB);
+  }
+  bool FreeMemory() const {
+    const auto run = free_memory_.load(std::memory_order_relaxed);
+    return run != nullptr && run() != 0;
+  }
 
   // The next of `divisions` equal steps between two powers of two.
   static Bytes RoundToDivision(Bytes bytes, std::size_t divisions);
@@ -73,6 +97,9 @@ class Settings {
   std::atomic<const std::size_t*> divisions_{nullptr};
   std::atomic<std::uint64_t (*)()> max_split_size_{nullptr};
   std::atomic<double (*)()> threshold_{nullptr};
+  std::atomic<std::uint64_t (*)()> non_split_rounding_{nullptr};
+  std::atomic<std::uint64_t (*)()> large_segment_size_{nullptr};
+  std::atomic<int (*)()> free_memory_{nullptr};
 };
 
 inline Settings& Settings::Get() {

@@ -66,10 +66,19 @@ STRATALLOC_API int stratalloc_configure(const stratalloc_config* config,
 /* CUDA was initialised with so many devices. Idempotent. */
 STRATALLOC_API int stratalloc_init(int device_count, stratalloc_error* error);
 /* Where torch keeps the options of PYTORCH_ALLOC_CONF, which are read at every
- * use: 16 divisions, and getters that may be called under locks. */
+ * use. The getters may be called under locks. */
+typedef struct {
+  const size_t* divisions; /* 16 of them */
+  uint64_t (*max_split_size)(void);
+  uint64_t (*max_non_split_rounding)(void);
+  uint64_t (*large_segment_size)(void);
+  double (*collection_threshold)(void);
+  /* Frees memory that others were done with; whether there was any. Called
+   * without a lock whenever nothing cached serves a malloc. */
+  int (*free_memory)(void);
+} stratalloc_settings;
 STRATALLOC_API void stratalloc_use_settings(
-    const size_t* divisions, uint64_t (*max_split_size)(void),
-    double (*collection_threshold)(void));
+    const stratalloc_settings* settings);
 STRATALLOC_API int stratalloc_initialized(void);
 STRATALLOC_API int stratalloc_device_count(void);    /* 0 before init */
 STRATALLOC_API const char* stratalloc_version(void); /* static string */

@@ -102,12 +102,14 @@ int stratalloc_configure(const stratalloc_config* config,
 int stratalloc_init(int device_count, stratalloc_error* error) {
   return ToC(Core::Get().Init(device_count), error);
 }
-void stratalloc_use_settings(const size_t* divisions,
-                             uint64_t (*max_split_size)(void),
-                             double (*collection_threshold)(void)) {
-  Settings::Get().UseDivisions(divisions);
-  Settings::Get().UseMaxSplitSize(max_split_size);
-  Settings::Get().UseCollectionThreshold(collection_threshold);
+void stratalloc_use_settings(const stratalloc_settings* settings) {
+  Settings& s = Settings::Get();
+  s.UseDivisions(settings->divisions);
+  s.UseMaxSplitSize(settings->max_split_size);
+  s.UseMaxNonSplitRounding(settings->max_non_split_rounding);
+  s.UseLargeSegmentSize(settings->large_segment_size);
+  s.UseCollectionThreshold(settings->collection_threshold);
+  s.UseFreeMemory(settings->free_memory);
 }
 int stratalloc_initialized(void) { return Core::Get().initialized(); }
 int stratalloc_device_count(void) { return Allocator::Get().device_count(); }

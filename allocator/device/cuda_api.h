@@ -38,6 +38,7 @@ namespace stratalloc {
   X(cudaEventSynchronize)               \
   X(cudaDeviceSynchronize)              \
   X(cudaDeviceEnablePeerAccess)         \
+  X(cudaDeviceGetPCIBusId)              \
   X(cudaHostRegister)                   \
   X(cudaHostUnregister)                 \
   X(cudaIpcGetMemHandle)                \

@@ -2,47 +2,34 @@
 #include "python_shim/torch_bridge/out_of_memory.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "python_shim/torch_bridge/bridge_error.h"
 
 namespace stratalloc {
-namespace {
-
-bool RunFreeMemoryCallbacks() {
+int RunFreeMemoryCallbacks() {
   bool freed = false;
-  for (const std::string& name :
-       c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
-    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+  try {
+    for (const std::string& name :
+         c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    }
+  } catch (const std::exception& e) {
+    TORCH_WARN("A FreeMemoryCallback failed: ", e.what());
   }
   return freed;
 }
-
-}  // namespace
 
 void OutOfMemory::Attach(Observer observer) {
   MutexLock lock(mutex_);
   observers_.push_back(std::move(observer));
 }
 
-void OutOfMemory::RetryOrThrow(c10::DeviceIndex device, uint64_t size,
-                               uint64_t stream, int hint,
-                               stratalloc_block* block,
-                               const stratalloc_error& error) {
-  if (error.code != STRATALLOC_OUT_OF_MEMORY) ThrowError(error);
-  if (RunFreeMemoryCallbacks()) {
-    stratalloc_error again;
-    if (stratalloc_malloc(device, size, stream, hint, block, &again) == 0) {
-      rescued_[device].fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
-    if (again.code != STRATALLOC_OUT_OF_MEMORY) ThrowError(again);
-    // One failure for the user, two for the core.
-    rescued_[device].fetch_add(1, std::memory_order_relaxed);
-    Report(device, size, stream);
-    ThrowError(again);
-  }
-  Report(device, size, stream);
+void OutOfMemory::Throw(c10::DeviceIndex device, uint64_t size, uint64_t stream,
+                        const stratalloc_error& error) {
+  if (error.code == STRATALLOC_OUT_OF_MEMORY) Report(device, size, stream);
   ThrowError(error);
 }
 
@@ -73,14 +60,6 @@ void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,
   for (const Observer& observer : observers) {
     observer(device, size, allowed, free_bytes);
   }
-}
-
-int64_t OutOfMemory::Rescued(c10::DeviceIndex device) const {
-  return rescued_[device].load(std::memory_order_relaxed);
-}
-
-void OutOfMemory::ForgetRescued(c10::DeviceIndex device) {
-  rescued_[device].store(0, std::memory_order_relaxed);
 }
 
 }  // namespace stratalloc

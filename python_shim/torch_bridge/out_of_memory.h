@@ -5,8 +5,6 @@
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -15,9 +13,14 @@
 
 namespace stratalloc {
 
-// The last rung of a failing malloc: torch's FreeMemoryCallbacks (they release
-// memory that other processes were done with) with one more try, then the
-// report: profiler, observers, exception.
+// Torch's FreeMemoryCallbacks: they release memory that other processes were
+// done with. 1 if one says that it freed some. For the core, which runs them
+// where native does: whenever nothing cached serves a malloc, before it takes
+// memory from the driver or gives any back. Never throws: what a callback
+// throws becomes a warning. Called with no lock held.
+int RunFreeMemoryCallbacks();
+
+// The end of a failing malloc: profiler, history, observers, exception.
 //
 // Thread-safety: all methods, any thread. Observers are called with no lock
 // held: they may take the GIL or allocate.
@@ -28,16 +31,10 @@ class OutOfMemory {
 
   void Attach(Observer observer) EXCLUDES(mutex_);
 
-  // `error` is the core's answer to a malloc of `size` on `stream`. Returns
-  // with *block filled if a callback made room, else throws.
-  void RetryOrThrow(c10::DeviceIndex device, uint64_t size, uint64_t stream,
-                    int hint, stratalloc_block* block,
-                    const stratalloc_error& error) EXCLUDES(mutex_);
-
-  // Failures of the core that a callback rescued: no out of memory for the
-  // user, so they do not count in num_ooms.
-  int64_t Rescued(c10::DeviceIndex device) const;
-  void ForgetRescued(c10::DeviceIndex device);
+  // `error` is the core's answer to a malloc of `size` on `stream`.
+  [[noreturn]] void Throw(c10::DeviceIndex device, uint64_t size,
+                          uint64_t stream, const stratalloc_error& error)
+      EXCLUDES(mutex_);
 
  private:
   void Report(c10::DeviceIndex device, uint64_t size, uint64_t stream)
@@ -45,7 +42,6 @@ class OutOfMemory {
 
   Mutex mutex_{LockRank::kRegistry};
   std::vector<Observer> observers_ GUARDED_BY(mutex_);
-  std::array<std::atomic<int64_t>, 128> rescued_{};  // by device
 };
 
 }  // namespace stratalloc

@@ -71,8 +71,7 @@ void AddBlock(void* context, const stratalloc_block_info* from) {
 
 }  // namespace
 
-DeviceStats ToDeviceStats(const stratalloc_device_stats& from,
-                          int64_t rescued) {
+DeviceStats ToDeviceStats(const stratalloc_device_stats& from) {
   DeviceStats to;
   to.allocation = ToStatArray(from.allocation);
   to.segment = ToStatArray(from.segment);
@@ -84,7 +83,7 @@ DeviceStats ToDeviceStats(const stratalloc_device_stats& from,
   to.inactive_split_bytes = ToStatArray(from.inactive_split_bytes);
   to.requested_bytes = ToStatArray(from.requested_bytes);
   to.num_alloc_retries = from.num_alloc_retries;
-  to.num_ooms = from.num_ooms - rescued;
+  to.num_ooms = from.num_ooms;
   to.oversize_allocations = ToStat(from.oversize_allocations);
   to.oversize_segments = ToStat(from.oversize_segments);
   to.num_sync_all_streams = from.num_sync_all_streams;

@@ -15,10 +15,8 @@ namespace stratalloc {
 // default for several fields and Python shows whatever they hold, so each
 // function here fills every field.
 
-// `rescued` = out-of-memory answers of the core that a FreeMemoryCallback
-// turned into a success afterwards: native counts only what it raises.
 c10::CachingDeviceAllocator::DeviceStats ToDeviceStats(
-    const stratalloc_device_stats& stats, int64_t rescued);
+    const stratalloc_device_stats& stats);
 
 // Torch's own options, as they are now (they may change at run time).
 c10::cuda::CUDACachingAllocator::AllocatorConfigInfo CurrentConfigInfo();

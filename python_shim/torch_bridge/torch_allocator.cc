@@ -112,8 +112,7 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
   stratalloc_error error;  // 2 KiB, written on failure only
   if (C10_UNLIKELY(stratalloc_malloc(device, size, StreamId(stream), hint,
                                      &block, &error) != 0)) {
-    out_of_memory_.RetryOrThrow(device, size, StreamId(stream), hint, &block,
-                                error);
+    out_of_memory_.Throw(device, size, StreamId(stream), error);
   }
   ReportToProfiler(block.ptr, static_cast<int64_t>(block.bytes), block);
   if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
@@ -159,14 +158,13 @@ DeviceStats TorchAllocator::getDeviceStats(c10::DeviceIndex device) {
   stratalloc_device_stats stats;
   stratalloc_error error;
   if (stratalloc_stats(device, &stats, &error) != 0) ThrowError(error);
-  return ToDeviceStats(stats, out_of_memory_.Rescued(device));
+  return ToDeviceStats(stats);
 }
 
 void TorchAllocator::resetAccumulatedStats(c10::DeviceIndex device) {
   TORCH_CHECK(stratalloc_reset_accumulated_stats(device) == 0,
               "Invalid device argument ", static_cast<int>(device),
               ": did you call init?");
-  out_of_memory_.ForgetRescued(device);
 }
 
 void TorchAllocator::resetPeakStats(c10::DeviceIndex device) {
@@ -195,12 +193,19 @@ void UseSettings() {
       AcceleratorAllocatorConfig::roundup_power2_divisions();
   TORCH_CHECK(divisions.size() == 16, "torch keeps ", divisions.size(),
               " divisions, 16 were expected");
-  stratalloc_use_settings(
-      divisions.data(),
-      [] { return uint64_t{AcceleratorAllocatorConfig::max_split_size()}; },
-      [] {
-        return AcceleratorAllocatorConfig::garbage_collection_threshold();
-      });
+  using Config = AcceleratorAllocatorConfig;
+  stratalloc_settings settings;
+  settings.divisions = divisions.data();
+  settings.max_split_size = [] { return uint64_t{Config::max_split_size()}; };
+  settings.max_non_split_rounding = [] {
+    return uint64_t{Config::max_non_split_rounding_size()};
+  };
+  settings.large_segment_size = [] {
+    return uint64_t{Config::large_segment_size()};
+  };
+  settings.collection_threshold = &Config::garbage_collection_threshold;
+  settings.free_memory = &RunFreeMemoryCallbacks;
+  stratalloc_use_settings(&settings);
 }
 
 }  // namespace

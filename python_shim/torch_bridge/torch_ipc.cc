@@ -105,7 +105,8 @@ std::vector<StreamSegmentSize> TorchAllocator::getExpandableSegmentSizes(
     c10::DeviceIndex device) {
   std::map<std::pair<void*, bool>, size_t> sizes;  // (stream, small) -> bytes
   for (const SegmentInfo& segment : CollectSegments({0, 0})) {
-    if (segment.device != device) continue;
+    // As native: the default stream's are left out.
+    if (segment.device != device || segment.stream == nullptr) continue;
     sizes[{segment.stream, !segment.is_large}] += segment.total_size;
   }
   std::vector<StreamSegmentSize> result;
