@@ -41,6 +41,7 @@ class IpcTest : public testing::Test {
         std::move(DeviceAllocator::Create(*device_, {.tiering = true}).value());
   }
   void TearDown() override {
+    ASSERT_NE(allocator_, nullptr) << "SetUp failed";
     cudasim_clear_faults();
     const Status status = allocator_->CheckInvariants();
     EXPECT_TRUE(status.has_value()) << status.error().message;
@@ -117,7 +118,9 @@ TEST_F(IpcTest, ABlockOverSeveralHandlesArrivesWhole) {
   const SharedBlock shared = allocator_->Share(address).value();
   EXPECT_EQ(shared.handle.size(), 2 + 24 + 4 * 4u);
   const long mappings = cudasim_live_mappings();
-  ImportedMemory memory = Open(shared.handle).value();
+  Result<ImportedMemory> opened = Open(shared.handle);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  ImportedMemory memory = *opened;
   EXPECT_EQ(cudasim_live_mappings(), mappings + 4);
   CopyAndCompare(address, memory.address() + shared.offset);
   CopyAndCompare(address + 7 * kMiB - 64,

@@ -29,10 +29,11 @@ bool Show(uint64_t address, uint64_t bytes, int file, uint64_t offset,
 
 Arena::Arena(bool phantom) {
   // 1 TiB of device addresses. Sanitizers leave less room: halve until it
-  // fits. ThreadSanitizer accepts large ranges but pays for their shadow.
+  // fits. ThreadSanitizer accepts large ranges but pays for their shadow: twice
+  // what an allocator reserves at least, so that others find room beside it.
   uint64_t size = uint64_t{phantom ? 16u : 1u} << 40;
 #if defined(__SANITIZE_THREAD__)
-  size = uint64_t{64} << 30;
+  size = uint64_t{128} << 30;
 #endif
   for (; size >= uint64_t{16} << 30; size /= 2) {
     void* range = mmap(nullptr, 2 * size + kGranularity, PROT_NONE,
