@@ -204,7 +204,8 @@ class DeviceAllocator {
   // History::SetTracker was called.
   void NoteTracker() EXCLUDES(mutex_);
   std::vector<TraceEvent> Traces() EXCLUDES(mutex_);
-  void RecordOutOfMemory(StreamId stream, Bytes bytes, Bytes free_bytes)
+  // Returns the rounded size, which native reports.
+  Bytes RecordOutOfMemory(StreamId stream, Bytes bytes, Bytes free_bytes)
       EXCLUDES(mutex_);
   void RecordSnapshot(PoolId pool, Bytes active) EXCLUDES(mutex_);
 

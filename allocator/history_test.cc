@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// History of one device: order of events, the ring's bound, trackers.
+// History: order of events, the ring's bound, contexts, labels, trackers,
+// several devices.
 #include "allocator/history.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/device_allocator_fixture_test.h"
@@ -20,6 +24,7 @@ class HistoryTest : public DeviceAllocatorTest {
   }
   void TearDown() override {
     History::SetTracker(nullptr);
+    History::SetThreadContext(nullptr);
     allocator().NoteTracker();
     heard = nullptr;
     DeviceAllocatorTest::TearDown();
@@ -30,7 +35,192 @@ class HistoryTest : public DeviceAllocatorTest {
     for (const TraceEvent& event : events) actions.push_back(event.action);
     return actions;
   }
+  // Switches on, with room for `entries`.
+  void Record(std::size_t entries, bool contexts_in_events = true) {
+    History::Options options;
+    options.enabled = true;
+    options.contexts_in_events = contexts_in_events;
+    options.max_entries = entries;
+    allocator().ConfigureHistory(options);
+  }
+  void Stop() { allocator().ConfigureHistory({}); }
+  std::vector<TraceAction> Actions() { return ActionsOf(allocator().Traces()); }
+  std::vector<Bytes> Sizes() {
+    std::vector<Bytes> sizes;
+    for (const TraceEvent& event : allocator().Traces()) {
+      sizes.push_back(event.bytes);
+    }
+    return sizes;
+  }
+  // Contexts are told apart by their address.
+  static HistoryContext Context() { return std::make_shared<int>(); }
 };
+
+TEST_F(HistoryTest, TheOldestEventsAreOverwrittenFirst) {
+  const Address kept = Malloc(512);  // no mapping later on
+  Record(4);
+  for (Bytes bytes : {100, 200, 300}) Free(Malloc(bytes));
+  EXPECT_EQ(Sizes(), (std::vector<Bytes>{200, 300, 300, 300}));
+  EXPECT_EQ(
+      Actions(),
+      (std::vector{TraceAction::kFreeCompleted, TraceAction::kAlloc,
+                   TraceAction::kFreeRequested, TraceAction::kFreeCompleted}));
+  Free(kept);
+}
+
+TEST_F(HistoryTest, TheLengthChangesWhileRecording) {
+  const Address kept = Malloc(512);
+  Record(4);
+  for (Bytes bytes : {100, 200}) Free(Malloc(bytes));
+  Record(2);  // shorter: the newest stay
+  EXPECT_EQ(Sizes(), (std::vector<Bytes>{200, 200}));
+  Free(Malloc(300));
+  EXPECT_EQ(Sizes(), (std::vector<Bytes>{300, 300}));
+  Record(5);  // longer: nothing is lost, and there is room for three
+  Free(Malloc(400));
+  EXPECT_EQ(Sizes(), (std::vector<Bytes>{300, 300, 400, 400, 400}));
+  Free(Malloc(500));
+  EXPECT_EQ(Sizes(), (std::vector<Bytes>{400, 400, 500, 500, 500}));
+  Record(0);  // native keeps one, too
+  EXPECT_EQ(Sizes(), (std::vector<Bytes>{500}));
+  Free(kept);
+}
+
+TEST_F(HistoryTest, SwitchingOffForgetsAndOnAgainGoesOn) {
+  Record(100);
+  const Address address = Malloc(1000);
+  Record(100);  // on when it is on: what was recorded stays
+  EXPECT_EQ(Actions(),
+            (std::vector{TraceAction::kSegmentMap, TraceAction::kAlloc}));
+  Stop();
+  EXPECT_TRUE(Actions().empty());
+  Free(address);
+  EXPECT_TRUE(Actions().empty());
+  Record(100);
+  const Address again = Malloc(1000);
+  EXPECT_EQ(Actions(), (std::vector{TraceAction::kAlloc}));
+  History::Options clear;
+  clear.enabled = true;
+  clear.max_entries = 100;
+  clear.clear = true;
+  allocator().ConfigureHistory(clear);
+  EXPECT_TRUE(Actions().empty());
+  Free(again);
+  EXPECT_EQ(Actions(), (std::vector{TraceAction::kFreeRequested,
+                                    TraceAction::kFreeCompleted}));
+}
+
+TEST_F(HistoryTest, SkippedActionsAreOnlyKeptOutOfTheRing) {
+  std::vector<TraceEvent> events;
+  heard = &events;
+  History::SetTracker([](const TraceEvent& event) { heard->push_back(event); });
+  History::Options options;
+  options.enabled = true;
+  options.max_entries = 100;
+  options.skipped = 1u << static_cast<int>(TraceAction::kFreeRequested);
+  allocator().ConfigureHistory(options);
+  Free(Malloc(1000));
+  EXPECT_EQ(Actions(),
+            (std::vector{TraceAction::kSegmentMap, TraceAction::kAlloc,
+                         TraceAction::kFreeCompleted}));
+  EXPECT_EQ(events.size(), 4u);
+}
+
+TEST_F(HistoryTest, ABlockKeepsTheContextOfItsAllocation) {
+  Record(100);
+  const HistoryContext first = Context(), second = Context();
+  History::SetThreadContext(first);
+  const Address address = Malloc(1000);
+  History::SetThreadContext(second);
+  const Address other = Malloc(1000);  // from the same segment
+  History::SetThreadContext(nullptr);
+  Free(other);
+  Free(Malloc(3000));  // nobody's
+  for (const SegmentView& view : allocator().Snapshot()) {
+    EXPECT_EQ(view.context, first) << "where it was first mapped";
+    for (const BlockView& block : view.blocks) {
+      EXPECT_EQ(block.context, block.address == address ? first : nullptr);
+    }
+  }
+  std::vector<HistoryContext> contexts;
+  for (const TraceEvent& event : allocator().Traces()) {
+    contexts.push_back(event.context);
+  }
+  // A free without a context has its block's.
+  EXPECT_EQ(contexts,
+            (std::vector<HistoryContext>{first, first, second, second, second,
+                                         nullptr, nullptr, nullptr}));
+}
+
+TEST_F(HistoryTest, WithoutContextsInEventsBlocksStillHaveTheirs) {
+  Record(100, /*contexts_in_events=*/false);
+  const HistoryContext context = Context();
+  History::SetThreadContext(context);
+  const Address address = Malloc(1000);
+  for (const TraceEvent& event : allocator().Traces()) {
+    EXPECT_EQ(event.context, nullptr);
+  }
+  EXPECT_EQ(allocator().Snapshot().at(0).blocks.at(0).context, context);
+  // A context ends with its block, though nothing is recorded by then.
+  Stop();
+  History::SetThreadContext(nullptr);
+  const long before = context.use_count();
+  Free(address);
+  EXPECT_EQ(context.use_count(), before - 1);
+  Malloc(1000);
+  EXPECT_EQ(allocator().Snapshot().at(0).blocks.at(0).context, nullptr);
+}
+
+TEST_F(HistoryTest, LabelsAreStampedOnEveryEvent) {
+  Record(100);
+  History::UserMetadata() = "mine";
+  History::PushCompileContext("outer");
+  History::PushCompileContext("inner");
+  const Address address = Malloc(1000);
+  History::PopCompileContext();
+  Free(address);
+  History::PopCompileContext();
+  History::PopCompileContext();  // one too many does no harm
+  History::UserMetadata() = "";
+  const Address later = Malloc(1000);
+  std::vector<std::pair<std::string, std::string>> labels;
+  for (const TraceEvent& event : allocator().Traces()) {
+    labels.push_back({event.user_metadata, event.compile_context});
+    EXPECT_EQ(event.time, 7);
+  }
+  EXPECT_EQ(labels,
+            (std::vector<std::pair<std::string, std::string>>{{"mine", "inner"},
+                                                              {"mine", "inner"},
+                                                              {"mine", "outer"},
+                                                              {"mine", "outer"},
+                                                              {"", "N/A"}}));
+  Free(later);
+}
+
+TEST_F(HistoryTest, EventsOfMemoryThatRanOutHaveTheRoundedSize) {
+  Record(100);
+  EXPECT_EQ(allocator().RecordOutOfMemory(kDefaultStream, 1001, 77), 1024u);
+  const TraceEvent event = allocator().Traces().at(0);
+  EXPECT_EQ(event.action, TraceAction::kOutOfMemory);
+  EXPECT_EQ(event.bytes, 1024u);
+  EXPECT_EQ(event.address, 77u);  // free on the card
+}
+
+TEST_F(HistoryTest, AFreeThatWaitsIsCompletedByTheNextCallThatLooks) {
+  const StreamId other = NewStream();
+  Record(100);
+  const Address address = Malloc(1000);
+  Use(address, 1000, other);
+  ASSERT_TRUE(allocator().RecordStream(address, other).has_value());
+  Free(address);
+  EXPECT_EQ(Actions().back(), TraceAction::kFreeRequested);
+  cudaDeviceSynchronize();
+  const Address next = Malloc(5000);
+  const std::vector<TraceAction> actions = Actions();
+  EXPECT_EQ(std::vector(actions.end() - 2, actions.end()),
+            (std::vector{TraceAction::kFreeCompleted, TraceAction::kAlloc}));
+  Free(next);
+}
 
 TEST_F(HistoryTest, ATrackerHearsOfEveryEvent) {
   std::vector<TraceEvent> events;
@@ -53,6 +243,27 @@ TEST_F(HistoryTest, ATrackerHearsOfEveryEvent) {
   const std::size_t before = events.size();
   Free(Malloc(1000));
   EXPECT_EQ(events.size(), before);
+}
+
+TEST_F(HistoryTest, TheTrackerHearsBeforeTheRingAndInTheSameOrder) {
+  std::vector<TraceEvent> events;
+  heard = &events;
+  History::SetTracker([](const TraceEvent& event) { heard->push_back(event); });
+  Record(1000);
+  const Address one = Malloc(1000), two = Malloc(3 * kMiB);
+  Free(one);
+  Free(two);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  ASSERT_GT(events.size(), 8u);
+  EXPECT_EQ(ActionsOf(events), Actions());
+  // What is mapped and what is unmapped add up.
+  Bytes mapped = 0, unmapped = 0;
+  for (const TraceEvent& event : events) {
+    if (event.action == TraceAction::kSegmentMap) mapped += event.bytes;
+    if (event.action == TraceAction::kSegmentUnmap) unmapped += event.bytes;
+  }
+  EXPECT_EQ(mapped, unmapped);
+  EXPECT_EQ(mapped, 6 * kMiB);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "allocator/device_allocator.h"
+#include "allocator/settings.h"
 
 namespace stratalloc {
 
@@ -23,18 +24,20 @@ std::vector<TraceEvent> DeviceAllocator::Traces() {
   return history_.Events();
 }
 
-void DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
-                                        Bytes free_bytes) {
+Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
+                                         Bytes free_bytes) {
+  const Bytes rounded = Settings::Get().Round(bytes);
   MutexLock lock(mutex_);
-  if (!history_.records()) return;
+  if (!history_.records()) return rounded;
   TraceEvent event;
   event.action = TraceAction::kOutOfMemory;
   event.device = device_.index();
   event.address = free_bytes;
-  event.bytes = bytes;
+  event.bytes = rounded;
   event.stream = stream;
   event.pool = routes_.empty() ? PoolId{} : RouteLocked(stream);
   history_.Record(std::move(event), nullptr, nullptr);
+  return rounded;
 }
 
 void DeviceAllocator::RecordSnapshot(PoolId pool, Bytes active) {

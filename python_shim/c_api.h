@@ -399,10 +399,11 @@ STRATALLOC_API void stratalloc_history_context(void* context);
 STRATALLOC_API void stratalloc_history_events(
     int device, void (*event)(void* context, const stratalloc_trace_event*),
     void* context);
-STRATALLOC_API void stratalloc_history_out_of_memory(int device,
-                                                     uint64_t stream,
-                                                     uint64_t bytes,
-                                                     uint64_t free_bytes);
+/* Returns the size as a block would have had it. */
+STRATALLOC_API uint64_t stratalloc_history_out_of_memory(int device,
+                                                         uint64_t stream,
+                                                         uint64_t bytes,
+                                                         uint64_t free_bytes);
 STRATALLOC_API void stratalloc_history_snapshot(int device, uint64_t pool_first,
                                                 uint64_t pool_second,
                                                 uint64_t active);

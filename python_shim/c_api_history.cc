@@ -91,12 +91,11 @@ void stratalloc_history_events(int device,
   }
 }
 
-void stratalloc_history_out_of_memory(int device, uint64_t stream,
-                                      uint64_t bytes, uint64_t free_bytes) {
+uint64_t stratalloc_history_out_of_memory(int device, uint64_t stream,
+                                          uint64_t bytes, uint64_t free_bytes) {
   Result<DeviceAllocator*> allocator = Core::Get().Device(device);
-  if (allocator) {
-    (*allocator)->RecordOutOfMemory(StreamId{stream}, bytes, free_bytes);
-  }
+  if (!allocator) return bytes;
+  return (*allocator)->RecordOutOfMemory(StreamId{stream}, bytes, free_bytes);
 }
 
 void stratalloc_history_snapshot(int device, uint64_t pool_first,

@@ -41,8 +41,9 @@ void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,
   // A failing query leaves zeros: the error that is on its way matters more.
   stratalloc_stats(device, &stats, nullptr);
   stratalloc_memory_info(device, &free_bytes, &total, nullptr);
-  stratalloc_history_out_of_memory(device, stream, size, free_bytes);
-  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size),
+  const uint64_t rounded =
+      stratalloc_history_out_of_memory(device, stream, size, free_bytes);
+  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(rounded),
                                    stats.allocated_bytes[0].current,
                                    stats.reserved_bytes[0].current,
                                    c10::Device(c10::DeviceType::CUDA, device));

@@ -249,7 +249,10 @@ void stratalloc_history_context(void*) {}
 void stratalloc_history_events(int,
                                void (*)(void*, const stratalloc_trace_event*),
                                void*) {}
-void stratalloc_history_out_of_memory(int, uint64_t, uint64_t, uint64_t) {}
+uint64_t stratalloc_history_out_of_memory(int, uint64_t, uint64_t size,
+                                          uint64_t) {
+  return size;
+}
 void stratalloc_history_snapshot(int, uint64_t, uint64_t, uint64_t) {}
 void stratalloc_push_compile_context(const char*) {}
 void stratalloc_pop_compile_context(void) {}

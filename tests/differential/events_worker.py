@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs programs with history on, and writes what history told of each.
+
+    python -m tests.differential.events_worker SEEDS OUTPUT
+
+As worker.py, in one process per allocator. Between two steps stands a snapshot
+event labelled "after": events are compared step by step. Addresses become the
+number of the block, streams the order in which they came; see events.py for
+what is compared.
+"""
+
+import json
+import os
+import sys
+
+from tests.differential import program, worker
+
+# pylint: disable=wrong-import-order
+import torch
+
+EXPANDABLE = "expandable_segments:True" in os.environ.get(
+    "PYTORCH_CUDA_ALLOC_CONF", ""
+)
+if EXPANDABLE:
+    worker.CREATIONS["native"] = "cuMemCreate"
+
+
+def label(text):
+    torch.cuda.memory._set_memory_metadata(text)
+
+
+def mark():
+    """Ends a step in the history. Returns what is reserved and active."""
+    label("after")
+    torch.cuda.memory_snapshot(include_traces=False)
+    stats = torch._C._cuda_memoryStats(0)
+    return [stats[name]["all"]["current"]
+            for name in ("reserved_bytes", "active_bytes")]  # fmt: skip
+
+
+def record(steps):
+    """The events of a program, and the two numbers after each step."""
+    torch.cuda.memory._record_memory_history(
+        "all", stacks="python", clear_history=True
+    )
+    numbers = [mark()]
+    run = worker.Run()
+    for i, step in enumerate(steps):
+        label(f"step {i}, {step[0]}")
+        run.step(step)
+        numbers.append(mark())
+    label("the end")
+    run.close()
+    numbers.append(mark())
+    del run
+    snapshot = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(None)
+    return {
+        "events": [plain(each) for each in snapshot["device_traces"][0]],
+        "numbers": numbers,
+        "dirty": worker.clean(),
+    }
+
+
+def plain(event):
+    """Every key, the frames shortened to those of the program's own steps."""
+    event = dict(event)
+    event["frames"] = [
+        f"{os.path.basename(frame['filename'])}:{frame['name']}:{frame['line']}"
+        for frame in event.get("frames", ())
+        if "differential" in frame["filename"]
+    ]
+    return event
+
+
+def main():
+    seeds, output = sys.argv[1:]
+    first, last = map(int, seeds.split("-"))
+    torch.cuda.init()
+    worker.STREAMS.append(torch.cuda.default_stream())
+    worker.STREAMS.extend(torch.cuda.Stream() for _ in range(3))
+    torch.ones(1, device="cuda").add_(1).item()
+    assert worker.clean() is None
+    told = {seed: record(program.make(seed)) for seed in range(first, last + 1)}
+    with open(output, "w", encoding="utf-8") as file:
+        json.dump(told, file)
+
+
+if __name__ == "__main__":
+    main()
