@@ -242,11 +242,11 @@ class DeviceAllocator {
       REQUIRES(mutex_);
   // Physical memory for a restore: recycled, created, or traded from cached
   // blocks (which may wait: drops and retakes the lock).
-  Result<PhysicalHandle> TakePhysical(Bytes bytes) EXCLUDES(mutex_);
-  void PutPhysical(Bytes bytes, PhysicalHandle physical) EXCLUDES(mutex_);
+  Result<PhysicalMemory*> TakePhysical(Bytes bytes) EXCLUDES(mutex_);
+  void PutPhysical(PhysicalMemory* memory) EXCLUDES(mutex_);
   // Away -> kCopyingIn: mapped, not usable yet. On failure nothing changed
-  // and `physical` is still the caller's.
-  Status BeginArrivalLocked(HandleRef handle, PhysicalHandle physical)
+  // and `memory` is still the caller's.
+  Status BeginArrivalLocked(HandleRef handle, PhysicalMemory* memory)
       REQUIRES(mutex_);
   // The copies into `handles` are enqueued; `event` (owned from here on)
   // completes after them. SettleArrivals turns them kResident then. kNoEvent:
@@ -307,18 +307,43 @@ class DeviceAllocator {
   void GiveBackLocked(Block* block, bool owned) REQUIRES(mutex_);
   void ProcessEventsLocked() REQUIRES(mutex_);
   Status SynchronizePendingFrees() EXCLUDES(mutex_);
-  // Unmaps wholly free handles of every pool until `wanted` bytes came free.
-  // Fences the pools' streams without the lock. Returns the bytes.
-  // `only`: of this private pool alone. Nothing while a stream captures, and
-  // nothing of private pools in use.
-  // Waiting::kNo: only of pools whose stream has nothing left to do.
-  enum class Waiting { kYes, kNo };
-  Bytes ReleaseCached(Bytes wanted, PoolId only = {},
-                      Waiting waiting = Waiting::kYes) EXCLUDES(mutex_);
-  // Have these streams (bits of streams_) run everything enqueued?
-  bool AreIdle(std::uint64_t streams) const;
   // One event per recorded stream of a block that is freed.
   void RecordFreeEventsLocked(Block* block) REQUIRES(mutex_);
+
+  // cached.cc
+  // Gives up wholly free handles of every pool until `wanted` bytes came free.
+  // Waits for the streams that used them, without the lock. Returns the bytes.
+  // `only`: of this private pool alone. Nothing while a stream captures, and
+  // nothing of private pools in use.
+  Bytes ReleaseCached(Bytes wanted, PoolId only = {}) EXCLUDES(mutex_);
+  // The same without waiting, for what [lo, hi) needs: free handles whose
+  // streams have nothing left to do, or are the one that will use the memory,
+  // so that the work is in order. First those whose memory is mapped there.
+  void MoveCachedLocked(Segment& segment, Address lo, Address hi,
+                        const StreamsIdle& idle) REQUIRES(mutex_);
+  // May this free handle's memory be used elsewhere, by `own`, at once?
+  bool MayMoveLocked(HandleRef handle, std::uint64_t own,
+                     const StreamsIdle& idle) REQUIRES(mutex_);
+  // Where the memory is while it may move; no region if it may not, or is in
+  // [lo, hi).
+  HandleRef FreeElsewhereLocked(const PhysicalMemory* memory, Address lo,
+                                Address hi, std::uint64_t own,
+                                const StreamsIdle& idle) REQUIRES(mutex_);
+  // Wholly free handles until `wanted` bytes are found, of those that
+  // accept(handle, streams that used it) says yes to.
+  std::vector<HandleRef> FreeHandlesLocked(
+      Bytes wanted, PoolId only,
+      const std::function<bool(HandleRef, std::uint64_t)>& accept)
+      REQUIRES(mutex_);
+  // kResident or kReleasing -> kUnmapped. In address order per segment.
+  void GiveUpLocked(const std::vector<HandleRef>& handles, bool fenced)
+      REQUIRES(mutex_);
+  // The streams (bits of streams_) that work on a free handle may be on.
+  std::uint64_t UsersLocked(HandleRef handle) REQUIRES(mutex_);
+  // The bit under which a stream's own work is in order; 0 if it shares one.
+  std::uint64_t OwnBitLocked(StreamId stream) REQUIRES(mutex_);
+  // Asks each stream once; false for everything while a stream captures.
+  StreamsIdle AskStreamsLocked() REQUIRES(mutex_);
 
   // private_pool.cc
   void UsePoolLocked(PoolId id,
@@ -403,6 +428,8 @@ class DeviceAllocator {
   Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
   Segment* AddSegmentLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
   void DropEmptySegmentsLocked() REQUIRES(mutex_);
+  // Unmaps what an empty segment keeps; false if work may still use it.
+  bool DropKeptLocked(Segment& segment) REQUIRES(mutex_);
   // Splitting and merging make and drop a block each time: kept for reuse,
   // 150 ns of the C++ heap less per pair.
   Block* NewBlockLocked() REQUIRES(mutex_);
@@ -412,9 +439,18 @@ class DeviceAllocator {
   // Recomputes the free state of every free block in [lo, hi).
   void RefileLocked(Segment& segment, Address lo, Address hi) REQUIRES(mutex_);
   Block* BlockAtLocked(Address address) REQUIRES(mutex_);
-  bool MapLocked(Segment& segment, Address lo, Address hi, Bytes limit)
+  // Where `size` bytes can be had by mapping: of the first places, in address
+  // order, of adjacent kFree and kUnmapped space the one that needs the fewest
+  // handles. 0 if there is none.
+  Address FindRunLocked(const Pool& pool, Bytes size, const StreamsIdle& idle)
       REQUIRES(mutex_);
-  void UnmapLocked(HandleRef handle) REQUIRES(mutex_);
+  bool MapLocked(Segment& segment, Address lo, Address hi, Bytes limit,
+                 const StreamsIdle& idle) REQUIRES(mutex_);
+  // The position no longer has memory. `fence`: streams that may still use it.
+  void UnmapLocked(HandleRef handle, std::uint64_t fence) REQUIRES(mutex_);
+  // Do positions of this segment keep mappings that are not used? Elsewhere a
+  // stray use must fault, or a capture must find nothing to unmap.
+  static bool KeepsMappings(const Segment& segment);
   Segment& SegmentOfLocked(HandleRef handle) REQUIRES(mutex_);
 
   // residency.cc

@@ -58,6 +58,8 @@ constexpr bool IsOnDevice(HandleState s) {
          s == HandleState::kCopyingOut || s == HandleState::kCopyingIn;
 }
 
+struct PhysicalMemory;
+
 struct alignas(64) HandleEntry {
   std::atomic<HandleState> state{HandleState::kUnmapped};
   // Written since the lower copy was made; set by the guard while it holds a
@@ -74,7 +76,9 @@ struct alignas(64) HandleEntry {
   std::atomic<std::uint32_t> last_use{0};
   std::atomic<std::uint32_t> previous_use{0};
   // Device lock from here on.
-  PhysicalHandle physical = kNoHandle;
+  // What is mapped here. A position that is kUnmapped may keep a mapping that
+  // nothing uses, see device/handle_pool.h; `fence` says who may still.
+  PhysicalMemory* physical = nullptr;
   std::uint32_t live = 0;        // live blocks that overlap this handle
   std::uint32_t generation = 0;  // moves on whenever its bytes are given up
 };

@@ -165,11 +165,11 @@ Status ImportedMemory::OpenHandles(const std::vector<DeviceIndex>& peers,
   }
   address_ = *address;
   for (PhysicalHandle handle : handles_) {
-    STRATALLOC_RETURN_IF_ERROR(device_.Map(address_ + mapped_ * handle_bytes_,
-                                           handle_bytes_, handle, peers));
+    STRATALLOC_RETURN_IF_ERROR(
+        device_.Map(address_ + mapped_ * handle_bytes_, handle_bytes_, handle));
     ++mapped_;
   }
-  return {};
+  return device_.GrantAccess(address_, mapped_ * handle_bytes_, peers);
 }
 
 Status ImportedMemory::Unmap() {
@@ -196,11 +196,8 @@ Status ImportedMemory::Close() {
 }
 
 Status ImportedMemory::Grant(DeviceIndex peer) const {
-  for (std::size_t i = 0; i < mapped_; ++i) {
-    STRATALLOC_RETURN_IF_ERROR(
-        device_.GrantAccess(address_ + i * handle_bytes_, handle_bytes_, peer));
-  }
-  return {};
+  if (mapped_ == 0) return {};
+  return device_.GrantAccess(address_, mapped_ * handle_bytes_, peer);
 }
 
 }  // namespace stratalloc

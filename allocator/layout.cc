@@ -28,6 +28,9 @@ BlockState FreeStateOf(HandleState state) {
   }
 }
 
+// Places that are compared before memory grows.
+constexpr int kRunsLookedAt = 64;
+
 int RegionNumber(const HandleRegion& region) {
   return (region.evictable ? 0 : 2) + static_cast<int>(region.kind);
 }
@@ -88,6 +91,19 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   return pool.segments().back().get();
 }
 
+bool DeviceAllocator::DropKeptLocked(Segment& segment) {
+  HandleRegion& region = *segment.region;
+  const StreamsIdle idle = AskStreamsLocked();
+  const std::uint64_t end = region.IndexOf(segment.end() - 1) + 1;
+  for (std::uint64_t i = region.IndexOf(segment.base); i < end; ++i) {
+    HandleEntry& entry = region.entries[i];
+    if (entry.physical == nullptr) continue;
+    if (entry.fence.load() != 0 && !idle(entry.fence.load())) return false;
+    physical_.Unmap(&entry.physical);
+  }
+  return true;
+}
+
 void DeviceAllocator::DropEmptySegmentsLocked() {
   EmptyBinsLocked();
   for (auto& keyed : pools_) {
@@ -96,7 +112,7 @@ void DeviceAllocator::DropEmptySegmentsLocked() {
       mutex_.AssertHeld();
       Block* only = segment->first;
       if (segment->plain || segment->mapped != 0 || only->next != nullptr ||
-          only->state != BlockState::kUnmapped) {
+          only->state != BlockState::kUnmapped || !DropKeptLocked(*segment)) {
         return false;
       }
       pool.Unfile(only);
@@ -214,57 +230,141 @@ Segment& DeviceAllocator::SegmentOfLocked(HandleRef handle) {
   return segment;
 }
 
+Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
+                                       const StreamsIdle& idle) {
+  const std::uint64_t own = OwnBitLocked(pool.key().stream);
+  Address best = 0;
+  std::uint64_t least = 0;
+  int looked_at = 0;
+  for (Block* unmapped : pool.unmapped_blocks()) {
+    if (best != 0 && ++looked_at == kRunsLookedAt) break;
+    Block* first = unmapped;
+    if (first->prev != nullptr && first->prev->state == BlockState::kFree) {
+      first = first->prev;
+    }
+    const HandleRegion& region = *unmapped->segment->region;
+    Address start = first->address;
+    std::uint64_t needed = 0;
+    for (Block* b = first; b != nullptr && (b->state == BlockState::kFree ||
+                                            b->state == BlockState::kUnmapped);
+         b = b->next) {
+      if (b->state == BlockState::kUnmapped) {
+        for (Address at = b->address; at < std::min(b->end(), start + size);
+             at += region.handle_bytes) {
+          ++needed;
+          const HandleEntry& entry = region.entries[region.IndexOf(at)];
+          // A mapping that is kept, of memory that is used elsewhere, must go
+          // first, and work that used it may still be running.
+          if (entry.physical != nullptr && !entry.physical->free &&
+              entry.fence.load() != 0 && !idle(entry.fence.load()) &&
+              FreeElsewhereLocked(entry.physical, start, start + size, own,
+                                  idle)
+                      .region == nullptr) {
+            start = at + region.handle_bytes;
+            needed = 0;
+          }
+        }
+      }
+      if (b->end() > start && b->end() - start >= size) {
+        if (best == 0 || needed < least) {
+          best = start;
+          least = needed;
+        }
+        break;
+      }
+    }
+  }
+  return best;
+}
+
+bool DeviceAllocator::KeepsMappings(const Segment& segment) {
+  return !segment.plain && !segment.region->evictable &&
+         !segment.pool->key().owner.is_private();
+}
+
 bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
-                                Bytes limit) {
+                                Bytes limit, const StreamsIdle& idle) {
   HandleRegion& region = *segment.region;
-  Bytes needed = 0;
+  std::vector<HandleRef> wanted;
   for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
     if (region.entries[i].state.load() == HandleState::kUnmapped) {
-      needed += region.handle_bytes;
+      wanted.push_back(HandleRef{&region, i});
     }
   }
   // Beyond the limit nothing is mapped in vain.
   limit -= std::min(limit, plain_bytes_);
+  const Bytes needed = wanted.size() * region.handle_bytes;
   if (physical_.used_bytes() + needed > limit) return false;
-  std::vector<HandleRef> mapped;
-  bool complete = true;
-  for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
-    HandleRef handle{&region, i};
-    HandleEntry& entry = handle.entry();
-    if (entry.state.load() != HandleState::kUnmapped) continue;
-    Result<PhysicalHandle> physical =
-        physical_.Take(region.handle_bytes, limit);
-    if (!physical) {
-      complete = false;
-      break;
-    }
-    if (Status status =
-            device_.Map(handle.address(), handle.bytes(), *physical, peers_);
-        !status) {
-      physical_.Put(region.handle_bytes, *physical);
-      complete = false;
-      break;
-    }
-    entry.physical = *physical;
-    entry.fence.store(0);
-    entry.dirty.store(true);
-    entry.has_copy.store(false);
-    entry.state.store(HandleState::kResident);
-    ++segment.mapped;
-    mapped.push_back(handle);
+  const std::uint64_t own = OwnBitLocked(segment.pool->key().stream);
+
+  // Memory that is still mapped where it is wanted first, so that no other
+  // position here takes it.
+  std::vector<bool> kept(wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    PhysicalMemory* memory = wanted[i].entry().physical;
+    kept[i] = memory != nullptr && physical_.TakeBack(memory, own, idle);
   }
-  if (!complete) {
-    // Untouched by anybody: no fence needed before unmapping again.
-    for (HandleRef handle : mapped) UnmapLocked(handle);
-  } else {
-    for (HandleRef handle : mapped) {
-      stats_.reserved_bytes.For(region.kind,
-                                [&](Stat& s) { s.Increase(handle.bytes()); });
-      ++stats_.num_device_alloc;
+  bool complete = true;
+  std::size_t fresh = 0;  // positions that were looked at below
+  for (; complete && fresh < wanted.size(); ++fresh) {
+    if (kept[fresh]) continue;
+    const HandleRef handle = wanted[fresh];
+    HandleEntry& entry = handle.entry();
+    Result<PhysicalMemory*> memory =
+        physical_.Take(region.handle_bytes, limit, own, idle);
+    if (!memory) {
+      complete = false;
+      break;
     }
-    RecordMappedLocked(TraceAction::kSegmentMap, mapped, nullptr);
-    if (segment.mapped == mapped.size() && !mapped.empty()) {
+    const std::uint64_t users = entry.fence.load();
+    if (entry.physical != nullptr && (users == 0 || idle(users))) {
+      physical_.Unmap(&entry.physical);
+    }
+    if (entry.physical != nullptr ||
+        !physical_.Map(handle.address(), *memory, &entry.physical)) {
+      physical_.Put(*memory, (*memory)->fence);
+      complete = false;
+      break;
+    }
+  }
+  // Rights are granted by ranges: one call costs as much as one for a handle.
+  for (std::size_t i = 0; complete && i < wanted.size();) {
+    const Address start = wanted[i].address();
+    Address end = start;
+    for (; i < wanted.size() && !kept[i] && wanted[i].address() == end; ++i) {
+      end += region.handle_bytes;
+    }
+    if (end == start) {
+      ++i;
+    } else if (!device_.GrantAccess(start, end - start, peers_)) {
+      complete = false;
+    }
+  }
+  if (complete) {
+    for (HandleRef handle : wanted) {
+      HandleEntry& entry = handle.entry();
+      entry.fence.store(0);
+      entry.dirty.store(true);
+      entry.has_copy.store(false);
+      entry.physical->used_at = handle.address();
+      entry.state.store(HandleState::kResident);
+    }
+    segment.mapped += wanted.size();
+    stats_.reserved_bytes.For(region.kind, [&](Stat& s) {
+      s.Increase(static_cast<std::int64_t>(needed));
+    });
+    stats_.num_device_alloc += static_cast<std::int64_t>(wanted.size());
+    RecordMappedLocked(TraceAction::kSegmentMap, wanted, nullptr);
+    if (segment.mapped == wanted.size() && !wanted.empty()) {
       stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
+    }
+  } else {
+    // Used by nobody: what was mapped is unmapped again without a fence.
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!kept[i] && i >= fresh) continue;
+      PhysicalMemory* memory = wanted[i].entry().physical;
+      if (!kept[i]) physical_.Unmap(&wanted[i].entry().physical);
+      physical_.Put(memory, memory->fence);
     }
   }
   RefileLocked(
@@ -274,22 +374,17 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
   return complete;
 }
 
-// The bare driver step and the entry; statistics and refiling are the
-// caller's.
-void DeviceAllocator::UnmapLocked(HandleRef handle) {
+// The bare step and the entry; statistics and refiling are the caller's.
+void DeviceAllocator::UnmapLocked(HandleRef handle, std::uint64_t fence) {
   HandleEntry& entry = handle.entry();
-  if (Segment& segment = SegmentOfLocked(handle); segment.plain) {
-    entry.state.store(HandleState::kUnmapped);
-    --segment.mapped;
-    return;  // TakeEmptyPlainLocked does the rest
-  }
-  Status status = device_.Unmap(handle.address(), handle.bytes());
-  STRATALLOC_CHECK(status.has_value(), status.error().message);
-  physical_.Put(handle.bytes(), entry.physical);
-  entry.physical = kNoHandle;
-  entry.fence.store(0);  // what it named has been waited for
+  Segment& segment = SegmentOfLocked(handle);
   entry.state.store(HandleState::kUnmapped);
-  --SegmentOfLocked(handle).mapped;
+  --segment.mapped;
+  if (segment.plain) return;  // TakeEmptyPlainLocked does the rest
+  entry.fence.store(fence);
+  PhysicalMemory* memory = entry.physical;
+  if (!KeepsMappings(segment)) physical_.Unmap(&entry.physical);
+  physical_.Put(memory, fence);
 }
 
 }  // namespace stratalloc

@@ -23,7 +23,7 @@ constexpr int kReclaimAttempts = 16;
 
 // What a try may take from the driver.
 enum class Growth {
-  kNone,        // nothing: what is mapped or waits to be mapped again
+  kNone,        // nothing at all: what is cached
   kCollecting,  // up to the threshold at which cached memory is given back
   kFree,
 };
@@ -109,8 +109,8 @@ DeviceAllocator::~DeviceAllocator() {
   SynchronizePendingFrees();
   ReleaseCached(~Bytes{0});
   MutexLock lock(mutex_);
+  physical_.ReleaseFree(AskStreamsLocked());
   DropEmptySegmentsLocked();
-  physical_.ReleaseFree();
   for (auto& [base, segment] : segments_) {
     for (Block* block = segment->first; block != nullptr;) {
       delete std::exchange(block, block->next);
@@ -165,14 +165,12 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     Bytes limit = soft ? static_cast<Bytes>(static_cast<double>(hard_limit) *
                                             options_.emergency_threshold)
                        : hard_limit;
-    if (growth == Growth::kNone) {
-      limit = std::min(limit, physical_.created_bytes());
-    } else if (const double threshold = Settings::Get().collection_threshold();
-               growth == Growth::kCollecting && threshold > 0 &&
-               fraction_ < 1.0) {
+    if (const double threshold = Settings::Get().collection_threshold();
+        growth == Growth::kCollecting && threshold > 0 && fraction_ < 1.0) {
       limit = std::min(limit, static_cast<Bytes>(
                                   threshold * static_cast<double>(hard_limit)));
     }
+    if (growth == Growth::kNone) limit = 0;
     Block* block = TryMallocLocked(PoolLocked(key), size, limit);
     return block == nullptr ? nullptr
                             : HandOutLocked(block, size, requested, charge);
@@ -227,9 +225,6 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       return result(block);
     }
   }
-  // Rung: free handles of any pool that nothing uses any more move here before
-  // the driver is asked for new ones. Nobody waits for that.
-  ReleaseCached(size, {}, Waiting::kNo);
   {
     MutexLock lock(mutex_);
     // Above the emergency threshold cold bytes leave before new memory is
@@ -322,14 +317,18 @@ Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
     EmptyBinsLocked(pool);
     if (Block* block = pool.FindFree(size)) return block;
   }
-  Block* first = pool.FindRun(size);
-  if (first == nullptr) {
+  if (limit == 0) return nullptr;
+  const StreamsIdle idle = AskStreamsLocked();
+  Address start = FindRunLocked(pool, size, idle);
+  if (start == 0) {
     Segment* segment = AddSegmentLocked(pool, size);
     if (segment == nullptr) return nullptr;
-    first = segment->first;
+    start = segment->base;
   }
-  const Address start = first->address;
-  if (!MapLocked(*first->segment, start, start + size, limit)) return nullptr;
+  Segment& segment = *BlockAtLocked(start)->segment;
+  // Free handles of any pool move here before the driver is asked for new ones.
+  MoveCachedLocked(segment, start, start + size, idle);
+  if (!MapLocked(segment, start, start + size, limit, idle)) return nullptr;
   Block* block = BlockAtLocked(start);
   STRATALLOC_CHECK(block != nullptr && block->state == BlockState::kFree &&
                        block->end() >= start + size,
@@ -393,7 +392,7 @@ Error DeviceAllocator::OutOfMemory(Bytes requested) {
   MutexLock lock(mutex_);
   // Physical memory kept for reuse is free to whoever reads the numbers. A
   // capture sees no driver call that frees.
-  if (!CapturingLocked()) physical_.ReleaseFree();
+  if (!CapturingLocked()) physical_.ReleaseFree(AskStreamsLocked());
   const Result<MemoryInfo> info = device_.GetMemoryInfo();
   const Bytes allocated = AllocatedLocked();
   const Bytes reserved =

@@ -12,23 +12,6 @@ Block* Pool::FindFree(Bytes size) const {
   return it == free_blocks_.end() ? nullptr : *it;
 }
 
-Block* Pool::FindRun(Bytes size) const {
-  for (Block* unmapped : unmapped_blocks_) {
-    Block* first = unmapped;
-    if (first->prev != nullptr && first->prev->state == BlockState::kFree) {
-      first = first->prev;
-    }
-    Bytes run = 0;
-    for (Block* b = first; b != nullptr && (b->state == BlockState::kFree ||
-                                            b->state == BlockState::kUnmapped);
-         b = b->next) {
-      run += b->size;
-      if (run >= size) return first;
-    }
-  }
-  return nullptr;
-}
-
 Bytes Pool::LargestFree() const {
   return free_blocks_.empty() ? 0 : (*free_blocks_.rbegin())->size;
 }

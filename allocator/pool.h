@@ -48,9 +48,6 @@ class Pool {
 
   // The smallest mapped free block of at least `size`, or nullptr.
   Block* FindFree(Bytes size) const;
-  // The first run, in address order, of adjacent kFree and kUnmapped blocks
-  // with at least `size` bytes that needs memory: its first block, or nullptr.
-  Block* FindRun(Bytes size) const;
   Bytes LargestFree() const;
 
   void File(Block* block);    // into the index of its state, if it has one
@@ -58,6 +55,9 @@ class Pool {
 
   const std::set<Block*, BySizeThenAddress>& free_blocks() const {
     return free_blocks_;
+  }
+  const std::set<Block*, ByAddress>& unmapped_blocks() const {
+    return unmapped_blocks_;
   }
   // Only the ordinary pools of a stream keep blocks in bins.
   bool has_bins() const { return has_bins_; }

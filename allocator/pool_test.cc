@@ -35,23 +35,6 @@ TEST(Pool, FindsTheSmallestThatFitsThenTheLowest) {
   EXPECT_EQ(pool.FindFree(10), &b);
 }
 
-TEST(Pool, ARunJoinsFreeAndUnmappedNeighbours) {
-  Pool pool(PoolKey{});
-  Block a = At(0, 10, BlockState::kFree);
-  Block b = At(10, 20, BlockState::kUnmapped);
-  Block c = At(30, 5, BlockState::kFree);
-  Block d = At(35, 40, BlockState::kAllocated);
-  Block e = At(75, 60, BlockState::kUnmapped);
-  Link(a, b);
-  Link(b, c);
-  Link(c, d);
-  Link(d, e);
-  for (Block* block : {&a, &b, &c, &d, &e}) pool.File(block);
-  EXPECT_EQ(pool.FindRun(35), &a);
-  EXPECT_EQ(pool.FindRun(36), &e);
-  EXPECT_EQ(pool.FindRun(61), nullptr);
-}
-
 TEST(Pool, LiveAndParkedBlocksAreInNoIndex) {
   Pool pool(PoolKey{});
   Block live = At(0, 10, BlockState::kAllocated);
@@ -59,7 +42,7 @@ TEST(Pool, LiveAndParkedBlocksAreInNoIndex) {
   pool.File(&live);
   pool.File(&parked);
   EXPECT_EQ(pool.FindFree(1), nullptr);
-  EXPECT_EQ(pool.FindRun(1), nullptr);
+  EXPECT_TRUE(pool.unmapped_blocks().empty());
   EXPECT_EQ(pool.LargestFree(), 0u);
 }
 

@@ -218,7 +218,7 @@ Status DeviceAllocator::EmptyPool(PoolId id) {
   if (Status status = SynchronizePendingFrees(); !status) return status;
   ReleaseCached(~Bytes{0}, id);
   MutexLock lock(mutex_);
-  physical_.ReleaseFree();
+  physical_.ReleaseFree(AskStreamsLocked());
   return {};
 }
 

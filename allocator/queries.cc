@@ -108,8 +108,8 @@ Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
     HandleRegion& region = *segment->region;
     const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
     for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
-      const HandleState state = region.entries[i].state.load();
-      if (state == HandleState::kUnmapped || IsAway(state)) continue;
+      // Mappings that are kept come into use again without a grant.
+      if (region.entries[i].physical == nullptr) continue;
       STRATALLOC_RETURN_IF_ERROR(
           device_.GrantAccess(region.AddressOf(i), region.handle_bytes, peer));
     }
@@ -240,6 +240,10 @@ Status DeviceAllocator::CheckInvariants() {
     for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
       const HandleEntry& entry = region.entries[i];
       const HandleState state = entry.state.load();
+      if (IsOnDevice(state) && !segment->plain &&
+          (entry.physical == nullptr || entry.physical->free)) {
+        return broken("what is on the device has memory of its own");
+      }
       if (state == HandleState::kUnmapped) continue;
       ++mapped;
       if (IsAway(state)) {
@@ -273,6 +277,9 @@ Status DeviceAllocator::CheckInvariants() {
   }
   if (mapped_bytes != current(stats_.reserved_bytes)) {
     return broken("reserved_bytes = mapped handles");
+  }
+  if (!physical_.CheckInvariants()) {
+    return broken("free memory is listed once and knows its mappings");
   }
   if (mapped_bytes - plain_bytes_ + physical_.free_bytes() + taken_bytes_ !=
       physical_.created_bytes()) {

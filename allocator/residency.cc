@@ -147,7 +147,7 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
   }
   RecordLiveOverLocked(handle, /*allocated=*/false, "evicted");
   RecordMappedLocked(TraceAction::kSegmentUnmap, {handle}, "evicted");
-  UnmapLocked(handle);
+  UnmapLocked(handle, /*fence=*/0);
   stats_.reserved_bytes.For(segment.region->kind,
                             [&](Stat& s) { s.Decrease(handle.bytes()); });
   ++stats_.num_device_free;
@@ -164,16 +164,18 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
   return live;
 }
 
-Result<PhysicalHandle> DeviceAllocator::TakePhysical(Bytes bytes) {
+Result<PhysicalMemory*> DeviceAllocator::TakePhysical(Bytes bytes) {
   const auto take = [&]() REQUIRES(mutex_) {
-    Result<PhysicalHandle> physical = physical_.Take(bytes, LimitLocked());
-    if (physical) taken_bytes_ += bytes;
-    return physical;
+    // The copy stream writes it: whoever used it last must have finished.
+    Result<PhysicalMemory*> memory =
+        physical_.Take(bytes, LimitLocked(), /*own=*/0, AskStreamsLocked());
+    if (memory) taken_bytes_ += bytes;
+    return memory;
   };
   {
     MutexLock lock(mutex_);
-    Result<PhysicalHandle> physical = take();
-    if (physical) return physical;
+    Result<PhysicalMemory*> memory = take();
+    if (memory) return memory;
   }
   ReleaseCached(bytes);
   MutexLock lock(mutex_);
@@ -182,20 +184,26 @@ Result<PhysicalHandle> DeviceAllocator::TakePhysical(Bytes bytes) {
   return take();
 }
 
-void DeviceAllocator::PutPhysical(Bytes bytes, PhysicalHandle physical) {
+void DeviceAllocator::PutPhysical(PhysicalMemory* memory) {
   MutexLock lock(mutex_);
-  taken_bytes_ -= bytes;
-  physical_.Put(bytes, physical);
+  taken_bytes_ -= memory->bytes;
+  physical_.Put(memory, /*fence=*/0);
 }
 
 Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
-                                           PhysicalHandle physical) {
+                                           PhysicalMemory* memory) {
   HandleEntry& entry = handle.entry();
   const HandleState from = entry.state.load();
   STRATALLOC_CHECK(IsAway(from) && from != HandleState::kPoisoned,
                    HandleStateName(from));
   STRATALLOC_RETURN_IF_ERROR(
-      device_.Map(handle.address(), handle.bytes(), physical, peers_));
+      physical_.Map(handle.address(), memory, &entry.physical));
+  if (Status granted =
+          device_.GrantAccess(handle.address(), handle.bytes(), peers_);
+      !granted) {
+    physical_.Unmap(&entry.physical);  // nobody has seen it
+    return granted;
+  }
   if (observer_ != nullptr) {
     const TierId tier = TierOfLocked(entry);
     ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
@@ -205,7 +213,7 @@ Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
   }
   RecordLiveOverLocked(handle, /*allocated=*/false, "restored");
   RecordMappedLocked(TraceAction::kSegmentMap, {handle}, "restored");
-  entry.physical = physical;
+  memory->used_at = handle.address();
   taken_bytes_ -= handle.bytes();
   // The fence set is kept: record_stream may have added to it while away.
   entry.dirty.store(false);

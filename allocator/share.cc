@@ -38,7 +38,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
                     "a block is shared while its bytes are away");
       return;
     }
-    Result<int> descriptor = physical_.Descriptor(handle.entry().physical);
+    Result<int> descriptor = physical_.Descriptor(*handle.entry().physical);
     if (descriptor) {
       descriptors.push_back(*descriptor);
     } else {

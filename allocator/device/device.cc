@@ -124,17 +124,17 @@ Status Device::ReleaseHandle(PhysicalHandle handle) const {
   return {};
 }
 
-Status Device::Map(Address address, Bytes bytes, PhysicalHandle handle,
-                   const std::vector<DeviceIndex>& peers) const {
+Status Device::Map(Address address, Bytes bytes, PhysicalHandle handle) const {
   STRATALLOC_DRIVER(api_->cuMemMap(address, bytes, 0, Raw(handle), 0),
                     "cuMemMap");
+  return {};
+}
+
+Status Device::GrantAccess(Address address, Bytes bytes,
+                           const std::vector<DeviceIndex>& peers) const {
   Status granted = GrantAccess(address, bytes, index_);
   for (DeviceIndex peer : peers) {
     if (granted) granted = GrantAccess(address, bytes, peer);
-  }
-  if (!granted) {
-    // Nobody has seen this mapping: undo it, and report the grant's error.
-    api_->cuMemUnmap(address, bytes);
   }
   return granted;
 }

@@ -47,9 +47,12 @@ class Device {
   // Exportable to other processes as a file descriptor, where the driver can.
   Result<PhysicalHandle> CreateHandle(Bytes bytes) const;
   Status ReleaseHandle(PhysicalHandle handle) const;
-  // Maps and grants this device (and `peers`) read and write access.
-  Status Map(Address address, Bytes bytes, PhysicalHandle handle,
-             const std::vector<DeviceIndex>& peers) const;
+  // Without access rights.
+  Status Map(Address address, Bytes bytes, PhysicalHandle handle) const;
+  // Grants read and write access to a range of whole mappings: to this device
+  // and `peers`, or to one.
+  Status GrantAccess(Address address, Bytes bytes,
+                     const std::vector<DeviceIndex>& peers) const;
   Status GrantAccess(Address address, Bytes bytes, DeviceIndex to) const;
   Status Unmap(Address address, Bytes bytes) const;
   // A file descriptor that stands for the handle in another process and holds

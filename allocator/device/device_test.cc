@@ -45,7 +45,8 @@ TEST_F(DeviceTest, OpensOnlyDevicesThatExist) {
 TEST_F(DeviceTest, MapsCopiesAndUnmaps) {
   const Address address = device().ReserveAddress(2 * kHandle).value();
   const PhysicalHandle handle = device().CreateHandle(kHandle).value();
-  ASSERT_TRUE(device().Map(address, kHandle, handle, {}));
+  ASSERT_TRUE(device().Map(address, kHandle, handle));
+  ASSERT_TRUE(device().GrantAccess(address, kHandle, device().index()));
   const StreamId stream = device().CreateStream().value();
 
   std::vector<char> out(kHandle), back(kHandle);
@@ -57,7 +58,9 @@ TEST_F(DeviceTest, MapsCopiesAndUnmaps) {
 
   // The same handle at another address shows the same bytes.
   ASSERT_TRUE(device().Unmap(address, kHandle));
-  ASSERT_TRUE(device().Map(address + kHandle, kHandle, handle, {}));
+  ASSERT_TRUE(device().Map(address + kHandle, kHandle, handle));
+  ASSERT_TRUE(
+      device().GrantAccess(address + kHandle, kHandle, device().index()));
   std::memset(back.data(), 0, kHandle);
   ASSERT_TRUE(
       device().CopyToHost(back.data(), address + kHandle, kHandle, stream));
@@ -94,16 +97,15 @@ TEST_F(DeviceTest, OutOfMemoryKeepsItsCode) {
   EXPECT_TRUE(device().ReleaseHandle(*works));
 }
 
-// A failed grant must not leave the mapping behind.
-TEST_F(DeviceTest, AFailedGrantUnmaps) {
+TEST_F(DeviceTest, AFailedGrantNamesTheCall) {
   const Address address = device().ReserveAddress(kHandle).value();
   const PhysicalHandle handle = device().CreateHandle(kHandle).value();
+  ASSERT_TRUE(device().Map(address, kHandle, handle));
   ASSERT_EQ(cudasim_fail("cuMemSetAccess", 1, CUDA_ERROR_INVALID_DEVICE, 0), 0);
-  const Status failed = device().Map(address, kHandle, handle, {});
+  const Status failed =
+      device().GrantAccess(address, kHandle, std::vector<DeviceIndex>{});
   ASSERT_FALSE(failed);
   EXPECT_NE(failed.error().message.find("cuMemSetAccess"), std::string::npos);
-  EXPECT_EQ(cudasim_live_mappings(), 0);
-  ASSERT_TRUE(device().Map(address, kHandle, handle, {}));
   ASSERT_TRUE(device().Unmap(address, kHandle));
   ASSERT_TRUE(device().ReleaseHandle(handle));
   ASSERT_TRUE(device().FreeAddress(address, kHandle));

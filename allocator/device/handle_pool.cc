@@ -3,65 +3,176 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "allocator/base/check.h"
 
 namespace stratalloc {
 
-Result<PhysicalHandle> HandlePool::Take(Bytes bytes, Bytes limit) {
+HandlePool::~HandlePool() {
+  // Whoever wants the driver to have its memory back called ReleaseFree.
+  for (auto& [bytes, head] : free_) {
+    while (head != nullptr) delete std::exchange(head, head->next);
+  }
+}
+
+Result<PhysicalMemory*> HandlePool::Take(Bytes bytes, Bytes limit,
+                                         std::uint64_t own,
+                                         const StreamsIdle& idle) {
   // What is free here is cached, not used: the limit is for the rest. It may
   // have been lowered since.
   if (used_bytes() + bytes > limit) {
     return Fail(ErrorCode::kOutOfMemory,
                 "the limit of " + FormatBytes(limit) + " is reached");
   }
-  auto same = free_.find(bytes);
-  if (same != free_.end() && !same->second.empty()) {
-    const PhysicalHandle handle = same->second.back();
-    same->second.pop_back();
-    free_bytes_ -= bytes;
-    return handle;
+  PhysicalMemory*& head = free_[bytes];
+  for (PhysicalMemory* memory = head; memory != nullptr;
+       memory = memory->next) {
+    if (TakeBack(memory, own, idle)) return memory;
   }
-  if (created_bytes_ + bytes > limit) ReleaseFree();
+  if (created_bytes_ + bytes > limit) ReleaseFree(idle);
+  if (created_bytes_ + bytes > limit) {
+    return Fail(ErrorCode::kOutOfMemory,
+                "memory that is free is still in use by a stream");
+  }
   Result<PhysicalHandle> handle = device_.CreateHandle(bytes);
-  if (!handle && free_bytes_ > 0) {
-    ReleaseFree();
+  if (!handle && free_bytes_ > 0 && ReleaseFree(idle) > 0) {
     handle = device_.CreateHandle(bytes);
   }
-  if (handle) created_bytes_ += bytes;
-  return handle;
+  if (!handle) return tl::unexpected(handle.error());
+  created_bytes_ += bytes;
+  auto* memory = new PhysicalMemory;
+  memory->handle = *handle;
+  memory->bytes = bytes;
+  return memory;
 }
 
-void HandlePool::Put(Bytes bytes, PhysicalHandle handle) {
-  free_[bytes].push_back(handle);
-  free_bytes_ += bytes;
+bool HandlePool::TakeBack(PhysicalMemory* memory, std::uint64_t own,
+                          const StreamsIdle& idle) {
+  if (!memory->free) return false;
+  const std::uint64_t others = memory->fence & ~own;
+  if (others != 0 && !idle(others)) return false;
+  Unlink(memory);
+  return true;
 }
 
-Result<int> HandlePool::Descriptor(PhysicalHandle handle) {
-  const auto known = descriptors_.find(handle);
+void HandlePool::Put(PhysicalMemory* memory, std::uint64_t fence) {
+  STRATALLOC_CHECK(!memory->free, "memory is put back once");
+  memory->free = true;
+  memory->fence = fence;
+  memory->put = ++last_put_;
+  PhysicalMemory*& head = free_[memory->bytes];
+  memory->prev = nullptr;
+  memory->next = head;
+  if (head != nullptr) head->prev = memory;
+  head = memory;
+  free_bytes_ += memory->bytes;
+}
+
+void HandlePool::Unlink(PhysicalMemory* memory) {
+  if (memory->prev != nullptr) {
+    memory->prev->next = memory->next;
+  } else {
+    free_[memory->bytes] = memory->next;
+  }
+  if (memory->next != nullptr) memory->next->prev = memory->prev;
+  memory->next = memory->prev = nullptr;
+  memory->free = false;
+  free_bytes_ -= memory->bytes;
+}
+
+Status HandlePool::Map(Address address, PhysicalMemory* memory,
+                       PhysicalMemory** slot) {
+  STRATALLOC_CHECK(*slot == nullptr, "a position has one mapping");
+  STRATALLOC_RETURN_IF_ERROR(
+      device_.Map(address, memory->bytes, memory->handle));
+  memory->mappings.push_back({address, slot});
+  *slot = memory;
+  return {};
+}
+
+void HandlePool::Unmap(PhysicalMemory** slot) {
+  PhysicalMemory* memory = *slot;
+  auto mapping =
+      std::find_if(memory->mappings.begin(), memory->mappings.end(),
+                   [&](const auto& mapping) { return mapping.slot == slot; });
+  STRATALLOC_CHECK(mapping != memory->mappings.end(), "a slot is listed");
+  Status status = device_.Unmap(mapping->address, memory->bytes);
+  STRATALLOC_CHECK(status.has_value(), status.error().message);
+  *mapping = memory->mappings.back();
+  memory->mappings.pop_back();
+  *slot = nullptr;
+}
+
+void HandlePool::Fenced(std::uint64_t fence, std::uint64_t until) {
+  for (auto& [bytes, head] : free_) {
+    for (PhysicalMemory* memory = head; memory != nullptr;
+         memory = memory->next) {
+      if (memory->put <= until) memory->fence &= ~fence;
+    }
+  }
+}
+
+std::uint64_t HandlePool::fence() const {
+  std::uint64_t fence = 0;
+  for (const auto& [bytes, head] : free_) {
+    for (const PhysicalMemory* memory = head; memory != nullptr;
+         memory = memory->next) {
+      fence |= memory->fence;
+    }
+  }
+  return fence;
+}
+
+Result<int> HandlePool::Descriptor(const PhysicalMemory& memory) {
+  const auto known = descriptors_.find(memory.handle);
   if (known != descriptors_.end()) return known->second;
   STRATALLOC_ASSIGN_OR_RETURN(const int descriptor,
-                              device_.ExportHandle(handle));
-  descriptors_.emplace(handle, descriptor);
+                              device_.ExportHandle(memory.handle));
+  descriptors_.emplace(memory.handle, descriptor);
   return descriptor;
 }
 
-Bytes HandlePool::ReleaseFree() {
-  const Bytes released = free_bytes_;
-  for (auto& [bytes, handles] : free_) {
-    for (PhysicalHandle handle : handles) {
-      if (auto open = descriptors_.find(handle); open != descriptors_.end()) {
+Bytes HandlePool::ReleaseFree(const StreamsIdle& idle) {
+  if (!idle(0)) return 0;
+  const Bytes before = free_bytes_;
+  for (auto& [bytes, head] : free_) {
+    for (PhysicalMemory* memory = head; memory != nullptr;) {
+      PhysicalMemory* released = std::exchange(memory, memory->next);
+      if (released->fence != 0 && !idle(released->fence)) continue;
+      Unlink(released);
+      while (!released->mappings.empty()) {
+        Unmap(released->mappings.back().slot);
+      }
+      if (auto open = descriptors_.find(released->handle);
+          open != descriptors_.end()) {
         close(open->second);
         descriptors_.erase(open);
       }
       // The driver refuses only handles that are not ours or released twice.
-      Status status = device_.ReleaseHandle(handle);
+      Status status = device_.ReleaseHandle(released->handle);
       STRATALLOC_CHECK(status.has_value(), status.error().message);
       created_bytes_ -= bytes;
+      delete released;
     }
-    handles.clear();
   }
-  free_bytes_ = 0;
-  return released;
+  return before - free_bytes_;
+}
+
+bool HandlePool::CheckInvariants() const {
+  Bytes free = 0;
+  for (const auto& [bytes, head] : free_) {
+    for (const PhysicalMemory* memory = head; memory != nullptr;
+         memory = memory->next) {
+      free += bytes;
+      if (!memory->free || memory->bytes != bytes) return false;
+      for (const auto& mapping : memory->mappings) {
+        if (*mapping.slot != memory) return false;
+      }
+    }
+  }
+  return free == free_bytes_ && free_bytes_ <= created_bytes_;
 }
 
 }  // namespace stratalloc

@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Free physical handles of one device, by size, ready to be mapped anywhere.
-// Creating and releasing dominates the cost of mapping, so a handle that was
-// unmapped is kept for the next map.
+// The physical memory of one device: what is mapped, and what waits to be
+// mapped again. Creating and releasing dominates the cost of mapping, so
+// memory that is not used any more is kept; and so are its mappings. One piece
+// of memory may be mapped at several addresses, of which one at most is used:
+//
+//   position A   [ unused ]--.
+//                            |--> PhysicalMemory (2 MiB)
+//   position B   [ in use ]--'
+//
+// When A is wanted again and B is free by then, nothing is asked of the
+// driver. CUDA lets kernels see through one address what earlier kernels wrote
+// through another (within one kernel it does not, and no kernel has both).
 //
 // Thread-safety: the caller holds the device lock.
-// Invariant: created = mapped elsewhere + free here, in bytes.
+// Invariant: created = used elsewhere + free here, in bytes; a slot that is
+// not null points to memory that lists it (CheckInvariants).
 // Fails: kOutOfMemory when the limit or the driver has no room.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -16,34 +28,85 @@
 
 namespace stratalloc {
 
+// One physical handle. Owned by the HandlePool that created it.
+struct PhysicalMemory {
+  struct Mapping {
+    Address address;
+    PhysicalMemory** slot;  // the position's pointer to this memory
+  };
+
+  PhysicalHandle handle = kNoHandle;
+  Bytes bytes = 0;
+  bool free = false;
+  // Streams (bits) that may still use it through an address it was put back
+  // from. Meaningful while free.
+  std::uint64_t fence = 0;
+  std::uint64_t put = 0;  // number of the Put that freed it
+  Address used_at = 0;    // while not free; 0 if it is only taken
+  std::vector<Mapping> mappings;
+  PhysicalMemory* next = nullptr;  // free list, freed last first
+  PhysicalMemory* prev = nullptr;
+};
+
+// Has everything enqueued on these streams (bits) run? Must not wait. Of no
+// stream at all: may memory go back to the driver now? (Not during a capture.)
+using StreamsIdle = std::function<bool(std::uint64_t streams)>;
+
 class HandlePool {
  public:
   explicit HandlePool(Device device) : device_(device) {}
+  ~HandlePool();
 
-  // A recycled handle, or a new one, while used_bytes() stays within `limit`.
-  // For a new one free handles of other sizes are released where the created
-  // bytes would pass the limit.
-  Result<PhysicalHandle> Take(Bytes bytes, Bytes limit);
-  // Keeps a handle that is mapped nowhere. Never fails.
-  void Put(Bytes bytes, PhysicalHandle handle);
-  // The handle's file descriptor for other processes, made once and closed
-  // when the handle goes back to the driver: the same memory always travels
+  // Free memory that streams other than `own` have finished with, or new
+  // memory, while used_bytes() stays within `limit`. For new memory free
+  // memory of other sizes is released where the created bytes would pass the
+  // limit.
+  Result<PhysicalMemory*> Take(Bytes bytes, Bytes limit, std::uint64_t own,
+                               const StreamsIdle& idle);
+  // This memory, if it is free and streams other than `own` have finished
+  // with it.
+  bool TakeBack(PhysicalMemory* memory, std::uint64_t own,
+                const StreamsIdle& idle);
+  // Keeps memory that is used nowhere any more, but for work on the streams
+  // `fence`. Never fails.
+  void Put(PhysicalMemory* memory, std::uint64_t fence);
+
+  // Without access rights: those are granted by ranges. `*slot` becomes
+  // `memory`. REQUIRES: *slot is null.
+  Status Map(Address address, PhysicalMemory* memory, PhysicalMemory** slot);
+  // `*slot` becomes null. REQUIRES: no work uses that address.
+  void Unmap(PhysicalMemory** slot);
+
+  // Everything on the streams `fence` that was enqueued before Put number
+  // `until` has run.
+  void Fenced(std::uint64_t fence, std::uint64_t until);
+  // The streams that free memory may still be used by.
+  std::uint64_t fence() const;
+  std::uint64_t last_put() const { return last_put_; }
+
+  // The memory's file descriptor for other processes, made once and closed
+  // when the memory goes back to the driver: the same memory always travels
   // under the same number. Kept here because it must end with the handle.
-  Result<int> Descriptor(PhysicalHandle handle);
-  // Gives every free handle back to the driver; returns the bytes.
-  Bytes ReleaseFree();
+  Result<int> Descriptor(const PhysicalMemory& memory);
+  // Gives the free memory whose streams are idle back to the driver, if it may
+  // go now; returns the bytes.
+  Bytes ReleaseFree(const StreamsIdle& idle);
 
   Bytes created_bytes() const { return created_bytes_; }
   Bytes free_bytes() const { return free_bytes_; }
   // Mapped, or about to be.
   Bytes used_bytes() const { return created_bytes_ - free_bytes_; }
+  bool CheckInvariants() const;
 
  private:
+  void Unlink(PhysicalMemory* memory);
+
   Device device_;
-  std::map<Bytes, std::vector<PhysicalHandle>> free_;
+  std::map<Bytes, PhysicalMemory*> free_;  // heads
   std::map<PhysicalHandle, int> descriptors_;
   Bytes created_bytes_ = 0;
   Bytes free_bytes_ = 0;
+  std::uint64_t last_put_ = 0;
 };
 
 }  // namespace stratalloc

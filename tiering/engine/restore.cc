@@ -93,13 +93,13 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
 
   Bytes need = 0;
   for (HandleRef handle : missing) need += handle.bytes();
-  std::vector<PhysicalHandle> taken;
+  std::vector<PhysicalMemory*> taken;
   Status status;
   int attempts = 0;
   lower_.OpenReserve(true);
   while (taken.size() < missing.size()) {
     const Bytes bytes = missing[taken.size()].bytes();
-    Result<PhysicalHandle> physical = device.TakePhysical(bytes);
+    Result<PhysicalMemory*> physical = device.TakePhysical(bytes);
     if (physical) {
       taken.push_back(*physical);
       need -= bytes;
@@ -135,7 +135,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
       status = device.BeginArrivalLocked(handle, taken[next]);
     }
     if (!status) break;
-    taken[next] = kNoHandle;
+    taken[next] = nullptr;
     status = CopyInLocked(state, handle);
     if (!status) {
       const Error error = status.error();
@@ -163,7 +163,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     arrived.push_back(handle);
   }
   for (std::size_t i = 0; i < taken.size(); ++i) {
-    if (taken[i] != kNoHandle) device.PutPhysical(missing[i].bytes(), taken[i]);
+    if (taken[i] != nullptr) device.PutPhysical(taken[i]);
   }
   if (arrived.empty()) {
     // All of this part was freed meanwhile; the others still wait.

@@ -28,7 +28,9 @@ class ChecksumTest : public testing::Test {
     device_.push_back(*device);
     address_ = device_[0].ReserveAddress(kHandle).value();
     handle_ = device_[0].CreateHandle(kHandle).value();
-    ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_, {}));
+    ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_));
+    ASSERT_TRUE(
+        device_[0].GrantAccess(address_, kHandle, device_[0].index()));
     stream_ = device_[0].CreateStream().value();
     ASSERT_EQ(posix_memalign(reinterpret_cast<void**>(&result_), 4096, 4096),
               0);
@@ -131,7 +133,9 @@ TEST_F(ChecksumTest, AnUnmappedRangeIsAViolation) {
   cudasim_clear_violations();
   cudasim_clear_errors();
   cudasim_set_verbose(1);
-  ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_, {}));
+  ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_));
+  ASSERT_TRUE(
+      device_[0].GrantAccess(address_, kHandle, device_[0].index()));
 }
 
 // The kernel's read is pending until an edge: unmapping before it is what the
@@ -153,14 +157,18 @@ TEST_F(ChecksumTest, AnUnmapUnderTheKernelIsAViolation) {
     (void)device_[0].Unmap(address_, kHandle);
     EXPECT_EQ(cudasim_violation_count() > 0, !waits);
     if (waits) {
-      ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_, {}));
+      ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_));
+      ASSERT_TRUE(
+          device_[0].GrantAccess(address_, kHandle, device_[0].index()));
     }
   }
   cudasim_clear_violations();
   cudasim_set_verbose(1);
   cudasim_set_mode(0);
   ASSERT_TRUE(device_[0].SynchronizeDevice());
-  ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_, {}));
+  ASSERT_TRUE(device_[0].Map(address_, kHandle, handle_));
+  ASSERT_TRUE(
+      device_[0].GrantAccess(address_, kHandle, device_[0].index()));
 }
 
 }  // namespace
