@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning's DeviceStatsMonitor, unpatched."""
+
+from tests.e2e.consumers import asking
+
+
+def test_device_stats_monitor():
+    saw = asking.same_everywhere("lightning.device_stats")["device_stats"]
+    assert len(saw["losses"]) == 5
+    # Before and after each batch.
+    assert len(saw["logged"]) == 10
+    for _, when, keys, counted in saw["logged"]:
+        assert when.startswith("DeviceStatsMonitor.on_train_batch_")
+        assert keys > len(counted) > 30
+        assert counted["allocation.all.current"] > 0
