@@ -12,6 +12,7 @@
 #ifndef STRATALLOC_ALLOCATOR_BLOCK_H_
 #define STRATALLOC_ALLOCATOR_BLOCK_H_
 
+#include <set>
 #include <vector>
 
 #include "allocator/base/bytes.h"
@@ -54,6 +55,19 @@ struct Segment {
   Address end() const { return base + bytes; }
 };
 
+// What a free block is found by. Best fit: smallest first, then lowest address.
+// The numbers are the block's, kept here so that a search reads no block.
+struct FreeKey {
+  Bytes size;
+  Address address;
+  Block* block;
+
+  bool operator<(const FreeKey& other) const {
+    return size != other.size ? size < other.size : address < other.address;
+  }
+};
+using FreeBlocks = std::set<FreeKey>;
+
 // The first cache line is what a malloc or free out of a bin looks at.
 struct alignas(64) Block {
   Segment* segment = nullptr;
@@ -75,17 +89,12 @@ struct alignas(64) Block {
   std::uint32_t pending_events = 0;
   Block* prev = nullptr;
   Block* next = nullptr;
+  FreeBlocks::iterator filed;     // while kFree and filed
   std::vector<StreamId> streams;  // record_stream'ed, besides the pool's own
 
   Address end() const { return address + size; }
 };
 
-// Best fit: smallest first, then lowest address.
-struct BySizeThenAddress {
-  bool operator()(const Block* a, const Block* b) const {
-    return a->size != b->size ? a->size < b->size : a->address < b->address;
-  }
-};
 struct ByAddress {
   bool operator()(const Block* a, const Block* b) const {
     return a->address < b->address;

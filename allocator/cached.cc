@@ -48,7 +48,7 @@ std::vector<HandleRef> DeviceAllocator::FreeHandlesLocked(
       continue;
     }
     const std::uint64_t bit = std::uint64_t{1} << streams_.BitOf(key.stream);
-    for (Block* block : pool->free_blocks()) {
+    for (const auto& [size, address, block] : pool->free_blocks()) {
       HandleRegion& region = *block->segment->region;
       const Address lo = region.base + RoundUp(block->address - region.base,
                                                region.handle_bytes);

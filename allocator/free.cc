@@ -124,7 +124,10 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   block->state = BlockState::kFree;
   if (plain) {
     block = MergeLocked(block);
-    if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) return;
+    if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) {
+      block->state = BlockState::kParked;  // in no index
+      return;
+    }
     pool.File(block);
   } else {
     // Whole handles: a handle that lost its last live block changes what the

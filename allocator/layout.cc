@@ -249,7 +249,8 @@ Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
                                             b->state == BlockState::kUnmapped);
          b = b->next) {
       if (b->state == BlockState::kUnmapped) {
-        for (Address at = b->address; at < std::min(b->end(), start + size);
+        for (Address at = b->address; at < std::min(b->end(), start + size) &&
+                                      (best == 0 || needed < least);
              at += region.handle_bytes) {
           ++needed;
           const HandleEntry& entry = region.entries[region.IndexOf(at)];
@@ -264,6 +265,7 @@ Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
             needed = 0;
           }
         }
+        if (best != 0 && needed >= least) break;
       }
       if (b->end() > start && b->end() - start >= size) {
         if (best == 0 || needed < least) {

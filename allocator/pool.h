@@ -53,9 +53,7 @@ class Pool {
   void File(Block* block);    // into the index of its state, if it has one
   void Unfile(Block* block);  // out of it
 
-  const std::set<Block*, BySizeThenAddress>& free_blocks() const {
-    return free_blocks_;
-  }
+  const FreeBlocks& free_blocks() const { return free_blocks_; }
   const std::set<Block*, ByAddress>& unmapped_blocks() const {
     return unmapped_blocks_;
   }
@@ -70,7 +68,6 @@ class Pool {
   const bool has_bins_;
   const bool evictable_;
   BlockBins bins_;
-  using FreeBlocks = std::set<Block*, BySizeThenAddress>;
   FreeBlocks free_blocks_;
   // Nodes of blocks that were taken out, for those that are put in.
   static constexpr std::size_t kSpareNodes = 64;
