@@ -33,15 +33,20 @@ class ApiFunction {
     const Card* card = nullptr;
     int64_t virtual_ns = 0;
     int64_t burn_ns = 0;
+    const Costs* next = nullptr;  // of the same function, on another card
   };
   template <typename WorkOut>
   const Costs& CostsFor(const Card& card, WorkOut work_out) {
-    const Costs* known = costs_.load(std::memory_order_acquire);
-    if (known == nullptr || known->card != &card) {
-      known = new Costs(work_out());  // never destroyed, as its card
-      costs_.store(known, std::memory_order_release);
+    const Costs* const newest = costs_.load(std::memory_order_acquire);
+    for (const Costs* known = newest; known != nullptr; known = known->next) {
+      if (known->card == &card) return *known;
     }
-    return *known;
+    auto* const made = new Costs(work_out());  // never destroyed, as its card
+    made->next = newest;
+    while (!costs_.compare_exchange_weak(made->next, made,
+                                         std::memory_order_acq_rel)) {
+    }
+    return *made;
   }
 
   // Counts a call; kOk unless a failure was planned for this one.

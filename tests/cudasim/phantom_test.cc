@@ -41,7 +41,7 @@ class PhantomTest : public SimulatorTest {
   void SetUp() override {
     SimulatorTest::SetUp();
     ASSERT_EQ(cudasim_set_phantom(1), 0);
-    cudasim_set_capacity(0, uint64_t{512} << 30);
+    cudasim_set_capacity(0, uint64_t{96} << 30);
   }
   void TearDown() override {
     ASSERT_EQ(cudasim_set_phantom(0), 0);
@@ -70,7 +70,8 @@ TEST_F(PhantomTest, ThousandsOfMappingsTakeNoneOfTheHosts) {
   EXPECT_EQ(cudasim_used(0), kBytes);
   EXPECT_EQ(cudaMemset(reinterpret_cast<void*>(address), 7, kBytes),
             cudaSuccess);
-  EXPECT_LE(Mappings(), before + 8);
+  // Not one more per handle; a sanitizer makes dozens for itself.
+  EXPECT_LE(Mappings(), before + 200);
   EXPECT_LT(Resident() - resident, uint64_t{64} << 20);
   EXPECT_EQ(cuMemUnmap(address, kBytes), CUDA_SUCCESS);
   EXPECT_EQ(cuMemAddressFree(address, kBytes), CUDA_SUCCESS);
@@ -78,9 +79,9 @@ TEST_F(PhantomTest, ThousandsOfMappingsTakeNoneOfTheHosts) {
 
 TEST_F(PhantomTest, CapacityIsThatOfADevice) {
   void* pointer = nullptr;
-  ASSERT_EQ(cudaMalloc(&pointer, size_t{500} << 30), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&pointer, size_t{90} << 30), cudaSuccess);
   void* more = nullptr;
-  EXPECT_EQ(cudaMalloc(&more, size_t{20} << 30), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaMalloc(&more, size_t{10} << 30), cudaErrorMemoryAllocation);
   EXPECT_EQ(cudaFree(pointer), cudaSuccess);
   EXPECT_EQ(cudasim_used(0), 0u);
 }

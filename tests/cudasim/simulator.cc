@@ -126,7 +126,7 @@ Simulator& Simulator::Get() {
 }
 
 void Simulator::SetCard(int device, const Card& card) {
-  cards[device].store(new Card(card), std::memory_order_release);
+  cards[device].store(&all_cards.emplace_back(card), std::memory_order_release);
   bool modelled = false;
   for (const auto& each : cards) {
     const Card* of_device = each.load();  // null while the first are set

@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
@@ -84,6 +85,7 @@ struct Simulator {
   std::atomic<bool> broken{false};  // some device is; read without `mu`
   // By device. A card is never changed nor destroyed, only replaced.
   std::vector<std::atomic<const Card*>> cards;
+  std::deque<Card> all_cards;  // those and what they replaced; under `mu`
   std::atomic<bool> async{false};
   std::atomic<bool> keeps_time{false};  // some card is modelled
   std::atomic<bool> used{false};        // a call other than counting was made
