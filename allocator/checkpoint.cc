@@ -62,11 +62,12 @@ Result<CheckpointDelta> DeviceAllocator::GoBackTo(
   ProcessEventsLocked();
   EmptyBinsLocked();  // what they hold is free, and not filed as free
   CheckpointDelta delta;
+  std::vector<std::vector<StreamId>> recorded;
   delta.freed = AllocatedInLocked(id);
   for (const CheckpointBlock& live : delta.freed) {
     Block* block = BlockAtLocked(live.address);
     // A graph orders its own streams: nobody waits for the uses recorded here.
-    block->streams.clear();
+    recorded.push_back(std::exchange(block->streams, {}));
     block->streams_noted = false;
     FreeLocked(block);
   }
@@ -74,7 +75,12 @@ Result<CheckpointDelta> DeviceAllocator::GoBackTo(
     if (FreeSpanLocked(wanted, id) != nullptr) continue;
     // Freed with events outstanding, or the pool's memory moved on. What was
     // freed comes back before the caller hears of it: nothing is lost.
-    for (const CheckpointBlock& live : delta.freed) TakeSpanLocked(live, id);
+    for (std::size_t i = 0; i < delta.freed.size(); ++i) {
+      TakeSpanLocked(delta.freed[i], id);
+      Block* block = BlockAtLocked(delta.freed[i].address);
+      block->streams = std::move(recorded[i]);
+      block->streams_noted = !block->streams.empty();
+    }
     return Fail(ErrorCode::kInvalidArgument,
                 "the private pool has no free memory at " +
                     std::to_string(wanted.address) +

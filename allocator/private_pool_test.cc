@@ -331,6 +331,7 @@ TEST_F(PrivatePoolTest, ACheckpointThatCannotBeReachedChangesNothing) {
             0);
   Use(a, 3 * kMiB, other);
   ASSERT_TRUE(allocator().RecordStream(a, other).has_value());
+  ASSERT_TRUE(allocator().RecordStream(b, other).has_value());
   Free(a);
   const auto before = allocator().AllocatedIn(kGraph);
   auto delta = allocator().GoBackTo(*checkpoint);
@@ -338,6 +339,8 @@ TEST_F(PrivatePoolTest, ACheckpointThatCannotBeReachedChangesNothing) {
   EXPECT_EQ(delta.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(*before, std::vector<Address>{b});
   EXPECT_EQ(*allocator().AllocatedIn(kGraph), *before);
+  Free(b);  // still has its recorded stream
+  EXPECT_NE(Malloc(3 * kMiB), b) << "handed out while it is in use";
   cudasim_clear_faults();
   ASSERT_TRUE(allocator().CheckInvariants().has_value());
   EndRoute(kGraph);
