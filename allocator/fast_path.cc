@@ -10,6 +10,7 @@
 // (README.md, "The fast path").
 #include <algorithm>
 
+#include "allocator/base/planted.h"
 #include "allocator/device_allocator.h"
 #include "allocator/operator_thread.h"
 #include "allocator/settings.h"
@@ -123,13 +124,16 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   if ((slow_reasons_ & ~kOfMallocs) != 0) return false;
   Block* block = blocks_.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated ||
-      block->streams_noted) {
+      (block->streams_noted && !STRATALLOC_PLANTED(kBinnedInUse))) {
     return false;
   }
   Pool& pool = *block->segment->pool;
   // Something began to leave since the block was handed out: its handles may
   // be away, or have copies that its end makes worthless.
-  if (pool.evictable() && block->epoch != leave_epoch_) return false;
+  if (pool.evictable() && block->epoch != leave_epoch_ &&
+      !STRATALLOC_PLANTED(kBinnedAway)) {
+    return false;
+  }
   if (!pool.has_bins()) return false;
   if (!pool.bins().Put(block)) {
     // Full, or a size of the past is in its place: start again.

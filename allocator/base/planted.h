@@ -18,6 +18,8 @@ enum class Plant {
   kMissingEvent,  // an eviction does not wait for the streams in use
   kLostDirty,     // the guard forgets that an operator writes
   kEarlyReuse,    // freed handles are reused before their streams are done
+  kBinnedInUse,   // a block that another stream may use goes into a bin
+  kBinnedAway,    // a block whose handles may be away goes into a bin
   kLateEvent,     // the last event of a stream is looked at one free too late
   kWrongSplit,    // statistics count a split block's remainder in part
   kLostBlock,     // a freed block of megabytes is never found again
@@ -31,6 +33,10 @@ inline bool PlantBug(const char* name) {
     planted_bug = Plant::kLostDirty;
   } else if (std::strcmp(name, "early_reuse") == 0) {
     planted_bug = Plant::kEarlyReuse;
+  } else if (std::strcmp(name, "binned_in_use") == 0) {
+    planted_bug = Plant::kBinnedInUse;
+  } else if (std::strcmp(name, "binned_away") == 0) {
+    planted_bug = Plant::kBinnedAway;
   } else if (std::strcmp(name, "late_event") == 0) {
     planted_bug = Plant::kLateEvent;
   } else if (std::strcmp(name, "wrong_split") == 0) {

@@ -22,6 +22,10 @@ void Add(Tally& to, const Tally& from) {
   to.faults += from.faults;
   to.poisoned += from.poisoned;
   to.verified += from.verified;
+  to.from_bins += from.from_bins;
+  to.into_bins += from.into_bins;
+  to.gone_back += from.gone_back;
+  to.handed += from.handed;
 }
 
 void Add(Tally& to, const EngineCounters& from) {
@@ -72,6 +76,10 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   for (std::uint64_t i = below(4); i > 0; --i) {
     world.streams.push_back(rig.NewStream());
   }
+  for (std::uint64_t i = 2 + below(4); i > 0; --i) {
+    world.sizes.push_back(below(3) == 0 ? kMiB + below(3 * kMiB)
+                                        : 1 + below(kMiB));
+  }
   // Short ones are more frequent: most bugs need few steps.
   const int steps = 10 + static_cast<int>(std::min(below(191), below(191)));
   int threads = options.threads;
@@ -109,6 +117,8 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
     wrong += "bytes had changed under a handle that was not dirty\n";
   }
   for (auto& block : world.shared) workers[0]->Free(std::move(block));
+  for (auto& block : world.handed) workers[0]->Free(std::move(block));
+  tally->pools += world.pools;
   for (auto& worker : workers) {
     worker->FreeAll();
     Add(*tally, worker->tally());

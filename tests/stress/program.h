@@ -23,6 +23,8 @@ struct Tally {
   std::uint64_t refused_mallocs = 0, refused_operators = 0;
   std::uint64_t evictions = 0, restores = 0, planned = 0, clean_drops = 0;
   std::uint64_t faults = 0, poisoned = 0, verified = 0;
+  std::uint64_t from_bins = 0, into_bins = 0, pools = 0, gone_back = 0;
+  std::uint64_t handed = 0;
   std::uint64_t to_disk_bytes = 0, from_disk_bytes = 0;
 };
 

@@ -16,6 +16,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "allocator/private_pool.h"
 
 namespace stratalloc {
 
@@ -23,6 +24,7 @@ struct Shadow {
   Address address = 0;
   Bytes bytes = 0;
   StreamId home = kDefaultStream;
+  PoolId pool;                     // private, if it was allocated in one
   std::uint64_t pattern = 0;       // 0: nothing was written
   bool lost = false;               // an error said that its bytes are lost
   std::vector<StreamId> used;      // streams with accesses, newest state only

@@ -42,7 +42,9 @@ void Print(const Tally& t, double seconds) {
       "(%llu refused), %llu scope events, %llu planned failures\n"
       "  %llu handles evicted (%llu clean), %llu restored (%llu ahead of "
       "use), %.1f MiB to disk, %.1f MiB from disk, %llu operands verified, "
-      "%llu poisoned\n",
+      "%llu poisoned\n"
+      "  %llu mallocs out of bins, %llu frees into them; %llu blocks changed "
+      "hands; %llu private pools, %llu times back to a checkpoint\n",
       (unsigned long long)t.programs, (unsigned long long)t.threaded,
       (unsigned long long)t.with_disk, (unsigned long long)t.with_background,
       seconds, (unsigned long long)t.steps, (unsigned long long)t.mallocs,
@@ -53,7 +55,10 @@ void Print(const Tally& t, double seconds) {
       (unsigned long long)t.restores, (unsigned long long)t.planned,
       static_cast<double>(t.to_disk_bytes) / (1 << 20),
       static_cast<double>(t.from_disk_bytes) / (1 << 20),
-      (unsigned long long)t.verified, (unsigned long long)t.poisoned);
+      (unsigned long long)t.verified, (unsigned long long)t.poisoned,
+      (unsigned long long)t.from_bins, (unsigned long long)t.into_bins,
+      (unsigned long long)t.handed, (unsigned long long)t.pools,
+      (unsigned long long)t.gone_back);
 }
 
 int Main(int argc, char** argv) {

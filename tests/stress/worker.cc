@@ -67,21 +67,17 @@ void Worker::Run(int steps) {
 
 void Worker::Step() {
   const std::uint64_t dice = Below(100);
-  if (dice < 26) return StepMalloc();
-  if (dice < 38) {
-    if (blocks_.empty()) return;
-    const std::size_t i = Below(blocks_.size());
-    std::swap(blocks_[i], blocks_.back());
-    std::unique_ptr<Shadow> block = std::move(blocks_.back());
-    blocks_.pop_back();
-    return Free(std::move(block));
-  }
-  if (dice < 70) return StepOperator();
-  if (dice < 82) return StepScope();
-  if (dice < 86) return StepEvict();
-  if (dice < 90) return StepRestore();
-  if (dice < 93) return StepFault();
-  if (dice < 95 && world_.corruption) {
+  if (dice < 24) return StepMalloc(SomeSize());
+  if (dice < 35) return StepFree();
+  if (dice < 62) return StepOperator();
+  if (dice < 72) return StepScope();
+  if (dice < 76) return StepEvict();
+  if (dice < 80) return StepRestore();
+  if (dice < 83) return StepFault();
+  if (dice < 87) return StepBurst();
+  if (dice < 91) return StepPool();
+  if (dice < 94) return StepHand();
+  if (dice < 96 && world_.corruption) {
     world_.rig->engine().TestHook("flip_spill_byte", "");
     return;
   }
@@ -100,10 +96,10 @@ StreamId Worker::SomeStream() {
   return world_.streams[Below(world_.streams.size())];
 }
 
-std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes) {
+std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes, StreamId stream) {
   auto block = std::make_unique<Shadow>();
   block->bytes = bytes;
-  block->home = SomeStream();
+  block->home = stream;
   const ScopeFrame& frame = CurrentScope();
   // An allocation of an operator's own is made inside it.
   const bool inside = Chance(20);
@@ -111,8 +107,16 @@ std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes) {
     world_.Complain("an operator without operands was refused");
     return nullptr;
   }
-  Result<AllocatedBlock> made = world_.rig->device().Malloc(
-      {bytes, block->home, frame.lifetime, {frame.scope, frame.category}});
+  // Malloc in its two halves, to count the fast ones.
+  DeviceAllocator& device = world_.rig->device();
+  const Charge charge{frame.scope, frame.category};
+  AllocatedBlock fast;
+  const bool binned =
+      device.FastMalloc(bytes, stream, frame.lifetime, charge, &fast);
+  tally_.from_bins += binned;
+  Result<AllocatedBlock> made =
+      binned ? fast
+             : device.SlowMalloc({bytes, stream, frame.lifetime, charge});
   if (inside) world_.rig->engine().LeaveOperator();
   ++tally_.mallocs;
   if (!made) {
@@ -126,18 +130,71 @@ std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes) {
     world_.Complain("malloc returned a block that is too small or unaligned");
   }
   block->address = made->address;
+  if (routed_) block->pool = pool_;
   // Whoever had the memory before is done on this stream only.
   block->used = {block->home};
   return block;
 }
 
-void Worker::StepMalloc() {
+void Worker::StepMalloc(Bytes bytes) {
   if (blocks_.size() >= kMostBlocks) return;
-  std::unique_ptr<Shadow> block = Allocate(SomeSize());
+  std::unique_ptr<Shadow> block = Allocate(bytes);
   if (block == nullptr) return;
   blocks_.push_back(std::move(block));
   Shadow& made = *blocks_.back();
   if (Chance(85)) Operate(made.home, {&made}, {true});
+}
+
+void Worker::StepFree() {
+  if (blocks_.empty()) return;
+  const std::size_t i = Below(blocks_.size());
+  std::swap(blocks_[i], blocks_.back());
+  std::unique_ptr<Shadow> block = std::move(blocks_.back());
+  blocks_.pop_back();
+  Free(std::move(block));
+}
+
+// A layer's temporaries: few sizes, one stream, freed soon and asked for
+// again. Most come out of bins.
+void Worker::StepBurst() {
+  const StreamId stream = SomeStream();
+  std::vector<std::unique_ptr<Shadow>> live;
+  for (std::uint64_t i = 4 + Below(28); i > 0; --i) {
+    auto block = Allocate(world_.sizes[Below(world_.sizes.size())], stream);
+    if (block == nullptr) break;
+    if (Chance(30))
+      Operate(Chance(80) ? stream : SomeStream(), {block.get()}, {true});
+    live.push_back(std::move(block));
+    while (live.size() > 6 || (!live.empty() && Chance(60))) {
+      const std::size_t at = Below(live.size());
+      std::swap(live[at], live.back());
+      Free(std::move(live.back()));
+      live.pop_back();
+    }
+    if (Chance(3)) StepEvict();
+  }
+  for (auto& block : live) Free(std::move(block));
+}
+
+// A block changes hands: whoever takes it frees it, or goes on with it.
+void Worker::StepHand() {
+  std::unique_ptr<Shadow> block;
+  if (Chance(50) && !blocks_.empty() && !blocks_.back()->pool.is_private()) {
+    block = std::move(blocks_.back());
+    blocks_.pop_back();
+    std::lock_guard lock(world_.mutex);
+    world_.handed.push_back(std::move(block));
+    return;
+  }
+  {
+    std::lock_guard lock(world_.mutex);
+    if (world_.handed.empty()) return;
+    block = std::move(world_.handed.back());
+    world_.handed.pop_back();
+  }
+  ++tally_.handed;
+  if (Chance(70)) return Free(std::move(block));
+  blocks_.push_back(std::move(block));
 }
 
 void Worker::Free(std::unique_ptr<Shadow> block) {
@@ -149,8 +206,12 @@ void Worker::Free(std::unique_ptr<Shadow> block) {
     }
   }
   ++tally_.frees;
-  if (Result<AllocatedBlock> freed = world_.rig->device().Free(block->address);
-      !freed) {
+  DeviceAllocator& device = world_.rig->device();
+  if (AllocatedBlock fast; device.FastFree(block->address, &fast)) {
+    ++tally_.into_bins;
+    return;
+  }
+  if (Result<AllocatedBlock> freed = device.SlowFree(block->address); !freed) {
     world_.Complain("free failed: " + freed.error().message);
   }
 }
@@ -160,6 +221,7 @@ void Worker::FreeAll() {
     Free(std::move(blocks_.back()));
     blocks_.pop_back();
   }
+  LeavePool();
 }
 
 void Worker::Order(StreamId earlier, StreamId later) {

@@ -11,9 +11,12 @@
 #ifndef STRATALLOC_TESTS_STRESS_WORKER_H_
 #define STRATALLOC_TESTS_STRESS_WORKER_H_
 
+#include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -36,6 +39,10 @@ struct World {
   double fraction = 1.0;  // the most that a step allows
   std::vector<StreamId> streams;
   std::vector<std::unique_ptr<Shadow>> shared;
+  std::vector<Bytes> sizes;  // that come again and again, as in a model
+  std::atomic<std::uint64_t> pools{0};
+  // Blocks on their way to whoever frees them; under `mutex`.
+  std::vector<std::unique_ptr<Shadow>> handed;
 
   std::mutex mutex;
   std::string wrong;  // first problems; under `mutex`
@@ -51,7 +58,10 @@ class Worker {
   const Tally& tally() const { return tally_; }
 
   // Allocates; nullptr if the device is full, which is no fault.
-  std::unique_ptr<Shadow> Allocate(Bytes bytes);
+  std::unique_ptr<Shadow> Allocate(Bytes bytes) {
+    return Allocate(bytes, SomeStream());
+  }
+  std::unique_ptr<Shadow> Allocate(Bytes bytes, StreamId stream);
   void Free(std::unique_ptr<Shadow> block);
 
  private:
@@ -61,13 +71,25 @@ class Worker {
   StreamId SomeStream();
 
   void Step();
-  void StepMalloc();
+  void StepMalloc(Bytes bytes);
+  void StepFree();
+  void StepBurst();
+  void StepHand();
   void StepOperator();
   void StepScope();
   void StepEvict();
   void StepRestore();
   void StepFault();
   void StepRare();
+
+  // pool_steps.cc
+  void StepPool();
+  void AllocateInPool();
+  void TakeCheckpoint();
+  void GoBack();
+  void LeavePool();
+  void ComparePool();
+  void Expect(const Status& status, const char* what);
 
   // `blocks` on `stream`; those at odd places of `written` are written.
   void Operate(StreamId stream, const std::vector<Shadow*>& blocks,
@@ -81,6 +103,11 @@ class Worker {
   std::vector<std::unique_ptr<Shadow>> blocks_;
   Tally tally_;
   CUevent event_ = nullptr;
+  PoolId pool_;  // none before the first StepPool
+  bool lends_ = false;
+  bool routed_ = false;  // what is allocated now lies in `pool_`
+  std::optional<Checkpoint> checkpoint_;
+  std::map<Address, StreamId> homes_;  // of the blocks in it
   int faulty_ = 0;  // steps until planned failures are taken back
 };
 
