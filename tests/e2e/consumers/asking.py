@@ -43,16 +43,24 @@ def first_difference(native, ours, place=""):
     return f"{place}: a key that is null"
 
 
-def same_everywhere(*names, memory="256MiB", without_twin=0, **environment):
+def same_everywhere(*names, memory="256MiB", without_twin=0, cumulative=True,
+                    **environment):
     """Runs FILE.FUNCTION... three ways; what all of them returned.
 
     Results and counts of statistics must be the same under PyTorch's allocator
     and under ours, with tiering and without. `without_twin`: how many kernels
-    the simulated device must have refused.
+    the simulated device must have refused. Not `cumulative`: only what is
+    current is compared of the counts.
     """
     native, *others = [
         ask(way, conf, memory, names, without_twin, **environment)
         for way, conf in WAYS]
+    if not cumulative:
+        for saw in (native, *others):
+            for name in names:
+                saw[name]["counts"] = {
+                    key: value for key, value in saw[name]["counts"].items()
+                    if key.endswith(".current")}
     for (_, conf), saw in zip(WAYS[1:], others):
         for name in names:
             differs = first_difference(native[name], saw[name], name)

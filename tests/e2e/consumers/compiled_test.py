@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile with CUDA graphs behind it, unpatched.
+
+Triton links against libcuda.so.1 and has to be told where that is. What it
+generates is compiled, assembled and loaded, and stops at the launch: a kernel
+of no library has no twin on the host (cudaErrorNotSupported), under PyTorch's
+allocator and ours. So Inductor is told to keep PyTorch's operators.
+
+Cumulative counts and peaks are not compared: to restore a checkpoint native
+hands out every block of a segment, the free rest too, and frees that again, so
+they depend on its segments; and only the first of the three compiles.
+"""
+
+import os
+
+from stratalloc import simulate
+
+from tests.e2e.consumers import asking
+
+
+def test_compiled(tmp_path):
+    saw = asking.same_everywhere(
+        "compiled.cudagraphs", "compiled.reduce_overhead",
+        "compiled.branches", "compiled.generated_kernels", without_twin=1, cumulative=False,
+        TRITON_LIBCUDA_PATH=simulate.directory(),
+        TORCHINDUCTOR_CACHE_DIR=os.fspath(tmp_path / "inductor"),
+        TRITON_CACHE_DIR=os.fspath(tmp_path / "triton"))
+    losses = [each[0] for each in saw["cudagraphs"][:8]]
+    assert losses[2] != losses[3]
+    assert len(set(saw["cudagraphs"][-3:])) == 1
+    assert saw["reduce_overhead"][-1] == [True, 0]
+    assert len(saw["branches"]) == 8
+    assert "operation not supported" in saw["generated_kernels"]
