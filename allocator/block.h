@@ -50,7 +50,7 @@ struct Segment {
   Bytes bytes = 0;
   std::uint64_t mapped = 0;  // handles that are not kUnmapped
   Block* first = nullptr;
-  bool plain = false;  // memory of a pool's own allocator (plain_memory.h)
+  bool plain = false;  // memory that comes and goes whole (plain_memory.h)
 
   Address end() const { return base + bytes; }
 };
@@ -79,14 +79,18 @@ struct alignas(64) Block {
   ChargeAccount* account = nullptr;
   Block* bin_next = nullptr;  // while binned
   BlockState state = BlockState::kUnmapped;
-  // `streams` is not empty, or `exported`: its free takes the whole way.
+  // `streams` is not empty, `exported` or `oversize`: its free takes the whole
+  // way, so it is never binned.
   bool streams_noted = false;
   bool exported = false;  // to other processes; its handles are pinned for it
+  bool oversize = false;  // counts in oversize_allocations
   // DeviceAllocator::leave_epoch_ when it was last handed out.
   std::uint32_t epoch = 0;
   // The use clock then; and events it waits for.
   std::uint32_t clock = 0;
   std::uint32_t pending_events = 0;
+  // Plain segments: DeviceAllocator::searches_ when it was given back.
+  std::uint32_t freed_at = 0;
   Block* prev = nullptr;
   Block* next = nullptr;
   FreeBlocks::iterator filed;     // while kFree and filed

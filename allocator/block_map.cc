@@ -34,13 +34,15 @@ BlockMap::BlockMap(Address base, Address end)
     : base_(base),
       bytes_(end - base),
       leaves_((bytes_ + kLeafBytes - 1) / kLeafBytes),
-      directory_(static_cast<Leaf**>(MapLazily(leaves_ * sizeof(Leaf*)))) {}
+      directory_(leaves_ == 0 ? nullptr
+                              : static_cast<Leaf**>(
+                                    MapLazily(leaves_ * sizeof(Leaf*)))) {}
 
 BlockMap::~BlockMap() {
   for (std::size_t i = 0; i < leaves_; ++i) {
     if (directory_[i] != nullptr) munmap(directory_[i], sizeof(Leaf));
   }
-  munmap(directory_, leaves_ * sizeof(Leaf*));
+  if (directory_ != nullptr) munmap(directory_, leaves_ * sizeof(Leaf*));
 }
 
 std::size_t BlockMap::LastUsed(const Leaf& leaf, std::size_t slot) {

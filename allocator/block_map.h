@@ -32,7 +32,7 @@ namespace stratalloc {
 
 class BlockMap {
  public:
-  // The table is for the addresses [base, end).
+  // The table is for the addresses [base, end), which may be none.
   BlockMap(Address base, Address end);
   ~BlockMap();
   BlockMap(const BlockMap&) = delete;

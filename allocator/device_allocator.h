@@ -67,6 +67,7 @@ struct BlockView {
 // One contiguous range of memory on the device, for snapshots.
 struct SegmentView {
   Address address = 0;
+  bool plain = false;  // does not grow or shrink
   Bytes bytes = 0;
   StreamId stream = kDefaultStream;
   PoolKind kind = PoolKind::kSmall;
@@ -216,6 +217,7 @@ class DeviceAllocator {
   // ---- handles, for tiering ---------------------------------------------
 
   const Device& device() const { return device_; }
+  bool tiering() const { return options_.tiering; }
   HandleTable& table() { return table_; }
   StreamTable& streams() { return streams_; }
   Mutex& mutex() RETURN_CAPABILITY(mutex_) { return mutex_; }
@@ -295,6 +297,9 @@ class DeviceAllocator {
   Block* TryMallocLocked(Pool& pool, Bytes size, Bytes limit) REQUIRES(mutex_);
   Block* HandOutLocked(Block* block, Bytes size, Bytes requested, Charge charge)
       REQUIRES(mutex_);
+  // How far a growth by `size` would go beyond garbage_collection_threshold; 0
+  // without a fraction.
+  Bytes AboveCollectionThreshold(Bytes size) EXCLUDES(mutex_);
   Error OutOfMemory(Bytes requested) EXCLUDES(mutex_);
   void MaybeSignalPressureLocked() REQUIRES(mutex_);
 
@@ -365,13 +370,25 @@ class DeviceAllocator {
   void ForgetPoolsLocked() REQUIRES(mutex_);
 
   // plain_segments.cc
+  // The private pool's, the device's own if it has no virtual memory
+  // management, or nullptr.
   std::shared_ptr<const MemorySource> SourceLocked(PoolId id) const
       REQUIRES(mutex_);
+  // Pool::FindFree; of plain segments only blocks that native would take for
+  // `size` while max_split_size is set.
+  Block* FindFreeLocked(const Pool& pool, Bytes size) REQUIRES(mutex_);
+  // Native's garbage collection: free plain segments that have not been used
+  // for long, if more than the threshold is reserved. The caller destroys what
+  // it gets after the lock.
+  std::vector<std::unique_ptr<PlainMemory>> CollectOldLocked() REQUIRES(mutex_);
+  // Brings the statistics of free parts of plain segments up to date.
+  void CountInactiveLocked() REQUIRES(mutex_);
   // Memory for `size` from the pool's source; nullptr if it has no source, or
   // that no memory, or the limit no room.
   std::unique_ptr<PlainMemory> FetchPlain(const PoolKey& key, Bytes size)
       EXCLUDES(mutex_);
-  void AddPlainLocked(Pool& pool, std::unique_ptr<PlainMemory> memory)
+  // Its one block, free.
+  Block* AddPlainLocked(Pool& pool, std::unique_ptr<PlainMemory> memory)
       REQUIRES(mutex_);
   // Takes away the plain segments that were released. The caller destroys
   // what it gets after the lock.
@@ -514,6 +531,10 @@ class DeviceAllocator {
   std::map<PoolId, PrivatePool> private_pools_ GUARDED_BY(mutex_);
   std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
   Bytes plain_bytes_ GUARDED_BY(mutex_) = 0;
+  // cudaMalloc, where there is no virtual memory management.
+  const std::shared_ptr<const MemorySource> own_source_;
+  // Searches of large pools while garbage collection is on: the clock of ages.
+  std::uint32_t searches_ GUARDED_BY(mutex_) = 0;
   std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
   std::vector<PoolRoute> routes_ GUARDED_BY(mutex_);
   // Blocks freed while a stream captured, and the streams that were recorded

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allocator/device_allocator_fixture_test.h"
+#include "allocator/settings.h"
 
 namespace stratalloc {
 namespace {
@@ -291,6 +292,52 @@ TEST_F(DeviceAllocatorTest, WithoutTieringClassesShareAndNothingIsEvictable) {
                 b = Malloc(512, kDefaultStream, LifetimeClass::kGradient);
   EXPECT_EQ(b, a + 512);
   EXPECT_GE(a, allocator().table().evictable_end());
+}
+
+TEST_F(DeviceAllocatorTest, OversizeBlocksAreCountedEachTime) {
+  static Bytes max_split_size = 8 * kMiB;
+  Settings::Get().UseMaxSplitSize([] { return std::uint64_t{max_split_size}; });
+  for (int i = 0; i < 3; ++i) {
+    const Address address = Malloc(8 * kMiB);
+    EXPECT_EQ(allocator().Stats().oversize_allocations.current, 1);
+    Malloc(6 * kMiB);
+    Free(address);
+    EXPECT_EQ(allocator().Stats().oversize_allocations.current, 0);
+  }
+  EXPECT_EQ(allocator().Stats().oversize_allocations.allocated, 3);
+  // A change in between leaves nothing behind.
+  const Address address = Malloc(8 * kMiB);
+  max_split_size = 16 * kMiB;
+  Free(address);
+  EXPECT_EQ(allocator().Stats().oversize_allocations.current, 0);
+  Settings::Get().UseMaxSplitSize(nullptr);
+}
+
+TEST_F(DeviceAllocatorTest, GarbageCollectionKeepsReservedMemoryBelow) {
+  static double threshold = 0;
+  Settings::Get().UseCollectionThreshold([] { return threshold; });
+  allocator().SetFraction(0.99);
+  // Cached memory of busy streams, which nobody waits for as long as memory
+  // can grow.
+  const auto leave_cached = [&] {
+    for (int i = 0; i < 2; ++i) {
+      const StreamId stream = NewStream();
+      const Address address =
+          Malloc(20 * kMiB, stream, LifetimeClass::kTransient);
+      Use(address, 20 * kMiB, stream);
+      Free(address);
+    }
+  };
+  leave_cached();
+  Free(Malloc(10 * kMiB));
+  EXPECT_EQ(cudasim_used(0), 50 * kMiB);
+  EXPECT_TRUE(allocator().EmptyCache().has_value());
+  threshold = 0.25;
+  leave_cached();
+  Free(Malloc(10 * kMiB));
+  EXPECT_LE(cudasim_used(0), 16 * kMiB);
+  EXPECT_EQ(allocator().Stats().num_alloc_retries, 0);
+  Settings::Get().UseCollectionThreshold(nullptr);
 }
 
 }  // namespace

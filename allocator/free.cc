@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
@@ -34,7 +35,7 @@ void DeviceAllocator::FreeLocked(Block* block) {
   const PoolKind kind = block->segment->pool->key().kind;
   const OnDeviceBytes here = OnDeviceLocked(*block);
   live_.Free(kind, block->size, here);
-  if (block->size >= Settings::Get().max_split_size()) {
+  if (std::exchange(block->oversize, false)) {
     stats_.oversize_allocations.Decrease(1);
   }
   // Streams that were recorded on the block must pass this point before its
@@ -124,6 +125,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   block->state = BlockState::kFree;
   if (plain) {
     block = MergeLocked(block);
+    block->freed_at = searches_;
     if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) {
       block->state = BlockState::kParked;  // in no index
       return;

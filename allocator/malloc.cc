@@ -53,6 +53,17 @@ std::string Processes(DeviceIndex device) {
   return text;
 }
 
+// nullptr where memory is mapped.
+std::shared_ptr<const MemorySource> CudaMalloc(const Device& device) {
+  if (device.has_virtual_memory()) return nullptr;
+  return std::make_shared<const MemorySource>(
+      MemorySource{[device](Bytes bytes, StreamId) -> Address {
+                     const Result<Address> address = device.Malloc(bytes);
+                     return address ? *address : 0;
+                   },
+                   [device](Address address) { device.FreeMalloc(address); }});
+}
+
 class InLadder {
  public:
   InLadder() : thread_(OperatorThread::ThisThread()) {
@@ -69,6 +80,12 @@ class InLadder {
 Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::Create(
     Device device, const Options& options) {
   STRATALLOC_ASSIGN_OR_RETURN(const MemoryInfo info, device.GetMemoryInfo());
+  if (!device.has_virtual_memory()) {
+    Options plain = options;
+    plain.tiering = false;
+    return std::unique_ptr<DeviceAllocator>(
+        new DeviceAllocator(device, plain, info.total, HandleTable()));
+  }
   STRATALLOC_ASSIGN_OR_RETURN(
       HandleTable table,
       HandleTable::Create(
@@ -92,10 +109,12 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       capacity_(capacity),
       table_(table),
       blocks_(table.base(), table.end()),
-      physical_(device) {
+      physical_(device),
+      own_source_(CudaMalloc(device)) {
   for (int i = 0; i < 4; ++i) {
     const HandleRegion& region =
         table_.region(i < 2, static_cast<PoolKind>(i % 2));
+    if (region.bytes == 0) continue;
     // Whole handles only: a region need not be a multiple of its handle.
     free_space_[i].Add(region.base,
                        RoundDown(region.bytes, region.handle_bytes));
@@ -120,7 +139,7 @@ DeviceAllocator::~DeviceAllocator() {
     delete std::exchange(spare_blocks_, spare_blocks_->bin_next);
   }
   for (EventId event : events_) device_.DestroyEvent(event);
-  table_.Destroy(device_);
+  if (device_.has_virtual_memory()) table_.Destroy(device_);
 }
 
 Bytes DeviceAllocator::LimitLocked() const {
@@ -182,15 +201,14 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
         static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
   };
 
-  // Pools with an allocator of their own grow without the lock.
+  // Plain segments are got without the lock.
   auto grow = [&]() -> Block* {
-    if (!key.owner.is_private()) return nullptr;
+    if (!key.owner.is_private() && own_source_ == nullptr) return nullptr;
     std::unique_ptr<PlainMemory> memory = FetchPlain(key, size);
     if (memory == nullptr) return nullptr;
     MutexLock lock(mutex_);
-    Pool& pool = PoolLocked(key);
-    AddPlainLocked(pool, std::move(memory));
-    return HandOutLocked(pool.FindFree(size), size, requested, charge);
+    Block* block = AddPlainLocked(PoolLocked(key), std::move(memory));
+    return HandOutLocked(block, size, requested, charge);
   };
 
   bool may_reclaim =
@@ -212,6 +230,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     }
     ProcessEventsLocked();
     SettleArrivalsLocked();
+    if (key.kind == PoolKind::kLarge) ++searches_;
     if (Block* block = attempt(/*soft=*/may_reclaim, Growth::kNone)) {
       MaybeSignalPressureLocked();
       return result(block);
@@ -234,15 +253,27 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       return result(block);
     }
   }
+  if (own_source_ != nullptr) {
+    std::vector<std::unique_ptr<PlainMemory>> old;  // destroyed after the lock
+    MutexLock lock(mutex_);
+    old = CollectOldLocked();
+  }
   if (Block* block = grow()) {
     MutexLock lock(mutex_);
     return result(block);
   }
   // Rung: cached handles of other pools. Rule 13: nested mallocs stop here.
-  ReleaseCached(size);
+  ReleaseCached(std::max(size, AboveCollectionThreshold(size)));
   {
     MutexLock lock(mutex_);
     if (Block* block = attempt(may_reclaim)) return result(block);
+  }
+  if (Block* block = grow()) {
+    MutexLock lock(mutex_);
+    return result(block);
+  }
+  {
+    MutexLock lock(mutex_);
     // Rung: private pools that lend.
     if (Block* block = BorrowLocked(key, size)) {
       return result(HandOutLocked(block, size, requested, charge));
@@ -307,15 +338,25 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   return tl::unexpected(OutOfMemory(requested));
 }
 
+Bytes DeviceAllocator::AboveCollectionThreshold(Bytes size) {
+  MutexLock lock(mutex_);
+  const double threshold = Settings::Get().collection_threshold();
+  if (threshold <= 0 || fraction_ >= 1.0) return 0;
+  const auto most =
+      static_cast<Bytes>(threshold * static_cast<double>(LimitLocked()));
+  const Bytes wanted = physical_.used_bytes() + plain_bytes_ + size;
+  return wanted > most ? wanted - most : 0;
+}
+
 Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
   // Best fit means the best of all: a block in a bin may fit better than any
   // that was given back.
   if (pool.bins().largest() > size) EmptyBinsLocked(pool);
-  if (Block* block = pool.FindFree(size)) return block;
+  if (Block* block = FindFreeLocked(pool, size)) return block;
   // Before memory grows, what the bins keep apart is merged and counts again.
   if (!pool.bins().empty()) {
     EmptyBinsLocked(pool);
-    if (Block* block = pool.FindFree(size)) return block;
+    if (Block* block = FindFreeLocked(pool, size)) return block;
   }
   if (limit == 0) return nullptr;
   const StreamsIdle idle = AskStreamsLocked();
@@ -342,7 +383,10 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
   const PoolKind kind = pool.key().kind;
   pool.Unfile(block);
   // FindRun may start inside a larger free block; the front is what we use.
-  if (NoSplitLocked(pool)) size = block->size;
+  if (NoSplitLocked(pool) ||
+      (block->segment->plain && size >= Settings::Get().max_split_size())) {
+    size = block->size;
+  }
   if (block->size > size) {
     pool.File(SplitLocked(block, size));
     if (STRATALLOC_PLANTED(kWrongSplit)) requested += 512;
@@ -359,6 +403,7 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
   live_.HandOut(kind, size, requested);
   if (size >= Settings::Get().max_split_size()) {
     stats_.oversize_allocations.Increase(1);
+    block->oversize = block->streams_noted = true;
   }
   block->account = AccountLocked(charge);
   if (block->account != nullptr) {

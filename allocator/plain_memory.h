@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that somebody else made: a MemPool with an allocator of its own (NCCL,
-// a plugin) hands out pieces of what that allocator returned.
+// Memory that comes in one piece and goes back in one piece: cudaMalloc's,
+// where the device has no virtual memory management, and what somebody else
+// made, for a MemPool with an allocator of its own (NCCL, a plugin).
 //
 //   MemorySource   how to get memory and give it back
 //   PlainMemory    one piece of it, as a segment: a region of a single handle
 //                  that is resident as long as it lives, and never evicted
 //
-// A source runs code that is not ours: it is called without any lock, except
+// A source may run code that is not ours: it is called without any lock, except
 // that its own end (the last PlainMemory or pool that names it) may come under
 // the device lock. It must not allocate through stratalloc.
 //
@@ -29,13 +30,6 @@ struct MemorySource {
   std::function<Address(Bytes, StreamId)> allocate;  // 0: there is none
   std::function<void(Address)> free;
 };
-
-// What native asks a driver for: 2 MiB for small blocks, 20 MiB below 10 MiB,
-// else whole 2 MiB.
-constexpr Bytes PlainBytes(Bytes size) {
-  if (size <= kSmallSize) return 2 * kMiB;
-  return size < 10 * kMiB ? 20 * kMiB : RoundUp(size, 2 * kMiB);
-}
 
 class PlainMemory {
  public:

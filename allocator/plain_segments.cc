@@ -1,24 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: segments whose memory comes from a pool's own allocator.
+// DeviceAllocator: segments whose memory comes and goes in one piece. Here, and
+// only here, native's rules against memory stranded beside a small block
+// matter: nothing of such a segment can go back while a block in it lives.
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "allocator/device_allocator.h"
+#include "allocator/settings.h"
 
 namespace stratalloc {
 
 std::shared_ptr<const MemorySource> DeviceAllocator::SourceLocked(
     PoolId id) const {
-  if (!id.is_private()) return nullptr;
-  const auto it = private_pools_.find(id);
-  return it == private_pools_.end() ? nullptr : it->second.source;
+  if (id.is_private()) {
+    const auto it = private_pools_.find(id);
+    if (it != private_pools_.end() && it->second.source != nullptr) {
+      return it->second.source;
+    }
+  }
+  return own_source_;
+}
+
+Block* DeviceAllocator::FindFreeLocked(const Pool& pool, Bytes size) {
+  Block* block = pool.FindFree(size);
+  if (block == nullptr || !block->segment->plain) return block;
+  const Bytes oversize = Settings::Get().max_split_size();
+  const bool fits =
+      size < oversize
+          ? block->size < oversize
+          : block->size < size + Settings::Get().max_non_split_rounding();
+  return fits ? block : nullptr;
 }
 
 std::unique_ptr<PlainMemory> DeviceAllocator::FetchPlain(const PoolKey& key,
                                                          Bytes size) {
-  const Bytes bytes = PlainBytes(size);
+  const Bytes bytes = Settings::Get().SegmentBytes(size);
   std::shared_ptr<const MemorySource> source;
   {
     MutexLock lock(mutex_);
@@ -34,8 +52,8 @@ std::unique_ptr<PlainMemory> DeviceAllocator::FetchPlain(const PoolKey& key,
                                        key.kind);
 }
 
-void DeviceAllocator::AddPlainLocked(Pool& pool,
-                                     std::unique_ptr<PlainMemory> memory) {
+Block* DeviceAllocator::AddPlainLocked(Pool& pool,
+                                       std::unique_ptr<PlainMemory> memory) {
   HandleRegion& region = memory->region();
   auto segment = std::make_unique<Segment>();
   segment->pool = &pool;
@@ -59,9 +77,15 @@ void DeviceAllocator::AddPlainLocked(Pool& pool,
     s.Increase(static_cast<std::int64_t>(region.bytes));
   });
   stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
+  if (region.bytes >= Settings::Get().max_split_size()) {
+    stats_.oversize_segments.Increase(1);
+  }
   ++stats_.num_device_alloc;
+  RecordMappedLocked(TraceAction::kSegmentMap, {HandleRef{&region, 0}},
+                     nullptr);
   plain_[region.base] = std::move(memory);
   plain_count_.store(static_cast<int>(plain_.size()));
+  return block;
 }
 
 std::vector<std::unique_ptr<PlainMemory>>
@@ -87,6 +111,78 @@ DeviceAllocator::TakeEmptyPlainLocked() {
   }
   plain_count_.store(static_cast<int>(plain_.size()));
   return empty;
+}
+
+std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
+  const double threshold = Settings::Get().collection_threshold();
+  const bool on = threshold > 0 && fraction_ < 1.0;
+  // Ages are counted in searches, so every search must be seen.
+  SetSlowReasonLocked(SlowReason::kCollection, on);
+  if (!on || CapturingLocked()) return {};
+  const auto most =
+      static_cast<Bytes>(threshold * static_cast<double>(LimitLocked()));
+  if (plain_bytes_ <= most) return {};
+  const Bytes wanted = plain_bytes_ - most;
+  EmptyBinsLocked();
+  std::vector<Block*> old;
+  for (auto& [key, pool] : pools_) {
+    if (key.kind != PoolKind::kLarge || key.owner.is_private()) continue;
+    for (Block* block : pool->free_blocks()) {
+      if (block->size == block->segment->bytes) old.push_back(block);
+    }
+  }
+  // As native: those of at least average age go, until enough came free.
+  Bytes released = 0;
+  while (!old.empty() && released < wanted) {
+    std::uint64_t ages = 0;
+    for (const Block* block : old) ages += searches_ - block->freed_at;
+    const std::uint64_t average = ages / old.size();
+    std::erase_if(old, [&](Block* block) {
+      mutex_.AssertHeld();
+      if (searches_ - block->freed_at < average) return false;
+      Segment& segment = *block->segment;
+      const HandleRef handle{segment.region, 0};
+      RecordMappedLocked(TraceAction::kSegmentUnmap, {handle}, nullptr);
+      UnmapLocked(handle);
+      const PoolKind kind = segment.region->kind;
+      stats_.reserved_bytes.For(kind,
+                                [&](Stat& s) { s.Decrease(segment.bytes); });
+      stats_.segment.For(kind, [](Stat& s) { s.Decrease(1); });
+      ++stats_.num_device_free;
+      released += segment.bytes;
+      RefileLocked(segment, segment.base, segment.end());
+      return true;
+    });
+  }
+  return TakeEmptyPlainLocked();
+}
+
+void DeviceAllocator::CountInactiveLocked() {
+  if (plain_.empty() && stats_.inactive_split.stats[0].current == 0) return;
+  EmptyBinsLocked();
+  for (const PoolKind kind : {PoolKind::kSmall, PoolKind::kLarge}) {
+    std::int64_t count = 0;
+    std::int64_t bytes = 0;
+    for (const auto& [key, pool] : pools_) {
+      if (key.kind != kind) continue;
+      for (const Block* block : pool->free_blocks()) {
+        const Segment& segment = *block->segment;
+        if (!segment.plain || block->size == segment.bytes) continue;
+        ++count;
+        bytes += static_cast<std::int64_t>(block->size);
+      }
+    }
+    const auto set = [&](StatArray& array, std::int64_t now) {
+      const std::int64_t before =
+          array.stats[1 + static_cast<int>(kind)].current;
+      array.For(kind, [&](Stat& s) {
+        if (now > before) s.Increase(static_cast<Bytes>(now - before));
+        if (now < before) s.Decrease(static_cast<Bytes>(before - now));
+      });
+    };
+    set(stats_.inactive_split, count);
+    set(stats_.inactive_split_bytes, bytes);
+  }
 }
 
 bool DeviceAllocator::ContainsPlain(Address address) {

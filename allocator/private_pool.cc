@@ -133,7 +133,7 @@ Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
     key.owner = id;
     const auto pool = pools_.find(key);
     if (pool == pools_.end()) continue;
-    if (Block* block = pool->second->FindFree(size)) return block;
+    if (Block* block = FindFreeLocked(*pool->second, size)) return block;
   }
   return nullptr;
 }

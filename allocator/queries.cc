@@ -120,6 +120,7 @@ Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
 
 DeviceStats DeviceAllocator::Stats() {
   MutexLock lock(mutex_);
+  CountInactiveLocked();
   DeviceStats stats{stats_, {}, {}, {}, {}, {}};
   live_.Fill(&stats);
   return stats;
@@ -160,6 +161,7 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
           view.address = at;
           view.stream = segment.pool->key().stream;
           view.kind = region.kind;
+          view.plain = segment.plain;
           view.context = history_.SegmentContext(segment.base);
           view.owner = segment.pool->key().owner;
           views.push_back(view);

@@ -83,10 +83,14 @@ void DeviceAllocator::RecordMappedLocked(TraceAction action,
            end < segment.end()) {
       end += handles[i++].bytes();
     }
+    TraceAction what = action;
     if (action == TraceAction::kSegmentMap) {
       history_.RememberSegment(segment.base);
+      if (segment.plain) what = TraceAction::kSegmentAlloc;
+    } else if (segment.plain) {
+      what = TraceAction::kSegmentFree;
     }
-    RecordLocked(action, base, end - base, segment,
+    RecordLocked(what, base, end - base, segment,
                  history_.SegmentContext(segment.base), label);
   }
 }

@@ -179,6 +179,7 @@ typedef struct {
   int is_large, block_count;
   void* context;                    /* borrowed; see history */
   uint64_t pool_first, pool_second; /* the private pool's id, or 0, 0 */
+  int plain;                        /* neither grows nor shrinks */
 } stratalloc_segment;
 
 typedef struct {

@@ -105,6 +105,7 @@ int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
       s.pool_first = view.owner.graph;
       s.pool_second = view.owner.user;
       s.context = view.context.get();
+      s.plain = view.plain;
       s.block_count = static_cast<int>(view.blocks.size());
       for (const BlockView& b : view.blocks) {
         if (!IsLive(b.state)) continue;

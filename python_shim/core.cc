@@ -89,6 +89,15 @@ Status Core::Init(int device_count) {
       device_count, options, [&](DeviceAllocator& device) -> Status {
         device.SetObserver(&Ledger::Get());
         if (engine == nullptr) return {};
+        if (!device.tiering()) {
+          Log(LogLevel::kWarning,
+              "device " +
+                  std::to_string(static_cast<int>(device.device().index())) +
+                  " has no virtual memory management: its memory comes from "
+                  "cudaMalloc and nothing of it can be evicted (tiering is off "
+                  "there; tiering:off says so beforehand)");
+          return {};
+        }
         if (Status added = engine->AddDevice(device); !added) {
           Log(LogLevel::kWarning,
               "nothing can be evicted from device " +

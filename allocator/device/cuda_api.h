@@ -17,38 +17,41 @@
 namespace stratalloc {
 
 // X(name): a runtime function; Y(name): a driver function.
-#define STRATALLOC_RUNTIME_FUNCTIONS(X) \
-  X(cudaGetDevice)                      \
-  X(cudaSetDevice)                      \
-  X(cudaMemGetInfo)                     \
-  X(cudaMalloc)                         \
-  X(cudaFree)                           \
-  X(cudaMemcpyAsync)                    \
-  X(cudaMemcpyPeerAsync)                \
-  X(cudaStreamCreateWithFlags)          \
-  X(cudaStreamDestroy)                  \
-  X(cudaStreamSynchronize)              \
-  X(cudaStreamQuery)                    \
-  X(cudaStreamWaitEvent)                \
-  X(cudaStreamIsCapturing)              \
-  X(cudaEventCreateWithFlags)           \
-  X(cudaEventDestroy)                   \
-  X(cudaEventRecord)                    \
-  X(cudaEventQuery)                     \
-  X(cudaEventSynchronize)               \
-  X(cudaDeviceSynchronize)              \
-  X(cudaDeviceEnablePeerAccess)         \
-  X(cudaDeviceGetPCIBusId)              \
-  X(cudaHostRegister)                   \
-  X(cudaHostUnregister)                 \
-  X(cudaIpcGetMemHandle)                \
-  X(cudaIpcOpenMemHandle)               \
-  X(cudaIpcCloseMemHandle)              \
-  X(cudaGetLastError)                   \
-  X(cudaGetErrorName)                   \
+#define STRATALLOC_RUNTIME_FUNCTIONS(X)  \
+  X(cudaGetDevice)                       \
+  X(cudaSetDevice)                       \
+  X(cudaMemGetInfo)                      \
+  X(cudaMalloc)                          \
+  X(cudaFree)                            \
+  X(cudaMemcpyAsync)                     \
+  X(cudaMemcpyPeerAsync)                 \
+  X(cudaStreamCreateWithFlags)           \
+  X(cudaStreamDestroy)                   \
+  X(cudaStreamSynchronize)               \
+  X(cudaStreamQuery)                     \
+  X(cudaStreamWaitEvent)                 \
+  X(cudaStreamIsCapturing)               \
+  X(cudaThreadExchangeStreamCaptureMode) \
+  X(cudaEventCreateWithFlags)            \
+  X(cudaEventDestroy)                    \
+  X(cudaEventRecord)                     \
+  X(cudaEventQuery)                      \
+  X(cudaEventSynchronize)                \
+  X(cudaDeviceSynchronize)               \
+  X(cudaDeviceEnablePeerAccess)          \
+  X(cudaDeviceGetPCIBusId)               \
+  X(cudaHostRegister)                    \
+  X(cudaHostUnregister)                  \
+  X(cudaIpcGetMemHandle)                 \
+  X(cudaIpcOpenMemHandle)                \
+  X(cudaIpcCloseMemHandle)               \
+  X(cudaGetLastError)                    \
+  X(cudaGetErrorName)                    \
   X(cudaGetErrorString)
 
 #define STRATALLOC_DRIVER_FUNCTIONS(X) \
+  X(cuDeviceGet)                       \
+  X(cuDeviceGetAttribute)              \
   X(cuMemAddressReserve)               \
   X(cuMemAddressFree)                  \
   X(cuMemCreate)                       \

@@ -39,6 +39,21 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
+// What a thread may call while some stream captures is a mode of the thread.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const CudaApi& api) : api_(api) {
+    api_.cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~RelaxedCapture() { api_.cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const CudaApi& api_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 cudaStream_t ToCuda(StreamId stream) {
   return reinterpret_cast<cudaStream_t>(Raw(stream));
 }
@@ -74,6 +89,16 @@ CUmemAllocationProp PinnedOn(DeviceIndex index) {
 Result<Device> Device::Open(DeviceIndex index) {
   STRATALLOC_ASSIGN_OR_RETURN(const CudaApi* api_, CudaApi::Get());
   CurrentDevice current(*api_, index);
+  CUdevice device = 0;
+  int supported = 0;
+  STRATALLOC_DRIVER(api_->cuDeviceGet(&device, static_cast<int>(index)),
+                    "cuDeviceGet");
+  STRATALLOC_DRIVER(
+      api_->cuDeviceGetAttribute(
+          &supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+          device),
+      "cuDeviceGetAttribute");
+  if (supported == 0) return Device(api_, index, 0);
   const CUmemAllocationProp properties = PinnedOn(index);
   std::size_t granularity = 0;
   STRATALLOC_DRIVER(
@@ -81,6 +106,21 @@ Result<Device> Device::Open(DeviceIndex index) {
                                           CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
       "cuMemGetAllocationGranularity");
   return Device(api_, index, granularity);
+}
+
+Result<Address> Device::Malloc(Bytes bytes) const {
+  CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
+  void* address = nullptr;
+  STRATALLOC_CUDA(api_->cudaMalloc(&address, bytes), "cudaMalloc");
+  return reinterpret_cast<Address>(address);
+}
+
+Status Device::FreeMalloc(Address address) const {
+  CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
+  STRATALLOC_CUDA(api_->cudaFree(reinterpret_cast<void*>(address)), "cudaFree");
+  return {};
 }
 
 Result<Address> Device::ReserveAddress(Bytes bytes) const {

@@ -35,12 +35,20 @@ struct MemoryInfo {
 
 class Device {
  public:
-  // Looks CUDA up and checks that `index` supports virtual memory management.
+  // Looks CUDA up and asks `index` for its mapping granularity.
   static Result<Device> Open(DeviceIndex index);
 
   DeviceIndex index() const { return index_; }
-  // Mapping granularity: 2 MiB on every device so far.
+  // False on a few devices and virtual machines: they have Malloc and
+  // FreeMalloc, and nothing of reservations, handles and mappings.
+  bool has_virtual_memory() const { return granularity_ != 0; }
+  // Mapping granularity: 2 MiB on every device so far. 0 without virtual
+  // memory management.
   Bytes granularity() const { return granularity_; }
+
+  // cudaMalloc and cudaFree. A graph that captures meanwhile does not mind.
+  Result<Address> Malloc(Bytes bytes) const;
+  Status FreeMalloc(Address address) const;  // waits for the device
 
   Result<Address> ReserveAddress(Bytes bytes) const;
   Status FreeAddress(Address address, Bytes bytes) const;

@@ -5,6 +5,7 @@ Each finding is (name, state, detail) with state ok, note or problem; a
 problem makes the exit code 3. Nothing is changed on the machine.
 """
 
+import ctypes
 import os
 import resource
 import sys
@@ -16,6 +17,8 @@ from stratalloc import cli
 from stratalloc import simulate
 from stratalloc.settings import Config
 from stratalloc.settings import format_size
+
+_VIRTUAL_MEMORY_SUPPORTED = 102  # of CUdevice_attribute
 
 
 def main(args):
@@ -61,8 +64,34 @@ def _torch_state():
            f"{torch.__version__}; bridges here: {', '.join(minors) or 'none'}")
     if torch.cuda.is_available():
         yield "gpu", "ok", f"{torch.cuda.device_count()} visible"
+        yield _virtual_memory_state(torch.cuda.device_count())
     else:
         yield "gpu", "note", "none; `run --simulate` and `demo` need none"
+
+
+def _virtual_memory_state(devices):
+    """Asks the driver itself, which needs no context for that."""
+    supported = ctypes.c_int()
+    device = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        failed = driver.cuInit(0)
+        without = []
+        for index in range(devices):
+            failed = failed or driver.cuDeviceGet(ctypes.byref(device), index)
+            failed = failed or driver.cuDeviceGetAttribute(
+                ctypes.byref(supported), _VIRTUAL_MEMORY_SUPPORTED, device)
+            if not supported.value:
+                without.append(str(index))
+    except (OSError, AttributeError) as error:
+        return "virtual memory", "note", f"the driver cannot tell: {error}"
+    if failed:
+        return "virtual memory", "note", f"the driver says error {failed}"
+    if without:
+        return ("virtual memory", "note", f"none on device {', '.join(without)}"
+                ": memory comes from cudaMalloc and nothing can be evicted "
+                "(as with tiering:off)")
+    return "virtual memory", "ok", "every device can map memory"
 
 
 def _simulated_state():

@@ -44,7 +44,7 @@ void AddSegment(void* context, const stratalloc_segment* from) {
   segment.stream = reinterpret_cast<void*>(from->stream);
   segment.is_large = from->is_large != 0;
   // Ours grow by handles, as torch's expandable ones: viewers join neighbours.
-  segment.is_expandable = true;
+  segment.is_expandable = from->plain == 0;
   segment.owner_private_pool_id = {from->pool_first, from->pool_second};
   if (from->context != nullptr) {
     segment.context_when_allocated =

@@ -105,8 +105,8 @@ std::vector<StreamSegmentSize> TorchAllocator::getExpandableSegmentSizes(
     c10::DeviceIndex device) {
   std::map<std::pair<void*, bool>, size_t> sizes;  // (stream, small) -> bytes
   for (const SegmentInfo& segment : CollectSegments({0, 0})) {
-    // As native: the default stream's are left out.
-    if (segment.device != device || segment.stream == nullptr) continue;
+    if (segment.device != device || !segment.is_expandable) continue;
+    if (segment.stream == nullptr) continue;  // native leaves them out too
     sizes[{segment.stream, !segment.is_large}] += segment.total_size;
   }
   std::vector<StreamSegmentSize> result;

@@ -187,6 +187,12 @@ Config Config::FromEnvironment() {
     }
     config.thread_clocks = value == "threads";
   }
+  if (Read("CUDASIM_VMM", &value)) {
+    if (value != "on" && value != "off") {
+      Refuse("CUDASIM_VMM", value, "it must be on or off");
+    }
+    config.virtual_memory = value == "on";
+  }
   if (Read("CUDASIM_NUMBERS", &value)) {
     if (value != "on" && value != "off") {
       Refuse("CUDASIM_NUMBERS", value, "it must be on or off");

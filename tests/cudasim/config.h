@@ -37,6 +37,9 @@ struct Config {
   std::string leak_report;       // a file name, "stderr", or empty
   bool leak_violations = false;  // leaks at exit count as violations
   bool thread_clocks = false;    // host_clocks.h
+  // Virtual memory management (cuMemCreate, cuMemMap, ...): some devices and
+  // virtual machines have none.
+  bool virtual_memory = true;
 
   static Config FromEnvironment();
 

@@ -53,6 +53,16 @@ void* cudasim_host_view(const void* pointer) {
   return sim.arena.View(address);
 }
 
+int cudasim_set_virtual_memory(int supported) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  for (const auto& [id, extent] : sim.extents.live()) {
+    if (extent.location == cudasim::Location::kDevice) return -1;
+  }
+  sim.virtual_memory.store(supported != 0);
+  return 0;
+}
+
 int cudasim_set_phantom(int phantom) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);

@@ -41,6 +41,11 @@ uint64_t cudasim_capacity(int device);
 uint64_t cudasim_used(int device);
 uint64_t cudasim_peak_used(int device);
 
+// --- Virtual memory management ---------------------------------------------
+// 0: the devices have none (CUDASIM_VMM=off): its attributes are 0 and its
+// functions are refused. -1 if memory of a device is alive.
+int cudasim_set_virtual_memory(int supported);
+
 // --- Phantom memory ----------------------------------------------------------
 // Memory of devices has addresses, handles, mappings and accounting, and no
 // bytes: copies and fills move nothing. CUDASIM_PHANTOM=1 also makes the arena

@@ -2,8 +2,10 @@
 
 #include "tests/cudasim/faults.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,6 +50,18 @@ bool BreaksDevice(Status status) {
     default:
       return false;
   }
+}
+
+bool ApiFunction::IsOfVirtualMemory(const std::string& name) {
+  static constexpr const char* kPrefixes[] = {
+      "cuMemAddress",       "cuMemCreate",          "cuMemRelease",
+      "cuMemMap",           "cuMemUnmap",           "cuMemSetAccess",
+      "cuMemGetAccess",     "cuMemGetAllocation",   "cuMemRetainAllocation",
+      "cuMemExportToShare", "cuMemImportFromShare",
+  };
+  return std::any_of(
+      std::begin(kPrefixes), std::end(kPrefixes),
+      [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
 }
 
 ApiFunction& ApiFunction::Named(const char* name) {

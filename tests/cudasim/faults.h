@@ -26,6 +26,8 @@ class ApiFunction {
 
   const char* name() const { return name_.c_str(); }
   bool of_runtime() const { return of_runtime_; }
+  // Of virtual memory management: a device may lack it (CUDASIM_VMM=off).
+  bool of_virtual_memory() const { return of_virtual_memory_; }
   long calls() const { return calls_.load(std::memory_order_relaxed); }
 
   // What a call costs on a card (call_cost.h), worked out once per card.
@@ -61,11 +63,14 @@ class ApiFunction {
   explicit ApiFunction(const char* name)
       : name_(name),
         of_runtime_(name_.rfind("cuda", 0) == 0 ||
-                    name_.rfind("__cuda", 0) == 0) {}
+                    name_.rfind("__cuda", 0) == 0),
+        of_virtual_memory_(IsOfVirtualMemory(name_)) {}
+  static bool IsOfVirtualMemory(const std::string& name);
   Status Planned(long call);
 
   const std::string name_;
   const bool of_runtime_;
+  const bool of_virtual_memory_;
   std::atomic<long> calls_{0};
   std::atomic<long> fail_at_{0};  // the call that fails; 0: none
   std::atomic<int> error_{0};

@@ -368,6 +368,32 @@ TEST_F(MemoryTest, TwoDimensionalCopiesMoveRows) {
   EXPECT_STREQ(to, "abcdefgh");
 }
 
+TEST_F(MemoryTest, ADeviceWithoutVirtualMemoryHasCudaMalloc) {
+  ASSERT_EQ(cudasim_set_virtual_memory(0), 0);
+  int supported = 1;
+  EXPECT_EQ(cuDeviceGetAttribute(
+                &supported,
+                CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(supported, 0);
+  const CUmemAllocationProp prop = DeviceProp();
+  size_t granularity = 0;
+  EXPECT_EQ(cuMemGetAllocationGranularity(&granularity, &prop,
+                                          CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+            CUDA_ERROR_NOT_SUPPORTED);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(cuMemAddressReserve(&address, kHandle, 0, 0, 0),
+            CUDA_ERROR_NOT_SUPPORTED);
+  CUmemGenericAllocationHandle handle = 0;
+  EXPECT_EQ(cuMemCreate(&handle, kHandle, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, kHandle), cudaSuccess);
+  EXPECT_EQ(cudaMemset(pointer, 1, 16), cudaSuccess);
+  EXPECT_EQ(cudasim_set_virtual_memory(1), -1);  // not while memory lives
+  EXPECT_EQ(cudaFree(pointer), cudaSuccess);
+  EXPECT_EQ(cudasim_set_virtual_memory(1), 0);
+}
+
 TEST_F(MemoryTest, TheLeakReportNamesWhatIsAlive) {
   const CUdeviceptr address = NewReservation(kHandle);
   const CUmemGenericAllocationHandle handle = NewHandle();

@@ -183,6 +183,10 @@ Status Enter(ApiFunction& function, Entry entry) {
   } else if (!IsDriverInitialized() && entry != Entry::kBeforeInit) {
     return kNotInitialized;
   }
+  if (function.of_virtual_memory() &&
+      !sim.virtual_memory.load(std::memory_order_relaxed)) {
+    return Refusals::Get().Refuse(function.name());
+  }
   if (entry == Entry::kQuestion || entry == Entry::kBeforeInit) return kOk;
   if (ThisThread().in_host_function) return kNotPermitted;
   if (!sim.used.load(std::memory_order_relaxed)) sim.used.store(true);

@@ -62,6 +62,8 @@ struct Simulator {
   static Simulator& Get();
 
   const Config config;
+  // Of every device: cuMemCreate and its like are there (CUDASIM_VMM).
+  std::atomic<bool> virtual_memory{config.virtual_memory};
   Arena arena;
   std::mutex mu;
   std::shared_mutex bytes_gate;

@@ -216,7 +216,8 @@ int stratalloc_reset_accumulated_stats(int) { return 0; }
 int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
                         void (*block)(void*, const stratalloc_block_info*),
                         void* context, stratalloc_error*) {
-  const stratalloc_segment first{0, 4096, 2048, 100, 512, 1024, 7, 0, 3, 0, 0};
+  const stratalloc_segment first{0, 4096, 2048, 100, 512, 1024,
+                                 7, 0,    3,    0,   0,   0};
   segment(context, &first);
   const stratalloc_block_info blocks[] = {
       {4096, 512, 100, 1, 1}, {4608, 512, 50, 0, 1}, {5120, 1024, 0, 0, 0}};

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device without virtual memory management: everything comes from cudaMalloc,
+// in native's sizes and by native's rules.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "allocator/device_allocator_fixture_test.h"
+#include "allocator/settings.h"
+
+namespace stratalloc {
+namespace {
+
+Bytes max_split_size = ~Bytes{0};
+double threshold = 0;
+
+class PlainSegmentsTest : public DeviceAllocatorTest {
+ protected:
+  void SetUp() override {
+    max_split_size = ~Bytes{0};
+    threshold = 0;
+    Settings::Get().UseMaxSplitSize(
+        [] { return std::uint64_t{max_split_size}; });
+    Settings::Get().UseCollectionThreshold([] { return threshold; });
+    ASSERT_EQ(cudasim_set_virtual_memory(0), 0);
+    Open(64 * kMiB);
+  }
+  void TearDown() override {
+    DeviceAllocatorTest::TearDown();
+    EXPECT_EQ(cudasim_set_virtual_memory(1), 0);
+    Settings::Get().UseMaxSplitSize(nullptr);
+    Settings::Get().UseCollectionThreshold(nullptr);
+  }
+  static Bytes Used() { return cudasim_used(0); }
+};
+
+TEST_F(PlainSegmentsTest, MemoryComesInNativesSizes) {
+  const Address small = Malloc(1000);
+  EXPECT_EQ(Used(), 2 * kMiB);
+  const Address medium = Malloc(3 * kMiB);
+  EXPECT_EQ(Used(), 22 * kMiB);
+  const Address large = Malloc(17 * kMiB + 1);
+  EXPECT_EQ(Used(), 40 * kMiB);
+  EXPECT_EQ(Of(allocator().Stats().segment).current, 3);
+  EXPECT_EQ(Of(allocator().Stats().reserved_bytes).current, 40 << 20);
+  for (const SegmentView& view : allocator().Snapshot()) {
+    EXPECT_TRUE(view.plain);
+  }
+  // The rest of a segment serves others.
+  const Address second = Malloc(5 * kMiB);
+  EXPECT_EQ(Used(), 40 * kMiB);
+  for (const Address address : {small, medium, second, large}) Free(address);
+  EXPECT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_EQ(Used(), 0u);
+  EXPECT_EQ(allocator().Stats().num_device_free, 3);
+}
+
+TEST_F(PlainSegmentsTest, NothingCanBeEvicted) {
+  EXPECT_FALSE(allocator().tiering());
+  EXPECT_FALSE(allocator().device().has_virtual_memory());
+}
+
+TEST_F(PlainSegmentsTest, CachedSegmentsGoBeforeOutOfMemory) {
+  Free(Malloc(30 * kMiB));
+  Free(Malloc(20 * kMiB, NewStream()));
+  EXPECT_EQ(Used(), 50 * kMiB);
+  const Address address = Malloc(36 * kMiB);
+  EXPECT_LE(Used(), 56 * kMiB);
+  EXPECT_EQ(allocator().Stats().num_ooms, 0);
+  Free(address);
+  auto refused = allocator().Malloc(
+      {80 * kMiB, kDefaultStream, LifetimeClass::kTransient, kOwner});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(Used(), 0u);  // everything was given back for it
+}
+
+TEST_F(PlainSegmentsTest, ASegmentWithALiveBlockStays) {
+  const Address kept = Malloc(2 * kMiB);
+  Free(Malloc(15 * kMiB));
+  Free(Malloc(4 * kMiB));
+  EXPECT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_EQ(Used(), 20 * kMiB);
+  const DeviceStats stats = allocator().Stats();
+  EXPECT_EQ(stats.inactive_split.stats[0].current, 1);
+  EXPECT_EQ(stats.inactive_split_bytes.stats[2].current, 18 << 20);
+  Free(kept);
+  EXPECT_EQ(Of(allocator().Stats().inactive_split).current, 0);
+}
+
+TEST_F(PlainSegmentsTest, TheLimitHolds) {
+  allocator().SetFraction(0.5);
+  Malloc(20 * kMiB);
+  auto refused = allocator().Malloc(
+      {14 * kMiB, kDefaultStream, LifetimeClass::kTransient, kOwner});
+  EXPECT_FALSE(refused.has_value());
+  EXPECT_EQ(Used(), 20 * kMiB);
+}
+
+TEST_F(PlainSegmentsTest, OversizeBlocksAreNotSplit) {
+  max_split_size = 24 * kMiB;
+  Free(Malloc(40 * kMiB));
+  const Address below = Malloc(20 * kMiB);
+  EXPECT_EQ(Used(), 60 * kMiB);  // not cut from the 40
+  // Taken whole by what is large enough itself.
+  const Address whole = Malloc(26 * kMiB);
+  EXPECT_EQ(Used(), 60 * kMiB);
+  DeviceStats stats = allocator().Stats();
+  EXPECT_EQ(Of(stats.allocated_bytes).current, 60 << 20);
+  EXPECT_EQ(stats.oversize_allocations.current, 1);
+  EXPECT_EQ(stats.oversize_segments.current, 1);
+  Free(whole);
+  EXPECT_EQ(allocator().Stats().oversize_allocations.current, 0);
+  // By nothing that would waste 20 MiB or more; the cached one makes room.
+  max_split_size = 12 * kMiB;
+  Free(below);
+  EXPECT_TRUE(allocator().EmptyCache().has_value());
+  Free(Malloc(40 * kMiB));
+  Malloc(20 * kMiB);
+  EXPECT_EQ(Used(), 60 * kMiB);
+}
+
+TEST_F(PlainSegmentsTest, OldSegmentsGoFirst) {
+  threshold = 0.5;
+  allocator().SetFraction(0.99);
+  const Address old = Malloc(14 * kMiB);
+  Free(old);
+  Free(Malloc(16 * kMiB));
+  Free(Malloc(18 * kMiB));
+  EXPECT_EQ(Used(), 48 * kMiB);
+  Malloc(10 * kMiB, NewStream());
+  // More than half was cached: the two that nobody asked for the longest.
+  EXPECT_EQ(Used(), 28 * kMiB);
+  EXPECT_EQ(allocator().Stats().num_alloc_retries, 0);
+  EXPECT_EQ(allocator().Stats().num_ooms, 0);
+}
+
+TEST_F(PlainSegmentsTest, ABlockWaitsForTheStreamsRecordedOnIt) {
+  const StreamId other = NewStream();
+  const Address address = Malloc(12 * kMiB);
+  ASSERT_TRUE(allocator().RecordStream(address, other).has_value());
+  Use(address, 12 * kMiB, other);
+  Free(address);
+  EXPECT_TRUE(allocator().EmptyCache().has_value());  // waits for it
+  EXPECT_EQ(Used(), 0u);
+}
+
+TEST_F(PlainSegmentsTest, ItIsFoundByAddress) {
+  const Address address = Malloc(3 * kMiB);
+  EXPECT_FALSE(allocator().Contains(address));
+  EXPECT_TRUE(allocator().ContainsPlain(address + 100));
+  EXPECT_TRUE(allocator().Owns(address));
+  EXPECT_FALSE(allocator().ContainsPlain(address - 1));
+}
+
+}  // namespace
+}  // namespace stratalloc
