@@ -50,7 +50,8 @@ struct Segment {
   Bytes bytes = 0;
   std::uint64_t mapped = 0;  // handles that are not kUnmapped
   Block* first = nullptr;
-  bool plain = false;  // memory that comes and goes whole (plain_memory.h)
+  bool oversize = false;  // counts in oversize_segments
+  bool plain = false;     // memory that comes and goes whole (plain_memory.h)
 
   Address end() const { return base + bytes; }
 };

@@ -263,10 +263,14 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     return result(block);
   }
   // Rung: cached handles of other pools. Rule 13: nested mallocs stop here.
-  ReleaseCached(std::max(size, AboveCollectionThreshold(size)));
+  const Bytes too_much = AboveCollectionThreshold(size);
+  ReleaseCached(std::max(size, too_much));
   {
     MutexLock lock(mutex_);
-    if (Block* block = attempt(may_reclaim)) return result(block);
+    if (Block* block = attempt(may_reclaim)) {
+      if (too_much > 0 && !CapturingLocked()) physical_.ReleaseFree();
+      return result(block);
+    }
   }
   if (Block* block = grow()) {
     MutexLock lock(mutex_);

