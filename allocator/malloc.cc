@@ -268,7 +268,8 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   {
     MutexLock lock(mutex_);
     if (Block* block = attempt(may_reclaim)) {
-      if (too_much > 0 && !CapturingLocked()) physical_.ReleaseFree();
+      if (too_much > 0 && !CapturingLocked())
+        physical_.ReleaseFree(AskStreamsLocked());
       return result(block);
     }
   }

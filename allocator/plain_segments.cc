@@ -143,17 +143,9 @@ std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
     std::erase_if(old, [&](Block* block) {
       mutex_.AssertHeld();
       if (searches_ - block->freed_at < average) return false;
-      Segment& segment = *block->segment;
-      const HandleRef handle{segment.region, 0};
-      RecordMappedLocked(TraceAction::kSegmentUnmap, {handle}, nullptr);
-      UnmapLocked(handle);
-      const PoolKind kind = segment.region->kind;
-      stats_.reserved_bytes.For(kind,
-                                [&](Stat& s) { s.Decrease(segment.bytes); });
-      stats_.segment.For(kind, [](Stat& s) { s.Decrease(1); });
-      ++stats_.num_device_free;
-      released += segment.bytes;
-      RefileLocked(segment, segment.base, segment.end());
+      released += block->size;
+      // cudaFree waits for whoever may still use it.
+      GiveUpLocked({HandleRef{block->segment->region, 0}}, /*fenced=*/true);
       return true;
     });
   }
