@@ -130,8 +130,8 @@ std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
   std::vector<Block*> old;
   for (auto& [key, pool] : pools_) {
     if (key.kind != PoolKind::kLarge || key.owner.is_private()) continue;
-    for (Block* block : pool->free_blocks()) {
-      if (block->size == block->segment->bytes) old.push_back(block);
+    for (const FreeKey& free : pool->free_blocks()) {
+      if (free.size == free.block->segment->bytes) old.push_back(free.block);
     }
   }
   // As native: those of at least average age go, until enough came free.
@@ -160,11 +160,11 @@ void DeviceAllocator::CountInactiveLocked() {
     std::int64_t bytes = 0;
     for (const auto& [key, pool] : pools_) {
       if (key.kind != kind) continue;
-      for (const Block* block : pool->free_blocks()) {
-        const Segment& segment = *block->segment;
-        if (!segment.plain || block->size == segment.bytes) continue;
+      for (const FreeKey& free : pool->free_blocks()) {
+        const Segment& segment = *free.block->segment;
+        if (!segment.plain || free.size == segment.bytes) continue;
         ++count;
-        bytes += static_cast<std::int64_t>(block->size);
+        bytes += static_cast<std::int64_t>(free.size);
       }
     }
     const auto set = [&](StatArray& array, std::int64_t now) {
