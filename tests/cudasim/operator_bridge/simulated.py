@@ -124,6 +124,9 @@ def install_bridge():
 
         if "SIMULATED_CONF" in os.environ:
             os.environ["STRATALLOC_CONF"] = os.environ["SIMULATED_CONF"]
+        # What eviction launches; kept, as the device's own libraries are.
+        twins = "libstratalloc_twins.so"
+        _libraries[twins] = ctypes.CDLL(find(twins), ctypes.RTLD_GLOBAL)
         assert stratalloc.enable()
     children = os.environ.pop("SIMULATED_CHILD_ALLOCATOR", None)
     if children is not None:

@@ -78,7 +78,10 @@ def test_capacity_and_statistics_are_per_device():
         kept.append(torch.empty(40 << 20, device="cuda:1", dtype=torch.uint8))
     kept.append(torch.empty(40 << 20, device="cuda:2", dtype=torch.uint8))
     assert torch.cuda.mem_get_info(2)[1] == 64 << 20
-    assert [DEVICE.used(i) >> 20 for i in range(3)] == [0, 20, 40]
+    kept[0].zero_()  # with tiering it was evicted for the 40 MiB
+    # Of 4 MiB native makes a segment of 20 MiB.
+    small = 20 if simulated.allocator() == "native" else 4
+    assert [DEVICE.used(i) >> 20 for i in range(3)] == [0, small, 40]
     assert torch.cuda.memory_stats(1)["num_ooms"] == 1
 
 
