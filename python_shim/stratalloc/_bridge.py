@@ -86,6 +86,7 @@ def _declare(lib):
         ("native_init", (i32, text, i32)),
         ("native_pair_ns", (ctypes.c_uint64, i32, i32, number, number, text,
                             i32)),
+        ("snapshot_ns", (i32, i32, number, number, text, i32)),
         ("operator_ns", (i32, i32, i32, number, text, i32)),
         ("cache_info", (i32, ctypes.POINTER(ctypes.c_uint64), text, i32)),
     ):

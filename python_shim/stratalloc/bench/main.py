@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from stratalloc import cli
+from stratalloc.bench import snapshots
 from stratalloc.demo.phases import package_environment
 
 # Goals of the project's design, section 10: a ratio for pairs (against
@@ -65,6 +66,7 @@ def main(args):
     worker = _Worker(args.device)
     try:
         benchmarks = list(_benchmarks(worker, args.rounds))
+        benchmarks += snapshots.lines(entry, args.device, args.rounds)
         if args.device == "sim":
             benchmarks += _simulated(worker, args.rounds)
         counters = worker.ask("counters")
