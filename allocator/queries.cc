@@ -145,7 +145,9 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
     const Segment& segment = *placed.second;
     HandleRegion& region = *segment.region;
     bool open = false;
-    for (Block* b = segment.first; b != nullptr; b = b->next) {
+    std::size_t left = 0;  // growing would copy, and the second walk is cheap
+    for (Block* b = segment.first; b != nullptr; b = b->next) ++left;
+    for (Block* b = segment.first; b != nullptr; b = b->next, --left) {
       // A block is cut where its handles come and go: a snapshot speaks of
       // device memory only.
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
@@ -164,7 +166,8 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
           view.plain = segment.plain;
           view.context = history_.SegmentContext(segment.base);
           view.owner = segment.pool->key().owner;
-          views.push_back(view);
+          views.push_back(std::move(view));
+          views.back().blocks.reserve(left);
           open = true;
         }
         SegmentView& view = views.back();
