@@ -152,6 +152,24 @@ TEST_F(HistoryTest, ABlockKeepsTheContextOfItsAllocation) {
                                          nullptr, nullptr, nullptr}));
 }
 
+TEST_F(HistoryTest, ASegmentKeepsTheContextOfItsFirstMapping) {
+  Record(100);
+  const HistoryContext first = Context();
+  History::SetThreadContext(first);
+  Malloc(2 * kMiB);
+  History::SetThreadContext(Context());
+  Malloc(6 * kMiB);  // maps more of the same segment
+  ASSERT_EQ(allocator().Snapshot().size(), 1u);
+  EXPECT_EQ(allocator().Snapshot()[0].context, first);
+}
+
+TEST_F(HistoryTest, ASnapshotSaysHowMuchIsActive) {
+  Record(100);
+  allocator().RecordSnapshot(PoolId{}, 4096);
+  EXPECT_EQ(Actions(), (std::vector{TraceAction::kSnapshot}));
+  EXPECT_EQ(Sizes(), (std::vector<Bytes>{4096}));
+}
+
 TEST_F(HistoryTest, WithoutContextsInEventsBlocksStillHaveTheirs) {
   Record(100, /*contexts_in_events=*/false);
   const HistoryContext context = Context();

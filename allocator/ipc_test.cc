@@ -132,6 +132,44 @@ TEST_F(IpcTest, ABlockOverSeveralHandlesArrivesWhole) {
   EXPECT_EQ(OpenDescriptors(), descriptors);
 }
 
+TEST_F(IpcTest, ClosingWaitsForKernelsThatStillRead) {
+  cudasim_set_mode(1);
+  const Address address = Malloc(1000);
+  ImportedMemory memory = Open(allocator_->Share(address)->handle).value();
+  const cudasim_access access{memory.address(), 512, 0};
+  cudasim_note_access(nullptr, "kernel", &access, 1);
+  ASSERT_TRUE(memory.Close());  // TearDown looks for violations
+  EXPECT_TRUE(allocator_->Free(address));
+}
+
+// Blocks of a MemPool's own allocator are named by the driver's handle.
+TEST_F(IpcTest, AnotherAllocatorsBlockIsItsSegmentAndAnOffset) {
+  const PoolId pool{0, 1};
+  allocator_->CreateOrUsePool(
+      pool, std::make_shared<const MemorySource>(
+                MemorySource{[](Bytes bytes, StreamId) -> Address {
+                               void* memory = nullptr;
+                               cudaMalloc(&memory, bytes);
+                               return reinterpret_cast<Address>(memory);
+                             },
+                             [](Address address) {
+                               cudaFree(reinterpret_cast<void*>(address));
+                             }}));
+  ASSERT_TRUE(
+      allocator_->BeginAllocateToPool(pool, [](StreamId) { return true; }));
+  const Address first = Malloc(512), second = Malloc(512);
+  ASSERT_TRUE(allocator_->EndAllocateToPool(pool));
+  const SharedBlock shared = allocator_->Share(second).value();
+  EXPECT_EQ(shared.offset, second - first);
+  EXPECT_EQ(shared.handle.substr(0, 2), std::string("\2c"));
+  EXPECT_EQ(shared.handle.size(), 2 + Device::kMallocHandleBytes);
+  EXPECT_TRUE(allocator_->Free(first));
+  EXPECT_TRUE(allocator_->Free(second));
+  ASSERT_TRUE(allocator_->ReleasePool(pool));
+  ASSERT_TRUE(allocator_->ReleasePool(pool));
+  ASSERT_TRUE(allocator_->EmptyCache());
+}
+
 TEST_F(IpcTest, WhatIsSharedStaysUntilItIsFreed) {
   const Address address = Malloc(3 * kMiB);
   HandleRegion* region = allocator_->table().RegionOf(address);

@@ -90,6 +90,7 @@ TEST_F(PrivatePoolTest, CachedMemoryStaysWhileThePoolIsUsed) {
   EndRoute(kGraph);
   Free(address);
   ASSERT_TRUE(allocator().EmptyCache().has_value());
+  ASSERT_TRUE(allocator().EmptyPool(kGraph).has_value());
   EXPECT_GE(Reserved(), 8 * kMiB);
   // A request that would need it does not get it either.
   EXPECT_EQ(allocator()
@@ -123,6 +124,10 @@ TEST_F(PrivatePoolTest, APoolThatLendsServesTheLastResort) {
   const Address address = Malloc(40 * kMiB);
   EndRoute(kUser);
   Free(address);
+  EXPECT_FALSE(allocator()
+                   .Malloc({32 * kMiB, kDefaultStream,
+                            LifetimeClass::kTransient, kOwner})
+                   .has_value());
   ASSERT_TRUE(allocator().SetUseOnOom(kUser, true).has_value());
   const Address lent =
       Malloc(32 * kMiB, kDefaultStream, LifetimeClass::kTransient);
@@ -171,6 +176,55 @@ TEST_F(PrivatePoolTest, ACaptureIsNotSpoiledAndItsFreesComeLater) {
   Release(kGraph);
 }
 
+TEST_F(PrivatePoolTest, UsesInsideACaptureAreNotWaitedFor) {
+  const StreamId captured = NewStream(), side = NewStream();
+  Route(kGraph);
+  Capture(captured, true);
+  Capture(side, true);
+  const Address inside = Malloc(4 * kMiB, captured);
+  ASSERT_TRUE(allocator().RecordStream(inside, side).has_value());
+  Free(inside);
+  EXPECT_EQ(Of(allocator().Stats().active).current, 1);
+  Capture(side, false);
+  Capture(captured, false);
+  EndRoute(kGraph);
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1),
+            0);
+  Free(Malloc(512));  // no event stands before it
+  EXPECT_EQ(Of(allocator().Stats().active).current, 0);
+  cudasim_clear_faults();
+  Release(kGraph);
+}
+
+// Whoever has addresses of a pool keeps its cached memory where it is; a
+// MemPool of which nobody has moves what it has cached before it is out of
+// memory.
+TEST_F(PrivatePoolTest, OnlyAPoolWithoutGraphsMovesWhatItCaches) {
+  const MallocRequest more{50 * kMiB, kDefaultStream, LifetimeClass::kTransient,
+                           kOwner};
+  for (const bool checkpoint : {false, true}) {
+    Route(kUser);
+    // The small block between keeps the two places apart.
+    const Address one = Malloc(30 * kMiB), between = Malloc(2 * kMiB),
+                  two = Malloc(25 * kMiB);
+    if (checkpoint) {
+      ASSERT_TRUE(allocator().TakeCheckpoint(kUser).has_value());
+    }
+    Free(one);
+    Free(two);
+    const auto moved = allocator().Malloc(more);
+    EXPECT_EQ(moved.has_value(), !checkpoint);
+    if (moved) {
+      EXPECT_TRUE(allocator().Free(moved->address).has_value());
+    }
+    Free(between);
+    EndRoute(kUser);
+    Release(kUser);
+    ASSERT_TRUE(allocator().EmptyCache().has_value());
+    EXPECT_EQ(Reserved(), 0u);
+  }
+}
+
 TEST_F(PrivatePoolTest, ARefusalInACaptureReleasesNothing) {
   const StreamId captured = NewStream();
   Malloc(40 * kMiB);
@@ -215,6 +269,30 @@ TEST_F(PrivatePoolTest, ACheckpointBringsBlocksBackToTheirAddresses) {
   live_.push_back(b);
   EndRoute(kGraph);
   Release(kGraph);
+}
+
+TEST_F(PrivatePoolTest, GoingBackWaitsForNoStreamAndLooksAtEventsFirst) {
+  const StreamId other = NewStream();
+  const Address outside = Malloc(512);  // of no concern to the checkpoint
+  Route(kGraph);
+  const Address a = Malloc(3 * kMiB), b = Malloc(5 * kMiB);
+  auto checkpoint = allocator().TakeCheckpoint(kGraph);
+  ASSERT_TRUE(checkpoint.has_value());
+  EXPECT_EQ(checkpoint->allocated.size(), 2u);
+  // `a` is freed and its event done, but nobody has looked; `b` is allocated,
+  // and another stream uses it.
+  ASSERT_TRUE(allocator().RecordStream(a, other).has_value());
+  ASSERT_TRUE(allocator().RecordStream(b, other).has_value());
+  Free(a);
+  cudaDeviceSynchronize();
+  auto delta = allocator().GoBackTo(*checkpoint);
+  ASSERT_TRUE(delta.has_value()) << delta.error().message;
+  EXPECT_EQ(delta->freed.size(), 1u);
+  EXPECT_EQ(delta->allocated.size(), 2u);
+  live_.push_back(a);
+  EndRoute(kGraph);
+  Release(kGraph);
+  Free(outside);
 }
 
 TEST_F(PrivatePoolTest, ACheckpointOfAPoolThatIsGoneIsRefused) {

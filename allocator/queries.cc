@@ -2,6 +2,7 @@
 // DeviceAllocator: everything that reads, relabels or checks.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "allocator/base/check.h"
 #include "allocator/device_allocator.h"
