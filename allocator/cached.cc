@@ -33,9 +33,12 @@ StreamsIdle DeviceAllocator::AskStreamsLocked() {
 }
 
 std::uint64_t DeviceAllocator::UsersLocked(HandleRef handle) {
-  const StreamId stream = SegmentOfLocked(handle).pool->key().stream;
-  return std::uint64_t{1} << streams_.BitOf(stream) |
-         handle.entry().fence.load();
+  const PoolKey& key = SegmentOfLocked(handle).pool->key();
+  // A graph that was captured into a private pool runs on any stream, and may
+  // still run when the pool's last use is over: only the device knows.
+  const int bit = key.owner.is_private() ? StreamTable::kOverflowBit
+                                         : streams_.BitOf(key.stream);
+  return std::uint64_t{1} << bit | handle.entry().fence.load();
 }
 
 std::vector<HandleRef> DeviceAllocator::FreeHandlesLocked(
@@ -47,7 +50,6 @@ std::vector<HandleRef> DeviceAllocator::FreeHandlesLocked(
     if (only.is_private() ? key.owner != only : InUseLocked(key.owner)) {
       continue;
     }
-    const std::uint64_t bit = std::uint64_t{1} << streams_.BitOf(key.stream);
     for (const auto& [size, address, block] : pool->free_blocks()) {
       HandleRegion& region = *block->segment->region;
       const Address lo = region.base + RoundUp(block->address - region.base,
@@ -57,7 +59,7 @@ std::vector<HandleRef> DeviceAllocator::FreeHandlesLocked(
       for (Address at = lo; at < hi; at += region.handle_bytes) {
         if (bytes >= wanted) return found;
         HandleRef handle{&region, region.IndexOf(at)};
-        if (!accept(handle, bit | handle.entry().fence.load())) continue;
+        if (!accept(handle, UsersLocked(handle))) continue;
         found.push_back(handle);
         bytes += region.handle_bytes;
       }
@@ -102,7 +104,7 @@ bool DeviceAllocator::MayMoveLocked(HandleRef handle, std::uint64_t own,
   std::uint64_t users = UsersLocked(handle);
   // Where the mapping stays, work that is in order needs no waiting.
   if (KeepsMappings(from)) users &= ~own;
-  return users == 0 || idle(users);
+  return idle(users);
 }
 
 HandleRef DeviceAllocator::FreeElsewhereLocked(const PhysicalMemory* memory,

@@ -80,6 +80,24 @@ TEST_F(CachedTest, EmptyingTheCacheTakesKeptMappingsAlong) {
   EXPECT_EQ(Reserved(), 0u);
 }
 
+// A graph runs on another stream than it was captured on.
+TEST_F(CachedTest, MemoryOfAPrivatePoolWaitsForTheDevice) {
+  const StreamId captured = NewStream(), replayed = NewStream();
+  const PoolId graph{1, 0};
+  ASSERT_TRUE(allocator().BeginAllocateToPool(
+      graph, [=](StreamId stream) { return stream == captured; }));
+  const Address a = Malloc(4 * kMiB, captured);
+  ASSERT_TRUE(allocator().EndAllocateToPool(graph));
+  for (int i = 0; i < 100; ++i) Use(a, 4 * kMiB, replayed);
+  Free(a);
+  ASSERT_TRUE(allocator().ReleasePool(graph));
+  Malloc(8 * kMiB);  // does not move it
+  EXPECT_EQ(Reserved(), 12 * kMiB);
+  EXPECT_EQ(cudasim_violation_count(), 0);
+  ASSERT_TRUE(allocator().EmptyCache());  // waits
+  EXPECT_EQ(Reserved(), 8 * kMiB);
+}
+
 // Of two places the one that needs less memory.
 TEST_F(CachedTest, GrowthPrefersThePlaceThatNeedsTheFewestHandles) {
   const Address a = Malloc(6 * kMiB), wall = Malloc(2 * kMiB);

@@ -461,8 +461,13 @@ class DeviceAllocator {
   // handles. 0 if there is none.
   Address FindRunLocked(const Pool& pool, Bytes size, const StreamsIdle& idle)
       REQUIRES(mutex_);
-  bool MapLocked(Segment& segment, Address lo, Address hi, Bytes limit,
-                 const StreamsIdle& idle) REQUIRES(mutex_);
+  enum class Mapped {
+    kYes,
+    kNoMemory,
+    kPlaceBusy,  // a mapping that is kept there may still be in use
+  };
+  Mapped MapLocked(Segment& segment, Address lo, Address hi, Bytes limit,
+                   const StreamsIdle& idle) REQUIRES(mutex_);
   // The position no longer has memory. `fence`: streams that may still use it.
   void UnmapLocked(HandleRef handle, std::uint64_t fence) REQUIRES(mutex_);
   // Do positions of this segment keep mappings that are not used? Elsewhere a

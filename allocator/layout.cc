@@ -98,7 +98,7 @@ bool DeviceAllocator::DropKeptLocked(Segment& segment) {
   for (std::uint64_t i = region.IndexOf(segment.base); i < end; ++i) {
     HandleEntry& entry = region.entries[i];
     if (entry.physical == nullptr) continue;
-    if (entry.fence.load() != 0 && !idle(entry.fence.load())) return false;
+    if (!idle(entry.fence.load())) return false;
     physical_.Unmap(&entry.physical);
   }
   return true;
@@ -257,7 +257,7 @@ Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
           // A mapping that is kept, of memory that is used elsewhere, must go
           // first, and work that used it may still be running.
           if (entry.physical != nullptr && !entry.physical->free &&
-              entry.fence.load() != 0 && !idle(entry.fence.load()) &&
+              !idle(entry.fence.load()) &&
               FreeElsewhereLocked(entry.physical, start, start + size, own,
                                   idle)
                       .region == nullptr) {
@@ -284,8 +284,9 @@ bool DeviceAllocator::KeepsMappings(const Segment& segment) {
          !segment.pool->key().owner.is_private();
 }
 
-bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
-                                Bytes limit, const StreamsIdle& idle) {
+DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
+                                                   Address hi, Bytes limit,
+                                                   const StreamsIdle& idle) {
   HandleRegion& region = *segment.region;
   std::vector<HandleRef> wanted;
   for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
@@ -296,7 +297,7 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
   // Beyond the limit nothing is mapped in vain.
   limit -= std::min(limit, plain_bytes_);
   const Bytes needed = wanted.size() * region.handle_bytes;
-  if (physical_.used_bytes() + needed > limit) return false;
+  if (physical_.used_bytes() + needed > limit) return Mapped::kNoMemory;
   const std::uint64_t own = OwnBitLocked(segment.pool->key().stream);
 
   // Memory that is still mapped where it is wanted first, so that no other
@@ -306,7 +307,7 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
     PhysicalMemory* memory = wanted[i].entry().physical;
     kept[i] = memory != nullptr && physical_.TakeBack(memory, own, idle);
   }
-  bool complete = true;
+  bool complete = true, busy = false;
   std::size_t fresh = 0;  // positions that were looked at below
   for (; complete && fresh < wanted.size(); ++fresh) {
     if (kept[fresh]) continue;
@@ -318,12 +319,11 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
       complete = false;
       break;
     }
-    const std::uint64_t users = entry.fence.load();
-    if (entry.physical != nullptr && (users == 0 || idle(users))) {
+    if (entry.physical != nullptr && idle(entry.fence.load())) {
       physical_.Unmap(&entry.physical);
     }
-    if (entry.physical != nullptr ||
-        !physical_.Map(handle.address(), *memory, &entry.physical)) {
+    busy = entry.physical != nullptr;
+    if (busy || !physical_.Map(handle.address(), *memory, &entry.physical)) {
       physical_.Put(*memory, (*memory)->fence);
       complete = false;
       break;
@@ -373,7 +373,8 @@ bool DeviceAllocator::MapLocked(Segment& segment, Address lo, Address hi,
       segment, RoundDown(lo - region.base, region.handle_bytes) + region.base,
       std::min(segment.end(),
                RoundUp(hi - region.base, region.handle_bytes) + region.base));
-  return complete;
+  if (complete) return Mapped::kYes;
+  return busy ? Mapped::kPlaceBusy : Mapped::kNoMemory;
 }
 
 // The bare step and the entry; statistics and refiling are the caller's.

@@ -217,6 +217,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     MutexLock lock(mutex_);
     if (!routes_.empty()) {
       key.owner = RouteLocked(request.stream);
+      PoolLocked(key);  // its stream is one of those that may capture
       if (CapturingLocked()) {
         may_reclaim = false;
         if (const auto own = private_pools_.find(key.owner);
@@ -371,10 +372,22 @@ Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
     if (segment == nullptr) return nullptr;
     start = segment->base;
   }
-  Segment& segment = *BlockAtLocked(start)->segment;
-  // Free handles of any pool move here before the driver is asked for new ones.
-  MoveCachedLocked(segment, start, start + size, idle);
-  if (!MapLocked(segment, start, start + size, limit, idle)) return nullptr;
+  const auto map = [&] {
+    mutex_.AssertHeld();
+    Segment& segment = *BlockAtLocked(start)->segment;
+    // Free handles of any pool move here before the driver is asked for more.
+    MoveCachedLocked(segment, start, start + size, idle);
+    return MapLocked(segment, start, start + size, limit, idle);
+  };
+  Mapped mapped = map();
+  if (mapped == Mapped::kPlaceBusy) {
+    // Two positions there keep the same memory: a new place has none.
+    Segment* segment = AddSegmentLocked(pool, size);
+    if (segment == nullptr) return nullptr;
+    start = segment->base;
+    mapped = map();
+  }
+  if (mapped != Mapped::kYes) return nullptr;
   Block* block = BlockAtLocked(start);
   STRATALLOC_CHECK(block != nullptr && block->state == BlockState::kFree &&
                        block->end() >= start + size,

@@ -79,6 +79,7 @@ void HandlePool::Unlink(PhysicalMemory* memory) {
   if (memory->next != nullptr) memory->next->prev = memory->prev;
   memory->next = memory->prev = nullptr;
   memory->free = false;
+  memory->used_at = 0;  // until whoever has it now uses it
   free_bytes_ -= memory->bytes;
 }
 

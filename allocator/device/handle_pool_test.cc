@@ -80,6 +80,16 @@ TEST_F(HandlePoolTest, OnlyWorkInOrderMayFollowAtOnce) {
   pool_->Put(other, kTwo);
 }
 
+// Where it was used last is of no meaning to whoever takes it.
+TEST_F(HandlePoolTest, WhatIsTakenIsUsedNowhereYet) {
+  PhysicalMemory* memory = Take(kOne, Idle);
+  memory->used_at = base_;
+  pool_->Put(memory, 0);
+  ASSERT_EQ(Take(kOne, Idle), memory);
+  EXPECT_EQ(memory->used_at, 0u);
+  pool_->Put(memory, 0);
+}
+
 TEST_F(HandlePoolTest, WhatWasWaitedForIsFree) {
   PhysicalMemory* one = Take(kOne, Idle);
   PhysicalMemory* two = Take(kOne, Idle);
