@@ -426,6 +426,7 @@ class DeviceAllocator {
   // touches [lo, hi].
   void RecordPiecesLocked(TraceAction action, const Block& block, Address lo,
                           Address hi, const char* label) REQUIRES(mutex_);
+  bool MayBeInPiecesLocked(const Block& block) const REQUIRES(mutex_);
   std::vector<Piece> PiecesLocked(const Block& block) REQUIRES(mutex_);
   // The live blocks over a handle that leaves or returns, as far as they touch
   // it: freed before the mapping changes, allocated after it.

@@ -16,6 +16,17 @@
 #include "allocator/settings.h"
 
 namespace stratalloc {
+namespace {
+
+constexpr std::uint32_t Bit(SlowReason reason) {
+  return static_cast<std::uint32_t>(reason);
+}
+// Reasons to do more than the least, but none to go the whole way.
+constexpr std::uint32_t kOutstanding =
+    Bit(SlowReason::kPendingFrees) | Bit(SlowReason::kArrivals);
+constexpr std::uint32_t kServedFast = kOutstanding | Bit(SlowReason::kHistory);
+
+}  // namespace
 
 inline Pool* DeviceAllocator::RecentPoolLocked(StreamId stream,
                                                LifetimeClass lifetime,
@@ -81,11 +92,18 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
   if (!options_.tiering) lifetime = LifetimeClass::kTransient;
 
   MutexLock lock(mutex_);
-  if (slow_reasons_ != 0) return false;
+  if ((slow_reasons_ & ~kServedFast) != 0) return false;
   Pool* pool = RecentPoolLocked(stream, lifetime, kind);
   if (pool == nullptr) return false;
   Block* block = pool->bins().Take(size);
   if (block == nullptr) return false;
+  // As every malloc does: what is done by now counts as free before this
+  // block counts as handed out. It is out of its bin, so that nothing of this
+  // can touch it.
+  if (__builtin_expect((slow_reasons_ & kOutstanding) != 0, 0)) {
+    if (!pending_.empty()) ProcessEventsLocked();
+    if (!arrivals_.empty()) SettleArrivalsLocked();
+  }
   block->state = BlockState::kAllocated;
   block->requested = requested;
   if (IsEvictable(lifetime)) {
@@ -106,6 +124,9 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
   } else if (observer_ != nullptr) {
     observer_->OnAllocate(device_.index(), charge, size);
   }
+  if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
+    RecordAllocLocked(*block);
+  }
   const Bytes allocated = live_.allocated_bytes();
   if (__builtin_expect(allocated > pressure_at_, 0)) {
     MaybeSignalPressureLocked();
@@ -116,12 +137,8 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
 }
 
 bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
-  // What matters to a malloc only: it looks whether events have completed.
-  constexpr auto kOfMallocs =
-      static_cast<std::uint32_t>(SlowReason::kPendingFrees) |
-      static_cast<std::uint32_t>(SlowReason::kArrivals);
   MutexLock lock(mutex_);
-  if ((slow_reasons_ & ~kOfMallocs) != 0) return false;
+  if ((slow_reasons_ & ~kServedFast) != 0) return false;
   Block* block = blocks_.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated ||
       (block->streams_noted && !STRATALLOC_PLANTED(kBinnedInUse))) {
@@ -139,6 +156,10 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
     // Full, or a size of the past is in its place: start again.
     EmptyBinsLocked(pool);
     if (!pool.bins().Put(block)) return false;
+  }
+  if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
+    RecordFreeLocked(TraceAction::kFreeRequested, *block);
+    RecordFreeLocked(TraceAction::kFreeCompleted, *block);
   }
   const Bytes size = block->size;
   live_.FreeAtOnce(pool.key().kind, size, block->requested);

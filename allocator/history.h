@@ -93,7 +93,10 @@ class History {
 
   // Where the block or segment at `address` was asked for.
   void RememberBlock(Address address);
-  void ForgetBlock(Address address) { blocks_.erase(address); }
+  // True if it had one.
+  bool ForgetBlock(Address address) {
+    return !blocks_.empty() && blocks_.erase(address) != 0;
+  }
   HistoryContext BlockContext(Address address) const;
   void RememberSegment(Address base);
   void ForgetSegment(Address base) { segments_.erase(base); }

@@ -98,14 +98,13 @@ void DeviceAllocator::RecordMappedLocked(TraceAction action,
 void DeviceAllocator::RecordAllocLocked(const Block& block) {
   history_.RememberBlock(block.address);
   RecordPiecesLocked(TraceAction::kAlloc, block, 0, ~Address{0}, nullptr);
-  NoteHistoryLocked();
 }
 
 void DeviceAllocator::RecordFreeLocked(TraceAction action, const Block& block) {
   RecordPiecesLocked(action, block, 0, ~Address{0}, nullptr);
   if (action != TraceAction::kFreeCompleted) return;
-  history_.ForgetBlock(block.address);
-  NoteHistoryLocked();
+  // The last context that is forgotten may have been what kept it on.
+  if (history_.ForgetBlock(block.address)) NoteHistoryLocked();
 }
 
 void DeviceAllocator::RecordPiecesLocked(TraceAction action, const Block& block,
@@ -113,6 +112,13 @@ void DeviceAllocator::RecordPiecesLocked(TraceAction action, const Block& block,
                                          const char* label) {
   if (!history_.records()) return;
   const HistoryContext context = history_.BlockContext(block.address);
+  if (!MayBeInPiecesLocked(block)) {  // nearly always
+    if (block.end() >= lo && block.address <= hi) {
+      RecordLocked(action, block.address, block.requested, *block.segment,
+                   context, label);
+    }
+    return;
+  }
   for (const Piece& piece : PiecesLocked(block)) {
     // Pieces that touch the range count as well as those in it.
     if (piece.end < lo || piece.base > hi) continue;
@@ -125,9 +131,13 @@ void DeviceAllocator::RecordPiecesLocked(TraceAction action, const Block& block,
   }
 }
 
+bool DeviceAllocator::MayBeInPiecesLocked(const Block& block) const {
+  return block.segment->region->evictable && away_ != 0;
+}
+
 std::vector<DeviceAllocator::Piece> DeviceAllocator::PiecesLocked(
     const Block& block) {
-  if (!block.segment->region->evictable || away_ == 0) {
+  if (!MayBeInPiecesLocked(block)) {
     return {Piece{block.address, block.end()}};
   }
   std::vector<Piece> pieces;

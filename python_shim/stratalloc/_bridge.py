@@ -76,7 +76,7 @@ def load(version):
 
 def _declare(lib):
     """Argument types; every int result is 0 or 1, see install.h."""
-    i32, text = ctypes.c_int, ctypes.c_char_p
+    i32, u64, text = ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p
     number = ctypes.POINTER(ctypes.c_double)
     for symbol, arguments in (
         ("is_current", ()),
@@ -84,11 +84,14 @@ def _declare(lib):
         ("install_guard", (text, i32)),
         ("upgrade_plugin", (text, i32)),
         ("native_init", (i32, text, i32)),
-        ("native_pair_ns", (ctypes.c_uint64, i32, i32, number, number, text,
-                            i32)),
         ("snapshot_ns", (i32, i32, number, number, text, i32)),
+        ("bench_prepare", (i32, u64, text, i32)),
+        ("bench_pairs", (i32, u64, i32, i32, number, text, i32)),
+        ("bench_handover", (i32, u64, i32, number, text, i32)),
+        ("bench_operations", (i32, ctypes.c_void_p, u64, u64, i32, i32, number,
+                              text, i32)),
         ("operator_ns", (i32, i32, i32, number, text, i32)),
-        ("cache_info", (i32, ctypes.POINTER(ctypes.c_uint64), text, i32)),
+        ("cache_info", (i32, ctypes.POINTER(u64), text, i32)),
     ):
         function = getattr(lib, "stratalloc_torch_" + symbol)
         function.restype = i32

@@ -148,6 +148,9 @@ def _add_bench(commands):
                         help="simulated GPU (default) or the real one")
     parser.add_argument("--rounds", type=int, default=15, metavar="N",
                         help="interleaved rounds per benchmark (15)")
+    parser.add_argument("--trace", action="append", default=[],
+                        metavar="FILE", help="replay a recorded trace, too "
+                        "(tests/replay); may be repeated")
     _add_json(parser, "the figures")
     parser.set_defaults(function=_bench)
 

@@ -233,6 +233,8 @@ def _declare(driver):
                  "violation_count", "live_handles", "live_mappings",
                  "refused_calls"):
         getattr(driver, "cudasim_" + name).restype = ctypes.c_long
+    driver.cudasim_calls.restype = ctypes.c_long
+    driver.cudasim_calls.argtypes = (ctypes.c_char_p,)
     for name in ("capacity", "used", "peak_used"):
         function = getattr(driver, "cudasim_" + name)
         function.restype = ctypes.c_uint64

@@ -48,13 +48,6 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_native_init(int device_count,
                                                        char* message,
                                                        int bytes);
 
-// Times `pairs` allocate-and-free pairs of `size` bytes through c10::Allocator,
-// ours and native's in turn, `rounds` times; gives the median nanoseconds per
-// pair of each. Both allocators must be initialised.
-STRATALLOC_BRIDGE_API int stratalloc_torch_native_pair_ns(
-    uint64_t size, int pairs, int rounds, double* ours, double* native,
-    char* message, int bytes);
-
 // For tests: what no Python call reaches.
 STRATALLOC_BRIDGE_API int stratalloc_torch_cache_info(int device,
                                                       uint64_t* largest,

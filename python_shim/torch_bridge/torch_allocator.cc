@@ -66,6 +66,13 @@ void ReportToProfiler(void* ptr, int64_t bytes, const stratalloc_block& block) {
                               CudaDevice(block.device));
 }
 
+cudaStream_t CurrentStream(c10::DeviceIndex device) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
+  // 0 is the default stream in all of c10 (c10/core/Stream.h), and CUDA's is
+  // the null stream: nearly always, and a call of 5 ns less.
+  return C10_LIKELY(stream.id() == 0) ? nullptr : stream.stream();
+}
+
 // cuBLAS and cuBLASLt workspaces are allocated inside the first operator that
 // needs one and kept for good; no operator ever names them, so no guard would
 // bring them back. Their sizes are all that tells them apart; another block of
@@ -133,9 +140,7 @@ c10::DataPtr TorchAllocator::allocate(size_t size) {
     return {ptr, ptr, &DeleteUncached, CudaDevice(CurrentDevice())};
   }
   const c10::DeviceIndex device = CurrentDevice();
-  void* ptr =
-      Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream(),
-             LifetimeHint(size));
+  void* ptr = Malloc(device, size, CurrentStream(device), LifetimeHint(size));
   return {ptr, ptr, &DeleteBlock, CudaDevice(device)};
 }
 

@@ -154,6 +154,7 @@ int cudasim_fail(const char* function, long nth, int error, int forever);
 //
 // Also ends everything under "Pressure".
 void cudasim_clear_faults(void);
+// nullptr: of all functions together.
 long cudasim_calls(const char* function);
 
 // --- Pressure (pressure.h) -------------------------------------------------

@@ -126,6 +126,11 @@ void Faults::Clear() {
 long Faults::Calls(const char* name) {
   Table& table = Functions();
   std::lock_guard<std::mutex> lock(table.mu);
+  if (name == nullptr) {
+    long all = 0;
+    for (auto& [known, function] : table.functions) all += function->calls();
+    return all;
+  }
   auto found = table.functions.find(name);
   return found == table.functions.end() ? 0 : found->second->calls();
 }

@@ -89,7 +89,7 @@ class Faults {
   static bool Knows(const char* function);
   static void Plan(const char* function, long nth, int error, bool forever);
   static void Clear();
-  static long Calls(const char* function);
+  static long Calls(const char* function);  // nullptr: of all
   static void ResetCounts();
   // "cuMemCreate:3:2;cudaMalloc:1:2:forever". Ends the process with one line
   // if it is not of that form.

@@ -161,6 +161,7 @@ TEST_F(FaultTest, TheNthCallFailsAndOnlyThatOne) {
   EXPECT_EQ(cuMemCreate(&second, kHandle, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cuMemCreate(&second, kHandle, &prop, 0), CUDA_SUCCESS);
   EXPECT_EQ(cudasim_calls("cuMemCreate"), 3);
+  EXPECT_GE(cudasim_calls(nullptr), 3);
   EXPECT_EQ(cudasim_live_handles(), 2);
   EXPECT_EQ(cuMemRelease(first), CUDA_SUCCESS);
   EXPECT_EQ(cuMemRelease(second), CUDA_SUCCESS);

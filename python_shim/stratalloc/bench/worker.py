@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that measures single rounds on request.
 
-    python -m stratalloc.bench.worker --device sim|cuda
+    python -m stratalloc.bench.worker --device sim|cuda [--allocations]
+        [--tiering on|off]
 
-Reads one JSON object per line from stdin ({"measure": NAME, ...}), answers
+With --allocations the simulated device is large and its memory has no bytes:
+only the benchmarks of allocations.py make sense then. What a simulated CUDA
+call costs is CUDASIM_CALL_NS. Reads one JSON object per line from stdin ({"measure": NAME, ...}), answers
 with one per line on stdout: nanoseconds per operation, several by name.
 """
 
@@ -16,13 +19,18 @@ import os
 import sys
 import time
 
-# Enough for the largest pair (64 MiB) under both allocators at once.
+from stratalloc.bench import allocations
+
 _SIMULATED_MEMORY = 1 << 30
+# Room for a recorded trace under both allocators at once; addresses only.
+_PHANTOM_MEMORY = 128 << 30
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=("sim", "cuda"), required=True)
+    parser.add_argument("--allocations", action="store_true")
+    parser.add_argument("--tiering", choices=("on", "off"), default="on")
     args = parser.parse_args()
     os.environ["STRATALLOC"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -30,12 +38,17 @@ def main():
     if args.device == "sim":
         from stratalloc import simulate
 
-        simulate.load(_SIMULATED_MEMORY)
+        if args.allocations:
+            os.environ["CUDASIM_PHANTOM"] = "1"
+            simulate.load(_PHANTOM_MEMORY, numbers="off")
+        else:
+            simulate.load(_SIMULATED_MEMORY)
     import torch
 
     import stratalloc
 
-    stratalloc.enable(host_budget=64 << 20, disk_budget=0)
+    stratalloc.enable(host_budget=64 << 20, disk_budget=0,
+                      tiering=args.tiering == "on")
     torch.set_num_threads(1)
     torch.cuda.init()
     for line in sys.stdin:
@@ -46,22 +59,6 @@ def main():
         except Exception as error:  # pylint: disable=broad-except
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
-
-
-def _pair(torch, size, count):
-    """One allocate-and-free pair through c10::Allocator, ours and native's."""
-    from stratalloc import _bridge
-
-    if not _pair.native_ready:
-        _bridge.call("native_init", torch.cuda.device_count())
-        _pair.native_ready = True
-    ours, native = ctypes.c_double(), ctypes.c_double()
-    _bridge.call("native_pair_ns", size, count, 1, ctypes.byref(ours),
-                 ctypes.byref(native))
-    return {"ours": ours.value, "native": native.value}
-
-
-_pair.native_ready = False
 
 
 def _scope(torch, count):
@@ -173,7 +170,7 @@ def _counters(torch):
     return simulate.counters()
 
 
-_MEASURES = {"pair": _pair, "scope": _scope, "scope_core": _scope_core,
+_MEASURES = {"allocations": allocations.measure, "scope": _scope, "scope_core": _scope_core,
              "module": _module, "guard": _guard,
              "minilm": _minilm, "counters": _counters}
 
