@@ -7,6 +7,9 @@
 
 namespace stratalloc {
 
+constinit std::array<Allocator::Freed, Allocator::kRemembered>
+    Allocator::freed_{};
+
 Allocator& Allocator::Get() {
   static Allocator* allocator = new Allocator;
   return *allocator;
@@ -51,14 +54,6 @@ DeviceAllocator* Allocator::FindByAddress(Address address) const {
     if (device->ContainsPlain(address)) return device;
   }
   return nullptr;
-}
-
-void Allocator::NoteFreed(Address address, Charge charge) {
-  Freed& slot = freed_[(address / kMinBlockSize) % kRemembered];
-  slot.charge.store(
-      std::uint64_t{Raw(charge.scope)} << 8 | Raw(charge.category),
-      std::memory_order_relaxed);
-  slot.address.store(address, std::memory_order_relaxed);
 }
 
 bool Allocator::LastOwner(Address address, Charge* charge) const {

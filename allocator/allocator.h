@@ -32,7 +32,13 @@ class Allocator {
   DeviceAllocator* FindByAddress(Address address) const;
 
   // Remembers who owned a block that was freed, to explain a double free.
-  void NoteFreed(Address address, Charge charge);
+  static void NoteFreed(const AllocatedBlock& freed) {
+    Freed& slot = freed_[(freed.address / kMinBlockSize) % kRemembered];
+    slot.charge.store(std::uint64_t{Raw(freed.charge.scope)} << 8 |
+                          Raw(freed.charge.category),
+                      std::memory_order_relaxed);
+    slot.address.store(freed.address, std::memory_order_relaxed);
+  }
   bool LastOwner(Address address, Charge* charge) const;
 
   // For tests: every block must have been freed.
@@ -50,7 +56,7 @@ class Allocator {
     std::atomic<Address> address{0};
     std::atomic<std::uint64_t> charge{0};
   };
-  std::array<Freed, kRemembered> freed_{};
+  static std::array<Freed, kRemembered> freed_;
 };
 
 }  // namespace stratalloc

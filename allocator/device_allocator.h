@@ -27,6 +27,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "allocator/base/extents.h"
@@ -48,6 +49,8 @@
 #include "allocator/stats.h"
 
 namespace stratalloc {
+
+struct OperatorThread;
 
 struct AllocatedBlock {
   Address address = 0;
@@ -401,7 +404,8 @@ class DeviceAllocator {
   ChargeAccount* AccountLocked(Charge charge) REQUIRES(mutex_);
   // What handing out `block` means for the handles below it.
   void NoteHandedOutLocked(Block& block) REQUIRES(mutex_);
-  void PinForOperatorLocked(const Block& block) REQUIRES(mutex_);
+  void PinForOperatorLocked(const Block& block, OperatorThread& thread)
+      REQUIRES(mutex_);
   // Gives back what the bins hold: after it, free memory is merged and no
   // handle counts a free block as live.
   void EmptyBinsLocked() REQUIRES(mutex_);
@@ -414,7 +418,8 @@ class DeviceAllocator {
   void NoteHistoryLocked() REQUIRES(mutex_);  // in slow_reasons.h's word
   void RecordLocked(TraceAction action, Address address, Bytes bytes,
                     const Segment& segment, const HistoryContext& fallback,
-                    const char* label) REQUIRES(mutex_);
+                    const char* label, std::optional<TraceAction> then = {})
+      REQUIRES(mutex_);
   // One event per contiguous run of handles, which are in address order.
   void RecordMappedLocked(TraceAction action,
                           const std::vector<HandleRef>& handles,
@@ -422,6 +427,8 @@ class DeviceAllocator {
   void RecordAllocLocked(const Block& block) REQUIRES(mutex_);
   void RecordFreeLocked(TraceAction action, const Block& block)
       REQUIRES(mutex_);
+  // Both events of a block that nothing waits for.
+  void RecordFreeAtOnceLocked(const Block& block) REQUIRES(mutex_);
   // One event per contiguous part of the block that is on the device and
   // touches [lo, hi].
   void RecordPiecesLocked(TraceAction action, const Block& block, Address lo,
@@ -448,8 +455,8 @@ class DeviceAllocator {
   void DropEmptySegmentsLocked() REQUIRES(mutex_);
   // Unmaps what an empty segment keeps; false if work may still use it.
   bool DropKeptLocked(Segment& segment) REQUIRES(mutex_);
-  // Splitting and merging make and drop a block each time: kept for reuse,
-  // 150 ns of the C++ heap less per pair.
+  // Splitting and merging make and drop a block each time: kept for reuse
+  // rather than given to the C++ heap.
   Block* NewBlockLocked() REQUIRES(mutex_);
   void DropBlockLocked(Block* block) REQUIRES(mutex_);
   Block* SplitLocked(Block* block, Bytes at) REQUIRES(mutex_);

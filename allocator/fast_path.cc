@@ -73,8 +73,8 @@ void DeviceAllocator::NoteHandedOutLocked(Block& block) {
   block.clock = now;
 }
 
-void DeviceAllocator::PinForOperatorLocked(const Block& block) {
-  OperatorThread& thread = OperatorThread::ThisThread();
+void DeviceAllocator::PinForOperatorLocked(const Block& block,
+                                           OperatorThread& thread) {
   if (thread.depth() == 0) return;
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
     thread.PinForOutermost(handle.entry());
@@ -112,7 +112,10 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
     if (block->clock != use_clock_.load(std::memory_order_relaxed)) {
       NoteHandedOutLocked(*block);
     }
-    PinForOperatorLocked(*block);
+    OperatorThread& thread = OperatorThread::ThisThread();
+    if (__builtin_expect(thread.depth() != 0, 0)) {
+      PinForOperatorLocked(*block, thread);
+    }
   }
   live_.HandOut(kind, size, requested);
   if (!(block->charge == charge)) {
@@ -158,8 +161,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
     if (!pool.bins().Put(block)) return false;
   }
   if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
-    RecordFreeLocked(TraceAction::kFreeRequested, *block);
-    RecordFreeLocked(TraceAction::kFreeCompleted, *block);
+    RecordFreeAtOnceLocked(*block);
   }
   const Bytes size = block->size;
   live_.FreeAtOnce(pool.key().kind, size, block->requested);

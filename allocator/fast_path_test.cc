@@ -129,17 +129,58 @@ TEST_F(FastPathTest, WhoPaysIsAskedEveryTime) {
   EXPECT_EQ(books_.other.live.load(), 0u);
 }
 
-TEST_F(FastPathTest, AnyReasonClosesIt) {
+TEST_F(FastPathTest, AnyOtherReasonClosesIt) {
   const Address a = Malloc(512);
-  allocator_->SetSlowReason(SlowReason::kHistory, true);
+  allocator_->SetSlowReason(SlowReason::kPoolFilter, true);
   EXPECT_FALSE(allocator_->FastFree(a, &block_));
-  allocator_->SetSlowReason(SlowReason::kHistory, false);
+  allocator_->SetSlowReason(SlowReason::kPoolFilter, false);
   EXPECT_TRUE(allocator_->FastFree(a, &block_));
-  allocator_->SetSlowReason(SlowReason::kHistory, true);
+  allocator_->SetSlowReason(SlowReason::kPoolFilter, true);
   EXPECT_FALSE(Fast(512, &block_));
-  allocator_->SetSlowReason(SlowReason::kHistory, false);
+  allocator_->SetSlowReason(SlowReason::kPoolFilter, false);
   EXPECT_TRUE(Fast(512, &block_));
   allocator_->Free(a);
+}
+
+TEST_F(FastPathTest, HistoryIsWrittenOnTheWay) {
+  const Address a = Malloc(512);
+  History::Options options;
+  options.enabled = true;
+  options.max_entries = 10;
+  allocator_->ConfigureHistory(options);
+  ASSERT_TRUE(allocator_->FastFree(a, &block_));
+  ASSERT_TRUE(Fast(500, &block_));
+  const std::vector<TraceEvent> events = allocator_->Traces();
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].action, TraceAction::kFreeRequested);
+  EXPECT_EQ(events[1].action, TraceAction::kFreeCompleted);
+  EXPECT_EQ(events[2].action, TraceAction::kAlloc);
+  EXPECT_EQ(events[1].bytes, 512u);
+  EXPECT_EQ(events[2].bytes, 500u) << "what was asked for";
+  EXPECT_EQ(events[2].address, a);
+  allocator_->ConfigureHistory({});
+  allocator_->Free(a);
+}
+
+// A block that another stream used is free from the first malloc on that finds
+// its event done, be that one out of a bin.
+TEST_F(FastPathTest, OutstandingEventsAreLookedAtOnTheWay) {
+  cudaStream_t stream = nullptr;
+  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  const Address used = Malloc(1024);
+  const Address binned = Malloc(512);
+  ASSERT_TRUE(
+      allocator_
+          ->RecordStream(used, StreamId{reinterpret_cast<uintptr_t>(stream)})
+          .has_value());
+  ASSERT_TRUE(allocator_->Free(used).has_value());
+  ASSERT_TRUE(allocator_->FastFree(binned, &block_));
+  EXPECT_EQ(allocator_->Stats().active.stats[0].current, 1) << "pending";
+  ASSERT_TRUE(Fast(512, &block_));
+  EXPECT_EQ(allocator_->Stats().active.stats[0].current, 1) << "binned alone";
+  EXPECT_EQ(block_.address, binned);
+  allocator_->Free(binned);
+  cudaStreamDestroy(stream);
 }
 
 TEST_F(FastPathTest, RecordedStreamsTakeTheWholeWay) {

@@ -20,6 +20,8 @@
 #define STRATALLOC_ALLOCATOR_HISTORY_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -45,7 +47,7 @@ enum class TraceAction : std::uint8_t {
   kOutOfMemory,  // address = free bytes of the card
 };
 
-struct TraceEvent {
+struct TracePoint {
   TraceAction action = TraceAction::kAlloc;
   DeviceIndex device{};
   Address address = 0;
@@ -54,6 +56,9 @@ struct TraceEvent {
   PoolId pool;
   std::int64_t time = 0;  // the clock's
   HistoryContext context;
+};
+
+struct TraceEvent : TracePoint {
   std::string compile_context;
   std::string user_metadata;
 };
@@ -86,10 +91,11 @@ class History {
   bool attentive() const;
   bool records() const;  // events, that is
   // Adds time, context and labels. `fallback`: the context if the thread has
-  // none. `label`: in place of the user's, may be nullptr.
-  void Record(TraceEvent event, const HistoryContext& fallback,
-              const char* label);
-  std::vector<TraceEvent> Events() const { return ring_.InOrder(); }
+  // none. `label`: in place of the user's; a literal, may be nullptr.
+  // `then`: another event like it, in the same moment.
+  void Record(const TracePoint& point, const HistoryContext& fallback,
+              const char* label, std::optional<TraceAction> then = {});
+  std::vector<TraceEvent> Events() const;
 
   // Where the block or segment at `address` was asked for.
   void RememberBlock(Address address);
@@ -104,8 +110,21 @@ class History {
 
  private:
   using Contexts = std::unordered_map<Address, HistoryContext>;
+  struct Labels {
+    std::string compile_context, user_metadata;
+  };
+  // The ring's: labels are rare, and two strings in each event were most of
+  // what an event cost.
+  struct Entry : TracePoint {
+    std::shared_ptr<const Labels> labels;  // nullptr: the thread had none
+    const char* label = nullptr;
+  };
+  static std::shared_ptr<const Labels> LabelsOfThread();
+  static TraceEvent ToEvent(const Entry& entry);
+  void Add(const Entry& entry, TraceAction action);
+
   Options options_;
-  Ring<TraceEvent> ring_;
+  Ring<Entry> ring_;
   Contexts blocks_;  // no entry where none was gathered
   Contexts segments_;
 };

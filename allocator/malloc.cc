@@ -416,7 +416,7 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
     ForEachHandleOf(*block,
                     [](HandleRef handle, Bytes) { ++handle.entry().live; });
     NoteHandedOutLocked(*block);
-    PinForOperatorLocked(*block);
+    PinForOperatorLocked(*block, OperatorThread::ThisThread());
   }
   live_.HandOut(kind, size, requested);
   if (size >= Settings::Get().max_split_size()) {

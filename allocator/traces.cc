@@ -29,27 +29,27 @@ Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
   const Bytes rounded = Settings::Get().Round(bytes);
   MutexLock lock(mutex_);
   if (!history_.records()) return rounded;
-  TraceEvent event;
+  TracePoint event;
   event.action = TraceAction::kOutOfMemory;
   event.device = device_.index();
   event.address = free_bytes;
   event.bytes = rounded;
   event.stream = stream;
   event.pool = routes_.empty() ? PoolId{} : RouteLocked(stream);
-  history_.Record(std::move(event), nullptr, nullptr);
+  history_.Record(event, nullptr, nullptr);
   return rounded;
 }
 
 void DeviceAllocator::RecordSnapshot(PoolId pool, Bytes active) {
   MutexLock lock(mutex_);
   if (!history_.records()) return;
-  TraceEvent event;
+  TracePoint event;
   event.action = TraceAction::kSnapshot;
   event.device = device_.index();
   event.bytes = active;
   event.stream = StreamId{0};
   event.pool = pool;
-  history_.Record(std::move(event), nullptr, nullptr);
+  history_.Record(event, nullptr, nullptr);
 }
 
 void DeviceAllocator::NoteHistoryLocked() {
@@ -59,16 +59,17 @@ void DeviceAllocator::NoteHistoryLocked() {
 void DeviceAllocator::RecordLocked(TraceAction action, Address address,
                                    Bytes bytes, const Segment& segment,
                                    const HistoryContext& fallback,
-                                   const char* label) {
+                                   const char* label,
+                                   std::optional<TraceAction> then) {
   if (!history_.records()) return;
-  TraceEvent event;
+  TracePoint event;
   event.action = action;
   event.device = device_.index();
   event.address = address;
   event.bytes = bytes;
   event.stream = segment.pool->key().stream;
   event.pool = segment.pool->key().owner;
-  history_.Record(std::move(event), fallback, label);
+  history_.Record(event, fallback, label, then);
 }
 
 void DeviceAllocator::RecordMappedLocked(TraceAction action,
@@ -104,6 +105,18 @@ void DeviceAllocator::RecordFreeLocked(TraceAction action, const Block& block) {
   RecordPiecesLocked(action, block, 0, ~Address{0}, nullptr);
   if (action != TraceAction::kFreeCompleted) return;
   // The last context that is forgotten may have been what kept it on.
+  if (history_.ForgetBlock(block.address)) NoteHistoryLocked();
+}
+
+void DeviceAllocator::RecordFreeAtOnceLocked(const Block& block) {
+  if (MayBeInPiecesLocked(block)) {
+    RecordFreeLocked(TraceAction::kFreeRequested, block);
+    RecordFreeLocked(TraceAction::kFreeCompleted, block);
+    return;
+  }
+  RecordLocked(TraceAction::kFreeRequested, block.address, block.requested,
+               *block.segment, history_.BlockContext(block.address), nullptr,
+               TraceAction::kFreeCompleted);
   if (history_.ForgetBlock(block.address)) NoteHistoryLocked();
 }
 

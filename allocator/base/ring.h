@@ -28,10 +28,13 @@ class Ring {
   void Add(T value) {
     if (values_.size() < capacity_) {
       values_.push_back(std::move(value));
-      return;
+    } else {
+      Oldest() = std::move(value);
     }
-    values_[next_] = std::move(value);
-    if (++next_ == capacity_) next_ = 0;
+  }
+  // The place of the newest value, which still holds the one it overwrites.
+  T& Next() {
+    return values_.size() < capacity_ ? values_.emplace_back() : Oldest();
   }
   void Clear() {
     values_ = {};
@@ -48,6 +51,12 @@ class Ring {
   }
 
  private:
+  T& Oldest() {
+    T& place = values_[next_];
+    if (++next_ == capacity_) next_ = 0;
+    return place;
+  }
+
   std::size_t capacity_ = 1;
   std::size_t next_ = 0;  // the oldest, once full
   std::vector<T> values_;

@@ -54,19 +54,24 @@ bool LeadsToAccumulateGrad(const Node* node) {
   return false;
 }
 
-}  // namespace
-
-int CurrentLifetimeHint() {
-  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
-  if (node == nullptr) return STRATALLOC_HINT_NONE;
+// Apart, so that calls outside backward do not pay for its frame.
+__attribute__((noinline)) int HintOf(const Node& node) {
   // AccumulateGrad itself allocates when it cannot take the gradient over.
-  if (IsAccumulateGrad(*node)) return STRATALLOC_HINT_GRADIENT;
-  for (const torch::autograd::Edge& edge : node->next_edges()) {
+  if (IsAccumulateGrad(node)) return STRATALLOC_HINT_GRADIENT;
+  for (const torch::autograd::Edge& edge : node.next_edges()) {
     if (LeadsToAccumulateGrad(edge.function.get())) {
       return STRATALLOC_HINT_GRADIENT;
     }
   }
   return STRATALLOC_HINT_BACKWARD;
+}
+
+}  // namespace
+
+int CurrentLifetimeHint() {
+  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
+  return __builtin_expect(node == nullptr, 1) ? STRATALLOC_HINT_NONE
+                                              : HintOf(*node);
 }
 
 }  // namespace stratalloc
