@@ -6,7 +6,7 @@
 // lines in all, the lock, the counters and the account being shared by every
 // thread of the device. Per-thread lists behind locks of their own were
 // weighed: counters are exact at every moment, so every call writes shared
-// lines under one lock anyway, and a second lock cost more than it spared
+// lines under one lock anyway, and a second lock would be a second exchange
 // (README.md, "The fast path").
 #include <algorithm>
 

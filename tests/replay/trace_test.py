@@ -10,6 +10,7 @@ import zlib
 import numpy
 import pytest
 
+from stratalloc.bench import traces as bench_traces
 from tests.replay import history, table, trace
 
 
@@ -38,6 +39,16 @@ def test_every_truncation_is_refused(tmp_path):
         path.write_bytes(content[:length])
         with pytest.raises(trace.TraceError):
             trace.read(path)
+        with pytest.raises(ValueError):
+            bench_traces.read(path)
+
+
+def test_the_bench_reads_the_same(tmp_path):
+    path = tmp_path / "x.trace"
+    trace.write(path, {}, _operations())
+    read = bench_traces.read(path)
+    assert read.packed == _operations().tobytes()
+    assert (read.blocks, read.streams) == (3, 2)
 
 
 @pytest.mark.parametrize("rows,text", [

@@ -52,8 +52,9 @@ def _read(content):
             and count <= _MOST_OPERATIONS):
         raise ValueError("its header makes no sense")
     wanted = 6 * count + 8 * blocks
-    columns = zlib.decompressobj().decompress(content[12 + length:], wanted + 1)
-    if len(columns) != wanted:
+    decompress = zlib.decompressobj()
+    columns = decompress.decompress(content[12 + length:], wanted + 1)
+    if len(columns) != wanted or not decompress.eof:
         raise ValueError("it is truncated or damaged")
     kinds, streams = columns[:count], columns[count:2 * count]
     numbers = struct.unpack_from(f"<{count}I", columns, 2 * count)
