@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs on one GPU: a list of steps, each a list of plain values.
+"""Random programs on one or two GPUs: a list of steps, each a list of plain
+values.
 
 A program is data: it goes to the workers as JSON, and any subset of its steps
 is a program too (a step whose tensor, pool or graph is not there is passed
@@ -9,29 +10,49 @@ Every step means the same under both allocators whatever they have cached: what
 is alive stays under an eighth of the device, and a step that must run out of
 memory asks for more than the device or the limit has in all.
 
+STREAM 0 to 3 are on the first device, 0 its default; 4 and 5 on the second,
+which every fourth program uses. Pool 1 is on the second device then. SLOT names
+a tensor, and the step that frees one need not be on the thread or stream that
+made it.
+
 Steps
   alloc SLOT BYTES STREAM           a tensor, filled with a value of its own
   free SLOT                         drops it
   write SLOT VALUE                  fills it, on its stream
   resize SLOT BYTES                 resize_ in place
+  copy SLOT SLOT                    as many bytes as both have, between devices
   record SLOT STREAM                record_stream, and a kernel there
   wait STREAM STREAM                the first waits for the second
   synchronise                       and one small pair of malloc and free
   empty_cache
   too_large BYTES                   must be out of memory
   limited FRACTION BYTES            out of memory under a fraction, then 1.0
-  fault SLOT BYTES STREAM           alloc while the driver's next call fails
+  tight FRACTION BYTES STREAM       fits if nothing cached is kept, then 1.0
+  fraction FRACTION                 from here on; half the device is enough
+  rounding DIVISIONS                roundup_power2_divisions from here on
+  fault SLOT BYTES STREAM CALL NTH  alloc while one of the driver's calls fails
+  starved BYTES STREAM              out of memory: each call fails
   raw SLOT BYTES STREAM             caching_allocator_alloc
   raw_free SLOT                     caching_allocator_delete
   reset_peak, reset_accumulated
-  snapshot                          sums of the snapshot are compared
+  snapshot                          its blocks and sums are compared
   pool POOL USE_ON_OOM NO_SPLIT     a MemPool
   in_pool POOL STEPS                use_mem_pool around steps
   drop_pool POOL
-  capture GRAPH POOL SIZES          a graph of fills and sums; POOL -1: its own
+  lend USE_ON_OOM BYTES BYTES       out of memory, unless a pool lends
+  checkpoint SIZES SIZES KEPT       a pool goes back to the first that are kept
+  capture GRAPH POOL SIZES          a graph of fills and sums; POOL -1: its own,
+                                    2: another graph's; SIZES below 0: used on
+                                    another stream, recorded and freed there
+  capture_too_large GRAPH BYTES     out of memory while a stream captures
   replay GRAPH VALUE
+  drop_outputs GRAPH COUNT          their memory is free, the graph goes on
   drop_graph GRAPH
+  graphed SIZE VALUE                make_graphed_callables, used and dropped
   thread STEPS                      on another thread, joined
+  threads [THREAD, STEP]...         three threads take turns, each on a stream
+                                    of its own: STREAM -1. Only here:
+                                    [enter, POOL] and [leave]: use_mem_pool
 """
 
 import random
@@ -40,7 +61,9 @@ MIB = 1 << 20
 DEVICE = "2GiB"
 DEVICE_BYTES = 2048 * MIB
 LIVE_BYTES = 192 * MIB
-STREAMS = 4  # 0 is the default stream
+STREAMS = 4  # of the first device
+ALL_STREAMS = 6  # of both
+THREADS = 3
 SLOTS = 12
 
 # Around every border of rounding, pools and segments.
@@ -54,6 +77,7 @@ class _Maker:
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.live = {}  # slot: bytes
+        self.streams = ALL_STREAMS if seed % 4 == 0 else STREAMS
 
     def bytes(self):
         choose = self.random.random()
@@ -68,73 +92,135 @@ class _Maker:
         room = LIVE_BYTES - sum(self.live.values())
         return max(1, min(size, room))
 
-    def alloc(self, kind="alloc"):
-        slot = self.random.randrange(SLOTS)
+    def stream(self):
+        return self.random.randrange(self.streams)
+
+    def slot(self):
+        return self.random.randrange(SLOTS)
+
+    def filled(self):
+        """A slot to put a tensor into, and how large."""
+        slot = self.slot()
         self.live.pop(slot, None)
-        size = self.bytes()
-        self.live[slot] = size
-        return [kind, slot, size, self.random.randrange(STREAMS)]
+        self.live[slot] = self.bytes()
+        return [slot, self.live[slot]]
+
+    def alloc(self):
+        return ["alloc", *self.filled(), self.stream()]
+
+    def fault(self):
+        return ["fault", *self.filled(), self.stream(),
+                self.random.choice(("create", "map", "access")),
+                self.random.choice((1, 1, 2, 3))]  # fmt: skip
 
     def free(self):
-        slot = self.random.randrange(SLOTS)
+        slot = self.slot()
         self.live.pop(slot, None)
         return ["free", slot]
 
     def resize(self):
-        slot = self.random.randrange(SLOTS)
-        self.live.pop(slot, None)
-        size = self.bytes()
-        self.live[slot] = size
-        return ["resize", slot, size]
+        return ["resize", *self.filled()]
 
-    def nested(self, steps):
+    def write(self):
+        return ["write", self.slot(), self.random.randrange(1, 251)]
+
+    def record(self):
+        return ["record", self.slot(), self.stream()]
+
+    def too_large(self):
+        over = self.random.randint(1, 512 * MIB)
+        return ["too_large", DEVICE_BYTES + over]
+
+    def nested(self, steps, depth=1):
         """Steps inside a pool or on another thread."""
         made = []
         for _ in range(self.random.randint(1, steps)):
-            made.append(
-                self.random.choice(
-                    (self.alloc, self.alloc, self.alloc, self.free, self.write)
-                )()
-            )
+            if depth > 0 and self.random.random() < 0.04:
+                step = self.in_pool(depth - 1)
+            elif self.random.random() < 0.02:
+                step = self.too_large()
+            else:
+                step = self.random.choice((self.alloc, self.alloc, self.alloc,
+                                           self.free, self.write,
+                                           self.record))()  # fmt: skip
+            made.append(step)
         return made
 
-    def write(self):
-        return [
-            "write",
-            self.random.randrange(SLOTS),
-            self.random.randrange(1, 251),
-        ]
+    def in_pool(self, depth=1):
+        return ["in_pool", self.random.randrange(2), self.nested(5, depth)]
+
+    def threads(self):
+        """Turns of three threads, mostly on the stream of each."""
+        made = []
+        for _ in range(self.random.randint(3, 14)):
+            step = self.random.choices(
+                (self.alloc, self.free, self.write, self.record, self.resize,
+                 self.too_large, lambda: ["enter", self.random.randrange(2)],
+                 lambda: ["leave"]), (12, 8, 2, 4, 1, 0.3, 2, 2))[0]()  # fmt: skip
+            if step[0] == "alloc" and self.random.random() < 0.7:
+                step[3] = -1
+            made.append([self.random.randrange(THREADS), step])
+        return ["threads", made]
+
+    def capture(self):
+        sizes = [self.random.choice(BORDERS[:12])
+                 * self.random.choice((1, 1, 1, -1))
+                 for _ in range(self.random.randint(1, 4))]  # fmt: skip
+        return ["capture", self.random.randrange(3),
+                self.random.choice((-1, -1, 0, 1, 2)), sizes]  # fmt: skip
+
+    def checkpoint(self):
+        r = self.random
+        sizes, more = ([r.choice(BORDERS[:12]) for _ in range(r.randint(1, 4))]
+                       for _ in range(2))  # fmt: skip
+        return ["checkpoint", sizes, more, r.randint(0, len(sizes))]
 
     def step(self):
         r = self.random
         makers = (
-            (26, self.alloc),
-            (20, self.free),
+            (28, self.alloc),
+            (22, self.free),
             (6, self.write),
             (3, self.resize),
-            (8, lambda: ["record", r.randrange(SLOTS), r.randrange(STREAMS)]),
-            (3, lambda: ["wait", r.randrange(STREAMS), r.randrange(STREAMS)]),
+            (2, lambda: ["copy", self.slot(), self.slot()]),
+            (8, self.record),
+            (3, lambda: ["wait", self.stream(), self.stream()]),
             (2, lambda: ["synchronise"]),
             (2, lambda: ["empty_cache"]),
-            (1, lambda: ["too_large", DEVICE_BYTES + r.randint(1, 512 * MIB)]),
+            (1, self.too_large),
             (1, lambda: ["limited", r.choice((0.05, 0.25, 0.5)),
                          DEVICE_BYTES // 2 + r.randint(1, 64 * MIB)]),
-            (2, lambda: self.alloc("fault")),
+            (0.5, lambda: ["tight", r.choice((0.5, 0.75)),
+                           r.randint(100 * MIB, 250 * MIB), self.stream()]),
+            (0.5, lambda: ["fraction", r.choice((0.5, 0.75, 1.0))]),
+            (0.5, lambda: ["rounding", r.choice((1, 2, 4, 8))]),
+            (2, self.fault),
+            (0.7, lambda: ["starved", r.randint(64 * MIB, 128 * MIB),
+                           self.stream()]),
             (2, lambda: ["raw", r.randrange(4), r.choice(BORDERS),
-                         r.randrange(STREAMS)]),
+                         self.stream()]),
             (2, lambda: ["raw_free", r.randrange(4)]),
             (1, lambda: ["reset_peak"]),
             (1, lambda: ["reset_accumulated"]),
             (1, lambda: ["snapshot"]),
-            (2, lambda: ["pool", r.randrange(2), int(r.random() < 0.3), 0]),
-            (4, lambda: ["in_pool", r.randrange(2), self.nested(5)]),
+            (2, lambda: ["pool", r.randrange(2), int(r.random() < 0.3),
+                         int(r.random() < 0.25)]),
+            (4, self.in_pool),
             (1, lambda: ["drop_pool", r.randrange(2)]),
-            (2, lambda: ["capture", r.randrange(2), r.choice((-1, -1, 0, 1)),
-                         [r.choice(BORDERS[:12]) for _ in
-                          range(r.randint(1, 4))]]),
-            (3, lambda: ["replay", r.randrange(2), r.randrange(1, 100)]),
-            (1, lambda: ["drop_graph", r.randrange(2)]),
-            (2, lambda: ["thread", self.nested(4)]),
+            (0.4, lambda: ["lend", int(r.random() < 0.7),
+                           r.randint(1200 * MIB, 1300 * MIB),
+                           r.randint(1000 * MIB, 1200 * MIB)]),
+            (0.5, self.checkpoint),
+            (2, self.capture),
+            (0.2, lambda: ["capture_too_large", r.randrange(3),
+                           DEVICE_BYTES + r.randint(1, 64 * MIB)]),
+            (3, lambda: ["replay", r.randrange(3), r.randrange(1, 100)]),
+            (1, lambda: ["drop_outputs", r.randrange(3), r.randint(1, 3)]),
+            (1, lambda: ["drop_graph", r.randrange(3)]),
+            (0.15, lambda: ["graphed", r.choice((1, 1000, MIB // 4, MIB)),
+                            r.randrange(1, 100)]),
+            (1, lambda: ["thread", self.nested(4)]),
+            (2, self.threads),
         )  # fmt: skip
         weights = [weight for weight, _ in makers]
         return r.choices([maker for _, maker in makers], weights)[0]()
@@ -144,6 +230,28 @@ def make(seed):
     """The program of a seed: 10 to 60 steps."""
     maker = _Maker(seed)
     return [maker.step() for _ in range(maker.random.randint(10, 60))]
+
+
+# Where a step names streams.
+_STREAMS_AT = {"alloc": (3,), "fault": (3,), "raw": (3,), "tight": (3,),
+               "record": (2,), "starved": (2,), "wait": (1, 2)}  # fmt: skip
+
+
+def devices(program):
+    """How many devices its streams are on."""
+    return 1 + any(stream >= STREAMS for step in each_step(program)
+                   for stream in map(step.__getitem__,
+                                     _STREAMS_AT.get(step[0], ())))  # fmt: skip
+
+
+def each_step(program):
+    """The steps and those inside of them."""
+    for step in program:
+        yield step
+        if step[0] in ("in_pool", "thread"):
+            yield from each_step(step[-1])
+        elif step[0] == "threads":
+            yield from each_step(inner for _, inner in step[1])
 
 
 def as_text(program):

@@ -14,15 +14,15 @@ import time
 
 from tests.differential import compare, program
 from tests.differential.shrink import shrink
-from tests.differential.workers import Pair
+from tests.differential.workers import Pairs
 
 
-def differs(pair, steps):
-    words = compare.difference(steps, *pair.run(steps))
+def differs(pairs, steps):
+    words = compare.difference(steps, *pairs.run(steps))
     if words is None or "died" in words:
         return words
     # Perhaps within the bound of reserved_bytes, which is asked for only then.
-    return compare.difference(steps, *pair.run(steps, with_classes=True))
+    return compare.difference(steps, *pairs.run(steps, with_classes=True))
 
 
 def investigate(steps, planted=None):
@@ -31,12 +31,12 @@ def investigate(steps, planted=None):
     Returns (program, words), or None if fresh processes show none: then state
     was carried from one program to the next, which is a failure too.
     """
-    with Pair(planted) as pair:
-        if differs(pair, steps) is None:
+    with Pairs(planted) as pairs:
+        if differs(pairs, steps) is None:
             return None
-        short = shrink(steps, lambda each: differs(pair, each) is not None)
-    with Pair(planted) as pair:
-        return short, differs(pair, short)
+        short = shrink(steps, lambda each: differs(pairs, each) is not None)
+    with Pairs(planted) as pairs:
+        return short, differs(pairs, short)
 
 
 def run(seeds, planted=None, progress=None, limit=5):
@@ -45,10 +45,10 @@ def run(seeds, planted=None, progress=None, limit=5):
     Stops after `limit` differences: one bug shows in many programs.
     """
     found = []
-    with Pair(planted) as pair:
+    with Pairs(planted) as pairs:
         for seed in seeds:
             steps = program.make(seed)
-            words = differs(pair, steps)
+            words = differs(pairs, steps)
             if words is not None:
                 again = investigate(steps, planted)
                 found.append({
@@ -58,7 +58,7 @@ def run(seeds, planted=None, progress=None, limit=5):
                     "program": again[0] if again else steps,
                     "difference": again[1] if again else words,
                 })  # fmt: skip
-                pair.stop()
+                pairs.stop()
             if progress is not None:
                 progress(seed)
             if len(found) >= limit:

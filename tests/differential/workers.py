@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two workers of a comparison: processes fed with programs by a pipe."""
+"""The workers of a comparison: processes fed with programs by a pipe."""
 
 import json
 import os
@@ -7,6 +7,8 @@ import selectors
 import subprocess
 import sys
 import tempfile
+
+from tests.differential import program
 
 # A program takes milliseconds; a worker that says nothing for so long hangs.
 SECONDS = 60
@@ -94,10 +96,11 @@ class Worker:
 class Pair:
     """Native and ours, side by side on the same program."""
 
-    def __init__(self, planted=None):
+    def __init__(self, devices=1, planted=None):
         """`planted`: environment of our side only (plant.cc)."""
-        self.native = Worker("native")
-        self.ours = Worker("stratalloc", planted)
+        environment = {"DEVICES": str(devices)}
+        self.native = Worker("native", environment)
+        self.ours = Worker("stratalloc", {**environment, **(planted or {})})
 
     def run(self, steps, with_classes=False):
         """What both showed; they compute at the same time.
@@ -112,6 +115,20 @@ class Pair:
     def stop(self):
         self.native.stop()
         self.ours.stop()
+
+
+class Pairs:
+    """A pair for each number of devices, started when first needed."""
+
+    def __init__(self, planted=None):
+        self.pairs = {n: Pair(n, planted) for n in (1, 2)}
+
+    def run(self, steps, with_classes=False):
+        return self.pairs[program.devices(steps)].run(steps, with_classes)
+
+    def stop(self):
+        for pair in self.pairs.values():
+            pair.stop()
 
     def __enter__(self):
         return self
