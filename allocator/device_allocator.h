@@ -314,6 +314,8 @@ class DeviceAllocator {
   // `owned`: statistics and ledger do not know yet that the block is free.
   void GiveBackLocked(Block* block, bool owned) REQUIRES(mutex_);
   void ProcessEventsLocked() REQUIRES(mutex_);
+  // For the next free that waits, if it was on a stream of this device.
+  void KeepEventLocked(EventId event, StreamId stream) REQUIRES(mutex_);
   Status SynchronizePendingFrees() EXCLUDES(mutex_);
   // One event per recorded stream of a block that is freed.
   void RecordFreeEventsLocked(Block* block) REQUIRES(mutex_);

@@ -51,12 +51,12 @@ void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
   for (StreamId stream : block->streams) {
     Result<EventId> event = [&]() -> Result<EventId> {
       mutex_.AssertHeld();
-      if (!events_.empty()) {
-        const EventId pooled = events_.back();
-        events_.pop_back();
-        return pooled;
+      if (events_.empty() || IsElsewhere(stream)) {
+        return device_.CreateEvent(stream);
       }
-      return device_.CreateEvent();
+      const EventId pooled = events_.back();
+      events_.pop_back();
+      return pooled;
     }();
     ++block->pending_events;
     if (event && device_.RecordEvent(*event, stream)) {
@@ -65,12 +65,21 @@ void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
     }
     // No event to be had, or the stream is gone while its work may still run:
     // only a synchronised device proves the end.
-    if (event) events_.push_back(*event);
+    if (event) KeepEventLocked(*event, stream);
     pending_[stream].push_back(PendingFree{kNoEvent, block});
   }
   block->streams.clear();
   block->streams_noted = false;
   SetSlowReasonLocked(SlowReason::kPendingFrees, true);
+}
+
+void DeviceAllocator::KeepEventLocked(EventId event, StreamId stream) {
+  // Another device's events cannot be recorded on streams of this one.
+  if (IsElsewhere(stream)) {
+    device_.DestroyEvent(event);
+  } else {
+    events_.push_back(event);
+  }
 }
 
 void DeviceAllocator::ReleaseBlockLocked(Block* block) {
@@ -178,7 +187,7 @@ void DeviceAllocator::ProcessEventsLocked() {
       // An event that cannot be queried (a capture in progress) is not done.
       if (!done || !*done) break;
       Block* block = queue.front().block;
-      events_.push_back(queue.front().event);
+      KeepEventLocked(queue.front().event, stream);
       queue.pop_front();
       if (--block->pending_events == 0) ReleaseBlockLocked(block);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -263,6 +264,17 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     MutexLock lock(mutex_);
     return result(block);
   }
+  // Rung: private pools that lend, before any cache is given back, as native.
+  const auto borrow = [&]() -> std::optional<AllocatedBlock> {
+    MutexLock lock(mutex_);
+    Block* block = BorrowLocked(key, size);
+    if (block == nullptr) return std::nullopt;
+    return result(HandOutLocked(block, size, requested, charge));
+  };
+  const bool collecting = Settings::Get().collection_threshold() > 0;
+  if (!collecting) {
+    if (const auto lent = borrow()) return *lent;
+  }
   // Rung: cached handles of other pools. Rule 13: nested mallocs stop here.
   const Bytes too_much = AboveCollectionThreshold(size);
   ReleaseCached(std::max(size, too_much));
@@ -278,13 +290,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     MutexLock lock(mutex_);
     return result(block);
   }
-  {
-    MutexLock lock(mutex_);
-    // Rung: private pools that lend.
-    if (Block* block = BorrowLocked(key, size)) {
-      return result(HandOutLocked(block, size, requested, charge));
-    }
-  }
+  if (const auto lent = borrow()) return *lent;
   // Rung: what a MemPool has cached in other places (pytorch issue 159674).
   if (key.owner.is_private()) {
     const bool may_move = [&] {

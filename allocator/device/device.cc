@@ -55,7 +55,13 @@ class RelaxedCapture {
 };
 
 cudaStream_t ToCuda(StreamId stream) {
-  return reinterpret_cast<cudaStream_t>(Raw(stream));
+  constexpr std::uint64_t kAddress = (std::uint64_t{1} << kElsewhereShift) - 1;
+  return reinterpret_cast<cudaStream_t>(Raw(stream) & kAddress);
+}
+// The device of `stream`, where nothing else is said `index`.
+DeviceIndex DeviceOf(StreamId stream, DeviceIndex index) {
+  if (!IsElsewhere(stream)) return index;
+  return static_cast<DeviceIndex>((Raw(stream) >> kElsewhereShift) - 1);
 }
 cudaEvent_t ToCuda(EventId event) {
   return reinterpret_cast<cudaEvent_t>(Raw(event));
@@ -285,7 +291,7 @@ void Device::DestroyStream(StreamId stream) const {
 }
 
 bool Device::IsCapturing(StreamId stream) const {
-  CurrentDevice current(*api_, index_);
+  CurrentDevice current(*api_, DeviceOf(stream, index_));
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (api_->cudaStreamIsCapturing(ToCuda(stream), &status) != cudaSuccess) {
     api_->cudaGetLastError();
@@ -295,14 +301,14 @@ bool Device::IsCapturing(StreamId stream) const {
 }
 
 bool Device::IsIdle(StreamId stream) const {
-  CurrentDevice current(*api_, index_);
+  CurrentDevice current(*api_, DeviceOf(stream, index_));
   const bool idle = api_->cudaStreamQuery(ToCuda(stream)) == cudaSuccess;
   if (!idle) api_->cudaGetLastError();
   return idle;
 }
 
 Status Device::SynchronizeStream(StreamId stream) const {
-  CurrentDevice current(*api_, index_);
+  CurrentDevice current(*api_, DeviceOf(stream, index_));
   STRATALLOC_CUDA(api_->cudaStreamSynchronize(ToCuda(stream)),
                   "cudaStreamSynchronize");
   return {};
@@ -314,8 +320,8 @@ Status Device::SynchronizeDevice() const {
   return {};
 }
 
-Result<EventId> Device::CreateEvent() const {
-  CurrentDevice current(*api_, index_);
+Result<EventId> Device::CreateEvent(StreamId stream) const {
+  CurrentDevice current(*api_, DeviceOf(stream, index_));
   cudaEvent_t event = nullptr;
   STRATALLOC_CUDA(
       api_->cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
@@ -328,7 +334,7 @@ void Device::DestroyEvent(EventId event) const {
 }
 
 Status Device::RecordEvent(EventId event, StreamId stream) const {
-  CurrentDevice current(*api_, index_);
+  CurrentDevice current(*api_, DeviceOf(stream, index_));
   STRATALLOC_CUDA(api_->cudaEventRecord(ToCuda(event), ToCuda(stream)),
                   "cudaEventRecord");
   return {};

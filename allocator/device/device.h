@@ -85,7 +85,8 @@ class Device {
   bool IsIdle(StreamId stream) const;
   Status SynchronizeStream(StreamId stream) const;  // waits for the device
   Status SynchronizeDevice() const;                 // waits for the device
-  Result<EventId> CreateEvent() const;              // timing disabled
+  // Timing disabled. For streams of the device that `stream` is of.
+  Result<EventId> CreateEvent(StreamId stream = kDefaultStream) const;
   void DestroyEvent(EventId event) const;
   Status RecordEvent(EventId event, StreamId stream) const;
   Status StreamWaitEvent(StreamId stream, EventId event) const;

@@ -18,11 +18,18 @@ from tests.differential import program, worker
 # pylint: disable=wrong-import-order
 import torch
 
+from tests.differential import tensors
+
 EXPANDABLE = "expandable_segments:True" in os.environ.get(
     "PYTORCH_CUDA_ALLOC_CONF", ""
 )
 if EXPANDABLE:
-    worker.CREATIONS["native"] = "cuMemCreate"
+    tensors.CALLS["native"] = dict.fromkeys(
+        tensors.CALLS["native"], "cuMemCreate"
+    )
+# What has no events of its own, or such as no rule of events.py compares.
+WITHOUT = ("tight", "fraction", "rounding", "starved", "lend", "checkpoint",
+           "capture_too_large", "graphed")  # fmt: skip
 
 
 def label(text):
@@ -38,13 +45,13 @@ def mark():
             for name in ("reserved_bytes", "active_bytes")]  # fmt: skip
 
 
-def record(steps):
+def record(made, steps):
     """The events of a program, and the two numbers after each step."""
     torch.cuda.memory._record_memory_history(
         "all", stacks="python", clear_history=True
     )
     numbers = [mark()]
-    run = worker.Run()
+    run = worker.Run(*made, with_classes=False)
     for i, step in enumerate(steps):
         label(f"step {i}, {step[0]}")
         run.step(step)
@@ -76,12 +83,12 @@ def plain(event):
 def main():
     seeds, output = sys.argv[1:]
     first, last = map(int, seeds.split("-"))
-    torch.cuda.init()
-    worker.STREAMS.append(torch.cuda.default_stream())
-    worker.STREAMS.extend(torch.cuda.Stream() for _ in range(3))
-    torch.ones(1, device="cuda").add_(1).item()
+    made = worker.prepare()
     assert worker.clean() is None
-    told = {seed: record(program.make(seed)) for seed in range(first, last + 1)}
+    told = {
+        seed: record(made, program.make(seed, devices=1, without=WITHOUT))
+        for seed in range(first, last + 1)
+    }
     with open(output, "w", encoding="utf-8") as file:
         json.dump(told, file)
 

@@ -74,10 +74,11 @@ BORDERS = (1, 511, 512, 513, 4096, 1 << 18, MIB - 512, MIB - 1, MIB, MIB + 1,
 class _Maker:
     """One program; `size` steps of which some hold further ones."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, devices, without):
         self.random = random.Random(seed)
         self.live = {}  # slot: bytes
-        self.streams = ALL_STREAMS if seed % 4 == 0 else STREAMS
+        self.streams = (STREAMS, ALL_STREAMS)[devices - 1]
+        self.without = without
 
     def bytes(self):
         choose = self.random.random()
@@ -223,12 +224,18 @@ class _Maker:
             (2, self.threads),
         )  # fmt: skip
         weights = [weight for weight, _ in makers]
-        return r.choices([maker for _, maker in makers], weights)[0]()
+        while True:
+            made = r.choices([maker for _, maker in makers], weights)[0]()
+            if made[0] not in self.without:
+                return made
 
 
-def make(seed):
-    """The program of a seed: 10 to 60 steps."""
-    maker = _Maker(seed)
+def make(seed, devices=None, without=()):
+    """The program of a seed: 10 to 60 steps, none of which is in `without`.
+
+    `devices` None: every fourth uses two.
+    """
+    maker = _Maker(seed, devices or 1 + (seed % 4 == 0), without)
     return [maker.step() for _ in range(maker.random.randint(10, 60))]
 
 
@@ -237,7 +244,7 @@ _STREAMS_AT = {"alloc": (3,), "fault": (3,), "raw": (3,), "tight": (3,),
                "record": (2,), "starved": (2,), "wait": (1, 2)}  # fmt: skip
 
 
-def devices(program):
+def devices_of(program):
     """How many devices its streams are on."""
     return 1 + any(stream >= STREAMS for step in each_step(program)
                    for stream in map(step.__getitem__,

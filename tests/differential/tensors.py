@@ -11,7 +11,7 @@ import torch
 from tests.differential.shown import classes, statistics
 
 # Where memory comes from; native has one call for what are three of ours.
-_CALLS = {
+CALLS = {
     "native": dict.fromkeys(("create", "map", "access"), "cudaMalloc"),
     "stratalloc": {
         "create": "cuMemCreate",
@@ -29,7 +29,7 @@ class Tensors:
         self.with_classes = with_classes  # for the bound of reserved_bytes
         self.streams = streams
         self.control = control
-        self.calls = _CALLS[allocator]
+        self.calls = CALLS[allocator]
         self.tensors = {}  # slot: (tensor, stream)
         self.recorded = set()
         self.raw = {}

@@ -113,8 +113,8 @@ def clean():
     return ", ".join(left) or None
 
 
-def execute(streams, turns, steps, with_classes):
-    run = Run(streams, turns, with_classes)
+def execute(made, steps, with_classes):
+    run = Run(*made, with_classes)
     log = [run.step(step) for step in steps]
     log.append([run.close(), run.counted()])
     del run
@@ -122,31 +122,31 @@ def execute(streams, turns, steps, with_classes):
     return {"log": log, **({"dirty": left} if left else {})}
 
 
-def make_streams():
+def prepare():
+    """Streams and threads for every program of this process."""
+    torch.cuda.init()
     streams = [torch.cuda.default_stream()]
     streams += [torch.cuda.Stream() for _ in range(program.STREAMS - 1)]
     if torch.cuda.device_count() > 1:
         others = program.ALL_STREAMS - program.STREAMS
         streams += [torch.cuda.Stream(device=1) for _ in range(others)]
-    return streams
+    for i in range(torch.cuda.device_count()):
+        torch.ones(1, device=f"cuda:{i}").add_(1).item()
+    return streams, Turns(streams[1 : 1 + program.THREADS])
 
 
 def main():
     # The protocol has the pipe for itself; everything else goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    torch.cuda.init()
-    streams = make_streams()
-    turns = Turns(streams[1 : 1 + program.THREADS])
-    for i in range(torch.cuda.device_count()):
-        torch.ones(1, device=f"cuda:{i}").add_(1).item()
+    made = prepare()
     left = clean()
     gc.freeze()  # a collection looks at what programs make, not at torch
     gc.disable()  # and happens where a program says so
     print(json.dumps({"ready": simulated.allocator(), "dirty": left}),
           file=answers, flush=True)  # fmt: skip
     for line in sys.stdin:
-        answer = execute(streams, turns, **json.loads(line))
+        answer = execute(made, **json.loads(line))
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -124,7 +124,7 @@ class Pairs:
         self.pairs = {n: Pair(n, planted) for n in (1, 2)}
 
     def run(self, steps, with_classes=False):
-        return self.pairs[program.devices(steps)].run(steps, with_classes)
+        return self.pairs[program.devices_of(steps)].run(steps, with_classes)
 
     def stop(self):
         for pair in self.pairs.values():

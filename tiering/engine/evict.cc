@@ -96,6 +96,10 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
     if ((streams >> bit & 1) == 0) continue;
     const StreamId stream = device.streams().StreamOf(bit);
+    if (IsElsewhere(stream)) {  // rare, and no event of this device: wait
+      STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeStream(stream));
+      continue;
+    }
     const EventId event = device.TakeEvent();
     if (event == kNoEvent) return device.device().SynchronizeDevice();
     Status status = device.device().RecordEvent(event, stream);
