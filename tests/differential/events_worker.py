@@ -28,8 +28,7 @@ if EXPANDABLE:
         tensors.CALLS["native"], "cuMemCreate"
     )
 # What has no events of its own, or such as no rule of events.py compares.
-WITHOUT = ("tight", "fraction", "rounding", "starved", "lend", "checkpoint",
-           "capture_too_large", "graphed")  # fmt: skip
+WITHOUT = ("tight", "fraction", "rounding", "starved", "lend", "checkpoint")
 
 
 def label(text):

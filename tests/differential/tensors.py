@@ -33,6 +33,7 @@ class Tensors:
         self.tensors = {}  # slot: (tensor, stream)
         self.recorded = set()
         self.raw = {}
+        self.lends = False  # a pool was made that does
         self.routed = 0  # threads that use a pool, and captures
         # A thread that takes turns: the number of its stream.
         self.own = threading.local()
@@ -133,6 +134,8 @@ class Tensors:
         torch.cuda.empty_cache()
 
     def too_large(self, size):
+        if self.routed and self.lends:
+            return None  # native may keep a pool's memory for good then
         torch.empty(size, dtype=torch.uint8, device="cuda")
 
     def limited(self, fraction, size):
