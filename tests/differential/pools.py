@@ -70,8 +70,11 @@ class Pools(Tensors):
 
     def in_use(self, pool):
         """Its uses, and what is live in it."""
-        snapshot = self.pools[pool].snapshot()
-        blocks = [b for segment in snapshot for b in segment["blocks"]]
+        blocks = [
+            b for segment in torch.cuda.memory_snapshot()
+            if tuple(segment["segment_pool_id"]) == tuple(self.pools[pool].id)
+            for b in segment["blocks"]
+        ]  # fmt: skip
         live = [b for b in blocks if b["state"] != "inactive"]
         return [self.pools[pool].use_count(),
                 sorted(b["requested_size"] for b in live)]  # fmt: skip
@@ -129,8 +132,8 @@ class Pools(Tensors):
         shown.append(torch._C._cuda_checkPoolLiveAllocations(
             0, pool.id, {pointer for pointer, _ in places}))
         # What they hold is what was written there last: that depends on places.
-        for i, each in enumerate(back):
-            each.fill_(100 + i)
+        for i in range(len(back)):  # no name may outlive the step
+            back[i].fill_(100 + i)
         with torch.cuda.use_mem_pool(pool):
             again = allocate(more)
         shown.append(self.counted(without="requested_bytes"))
