@@ -32,9 +32,6 @@ Not generated, and why:
                                       and never gives the pool's memory back
   out of memory in a route while a    native may keep that pool's segments
   pool lends                          when the pool is gone
-  out of memory while capturing,      either worker, native's too, died of it
-  make_graphed_callables              a few programs later, and not again alone;
-                                      tests/e2e/consumers has the latter
   driver errors besides no memory     native's two kinds differ in their texts
   threads at the same time            what is reused would depend on chance:
                                       tests/stress does that

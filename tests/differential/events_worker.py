@@ -28,7 +28,8 @@ if EXPANDABLE:
         tensors.CALLS["native"], "cuMemCreate"
     )
 # What has no events of its own, or such as no rule of events.py compares.
-WITHOUT = ("tight", "fraction", "rounding", "starved", "lend", "checkpoint")
+WITHOUT = ("tight", "fraction", "rounding", "starved", "lend", "checkpoint",
+           "capture_too_large", "graphed")  # fmt: skip
 
 
 def label(text):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps with pools, graphs and checkpoints."""
 
+import gc
+
 import torch
 
 from tests.differential.tensors import Tensors
@@ -195,6 +197,22 @@ class Pools(Tensors):
         scratch.record_stream(side)
         here.wait_stream(side)
 
+    def capture_too_large(self, graph, size):
+        if self.given(graph, -1) is None:
+            return None
+        made = torch.cuda.CUDAGraph()
+        self.routed += 1
+        try:
+            with torch.cuda.graph(made):
+                kept = torch.ones(100, device="cuda")
+                try:
+                    self.too_large(size)
+                finally:
+                    del kept
+        finally:
+            self.routed -= 1
+            del made
+
     def replay(self, graph, value):
         if graph not in self.graphs:
             return None
@@ -211,6 +229,29 @@ class Pools(Tensors):
 
     def drop_graph(self, graph):
         return self.graphs.pop(graph, None) is not None
+
+    def graphed(self, size, value):
+        """Forward and backward of a function, from graphs."""
+        if self.routed:
+            return None
+        self.synchronise()
+        ones = lambda: torch.ones(size, device="cuda", requires_grad=True)
+        given, weight = ones(), ones()
+        called = torch.cuda.make_graphed_callables(
+            lambda x, w: ((x * w) + w).relu(), (ones(), ones())
+        )
+        shown = []
+        for i in range(2):
+            with torch.no_grad():
+                given.fill_(value + i)
+            out = called(given, weight)
+            out.sum().backward()
+            shown.append([float(out.sum()), float(weight.grad.sum())])
+        shown.append([None, self.counted()])
+        del given, weight, called, out, ones
+        gc.collect()
+        self.synchronise()
+        return shown
 
     def close(self):
         contents = super().close()

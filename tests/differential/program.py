@@ -44,9 +44,11 @@ Steps
   capture GRAPH POOL SIZES          a graph of fills and sums; POOL -1: its own,
                                     2: another graph's; SIZES below 0: used on
                                     another stream, recorded and freed there
+  capture_too_large GRAPH BYTES     out of memory while a stream captures
   replay GRAPH VALUE
   drop_outputs GRAPH COUNT          their memory is free, the graph goes on
   drop_graph GRAPH
+  graphed SIZE VALUE                make_graphed_callables, used and dropped
   thread STEPS                      on another thread, joined
   threads [THREAD, STEP]...         three threads take turns, each on a stream
                                     of its own: STREAM -1. Only here:
@@ -211,9 +213,13 @@ class _Maker:
                            r.randint(1000 * MIB, 1200 * MIB)]),
             (0.5, self.checkpoint),
             (2, self.capture),
+            (0.2, lambda: ["capture_too_large", r.randrange(3),
+                           DEVICE_BYTES + r.randint(1, 64 * MIB)]),
             (3, lambda: ["replay", r.randrange(3), r.randrange(1, 100)]),
             (1, lambda: ["drop_outputs", r.randrange(3), r.randint(1, 3)]),
             (1, lambda: ["drop_graph", r.randrange(3)]),
+            (0.15, lambda: ["graphed", r.choice((1, 1000, MIB // 4, MIB)),
+                            r.randrange(1, 100)]),
             (1, lambda: ["thread", self.nested(4)]),
             (2, self.threads),
         )  # fmt: skip
