@@ -303,7 +303,12 @@ class DeviceAllocator {
   // How far a growth by `size` would go beyond garbage_collection_threshold; 0
   // without a fraction.
   Bytes AboveCollectionThreshold(Bytes size) EXCLUDES(mutex_);
-  Error OutOfMemory(Bytes requested) EXCLUDES(mutex_);
+  // `hopeless`: nothing was evicted, because it would not have been enough.
+  Error OutOfMemory(Bytes requested, bool hopeless = false) EXCLUDES(mutex_);
+  // Would `size` bytes not fit if everything that may leave had left? Never
+  // true where they might: what is free, waits for events or is evictable
+  // counts as gone.
+  bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
   void MaybeSignalPressureLocked() REQUIRES(mutex_);
 
   // free.cc

@@ -303,7 +303,13 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       if (Block* block = attempt(may_reclaim)) return result(block);
     }
   }
-  if (may_reclaim) {
+  // Evicting everything for a request that fits nowhere helps nobody, and
+  // every layer would have to come back.
+  const bool hopeless = may_reclaim && [&] {
+    MutexLock lock(mutex_);
+    return CannotFitLocked(size);
+  }();
+  if (may_reclaim && !hopeless) {
     InLadder in_ladder;
     for (int i = 0; i < kReclaimAttempts; ++i) {
       const Bytes came_free = [&] {
@@ -347,7 +353,32 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     if (Block* block = attempt(false)) return result(block);
     ++stats_.num_ooms;
   }
-  return tl::unexpected(OutOfMemory(requested));
+  return tl::unexpected(OutOfMemory(requested, hopeless));
+}
+
+bool DeviceAllocator::CannotFitLocked(Bytes size) {
+  const Bytes limit = LimitLocked();
+  if (size > limit) return true;
+  const auto for_each_that_stays = [&](auto&& f) {
+    mutex_.AssertHeld();
+    for (const auto& [base, segment] : segments_) {
+      if (!segment->region->evictable) f(*segment);
+    }
+  };
+  // Few segments, perhaps many blocks: those are looked at only if they
+  // matter.
+  Bytes mapped = 0;
+  for_each_that_stays([&](const Segment& segment) {
+    mapped += segment.mapped * segment.region->handle_bytes;
+  });
+  if (mapped + size <= limit) return false;
+  Bytes stays = 0;
+  for_each_that_stays([&](const Segment& segment) {
+    for (const Block* b = segment.first; b != nullptr; b = b->next) {
+      if (b->state == BlockState::kAllocated) stays += b->size;
+    }
+  });
+  return stays + size > limit;
 }
 
 Bytes DeviceAllocator::AboveCollectionThreshold(Bytes size) {
@@ -452,10 +483,13 @@ void DeviceAllocator::MaybeSignalPressureLocked() {
 
 Bytes DeviceAllocator::AllocatedLocked() { return live_.allocated_bytes(); }
 
-Error DeviceAllocator::OutOfMemory(Bytes requested) {
-  std::string refusal = reclaimer_ != nullptr && options_.tiering
-                            ? reclaimer_->LastRefusal(device_.index())
-                            : "";
+Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
+  std::string refusal;
+  if (hopeless) {
+    refusal = "with everything evicted it would not fit";
+  } else if (reclaimer_ != nullptr && options_.tiering) {
+    refusal = reclaimer_->LastRefusal(device_.index());
+  }
   const Bytes in_private_pools = PrivateAllocated();
   const std::string processes = Processes(device_.index());
   MutexLock lock(mutex_);
