@@ -481,6 +481,15 @@ class DeviceAllocator {
     kNoMemory,
     kPlaceBusy,  // a mapping that is kept there may still be in use
   };
+  // Did this driver call succeed? If not, and for another reason than memory,
+  // driver_error_ says why.
+  template <typename R>
+  bool NoteErrorLocked(const R& result) REQUIRES(mutex_) {
+    if (!result && result.error().code != ErrorCode::kOutOfMemory) {
+      driver_error_ = result.error();
+    }
+    return result.has_value();
+  }
   Mapped MapLocked(Segment& segment, Address lo, Address hi, Bytes limit,
                    const StreamsIdle& idle) REQUIRES(mutex_);
   // The position no longer has memory. `fence`: streams that may still use it.
@@ -567,6 +576,8 @@ class DeviceAllocator {
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
   SegmentStats stats_ GUARDED_BY(mutex_);
   History history_ GUARDED_BY(mutex_);
+  // Why the last TryMallocLocked failed, if that was not for want of memory.
+  std::optional<Error> driver_error_ GUARDED_BY(mutex_);
   double fraction_ GUARDED_BY(mutex_) = 1.0;
   std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
   // Physical memory that TakePhysical gave to a restore and that is neither

@@ -215,6 +215,27 @@ TEST_F(DeviceAllocatorTest, ADriverWithoutMemoryIsOutOfMemoryNotWorse) {
   Malloc(9 * kMiB);
 }
 
+TEST_F(DeviceAllocatorTest, AnyOtherDriverErrorIsToldAsItIs) {
+  for (const char* call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
+    const int nth = std::string_view(call) == "cuMemSetAccess" ? 1 : 2;
+    // CUDA_ERROR_INVALID_VALUE
+    ASSERT_EQ(cudasim_fail(call, nth, 1, /*forever=*/0), 0);
+    auto failed = allocator().Malloc(
+        {9 * kMiB, kDefaultStream, LifetimeClass::kPersistent, kOwner});
+    cudasim_clear_faults();
+    ASSERT_FALSE(failed.has_value()) << call << ": asked again";
+    EXPECT_EQ(failed.error().code, ErrorCode::kDevice);
+    EXPECT_THAT(failed.error().message, HasSubstr("CUDA driver error: "));
+    EXPECT_THAT(failed.error().message, HasSubstr(call));
+    EXPECT_THAT(failed.error().message, HasSubstr("invalid argument"));
+    const Status status = allocator().CheckInvariants();
+    EXPECT_TRUE(status.has_value()) << call << status.error().message;
+  }
+  EXPECT_EQ(allocator().Stats().num_ooms, 0);
+  EXPECT_EQ(allocator().Stats().num_alloc_retries, 0);
+  Malloc(9 * kMiB);
+}
+
 TEST_F(DeviceAllocatorTest, ARelabelMovesTheChargeOfWhatTheRangeTouches) {
   const Address a = Malloc(1000), b = Malloc(1000);
   EXPECT_EQ(recorder_.live, 2048u);

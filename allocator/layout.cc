@@ -315,7 +315,7 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
     HandleEntry& entry = handle.entry();
     Result<PhysicalMemory*> memory =
         physical_.Take(region.handle_bytes, limit, own, idle);
-    if (!memory) {
+    if (!NoteErrorLocked(memory)) {
       complete = false;
       break;
     }
@@ -323,7 +323,8 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
       physical_.Unmap(&entry.physical);
     }
     busy = entry.physical != nullptr;
-    if (busy || !physical_.Map(handle.address(), *memory, &entry.physical)) {
+    if (busy || !NoteErrorLocked(physical_.Map(handle.address(), *memory,
+                                               &entry.physical))) {
       physical_.Put(*memory, (*memory)->fence);
       complete = false;
       break;
@@ -338,7 +339,8 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
     }
     if (end == start) {
       ++i;
-    } else if (!device_.GrantAccess(start, end - start, peers_)) {
+    } else if (!NoteErrorLocked(
+                   device_.GrantAccess(start, end - start, peers_))) {
       complete = false;
     }
   }

@@ -179,6 +179,14 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   // Without tiering nothing is ever away, so the classes may share handles.
   if (!options_.tiering) key.lifetime = LifetimeClass::kTransient;
 
+  // A driver that fails for another reason than memory fails whatever is
+  // given back: its error is the answer, at once, as native.
+  std::optional<Error> failed;
+  const auto failure = [&] {
+    // Native's words, then which call.
+    return tl::unexpected(
+        Error{failed->code, "CUDA driver error: " + failed->message});
+  };
   auto attempt = [&](bool soft, Growth growth = Growth::kFree) -> Block* {
     mutex_.AssertHeld();
     const Bytes hard_limit = LimitLocked();
@@ -191,7 +199,9 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
                                   threshold * static_cast<double>(hard_limit)));
     }
     if (growth == Growth::kNone) limit = 0;
+    driver_error_.reset();
     Block* block = TryMallocLocked(PoolLocked(key), size, limit);
+    if (block == nullptr && driver_error_) failed = driver_error_;
     return block == nullptr ? nullptr
                             : HandOutLocked(block, size, requested, charge);
   };
@@ -255,6 +265,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       return result(block);
     }
   }
+  if (failed) return failure();
   if (own_source_ != nullptr) {
     std::vector<std::unique_ptr<PlainMemory>> old;  // destroyed after the lock
     MutexLock lock(mutex_);
@@ -303,6 +314,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       if (Block* block = attempt(may_reclaim)) return result(block);
     }
   }
+  if (failed) return failure();
   // Evicting everything for a request that fits nowhere helps nobody, and
   // every layer would have to come back.
   const bool hopeless = may_reclaim && [&] {
@@ -351,8 +363,9 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     // Another thread's release in flight holds memory that is free to have.
     while (releasing_ > 0) released_.wait(mutex_);
     if (Block* block = attempt(false)) return result(block);
-    ++stats_.num_ooms;
+    if (!failed) ++stats_.num_ooms;
   }
+  if (failed) return failure();
   return tl::unexpected(OutOfMemory(requested, hopeless));
 }
 
