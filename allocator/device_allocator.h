@@ -2,21 +2,29 @@
 // The allocator of one device: blocks out of segments out of handles.
 //
 // Malloc looks, in this order, at: the bins (fast_path.cc), for a block of
-// exactly this size that was freed just now; a cached block that fits best;
-// free address space that needs memory (recycled handles, then new ones within
-// the limit); then climbs the ladder: finished events -> trade cached handles
-// of other pools -> Reclaimer (evict cold handles) -> wait for outstanding
-// events
-// -> kOutOfMemory with native's text. It searches again after every rung.
+// exactly this size that was freed just now; a cached block that fits best,
+// once torch's FreeMemoryCallbacks have run too; free address space that needs
+// memory ("Before memory grows" in README.md), up to the threshold of garbage
+// collection if there is one. Then it climbs the ladder (SlowMalloc):
+//
+//   pools that lend -> cached handles of other pools, after waiting for their
+//   streams -> a MemPool's own cached handles -> Reclaimer (evict cold handles)
+//   -> memory between the emergency threshold and the limit -> outstanding
+//   events, waited for -> everything cached -> kOutOfMemory, native's text
+//
+// and searches again after every rung. With garbage collection pools lend after
+// the second rung, as in native. Plain segments are bought before the ladder,
+// and again where cached memory was given back.
 //
 // Thread-safety: every method. One lock per device (kDevice); it is dropped
 // for every rung that waits. Methods ending in Locked need it held.
 // Lifetime: as long as the process; Shutdown() is for tests.
 // Invariants (CheckInvariants): blocks of a segment are contiguous and cover
 // it; no two neighbours are in the same free state; allocated <= active <=
-// reserved; reserved = sum of mapped handles; each handle's `live` = live
-// blocks over it; a kFree block lies in resident handles only; every byte of
-// a kUnmapped block in kUnmapped handles.
+// reserved; reserved = sum of mapped handles, of which a position that merely
+// keeps a mapping (device/handle_pool.h) is none; each evictable handle's
+// `live` = live blocks over it; a kFree block lies in resident handles only;
+// every byte of a kUnmapped block in kUnmapped handles.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
@@ -108,7 +116,6 @@ class DeviceAllocator {
   // lock.
   Result<AllocatedBlock> Malloc(const MallocRequest& request) EXCLUDES(mutex_) {
     if (AllocatedBlock block;
-        request.context == nullptr &&
         FastMalloc(request.size, request.stream, request.lifetime,
                    request.charge, &block)) {
       return block;
@@ -156,10 +163,6 @@ class DeviceAllocator {
 
   // slow_reasons.h. The same reason is set by one owner only: it is a bit, not
   // a count.
-  void SetSlowReason(SlowReason reason, bool on) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    SetSlowReasonLocked(reason, on);
-  }
   void SetSlowReasonLocked(SlowReason reason, bool on) REQUIRES(mutex_) {
     const auto bit = static_cast<std::uint32_t>(reason);
     slow_reasons_ = on ? slow_reasons_ | bit : slow_reasons_ & ~bit;
@@ -319,8 +322,10 @@ class DeviceAllocator {
   // `owned`: statistics and ledger do not know yet that the block is free.
   void GiveBackLocked(Block* block, bool owned) REQUIRES(mutex_);
   void ProcessEventsLocked() REQUIRES(mutex_);
-  // For the next free that waits, if it was on a stream of this device.
-  void KeepEventLocked(EventId event, StreamId stream) REQUIRES(mutex_);
+  // The unused events for streams of the device that `stream` is of: another
+  // device's cannot be recorded there. None is destroyed, because a thread in
+  // SynchronizePendingFrees may still be waiting for it.
+  std::vector<EventId>& EventsLocked(StreamId stream) REQUIRES(mutex_);
   Status SynchronizePendingFrees() EXCLUDES(mutex_);
   // One event per recorded stream of a block that is freed.
   void RecordFreeEventsLocked(Block* block) REQUIRES(mutex_);
@@ -573,6 +578,8 @@ class DeviceAllocator {
   std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
   std::vector<EventId> events_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::vector<EventId>> events_elsewhere_
+      GUARDED_BY(mutex_);  // by kElsewhereShift's number
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
   SegmentStats stats_ GUARDED_BY(mutex_);
   History history_ GUARDED_BY(mutex_);

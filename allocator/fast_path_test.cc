@@ -78,6 +78,10 @@ class FastPathTest : public testing::Test {
     EXPECT_TRUE(block.has_value());
     return block ? block->address : 0;
   }
+  void SetSlowReason(SlowReason reason, bool on) {
+    MutexLock lock(allocator_->mutex());
+    allocator_->SetSlowReasonLocked(reason, on);
+  }
 
   Books books_;
   std::unique_ptr<DeviceAllocator> allocator_;
@@ -131,13 +135,13 @@ TEST_F(FastPathTest, WhoPaysIsAskedEveryTime) {
 
 TEST_F(FastPathTest, AnyOtherReasonClosesIt) {
   const Address a = Malloc(512);
-  allocator_->SetSlowReason(SlowReason::kPoolFilter, true);
+  SetSlowReason(SlowReason::kPoolFilter, true);
   EXPECT_FALSE(allocator_->FastFree(a, &block_));
-  allocator_->SetSlowReason(SlowReason::kPoolFilter, false);
+  SetSlowReason(SlowReason::kPoolFilter, false);
   EXPECT_TRUE(allocator_->FastFree(a, &block_));
-  allocator_->SetSlowReason(SlowReason::kPoolFilter, true);
+  SetSlowReason(SlowReason::kPoolFilter, true);
   EXPECT_FALSE(Fast(512, &block_));
-  allocator_->SetSlowReason(SlowReason::kPoolFilter, false);
+  SetSlowReason(SlowReason::kPoolFilter, false);
   EXPECT_TRUE(Fast(512, &block_));
   allocator_->Free(a);
 }

@@ -49,15 +49,14 @@ void DeviceAllocator::FreeLocked(Block* block) {
 
 void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
   for (StreamId stream : block->streams) {
-    Result<EventId> event = [&]() -> Result<EventId> {
-      mutex_.AssertHeld();
-      if (events_.empty() || IsElsewhere(stream)) {
-        return device_.CreateEvent(stream);
-      }
-      const EventId pooled = events_.back();
-      events_.pop_back();
-      return pooled;
-    }();
+    std::vector<EventId>& unused = EventsLocked(stream);
+    Result<EventId> event = kNoEvent;
+    if (unused.empty()) {
+      event = device_.CreateEvent(stream);
+    } else {
+      event = unused.back();
+      unused.pop_back();
+    }
     ++block->pending_events;
     if (event && device_.RecordEvent(*event, stream)) {
       pending_[stream].push_back(PendingFree{*event, block});
@@ -65,7 +64,7 @@ void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
     }
     // No event to be had, or the stream is gone while its work may still run:
     // only a synchronised device proves the end.
-    if (event) KeepEventLocked(*event, stream);
+    if (event) unused.push_back(*event);
     pending_[stream].push_back(PendingFree{kNoEvent, block});
   }
   block->streams.clear();
@@ -73,13 +72,9 @@ void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
   SetSlowReasonLocked(SlowReason::kPendingFrees, true);
 }
 
-void DeviceAllocator::KeepEventLocked(EventId event, StreamId stream) {
-  // Another device's events cannot be recorded on streams of this one.
-  if (IsElsewhere(stream)) {
-    device_.DestroyEvent(event);
-  } else {
-    events_.push_back(event);
-  }
+std::vector<EventId>& DeviceAllocator::EventsLocked(StreamId stream) {
+  return IsElsewhere(stream) ? events_elsewhere_[Raw(stream) >> kElsewhereShift]
+                             : events_;
 }
 
 void DeviceAllocator::ReleaseBlockLocked(Block* block) {
@@ -187,7 +182,7 @@ void DeviceAllocator::ProcessEventsLocked() {
       // An event that cannot be queried (a capture in progress) is not done.
       if (!done || !*done) break;
       Block* block = queue.front().block;
-      KeepEventLocked(queue.front().event, stream);
+      EventsLocked(stream).push_back(queue.front().event);
       queue.pop_front();
       if (--block->pending_events == 0) ReleaseBlockLocked(block);
     }

@@ -29,10 +29,13 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/ring.h"
-#include "allocator/malloc_request.h"
 #include "allocator/private_pool.h"
 
 namespace stratalloc {
+
+// Where in the program something happened: the bridge's (a stack of frames),
+// opaque here, null while nothing is recorded. Counted.
+using HistoryContext = std::shared_ptr<void>;
 
 // Values and order of torch's TraceEntry::Action.
 enum class TraceAction : std::uint8_t {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool: the free blocks of one (owner, stream, lifetime class, small/large),
-// where the owner is a private pool or none, and
-// the segments they lie in. Pools never share a handle, so a cold layer frees
-// whole handles and transients do not strand persistent pages.
+// A pool: the free blocks of one (stream, lifetime class, small/large, owner)
+// and the segments they lie in. The owner is a private pool, or nobody. Pools
+// never share a handle, so a cold layer frees whole handles and transients do
+// not strand persistent pages.
 //
 // Device lock for everything here.
 // Invariants: every kFree block of the pool's segments is in `free_blocks`,

@@ -194,6 +194,7 @@ void DeviceAllocator::RedeemPutOffLocked() {
 void DeviceAllocator::ForgetPoolsLocked() {
   std::erase_if(private_pools_, [&](const auto& entry) REQUIRES(mutex_) {
     if (entry.second.use_count > 0) return false;
+    if (!entry.first.is_private()) return true;  // those pools are everybody's
     bool empty = true;
     for (const auto& [key, pool] : pools_) {
       if (key.owner != entry.first) continue;

@@ -106,6 +106,25 @@ TEST_F(PrivatePoolTest, CachedMemoryStaysWhileThePoolIsUsed) {
   EXPECT_EQ(Reserved(), 0u);
 }
 
+// torch._C._cuda_beginAllocateCurrentThreadToPool(device, (0, 0)) is possible:
+// the id of no pool. Its end must not take everybody's pools with it.
+TEST_F(PrivatePoolTest, TheIdOfNoPoolIsNobodysPool) {
+  const Address before = Malloc(4 * kMiB);
+  Route(PoolId{});
+  EXPECT_EQ(OwnerOf(Malloc(4 * kMiB)), PoolId{});
+  EndRoute(PoolId{});
+  for (const Address address : std::vector<Address>(live_)) Free(address);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  const StreamId stream = NewStream();
+  const Address kept = Malloc(1 * kMiB, stream);
+  Free(kept);  // into a bin of a pool that is found without a search from now
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  Release(PoolId{});
+  EXPECT_EQ(allocator().PoolUseCount(PoolId{}), 0);
+  EXPECT_EQ(Malloc(1 * kMiB, stream), kept);
+  EXPECT_EQ(Malloc(4 * kMiB), before);
+}
+
 TEST_F(PrivatePoolTest, WhatOutlivesThePoolIsGivenBackWhenItIsFreed) {
   Route(kGraph);
   const Address address = Malloc(8 * kMiB);

@@ -4,11 +4,11 @@
 //
 // A feature that must see every block (history, a private pool's filter, ...)
 // or that changes how a block is found or given back sets its bit for as long
-// as it is on, with DeviceAllocator::SetSlowReason(). The fast path reads the
-// word under the device lock, so once that call has returned no call that
-// missed the bit is under way. With a bit of the last group set, Malloc and
-// Free run whole. The first three only cost more on the way: the fast path
-// looks after what is outstanding and records, and otherwise goes on.
+// as it is on, with DeviceAllocator::SetSlowReasonLocked(). Word and fast path
+// are under the device lock, so no call that missed the bit is under way when
+// the lock is next free. With a bit of the last group set, Malloc and Free run
+// whole. The first three only cost more on the way: the fast path looks after
+// what is outstanding and records, and otherwise goes on.
 #ifndef STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
 #define STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
 
@@ -22,10 +22,7 @@ enum class SlowReason : std::uint32_t {
   kHistory = 1u << 2,       // every allocation and free is recorded
 
   kPoolFilter = 1u << 3,  // allocations may go to a private pool; capture
-  kCollection = 1u << 5,  // garbage collection ages free blocks
-  kRounding = 1u << 6,    // sizes are rounded by an option
-  kPressure = 1u << 7,    // a threshold must be looked at on every malloc
-  kTracker = 1u << 8,     // somebody follows every block
+  kCollection = 1u << 4,  // garbage collection ages free blocks
 };
 
 }  // namespace stratalloc

@@ -16,13 +16,10 @@ inline constexpr int kMaxDevices = 16;
 // A CUDA stream: the value of its cudaStream_t. 0 is the legacy default stream.
 enum class StreamId : std::uint64_t {};
 inline constexpr StreamId kDefaultStream{0};
-// A stream of another device than the one that is spoken of: its device stands
-// above any address (default streams of all devices have the same value).
+// A stream of another device than the one that is spoken of: its device, plus
+// 1, stands above any address (default streams of all devices have the same
+// value). The bridge makes them: stratalloc_record_stream in c_api.h.
 inline constexpr int kElsewhereShift = 58;
-constexpr StreamId StreamElsewhere(DeviceIndex device, std::uint64_t stream) {
-  return StreamId{stream | (static_cast<std::uint64_t>(device) + 1)
-                               << kElsewhereShift};
-}
 constexpr bool IsElsewhere(StreamId stream) {
   return static_cast<std::uint64_t>(stream) >> kElsewhereShift != 0;
 }

@@ -8,8 +8,11 @@
 namespace stratalloc {
 
 enum class LockRank : int {
-  kRegistry = 10,  // process-wide set-up; device states are created under it
-  kImports = 15,   // memory of other processes; mapped under it, never waited
+  kRegistry = 10,  // process-wide set-up; device states are created under it.
+                   // In the bridge: history's settings, observers, the cache
+                   // of imports, which opens under it what kImports lists
+  kImports = 15,   // memory of other processes: mapped under it, closed (which
+                   // waits for the device) without it
   kPlan = 20,      // planner's learned order; nothing else is called under it
   kArbiter = 30,   // one eviction or restore at a time per device; held across
                    // copies and I/O, so never taken under kDevice
