@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <iterator>
 
@@ -82,6 +83,32 @@ Block* BlockMap::FindBelow(Address address) const {
     slot = kSlots - 1;
   }
   return nullptr;
+}
+
+std::size_t BlockMap::Count(Address lo, Address hi) const {
+  if (lo - base_ >= bytes_) {
+    return static_cast<std::size_t>(
+        std::distance(outside_.lower_bound(lo), outside_.lower_bound(hi)));
+  }
+  constexpr Bytes kWordBytes = 64 * kMinBlockSize;
+  const Bytes end = RoundUp(std::min(hi - base_, bytes_), kMinBlockSize);
+  std::size_t count = 0;
+  for (Bytes at = RoundUp(lo - base_, kMinBlockSize); at < end;) {
+    const Leaf* leaf = directory_[at >> kLeafShift];
+    if (leaf == nullptr) {
+      at = RoundDown(at, kLeafBytes) + kLeafBytes;
+      continue;
+    }
+    const Bytes word = RoundDown(at, kWordBytes);
+    std::uint64_t used = leaf->used[SlotOf(at) / 64];
+    used &= ~std::uint64_t{0} << (at - word) / kMinBlockSize;
+    if (end - word < kWordBytes) {
+      used &= (std::uint64_t{1} << (end - word) / kMinBlockSize) - 1;
+    }
+    count += static_cast<std::size_t>(std::popcount(used));
+    at = word + kWordBytes;
+  }
+  return count;
 }
 
 void BlockMap::Insert(Block* block) {

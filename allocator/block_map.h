@@ -50,6 +50,10 @@ class BlockMap {
   // the same side of the reservation's edges. It may end before `address`.
   Block* FindBelow(Address address) const;
 
+  // How many blocks start in [lo, hi), which lies in the reservation or out of
+  // it: a bit is looked at for each, no block.
+  std::size_t Count(Address lo, Address hi) const;
+
   void Insert(Block* block);  // at its address, which must be vacant
   void Erase(Address address);
 

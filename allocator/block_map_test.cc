@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -72,6 +73,12 @@ TEST(BlockMap, AgreesWithAMapOnRandomPrograms) {
       below = nullptr;
     }
     ASSERT_EQ(map.FindBelow(asked), below);
+    // Up to that edge too.
+    const Address lo = std::min(at, asked), hi = std::max(at, asked);
+    if ((lo < kBase) != (hi < kBase)) continue;
+    ASSERT_EQ(map.Count(lo, hi),
+              static_cast<std::size_t>(
+                  std::distance(truth.lower_bound(lo), truth.lower_bound(hi))));
   }
 }
 

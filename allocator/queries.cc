@@ -146,9 +146,14 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
     const Segment& segment = *placed.second;
     HandleRegion& region = *segment.region;
     bool open = false;
-    std::size_t left = 0;  // growing would copy, and the second walk is cheap
-    for (Block* b = segment.first; b != nullptr; b = b->next) ++left;
+    // Room for all at once: growing would copy.
+    std::size_t left = blocks_.Count(segment.base, segment.end());
     for (Block* b = segment.first; b != nullptr; b = b->next, --left) {
+      // The next one comes while this one is looked at.
+      if (b->next != nullptr) {
+        __builtin_prefetch(b->next);
+        __builtin_prefetch(&b->next->next);
+      }
       // A block is cut where its handles come and go: a snapshot speaks of
       // device memory only.
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
