@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -195,7 +196,8 @@ void DeviceAllocator::ProcessEventsLocked() {
 
 Status DeviceAllocator::SynchronizePendingFrees() {
   std::vector<EventId> events;
-  std::vector<PendingFree> unproven;  // freed without an event; taken out
+  // Freed without an event, by stream; taken out.
+  std::vector<std::pair<StreamId, PendingFree>> unproven;
   {
     MutexLock lock(mutex_);
     if (CapturingLocked()) return {};  // waiting would spoil the capture
@@ -203,7 +205,7 @@ Status DeviceAllocator::SynchronizePendingFrees() {
     ++stats_.num_sync_all_streams;
     for (auto& [stream, queue] : pending_) {
       std::erase_if(queue, [&](const PendingFree& free) {
-        if (free.event == kNoEvent) unproven.push_back(free);
+        if (free.event == kNoEvent) unproven.emplace_back(stream, free);
         return free.event == kNoEvent;
       });
       if (!queue.empty()) events.push_back(queue.back().event);
@@ -216,16 +218,18 @@ Status DeviceAllocator::SynchronizePendingFrees() {
     if (Status s = device_.SynchronizeEvent(event); !s) status = s;
   }
   bool proven = true;
-  if (!unproven.empty()) {
-    if (Status s = device_.SynchronizeDevice(); !s) {
+  std::optional<StreamId> waited;  // those of one stream follow each other
+  for (const auto& [stream, free] : unproven) {
+    if (std::exchange(waited, stream) == stream) continue;
+    if (Status s = device_.SynchronizeDevice(stream); !s) {
       status = s;
       proven = false;
     }
   }
   MutexLock lock(mutex_);
-  for (const PendingFree& free : unproven) {
+  for (const auto& [stream, free] : unproven) {
     if (!proven) {
-      pending_[kDefaultStream].push_back(free);
+      pending_[stream].push_back(free);
     } else if (--free.block->pending_events == 0) {
       ReleaseBlockLocked(free.block);
     }

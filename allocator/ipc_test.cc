@@ -21,6 +21,7 @@ namespace stratalloc {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 int OpenDescriptors() {
   int count = 0;
@@ -217,6 +218,13 @@ TEST_F(IpcTest, IllFormedHandlesAreRefused) {
   std::string many = good;
   many[2 + 16 + 7] = 0x40;  // 2^62 handles: their sizes must not wrap around
   EXPECT_THAT(Open(many).error().message, HasSubstr("illformed"));
+  std::string large = good;
+  large[2 + 8 + 4] = 0x40;  // each is 2^38 bytes: fewer than the most
+  ASSERT_EQ(large.size(), good.size());
+  std::string larger = good;
+  larger[2 + 8 + 4] = static_cast<char>(0x80);  // 2^39: three are too many
+  EXPECT_THAT(Open(large).error().message, Not(HasSubstr("illformed")));
+  EXPECT_THAT(Open(larger).error().message, HasSubstr("illformed"));
   std::string closed = good;
   closed[2 + 24 + 1] = 0x70;  // a descriptor that is not open
   EXPECT_THAT(Open(closed).error().message, HasSubstr("pidfd_getfd: "));

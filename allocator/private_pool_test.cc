@@ -417,6 +417,63 @@ TEST_F(PrivatePoolTest, AnotherAllocatorsMemoryCountsAgainstTheLimit) {
   EXPECT_TRUE(lender.out.empty());
 }
 
+// A pool that nobody uses and that holds nothing is gone at once, and with it
+// whose memory it had.
+TEST_F(PrivatePoolTest, AnEmptyPoolIsForgottenWhenItIsReleased) {
+  Lender first, second;
+  allocator().CreateOrUsePool(kUser, first.Source());
+  ASSERT_TRUE(allocator().SetNoSplit(kUser).has_value());
+  Release(kUser);
+  EXPECT_EQ(allocator().SetUseOnOom(kUser, true).error().code,
+            ErrorCode::kNotFound);
+  EXPECT_EQ(allocator().AllocatedIn(kUser).error().code, ErrorCode::kNotFound);
+  allocator().CreateOrUsePool(kUser, second.Source());
+  Route(kUser);
+  Malloc(3 * kMiB);
+  Malloc(3 * kMiB);
+  EndRoute(kUser);
+  EXPECT_TRUE(first.out.empty());
+  EXPECT_EQ(second.out.size(), 1u) << "split again";
+  Release(kUser);
+  Release(kUser);
+  for (const Address address : std::vector<Address>(live_)) Free(address);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_TRUE(second.out.empty());
+}
+
+// A pool's identity can come back with other memory, and its old addresses
+// belong to another pool by then.
+TEST_F(PrivatePoolTest, ACheckpointTakesNoOtherPoolsMemory) {
+  Lender lender;
+  const Address place = lender.next;
+  allocator().CreateOrUsePool(kGraph, lender.Source());
+  Route(kGraph);
+  const Address a = Malloc(15 * kMiB);
+  ASSERT_EQ(a, place);
+  auto checkpoint = allocator().TakeCheckpoint(kGraph);
+  ASSERT_TRUE(checkpoint.has_value());
+  EndRoute(kGraph);
+  Release(kGraph);
+  Release(kGraph);
+  Free(a);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  ASSERT_TRUE(lender.out.empty());
+  lender.next = place;
+  allocator().CreateOrUsePool(kUser, lender.Source());
+  Route(kUser);
+  const Address b = Malloc(15 * kMiB);
+  ASSERT_EQ(b, place);
+  Free(b);
+  EndRoute(kUser);
+  allocator().CreateOrUsePool(kGraph);
+  EXPECT_EQ(allocator().GoBackTo(*checkpoint).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Of(allocator().Stats().active).current, 0);
+  for (const PoolId id : {kGraph, kUser, kUser}) Release(id);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_TRUE(lender.out.empty());
+}
+
 TEST_F(PrivatePoolTest, ACheckpointThatCannotBeReachedChangesNothing) {
   const StreamId other = NewStream();
   Route(kGraph);

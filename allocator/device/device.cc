@@ -314,8 +314,8 @@ Status Device::SynchronizeStream(StreamId stream) const {
   return {};
 }
 
-Status Device::SynchronizeDevice() const {
-  CurrentDevice current(*api_, index_);
+Status Device::SynchronizeDevice(StreamId of) const {
+  CurrentDevice current(*api_, DeviceOf(of, index_));
   STRATALLOC_CUDA(api_->cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   return {};
 }

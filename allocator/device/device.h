@@ -84,7 +84,8 @@ class Device {
   // Has everything enqueued on `stream` run? False if CUDA cannot say.
   bool IsIdle(StreamId stream) const;
   Status SynchronizeStream(StreamId stream) const;  // waits for the device
-  Status SynchronizeDevice() const;                 // waits for the device
+  // Waits for the device, or for the other device that `of` is of.
+  Status SynchronizeDevice(StreamId of = kDefaultStream) const;
   // Timing disabled. For streams of the device that `stream` is of.
   Result<EventId> CreateEvent(StreamId stream = kDefaultStream) const;
   void DestroyEvent(EventId event) const;

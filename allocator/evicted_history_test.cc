@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What history hears of a handle that leaves the device and returns: replayed,
+// its events give the snapshot at every moment.
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "allocator/device_allocator_fixture_test.h"
+#include "allocator/history.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr Bytes kLess = 1000;  // what was asked for, below the block's end
+
+class EvictedHistoryTest : public DeviceAllocatorTest {
+ protected:
+  using Line = std::tuple<TraceAction, Address, Bytes, std::string>;
+
+  void SetUp() override {
+    Open(64 * kMiB, {.tiering = true});
+    History::Options options;
+    options.enabled = true;
+    options.max_entries = 100;
+    allocator().ConfigureHistory(options);
+  }
+  HandleRef HandleAt(Address address) {
+    HandleRegion* region = allocator().table().RegionOf(address);
+    return {region, region->IndexOf(address)};
+  }
+  void Evict(HandleRef handle) {
+    MutexLock lock(allocator().mutex());
+    ASSERT_TRUE(allocator().BeginLeavingLocked(handle));
+    handle.entry().state.store(HandleState::kCopyingOut);
+    ASSERT_TRUE(allocator().FinishLeavingLocked(handle, HandleState::kHost,
+                                                Traffic::kCopied));
+  }
+  void Restore(HandleRef handle) {
+    auto memory = allocator().TakePhysical(handle.bytes());
+    ASSERT_TRUE(memory.has_value());
+    MutexLock lock(allocator().mutex());
+    ASSERT_TRUE(allocator().BeginArrivalLocked(handle, *memory).has_value());
+    allocator().FinishArrivalLocked({handle}, kNoEvent);
+  }
+  // The events since the last call.
+  std::vector<Line> News() {
+    std::vector<Line> lines;
+    const std::vector<TraceEvent> events = allocator().Traces();
+    for (std::size_t i = seen_; i < events.size(); ++i) {
+      lines.push_back({events[i].action, events[i].address, events[i].bytes,
+                       events[i].user_metadata});
+    }
+    seen_ = events.size();
+    return lines;
+  }
+  std::size_t seen_ = 0;
+};
+
+TEST_F(EvictedHistoryTest, WhatStaysOfABlockIsAllocatedAgain) {
+  const Address probe = Malloc(8 * kMiB);
+  const Bytes whole = HandleAt(probe).bytes();
+  Free(probe);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  // One handle and a half: two pieces once one of them is away.
+  const Bytes bytes = whole + whole / 2;
+  const Address block = Malloc(bytes - kLess);
+  const HandleRef first = HandleAt(block);
+  ASSERT_EQ(first.address(), block);
+  News();
+  Evict(first);
+  EXPECT_EQ(
+      News(),
+      (std::vector<Line>{
+          {TraceAction::kFreeRequested, block, bytes - kLess, "evicted"},
+          {TraceAction::kFreeCompleted, block, bytes - kLess, "evicted"},
+          {TraceAction::kSegmentUnmap, block, whole, "evicted"},
+          {TraceAction::kAlloc, block + whole, whole / 2 - kLess, "evicted"}}));
+  Restore(first);
+  EXPECT_EQ(News(),
+            (std::vector<Line>{
+                {TraceAction::kFreeRequested, block + whole, whole / 2 - kLess,
+                 "restored"},
+                {TraceAction::kFreeCompleted, block + whole, whole / 2 - kLess,
+                 "restored"},
+                {TraceAction::kSegmentMap, block, whole, "restored"},
+                {TraceAction::kAlloc, block, bytes - kLess, "restored"}}));
+  Free(block);
+  EXPECT_EQ(News(),
+            (std::vector<Line>{
+                {TraceAction::kFreeRequested, block, bytes - kLess, ""},
+                {TraceAction::kFreeCompleted, block, bytes - kLess, ""}}));
+}
+
+// A block that is away in the whole has nothing on the device to free.
+TEST_F(EvictedHistoryTest, ABlockThatIsAwayEndsUnheard) {
+  const Address block = Malloc(8 * kMiB);
+  const HandleRef handle = HandleAt(block);
+  const Bytes whole = handle.bytes();
+  const Bytes rest = 8 * kMiB > whole ? 8 * kMiB - whole : 0;
+  News();
+  Evict(handle);
+  News();
+  Free(block);
+  std::vector<Line> wanted;
+  if (rest > 0) {
+    wanted = {{TraceAction::kFreeRequested, block + whole, rest, ""},
+              {TraceAction::kFreeCompleted, block + whole, rest, ""}};
+  }
+  EXPECT_EQ(News(), wanted);
+}
+
+// Freed, and another stream still uses it: on the device it is neither
+// allocated nor free, and so it is after the return.
+TEST_F(EvictedHistoryTest, AFreeThatWaitsIsAskedForAgain) {
+  const StreamId other = NewStream();
+  const Address block = Malloc(8 * kMiB);
+  const HandleRef handle = HandleAt(block);
+  const Bytes whole = handle.bytes();
+  ASSERT_TRUE(allocator().RecordStream(block, other).has_value());
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1),
+            0);
+  Free(block);
+  News();
+  Evict(handle);
+  const std::vector<Line> left = News();
+  ASSERT_GE(left.size(), 2u);
+  EXPECT_EQ(left[0],
+            (Line{TraceAction::kFreeCompleted, block, 8 * kMiB, "evicted"}));
+  EXPECT_EQ(left[1],
+            (Line{TraceAction::kSegmentUnmap, block, whole, "evicted"}));
+  Restore(handle);
+  const std::vector<Line> back = News();
+  ASSERT_GE(back.size(), 3u);
+  EXPECT_EQ(back[back.size() - 2],
+            (Line{TraceAction::kAlloc, block, 8 * kMiB, "restored"}));
+  EXPECT_EQ(back.back(),
+            (Line{TraceAction::kFreeRequested, block, 8 * kMiB, "restored"}));
+  cudasim_clear_faults();
+}
+
+}  // namespace
+}  // namespace stratalloc

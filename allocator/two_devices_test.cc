@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// record_stream with a stream of another device: its events belong to that
+// device, and default streams of two devices are not one stream.
+#include <gtest/gtest.h>
+
+#include "allocator/device_allocator_fixture_test.h"
+
+namespace stratalloc {
+namespace {
+
+class TwoDevicesTest : public DeviceAllocatorTest {
+ protected:
+  void SetUp() override {
+    DeviceAllocatorTest::SetUp();
+    ASSERT_TRUE(allocator().EnablePeer(DeviceIndex{1}).has_value());
+    cudaSetDevice(1);
+    ASSERT_EQ(cudaStreamCreateWithFlags(&raw_, cudaStreamNonBlocking),
+              cudaSuccess);
+    cudaSetDevice(0);
+    stream_ =
+        StreamElsewhere(DeviceIndex{1}, reinterpret_cast<std::uint64_t>(raw_));
+  }
+  void TearDown() override {
+    EXPECT_EQ(cudaStreamDestroy(raw_), cudaSuccess);
+    DeviceAllocatorTest::TearDown();
+  }
+  std::int64_t Active() { return Of(allocator().Stats().active).current; }
+  static void QueriesSayNotReady() {
+    ASSERT_EQ(
+        cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1), 0);
+  }
+
+  cudaStream_t raw_ = nullptr;
+  StreamId stream_{};
+};
+
+TEST_F(TwoDevicesTest, ABlockWaitsForAStreamOfAnotherDevice) {
+  for (const StreamId stream :
+       {stream_, StreamElsewhere(DeviceIndex{1}, Raw(kDefaultStream))}) {
+    const long events = cudasim_live_events();
+    const Address address = Malloc(1000);
+    ASSERT_TRUE(allocator().RecordStream(address, stream).has_value());
+    QueriesSayNotReady();
+    Free(address);
+    EXPECT_EQ(cudasim_live_events(), events + 1);
+    Free(Malloc(5000));
+    EXPECT_EQ(Active(), 1) << "nobody knows yet that it is done";
+    cudasim_clear_faults();
+    Free(Malloc(5000));
+    EXPECT_EQ(Active(), 0);
+    // No stream of this device can use it: nothing to keep.
+    EXPECT_EQ(cudasim_live_events(), events);
+  }
+}
+
+TEST_F(TwoDevicesTest, TheEventStandsBehindTheOtherDevicesWork) {
+  // Without fences per handle: the event is all that is waited for.
+  const Address address =
+      Malloc(8 * kMiB, kDefaultStream, LifetimeClass::kTransient);
+  ASSERT_TRUE(allocator().RecordStream(address, stream_).has_value());
+  const cudasim_access access{address, 8 * kMiB, 0};
+  cudaSetDevice(1);
+  cudasim_note_access(raw_, "kernel", &access, 1);
+  cudaSetDevice(0);
+  Free(address);
+  // Waits, and gives back what the kernel has read by then: TearDown looks for
+  // violations.
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_EQ(Of(allocator().Stats().reserved_bytes).current, 0);
+}
+
+TEST_F(TwoDevicesTest, WithoutAnEventTheOtherDeviceIsWaitedFor) {
+  // Without fences per handle: the event is all that is waited for.
+  const Address address =
+      Malloc(8 * kMiB, kDefaultStream, LifetimeClass::kTransient);
+  ASSERT_TRUE(allocator().RecordStream(address, stream_).has_value());
+  const cudasim_access access{address, 8 * kMiB, 0};
+  cudaSetDevice(1);
+  cudasim_note_access(raw_, "kernel", &access, 1);
+  cudaSetDevice(0);
+  const long events = cudasim_live_events();
+  ASSERT_EQ(cudasim_fail("cudaEventRecord", 1, cudaErrorInvalidResourceHandle,
+                         /*forever=*/0),
+            0);
+  Free(address);
+  EXPECT_EQ(cudasim_live_events(), events);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_EQ(Of(allocator().Stats().reserved_bytes).current, 0);
+}
+
+}  // namespace
+}  // namespace stratalloc
