@@ -26,6 +26,7 @@ Address ToAddress(const void* ptr) { return reinterpret_cast<Address>(ptr); }
 // Who is allocating: the scope on top, corrected by what autograd knows.
 ScopeFrame Allocating(int hint) {
   ScopeFrame frame = CurrentScope();
+  if (__builtin_expect(hint == STRATALLOC_HINT_NONE, 1)) return frame;
   if (hint == STRATALLOC_HINT_UNSEEN) {
     frame.lifetime = LifetimeClass::kTransient;
     return frame;

@@ -54,8 +54,7 @@ bool LeadsToAccumulateGrad(const Node* node) {
   return false;
 }
 
-// Apart, so that calls outside backward do not pay for its frame.
-__attribute__((noinline)) int HintOf(const Node& node) {
+int HintOf(const Node& node) {
   // AccumulateGrad itself allocates when it cannot take the gradient over.
   if (IsAccumulateGrad(node)) return STRATALLOC_HINT_GRADIENT;
   for (const torch::autograd::Edge& edge : node.next_edges()) {
@@ -68,10 +67,9 @@ __attribute__((noinline)) int HintOf(const Node& node) {
 
 }  // namespace
 
-int CurrentLifetimeHint() {
+int LifetimeHintInBackward() {
   const std::shared_ptr<Node> node = torch::autograd::get_current_node();
-  return __builtin_expect(node == nullptr, 1) ? STRATALLOC_HINT_NONE
-                                              : HintOf(*node);
+  return node == nullptr ? STRATALLOC_HINT_NONE : HintOf(*node);
 }
 
 }  // namespace stratalloc

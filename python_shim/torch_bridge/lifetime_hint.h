@@ -2,6 +2,12 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
 
+#include "python_shim/c_api.h"
+
+namespace torch::autograd {
+int get_current_graph_task_id();  // of graph_task.h, which includes the engine
+}  // namespace torch::autograd
+
 namespace stratalloc {
 
 // What the autograd engine is doing on this thread, as a STRATALLOC_HINT_*:
@@ -16,7 +22,15 @@ namespace stratalloc {
 // all of them: the engine does not say which result an allocation belongs to.
 //
 // Outside backward the price is one thread-local read. Any thread, no lock.
-int CurrentLifetimeHint();
+int LifetimeHintInBackward();  // the rest of it
+inline int CurrentLifetimeHint() {
+  // The engine sets its graph task around the node, and a number is cheaper to
+  // ask for than a counted pointer (3 ns of a malloc and free of 85).
+  if (__builtin_expect(torch::autograd::get_current_graph_task_id() < 0, 1)) {
+    return STRATALLOC_HINT_NONE;
+  }
+  return LifetimeHintInBackward();
+}
 
 }  // namespace stratalloc
 

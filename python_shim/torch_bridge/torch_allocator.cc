@@ -7,6 +7,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <array>
+
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
@@ -78,9 +80,9 @@ cudaStream_t CurrentStream(c10::DeviceIndex device) {
 // bring them back. Their sizes are all that tells them apart; another block of
 // the same size is merely not evicted.
 bool IsLibraryWorkspace(size_t size) {
-  static const size_t cublas = at::cuda::getChosenWorkspaceSize();
-  static const size_t cublas_lt = at::cuda::getCUDABlasLtWorkspaceSize();
-  return size == cublas || size == cublas_lt;
+  static const std::array sizes{at::cuda::getChosenWorkspaceSize(),
+                                at::cuda::getCUDABlasLtWorkspaceSize()};
+  return size == sizes[0] || size == sizes[1];
 }
 
 int LifetimeHint(size_t size) {
