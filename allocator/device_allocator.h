@@ -18,7 +18,7 @@
 //
 // Thread-safety: every method. One lock per device (kDevice); it is dropped
 // for every rung that waits. Methods ending in Locked need it held.
-// Lifetime: as long as the process; Shutdown() is for tests.
+// Lifetime: as long as the process; the destructor is for tests.
 // Invariants (CheckInvariants): blocks of a segment are contiguous and cover
 // it; no two neighbours are in the same free state; allocated <= active <=
 // reserved; reserved = sum of mapped handles, of which a position that merely
@@ -183,6 +183,15 @@ class DeviceAllocator {
   int PoolUseCount(PoolId id) EXCLUDES(mutex_);          // 0: no such pool
   Status SetUseOnOom(PoolId id, bool use_on_oom) EXCLUDES(mutex_);
   Status SetNoSplit(PoolId id) EXCLUDES(mutex_);
+  // False: no stream captures into a private pool here. No lock, no driver.
+  bool MayCapture() const { return routed_.load(std::memory_order_relaxed); }
+  bool IsCapturing(StreamId stream) const {
+    return MayCapture() && device_.IsCapturing(stream);
+  }
+  // If `stream` captures: `handles`, which the caller has pinned, stay on the
+  // device until the pool that it captures into has no use left.
+  void KeepForGraph(StreamId stream, const std::vector<HandleRef>& handles)
+      EXCLUDES(mutex_);
   // Base addresses of the pool's allocated blocks.
   Result<std::vector<Address>> AllocatedIn(PoolId id) EXCLUDES(mutex_);
   // Allocated bytes of all private pools.
@@ -269,7 +278,8 @@ class DeviceAllocator {
   Result<bool> AwaitArrivalLocked(HandleRef handle, StreamId stream)
       REQUIRES(mutex_);
   void SettleArrivalsLocked() REQUIRES(mutex_);
-  // Waits until every outstanding arrival is complete.
+  // Waits until every outstanding arrival is complete. During a capture too,
+  // where SettleArrivalsLocked does nothing.
   Status DrainArrivals() EXCLUDES(mutex_);
   // Bytes of live blocks in `handle` moved between lower tiers.
   // `moved`: bytes travelled; false if one of two copies was given up.
@@ -292,6 +302,7 @@ class DeviceAllocator {
     Block* block;
   };
   struct Arrival {
+    std::uint64_t number;
     EventId event;
     std::vector<HandleRef> handles;
   };
@@ -523,6 +534,7 @@ class DeviceAllocator {
   TierId TierOfLocked(const HandleEntry& entry) const;
   // kCopyingIn -> kResident: the copies are complete.
   void ArriveLocked(const std::vector<HandleRef>& handles) REQUIRES(mutex_);
+  void SettleFirstArrivalLocked() REQUIRES(mutex_);
 
   Bytes LimitLocked() const REQUIRES(mutex_);
 
@@ -571,11 +583,14 @@ class DeviceAllocator {
   std::uint32_t searches_ GUARDED_BY(mutex_) = 0;
   std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
   std::vector<PoolRoute> routes_ GUARDED_BY(mutex_);
+  std::atomic<bool> routed_{
+      false};  // !routes_.empty(), to look at without lock
   // Blocks freed while a stream captured, and the streams that were recorded
   // on a block then.
   std::vector<Block*> put_off_ GUARDED_BY(mutex_);
   std::map<Block*, std::vector<StreamId>> captured_streams_ GUARDED_BY(mutex_);
   std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
+  std::uint64_t last_arrival_ GUARDED_BY(mutex_) = 0;
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
   std::vector<EventId> events_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::vector<EventId>> events_elsewhere_

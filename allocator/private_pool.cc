@@ -70,9 +70,26 @@ Status DeviceAllocator::ReleasePool(PoolId id) {
   if (it == private_pools_.end() || it->second.use_count == 0) {
     return tl::unexpected(NoSuchPool(id));
   }
-  --it->second.use_count;
+  if (--it->second.use_count == 0) {
+    for (HandleEntry* operand : std::exchange(it->second.operands, {})) {
+      operand->pins.fetch_sub(1);
+    }
+  }
   ForgetPoolsLocked();
   return {};
+}
+
+void DeviceAllocator::KeepForGraph(StreamId stream,
+                                   const std::vector<HandleRef>& handles) {
+  MutexLock lock(mutex_);
+  if (!device_.IsCapturing(stream)) return;
+  const auto pool = private_pools_.find(RouteLocked(stream));
+  if (pool == private_pools_.end()) return;
+  for (HandleRef handle : handles) {
+    if (pool->second.operands.insert(&handle.entry()).second) {
+      handle.entry().pins.fetch_add(1);
+    }
+  }
 }
 
 int DeviceAllocator::PoolUseCount(PoolId id) {
@@ -168,6 +185,7 @@ bool DeviceAllocator::PutOffLocked(Block* block) {
 }
 
 void DeviceAllocator::NoteRoutesLocked() {
+  routed_.store(!routes_.empty());
   SetSlowReasonLocked(SlowReason::kPoolFilter,
                       !routes_.empty() || !put_off_.empty());
 }

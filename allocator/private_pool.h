@@ -14,7 +14,10 @@
 // the stream captures, the one for use_mem_pool whether the thread is its own.
 //
 // Being routed is not capturing: only while a stream of the device captures are
-// events left alone, frees that need one put off, and nothing given back.
+// events left alone, frees that need one put off, nothing given back and
+// nothing evicted. What a capture reads of other memory is an *operand* of its
+// pool: it is pinned, because the graph runs again without a guard, until the
+// pool's last use goes.
 //
 // Device lock for everything here. Private pools live in the regions that are
 // never evicted.
@@ -25,11 +28,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "allocator/base/ids.h"
 
 namespace stratalloc {
 
+struct HandleEntry;   // handle_table.h
 struct MemorySource;  // plain_memory.h
 
 // Torch's MempoolId_t: `graph` is set for pools that captures made for
@@ -54,6 +59,8 @@ struct PrivatePool {
   bool addresses_kept = false;
   // Where its segments come from; nullptr: the device's own memory.
   std::shared_ptr<const MemorySource> source;
+  // Evictable handles that captures into it use, each pinned once.
+  std::set<HandleEntry*> operands;
 };
 
 struct PoolRoute {

@@ -92,6 +92,8 @@ void DeviceAllocator::MoveStatsLocked(HandleRef handle, int sign) {
 
 bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
   HandleEntry& entry = handle.entry();
+  // An event recorded for it on the stream would end up in the graph.
+  if (CapturingLocked()) return false;
   EmptyBinsLocked();
   ++leave_epoch_;
   if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
@@ -241,7 +243,7 @@ void DeviceAllocator::AbortArrivalLocked(HandleRef handle, HandleState to) {
 void DeviceAllocator::FinishArrivalLocked(std::vector<HandleRef> handles,
                                           EventId event) {
   if (event != kNoEvent) {
-    arrivals_.push_back(Arrival{event, std::move(handles)});
+    arrivals_.push_back(Arrival{++last_arrival_, event, std::move(handles)});
     SetSlowReasonLocked(SlowReason::kArrivals, true);
     return;
   }
@@ -262,15 +264,20 @@ Result<bool> DeviceAllocator::AwaitArrivalLocked(HandleRef handle,
 }
 
 void DeviceAllocator::SettleArrivalsLocked() {
+  if (CapturingLocked()) return;  // asking for an event would spoil it
   while (!arrivals_.empty()) {
     Result<bool> done = device_.IsEventDone(arrivals_.front().event);
     if (!done || !*done) return;
-    Arrival arrival = std::move(arrivals_.front());
-    arrivals_.pop_front();
-    events_.push_back(arrival.event);
-    ArriveLocked(arrival.handles);
+    SettleFirstArrivalLocked();
   }
-  SetSlowReasonLocked(SlowReason::kArrivals, false);
+}
+
+void DeviceAllocator::SettleFirstArrivalLocked() {
+  const Arrival arrival = std::move(arrivals_.front());
+  arrivals_.pop_front();
+  events_.push_back(arrival.event);
+  ArriveLocked(arrival.handles);
+  if (arrivals_.empty()) SetSlowReasonLocked(SlowReason::kArrivals, false);
 }
 
 void DeviceAllocator::ArriveLocked(const std::vector<HandleRef>& handles) {
@@ -284,15 +291,19 @@ void DeviceAllocator::ArriveLocked(const std::vector<HandleRef>& handles) {
 }
 
 Status DeviceAllocator::DrainArrivals() {
-  EventId last = kNoEvent;
+  EventId event = kNoEvent;
+  std::uint64_t last = 0;
   {
     MutexLock lock(mutex_);
     if (arrivals_.empty()) return {};
-    last = arrivals_.back().event;  // one copy stream: the last covers all
+    event = arrivals_.back().event;  // one copy stream: the last covers all
+    last = arrivals_.back().number;
   }
-  STRATALLOC_RETURN_IF_ERROR(device_.SynchronizeEvent(last));
+  STRATALLOC_RETURN_IF_ERROR(device_.SynchronizeEvent(event));
   MutexLock lock(mutex_);
-  SettleArrivalsLocked();
+  while (!arrivals_.empty() && arrivals_.front().number <= last) {
+    SettleFirstArrivalLocked();
+  }
   return {};
 }
 

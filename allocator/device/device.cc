@@ -358,6 +358,7 @@ Result<bool> Device::IsEventDone(EventId event) const {
 }
 
 Status Device::SynchronizeEvent(EventId event) const {
+  RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaEventSynchronize(ToCuda(event)),
                   "cudaEventSynchronize");
   return {};

@@ -92,7 +92,8 @@ class Device {
   Status RecordEvent(EventId event, StreamId stream) const;
   Status StreamWaitEvent(StreamId stream, EventId event) const;
   Result<bool> IsEventDone(EventId event) const;  // never waits
-  Status SynchronizeEvent(EventId event) const;   // waits for the device
+  // Waits for the device. A graph that captures meanwhile does not mind.
+  Status SynchronizeEvent(EventId event) const;
 
   Status CopyToHost(void* to, Address from, Bytes bytes,
                     StreamId stream) const;  // asynchronous for pinned memory

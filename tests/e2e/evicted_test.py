@@ -9,7 +9,7 @@ from tests.e2e import running
 
 _USES = ("thread", "side_stream", "state_dict", "save", "deepcopy",
          "in_place_no_grad", "in_place_data", "load_state_dict",
-         "forward_backward", "module_argument")
+         "forward_backward", "module_argument", "graph")
 
 
 # 20 MiB of parameters: all of them in host memory, or most of them on disk.

@@ -173,6 +173,8 @@ class Engine final : public Reclaimer, public ScopeListener {
                std::span<const GuardedHandle> handles);
   Status AdmitOnce(DeviceAllocator& device, StreamId stream, const char* name,
                    std::span<const GuardedHandle> handles, bool* refused);
+  void KeepForGraph(DeviceAllocator& device, StreamId stream,
+                    std::span<const GuardedHandle> handles);
   void NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                std::uint32_t now);
 

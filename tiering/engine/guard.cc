@@ -89,10 +89,30 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
       }
     }
   }
-  if (all_resident) return {};
-  Status status = Admit(stream, name, handles);
-  if (!status) thread.Leave();
-  return status;
+  if (!all_resident) {
+    if (Status status = Admit(stream, name, handles); !status) {
+      thread.Leave();
+      return status;
+    }
+  }
+  for (int i = 0; i < devices; ++i) {
+    if (!devices_[i].allocator->MayCapture()) continue;
+    KeepForGraph(*devices_[i].allocator, stream, handles);
+  }
+  return {};
+}
+
+// What is captured runs again whenever the graph is replayed, and then nobody
+// asks the guard.
+void Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
+                          std::span<const GuardedHandle> handles) {
+  std::vector<HandleRef> here;
+  for (const GuardedHandle& guarded : handles) {
+    if (device.Contains(guarded.handle.address())) {
+      here.push_back(guarded.handle);
+    }
+  }
+  if (!here.empty()) device.KeepForGraph(stream, here);
 }
 
 void Engine::LeaveOperator() { OperatorThread::ThisThread().Leave(); }
@@ -149,7 +169,9 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
   const std::uint64_t bit = std::uint64_t{1} << device.streams().BitOf(stream);
   // Everything is on the device, some of it still arriving: order the stream
   // behind the copies. kLeaving and kCopyingOut need the arbiter: its holder
-  // decides when it sees our pin.
+  // decides when it sees our pin. A capture cannot wait for an event from
+  // outside: the host waits for its copies, below.
+  const bool capturing = device.IsCapturing(stream);
   const auto accept = [&](bool* complete) -> Status {
     MutexLock lock(device.mutex());
     device.SettleArrivalsLocked();
@@ -157,7 +179,7 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
     const std::uint32_t now = device.use_clock().load();
     for (const auto& [handle, written] : handles) {
       const HandleState s = handle.entry().state.load();
-      if (s == HandleState::kCopyingIn) {
+      if (s == HandleState::kCopyingIn && !capturing) {
         STRATALLOC_ASSIGN_OR_RETURN(const bool enqueued,
                                     device.AwaitArrivalLocked(handle, stream));
         if (!enqueued) {
@@ -228,6 +250,7 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
   stall_ns_.fetch_add(waited, std::memory_order_relaxed);
   Ledger::Get().OnStall(device.device().index(), CurrentScope().scope, waited);
   if (!status) return status;
+  if (capturing) STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
   STRATALLOC_RETURN_IF_ERROR(accept(&complete));
   STRATALLOC_CHECK(complete, "pinned and restored, and away again");
   return {};

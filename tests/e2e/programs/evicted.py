@@ -23,12 +23,19 @@ model = copy.deepcopy(reference).to("cuda")
 addresses = [p.data_ptr() for p in model.parameters()]
 
 
-def evict():
-    stratalloc.evict()
+def on_device():
+    """Bytes of parameters, and how many of them are on the device."""
     live = [row for row in stratalloc.report()["layers"]
             if row["category"] == "parameter"]
-    assert sum(row["live"] for row in live) > 0
-    assert sum(row["device"] for row in live) == 0, live
+    return (sum(row["live"] for row in live),
+            sum(row["device"] for row in live))
+
+
+def evict():
+    stratalloc.evict()
+    live, device = on_device()
+    assert live > 0
+    assert device == 0, (live, device)
 
 
 def same(left, right):
@@ -113,6 +120,23 @@ def forward_backward():
     evict()
     for parameter, theirs in zip(model.parameters(), before):
         same(parameter.grad, theirs)
+
+
+def graph():
+    """Captured while its weights are away; they stay as long as the graph."""
+    x = torch.randn(16, 1600)
+    static = x.to("cuda")
+    captured = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(captured):
+        y = model(static)
+    stratalloc.evict()
+    live, device = on_device()
+    assert device == live > 0, (live, device)
+    captured.replay()
+    with torch.no_grad():
+        torch.testing.assert_close(y.cpu(), reference(x))
+    del y, static
+    captured.reset()
 
 
 def module_argument():

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Capture: what a graph has captured runs again without a guard, so its bytes
+// stay; and nothing leaves or is waited for on a stream that captures.
+#include <gtest/gtest.h>
+
+#include "tiering/engine/engine_fixture_test.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr PoolId kGraph{1, 0};
+
+class EngineCaptureTest : public EngineTest {
+ protected:
+  void Begin(StreamId stream) {
+    ASSERT_TRUE(rig_->device()
+                    .BeginAllocateToPool(
+                        kGraph, [stream](StreamId s) { return s == stream; })
+                    .has_value());
+    ASSERT_EQ(cudaStreamBeginCapture(Rig::ToCuda(stream),
+                                     cudaStreamCaptureModeGlobal),
+              cudaSuccess);
+    inside_ = Malloc(kHandle, stream);
+  }
+  void End(StreamId stream) {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(Rig::ToCuda(stream), &graph), cudaSuccess)
+        << "something spoiled it";
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
+    Free(inside_);
+  }
+  void Read(Address address, StreamId stream) {
+    const Access access{address, kHandle, /*written=*/false};
+    const Status entered =
+        rig_->engine().EnterOperator(stream, "read", {&access, 1});
+    ASSERT_TRUE(entered.has_value()) << entered.error().message;
+    rig_->engine().LeaveOperator();
+  }
+  void Release() {
+    ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
+  }
+
+  Address inside_ = 0;
+};
+
+TEST_F(EngineCaptureTest, WhatAGraphReadsStaysUntilItsPoolIsGone) {
+  Open({});
+  const auto layers = Layers(3);
+  const StreamId stream = rig_->NewStream();
+  const StreamId other = rig_->NewStream();
+  Begin(stream);
+  Read(layers[0], stream);
+  Read(layers[0], stream);
+  Read(layers[1], other);  // does not capture
+  End(stream);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
+  EXPECT_EQ(rig_->StateOf(layers[1]), HandleState::kHost);
+  Release();
+  EXPECT_EQ(Evict(), kHandle);
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kHost);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EngineCaptureTest, AFreedBlockOfAGraphIsOrdinaryMemory) {
+  Open({});
+  const auto layers = Layers(1);
+  const StreamId stream = rig_->NewStream();
+  Begin(stream);
+  Read(layers[0], stream);
+  End(stream);
+  FreeAll(layers);
+  ASSERT_TRUE(rig_->device().EmptyCache().has_value());
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kUnmapped);
+  Release();
+  const auto again = Layers(1);
+  EXPECT_EQ(again[0], layers[0]);
+  EXPECT_EQ(Evict(), kHandle);
+  ExpectLayers(again);
+  FreeAll(again);
+}
+
+TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCaptures) {
+  Open({});
+  const auto layers = Layers(2);
+  const StreamId stream = rig_->NewStream();
+  Begin(stream);
+  EXPECT_EQ(Evict(), 0u);
+  End(stream);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  Release();
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// An event from outside would spoil the capture: the copies are over before
+// the operator goes on.
+TEST_F(EngineCaptureTest, BytesThatAreAwayReturnBeforeTheyAreCaptured) {
+  Open({});
+  const auto layers = Layers(2);
+  const StreamId stream = rig_->NewStream();
+  Read(layers[0], stream);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  Begin(stream);
+  Read(layers[0], stream);
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
+  End(stream);
+  EXPECT_EQ(Evict(), 0u);
+  ExpectLayers(layers);
+  Release();
+  FreeAll(layers);
+}
+
+}  // namespace
+}  // namespace stratalloc
