@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizer scopes on CPU tensors, with a scope stack written in Python."""
 
-import gc
-
 import pytest
 import torch
 from fake_stack import FakeStack
+from scoped_models import stack  # noqa: F401
 from torch import nn
 
 from stratalloc import _modules
@@ -13,20 +12,6 @@ from stratalloc import _stack
 from stratalloc._stack import GRADIENT, LIFETIME_OPTIMIZER, OPTIMIZER
 
 STEP = (OPTIMIZER, LIFETIME_OPTIMIZER)
-
-
-@pytest.fixture
-def stack():
-    gc.collect()
-    fake = FakeStack()
-    previous = _stack.use(fake)
-    _modules.install()
-    _modules._installed.owners.on_device = lambda tensor: True
-    yield fake
-    _modules.uninstall()
-    _stack.use(previous)
-    assert fake.depth() == 0, "frames left on the stack"
-    assert fake.extra_pops == 0, "a pop without a push"
 
 
 def _model():
