@@ -114,29 +114,6 @@ TEST_F(DeviceAllocatorTest, ARecordedStreamDefersTheFree) {
   EXPECT_EQ(Of(allocator().Stats().active_bytes).current, 0);
 }
 
-// Whoever waits for pending frees holds their events without the lock, so an
-// event of another device's stream is kept for that device's next, not
-// destroyed; and it is never recorded on a stream of this one.
-TEST_F(DeviceAllocatorTest, EventsOfAnotherDeviceAreKeptForIt) {
-  const StreamId elsewhere{std::uint64_t{2} << kElsewhereShift};  // device 1's
-  const long before = cudasim_calls("cudaEventCreateWithFlags");
-  for (int i = 0; i < 3; ++i) {
-    const Address a = Malloc(2 * kMiB);
-    ASSERT_TRUE(allocator().RecordStream(a, elsewhere).has_value());
-    Free(a);
-    ASSERT_TRUE(allocator().EmptyCache().has_value());  // waits for it
-    EXPECT_EQ(Of(allocator().Stats().active_bytes).current, 0);
-    EXPECT_EQ(cudasim_calls("cudaEventCreateWithFlags"), before + 1);
-    EXPECT_EQ(cudasim_calls("cudaEventDestroy"), 0);
-  }
-  const StreamId side = NewStream();
-  const Address a = Malloc(2 * kMiB);
-  ASSERT_TRUE(allocator().RecordStream(a, side).has_value());
-  Free(a);
-  ASSERT_TRUE(allocator().EmptyCache().has_value());
-  EXPECT_EQ(cudasim_calls("cudaEventCreateWithFlags"), before + 2);
-}
-
 TEST_F(DeviceAllocatorTest, WithoutAnEventTheFreeWaitsForTheDevice) {
   const StreamId side = NewStream();
   for (const char* call : {"cudaEventCreateWithFlags", "cudaEventRecord"}) {
