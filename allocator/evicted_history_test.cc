@@ -91,6 +91,40 @@ TEST_F(EvictedHistoryTest, WhatStaysOfABlockIsAllocatedAgain) {
                 {TraceAction::kFreeCompleted, block, bytes - kLess, ""}}));
 }
 
+// Only what touches the handle changes: not the other pieces of its block, and
+// no free memory beside it.
+TEST_F(EvictedHistoryTest, OnlyWhatTouchesTheHandleIsHeardOf) {
+  const Address probe = Malloc(8 * kMiB);
+  const Bytes whole = HandleAt(probe).bytes();
+  Free(probe);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  const Address block = Malloc(5 * whole);
+  ASSERT_EQ(HandleAt(block).address(), block);
+  Evict(HandleAt(block + 2 * whole));
+  News();
+  Evict(HandleAt(block));
+  const std::vector<Line> left = News();
+  ASSERT_EQ(left.size(), 4u);
+  EXPECT_EQ(left[0],
+            (Line{TraceAction::kFreeRequested, block, 2 * whole, "evicted"}));
+  EXPECT_EQ(left[3],
+            (Line{TraceAction::kAlloc, block + whole, whole, "evicted"}));
+  Free(block);
+  // The rest of this handle is free.
+  const Address half = Malloc(5 * whole + whole / 2);
+  const HandleRef last = HandleAt(half + 5 * whole);
+  News();
+  Evict(last);
+  Restore(last);
+  for (const Line& line : News()) {
+    if (std::get<0>(line) == TraceAction::kSegmentMap ||
+        std::get<0>(line) == TraceAction::kSegmentUnmap) {
+      continue;
+    }
+    EXPECT_EQ(std::get<1>(line), half);
+  }
+}
+
 // A block that is away in the whole has nothing on the device to free.
 TEST_F(EvictedHistoryTest, ABlockThatIsAwayEndsUnheard) {
   const Address block = Malloc(8 * kMiB);

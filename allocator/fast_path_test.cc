@@ -187,6 +187,39 @@ TEST_F(FastPathTest, OutstandingEventsAreLookedAtOnTheWay) {
   cudaStreamDestroy(stream);
 }
 
+// So it is with memory that was on its way back from the host.
+TEST_F(FastPathTest, ArrivalsAreSettledOnTheWay) {
+  const Address a = Malloc(4 * kMiB);
+  const Address binned = Malloc(512);
+  HandleRegion& region = *allocator_->table().RegionOf(a);
+  const HandleRef handle{&region, region.IndexOf(a)};
+  {
+    MutexLock lock(allocator_->mutex());
+    ASSERT_TRUE(allocator_->BeginLeavingLocked(handle));
+    handle.entry().state.store(HandleState::kCopyingOut);
+    ASSERT_TRUE(allocator_->FinishLeavingLocked(handle, HandleState::kHost,
+                                                Traffic::kCopied));
+  }
+  auto memory = allocator_->TakePhysical(handle.bytes());
+  ASSERT_TRUE(memory.has_value());
+  const Address other = Malloc(512);  // handed out since: may be binned
+  const EventId event = allocator_->TakeEvent();
+  ASSERT_TRUE(allocator_->device().RecordEvent(event, kDefaultStream));
+  {
+    MutexLock lock(allocator_->mutex());
+    ASSERT_TRUE(allocator_->BeginArrivalLocked(handle, *memory).has_value());
+    allocator_->FinishArrivalLocked({handle}, event);
+  }
+  cudaDeviceSynchronize();
+  ASSERT_TRUE(allocator_->FastFree(other, &block_));
+  EXPECT_EQ(handle.entry().state.load(), HandleState::kCopyingIn);
+  ASSERT_TRUE(Fast(512, &block_));
+  EXPECT_EQ(handle.entry().state.load(), HandleState::kResident);
+  allocator_->Free(block_.address);
+  allocator_->Free(binned);
+  allocator_->Free(a);
+}
+
 TEST_F(FastPathTest, RecordedStreamsTakeTheWholeWay) {
   cudaStream_t stream = nullptr;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);

@@ -215,6 +215,66 @@ TEST_F(HistoryTest, LabelsAreStampedOnEveryEvent) {
   Free(later);
 }
 
+TEST_F(HistoryTest, ACompileContextAloneIsALabel) {
+  Record(100);
+  History::PushCompileContext("alone");
+  const Address address = Malloc(1000);
+  History::PopCompileContext();
+  const TraceEvent event = allocator().Traces().back();
+  EXPECT_EQ(event.compile_context, "alone");
+  EXPECT_EQ(event.user_metadata, "");
+  Free(address);
+}
+
+// An event in the place of an older one has nothing of it.
+TEST_F(HistoryTest, WhatIsOverwrittenLeavesNothingBehind) {
+  const Address kept = Malloc(512);
+  Record(2);
+  History::SetThreadContext(Context());
+  History::UserMetadata() = "mine";
+  Free(Malloc(1000));
+  History::SetThreadContext(nullptr);
+  History::UserMetadata() = "";
+  Free(Malloc(2000));
+  for (const TraceEvent& event : allocator().Traces()) {
+    EXPECT_EQ(event.bytes, 2000u);
+    EXPECT_EQ(event.context, nullptr);
+    EXPECT_EQ(event.user_metadata, "");
+  }
+  Free(kept);
+}
+
+TEST_F(HistoryTest, AContextEndsWithAFreeThatWaited) {
+  const StreamId other = NewStream();
+  Record(100, /*contexts_in_events=*/false);
+  const HistoryContext context = Context();
+  History::SetThreadContext(context);
+  const Address address = Malloc(1000), neighbour = Malloc(1000);
+  History::SetThreadContext(nullptr);
+  Free(neighbour);
+  ASSERT_TRUE(allocator().RecordStream(address, other).has_value());
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1),
+            0);
+  Free(address);
+  const long before = context.use_count();
+  cudasim_clear_faults();
+  Free(Malloc(5000));
+  EXPECT_EQ(context.use_count(), before - 1);
+}
+
+TEST_F(HistoryTest, MemoryThatRanOutNamesThePoolThatAsked) {
+  const PoolId pool{0, 1};
+  Record(100);
+  ASSERT_TRUE(
+      allocator().BeginAllocateToPool(pool, [](StreamId) { return true; }));
+  allocator().RecordOutOfMemory(kDefaultStream, 1000, 0);
+  ASSERT_TRUE(allocator().EndAllocateToPool(pool));
+  allocator().RecordOutOfMemory(kDefaultStream, 1000, 0);
+  EXPECT_EQ(allocator().Traces().at(0).pool, pool);
+  EXPECT_EQ(allocator().Traces().at(1).pool, PoolId{});
+  ASSERT_TRUE(allocator().ReleasePool(pool));
+}
+
 TEST_F(HistoryTest, EventsOfMemoryThatRanOutHaveTheRoundedSize) {
   Record(100);
   EXPECT_EQ(allocator().RecordOutOfMemory(kDefaultStream, 1001, 77), 1024u);
@@ -251,6 +311,7 @@ TEST_F(HistoryTest, ATrackerHearsOfEveryEvent) {
       ActionsOf(events),
       (std::vector{TraceAction::kSegmentMap, TraceAction::kAlloc,
                    TraceAction::kFreeRequested, TraceAction::kFreeCompleted}));
+  EXPECT_TRUE(Actions().empty()) << "nobody asked for a ring";
   EXPECT_EQ(events[1].address, address);
   EXPECT_EQ(events[1].bytes, 1000u);
   ASSERT_TRUE(allocator().EmptyCache().has_value());

@@ -52,7 +52,23 @@ TEST_F(PlainSegmentsTest, MemoryComesInNativesSizes) {
   for (const Address address : {small, medium, second, large}) Free(address);
   EXPECT_TRUE(allocator().EmptyCache().has_value());
   EXPECT_EQ(Used(), 0u);
+  EXPECT_EQ(allocator().Stats().num_device_alloc, 3);
   EXPECT_EQ(allocator().Stats().num_device_free, 3);
+}
+
+TEST_F(PlainSegmentsTest, HistoryNamesThemSegmentsNotMappings) {
+  History::Options options;
+  options.enabled = true;
+  options.max_entries = 10;
+  allocator().ConfigureHistory(options);
+  Free(Malloc(3 * kMiB));
+  EXPECT_TRUE(allocator().EmptyCache().has_value());
+  const std::vector<TraceEvent> events = allocator().Traces();
+  ASSERT_EQ(events.size(), 5u);
+  EXPECT_EQ(events.front().action, TraceAction::kSegmentAlloc);
+  EXPECT_EQ(events.front().bytes, 20 * kMiB);
+  EXPECT_EQ(events.back().action, TraceAction::kSegmentFree);
+  EXPECT_EQ(events.back().bytes, 20 * kMiB);
 }
 
 TEST_F(PlainSegmentsTest, NothingCanBeEvicted) {
@@ -137,6 +153,17 @@ TEST_F(PlainSegmentsTest, OldSegmentsGoFirst) {
   EXPECT_EQ(Used(), 28 * kMiB);
   EXPECT_EQ(allocator().Stats().num_alloc_retries, 0);
   EXPECT_EQ(allocator().Stats().num_ooms, 0);
+}
+
+TEST_F(PlainSegmentsTest, OldSegmentsWithALiveBlockStay) {
+  threshold = 0.3;
+  allocator().SetFraction(0.99);
+  const Address kept = Malloc(3 * kMiB);  // of 20 MiB
+  Free(Malloc(14 * kMiB));                // the rest of it is free, too
+  EXPECT_EQ(Used(), 20 * kMiB);
+  Malloc(10 * kMiB, NewStream());
+  EXPECT_EQ(Used(), 30 * kMiB);
+  Free(kept);
 }
 
 TEST_F(PlainSegmentsTest, ABlockWaitsForTheStreamsRecordedOnIt) {

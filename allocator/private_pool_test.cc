@@ -151,6 +151,16 @@ TEST_F(PrivatePoolTest, APoolThatLendsServesTheLastResort) {
   const Address lent =
       Malloc(32 * kMiB, kDefaultStream, LifetimeClass::kTransient);
   EXPECT_EQ(OwnerOf(lent), kUser);
+  Free(lent);
+  const MallocRequest more{32 * kMiB, kDefaultStream, LifetimeClass::kTransient,
+                           kOwner};
+  // Not to other private pools, and not once it is switched off.
+  Route(kGraph);
+  EXPECT_FALSE(allocator().Malloc(more).has_value());
+  EndRoute(kGraph);
+  Release(kGraph);
+  ASSERT_TRUE(allocator().SetUseOnOom(kUser, false).has_value());
+  EXPECT_FALSE(allocator().Malloc(more).has_value());
   Release(kUser);
   Release(kUser);
 }
@@ -212,6 +222,100 @@ TEST_F(PrivatePoolTest, UsesInsideACaptureAreNotWaitedFor) {
   Free(Malloc(512));  // no event stands before it
   EXPECT_EQ(Of(allocator().Stats().active).current, 0);
   cudasim_clear_faults();
+  Release(kGraph);
+}
+
+TEST_F(PrivatePoolTest, UsesBeforeACaptureAreWaitedFor) {
+  const StreamId captured = NewStream(), side = NewStream(),
+                 other = NewStream();
+  const Address before = Malloc(4 * kMiB, captured);
+  ASSERT_TRUE(allocator().RecordStream(before, other).has_value());
+  Route(kGraph);
+  Capture(captured, true);
+  Capture(side, true);
+  ASSERT_TRUE(allocator().RecordStream(before, side).has_value());
+  Free(before);
+  Capture(side, false);
+  Capture(captured, false);
+  EndRoute(kGraph);
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1),
+            0);
+  Free(Malloc(512));
+  EXPECT_EQ(Of(allocator().Stats().active).current, 1) << "`other` uses it";
+  cudasim_clear_faults();
+  Free(Malloc(512));
+  EXPECT_EQ(Of(allocator().Stats().active).current, 0);
+  Release(kGraph);
+}
+
+// The fast path is closed by routes and by frees that were put off, and open
+// again once they are gone.
+TEST_F(PrivatePoolTest, TheFirstMallocAfterACaptureLooksAfterItsFrees) {
+  const StreamId captured = NewStream(), side = NewStream();
+  AllocatedBlock block;
+  const auto fast = [&] {
+    if (!allocator().FastMalloc(512, kDefaultStream, LifetimeClass::kPersistent,
+                                kOwner, &block)) {
+      return false;
+    }
+    EXPECT_TRUE(allocator().Free(block.address).has_value());
+    return true;
+  };
+  Free(Malloc(512));
+  EXPECT_TRUE(fast());
+  Route(kGraph);
+  EXPECT_FALSE(fast());
+  EndRoute(kGraph);
+  EXPECT_TRUE(fast());
+  Release(kGraph);
+  Route(kGraph);
+  Capture(captured, true);
+  Capture(side, true);
+  const Address inside = Malloc(4 * kMiB, captured);
+  ASSERT_TRUE(allocator().RecordStream(inside, side).has_value());
+  Free(inside);
+  Capture(side, false);
+  Capture(captured, false);
+  EndRoute(kGraph);
+  EXPECT_FALSE(fast());
+  Free(Malloc(512));
+  EXPECT_EQ(Of(allocator().Stats().active).current, 0);
+  EXPECT_TRUE(fast());
+  Release(kGraph);
+}
+
+TEST_F(PrivatePoolTest, EmptyingAPoolInACaptureReleasesNothing) {
+  const StreamId captured = NewStream();
+  Malloc(512, captured);
+  Route(kUser);
+  const Address cached = Malloc(8 * kMiB);
+  EndRoute(kUser);
+  Free(cached);
+  Release(kUser);
+  Route(kGraph);
+  Capture(captured, true);
+  ASSERT_TRUE(allocator().EmptyPool(kUser).has_value());
+  EXPECT_GE(Reserved(), 8 * kMiB);
+  Capture(captured, false);
+  EndRoute(kGraph);
+  ASSERT_TRUE(allocator().EmptyPool(kUser).has_value());
+  EXPECT_LT(Reserved(), 8 * kMiB);
+  Release(kGraph);
+}
+
+TEST_F(PrivatePoolTest, OutOfMemorySaysWhatPrivatePoolsHold) {
+  Route(kGraph);
+  const Address address = Malloc(40 * kMiB);
+  EndRoute(kGraph);
+  const auto refused = allocator().Malloc(
+      {40 * kMiB, kDefaultStream, LifetimeClass::kTransient, kOwner});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find(
+                "with 40.00 MiB allocated in private pools (e.g., CUDA "
+                "Graphs), "),
+            std::string::npos)
+      << refused.error().message;
+  Free(address);
   Release(kGraph);
 }
 
@@ -286,6 +390,45 @@ TEST_F(PrivatePoolTest, ACheckpointBringsBlocksBackToTheirAddresses) {
   std::erase(live_, d);
   live_.push_back(a);
   live_.push_back(b);
+  EndRoute(kGraph);
+  Release(kGraph);
+}
+
+// What lies before the first block of a checkpoint stays free, and is found.
+TEST_F(PrivatePoolTest, GoingBackLeavesTheFrontFree) {
+  Route(kGraph);
+  const Address front = Malloc(3 * kMiB), block = Malloc(5 * kMiB);
+  ASSERT_EQ(block, front + 3 * kMiB);
+  Free(front);
+  auto checkpoint = allocator().TakeCheckpoint(kGraph);
+  ASSERT_TRUE(checkpoint.has_value());
+  Free(block);
+  ASSERT_TRUE(allocator().GoBackTo(*checkpoint).has_value());
+  live_.push_back(block);
+  EXPECT_EQ(Malloc(3 * kMiB), front);
+  EndRoute(kGraph);
+  Release(kGraph);
+}
+
+// Half of a block's place is not its place.
+TEST_F(PrivatePoolTest, GoingBackWantsTheWholePlace) {
+  const StreamId other = NewStream();
+  Route(kGraph);
+  const Address whole = Malloc(4 * kMiB);
+  auto checkpoint = allocator().TakeCheckpoint(kGraph);
+  ASSERT_TRUE(checkpoint.has_value());
+  Free(whole);
+  const Address front = Malloc(2 * kMiB), back = Malloc(2 * kMiB);
+  ASSERT_EQ(front, whole);
+  ASSERT_EQ(back, whole + 2 * kMiB);
+  ASSERT_TRUE(allocator().RecordStream(back, other).has_value());
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1),
+            0);
+  Free(back);
+  EXPECT_EQ(allocator().GoBackTo(*checkpoint).error().code,
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(*allocator().AllocatedIn(kGraph), std::vector<Address>{front});
+  cudasim_clear_faults();
   EndRoute(kGraph);
   Release(kGraph);
 }

@@ -58,6 +58,25 @@ TEST_F(TwoDevicesTest, ABlockWaitsForAStreamOfAnotherDevice) {
   EXPECT_EQ(cudasim_live_events(), events + 2);
 }
 
+// Events that are kept are this device's.
+TEST_F(TwoDevicesTest, AKeptEventIsNotRecordedElsewhere) {
+  const StreamId here = NewStream();
+  const Address local = Malloc(1000);
+  ASSERT_TRUE(allocator().RecordStream(local, here).has_value());
+  Free(local);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());  // keeps its event
+  const long events = cudasim_live_events();
+  const Address address = Malloc(1000);
+  ASSERT_TRUE(allocator().RecordStream(address, stream_).has_value());
+  Free(address);
+  EXPECT_EQ(cudasim_live_events(), events + 1);
+  cudaSetDevice(1);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  cudaSetDevice(0);
+  Free(Malloc(5000));
+  EXPECT_EQ(Active(), 0) << "its event says so";
+}
+
 TEST_F(TwoDevicesTest, TheEventStandsBehindTheOtherDevicesWork) {
   // Without fences per handle: the event is all that is waited for.
   const Address address =
