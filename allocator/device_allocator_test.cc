@@ -331,7 +331,10 @@ TEST_F(DeviceAllocatorTest, OversizeBlocksAreCountedEachTime) {
   max_split_size = 16 * kMiB;
   Free(address);
   EXPECT_EQ(allocator().Stats().oversize_allocations.current, 0);
-  Free(Malloc(8 * kMiB));  // the same block, which is none any more
+  const Address again = Malloc(8 * kMiB);  // the block is none any more
+  EXPECT_EQ(again, address);
+  ASSERT_TRUE(allocator().RecordStream(again, NewStream()).has_value());
+  Free(again);  // the whole way
   EXPECT_EQ(allocator().Stats().oversize_allocations.current, 0);
   EXPECT_EQ(allocator().Stats().oversize_allocations.freed, 4);
   Settings::Get().UseMaxSplitSize(nullptr);

@@ -268,6 +268,7 @@ TEST_F(PrivatePoolTest, TheFirstMallocAfterACaptureLooksAfterItsFrees) {
   EndRoute(kGraph);
   EXPECT_TRUE(fast());
   Release(kGraph);
+  const Address spare = Malloc(512);
   Route(kGraph);
   Capture(captured, true);
   Capture(side, true);
@@ -277,7 +278,8 @@ TEST_F(PrivatePoolTest, TheFirstMallocAfterACaptureLooksAfterItsFrees) {
   Capture(side, false);
   Capture(captured, false);
   EndRoute(kGraph);
-  EXPECT_FALSE(fast());
+  EXPECT_FALSE(allocator().FastFree(spare, &block));
+  Free(spare);
   Free(Malloc(512));
   EXPECT_EQ(Of(allocator().Stats().active).current, 0);
   EXPECT_TRUE(fast());
@@ -286,7 +288,9 @@ TEST_F(PrivatePoolTest, TheFirstMallocAfterACaptureLooksAfterItsFrees) {
 
 TEST_F(PrivatePoolTest, EmptyingAPoolInACaptureReleasesNothing) {
   const StreamId captured = NewStream();
-  Malloc(512, captured);
+  Malloc(30 * kMiB);
+  Free(Malloc(20 * kMiB));
+  Malloc(6 * kMiB, captured);  // trades 20 MiB, leaves 14 MiB for reuse
   Route(kUser);
   const Address cached = Malloc(8 * kMiB);
   EndRoute(kUser);
@@ -294,12 +298,16 @@ TEST_F(PrivatePoolTest, EmptyingAPoolInACaptureReleasesNothing) {
   Release(kUser);
   Route(kGraph);
   Capture(captured, true);
+  const Bytes before = Reserved();
+  const long calls = cudasim_calls("cuMemRelease");
   ASSERT_TRUE(allocator().EmptyPool(kUser).has_value());
-  EXPECT_GE(Reserved(), 8 * kMiB);
+  EXPECT_EQ(Reserved(), before);
+  EXPECT_EQ(cudasim_calls("cuMemRelease"), calls);
   Capture(captured, false);
   EndRoute(kGraph);
   ASSERT_TRUE(allocator().EmptyPool(kUser).has_value());
-  EXPECT_LT(Reserved(), 8 * kMiB);
+  EXPECT_EQ(Reserved(), before - 8 * kMiB);
+  EXPECT_GT(cudasim_calls("cuMemRelease"), calls);
   Release(kGraph);
 }
 
