@@ -79,3 +79,21 @@ def cc_test(name, deps = [], main = True, **kwargs):
         deps = deps + (["@googletest"] if main else []),
         **kwargs
     )
+
+def cc_device_test(name, deps, linkopts = [], **kwargs):
+    """A GoogleTest with a simulated device of its own linked in.
+
+    The product finds CUDA with dlsym in the executable, hence -rdynamic.
+
+    Args:
+      name: of the test.
+      deps: libraries; the device is added.
+      linkopts: more linker options.
+      **kwargs: passed on to cc_test.
+    """
+    cc_test(
+        name = name,
+        linkopts = ["-rdynamic"] + linkopts,
+        deps = deps + ["//tests/cudasim:cudasim_static"],
+        **kwargs
+    )

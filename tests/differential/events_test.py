@@ -2,21 +2,12 @@
 """History tells the same of the same programs as both of native's kinds."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.differential import events, program
+from tests.differential import events, kinds, program
 
 SEEDS = "1-60"
-# Allocator, and what is set for it. Native's two kinds differ in segments.
-KINDS = {
-    "native": ("native", ""),
-    "expandable": ("native", "expandable_segments:True"),
-    "ours": ("stratalloc", ""),
-}
 
 
 @pytest.fixture(scope="module")
@@ -24,20 +15,9 @@ def told(tmp_path_factory):
     """kind: seed: what history told."""
     folder = tmp_path_factory.mktemp("events")
     result = {}
-    for kind, (allocator, configuration) in KINDS.items():
+    for kind in kinds.KINDS:
         output = folder / f"{kind}.json"
-        environment = dict(os.environ)
-        environment.pop("STRATALLOC", None)
-        environment.update(
-            SIMULATED_ALLOCATOR=allocator,
-            STRATALLOC_CONF="tiering:off",
-            PYTORCH_CUDA_ALLOC_CONF=configuration,
-        )
-        subprocess.run(
-            [sys.executable, "-m", "tests.differential.events_worker", SEEDS,
-             str(output)],
-            check=True, env=environment,
-        )  # fmt: skip
+        kinds.run(kind, "tests.differential.events_worker", SEEDS, output)
         result[kind] = json.loads(output.read_text())
     return result
 

@@ -15,18 +15,12 @@ Not equal, and why:
   requested bytes after it     native takes the rounded size, ours the real one
 """
 
-import os
 import pickle
-import subprocess
-import sys
 
 import pytest
 
-KINDS = {
-    "native": ("native", ""),
-    "expandable": ("native", "expandable_segments:True"),
-    "ours": ("stratalloc", ""),
-}
+from tests.differential import kinds
+
 CARD = 256 << 20
 
 
@@ -34,20 +28,9 @@ CARD = 256 << 20
 def told(tmp_path_factory):
     folder = tmp_path_factory.mktemp("snapshots")
     result = {}
-    for kind, (allocator, configuration) in KINDS.items():
-        environment = dict(os.environ)
-        environment.pop("STRATALLOC", None)
-        environment.update(
-            SIMULATED_ALLOCATOR=allocator,
-            STRATALLOC_CONF="tiering:off",
-            PYTORCH_CUDA_ALLOC_CONF=configuration,
-        )
+    for kind in kinds.KINDS:
         output = folder / f"{kind}.pickle"
-        subprocess.run(
-            [sys.executable, "-m", "tests.differential.snapshot_worker",
-             str(output)],
-            check=True, env=environment,
-        )  # fmt: skip
+        kinds.run(kind, "tests.differential.snapshot_worker", output)
         result[kind] = pickle.loads(output.read_bytes())
     return result
 
