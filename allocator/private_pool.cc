@@ -72,6 +72,8 @@ Status DeviceAllocator::ReleasePool(PoolId id) {
   }
   if (--it->second.use_count == 0) {
     for (HandleEntry* operand : std::exchange(it->second.operands, {})) {
+      // A graph runs on any stream, and may still run: only the device knows.
+      operand->fence.fetch_or(std::uint64_t{1} << StreamTable::kOverflowBit);
       operand->pins.fetch_sub(1);
     }
   }

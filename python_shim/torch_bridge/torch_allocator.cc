@@ -223,9 +223,9 @@ void TorchAllocator::init(int device_count) {
   ApplyHistory();
   single_device.store(device_count == 1);
   NoteCaching();
-  UseSettings();
   // First parse of torch's own options: a bad one raises ValueError here, as
   // it does under the native allocator.
+  UseSettings();
   const double fraction = CUDAAllocatorConfig::per_process_memory_fraction();
   if (fraction >= 1.0) return;
   for (int device = 0; device < device_count; ++device) {

@@ -21,16 +21,16 @@ namespace stratalloc {
 //
 // Story: every method translates (current device and stream, C structures to
 // torch's, error codes to exceptions, profiler and sanitizer reports) and calls
-// one C function; no state of blocks lives here. Methods of features that this
-// release lacks throw c10::Error naming the method and the way out; the list is
-// in README.md.
+// one C function; no state of blocks lives here. No method refuses: VIRTUALS.md
+// has the test of each, README.md what is done otherwise than by native.
 //
 // Every DataPtr carries the same bare deleter, equal to raw_deleter(), and its
 // context is the data pointer: cudagraph trees and IPC compare and exchange
 // deleters by address.
 //
 // Thread-safety: all methods, any thread, with or without the GIL. Methods may
-// throw except the deleter, which never does.
+// throw; the deleter of a block never does. With caching switched off there are
+// no blocks, and the deleter throws CUDA's error, as native's (conversions.h).
 // Lifetime: one per process, never destroyed (install.cc): storages are freed
 // after static destructors and after Python is gone.
 class TorchAllocator final

@@ -57,6 +57,9 @@ TEST_F(EngineCaptureTest, WhatAGraphReadsStaysUntilItsPoolIsGone) {
   EXPECT_EQ(Evict(), 2 * kHandle);
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
   EXPECT_EQ(rig_->StateOf(layers[1]), HandleState::kHost);
+  // A replay on a stream that no guard saw, still running when the graph goes.
+  const cudasim_access access{layers[0], kHandle, 0};
+  cudasim_note_access(Rig::ToCuda(other), "replay", &access, 1);
   Release();
   EXPECT_EQ(Evict(), kHandle);
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kHost);

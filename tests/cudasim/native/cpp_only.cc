@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Things of PyTorch's allocator that only C++ reaches: a FreeMemoryCallback as
-// a program would register one, which notes what it sees, and the sizes of
-// expandable segments.
+// a program would register one, which notes what it sees, the sizes of
+// expandable segments, and a tracker of events, as NCCL's registration attaches
+// one.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <dlfcn.h>
@@ -16,6 +17,12 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 long calls = 0;
 uint64_t used_then = 0;  // of the device, when it was called last
 void* held = nullptr;    // what it frees, once
+
+using c10::CachingDeviceAllocator::TraceEntry;
+
+long heard[TraceEntry::OOM + 1] = {};  // by action, over all trackers
+uint64_t heard_address = 0;            // of the last event
+uint64_t heard_bytes = 0;
 
 class Callback final : public c10::FreeMemoryCallback {
  public:
@@ -59,6 +66,18 @@ int expandable_segments(uint64_t stream, uint64_t* small_bytes,
   }
   return static_cast<int>(sizes.size());
 }
+
+// One tracker more; none can be taken away again.
+void track() {
+  allocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
+    ++heard[entry.action_];
+    heard_address = static_cast<uint64_t>(entry.addr_);
+    heard_bytes = entry.size_;
+  });
+}
+long tracked(int action) { return heard[action]; }
+uint64_t tracked_address() { return heard_address; }
+uint64_t tracked_bytes() { return heard_bytes; }
 
 }  // extern "C"
 #pragma GCC visibility pop

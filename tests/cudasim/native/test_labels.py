@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels in the history, and what a pool has alive: the same under both."""
+"""Labels in the history, who follows it, and what a pool has alive: the same
+under both."""
+
+import ctypes
+import os
 
 from tests.cudasim.operator_bridge import simulated
 
@@ -55,3 +59,29 @@ def test_live_allocations_of_a_pool():
     assert not alive(one, two, outside)
     del two
     assert alive(one)
+
+
+def test_trackers_hear_of_every_event():
+    """History is off; nothing takes a tracker away again, so this is last."""
+    folder = os.environ.get("CUDASIM_NATIVE", "tests/cudasim/native")
+    cpp = ctypes.CDLL(os.path.abspath(folder + "/libcpp_only.so"))
+    cpp.tracked_address.restype = cpp.tracked_bytes.restype = ctypes.c_uint64
+    alloc, requested, completed = 0, 1, 2  # TraceEntry::Action
+    given_back = (4, 6)  # a segment freed or unmapped
+    torch.cuda.empty_cache()
+    cpp.track()
+    for trackers in (1, 2):
+        before = [cpp.tracked(action) for action in range(9)]
+
+        def told(action, before=before):
+            return cpp.tracked(action) - before[action]
+
+        x = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+        assert told(alloc) == trackers
+        assert cpp.tracked_address() == x.data_ptr()
+        assert cpp.tracked_bytes() == 3 << 20
+        del x
+        assert told(alloc) == told(requested) == told(completed) == trackers
+        torch.cuda.empty_cache()
+        assert sum(map(told, given_back)) >= trackers
+        cpp.track()
