@@ -10,7 +10,7 @@ simulated.load(
     SHARING_ALLOCATORS="stratalloc,stratalloc",
     memory="64MiB",
     children=True,
-    SHARING_METHODS="forkserver",
+    SHARING_METHODS="spawn,forkserver",
     SIMULATED_ALLOCATOR="stratalloc",
     STRATALLOC_CONF="host_budget:32MiB,disk_budget:0",
 )
