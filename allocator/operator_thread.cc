@@ -88,8 +88,10 @@ void OperatorThread::Leave() {
     entry->pins.fetch_sub(1, std::memory_order_release);
   }
   outermost_pins_.clear();
+  // release: whoever waits for it sees what the operator did. Seen late, it is
+  // only waited for longer; entering is what must not be missed.
   epoch.store(epoch.load(std::memory_order_relaxed) + 1,
-              std::memory_order_seq_cst);
+              std::memory_order_release);
 }
 
 void OperatorThread::PinForOutermost(HandleEntry& entry) {

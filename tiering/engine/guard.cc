@@ -38,7 +38,9 @@ void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
     entry.dirty.store(true, std::memory_order_relaxed);
   }
   const std::uint32_t last = entry.last_use.load(std::memory_order_relaxed);
-  if (now - last > kBurstOperators) {
+  // `last` is ahead where another thread took its ticks later.
+  if (static_cast<std::int32_t>(now - last) >
+      static_cast<std::int32_t>(kBurstOperators)) {
     entry.previous_use.store(last, std::memory_order_relaxed);
     if (learning_.load(std::memory_order_relaxed)) {
       UseLog::ThisThread().Note(handle.address());
@@ -56,37 +58,59 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
   handles.clear();
   bool all_resident = true;
   const int devices = device_count_.load(std::memory_order_acquire);
-  for (const Access& access : accesses) {
+  // Of the access before this one: most operators stay on one device, and
+  // tensors of one layer share handles.
+  DeviceAllocator* device = nullptr;
+  std::uint64_t bit = 0;
+  std::uint32_t now = 0;
+  HandleRef pinned;
+  bool resident = false;
+  for (std::size_t n = 0; n < accesses.size(); ++n) {
+    const Access& access = accesses[n];
     if (access.bytes == 0) continue;
-    DeviceAllocator* device = nullptr;
-    for (int i = 0; i < devices && device == nullptr; ++i) {
-      if (devices_[i].allocator->Contains(access.address)) {
-        device = devices_[i].allocator;
+    if (device == nullptr || !device->Contains(access.address)) {
+      device = nullptr;
+      for (int i = 0; i < devices && device == nullptr; ++i) {
+        if (devices_[i].allocator->Contains(access.address)) {
+          device = devices_[i].allocator;
+        }
       }
+      if (device == nullptr) continue;
+      bit = std::uint64_t{1} << device->streams().BitOf(stream);
+      // A tick per access; taken together, since each costs an atomic.
+      now = device->use_clock().fetch_add(
+          static_cast<std::uint32_t>(accesses.size() - n),
+          std::memory_order_relaxed);
     }
-    if (device == nullptr ||
-        access.address >= device->table().evictable_end()) {
-      continue;
+    ++now;
+    if (access.address >= device->table().evictable_end()) continue;
+    // Divisions are what this would cost, and neighbours lie together.
+    HandleRegion* region = pinned.region;
+    std::uint64_t i = pinned.index;
+    if (region == nullptr || !region->Contains(access.address)) {
+      region = device->table().RegionOf(access.address);
+      i = region->IndexOf(access.address);
+    } else if (access.address - pinned.address() >= region->handle_bytes) {
+      i = region->IndexOf(access.address);
     }
-    const std::uint64_t bit = std::uint64_t{1}
-                              << device->streams().BitOf(stream);
-    const std::uint32_t now =
-        device->use_clock().fetch_add(1, std::memory_order_relaxed) + 1;
-    HandleRegion* region = device->table().RegionOf(access.address);
-    const std::uint64_t last =
-        std::min(region->IndexOf(access.address + access.bytes - 1),
-                 region->count() - 1);
-    for (std::uint64_t i = region->IndexOf(access.address); i <= last; ++i) {
+    Address end = access.address + access.bytes;
+    if (end > region->base + region->bytes - region->handle_bytes) {
+      end = std::min(end, region->AddressOf(region->count()));
+    }
+    for (; region->AddressOf(i) < end; ++i) {
       const HandleRef handle{region, i};
-      HandleEntry& entry = handle.entry();
-      thread.Pin(entry);
-      handles.push_back({handle, access.written});
-      if (entry.state.load(std::memory_order_seq_cst) ==
-          HandleState::kResident) {
-        NoteUse(handle, bit, access.written, now);
+      if (handle == pinned) {
+        // Once is enough: it cannot leave before this operator does.
+        handles.back().written |= access.written;
       } else {
-        all_resident = false;
+        pinned = handle;
+        thread.Pin(handle.entry());
+        handles.push_back({handle, access.written});
+        resident = handle.entry().state.load(std::memory_order_seq_cst) ==
+                   HandleState::kResident;
+        if (!resident) all_resident = false;
       }
+      if (resident) NoteUse(handle, bit, access.written, now);
     }
   }
   if (!all_resident) {
