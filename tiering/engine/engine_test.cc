@@ -86,6 +86,34 @@ TEST_F(EngineTest, AWriteAfterTheReturnMakesItDirty) {
   FreeAll(layers);
 }
 
+// Two tensors of one operator share a handle: it is pinned once, and what any
+// of them does counts.
+TEST_F(EngineTest, AHandleThatTwoTensorsShareIsPinnedOnce) {
+  Open({});
+  const auto layers = Layers(2);
+  HandleEntry& shared = rig_->EntryOf(layers[0]);
+  const Access accesses[] = {{layers[0], 512, false},
+                             {layers[0] + 1024, 512, true},
+                             {layers[0] + kHandle - 512, 1024, false},
+                             {layers[0] + 512, 512, false}};
+  for (const bool away : {true, false}) {
+    Evict();
+    if (!away) ExpectLayers(layers);
+    EXPECT_EQ(shared.dirty.load(), false);
+    ASSERT_TRUE(
+        rig_->engine().EnterOperator(kDefaultStream, "three", accesses));
+    EXPECT_TRUE(shared.dirty.load()) << away;
+    EXPECT_FALSE(rig_->EntryOf(layers[1]).dirty.load());
+    EXPECT_GE(shared.pins.load(), 1u);
+    EXPECT_EQ(rig_->EntryOf(layers[1]).pins.load(), 1u);
+    EXPECT_EQ(EvictOnly(layers[0], 2 * kHandle), 0u) << "both are in use";
+    rig_->engine().LeaveOperator();
+    EXPECT_EQ(shared.pins.load(), 0u);
+    EXPECT_EQ(rig_->EntryOf(layers[1]).pins.load(), 0u);
+  }
+  FreeAll(layers);
+}
+
 TEST_F(EngineTest, AWritePastTheGuardIsFoundByTheChecksum) {
   Open({});
   const auto layers = Layers(1);
