@@ -16,11 +16,6 @@ Block At(Address address, Bytes size, BlockState state) {
   return block;
 }
 
-void Link(Block& a, Block& b) {
-  a.next = &b;
-  b.prev = &a;
-}
-
 TEST(Pool, FindsTheSmallestThatFitsThenTheLowest) {
   Pool pool(PoolKey{});
   Block a = At(1000, 100, BlockState::kFree);

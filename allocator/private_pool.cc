@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "allocator/base/check.h"
 #include "allocator/device_allocator.h"
 
 namespace stratalloc {
@@ -225,7 +226,10 @@ void DeviceAllocator::ForgetPoolsLocked() {
     if (!empty) return false;
     DropEmptySegmentsLocked();
     std::erase_if(pools_, [&](const auto& pool) {
-      return pool.first.owner == entry.first;
+      if (pool.first.owner != entry.first) return false;
+      STRATALLOC_CHECK(pool.second->segments().empty(),
+                       "a private pool keeps no mappings, so it can go");
+      return true;
     });
     return true;
   });
