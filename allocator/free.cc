@@ -204,8 +204,8 @@ Status DeviceAllocator::SynchronizePendingFrees() {
     RedeemPutOffLocked();
     ++stats_.num_sync_all_streams;
     for (auto& [stream, queue] : pending_) {
-      std::erase_if(queue, [&](const PendingFree& free) {
-        if (free.event == kNoEvent) unproven.emplace_back(stream, free);
+      std::erase_if(queue, [&, of = stream](const PendingFree& free) {
+        if (free.event == kNoEvent) unproven.emplace_back(of, free);
         return free.event == kNoEvent;
       });
       if (!queue.empty()) events.push_back(queue.back().event);
