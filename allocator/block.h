@@ -12,11 +12,11 @@
 #ifndef STRATALLOC_ALLOCATOR_BLOCK_H_
 #define STRATALLOC_ALLOCATOR_BLOCK_H_
 
-#include <set>
 #include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "allocator/free_index.h"
 #include "allocator/handle_table.h"
 #include "allocator/observer.h"
 #include "allocator/size_rules.h"
@@ -56,19 +56,6 @@ struct Segment {
   Address end() const { return base + bytes; }
 };
 
-// What a free block is found by. Best fit: smallest first, then lowest address.
-// The numbers are the block's, kept here so that a search reads no block.
-struct FreeKey {
-  Bytes size;
-  Address address;
-  Block* block;
-
-  bool operator<(const FreeKey& other) const {
-    return size != other.size ? size < other.size : address < other.address;
-  }
-};
-using FreeBlocks = std::set<FreeKey>;
-
 // The first cache line is what a malloc or free out of a bin looks at.
 struct alignas(64) Block {
   Segment* segment = nullptr;
@@ -94,7 +81,7 @@ struct alignas(64) Block {
   std::uint32_t freed_at = 0;
   Block* prev = nullptr;
   Block* next = nullptr;
-  FreeBlocks::iterator filed;     // while kFree and filed
+  FreeIndex::Place filed;         // while kFree and filed
   std::vector<StreamId> streams;  // record_stream'ed, besides the pool's own
 
   Address end() const { return address + size; }

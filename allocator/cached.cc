@@ -50,20 +50,24 @@ std::vector<HandleRef> DeviceAllocator::FreeHandlesLocked(
     if (only.is_private() ? key.owner != only : InUseLocked(key.owner)) {
       continue;
     }
-    for (const auto& [size, address, block] : pool->free_blocks()) {
-      HandleRegion& region = *block->segment->region;
-      const Address lo = region.base + RoundUp(block->address - region.base,
+    const bool more = pool->free_blocks().ForEach([&](const FreeKey& free) {
+      mutex_.AssertHeld();
+      HandleRegion& region = *free.block->segment->region;
+      const Address lo = region.base + RoundUp(free.address - region.base,
                                                region.handle_bytes);
-      const Address hi = region.base + RoundDown(block->end() - region.base,
-                                                 region.handle_bytes);
+      const Address hi =
+          region.base + RoundDown(free.address + free.size - region.base,
+                                  region.handle_bytes);
       for (Address at = lo; at < hi; at += region.handle_bytes) {
-        if (bytes >= wanted) return found;
+        if (bytes >= wanted) return false;
         HandleRef handle{&region, region.IndexOf(at)};
         if (!accept(handle, UsersLocked(handle))) continue;
         found.push_back(handle);
         bytes += region.handle_bytes;
       }
-    }
+      return true;
+    });
+    if (!more) break;
   }
   return found;
 }

@@ -311,6 +311,8 @@ class DeviceAllocator {
                   HandleTable table);
 
   // malloc.cc
+  // A free block of the pool, all of it mapped, or nullptr.
+  Block* FindCachedLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
   Block* TryMallocLocked(Pool& pool, Bytes size, Bytes limit) REQUIRES(mutex_);
   Block* HandOutLocked(Block* block, Bytes size, Bytes requested, Charge charge)
       REQUIRES(mutex_);
@@ -400,7 +402,7 @@ class DeviceAllocator {
   // management, or nullptr.
   std::shared_ptr<const MemorySource> SourceLocked(PoolId id) const
       REQUIRES(mutex_);
-  // Pool::FindFree; of plain segments only blocks that native would take for
+  // The best fit; of plain segments only blocks that native would take for
   // `size` while max_split_size is set.
   Block* FindFreeLocked(const Pool& pool, Bytes size) REQUIRES(mutex_);
   // Native's garbage collection: free plain segments that have not been used
@@ -423,6 +425,9 @@ class DeviceAllocator {
 
   // fast_path.cc
   Pool* RecentPoolLocked(StreamId stream, LifetimeClass lifetime, PoolKind kind)
+      REQUIRES(mutex_);
+  // HandOutLocked for a block out of a bin.
+  void TakeBinnedLocked(Block* block, Bytes requested, Charge charge)
       REQUIRES(mutex_);
   ChargeAccount* AccountLocked(Charge charge) REQUIRES(mutex_);
   // What handing out `block` means for the handles below it.

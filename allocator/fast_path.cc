@@ -81,32 +81,12 @@ void DeviceAllocator::PinForOperatorLocked(const Block& block,
   });
 }
 
-bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
-                                 LifetimeClass lifetime, Charge charge,
-                                 AllocatedBlock* out) {
-  // Nothing larger is ever binned, and rounding cannot overflow. 0 wraps.
-  if (requested - 1 >= BlockBins::kMaxBytes) return false;
-  const Bytes size = Settings::Get().Round(requested);
-  if (size > BlockBins::kMaxBytes) return false;
-  const PoolKind kind = KindOf(size);
-  if (!options_.tiering) lifetime = LifetimeClass::kTransient;
-
-  MutexLock lock(mutex_);
-  if ((slow_reasons_ & ~kServedFast) != 0) return false;
-  Pool* pool = RecentPoolLocked(stream, lifetime, kind);
-  if (pool == nullptr) return false;
-  Block* block = pool->bins().Take(size);
-  if (block == nullptr) return false;
-  // As every malloc does: what is done by now counts as free before this
-  // block counts as handed out. It is out of its bin, so that nothing of this
-  // can touch it.
-  if (__builtin_expect((slow_reasons_ & kOutstanding) != 0, 0)) {
-    if (!pending_.empty()) ProcessEventsLocked();
-    if (!arrivals_.empty()) SettleArrivalsLocked();
-  }
+inline void DeviceAllocator::TakeBinnedLocked(Block* block, Bytes requested,
+                                              Charge charge) {
+  const PoolKey& key = block->segment->pool->key();
   block->state = BlockState::kAllocated;
   block->requested = requested;
-  if (IsEvictable(lifetime)) {
+  if (IsEvictable(key.lifetime)) {
     // In the bin nothing began to leave, or the bin would be empty: the
     // handles are as the last hand-out left them, but for the clock.
     if (block->clock != use_clock_.load(std::memory_order_relaxed)) {
@@ -117,24 +97,54 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
       PinForOperatorLocked(*block, thread);
     }
   }
-  live_.HandOut(kind, size, requested);
+  live_.HandOut(key.kind, block->size, requested);
   if (!(block->charge == charge)) {
     block->charge = charge;
     block->account = AccountLocked(charge);
   }
   if (block->account != nullptr) {
-    block->account->Allocate(size);
+    block->account->Allocate(block->size);
   } else if (observer_ != nullptr) {
-    observer_->OnAllocate(device_.index(), charge, size);
+    observer_->OnAllocate(device_.index(), charge, block->size);
   }
   if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
     RecordAllocLocked(*block);
+  }
+}
+
+bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
+                                 LifetimeClass lifetime, Charge charge,
+                                 AllocatedBlock* out) {
+  // 0 wraps; beyond kMaxRequest rounding could overflow.
+  if (requested - 1 >= kMaxRequest - 1) return false;
+  const Bytes size = Settings::Get().Round(requested);
+  const PoolKind kind = KindOf(size);
+  if (!options_.tiering) lifetime = LifetimeClass::kTransient;
+
+  MutexLock lock(mutex_);
+  if ((slow_reasons_ & ~kServedFast) != 0) return false;
+  Pool* pool = RecentPoolLocked(stream, lifetime, kind);
+  if (pool == nullptr) return false;
+  Block* block = pool->bins().Take(size);
+  // As every malloc does: what is done by now counts as free before this
+  // block counts as handed out. It is out of its bin, so that nothing of this
+  // can touch it.
+  if (__builtin_expect((slow_reasons_ & kOutstanding) != 0, 0)) {
+    if (!pending_.empty()) ProcessEventsLocked();
+    if (!arrivals_.empty()) SettleArrivalsLocked();
+  }
+  if (block != nullptr) {
+    TakeBinnedLocked(block, requested, charge);
+  } else {
+    block = FindCachedLocked(*pool, size);
+    if (block == nullptr) return false;
+    HandOutLocked(block, size, requested, charge);
   }
   const Bytes allocated = live_.allocated_bytes();
   if (__builtin_expect(allocated > pressure_at_, 0)) {
     MaybeSignalPressureLocked();
   }
-  *out = {block->address, size, allocated,
+  *out = {block->address, block->size, allocated,
           static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
   return true;
 }
@@ -156,6 +166,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   }
   if (!pool.has_bins()) return false;
   if (!pool.bins().Put(block)) {
+    if (block->size > BlockBins::kMaxBytes) return false;
     // Full, or a size of the past is in its place: start again.
     EmptyBinsLocked(pool);
     if (!pool.bins().Put(block)) return false;

@@ -407,16 +407,19 @@ Bytes DeviceAllocator::AboveCollectionThreshold(Bytes size) {
   return wanted > most ? wanted - most : 0;
 }
 
-Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
+Block* DeviceAllocator::FindCachedLocked(Pool& pool, Bytes size) {
   // Best fit means the best of all: a block in a bin may fit better than any
   // that was given back.
   if (pool.bins().largest() > size) EmptyBinsLocked(pool);
   if (Block* block = FindFreeLocked(pool, size)) return block;
   // Before memory grows, what the bins keep apart is merged and counts again.
-  if (!pool.bins().empty()) {
-    EmptyBinsLocked(pool);
-    if (Block* block = FindFreeLocked(pool, size)) return block;
-  }
+  if (pool.bins().empty()) return nullptr;
+  EmptyBinsLocked(pool);
+  return FindFreeLocked(pool, size);
+}
+
+Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
+  if (Block* block = FindCachedLocked(pool, size)) return block;
   if (limit == 0) return nullptr;
   const StreamsIdle idle = AskStreamsLocked();
   Address start = FindRunLocked(pool, size, idle);

@@ -24,7 +24,7 @@ std::shared_ptr<const MemorySource> DeviceAllocator::SourceLocked(
 }
 
 Block* DeviceAllocator::FindFreeLocked(const Pool& pool, Bytes size) {
-  Block* block = pool.FindFree(size);
+  Block* block = pool.free_blocks().Find(size);
   if (block == nullptr || !block->segment->plain) return block;
   const Bytes oversize = Settings::Get().max_split_size();
   const bool fits =
@@ -130,9 +130,10 @@ std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
   std::vector<Block*> old;
   for (auto& [key, pool] : pools_) {
     if (key.kind != PoolKind::kLarge || key.owner.is_private()) continue;
-    for (const FreeKey& free : pool->free_blocks()) {
+    pool->free_blocks().ForEach([&](const FreeKey& free) {
       if (free.size == free.block->segment->bytes) old.push_back(free.block);
-    }
+      return true;
+    });
   }
   // As native: those of at least average age go, until enough came free.
   Bytes released = 0;
@@ -160,12 +161,13 @@ void DeviceAllocator::CountInactiveLocked() {
     std::int64_t bytes = 0;
     for (const auto& [key, pool] : pools_) {
       if (key.kind != kind) continue;
-      for (const FreeKey& free : pool->free_blocks()) {
+      pool->free_blocks().ForEach([&](const FreeKey& free) {
         const Segment& segment = *free.block->segment;
-        if (!segment.plain || free.size == segment.bytes) continue;
+        if (!segment.plain || free.size == segment.bytes) return true;
         ++count;
         bytes += static_cast<std::int64_t>(free.size);
-      }
+        return true;
+      });
     }
     const auto set = [&](StatArray& array, std::int64_t now) {
       const std::int64_t before =

@@ -18,6 +18,7 @@
 
 #include "allocator/block.h"
 #include "allocator/block_bins.h"
+#include "allocator/free_index.h"
 #include "allocator/private_pool.h"
 
 namespace stratalloc {
@@ -46,14 +47,11 @@ class Pool {
   }
   std::vector<std::unique_ptr<Segment>>& segments() { return segments_; }
 
-  // The smallest mapped free block of at least `size`, or nullptr.
-  Block* FindFree(Bytes size) const;
-  Bytes LargestFree() const;
-
   void File(Block* block);    // into the index of its state, if it has one
   void Unfile(Block* block);  // out of it
 
-  const FreeBlocks& free_blocks() const { return free_blocks_; }
+  // Mapped memory.
+  const FreeIndex& free_blocks() const { return free_blocks_; }
   const std::set<Block*, ByAddress>& unmapped_blocks() const {
     return unmapped_blocks_;
   }
@@ -68,10 +66,7 @@ class Pool {
   const bool has_bins_;
   const bool evictable_;
   BlockBins bins_;
-  FreeBlocks free_blocks_;
-  // Nodes of blocks that were taken out, for those that are put in.
-  static constexpr std::size_t kSpareNodes = 64;
-  std::vector<FreeBlocks::node_type> spare_nodes_;
+  FreeIndex free_blocks_;
   std::set<Block*, ByAddress> unmapped_blocks_;
   std::vector<std::unique_ptr<Segment>> segments_;
 };

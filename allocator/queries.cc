@@ -59,7 +59,7 @@ Bytes DeviceAllocator::LargestCached() {
   EmptyBinsLocked();
   Bytes largest = 0;
   for (auto& [key, pool] : pools_) {
-    largest = std::max(largest, pool->LargestFree());
+    largest = std::max(largest, pool->free_blocks().Largest());
   }
   return largest;
 }

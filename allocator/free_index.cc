@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/free_index.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace stratalloc {
+
+std::size_t FreeIndex::ClassOf(Bytes size) {
+  // The position of the highest bit, then the three below it.
+  const int high = std::bit_width(size | kSteps) - 1;
+  const auto steps = static_cast<std::size_t>(size >> (high - 3)) % kSteps;
+  return std::min(static_cast<std::size_t>(high) * kSteps + steps,
+                  kClasses - 1);
+}
+
+std::size_t FreeIndex::FirstFrom(std::size_t at) const {
+  std::size_t word = at / 64;
+  if (word >= kWords) return kClasses;
+  std::uint64_t bits = used_[word] & (~std::uint64_t{0} << at % 64);
+  while (bits == 0) {
+    if (++word == kWords) return kClasses;
+    bits = used_[word];
+  }
+  return word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+}
+
+FreeIndex::Place FreeIndex::Insert(const FreeKey& key) {
+  const std::size_t at = ClassOf(key.size);
+  used_[at / 64] |= std::uint64_t{1} << at % 64;
+  if (spare_nodes_.empty()) return classes_[at].insert(key).first;
+  spare_nodes_.back().value() = key;
+  const Place place =
+      classes_[at].insert(std::move(spare_nodes_.back())).position;
+  spare_nodes_.pop_back();
+  return place;
+}
+
+void FreeIndex::Erase(Place place) {
+  const std::size_t at = ClassOf(place->size);
+  auto node = classes_[at].extract(place);
+  if (classes_[at].empty()) used_[at / 64] &= ~(std::uint64_t{1} << at % 64);
+  if (spare_nodes_.size() < kSpareNodes) {
+    spare_nodes_.push_back(std::move(node));
+  }
+}
+
+Block* FreeIndex::Find(Bytes size) const {
+  std::size_t at = ClassOf(size);
+  const auto fits = classes_[at].lower_bound(FreeKey{size, 0, nullptr});
+  if (fits != classes_[at].end()) return fits->block;
+  at = FirstFrom(at + 1);
+  return at == kClasses ? nullptr : classes_[at].begin()->block;
+}
+
+Bytes FreeIndex::Largest() const {
+  for (std::size_t word = kWords; word-- > 0;) {
+    if (used_[word] == 0) continue;
+    const auto at =
+        word * 64 + static_cast<std::size_t>(std::bit_width(used_[word]) - 1);
+    return classes_[at].rbegin()->size;
+  }
+  return 0;
+}
+
+}  // namespace stratalloc
