@@ -114,10 +114,15 @@ bool DeviceAllocator::MayMoveLocked(HandleRef handle, std::uint64_t own,
 HandleRef DeviceAllocator::FreeElsewhereLocked(const PhysicalMemory* memory,
                                                Address lo, Address hi,
                                                std::uint64_t own,
-                                               const StreamsIdle& idle) {
+                                               const StreamsIdle& idle,
+                                               const Block** near) {
   const Address at = memory->used_at;
   if (memory->free || at == 0 || (at >= lo && at < hi)) return {};
-  const Block* block = BlockAtLocked(at);
+  const Block* block = near == nullptr ? nullptr : *near;
+  if (block == nullptr || at < block->address || at >= block->end()) {
+    block = BlockAtLocked(at);
+    if (near != nullptr) *near = block;
+  }
   if (block == nullptr || block->state != BlockState::kFree ||
       block->address > at || block->end() < at + memory->bytes) {
     return {};
@@ -136,13 +141,15 @@ void DeviceAllocator::MoveCachedLocked(Segment& segment, Address lo, Address hi,
   // Memory that is mapped here already costs nothing to have back.
   std::vector<HandleRef> moving;
   Bytes missing = 0;
+  const Block* near = nullptr;
   for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
     const HandleEntry& entry = region.entries[i];
     if (entry.state.load() != HandleState::kUnmapped) continue;
     PhysicalMemory* memory = entry.physical;
     const HandleRef found =
-        memory == nullptr ? HandleRef{}
-                          : FreeElsewhereLocked(memory, lo, hi, own, idle);
+        memory == nullptr
+            ? HandleRef{}
+            : FreeElsewhereLocked(memory, lo, hi, own, idle, &near);
     if (found.region == nullptr) {
       missing += region.handle_bytes;
     } else {

@@ -123,8 +123,9 @@ class DeviceAllocator {
     return SlowMalloc(request);
   }
   // The two halves of them, for callers that count nanoseconds. Fast: a block
-  // out of a bin, or into one; false if this call must take the whole way, and
-  // nothing has changed then. Slow: the whole way.
+  // out of a bin or of free memory that is mapped, or into a bin; false if this
+  // call must take the whole way, and nothing anybody can see has changed then.
+  // Slow: the whole way.
   bool FastMalloc(Bytes size, StreamId stream, LifetimeClass lifetime,
                   Charge charge, AllocatedBlock* out) EXCLUDES(mutex_);
   bool FastFree(Address address, AllocatedBlock* out) EXCLUDES(mutex_);
@@ -358,10 +359,12 @@ class DeviceAllocator {
   bool MayMoveLocked(HandleRef handle, std::uint64_t own,
                      const StreamsIdle& idle) REQUIRES(mutex_);
   // Where the memory is while it may move; no region if it may not, or is in
-  // [lo, hi).
+  // [lo, hi). `near`: a block to look at first, and then the one looked at:
+  // memory that was used together lies together.
   HandleRef FreeElsewhereLocked(const PhysicalMemory* memory, Address lo,
                                 Address hi, std::uint64_t own,
-                                const StreamsIdle& idle) REQUIRES(mutex_);
+                                const StreamsIdle& idle,
+                                const Block** near = nullptr) REQUIRES(mutex_);
   // Wholly free handles until `wanted` bytes are found, of those that
   // accept(handle, streams that used it) says yes to.
   std::vector<HandleRef> FreeHandlesLocked(
@@ -497,6 +500,11 @@ class DeviceAllocator {
   // handles. 0 if there is none.
   Address FindRunLocked(const Pool& pool, Bytes size, const StreamsIdle& idle)
       REQUIRES(mutex_);
+  // The first position without memory in [lo, hi) whose mapping cannot be had:
+  // it is of memory that is used elsewhere, and work that used it here may
+  // still be running. 0 if there is none.
+  Address BusyPlaceLocked(const Pool& pool, Address lo, Address hi,
+                          const StreamsIdle& idle) REQUIRES(mutex_);
   enum class Mapped {
     kYes,
     kNoMemory,

@@ -93,15 +93,37 @@ TEST_F(FastPathTest, AFreedBlockServesTheNextOfItsSizeOnly) {
   const Address first = Malloc(1000);
   ASSERT_TRUE(allocator_->FastFree(first, &block_));
   EXPECT_EQ(block_.bytes, 1024u);
-  EXPECT_FALSE(Fast(1025, &block_));
+  // Another size takes what fits best of the memory that was given back.
+  ASSERT_TRUE(Fast(1025, &block_));
+  EXPECT_EQ(block_.address, first + 1024);
+  EXPECT_TRUE(allocator_->Free(block_.address).has_value());
   EXPECT_FALSE(Fast(1000, &block_, kOwner, LifetimeClass::kTransient));
   EXPECT_FALSE(
       Fast(1000, &block_, kOwner, LifetimeClass::kUnknown, StreamId{4096}));
   ASSERT_TRUE(Fast(700, &block_)) << "what rounds to the same size";
   EXPECT_EQ(block_.address, first);
   EXPECT_EQ(allocator_->Stats().requested_bytes.stats[0].current, 700);
-  EXPECT_FALSE(Fast(700, &block_)) << "it is taken";
+  ASSERT_TRUE(Fast(700, &block_)) << "it is taken: the next fit";
+  EXPECT_NE(block_.address, first);
+  EXPECT_TRUE(allocator_->Free(block_.address).has_value());
   EXPECT_TRUE(allocator_->Free(first).has_value());
+}
+
+TEST_F(FastPathTest, WhatIsNotMappedIsTheWholeWay) {
+  const Address first = Malloc(3 * kMiB);
+  const Bytes handle = allocator_->table().RegionOf(first)->handle_bytes;
+  EXPECT_FALSE(Fast(2 * handle, &block_));
+  ExpectSound();
+  // A block larger than one in a bin need be: merged, then the best fit.
+  const Address small = Malloc(1000);
+  const Address above = Malloc(1000);
+  EXPECT_TRUE(allocator_->FastFree(above, &block_));
+  EXPECT_TRUE(allocator_->FastFree(small, &block_));
+  ASSERT_TRUE(Fast(2000, &block_));
+  EXPECT_EQ(block_.address, small) << "the bins' neighbours are one block";
+  for (const Address at : {small, first}) {
+    EXPECT_TRUE(allocator_->Free(at).has_value());
+  }
 }
 
 TEST_F(FastPathTest, NothingAndTooMuchAreTheWholeWays) {
@@ -286,7 +308,9 @@ TEST_F(FastPathTest, AHandleThatHoldsOnlyBinnedBlocksDoesNotLeave) {
     EXPECT_FALSE(allocator_->BeginLeavingLocked(handle));
     EXPECT_EQ(handle.entry().live, 0u);
   }
-  EXPECT_FALSE(Fast(4 * kMiB, &block_)) << "the bins were emptied";
+  Fast(4 * kMiB, &block_);
+  EXPECT_EQ(handle.entry().live, 1u) << "the bins were emptied";
+  EXPECT_TRUE(allocator_->Free(block_.address).has_value());
 }
 
 TEST_F(FastPathTest, ABlockFromBeforeAnEvictionIsFreedTheWholeWay) {

@@ -31,6 +31,24 @@ BlockState FreeStateOf(HandleState state) {
 // Places that are compared before memory grows.
 constexpr int kRunsLookedAt = 64;
 
+// What [start, start + size) lacks of memory, if the free space that begins
+// with `first` reaches that far.
+std::optional<Bytes> Missing(const Block& first, Address start, Bytes size) {
+  const Address end = start + size;
+  const HandleRegion& region = *first.segment->region;
+  Bytes missing = 0;
+  for (const Block* b = &first;
+       b != nullptr &&
+       (b->state == BlockState::kFree || b->state == BlockState::kUnmapped);
+       b = b->next) {
+    if (b->state == BlockState::kUnmapped && b->end() > start) {
+      missing += std::min(b->end(), end) - std::max(b->address, start);
+    }
+    if (b->end() >= end) return RoundUp(missing, region.handle_bytes);
+  }
+  return std::nullopt;
+}
+
 int RegionNumber(const HandleRegion& region) {
   return (region.evictable ? 0 : 2) + static_cast<int>(region.kind);
 }
@@ -232,51 +250,48 @@ Segment& DeviceAllocator::SegmentOfLocked(HandleRef handle) {
 
 Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
                                        const StreamsIdle& idle) {
-  const std::uint64_t own = OwnBitLocked(pool.key().stream);
   Address best = 0;
-  std::uint64_t least = 0;
+  Bytes least = 0;  // to be mapped there
   int looked_at = 0;
-  for (Block* unmapped : pool.unmapped_blocks()) {
+  for (const Block* unmapped : pool.unmapped_blocks()) {
     if (best != 0 && ++looked_at == kRunsLookedAt) break;
-    Block* first = unmapped;
+    const Block* first = unmapped;
     if (first->prev != nullptr && first->prev->state == BlockState::kFree) {
       first = first->prev;
     }
-    const HandleRegion& region = *unmapped->segment->region;
     Address start = first->address;
-    std::uint64_t needed = 0;
-    for (Block* b = first; b != nullptr && (b->state == BlockState::kFree ||
-                                            b->state == BlockState::kUnmapped);
-         b = b->next) {
-      if (b->state == BlockState::kUnmapped) {
-        for (Address at = b->address; at < std::min(b->end(), start + size) &&
-                                      (best == 0 || needed < least);
-             at += region.handle_bytes) {
-          ++needed;
-          const HandleEntry& entry = region.entries[region.IndexOf(at)];
-          // A mapping that is kept, of memory that is used elsewhere, must go
-          // first, and work that used it may still be running.
-          if (entry.physical != nullptr && !entry.physical->free &&
-              !idle(entry.fence.load()) &&
-              FreeElsewhereLocked(entry.physical, start, start + size, own,
-                                  idle)
-                      .region == nullptr) {
-            start = at + region.handle_bytes;
-            needed = 0;
-          }
-        }
-        if (best != 0 && needed >= least) break;
-      }
-      if (b->end() > start && b->end() - start >= size) {
-        if (best == 0 || needed < least) {
-          best = start;
-          least = needed;
-        }
+    for (;;) {
+      const std::optional<Bytes> missing = Missing(*first, start, size);
+      if (!missing || (best != 0 && *missing >= least)) break;
+      const Address busy = BusyPlaceLocked(pool, start, start + size, idle);
+      if (busy == 0) {
+        best = start;
+        least = *missing;
         break;
       }
+      start = busy + unmapped->segment->region->handle_bytes;
     }
   }
   return best;
+}
+
+Address DeviceAllocator::BusyPlaceLocked(const Pool& pool, Address lo,
+                                         Address hi, const StreamsIdle& idle) {
+  const std::uint64_t own = OwnBitLocked(pool.key().stream);
+  HandleRegion& region = *BlockAtLocked(lo)->segment->region;
+  for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
+    const HandleEntry& entry = region.entries[i];
+    if (entry.state.load() != HandleState::kUnmapped ||
+        idle(entry.fence.load()) || entry.physical == nullptr ||
+        entry.physical->free) {
+      continue;
+    }
+    if (FreeElsewhereLocked(entry.physical, lo, hi, own, idle).region ==
+        nullptr) {
+      return region.AddressOf(i);
+    }
+  }
+  return 0;
 }
 
 bool DeviceAllocator::KeepsMappings(const Segment& segment) {

@@ -16,18 +16,18 @@ Block At(Address address, Bytes size, BlockState state) {
   return block;
 }
 
-TEST(Pool, FindsTheSmallestThatFitsThenTheLowest) {
+TEST(Pool, FreeBlocksAreInTheIndexOfTheirState) {
   Pool pool(PoolKey{});
-  Block a = At(1000, 100, BlockState::kFree);
-  Block b = At(5000, 50, BlockState::kFree);
-  Block c = At(3000, 50, BlockState::kFree);
-  for (Block* block : {&a, &b, &c}) pool.File(block);
-  EXPECT_EQ(pool.FindFree(10), &c);
-  EXPECT_EQ(pool.FindFree(51), &a);
-  EXPECT_EQ(pool.FindFree(101), nullptr);
-  EXPECT_EQ(pool.LargestFree(), 100u);
-  pool.Unfile(&c);
-  EXPECT_EQ(pool.FindFree(10), &b);
+  Block free = At(1000, 100, BlockState::kFree);
+  Block unmapped = At(5000, 50, BlockState::kUnmapped);
+  pool.File(&free);
+  pool.File(&unmapped);
+  EXPECT_EQ(pool.free_blocks().Find(10), &free);
+  EXPECT_TRUE(pool.unmapped_blocks().contains(&unmapped));
+  pool.Unfile(&free);
+  pool.Unfile(&unmapped);
+  EXPECT_EQ(pool.free_blocks().Find(10), nullptr);
+  EXPECT_TRUE(pool.unmapped_blocks().empty());
 }
 
 TEST(Pool, LiveAndParkedBlocksAreInNoIndex) {
@@ -36,9 +36,9 @@ TEST(Pool, LiveAndParkedBlocksAreInNoIndex) {
   Block parked = At(10, 10, BlockState::kParked);
   pool.File(&live);
   pool.File(&parked);
-  EXPECT_EQ(pool.FindFree(1), nullptr);
+  EXPECT_EQ(pool.free_blocks().Find(1), nullptr);
   EXPECT_TRUE(pool.unmapped_blocks().empty());
-  EXPECT_EQ(pool.LargestFree(), 0u);
+  EXPECT_EQ(pool.free_blocks().Largest(), 0u);
 }
 
 TEST(SizeRules, AreNatives) {
