@@ -429,8 +429,10 @@ class DeviceAllocator {
   // fast_path.cc
   Pool* RecentPoolLocked(StreamId stream, LifetimeClass lifetime, PoolKind kind)
       REQUIRES(mutex_);
-  // HandOutLocked for a block out of a bin.
-  void TakeBinnedLocked(Block* block, Bytes requested, Charge charge)
+  // FastMalloc when no bin has a block of the size.
+  bool FastFitLocked(Pool& pool, Bytes size, Bytes requested, Charge charge,
+                     AllocatedBlock* out) REQUIRES(mutex_);
+  AllocatedBlock HandedOutLocked(const Block& block, Bytes size, Charge charge)
       REQUIRES(mutex_);
   ChargeAccount* AccountLocked(Charge charge) REQUIRES(mutex_);
   // What handing out `block` means for the handles below it.

@@ -81,35 +81,27 @@ void DeviceAllocator::PinForOperatorLocked(const Block& block,
   });
 }
 
-inline void DeviceAllocator::TakeBinnedLocked(Block* block, Bytes requested,
-                                              Charge charge) {
-  const PoolKey& key = block->segment->pool->key();
-  block->state = BlockState::kAllocated;
-  block->requested = requested;
-  if (IsEvictable(key.lifetime)) {
-    // In the bin nothing began to leave, or the bin would be empty: the
-    // handles are as the last hand-out left them, but for the clock.
-    if (block->clock != use_clock_.load(std::memory_order_relaxed)) {
-      NoteHandedOutLocked(*block);
-    }
-    OperatorThread& thread = OperatorThread::ThisThread();
-    if (__builtin_expect(thread.depth() != 0, 0)) {
-      PinForOperatorLocked(*block, thread);
-    }
+inline AllocatedBlock DeviceAllocator::HandedOutLocked(const Block& block,
+                                                       Bytes size,
+                                                       Charge charge) {
+  const Bytes allocated = live_.allocated_bytes();
+  if (__builtin_expect(allocated > pressure_at_, 0)) {
+    MaybeSignalPressureLocked();
   }
-  live_.HandOut(key.kind, block->size, requested);
-  if (!(block->charge == charge)) {
-    block->charge = charge;
-    block->account = AccountLocked(charge);
-  }
-  if (block->account != nullptr) {
-    block->account->Allocate(block->size);
-  } else if (observer_ != nullptr) {
-    observer_->OnAllocate(device_.index(), charge, block->size);
-  }
-  if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
-    RecordAllocLocked(*block);
-  }
+  return {block.address, size, allocated,
+          static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+}
+
+// Apart, so that a malloc out of a bin saves no registers for it.
+[[gnu::noinline]] bool DeviceAllocator::FastFitLocked(Pool& pool, Bytes size,
+                                                      Bytes requested,
+                                                      Charge charge,
+                                                      AllocatedBlock* out) {
+  Block* block = FindCachedLocked(pool, size);
+  if (block == nullptr) return false;
+  block = HandOutLocked(block, size, requested, charge);
+  *out = HandedOutLocked(*block, block->size, charge);
+  return true;
 }
 
 bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
@@ -133,19 +125,36 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
     if (!pending_.empty()) ProcessEventsLocked();
     if (!arrivals_.empty()) SettleArrivalsLocked();
   }
-  if (block != nullptr) {
-    TakeBinnedLocked(block, requested, charge);
-  } else {
-    block = FindCachedLocked(*pool, size);
-    if (block == nullptr) return false;
-    HandOutLocked(block, size, requested, charge);
+  if (__builtin_expect(block == nullptr, 0)) {
+    return FastFitLocked(*pool, size, requested, charge, out);
   }
-  const Bytes allocated = live_.allocated_bytes();
-  if (__builtin_expect(allocated > pressure_at_, 0)) {
-    MaybeSignalPressureLocked();
+  block->state = BlockState::kAllocated;
+  block->requested = requested;
+  if (IsEvictable(lifetime)) {
+    // In the bin nothing began to leave, or the bin would be empty: the
+    // handles are as the last hand-out left them, but for the clock.
+    if (block->clock != use_clock_.load(std::memory_order_relaxed)) {
+      NoteHandedOutLocked(*block);
+    }
+    OperatorThread& thread = OperatorThread::ThisThread();
+    if (__builtin_expect(thread.depth() != 0, 0)) {
+      PinForOperatorLocked(*block, thread);
+    }
   }
-  *out = {block->address, block->size, allocated,
-          static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+  live_.HandOut(kind, size, requested);
+  if (!(block->charge == charge)) {
+    block->charge = charge;
+    block->account = AccountLocked(charge);
+  }
+  if (block->account != nullptr) {
+    block->account->Allocate(size);
+  } else if (observer_ != nullptr) {
+    observer_->OnAllocate(device_.index(), charge, size);
+  }
+  if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
+    RecordAllocLocked(*block);
+  }
+  *out = HandedOutLocked(*block, size, charge);
   return true;
 }
 

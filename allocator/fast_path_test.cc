@@ -114,14 +114,13 @@ TEST_F(FastPathTest, WhatIsNotMappedIsTheWholeWay) {
   const Bytes handle = allocator_->table().RegionOf(first)->handle_bytes;
   EXPECT_FALSE(Fast(2 * handle, &block_));
   ExpectSound();
-  // A block larger than one in a bin need be: merged, then the best fit.
-  const Address small = Malloc(1000);
-  const Address above = Malloc(1000);
-  EXPECT_TRUE(allocator_->FastFree(above, &block_));
-  EXPECT_TRUE(allocator_->FastFree(small, &block_));
+  // A larger block in a bin may fit better than any that was given back.
+  const Address waiting = Malloc(4000);
+  const Address beside = Malloc(1000);
+  EXPECT_TRUE(allocator_->FastFree(waiting, &block_));
   ASSERT_TRUE(Fast(2000, &block_));
-  EXPECT_EQ(block_.address, small) << "the bins' neighbours are one block";
-  for (const Address at : {small, first}) {
+  EXPECT_EQ(block_.address, waiting);
+  for (const Address at : {waiting, beside, first}) {
     EXPECT_TRUE(allocator_->Free(at).has_value());
   }
 }
