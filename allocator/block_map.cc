@@ -99,6 +99,15 @@ std::size_t BlockMap::Count(Address lo, Address hi) const {
       at = RoundDown(at, kLeafBytes) + kLeafBytes;
       continue;
     }
+    // Whole words without a block are many where blocks are large.
+    const std::size_t first = SlotOf(at) / 64;
+    const std::uint64_t words = leaf->used_words[first / 64] >> first % 64;
+    const auto skip = static_cast<std::size_t>(
+        words == 0 ? 64 - first % 64 : std::countr_zero(words));
+    if (skip > 0) {
+      at = RoundDown(at, kWordBytes) + skip * kWordBytes;
+      continue;
+    }
     const Bytes word = RoundDown(at, kWordBytes);
     std::uint64_t used = leaf->used[SlotOf(at) / 64];
     used &= ~std::uint64_t{0} << (at - word) / kMinBlockSize;

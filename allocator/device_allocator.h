@@ -189,6 +189,9 @@ class DeviceAllocator {
   bool IsCapturing(StreamId stream) const {
     return MayCapture() && device_.IsCapturing(stream);
   }
+  // Does a stream capture that allocated here, ran a guarded operator since, or
+  // was recorded on a block?
+  bool CapturingLocked() REQUIRES(mutex_);
   // If `stream` captures: `handles`, which the caller has pinned, stay on the
   // device until the pool that it captures into has no use left.
   void KeepForGraph(StreamId stream, const std::vector<HandleRef>& handles)
@@ -238,7 +241,7 @@ class DeviceAllocator {
   StreamTable& streams() { return streams_; }
   Mutex& mutex() RETURN_CAPABILITY(mutex_) { return mutex_; }
   Bytes capacity() const { return capacity_; }
-  // Planner's clock; ticks on every scope entered.
+  // Planner's clock; ticks on every scope entered and every access guarded.
   std::atomic<std::uint32_t>& use_clock() { return use_clock_; }
 
   // Every evictable handle with something mapped or away, in address order.
@@ -390,8 +393,6 @@ class DeviceAllocator {
   Block* BorrowLocked(PoolKey key, Bytes size) REQUIRES(mutex_);
   bool NoSplitLocked(const Pool& pool) const REQUIRES(mutex_);
   bool InUseLocked(PoolId id) const REQUIRES(mutex_);
-  // Does a stream that allocated here capture?
-  bool CapturingLocked() REQUIRES(mutex_);
   // While a stream captures: keeps a freed block for later, true.
   bool PutOffLocked(Block* block) REQUIRES(mutex_);
   void NoteRoutesLocked() REQUIRES(mutex_);  // in slow_reasons.h's word
@@ -408,6 +409,7 @@ class DeviceAllocator {
   // The best fit; of plain segments only blocks that native would take for
   // `size` while max_split_size is set.
   Block* FindFreeLocked(const Pool& pool, Bytes size) REQUIRES(mutex_);
+  bool CollectsOldLocked() REQUIRES(mutex_);
   // Native's garbage collection: free plain segments that have not been used
   // for long, if more than the threshold is reserved. The caller destroys what
   // it gets after the lock.
@@ -505,7 +507,7 @@ class DeviceAllocator {
   // The first position without memory in [lo, hi) whose mapping cannot be had:
   // it is of memory that is used elsewhere, and work that used it here may
   // still be running. 0 if there is none.
-  Address BusyPlaceLocked(const Pool& pool, Address lo, Address hi,
+  Address BusyPlaceLocked(Address lo, Address hi, std::uint64_t own,
                           const StreamsIdle& idle) REQUIRES(mutex_);
   enum class Mapped {
     kYes,

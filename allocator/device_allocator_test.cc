@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -234,6 +235,37 @@ TEST_F(DeviceAllocatorTest, AnyOtherDriverErrorIsToldAsItIs) {
   EXPECT_EQ(allocator().Stats().num_ooms, 0);
   EXPECT_EQ(allocator().Stats().num_alloc_retries, 0);
   Malloc(9 * kMiB);
+}
+
+// Makes room, and from then on the driver maps nothing.
+class BreakingReclaimer final : public Reclaimer {
+ public:
+  Bytes Reclaim(DeviceIndex, Bytes) override {
+    if (++asked > 1) return 2 * kMiB;
+    free();
+    cudasim_fail("cuMemMap", 1, 1, /*forever=*/1);
+    return 40 * kMiB;
+  }
+  void OnPressure(DeviceIndex, Bytes, Bytes) override {}
+  const char* LastRefusal(DeviceIndex) override { return ""; }
+  std::function<void()> free;
+  int asked = 0;
+};
+
+TEST_F(DeviceAllocatorTest, ADriverErrorAfterAnEvictionEvictsNoMore) {
+  BreakingReclaimer reclaimer;
+  allocator().SetReclaimer(&reclaimer);
+  const Address large = Malloc(40 * kMiB);
+  reclaimer.free = [&] { Free(large); };
+  auto failed = allocator().Malloc(
+      {30 * kMiB, kDefaultStream, LifetimeClass::kTransient, kOwner});
+  cudasim_clear_faults();
+  ASSERT_FALSE(failed.has_value());
+  EXPECT_EQ(failed.error().code, ErrorCode::kDevice);
+  EXPECT_THAT(failed.error().message, HasSubstr("cuMemMap"));
+  EXPECT_EQ(reclaimer.asked, 1);
+  EXPECT_EQ(allocator().Stats().num_ooms, 0);
+  allocator().SetReclaimer(nullptr);
 }
 
 TEST_F(DeviceAllocatorTest, ARelabelMovesTheChargeOfWhatTheRangeTouches) {

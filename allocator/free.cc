@@ -167,6 +167,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     block->streams_noted = true;
   }
   if (!routes_.empty() && device_.IsCapturing(stream)) {
+    PoolLocked({.stream = stream});  // CapturingLocked knows it from now on
     captured_streams_[block].push_back(stream);
   }
   return {};

@@ -250,6 +250,7 @@ Segment& DeviceAllocator::SegmentOfLocked(HandleRef handle) {
 
 Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
                                        const StreamsIdle& idle) {
+  const std::uint64_t own = OwnBitLocked(pool.key().stream);
   Address best = 0;
   Bytes least = 0;  // to be mapped there
   int looked_at = 0;
@@ -263,7 +264,7 @@ Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
     for (;;) {
       const std::optional<Bytes> missing = Missing(*first, start, size);
       if (!missing || (best != 0 && *missing >= least)) break;
-      const Address busy = BusyPlaceLocked(pool, start, start + size, idle);
+      const Address busy = BusyPlaceLocked(start, start + size, own, idle);
       if (busy == 0) {
         best = start;
         least = *missing;
@@ -275,15 +276,15 @@ Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
   return best;
 }
 
-Address DeviceAllocator::BusyPlaceLocked(const Pool& pool, Address lo,
-                                         Address hi, const StreamsIdle& idle) {
-  const std::uint64_t own = OwnBitLocked(pool.key().stream);
+Address DeviceAllocator::BusyPlaceLocked(Address lo, Address hi,
+                                         std::uint64_t own,
+                                         const StreamsIdle& idle) {
   HandleRegion& region = *BlockAtLocked(lo)->segment->region;
   for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
     const HandleEntry& entry = region.entries[i];
     if (entry.state.load() != HandleState::kUnmapped ||
-        idle(entry.fence.load()) || entry.physical == nullptr ||
-        entry.physical->free) {
+        entry.physical == nullptr || entry.physical->free ||
+        idle(entry.fence.load())) {
       continue;
     }
     if (FreeElsewhereLocked(entry.physical, lo, hi, own, idle).region ==

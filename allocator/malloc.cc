@@ -166,6 +166,7 @@ void DeviceAllocator::SetFraction(double fraction) {
   MutexLock lock(mutex_);
   fraction_ = fraction;
   pressure_at_ = 0;  // until the next look
+  SetSlowReasonLocked(SlowReason::kCollection, CollectsOldLocked());
 }
 
 Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
@@ -204,7 +205,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     if (growth == Growth::kNone) limit = 0;
     driver_error_.reset();
     Block* block = TryMallocLocked(PoolLocked(key), size, limit);
-    if (block == nullptr && driver_error_) failed = driver_error_;
+    if (block == nullptr) failed = driver_error_;
     return block == nullptr ? nullptr
                             : HandOutLocked(block, size, requested, charge);
   };
@@ -334,6 +335,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       ReleaseCached(size);  // a freed remainder may complete another handle
       MutexLock lock(mutex_);
       if (Block* block = attempt(came_free > 0)) return result(block);
+      if (failed) return failure();
       if (came_free == 0) break;
     }
   }
@@ -341,6 +343,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     // Between the emergency threshold and the limit there is memory still.
     MutexLock lock(mutex_);
     if (Block* block = attempt(false)) return result(block);
+    if (failed) return failure();
   }
   // Native's last resort: wait for what other streams still use. What came
   // free by that may be all it takes: it is handed out, not unmapped first.
@@ -352,6 +355,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     MutexLock lock(mutex_);
     ++stats_.num_alloc_retries;  // once, whichever rung below serves it
     if (Block* block = attempt(false)) return result(block);
+    if (failed) return failure();
   }
   if (!thread.in_ladder) {
     OperatorWaiting waiting;

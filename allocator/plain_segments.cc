@@ -116,10 +116,15 @@ DeviceAllocator::TakeEmptyPlainLocked() {
   return empty;
 }
 
+// Ages are counted in searches, so that then every search must be seen.
+bool DeviceAllocator::CollectsOldLocked() {
+  return own_source_ != nullptr && Settings::Get().collection_threshold() > 0 &&
+         fraction_ < 1.0;
+}
+
 std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
   const double threshold = Settings::Get().collection_threshold();
-  const bool on = threshold > 0 && fraction_ < 1.0;
-  // Ages are counted in searches, so every search must be seen.
+  const bool on = CollectsOldLocked();
   SetSlowReasonLocked(SlowReason::kCollection, on);
   if (!on || CapturingLocked()) return {};
   const auto most =

@@ -155,6 +155,17 @@ TEST_F(PlainSegmentsTest, OldSegmentsGoFirst) {
   EXPECT_EQ(allocator().Stats().num_ooms, 0);
 }
 
+// The fraction is set after the blocks were there, and nothing grew since.
+TEST_F(PlainSegmentsTest, SearchesCountFromTheMomentThatAgesDo) {
+  threshold = 0.5;
+  Free(Malloc(16 * kMiB));
+  Free(Malloc(18 * kMiB));
+  allocator().SetFraction(0.99);
+  for (int i = 0; i < 10; ++i) Free(Malloc(18 * kMiB));
+  Malloc(10 * kMiB, NewStream());
+  EXPECT_EQ(Used(), 28 * kMiB) << "the one that nobody asked for is gone";
+}
+
 TEST_F(PlainSegmentsTest, OldSegmentsWithALiveBlockStay) {
   threshold = 0.3;
   allocator().SetFraction(0.99);

@@ -86,6 +86,7 @@ void DeviceAllocator::KeepForGraph(StreamId stream,
                                    const std::vector<HandleRef>& handles) {
   MutexLock lock(mutex_);
   if (!device_.IsCapturing(stream)) return;
+  PoolLocked({.stream = stream});  // CapturingLocked knows it from now on
   const auto pool = private_pools_.find(RouteLocked(stream));
   if (pool == private_pools_.end()) return;
   for (HandleRef handle : handles) {
@@ -172,7 +173,7 @@ bool DeviceAllocator::InUseLocked(PoolId id) const {
 
 bool DeviceAllocator::CapturingLocked() {
   // Torch sets a route before every capture: no route, no capture of ours.
-  // Streams that never allocated have nothing here to spoil.
+  // Streams that have no pool have nothing here to spoil.
   if (routes_.empty()) return false;
   for (const auto& [key, pool] : pools_) {
     if (device_.IsCapturing(key.stream)) return true;

@@ -3,6 +3,8 @@
 // stay; and nothing leaves or is waited for on a stream that captures.
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {
@@ -12,7 +14,7 @@ constexpr PoolId kGraph{1, 0};
 
 class EngineCaptureTest : public EngineTest {
  protected:
-  void Begin(StreamId stream) {
+  void Begin(StreamId stream, bool allocates = true) {
     ASSERT_TRUE(rig_->device()
                     .BeginAllocateToPool(
                         kGraph, [stream](StreamId s) { return s == stream; })
@@ -20,7 +22,7 @@ class EngineCaptureTest : public EngineTest {
     ASSERT_EQ(cudaStreamBeginCapture(Rig::ToCuda(stream),
                                      cudaStreamCaptureModeGlobal),
               cudaSuccess);
-    inside_ = Malloc(kHandle, stream);
+    if (allocates) inside_ = Malloc(kHandle, stream);
   }
   void End(StreamId stream) {
     cudaGraph_t graph = nullptr;
@@ -28,7 +30,7 @@ class EngineCaptureTest : public EngineTest {
         << "something spoiled it";
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
     ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
-    Free(inside_);
+    if (inside_ != 0) Free(std::exchange(inside_, 0));
   }
   void Read(Address address, StreamId stream) {
     const Access access{address, kHandle, /*written=*/false};
@@ -93,6 +95,22 @@ TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCaptures) {
   EXPECT_EQ(Evict(), 0u);
   End(stream);
   EXPECT_EQ(Evict(), 2 * kHandle);
+  Release();
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// Of operators in place alone: its stream has no memory of its own.
+TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCapturesThatNeverAllocated) {
+  Open({});
+  const auto layers = Layers(2);
+  const StreamId stream = rig_->NewStream();
+  Read(layers[0], stream);
+  Begin(stream, /*allocates=*/false);
+  Read(layers[1], stream);
+  EXPECT_EQ(Evict(), 0u);
+  End(stream);
+  EXPECT_EQ(Evict(), kHandle) << "the other is the graph's";
   Release();
   ExpectLayers(layers);
   FreeAll(layers);

@@ -215,10 +215,13 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   std::uint64_t streams = 0;
   {
     MutexLock lock(device.mutex());
+    const bool capturing = device.CapturingLocked();
     std::erase_if(batch, [&](Leaving& leaving) {
       device.mutex().AssertHeld();
       HandleEntry& entry = leaving.handle.entry();
-      if (!left || entry.pins.load(std::memory_order_seq_cst) != 0) {
+      // A capture may have begun meanwhile, and the fence would be in it.
+      if (!left || capturing ||
+          entry.pins.load(std::memory_order_seq_cst) != 0) {
         device.CancelLeavingLocked(leaving.handle);
         return true;
       }

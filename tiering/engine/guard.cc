@@ -136,7 +136,7 @@ void Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
       here.push_back(guarded.handle);
     }
   }
-  if (!here.empty()) device.KeepForGraph(stream, here);
+  device.KeepForGraph(stream, here);
 }
 
 void Engine::LeaveOperator() { OperatorThread::ThisThread().Leave(); }
