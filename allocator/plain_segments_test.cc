@@ -158,8 +158,10 @@ TEST_F(PlainSegmentsTest, OldSegmentsGoFirst) {
 // The fraction is set after the blocks were there, and nothing grew since.
 TEST_F(PlainSegmentsTest, SearchesCountFromTheMomentThatAgesDo) {
   threshold = 0.5;
-  Free(Malloc(16 * kMiB));
-  Free(Malloc(18 * kMiB));
+  const Address cold = Malloc(16 * kMiB);
+  const Address hot = Malloc(18 * kMiB);
+  Free(cold);
+  Free(hot);
   allocator().SetFraction(0.99);
   for (int i = 0; i < 10; ++i) Free(Malloc(18 * kMiB));
   Malloc(10 * kMiB, NewStream());
