@@ -196,7 +196,9 @@ class _Maker:
             (0.5, lambda: ["fraction", r.choice((0.5, 0.75, 1.0))]),
             (0.5, lambda: ["rounding", r.choice((1, 2, 4, 8))]),
             (2, self.fault),
-            (0.7, lambda: ["starved", r.randint(64 * MIB, 128 * MIB),
+            # More than what tight leaves in native's cache, which a block in
+            # use there keeps from being given back.
+            (0.7, lambda: ["starved", r.randint(256 * MIB, 320 * MIB),
                            self.stream()]),
             (2, lambda: ["raw", r.randrange(4), r.choice(BORDERS),
                          self.stream()]),
