@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DDP and FSDP2 over gloo: two processes, each with a device of its own."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -26,7 +27,21 @@ def _train(model, rank, local):
         optimizer.step()
         losses.append(loss.item())
     return {"losses": losses, "parameters": [
-        digest(local(p)) for p in model.parameters()], "counts": counts()}
+        digest(local(p)) for p in model.parameters()], "counts": _settled()}
+
+
+def _settled():
+    """The counts when nothing is under way any more.
+
+    The other process and gloo's threads decide when the last blocks that were
+    recorded on a stream are freed, and until the next allocation after their
+    events they are active, under every allocator.
+    """
+    dist.barrier()
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.empty(1, device="cuda")
+    return counts()
 
 
 def _layers():
