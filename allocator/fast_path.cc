@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: malloc out of a bin, free into one (block_bins.h), and
-// emptying the bins.
+// DeviceAllocator: malloc out of a bin, or else the best fit that is mapped;
+// free into a bin (block_bins.h), and emptying the bins.
 //
-// One exchange of the lock word, then a few loads and additions: a dozen cache
-// lines in all, the lock, the counters and the account being shared by every
-// thread of the device. Per-thread lists behind locks of their own were
-// weighed: counters are exact at every moment, so every call writes shared
-// lines under one lock anyway, and a second lock would be a second exchange
-// (README.md, "The fast path").
+// Out of a bin and back: one exchange of the lock word, then a few loads and
+// additions: a dozen cache lines in all, the lock, the counters and the account
+// being shared by every thread of the device. Per-thread lists behind locks of
+// their own were weighed: counters are exact at every moment, so every call
+// writes shared lines under one lock anyway, and a second lock would be a
+// second exchange (README.md, "The fast path").
 #include <algorithm>
 
 #include "allocator/base/planted.h"

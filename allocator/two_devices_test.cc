@@ -31,6 +31,18 @@ class TwoDevicesTest : public DeviceAllocatorTest {
     ASSERT_EQ(
         cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1), 0);
   }
+  // A block that a kernel of the other device reads. Without fences per handle:
+  // an event is all that its free can wait for.
+  Address ReadElsewhere() {
+    const Address address =
+        Malloc(8 * kMiB, kDefaultStream, LifetimeClass::kTransient);
+    EXPECT_TRUE(allocator().RecordStream(address, stream_).has_value());
+    const cudasim_access access{address, 8 * kMiB, 0};
+    cudaSetDevice(1);
+    cudasim_note_access(raw_, "kernel", &access, 1);
+    cudaSetDevice(0);
+    return address;
+  }
 
   cudaStream_t raw_ = nullptr;
   StreamId stream_{};
@@ -78,14 +90,7 @@ TEST_F(TwoDevicesTest, AKeptEventIsNotRecordedElsewhere) {
 }
 
 TEST_F(TwoDevicesTest, TheEventStandsBehindTheOtherDevicesWork) {
-  // Without fences per handle: the event is all that is waited for.
-  const Address address =
-      Malloc(8 * kMiB, kDefaultStream, LifetimeClass::kTransient);
-  ASSERT_TRUE(allocator().RecordStream(address, stream_).has_value());
-  const cudasim_access access{address, 8 * kMiB, 0};
-  cudaSetDevice(1);
-  cudasim_note_access(raw_, "kernel", &access, 1);
-  cudaSetDevice(0);
+  const Address address = ReadElsewhere();
   Free(address);
   // Waits, and gives back what the kernel has read by then: TearDown looks for
   // violations.
@@ -94,14 +99,7 @@ TEST_F(TwoDevicesTest, TheEventStandsBehindTheOtherDevicesWork) {
 }
 
 TEST_F(TwoDevicesTest, WithoutAnEventTheOtherDeviceIsWaitedFor) {
-  // Without fences per handle: the event is all that is waited for.
-  const Address address =
-      Malloc(8 * kMiB, kDefaultStream, LifetimeClass::kTransient);
-  ASSERT_TRUE(allocator().RecordStream(address, stream_).has_value());
-  const cudasim_access access{address, 8 * kMiB, 0};
-  cudaSetDevice(1);
-  cudasim_note_access(raw_, "kernel", &access, 1);
-  cudaSetDevice(0);
+  const Address address = ReadElsewhere();
   const long events = cudasim_live_events();
   ASSERT_EQ(cudasim_fail("cudaEventRecord", 1, cudaErrorInvalidResourceHandle,
                          /*forever=*/0),
