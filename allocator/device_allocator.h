@@ -24,7 +24,8 @@
 // reserved; reserved = sum of mapped handles, of which a position that merely
 // keeps a mapping (device/handle_pool.h) is none; each evictable handle's
 // `live` = live blocks over it; a kFree block lies in resident handles only;
-// every byte of a kUnmapped block in kUnmapped handles.
+// every byte of a kUnmapped block in kUnmapped handles; every pool's free
+// blocks are in its index (pool.h, free_index.h).
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 

@@ -5,6 +5,8 @@
 #include <bit>
 #include <utility>
 
+#include "allocator/block.h"
+
 namespace stratalloc {
 
 std::size_t FreeIndex::ClassOf(Bytes size) {
@@ -62,6 +64,28 @@ Bytes FreeIndex::Largest() const {
     return classes_[at].rbegin()->size;
   }
   return 0;
+}
+
+std::size_t FreeIndex::size() const {
+  std::size_t size = 0;
+  for (const std::set<FreeKey>& tree : classes_) size += tree.size();
+  return size;
+}
+
+bool FreeIndex::CheckInvariants() const {
+  for (std::size_t at = 0; at < kClasses; ++at) {
+    const bool bit = (used_[at / 64] >> at % 64 & 1) != 0;
+    if (bit == classes_[at].empty()) return false;
+    for (auto place = classes_[at].begin(); place != classes_[at].end();
+         ++place) {
+      const Block& block = *place->block;
+      if (ClassOf(place->size) != at || block.size != place->size ||
+          block.address != place->address || block.filed != place) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace stratalloc

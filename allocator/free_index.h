@@ -11,7 +11,9 @@
 // Every number a search needs is in the tree: it reads no block.
 //
 // Thread-safety: the caller holds the device lock.
-// Invariant: a class's bit is set exactly when its tree is not empty.
+// Invariants (CheckInvariants): a class's bit is set exactly when its tree is
+// not empty; every block is in the tree of its class under the size and address
+// it has, and its `filed` is its place there.
 #ifndef STRATALLOC_ALLOCATOR_FREE_INDEX_H_
 #define STRATALLOC_ALLOCATOR_FREE_INDEX_H_
 
@@ -58,6 +60,9 @@ class FreeIndex {
     }
     return true;
   }
+
+  std::size_t size() const;
+  bool CheckInvariants() const;
 
  private:
   static constexpr int kSteps = 8;  // classes of a power of two

@@ -13,7 +13,9 @@
 namespace stratalloc {
 namespace {
 
-FreeKey KeyOf(Block& block) { return {block.size, block.address, &block}; }
+void File(FreeIndex& index, Block& block) {
+  block.filed = index.Insert({block.size, block.address, &block});
+}
 
 Block At(Address address, Bytes size) {
   Block block;
@@ -25,14 +27,14 @@ Block At(Address address, Bytes size) {
 TEST(FreeIndex, FindsTheSmallestThatFitsThenTheLowest) {
   FreeIndex index;
   Block a = At(1000, 100), b = At(5000, 50), c = At(3000, 50);
-  index.Insert(KeyOf(a));
-  index.Insert(KeyOf(b));
-  const FreeIndex::Place place = index.Insert(KeyOf(c));
+  File(index, a);
+  File(index, b);
+  File(index, c);
   EXPECT_EQ(index.Find(10), &c);
   EXPECT_EQ(index.Find(51), &a);
   EXPECT_EQ(index.Find(101), nullptr);
   EXPECT_EQ(index.Largest(), 100u);
-  index.Erase(place);
+  index.Erase(c.filed);
   EXPECT_EQ(index.Find(10), &b);
 }
 
@@ -47,8 +49,8 @@ TEST(FreeIndex, NothingIsFoundInNone) {
 TEST(FreeIndex, SizesBeyondEveryCardShareAClass) {
   FreeIndex index;
   Block large = At(0, Bytes{1} << 52), larger = At(0, Bytes{1} << 53);
-  index.Insert(KeyOf(larger));
-  index.Insert(KeyOf(large));
+  File(index, larger);
+  File(index, large);
   EXPECT_EQ(index.Find(Bytes{1} << 50), &large);
   EXPECT_EQ(index.Find((Bytes{1} << 52) + 1), &larger);
   EXPECT_EQ(index.Largest(), Bytes{1} << 53);
@@ -60,7 +62,6 @@ TEST(FreeIndex, IsOneOrder) {
   FreeIndex index;
   std::map<std::pair<Bytes, Address>, Block*> model;
   std::vector<Block> blocks(500);
-  std::vector<FreeIndex::Place> places(blocks.size());
   std::vector<bool> in(blocks.size());
   const auto size_like = [&] {
     return kMinBlockSize * (1 + (random() >> (20 + random() % 44)));
@@ -69,12 +70,12 @@ TEST(FreeIndex, IsOneOrder) {
     const std::size_t i = random() % blocks.size();
     Block& block = blocks[i];
     if (in[i]) {
-      index.Erase(places[i]);
+      index.Erase(block.filed);
       model.erase({block.size, block.address});
     } else {
       block.size = size_like();
       block.address = (i + 1) * kMiB;
-      places[i] = index.Insert(KeyOf(block));
+      File(index, block);
       model[{block.size, block.address}] = &block;
     }
     in[i] = !in[i];
@@ -82,6 +83,10 @@ TEST(FreeIndex, IsOneOrder) {
     const auto fits = model.lower_bound({wanted, 0});
     ASSERT_EQ(index.Find(wanted), fits == model.end() ? nullptr : fits->second);
     ASSERT_EQ(index.Largest(), model.empty() ? 0 : model.rbegin()->first.first);
+    if (step % 100 == 0) {
+      ASSERT_EQ(index.size(), model.size());
+      ASSERT_TRUE(index.CheckInvariants());
+    }
   }
   auto next = model.begin();
   EXPECT_TRUE(index.ForEach([&](const FreeKey& key) {
@@ -89,6 +94,19 @@ TEST(FreeIndex, IsOneOrder) {
     return ++next, true;
   }));
   EXPECT_EQ(next, model.end());
+}
+
+TEST(FreeIndex, ABlockThatChangedWhileItIsFiledIsFound) {
+  FreeIndex index;
+  Block block = At(1000, 100), other = At(5000, 100);
+  File(index, block);
+  File(index, other);
+  EXPECT_TRUE(index.CheckInvariants());
+  ++block.size;
+  EXPECT_FALSE(index.CheckInvariants());
+  --block.size;
+  block.filed = other.filed;
+  EXPECT_FALSE(index.CheckInvariants());
 }
 
 }  // namespace

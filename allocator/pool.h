@@ -7,7 +7,7 @@
 // Device lock for everything here.
 // Invariants: every kFree block of the pool's segments is in `free_blocks`,
 // every kUnmapped one in `unmapped_blocks`, every kBinned one in `bins`, no
-// other block in any.
+// other block in any. CheckInvariants looks at the first two.
 #ifndef STRATALLOC_ALLOCATOR_POOL_H_
 #define STRATALLOC_ALLOCATOR_POOL_H_
 
@@ -60,6 +60,8 @@ class Pool {
   // While tiering is on; without it every pool is transient.
   bool evictable() const { return evictable_; }
   BlockBins& bins() { return bins_; }
+
+  bool CheckInvariants() const;
 
  private:
   const PoolKey key_;

@@ -271,6 +271,11 @@ Status DeviceAllocator::CheckInvariants() {
     if (mapped > 0) ++segments;
     if (mapped != segment->mapped) return broken("mapped counts handles");
   }
+  for (const auto& [key, pool] : pools_) {
+    if (!pool->CheckInvariants()) {
+      return broken("free and unmapped blocks are filed where they are");
+    }
+  }
   const auto current = [](const StatArray& a) {
     return static_cast<Bytes>(a.stats[0].current);
   };
