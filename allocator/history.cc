@@ -119,8 +119,9 @@ TraceEvent History::ToEvent(const Entry& entry) {
   return event;
 }
 
-std::vector<TraceEvent> History::Events() const {
-  const std::vector<Entry> entries = ring_.InOrder();
+std::vector<History::Entry> History::Copy() const { return ring_.InOrder(); }
+
+std::vector<TraceEvent> History::Events(const std::vector<Entry>& entries) {
   std::vector<TraceEvent> events;
   events.reserve(entries.size());
   for (const Entry& entry : entries) events.push_back(ToEvent(entry));

@@ -13,7 +13,8 @@
 // Python's GIL, and set with SetThreadContext around the call. Compile
 // contexts and the user's label belong to the thread too.
 //
-// Device lock for every method; the tracker is called under it. Contexts may
+// Device lock for every method that is not static; the tracker is called under
+// it. Contexts may
 // be let go under it: that must neither wait nor take the GIL.
 // Nothing here can fail. Lifetime: the device's.
 #ifndef STRATALLOC_ALLOCATOR_HISTORY_H_
@@ -68,6 +69,15 @@ struct TraceEvent : TracePoint {
 
 class History {
  public:
+  struct Labels {
+    std::string compile_context, user_metadata;
+  };
+  // An event as the ring has it: labels are rare, and two strings in each were
+  // most of what an event cost.
+  struct Entry : TracePoint {
+    std::shared_ptr<const Labels> labels;  // nullptr: the thread had none
+    const char* label = nullptr;
+  };
   struct Options {
     bool enabled = false;
     bool contexts_in_events = false;
@@ -98,7 +108,10 @@ class History {
   // `then`: another event like it, in the same moment.
   void Record(const TracePoint& point, const HistoryContext& fallback,
               const char* label, std::optional<TraceAction> then = {});
-  std::vector<TraceEvent> Events() const;
+  // Oldest first. Under the lock a copy without strings, which every malloc
+  // waits for; what torch is told is made of it without the lock.
+  std::vector<Entry> Copy() const;
+  static std::vector<TraceEvent> Events(const std::vector<Entry>& entries);
 
   // Where the block or segment at `address` was asked for.
   void RememberBlock(Address address);
@@ -113,15 +126,6 @@ class History {
 
  private:
   using Contexts = std::unordered_map<Address, HistoryContext>;
-  struct Labels {
-    std::string compile_context, user_metadata;
-  };
-  // The ring's: labels are rare, and two strings in each event were most of
-  // what an event cost.
-  struct Entry : TracePoint {
-    std::shared_ptr<const Labels> labels;  // nullptr: the thread had none
-    const char* label = nullptr;
-  };
   static std::shared_ptr<const Labels> LabelsOfThread();
   static TraceEvent ToEvent(const Entry& entry);
   void Add(const Entry& entry, TraceAction action);

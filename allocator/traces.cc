@@ -20,8 +20,11 @@ void DeviceAllocator::NoteTracker() {
 }
 
 std::vector<TraceEvent> DeviceAllocator::Traces() {
-  MutexLock lock(mutex_);
-  return history_.Events();
+  const std::vector<History::Entry> entries = [&] {
+    MutexLock lock(mutex_);
+    return history_.Copy();
+  }();
+  return History::Events(entries);
 }
 
 Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
