@@ -497,6 +497,10 @@ class DeviceAllocator {
   void DropBlockLocked(Block* block) REQUIRES(mutex_);
   Block* SplitLocked(Block* block, Bytes at) REQUIRES(mutex_);
   Block* MergeLocked(Block* block) REQUIRES(mutex_);
+  // The half of it that looks back. The block is in no index, before and after.
+  Block* MergeBackLocked(Block* block) REQUIRES(mutex_);
+  // `block` grows over its next neighbour, which ends. Neither is in an index.
+  void JoinNextLocked(Block* block) REQUIRES(mutex_);
   // Recomputes the free state of every free block in [lo, hi).
   void RefileLocked(Segment& segment, Address lo, Address hi) REQUIRES(mutex_);
   Block* BlockAtLocked(Address address) REQUIRES(mutex_);

@@ -161,28 +161,30 @@ Block* DeviceAllocator::SplitLocked(Block* block, Bytes at) {
   return rest;
 }
 
+void DeviceAllocator::JoinNextLocked(Block* block) {
+  Block* next = block->next;
+  block->size += next->size;
+  block->next = next->next;
+  if (next->next != nullptr) next->next->prev = block;
+  blocks_.Erase(next->address);
+  DropBlockLocked(next);
+}
+
+Block* DeviceAllocator::MergeBackLocked(Block* block) {
+  Block* prev = block->prev;
+  if (prev == nullptr || prev->state != block->state) return block;
+  block->segment->pool->Unfile(prev);
+  JoinNextLocked(prev);
+  return prev;
+}
+
 Block* DeviceAllocator::MergeLocked(Block* block) {
-  Pool& pool = *block->segment->pool;
   if (Block* next = block->next;
       next != nullptr && next->state == block->state) {
-    pool.Unfile(next);
-    block->size += next->size;
-    block->next = next->next;
-    if (next->next != nullptr) next->next->prev = block;
-    blocks_.Erase(next->address);
-    DropBlockLocked(next);
+    block->segment->pool->Unfile(next);
+    JoinNextLocked(block);
   }
-  if (Block* prev = block->prev;
-      prev != nullptr && prev->state == block->state) {
-    pool.Unfile(prev);
-    prev->size += block->size;
-    prev->next = block->next;
-    if (block->next != nullptr) block->next->prev = prev;
-    blocks_.Erase(block->address);
-    DropBlockLocked(block);
-    block = prev;
-  }
-  return block;
+  return MergeBackLocked(block);
 }
 
 void DeviceAllocator::RefileLocked(Segment& segment, Address lo, Address hi) {
@@ -209,16 +211,7 @@ void DeviceAllocator::RefileLocked(Segment& segment, Address lo, Address hi) {
         block->state = state;
         // Merging forward is left to the neighbour's own turn: `rest` still
         // has its old state.
-        if (Block* prev = block->prev;
-            prev != nullptr && prev->state == state) {
-          segment.pool->Unfile(prev);
-          prev->size += block->size;
-          prev->next = block->next;
-          if (block->next != nullptr) block->next->prev = prev;
-          blocks_.Erase(block->address);
-          DropBlockLocked(block);
-          block = prev;
-        }
+        block = MergeBackLocked(block);
         segment.pool->File(block);
         block = rest;
       }
