@@ -418,9 +418,14 @@ class DeviceAllocator {
   // Brings the statistics of free parts of plain segments up to date.
   void CountInactiveLocked() REQUIRES(mutex_);
   // Memory for `size` from the pool's source; nullptr if it has no source, or
-  // that no memory, or the limit no room.
-  std::unique_ptr<PlainMemory> FetchPlain(const PoolKey& key, Bytes size)
-      EXCLUDES(mutex_);
+  // that no memory, or the limit no room. It counts against the limit from
+  // before the source is asked, so that two threads cannot pass it together.
+  Result<std::unique_ptr<PlainMemory>> FetchPlain(const PoolKey& key,
+                                                  Bytes size) EXCLUDES(mutex_);
+  // Bytes of plain segments, as the limit counts them.
+  Bytes PlainLocked() const REQUIRES(mutex_) {
+    return plain_bytes_ + fetching_bytes_;
+  }
   // Its one block, free.
   Block* AddPlainLocked(Pool& pool, std::unique_ptr<PlainMemory> memory)
       REQUIRES(mutex_);
@@ -599,6 +604,7 @@ class DeviceAllocator {
   std::map<PoolId, PrivatePool> private_pools_ GUARDED_BY(mutex_);
   std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
   Bytes plain_bytes_ GUARDED_BY(mutex_) = 0;
+  Bytes fetching_bytes_ GUARDED_BY(mutex_) = 0;  // asked for, not there yet
   // cudaMalloc, where there is no virtual memory management.
   const std::shared_ptr<const MemorySource> own_source_;
   // Searches of large pools while garbage collection is on: the clock of ages.

@@ -148,7 +148,7 @@ TEST_F(IpcTest, AnotherAllocatorsBlockIsItsSegmentAndAnOffset) {
   const PoolId pool{0, 1};
   allocator_->CreateOrUsePool(
       pool, std::make_shared<const MemorySource>(
-                MemorySource{[](Bytes bytes, StreamId) -> Address {
+                MemorySource{[](Bytes bytes, StreamId) -> Result<Address> {
                                void* memory = nullptr;
                                cudaMalloc(&memory, bytes);
                                return reinterpret_cast<Address>(memory);

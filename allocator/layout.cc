@@ -304,7 +304,7 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
     }
   }
   // Beyond the limit nothing is mapped in vain.
-  limit -= std::min(limit, plain_bytes_);
+  limit -= std::min(limit, PlainLocked());
   const Bytes needed = wanted.size() * region.handle_bytes;
   if (physical_.used_bytes() + needed > limit) return Mapped::kNoMemory;
   const std::uint64_t own = OwnBitLocked(segment.pool->key().stream);

@@ -57,12 +57,9 @@ std::string Processes(DeviceIndex device) {
 // nullptr where memory is mapped.
 std::shared_ptr<const MemorySource> CudaMalloc(const Device& device) {
   if (device.has_virtual_memory()) return nullptr;
-  return std::make_shared<const MemorySource>(
-      MemorySource{[device](Bytes bytes, StreamId) -> Address {
-                     const Result<Address> address = device.Malloc(bytes);
-                     return address ? *address : 0;
-                   },
-                   [device](Address address) { device.FreeMalloc(address); }});
+  return std::make_shared<const MemorySource>(MemorySource{
+      [device](Bytes bytes, StreamId) { return device.Malloc(bytes); },
+      [device](Address address) { device.FreeMalloc(address); }});
 }
 
 class InLadder {
@@ -188,8 +185,9 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   std::optional<Error> failed;
   const auto failure = [&] {
     // Native's words, then which call.
-    return tl::unexpected(
-        Error{failed->code, "CUDA driver error: " + failed->message});
+    const char* const what =
+        own_source_ != nullptr ? "CUDA error: " : "CUDA driver error: ";
+    return tl::unexpected(Error{failed->code, what + failed->message});
   };
   auto attempt = [&](bool soft, Growth growth = Growth::kFree) -> Block* {
     mutex_.AssertHeld();
@@ -216,14 +214,18 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
         static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
   };
 
-  // Plain segments are got without the lock.
-  auto grow = [&]() -> Block* {
-    if (!key.owner.is_private() && own_source_ == nullptr) return nullptr;
-    std::unique_ptr<PlainMemory> memory = FetchPlain(key, size);
-    if (memory == nullptr) return nullptr;
+  // Plain segments are got without the lock. Nothing if there is no memory.
+  auto grow = [&]() -> std::optional<Result<AllocatedBlock>> {
+    if (!key.owner.is_private() && own_source_ == nullptr) return std::nullopt;
+    Result<std::unique_ptr<PlainMemory>> memory = FetchPlain(key, size);
+    if (!memory) {
+      failed = memory.error();
+      return failure();
+    }
+    if (*memory == nullptr) return std::nullopt;
     MutexLock lock(mutex_);
-    Block* block = AddPlainLocked(PoolLocked(key), std::move(memory));
-    return HandOutLocked(block, size, requested, charge);
+    Block* block = AddPlainLocked(PoolLocked(key), *std::move(memory));
+    return result(HandOutLocked(block, size, requested, charge));
   };
 
   bool may_reclaim =
@@ -275,10 +277,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     MutexLock lock(mutex_);
     old = CollectOldLocked();
   }
-  if (Block* block = grow()) {
-    MutexLock lock(mutex_);
-    return result(block);
-  }
+  if (auto grown = grow()) return *std::move(grown);
   // Rung: private pools that lend, before any cache is given back, as native.
   const auto borrow = [&]() -> std::optional<AllocatedBlock> {
     MutexLock lock(mutex_);
@@ -301,10 +300,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       return result(block);
     }
   }
-  if (Block* block = grow()) {
-    MutexLock lock(mutex_);
-    return result(block);
-  }
+  if (auto grown = grow()) return *std::move(grown);
   if (const auto lent = borrow()) return *lent;
   // Rung: what a MemPool has cached in other places (pytorch issue 159674).
   if (key.owner.is_private()) {
@@ -361,10 +357,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     OperatorWaiting waiting;
     ReleaseCached(~Bytes{0});
   }
-  if (Block* block = grow()) {
-    MutexLock lock(mutex_);
-    return result(block);
-  }
+  if (auto grown = grow()) return *std::move(grown);
   {
     MutexLock lock(mutex_);
     // Another thread's release in flight holds memory that is free to have.
@@ -407,7 +400,7 @@ Bytes DeviceAllocator::AboveCollectionThreshold(Bytes size) {
   if (threshold <= 0 || fraction_ >= 1.0) return 0;
   const auto most =
       static_cast<Bytes>(threshold * static_cast<double>(LimitLocked()));
-  const Bytes wanted = physical_.used_bytes() + plain_bytes_ + size;
+  const Bytes wanted = physical_.used_bytes() + PlainLocked() + size;
   return wanted > most ? wanted - most : 0;
 }
 

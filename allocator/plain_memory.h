@@ -12,7 +12,8 @@
 // the device lock. It must not allocate through stratalloc.
 //
 // Lifetime: a PlainMemory gives its memory back when it is destroyed, which
-// must be without the device lock. Fails: `allocate` returns 0.
+// must be without the device lock. Fails: `allocate` says kOutOfMemory, and the
+// request goes on to look elsewhere, or another error, which ends it.
 #ifndef STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
 #define STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
 
@@ -22,12 +23,13 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "allocator/base/result.h"
 #include "allocator/handle_table.h"
 
 namespace stratalloc {
 
 struct MemorySource {
-  std::function<Address(Bytes, StreamId)> allocate;  // 0: there is none
+  std::function<Result<Address>(Bytes, StreamId)> allocate;
   std::function<void(Address)> free;
 };
 

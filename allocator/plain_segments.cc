@@ -34,22 +34,28 @@ Block* DeviceAllocator::FindFreeLocked(const Pool& pool, Bytes size) {
   return fits ? block : nullptr;
 }
 
-std::unique_ptr<PlainMemory> DeviceAllocator::FetchPlain(const PoolKey& key,
-                                                         Bytes size) {
+Result<std::unique_ptr<PlainMemory>> DeviceAllocator::FetchPlain(
+    const PoolKey& key, Bytes size) {
   const Bytes bytes = Settings::Get().SegmentBytes(size);
   std::shared_ptr<const MemorySource> source;
   {
     MutexLock lock(mutex_);
     source = SourceLocked(key.owner);
     if (source == nullptr) return nullptr;
-    if (physical_.used_bytes() + plain_bytes_ + bytes > LimitLocked()) {
+    if (physical_.used_bytes() + PlainLocked() + bytes > LimitLocked()) {
       return nullptr;
     }
+    fetching_bytes_ += bytes;
   }
-  const Address address = source->allocate(bytes, key.stream);
-  if (address == 0) return nullptr;
-  return std::make_unique<PlainMemory>(std::move(source), address, bytes,
-                                       key.kind);
+  const Result<Address> address = source->allocate(bytes, key.stream);
+  if (address) {
+    return std::make_unique<PlainMemory>(std::move(source), *address, bytes,
+                                         key.kind);
+  }
+  MutexLock lock(mutex_);
+  fetching_bytes_ -= bytes;
+  if (address.error().code == ErrorCode::kOutOfMemory) return nullptr;
+  return tl::unexpected(address.error());
 }
 
 Block* DeviceAllocator::AddPlainLocked(Pool& pool,
@@ -72,6 +78,7 @@ Block* DeviceAllocator::AddPlainLocked(Pool& pool,
   segments_[region.base] = segment.get();
   pool.File(block);
   pool.segments().push_back(std::move(segment));
+  fetching_bytes_ -= region.bytes;
   plain_bytes_ += region.bytes;
   stats_.reserved_bytes.For(region.kind, [&](Stat& s) {
     s.Increase(static_cast<std::int64_t>(region.bytes));

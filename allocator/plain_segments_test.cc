@@ -91,6 +91,24 @@ TEST_F(PlainSegmentsTest, CachedSegmentsGoBeforeOutOfMemory) {
   EXPECT_EQ(Used(), 0u);  // everything was given back for it
 }
 
+TEST_F(PlainSegmentsTest, AnErrorOtherThanMemoryIsToldAsItIs) {
+  Free(Malloc(30 * kMiB));
+  ASSERT_EQ(cudasim_fail("cudaMalloc", 1, cudaErrorInvalidValue, /*forever=*/0),
+            0);
+  auto failed = allocator().Malloc(
+      {31 * kMiB, kDefaultStream, LifetimeClass::kTransient, kOwner});
+  cudasim_clear_faults();
+  ASSERT_FALSE(failed.has_value()) << "asked again";
+  EXPECT_EQ(failed.error().code, ErrorCode::kDevice);
+  EXPECT_EQ(failed.error().message.rfind("CUDA error: cudaMalloc failed", 0),
+            0u)
+      << failed.error().message;
+  EXPECT_EQ(Used(), 30 * kMiB) << "nothing is given back for it";
+  EXPECT_EQ(allocator().Stats().num_ooms, 0);
+  EXPECT_EQ(allocator().Stats().num_alloc_retries, 0);
+  EXPECT_TRUE(allocator().CheckInvariants().has_value());
+}
+
 TEST_F(PlainSegmentsTest, ASegmentWithALiveBlockStays) {
   const Address kept = Malloc(2 * kMiB);
   Free(Malloc(15 * kMiB));

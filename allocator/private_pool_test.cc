@@ -4,8 +4,10 @@
 #include "allocator/private_pool.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -484,11 +486,13 @@ struct Lender {
   std::vector<std::pair<Address, Bytes>> out;
   Address next = Address{1} << 40;  // far from the reservation
   bool empty = false;
+  std::function<void()> meanwhile;  // while it is asked, once
 
   std::shared_ptr<const MemorySource> Source() {
     return std::make_shared<const MemorySource>(MemorySource{
-        [this](Bytes bytes, StreamId) -> Address {
-          if (empty) return 0;
+        [this](Bytes bytes, StreamId) -> Result<Address> {
+          if (empty) return Fail(ErrorCode::kOutOfMemory, "empty");
+          if (meanwhile) std::exchange(meanwhile, nullptr)();
           out.push_back({next, bytes});
           next += 2 * bytes;
           return out.back().first;
@@ -566,6 +570,50 @@ TEST_F(PrivatePoolTest, AnotherAllocatorsMemoryCountsAgainstTheLimit) {
   Release(kUser);
   ASSERT_TRUE(allocator().EmptyCache().has_value());
   EXPECT_TRUE(lender.out.empty());
+}
+
+// Two threads that ask at once do not pass the limit together.
+TEST_F(PrivatePoolTest, MemoryThatIsAskedForCountsAgainstTheLimit) {
+  Lender lender;
+  allocator().CreateOrUsePool(kUser, lender.Source());
+  Route(kUser);
+  ErrorCode refusal{};
+  lender.meanwhile = [&] {
+    std::thread([&] {
+      const auto other = allocator().Malloc(
+          {40 * kMiB, kDefaultStream, LifetimeClass::kTransient, kOwner});
+      if (!other) refusal = other.error().code;
+    }).join();
+  };
+  Malloc(40 * kMiB);
+  EXPECT_EQ(refusal, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(lender.out.size(), 1u);
+  // What was refused by the source itself counts no longer.
+  lender.empty = true;
+  EXPECT_FALSE(allocator()
+                   .Malloc({20 * kMiB, kDefaultStream,
+                            LifetimeClass::kTransient, kOwner})
+                   .has_value());
+  lender.empty = false;
+  Malloc(20 * kMiB);
+  EndRoute(kUser);
+  Release(kUser);
+  Release(kUser);
+}
+
+TEST_F(PrivatePoolTest,
+       AReturnFromALowerTierLeavesAnotherAllocatorsMemoryRoom) {
+  Lender lender;
+  allocator().CreateOrUsePool(kUser, lender.Source());
+  Route(kUser);
+  Malloc(50 * kMiB);
+  EndRoute(kUser);
+  EXPECT_FALSE(allocator().TakePhysical(16 * kMiB).has_value());
+  Result<PhysicalMemory*> fits = allocator().TakePhysical(12 * kMiB);
+  ASSERT_TRUE(fits.has_value());
+  allocator().PutPhysical(*fits);
+  Release(kUser);
+  Release(kUser);
 }
 
 // A pool that nobody uses and that holds nothing is gone at once, and with it

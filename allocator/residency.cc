@@ -169,8 +169,10 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
 Result<PhysicalMemory*> DeviceAllocator::TakePhysical(Bytes bytes) {
   const auto take = [&]() REQUIRES(mutex_) {
     // The copy stream writes it: whoever used it last must have finished.
+    const Bytes limit = LimitLocked();
     Result<PhysicalMemory*> memory =
-        physical_.Take(bytes, LimitLocked(), /*own=*/0, AskStreamsLocked());
+        physical_.Take(bytes, limit - std::min(limit, PlainLocked()),
+                       /*own=*/0, AskStreamsLocked());
     if (memory) taken_bytes_ += bytes;
     return memory;
   };

@@ -44,15 +44,19 @@ int stratalloc_pool_use_source(int device, stratalloc_pool_id pool,
   const std::shared_ptr<void> owned(context, drop);
   return On(device, error, [&](DeviceAllocator& allocator) -> Status {
     allocator.CreateOrUsePool(
-        ToPoolId(pool), std::make_shared<const MemorySource>(MemorySource{
-                            [allocate, owned](Bytes bytes, StreamId stream) {
-                              return reinterpret_cast<Address>(
-                                  allocate(owned.get(), bytes, Raw(stream)));
-                            },
-                            [release, owned](Address address) {
-                              release(owned.get(),
-                                      reinterpret_cast<void*>(address));
-                            }}));
+        ToPoolId(pool),
+        std::make_shared<const MemorySource>(MemorySource{
+            [allocate, owned](Bytes bytes, StreamId stream) -> Result<Address> {
+              void* const memory = allocate(owned.get(), bytes, Raw(stream));
+              if (memory != nullptr) {
+                return reinterpret_cast<Address>(memory);
+              }
+              return Fail(ErrorCode::kOutOfMemory,
+                          "the pool's allocator has none");
+            },
+            [release, owned](Address address) {
+              release(owned.get(), reinterpret_cast<void*>(address));
+            }}));
     return {};
   });
 }
