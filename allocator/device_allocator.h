@@ -37,6 +37,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "allocator/base/extents.h"
@@ -177,7 +178,8 @@ class DeviceAllocator {
   void CreateOrUsePool(PoolId id,
                        std::shared_ptr<const MemorySource> source = nullptr)
       EXCLUDES(mutex_);
-  // One more use, and a route to the pool. kInvalidArgument if it has one.
+  // One more use, and a route to the pool. kInvalidArgument if it has one. May
+  // wait, for the events of an eviction.
   Status BeginAllocateToPool(PoolId id, std::function<bool(StreamId)> filter)
       EXCLUDES(mutex_);
   Status EndAllocateToPool(PoolId id) EXCLUDES(mutex_);  // takes the route away
@@ -193,9 +195,10 @@ class DeviceAllocator {
   // Does a stream capture that allocated here, ran a guarded operator since, or
   // was recorded on a block?
   bool CapturingLocked() REQUIRES(mutex_);
-  // If `stream` captures: `handles`, which the caller has pinned, stay on the
-  // device until the pool that it captures into has no use left.
-  void KeepForGraph(StreamId stream, const std::vector<HandleRef>& handles)
+  // If `stream` captures into a pool of this device: `operands`, which the
+  // caller has pinned, stay where they are until the pool has no use left, and
+  // true. They may be another device's.
+  bool KeepForGraph(StreamId stream, std::span<HandleEntry* const> operands)
       EXCLUDES(mutex_);
   // Base addresses of the pool's allocated blocks.
   Result<std::vector<Address>> AllocatedIn(PoolId id) EXCLUDES(mutex_);
@@ -253,6 +256,14 @@ class DeviceAllocator {
                          const std::function<void(Charge, Bytes)>& f)
       REQUIRES(mutex_);
 
+  // May bytes leave now? Not while a stream captures: an event that is recorded
+  // for them would be part of the graph. And not between a route and its first
+  // use, since torch sets a route just before it begins a capture.
+  bool MayEvictLocked() REQUIRES(mutex_);
+  // Around the events of an eviction that are recorded without the lock: no
+  // route is set meanwhile, so no capture begins. REQUIRES: MayEvictLocked().
+  void BeginFencingLocked() REQUIRES(mutex_) { ++fencing_; }
+  void EndFencing() EXCLUDES(mutex_);
   // kResident and unpinned -> kLeaving; false if it may not leave.
   bool BeginLeavingLocked(HandleRef handle) REQUIRES(mutex_);
   // kLeaving or kCopyingOut -> kResident.
@@ -635,6 +646,8 @@ class DeviceAllocator {
   Bytes taken_bytes_ GUARDED_BY(mutex_) = 0;
   int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
   std::condition_variable_any released_;
+  int fencing_ GUARDED_BY(mutex_) = 0;  // BeginFencingLocked without its end
+  std::condition_variable_any fenced_;
 };
 
 }  // namespace stratalloc

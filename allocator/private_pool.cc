@@ -39,6 +39,7 @@ void DeviceAllocator::CreateOrUsePool(
 Status DeviceAllocator::BeginAllocateToPool(
     PoolId id, std::function<bool(StreamId)> filter) {
   MutexLock lock(mutex_);
+  while (fencing_ > 0) fenced_.wait(mutex_);
   for (const PoolRoute& route : routes_) {
     if (route.pool == id) {
       return Fail(ErrorCode::kInvalidArgument,
@@ -82,18 +83,19 @@ Status DeviceAllocator::ReleasePool(PoolId id) {
   return {};
 }
 
-void DeviceAllocator::KeepForGraph(StreamId stream,
-                                   const std::vector<HandleRef>& handles) {
+bool DeviceAllocator::KeepForGraph(StreamId stream,
+                                   std::span<HandleEntry* const> operands) {
   MutexLock lock(mutex_);
-  if (!device_.IsCapturing(stream)) return;
+  if (!device_.IsCapturing(stream)) return false;
   PoolLocked({.stream = stream});  // CapturingLocked knows it from now on
   const auto pool = private_pools_.find(RouteLocked(stream));
-  if (pool == private_pools_.end()) return;
-  for (HandleRef handle : handles) {
-    if (pool->second.operands.insert(&handle.entry()).second) {
-      handle.entry().pins.fetch_add(1);
+  if (pool == private_pools_.end()) return false;
+  for (HandleEntry* operand : operands) {
+    if (pool->second.operands.insert(operand).second) {
+      operand->pins.fetch_add(1);
     }
   }
+  return true;
 }
 
 int DeviceAllocator::PoolUseCount(PoolId id) {
@@ -141,7 +143,9 @@ Bytes DeviceAllocator::PrivateAllocated() {
 
 PoolId DeviceAllocator::RouteLocked(StreamId stream) {
   for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
-    if (route->filter(stream)) return route->pool;
+    if (!route->filter(stream)) continue;
+    route->used = true;
+    return route->pool;
   }
   return {};
 }
@@ -179,6 +183,17 @@ bool DeviceAllocator::CapturingLocked() {
     if (device_.IsCapturing(key.stream)) return true;
   }
   return false;
+}
+
+bool DeviceAllocator::MayEvictLocked() {
+  return std::all_of(routes_.begin(), routes_.end(),
+                     [](const PoolRoute& route) { return route.used; }) &&
+         !CapturingLocked();
+}
+
+void DeviceAllocator::EndFencing() {
+  MutexLock lock(mutex_);
+  if (--fencing_ == 0) fenced_.notify_all();
 }
 
 bool DeviceAllocator::PutOffLocked(Block* block) {

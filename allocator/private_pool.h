@@ -15,9 +15,16 @@
 //
 // Being routed is not capturing: only while a stream of the device captures are
 // events left alone, frees that need one put off, nothing given back and
-// nothing evicted. What a capture reads of other memory is an *operand* of its
-// pool: it is pinned, because the graph runs again without a guard, until the
-// pool's last use goes.
+// nothing evicted. What a capture reads of other memory, on this device or
+// another, is an *operand* of its pool: it is pinned, because the graph runs
+// again without a guard, until the pool's last use goes.
+//
+// A capture begins without our knowing: torch sets a route and then asks the
+// driver. So a route waits for evictions that are recording events, and until
+// its filter first accepts a stream none begins; from then on a capture can be
+// seen. Only streams of other devices, which join a capture later and unseen,
+// can still be caught in the microseconds between the look at them and their
+// event.
 //
 // Device lock for everything here. Private pools live in the regions that are
 // never evicted.
@@ -67,6 +74,7 @@ struct PoolRoute {
   PoolId pool;
   // Called under the device lock; must not allocate or wait.
   std::function<bool(StreamId)> filter;
+  bool used = false;  // it has accepted a stream
 };
 
 }  // namespace stratalloc

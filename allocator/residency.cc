@@ -92,8 +92,7 @@ void DeviceAllocator::MoveStatsLocked(HandleRef handle, int sign) {
 
 bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
   HandleEntry& entry = handle.entry();
-  // An event recorded for it on the stream would end up in the graph.
-  if (CapturingLocked()) return false;
+  if (!MayEvictLocked()) return false;
   EmptyBinsLocked();
   ++leave_epoch_;
   if (entry.state.load() != HandleState::kResident || entry.live == 0 ||

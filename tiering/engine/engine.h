@@ -155,6 +155,10 @@ class Engine final : public Reclaimer, public ScopeListener {
       REQUIRES(arbiter_);
   Status FenceLocked(DeviceState& state, std::uint64_t streams)
       REQUIRES(arbiter_);
+  // Does one of these streams of the device's table capture? For the overflow
+  // bit: does any stream of another device?
+  bool SomeCapture(DeviceAllocator& device, std::uint64_t streams)
+      REQUIRES(arbiter_);
   Status ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch)
       REQUIRES(arbiter_);
   Status CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch)
@@ -174,7 +178,10 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status AdmitOnce(DeviceAllocator& device, StreamId stream, const char* name,
                    std::span<const GuardedHandle> handles, bool* refused);
   void KeepForGraph(DeviceAllocator& device, StreamId stream,
-                    std::span<const GuardedHandle> handles);
+                    OperatorThread& thread);
+  // Does `stream`, of this device or another, capture? Torch sets a route on
+  // one device only, and streams of others may join.
+  bool Captures(const DeviceAllocator& device, StreamId stream) const;
   void NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                std::uint32_t now);
 

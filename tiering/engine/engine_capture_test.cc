@@ -3,6 +3,8 @@
 // stay; and nothing leaves or is waited for on a stream that captures.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "tiering/engine/engine_fixture_test.h"
@@ -114,6 +116,53 @@ TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCapturesThatNeverAllocated) {
   Release();
   ExpectLayers(layers);
   FreeAll(layers);
+}
+
+// Torch sets a route and then begins its capture: an event that is recorded in
+// between would be part of the graph.
+TEST_F(EngineCaptureTest, NothingLeavesBetweenARouteAndItsFirstUse) {
+  Open({});
+  const auto layers = Layers(1);
+  ASSERT_TRUE(rig_->device()
+                  .BeginAllocateToPool(kGraph, [](StreamId) { return true; })
+                  .has_value());
+  EXPECT_EQ(Evict(), 0u);
+  const Address inside = Malloc(kHandle);
+  EXPECT_EQ(Evict(), kHandle) << "a MemPool's: nothing captures";
+  ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
+  Free(inside);
+  Release();
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EngineCaptureTest, ARouteWaitsForTheEventsOfAnEviction) {
+  Open({});
+  DeviceAllocator& device = rig_->device();
+  {
+    MutexLock lock(device.mutex());
+    ASSERT_TRUE(device.MayEvictLocked());
+    device.BeginFencingLocked();
+  }
+  std::atomic<bool> begins{false};
+  std::thread capture([&] {
+    begins = true;
+    EXPECT_TRUE(
+        device.BeginAllocateToPool(kGraph, [](StreamId) { return true; })
+            .has_value());
+  });
+  EXPECT_TRUE(Eventually([&] { return begins.load(); }));
+  bool early = false;
+  for (int i = 0; i < 1000; ++i) {
+    early |= device.MayCapture();
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(early);
+  device.EndFencing();
+  capture.join();
+  EXPECT_TRUE(device.MayCapture());
+  ASSERT_TRUE(device.EndAllocateToPool(kGraph).has_value());
+  Release();
 }
 
 // An event from outside would spoil the capture: the copies are over before

@@ -86,12 +86,36 @@ Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
   return freed;
 }
 
+bool Engine::SomeCapture(DeviceAllocator& device, std::uint64_t streams) {
+  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
+    if ((streams >> bit & 1) != 0 &&
+        Captures(device, device.streams().StreamOf(bit))) {
+      return true;
+    }
+  }
+  if ((streams >> StreamTable::kOverflowBit & 1) == 0) return false;
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (int i = 0; i < devices; ++i) {
+    DeviceAllocator& other = *devices_[i].allocator;
+    if (&other == &device || !other.MayCapture()) continue;
+    MutexLock lock(other.mutex());
+    if (!other.MayEvictLocked()) return true;
+  }
+  return false;
+}
+
 Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
   DeviceAllocator& device = *state.allocator;
   if (STRATALLOC_PLANTED(kMissingEvent)) return {};
   if (streams >> StreamTable::kOverflowBit & 1) {
-    // More streams than bits: rule 8, this thread may wait.
-    return device.device().SynchronizeDevice();
+    // More streams than bits, or those of a graph, which may be other devices':
+    // rule 8, this thread may wait.
+    const int devices = device_count_.load(std::memory_order_acquire);
+    for (int i = 0; i < devices; ++i) {
+      STRATALLOC_RETURN_IF_ERROR(
+          devices_[i].allocator->device().SynchronizeDevice());
+    }
+    return {};
   }
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
     if ((streams >> bit & 1) == 0) continue;
@@ -212,16 +236,20 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   }
   if (batch.empty()) return 0;
   const bool left = WaitForOtherOperators(kOperatorLimitNs);
+  std::uint64_t users = 0;
+  for (const Leaving& leaving : batch) {
+    users |= leaving.handle.entry().fence.load();
+  }
+  const bool spoils = SomeCapture(device, users);
   std::uint64_t streams = 0;
   {
     MutexLock lock(device.mutex());
-    const bool capturing = device.CapturingLocked();
+    // A capture may have begun meanwhile, and the fence would be in it.
+    const bool may_leave = left && !spoils && device.MayEvictLocked();
     std::erase_if(batch, [&](Leaving& leaving) {
       device.mutex().AssertHeld();
       HandleEntry& entry = leaving.handle.entry();
-      // A capture may have begun meanwhile, and the fence would be in it.
-      if (!left || capturing ||
-          entry.pins.load(std::memory_order_seq_cst) != 0) {
+      if (!may_leave || entry.pins.load(std::memory_order_seq_cst) != 0) {
         device.CancelLeavingLocked(leaving.handle);
         return true;
       }
@@ -234,6 +262,7 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
       leaving.clean = entry.has_copy.load() && !entry.dirty.load();
       return false;
     });
+    if (!batch.empty()) device.BeginFencingLocked();
   }
   if (!left) {
     state.refusal = "an operator on another thread did not return";
@@ -243,6 +272,7 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   learning_.store(true, std::memory_order_relaxed);
 
   Status status = FenceLocked(state, streams);
+  device.EndFencing();
   if (status) status = ChecksumLocked(state, batch);
   if (status) status = CopyOutLocked(state, batch);
   if (!status) {

@@ -23,6 +23,16 @@ constexpr std::int64_t kWaitForOthersNs = 1'000'000'000;
 
 thread_local std::vector<GuardedHandle> guard_handles;
 
+// The thread's outermost operator that was found to be captured. An operator on
+// several devices enters on each with a stream of its own, and the stream of an
+// operand may join the capture only inside it.
+struct CapturedOperator {
+  std::uint64_t epoch = 0;
+  DeviceAllocator* device = nullptr;  // whose pool keeps what it uses
+  StreamId stream = kDefaultStream;
+};
+thread_local CapturedOperator captured_operator;
+
 }  // namespace
 
 void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
@@ -121,7 +131,7 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
   }
   for (int i = 0; i < devices; ++i) {
     if (!devices_[i].allocator->MayCapture()) continue;
-    KeepForGraph(*devices_[i].allocator, stream, handles);
+    KeepForGraph(*devices_[i].allocator, stream, thread);
   }
   return {};
 }
@@ -129,14 +139,26 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
 // What is captured runs again whenever the graph is replayed, and then nobody
 // asks the guard.
 void Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
-                          std::span<const GuardedHandle> handles) {
-  std::vector<HandleRef> here;
-  for (const GuardedHandle& guarded : handles) {
-    if (device.Contains(guarded.handle.address())) {
-      here.push_back(guarded.handle);
+                          OperatorThread& thread) {
+  const std::uint64_t epoch = thread.epoch.load(std::memory_order_relaxed);
+  // All pins of the operator: parts of it that entered before, on other
+  // devices, are captured with it.
+  if (device.KeepForGraph(stream, thread.pins)) {
+    captured_operator = {epoch, &device, stream};
+  } else if (captured_operator.epoch == epoch &&
+             captured_operator.device == &device) {
+    device.KeepForGraph(captured_operator.stream, thread.pins);
+  }
+}
+
+bool Engine::Captures(const DeviceAllocator& device, StreamId stream) const {
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (int i = 0; i < devices; ++i) {
+    if (devices_[i].allocator->MayCapture()) {
+      return device.device().IsCapturing(stream);
     }
   }
-  device.KeepForGraph(stream, here);
+  return false;
 }
 
 void Engine::LeaveOperator() { OperatorThread::ThisThread().Leave(); }
@@ -195,7 +217,7 @@ Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
   // behind the copies. kLeaving and kCopyingOut need the arbiter: its holder
   // decides when it sees our pin. A capture cannot wait for an event from
   // outside: the host waits for its copies, below.
-  const bool capturing = device.IsCapturing(stream);
+  const bool capturing = Captures(device, stream);
   const auto accept = [&](bool* complete) -> Status {
     MutexLock lock(device.mutex());
     device.SettleArrivalsLocked();

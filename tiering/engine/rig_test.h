@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the engine share: one device of the simulator, an
-// allocator, a ledger and an engine on it, operators made of plain host code,
+// What the tests of the engine share: devices of the simulator, an allocator on
+// each, a ledger and an engine on them, operators made of plain host code,
 // and an end that asks whether anything is left.
 //
 // Thread-safety: Make and Close from one thread; the rest from any.
@@ -38,6 +38,7 @@ class Rig {
     bool async = true;
     std::uint64_t seed = 1;
     double emergency_threshold = 0.95;
+    int devices = 1;  // the simulator must have as many
   };
 
   static Result<std::unique_ptr<Rig>> Make(const Options& options) {
@@ -45,22 +46,28 @@ class Rig {
     cudasim_reset_for_testing();
     cudasim_set_mode(options.async ? 1 : 0);
     cudasim_set_seed(options.seed);
-    cudasim_set_capacity(0, options.capacity);
     std::unique_ptr<Rig> rig(new Rig);
-    STRATALLOC_ASSIGN_OR_RETURN(Device device, Device::Open(DeviceIndex{0}));
     DeviceAllocator::Options allocator;
     allocator.host_budget = options.host_budget;
     allocator.emergency_threshold = options.emergency_threshold;
-    STRATALLOC_ASSIGN_OR_RETURN(rig->device_,
-                                DeviceAllocator::Create(device, allocator));
-    rig->device_->SetObserver(&rig->ledger_);
+    for (int i = 0; i < options.devices; ++i) {
+      cudasim_set_capacity(i, options.capacity);
+      STRATALLOC_ASSIGN_OR_RETURN(Device device,
+                                  Device::Open(static_cast<DeviceIndex>(i)));
+      STRATALLOC_ASSIGN_OR_RETURN(std::unique_ptr<DeviceAllocator> made,
+                                  DeviceAllocator::Create(device, allocator));
+      made->SetObserver(&rig->ledger_);
+      rig->devices_.push_back(std::move(made));
+    }
     Engine::Options engine;
     engine.lower.host_budget = options.host_budget;
     engine.lower.disk_budget = options.disk_budget;
     engine.lower.disk_dir = options.disk_dir;
     engine.background = options.background;
     rig->engine_ = std::make_unique<Engine>(engine);
-    STRATALLOC_RETURN_IF_ERROR(rig->engine_->AddDevice(*rig->device_));
+    for (const auto& device : rig->devices_) {
+      STRATALLOC_RETURN_IF_ERROR(rig->engine_->AddDevice(*device));
+    }
     return rig;
   }
 
@@ -75,9 +82,11 @@ class Rig {
     }
     streams_.clear();
     engine_.reset();
-    device_.reset();
-    if (ledger_.LiveBytes(DeviceIndex{0}) != 0) {
-      wrong += "the ledger still counts live bytes\n";
+    while (!devices_.empty()) {
+      devices_.pop_back();  // ends what was pending
+      if (ledger_.LiveBytes(static_cast<DeviceIndex>(devices_.size())) != 0) {
+        wrong += "the ledger still counts live bytes\n";
+      }
     }
     const long violations = cudasim_violation_count();
     for (long i = 0; i < violations && i < 4; ++i) {
@@ -94,17 +103,19 @@ class Rig {
   }
   ~Rig() {
     engine_.reset();
-    device_.reset();
+    devices_.clear();
   }
 
   // Invariants of every room; at quiescent points.
   std::string Check() {
     std::string wrong;
-    if (Status s = device_->CheckInvariants(); !s) {
-      wrong += s.error().message + "\n";
-    }
-    if (Status s = engine_->CheckInvariants(*device_); !s) {
-      wrong += s.error().message + "\n";
+    for (const auto& device : devices_) {
+      if (Status s = device->CheckInvariants(); !s) {
+        wrong += s.error().message + "\n";
+      }
+      if (Status s = engine_->CheckInvariants(*device); !s) {
+        wrong += s.error().message + "\n";
+      }
     }
     if (Status s = ledger_.CheckInvariants(); !s) {
       wrong += s.error().message + "\n";
@@ -112,7 +123,7 @@ class Rig {
     return wrong;
   }
 
-  DeviceAllocator& device() { return *device_; }
+  DeviceAllocator& device(std::size_t i = 0) { return *devices_[i]; }
   Engine& engine() { return *engine_; }
   Ledger& ledger() { return ledger_; }
 
@@ -130,7 +141,7 @@ class Rig {
                          LifetimeClass lifetime = LifetimeClass::kPersistent,
                          Charge charge = {ScopeId{1}, Category::kParameter}) {
     Result<AllocatedBlock> block =
-        device_->Malloc({bytes, stream, lifetime, charge});
+        device().Malloc({bytes, stream, lifetime, charge});
     if (!block) return tl::unexpected(block.error());
     return block->address;
   }
@@ -190,7 +201,11 @@ class Rig {
   }
 
   HandleEntry& EntryOf(Address address) {
-    HandleRegion* region = device_->table().RegionOf(address);
+    HandleRegion* region = nullptr;
+    for (const auto& device : devices_) {
+      region = device->table().RegionOf(address);
+      if (region != nullptr) break;
+    }
     return region->entries[region->IndexOf(address)];
   }
   HandleState StateOf(Address address) { return EntryOf(address).state; }
@@ -199,7 +214,7 @@ class Rig {
   Rig() = default;
 
   Ledger ledger_;
-  std::unique_ptr<DeviceAllocator> device_;
+  std::vector<std::unique_ptr<DeviceAllocator>> devices_;
   std::unique_ptr<Engine> engine_;
   std::vector<StreamId> streams_;
 };

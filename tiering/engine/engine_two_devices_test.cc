@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Capture on one device of what lies on another: it stays as well, although
+// the other device has no route and knows of no capture.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tiering/engine/engine_fixture_test.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr PoolId kGraph{1, 0};
+
+class EngineTwoDevicesTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    Rig::Options options;
+    options.devices = 2;
+    Open(options);
+    ASSERT_TRUE(rig_->device(1).EnablePeer(DeviceIndex{0}).has_value());
+    here_ = rig_->NewStream();
+    cudaSetDevice(1);
+    there_ = rig_->NewStream();
+    cudaSetDevice(0);
+    for (Address& layer : layers_) {
+      auto block = rig_->device(1).Malloc(
+          {kHandle, there_, LifetimeClass::kPersistent, {}});
+      ASSERT_TRUE(block.has_value()) << block.error().message;
+      layer = block->address;
+    }
+    ASSERT_EQ(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming),
+              cudaSuccess);
+    cudaSetDevice(1);
+    ASSERT_EQ(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming),
+              cudaSuccess);
+    cudaSetDevice(0);
+  }
+  void TearDown() override {
+    for (const Address layer : layers_) {
+      EXPECT_TRUE(rig_->device(1).Free(layer).has_value());
+    }
+    EXPECT_EQ(cudaEventDestroy(forked_), cudaSuccess);
+    EXPECT_EQ(cudaEventDestroy(joined_), cudaSuccess);
+    EngineTest::TearDown();
+  }
+  void Begin() {
+    ASSERT_TRUE(rig_->device()
+                    .BeginAllocateToPool(
+                        kGraph,
+                        [this](StreamId s) {
+                          return rig_->device().device().IsCapturing(s);
+                        })
+                    .has_value());
+    ASSERT_EQ(
+        cudaStreamBeginCapture(Rig::ToCuda(here_), cudaStreamCaptureModeGlobal),
+        cudaSuccess);
+    inside_ = Malloc(kHandle, here_, LifetimeClass::kTransient);
+  }
+  void End() {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(Rig::ToCuda(here_), &graph), cudaSuccess)
+        << "something spoiled it";
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
+    Free(inside_);
+  }
+  void Enter(Address address, StreamId stream) {
+    const Access access{address, kHandle, /*written=*/false};
+    const Status entered =
+        rig_->engine().EnterOperator(stream, "copy", {&access, 1});
+    ASSERT_TRUE(entered.has_value()) << entered.error().message;
+  }
+  void Leave() { rig_->engine().LeaveOperator(); }
+  Bytes EvictThere() {
+    Result<Bytes> moved = rig_->engine().Evict(rig_->device(1), {});
+    EXPECT_TRUE(moved.has_value()) << moved.error().message;
+    return moved ? *moved : 0;
+  }
+
+  StreamId here_{}, there_{};
+  std::vector<Address> layers_ = std::vector<Address>(3);
+  Address inside_ = 0;
+  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
+};
+
+// An operator on two devices enters on each; the order is nobody's promise.
+TEST_F(EngineTwoDevicesTest, WhatAGraphReadsThereStaysUntilItsPoolIsGone) {
+  Begin();
+  Enter(inside_, here_);
+  Enter(layers_[0], there_);
+  Leave();
+  Leave();
+  Enter(layers_[1], there_);
+  Enter(inside_, here_);
+  Leave();
+  Leave();
+  Enter(layers_[2], there_);  // is not captured
+  Leave();
+  End();
+  EXPECT_EQ(EvictThere(), kHandle);
+  EXPECT_EQ(rig_->StateOf(layers_[0]), HandleState::kResident);
+  EXPECT_EQ(rig_->StateOf(layers_[1]), HandleState::kResident);
+  EXPECT_EQ(rig_->StateOf(layers_[2]), HandleState::kHost);
+  // A replay on this device, still running when the graph goes: the end of the
+  // test looks for violations.
+  const cudasim_access access{layers_[0], kHandle, 0};
+  cudasim_note_access(Rig::ToCuda(here_), "replay", &access, 1);
+  ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
+  EXPECT_EQ(EvictThere(), 2 * kHandle);
+}
+
+TEST_F(EngineTwoDevicesTest, AStreamThereThatJoinedIsNotAskedForAnEvent) {
+  Enter(layers_[0], there_);
+  Leave();
+  Begin();
+  ASSERT_EQ(cudaEventRecord(forked_, Rig::ToCuda(here_)), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(Rig::ToCuda(there_), forked_, 0), cudaSuccess);
+  Enter(layers_[1], there_);
+  Leave();
+  EXPECT_EQ(EvictThere(), 0u);
+  ASSERT_EQ(cudaEventRecord(joined_, Rig::ToCuda(there_)), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(Rig::ToCuda(here_), joined_, 0), cudaSuccess);
+  End();
+  EXPECT_EQ(EvictThere(), 2 * kHandle) << "the third is the graph's";
+  EXPECT_EQ(rig_->StateOf(layers_[1]), HandleState::kResident);
+  ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
+}
+
+}  // namespace
+}  // namespace stratalloc
