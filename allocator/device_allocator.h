@@ -57,37 +57,11 @@
 #include "allocator/pool.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
+#include "allocator/views.h"
 
 namespace stratalloc {
 
 struct OperatorThread;
-
-struct AllocatedBlock {
-  Address address = 0;
-  Bytes bytes = 0;            // rounded
-  Bytes allocated_bytes = 0;  // of the device, afterwards
-  Bytes reserved_bytes = 0;
-  Charge charge;
-};
-
-struct BlockView {
-  Address address;
-  Bytes bytes, requested;
-  BlockState state;
-  Charge charge;
-  HistoryContext context = {};
-};
-// One contiguous range of memory on the device, for snapshots.
-struct SegmentView {
-  Address address = 0;
-  bool plain = false;  // does not grow or shrink
-  Bytes bytes = 0;
-  StreamId stream = kDefaultStream;
-  PoolKind kind = PoolKind::kSmall;
-  PoolId owner;  // the private pool, if any
-  HistoryContext context;
-  std::vector<BlockView> blocks;
-};
 
 // What a handle's leaving cost, for the ledger.
 enum class Traffic {
