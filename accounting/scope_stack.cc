@@ -5,22 +5,24 @@
 #include <type_traits>
 
 namespace stratalloc {
-namespace {
 
-struct Stack {
-  int depth = 0;
-  // Index 0 is the root frame, so that the top is always frames[stored].
-  ScopeFrame frames[kMaxScopeDepth + 1];
-};
 // No constructor and no destructor: no guard on each access, and scopes work
 // in thread-exit handlers, where Python still frees tensors.
-static_assert(std::is_trivially_destructible_v<Stack>);
-constinit thread_local Stack stack;
+static_assert(std::is_trivially_destructible_v<internal::ScopeTop>);
+STRATALLOC_FAST_THREAD_LOCAL internal::ScopeTop internal::scope_top;
+
+namespace {
 
 constinit std::atomic<ScopeListener*> listener{nullptr};
 
-constexpr int Stored(int depth) {
-  return depth < kMaxScopeDepth ? depth : kMaxScopeDepth;
+[[gnu::noinline]] ScopeFrame* MakeBelow() {
+  static ThreadEnd& end = *new ThreadEnd([](void* below) {
+    delete[] static_cast<ScopeFrame*>(below);
+    internal::scope_top = {};
+  });
+  auto* const below = new ScopeFrame[kMaxScopeDepth];
+  end.Await(below);
+  return below;
 }
 
 }  // namespace
@@ -31,30 +33,26 @@ void SetScopeListener(ScopeListener* new_listener) {
 }
 
 void PushScope(const ScopeFrame& frame) {
-  Stack& s = stack;
-  const int depth = ++s.depth;
-  if (__builtin_expect(depth > kMaxScopeDepth, 0)) return;
-  s.frames[depth] = frame;
+  internal::ScopeTop& top = internal::scope_top;
+  const int depth = top.depth++;
+  if (__builtin_expect(depth >= kMaxScopeDepth, 0)) return;
+  if (__builtin_expect(top.below == nullptr, 0)) top.below = MakeBelow();
+  top.below[depth] = top.frame;
+  top.frame = frame;
   ScopeListener* const told = listener.load(std::memory_order_acquire);
   if (told != nullptr) told->OnEnter(frame.scope);
 }
 
 bool PopScope() {
-  Stack& s = stack;
-  const int depth = s.depth;
-  if (__builtin_expect(depth == 0, 0)) return false;
-  s.depth = depth - 1;
-  if (__builtin_expect(depth > kMaxScopeDepth, 0)) return true;
+  internal::ScopeTop& top = internal::scope_top;
+  if (__builtin_expect(top.depth == 0, 0)) return false;
+  const int depth = --top.depth;
+  if (__builtin_expect(depth >= kMaxScopeDepth, 0)) return true;
+  const ScopeId left = top.frame.scope;
+  top.frame = top.below[depth];
   ScopeListener* const told = listener.load(std::memory_order_acquire);
-  if (told != nullptr) told->OnLeave(s.frames[depth].scope);
+  if (told != nullptr) told->OnLeave(left);
   return true;
 }
-
-const ScopeFrame& CurrentScope() {
-  const Stack& s = stack;
-  return s.frames[Stored(s.depth)];
-}
-
-int ScopeDepth() { return stack.depth; }
 
 }  // namespace stratalloc

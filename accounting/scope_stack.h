@@ -9,11 +9,14 @@
 // (scope_benchmark.cc).
 // Depth: frames beyond kMaxScopeDepth are counted but not stored, so that
 // push and pop stay balanced and the innermost stored frame keeps paying.
+// Lifetime: what lies below the top is made by a thread's first push and goes
+// when the thread ends; a thread that is ended inside scopes leaves them then.
 // Failure: none.
 #ifndef STRATALLOC_ACCOUNTING_SCOPE_STACK_H_
 #define STRATALLOC_ACCOUNTING_SCOPE_STACK_H_
 
 #include "allocator/base/ids.h"
+#include "allocator/base/thread_local.h"
 
 namespace stratalloc {
 
@@ -45,10 +48,23 @@ void SetScopeListener(ScopeListener* listener);
 void PushScope(const ScopeFrame& frame);
 // A pop without a push is ignored and returns false.
 bool PopScope();
+
+namespace internal {
+// The frame on top apart from those below it, which are 2 KiB: see
+// thread_local.h. Equation: below[d] is the frame that was on top at depth d.
+struct ScopeTop {
+  ScopeFrame frame;
+  int depth = 0;
+  ScopeFrame* below = nullptr;
+};
+extern STRATALLOC_FAST_THREAD_LOCAL ScopeTop scope_top;
+}  // namespace internal
+
 // The frame on top, or the root frame. Valid until this thread's next push
 // or pop.
-const ScopeFrame& CurrentScope();
-int ScopeDepth();  // frames pushed and not popped, stored or not
+inline const ScopeFrame& CurrentScope() { return internal::scope_top.frame; }
+// Frames pushed and not popped, stored or not.
+inline int ScopeDepth() { return internal::scope_top.depth; }
 
 }  // namespace stratalloc
 

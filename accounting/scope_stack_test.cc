@@ -136,6 +136,29 @@ TEST_F(ScopeStackTest, ThreadsHaveTheirOwnStacks) {
   PopScope();
 }
 
+// Made before the thread's first push and so destroyed after whatever that
+// push made, were it a thread-local with a destructor.
+struct PushesAtTheEnd {
+  bool* balanced;
+  ~PushesAtTheEnd() {
+    const std::uint32_t before = Raw(CurrentScope().scope);
+    PushScope(Frame(5));
+    const std::uint32_t pushed = Raw(CurrentScope().scope);
+    *balanced = before == 3 && pushed == 5 && PopScope() &&
+                Raw(CurrentScope().scope) == 3 && ScopeDepth() == 1;
+  }
+};
+
+TEST_F(ScopeStackTest, WorksInAThreadsLastDestructors) {
+  bool balanced = false;
+  std::thread([&] {
+    static thread_local PushesAtTheEnd at_the_end{&balanced};
+    at_the_end.balanced = &balanced;
+    PushScope(Frame(3));  // never popped
+  }).join();
+  EXPECT_TRUE(balanced);
+}
+
 class Counter : public ScopeListener {
  public:
   void OnEnter(ScopeId) override { entered.fetch_add(1); }

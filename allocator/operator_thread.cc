@@ -13,6 +13,10 @@
 #include "allocator/base/mutex.h"
 
 namespace stratalloc {
+
+STRATALLOC_FAST_THREAD_LOCAL OperatorThread* internal::operator_thread =
+    nullptr;
+
 namespace {
 
 struct ThreadList {
@@ -23,18 +27,6 @@ ThreadList& Threads() {
   static ThreadList* list = new ThreadList;  // outlives every thread
   return *list;
 }
-
-struct Registration {
-  std::shared_ptr<OperatorThread> thread = std::make_shared<OperatorThread>();
-  Registration() {
-    MutexLock lock(Threads().mutex);
-    Threads().threads.push_back(thread);
-  }
-  ~Registration() {
-    MutexLock lock(Threads().mutex);
-    std::erase(Threads().threads, thread);
-  }
-};
 
 // The other threads that are inside an operator and not waiting, with the
 // epoch at which they were seen.
@@ -55,14 +47,19 @@ OthersInside() {
 
 }  // namespace
 
-OperatorThread& OperatorThread::ThisThread() {
-  // The raw pointer keeps the hot path free of the guard variable's check.
-  static thread_local OperatorThread* fast = nullptr;
-  if (fast == nullptr) {
-    static thread_local Registration registration;
-    fast = registration.thread.get();
-  }
-  return *fast;
+OperatorThread& OperatorThread::Register() {
+  static ThreadEnd& end = *new ThreadEnd([](void* mine) {
+    internal::operator_thread = nullptr;
+    MutexLock lock(Threads().mutex);
+    std::erase_if(Threads().threads,
+                  [&](const auto& thread) { return thread.get() == mine; });
+  });
+  auto made = std::make_shared<OperatorThread>();
+  end.Await(made.get());
+  internal::operator_thread = made.get();
+  MutexLock lock(Threads().mutex);
+  Threads().threads.push_back(std::move(made));
+  return *internal::operator_thread;
 }
 
 void OperatorThread::Enter() {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "allocator/base/thread_local.h"
 #include "allocator/handle_table.h"
 
 namespace stratalloc {
@@ -35,6 +36,7 @@ struct OperatorThread {
   std::vector<HandleEntry*> pins;
   std::vector<std::size_t> marks;  // pins.size() at each operator's entry
 
+  // Made by a thread's first call, gone when the thread ends.
   static OperatorThread& ThisThread();
   int depth() const { return static_cast<int>(marks.size()); }
 
@@ -53,8 +55,19 @@ struct OperatorThread {
   void PinForOutermost(HandleEntry& entry);
 
  private:
+  static OperatorThread& Register();
+
   std::vector<HandleEntry*> outermost_pins_;
 };
+
+namespace internal {
+extern STRATALLOC_FAST_THREAD_LOCAL OperatorThread* operator_thread;
+}  // namespace internal
+
+inline OperatorThread& OperatorThread::ThisThread() {
+  OperatorThread* const mine = internal::operator_thread;
+  return __builtin_expect(mine != nullptr, 1) ? *mine : Register();
+}
 
 // Marks this thread as waiting for one scope.
 class OperatorWaiting {

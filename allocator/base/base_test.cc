@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/check.h"
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
+#include "allocator/base/thread_local.h"
 
 namespace stratalloc {
 namespace {
@@ -89,6 +92,29 @@ TEST(CheckDeathTest, PrintsConditionAndMessage) {
 TEST(Clock, NeverGoesBack) {
   const std::int64_t before = NowNs();
   EXPECT_GE(NowNs(), before);
+}
+
+// What a thread's end finds, in the order in which it comes.
+std::vector<std::string> ends;  // the joined thread's, then the test's
+
+struct WithDestructor {
+  ~WithDestructor() { ends.push_back("destructor"); }
+  void Touch() {}
+};
+
+TEST(ThreadEnd, ComesAfterDestructorsAndAgainForWhatWasUsedSince) {
+  ends.clear();
+  static int mine[2];
+  static ThreadEnd* const end = new ThreadEnd([](void* which) {
+    ends.push_back(which == &mine[0] ? "first" : "second");
+    if (which == &mine[0]) end->Await(&mine[1]);
+  });
+  std::thread([] {
+    end->Await(&mine[0]);
+    static thread_local WithDestructor made_later;
+    made_later.Touch();
+  }).join();
+  EXPECT_EQ(ends, (std::vector<std::string>{"destructor", "first", "second"}));
 }
 
 }  // namespace
