@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <utility>
+#include <vector>
+
+#include "allocator/base/thread_local.h"
 
 namespace stratalloc {
 namespace {
@@ -15,9 +18,20 @@ struct ThreadLabels {
   std::vector<std::string> compile_contexts;
   std::string user_metadata;
 };
-ThreadLabels& ThreadsLabels() {
-  thread_local ThreadLabels labels;
-  return labels;
+// Made by what first sets one of them: most threads never do, and then what
+// every event asks is one comparison.
+STRATALLOC_FAST_THREAD_LOCAL ThreadLabels* thread_labels = nullptr;
+
+ThreadLabels& LabelsToSet() {
+  if (thread_labels == nullptr) {
+    static ThreadEnd& end = *new ThreadEnd([](void* mine) {
+      thread_labels = nullptr;
+      delete static_cast<ThreadLabels*>(mine);
+    });
+    thread_labels = new ThreadLabels;
+    end.Await(thread_labels);
+  }
+  return *thread_labels;
 }
 
 template <typename Map>
@@ -33,19 +47,21 @@ void History::SetClock(Clock clock) { clock_of_events.store(clock); }
 void History::SetTracker(Tracker tracker) { tracker_of_events.store(tracker); }
 
 void History::SetThreadContext(HistoryContext context) {
-  ThreadsLabels().context = std::move(context);
+  LabelsToSet().context = std::move(context);
 }
 const HistoryContext& History::ThreadContext() {
-  return ThreadsLabels().context;
+  static const auto& none = *new HistoryContext;
+  return thread_labels != nullptr ? thread_labels->context : none;
 }
 void History::PushCompileContext(std::string text) {
-  ThreadsLabels().compile_contexts.push_back(std::move(text));
+  LabelsToSet().compile_contexts.push_back(std::move(text));
 }
 void History::PopCompileContext() {
-  std::vector<std::string>& contexts = ThreadsLabels().compile_contexts;
+  if (thread_labels == nullptr) return;
+  std::vector<std::string>& contexts = thread_labels->compile_contexts;
   if (!contexts.empty()) contexts.pop_back();
 }
-std::string& History::UserMetadata() { return ThreadsLabels().user_metadata; }
+std::string& History::UserMetadata() { return LabelsToSet().user_metadata; }
 
 void History::Configure(const Options& options) {
   options_ = options;
@@ -62,45 +78,48 @@ bool History::records() const {
          tracker_of_events.load(std::memory_order_relaxed) != nullptr;
 }
 
-void History::Record(const TracePoint& point, const HistoryContext& fallback,
+void History::Record(TracePoint&& point, const HistoryContext& fallback,
                      const char* label, std::optional<TraceAction> then) {
   const Clock clock = clock_of_events.load(std::memory_order_relaxed);
-  Entry entry{point, LabelsOfThread(), label};
-  entry.time = clock != nullptr ? clock() : 0;
+  point.time = clock != nullptr ? clock() : 0;
   if (options_.contexts_in_events) {
     const HistoryContext& context = ThreadContext();
-    entry.context = context != nullptr ? context : fallback;
+    point.context = context != nullptr ? context : fallback;
   }
-  Add(entry, point.action);
-  if (then.has_value()) Add(entry, *then);
+  const LabelsOfEvent labels = LabelsOfThread();
+  Add(point, labels, label);
+  if (!then.has_value()) return;
+  point.action = *then;
+  Add(point, labels, label);
 }
 
-void History::Add(const Entry& entry, TraceAction action) {
+void History::Add(const TracePoint& point, const LabelsOfEvent& labels,
+                  const char* label) {
   if (const Tracker tracker = tracker_of_events.load();
       __builtin_expect(tracker != nullptr, 0)) {
-    TraceEvent event = ToEvent(entry);
-    event.action = action;
-    tracker(event);
+    tracker(ToEvent(point, labels.get(), label));
   }
-  const bool skipped = (options_.skipped >> static_cast<int>(action) & 1) != 0;
+  const bool skipped =
+      (options_.skipped >> static_cast<int>(point.action) & 1) != 0;
   if (!options_.enabled || skipped) return;
   // Field by field into the ring: counted pointers are rarely there, neither
   // before nor after, and then they cost a comparison.
   Entry& place = ring_.Next();
-  place.action = action;
-  place.device = entry.device;
-  place.address = entry.address;
-  place.bytes = entry.bytes;
-  place.stream = entry.stream;
-  place.pool = entry.pool;
-  place.time = entry.time;
-  place.label = entry.label;
-  if (place.context != entry.context) place.context = entry.context;
-  if (place.labels != entry.labels) place.labels = entry.labels;
+  place.action = point.action;
+  place.device = point.device;
+  place.address = point.address;
+  place.bytes = point.bytes;
+  place.stream = point.stream;
+  place.pool = point.pool;
+  place.time = point.time;
+  place.label = label;
+  if (place.context != point.context) place.context = point.context;
+  if (place.labels != labels) place.labels = labels;
 }
 
-std::shared_ptr<const History::Labels> History::LabelsOfThread() {
-  const ThreadLabels& labels = ThreadsLabels();
+History::LabelsOfEvent History::LabelsOfThread() {
+  if (thread_labels == nullptr) return nullptr;
+  const ThreadLabels& labels = *thread_labels;
   if (labels.compile_contexts.empty() && labels.user_metadata.empty()) {
     return nullptr;
   }
@@ -109,13 +128,14 @@ std::shared_ptr<const History::Labels> History::LabelsOfThread() {
       labels.user_metadata});
 }
 
-TraceEvent History::ToEvent(const Entry& entry) {
-  TraceEvent event{entry, "N/A", ""};
-  if (entry.labels != nullptr) {
-    event.compile_context = entry.labels->compile_context;
-    event.user_metadata = entry.labels->user_metadata;
+TraceEvent History::ToEvent(const TracePoint& point, const Labels* labels,
+                            const char* label) {
+  TraceEvent event{point, "N/A", ""};
+  if (labels != nullptr) {
+    event.compile_context = labels->compile_context;
+    event.user_metadata = labels->user_metadata;
   }
-  if (entry.label != nullptr) event.user_metadata = entry.label;
+  if (label != nullptr) event.user_metadata = label;
   return event;
 }
 
@@ -124,7 +144,9 @@ std::vector<History::Entry> History::Copy() const { return ring_.InOrder(); }
 std::vector<TraceEvent> History::Events(const std::vector<Entry>& entries) {
   std::vector<TraceEvent> events;
   events.reserve(entries.size());
-  for (const Entry& entry : entries) events.push_back(ToEvent(entry));
+  for (const Entry& entry : entries) {
+    events.push_back(ToEvent(entry, entry.labels.get(), entry.label));
+  }
   return events;
 }
 

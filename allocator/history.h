@@ -103,10 +103,10 @@ class History {
   // Must every allocation and free be seen?
   bool attentive() const;
   bool records() const;  // events, that is
-  // Adds time, context and labels. `fallback`: the context if the thread has
-  // none. `label`: in place of the user's; a literal, may be nullptr.
-  // `then`: another event like it, in the same moment.
-  void Record(const TracePoint& point, const HistoryContext& fallback,
+  // Completes it by time, context and labels. `fallback`: the context if the
+  // thread has none. `label`: in place of the user's; a literal, may be
+  // nullptr. `then`: another event like it, in the same moment.
+  void Record(TracePoint&& point, const HistoryContext& fallback,
               const char* label, std::optional<TraceAction> then = {});
   // Oldest first. Under the lock a copy without strings, which every malloc
   // waits for; what torch is told is made of it without the lock.
@@ -126,9 +126,12 @@ class History {
 
  private:
   using Contexts = std::unordered_map<Address, HistoryContext>;
-  static std::shared_ptr<const Labels> LabelsOfThread();
-  static TraceEvent ToEvent(const Entry& entry);
-  void Add(const Entry& entry, TraceAction action);
+  using LabelsOfEvent = std::shared_ptr<const Labels>;
+  static LabelsOfEvent LabelsOfThread();
+  static TraceEvent ToEvent(const TracePoint& point, const Labels* labels,
+                            const char* label);
+  void Add(const TracePoint& point, const LabelsOfEvent& labels,
+           const char* label);
 
   Options options_;
   Ring<Entry> ring_;

@@ -39,7 +39,7 @@ Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
   event.bytes = rounded;
   event.stream = stream;
   event.pool = routes_.empty() ? PoolId{} : RouteLocked(stream);
-  history_.Record(event, nullptr, nullptr);
+  history_.Record(std::move(event), nullptr, nullptr);
   return rounded;
 }
 
@@ -52,7 +52,7 @@ void DeviceAllocator::RecordSnapshot(PoolId pool, Bytes active) {
   event.bytes = active;
   event.stream = StreamId{0};
   event.pool = pool;
-  history_.Record(event, nullptr, nullptr);
+  history_.Record(std::move(event), nullptr, nullptr);
 }
 
 void DeviceAllocator::NoteHistoryLocked() {
@@ -72,7 +72,7 @@ void DeviceAllocator::RecordLocked(TraceAction action, Address address,
   event.bytes = bytes;
   event.stream = segment.pool->key().stream;
   event.pool = segment.pool->key().owner;
-  history_.Record(event, fallback, label, then);
+  history_.Record(std::move(event), fallback, label, then);
 }
 
 void DeviceAllocator::RecordMappedLocked(TraceAction action,
