@@ -8,39 +8,32 @@
 namespace stratalloc {
 namespace {
 
-std::string FullName(const c10::OperatorHandle& op) {
-  return c10::toString(op.operator_name());
-}
-
 constexpr c10::DispatchKeySet kBelowBackendSelect(
     c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
 
 }  // namespace
 
-GuardKernel::GuardKernel(const c10::OperatorHandle& op,
-                         OperatorSignature signature,
-                         c10::SafeKernelFunction previous)
-    : name_(FullName(op)),
-      signature_(std::move(signature)),
-      previous_(std::move(previous)) {}
+GuardKernel::GuardKernel(GuardedOperator guarded)
+    : guarded_(std::move(guarded)) {}
 
 void GuardKernel::operator()(const c10::OperatorHandle& op,
                              c10::DispatchKeySet keys,
                              torch::jit::Stack* stack) {
   uint64_t lo, hi;
   if (!AnythingEvictable(&lo, &hi)) {
-    previous_.callBoxed(op, keys, stack);
+    guarded_.previous.callBoxed(op, keys, stack);
     return;
   }
   AccessList accesses(lo, hi);
-  accesses.AddArguments(signature_, *stack);
-  const OperatorPin pin(name_.c_str(), accesses);
-  previous_.callBoxed(op, keys, stack);
+  accesses.AddArguments(guarded_.signature, *stack);
+  const OperatorPin pin(guarded_.name.c_str(), accesses);
+  guarded_.previous.callBoxed(op, keys, stack);
 }
 
 LateGuardKernel::LateGuardKernel(const c10::OperatorHandle& op,
                                  OperatorSignature signature)
-    : name_(FullName(op)), signature_(std::move(signature)) {}
+    : name_(c10::toString(op.operator_name())),
+      signature_(std::move(signature)) {}
 
 void LateGuardKernel::operator()(const c10::OperatorHandle& op,
                                  c10::DispatchKeySet keys,

@@ -13,19 +13,24 @@ namespace stratalloc {
 // The text by which a kernel of the guard is known in the dispatcher's records.
 inline constexpr char kGuardMark[] = "stratalloc op guard";
 
-// The boxed kernel in front of one operator at one backend key. Owned by the
-// dispatcher; immutable, called from any thread.
+// One operator at one backend key, and the kernel in front of which its guard
+// stands.
+struct GuardedOperator {
+  std::string name;
+  OperatorSignature signature;
+  c10::SafeKernelFunction previous;
+};
+
+// The boxed guard: for every operator (typed_guard.h has a faster one for
+// some). Owned by the dispatcher; immutable, called from any thread.
 class GuardKernel final : public c10::OperatorKernel {
  public:
-  GuardKernel(const c10::OperatorHandle& op, OperatorSignature signature,
-              c10::SafeKernelFunction previous);
+  explicit GuardKernel(GuardedOperator guarded);
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
 
  private:
-  const std::string name_;
-  const OperatorSignature signature_;
-  const c10::SafeKernelFunction previous_;
+  const GuardedOperator guarded_;
 };
 
 // The same for an operator defined after the guard was installed. When an

@@ -9,6 +9,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "python_shim/torch_bridge/entry_point.h"
 #include "python_shim/torch_bridge/guard_kernel.h"
 #include "python_shim/torch_bridge/late_operators.h"
+#include "python_shim/torch_bridge/typed_guard.h"
 
 namespace stratalloc {
 namespace {
@@ -90,11 +92,17 @@ class Guard {
     MutexLock lock(mutex_);
     libraries_.clear();
     guarded_ = 0;
+    typed_ = 0;
   }
 
   int Count() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return guarded_;
+  }
+
+  int CountTyped() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return typed_;
   }
 
  private:
@@ -125,10 +133,16 @@ class Guard {
     if (IsOurs(previous)) return;
     OperatorSignature signature(op.schema());
     if (!signature.HasTensors() && !IsFillingFactory(name)) return;
-    LibraryFor(name, key).impl(
-        Unqualified(name).c_str(),
-        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<GuardKernel>(
-            op, std::move(signature), std::move(previous))));
+    GuardedOperator guarded{c10::toString(name), std::move(signature),
+                            std::move(previous)};
+    std::optional<torch::CppFunction> kernel = MakeTypedGuard(guarded);
+    if (kernel.has_value()) {
+      ++typed_;
+    } else {
+      kernel = torch::CppFunction::makeFromBoxedFunctor(
+          std::make_unique<GuardKernel>(std::move(guarded)));
+    }
+    LibraryFor(name, key).impl(Unqualified(name).c_str(), *std::move(kernel));
     ++guarded_;
   }
 
@@ -174,6 +188,7 @@ class Guard {
            std::unique_ptr<torch::Library>>
       libraries_ GUARDED_BY(mutex_);
   int guarded_ GUARDED_BY(mutex_) = 0;
+  int typed_ GUARDED_BY(mutex_) = 0;  // of them
 };
 
 }  // namespace
@@ -195,6 +210,8 @@ void stratalloc_torch_remove_guard(void) {
 }
 
 int stratalloc_torch_guarded(void) { return Guard::Get().Count(); }
+
+int stratalloc_torch_guarded_typed(void) { return Guard::Get().CountTyped(); }
 
 int stratalloc_torch_guarded_late(void) {
   return stratalloc::LateOperators::Guarded();

@@ -28,9 +28,11 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_rescan_guard(char* message,
 // Takes the guard away; operators defined later keep a pass-through.
 STRATALLOC_BRIDGE_API void stratalloc_torch_remove_guard(void);
 
-// How many (operator, key) pairs are guarded now, and how many operators that
-// were defined after the installation.
+// How many (operator, key) pairs are guarded now, how many of them without
+// boxing (typed_guard.h), and how many operators that were defined after the
+// installation.
 STRATALLOC_BRIDGE_API int stratalloc_torch_guarded(void);
+STRATALLOC_BRIDGE_API int stratalloc_torch_guarded_typed(void);
 STRATALLOC_BRIDGE_API int stratalloc_torch_guarded_late(void);
 // 1 if the kernel that a call of `name` ("aten::add.Tensor") with CUDA tensors
 // reaches first is the guard's.

@@ -77,9 +77,18 @@ class Bridge:
         return found
 
 
-def load(**settings):
-    """The simulated device, torch, the recording core and the bridge."""
-    device = simulated.load(**settings)
+def load(operators=True, **settings):
+    """The simulated device, torch, the recording core and the bridge.
+
+    With operators=False torch keeps its own kernels for CUDA, which cannot
+    run here, and the device is None.
+    """
+    device = None
+    if operators:
+        device = simulated.load(**settings)
+    else:
+        simulated.load_device()
+        import torch  # pylint: disable=import-outside-toplevel,unused-import
     core = _open(_HERE + "/testing/libstratalloc.so")
     library = _open(_HERE + "/libstratalloc_torch_2_11.so")
     return device, Bridge(core, library)

@@ -230,6 +230,7 @@ int stratalloc_operator_enter(int device, uint64_t, const char* name,
                               stratalloc_error* error) {
   Core& core = Get();
   MutexLock lock(core.mutex);
+  core.operators[name].assign(accesses, accesses + count);
   if (!core.failing.empty() &&
       std::strstr(name, core.failing.c_str()) != nullptr) {
     return Fail(error, core.failure.code, core.failure.message);
@@ -237,7 +238,6 @@ int stratalloc_operator_enter(int device, uint64_t, const char* name,
   ++core.enters;
   core.device = device;
   ++stratalloc::open_operators;
-  core.operators[name].assign(accesses, accesses + count);
   return 0;
 }
 
