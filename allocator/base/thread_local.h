@@ -7,7 +7,8 @@
 // otherwise cost a call of 3 ns each. The price is the room that glibc keeps
 // for objects opened late, 1.6 KiB for all of a process: the *whole* object
 // must fit, so what is large lies on the heap behind a pointer
-// (wheel's thread_locals_test holds libstratalloc.so to 320 bytes).
+// (python_shim/testing holds libstratalloc.so to 320 bytes and shows what a
+// process without that room is told).
 //
 // ThreadEnd calls a function when a thread ends: after every C++ destructor
 // of its thread-locals, other libraries' too, so that whoever frees a tensor

@@ -36,15 +36,15 @@ TELEMETRY_LEVELS = ("off", "counters", "events", "callsites", "full")
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
-class MissingLibraryError(RuntimeError):
-    """A shared object of this package is not where the build puts it."""
+class LibraryError(RuntimeError):
+    """A shared object of this package is missing or cannot be loaded."""
 
 
 def library_path(name):
     """Path of a shared object of the package; raises if it is not there."""
     path = os.path.join(_PACKAGE, "lib", name)
     if not os.path.exists(path):
-        raise MissingLibraryError(
+        raise LibraryError(
             f"stratalloc: {name} is missing from {os.path.dirname(path)}: "
             "this is a source tree or a damaged installation; run `./dev build`"
         )
@@ -113,9 +113,22 @@ def lib():
     if _lib is None:
         with _lock:
             if _lib is None:
-                path = library_path("libstratalloc.so")
-                _lib = _declare(ctypes.CDLL(path))
+                _lib = _declare(_open(library_path("libstratalloc.so")))
     return _lib
+
+
+def _open(path):
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        if "static TLS" not in str(error):
+            raise
+        raise LibraryError(
+            "stratalloc: the libraries that this process loaded before left "
+            "no room for 256 bytes of thread-locals: enable stratalloc before "
+            "they are loaded, or start Python with GLIBC_TUNABLES="
+            "glibc.rtld.optional_static_tls=2048"
+        ) from error
 
 
 def loaded():

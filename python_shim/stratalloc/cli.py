@@ -32,14 +32,14 @@ def main(argv=None):
     if args.command is None:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
-    from stratalloc._core import MissingLibraryError
+    from stratalloc._core import LibraryError
 
     try:
         return args.function(args)
     except UsageError as error:
         print(f"stratalloc {args.command}: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except (MissingLibraryError, CannotRunError) as error:
+    except (LibraryError, CannotRunError) as error:
         print(error, file=sys.stderr)
         return EXIT_CANNOT
 

@@ -55,7 +55,7 @@ def _path(name, required=True):
         return path
     if not required:
         return None
-    raise _core.MissingLibraryError(
+    raise _core.LibraryError(
         f"stratalloc: {name} is missing from {directory()}: the simulated "
         "device is not part of this installation; run `./dev build`")
 

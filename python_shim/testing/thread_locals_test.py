@@ -10,7 +10,7 @@ import os
 import struct
 import unittest
 
-_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+_PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
                      "libstratalloc.so")
 _MOST_BYTES = 320
 _TLS = 7  # PT_TLS, elf.h
