@@ -107,6 +107,9 @@ TEST_F(MemorySourceTest, MemoryThatIsAskedForCountsAgainstTheLimit) {
   EndRoute(kUser);
   Release(kUser);
   Release(kUser);
+  for (const Address address : std::vector<Address>(live_)) Free(address);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_TRUE(lender.out.empty());
 }
 
 TEST_F(MemorySourceTest,
@@ -122,6 +125,9 @@ TEST_F(MemorySourceTest,
   allocator().PutPhysical(*fits);
   Release(kUser);
   Release(kUser);
+  for (const Address address : std::vector<Address>(live_)) Free(address);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_TRUE(lender.out.empty());
 }
 
 // A pool that nobody uses and that holds nothing is gone at once, and with it
