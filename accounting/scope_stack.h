@@ -10,7 +10,7 @@
 // Depth: frames beyond kMaxScopeDepth are counted but not stored, so that
 // push and pop stay balanced and the innermost stored frame keeps paying.
 // Lifetime: what lies below the top is made by a thread's first push and goes
-// when the thread ends; a thread that is ended inside scopes leaves them then.
+// when the thread ends; a thread that ends inside scopes leaves them untold.
 // Failure: none.
 #ifndef STRATALLOC_ACCOUNTING_SCOPE_STACK_H_
 #define STRATALLOC_ACCOUNTING_SCOPE_STACK_H_

@@ -21,7 +21,7 @@ StreamsIdle DeviceAllocator::AskStreamsLocked() {
   return [this, capturing = CapturingLocked(), asked = std::uint64_t{0},
           idle = std::uint64_t{0}](std::uint64_t streams) mutable {
     if (capturing) return false;
-    if ((streams >> StreamTable::kOverflowBit & 1) != 0) return false;
+    if (streams >> StreamTable::kOverflowBit != 0) return false;
     for (std::uint64_t left = streams & ~asked; left != 0; left &= left - 1) {
       const int bit = std::countr_zero(left);
       if (device_.IsIdle(streams_.StreamOf(bit)))
@@ -215,7 +215,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
       fenced = false;
     }
   }
-  if ((fence >> StreamTable::kOverflowBit & 1) != 0 || !fenced) {
+  if (fence >> StreamTable::kOverflowBit != 0 || !fenced) {
     fenced = device_.SynchronizeDevice().has_value();
   }
   std::vector<std::unique_ptr<PlainMemory>> gone;  // destroyed after the lock

@@ -153,8 +153,10 @@ class DeviceAllocator {
                        std::shared_ptr<const MemorySource> source = nullptr)
       EXCLUDES(mutex_);
   // One more use, and a route to the pool. kInvalidArgument if it has one. May
-  // wait, for the events of an eviction.
-  Status BeginAllocateToPool(PoolId id, std::function<bool(StreamId)> filter)
+  // wait, for the events of an eviction. `current`: the caller's stream; a
+  // filter that accepts it already is no capture's, which has yet to begin.
+  Status BeginAllocateToPool(PoolId id, std::function<bool(StreamId)> filter,
+                             StreamId current = kDefaultStream)
       EXCLUDES(mutex_);
   Status EndAllocateToPool(PoolId id) EXCLUDES(mutex_);  // takes the route away
   Status ReleasePool(PoolId id) EXCLUDES(mutex_);        // one use less

@@ -138,12 +138,14 @@ class HandleTable {
   HandleRegion regions_[4];
 };
 
-// Streams as bits. A device's streams get bits 0..62 in order of appearance;
-// later ones share bit 63, which means "fence the whole device".
+// Streams as bits. A device's streams get bits 0..61 in order of appearance;
+// later ones share kOverflowBit, which means "fence the whole device".
 // Thread-safety: lock-free; a bit never changes its stream.
 class StreamTable {
  public:
-  static constexpr int kOverflowBit = 63;
+  static constexpr int kOverflowBit = 62;
+  // A graph's: it runs on any stream, of other devices too. Fence them all.
+  static constexpr int kGraphBit = 63;
 
   int BitOf(StreamId stream) {
     const std::uint64_t wanted = Raw(stream);

@@ -14,8 +14,7 @@
 // contexts and the user's label belong to the thread too.
 //
 // Device lock for every method that is not static; the tracker is called under
-// it. Contexts may
-// be let go under it: that must neither wait nor take the GIL.
+// it. Contexts may be let go under it: that must neither wait nor take the GIL.
 // Nothing here can fail. Lifetime: the device's.
 #ifndef STRATALLOC_ALLOCATOR_HISTORY_H_
 #define STRATALLOC_ALLOCATOR_HISTORY_H_

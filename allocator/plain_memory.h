@@ -28,6 +28,7 @@
 
 namespace stratalloc {
 
+// Called without a lock; neither may throw.
 struct MemorySource {
   std::function<Result<Address>(Bytes, StreamId)> allocate;
   std::function<void(Address)> free;

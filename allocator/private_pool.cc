@@ -37,7 +37,8 @@ void DeviceAllocator::CreateOrUsePool(
 }
 
 Status DeviceAllocator::BeginAllocateToPool(
-    PoolId id, std::function<bool(StreamId)> filter) {
+    PoolId id, std::function<bool(StreamId)> filter, StreamId current) {
+  const bool used = filter(current);
   MutexLock lock(mutex_);
   while (fencing_ > 0) fenced_.wait(mutex_);
   for (const PoolRoute& route : routes_) {
@@ -47,7 +48,7 @@ Status DeviceAllocator::BeginAllocateToPool(
     }
   }
   UsePoolLocked(id);
-  routes_.push_back({id, std::move(filter)});
+  routes_.push_back({id, std::move(filter), used});
   NoteRoutesLocked();
   return {};
 }
@@ -74,8 +75,8 @@ Status DeviceAllocator::ReleasePool(PoolId id) {
   }
   if (--it->second.use_count == 0) {
     for (HandleEntry* operand : std::exchange(it->second.operands, {})) {
-      // A graph runs on any stream, and may still run: only the device knows.
-      operand->fence.fetch_or(std::uint64_t{1} << StreamTable::kOverflowBit);
+      // The graph may still run.
+      operand->fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
       operand->pins.fetch_sub(1);
     }
   }

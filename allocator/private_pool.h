@@ -22,9 +22,10 @@
 // A capture begins without our knowing: torch sets a route and then asks the
 // driver. So a route waits for evictions that are recording events, and until
 // its filter first accepts a stream none begins; from then on a capture can be
-// seen. Only streams of other devices, which join a capture later and unseen,
-// can still be caught in the microseconds between the look at them and their
-// event.
+// seen. A MemPool's filter accepts its thread's stream at once.
+// Failure that remains: streams of other devices, which join a capture later
+// and unseen, can be caught in the microseconds between the look at them and
+// their event.
 //
 // Device lock for everything here. Private pools live in the regions that are
 // never evicted.

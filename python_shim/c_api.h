@@ -295,10 +295,13 @@ STRATALLOC_API int stratalloc_pool_use_source(
 /* Allocations on streams that `filter(context, stream)` accepts go to `pool`
  * until stratalloc_pool_end. The filter runs under the device's lock: it must
  * not allocate or wait. `drop(context)` is called once, when the route ends or
- * could not be set. */
+ * could not be set. `current`: the caller's stream; nothing is evicted between
+ * a route whose filter does not accept it, which is a capture's that is about
+ * to begin, and the first use of that route. */
 STRATALLOC_API int stratalloc_pool_begin(int device, stratalloc_pool_id pool,
                                          int (*filter)(void*, uint64_t),
                                          void* context, void (*drop)(void*),
+                                         uint64_t current,
                                          stratalloc_error* error);
 STRATALLOC_API int stratalloc_pool_end(int device, stratalloc_pool_id pool,
                                        stratalloc_error* error);

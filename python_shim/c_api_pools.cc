@@ -63,13 +63,16 @@ int stratalloc_pool_use_source(int device, stratalloc_pool_id pool,
 
 int stratalloc_pool_begin(int device, stratalloc_pool_id pool,
                           int (*filter)(void*, uint64_t), void* context,
-                          void (*drop)(void*), stratalloc_error* error) {
+                          void (*drop)(void*), uint64_t current,
+                          stratalloc_error* error) {
   const std::shared_ptr<void> owned(context, drop);
   return On(device, error, [&](DeviceAllocator& allocator) {
     return allocator.BeginAllocateToPool(
-        ToPoolId(pool), [filter, owned](StreamId stream) {
+        ToPoolId(pool),
+        [filter, owned](StreamId stream) {
           return filter(owned.get(), Raw(stream)) != 0;
-        });
+        },
+        StreamId{current});
   });
 }
 

@@ -11,8 +11,8 @@
 // process without that room is told).
 //
 // ThreadEnd calls a function when a thread ends: after every C++ destructor
-// of its thread-locals, other libraries' too, so that whoever frees a tensor
-// there still finds ours. What is used again after that call is ended again.
+// of its thread-locals, other libraries' too, so that mallocs, frees and scopes
+// there still find theirs. What is used again after that call is ended again.
 // Not called on the thread that ends the process.
 //
 // Thread-safety: any thread, no lock. Failure: none that is survived; a

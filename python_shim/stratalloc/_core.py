@@ -125,7 +125,7 @@ def _open(path):
             raise
         raise LibraryError(
             "stratalloc: the libraries that this process loaded before left "
-            "no room for 256 bytes of thread-locals: enable stratalloc before "
+            "no room for 320 bytes of thread-locals: enable stratalloc before "
             "they are loaded, or start Python with GLIBC_TUNABLES="
             "glibc.rtld.optional_static_tls=2048"
         ) from error

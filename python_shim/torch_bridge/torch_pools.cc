@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TorchAllocator: private pools, for CUDA graphs and torch.cuda.MemPool.
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <exception>
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
+#include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/torch_allocator.h"
 
 namespace stratalloc {
@@ -79,9 +81,10 @@ void TorchAllocator::emptyCache(MempoolId pool) {
 void TorchAllocator::beginAllocateToPool(c10::DeviceIndex device,
                                          MempoolId pool, Filter filter) {
   stratalloc_error error;
+  const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device);
   if (stratalloc_pool_begin(device, ToPoolId(pool), &Accepts,
                             new Filter(std::move(filter)), &DropFilter,
-                            &error) != 0) {
+                            StreamId(current.stream()), &error) != 0) {
     ThrowError(error);
   }
 }

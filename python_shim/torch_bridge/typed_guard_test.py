@@ -3,7 +3,7 @@
 
 torch's own CUDA kernels stand behind it here and cannot run: every call is
 refused by the core before it reaches one, which has then been told what the
-call would touch.
+call would touch. What a call gives back is shown by kernels of the test's.
 """
 
 from python_shim.torch_bridge.testing import bridge as support
@@ -11,9 +11,14 @@ from python_shim.torch_bridge.testing import bridge as support
 _, BRIDGE = support.load(operators=False)
 
 # pylint: disable=wrong-import-position
+import os
+
 import pytest
 import torch
 
+torch.ops.load_library(os.path.abspath(
+    "python_shim/torch_bridge/testing/libtyped_kernels.so"))
+OURS = torch.ops.typed_kernels
 BRIDGE.call("install_guard")
 BRIDGE.call("install")
 torch.cuda.init()
@@ -174,3 +179,42 @@ def test_calls_from_cpp_touch_the_same(name, call, touched):
     with pytest.raises(RuntimeError, match=_REFUSED):
         call()
     assert BRIDGE.accesses("aten::" + name) == touched
+
+
+@pytest.fixture(name="served")
+def _served():
+    """The core lets every operator pass."""
+    BRIDGE.heal()
+
+
+@pytest.mark.parametrize("evictable", [True, False])
+def test_calls_arrive_and_results_return(served, evictable):
+    del served
+    BRIDGE.evictable(evictable)
+    enters = BRIDGE.enters()
+    assert OURS.first(_X, _Y).data_ptr() == _X.data_ptr()
+    assert OURS.itself(_X, _Y) is _X
+    assert [x.data_ptr() for x in OURS.reversed(_XS)] == [
+        x.data_ptr() for x in reversed(_XS)]
+    assert BRIDGE.enters() - enters == (3 if evictable else 0)
+
+
+def test_a_kernel_that_throws_is_left(served):
+    del served
+    with pytest.raises(RuntimeError, match="the kernel throws"):
+        OURS.throws(_X)
+    assert BRIDGE.open() == 0
+    assert BRIDGE.accesses("throws") == [_range(_X)]
+
+
+def test_it_goes_and_comes_again(served):
+    del served
+    typed = BRIDGE.library.stratalloc_torch_guarded_typed()
+    BRIDGE.library.stratalloc_torch_remove_guard()
+    enters = BRIDGE.enters()
+    assert OURS.first(_X, _Y).data_ptr() == _X.data_ptr()
+    assert BRIDGE.enters() == enters
+    BRIDGE.call("install_guard")
+    assert BRIDGE.library.stratalloc_torch_guarded_typed() == typed
+    assert OURS.first(_X, _Y).data_ptr() == _X.data_ptr()
+    assert BRIDGE.enters() == enters + 1

@@ -155,8 +155,12 @@ class Engine final : public Reclaimer, public ScopeListener {
       REQUIRES(arbiter_);
   Status FenceLocked(DeviceState& state, std::uint64_t streams)
       REQUIRES(arbiter_);
-  // Does one of these streams of the device's table capture? For the overflow
-  // bit: does any stream of another device?
+  class FencingElsewhere;
+  // No capture begins on other devices until `elsewhere` goes; false if one is
+  // there.
+  bool HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere)
+      REQUIRES(arbiter_);
+  // Does one of these streams of the device's table capture?
   bool SomeCapture(DeviceAllocator& device, std::uint64_t streams)
       REQUIRES(arbiter_);
   Status ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch)

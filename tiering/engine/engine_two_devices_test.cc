@@ -127,5 +127,22 @@ TEST_F(EngineTwoDevicesTest, AStreamThereThatJoinedIsNotAskedForAnEvent) {
   ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
 }
 
+// Whether the graph that is gone still runs, only the devices know; and to ask
+// one would spoil what it captures meanwhile.
+TEST_F(EngineTwoDevicesTest, WhatAGraphReadThereWaitsForACaptureHere) {
+  Begin();
+  Enter(inside_, here_);
+  Enter(layers_[0], there_);
+  Leave();
+  Leave();
+  End();
+  ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
+  Begin();
+  EXPECT_EQ(EvictThere(), 0u);
+  End();
+  EXPECT_EQ(EvictThere(), 3 * kHandle);
+  ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
+}
+
 }  // namespace
 }  // namespace stratalloc

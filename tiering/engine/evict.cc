@@ -93,30 +93,56 @@ bool Engine::SomeCapture(DeviceAllocator& device, std::uint64_t streams) {
       return true;
     }
   }
-  if ((streams >> StreamTable::kOverflowBit & 1) == 0) return false;
+  return false;
+}
+
+// Keeps captures off the other devices while these are waited for.
+class Engine::FencingElsewhere {
+ public:
+  FencingElsewhere() = default;
+  ~FencingElsewhere() {
+    for (DeviceAllocator* device : held_) device->EndFencing();
+  }
+  FencingElsewhere(const FencingElsewhere&) = delete;
+  FencingElsewhere& operator=(const FencingElsewhere&) = delete;
+
+  // False if something captures there.
+  bool Hold(DeviceAllocator& device) {
+    MutexLock lock(device.mutex());
+    if (!device.MayEvictLocked()) return false;
+    device.BeginFencingLocked();
+    held_.push_back(&device);
+    return true;
+  }
+
+ private:
+  std::vector<DeviceAllocator*> held_;
+};
+
+bool Engine::HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere) {
   const int devices = device_count_.load(std::memory_order_acquire);
   for (int i = 0; i < devices; ++i) {
     DeviceAllocator& other = *devices_[i].allocator;
-    if (&other == &device || !other.MayCapture()) continue;
-    MutexLock lock(other.mutex());
-    if (!other.MayEvictLocked()) return true;
+    if (&other != &device && !elsewhere.Hold(other)) return false;
   }
-  return false;
+  return true;
 }
 
 Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
   DeviceAllocator& device = *state.allocator;
   if (STRATALLOC_PLANTED(kMissingEvent)) return {};
+  // More streams than bits, or those of a graph: rule 8, this thread may wait.
   if (streams >> StreamTable::kOverflowBit & 1) {
-    // More streams than bits, or those of a graph, which may be other devices':
-    // rule 8, this thread may wait.
+    STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeDevice());
+  }
+  if (streams >> StreamTable::kGraphBit & 1) {
     const int devices = device_count_.load(std::memory_order_acquire);
     for (int i = 0; i < devices; ++i) {
       STRATALLOC_RETURN_IF_ERROR(
           devices_[i].allocator->device().SynchronizeDevice());
     }
-    return {};
   }
+  if (streams >> StreamTable::kOverflowBit != 0) return {};
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
     if ((streams >> bit & 1) == 0) continue;
     const StreamId stream = device.streams().StreamOf(bit);
@@ -240,7 +266,10 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   for (const Leaving& leaving : batch) {
     users |= leaving.handle.entry().fence.load();
   }
-  const bool spoils = SomeCapture(device, users);
+  FencingElsewhere elsewhere;  // until this eviction is over
+  const bool spoils = SomeCapture(device, users) ||
+                      ((users >> StreamTable::kGraphBit & 1) != 0 &&
+                       !HoldOthers(device, elsewhere));
   std::uint64_t streams = 0;
   {
     MutexLock lock(device.mutex());
@@ -249,7 +278,9 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
     std::erase_if(batch, [&](Leaving& leaving) {
       device.mutex().AssertHeld();
       HandleEntry& entry = leaving.handle.entry();
-      if (!may_leave || entry.pins.load(std::memory_order_seq_cst) != 0) {
+      // A user that came since was not looked at.
+      if (!may_leave || entry.pins.load(std::memory_order_seq_cst) != 0 ||
+          (entry.fence.load() & ~users) != 0) {
         device.CancelLeavingLocked(leaving.handle);
         return true;
       }

@@ -5,10 +5,23 @@
 
 namespace stratalloc {
 
+namespace {
+
+// Uses on two threads may share ticks, so that a later one is written down as
+// a little earlier: then no time lies between them. Half of all differences
+// would be too many to call negative: 2^31 ticks are less than an hour.
+std::uint32_t Ticks(std::uint32_t from, std::uint32_t to) {
+  constexpr std::uint32_t kMostBehind = 1u << 24;
+  return from - to <= kMostBehind ? 0 : to - from;
+}
+
+}  // namespace
+
 std::uint32_t Coldness(const Candidate& candidate, std::uint32_t now) {
-  const std::uint32_t since = now - candidate.last_use;
+  const std::uint32_t since = Ticks(candidate.last_use, now);
   if (candidate.previous_use == 0) return since;
-  const std::uint32_t period = candidate.last_use - candidate.previous_use;
+  const std::uint32_t period =
+      Ticks(candidate.previous_use, candidate.last_use);
   return since <= period ? period - since : since - period;
 }
 

@@ -34,6 +34,13 @@ TEST(Victims, AMissedPredictionGrowsColder) {
   EXPECT_EQ(Coldness(missed, 110), 0u);
 }
 
+TEST(Victims, AUseAheadOfTheClockIsTheLatest) {
+  EXPECT_EQ(Coldness(Used(1, 103, 0), 101), 0u);
+  EXPECT_EQ(Coldness(Used(1, 90, 103), 100), 10u);
+  EXPECT_EQ(Coldness(Used(1, 100, 0), 100 + (3u << 30)), 3u << 30)
+      << "unused for long";
+}
+
 TEST(Victims, AmongEqualsTheCleanLeaves) {
   auto chosen =
       ChooseVictims({Used(1, 10, 0, false), Used(2, 10, 0, true)}, 50, 1);

@@ -35,7 +35,7 @@ int stratalloc_pool_use_source(int, stratalloc_pool_id,
   return Refuse(__func__, error);
 }
 int stratalloc_pool_begin(int, stratalloc_pool_id, int (*)(void*, uint64_t),
-                          void* context, void (*drop)(void*),
+                          void* context, void (*drop)(void*), uint64_t,
                           stratalloc_error* error) {
   drop(context);
   return Refuse(__func__, error);
