@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
-
 #include <time.h>
 
 #include <cstdio>
