@@ -8,9 +8,10 @@
 // collection if there is one. Then it climbs the ladder (SlowMalloc):
 //
 //   pools that lend -> cached handles of other pools, after waiting for their
-//   streams -> a MemPool's own cached handles -> Reclaimer (evict cold handles)
-//   -> memory between the emergency threshold and the limit -> outstanding
-//   events, waited for -> everything cached -> kOutOfMemory, native's text
+//   streams -> a MemPool's own cached handles -> under pressure: what is cold
+//   for good, then memory between the emergency threshold and the limit ->
+//   outstanding events, waited for -> whatever else is cached -> Reclaimer
+//   (evict) -> kOutOfMemory, native's text
 //
 // and searches again after every rung. With garbage collection pools lend after
 // the second rung, as in native. Plain segments are bought before the ladder,
@@ -283,6 +284,14 @@ class DeviceAllocator {
       REQUIRES(mutex_);
   // Allocated bytes that are on the device now.
   Bytes AllocatedLocked() REQUIRES(mutex_);
+  // Blocks freed so far: whoever waits for room sees by it that others get on.
+  std::int64_t FreedCount() EXCLUDES(mutex_);
+  // What OnPressure is called above may have changed: the next malloc asks.
+  void LookAtPressure() EXCLUDES(mutex_);
+  // Would `size` bytes not fit if everything that may leave had left? Never
+  // true where they might: what is free, waits for events or is evictable
+  // counts as gone.
+  bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
 
   EventId TakeEvent() EXCLUDES(mutex_);  // pooled; kNoEvent if none to be had
   void PutEvent(EventId event) EXCLUDES(mutex_);
@@ -311,12 +320,8 @@ class DeviceAllocator {
   // How far a growth by `size` would go beyond garbage_collection_threshold; 0
   // without a fraction.
   Bytes AboveCollectionThreshold(Bytes size) EXCLUDES(mutex_);
-  // `hopeless`: nothing was evicted, because it would not have been enough.
+  // `hopeless`: eviction could not have been enough.
   Error OutOfMemory(Bytes requested, bool hopeless = false) EXCLUDES(mutex_);
-  // Would `size` bytes not fit if everything that may leave had left? Never
-  // true where they might: what is free, waits for events or is evictable
-  // counts as gone.
-  bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
   void MaybeSignalPressureLocked() REQUIRES(mutex_);
 
   // free.cc
@@ -613,6 +618,8 @@ class DeviceAllocator {
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
   SegmentStats stats_ GUARDED_BY(mutex_);
   History history_ GUARDED_BY(mutex_);
+  // Memory that the last TryMallocLocked would have needed more of.
+  Bytes lacking_ GUARDED_BY(mutex_) = 0;
   // Why the last TryMallocLocked failed, if that was not for want of memory.
   std::optional<Error> driver_error_ GUARDED_BY(mutex_);
   double fraction_ GUARDED_BY(mutex_) = 1.0;

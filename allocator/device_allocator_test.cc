@@ -240,12 +240,13 @@ TEST_F(DeviceAllocatorTest, AnyOtherDriverErrorIsToldAsItIs) {
 // Makes room, and from then on the driver maps nothing.
 class BreakingReclaimer final : public Reclaimer {
  public:
-  Bytes Reclaim(DeviceIndex, Bytes) override {
-    if (++asked > 1) return 2 * kMiB;
+  bool Reclaim(DeviceIndex, MemoryRequest& request) override {
+    ++asked;
     free();
     cudasim_fail("cuMemMap", 1, 1, /*forever=*/1);
-    return 40 * kMiB;
+    return request.Take();
   }
+  Bytes ReclaimCold(DeviceIndex, Bytes) override { return 0; }
   void OnPressure(DeviceIndex, Bytes, Bytes) override {}
   const char* LastRefusal(DeviceIndex) override { return ""; }
   std::function<void()> free;

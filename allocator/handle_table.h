@@ -21,6 +21,7 @@
 #ifndef STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
 #define STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -72,9 +73,11 @@ struct alignas(64) HandleEntry {
   // Bit i: stream i of the device's StreamTable used this handle since it was
   // last fenced. Set while pinned, taken by the evictor.
   std::atomic<std::uint64_t> fence{0};
-  // Planner's clock at the last two uses in different scopes.
+  // Planner's clock at the last use, and the last four times between uses, the
+  // newest first; 0 = not known. Uses that lie close together are one.
+  static constexpr int kIntervals = 4;
   std::atomic<std::uint32_t> last_use{0};
-  std::atomic<std::uint32_t> previous_use{0};
+  std::atomic<std::uint32_t> intervals[kIntervals]{};
   // Device lock from here on.
   // What is mapped here. A position that is kUnmapped may keep a mapping that
   // nothing uses, see device/handle_pool.h; `fence` says who may still.
@@ -82,6 +85,15 @@ struct alignas(64) HandleEntry {
   std::uint32_t live = 0;        // live blocks that overlap this handle
   std::uint32_t generation = 0;  // moves on whenever its bytes are given up
 };
+
+inline std::array<std::uint32_t, HandleEntry::kIntervals> IntervalsOf(
+    const HandleEntry& entry) {
+  std::array<std::uint32_t, HandleEntry::kIntervals> intervals;
+  for (int i = 0; i < HandleEntry::kIntervals; ++i) {
+    intervals[i] = entry.intervals[i].load(std::memory_order_relaxed);
+  }
+  return intervals;
+}
 
 struct HandleRegion {
   Address base = 0;
@@ -125,6 +137,16 @@ class HandleTable {
   Address evictable_end() const { return base_ + 2 * region_bytes_; }
   HandleRegion& region(bool evictable, PoolKind kind) {
     return regions_[(evictable ? 0 : 2) + static_cast<int>(kind)];
+  }
+  // The handle of an entry of this table; no region for another table's.
+  HandleRef RefOf(const HandleEntry& entry) {
+    for (HandleRegion& region : regions_) {
+      if (&entry >= region.entries &&
+          &entry < region.entries + region.count()) {
+        return {&region, static_cast<std::uint64_t>(&entry - region.entries)};
+      }
+    }
+    return {};
   }
   // nullptr for an address outside the reservation.
   HandleRegion* RegionOf(Address address) {

@@ -95,33 +95,95 @@ TEST(OperatorThread, PinsLastForTheirOperator) {
   EXPECT_EQ(thread.depth(), 0);
 }
 
-TEST(OperatorThread, AnEvictorWaitsForOthersNotForItself) {
+TEST(OperatorThread, WhileItWaitsItPinsNothingAndForgetsNothing) {
+  HandleEntry a, b;
+  OperatorThread& thread = OperatorThread::ThisThread();
+  thread.Enter();
+  thread.Pin(a);
+  thread.PinForOutermost(b);
+  a.fence.store(5);
+  a.dirty.store(true);
+  thread.Suspend();
+  EXPECT_TRUE(thread.suspended.load());
+  EXPECT_EQ(a.pins.load(), 0u);
+  EXPECT_EQ(b.pins.load(), 0u);
+  // An eviction takes what was noted, and a restore makes it clean.
+  a.fence.store(0);
+  a.dirty.store(false);
+  thread.Resume();
+  EXPECT_FALSE(thread.suspended.load());
+  EXPECT_EQ(a.pins.load(), 1u);
+  EXPECT_EQ(b.pins.load(), 1u);
+  // Refused once more, before anything was noted again.
+  thread.Suspend();
+  EXPECT_EQ(a.pins.load(), 0u);
+  thread.Resume();
+  thread.NoteAgain();
+  EXPECT_EQ(a.fence.load(), 5u);
+  EXPECT_TRUE(a.dirty.load());
+  EXPECT_EQ(b.fence.load(), 0u);
+  EXPECT_FALSE(b.dirty.load());
+  thread.Leave();
+  EXPECT_EQ(a.pins.load(), 0u);
+  EXPECT_EQ(b.pins.load(), 0u);
+}
+
+TEST(OperatorThread, TheNewestPinsCanBeTakenBack) {
+  HandleEntry a, b;
+  OperatorThread& thread = OperatorThread::ThisThread();
+  thread.Enter();
+  thread.Pin(a);
+  thread.Pin(b);
+  thread.Pin(b);
+  thread.DropPins(2);
+  EXPECT_EQ(a.pins.load(), 1u);
+  EXPECT_EQ(b.pins.load(), 0u);
+  thread.Leave();
+  EXPECT_EQ(a.pins.load(), 0u);
+}
+
+TEST(OperatorThread, OthersAreSeenToGetOn) {
   OperatorThread& mine = OperatorThread::ThisThread();
   mine.Enter();
-  EXPECT_TRUE(WaitForOtherOperators(0)) << "this thread does not count";
+  EXPECT_FALSE(LookAtOthers().inside) << "this thread does not count";
+  const std::uint64_t before = LookAtOthers().progress;
   std::atomic<int> stage{0};
+  const auto Next = [&](int to) {
+    stage = to;
+    stage.notify_all();
+  };
   std::thread other([&] {
-    OperatorThread::ThisThread().Enter();
-    stage = 1;
+    OperatorThread& thread = OperatorThread::ThisThread();
+    thread.Enter();
+    thread.ticket = 7;
+    Next(1);
     stage.wait(1);
-    {
-      OperatorWaiting waiting;
-      stage = 3;
-      stage.notify_all();
-      stage.wait(3);
-    }
-    OperatorThread::ThisThread().Leave();
+    thread.Suspend();
+    Next(3);
+    stage.wait(3);
+    thread.Resume();
+    thread.Leave();
+    EXPECT_EQ(thread.ticket, 0u) << "of one operator";
+    Next(5);
+    stage.wait(5);
   });
   while (stage != 1) std::this_thread::yield();
-  EXPECT_TRUE(OtherOperatorsRunning());
-  EXPECT_FALSE(WaitForOtherOperators(0));
-  stage = 2;
-  stage.notify_all();
+  EXPECT_TRUE(LookAtOthers().any);
+  EXPECT_TRUE(LookAtOthers().inside);
+  const std::uint64_t inside = LookAtOthers().progress;
+  EXPECT_NE(inside, before);
+  std::uint64_t seen_by_another = 0;
+  std::thread([&] { seen_by_another = LookAtOthers().progress; }).join();
+  EXPECT_EQ(seen_by_another, inside) << "nobody takes it for a change";
+  Next(2);
   while (stage != 3) std::this_thread::yield();
-  EXPECT_FALSE(OtherOperatorsRunning()) << "who waits is in nobody's way";
-  EXPECT_TRUE(WaitForOtherOperators(0));
-  stage = 4;
-  stage.notify_all();
+  EXPECT_FALSE(LookAtOthers().inside) << "who waits is in nobody's way";
+  EXPECT_EQ(LookAtOthers().progress, inside) << "waiting is no progress";
+  Next(4);
+  while (stage != 5) std::this_thread::yield();
+  EXPECT_FALSE(LookAtOthers().inside);
+  EXPECT_NE(LookAtOthers().progress, inside);
+  Next(6);
   other.join();
   mine.Leave();
 }

@@ -306,7 +306,10 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
   // Beyond the limit nothing is mapped in vain.
   limit -= std::min(limit, PlainLocked());
   const Bytes needed = wanted.size() * region.handle_bytes;
-  if (physical_.used_bytes() + needed > limit) return Mapped::kNoMemory;
+  if (physical_.used_bytes() + needed > limit) {
+    lacking_ = physical_.used_bytes() + needed - limit;
+    return Mapped::kNoMemory;
+  }
   const std::uint64_t own = OwnBitLocked(segment.pool->key().stream);
 
   // Memory that is still mapped where it is wanted first, so that no other
@@ -325,6 +328,7 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
     Result<PhysicalMemory*> memory =
         physical_.Take(region.handle_bytes, limit, own, idle);
     if (!NoteErrorLocked(memory)) {
+      lacking_ = (wanted.size() - fresh) * region.handle_bytes;
       complete = false;
       break;
     }
@@ -359,6 +363,8 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
       entry.fence.store(0);
       entry.dirty.store(true);
       entry.has_copy.store(false);
+      // Of what lay here before.
+      for (auto& interval : entry.intervals) interval.store(0);
       entry.physical->used_at = handle.address();
       entry.state.store(HandleState::kResident);
     }

@@ -78,6 +78,14 @@ class LiveCounters {
   Bytes allocated_bytes() const {
     return static_cast<Bytes>(live_[kAll].now.bytes);
   }
+  // Blocks given up so far, since the last ResetAccumulated.
+  std::int64_t freed_count() const {
+    std::int64_t count = 0;
+    for (int kind = 0; kind < kPoolKinds; ++kind) {
+      count += freed_at_once_[kind].count + freed_[kind].count;
+    }
+    return count;
+  }
   void ResetPeaks();
   void ResetAccumulated();
   void Fill(DeviceStats* stats) const;

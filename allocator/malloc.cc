@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,10 +18,6 @@
 
 namespace stratalloc {
 namespace {
-
-// A reclaim frees memory that another thread may take first; after so many
-// lost races the request fails rather than spin.
-constexpr int kReclaimAttempts = 16;
 
 // What a try may take from the driver.
 enum class Growth {
@@ -61,6 +58,23 @@ std::shared_ptr<const MemorySource> CudaMalloc(const Device& device) {
       [device](Bytes bytes, StreamId) { return device.Malloc(bytes); },
       [device](Address address) { device.FreeMalloc(address); }});
 }
+
+// What the ladder's last rungs try again and again, as the Reclaimer sees it.
+class Request final : public MemoryRequest {
+ public:
+  Request(const std::function<bool()>& take,
+          const std::function<Bytes()>& missing,
+          const std::function<bool()>& hopeless)
+      : take_(take), missing_(missing), hopeless_(hopeless) {}
+  bool Take() override { return take_(); }
+  Bytes Missing() override { return missing_(); }
+  bool IsHopeless() override { return hopeless_(); }
+
+ private:
+  const std::function<bool()>& take_;
+  const std::function<Bytes()>& missing_;
+  const std::function<bool()>& hopeless_;
+};
 
 class InLadder {
  public:
@@ -160,10 +174,24 @@ double DeviceAllocator::fraction() {
   return fraction_;
 }
 void DeviceAllocator::SetFraction(double fraction) {
+  const bool fell = [&] {
+    MutexLock lock(mutex_);
+    fraction_ = fraction;
+    pressure_at_ = 0;  // until the next look
+    SetSlowReasonLocked(SlowReason::kCollection, CollectsOldLocked());
+    return AllocatedLocked() > LimitLocked();
+  }();
+  if (fell && reclaimer_ != nullptr) reclaimer_->OnLimitFell(device_.index());
+}
+
+std::int64_t DeviceAllocator::FreedCount() {
   MutexLock lock(mutex_);
-  fraction_ = fraction;
-  pressure_at_ = 0;  // until the next look
-  SetSlowReasonLocked(SlowReason::kCollection, CollectsOldLocked());
+  return live_.freed_count();
+}
+
+void DeviceAllocator::LookAtPressure() {
+  MutexLock lock(mutex_);
+  pressure_at_ = 0;  // the next malloc asks
 }
 
 Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
@@ -183,6 +211,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   // A driver that fails for another reason than memory fails whatever is
   // given back: its error is the answer, at once, as native.
   std::optional<Error> failed;
+  Bytes lacking = size;  // the last attempt
   const auto failure = [&] {
     // Native's words, then which call.
     const char* const what =
@@ -202,8 +231,10 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     }
     if (growth == Growth::kNone) limit = 0;
     driver_error_.reset();
+    lacking_ = size;
     Block* block = TryMallocLocked(PoolLocked(key), size, limit);
     if (block == nullptr) failed = driver_error_;
+    lacking = lacking_;
     return block == nullptr ? nullptr
                             : HandOutLocked(block, size, requested, charge);
   };
@@ -249,7 +280,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     ProcessEventsLocked();
     SettleArrivalsLocked();
     if (key.kind == PoolKind::kLarge) ++searches_;
-    if (Block* block = attempt(/*soft=*/may_reclaim, Growth::kNone)) {
+    if (Block* block = attempt(/*soft=*/false, Growth::kNone)) {
       MaybeSignalPressureLocked();
       return result(block);
     }
@@ -258,15 +289,52 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   // is taken or given back.
   if (Settings::Get().FreeMemory()) {
     MutexLock lock(mutex_);
-    if (Block* block = attempt(may_reclaim, Growth::kNone)) {
+    if (Block* block = attempt(/*soft=*/false, Growth::kNone)) {
       return result(block);
     }
   }
+  std::optional<Block*> served;  // by the reclaimer's turn
+  const std::function<bool()> take = [&] {
+    while (true) {
+      {
+        MutexLock lock(mutex_);
+        if (Block* block = attempt(/*soft=*/false);
+            block != nullptr || failed) {
+          served = block;
+          return true;
+        }
+      }
+      // A freed remainder may complete another handle.
+      if (ReleaseCached(lacking) == 0) return false;
+    }
+  };
+  const std::function<Bytes()> missing = [&] { return lacking; };
+  const std::function<bool()> hopeless = [&] {
+    MutexLock lock(mutex_);
+    return CannotFitLocked(size);
+  };
+  const auto reclaim = [&] {
+    InLadder in_ladder;
+    Request asked(take, missing, hopeless);
+    return reclaimer_->Reclaim(device_.index(), asked);
+  };
+  const auto outcome = [&]() -> Result<AllocatedBlock> {
+    if (*served == nullptr) return failure();
+    MutexLock lock(mutex_);
+    return result(*served);
+  };
+  // Whoever was refused and waits comes first: what it waits for would be taken
+  // here as soon as it comes free.
+  if (may_reclaim && reclaimer_->IsCrowded() && size <= limit() && reclaim()) {
+    return outcome();
+  }
+  // Under pressure memory between the emergency threshold and the limit is left
+  // alone while something cold can make room instead, so that other users of
+  // the card keep some.
+  const bool soft = may_reclaim && reclaimer_->UnderPressure(device_.index());
   {
     MutexLock lock(mutex_);
-    // Above the emergency threshold cold bytes leave before new memory is
-    // taken, so that other users of the card keep some room.
-    if (Block* block = attempt(may_reclaim, Growth::kCollecting)) {
+    if (Block* block = attempt(soft, Growth::kCollecting)) {
       MaybeSignalPressureLocked();
       return result(block);
     }
@@ -294,7 +362,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   ReleaseCached(std::max(size, too_much));
   {
     MutexLock lock(mutex_);
-    if (Block* block = attempt(may_reclaim)) {
+    if (Block* block = attempt(soft)) {
       if (too_much > 0 && !CapturingLocked())
         physical_.ReleaseFree(AskStreamsLocked());
       return result(block);
@@ -311,50 +379,40 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     }();
     if (may_move && ReleaseCached(size, key.owner) > 0) {
       MutexLock lock(mutex_);
-      if (Block* block = attempt(may_reclaim)) return result(block);
+      if (Block* block = attempt(soft)) return result(block);
     }
   }
   if (failed) return failure();
-  // Evicting everything for a request that fits nowhere helps nobody, and
-  // every layer would have to come back.
-  const bool hopeless = may_reclaim && [&] {
-    MutexLock lock(mutex_);
-    return CannotFitLocked(size);
-  }();
-  if (may_reclaim && !hopeless) {
+  if (soft) {
     InLadder in_ladder;
-    for (int i = 0; i < kReclaimAttempts; ++i) {
-      const Bytes came_free = [&] {
-        OperatorWaiting waiting;
-        return reclaimer_->Reclaim(device_.index(), size);
-      }();
-      ReleaseCached(size);  // a freed remainder may complete another handle
-      MutexLock lock(mutex_);
-      if (Block* block = attempt(came_free > 0)) return result(block);
-      if (failed) return failure();
-      if (came_free == 0) break;
-    }
-  }
-  if (may_reclaim) {
-    // Between the emergency threshold and the limit there is memory still.
+    reclaimer_->ReclaimCold(device_.index(), lacking);
     MutexLock lock(mutex_);
-    if (Block* block = attempt(false)) return result(block);
+    if (Block* block = attempt(/*soft=*/true)) return result(block);
+    // There was nothing cold: up to the limit, then.
+    if (Block* block = attempt(/*soft=*/false)) return result(block);
     if (failed) return failure();
   }
   // Native's last resort: wait for what other streams still use. What came
   // free by that may be all it takes: it is handed out, not unmapped first.
-  if (!thread.in_ladder) {
-    OperatorWaiting waiting;
-    SynchronizePendingFrees();
-  }
+  // Only then does anything leave: a job that fits native's memory fits ours.
+  if (!thread.in_ladder) SynchronizePendingFrees();
+  bool retried = false;
+  const auto count_retry = [&] {  // once, whichever rung serves it
+    mutex_.AssertHeld();
+    if (!std::exchange(retried, true)) ++stats_.num_alloc_retries;
+  };
   {
     MutexLock lock(mutex_);
-    ++stats_.num_alloc_retries;  // once, whichever rung below serves it
-    if (Block* block = attempt(false)) return result(block);
+    if (!may_reclaim) count_retry();
+    if (Block* block = attempt(/*soft=*/false)) {
+      count_retry();
+      return result(block);
+    }
     if (failed) return failure();
   }
-  if (!thread.in_ladder) {
-    OperatorWaiting waiting;
+  if (may_reclaim) {
+    if (take()) return outcome();
+  } else if (!thread.in_ladder) {
     ReleaseCached(~Bytes{0});
   }
   if (auto grown = grow()) return *std::move(grown);
@@ -362,11 +420,21 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     MutexLock lock(mutex_);
     // Another thread's release in flight holds memory that is free to have.
     while (releasing_ > 0) released_.wait(mutex_);
-    if (Block* block = attempt(false)) return result(block);
-    if (!failed) ++stats_.num_ooms;
+    if (Block* block = attempt(/*soft=*/false)) return result(block);
   }
   if (failed) return failure();
-  return tl::unexpected(OutOfMemory(requested, hopeless));
+  // Evicting everything for a request that fits nowhere helps nobody.
+  if (may_reclaim && size <= limit()) {
+    if (reclaim()) return outcome();
+  }
+  const bool fits_nowhere = may_reclaim && hopeless();
+  if (!thread.in_ladder && may_reclaim) ReleaseCached(~Bytes{0});
+  {
+    MutexLock lock(mutex_);
+    count_retry();
+    ++stats_.num_ooms;
+  }
+  return tl::unexpected(OutOfMemory(requested, fits_nowhere));
 }
 
 bool DeviceAllocator::CannotFitLocked(Bytes size) {
@@ -487,7 +555,8 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
 }
 
 void DeviceAllocator::MaybeSignalPressureLocked() {
-  if (reclaimer_ != nullptr && options_.tiering) {
+  if (reclaimer_ != nullptr && options_.tiering &&
+      reclaimer_->UnderPressure(device_.index())) {
     const Bytes limit = LimitLocked();
     pressure_at_ = static_cast<Bytes>(reclaimer_->PressureThreshold() *
                                       static_cast<double>(limit));

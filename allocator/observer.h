@@ -79,21 +79,48 @@ class AllocObserver {
                       Bytes bytes, bool moved) = 0;
 };
 
+// One malloc that found no memory, as a Reclaimer serves it.
+class MemoryRequest {
+ public:
+  // Tries to have the memory now. True ends the request: it is served, or the
+  // driver failed for another reason than memory.
+  virtual bool Take() = 0;
+  // What a Take lacks, at least.
+  virtual Bytes Missing() = 0;
+  // Would it fail though everything that may leave had left?
+  virtual bool IsHopeless() = 0;
+
+ protected:
+  ~MemoryRequest() = default;
+};
+
 // Asked by the allocator for memory it could not find itself.
 class Reclaimer {
  public:
   virtual ~Reclaimer() = default;
-  // Tries to make `target_bytes` of physical memory available on `device` by
-  // evicting cold handles. Returns the bytes that came free, 0 if nothing
-  // could be done. Called WITHOUT the device lock; may block on copies and
-  // disk; takes the arbiter. Never called with in_ladder set (nested malloc).
-  virtual Bytes Reclaim(DeviceIndex device, Bytes target_bytes) = 0;
-  // The share of the limit above which OnPressure wants to be called.
+  // Evicts until `request` is served, which it tries between evictions. Other
+  // threads may be ahead: then it waits, and what this thread's operators use
+  // may leave meanwhile; it is back when the call returns. False: the request
+  // cannot be served. Called WITHOUT the device lock; may block on copies, disk
+  // and other threads. Never called with in_ladder set (nested malloc).
+  virtual bool Reclaim(DeviceIndex device, MemoryRequest& request) = 0;
+  // Evicts what is cold for good, at most about `bytes` of it; returns the
+  // bytes that left. Called as Reclaim is.
+  virtual Bytes ReclaimCold(DeviceIndex device, Bytes bytes) = 0;
+  // Do threads wait that were refused? Then nobody takes new memory past them:
+  // Reclaim is the way.
+  virtual bool IsCrowded() const { return false; }
+  // Is the device under pressure, so that thresholds count?
+  virtual bool UnderPressure(DeviceIndex) const { return false; }
+  // The share of the limit above which OnPressure wants to be called, while
+  // the device is under pressure.
   virtual double PressureThreshold() const { return 0; }
   // `allocated` bytes of `device` are on it now, under `limit`: may note that
   // a threshold was crossed. Called under the device lock: must only set a
   // flag.
   virtual void OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) = 0;
+  // The limit fell below what is in use: the device is under pressure.
+  virtual void OnLimitFell(DeviceIndex) {}
   // Why Reclaim could not do more, for the out-of-memory message, e.g. "the
   // host budget of 32 MiB is spent and no disk is allowed". May be empty.
   virtual const char* LastRefusal(DeviceIndex device) = 0;

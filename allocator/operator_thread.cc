@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocator/operator_thread.h"
 
-#include <sched.h>
-#include <time.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/base/clock.h"
 #include "allocator/base/mutex.h"
 
 namespace stratalloc {
@@ -26,23 +22,6 @@ struct ThreadList {
 ThreadList& Threads() {
   static ThreadList* list = new ThreadList;  // outlives every thread
   return *list;
-}
-
-// The other threads that are inside an operator and not waiting, with the
-// epoch at which they were seen.
-std::vector<std::pair<std::shared_ptr<OperatorThread>, std::uint64_t>>
-OthersInside() {
-  std::vector<std::pair<std::shared_ptr<OperatorThread>, std::uint64_t>> seen;
-  const OperatorThread* self = &OperatorThread::ThisThread();
-  MutexLock lock(Threads().mutex);
-  for (const auto& thread : Threads().threads) {
-    if (thread.get() == self) continue;
-    const std::uint64_t epoch = thread->epoch.load(std::memory_order_seq_cst);
-    if (epoch % 2 == 1 && !thread->waiting.load(std::memory_order_seq_cst)) {
-      seen.emplace_back(thread, epoch);
-    }
-  }
-  return seen;
 }
 
 }  // namespace
@@ -88,6 +67,7 @@ void OperatorThread::Leave() {
     entry->pins.fetch_sub(1, std::memory_order_release);
   }
   outermost_pins_.clear();
+  ticket = 0;
   // release: whoever waits for it sees what the operator did. Seen late, it is
   // only waited for longer.
   epoch.store(epoch.load(std::memory_order_relaxed) + 1,
@@ -99,28 +79,58 @@ void OperatorThread::PinForOutermost(HandleEntry& entry) {
   outermost_pins_.push_back(&entry);
 }
 
-bool WaitForOtherOperators(std::int64_t limit_ns) {
-  auto others = OthersInside();
-  if (others.empty()) return true;
-  const std::int64_t give_up = NowNs() + limit_ns;
-  int spins = 0;
-  for (auto& [thread, epoch] : others) {
-    while (thread->epoch.load(std::memory_order_seq_cst) == epoch &&
-           !thread->waiting.load(std::memory_order_seq_cst)) {
-      if (NowNs() > give_up) return false;
-      // Operators take microseconds on the host: yield first, then pause for
-      // 50 us so that a long one does not cost a core.
-      if (++spins < 64) {
-        sched_yield();
-      } else {
-        const timespec pause{0, 50'000};
-        nanosleep(&pause, nullptr);
-      }
-    }
+void OperatorThread::DropPins(std::size_t n) {
+  STRATALLOC_CHECK(n <= pins.size(), "more pins dropped than taken");
+  for (std::size_t i = pins.size() - n; i < pins.size(); ++i) {
+    pins[i]->pins.fetch_sub(1, std::memory_order_release);
   }
-  return true;
+  pins.resize(pins.size() - n);
 }
 
-bool OtherOperatorsRunning() { return !OthersInside().empty(); }
+void OperatorThread::Suspend() {
+  if (!noted_.empty()) {
+    // Between Resume and NoteAgain: what was noted first is what holds.
+    for (Noted& noted : noted_) {
+      noted.entry->pins.fetch_sub(1, std::memory_order_release);
+    }
+  } else {
+    ForEachPin([&](HandleEntry& entry) {
+      noted_.push_back({&entry, entry.fence.load(), entry.dirty.load()});
+      entry.pins.fetch_sub(1, std::memory_order_release);
+    });
+  }
+  suspended.store(true, std::memory_order_seq_cst);
+}
+
+void OperatorThread::Resume() {
+  suspended.store(false, std::memory_order_seq_cst);
+  ForEachPin([](HandleEntry& entry) {
+    entry.pins.fetch_add(1, std::memory_order_seq_cst);
+  });
+}
+
+void OperatorThread::NoteAgain() {
+  for (const Noted& noted : noted_) {
+    noted.entry->fence.fetch_or(noted.fence);
+    if (noted.dirty) noted.entry->dirty.store(true);
+  }
+  noted_.clear();
+}
+
+OtherThreads LookAtOthers() {
+  OtherThreads seen;
+  const OperatorThread* self = internal::operator_thread;
+  MutexLock lock(Threads().mutex);
+  for (const auto& thread : Threads().threads) {
+    const std::uint64_t epoch = thread->epoch.load(std::memory_order_seq_cst);
+    // This thread's too: all who look see the same number.
+    seen.progress += epoch;
+    if (thread.get() == self) continue;
+    seen.any |= epoch != 0;
+    seen.inside |=
+        epoch % 2 == 1 && !thread->suspended.load(std::memory_order_seq_cst);
+  }
+  return seen;
+}
 
 }  // namespace stratalloc

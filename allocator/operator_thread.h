@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one thread is doing inside operators: how deep, which handles it pins,
-// and an epoch that lets an evictor wait until the thread has left the
-// operator it was in.
+// its place among those who wait for room, and an epoch by which others see
+// that it gets on.
 //
 // A pin lasts for one operator (design rule 3). It is taken by the op guard
 // for arguments and by Malloc for evictable blocks that an operator allocates
-// for itself, because no guard saw those as arguments.
+// for itself, because no guard saw those as arguments. Pins are all that an
+// evictor respects: what a thread inside an operator does not pin may leave
+// while it is there.
+//
+// A thread that waits for room suspends its pins: what it uses may leave
+// meanwhile, since addresses do not change, and is brought back before the
+// wait returns (tiering/engine/admission.h).
 //
 // Thread-safety: ThisThread() is this thread's own; other threads read only
-// `epoch` and `waiting`, through WaitForOtherOperators().
+// `epoch` and `suspended`, through LookAtOthers().
 #ifndef STRATALLOC_ALLOCATOR_OPERATOR_THREAD_H_
 #define STRATALLOC_ALLOCATOR_OPERATOR_THREAD_H_
 
@@ -25,14 +31,17 @@ namespace stratalloc {
 struct OperatorThread {
   // Odd while inside an outermost operator.
   std::atomic<std::uint64_t> epoch{0};
-  // True while it waits for the arbiter or in the out-of-memory ladder: its
-  // pins already cover everything it will use.
-  std::atomic<bool> waiting{false};
+  // Its pins are dropped for a while: it is in nobody's way.
+  std::atomic<bool> suspended{false};
   // A malloc made by an observer or callback of the ladder itself must not
   // climb the ladder again (design rule 13).
   bool in_ladder = false;
 
   // This thread's alone:
+  // Its age among those who wait for room, 0 while it has not waited: kept
+  // until the outermost operator leaves, so that who waited once is not the
+  // youngest the next time.
+  std::uint64_t ticket = 0;
   std::vector<HandleEntry*> pins;
   std::vector<std::size_t> marks;  // pins.size() at each operator's entry
 
@@ -53,11 +62,36 @@ struct OperatorThread {
   // Keeps `entry` until the outermost operator of this thread leaves.
   // REQUIRES: depth() > 0.
   void PinForOutermost(HandleEntry& entry);
+  // Takes back the newest `n` pins.
+  void DropPins(std::size_t n);
+
+  bool HoldsPins() const { return !pins.empty() || !outermost_pins_.empty(); }
+  // Drops all pins, remembering them and what was noted of their handles.
+  void Suspend();
+  // Takes them again. Whatever left meanwhile is still away: the caller brings
+  // it back, and then calls NoteAgain.
+  void Resume();
+  // Every pin: f(HandleEntry&).
+  template <typename F>
+  void ForEachPin(F&& f) const {
+    for (HandleEntry* entry : pins) f(*entry);
+    for (HandleEntry* entry : outermost_pins_) f(*entry);
+  }
+  // What the operators had noted before the suspension holds still: their
+  // streams use the handles, and those they write are dirty. An eviction in
+  // between took it for done.
+  void NoteAgain();
 
  private:
+  struct Noted {
+    HandleEntry* entry;
+    std::uint64_t fence;
+    bool dirty;
+  };
   static OperatorThread& Register();
 
   std::vector<HandleEntry*> outermost_pins_;
+  std::vector<Noted> noted_;  // while suspended, and until NoteAgain
 };
 
 namespace internal {
@@ -69,28 +103,15 @@ inline OperatorThread& OperatorThread::ThisThread() {
   return __builtin_expect(mine != nullptr, 1) ? *mine : Register();
 }
 
-// Marks this thread as waiting for one scope.
-class OperatorWaiting {
- public:
-  OperatorWaiting() : thread_(OperatorThread::ThisThread()) {
-    was_ = thread_.waiting.exchange(true, std::memory_order_seq_cst);
-  }
-  ~OperatorWaiting() { thread_.waiting.store(was_, std::memory_order_seq_cst); }
-  OperatorWaiting(const OperatorWaiting&) = delete;
-  OperatorWaiting& operator=(const OperatorWaiting&) = delete;
-
- private:
-  OperatorThread& thread_;
-  bool was_;
+// What the other threads are doing.
+struct OtherThreads {
+  bool any = false;     // one has ever entered an operator
+  bool inside = false;  // one is inside an operator and has pins that count
+  // Moves on when any thread enters or leaves an operator; the same for all who
+  // ask at the same time.
+  std::uint64_t progress = 0;
 };
-
-// Returns true once every other thread that is inside an operator now has
-// left it, or waits itself. Gives up (false) after `limit_ns`: a thread that
-// never returns may need something this one holds, and failing to evict is
-// better than a deadlock. Call with no lock but the arbiter held.
-bool WaitForOtherOperators(std::int64_t limit_ns);
-// Is any other thread inside an operator and not waiting?
-bool OtherOperatorsRunning();
+OtherThreads LookAtOthers();
 
 }  // namespace stratalloc
 

@@ -57,6 +57,9 @@ typedef struct {
   double gpu_emergency_threshold;
   double gpu_reload_threshold;
   double cpu_offload_threshold;
+  /* 1: the thresholds act from the start, not from the first request that could
+   * not be served. */
+  int eager_offload;
   int telemetry; /* 0 off, 1 counters, 2 events, 3 callsites, 4 full */
 } stratalloc_config;
 

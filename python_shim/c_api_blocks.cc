@@ -145,6 +145,7 @@ int stratalloc_configure(const stratalloc_config* config,
   c.gpu_emergency_threshold = config->gpu_emergency_threshold;
   c.gpu_reload_threshold = config->gpu_reload_threshold;
   c.cpu_offload_threshold = config->cpu_offload_threshold;
+  c.eager_offload = config->eager_offload != 0;
   c.telemetry = config->telemetry;
   return ToC(Core::Get().Configure(std::move(c)), error);
 }

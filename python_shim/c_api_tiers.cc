@@ -153,7 +153,13 @@ int stratalloc_operator_enter(int, uint64_t stream, const char* name,
                                    {list, static_cast<std::size_t>(count)}),
              error);
 }
-void stratalloc_operator_leave(void) { OperatorThread::ThisThread().Leave(); }
+void stratalloc_operator_leave(void) {
+  if (Engine* engine = Core::Get().engine()) {
+    engine->LeaveOperator();
+  } else {
+    OperatorThread::ThisThread().Leave();
+  }
+}
 
 int stratalloc_test_hook(const char* name, const char* value,
                          stratalloc_error* error) {

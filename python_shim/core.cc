@@ -75,6 +75,7 @@ Status Core::Init(int device_count) {
       options.lower.cpu_offload_threshold = config_.cpu_offload_threshold;
       options.gpu_offload_threshold = config_.gpu_offload_threshold;
       options.gpu_reload_threshold = config_.gpu_reload_threshold;
+      options.under_pressure = config_.eager_offload;
       engine_.store(new Engine(options), std::memory_order_release);
       SetScopeListener(engine_.load());
     }

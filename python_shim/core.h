@@ -29,6 +29,7 @@ struct CoreConfig {
   double gpu_emergency_threshold = 0.95;
   double gpu_reload_threshold = 0.70;
   double cpu_offload_threshold = 0.90;
+  bool eager_offload = false;  // the thresholds act from the start
   int telemetry = 1;
 };
 

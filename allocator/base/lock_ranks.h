@@ -14,6 +14,7 @@ enum class LockRank : int {
   kImports = 15,   // memory of other processes: mapped under it, closed (which
                    // waits for the device) without it
   kPlan = 20,      // planner's learned order; nothing else is called under it
+  kAdmission = 25,  // who waits for room on the device, in which order
   kArbiter = 30,   // one eviction or restore at a time per device; held across
                    // copies and I/O, so never taken under kDevice
   kTier = 40,      // host slabs and spill file tables; I/O is done under it

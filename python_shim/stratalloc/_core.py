@@ -66,6 +66,7 @@ class ConfigStruct(ctypes.Structure):
         ("gpu_emergency_threshold", ctypes.c_double),
         ("gpu_reload_threshold", ctypes.c_double),
         ("cpu_offload_threshold", ctypes.c_double),
+        ("eager_offload", ctypes.c_int),
         ("telemetry", ctypes.c_int),
     ]
 
@@ -179,6 +180,7 @@ def configure(config):
         gpu_emergency_threshold=config.gpu_emergency_threshold,
         gpu_reload_threshold=config.gpu_reload_threshold,
         cpu_offload_threshold=config.cpu_offload_threshold,
+        eager_offload=int(config.eager_offload),
         telemetry=TELEMETRY_LEVELS.index(config.telemetry),
     )
     error = Error()

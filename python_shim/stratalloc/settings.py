@@ -119,13 +119,23 @@ class Config:
     host_budget: int | None = None  # pinned bytes; 0 = no host tier
     disk_budget: int | None = None  # spill file bytes; 0 = no disk
     disk_dir: str = ""  # "" = $TMPDIR, else /tmp
-    gpu_offload_threshold: float = 0.85
-    gpu_emergency_threshold: float = 0.95
-    gpu_reload_threshold: float = 0.70
+    gpu_offload_threshold: float | None = None  # .85
+    gpu_emergency_threshold: float | None = None  # .95
+    gpu_reload_threshold: float | None = None  # .70
     cpu_offload_threshold: float = 0.90
+    # The GPU's thresholds act from the start, not from the first request that
+    # could not be served; None: if one of them was set.
+    eager_offload: bool | None = None
     telemetry: str = "counters"
 
     def __post_init__(self):
+        set_by_hand = [name for name in _GPU_THRESHOLDS
+                       if getattr(self, name) is not None]
+        if self.eager_offload is None:
+            object.__setattr__(self, "eager_offload", bool(set_by_hand))
+        for name, default in _GPU_THRESHOLDS.items():
+            if name not in set_by_hand:
+                object.__setattr__(self, name, default)
         for name, reader in _READERS.items():
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
@@ -180,6 +190,8 @@ class Config:
         for key, value in overrides.items():
             if key not in self.keys():
                 raise ValueError(_unknown(key, value))
+        if _GPU_THRESHOLDS.keys() & overrides.keys():
+            overrides.setdefault("eager_offload", True)
         return dataclasses.replace(self, **overrides)
 
     def resolved(self):
@@ -198,6 +210,11 @@ class Config:
 
 
 _OPTIONAL = ("host_budget", "disk_budget")
+_GPU_THRESHOLDS = {
+    "gpu_offload_threshold": 0.85,
+    "gpu_emergency_threshold": 0.95,
+    "gpu_reload_threshold": 0.70,
+}
 _READERS = {
     "tiering": _switch,
     "gpu_limit": _size,
@@ -208,6 +225,7 @@ _READERS = {
     "gpu_emergency_threshold": _fraction,
     "gpu_reload_threshold": _fraction,
     "cpu_offload_threshold": _fraction,
+    "eager_offload": _switch,
     "telemetry": _level,
 }
 

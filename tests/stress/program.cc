@@ -52,6 +52,9 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   rig_options.background = below(10) < 3;
   rig_options.seed = random();
   rig_options.emergency_threshold = below(2) == 0 ? 0.95 : 1.0;
+  rig_options.under_pressure = rig_options.emergency_threshold < 1;
+  // Threads here free nothing while they think.
+  rig_options.quiet_ns = 5'000'000;
   // On a larger card of which little is allowed, large handles are 4 MiB and
   // the two sizes compete for memory, host buffers and chunks.
   double fraction = 1.0;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/operator_thread.h"
+#include "allocator/base/clock.h"
 
 namespace stratalloc {
 namespace {
@@ -28,7 +28,15 @@ bool Overlaps(HandleRef handle, std::span<const AddressRange> ranges) {
 }  // namespace
 
 Engine::Engine(Options options)
-    : options_(std::move(options)), lower_(options_.lower) {
+    : options_(std::move(options)),
+      admission_([this] {
+        Admission::Options waiting{.look = [this] { return LookAround(); },
+                                   .now_ns = &NowNs};
+        if (options_.quiet_ns != 0) waiting.quiet_ns = options_.quiet_ns;
+        if (options_.running_ns != 0) waiting.running_ns = options_.running_ns;
+        return waiting;
+      }()),
+      lower_(options_.lower) {
   if (options_.background) {
     thread_ = std::make_unique<MigrationThread>(
         [this](int device) { RelievePressure(devices_[device]); },
@@ -84,6 +92,7 @@ Status Engine::AddDevice(DeviceAllocator& device) {
     checksum_words_ = static_cast<std::uint64_t*>(page);
   }
   state.allocator = &device;
+  state.under_pressure = options_.under_pressure;
   device.SetReclaimer(this);
   // release: readers index devices_ below the count.
   device_count_.store(static_cast<int>(device.device().index()) + 1,
@@ -91,30 +100,9 @@ Status Engine::AddDevice(DeviceAllocator& device) {
   return {};
 }
 
-Bytes Engine::Reclaim(DeviceIndex device, Bytes target_bytes) {
-  if (off()) return 0;
-  DeviceState& state = devices_[static_cast<int>(device)];
-  MutexLock arbiter(arbiter_);
-  lower_.CollectDropped(*state.allocator);
-  return EvictColdLocked(state, target_bytes, {});
-}
-
-void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
-  if (thread_ == nullptr || off()) return;
-  if (static_cast<double>(allocated) <=
-      options_.gpu_offload_threshold * static_cast<double>(limit)) {
-    return;
-  }
-  DeviceState& state = devices_[static_cast<int>(device)];
-  if (!state.pressure.exchange(true)) {
-    thread_->AskRelief(static_cast<int>(device));
-  }
-}
-
 const char* Engine::LastRefusal(DeviceIndex device) {
   static thread_local std::string copy;
   if (off()) return "";
-  OperatorWaiting waiting;  // the caller may be inside an operator
   MutexLock arbiter(arbiter_);
   copy = devices_[static_cast<int>(device)].refusal;
   return copy.c_str();
@@ -124,7 +112,6 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
                             std::span<const AddressRange> ranges) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
   DeviceState& state = *StateOf(device);
-  OperatorWaiting waiting;
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
   STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
@@ -161,7 +148,6 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
                               std::span<const AddressRange> ranges) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
   DeviceState& state = *StateOf(device);
-  OperatorWaiting waiting;
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
   std::vector<HandleRef> handles;
@@ -198,7 +184,6 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
 
 EngineCounters Engine::Counters() const {
   // A report may wait for a migration; it never sees half of one.
-  OperatorWaiting waiting;
   MutexLock arbiter(arbiter_);
   EngineCounters counters = counters_;
   counters.to_disk_bytes = lower_.written_bytes();

@@ -5,8 +5,9 @@
 //
 // One eviction or restore at a time: the arbiter (LockRank::kArbiter), held
 // across copies and disk I/O, never while a device lock is held. Device locks
-// are taken inside it for short steps. A thread that waits for the arbiter
-// counts as waiting (allocator/operator_thread.h).
+// are taken inside it for short steps. Who needs room for an operator or a
+// malloc takes turns with the others who do (admission.h): it tries under the
+// arbiter, and between tries holds neither a lock nor a pin.
 // Thread-safety: every public method, from any thread, with or without the
 // GIL; only OnEnter/OnLeave and OnPressure never wait.
 // Lifetime: as long as the process. After fork the child's engine is off.
@@ -24,6 +25,7 @@
 #include "accounting/scope_stack.h"
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
+#include "tiering/engine/admission.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/migration_thread.h"
 #include "tiering/gpu/checksum.h"
@@ -63,11 +65,16 @@ class Engine final : public Reclaimer, public ScopeListener {
  public:
   struct Options {
     LowerCopies::Options lower;
+    // They act while a device is under pressure: from its first request or
+    // operator that could not be served.
     double gpu_offload_threshold = 0.85;
     double gpu_reload_threshold = 0.70;
+    bool under_pressure = false;  // from the start: the program asked for it
     // A thread per engine prefetches and evicts in the background; tests that
     // want every step in order switch it off.
     bool background = true;
+    // See Admission::Options; 0 = its own.
+    std::int64_t quiet_ns = 0, running_ns = 0;
   };
 
   explicit Engine(Options options);
@@ -78,11 +85,18 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status AddDevice(DeviceAllocator& device);
 
   // Reclaimer.
-  Bytes Reclaim(DeviceIndex device, Bytes target_bytes) override;
+  bool Reclaim(DeviceIndex device, MemoryRequest& request) override;
+  Bytes ReclaimCold(DeviceIndex device, Bytes bytes) override;
+  bool IsCrowded() const override { return admission_.crowded(); }
+  bool UnderPressure(DeviceIndex device) const override {
+    return devices_[static_cast<int>(device)].under_pressure.load(
+        std::memory_order_relaxed);
+  }
   double PressureThreshold() const override {
     return options_.gpu_offload_threshold;
   }
   void OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) override;
+  void OnLimitFell(DeviceIndex device) override;
   const char* LastRefusal(DeviceIndex device) override;
 
   // ScopeListener.
@@ -127,7 +141,11 @@ class Engine final : public Reclaimer, public ScopeListener {
     std::optional<DeviceChecksum> checksum;
     std::string refusal;         // why the last reclaim stopped; arbiter
     std::string logged_refusal;  // the last reason people were told; arbiter
-    std::atomic<bool> pressure{false};
+    // Thresholds count from here on.
+    std::atomic<bool> under_pressure{false};
+    std::atomic<bool> relief_asked{false};
+    // Nothing is cold for good before the clock is there.
+    std::atomic<std::uint32_t> relief_from{0};
   };
   struct Leaving {
     HandleRef handle;
@@ -140,6 +158,8 @@ class Engine final : public Reclaimer, public ScopeListener {
   };
   // What a restore does when there is no room.
   enum class Room { kEvict, kOnlyFree };
+  // Who may be evicted: whatever is not in use, or what is cold for good.
+  enum class Whom { kAnybody, kCold };
 
   DeviceState* StateOf(const DeviceAllocator& device);
   std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
@@ -147,9 +167,23 @@ class Engine final : public Reclaimer, public ScopeListener {
   // driver still answers. A driver that answers none has lost the device.
   static void SettleCopies(DeviceAllocator& device, StreamId stream);
 
+  // reclaim.cc
+  Admission::World LookAround();
+  // The ticket of what this thread is doing now.
+  std::uint64_t TicketOf(OperatorThread& thread);
+  // From here on thresholds count on this device.
+  void NotePressure(DeviceState& state);
+  // This thread's wait for room.
+  class Waiting;
+  // Pins again what the operators of `thread` use, and brings back what of it
+  // left while its pins were suspended. kOutOfMemory: not now; the caller
+  // suspends again.
+  Status ResumeLocked(OperatorThread& thread) REQUIRES(arbiter_);
+
   // evict.cc; arbiter held
-  Bytes EvictColdLocked(DeviceState& state, Bytes target,
-                        const std::vector<Address>& keep) REQUIRES(arbiter_);
+  Bytes EvictVictimsLocked(DeviceState& state, Bytes target,
+                           const std::vector<Address>& keep, Whom whom)
+      REQUIRES(arbiter_);
   Bytes EvictBatchLocked(DeviceState& state,
                          const std::vector<HandleRef>& victims)
       REQUIRES(arbiter_);
@@ -177,10 +211,23 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status CopyInLocked(DeviceState& state, HandleRef handle) REQUIRES(arbiter_);
 
   // guard.cc
+  // The slow half of EnterOperator: `handles` are the newest pins.
   Status Admit(StreamId stream, const char* name,
                std::span<const GuardedHandle> handles);
-  Status AdmitOnce(DeviceAllocator& device, StreamId stream, const char* name,
-                   std::span<const GuardedHandle> handles, bool* refused);
+  // Does this operator wait behind those who were refused, though all it uses
+  // may be there?
+  bool Queues(const OperatorThread& thread) const;
+  DeviceAllocator* DeviceOf(Address address) const;
+  // Notes the use of what is on the device and orders `stream` behind copies on
+  // their way. False: something is away, or the arbiter's holder decides.
+  Result<bool> Accept(DeviceAllocator& device, StreamId stream,
+                      std::span<const GuardedHandle> handles);
+  Status RestoreForLocked(DeviceAllocator& device, const char* name,
+                          std::span<const GuardedHandle> handles)
+      REQUIRES(arbiter_);
+  // Could the handles never be on the device together with what stays there?
+  bool IsHopeless(DeviceAllocator& device,
+                  std::span<const GuardedHandle> handles);
   void KeepForGraph(DeviceAllocator& device, StreamId stream,
                     OperatorThread& thread);
   // Does `stream`, of this device or another, capture? Torch sets a route on
@@ -195,6 +242,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   void RelievePressure(DeviceState& state);
 
   const Options options_;
+  Admission admission_;
   std::atomic<bool> off_{false};
   std::array<DeviceState, kMaxDevices> devices_;
   std::atomic<int> device_count_{0};

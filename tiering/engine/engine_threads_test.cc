@@ -9,63 +9,39 @@
 
 #include "accounting/scope_stack.h"
 #include "tiering/engine/engine_fixture_test.h"
+#include "tiering/policy/victims.h"
 
 namespace stratalloc {
 namespace {
 
 using EngineThreadsTest = EngineTest;
 
-TEST_F(EngineThreadsTest, FreedWhileLeavingIsReleasedAtTheEnd) {
-  Open({});
-  const auto layers = Layers(2);
-  Busy busy(rig_->engine(), {});
-  std::thread evictor([&] { EXPECT_EQ(Evict(), 2 * kHandle); });
-  ASSERT_TRUE(Eventually(
-      [&] { return rig_->StateOf(layers[0]) == HandleState::kLeaving; }));
-  Free(layers[0]);
-  busy.Leave();
-  evictor.join();
-  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kUnmapped);
-  EXPECT_EQ(rig_->StateOf(layers[1]), HandleState::kHost);
-  EXPECT_EQ(rig_->Check(), "");
-  EXPECT_EQ(rig_->engine().HostUsed(), kHandle);
-  ExpectReads(layers[1], kHandle, 2);
-  Free(layers[1]);
-}
-
-TEST_F(EngineThreadsTest, ALookCancelsWhatIsLeaving) {
-  Open({});
-  const auto layers = Layers(1);
-  Busy busy(rig_->engine(), {});
-  Bytes moved = 1;
-  std::thread evictor([&] { moved = Evict(); });
-  ASSERT_TRUE(Eventually(
-      [&] { return rig_->StateOf(layers[0]) == HandleState::kLeaving; }));
-  std::thread looker([&] { ExpectReads(layers[0], kHandle, 1); });
-  ASSERT_TRUE(
-      Eventually([&] { return rig_->EntryOf(layers[0]).pins.load() > 0; }));
-  busy.Leave();
-  evictor.join();
-  looker.join();
-  EXPECT_EQ(moved, 0u);
-  EXPECT_EQ(Counters().evicted_handles, 0u);
-  FreeAll(layers);
-}
-
 TEST_F(EngineThreadsTest, WhatAnOperatorUsesDoesNotLeave) {
   Open({});
   const auto layers = Layers(2);
   {
     Busy busy(rig_->engine(), {{layers[0], kHandle, false}});
-    std::thread evictor([&] { EXPECT_EQ(Evict(), kHandle); });
-    ASSERT_TRUE(Eventually(
-        [&] { return rig_->StateOf(layers[1]) == HandleState::kLeaving; }));
+    EXPECT_EQ(Evict(), kHandle) << "the other one, and nobody was waited for";
     EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
-    busy.Leave();
-    evictor.join();
+    EXPECT_EQ(rig_->StateOf(layers[1]), HandleState::kHost);
   }
-  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
   ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// In `.item()`, or at the first meeting of NCCL's ranks: inside an operator for
+// as long as it takes, perhaps until somebody else gets on.
+TEST_F(EngineThreadsTest, AnOperatorThatBlocksHoldsNobodyUp) {
+  Rig::Options options;
+  options.capacity = 8 * kMiB;
+  Open(options);
+  const auto layers = Layers(6);
+  Busy busy(rig_->engine(), {{layers[0], 8, false}});
+  ExpectLayers(layers);
+  const Address more = Malloc(kHandle);
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
+  Free(more);
+  busy.Leave();
   FreeAll(layers);
 }
 
@@ -90,7 +66,8 @@ TEST_F(EngineThreadsTest, TwoOperatorsThatDoNotFitTogetherTakeTurns) {
   });
   // Refused at least once, and waiting with nothing pinned.
   ASSERT_TRUE(Eventually([&] {
-    return Counters().stalls >= 2 && rig_->EntryOf(layers[5]).pins.load() == 0;
+    return rig_->engine().IsCrowded() &&
+           rig_->EntryOf(layers[5]).pins.load() == 0;
   }));
   EXPECT_FALSE(done);
   busy.Leave();
@@ -118,9 +95,8 @@ TEST_F(EngineThreadsTest, ARefusedWriterStillMakesItsOperandsDirty) {
                                   [&] { Rig::Fill(a, kHandle, 50); });
     EXPECT_TRUE(status.has_value()) << status.error().message;
   });
-  // While it waits, what it will write leaves once more. (Stalls: the busy
-  // operator's, the read's, and the writer's refusal.)
-  ASSERT_TRUE(Eventually([&] { return Counters().stalls >= 3; }));
+  // While it waits, what it will write leaves once more.
+  ASSERT_TRUE(Eventually([&] { return rig_->engine().IsCrowded(); }));
   std::thread evictor([&] {
     // The writer may hold its pins for a moment still.
     while (EvictOnly(a, kHandle) == 0) {
@@ -171,18 +147,233 @@ TEST_F(EngineThreadsTest, TheBackgroundThreadRestoresWhatTheNextScopesUsed) {
   FreeAll(layers);
 }
 
-TEST_F(EngineThreadsTest, TheBackgroundThreadRelievesPressure) {
+// Operators of `threads` threads, each with `handles` handles of its own that
+// it reads and writes, and a result that it allocates inside: all get on.
+class Crowd {
+ public:
+  Crowd(Rig& rig, int threads, int handles, int rounds)
+      : rig_(rig), handles_(handles), rounds_(rounds) {
+    for (int t = 0; t < threads; ++t) {
+      for (int i = 0; i < handles; ++i) {
+        auto address = rig.Malloc(kHandle);
+        EXPECT_TRUE(address.has_value()) << address.error().message;
+        mine_.push_back(*address);
+        EXPECT_TRUE(rig.Write(mine_.back(), kHandle, mine_.size()).has_value());
+      }
+    }
+  }
+  ~Crowd() {
+    for (Address address : mine_) rig_.device().Free(address);
+  }
+
+  // `results`: handles that each operator allocates while it runs.
+  void Run(int results) {
+    std::vector<std::thread> threads;
+    const int count = static_cast<int>(mine_.size()) / handles_;
+    for (int t = 0; t < count; ++t) {
+      threads.emplace_back([this, t, results] { RunOne(t, results); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong.load(), 0);
+  }
+  std::atomic<int> wrong{0};
+
+ private:
+  void RunOne(int thread, int results) {
+    std::vector<Access> accesses;
+    for (int i = 0; i < handles_; ++i) {
+      accesses.push_back({mine_[thread * handles_ + i], kHandle, true});
+    }
+    for (int round = 0; round < rounds_; ++round) {
+      std::vector<Address> made;
+      Engine& engine = rig_.engine();
+      if (Status status =
+              engine.EnterOperator(kDefaultStream, "crowd", accesses);
+          !status) {
+        ++wrong;
+        ADD_FAILURE() << status.error().message;
+        return;
+      }
+      for (int i = 0; i < results; ++i) {
+        auto address = rig_.Malloc(kHandle);
+        if (address) {
+          made.push_back(*address);
+          continue;
+        }
+        ++wrong;
+        ADD_FAILURE() << address.error().message;
+      }
+      // Whatever was waited for, what the operator uses is there.
+      for (int i = 0; i < handles_; ++i) {
+        const std::size_t at = thread * handles_ + i;
+        if (!Rig::Holds(mine_[at], kHandle, at + 1)) ++wrong;
+        Rig::Fill(mine_[at], kHandle, at + 1);
+      }
+      engine.LeaveOperator();
+      for (Address address : made) rig_.device().Free(address);
+    }
+  }
+
+  Rig& rig_;
+  const int handles_, rounds_;
+  std::vector<Address> mine_;
+};
+
+TEST_F(EngineThreadsTest, OperatorsThatFitAloneButNotTogetherAllRun) {
+  Rig::Options options;
+  options.capacity = 16 * kMiB;
+  options.async = false;
+  options.background = true;
+  Open(options);
+  Crowd crowd(*rig_, 2, 5, 50);  // 10 of 16 MiB each
+  crowd.Run(0);
+}
+
+TEST_F(EngineThreadsTest, SoDoThoseThatAllocateInside) {
+  Rig::Options options;
+  options.capacity = 16 * kMiB;
+  options.async = false;
+  Open(options);
+  Crowd crowd(*rig_, 2, 3, 50);
+  crowd.Run(4);  // 14 of 16 MiB each
+}
+
+TEST_F(EngineThreadsTest, SoDoMany) {
+  Rig::Options options;
+  options.capacity = 32 * kMiB;
+  options.host_budget = 256 * kMiB;
+  options.async = false;
+  options.background = true;
+  Open(options);
+  Crowd crowd(*rig_, 32, 3, 20);
+  crowd.Run(2);
+}
+
+// An operator that fits beside nothing waits for the others' results to go, and
+// then runs.
+TEST_F(EngineThreadsTest, AMallocWaitsForWhatAnotherThreadIsAboutToFree) {
+  Rig::Options options;
+  options.capacity = 16 * kMiB;
+  options.quiet_ns = 60'000'000'000;
+  Open(options);
+  const auto Transient = [&](Bytes bytes) {
+    return Malloc(bytes, kDefaultStream, LifetimeClass::kTransient);
+  };
+  std::atomic<bool> has{false};
+  std::thread other([&] {
+    rig_->engine().EnterOperator(kDefaultStream, "other", {});
+    rig_->engine().LeaveOperator();
+    const Address held = Transient(10 * kMiB);
+    has = true;
+    EXPECT_TRUE(Eventually([&] { return rig_->engine().IsCrowded(); }));
+    Free(held);
+  });
+  ASSERT_TRUE(Eventually([&] { return has.load(); }));
+  const Address mine = Transient(10 * kMiB);
+  other.join();
+  Free(mine);
+}
+
+// 30 of 32 MiB, above every threshold, and it fits.
+TEST_F(EngineThreadsTest, WhatFitsStays) {
   Rig::Options options;
   options.background = true;
   options.capacity = 32 * kMiB;
   Open(options);
-  const auto layers = Layers(15);  // 30 of 32 MiB
+  const auto layers = Layers(15);
+  for (int pass = 0; pass < 20; ++pass) {
+    ExpectLayers(layers);
+    Free(Malloc(kHandle));
+  }
+  rig_->engine().StopBackground();
+  EXPECT_EQ(Counters().evicted_handles, 0u);
+  EXPECT_FALSE(rig_->engine().UnderPressure(DeviceIndex{0}));
+  FreeAll(layers);
+}
+
+class PressureTest : public EngineTest {
+ protected:
+  // A tick per read; far enough apart to be uses of their own.
+  void Read(Address address, std::uint64_t seed) {
+    for (std::uint32_t i = 0; i <= kBurstOperators; ++i) {
+      ExpectReads(tick_, 512, 77);
+    }
+    ExpectReads(address, kHandle, seed);
+  }
+  void OpenWith(bool under_pressure) {
+    Rig::Options options;
+    options.background = true;
+    options.capacity = 32 * kMiB;
+    options.under_pressure = under_pressure;
+    Open(options);
+    tick_ = Malloc(512);
+    Write(tick_, 512, 77);
+  }
+  Bytes Allocated() {
+    return static_cast<Bytes>(
+        rig_->device().Stats().allocated_bytes.stats[0].current);
+  }
+
+  Address tick_ = 0;
+};
+
+TEST_F(PressureTest, WhatIsColdLeavesAboveTheThreshold) {
+  OpenWith(true);
+  const auto layers = Layers(14);  // 30 of 32 MiB
+  const auto Pass = [&](int from) {
+    for (int i = from; i < 14; ++i) Read(layers[i], i + 1);
+  };
+  for (int pass = 0; pass < 4; ++pass) Pass(0);
+  EXPECT_EQ(Counters().evicted_handles, 0u) << "all of it is in the cycle";
+  // The first five are called no more.
   EXPECT_TRUE(Eventually([&] {
-    return rig_->device().Stats().allocated_bytes.stats[0].current <=
-           static_cast<std::int64_t>(32 * kMiB * 85 / 100);
-  }));
+    Pass(5);
+    Free(Malloc(512));
+    return Counters().evicted_handles >= 3;
+  })) << Counters().evicted_handles;
+  for (int i = 5; i < 14; ++i) {
+    EXPECT_EQ(rig_->StateOf(layers[i]), HandleState::kResident) << i;
+  }
+  EXPECT_LE(Allocated(), 32 * kMiB * 70 / 100 + 2 * kHandle);
   ExpectLayers(layers);
   FreeAll(layers);
+  Free(tick_);
+}
+
+TEST_F(PressureTest, ThresholdsCountFromTheFirstRefusal) {
+  OpenWith(false);
+  const auto layers = Layers(14);
+  for (int pass = 0; pass < 3; ++pass) {
+    for (int i = 0; i < 14; ++i) Read(layers[i], i + 1);
+  }
+  for (int pass = 0; pass < 3; ++pass) {
+    for (int i = 5; i < 14; ++i) Read(layers[i], i + 1);
+  }
+  EXPECT_FALSE(rig_->engine().UnderPressure(DeviceIndex{0}));
+  EXPECT_EQ(Counters().evicted_handles, 0u);
+  const Address large = Malloc(3 * kHandle);  // one handle too many
+  EXPECT_TRUE(rig_->engine().UnderPressure(DeviceIndex{0}));
+  EXPECT_GE(Counters().evicted_handles, 1u);
+  EXPECT_TRUE(Eventually([&] {
+    for (int i = 5; i < 14; ++i) Read(layers[i], i + 1);
+    Free(Malloc(512));
+    return Counters().evicted_handles >= 5;
+  }));
+  Free(large);
+  FreeAll(layers);
+  Free(tick_);
+}
+
+TEST_F(PressureTest, ALimitThatFallsBelowWhatIsInUseIsPressure) {
+  OpenWith(false);
+  const auto layers = Layers(14);
+  rig_->device().SetFraction(0.95);
+  EXPECT_FALSE(rig_->engine().UnderPressure(DeviceIndex{0}));
+  rig_->device().SetFraction(0.5);
+  EXPECT_TRUE(rig_->engine().UnderPressure(DeviceIndex{0}));
+  rig_->device().SetFraction(1);
+  FreeAll(layers);
+  Free(tick_);
 }
 
 }  // namespace

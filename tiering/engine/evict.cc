@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine: how handles leave the device. The order of steps is design rule 1:
-// mark, wait for operators, fence, check or copy, wait for the copy, unmap.
+// mark, fence, check or copy, wait for the copy, unmap.
+//
+// Nobody waits for operators of other threads here. What an operator uses it
+// pins, its results included, until it returns; what it noted of a handle (its
+// stream) is there before the pin goes; so a handle without a pin has nothing
+// about to be launched on it, and its fence covers what was. Waiting until
+// every thread had left its operator, as the first version did, stood still
+// while one of them waited for the device in `.item()`, or for us.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -8,7 +15,6 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
-#include "allocator/operator_thread.h"
 #include "tiering/engine/engine.h"
 #include "tiering/gpu/checksum_host.h"
 #include "tiering/policy/victims.h"
@@ -16,15 +22,15 @@
 namespace stratalloc {
 namespace {
 
-// An operator takes microseconds on the host; one that has not returned after
-// ten seconds may be waiting for us.
-constexpr std::int64_t kOperatorLimitNs = 10'000'000'000;
 constexpr std::size_t kMaxBatch = 64;
+// Ticks until a relief that found nothing cold looks again, if nothing it saw
+// will be cold sooner: milliseconds, where a look takes some 20 us.
+constexpr std::uint32_t kLookAgainAfter = 1 << 12;
 
 }  // namespace
 
-Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
-                              const std::vector<Address>& keep) {
+Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
+                                 const std::vector<Address>& keep, Whom whom) {
   DeviceAllocator& device = *state.allocator;
   const std::set<Address> kept(keep.begin(), keep.end());
   std::set<Address> refused;
@@ -35,6 +41,8 @@ Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
   while (freed < target) {
     std::vector<HandleRef> handles;
     std::vector<Candidate> candidates;
+    const std::uint32_t now = device.use_clock().load();
+    std::uint32_t next_cold = kLookAgainAfter;
     {
       MutexLock lock(device.mutex());
       device.SettleArrivalsLocked();
@@ -49,14 +57,26 @@ Bytes Engine::EvictColdLocked(DeviceState& state, Bytes target,
         candidate.id = handles.size();
         candidate.bytes = handle.bytes();
         candidate.last_use = entry.last_use.load();
-        candidate.previous_use = entry.previous_use.load();
+        candidate.intervals = IntervalsOf(entry);
         candidate.clean = entry.has_copy.load() && !entry.dirty.load();
+        if (whom == Whom::kCold && !IsCold(candidate, now)) {
+          if (const std::uint32_t after = ColdAfter(candidate); after != 0) {
+            next_cold =
+                std::min(next_cold, candidate.last_use + after + 1 - now);
+          }
+          return;
+        }
         handles.push_back(handle);
         candidates.push_back(candidate);
       });
     }
-    const std::vector<Candidate> chosen = ChooseVictims(
-        std::move(candidates), device.use_clock().load(), target - freed);
+    const std::vector<Candidate> chosen =
+        ChooseVictims(std::move(candidates), now, target - freed);
+    if (whom == Whom::kCold && chosen.empty()) {
+      // Asked again when something may have turned cold.
+      state.relief_from = now + next_cold;
+      break;
+    }
     if (chosen.empty() && !drained) {
       // What has just arrived can leave again once its copy is complete.
       drained = true;
@@ -261,7 +281,6 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
     }
   }
   if (batch.empty()) return 0;
-  const bool left = WaitForOtherOperators(kOperatorLimitNs);
   std::uint64_t users = 0;
   for (const Leaving& leaving : batch) {
     users |= leaving.handle.entry().fence.load();
@@ -274,7 +293,7 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   {
     MutexLock lock(device.mutex());
     // A capture may have begun meanwhile, and the fence would be in it.
-    const bool may_leave = left && !spoils && device.MayEvictLocked();
+    const bool may_leave = !spoils && device.MayEvictLocked();
     std::erase_if(batch, [&](Leaving& leaving) {
       device.mutex().AssertHeld();
       HandleEntry& entry = leaving.handle.entry();
@@ -294,10 +313,6 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
       return false;
     });
     if (!batch.empty()) device.BeginFencingLocked();
-  }
-  if (!left) {
-    state.refusal = "an operator on another thread did not return";
-    return 0;
   }
   if (batch.empty()) return 0;
   learning_.store(true, std::memory_order_relaxed);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine: the op guard. The fast path pins and looks; everything else, from
 // waiting for a copy in flight to bringing bytes back from disk, is Admit.
-#include <algorithm>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "accounting/ledger.h"
 #include "allocator/base/check.h"
@@ -11,15 +12,11 @@
 #include "allocator/operator_thread.h"
 #include "tiering/engine/engine.h"
 #include "tiering/engine/use_log.h"
+#include "tiering/engine/waiting.h"
 #include "tiering/policy/victims.h"
 
 namespace stratalloc {
 namespace {
-
-// A refused operator waits for others and tries again; each round at least
-// one of them has finished, so this bounds a pathological crowd only.
-constexpr int kAdmitAttempts = 256;
-constexpr std::int64_t kWaitForOthersNs = 1'000'000'000;
 
 thread_local std::vector<GuardedHandle> guard_handles;
 
@@ -32,6 +29,21 @@ struct CapturedOperator {
   StreamId stream = kDefaultStream;
 };
 thread_local CapturedOperator captured_operator;
+
+// Bytes of the distinct handles on `device`.
+Bytes BytesOf(const DeviceAllocator& device,
+              std::span<const GuardedHandle> handles) {
+  std::set<Address> seen;
+  Bytes bytes = 0;
+  for (const GuardedHandle& guarded : handles) {
+    const HandleRef handle = guarded.handle;
+    if (device.Contains(handle.address()) &&
+        seen.insert(handle.address()).second) {
+      bytes += handle.bytes();
+    }
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -51,7 +63,11 @@ void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
   // `last` is ahead where another thread took its ticks later.
   if (static_cast<std::int32_t>(now - last) >
       static_cast<std::int32_t>(kBurstOperators)) {
-    entry.previous_use.store(last, std::memory_order_relaxed);
+    constexpr auto kRelaxed = std::memory_order_relaxed;
+    for (int i = HandleEntry::kIntervals - 1; i > 0; --i) {
+      entry.intervals[i].store(entry.intervals[i - 1].load(kRelaxed), kRelaxed);
+    }
+    entry.intervals[0].store(now - last, kRelaxed);
     if (learning_.load(std::memory_order_relaxed)) {
       UseLog::ThisThread().Note(handle.address());
     }
@@ -79,12 +95,7 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
     const Access& access = accesses[n];
     if (access.bytes == 0) continue;
     if (device == nullptr || !device->Contains(access.address)) {
-      device = nullptr;
-      for (int i = 0; i < devices && device == nullptr; ++i) {
-        if (devices_[i].allocator->Contains(access.address)) {
-          device = devices_[i].allocator;
-        }
-      }
+      device = DeviceOf(access.address);
       if (device == nullptr) continue;
       bit = std::uint64_t{1} << device->streams().BitOf(stream);
       // A tick per access. Two threads may take the same ones: ages are for
@@ -125,7 +136,7 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
       if (resident) NoteUse(handle, bit, access.written, now);
     }
   }
-  if (!all_resident) {
+  if (!all_resident || (Queues(thread) && !handles.empty())) {
     if (Status status = Admit(stream, name, handles); !status) {
       thread.Leave();
       return status;
@@ -163,143 +174,183 @@ bool Engine::Captures(const DeviceAllocator& device, StreamId stream) const {
   return false;
 }
 
-void Engine::LeaveOperator() { OperatorThread::ThisThread().Leave(); }
+void Engine::LeaveOperator() {
+  OperatorThread::ThisThread().Leave();
+  if (admission_.crowded()) admission_.NoteChange();
+}
+
+bool Engine::Queues(const OperatorThread& thread) const {
+  if (!admission_.crowded() || thread.depth() != 1) return false;
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (int i = 0; i < devices; ++i) {
+    // A capture that waits for another thread holds up everybody.
+    if (devices_[i].allocator->MayCapture()) return false;
+  }
+  return true;
+}
+
+DeviceAllocator* Engine::DeviceOf(Address address) const {
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (int i = 0; i < devices; ++i) {
+    DeviceAllocator* device = devices_[i].allocator;
+    if (device->Contains(address)) return device;
+  }
+  return nullptr;
+}
+
+Result<bool> Engine::Accept(DeviceAllocator& device, StreamId stream,
+                            std::span<const GuardedHandle> handles) {
+  const std::uint64_t bit = std::uint64_t{1} << device.streams().BitOf(stream);
+  // A capture cannot wait for an event from outside: Admit has the host wait
+  // for the copies.
+  const bool capturing = Captures(device, stream);
+  MutexLock lock(device.mutex());
+  device.SettleArrivalsLocked();
+  bool complete = true;
+  const std::uint32_t now = device.use_clock().load();
+  for (const auto& [handle, written] : handles) {
+    if (!device.Contains(handle.address())) continue;
+    const HandleState s = handle.entry().state.load();
+    if (s == HandleState::kCopyingIn && !capturing) {
+      STRATALLOC_ASSIGN_OR_RETURN(const bool enqueued,
+                                  device.AwaitArrivalLocked(handle, stream));
+      if (!enqueued) {
+        complete = false;
+        continue;
+      }
+    } else if (s != HandleState::kResident && s != HandleState::kUnmapped &&
+               s != HandleState::kReleasing) {
+      // kLeaving and kCopyingOut too: the arbiter's holder decides when it
+      // sees our pin.
+      complete = false;
+      continue;
+    }
+    // Again for what was resident at first: it may have left and returned
+    // while this operator waited.
+    NoteUse(handle, bit, written, now);
+  }
+  return complete;
+}
+
+bool Engine::IsHopeless(DeviceAllocator& device,
+                        std::span<const GuardedHandle> handles) {
+  const Bytes bytes = BytesOf(device, handles);
+  MutexLock lock(device.mutex());
+  return device.CannotFitLocked(bytes);
+}
+
+Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
+                                std::span<const GuardedHandle> handles) {
+  DeviceState& state = *StateOf(device);
+  lower_.CollectDropped(device);
+  std::vector<HandleRef> wanted;
+  for (const GuardedHandle& guarded : handles) {
+    if (!device.Contains(guarded.handle.address())) continue;
+    wanted.push_back(guarded.handle);
+    if (guarded.handle.entry().state.load() == HandleState::kPoisoned) {
+      return Fail(ErrorCode::kCorrupt,
+                  std::string(name) + " needs " +
+                      OwnersOf(device, guarded.handle) +
+                      ", whose bytes on disk were damaged and are lost; "
+                      "free it: assign new tensors, as "
+                      "load_state_dict(assign=True) does");
+    }
+  }
+  if (wanted.empty()) return {};
+  state.refusal.clear();
+  const auto refuse = [&](const std::string& why) {
+    return Fail(ErrorCode::kOutOfMemory,
+                "CUDA out of memory. " + std::string(name) + " needs " +
+                    FormatBytes(BytesOf(device, handles)) +
+                    " of handles on GPU " +
+                    std::to_string(static_cast<int>(device.device().index())) +
+                    " at once; the limit is " + FormatBytes(device.limit()) +
+                    ". " + why);
+  };
+  // Evicting everything for what fits nowhere helps nobody.
+  if (IsHopeless(device, handles)) {
+    return refuse("With everything evicted it would not fit");
+  }
+  const std::uint64_t before = counters_.restored_handles;
+  Status status = RestoreBatchLocked(state, wanted, Room::kEvict, {},
+                                     /*planned=*/false);
+  counters_.restored_before_use += counters_.restored_handles - before;
+  if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
+  return refuse(status.error().message +
+                (state.refusal.empty()
+                     ? ""
+                     : ". stratalloc could not evict more: " + state.refusal));
+}
 
 Status Engine::Admit(StreamId stream, const char* name,
                      std::span<const GuardedHandle> all) {
   OperatorThread& thread = OperatorThread::ThisThread();
   const std::vector<GuardedHandle> handles(all.begin(), all.end());
-  bool last = false;
-  for (int attempt = 0;; ++attempt) {
-    Status status;
-    bool refused = false;
-    const int devices = device_count_.load(std::memory_order_acquire);
-    for (int i = 0; i < devices && status; ++i) {
-      DeviceAllocator& device = *devices_[i].allocator;
-      std::vector<GuardedHandle> here;
-      for (const GuardedHandle& guarded : handles) {
-        if (device.Contains(guarded.handle.address())) here.push_back(guarded);
-      }
-      if (!here.empty()) {
-        status = AdmitOnce(device, stream, name, here, &refused);
-      }
+  const int devices = device_count_.load(std::memory_order_acquire);
+  const auto accept = [&]() -> Result<bool> {
+    bool complete = true;
+    for (int i = 0; i < devices; ++i) {
+      STRATALLOC_ASSIGN_OR_RETURN(
+          const bool here, Accept(*devices_[i].allocator, stream, handles));
+      complete &= here;
     }
-    if (status) return {};
-    // Rule 4: refused with nothing else pinned, drop the new pins and wait
-    // for those who hold the room; with older pins never wait for others.
-    const bool holds_older_pins =
-        thread.depth() > 1 || thread.pins.size() != handles.size();
-    if (!refused || holds_older_pins || attempt >= kAdmitAttempts || last) {
-      return status;
-    }
-    // Whoever held the room may have left since: with nobody in the way, one
-    // more try decides.
-    last = !OtherOperatorsRunning();
-    if (last) continue;
-    for (HandleEntry* entry : thread.pins) {
-      entry->pins.fetch_sub(1, std::memory_order_release);
-    }
-    thread.pins.clear();
-    {
-      OperatorWaiting waiting;
-      WaitForOtherOperators(kWaitForOthersNs);
-    }
-    for (const GuardedHandle& guarded : handles) {
-      thread.Pin(guarded.handle.entry());
-    }
-  }
-}
-
-Status Engine::AdmitOnce(DeviceAllocator& device, StreamId stream,
-                         const char* name,
-                         std::span<const GuardedHandle> handles,
-                         bool* refused) {
-  const std::uint64_t bit = std::uint64_t{1} << device.streams().BitOf(stream);
-  // Everything is on the device, some of it still arriving: order the stream
-  // behind the copies. kLeaving and kCopyingOut need the arbiter: its holder
-  // decides when it sees our pin. A capture cannot wait for an event from
-  // outside: the host waits for its copies, below.
-  const bool capturing = Captures(device, stream);
-  const auto accept = [&](bool* complete) -> Status {
-    MutexLock lock(device.mutex());
-    device.SettleArrivalsLocked();
-    *complete = true;
-    const std::uint32_t now = device.use_clock().load();
-    for (const auto& [handle, written] : handles) {
-      const HandleState s = handle.entry().state.load();
-      if (s == HandleState::kCopyingIn && !capturing) {
-        STRATALLOC_ASSIGN_OR_RETURN(const bool enqueued,
-                                    device.AwaitArrivalLocked(handle, stream));
-        if (!enqueued) {
-          *complete = false;
-          continue;
-        }
-      } else if (s != HandleState::kResident && s != HandleState::kUnmapped &&
-                 s != HandleState::kReleasing) {
-        *complete = false;  // the arbiter's part
-        continue;
-      }
-      // Again for what was resident at first: it may have left and returned
-      // while this operator was refused.
-      NoteUse(handle, bit, written, now);
-    }
-    return {};
+    return complete;
   };
-  bool complete = false;
-  STRATALLOC_RETURN_IF_ERROR(accept(&complete));
-  if (complete) return {};
+  // Everything is on the device, some of it still arriving?
+  const bool queues = Queues(thread);
+  if (!queues) {
+    STRATALLOC_ASSIGN_OR_RETURN(const bool complete, accept());
+    if (complete) return {};
+  }
 
   const std::int64_t started = NowNs();
-  DeviceState& state = *StateOf(device);
-  std::vector<HandleRef> wanted;
-  for (const GuardedHandle& guarded : handles) {
-    wanted.push_back(guarded.handle);
-  }
+  DeviceAllocator& first = *DeviceOf(handles.front().handle.address());
   Status status;
   {
-    OperatorWaiting waiting;
-    MutexLock arbiter(arbiter_);
-    lower_.CollectDropped(device);
-    for (HandleRef handle : wanted) {
-      if (handle.entry().state.load() == HandleState::kPoisoned) {
-        return Fail(ErrorCode::kCorrupt,
-                    std::string(name) + " needs " + OwnersOf(device, handle) +
-                        ", whose bytes on disk were damaged and are lost; "
-                        "free it: assign new tensors, as "
-                        "load_state_dict(assign=True) does");
+    // Between tries nothing is pinned: neither what the operators around this
+    // one use (Waiting's part) nor what this one wants.
+    thread.DropPins(handles.size());
+    Waiting waiting(*this);
+    bool served = false;
+    while (!served && waiting.Await()) {
+      {
+        MutexLock arbiter(arbiter_);
+        status = waiting.ResumeLocked();
+        for (const GuardedHandle& guarded : handles) {
+          thread.Pin(guarded.handle.entry());
+        }
+        for (int i = 0; i < devices && status; ++i) {
+          status = RestoreForLocked(*devices_[i].allocator, name, handles);
+        }
+        served = status || status.error().code != ErrorCode::kOutOfMemory;
+        if (!served) thread.DropPins(handles.size());
+      }
+      if (!served) {
+        waiting.Refused();
+        // Under a capture nothing leaves, whoever gets on.
+        if (Captures(first, stream)) break;
       }
     }
-    const std::uint64_t before = counters_.restored_handles;
-    status = RestoreBatchLocked(state, wanted, Room::kEvict, {},
-                                /*planned=*/false);
-    counters_.restored_before_use += counters_.restored_handles - before;
-    if (!status && status.error().code == ErrorCode::kOutOfMemory) {
-      *refused = true;
-      Bytes bytes = 0;
-      std::sort(wanted.begin(), wanted.end(), [](HandleRef a, HandleRef b) {
-        return a.address() < b.address();
-      });
-      wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
-      for (HandleRef handle : wanted) bytes += handle.bytes();
-      status = Fail(
-          ErrorCode::kOutOfMemory,
-          "CUDA out of memory. " + std::string(name) + " needs " +
-              FormatBytes(bytes) + " of handles on GPU " +
-              std::to_string(static_cast<int>(device.device().index())) +
-              " at once; the limit is " + FormatBytes(device.limit()) + ". " +
-              status.error().message +
-              (state.refusal.empty()
-                   ? ""
-                   : ". stratalloc could not evict more: " + state.refusal));
+    if (!served) {
+      if (Status resumed = waiting.GiveUp(); !resumed) status = resumed;
+      // The caller takes the pins of this operator back.
+      for (const GuardedHandle& guarded : handles) {
+        thread.Pin(guarded.handle.entry());
+      }
     }
   }
   const std::uint64_t waited = static_cast<std::uint64_t>(NowNs() - started);
   stalls_.fetch_add(1, std::memory_order_relaxed);
   stall_ns_.fetch_add(waited, std::memory_order_relaxed);
-  Ledger::Get().OnStall(device.device().index(), CurrentScope().scope, waited);
+  Ledger::Get().OnStall(first.device().index(), CurrentScope().scope, waited);
   if (!status) return status;
-  if (capturing) STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
-  STRATALLOC_RETURN_IF_ERROR(accept(&complete));
+  for (int i = 0; i < devices; ++i) {
+    DeviceAllocator& device = *devices_[i].allocator;
+    if (Captures(device, stream)) {
+      STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
+    }
+  }
+  STRATALLOC_ASSIGN_OR_RETURN(const bool complete, accept());
   STRATALLOC_CHECK(complete, "pinned and restored, and away again");
   return {};
 }

@@ -164,7 +164,7 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
     if (cost == 2 && !disk_allowed()) continue;
     Candidate candidate;
     candidate.last_use = entry.last_use.load();
-    candidate.previous_use = entry.previous_use.load();
+    candidate.intervals = IntervalsOf(entry);
     choices.push_back({cost, Coldness(candidate, now), &copy});
   }
   std::sort(

@@ -17,6 +17,8 @@ namespace {
 // displaces what is in use.
 constexpr std::size_t kLookAheadSteps = 48;
 constexpr Bytes kLookAheadFraction = 4;
+// Ticks after a relief that could free nothing of what is cold.
+constexpr std::uint32_t kReliefPause = 1 << 12;
 
 }  // namespace
 
@@ -43,7 +45,8 @@ void Engine::OnScopeEvent(ScopeTrace::Step step) {
 }
 
 void Engine::Prefetch(ScopeTrace::Step step) {
-  if (off()) return;
+  // What is expected must not take the room of who waits for some.
+  if (off() || admission_.crowded()) return;
   const int devices = device_count_.load(std::memory_order_acquire);
   for (int i = 0; i < devices; ++i) {
     DeviceState& state = devices_[i];
@@ -79,24 +82,45 @@ void Engine::Prefetch(ScopeTrace::Step step) {
   }
 }
 
+void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
+  DeviceState& state = devices_[static_cast<int>(device)];
+  if (thread_ == nullptr || off() ||
+      !state.under_pressure.load(std::memory_order_relaxed)) {
+    return;
+  }
+  if (static_cast<double>(allocated) <=
+      options_.gpu_offload_threshold * static_cast<double>(limit)) {
+    return;
+  }
+  // The last relief found nothing, and until then nothing can have turned cold.
+  const std::uint32_t now = state.allocator->use_clock().load();
+  if (static_cast<std::int32_t>(now - state.relief_from.load()) < 0) return;
+  if (!state.relief_asked.exchange(true)) {
+    thread_->AskRelief(static_cast<int>(device));
+  }
+}
+
 void Engine::RelievePressure(DeviceState& state) {
   if (off()) return;
   DeviceAllocator& device = *state.allocator;
-  // Hysteresis: start above the offload threshold, stop half-way to the
-  // reload threshold, so that one more block does not start it again.
-  const double stop =
-      (options_.gpu_offload_threshold + options_.gpu_reload_threshold) / 2;
   // Before looking: whoever crosses the threshold from here on asks again.
-  state.pressure.store(false);
+  state.relief_asked.store(false);
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
-  const Bytes goal =
-      static_cast<Bytes>(stop * static_cast<double>(device.limit()));
+  const Bytes goal = static_cast<Bytes>(options_.gpu_reload_threshold *
+                                        static_cast<double>(device.limit()));
   const Bytes allocated = [&] {
     MutexLock lock(device.mutex());
     return device.AllocatedLocked();
   }();
-  if (allocated > goal) EvictColdLocked(state, allocated - goal, {});
+  if (allocated <= goal) return;
+  if (EvictVictimsLocked(state, allocated - goal, {}, Whom::kCold) == 0) {
+    // Cold or not, it could not leave: a tier is full, or a capture runs.
+    const std::uint32_t now = device.use_clock().load();
+    if (static_cast<std::int32_t>(state.relief_from.load() - now) <= 0) {
+      state.relief_from = now + kReliefPause;
+    }
+  }
 }
 
 }  // namespace stratalloc

@@ -105,9 +105,11 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
       need -= bytes;
       continue;
     }
-    if (physical.error().code != ErrorCode::kOutOfMemory ||
-        room == Room::kOnlyFree || ++attempts > kRoomAttempts ||
-        EvictColdLocked(state, need, keep) == 0) {
+    const bool may_evict = physical.error().code == ErrorCode::kOutOfMemory &&
+                           room == Room::kEvict && ++attempts <= kRoomAttempts;
+    if (may_evict) NotePressure(state);
+    if (!may_evict ||
+        EvictVictimsLocked(state, need, keep, Whom::kAnybody) == 0) {
       status = tl::unexpected(physical.error());
       break;
     }

@@ -35,6 +35,10 @@ class Rig {
     Bytes disk_budget = 0;
     std::string disk_dir;
     bool background = false;
+    bool under_pressure = false;  // thresholds act from the start
+    // How long nothing changes before a thread that waits for room is told
+    // that it is hopeless; 0 = the product's.
+    std::int64_t quiet_ns = 0;
     bool async = true;
     std::uint64_t seed = 1;
     double emergency_threshold = 0.95;
@@ -64,6 +68,8 @@ class Rig {
     engine.lower.disk_budget = options.disk_budget;
     engine.lower.disk_dir = options.disk_dir;
     engine.background = options.background;
+    engine.under_pressure = options.under_pressure;
+    engine.quiet_ns = options.quiet_ns;
     rig->engine_ = std::make_unique<Engine>(engine);
     for (const auto& device : rig->devices_) {
       STRATALLOC_RETURN_IF_ERROR(rig->engine_->AddDevice(*device));

@@ -3,13 +3,20 @@
 // can be tested, replayed and compared without a device.
 //
 // The clock counts operators. Layer order is a cycle: least-recently-used
-// would evict exactly what is needed next. A handle that was used twice
-// predicts its next use one period later; the farthest predicted use leaves
-// first. A handle without a period, or one that missed its prediction, is as
-// cold as the time since.
+// would evict exactly what is needed next. What was used before predicts its
+// next use from its last four intervals, in which a pattern may have one, two
+// or three of them: a forward alone has one, forward and backward alternate
+// between two, with an optimizer there are three. The farthest predicted use
+// leaves first. What was used once, or missed its prediction, is as cold as the
+// time since.
+//
+// Cold for good is another question: what is not used for longer than it ever
+// was between two uses (an idle second model, a head that only evaluation
+// calls). Only that leaves before anybody is refused.
 #ifndef STRATALLOC_TIERING_POLICY_VICTIMS_H_
 #define STRATALLOC_TIERING_POLICY_VICTIMS_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -24,14 +31,23 @@ inline constexpr std::uint32_t kBurstOperators = 16;
 struct Candidate {
   std::uint64_t id = 0;  // the caller's
   Bytes bytes = 0;
-  std::uint32_t last_use = 0;      // clock values; 0 = never
-  std::uint32_t previous_use = 0;  // of an earlier burst
-  bool clean = false;              // leaving costs no copy
+  std::uint32_t last_use = 0;  // a clock value
+  // Between earlier uses, the newest first; 0 = not known.
+  std::array<std::uint32_t, 4> intervals{};
+  bool clean = false;  // leaving costs no copy
 };
+
+// Operators from the last use to the predicted next one; 0 = no prediction.
+std::uint32_t PredictedInterval(const Candidate& candidate);
 
 // Operators until the predicted next use, or since a missed one: the larger,
 // the colder.
 std::uint32_t Coldness(const Candidate& candidate, std::uint32_t now);
+
+// Operators from the last use after which the candidate is cold for good: more
+// than the longest of its intervals. 0: too little is known, it never is.
+std::uint32_t ColdAfter(const Candidate& candidate);
+bool IsCold(const Candidate& candidate, std::uint32_t now);
 
 // Victims with at least `target` bytes in all (or every candidate), coldest
 // first; among equals the clean ones first. Deterministic.

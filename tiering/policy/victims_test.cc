@@ -8,7 +8,9 @@ namespace {
 
 Candidate Used(std::uint64_t id, std::uint32_t last, std::uint32_t previous,
                bool clean = false) {
-  return Candidate{id, 2 * kMiB, last, previous, clean};
+  Candidate candidate{id, 2 * kMiB, last, {}, clean};
+  if (previous != 0) candidate.intervals[0] = last - previous;
+  return candidate;
 }
 
 TEST(Victims, WithoutHistoryTheLeastRecentlyUsedLeavesFirst) {
@@ -36,7 +38,6 @@ TEST(Victims, AMissedPredictionGrowsColder) {
 
 TEST(Victims, AUseAheadOfTheClockIsTheLatest) {
   EXPECT_EQ(Coldness(Used(1, 103, 0), 101), 0u);
-  EXPECT_EQ(Coldness(Used(1, 90, 103), 100), 10u);
   EXPECT_EQ(Coldness(Used(1, 100, 0), 100 + (3u << 30)), 3u << 30)
       << "unused for long";
 }
@@ -52,6 +53,39 @@ TEST(Victims, TakesEveryoneWhenTheTargetIsOutOfReach) {
   EXPECT_EQ(ChooseVictims({Used(1, 1, 0), Used(2, 2, 0)}, 5, kGiB).size(), 2u);
   EXPECT_TRUE(ChooseVictims({}, 5, kGiB).empty());
   EXPECT_TRUE(ChooseVictims({Used(1, 1, 0)}, 5, 0).empty());
+}
+
+Candidate With(std::array<std::uint32_t, 4> intervals,
+               std::uint32_t last = 10'000) {
+  Candidate candidate;
+  candidate.last_use = last;
+  candidate.intervals = intervals;
+  return candidate;
+}
+
+TEST(Victims, WhatFollowedAnEarlierIntervalFollowsThisOne) {
+  EXPECT_EQ(PredictedInterval(With({})), 0u);
+  EXPECT_EQ(PredictedInterval(With({100})), 100u);
+  EXPECT_EQ(PredictedInterval(With({100, 103, 99, 101})), 100u);
+  // After a forward its backward comes soon, after that the next forward late.
+  EXPECT_EQ(PredictedInterval(With({900, 100})), 100u);
+  EXPECT_EQ(PredictedInterval(With({100, 900, 101, 880})), 900u);
+  EXPECT_EQ(PredictedInterval(With({900, 100, 890, 102})), 100u);
+  // Forward, backward, optimizer.
+  EXPECT_EQ(PredictedInterval(With({500, 300, 100, 505})), 100u);
+  EXPECT_EQ(PredictedInterval(With({100, 500, 300, 101})), 300u);
+  // Never the same twice.
+  EXPECT_EQ(PredictedInterval(With({100, 500, 2000, 9000})), 100u);
+}
+
+TEST(Victims, ColdForGoodIsLongerUnusedThanEver) {
+  EXPECT_FALSE(IsCold(With({}), 1u << 30)) << "too little is known";
+  EXPECT_FALSE(IsCold(With({100}), 1u << 30));
+  const Candidate trained = With({100, 900, 101, 880});
+  EXPECT_EQ(ColdAfter(trained), 900u);
+  EXPECT_FALSE(IsCold(trained, 10'000 + 900));
+  EXPECT_TRUE(IsCold(trained, 10'000 + 901));
+  EXPECT_FALSE(IsCold(trained, 10'000 - 5)) << "used ahead of the clock";
 }
 
 }  // namespace

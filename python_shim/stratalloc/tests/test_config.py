@@ -46,20 +46,33 @@ def test_defaults():
             config.gpu_reload_threshold, config.cpu_offload_threshold) == (
                 .85, .95, .70, .90)
     assert config.host_budget is None
+    assert config.eager_offload is False
+
+
+def test_thresholds_act_from_the_start_if_one_is_set():
+    assert Config(gpu_offload_threshold=.85).eager_offload is True
+    assert Config.parse("gpu_reload_threshold:.6").eager_offload is True
+    assert Config(cpu_offload_threshold=.5).eager_offload is False
+    assert Config(gpu_offload_threshold=.8, eager_offload=False
+                  ).eager_offload is False
+    assert Config().replace(gpu_emergency_threshold=.9).eager_offload is True
+    assert Config().replace(host_budget=1).eager_offload is False
+    assert Config().replace(host_budget=1).resolved().eager_offload is False
+    assert Config(eager_offload="on").eager_offload is True
 
 
 def test_every_field_is_a_key(tmp_path):
     text = (f"tiering:off,gpu_limit:1GiB,host_budget:32MiB,disk_budget:0,"
             f"disk_dir:{tmp_path},gpu_offload_threshold:.8,"
             "gpu_emergency_threshold:0.9,gpu_reload_threshold:0.5,"
-            "cpu_offload_threshold:0.75,telemetry:events")
+            "cpu_offload_threshold:0.75,eager_offload:off,telemetry:events")
     config = Config.parse(text)
     assert set(config.to_dict()) == set(Config.keys())
     assert config == Config(
         tiering=False, gpu_limit=1 << 30, host_budget=32 << 20, disk_budget=0,
         disk_dir=str(tmp_path), gpu_offload_threshold=.8,
         gpu_emergency_threshold=.9, gpu_reload_threshold=.5,
-        cpu_offload_threshold=.75, telemetry="events")
+        cpu_offload_threshold=.75, eager_offload=False, telemetry="events")
 
 
 def test_environment():

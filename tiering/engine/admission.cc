@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/engine/admission.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "allocator/base/check.h"
+
+namespace stratalloc {
+namespace {
+
+// Frees and operators that leave are not announced to everybody who waits, and
+// an announcement may be missed: so often each looks for itself.
+constexpr std::chrono::milliseconds kLookEvery{1};
+
+}  // namespace
+
+Admission::World Admission::LookLocked() {
+  const World world = options_.look();
+  if (world.progress != progress_) {
+    progress_ = world.progress;
+    ChangeLocked();
+  }
+  return world;
+}
+
+void Admission::ChangeLocked() {
+  ++change_;
+  changed_ns_ = options_.now_ns();
+  changed_.notify_all();
+}
+
+void Admission::NoteChange() {
+  MutexLock lock(mutex_);
+  ChangeLocked();
+}
+
+bool Admission::MayTryLocked(Turn& turn) {
+  if (turn.refused_at_ == change_) return false;
+  const bool may = std::all_of(turns_.begin(), turns_.lower_bound(turn.ticket_),
+                               [&](const auto& older) {
+                                 mutex_.AssertHeld();
+                                 return older.second->refused_at_ == change_;
+                               });
+  if (may) turn.tried_at_ = change_;
+  return may;
+}
+
+bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
+  if (turns_.rbegin()->second != &turn) return false;
+  const bool all_refused =
+      std::all_of(turns_.begin(), turns_.end(), [&](const auto& each) {
+        mutex_.AssertHeld();
+        return each.second->refused_at_ == change_;
+      });
+  if (!all_refused) return false;
+  // Alone in the process: nobody could change anything.
+  if (!world.others && turns_.size() == 1) return true;
+  const std::int64_t patience =
+      world.running ? options_.running_ns : options_.quiet_ns;
+  return options_.now_ns() - changed_ns_ >= patience;
+}
+
+void Admission::CountRefusedLocked() {
+  crowded_.store(std::any_of(turns_.begin(), turns_.end(),
+                             [](const auto& each) {
+                               return each.second->refused_at_ != 0;
+                             }),
+                 std::memory_order_relaxed);
+}
+
+Admission::Turn::Turn(Admission& admission, std::uint64_t ticket)
+    : admission_(admission), ticket_(ticket) {
+  MutexLock lock(admission_.mutex_);
+  const bool first = admission_.turns_.empty();
+  const bool inserted = admission_.turns_.emplace(ticket, this).second;
+  STRATALLOC_CHECK(inserted, "two turns with one ticket");
+  // What happened while nobody waited is no news to anybody.
+  if (first) admission_.ChangeLocked();
+}
+
+Admission::Turn::~Turn() {
+  MutexLock lock(admission_.mutex_);
+  admission_.turns_.erase(ticket_);
+  admission_.CountRefusedLocked();
+  // Who gives up frees what it had on its way out; and the next in line need
+  // not wait for this one any more.
+  admission_.ChangeLocked();
+}
+
+bool Admission::Turn::MayTry() {
+  MutexLock lock(admission_.mutex_);
+  return admission_.MayTryLocked(*this);
+}
+
+bool Admission::Turn::Await() {
+  MutexLock lock(admission_.mutex_);
+  while (true) {
+    const World world = admission_.LookLocked();
+    if (admission_.MayTryLocked(*this)) return true;
+    if (admission_.IsHopelessLocked(*this, world)) return false;
+    admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
+  }
+}
+
+void Admission::Turn::AwaitChange() {
+  MutexLock lock(admission_.mutex_);
+  admission_.LookLocked();
+  if (admission_.MayTryLocked(*this)) return;
+  admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
+}
+
+void Admission::Turn::Refused() {
+  MutexLock lock(admission_.mutex_);
+  refused_at_ = tried_at_;
+  admission_.CountRefusedLocked();
+  // The next in line may try.
+  admission_.changed_.notify_all();
+}
+
+}  // namespace stratalloc

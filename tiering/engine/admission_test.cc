@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of turns, without a device: the world and the clock are the
+// test's.
+#include "tiering/engine/admission.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "allocator/base/clock.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr std::int64_t kQuiet = 1000, kRunning = 100'000;
+
+class AdmissionTest : public testing::Test {
+ protected:
+  // What the other threads of the process do.
+  std::atomic<bool> others_{true}, running_{false};
+  std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::int64_t> now_{0};
+  Admission admission_{
+      {.look =
+           [this] {
+             return Admission::World{others_, running_, progress_};
+           },
+       .now_ns = [this] { return now_.load(); },
+       .quiet_ns = kQuiet,
+       .running_ns = kRunning}};
+
+  // A turn tried and was refused.
+  static void Try(Admission::Turn& turn) {
+    ASSERT_TRUE(turn.Await());
+    turn.Refused();
+  }
+};
+
+TEST_F(AdmissionTest, WhoComesAloneTriesAtOnce) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  EXPECT_TRUE(turn.MayTry());
+  EXPECT_TRUE(turn.Await());
+  EXPECT_FALSE(admission_.crowded());
+}
+
+TEST_F(AdmissionTest, TheOldestTriesFirst) {
+  const std::uint64_t first = admission_.NewTicket();
+  const std::uint64_t second = admission_.NewTicket();
+  Admission::Turn young(admission_, second);
+  Admission::Turn old(admission_, first);
+  EXPECT_FALSE(young.MayTry()) << "the older has yet to try";
+  EXPECT_TRUE(old.MayTry());
+  EXPECT_FALSE(young.MayTry()) << "... and is trying";
+}
+
+TEST_F(AdmissionTest, WhileTheOlderAreRefusedTheYoungerMayTry) {
+  Admission::Turn old(admission_, admission_.NewTicket());
+  Admission::Turn young(admission_, admission_.NewTicket());
+  Try(old);
+  EXPECT_TRUE(admission_.crowded());
+  EXPECT_FALSE(old.MayTry()) << "nothing changed";
+  EXPECT_TRUE(young.MayTry());
+}
+
+TEST_F(AdmissionTest, AfterAChangeTheOldestTriesAgain) {
+  Admission::Turn old(admission_, admission_.NewTicket());
+  Admission::Turn young(admission_, admission_.NewTicket());
+  Try(old);
+  Try(young);
+  EXPECT_FALSE(old.MayTry());
+  admission_.NoteChange();
+  EXPECT_FALSE(young.MayTry());
+  EXPECT_TRUE(old.MayTry());
+}
+
+TEST_F(AdmissionTest, AChangeDuringATryIsNotLost) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  ASSERT_TRUE(turn.Await());
+  admission_.NoteChange();
+  turn.Refused();
+  EXPECT_TRUE(turn.MayTry());
+}
+
+TEST_F(AdmissionTest, AnOperatorThatLeavesIsAChange) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  Try(turn);
+  EXPECT_FALSE(turn.MayTry());
+  ++progress_;
+  EXPECT_TRUE(turn.Await());
+}
+
+TEST_F(AdmissionTest, WhoIsServedMakesWayForTheNext) {
+  auto old =
+      std::make_unique<Admission::Turn>(admission_, admission_.NewTicket());
+  Admission::Turn young(admission_, admission_.NewTicket());
+  ASSERT_TRUE(old->Await());
+  EXPECT_FALSE(young.MayTry());
+  old.reset();
+  EXPECT_TRUE(young.MayTry());
+}
+
+TEST_F(AdmissionTest, AloneInTheProcessNobodyIsWaitedFor) {
+  others_ = false;
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  Try(turn);
+  EXPECT_FALSE(turn.Await());
+}
+
+TEST_F(AdmissionTest, TheYoungestIsToldFirstAndOnlyAfterAQuietWhile) {
+  auto old =
+      std::make_unique<Admission::Turn>(admission_, admission_.NewTicket());
+  auto young =
+      std::make_unique<Admission::Turn>(admission_, admission_.NewTicket());
+  Try(*old);
+  Try(*young);
+  std::atomic<int> told{0};
+  std::thread waits([&] {
+    EXPECT_FALSE(young->Await());
+    EXPECT_EQ(now_.load(), kQuiet);
+    ++told;
+    young.reset();
+  });
+  now_ = kQuiet - 1;
+  old->AwaitChange();
+  EXPECT_EQ(told.load(), 0);
+  now_ = kQuiet;
+  waits.join();
+  EXPECT_TRUE(old->Await()) << "the other's end is a change";
+  old->Refused();
+  now_ = 2 * kQuiet;
+  EXPECT_FALSE(old->Await());
+}
+
+TEST_F(AdmissionTest, AnOperatorThatHasNotReturnedIsWaitedForLonger) {
+  running_ = true;
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  Try(turn);
+  now_ = kRunning - 1;
+  turn.AwaitChange();
+  EXPECT_FALSE(turn.MayTry());
+  std::thread leaves([&] {
+    running_ = false;
+    ++progress_;
+  });
+  EXPECT_TRUE(turn.Await());
+  leaves.join();
+  turn.Refused();
+  running_ = true;
+  now_ = 3 * kRunning;
+  EXPECT_FALSE(turn.Await());
+}
+
+TEST_F(AdmissionTest, NobodyIsCrowdedOnceTheRefusedAreGone) {
+  {
+    Admission::Turn turn(admission_, admission_.NewTicket());
+    Try(turn);
+    EXPECT_TRUE(admission_.crowded());
+  }
+  EXPECT_FALSE(admission_.crowded());
+}
+
+// Threads that want units of something there is not enough of for all, as
+// operators want the device: everybody is served, whatever the order.
+TEST(AdmissionThreads, EverybodyIsServed) {
+  constexpr int kThreads = 8, kRounds = 200, kAll = 10, kEach = 7;
+  std::atomic<int> free{kAll};
+  std::atomic<std::uint64_t> served{0};
+  Admission admission({.look =
+                           [&] {
+                             return Admission::World{true, true, served.load()};
+                           },
+                       .now_ns = &NowNs,
+                       .quiet_ns = 60'000'000'000,
+                       .running_ns = 60'000'000'000});
+  std::vector<std::thread> threads;
+  std::atomic<int> hopeless{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        {
+          Admission::Turn turn(admission, admission.NewTicket());
+          while (true) {
+            if (!turn.Await()) {
+              ++hopeless;
+              return;
+            }
+            int seen = free.load();
+            while (seen >= kEach &&
+                   !free.compare_exchange_weak(seen, seen - kEach)) {
+            }
+            if (seen >= kEach) break;
+            turn.Refused();
+          }
+        }
+        free.fetch_add(kEach);
+        ++served;
+        if (admission.crowded()) admission.NoteChange();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(hopeless.load(), 0);
+  EXPECT_EQ(served.load(), std::uint64_t{kThreads} * kRounds);
+}
+
+}  // namespace
+}  // namespace stratalloc

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: how a malloc without memory is served, and what every thread that
+// waits for room has in common: its turn, and its pins, which are suspended
+// while it waits (admission.h has the order of turns).
+#include <string>
+#include <vector>
+
+#include "allocator/base/check.h"
+#include "allocator/operator_thread.h"
+#include "tiering/engine/engine.h"
+#include "tiering/engine/waiting.h"
+
+namespace stratalloc {
+
+Admission::World Engine::LookAround() {
+  const OtherThreads others = LookAtOthers();
+  Admission::World world{.others = others.any,
+                         .running = others.inside,
+                         .progress = others.progress};
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (int i = 0; i < devices; ++i) {
+    world.progress +=
+        static_cast<std::uint64_t>(devices_[i].allocator->FreedCount());
+  }
+  return world;
+}
+
+std::uint64_t Engine::TicketOf(OperatorThread& thread) {
+  // Outside operators a malloc's ticket is for that malloc alone.
+  if (thread.depth() == 0) return admission_.NewTicket();
+  if (thread.ticket == 0) thread.ticket = admission_.NewTicket();
+  return thread.ticket;
+}
+
+void Engine::NotePressure(DeviceState& state) {
+  if (state.under_pressure.exchange(true)) return;
+  state.allocator->LookAtPressure();
+}
+
+void Engine::OnLimitFell(DeviceIndex device) {
+  if (off()) return;
+  NotePressure(devices_[static_cast<int>(device)]);
+}
+
+Status Engine::ResumeLocked(OperatorThread& thread) {
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (int i = 0; i < devices; ++i) {
+    DeviceAllocator& device = *devices_[i].allocator;
+    std::vector<HandleRef> away;
+    bool poisoned = false;
+    thread.ForEachPin([&](HandleEntry& entry) {
+      const HandleState s = entry.state.load();
+      if (!IsAway(s)) return;
+      const HandleRef handle = device.table().RefOf(entry);
+      if (handle.region == nullptr) return;
+      poisoned |= s == HandleState::kPoisoned;
+      away.push_back(handle);
+    });
+    if (away.empty()) continue;
+    if (poisoned) {
+      return Fail(ErrorCode::kCorrupt,
+                  "what an operator under way uses was damaged on disk while "
+                  "the operator waited for memory");
+    }
+    STRATALLOC_RETURN_IF_ERROR(RestoreBatchLocked(
+        devices_[i], away, Room::kEvict, {}, /*planned=*/false));
+    // The operator goes on in the middle: no event can be put in front of what
+    // it launches next on streams of its own.
+    STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
+  }
+  thread.NoteAgain();
+  return {};
+}
+
+bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
+  if (off()) return false;
+  DeviceState& state = devices_[static_cast<int>(index)];
+  NotePressure(state);
+  Waiting waiting(*this);
+  for (bool first = true; waiting.Await(); first = false) {
+    {
+      MutexLock arbiter(arbiter_);
+      lower_.CollectDropped(*state.allocator);
+      Status resumed = waiting.ResumeLocked();
+      if (resumed) {
+        // A moment ago there was none: asked again only if others got on since.
+        if (!first && request.Take()) return true;
+        while (!request.IsHopeless() &&
+               EvictVictimsLocked(state, request.Missing(), {},
+                                  Whom::kAnybody) > 0) {
+          if (request.Take()) return true;
+        }
+      } else if (resumed.error().code != ErrorCode::kOutOfMemory) {
+        state.refusal = resumed.error().message;
+        return false;
+      }
+    }
+    waiting.Refused();
+  }
+  if (Status resumed = waiting.GiveUp(); !resumed) {
+    Log(LogLevel::kError, resumed.error().message);
+  }
+  return false;
+}
+
+Bytes Engine::ReclaimCold(DeviceIndex device, Bytes bytes) {
+  if (off()) return 0;
+  DeviceState& state = devices_[static_cast<int>(device)];
+  const std::uint32_t now = state.allocator->use_clock().load();
+  if (static_cast<std::int32_t>(now - state.relief_from.load()) < 0) return 0;
+  MutexLock arbiter(arbiter_);
+  lower_.CollectDropped(*state.allocator);
+  return EvictVictimsLocked(state, bytes, {}, Whom::kCold);
+}
+
+}  // namespace stratalloc

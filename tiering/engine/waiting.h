@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread's wait for room on the device, from the first look to the end of
+// the call: its turn among the others, and its pins. While it waits it pins
+// nothing, so that what its operators use may leave; when it gets on, or gives
+// up, all of that is back.
+//
+//   Await -> (arbiter) ResumeLocked -> try -> done
+//     ^                                 |
+//     +---------- Refused <-------------+        Await is false: GiveUp
+//
+// Thread-safety: the thread's own. Every method without a lock, but
+// ResumeLocked, which needs the arbiter.
+// Lifetime: inside one EnterOperator or Reclaim.
+#ifndef STRATALLOC_TIERING_ENGINE_WAITING_H_
+#define STRATALLOC_TIERING_ENGINE_WAITING_H_
+
+#include <utility>
+
+#include "allocator/operator_thread.h"
+#include "tiering/engine/engine.h"
+
+namespace stratalloc {
+
+class Engine::Waiting {
+ public:
+  explicit Waiting(Engine& engine)
+      : engine_(engine),
+        thread_(OperatorThread::ThisThread()),
+        turn_(engine.admission_, engine.TicketOf(thread_)) {}
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  // Until this thread may try. False: nobody gets on, and it is to give up.
+  bool Await() {
+    if (turn_.MayTry()) return true;
+    Suspend();
+    return turn_.Await();
+  }
+  // Begins a try. kOutOfMemory: what its operators use is not back; the try is
+  // over.
+  Status ResumeLocked() REQUIRES(engine_.arbiter_) {
+    if (std::exchange(suspended_, false)) thread_.Resume();
+    return engine_.ResumeLocked(thread_);
+  }
+  // The try came to nothing.
+  void Refused() {
+    Suspend();
+    turn_.Refused();
+  }
+  // After Await was false: waits until what the thread's operators use is back.
+  // It was there together before, so it will be again.
+  Status GiveUp() {
+    while (true) {
+      {
+        MutexLock arbiter(engine_.arbiter_);
+        Status resumed = ResumeLocked();
+        if (resumed || resumed.error().code != ErrorCode::kOutOfMemory) {
+          return resumed;
+        }
+      }
+      Refused();
+      turn_.AwaitChange();
+    }
+  }
+
+ private:
+  void Suspend() {
+    if (std::exchange(suspended_, true)) return;
+    const bool pinned = thread_.HoldsPins();
+    thread_.Suspend();
+    // Once: later tries pin and unpin under the arbiter, where nobody looks.
+    if (pinned && !std::exchange(announced_, true)) {
+      engine_.admission_.NoteChange();
+    }
+  }
+
+  Engine& engine_;
+  OperatorThread& thread_;
+  Admission::Turn turn_;
+  bool suspended_ = false, announced_ = false;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_ENGINE_WAITING_H_
