@@ -67,11 +67,12 @@ struct alignas(64) Block {
   ChargeAccount* account = nullptr;
   Block* bin_next = nullptr;  // while binned
   BlockState state = BlockState::kUnmapped;
-  // `streams` is not empty, `exported` or `oversize`: its free takes the whole
-  // way, so it is never binned.
+  // `streams` is not empty, `exported`, `raw` or `oversize`: its free takes the
+  // whole way, so it is never binned.
   bool streams_noted = false;
   bool exported = false;  // to other processes; its handles are pinned for it
   bool oversize = false;  // counts in oversize_allocations
+  bool raw = false;       // a bare pointer (MallocRequest::raw)
   // DeviceAllocator::leave_epoch_ when it was last handed out.
   std::uint32_t epoch = 0;
   // The use clock then; and events it waits for.

@@ -38,6 +38,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -58,6 +59,7 @@
 #include "allocator/pool.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
+#include "allocator/staying.h"
 #include "allocator/views.h"
 
 namespace stratalloc {
@@ -93,8 +95,8 @@ class DeviceAllocator {
   // lock.
   Result<AllocatedBlock> Malloc(const MallocRequest& request) EXCLUDES(mutex_) {
     if (AllocatedBlock block;
-        FastMalloc(request.size, request.stream, request.lifetime,
-                   request.charge, &block)) {
+        !request.raw && FastMalloc(request.size, request.stream,
+                                   request.lifetime, request.charge, &block)) {
       return block;
     }
     return SlowMalloc(request);
@@ -199,6 +201,14 @@ class DeviceAllocator {
   void ResetAccumulatedStats() EXCLUDES(mutex_);
   std::vector<SegmentView> Snapshot() EXCLUDES(mutex_);
 
+  // Why each allocated byte is on the device (staying.h): the sum is the
+  // current allocated_bytes. Looks at every block and asks for the libraries'
+  // workspaces: for reports and errors.
+  Staying Stays() EXCLUDES(mutex_);
+  // What to tell people after an eviction came to less than was asked:
+  // `refusal`, if a tier had a reason, and what is on the device by reason.
+  std::string WhyNoMore(const std::string& refusal) EXCLUDES(mutex_);
+
   // ---- history (history.h) ------------------------------------------------
 
   void ConfigureHistory(const History::Options& options) EXCLUDES(mutex_);
@@ -231,6 +241,10 @@ class DeviceAllocator {
   // Live blocks over the handle: charge and bytes inside it.
   void ForEachLiveLocked(HandleRef handle,
                          const std::function<void(Charge, Bytes)>& f)
+      REQUIRES(mutex_);
+
+  // Addresses of the handles that overlap these allocated blocks.
+  std::set<Address> HandlesUnderLocked(const std::vector<Address>& blocks)
       REQUIRES(mutex_);
 
   // May bytes leave now? Not while a stream captures: an event that is recorded
@@ -471,6 +485,10 @@ class DeviceAllocator {
   // The live blocks over a handle that leaves or returns, as far as they touch
   // it: freed before the mapping changes, allocated after it.
   void RecordLiveOverLocked(HandleRef handle, bool allocated, const char* label)
+      REQUIRES(mutex_);
+
+  // staying.cc
+  Staying StayingLocked(const std::vector<Address>& workspaces)
       REQUIRES(mutex_);
 
   // checkpoint.cc

@@ -123,7 +123,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
     observer_->OnFree(device_.index(), block->charge, block->size);
   }
   if (!captured_streams_.empty()) captured_streams_.erase(block);
-  block->exported = block->streams_noted = false;
+  block->exported = block->raw = block->streams_noted = false;
   block->charge = {};
   block->account = nullptr;
   block->requested = 0;

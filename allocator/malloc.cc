@@ -240,6 +240,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   };
   auto result = [&](Block* block) {
     mutex_.AssertHeld();
+    if (request.raw) block->raw = block->streams_noted = true;
     return AllocatedBlock{
         block->address, block->size, live_.allocated_bytes(),
         static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
@@ -570,10 +571,9 @@ Bytes DeviceAllocator::AllocatedLocked() { return live_.allocated_bytes(); }
 
 Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
   std::string refusal;
-  if (hopeless) {
-    refusal = "with everything evicted it would not fit";
-  } else if (reclaimer_ != nullptr && options_.tiering) {
-    refusal = reclaimer_->LastRefusal(device_.index());
+  if (reclaimer_ != nullptr && options_.tiering) {
+    refusal = WhyNoMore(hopeless ? "with everything evicted it would not fit"
+                                 : reclaimer_->LastRefusal(device_.index()));
   }
   const Bytes in_private_pools = PrivateAllocated();
   const std::string processes = Processes(device_.index());

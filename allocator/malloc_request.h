@@ -16,6 +16,9 @@ struct MallocRequest {
   StreamId stream = kDefaultStream;
   LifetimeClass lifetime = LifetimeClass::kTransient;
   Charge charge = {};
+  // A bare pointer that no operator will name; goes with kTransient. Takes the
+  // whole way, since its block is marked.
+  bool raw = false;
 };
 
 }  // namespace stratalloc

@@ -82,6 +82,11 @@ typedef struct {
 } stratalloc_settings;
 STRATALLOC_API void stratalloc_use_settings(
     const stratalloc_settings* settings);
+/* Who knows the workspaces of libraries (allocator/workspaces.h): `list` calls
+ * each(context, address) for the base of every one and returns 0 if it cannot
+ * tell now. Called without the device lock, from any thread. NULL for none. */
+STRATALLOC_API void stratalloc_use_workspaces(
+    int (*list)(void (*each)(void* context, void* address), void* context));
 STRATALLOC_API int stratalloc_initialized(void);
 STRATALLOC_API int stratalloc_device_count(void);    /* 0 before init */
 STRATALLOC_API const char* stratalloc_version(void); /* static string */
@@ -99,7 +104,11 @@ enum {
   STRATALLOC_HINT_BACKWARD = 1, /* inside a backward node */
   STRATALLOC_HINT_GRADIENT = 2, /* ... that feeds an AccumulateGrad */
   /* a raw pointer that no operator will name: must never be evicted */
-  STRATALLOC_HINT_UNSEEN = 3
+  STRATALLOC_HINT_UNSEEN = 3,
+  /* a copy of memory that may leave: may leave too, whatever the scope */
+  STRATALLOC_HINT_COPY = 4,
+  /* a library's own memory, no tensor's: apart from what may leave */
+  STRATALLOC_HINT_SCRATCH = 5
 };
 
 typedef struct {
@@ -203,7 +212,10 @@ STRATALLOC_API int stratalloc_snapshot(
 /* One JSON object for one device: allocator and tier totals, configuration,
  * and `layers`: a list of {"owner","category","live","peak","device","host",
  * "disk","evicted","restored","to_disk","from_disk","stalls","stall_ns"};
- * and `handles`: {"restored_before_use", "evicted", "clean_drops", ...}. */
+ * `handles`: {"restored_before_use", "evicted", "clean_drops", ...}; and
+ * `stays`: the bytes on the device by why they are there (allocator/staying.h),
+ * without zeros; their sum is allocated.current unless blocks come and go
+ * meanwhile. */
 STRATALLOC_API char* stratalloc_report_json(int device);
 
 /* ---- scopes ------------------------------------------------------------ */

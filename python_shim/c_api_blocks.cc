@@ -12,6 +12,7 @@
 #include "allocator/base/check.h"
 #include "allocator/device/plain_memory.h"
 #include "allocator/settings.h"
+#include "allocator/workspaces.h"
 #include "python_shim/core.h"
 #include "python_shim/imports.h"
 
@@ -27,8 +28,15 @@ Address ToAddress(const void* ptr) { return reinterpret_cast<Address>(ptr); }
 ScopeFrame Allocating(int hint) {
   ScopeFrame frame = CurrentScope();
   if (__builtin_expect(hint == STRATALLOC_HINT_NONE, 1)) return frame;
-  if (hint == STRATALLOC_HINT_UNSEEN) {
+  if (hint == STRATALLOC_HINT_UNSEEN || hint == STRATALLOC_HINT_SCRATCH) {
     frame.lifetime = LifetimeClass::kTransient;
+    return frame;
+  }
+  if (hint == STRATALLOC_HINT_COPY) {
+    // Nobody knows how long it will live.
+    if (frame.lifetime == LifetimeClass::kTransient) {
+      frame.lifetime = LifetimeClass::kUnknown;
+    }
     return frame;
   }
   const bool fixed = frame.lifetime == LifetimeClass::kPersistent ||
@@ -84,7 +92,7 @@ void Describe(const AllocatedBlock& block, int device, stratalloc_block* out) {
 // large and guarded, and the fast path pays for the frame it is in.
 __attribute__((noinline)) int SlowMalloc(int device, uint64_t size,
                                          uint64_t stream,
-                                         const ScopeFrame& frame,
+                                         const ScopeFrame& frame, bool raw,
                                          stratalloc_block* out,
                                          stratalloc_error* error) {
   *out = {};
@@ -96,7 +104,8 @@ __attribute__((noinline)) int SlowMalloc(int device, uint64_t size,
           ->SlowMalloc({size,
                         StreamId{stream},
                         frame.lifetime,
-                        {frame.scope, frame.category}});
+                        {frame.scope, frame.category},
+                        raw});
   if (!block) return ToC(block.error(), error);
   Describe(*block, device, out);
   return 0;
@@ -162,6 +171,10 @@ void stratalloc_use_settings(const stratalloc_settings* settings) {
   s.UseCollectionThreshold(settings->collection_threshold);
   s.UseFreeMemory(settings->free_memory);
 }
+void stratalloc_use_workspaces(
+    int (*list)(void (*each)(void* context, void* address), void* context)) {
+  LibraryWorkspaces::Use(list);
+}
 int stratalloc_initialized(void) { return Core::Get().initialized(); }
 int stratalloc_device_count(void) { return Allocator::Get().device_count(); }
 
@@ -173,15 +186,16 @@ int stratalloc_malloc(int device, uint64_t size, uint64_t stream, int hint,
     return 0;
   }
   const ScopeFrame frame = Allocating(hint);
+  const bool raw = hint == STRATALLOC_HINT_UNSEEN;
   DeviceAllocator* const fast = Core::FastDevice(device);
   if (AllocatedBlock block;
-      fast != nullptr &&
+      fast != nullptr && !raw &&
       fast->FastMalloc(size, StreamId{stream}, frame.lifetime,
                        {frame.scope, frame.category}, &block)) {
     Describe(block, device, out);
     return 0;
   }
-  return SlowMalloc(device, size, stream, frame, out, error);
+  return SlowMalloc(device, size, stream, frame, raw, out, error);
 }
 
 int stratalloc_free(void* ptr, stratalloc_block* out) {

@@ -177,6 +177,13 @@ char* stratalloc_report_json(int device) {
       {"disk_used", engine != nullptr ? engine->DiskUsed() : 0},
       {"disk_mode", engine != nullptr ? engine->DiskMode() : "off"},
   };
+  report["stays"] = nlohmann::json::object();
+  const Staying staying = (*allocator)->Stays();
+  for (int i = 0; i < kStayReasons; ++i) {
+    const auto reason = static_cast<StayReason>(i);
+    if (staying.of(reason) == 0) continue;
+    report["stays"][StayReasonName(reason)] = staying.of(reason);
+  }
   report["layers"] = Layers(static_cast<DeviceIndex>(device));
   return ToC(report.dump());
 }

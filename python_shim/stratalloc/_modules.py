@@ -5,6 +5,7 @@
   nn.Module.__call__   category activation, lifetime transient
   nn.Module._apply     (to, cuda, half ...) category parameter, persistent
   construction         _construction.py, category parameter, persistent
+  lazy parameters      _materialize.py, category parameter, persistent
   Optimizer.step       _optimizers.py, category optimizer
 so that the module's scope is on top *while* memory is allocated, and listens
 to the registration of parameters and buffers to re-label what was allocated
@@ -28,6 +29,7 @@ from torch.nn.modules import module as _torch_module
 
 from stratalloc import _stack
 from stratalloc._construction import Construction, building
+from stratalloc._materialize import Materialize
 from stratalloc._optimizers import Steps
 from stratalloc._owners import Owners
 from stratalloc._stack import (ACTIVATION, BUFFER, LIFETIME_PERSISTENT,
@@ -45,6 +47,7 @@ class _Installation:
         self.active = False
         self.owners = Owners()
         self.construction = Construction(native, self.owners)
+        self.materialize = Materialize(native)
         self.steps = Steps(native, self.owners)
         self.native = native
         self._moving = threading.local()
@@ -65,12 +68,14 @@ class _Installation:
                 self._on_buffer),
         ]
         self.construction.install()
+        self.materialize.install()
         self.steps.install()
 
     def uninstall(self):
         module = torch.nn.Module
         self.active = False
         self.steps.uninstall()
+        self.materialize.uninstall()
         self.construction.uninstall()
         for handle in self._handles:
             handle.remove()

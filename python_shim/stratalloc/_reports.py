@@ -9,6 +9,11 @@ from stratalloc.settings import format_size
 def report(device=None):
     """Everything about one device as a dict: totals, `layers`, `handles`.
 
+    `stays` has the allocated bytes by why they are on the device: "activations",
+    "library workspaces", "pinned by a graph", "shared with another process",
+    "in use by an operator", "in private pools", "raw memory", and "evictable"
+    for what may leave. Reasons without bytes are left out.
+
     {} before CUDA is initialised under our allocator.
     """
     if not _core.initialized():
@@ -33,7 +38,8 @@ def memory_summary(device=None):
     values = report(device)
     if not values:
         return "stratalloc: CUDA is not initialised under this allocator"
-    return "\n".join([*_totals(values), "", *_owners(values["layers"])])
+    return "\n".join([*_totals(values), *_stays(values["stays"]), "",
+                      *_owners(values["layers"])])
 
 
 def _totals(values):
@@ -56,6 +62,13 @@ def _totals(values):
            f"{format_size(tiers['bytes_from_disk'])} from disk; operators "
            f"waited {tiers['stalls']} times, "
            f"{tiers['stall_ns'] / 1e6:.1f} ms")
+
+
+def _stays(stays):
+    if stays:
+        yield "on the device: " + ", ".join(
+            f"{format_size(size)} {reason}" for reason, size in sorted(
+                stays.items(), key=lambda item: -item[1]))
 
 
 def _owners(layers):

@@ -3,8 +3,11 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <typeinfo>
 
 #include "python_shim/c_api.h"
@@ -12,44 +15,71 @@
 namespace stratalloc {
 namespace {
 
+using torch::autograd::Edge;
+using torch::autograd::InputMetadata;
 using torch::autograd::Node;
 
-constexpr int kMaxReinterpretingNodes = 3;
-constexpr char kAccumulateGrad[] = "N5torch8autograd14AccumulateGradE";
-constexpr char kGenerated[] = "N5torch8autograd9generated";
+// An einsum puts about ten views between a weight and its product.
+constexpr int kMaxNodes = 24;
+constexpr int kMaxNodesInAll = 512;  // cat can have a thousand edges
+constexpr int64_t kUnknown = -1;
 
-// Nodes whose result is a view of their input, so that the bytes allocated
-// before them are the gradient's bytes. Names as mangled after kGenerated: the
-// header with the classes is 16 000 lines, and names compare across libraries.
-constexpr const char* kReinterpretingNodes[] = {
-    "9TBackward0E",          "13ViewBackward0E",    "19UnsafeViewBackward0E",
-    "18TransposeBackward0E", "16PermuteBackward0E", "21ReshapeAliasBackward0E",
-    "18UnsqueezeBackward0E", "16SqueezeBackward0E", "16SqueezeBackward1E",
-    "16SqueezeBackward2E",   "14AliasBackward0E",   "15DetachBackward0E",
+// By name: names compare across libraries, and the header is not needed.
+bool IsAccumulateGrad(const Node& node) {
+  return std::strcmp(typeid(node).name(),
+                     "N5torch8autograd14AccumulateGradE") == 0;
+}
+
+// Of the gradient that arrives at an edge.
+struct Extent {
+  int64_t elements = kUnknown;
+  int64_t bytes = kUnknown;
 };
 
-bool IsAccumulateGrad(const Node& node) {
-  return std::strcmp(typeid(node).name(), kAccumulateGrad) == 0;
-}
-
-bool OnlyReinterprets(const Node& node) {
-  const char* name = typeid(node).name();
-  constexpr size_t kPrefix = sizeof(kGenerated) - 1;
-  if (std::strncmp(name, kGenerated, kPrefix) != 0) return false;
-  for (const char* known : kReinterpretingNodes) {
-    if (std::strcmp(name + kPrefix, known) == 0) return true;
+// kUnknown where torch does not say.
+Extent ExtentInto(const Node& node, uint32_t input) {
+  if (input >= node.num_inputs()) return {};
+  const InputMetadata& metadata = node.input_metadata(input);
+  if (metadata.was_default_constructed() || metadata.is_cpp_nested_tensor()) {
+    return {};
   }
-  return false;
+  int64_t elements = 1;
+  for (const c10::SymInt& size : metadata.shape_as_dim_vector()) {
+    const std::optional<int64_t> known = size.maybe_as_int();
+    if (!known.has_value()) return {};
+    elements *= *known;
+  }
+  return {elements,
+          elements * static_cast<int64_t>(metadata.dtype().itemsize())};
 }
 
-bool LeadsToAccumulateGrad(const Node* node) {
-  for (int seen = 0; node != nullptr; ++seen) {
-    if (IsAccumulateGrad(*node)) return true;
-    if (seen == kMaxReinterpretingNodes || node->num_outputs() != 1 ||
-        !OnlyReinterprets(*node)) {
-      return false;
-    }
-    node = node->next_edge(0).function.get();
+// May what arrives at this node go on to its edges as it is, or in parts? A
+// cast counts: what it is given may wait for it through the whole pass, where
+// the cast of a weight is older than its use (autocast's cache).
+bool MayHandOn(const Node& node) {
+  if (node.num_inputs() != 1) return false;  // puts something together
+  const Extent in = ExtentInto(node, 0);
+  bool same = in.elements != kUnknown;
+  // One smaller result alone was computed; of several it may be a slice.
+  bool parts = same && node.num_outputs() > 1;
+  for (const Edge& edge : node.next_edges()) {
+    if (!edge.is_valid()) continue;
+    const Extent out = ExtentInto(*edge.function, edge.input_nr);
+    if (out.elements == kUnknown) return false;
+    same = same && (out.elements == in.elements || out.bytes == in.bytes);
+    parts = parts && out.elements < in.elements;
+  }
+  return same || parts;
+}
+
+// `left`: how many nodes may still be looked at.
+bool Reaches(const Edge& edge, int* left) {
+  if (!edge.is_valid() || (*left)-- <= 0) return false;
+  const Node& node = *edge.function;
+  if (IsAccumulateGrad(node)) return true;
+  if (!MayHandOn(node)) return false;
+  for (const Edge& next : node.next_edges()) {
+    if (Reaches(next, left)) return true;
   }
   return false;
 }
@@ -57,12 +87,16 @@ bool LeadsToAccumulateGrad(const Node* node) {
 int HintOf(const Node& node) {
   // AccumulateGrad itself allocates when it cannot take the gradient over.
   if (IsAccumulateGrad(node)) return STRATALLOC_HINT_GRADIENT;
-  for (const torch::autograd::Edge& edge : node.next_edges()) {
-    if (LeadsToAccumulateGrad(edge.function.get())) {
-      return STRATALLOC_HINT_GRADIENT;
-    }
+  int in_all = kMaxNodesInAll;
+  for (const Edge& edge : node.next_edges()) {
+    // A share for each: a walk back through activations ends somewhere, too,
+    // and must not use up what the way to the weight needs.
+    const int share = std::min(kMaxNodes, in_all);
+    int left = share;
+    if (Reaches(edge, &left)) return STRATALLOC_HINT_GRADIENT;
+    in_all -= share - std::max(left, 0);
   }
-  return STRATALLOC_HINT_BACKWARD;
+  return copying_evictable ? STRATALLOC_HINT_COPY : STRATALLOC_HINT_BACKWARD;
 }
 
 }  // namespace

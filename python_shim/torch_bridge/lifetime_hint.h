@@ -3,6 +3,7 @@
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
 
 #include "python_shim/c_api.h"
+#include "python_shim/torch_bridge/evictable_copy.h"
 
 namespace torch::autograd {
 int get_current_graph_task_id();  // of graph_task.h, which includes the engine
@@ -16,18 +17,26 @@ namespace stratalloc {
 // backward die within the pass; the core keeps the two in different handles.
 //
 // A node counts as feeding a gradient when one of its edges reaches an
-// AccumulateGrad directly or through at most three nodes that only reinterpret
-// their input (the transpose between addmm's weight gradient and the Linear's
-// parameter is the usual one). A node with several results gets one answer for
-// all of them: the engine does not say which result an allocation belongs to.
+// AccumulateGrad, directly or through nodes that may hand on the memory they
+// are given: nodes of one input whose results all have as many elements (a
+// transpose, a reshape, a cast, a sum of equals), or are several and all
+// smaller (the parts that cat and stack give back, each some leaf's .grad).
+// What such a node really does is not asked: one that computes a new tensor of
+// equal size costs the wrong place for memory that dies soon, a missed one
+// costs memory that cannot leave. At most 24 nodes are looked at per edge, 512
+// per allocation. A node with several results gets one answer for all of them:
+// the engine does not say which result an allocation belongs to.
 //
-// Outside backward the price is one thread-local read. Any thread, no lock.
+// A copy of what may leave is a kind of its own (evictable_copy.h), unless it
+// becomes a gradient.
+//
+// Outside backward the price is two thread-local reads. Any thread, no lock.
 int LifetimeHintInBackward();  // the rest of it
 inline int CurrentLifetimeHint() {
   // The engine sets its graph task around the node, and a number is cheaper to
   // ask for than a counted pointer (3 ns of a malloc and free of 85).
   if (__builtin_expect(torch::autograd::get_current_graph_task_id() < 0, 1)) {
-    return STRATALLOC_HINT_NONE;
+    return copying_evictable ? STRATALLOC_HINT_COPY : STRATALLOC_HINT_NONE;
   }
   return LifetimeHintInBackward();
 }

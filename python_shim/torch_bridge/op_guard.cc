@@ -18,6 +18,7 @@
 #include "allocator/base/mutex.h"
 #include "python_shim/torch_bridge/copy_guard.h"
 #include "python_shim/torch_bridge/entry_point.h"
+#include "python_shim/torch_bridge/evictable_copy.h"
 #include "python_shim/torch_bridge/guard_kernel.h"
 #include "python_shim/torch_bridge/late_operators.h"
 #include "python_shim/torch_bridge/typed_guard.h"
@@ -122,6 +123,7 @@ class Guard {
     // unless someone (the operator bridge) registered it for CUDA.
     const auto copy = dispatcher.findSchemaOrThrow(kCopyName, "");
     GuardCopy(copy);
+    AddCopiesOfEvictable(dispatcher);
   }
 
   void GuardOne(const c10::OperatorHandle& op, c10::DispatchKey key)
@@ -154,6 +156,17 @@ class Guard {
     LibraryFor(op.operator_name(), c10::DispatchKey::CUDA)
         .impl("copy_", &GuardedCopy);
     ++guarded_;
+  }
+
+  // Unless someone has kernels of these for CUDA: those were guarded above.
+  void AddCopiesOfEvictable(c10::Dispatcher& dispatcher) REQUIRES(mutex_) {
+    for (const char* name : kEvictableCopies) {
+      const auto op = dispatcher.findSchemaOrThrow(name, "");
+      if (op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) continue;
+      AddEvictableCopy(LibraryFor(op.operator_name(), c10::DispatchKey::CUDA),
+                       op.operator_name());
+      ++guarded_;
+    }
   }
 
   static bool IsOurs(const c10::SafeKernelFunction& kernel) {

@@ -7,20 +7,13 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <array>
-
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
+#include "python_shim/torch_bridge/library_workspaces.h"
 #include "python_shim/torch_bridge/lifetime_hint.h"
 #include "python_shim/torch_bridge/stats_convert.h"
 #include "python_shim/torch_bridge/torch_history.h"
-
-// Of ATen/cuda/CUDAContextLight.h, which drags the cuBLAS headers in.
-namespace at::cuda {
-size_t getChosenWorkspaceSize();
-size_t getCUDABlasLtWorkspaceSize();
-}  // namespace at::cuda
 
 namespace stratalloc {
 
@@ -75,21 +68,13 @@ cudaStream_t CurrentStream(c10::DeviceIndex device) {
   return C10_LIKELY(stream.id() == 0) ? nullptr : stream.stream();
 }
 
-// cuBLAS and cuBLASLt workspaces are allocated inside the first operator that
-// needs one and kept for good; no operator ever names them, so no guard would
-// bring them back. Their sizes are all that tells them apart; another block of
-// the same size is merely not evicted.
-bool IsLibraryWorkspace(size_t size) {
-  static const std::array sizes{at::cuda::getChosenWorkspaceSize(),
-                                at::cuda::getCUDABlasLtWorkspaceSize()};
-  return size == sizes[0] || size == sizes[1];
-}
-
-int LifetimeHint(size_t size) {
+int LifetimeHint(size_t size, const void* caller) {
   if (__atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_RELAXED) == 0) {
     return STRATALLOC_HINT_NONE;
   }
-  if (C10_UNLIKELY(IsLibraryWorkspace(size))) return STRATALLOC_HINT_UNSEEN;
+  if (C10_UNLIKELY(IsWorkspaceInTheMaking(size, caller))) {
+    return STRATALLOC_HINT_SCRATCH;
+  }
   return CurrentLifetimeHint();
 }
 
@@ -142,7 +127,8 @@ c10::DataPtr TorchAllocator::allocate(size_t size) {
     return {ptr, ptr, &DeleteUncached, CudaDevice(CurrentDevice())};
   }
   const c10::DeviceIndex device = CurrentDevice();
-  void* ptr = Malloc(device, size, CurrentStream(device), LifetimeHint(size));
+  void* ptr = Malloc(device, size, CurrentStream(device),
+                     LifetimeHint(size, __builtin_return_address(0)));
   return {ptr, ptr, &DeleteBlock, CudaDevice(device)};
 }
 
@@ -226,6 +212,7 @@ void TorchAllocator::init(int device_count) {
   // First parse of torch's own options: a bad one raises ValueError here, as
   // it does under the native allocator.
   UseSettings();
+  stratalloc_use_workspaces(&ListLibraryWorkspaces);
   const double fraction = CUDAAllocatorConfig::per_process_memory_fraction();
   if (fraction >= 1.0) return;
   for (int device = 0; device < device_count; ++device) {

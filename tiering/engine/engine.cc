@@ -139,7 +139,7 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
   if (!state.refusal.empty() && state.refusal != state.logged_refusal) {
     Log(LogLevel::kWarning,
         "evict: " + FormatBytes(moved) +
-            " left the device, the rest stays: " + state.refusal);
+            " left the device, not all: " + device.WhyNoMore(state.refusal));
   }
   return moved;
 }

@@ -15,6 +15,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
+#include "allocator/workspaces.h"
 #include "tiering/engine/engine.h"
 #include "tiering/gpu/checksum_host.h"
 #include "tiering/policy/victims.h"
@@ -26,6 +27,9 @@ constexpr std::size_t kMaxBatch = 64;
 // Ticks until a relief that found nothing cold looks again, if nothing it saw
 // will be cold sooner: milliseconds, where a look takes some 20 us.
 constexpr std::uint32_t kLookAgainAfter = 1 << 12;
+constexpr char kTablesBusy[] =
+    "torch's tables of cuBLAS workspaces are being changed, so nobody can tell "
+    "what may leave";
 
 }  // namespace
 
@@ -34,6 +38,11 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
   DeviceAllocator& device = *state.allocator;
   const std::set<Address> kept(keep.begin(), keep.end());
   std::set<Address> refused;
+  const auto workspaces = LibraryWorkspaces::Addresses();
+  if (!workspaces) {
+    state.refusal = kTablesBusy;
+    return 0;
+  }
   std::string why;
   Bytes freed = 0;
   bool drained = false;
@@ -46,11 +55,13 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
     {
       MutexLock lock(device.mutex());
       device.SettleArrivalsLocked();
+      const std::set<Address> library = device.HandlesUnderLocked(*workspaces);
       device.ForEachEvictableLocked([&](HandleRef handle) {
         const HandleEntry& entry = handle.entry();
         if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
             entry.pins.load() != 0 || kept.count(handle.address()) ||
-            refused.count(handle.address())) {
+            refused.count(handle.address()) ||
+            library.count(handle.address())) {
           return;
         }
         Candidate candidate;
@@ -83,9 +94,7 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
       if (device.DrainArrivals()) continue;
     }
     if (chosen.empty()) {
-      state.refusal = !why.empty() ? why
-                                   : "everything left on the device is in use "
-                                     "or not evictable";
+      state.refusal = why;
       break;
     }
     std::vector<HandleRef> victims;
@@ -285,6 +294,8 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   for (const Leaving& leaving : batch) {
     users |= leaving.handle.entry().fence.load();
   }
+  // Now that they are marked: whatever entered a table before is in it.
+  const auto workspaces = LibraryWorkspaces::Addresses();
   FencingElsewhere elsewhere;  // until this eviction is over
   const bool spoils = SomeCapture(device, users) ||
                       ((users >> StreamTable::kGraphBit & 1) != 0 &&
@@ -293,12 +304,16 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   {
     MutexLock lock(device.mutex());
     // A capture may have begun meanwhile, and the fence would be in it.
-    const bool may_leave = !spoils && device.MayEvictLocked();
+    const bool may_leave = workspaces && !spoils && device.MayEvictLocked();
+    const std::set<Address> library =
+        workspaces ? device.HandlesUnderLocked(*workspaces)
+                   : std::set<Address>();
     std::erase_if(batch, [&](Leaving& leaving) {
       device.mutex().AssertHeld();
       HandleEntry& entry = leaving.handle.entry();
       // A user that came since was not looked at.
       if (!may_leave || entry.pins.load(std::memory_order_seq_cst) != 0 ||
+          library.count(leaving.handle.address()) ||
           (entry.fence.load() & ~users) != 0) {
         device.CancelLeavingLocked(leaving.handle);
         return true;
@@ -314,6 +329,7 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
     });
     if (!batch.empty()) device.BeginFencingLocked();
   }
+  if (!workspaces) state.refusal = kTablesBusy;
   if (batch.empty()) return 0;
   learning_.store(true, std::memory_order_relaxed);
 

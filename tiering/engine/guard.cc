@@ -269,17 +269,16 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
   };
   // Evicting everything for what fits nowhere helps nobody.
   if (IsHopeless(device, handles)) {
-    return refuse("With everything evicted it would not fit");
+    return refuse("It does not fit beside what cannot leave; " +
+                  device.WhyNoMore(""));
   }
   const std::uint64_t before = counters_.restored_handles;
   Status status = RestoreBatchLocked(state, wanted, Room::kEvict, {},
                                      /*planned=*/false);
   counters_.restored_before_use += counters_.restored_handles - before;
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-  return refuse(status.error().message +
-                (state.refusal.empty()
-                     ? ""
-                     : ". stratalloc could not evict more: " + state.refusal));
+  return refuse(status.error().message + ". stratalloc could not evict more: " +
+                device.WhyNoMore(state.refusal));
 }
 
 Status Engine::Admit(StreamId stream, const char* name,

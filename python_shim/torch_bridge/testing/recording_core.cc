@@ -76,6 +76,8 @@ int stratalloc_init(int device_count, stratalloc_error*) {
   return 0;
 }
 
+void stratalloc_use_workspaces(int (*)(void (*)(void*, void*), void*)) {}
+
 int stratalloc_initialized(void) { return Get().devices > 0; }
 
 int stratalloc_malloc(int device, uint64_t size, uint64_t, int hint,

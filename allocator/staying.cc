@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/staying.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "allocator/device_allocator.h"
+#include "allocator/workspaces.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr std::array<const char*, kStayReasons> kNames = {
+    "where tiering is off",
+    "in private pools",
+    "raw memory",
+    "library workspaces",
+    "shared with another process",
+    "pinned by a graph",
+    "in use by an operator",
+    "activations",
+    "evictable"};
+
+}  // namespace
+
+const char* StayReasonName(StayReason reason) {
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
+Bytes Staying::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), Bytes{0});
+}
+
+std::string Staying::ToText() const {
+  std::array<StayReason, kStayReasons> order;
+  for (int i = 0; i < kStayReasons; ++i) order[i] = StayReason(i);
+  std::stable_sort(order.begin(), order.end() - 1,
+                   [&](auto a, auto b) { return of(a) > of(b); });
+  std::string text;
+  for (const StayReason reason : order) {
+    if (of(reason) == 0) continue;
+    if (!text.empty()) text += ", ";
+    text += FormatBytes(of(reason)) + " " + StayReasonName(reason);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+std::set<Address> DeviceAllocator::HandlesUnderLocked(
+    const std::vector<Address>& blocks) {
+  std::set<Address> handles;
+  for (const Address address : blocks) {
+    if (!Contains(address)) continue;
+    const Block* block = blocks_.Find(address);
+    if (block == nullptr || block->state != BlockState::kAllocated) continue;
+    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
+      handles.insert(handle.address());
+    });
+  }
+  return handles;
+}
+
+Staying DeviceAllocator::Stays() {
+  // Without an answer what is torch's counts as what else it is.
+  const std::vector<Address> workspaces =
+      LibraryWorkspaces::Addresses().value_or(std::vector<Address>());
+  MutexLock lock(mutex_);
+  return StayingLocked(workspaces);
+}
+
+Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
+  const std::set<Address> named(workspaces.begin(), workspaces.end());
+  const std::set<Address> kept = HandlesUnderLocked(workspaces);
+  std::set<const HandleEntry*> of_graphs;
+  for (const auto& [id, pool] : private_pools_) {
+    of_graphs.insert(pool.operands.begin(), pool.operands.end());
+  }
+  std::set<const HandleEntry*> exported;
+  for (const auto& [base, segment] : segments_) {
+    if (!segment->region->evictable) continue;
+    for (const Block* b = segment->first; b != nullptr; b = b->next) {
+      if (b->state != BlockState::kAllocated || !b->exported) continue;
+      ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
+        exported.insert(&handle.entry());
+      });
+    }
+  }
+  const auto of_handle = [&](HandleRef handle) {
+    const HandleEntry& entry = handle.entry();
+    if (kept.contains(handle.address())) return StayReason::kWorkspace;
+    if (exported.contains(&entry)) return StayReason::kShared;
+    if (of_graphs.contains(&entry)) return StayReason::kGraph;
+    if (entry.pins.load() != 0) return StayReason::kOperator;
+    return StayReason::kEvictable;
+  };
+  const auto of_block = [&](const Block& block) {
+    if (!options_.tiering) return StayReason::kTieringOff;
+    if (block.segment->pool->key().owner.is_private()) {
+      return StayReason::kPrivatePool;
+    }
+    if (block.raw) return StayReason::kRaw;
+    if (named.contains(block.address)) return StayReason::kWorkspace;
+    return block.exported ? StayReason::kShared : StayReason::kActivation;
+  };
+  Staying staying;
+  for (const auto& [base, segment] : segments_) {
+    for (const Block* b = segment->first; b != nullptr; b = b->next) {
+      if (b->state != BlockState::kAllocated) continue;
+      if (!segment->region->evictable) {
+        staying.of(of_block(*b)) += b->size;
+        continue;
+      }
+      ForEachHandleOf(*b, [&](HandleRef handle, Bytes bytes) {
+        if (IsAway(handle.entry().state.load())) return;
+        staying.of(of_handle(handle)) += bytes;
+      });
+    }
+  }
+  return staying;
+}
+
+std::string DeviceAllocator::WhyNoMore(const std::string& refusal) {
+  const std::vector<Address> workspaces =
+      LibraryWorkspaces::Addresses().value_or(std::vector<Address>());
+  MutexLock lock(mutex_);
+  const Staying staying = StayingLocked(workspaces);
+  std::string why = refusal;
+  if (why.empty() && staying.of(StayReason::kEvictable) > 0 &&
+      !MayEvictLocked()) {
+    why = "nothing leaves while a CUDA graph is captured";
+  }
+  return (why.empty() ? "" : why + "; ") + "on the device: " + staying.ToText();
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every reason for which bytes are on the device, and that they add up.
+#include "allocator/staying.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "allocator/operator_thread.h"
+#include "allocator/private_pool_fixture_test.h"
+#include "allocator/workspaces.h"
+
+namespace stratalloc {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<Address> named;  // the library's workspaces
+bool telling = true;
+
+int List(void (*each)(void* context, void* address), void* context) {
+  for (Address address : named) {
+    each(context, reinterpret_cast<void*>(address));
+  }
+  return telling ? 1 : 0;
+}
+
+class StayingTest : public PrivatePoolTest {
+ protected:
+  void SetUp() override {
+    named.clear();
+    telling = true;
+    PrivatePoolTest::SetUp();
+  }
+  void TearDown() override {
+    LibraryWorkspaces::Use(nullptr);
+    PrivatePoolTest::TearDown();
+  }
+  Address Transient(Bytes bytes) {
+    return Malloc(bytes, kDefaultStream, LifetimeClass::kTransient);
+  }
+  Staying Stays() {
+    const Staying staying = allocator().Stays();
+    EXPECT_EQ(
+        staying.total(),
+        static_cast<Bytes>(Of(allocator().Stats().allocated_bytes).current));
+    return staying;
+  }
+};
+
+TEST_F(StayingTest, NothingThenActivationsAndWhatMayLeave) {
+  EXPECT_EQ(Stays().total(), 0u);
+  EXPECT_EQ(Stays().ToText(), "nothing");
+  Transient(3 * kMiB);
+  Malloc(5 * kMiB);
+  EXPECT_EQ(Stays().of(StayReason::kActivation), 3 * kMiB);
+  EXPECT_EQ(Stays().of(StayReason::kEvictable), 5 * kMiB);
+  // What may leave comes last, however much it is.
+  EXPECT_EQ(Stays().ToText(), "3.00 MiB activations, 5.00 MiB evictable");
+}
+
+TEST_F(StayingTest, RawMemoryIsMarkedUntilItIsFreed) {
+  auto raw = allocator().Malloc({.size = 2 * kMiB, .raw = true});
+  ASSERT_TRUE(raw.has_value());
+  EXPECT_EQ(Stays().of(StayReason::kRaw), 2 * kMiB);
+  ASSERT_TRUE(allocator().Free(raw->address).has_value());
+  EXPECT_EQ(Transient(2 * kMiB), raw->address) << "the same memory again";
+  EXPECT_EQ(Stays().of(StayReason::kRaw), 0u);
+  EXPECT_EQ(Stays().of(StayReason::kActivation), 2 * kMiB);
+}
+
+TEST_F(StayingTest, AWorkspaceKeepsWhatSharesItsHandle) {
+  LibraryWorkspaces::Use(&List);
+  const Address workspace = Malloc(kMiB + 512);
+  Malloc(4 * kMiB);
+  const Address temporary = Transient(kMiB);
+  named = {workspace, temporary, Address{512}};
+  // The second block begins in the workspace's last handle.
+  EXPECT_EQ(Stays().of(StayReason::kWorkspace), 2 * kMiB + kMiB);
+  EXPECT_EQ(Stays().of(StayReason::kEvictable), 3 * kMiB + 512);
+  EXPECT_EQ(Stays().of(StayReason::kActivation), 0u);
+}
+
+TEST_F(StayingTest, AnOperatorsOperandsAreItsUntilItReturns) {
+  const Address operand = Malloc(2 * kMiB);
+  Malloc(2 * kMiB);
+  HandleRegion* region = allocator().table().RegionOf(operand);
+  OperatorThread& thread = OperatorThread::ThisThread();
+  thread.Enter();
+  thread.Pin(region->entries[region->IndexOf(operand)]);
+  EXPECT_EQ(Stays().of(StayReason::kOperator), 2 * kMiB);
+  EXPECT_EQ(Stays().of(StayReason::kEvictable), 2 * kMiB);
+  thread.Leave();
+  EXPECT_EQ(Stays().of(StayReason::kOperator), 0u);
+}
+
+TEST_F(StayingTest, AGraphsPoolAndWhatItReads) {
+  const Address operand = Malloc(2 * kMiB);
+  Malloc(4 * kMiB);
+  HandleRegion* region = allocator().table().RegionOf(operand);
+  HandleEntry* entry = &region->entries[region->IndexOf(operand)];
+  const StreamId stream = NewStream();
+  Route(kGraph);
+  Capture(stream, true);
+  Malloc(kMiB * 3, stream);
+  EXPECT_TRUE(allocator().KeepForGraph(stream, {&entry, 1}));
+  EXPECT_THAT(allocator().WhyNoMore(""), HasSubstr("is captured"));
+  Capture(stream, false);
+  EndRoute(kGraph);
+  EXPECT_EQ(Stays().of(StayReason::kPrivatePool), 3 * kMiB);
+  EXPECT_EQ(Stays().of(StayReason::kGraph), 2 * kMiB);
+  EXPECT_EQ(Stays().of(StayReason::kEvictable), 4 * kMiB);
+  Release(kGraph);  // the route's use
+  EXPECT_EQ(Stays().of(StayReason::kEvictable), 6 * kMiB);
+}
+
+TEST_F(StayingTest, ASharedBlockSaysSo) {
+  const Address shared = Malloc(2 * kMiB);
+  ASSERT_TRUE(allocator().Share(shared).has_value());
+  EXPECT_EQ(Stays().of(StayReason::kShared), 2 * kMiB);
+}
+
+TEST_F(StayingTest, ARefusalNamesTheTierAndTheRest) {
+  Transient(3 * kMiB);
+  Malloc(4 * kMiB);
+  EXPECT_EQ(allocator().WhyNoMore("the host budget is spent"),
+            "the host budget is spent; on the device: 3.00 MiB activations, "
+            "4.00 MiB evictable");
+  EXPECT_EQ(allocator().WhyNoMore(""),
+            "on the device: 3.00 MiB activations, 4.00 MiB evictable");
+}
+
+TEST_F(StayingTest, WithoutTieringThereIsOneReason) {
+  DeviceAllocator::Options options;
+  options.tiering = false;
+  Open(64 * kMiB, options);
+  Malloc(2 * kMiB);
+  EXPECT_EQ(Stays().of(StayReason::kTieringOff), 2 * kMiB);
+}
+
+}  // namespace
+}  // namespace stratalloc

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each reason to stay, made one after the other: exact to the byte."""
+
+import torch
+from torch import nn
+
+import stratalloc
+
+MIB = 1 << 20
+
+
+def stays():
+    stratalloc.evict()
+    report = stratalloc.report()
+    assert sum(report["stays"].values()) == report["allocated"]["current"], (
+        report["stays"], report["allocated"])
+    return report["stays"]
+
+
+class Doubles(nn.Module):
+    """Its result is an activation, and nothing else."""
+
+    def forward(self, x):
+        return x * 2
+
+
+weight = torch.ones(3 * MIB, dtype=torch.uint8, device="cuda")
+assert stays() == {}, stays()
+
+activation = Doubles()(weight)
+assert stays() == {"activations": 3 * MIB}, stays()
+
+raw = torch.cuda.caching_allocator_alloc(2 * MIB)
+assert stays() == {"activations": 3 * MIB, "raw memory": 2 * MIB}, stays()
+try:
+    torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
+except torch.cuda.OutOfMemoryError as error:
+    text = str(error)
+assert "3.00 MiB activations, 2.00 MiB raw memory" in text, text
+assert "not evictable" not in text, text
+assert "3 MiB activations, 2 MiB raw memory" in stratalloc.memory_summary(), (
+    stratalloc.memory_summary())
+torch.cuda.caching_allocator_delete(raw)
+del activation
+assert stays() == {}, stays()
+# The mark goes with the block.
+again = [torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+         for _ in range(4)]
+assert stays() == {}, stays()
+del again
+
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    static = weight + 1
+found = stays()
+assert found.pop("pinned by a graph") == 3 * MIB, found
+assert found.pop("in private pools") >= 3 * MIB, found
+assert found == {}, found
+del static
+graph.reset()
+del graph
+assert stays() == {}, stays()
+print("ok")
