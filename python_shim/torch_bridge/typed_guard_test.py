@@ -117,6 +117,8 @@ def test_every_operator_touches_what_its_schema_says():
         schema = call._schema
         if schema.name in ("aten::record_stream", "aten::set_"):
             continue  # op_guard_test has them
+        if schema.name == "aten::clone":
+            continue  # enters nothing: its copy_ does (evictable_copy.h)
         values = [_VALUES[str(a.type)]() for a in schema.arguments]
         by_place = [value for value, argument in zip(values, schema.arguments)
                     if not argument.kwarg_only]
