@@ -306,6 +306,11 @@ class DeviceAllocator {
   // true where they might: what is free, waits for events or is evictable
   // counts as gone.
   bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
+  // Is any evictable handle away?
+  bool SomeAwayLocked() const REQUIRES(mutex_) { return away_ > 0; }
+  // Bytes that no eviction could take now: blocks of transient segments, and
+  // evictable handles that are pinned.
+  Bytes StaysLocked() REQUIRES(mutex_);
 
   EventId TakeEvent() EXCLUDES(mutex_);  // pooled; kNoEvent if none to be had
   void PutEvent(EventId event) EXCLUDES(mutex_);

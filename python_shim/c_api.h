@@ -279,6 +279,25 @@ STRATALLOC_API int stratalloc_operator_enter(int device, uint64_t stream,
                                              stratalloc_error* error);
 STRATALLOC_API void stratalloc_operator_leave(void);
 
+/* For operators that act element by element of lists and may run in slices of
+ * them, each entered by itself. Neither pins, moves or promises anything.
+ *
+ * 1: enter the operator as a whole. All of `accesses` is on the device and the
+ * `results` bytes that it will allocate fit beside everything else; or slices
+ * would not help: inside another operator, during a capture, tiering off. */
+STRATALLOC_API int stratalloc_list_fits(int device,
+                                        const stratalloc_access* accesses,
+                                        int count, uint64_t results);
+/* How many elements, from number `first` on, the next slice should have: as
+ * many as leave most of the device to others, at least 1. The accesses of
+ * element i end before accesses[ends[i]], and results[i] bytes are allocated
+ * for it. REQUIRES: first < elements. */
+STRATALLOC_API int stratalloc_list_slice(int device,
+                                         const stratalloc_access* accesses,
+                                         const int* ends,
+                                         const uint64_t* results, int elements,
+                                         int first);
+
 /* ---- test hooks -------------------------------------------------------- */
 
 /* "sabotage_restore" = substring of an owner: the first restore of one of its

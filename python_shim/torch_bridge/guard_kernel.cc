@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "python_shim/torch_bridge/list_slices.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
 namespace stratalloc {
@@ -26,6 +27,10 @@ void GuardKernel::operator()(const c10::OperatorHandle& op,
   }
   AccessList accesses(lo, hi);
   accesses.AddArguments(guarded_.signature, *stack);
+  if (C10_UNLIKELY(NeedsSlices(guarded_, accesses)) &&
+      RunInSlices(guarded_, lo, hi, keys, stack)) {
+    return;
+  }
   const OperatorPin pin(guarded_.name.c_str(), accesses);
   guarded_.previous.callBoxed(op, keys, stack);
 }

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "python_shim/torch_bridge/list_operator.h"
 #include "python_shim/torch_bridge/tensor_access.h"
 
 namespace stratalloc {
@@ -19,6 +20,7 @@ struct GuardedOperator {
   std::string name;
   OperatorSignature signature;
   c10::SafeKernelFunction previous;
+  ListOperator list;
 };
 
 // The boxed guard: for every operator (typed_guard.h has a faster one for

@@ -54,6 +54,8 @@ class AccessList {
   // The arguments of the operator that is about to run on `stack`.
   void AddArguments(const OperatorSignature& signature,
                     const torch::jit::Stack& stack);
+  // One argument, or one element of it.
+  void AddValue(const c10::IValue& value, const TensorArgument& argument);
   void AddTensor(const c10::TensorImpl& tensor, bool written,
                  bool whole_storage);
 
@@ -68,7 +70,6 @@ class AccessList {
   int DeviceOf(int i) const { return devices_[static_cast<size_t>(i)]; }
 
  private:
-  void AddValue(const c10::IValue& value, const TensorArgument& argument);
   void AddStorage(const c10::TensorImpl& tensor, bool written,
                   bool whole_storage);
 

@@ -4,6 +4,7 @@
 #include <ATen/core/IListRef.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/impl/boxing.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <map>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "python_shim/torch_bridge/list_slices.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
 namespace stratalloc {
@@ -238,11 +240,39 @@ class TypedGuard<Result(Arguments...)> {
     }
     AccessList accesses(lo, hi);
     AddAll(accesses, std::index_sequence_for<Arguments...>{}, arguments...);
+    if constexpr (kMayTakeSlices) {
+      if (C10_UNLIKELY(NeedsSlices(*guarded_, accesses))) {
+        return CallInSlices(lo, hi, keys, arguments...);
+      }
+    }
     const OperatorPin pin(guarded_->name.c_str(), accesses);
     return CallPrevious(keys, std::forward<Arguments>(arguments)...);
   }
 
  private:
+  // The C++ types of those that ListOperator knows.
+  static constexpr bool kMayTakeSlices =
+      (std::is_same_v<Arguments, TensorList> || ...) &&
+      (std::is_void_v<Result> || std::is_same_v<Result, Tensors>);
+
+  // The slow way, boxed: what it moves costs more than boxes do.
+  [[gnu::noinline]] Result CallInSlices(
+      uint64_t lo, uint64_t hi, c10::DispatchKeySet keys,
+      const std::remove_reference_t<Arguments>&... arguments) const {
+    torch::jit::Stack stack;
+    stack.reserve(sizeof...(Arguments));
+    torch::jit::push(stack, arguments...);
+    if (!RunInSlices(*guarded_, lo, hi, keys, &stack)) {
+      AccessList accesses(lo, hi);
+      accesses.AddArguments(guarded_->signature, stack);
+      const OperatorPin pin(guarded_->name.c_str(), accesses);
+      guarded_->previous.callBoxed(guarded_->previous.opHandle(), keys, &stack);
+    }
+    if constexpr (!std::is_void_v<Result>) {
+      return c10::impl::PopResult<Result>::call(stack);
+    }
+  }
+
   template <size_t... kIndex>
   void AddAll(AccessList& list, std::index_sequence<kIndex...>,
               const std::remove_reference_t<Arguments>&... arguments) const {

@@ -209,6 +209,43 @@ def test_a_kernel_that_throws_is_left(served):
     assert BRIDGE.accesses("throws") == [_range(_X)]
 
 
+@pytest.fixture(name="crowded")
+def _crowded(served):
+    """Room for two tensors of four numbers."""
+    del served
+    BRIDGE.room(32)
+    yield
+    BRIDGE.room(0)
+
+
+def test_results_of_slices_return_in_order(crowded):
+    del crowded
+    enters = BRIDGE.enters()
+    assert [x.data_ptr() for x in torch._foreach_neg(_XS)] == [
+        x.data_ptr() for x in _XS]
+    # A result may be as large as an operand: one tensor at a time.
+    assert BRIDGE.enters() - enters == 20
+    assert BRIDGE.accesses("aten::_foreach_neg") == [_range(_XS[-1])]
+
+
+def test_numbers_go_with_their_tensors(crowded):
+    del crowded
+    tensors = [torch.empty(n, device="cuda") for n in (1, 2, 3, 4, 5, 6)]
+    enters = BRIDGE.enters()
+    torch._foreach_mul_(tensors, [1, 2, 3, 4, 5, 6])
+    assert BRIDGE.enters() - enters == 4  # 4 + 8 + 12 bytes, 16, 20, 24
+    with pytest.raises(RuntimeError, match="another's number"):
+        torch._foreach_mul_(tensors, [1, 2, 3, 4, 6, 5])
+    assert BRIDGE.open() == 0
+
+
+def test_lists_that_fit_are_one_call(served):
+    del served
+    enters = BRIDGE.enters()
+    torch._foreach_neg(_XS)
+    assert BRIDGE.enters() - enters == 1
+
+
 def test_it_goes_and_comes_again(served):
     del served
     typed = BRIDGE.library.stratalloc_torch_guarded_typed()

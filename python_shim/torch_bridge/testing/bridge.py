@@ -33,6 +33,8 @@ class Bridge:
         core.recording_set_evictable.restype = None
         core.recording_fail_operator.argtypes = [text, ctypes.c_int, text]
         core.recording_fail_operator.restype = None
+        core.recording_set_room.argtypes = [ctypes.c_uint64] * 2
+        core.recording_set_room.restype = None
         core.recording_enters.restype = ctypes.c_long
         core.recording_stream_records.restype = ctypes.c_long
         library.stratalloc_torch_config_fraction.restype = ctypes.c_double
@@ -62,6 +64,11 @@ class Bridge:
 
     def heal(self):
         self.fail("")
+
+    def room(self, room, most=0):
+        """List operators beyond `room` bytes run in slices of no more; who
+        enters with more than `most` is refused. 0 = no bound."""
+        self.core.recording_set_room(room, most)
 
     def accesses(self, operator):
         """[(address, bytes, written)] of the operator's last call."""

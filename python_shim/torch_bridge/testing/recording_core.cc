@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -44,6 +45,7 @@ struct Core {
   int device = -1;
   int caching = 1;
   long stream_records = 0;
+  uint64_t room = 0, most = 0;  // 0: no bound
 };
 
 Core& Get() {
@@ -52,6 +54,12 @@ Core& Get() {
 }
 
 thread_local int open_operators = 0;
+
+uint64_t Sum(const stratalloc_access* accesses, int begin, int end) {
+  uint64_t bytes = 0;
+  for (int i = begin; i < end; ++i) bytes += accesses[i].bytes;
+  return bytes;
+}
 
 int Fail(stratalloc_error* error, int code, const char* message) {
   if (error != nullptr) {
@@ -70,6 +78,7 @@ using stratalloc::Get;
 using stratalloc::kCopyDeviceToDevice;
 using stratalloc::MutexLock;
 using stratalloc::Runtime;
+using stratalloc::Sum;
 
 int stratalloc_init(int device_count, stratalloc_error*) {
   Get().devices = device_count;
@@ -237,6 +246,10 @@ int stratalloc_operator_enter(int device, uint64_t, const char* name,
       std::strstr(name, core.failing.c_str()) != nullptr) {
     return Fail(error, core.failure.code, core.failure.message);
   }
+  if (core.most > 0 && Sum(accesses, 0, count) > core.most) {
+    return Fail(error, STRATALLOC_OUT_OF_MEMORY,
+                "CUDA out of memory. More than a test allows.");
+  }
   ++core.enters;
   core.device = device;
   ++stratalloc::open_operators;
@@ -244,6 +257,24 @@ int stratalloc_operator_enter(int device, uint64_t, const char* name,
 }
 
 void stratalloc_operator_leave(void) { --stratalloc::open_operators; }
+
+int stratalloc_list_fits(int, const stratalloc_access* accesses, int count,
+                         uint64_t results) {
+  const uint64_t room = Get().room;
+  return room == 0 || Sum(accesses, 0, count) + results <= room;
+}
+
+int stratalloc_list_slice(int, const stratalloc_access* accesses,
+                          const int* ends, const uint64_t* results,
+                          int elements, int first) {
+  const int begin = first == 0 ? 0 : ends[first - 1];
+  for (int i = first + 1; i < elements; ++i) {
+    const uint64_t made =
+        std::accumulate(results + first, results + i + 1, uint64_t{0});
+    if (Sum(accesses, begin, ends[i]) + made > Get().room) return i - first;
+  }
+  return elements - first;
+}
 
 void stratalloc_history_hooks(int64_t (*)(void), void (*)(void*)) {}
 void stratalloc_history_configure(const stratalloc_history_options*) {}
@@ -273,6 +304,11 @@ void recording_fail_operator(const char* part, int code, const char* message) {
   MutexLock lock(core.mutex);
   core.failing = part;
   Fail(&core.failure, code, message);
+}
+
+void recording_set_room(uint64_t room, uint64_t most) {
+  Get().room = room;
+  Get().most = most;
 }
 
 void recording_fail_mallocs(int count) { Get().failing_mallocs = count; }

@@ -21,6 +21,10 @@ STRATALLOC_API void recording_set_evictable(uint64_t lo, uint64_t hi);
 // `part`; "" = none.
 STRATALLOC_API void recording_fail_operator(const char* part, int code,
                                             const char* message);
+// What list operators are told: they run whole up to `room` bytes of operands
+// and results, and in slices of no more otherwise. Entering with more than
+// `most` bytes is out of memory. 0 = no such bound.
+STRATALLOC_API void recording_set_room(uint64_t room, uint64_t most);
 // The next `count` mallocs fail: out of memory.
 STRATALLOC_API void recording_fail_mallocs(int count);
 

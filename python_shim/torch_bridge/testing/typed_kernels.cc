@@ -27,6 +27,20 @@ TORCH_LIBRARY(typed_kernels, library) {
   library.def("throws(Tensor a) -> Tensor");
 }
 
+// Stand for torch's kernels of these names, which have the same types.
+std::vector<Tensor> Negative(at::TensorList all) { return all.vec(); }
+void Multiply(at::TensorList all, at::ArrayRef<at::Scalar> numbers) {
+  TORCH_CHECK(all.size() == numbers.size(), "one number per tensor");
+  for (size_t i = 0; i < all.size(); ++i) {
+    TORCH_CHECK(all[i].numel() == numbers[i].toLong(), "another's number");
+  }
+}
+
+TORCH_LIBRARY_IMPL(aten, CUDA, library) {
+  library.impl("_foreach_neg", &Negative);
+  library.impl("_foreach_mul_.ScalarList", &Multiply);
+}
+
 TORCH_LIBRARY_IMPL(typed_kernels, CUDA, library) {
   library.impl("first", &First);
   library.impl("itself", &Itself);

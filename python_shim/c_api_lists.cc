@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: list operators and their slices.
+#include <vector>
+
+#include "allocator/operator_thread.h"
+#include "python_shim/core.h"
+#include "tiering/engine/list_room.h"
+
+namespace stratalloc {
+namespace {
+
+// The device whose operands may be cut into slices now, or nullptr.
+DeviceAllocator* SlicedOn(int device) {
+  Engine* engine = Core::Get().engine();
+  if (engine == nullptr || engine->off()) return nullptr;
+  // The operator around it holds pins, and frees what it made when it ends.
+  if (OperatorThread::ThisThread().depth() > 0) return nullptr;
+  // Nothing leaves then, and a graph would keep every slice.
+  for (int i = 0; i < Allocator::Get().device_count(); ++i) {
+    DeviceAllocator* other = Allocator::Get().Find(static_cast<DeviceIndex>(i));
+    if (other != nullptr && other->MayCapture()) return nullptr;
+  }
+  Result<DeviceAllocator*> found = Core::Get().Device(device);
+  return found ? *found : nullptr;
+}
+
+std::vector<Access> AccessesOf(const stratalloc_access* accesses, int count) {
+  std::vector<Access> list;
+  list.reserve(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    list.push_back(
+        {accesses[i].address, accesses[i].bytes, accesses[i].written != 0});
+  }
+  return list;
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+int stratalloc_list_fits(int device, const stratalloc_access* accesses,
+                         int count, uint64_t results) {
+  DeviceAllocator* allocator = SlicedOn(device);
+  if (allocator == nullptr || NothingAway(*allocator, results)) return 1;
+  return FitsAsItIs(*allocator, AccessesOf(accesses, count), results) ? 1 : 0;
+}
+
+int stratalloc_list_slice(int device, const stratalloc_access* accesses,
+                          const int* ends, const uint64_t* results,
+                          int elements, int first) {
+  DeviceAllocator* allocator = SlicedOn(device);
+  if (allocator == nullptr) return elements - first;
+  const std::vector<Access> list = AccessesOf(accesses, ends[elements - 1]);
+  const auto count = static_cast<std::size_t>(elements);
+  return static_cast<int>(NextSlice(*allocator,
+                                    {list, {ends, count}, {results, count}},
+                                    static_cast<std::size_t>(first)));
+}
+
+}  // extern "C"

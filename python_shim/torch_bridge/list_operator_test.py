@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List operators in slices, over a core that says how much room there is.
+
+Every kernel here is the simulated device's, which computes element by element
+with the CPU's: that a sliced call equals the whole one bit for bit proves the
+bookkeeping (what is cut, what stays whole, the order of results), and says
+nothing about the last bits of a GPU's own kernels.
+"""
+
+from python_shim.torch_bridge.testing import bridge as support
+
+DEVICE, BRIDGE = support.load()
+
+# pylint: disable=wrong-import-position
+import pytest
+import torch
+
+BRIDGE.call("install_guard")
+BRIDGE.call("install")
+torch.cuda.init()
+
+_FAMILIES = ("_foreach_", "_fused_",
+             "_amp_foreach_non_finite_check_and_unscale_")
+# The others that take lists of tensors. An element of theirs is not computed
+# from the same element of the other lists alone, or all are needed for one
+# result: never in slices. One that is in neither place is new in this minor:
+# read what it does, and put it here or see that it is in the families.
+_WHOLE = {
+    "_cudnn_rnn", "_cudnn_rnn_backward", "_cudnn_rnn_flatten_weight",
+    "miopen_rnn", "miopen_rnn_backward",  # weights of one network
+    "rnn_tanh", "rnn_relu", "lstm", "gru",  # kernels of the simulated device's
+    "cat", "_chunk_cat",  # one result
+    "index", "_index_put_impl_",  # one index per dimension
+    "_padded_dense_to_jagged_forward", "_jagged_to_padded_dense_forward",
+    "_scaled_mm_v2", "_scaled_grouped_mm_v2",  # scales of one product
+    "split_with_sizes_copy",  # the parts of one tensor
+}
+_LENGTHS = (3, 1, 8, 2, 5, 8, 4)
+_ROOM = 64  # bytes: two or three elements of one list
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    BRIDGE.evictable()
+    BRIDGE.core.recording_clear()
+    yield
+    BRIDGE.room(0)
+    BRIDGE.heal()
+    assert BRIDGE.open() == 0
+
+
+def _list_operators():
+    """Overloads with a CUDA kernel and an argument that is a list of tensors."""
+    found = []
+    for name in torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"):
+        space, _, rest = name.partition("::")
+        if space != "aten":
+            continue
+        base, _, overload = rest.partition(".")
+        call = getattr(getattr(torch.ops.aten, base), overload or "default")
+        if any("Tensor]" in str(argument.type).replace("Optional[Tensor]",
+                                                       "Tensor")
+               and "List" in str(argument.type)
+               for argument in call._schema.arguments):
+            found.append(call)
+    return sorted(found, key=str)
+
+
+def _in_families(call):
+    return call._schema.name.removeprefix("aten::").startswith(_FAMILIES)
+
+
+_SLICED = [call for call in _list_operators() if _in_families(call)]
+
+
+def _filled(seed):
+    """Tensors of several lengths; no number is 0, none beyond 1."""
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.rand(n, generator=generator) * 0.9 + 0.05).cuda()
+            for n in _LENGTHS]
+
+
+def _value(call, argument, seed, amsgrad):
+    """Something to call it with; lists hold another thing in every place."""
+    kind, name = str(argument.type), argument.name
+    if kind == "List[Tensor]":
+        if name == "state_steps":
+            return [torch.tensor(float(i + 1), device="cuda")
+                    for i in range(len(_LENGTHS))]
+        if name == "max_exp_avg_sqs" and not amsgrad:
+            return []
+        return _filled(seed)
+    if kind == "List[number]":
+        return [0.5 + i for i in range(len(_LENGTHS))]
+    if kind == "Tensor":
+        if name == "scalars":
+            return torch.arange(1.0, len(_LENGTHS) + 1)
+        if name == "found_inf":
+            return torch.zeros(1, device="cuda")
+        return torch.tensor(0.25, device="cuda")
+    if kind == "Optional[Tensor]":
+        value = {"grad_scale": 2.0, "found_inf": 0.0}[name]
+        return torch.tensor(value, device="cuda")
+    if kind == "bool":
+        return amsgrad and name == "amsgrad"
+    if kind == "Optional[int]":
+        return None
+    assert kind in ("number", "float", "int"), (str(call), kind)
+    return 0.5
+
+
+def _call(call, amsgrad):
+    """What it returns and what it did to its arguments."""
+    arguments = call._schema.arguments
+    values = [_value(call, argument, seed, amsgrad)
+              for seed, argument in enumerate(arguments)]
+    by_place = [value for value, argument in zip(values, arguments)
+                if not argument.kwarg_only]
+    by_name = {argument.name: value
+               for value, argument in zip(values, arguments)
+               if argument.kwarg_only}
+    result = call(*by_place, **by_name)
+    after = [value for value in values if not isinstance(value, (bool, float))]
+    return _flat([result, after])
+
+
+def _flat(value):
+    if isinstance(value, torch.Tensor):
+        return [value.cpu()]
+    if isinstance(value, (list, tuple)):
+        return [part for element in value for part in _flat(element)]
+    return []
+
+
+def test_every_list_operator_is_known():
+    names = {call._schema.name.removeprefix("aten::")
+             for call in _list_operators() if not _in_families(call)}
+    assert names == _WHOLE
+    assert len(_SLICED) == 153
+
+
+@pytest.mark.parametrize("call", _SLICED, ids=str)
+def test_slices_equal_the_whole(call):
+    for amsgrad in (False, True):
+        whole = _call(call, amsgrad)
+        BRIDGE.room(_ROOM)
+        name = call._schema.name + ("." + call._schema.overload_name
+                                    if call._schema.overload_name else "")
+        BRIDGE.core.recording_clear()
+        sliced = _call(call, amsgrad)
+        last = BRIDGE.accesses(name)
+        BRIDGE.room(0)
+        assert len(whole) == len(sliced)
+        for one, other in zip(whole, sliced):
+            assert one.dtype == other.dtype and torch.equal(one, other)
+        # The last slice had none but the last of these.
+        lists = sum(str(a.type) == "List[Tensor]"
+                    for a in call._schema.arguments)
+        assert 0 < len(last) < lists * len(_LENGTHS)
+        if not any(a.name == "amsgrad" for a in call._schema.arguments):
+            break
+
+
+def test_another_operator_with_a_list_runs_whole():
+    xs = _filled(0)
+    BRIDGE.room(_ROOM)
+    whole = torch.cat([x.cpu() for x in xs])
+    BRIDGE.core.recording_clear()
+    assert torch.equal(torch.cat(xs).cpu(), whole)
+    assert len(BRIDGE.accesses("aten::cat")) == len(xs)
+
+
+def test_out_variants_call_what_is_sliced():
+    xs, out = _filled(0), [torch.empty_like(x) for x in _filled(0)]
+    BRIDGE.room(_ROOM)
+    torch.ops.aten._foreach_add.Scalar_out(xs, 1.0, out=out)
+    for x, y in zip(xs, out):
+        assert torch.equal(y.cpu(), x.cpu() + 1)
+    assert len(BRIDGE.accesses("aten::_foreach_add.Scalar")) < len(xs)
+
+
+def test_gradients_pass():
+    def gradients():
+        xs = [x.requires_grad_() for x in _filled(0)]
+        ys = torch._foreach_mul(torch._foreach_exp(xs), 2.0)
+        torch.stack([y.sum() for y in ys]).sum().backward()
+        return [x.grad.cpu() for x in xs]
+
+    whole = gradients()
+    BRIDGE.room(_ROOM)
+    assert all(map(torch.equal, whole, gradients()))
+
+
+def test_a_slice_that_is_refused_is_halved():
+    xs = [torch.ones(4, device="cuda") for _ in range(8)]
+    BRIDGE.room(64, most=16)
+    before = BRIDGE.enters()
+    torch._foreach_add_(xs, 1.0)
+    assert BRIDGE.enters() - before == 8
+    BRIDGE.room(0)
+    assert all(x.tolist() == [2] * 4 for x in xs)
+
+
+def test_one_element_that_is_refused_says_so():
+    xs = [torch.ones(n, device="cuda") for n in (4, 4, 8, 4)]
+    BRIDGE.room(32, most=16)
+    with pytest.raises(torch.OutOfMemoryError,
+                       match=r"(?s)CUDA out of memory.*_foreach_add_\.Scalar in "
+                       r"slices; element 2 of 4 is a slice by itself"):
+        torch._foreach_add_(xs, 1.0)
+    BRIDGE.room(0)
+    # What ran, ran once.
+    assert [x[0].item() for x in xs] == [2, 2, 1, 1]
+
+
+def test_another_error_is_no_reason_to_halve():
+    xs = [torch.ones(4, device="cuda") for _ in range(4)]
+    BRIDGE.room(32)
+    BRIDGE.fail("_foreach_add_")
+    with pytest.raises(RuntimeError, match="layer 'a.b': checksum"):
+        torch._foreach_add_(xs, 1.0)
+    BRIDGE.heal()
+    assert all(x.tolist() == [1] * 4 for x in xs)
+
+
+def test_a_kernel_that_throws_in_the_middle_is_left():
+    xs = [torch.ones(4, device="cuda") for _ in range(4)]
+    ys = [torch.ones(n, device="cuda") for n in (4, 4, 3, 4)]
+    BRIDGE.room(32)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        torch._foreach_add_(xs, ys)
+    assert BRIDGE.open() == 0
+    BRIDGE.room(0)
+    assert [x[0].item() for x in xs] == [2, 2, 1, 1]
+
+
+def test_lists_of_different_lengths_are_the_kernels_to_refuse():
+    xs = [torch.ones(4, device="cuda") for _ in range(4)]
+    BRIDGE.room(32)
+    with pytest.raises(RuntimeError, match="must have the same number"):
+        torch._foreach_add_(xs, xs[:3])
+
+
+def test_without_tiering_nothing_is_asked():
+    xs = [torch.ones(4, device="cuda") for _ in range(4)]
+    BRIDGE.room(16)
+    BRIDGE.evictable(False)
+    before = BRIDGE.enters()
+    torch._foreach_add_(xs, 1.0)
+    assert BRIDGE.enters() == before

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiering/engine/list_room.h"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+namespace stratalloc {
+namespace {
+
+// A slice takes this part of what could leave. The rest is for what other
+// threads use, for handles that hold a little of many elements, and for the
+// slice before, whose copies out may still be under way.
+constexpr Bytes kSlicesInRoom = 4;
+
+// Calls f(handle) for each evictable handle under `access` until it says false.
+template <typename F>
+bool EachHandle(DeviceAllocator& device, const Access& access, F&& f) {
+  HandleTable& table = device.table();
+  if (access.bytes == 0 || !device.Contains(access.address) ||
+      access.address >= table.evictable_end()) {
+    return true;
+  }
+  HandleRegion* region = table.RegionOf(access.address);
+  const Address end = access.address + access.bytes;
+  for (std::uint64_t i = region->IndexOf(access.address);
+       i < region->count() && region->AddressOf(i) < end; ++i) {
+    if (!f(HandleRef{region, i})) return false;
+  }
+  return true;
+}
+
+// Is there room for `results` beside what is allocated? And is anything away?
+bool ResultsFit(DeviceAllocator& device, Bytes results, bool* some_away) {
+  const Bytes limit = results > 0 ? device.limit() : 0;
+  MutexLock lock(device.mutex());
+  *some_away = device.SomeAwayLocked();
+  return results == 0 || device.AllocatedLocked() + results <= limit;
+}
+
+Bytes Room(DeviceAllocator& device) {
+  const Bytes limit = device.limit();
+  MutexLock lock(device.mutex());
+  const Bytes stays = device.StaysLocked();
+  return limit - std::min(limit, stays);
+}
+
+}  // namespace
+
+bool NothingAway(DeviceAllocator& device, Bytes results) {
+  bool away = false;
+  return ResultsFit(device, results, &away) && !away;
+}
+
+bool FitsAsItIs(DeviceAllocator& device, std::span<const Access> accesses,
+                Bytes results) {
+  bool away = false;
+  if (!ResultsFit(device, results, &away)) return false;
+  if (!away) return true;
+  return std::all_of(accesses.begin(), accesses.end(),
+                     [&](const Access& access) {
+                       return EachHandle(device, access, [](HandleRef handle) {
+                         return !IsAway(handle.entry().state.load());
+                       });
+                     });
+}
+
+std::size_t NextSlice(DeviceAllocator& device, const ListElements& elements,
+                      std::size_t first) {
+  const std::size_t count = elements.ends.size();
+  const auto begin_of = [&](std::size_t i) {
+    return i == 0 ? 0 : static_cast<std::size_t>(elements.ends[i - 1]);
+  };
+  const Bytes results =
+      std::accumulate(elements.results.begin() + static_cast<long>(first),
+                      elements.results.end(), Bytes{0});
+  if (FitsAsItIs(device, elements.accesses.subspan(begin_of(first)), results)) {
+    return count - first;
+  }
+  const Bytes most = Room(device) / kSlicesInRoom;
+  // Neighbours share handles, and so may several lists.
+  std::unordered_set<Address> counted;
+  Bytes bytes = 0;
+  for (std::size_t i = first; i < count; ++i) {
+    bytes += elements.results[i];
+    for (std::size_t n = begin_of(i); n < begin_of(i + 1); ++n) {
+      EachHandle(device, elements.accesses[n], [&](HandleRef handle) {
+        if (counted.insert(handle.address()).second) bytes += handle.bytes();
+        return true;
+      });
+    }
+    if (bytes > most && i > first) return i - first;
+  }
+  return count - first;
+}
+
+}  // namespace stratalloc
