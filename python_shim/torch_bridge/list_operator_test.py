@@ -170,6 +170,16 @@ def test_another_operator_with_a_list_runs_whole():
     assert len(BRIDGE.accesses("aten::cat")) == len(xs)
 
 
+def test_what_results_take_is_learned():
+    """A norm is 4 bytes, not the 16 of its tensor."""
+    xs = [torch.ones(4, device="cuda") for _ in range(8)]
+    BRIDGE.room(40)
+    before = BRIDGE.enters()
+    norms = torch._foreach_norm(xs)
+    assert BRIDGE.enters() - before == 5  # 1, 2, 2, 2 and 1 of them
+    assert [norm.item() for norm in norms] == [2] * 8
+
+
 def test_out_variants_call_what_is_sliced():
     xs, out = _filled(0), [torch.empty_like(x) for x in _filled(0)]
     BRIDGE.room(_ROOM)

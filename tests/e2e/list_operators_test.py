@@ -22,46 +22,62 @@ def _lines(done):
             if line.startswith("{")]
 
 
-def _equal(cases, mode="eager"):
-    """Every case on the device and on the CPU, several in a process."""
-    program = running.program("list_operators.py")
+_CASES = (
+    "adamw", "adamw_fused", "amsgrad", "amsgrad_fused", "sgd", "sgd_fused",
+    "adafactor", "nadam", "radam", "adagrad", "adamax", "rmsprop", "ema",
+    "clip_norm", "clip_value", "scaler", "scaler_fused")
+# On a device that runs behind what it is asked.
+_ASYNC = ("adamw", "scaler_fused")
+
+
+def _on_device(cases, mode):
+    """All of them in one process; {case: its line} and the line at the end."""
     *ours, after = _lines(running.on_device(
-        f"{_CAPACITY}MiB", program, "--device", "cuda", *cases, conf=_CONF,
-        mode=mode))
-    errors = [case for case in ours if "error" in case]
-    assert not errors, errors
-    assert after["violations"] == []
-    running.clean_device(after["counters"])
-    cpu = _lines(running.python(program, "--device", "cpu", *cases))
-    assert [case["case"] for case in ours] == cases
+        f"{_CAPACITY}MiB", running.program("list_operators.py"), "--device",
+        "cuda", *cases, conf=_CONF, mode=mode))
+    return {case["case"]: case for case in ours}, after
+
+
+@pytest.fixture(name="cpu", scope="module")
+def _cpu():
+    return {case["case"]: case for case in _lines(running.python(
+        running.program("list_operators.py"), "--device", "cpu", *_CASES))}
+
+
+@pytest.fixture(name="eager", scope="module")
+def _eager():
+    return _on_device(_CASES, "eager")
+
+
+@pytest.fixture(name="behind", scope="module")
+def _behind():
+    return _on_device(_ASYNC, "async")
+
+
+def _same(ours, cpu):
+    assert "error" not in ours, ours["error"]
     if running.SIMULATED:
         assert ours == cpu
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_equals_the_cpu(case, eager, cpu):
+    _same(eager[0][case], cpu[case])
+
+
+@pytest.mark.parametrize("case", _ASYNC)
+def test_equals_the_cpu_on_a_device_that_runs_behind(case, behind, cpu):
+    _same(behind[0][case], cpu[case])
+
+
+@pytest.mark.parametrize("mode", ["eager", "behind"])
+def test_kept_within_the_device(mode, request):
+    _, after = request.getfixturevalue(mode)
+    assert after["violations"] == []
+    running.clean_device(after["counters"])
+    if running.SIMULATED:
         assert after["counters"]["peak_used"] <= _CAPACITY << 20
     assert after["report"]["handles"]["restored_before_use"] > 0
-
-
-def test_adam():
-    _equal(["adamw", "adamw_fused", "amsgrad", "amsgrad_fused"])
-
-
-def test_sgd_with_momentum():
-    _equal(["sgd", "sgd_fused"])
-
-
-def test_other_optimizers():
-    _equal(["adafactor", "nadam", "radam", "adagrad", "adamax", "rmsprop"])
-
-
-def test_averages_and_clipping():
-    _equal(["ema", "clip_norm", "clip_value"])
-
-
-def test_scaled_gradients():
-    _equal(["scaler", "scaler_fused"])
-
-
-def test_on_a_device_that_runs_behind():
-    _equal(["adamw", "scaler_fused"], mode="async")
 
 
 @pytest.mark.parametrize("framework", ["trainer", "lightning"])

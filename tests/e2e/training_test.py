@@ -54,15 +54,10 @@ def test_small_transformer_through_the_disk():
 
 
 def test_default_adamw():
-    """Its _foreach_ operators read three times the parameters at once.
-
-    Both optimizer states of a parameter lie side by side, so the operands'
-    handles take 4.1x the parameters: 52 MiB. With gradients that are not
-    operands and a temporary of the step more is live than fits.
-    """
-    capacity = 54
+    """Its _foreach_ operators, each over more than the device, in slices."""
+    capacity = 24
     ours, cpu = _both(_SMALL, capacity, "host_budget:64MiB", "default")
-    _same(ours, cpu, capacity << 20, 0.9)
+    _same(ours, cpu, capacity << 20, 2)
 
 
 def test_transformer_of_the_size_of_minilm():
