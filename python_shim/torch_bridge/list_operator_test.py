@@ -227,8 +227,9 @@ def test_another_error_is_no_reason_to_halve():
     xs = [torch.ones(4, device="cuda") for _ in range(4)]
     BRIDGE.room(32)
     BRIDGE.fail("_foreach_add_")
-    with pytest.raises(RuntimeError, match="layer 'a.b': checksum"):
+    with pytest.raises(RuntimeError, match="layer 'a.b': checksum") as raised:
         torch._foreach_add_(xs, 1.0)
+    assert "slice" not in str(raised.value)
     BRIDGE.heal()
     assert all(x.tolist() == [1] * 4 for x in xs)
 
