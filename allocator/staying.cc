@@ -119,6 +119,23 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
   return staying;
 }
 
+Bytes DeviceAllocator::StaysLocked() {
+  Bytes stays = 0;
+  for (const auto& [base, segment] : segments_) {
+    if (segment->region->evictable) continue;
+    for (const Block* b = segment->first; b != nullptr; b = b->next) {
+      if (IsLive(b->state)) stays += b->size;
+    }
+  }
+  ForEachEvictableLocked([&](HandleRef handle) {
+    if (handle.entry().pins.load() != 0 &&
+        IsOnDevice(handle.entry().state.load())) {
+      stays += handle.bytes();
+    }
+  });
+  return stays;
+}
+
 std::string DeviceAllocator::WhyNoMore(const std::string& refusal) {
   const std::vector<Address> workspaces =
       LibraryWorkspaces::Addresses().value_or(std::vector<Address>());

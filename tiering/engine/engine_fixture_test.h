@@ -31,6 +31,18 @@ bool Eventually(F&& happened) {
   return true;
 }
 
+// A malloc that takes nothing, whatever leaves for it.
+class Unserved final : public MemoryRequest {
+ public:
+  explicit Unserved(Bytes missing) : missing_(missing) {}
+  bool Take() override { return false; }
+  Bytes Missing() override { return missing_; }
+  bool IsHopeless() override { return false; }
+
+ private:
+  const Bytes missing_;
+};
+
 // A thread inside an operator on `accesses`, until it is told to leave.
 class Busy {
  public:

@@ -54,7 +54,9 @@ TEST_F(EngineWorkspacesTest, IsNoVictim) {
   Open({});
   const auto layers = Layers(3);
   named = {layers[0]};  // the coldest
-  EXPECT_EQ(rig_->engine().Reclaim(DeviceIndex{0}, 64 * kMiB), 2 * kHandle);
+  Unserved wants(64 * kMiB);
+  EXPECT_FALSE(rig_->engine().Reclaim(DeviceIndex{0}, wants));
+  EXPECT_EQ(Counters().evicted_handles, 2u);
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
   ExpectLayers(layers);
   FreeAll(layers);
@@ -65,7 +67,9 @@ TEST_F(EngineWorkspacesTest, NothingLeavesWhileNobodyCanTell) {
   const auto layers = Layers(2);
   for (busy_at = 0; busy_at < 2; ++busy_at) {
     answers = 0;
-    EXPECT_EQ(rig_->engine().Reclaim(DeviceIndex{0}, kHandle), 0u) << busy_at;
+    Unserved wants(kHandle);
+    EXPECT_FALSE(rig_->engine().Reclaim(DeviceIndex{0}, wants)) << busy_at;
+    EXPECT_EQ(Counters().evicted_handles, 0u) << busy_at;
     EXPECT_NE(
         std::string(rig_->engine().LastRefusal(DeviceIndex{0})).find("tables"),
         std::string::npos);
