@@ -3,6 +3,7 @@
 // waiting for a copy in flight to bringing bytes back from disk, is Admit.
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "accounting/ledger.h"
@@ -307,22 +308,34 @@ Status Engine::Admit(StreamId stream, const char* name,
   Status status;
   {
     // Between tries nothing is pinned: neither what the operators around this
-    // one use (Waiting's part) nor what this one wants.
-    thread.DropPins(handles.size());
+    // one use (Waiting's part) nor what this one wants. For a try that need not
+    // wait its pins stay, and cancel what has only been chosen.
     Waiting waiting(*this);
-    bool served = false;
-    while (!served && waiting.Await()) {
+    bool served = false, pinned = true;
+    const auto pin = [&] {
+      if (std::exchange(pinned, true)) return;
+      for (const GuardedHandle& guarded : handles) {
+        thread.Pin(guarded.handle.entry());
+      }
+    };
+    const auto unpin = [&] {
+      if (std::exchange(pinned, false)) thread.DropPins(handles.size());
+    };
+    const auto next = [&] {
+      if (waiting.MayTry()) return true;
+      unpin();
+      return waiting.Await();
+    };
+    while (!served && next()) {
       {
         MutexLock arbiter(arbiter_);
         status = waiting.ResumeLocked();
-        for (const GuardedHandle& guarded : handles) {
-          thread.Pin(guarded.handle.entry());
-        }
+        pin();
         for (int i = 0; i < devices && status; ++i) {
           status = RestoreForLocked(*devices_[i].allocator, name, handles);
         }
         served = status || status.error().code != ErrorCode::kOutOfMemory;
-        if (!served) thread.DropPins(handles.size());
+        if (!served) unpin();
       }
       if (!served) {
         waiting.Refused();
@@ -332,10 +345,7 @@ Status Engine::Admit(StreamId stream, const char* name,
     }
     if (!served) {
       if (Status resumed = waiting.GiveUp(); !resumed) status = resumed;
-      // The caller takes the pins of this operator back.
-      for (const GuardedHandle& guarded : handles) {
-        thread.Pin(guarded.handle.entry());
-      }
+      pin();  // the caller takes them back
     }
   }
   const std::uint64_t waited = static_cast<std::uint64_t>(NowNs() - started);

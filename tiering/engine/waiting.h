@@ -30,6 +30,8 @@ class Engine::Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
+  // May this thread try now? Its pins stay.
+  bool MayTry() { return turn_.MayTry(); }
   // Until this thread may try. False: nobody gets on, and it is to give up.
   bool Await() {
     if (turn_.MayTry()) return true;
@@ -39,7 +41,8 @@ class Engine::Waiting {
   // Begins a try. kOutOfMemory: what its operators use is not back; the try is
   // over.
   Status ResumeLocked() REQUIRES(engine_.arbiter_) {
-    if (std::exchange(suspended_, false)) thread_.Resume();
+    if (!std::exchange(suspended_, false)) return {};  // nothing has left
+    thread_.Resume();
     return engine_.ResumeLocked(thread_);
   }
   // The try came to nothing.
