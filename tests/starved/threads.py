@@ -158,6 +158,19 @@ def many(seconds, passes):
 
 def data_parallel(seconds, passes):
     """DataParallel trains on two devices, each with 1/1.2 of its need."""
+    return _data_parallel(seconds, passes, (1.2, 1.2))
+
+
+def data_parallel_first(seconds, passes):
+    """The same, but only the first device, which has the state, is too small.
+
+    What the second has are copies of weights and their gradients, made anew
+    in every step.
+    """
+    return _data_parallel(seconds, passes, (1.2, .5))
+
+
+def _data_parallel(seconds, passes, ratios):
     import torch
 
     from tests.starved import models
@@ -191,8 +204,8 @@ def data_parallel(seconds, passes):
                       for device in range(2)]}
 
     unstarved = zygote.run(train, 4096 * MIB, "native")
-    result = train([place.pages(peak / 1.2) for peak in unstarved["peaks"]],
-                   "stratalloc")
+    result = train([place.pages(peak / ratio) for peak, ratio in zip(
+        unstarved["peaks"], ratios)], "stratalloc")
     result["wrong"] = sum(one != other for one, other in zip(
         result["losses"], unstarved["losses"]))
     return result
@@ -204,6 +217,7 @@ PROGRAMS = {
     "pair_of_modules": pair_of_modules,
     "many": many,
     "data_parallel": data_parallel,
+    "data_parallel_first": data_parallel_first,
 }
 
 
