@@ -552,8 +552,8 @@ class DeviceAllocator {
                    const StreamsIdle& idle) REQUIRES(mutex_);
   // The position no longer has memory. `fence`: streams that may still use it.
   void UnmapLocked(HandleRef handle, std::uint64_t fence) REQUIRES(mutex_);
-  // Do positions of this segment keep mappings that are not used? Elsewhere a
-  // stray use must fault, or a capture must find nothing to unmap.
+  // Do positions of this segment that nothing lives at keep their mappings? In
+  // private pools a capture must find nothing to unmap.
   static bool KeepsMappings(const Segment& segment);
   Segment& SegmentOfLocked(HandleRef handle) REQUIRES(mutex_);
 

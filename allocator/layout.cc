@@ -289,8 +289,7 @@ Address DeviceAllocator::BusyPlaceLocked(Address lo, Address hi,
 }
 
 bool DeviceAllocator::KeepsMappings(const Segment& segment) {
-  return !segment.plain && !segment.region->evictable &&
-         !segment.pool->key().owner.is_private();
+  return !segment.plain && !segment.pool->key().owner.is_private();
 }
 
 DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
@@ -403,7 +402,10 @@ void DeviceAllocator::UnmapLocked(HandleRef handle, std::uint64_t fence) {
   if (segment.plain) return;  // TakeEmptyPlainLocked does the rest
   entry.fence.store(fence);
   PhysicalMemory* memory = entry.physical;
-  if (!KeepsMappings(segment)) physical_.Unmap(&entry.physical);
+  // Where bytes are away a stray access must fault.
+  if (!KeepsMappings(segment) || entry.live > 0) {
+    physical_.Unmap(&entry.physical);
+  }
   physical_.Put(memory, fence);
 }
 

@@ -10,9 +10,11 @@
 // then logs the device ranges it read and wrote as pending accesses of that
 // stream. An unmap, free or host write before a real edge is then a violation.
 // In either mode the operands are held while the kernel computes: an unmap by
-// anybody, or a copy into them by another thread, is a violation. That is all
-// there is in `eager` mode (unless the virtual clock needs to know which bytes
-// an operator waits for), some tens of nanoseconds per operator.
+// anybody, or a copy into them by another thread, is a violation. Not while its
+// results are allocated: on a device the kernel is in its stream by then, and
+// an allocator that makes room may move the operands, behind that stream. That
+// is all there is in `eager` mode (unless the virtual clock needs to know which
+// bytes an operator waits for), some tens of nanoseconds per operator.
 //
 // Thread-safety: the counters are relaxed atomics; an AccessLog belongs to one
 // operator call on one thread.
@@ -71,9 +73,17 @@ class AccessLog {
     }
   }
 
-  // After the kernel: logs what was added on the stream of Begin().
-  void End() {
+  // The kernel has computed: logs what was added, on the stream of Begin(), and
+  // holds it no longer. Before anything is allocated.
+  void Computed() {
+    if (hold_ != 0) SimulatedDevice::Get().ReleaseRanges(hold_);
+    hold_ = 0;
     if (active_) EndSlow();
+    accesses_.clear();
+  }
+  // After the operator: logs what was added since.
+  void End() {
+    if (active_ && !accesses_.empty()) EndSlow();
   }
 
  private:

@@ -179,6 +179,7 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
     c10::impl::ExcludeDispatchKeyGuard below(kAboveBackends);
     compute_(op, stack, aliases.device());
   }
+  log.Computed();
   if (plan_.writes) aliases.TakeOver();
 
   const size_t result = stack->size() - plan_.returns;

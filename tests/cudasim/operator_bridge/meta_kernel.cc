@@ -229,6 +229,7 @@ void MetaKernel::operator()(const c10::OperatorHandle& op,
       op.redispatchBoxed(place == c10::kMeta ? kMeta : kCpu, stack);
     }
   }
+  log.Computed();
   if (plan_.writes) aliases.TakeOver();
 
   const size_t result = stack->size() - plan_.returns;
