@@ -128,6 +128,25 @@ TEST(OperatorThread, WhileItWaitsItPinsNothingAndForgetsNothing) {
   EXPECT_EQ(b.pins.load(), 0u);
 }
 
+TEST(OperatorThread, WhatAFailedWaitNotedEndsWithTheOperator) {
+  HandleEntry a, b;
+  OperatorThread& thread = OperatorThread::ThisThread();
+  thread.Enter();
+  thread.Pin(a);
+  thread.Suspend();
+  thread.Resume();
+  thread.Leave();  // it was never noted again
+  thread.Enter();
+  thread.Pin(b);
+  thread.Suspend();
+  EXPECT_EQ(a.pins.load(), 0u);
+  EXPECT_EQ(b.pins.load(), 0u);
+  thread.Resume();
+  EXPECT_EQ(b.pins.load(), 1u);
+  thread.NoteAgain();
+  thread.Leave();
+}
+
 TEST(OperatorThread, TheNewestPinsCanBeTakenBack) {
   HandleEntry a, b;
   OperatorThread& thread = OperatorThread::ThisThread();

@@ -66,9 +66,13 @@ class Request final : public MemoryRequest {
           const std::function<Bytes()>& missing,
           const std::function<bool()>& hopeless)
       : take_(take), missing_(missing), hopeless_(hopeless) {}
+
+  std::optional<Error> error;  // why what asked cannot go on
+
   bool Take() override { return take_(); }
   Bytes Missing() override { return missing_(); }
   bool IsHopeless() override { return hopeless_(); }
+  void Fail(Error why) override { error = std::move(why); }
 
  private:
   const std::function<bool()>& take_;
@@ -295,6 +299,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     }
   }
   std::optional<Block*> served;  // by the reclaimer's turn
+  std::optional<Error> broken;   // what asked cannot go on
   const std::function<bool()> take = [&] {
     while (true) {
       {
@@ -317,9 +322,12 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   const auto reclaim = [&] {
     InLadder in_ladder;
     Request asked(take, missing, hopeless);
-    return reclaimer_->Reclaim(device_.index(), asked);
+    const bool ended = reclaimer_->Reclaim(device_.index(), asked);
+    broken = std::move(asked.error);
+    return ended || broken.has_value();
   };
   const auto outcome = [&]() -> Result<AllocatedBlock> {
+    if (broken) return tl::unexpected(*broken);
     if (*served == nullptr) return failure();
     MutexLock lock(mutex_);
     return result(*served);

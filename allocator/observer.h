@@ -9,6 +9,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "allocator/base/result.h"
 
 namespace stratalloc {
 
@@ -89,6 +90,9 @@ class MemoryRequest {
   virtual Bytes Missing() = 0;
   // Would it fail though everything that may leave had left?
   virtual bool IsHopeless() = 0;
+  // It fails with this error, whatever memory there is: what asked for it
+  // cannot go on.
+  virtual void Fail(Error error) = 0;
 
  protected:
   ~MemoryRequest() = default;

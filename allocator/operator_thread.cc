@@ -68,6 +68,8 @@ void OperatorThread::Leave() {
   }
   outermost_pins_.clear();
   ticket = 0;
+  // Left by a wait that ended in an error.
+  if (!noted_.empty()) noted_.clear();
   // release: whoever waits for it sees what the operator did. Seen late, it is
   // only waited for longer.
   epoch.store(epoch.load(std::memory_order_relaxed) + 1,

@@ -62,6 +62,8 @@ class Admission {
   // it, or its pins would come and go for ever. One load.
   bool crowded() const { return crowded_.load(std::memory_order_relaxed); }
 
+  std::int64_t running_ns() const { return options_.running_ns; }
+
   // Something that a refused thread lacked may be there now.
   void NoteChange() EXCLUDES(mutex_);
 

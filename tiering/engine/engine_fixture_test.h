@@ -38,6 +38,7 @@ class Unserved final : public MemoryRequest {
   bool Take() override { return false; }
   Bytes Missing() override { return missing_; }
   bool IsHopeless() override { return false; }
+  void Fail(Error) override {}
 
  private:
   const Bytes missing_;

@@ -274,6 +274,45 @@ TEST_F(EngineThreadsTest, AMallocWaitsForWhatAnotherThreadIsAboutToFree) {
   Free(mine);
 }
 
+// While one waits inside an operator, another fills the device with what never
+// leaves, and keeps it.
+TEST_F(EngineThreadsTest, AnOperatorWhoseRoomWasTakenForGoodIsToldSo) {
+  Rig::Options options;
+  options.capacity = 16 * kMiB;
+  options.running_ns = 50'000'000;
+  Open(options);
+  const auto layers = Layers(3);
+  const auto Transient = [&](Bytes bytes) {
+    return Malloc(bytes, kDefaultStream, LifetimeClass::kTransient);
+  };
+  std::atomic<int> stage{0};
+  std::vector<Address> theirs;
+  std::thread other([&] {
+    rig_->engine().EnterOperator(kDefaultStream, "other", {});
+    rig_->engine().LeaveOperator();
+    theirs.push_back(Transient(6 * kMiB));
+    stage = 1;
+    EXPECT_TRUE(Eventually([&] { return rig_->engine().IsCrowded(); }));
+    theirs.push_back(Transient(6 * kMiB));
+  });
+  ASSERT_TRUE(Eventually([&] { return stage.load() == 1; }));
+  std::vector<Access> accesses;
+  for (Address layer : layers) accesses.push_back({layer, kHandle, true});
+  ASSERT_TRUE(rig_->engine()
+                  .EnterOperator(kDefaultStream, "waits", accesses)
+                  .has_value());
+  auto refused = rig_->Malloc(8 * kMiB);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kDevice);
+  EXPECT_NE(refused.error().message.find("took the room"), std::string::npos)
+      << refused.error().message;
+  other.join();
+  rig_->engine().LeaveOperator();
+  for (Address address : theirs) Free(address);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
 // 30 of 32 MiB, above every threshold, and it fits.
 TEST_F(EngineThreadsTest, WhatFitsStays) {
   Rig::Options options;

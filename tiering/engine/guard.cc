@@ -177,7 +177,8 @@ bool Engine::Captures(const DeviceAllocator& device, StreamId stream) const {
 
 void Engine::LeaveOperator() {
   OperatorThread::ThisThread().Leave();
-  if (admission_.crowded()) admission_.NoteChange();
+  // Not in the child of a fork, where nobody may hold the lock for ever.
+  if (admission_.crowded() && !off()) admission_.NoteChange();
 }
 
 bool Engine::Queues(const OperatorThread& thread) const {

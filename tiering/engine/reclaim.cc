@@ -91,14 +91,14 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
           if (request.Take()) return true;
         }
       } else if (resumed.error().code != ErrorCode::kOutOfMemory) {
-        state.refusal = resumed.error().message;
+        request.Fail(resumed.error());
         return false;
       }
     }
     waiting.Refused();
   }
   if (Status resumed = waiting.GiveUp(); !resumed) {
-    Log(LogLevel::kError, resumed.error().message);
+    request.Fail(resumed.error());
   }
   return false;
 }

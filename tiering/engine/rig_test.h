@@ -39,6 +39,7 @@ class Rig {
     // How long nothing changes before a thread that waits for room is told
     // that it is hopeless; 0 = the product's.
     std::int64_t quiet_ns = 0;
+    std::int64_t running_ns = 0;  // the same while an operator runs elsewhere
     bool async = true;
     std::uint64_t seed = 1;
     double emergency_threshold = 0.95;
@@ -70,6 +71,7 @@ class Rig {
     engine.background = options.background;
     engine.under_pressure = options.under_pressure;
     engine.quiet_ns = options.quiet_ns;
+    engine.running_ns = options.running_ns;
     rig->engine_ = std::make_unique<Engine>(engine);
     for (const auto& device : rig->devices_) {
       STRATALLOC_RETURN_IF_ERROR(rig->engine_->AddDevice(*device));

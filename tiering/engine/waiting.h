@@ -16,6 +16,7 @@
 
 #include <utility>
 
+#include "allocator/base/clock.h"
 #include "allocator/operator_thread.h"
 #include "tiering/engine/engine.h"
 
@@ -51,8 +52,11 @@ class Engine::Waiting {
     turn_.Refused();
   }
   // After Await was false: waits until what the thread's operators use is back.
-  // It was there together before, so it will be again.
+  // It was there together before; but if others took its room for good, by
+  // memory that never leaves, the operators cannot go on. The error is not one
+  // of memory then, because a kernel may answer that by going on another way.
   Status GiveUp() {
+    const std::int64_t since = NowNs();
     while (true) {
       {
         MutexLock arbiter(engine_.arbiter_);
@@ -62,8 +66,15 @@ class Engine::Waiting {
         }
       }
       Refused();
+      if (NowNs() - since > engine_.admission_.running_ns()) break;
       turn_.AwaitChange();
     }
+    thread_.Resume();
+    suspended_ = false;
+    return Fail(ErrorCode::kDevice,
+                "an operator waited for memory, and meanwhile other threads "
+                "took the room of what it uses, which cannot be brought back "
+                "beside it; let fewer threads run at once");
   }
 
  private:
