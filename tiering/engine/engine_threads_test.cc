@@ -292,7 +292,11 @@ TEST_F(EngineThreadsTest, AnOperatorWhoseRoomWasTakenForGoodIsToldSo) {
     rig_->engine().LeaveOperator();
     theirs.push_back(Transient(6 * kMiB));
     stage = 1;
-    EXPECT_TRUE(Eventually([&] { return rig_->engine().IsCrowded(); }));
+    EXPECT_TRUE(Eventually([&] {
+      rig_->engine().EnterOperator(kDefaultStream, "gets on", {});
+      rig_->engine().LeaveOperator();
+      return rig_->engine().IsCrowded();
+    }));
     theirs.push_back(Transient(6 * kMiB));
   });
   ASSERT_TRUE(Eventually([&] { return stage.load() == 1; }));
@@ -310,6 +314,24 @@ TEST_F(EngineThreadsTest, AnOperatorWhoseRoomWasTakenForGoodIsToldSo) {
   rig_->engine().LeaveOperator();
   for (Address address : theirs) Free(address);
   ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// Between the malloc's last look and its wait another thread has freed enough,
+// and nothing happens any more that would wake it.
+TEST_F(EngineThreadsTest, WhatCameFreeJustBeforeTheWaitIsTaken) {
+  class FreedMeanwhile final : public MemoryRequest {
+   public:
+    bool Take() override { return true; }
+    Bytes Missing() override { return kHandle; }
+    bool IsHopeless() override { return false; }
+    void Fail(Error) override {}
+  };
+  Open({});
+  const auto layers = Layers(1);
+  FreedMeanwhile request;
+  EXPECT_TRUE(rig_->engine().Reclaim(DeviceIndex{0}, request));
+  EXPECT_EQ(Counters().evicted_handles, 0u);
   FreeAll(layers);
 }
 

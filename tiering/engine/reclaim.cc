@@ -77,14 +77,15 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
   DeviceState& state = devices_[static_cast<int>(index)];
   NotePressure(state);
   Waiting waiting(*this);
-  for (bool first = true; waiting.Await(); first = false) {
+  while (waiting.Await()) {
     {
       MutexLock arbiter(arbiter_);
       lower_.CollectDropped(*state.allocator);
       Status resumed = waiting.ResumeLocked();
       if (resumed) {
-        // A moment ago there was none: asked again only if others got on since.
-        if (!first && request.Take()) return true;
+        // The first time too: what another thread freed since the request was
+        // refused came before this wait, and is no news to it.
+        if (request.Take()) return true;
         while (!request.IsHopeless() &&
                EvictVictimsLocked(state, request.Missing(), {},
                                   Whom::kAnybody) > 0) {
