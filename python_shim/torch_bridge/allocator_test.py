@@ -212,6 +212,51 @@ def test_gradients_are_announced():
     assert set(BRIDGE.hints()) == {0}
 
 
+def _backward_hints(outs):
+    loss = sum((out * 3).sum() for out in outs)
+    BRIDGE.evictable()
+    BRIDGE.core.recording_clear()
+    loss.backward()
+    hints = BRIDGE.hints()
+    BRIDGE.evictable(False)
+    BRIDGE.core.recording_clear()
+    return hints
+
+
+def test_gradients_that_wait_for_each_other_are_announced():
+    class Copies(torch.autograd.Function):
+        """Two copies of each tensor, as DataParallel makes them."""
+
+        @staticmethod
+        def forward(ctx, a, b):
+            return a * 1, b * 1, a * 1, b * 1
+
+        @staticmethod
+        def backward(ctx, a, b, other_a, other_b):
+            return a + other_a, b + other_b
+
+    class Halves(torch.autograd.Function):
+        """No copies: what arrives is not put into the gradient as it is."""
+
+        @staticmethod
+        def forward(ctx, a):
+            return a[:2] * 1, a[2:] * 1
+
+        @staticmethod
+        def backward(ctx, first, second):
+            return torch.cat([first, second])
+
+    a = torch.ones(4, 5, device="cuda", requires_grad=True)
+    b = torch.ones(3, device="cuda", requires_grad=True)
+    hints = _backward_hints(Copies.apply(a, b))
+    assert hints.count(2) >= 6 and 1 not in hints  # four arrive, two result
+    hints = _backward_hints(Halves.apply(a))
+    assert hints.count(1) == 2 and hints.count(2) >= 1
+    # The leaf has to be next: what a layer is given has a layer behind it.
+    hints = _backward_hints(Copies.apply(a.exp(), b.exp()))
+    assert hints.count(1) >= 4
+
+
 def test_user_metadata_is_kept():
     torch.cuda.memory._set_memory_metadata("a label")
     assert torch.cuda.memory._get_memory_metadata() == "a label"

@@ -57,7 +57,7 @@ Extent ExtentInto(const Node& node, uint32_t input) {
 // cast counts: what it is given may wait for it through the whole pass, where
 // the cast of a weight is older than its use (autocast's cache).
 bool MayHandOn(const Node& node) {
-  if (node.num_inputs() != 1) return false;  // puts something together
+  if (node.num_inputs() != 1) return false;
   const Extent in = ExtentInto(node, 0);
   bool same = in.elements != kUnknown;
   // One smaller result alone was computed; of several it may be a slice.
@@ -72,11 +72,35 @@ bool MayHandOn(const Node& node) {
   return same || parts;
 }
 
+// The edge on which a node of several inputs may hand on what arrives at one of
+// them, as it is or added to others: the first of the same extent. Null if
+// there is none. Counted from the input's own number, because where such a node
+// collects gradients from several copies of its tensors (DataParallel's
+// replicas) the inputs of each copy are in the order of the edges.
+const Edge* CollectsFor(const Node& node, uint32_t input) {
+  const Extent in = ExtentInto(node, input);
+  const uint32_t edges = node.num_outputs();
+  if (in.elements == kUnknown) return nullptr;
+  for (uint32_t i = 0; i < edges; ++i) {
+    const Edge& edge = node.next_edge((input + i) % edges);
+    if (!edge.is_valid()) continue;
+    const Extent out = ExtentInto(*edge.function, edge.input_nr);
+    if (out.elements == in.elements && out.bytes == in.bytes) return &edge;
+  }
+  return nullptr;
+}
+
 // `left`: how many nodes may still be looked at.
 bool Reaches(const Edge& edge, int* left) {
   if (!edge.is_valid() || (*left)-- <= 0) return false;
   const Node& node = *edge.function;
   if (IsAccumulateGrad(node)) return true;
+  if (node.num_inputs() > 1) {
+    // All that arrives there waits for the last of it. Only right before the
+    // leaf: what activations are put together from dies with them.
+    const Edge* on = CollectsFor(node, edge.input_nr);
+    return on != nullptr && IsAccumulateGrad(*on->function);
+  }
   if (!MayHandOn(node)) return false;
   for (const Edge& next : node.next_edges()) {
     if (Reaches(next, left)) return true;

@@ -20,12 +20,15 @@ namespace stratalloc {
 // AccumulateGrad, directly or through nodes that may hand on the memory they
 // are given: nodes of one input whose results all have as many elements (a
 // transpose, a reshape, a cast, a sum of equals), or are several and all
-// smaller (the parts that cat and stack give back, each some leaf's .grad).
-// What such a node really does is not asked: one that computes a new tensor of
-// equal size costs the wrong place for memory that dies soon, a missed one
-// costs memory that cannot leave. At most 24 nodes are looked at per edge, 512
-// per allocation. A node with several results gets one answer for all of them:
-// the engine does not say which result an allocation belongs to.
+// smaller (the parts that cat and stack give back, each some leaf's .grad). Or
+// a node right before the leaf that collects: of several inputs, one of which
+// is as large as the leaf (the copies of a parameter that DataParallel made,
+// whose gradients wait until the last is there). What such a node really does
+// is not asked: one that computes a new tensor of equal size costs the wrong
+// place for memory that dies soon, a missed one costs memory that cannot leave.
+// At most 24 nodes are looked at per edge, 512 per allocation. A node with
+// several results gets one answer for all of them: the engine does not say
+// which result an allocation belongs to.
 //
 // A copy of what may leave is a kind of its own (evictable_copy.h), unless it
 // becomes a gradient.
