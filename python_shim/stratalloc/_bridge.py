@@ -14,6 +14,8 @@ import re
 
 from stratalloc import _core
 
+_OUT_OF_MEMORY = 2  # of entry_point.h
+
 _lib = None
 _path = None
 
@@ -75,7 +77,7 @@ def load(version):
 
 
 def _declare(lib):
-    """Argument types; every int result is 0 or 1, see install.h."""
+    """Argument types; every int result is 0, 1 or 2, see install.h."""
     i32, u64, text = ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p
     number = ctypes.POINTER(ctypes.c_double)
     for symbol, arguments in (
@@ -92,10 +94,14 @@ def _declare(lib):
                               text, i32)),
         ("operator_ns", (i32, i32, i32, number, text, i32)),
         ("cache_info", (i32, ctypes.POINTER(u64), text, i32)),
+        ("call_enter", (text, ctypes.POINTER(ctypes.c_void_p), i32, i32, i32,
+                        ctypes.POINTER(ctypes.c_void_p), text, i32)),
     ):
         function = getattr(lib, "stratalloc_torch_" + symbol)
         function.restype = i32
         function.argtypes = arguments
+    lib.stratalloc_torch_call_leave.restype = None
+    lib.stratalloc_torch_call_leave.argtypes = (ctypes.c_void_p,)
 
 
 def loaded():
@@ -111,12 +117,21 @@ def lib():
 
 
 def call(name, *arguments):
-    """Calls stratalloc_torch_<name>; a failure is a RuntimeError."""
+    """Calls stratalloc_torch_<name>; a failure is a RuntimeError.
+
+    One that says that memory ran out is a torch.OutOfMemoryError.
+    """
     message = ctypes.create_string_buffer(2048)
     function = getattr(_lib, "stratalloc_torch_" + name)
-    if function(*arguments, message, len(message)) != 0:
-        text = message.value.decode("utf-8", "replace")
-        raise RuntimeError(text or f"stratalloc: {name} failed")
+    code = function(*arguments, message, len(message))
+    if code == 0:
+        return
+    text = message.value.decode("utf-8", "replace")
+    if code == _OUT_OF_MEMORY:
+        import torch
+
+        raise torch.OutOfMemoryError(text)
+    raise RuntimeError(text or f"stratalloc: {name} failed")
 
 
 def install():

@@ -160,6 +160,12 @@ def _take_string(address):
         lib().stratalloc_string_free(address)
 
 
+def anything_evictable():
+    """False with tiering off, before CUDA and under another allocator."""
+    return _lib is not None and ctypes.c_uint64.in_dll(
+        _lib, "stratalloc_evictable_hi").value != 0
+
+
 def version():
     return lib().stratalloc_version().decode()
 

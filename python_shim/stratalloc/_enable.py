@@ -4,9 +4,10 @@
 Order, each step needed by the next: torch's minor has a bridge; CUDA is not
 initialised yet; the configuration is valid and given to the core; the op
 guard is installed (tiering on; dispatch tables are not written atomically, so
-before other threads run operators); the allocator is swapped; module scopes
-are wrapped. A step that fails leaves torch as it was: the swap is the first
-step torch can see, and a guard without our allocator passes everything on.
+before other threads run operators), with wrappers of the collectives that it
+does not see; the allocator is swapped; module scopes are wrapped. A step that
+fails leaves torch as it was: the swap is the first step torch can see, and a
+guard or wrapper without our allocator passes everything on.
 """
 
 import logging
@@ -147,6 +148,9 @@ def _prepare(torch, wanted):
     _active = wanted
     if wanted.tiering and not _guarded:
         _bridge.install_guard()
+        from stratalloc import _collectives
+
+        _collectives.install()
         _guarded = True
 
 

@@ -10,8 +10,9 @@
 namespace stratalloc {
 
 // Runs `body` for a C function that ctypes calls: an exception becomes the
-// result 1 with its text in `message` (cut to `bytes`, may be null) instead of
-// ending the process.
+// result 1, or 2 if it says that memory ran out (torch.OutOfMemoryError), with
+// its text in `message` (cut to `bytes`, may be null) instead of ending the
+// process.
 template <typename Body>
 int RunEntryPoint(char* message, int bytes, Body&& body) noexcept {
   const auto report = [&](const char* text) {
@@ -23,6 +24,9 @@ int RunEntryPoint(char* message, int bytes, Body&& body) noexcept {
     body();
     report("");
     return 0;
+  } catch (const c10::OutOfMemoryError& error) {
+    report(error.what_without_backtrace());
+    return 2;
   } catch (const c10::Error& error) {
     report(error.what_without_backtrace());
   } catch (const std::exception& error) {

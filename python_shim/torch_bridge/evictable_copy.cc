@@ -29,33 +29,19 @@ bool MayLeave(const at::Tensor& tensor) {
          at >= __atomic_load_n(&stratalloc_evictable_lo, __ATOMIC_RELAXED);
 }
 
-// Nested copies keep the outer answer.
-class Copying {
- public:
-  explicit Copying(const at::Tensor& from) : outer_(copying_evictable) {
-    if (MayLeave(from)) copying_evictable = true;
-  }
-  ~Copying() { copying_evictable = outer_; }
-  Copying(const Copying&) = delete;
-  Copying& operator=(const Copying&) = delete;
-
- private:
-  const bool outer_;
-};
-
 at::Tensor ToCopy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
                   std::optional<at::Layout> layout,
                   std::optional<at::Device> device,
                   std::optional<bool> pin_memory, bool non_blocking,
                   std::optional<at::MemoryFormat> memory_format) {
-  const Copying copying(self);
+  const CopyingEvictable copying(MayLeave(self));
   return at::native::_to_copy(self, dtype, layout, device, pin_memory,
                               non_blocking, memory_format);
 }
 
 at::Tensor Clone(const at::Tensor& self,
                  std::optional<at::MemoryFormat> memory_format) {
-  const Copying copying(self);
+  const CopyingEvictable copying(MayLeave(self));
   return at::native::clone(self, memory_format);
 }
 

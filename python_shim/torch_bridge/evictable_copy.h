@@ -20,13 +20,29 @@ namespace stratalloc {
 // activation, and a copy of what is none would live as long as its original, as
 // far as anybody knows. One that dies at once was merely put into other memory.
 //
-// All such copies are made by two operators that exist in composite form only,
-// so kernels of ours at the CUDA key pass on to torch's with the flag set. A
-// program whose memory starts on several devices may see the flag set for an
-// activation between their ranges: placement only.
+// Such copies are made by two operators that exist in composite form only, so
+// kernels of ours at the CUDA key pass on to torch's with the flag set, and by
+// broadcasts past the dispatcher (foreign_call.h). A program whose memory
+// starts on several devices may see the flag set for an activation between
+// their ranges: placement only.
 //
 // This thread's own; no lock. An exception of the copy resets it.
 extern STRATALLOC_FAST_THREAD_LOCAL bool copying_evictable;
+
+// Sets it while it lives, if what is copied may leave. Nested copies keep the
+// outer answer: they are parts of the outer one.
+class CopyingEvictable {
+ public:
+  explicit CopyingEvictable(bool may_leave) : outer_(copying_evictable) {
+    if (may_leave) copying_evictable = true;
+  }
+  ~CopyingEvictable() { copying_evictable = outer_; }
+  CopyingEvictable(const CopyingEvictable&) = delete;
+  CopyingEvictable& operator=(const CopyingEvictable&) = delete;
+
+ private:
+  const bool outer_;
+};
 
 // The operators that copy.
 inline constexpr const char* kEvictableCopies[] = {"aten::_to_copy",

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives of one process, which read tensors past torch's dispatcher.
+
+`install()` wraps the functions of torch._C under torch.cuda.nccl and
+torch.nn.parallel.comm that give data pointers to NCCL, so that DataParallel
+and everybody else who calls them has the operands on their devices:
+
+  _nccl_reduce, _nccl_all_reduce, _nccl_broadcast, _nccl_all_gather,
+  _nccl_reduce_scatter                        one operator each
+  _broadcast, _broadcast_out                  one operator each
+  _broadcast_coalesced                        one operator per buffer
+
+What a broadcast makes of memory that may leave (DataParallel's replicas of the
+parameters) is announced as its copy, and may leave too: without that it would
+be taken for activations of the module whose call makes it.
+
+Gathering and scattering are copies by operators, which the guard sees; so are
+the collectives of torch.distributed.
+
+The wrappers change nothing but that: arguments, results and errors are torch's
+own, plus torch.OutOfMemoryError when operands do not fit. They pass on while
+nothing can be evicted, and when torch.compile traces them. They stay until the
+process ends, as the guard does. Any thread may call them.
+"""
+
+import functools
+
+import torch
+from torch.compiler import is_compiling
+
+from stratalloc import _core
+from stratalloc._foreign_call import entered
+
+_MARK = "_stratalloc_wrapped"
+
+
+def install():
+    """Wraps the functions of torch._C that this torch has. Idempotent."""
+    for name, wrapper in _WRAPPERS.items():
+        original = getattr(torch._C, name, None)
+        if original is None or hasattr(original, _MARK):
+            continue
+        setattr(torch._C, name, _passing_on(original, wrapper(original)))
+
+
+def _passing_on(original, guarded):
+    @functools.wraps(original)
+    def function(*args, **kwargs):
+        if is_compiling() or not _core.anything_evictable():
+            return original(*args, **kwargs)
+        return guarded(*args, **kwargs)
+
+    setattr(function, _MARK, True)
+    return function
+
+
+# torch's functions under _nccl_ take positional arguments only.
+
+
+def _nccl_reduce(original):
+    def reduce(inputs, output, root, op, streams, comms):
+        with entered("nccl.reduce", inputs, (output,), streams=streams):
+            return original(inputs, output, root, op, streams, comms)
+    return reduce
+
+
+def _nccl_all_reduce(original):
+    def all_reduce(inputs, outputs, op, streams, comms):
+        with entered("nccl.all_reduce", inputs, outputs, streams=streams):
+            return original(inputs, outputs, op, streams, comms)
+    return all_reduce
+
+
+def _nccl_broadcast(original):
+    def broadcast(inputs, root, streams, comms):
+        # In place: all but the root's are written.
+        with entered("nccl.broadcast", (), inputs, streams=streams):
+            return original(inputs, root, streams, comms)
+    return broadcast
+
+
+def _nccl_all_gather(original):
+    def all_gather(inputs, outputs, streams, comms):
+        with entered("nccl.all_gather", inputs, outputs, streams=streams):
+            return original(inputs, outputs, streams, comms)
+    return all_gather
+
+
+def _nccl_reduce_scatter(original):
+    def reduce_scatter(inputs, outputs, op, streams, comms):
+        with entered("nccl.reduce_scatter", inputs, outputs, streams=streams):
+            return original(inputs, outputs, op, streams, comms)
+    return reduce_scatter
+
+
+def _broadcast(original):
+    def broadcast(tensor, devices):
+        with entered("comm.broadcast", (tensor,), copies=True):
+            return original(tensor, devices)
+    return broadcast
+
+
+def _broadcast_out(original):
+    def broadcast_out(tensor, out):
+        with entered("comm.broadcast", (tensor,), out):
+            return original(tensor, out)
+    return broadcast_out
+
+
+def _broadcast_coalesced(original):
+    def broadcast_coalesced(tensors, devices, buffer_size):
+        # All at once would be a whole model's parameters, which need not fit.
+        # torch copies them through one buffer after the other anyway: given
+        # one buffer's worth at a time it does the same.
+        results = [[None] * len(tensors) for _ in devices]
+        for chunk in _chunks(tensors, buffer_size):
+            with entered("comm.broadcast_coalesced",
+                         [tensors[i] for i in chunk], copies=True):
+                copies = original([tensors[i] for i in chunk], devices,
+                                  buffer_size)
+            for result, copied in zip(results, copies):
+                for i, tensor in zip(chunk, copied):
+                    result[i] = tensor
+        return results
+    return broadcast_coalesced
+
+
+def _chunks(tensors, limit):
+    """Indices of consecutive tensors of up to `limit` bytes, one at least.
+
+    No tensors are one empty chunk: torch says what it thinks of that.
+    """
+    chunk, total = [], 0
+    for i, tensor in enumerate(tensors):
+        size = tensor.numel() * tensor.element_size()
+        if chunk and total + size > limit:
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(i)
+        total += size
+    yield chunk
+
+
+_WRAPPERS = {
+    "_nccl_reduce": _nccl_reduce,
+    "_nccl_all_reduce": _nccl_all_reduce,
+    "_nccl_broadcast": _nccl_broadcast,
+    "_nccl_all_gather": _nccl_all_gather,
+    "_nccl_reduce_scatter": _nccl_reduce_scatter,
+    "_broadcast": _broadcast,
+    "_broadcast_out": _broadcast_out,
+    "_broadcast_coalesced": _broadcast_coalesced,
+}
