@@ -28,7 +28,8 @@ c10::cuda::CUDACachingAllocator::CUDAAllocator* NativeAllocator();
 
 // What Python calls through ctypes. Unless a comment says otherwise: returns 0
 // on success, else 1 (2: out of memory) with the reason in `message` (may be
-// NULL), and never throws. Installing belongs to one thread, before CUDA is used.
+// NULL), and never throws. Installing belongs to one thread, before CUDA is
+// used.
 extern "C" {
 
 // The torch minor this library was compiled for: 211 for 2.11. A library for
