@@ -75,7 +75,7 @@ def _rows(args, budgets):
                 size = "demo of 8000 words"
                 parameters = zygote.run(_parameters, size, args.layers)
             yield _row(size, args.layers, parameters,
-                       place.pages(parameters / multiple), False, budgets)
+                       place.pages(parameters / multiple + place.PAGE - 1), False, budgets)
 
 
 def _build(name, layers):
