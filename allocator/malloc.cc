@@ -334,9 +334,8 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   };
   // Whoever was refused and waits comes first: what it waits for would be taken
   // here as soon as it comes free.
-  if (may_reclaim && reclaimer_->IsCrowded() && size <= limit() && reclaim()) {
-    return outcome();
-  }
+  const bool queued = may_reclaim && reclaimer_->IsCrowded() && size <= limit();
+  if (queued && reclaim()) return outcome();
   // Under pressure memory between the emergency threshold and the limit is left
   // alone while something cold can make room instead, so that other users of
   // the card keep some.
@@ -433,7 +432,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   }
   if (failed) return failure();
   // Evicting everything for a request that fits nowhere helps nobody.
-  if (may_reclaim && size <= limit()) {
+  if (may_reclaim && !queued && size <= limit()) {
     if (reclaim()) return outcome();
   }
   const bool fits_nowhere = may_reclaim && hopeless();

@@ -12,11 +12,22 @@ namespace {
 // Frees and operators that leave are not announced to everybody who waits, and
 // an announcement may be missed: so often each looks for itself.
 constexpr std::chrono::milliseconds kLookEvery{1};
+// So often somebody younger is served before the oldest; an operator takes
+// tens of microseconds.
+constexpr int kPassedOver = 8;
+// An operator that has not returned for so long may itself wait, for one that
+// has yet to begin (the ranks of a collective): that one may begin then.
+constexpr std::int64_t kMovingNs = 20'000'000;
 
 }  // namespace
 
 Admission::World Admission::LookLocked() {
   const World world = options_.look();
+  running_ = world.running;
+  if (world.freed != freed_) {
+    freed_ = world.freed;
+    freed_ns_ = options_.now_ns();
+  }
   if (world.progress != progress_) {
     progress_ = world.progress;
     ChangeLocked();
@@ -35,8 +46,15 @@ void Admission::NoteChange() {
   ChangeLocked();
 }
 
+bool Admission::WaitsForOldestLocked(const Turn& turn) const {
+  const Turn& oldest = *turns_.begin()->second;
+  return turn.fresh_ && &oldest != &turn && running_ &&
+         oldest.refusals_ >= kPassedOver && oldest.lack_ == Lack::kPins &&
+         options_.now_ns() - changed_ns_ < kMovingNs;
+}
+
 bool Admission::MayTryLocked(Turn& turn) {
-  if (turn.refused_at_ == change_) return false;
+  if (turn.refused_at_ == change_ || WaitsForOldestLocked(turn)) return false;
   const bool may = std::all_of(turns_.begin(), turns_.lower_bound(turn.ticket_),
                                [&](const auto& older) {
                                  mutex_.AssertHeld();
@@ -47,6 +65,23 @@ bool Admission::MayTryLocked(Turn& turn) {
 }
 
 bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
+  if (turn.refusals_ == 0) return false;
+  const std::int64_t now = options_.now_ns();
+  const std::int64_t waited = now - turn.refused_ns_;
+  if (waited >= options_.running_ns) return true;
+  if (turn.lack_ == Lack::kMemory) {
+    const bool youngest =
+        std::none_of(turns_.upper_bound(turn.ticket_), turns_.end(),
+                     [](const auto& younger) {
+                       return younger.second->lack_ == Lack::kMemory;
+                     });
+    const bool alone =
+        !world.others && turns_.size() == 1 && turn.refused_at_ == change_;
+    if (youngest && (alone || waited >= options_.memory_ns ||
+                     std::min(waited, now - freed_ns_) >= options_.quiet_ns)) {
+      return true;
+    }
+  }
   if (turns_.rbegin()->second != &turn) return false;
   const bool all_refused =
       std::all_of(turns_.begin(), turns_.end(), [&](const auto& each) {
@@ -58,19 +93,18 @@ bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
   if (!world.others && turns_.size() == 1) return true;
   const std::int64_t patience =
       world.running ? options_.running_ns : options_.quiet_ns;
-  return options_.now_ns() - changed_ns_ >= patience;
+  return now - changed_ns_ >= patience;
 }
 
 void Admission::CountRefusedLocked() {
-  crowded_.store(std::any_of(turns_.begin(), turns_.end(),
-                             [](const auto& each) {
-                               return each.second->refused_at_ != 0;
-                             }),
-                 std::memory_order_relaxed);
+  crowded_.store(
+      std::any_of(turns_.begin(), turns_.end(),
+                  [](const auto& each) { return each.second->refusals_ != 0; }),
+      std::memory_order_relaxed);
 }
 
-Admission::Turn::Turn(Admission& admission, std::uint64_t ticket)
-    : admission_(admission), ticket_(ticket) {
+Admission::Turn::Turn(Admission& admission, std::uint64_t ticket, bool fresh)
+    : admission_(admission), ticket_(ticket), fresh_(fresh) {
   MutexLock lock(admission_.mutex_);
   const bool first = admission_.turns_.empty();
   const bool inserted = admission_.turns_.emplace(ticket, this).second;
@@ -90,6 +124,8 @@ Admission::Turn::~Turn() {
 
 bool Admission::Turn::MayTry() {
   MutexLock lock(admission_.mutex_);
+  // Alone, as nearly always, nobody is asked about.
+  if (admission_.turns_.size() > 1) admission_.LookLocked();
   return admission_.MayTryLocked(*this);
 }
 
@@ -97,8 +133,10 @@ bool Admission::Turn::Await() {
   MutexLock lock(admission_.mutex_);
   while (true) {
     const World world = admission_.LookLocked();
-    if (admission_.MayTryLocked(*this)) return true;
+    // First: where something changes all the time there is always a reason to
+    // try once more.
     if (admission_.IsHopelessLocked(*this, world)) return false;
+    if (admission_.MayTryLocked(*this)) return true;
     admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
   }
 }
@@ -110,9 +148,11 @@ void Admission::Turn::AwaitChange() {
   admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
 }
 
-void Admission::Turn::Refused() {
+void Admission::Turn::Refused(Lack lack) {
   MutexLock lock(admission_.mutex_);
   refused_at_ = tried_at_;
+  if (refusals_++ == 0) refused_ns_ = admission_.options_.now_ns();
+  lack_ = lack;
   admission_.CountRefusedLocked();
   // The next in line may try.
   admission_.changed_.notify_all();

@@ -5,14 +5,18 @@
 // oldest tries first; who was refused tries again when something changed: a
 // pin was dropped, an operator left, memory was freed. While the older ones
 // are refused the younger may try, because they may be what has to get on
-// before anything changes. So the oldest ticket always gets on as soon as
-// that is possible at all, and nobody waits for somebody who waits.
+// before anything changes. But when the oldest was passed over kPassedOver
+// times, operators that have yet to begin wait until those under way have left
+// it a moment in which nobody runs, as long as these do get on.
 //
 // Between tries a thread pins nothing (OperatorThread::Suspend), so whoever
 // tries has all of the device but what running operators pin and what never
-// leaves. Somebody is told that it is hopeless (Await is false) only when all
-// who wait were refused since the last change and nothing has changed for a
-// while: the youngest, which has done the least. The others go on waiting.
+// leaves. Somebody is told that it is hopeless (Await is false)
+//   - when all who wait were refused since the last change and nothing has
+//     changed for a while: the youngest, which has done the least;
+//   - when it lacks memory that no eviction can free (kMemory), and for a while
+//     nobody has freed any: the youngest of those;
+//   - in any case so long after its first refusal, whatever others do.
 //
 // The clock, the rest of the process and the device come in as functions, so
 // that all of this is tested without them.
@@ -42,6 +46,12 @@ class Admission {
     // Moves on when another thread enters or leaves an operator and when
     // memory is freed; not by what those do who wait.
     std::uint64_t progress = 0;
+    std::uint64_t freed = 0;  // of these, memory that was freed
+  };
+  // What a try lacked.
+  enum class Lack {
+    kPins,    // others use what would have to leave
+    kMemory,  // more than is left though everything that may leave had left
   };
   struct Options {
     std::function<World()> look;
@@ -52,6 +62,8 @@ class Admission {
     // The same while an operator has not returned: it may itself wait for
     // another process, or for the thread that waits here.
     std::int64_t running_ns = 10'000'000'000;
+    // How long one that lacks memory waits while others do free some.
+    std::int64_t memory_ns = 3'000'000'000;
   };
   explicit Admission(Options options) : options_(std::move(options)) {}
 
@@ -69,8 +81,9 @@ class Admission {
 
   class Turn {
    public:
-    // Joins the queue.
-    Turn(Admission& admission, std::uint64_t ticket);
+    // Joins the queue. `fresh`: an operator that has not begun, so that others
+    // do not need it to get on.
+    Turn(Admission& admission, std::uint64_t ticket, bool fresh = false);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -82,12 +95,16 @@ class Admission {
     // Waits for a change, or a millisecond.
     void AwaitChange();
     // The try came to nothing; the thread has suspended its pins again.
-    void Refused();
+    void Refused(Lack lack = Lack::kPins);
 
    private:
     friend class Admission;
     Admission& admission_;
     const std::uint64_t ticket_;
+    const bool fresh_;
+    Lack lack_ = Lack::kPins;
+    int refusals_ = 0;
+    std::int64_t refused_ns_ = 0;  // first
     // By change_: when its last try began, and the last that was refused; 0:
     // never. What changed during a try may be what it lacked.
     std::uint64_t tried_at_ = 0, refused_at_ = 0;
@@ -97,7 +114,9 @@ class Admission {
   World LookLocked() REQUIRES(mutex_);
   void ChangeLocked() REQUIRES(mutex_);
   bool MayTryLocked(Turn& turn) REQUIRES(mutex_);
-  // Every turn was refused since the last change, and this is the youngest.
+  // Is somebody older refused again and again while the operators under way
+  // get on?
+  bool WaitsForOldestLocked(const Turn& turn) const REQUIRES(mutex_);
   bool IsHopelessLocked(const Turn& turn, const World& world) REQUIRES(mutex_);
   void CountRefusedLocked() REQUIRES(mutex_);
 
@@ -109,7 +128,9 @@ class Admission {
   std::map<std::uint64_t, Turn*> turns_ GUARDED_BY(mutex_);  // oldest first
   std::uint64_t change_ GUARDED_BY(mutex_) = 1;
   std::int64_t changed_ns_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t progress_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t progress_ GUARDED_BY(mutex_) = 0, freed_ GUARDED_BY(mutex_) = 0;
+  std::int64_t freed_ns_ GUARDED_BY(mutex_) = 0;  // somebody freed memory
+  bool running_ GUARDED_BY(mutex_) = false;       // at the last look
 };
 
 }  // namespace stratalloc

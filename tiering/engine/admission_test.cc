@@ -17,22 +17,23 @@
 namespace stratalloc {
 namespace {
 
-constexpr std::int64_t kQuiet = 1000, kRunning = 100'000;
+constexpr std::int64_t kQuiet = 1000, kMemory = 20'000, kRunning = 100'000;
 
 class AdmissionTest : public testing::Test {
  protected:
   // What the other threads of the process do.
   std::atomic<bool> others_{true}, running_{false};
-  std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::uint64_t> progress_{0}, freed_{0};
   std::atomic<std::int64_t> now_{0};
   Admission admission_{
       {.look =
            [this] {
-             return Admission::World{others_, running_, progress_};
+             return Admission::World{others_, running_, progress_, freed_};
            },
        .now_ns = [this] { return now_.load(); },
        .quiet_ns = kQuiet,
-       .running_ns = kRunning}};
+       .running_ns = kRunning,
+       .memory_ns = kMemory}};
 
   // A turn tried and was refused.
   static void Try(Admission::Turn& turn) {
@@ -153,6 +154,67 @@ TEST_F(AdmissionTest, AnOperatorThatHasNotReturnedIsWaitedForLonger) {
   running_ = true;
   now_ = 3 * kRunning;
   EXPECT_FALSE(turn.Await());
+}
+
+// Operators of other threads that have nothing to do with it.
+TEST_F(AdmissionTest, WhoLacksMemoryIsNotKeptWaitingByUnrelatedProgress) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  for (now_ = 0; now_ < kQuiet; now_ += kQuiet / 4) {
+    ++progress_;
+    ASSERT_TRUE(turn.Await()) << now_;
+    turn.Refused(Admission::Lack::kMemory);
+  }
+  ++progress_;
+  EXPECT_FALSE(turn.Await());
+}
+
+TEST_F(AdmissionTest, WhoLacksMemoryWaitsWhileSomeIsFreedButNotForEver) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  int tries = 0;
+  for (now_ = 0; now_ < kMemory; now_ += kQuiet / 2) {
+    ++freed_;
+    ++progress_;
+    ASSERT_TRUE(turn.Await()) << now_;
+    turn.Refused(Admission::Lack::kMemory);
+    ++tries;
+  }
+  EXPECT_GT(tries, 10);
+  ++freed_;
+  ++progress_;
+  EXPECT_FALSE(turn.Await());
+}
+
+TEST_F(AdmissionTest, NobodyWaitsForEverWhateverOthersDo) {
+  Admission::Turn turn(admission_, admission_.NewTicket());
+  for (now_ = 0; now_ < kRunning; now_ += kQuiet / 2) {
+    ++progress_;
+    ASSERT_TRUE(turn.Await()) << now_;
+    turn.Refused();
+  }
+  ++progress_;
+  EXPECT_FALSE(turn.Await());
+}
+
+TEST_F(AdmissionTest, WhatHasYetToBeginWaitsForTheOldestThatWasPassedOver) {
+  Admission::Turn oldest(admission_, admission_.NewTicket());
+  running_ = true;
+  for (int pass = 0; pass < 8; ++pass) {
+    Admission::Turn fresh(admission_, admission_.NewTicket(), /*fresh=*/true);
+    Try(oldest);
+    EXPECT_EQ(fresh.MayTry(), pass < 7) << pass;
+  }
+  Admission::Turn nested(admission_, admission_.NewTicket());
+  Admission::Turn fresh(admission_, admission_.NewTicket(), /*fresh=*/true);
+  Try(oldest);
+  EXPECT_FALSE(fresh.MayTry()) << "operators under way leave first";
+  Try(nested);  // what those need goes on
+  EXPECT_FALSE(fresh.MayTry());
+  running_ = false;
+  EXPECT_TRUE(fresh.MayTry()) << "nobody runs, and the oldest was refused";
+  running_ = true;
+  EXPECT_FALSE(fresh.MayTry());
+  now_ += 30'000'000;
+  EXPECT_TRUE(fresh.MayTry()) << "who runs may wait for it";
 }
 
 TEST_F(AdmissionTest, NobodyIsCrowdedOnceTheRefusedAreGone) {

@@ -203,7 +203,7 @@ class Engine final : public Reclaimer, public ScopeListener {
       REQUIRES(arbiter_);
 
   // restore.cc; arbiter held
-  // kOutOfMemory: not enough room; nothing was restored then.
+  // kOutOfMemory: not enough room for all; a part may have been restored.
   Status RestoreBatchLocked(DeviceState& state,
                             const std::vector<HandleRef>& handles, Room room,
                             const std::vector<Address>& keep, bool planned)
@@ -222,9 +222,10 @@ class Engine final : public Reclaimer, public ScopeListener {
   // their way. False: something is away, or the arbiter's holder decides.
   Result<bool> Accept(DeviceAllocator& device, StreamId stream,
                       std::span<const GuardedHandle> handles);
+  // kOutOfMemory: not now, for want of `*lack`.
   Status RestoreForLocked(DeviceAllocator& device, const char* name,
-                          std::span<const GuardedHandle> handles)
-      REQUIRES(arbiter_);
+                          std::span<const GuardedHandle> handles,
+                          Admission::Lack* lack) REQUIRES(arbiter_);
   // Could the handles never be on the device together with what stays there?
   bool IsHopeless(DeviceAllocator& device,
                   std::span<const GuardedHandle> handles);

@@ -242,7 +242,8 @@ bool Engine::IsHopeless(DeviceAllocator& device,
 }
 
 Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
-                                std::span<const GuardedHandle> handles) {
+                                std::span<const GuardedHandle> handles,
+                                Admission::Lack* lack) {
   DeviceState& state = *StateOf(device);
   lower_.CollectDropped(device);
   std::vector<HandleRef> wanted;
@@ -271,8 +272,9 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
   };
   // Evicting everything for what fits nowhere helps nobody.
   if (IsHopeless(device, handles)) {
+    *lack = Admission::Lack::kMemory;
     return refuse("It does not fit beside what cannot leave; " +
-                  device.WhyNoMore(""));
+                  device.WhyNoMore("") + " (its own operands among them)");
   }
   const std::uint64_t before = counters_.restored_handles;
   Status status = RestoreBatchLocked(state, wanted, Room::kEvict, {},
@@ -280,7 +282,8 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
   counters_.restored_before_use += counters_.restored_handles - before;
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
   return refuse(status.error().message + ". stratalloc could not evict more: " +
-                device.WhyNoMore(state.refusal));
+                device.WhyNoMore(state.refusal) +
+                " (its own operands among them)");
 }
 
 Status Engine::Admit(StreamId stream, const char* name,
@@ -303,6 +306,21 @@ Status Engine::Admit(StreamId stream, const char* name,
     STRATALLOC_ASSIGN_OR_RETURN(const bool complete, accept());
     if (complete) return {};
   }
+  for (int i = 0; i < devices; ++i) {
+    // Whatever others do, nobody need wait for that.
+    DeviceAllocator& device = *devices_[i].allocator;
+    if (const Bytes bytes = BytesOf(device, handles); bytes > device.limit()) {
+      return Fail(
+          ErrorCode::kOutOfMemory,
+          "CUDA out of memory. " + std::string(name) + " needs " +
+              FormatBytes(bytes) + " of handles on GPU " +
+              std::to_string(static_cast<int>(device.device().index())) +
+              " at once, which is more than the limit of " +
+              FormatBytes(device.limit()) +
+              "; split its tensors, or raise gpu_limit or the memory "
+              "fraction if they are what limits it");
+    }
+  }
 
   const std::int64_t started = NowNs();
   DeviceAllocator& first = *DeviceOf(handles.front().handle.address());
@@ -311,7 +329,7 @@ Status Engine::Admit(StreamId stream, const char* name,
     // Between tries nothing is pinned: neither what the operators around this
     // one use (Waiting's part) nor what this one wants. For a try that need not
     // wait its pins stay, and cancel what has only been chosen.
-    Waiting waiting(*this);
+    Waiting waiting(*this, /*fresh=*/thread.depth() == 1);
     bool served = false, pinned = true;
     const auto pin = [&] {
       if (std::exchange(pinned, true)) return;
@@ -328,18 +346,20 @@ Status Engine::Admit(StreamId stream, const char* name,
       return waiting.Await();
     };
     while (!served && next()) {
+      auto lack = Admission::Lack::kPins;
       {
         MutexLock arbiter(arbiter_);
         status = waiting.ResumeLocked();
         pin();
         for (int i = 0; i < devices && status; ++i) {
-          status = RestoreForLocked(*devices_[i].allocator, name, handles);
+          status =
+              RestoreForLocked(*devices_[i].allocator, name, handles, &lack);
         }
         served = status || status.error().code != ErrorCode::kOutOfMemory;
         if (!served) unpin();
       }
       if (!served) {
-        waiting.Refused();
+        waiting.Refused(lack);
         // Under a capture nothing leaves, whoever gets on.
         if (Captures(first, stream)) break;
       }

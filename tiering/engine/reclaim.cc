@@ -19,9 +19,10 @@ Admission::World Engine::LookAround() {
                          .progress = others.progress};
   const int devices = device_count_.load(std::memory_order_acquire);
   for (int i = 0; i < devices; ++i) {
-    world.progress +=
+    world.freed +=
         static_cast<std::uint64_t>(devices_[i].allocator->FreedCount());
   }
+  world.progress += world.freed;
   return world;
 }
 
@@ -47,15 +48,18 @@ Status Engine::ResumeLocked(OperatorThread& thread) {
   for (int i = 0; i < devices; ++i) {
     DeviceAllocator& device = *devices_[i].allocator;
     std::vector<HandleRef> away;
-    bool poisoned = false;
+    bool poisoned = false, arriving = false;
     thread.ForEachPin([&](HandleEntry& entry) {
       const HandleState s = entry.state.load();
+      // Somebody else brings it back, and ordered only its own stream.
+      arriving |= s == HandleState::kCopyingIn;
       if (!IsAway(s)) return;
       const HandleRef handle = device.table().RefOf(entry);
       if (handle.region == nullptr) return;
       poisoned |= s == HandleState::kPoisoned;
       away.push_back(handle);
     });
+    if (arriving) STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
     if (away.empty()) continue;
     if (poisoned) {
       return Fail(ErrorCode::kCorrupt,
@@ -68,7 +72,6 @@ Status Engine::ResumeLocked(OperatorThread& thread) {
     // it launches next on streams of its own.
     STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
   }
-  thread.NoteAgain();
   return {};
 }
 
@@ -78,8 +81,10 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
   NotePressure(state);
   Waiting waiting(*this);
   while (waiting.Await()) {
+    auto lack = Admission::Lack::kPins;
     {
       MutexLock arbiter(arbiter_);
+      state.refusal.clear();  // of an earlier request
       lower_.CollectDropped(*state.allocator);
       Status resumed = waiting.ResumeLocked();
       if (resumed) {
@@ -91,12 +96,13 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
                                   Whom::kAnybody) > 0) {
           if (request.Take()) return true;
         }
+        if (request.IsHopeless()) lack = Admission::Lack::kMemory;
       } else if (resumed.error().code != ErrorCode::kOutOfMemory) {
         request.Fail(resumed.error());
         return false;
       }
     }
-    waiting.Refused();
+    waiting.Refused(lack);
   }
   if (Status resumed = waiting.GiveUp(); !resumed) {
     request.Fail(resumed.error());

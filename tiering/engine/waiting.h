@@ -24,10 +24,11 @@ namespace stratalloc {
 
 class Engine::Waiting {
  public:
-  explicit Waiting(Engine& engine)
+  // `fresh`: an outermost operator, which has not begun.
+  explicit Waiting(Engine& engine, bool fresh = false)
       : engine_(engine),
         thread_(OperatorThread::ThisThread()),
-        turn_(engine.admission_, engine.TicketOf(thread_)) {}
+        turn_(engine.admission_, engine.TicketOf(thread_), fresh) {}
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
@@ -44,12 +45,18 @@ class Engine::Waiting {
   Status ResumeLocked() REQUIRES(engine_.arbiter_) {
     if (!std::exchange(suspended_, false)) return {};  // nothing has left
     thread_.Resume();
-    return engine_.ResumeLocked(thread_);
+    Status resumed = engine_.ResumeLocked(thread_);
+    // The caller may go on after an error, with another operator: what is noted
+    // belongs to this wait.
+    if (resumed || resumed.error().code != ErrorCode::kOutOfMemory) {
+      thread_.NoteAgain();
+    }
+    return resumed;
   }
   // The try came to nothing.
-  void Refused() {
+  void Refused(Admission::Lack lack = Admission::Lack::kPins) {
     Suspend();
-    turn_.Refused();
+    turn_.Refused(lack);
   }
   // After Await was false: waits until what the thread's operators use is back.
   // It was there together before; but if others took its room for good, by
@@ -70,6 +77,7 @@ class Engine::Waiting {
       turn_.AwaitChange();
     }
     thread_.Resume();
+    thread_.NoteAgain();
     suspended_ = false;
     return Fail(ErrorCode::kDevice,
                 "an operator waited for memory, and meanwhile other threads "
