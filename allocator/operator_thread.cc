@@ -7,6 +7,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/mutex.h"
+#include "allocator/base/planted.h"
 
 namespace stratalloc {
 
@@ -112,6 +113,7 @@ void OperatorThread::Resume() {
 }
 
 void OperatorThread::NoteAgain() {
+  if (STRATALLOC_PLANTED(kNotNoted)) noted_.clear();
   for (const Noted& noted : noted_) {
     noted.entry->fence.fetch_or(noted.fence);
     if (noted.dirty) noted.entry->dirty.store(true);

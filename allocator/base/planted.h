@@ -20,6 +20,8 @@ enum class Plant {
   kEarlyReuse,    // freed handles are reused before their streams are done
   kBinnedInUse,   // a block that another stream may use goes into a bin
   kBinnedAway,    // a block whose handles may be away goes into a bin
+  kNotBack,       // what left while a thread waited is not brought back
+  kNotNoted,      // what operators noted before a wait is forgotten by it
   kLateEvent,     // the last event of a stream is looked at one free too late
   kWrongSplit,    // statistics count a split block's remainder in part
   kLostBlock,     // a freed block of megabytes is never found again
@@ -37,6 +39,10 @@ inline bool PlantBug(const char* name) {
     planted_bug = Plant::kBinnedInUse;
   } else if (std::strcmp(name, "binned_away") == 0) {
     planted_bug = Plant::kBinnedAway;
+  } else if (std::strcmp(name, "not_back") == 0) {
+    planted_bug = Plant::kNotBack;
+  } else if (std::strcmp(name, "not_noted") == 0) {
+    planted_bug = Plant::kNotNoted;
   } else if (std::strcmp(name, "late_event") == 0) {
     planted_bug = Plant::kLateEvent;
   } else if (std::strcmp(name, "wrong_split") == 0) {

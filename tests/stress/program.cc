@@ -26,6 +26,15 @@ void Add(Tally& to, const Tally& from) {
   to.into_bins += from.into_bins;
   to.gone_back += from.gone_back;
   to.handed += from.handed;
+  to.outermost += from.outermost;
+  to.nested += from.nested;
+  to.inside += from.inside;
+  to.blocked += from.blocked;
+  to.met += from.met;
+  to.lists += from.lists;
+  to.slices += from.slices;
+  to.halved += from.halved;
+  to.refused_lists += from.refused_lists;
 }
 
 void Add(Tally& to, const EngineCounters& from) {
@@ -33,6 +42,7 @@ void Add(Tally& to, const EngineCounters& from) {
   to.restores += from.restored_handles;
   to.planned += from.planned_handles;
   to.clean_drops += from.clean_drops;
+  to.waited += from.stalls;
   to.to_disk_bytes += from.to_disk_bytes;
   to.from_disk_bytes += from.from_disk_bytes;
 }
@@ -48,6 +58,9 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
                                    24 * kMiB, 32 * kMiB, 64 * kMiB};
   rig_options.capacity = kCapacities[below(std::size(kCapacities))];
   rig_options.host_budget = (8 + 4 * below(3)) * kMiB;
+  // The host has room for everything, and nothing fails: what is refused then
+  // says something about the product.
+  const bool roomy = below(4) == 0;
   rig_options.disk_budget = below(2) == 0 ? 0 : (4 + 8 * below(5)) * kMiB;
   rig_options.background = below(10) < 3;
   rig_options.seed = random();
@@ -55,10 +68,14 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   rig_options.under_pressure = rig_options.emergency_threshold < 1;
   // Threads here free nothing while they think.
   rig_options.quiet_ns = 5'000'000;
+  if (!roomy) rig_options.running_ns = 100'000'000;
   // On a larger card of which little is allowed, large handles are 4 MiB and
   // the two sizes compete for memory, host buffers and chunks.
   double fraction = 1.0;
-  if (below(6) == 0) {
+  if (roomy) {
+    rig_options.host_budget = 512 * kMiB;
+    rig_options.disk_budget = 0;
+  } else if (below(6) == 0) {
     fraction = static_cast<double>(rig_options.capacity) / kGiB;
     rig_options.capacity = kGiB;
     rig_options.host_budget = (16 + 4 * below(3)) * kMiB;
@@ -73,7 +90,8 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   world.fraction = fraction;
   rig.device().SetFraction(fraction);
   world.disk = rig_options.disk_budget > 0;
-  world.faults = below(3) == 0;
+  world.roomy = roomy;
+  world.faults = below(3) == 0 && !roomy;
   world.corruption = world.disk && below(10) == 0;
   world.streams.push_back(kDefaultStream);
   for (std::uint64_t i = below(4); i > 0; --i) {
@@ -88,7 +106,17 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   int threads = options.threads;
   if (threads < 0) {
     threads = below(3) == 0 ? 2 + static_cast<int>(below(3)) : 1;
+    if (roomy && below(6) != 0) {
+      threads = 2 + static_cast<int>(std::min(below(7), below(7)));
+    }
   }
+  // Transient blocks inside operators: never more than half of the device.
+  if (const Bytes each = rig_options.capacity / 2 / threads;
+      each >= Nest::AtMost(1) && below(3) > 0) {
+    world.transient = each;
+  }
+  world.others_transient = world.transient * (threads - 1);
+  world.live = 3 * rig_options.capacity / threads;
   world.threaded = threads > 1;
   SetScopeListener(&rig.engine());
 
@@ -129,6 +157,7 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   Add(*tally, counters);
   ++tally->programs;
   tally->threaded += world.threaded;
+  tally->roomy += world.roomy;
   tally->with_disk += world.disk;
   tally->with_background += rig_options.background;
   workers.clear();

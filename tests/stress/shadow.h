@@ -26,6 +26,7 @@ struct Shadow {
   StreamId home = kDefaultStream;
   PoolId pool;                     // private, if it was allocated in one
   std::uint64_t pattern = 0;       // 0: nothing was written
+  bool transient = false;          // stays on the device while it lives
   bool lost = false;               // an error said that its bytes are lost
   std::vector<StreamId> used;      // streams with accesses, newest state only
   std::vector<StreamId> recorded;  // of those, record_stream'ed

@@ -37,28 +37,37 @@ void OnAbort(int) {
 void Print(const Tally& t, double seconds) {
   std::printf(
       "stress: %llu programs (%llu with threads, %llu with a disk, %llu with "
-      "the background thread) in %.1f s, 0 wrong\n"
+      "the background thread, %llu roomy) in %.1f s, 0 wrong\n"
       "  %llu steps: %llu mallocs (%llu refused), %llu frees, %llu operators "
       "(%llu refused), %llu scope events, %llu planned failures\n"
       "  %llu handles evicted (%llu clean), %llu restored (%llu ahead of "
       "use), %.1f MiB to disk, %.1f MiB from disk, %llu operands verified, "
       "%llu poisoned\n"
       "  %llu mallocs out of bins, %llu frees into them; %llu blocks changed "
-      "hands; %llu private pools, %llu times back to a checkpoint\n",
+      "hands; %llu private pools, %llu times back to a checkpoint\n"
+      "  %llu operators in parts and %llu nested in them, %llu mallocs inside; "
+      "%llu waits for room, %llu for other threads (%llu got on meanwhile); "
+      "%llu lists in %llu slices (%llu halved, %llu lists refused)\n",
       (unsigned long long)t.programs, (unsigned long long)t.threaded,
       (unsigned long long)t.with_disk, (unsigned long long)t.with_background,
-      seconds, (unsigned long long)t.steps, (unsigned long long)t.mallocs,
-      (unsigned long long)t.refused_mallocs, (unsigned long long)t.frees,
-      (unsigned long long)t.operators, (unsigned long long)t.refused_operators,
-      (unsigned long long)t.scopes, (unsigned long long)t.faults,
-      (unsigned long long)t.evictions, (unsigned long long)t.clean_drops,
-      (unsigned long long)t.restores, (unsigned long long)t.planned,
+      (unsigned long long)t.roomy, seconds, (unsigned long long)t.steps,
+      (unsigned long long)t.mallocs, (unsigned long long)t.refused_mallocs,
+      (unsigned long long)t.frees, (unsigned long long)t.operators,
+      (unsigned long long)t.refused_operators, (unsigned long long)t.scopes,
+      (unsigned long long)t.faults, (unsigned long long)t.evictions,
+      (unsigned long long)t.clean_drops, (unsigned long long)t.restores,
+      (unsigned long long)t.planned,
       static_cast<double>(t.to_disk_bytes) / (1 << 20),
       static_cast<double>(t.from_disk_bytes) / (1 << 20),
       (unsigned long long)t.verified, (unsigned long long)t.poisoned,
       (unsigned long long)t.from_bins, (unsigned long long)t.into_bins,
       (unsigned long long)t.handed, (unsigned long long)t.pools,
-      (unsigned long long)t.gone_back);
+      (unsigned long long)t.gone_back, (unsigned long long)t.outermost,
+      (unsigned long long)t.nested, (unsigned long long)t.inside,
+      (unsigned long long)t.waited, (unsigned long long)t.blocked,
+      (unsigned long long)t.met, (unsigned long long)t.lists,
+      (unsigned long long)t.slices, (unsigned long long)t.halved,
+      (unsigned long long)t.refused_lists);
 }
 
 int Main(int argc, char** argv) {

@@ -29,7 +29,6 @@ constexpr Fault kFaults[] = {
     {"cuLaunchKernel", 701},
     {"cudaMemGetInfo", 2},
 };
-constexpr std::size_t kMostBlocks = 48;
 
 CUstream ToDriver(StreamId stream) {
   return reinterpret_cast<CUstream>(Raw(stream));
@@ -66,10 +65,13 @@ void Worker::Run(int steps) {
 }
 
 void Worker::Step() {
+  if (world_.roomy) return StepRoomy();
   const std::uint64_t dice = Below(100);
   if (dice < 24) return StepMalloc(SomeSize());
   if (dice < 35) return StepFree();
-  if (dice < 62) return StepOperator();
+  if (dice < 53) return StepOperator();
+  if (dice < 58) return StepNest();
+  if (dice < 62) return StepList();
   if (dice < 72) return StepScope();
   if (dice < 76) return StepEvict();
   if (dice < 80) return StepRestore();
@@ -81,6 +83,23 @@ void Worker::Step() {
     world_.rig->engine().TestHook("flip_spill_byte", "");
     return;
   }
+  StepRare();
+}
+
+// Nothing that stays on the device outside an operator, and no limit that
+// falls.
+void Worker::StepRoomy() {
+  const std::uint64_t dice = Below(100);
+  if (dice < 28) return StepMalloc(SomeSize());
+  if (dice < 34) return StepFree();
+  if (dice < 44) return StepOperator();
+  if (dice < 70) return StepNest();
+  if (dice < 74) return StepList();
+  if (dice < 80) return StepScope();
+  if (dice < 83) return StepEvict();
+  if (dice < 85) return StepRestore();
+  if (dice < 88) return StepBurst();
+  if (dice < 97) return StepHand();
   StepRare();
 }
 
@@ -97,52 +116,32 @@ StreamId Worker::SomeStream() {
 }
 
 std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes, StreamId stream) {
-  auto block = std::make_unique<Shadow>();
-  block->bytes = bytes;
-  block->home = stream;
   const ScopeFrame& frame = CurrentScope();
   // An allocation of an operator's own is made inside it.
   const bool inside = Chance(20);
-  if (inside && !world_.rig->engine().EnterOperator(block->home, "inner", {})) {
+  if (inside && !world_.rig->engine().EnterOperator(stream, "inner", {})) {
     world_.Complain("an operator without operands was refused");
     return nullptr;
   }
-  // Malloc in its two halves, to count the fast ones.
-  DeviceAllocator& device = world_.rig->device();
-  const Charge charge{frame.scope, frame.category};
-  AllocatedBlock fast;
-  const bool binned =
-      device.FastMalloc(bytes, stream, frame.lifetime, charge, &fast);
-  tally_.from_bins += binned;
-  Result<AllocatedBlock> made =
-      binned ? fast
-             : device.SlowMalloc({bytes, stream, frame.lifetime, charge});
-  if (inside) world_.rig->engine().LeaveOperator();
-  ++tally_.mallocs;
-  if (!made) {
-    ++tally_.refused_mallocs;
-    if (made.error().code != ErrorCode::kOutOfMemory) {
-      world_.Complain("malloc failed strangely: " + made.error().message);
-    }
-    return nullptr;
-  }
-  if (made->bytes < bytes || made->address % 512 != 0) {
-    world_.Complain("malloc returned a block that is too small or unaligned");
-  }
-  block->address = made->address;
-  if (routed_) block->pool = pool_;
-  // Whoever had the memory before is done on this stream only.
-  block->used = {block->home};
-  return block;
+  auto made = Acquire(bytes, stream, frame.lifetime);
+  if (inside) LeaveOperator();
+  return made;
 }
 
 void Worker::StepMalloc(Bytes bytes) {
   if (blocks_.size() >= kMostBlocks) return;
+  if (world_.roomy && LiveBytes() >= world_.live) return StepFree();
   std::unique_ptr<Shadow> block = Allocate(bytes);
   if (block == nullptr) return;
   blocks_.push_back(std::move(block));
   Shadow& made = *blocks_.back();
   if (Chance(85)) Operate(made.home, {&made}, {true});
+}
+
+Bytes Worker::LiveBytes() const {
+  Bytes live = 0;
+  for (const auto& block : blocks_) live += block->bytes;
+  return live;
 }
 
 void Worker::StepFree() {
@@ -248,25 +247,15 @@ void Worker::Operate(StreamId stream, const std::vector<Shadow*>& blocks,
     }
   });
   if (!status) {
-    ++tally_.refused_operators;
-    const ErrorCode code = status.error().code;
-    if (code == ErrorCode::kCorrupt && world_.corruption) {
-      ++tally_.poisoned;
-    } else if (code != ErrorCode::kOutOfMemory && !world_.faults) {
-      world_.Complain("an operator failed strangely: " +
-                      status.error().message);
-    }
+    Nest nest;
+    nest.Add(world_.rig->device(), accesses);
+    NoteRefusal(status, nest.bytes());
     return;
   }
+  ++world_.left;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     Shadow& block = *blocks[i];
-    if (written[i]) {
-      // All earlier uses are ordered before this one.
-      block.used = {stream};
-      block.recorded.clear();
-    } else {
-      AddUnique(block.used, stream);
-    }
+    NoteUsed(block, stream, written[i]);
     if (stream != block.home && Chance(50)) {
       AddUnique(block.recorded, stream);
       if (Status s = world_.rig->device().RecordStream(block.address, stream);
@@ -275,6 +264,13 @@ void Worker::Operate(StreamId stream, const std::vector<Shadow*>& blocks,
       }
     }
   }
+}
+
+void Worker::NoteUsed(Shadow& block, StreamId stream, bool written) {
+  if (!written) return AddUnique(block.used, stream);
+  // All earlier uses are ordered before this one.
+  block.used = {stream};
+  block.recorded.clear();
 }
 
 void Worker::StepOperator() {
@@ -309,9 +305,9 @@ void Worker::StepScope() {
   frame.scope = ScopeId{1 + static_cast<std::uint32_t>(Below(
                                 static_cast<unsigned>(world_.scope_count)))};
   frame.category = static_cast<Category>(Below(kCategories));
-  frame.lifetime = Chance(70)
-                       ? LifetimeClass::kPersistent
-                       : static_cast<LifetimeClass>(Below(kLifetimeClasses));
+  frame.lifetime = Chance(70) ? LifetimeClass::kPersistent
+                              : static_cast<LifetimeClass>(Below(
+                                    kLifetimeClasses - (world_.roomy ? 1 : 0)));
   PushScope(frame);
 }
 
@@ -363,7 +359,7 @@ void Worker::StepRare() {
     if (Status s = rig.device().EmptyCache(); !s && !world_.faults) {
       world_.Complain("empty_cache failed: " + s.error().message);
     }
-  } else if (dice < 4) {
+  } else if (dice < 4 && !world_.roomy) {
     rig.device().SetFraction(world_.fraction *
                              (Chance(60) ? 1.0 : 0.5 + 0.1 * Below(5)));
   } else if (dice < 6 && world_.disk) {

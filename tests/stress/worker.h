@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "tests/cudasim/cuda_calls.h"
+#include "tests/stress/nest.h"
 #include "tests/stress/program.h"
 #include "tests/stress/shadow.h"
 #include "tiering/engine/rig_test.h"
@@ -35,6 +36,14 @@ struct World {
   bool disk = false;
   bool corruption = false;  // flips bytes of the spill file now and then
   bool faults = false;      // makes driver calls fail now and then
+  // Nothing fails, the host holds everything, and between two operators nobody
+  // has transient blocks: what fits on the device beside those of the others'
+  // operators is never refused, however many wait.
+  bool roomy = false;
+  Bytes transient = 0;         // the most that one operator takes, in handles
+  Bytes others_transient = 0;  // ... that those of all other threads take
+  Bytes live = 0;              // the most that one worker keeps, if roomy
+  std::atomic<std::uint64_t> left{0};  // outermost operators that have returned
   int scope_count = 8;
   double fraction = 1.0;  // the most that a step allows
   std::vector<StreamId> streams;
@@ -65,12 +74,15 @@ class Worker {
   void Free(std::unique_ptr<Shadow> block);
 
  private:
+  static constexpr std::size_t kMostBlocks = 48;
+
   std::uint64_t Below(std::uint64_t n) { return random_() % n; }
   bool Chance(int percent) { return Below(100) < std::uint64_t(percent); }
   Bytes SomeSize();
   StreamId SomeStream();
 
   void Step();
+  void StepRoomy();
   void StepMalloc(Bytes bytes);
   void StepFree();
   void StepBurst();
@@ -82,6 +94,31 @@ class Worker {
   void StepFault();
   void StepRare();
 
+  // operator_steps.cc
+  void StepNest();
+  bool RunOperator(Nest& nest, int depth);
+  bool AllocateInside(Nest& nest, StreamId stream);
+  void AwaitOthers();
+  // Part of the operator under way: its blocks must be there.
+  void Launch(StreamId stream, const std::vector<Shadow*>& blocks,
+              const std::vector<bool>& written);
+  void LeaveOperator();
+  // Blocks that fit into `nest`, and which of them are written.
+  void Pick(Nest& nest, Bytes room, std::vector<Shadow*>& operands,
+            std::vector<bool>& written);
+  bool FitsAlone(Bytes handles) const;
+  void NoteRefusal(const Status& refused, Bytes handles);
+  // Goes on after something was refused inside an operator? A correct user
+  // does only if what it uses is certain to be there.
+  bool GoesOn() const {
+    return world_.roomy || (!world_.threaded && !world_.faults && !world_.disk);
+  }
+
+  // list_steps.cc
+  struct List;
+  void StepList();
+  std::size_t RunSlice(List& list, std::size_t first, std::size_t count);
+
   // pool_steps.cc
   void StepPool();
   void AllocateInPool();
@@ -91,6 +128,11 @@ class Worker {
   void ComparePool();
   void Expect(const Status& status, const char* what);
 
+  // `handles`: what this thread's operators need with it; 0: it alone.
+  std::unique_ptr<Shadow> Acquire(Bytes bytes, StreamId stream,
+                                  LifetimeClass lifetime, Bytes handles = 0);
+  Bytes LiveBytes() const;
+  void NoteUsed(Shadow& block, StreamId stream, bool written);
   // `blocks` on `stream`; those at odd places of `written` are written.
   void Operate(StreamId stream, const std::vector<Shadow*>& blocks,
                const std::vector<bool>& written);

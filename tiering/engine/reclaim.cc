@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "allocator/base/check.h"
+#include "allocator/base/planted.h"
 #include "allocator/operator_thread.h"
 #include "tiering/engine/engine.h"
 #include "tiering/engine/waiting.h"
@@ -60,7 +61,7 @@ Status Engine::ResumeLocked(OperatorThread& thread) {
       away.push_back(handle);
     });
     if (arriving) STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
-    if (away.empty()) continue;
+    if (away.empty() || STRATALLOC_PLANTED(kNotBack)) continue;
     if (poisoned) {
       return Fail(ErrorCode::kCorrupt,
                   "what an operator under way uses was damaged on disk while "

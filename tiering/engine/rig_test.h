@@ -217,6 +217,15 @@ class Rig {
     return region->entries[region->IndexOf(address)];
   }
   HandleState StateOf(Address address) { return EntryOf(address).state; }
+  // Is any of these bytes?
+  bool IsAway(Address address, Bytes bytes) {
+    HandleRegion* region = device().table().RegionOf(address);
+    for (std::uint64_t i = region->IndexOf(address);
+         i < region->count() && region->AddressOf(i) < address + bytes; ++i) {
+      if (stratalloc::IsAway(region->entries[i].state)) return true;
+    }
+    return false;
+  }
 
  private:
   Rig() = default;
