@@ -6,9 +6,10 @@ out; nothing here knows torch. Loading is lazy: importing this module opens no
 shared object. Every call through ctypes releases the GIL, so a call that
 waits for a copy never stops another Python thread.
 
-Errors of the core become exceptions in `check`: out of memory and everything
-about devices, tiers and files is a RuntimeError, a bad argument a ValueError,
-exhausted host memory a MemoryError; the message is the core's own text.
+Errors of the core become exceptions in `check`: out of memory is torch's
+OutOfMemoryError, everything else about devices, tiers and files a
+RuntimeError, a bad argument a ValueError, exhausted host memory a MemoryError;
+the message is the core's own text.
 
 Log lines are *not* routed through a Python callback: the core logs from
 migration threads and from inside `malloc`, and a callback would take the GIL
@@ -142,6 +143,10 @@ def raise_error(code, message):
         raise ValueError(message)
     if code == HOST_OUT_OF_MEMORY:
         raise MemoryError(message)
+    if code == OUT_OF_MEMORY:
+        import torch
+
+        raise torch.OutOfMemoryError(message)
     raise RuntimeError(message)
 
 

@@ -17,7 +17,13 @@ def evict(obj=None, device=None):
 
 
 def restore(obj=None, device=None):
-    """Brings memory back to the device; returns the bytes that arrived."""
+    """Brings memory back to the device; returns the bytes that arrived.
+
+    A module's gradients come with its parameters and buffers. With nothing
+    named, as much comes back as there is room for. Raises
+    torch.OutOfMemoryError when what was named does not fit together; what came
+    back until then stays.
+    """
     return _move(_core.restore, obj, device)
 
 

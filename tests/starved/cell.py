@@ -139,7 +139,9 @@ def _fault(row):
         return "; ".join(row["faults"])
     if not row["moved"]["in"]:
         return "nothing moved: the card was not too small, or nobody looked"
-    if row["difference"] == 0 or row["unstarved_difference"] == 0:
+    # Another bar than the CPU only where the device itself differs from it.
+    if row["difference"] == 0 or (row["native_difference"] != 0
+                                  and row["unstarved_difference"] == 0):
         return None
     return (f"wrong numbers: {row['difference']:.3g} from the CPU, "
             f"{row['unstarved_difference']:.3g} from the same device "

@@ -117,7 +117,10 @@ def _row(job, name, need, share, args):
         return row
     for name, key in (("native", "native"), ("stratalloc", "ours")):
         row[key] = runs[name][0] | {
-            "host": min(run["host"] for run in runs[name])}
+            "host": min(run["host"] for run in runs[name]),
+            "moved": {way: sum(run["moved"][way] for run in runs[name])
+                      for way in ("out", "in")},
+            "faults": [fault for run in runs[name] for fault in run["faults"]]}
     row["virtual_ratio"] = row["ours"]["virtual"] / row["native"]["virtual"]
     row["host_ratio"] = row["ours"]["host"] / row["native"]["host"]
     row["error"] = _fault(row)

@@ -21,6 +21,17 @@ constexpr std::chrono::microseconds kPoll{20};
 
 }  // namespace
 
+namespace {
+
+// Other threads filled, with what never leaves, the room of what an operator
+// used that waited: its end, and no error of memory (engine/waiting.h).
+bool LostItsRoom(const Error& error) {
+  return error.code == ErrorCode::kDevice &&
+         error.message.find("took the room") != std::string::npos;
+}
+
+}  // namespace
+
 bool Worker::FitsAlone(Bytes handles) const {
   return world_.roomy &&
          handles + world_.others_transient <= world_.rig->device().limit();
@@ -31,7 +42,8 @@ void Worker::NoteRefusal(const Status& refused, Bytes handles) {
   const Error& error = refused.error();
   if (error.code == ErrorCode::kCorrupt && world_.corruption) {
     ++tally_.poisoned;
-  } else if (error.code != ErrorCode::kOutOfMemory && !world_.faults) {
+  } else if (error.code != ErrorCode::kOutOfMemory && !world_.faults &&
+             !LostItsRoom(error)) {
     world_.Complain("an operator failed strangely: " + error.message);
   } else if (FitsAlone(handles)) {
     world_.Complain("an operator that fits was refused: " + error.message);
@@ -138,7 +150,8 @@ std::unique_ptr<Shadow> Worker::Acquire(Bytes bytes, StreamId stream,
   ++tally_.mallocs;
   if (!made) {
     ++tally_.refused_mallocs;
-    if (made.error().code != ErrorCode::kOutOfMemory) {
+    if (made.error().code != ErrorCode::kOutOfMemory &&
+        !LostItsRoom(made.error())) {
       world_.Complain("malloc failed strangely: " + made.error().message);
     } else if (FitsAlone(handles)) {
       world_.Complain("malloc was refused what fits: " + made.error().message);

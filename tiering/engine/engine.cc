@@ -161,6 +161,7 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
     });
   }
   const Bytes before = counters_.restored_bytes;
+  state.refusal.clear();
   // By name: others make room. Everything: as much as there is room for.
   const Room room = ranges.empty() ? Room::kOnlyFree : Room::kEvict;
   for (HandleRef handle : handles) {
@@ -175,6 +176,20 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
     if (status) continue;
     if (status.error().code == ErrorCode::kOutOfMemory && ranges.empty()) {
       break;
+    }
+    if (status.error().code == ErrorCode::kOutOfMemory) {
+      const Bytes named = keep.size() * handle.bytes();
+      return Fail(
+          ErrorCode::kOutOfMemory,
+          "CUDA out of memory. restore: no room on GPU " +
+              std::to_string(static_cast<int>(device.device().index())) +
+              " for all of what was named, about " + FormatBytes(named) +
+              " in whole handles; " +
+              FormatBytes(counters_.restored_bytes - before) +
+              " came back now and the rest stays where it is: " +
+              status.error().message + "; " + device.WhyNoMore(state.refusal) +
+              ". Name less (a module's gradients count with it), or "
+              "let operators bring back what they need");
     }
     return tl::unexpected(status.error());
   }

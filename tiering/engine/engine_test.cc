@@ -59,6 +59,25 @@ TEST_F(EngineTest, ByNameMovesThatAlone) {
   FreeAll(layers);
 }
 
+TEST_F(EngineTest, ByNameMoreThanFitsIsToldHowMuchCameBack) {
+  Rig::Options options;
+  options.capacity = 8 * kMiB;
+  Open(options);
+  const auto layers = Layers(6);
+  Evict();
+  std::vector<AddressRange> all;
+  for (Address layer : layers) all.push_back({layer, kHandle});
+  Result<Bytes> back = rig_->engine().Restore(rig_->device(), all);
+  ASSERT_FALSE(back.has_value());
+  EXPECT_EQ(back.error().code, ErrorCode::kOutOfMemory);
+  for (const char* word :
+       {"CUDA out of memory", "12.00 MiB", "8.00 MiB came"}) {
+    EXPECT_THAT(back.error().message, HasSubstr(word));
+  }
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
 TEST_F(EngineTest, WhatWasNotWrittenLeavesWithoutACopy) {
   Open({});
   const auto layers = Layers(2);
