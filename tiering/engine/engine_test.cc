@@ -255,6 +255,29 @@ TEST_F(EngineTest, WithoutADiskAFullHostStillSwaps) {
   FreeAll(layers);
 }
 
+TEST_F(EngineTest, WithAFullDiskTooEverythingStaysReachable) {
+  Rig::Options options;
+  options.capacity = 16 * kMiB;
+  options.host_budget = 12 * kMiB;  // of which 4 MiB are staging buffers
+  options.disk_budget = 8 * kMiB;
+  Open(options);
+  std::vector<Address> layers;
+  while (auto address = rig_->Malloc(kHandle)) {
+    layers.push_back(*address);
+    Write(layers.back(), kHandle, layers.size());
+    ASSERT_LT(layers.size(), 40u);
+  }
+  EXPECT_GE(layers.size(), 8u + 3 + 3)
+      << "on the device, the host and the disk";
+  for (int pass = 0; pass < 3; ++pass) ExpectLayers(layers);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    Write(layers[i], kHandle, i + 1);
+  }
+  ExpectLayers(layers);
+  EXPECT_EQ(rig_->Check(), "");
+  FreeAll(layers);
+}
+
 TEST_F(EngineTest, WithoutADiskTheRestStaysAndMallocSaysWhy) {
   Rig::Options options;
   options.capacity = 16 * kMiB;

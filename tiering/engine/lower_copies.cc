@@ -23,12 +23,11 @@ Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
                 "a device with larger handles came after the disk was opened");
   }
   chunk_bytes_ = chunk_bytes;
-  if (!disk_allowed()) {
-    // A budget of fewer than four handles is too small to keep one back.
-    reserve_bytes_ =
-        options_.host_budget >= 4 * chunk_bytes_ ? chunk_bytes_ : 0;
-    return {};
-  }
+  // A budget of fewer than four handles, beside the staging buffers, is too
+  // small to keep one back.
+  const Bytes least = (disk_allowed() ? 6 : 4) * chunk_bytes_;
+  reserve_bytes_ = options_.host_budget >= least ? chunk_bytes_ : 0;
+  if (!disk_allowed()) return {};
   // The staging buffers come first, out of the same budget, so that a full
   // host tier can still pass bytes on to the disk.
   for (HostBuffer& buffer : staging_) {

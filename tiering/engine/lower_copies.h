@@ -63,9 +63,10 @@ class LowerCopies {
   Result<HostBuffer> TakeHost(Bytes bytes, std::uint32_t now);
   void PutHost(HostBuffer buffer) { host_->Free(buffer); }
   // While open, TakeHost may use the last chunk's worth of the host budget.
-  // Without a disk that much is kept back from evictions, so that a restore
-  // can always swap: one handle out into the reserve, one in, and the copy of
-  // the one that came in refills the reserve.
+  // That much is kept back from evictions, so that a restore can always swap,
+  // a full disk or none below: one handle out into the reserve, one in, and the
+  // copy of the one that came in refills the reserve (its chunk of a full disk
+  // makes room for another's).
   void OpenReserve(bool open) { reserve_open_ = open; }
   // Gives up copies of resident handles until the reserve is whole again.
   void RefillReserve(std::uint32_t now);
