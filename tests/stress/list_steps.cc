@@ -92,7 +92,8 @@ std::size_t Worker::RunSlice(List& list, std::size_t first, std::size_t count) {
     if (Status status =
             world_.rig->engine().EnterOperator(list.stream, "list", accesses);
         !status) {
-      NoteRefusal(status, nest.bytes());
+      ++tally_.refused_operators;
+      NoteRefusal("a list operator", status.error(), nest.bytes());
       if (count > 1 && status.error().code == ErrorCode::kOutOfMemory) {
         continue;
       }

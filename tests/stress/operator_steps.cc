@@ -21,33 +21,25 @@ constexpr std::chrono::microseconds kPoll{20};
 
 }  // namespace
 
-namespace {
-
-// Other threads filled, with what never leaves, the room of what an operator
-// used that waited: its end, and no error of memory (engine/waiting.h).
-bool LostItsRoom(const Error& error) {
-  return error.code == ErrorCode::kDevice &&
-         error.message.find("took the room") != std::string::npos;
-}
-
-}  // namespace
-
 bool Worker::FitsAlone(Bytes handles) const {
   return world_.roomy &&
          handles + world_.others_transient <= world_.rig->device().limit();
 }
 
-void Worker::NoteRefusal(const Status& refused, Bytes handles) {
-  ++tally_.refused_operators;
-  const Error& error = refused.error();
+bool Worker::NoteRefusal(const char* what, const Error& error, Bytes handles) {
+  const bool room = error.code == ErrorCode::kOutOfMemory;
   if (error.code == ErrorCode::kCorrupt && world_.corruption) {
     ++tally_.poisoned;
-  } else if (error.code != ErrorCode::kOutOfMemory && !world_.faults &&
-             !LostItsRoom(error)) {
-    world_.Complain("an operator failed strangely: " + error.message);
+  } else if (error.code == ErrorCode::kDevice && world_.threaded &&
+             !world_.roomy) {
+    ++tally_.ousted;  // by what others allocated that never leaves
+  } else if (!room && !world_.faults) {
+    world_.Complain(std::string(what) + " failed strangely: " + error.message);
   } else if (FitsAlone(handles)) {
-    world_.Complain("an operator that fits was refused: " + error.message);
+    world_.Complain(std::string(what) +
+                    " that fits was refused: " + error.message);
   }
+  return room;
 }
 
 void Worker::LeaveOperator() {
@@ -90,7 +82,8 @@ void Worker::StepNest() {
   }
 }
 
-// False: something was refused, and the operators around this one end too.
+// False: it failed for another reason than memory, so what the operators around
+// this one use may be away, and they end too.
 bool Worker::RunOperator(Nest& nest, int depth) {
   Nest::Operator mine{SomeStream(), {}, {}};
   const Bytes left = nest.room - std::min(nest.room, nest.bytes());
@@ -106,8 +99,8 @@ bool Worker::RunOperator(Nest& nest, int depth) {
   if (Status status = world_.rig->engine().EnterOperator(
           mine.stream, depth == 0 ? "nest" : "nested", accesses);
       !status) {
-    NoteRefusal(status, nest.bytes());
-    return depth > 0 && GoesOn();
+    ++tally_.refused_operators;
+    return NoteRefusal("an operator", status.error(), nest.bytes());
   }
   nest.open.push_back(mine);
   bool goes_on = true;
@@ -150,12 +143,7 @@ std::unique_ptr<Shadow> Worker::Acquire(Bytes bytes, StreamId stream,
   ++tally_.mallocs;
   if (!made) {
     ++tally_.refused_mallocs;
-    if (made.error().code != ErrorCode::kOutOfMemory &&
-        !LostItsRoom(made.error())) {
-      world_.Complain("malloc failed strangely: " + made.error().message);
-    } else if (FitsAlone(handles)) {
-      world_.Complain("malloc was refused what fits: " + made.error().message);
-    }
+    ousted_ = !NoteRefusal("a malloc", made.error(), handles);
     return nullptr;
   }
   if (made->bytes < bytes || made->address % 512 != 0) {
@@ -187,7 +175,7 @@ bool Worker::AllocateInside(Nest& nest, StreamId stream) {
   ++tally_.inside;
   std::unique_ptr<Shadow> block =
       Acquire(bytes, stream, lifetime, nest.bytes());
-  if (block == nullptr) return GoesOn();
+  if (block == nullptr) return !ousted_;
   block->transient = transient;
   for (std::uint64_t i = Below(3); i > 0; --i) {
     Launch(stream, {block.get()}, {true});

@@ -31,6 +31,7 @@ void Add(Tally& to, const Tally& from) {
   to.inside += from.inside;
   to.blocked += from.blocked;
   to.met += from.met;
+  to.ousted += from.ousted;
   to.lists += from.lists;
   to.slices += from.slices;
   to.halved += from.halved;

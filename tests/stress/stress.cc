@@ -46,7 +46,8 @@ void Print(const Tally& t, double seconds) {
       "  %llu mallocs out of bins, %llu frees into them; %llu blocks changed "
       "hands; %llu private pools, %llu times back to a checkpoint\n"
       "  %llu operators in parts and %llu nested in them, %llu mallocs inside; "
-      "%llu waits for room, %llu for other threads (%llu got on meanwhile); "
+      "%llu waits for room (%llu lost theirs), %llu for other threads (%llu "
+      "got on meanwhile); "
       "%llu lists in %llu slices (%llu halved, %llu lists refused)\n",
       (unsigned long long)t.programs, (unsigned long long)t.threaded,
       (unsigned long long)t.with_disk, (unsigned long long)t.with_background,
@@ -64,10 +65,10 @@ void Print(const Tally& t, double seconds) {
       (unsigned long long)t.handed, (unsigned long long)t.pools,
       (unsigned long long)t.gone_back, (unsigned long long)t.outermost,
       (unsigned long long)t.nested, (unsigned long long)t.inside,
-      (unsigned long long)t.waited, (unsigned long long)t.blocked,
-      (unsigned long long)t.met, (unsigned long long)t.lists,
-      (unsigned long long)t.slices, (unsigned long long)t.halved,
-      (unsigned long long)t.refused_lists);
+      (unsigned long long)t.waited, (unsigned long long)t.ousted,
+      (unsigned long long)t.blocked, (unsigned long long)t.met,
+      (unsigned long long)t.lists, (unsigned long long)t.slices,
+      (unsigned long long)t.halved, (unsigned long long)t.refused_lists);
 }
 
 int Main(int argc, char** argv) {

@@ -249,7 +249,8 @@ void Worker::Operate(StreamId stream, const std::vector<Shadow*>& blocks,
   if (!status) {
     Nest nest;
     nest.Add(world_.rig->device(), accesses);
-    NoteRefusal(status, nest.bytes());
+    ++tally_.refused_operators;
+    NoteRefusal("an operator", status.error(), nest.bytes());
     return;
   }
   ++world_.left;

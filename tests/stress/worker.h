@@ -107,12 +107,9 @@ class Worker {
   void Pick(Nest& nest, Bytes room, std::vector<Shadow*>& operands,
             std::vector<bool>& written);
   bool FitsAlone(Bytes handles) const;
-  void NoteRefusal(const Status& refused, Bytes handles);
-  // Goes on after something was refused inside an operator? A correct user
-  // does only if what it uses is certain to be there.
-  bool GoesOn() const {
-    return world_.roomy || (!world_.threaded && !world_.faults && !world_.disk);
-  }
+  // For want of room? Then the operators around it have all they use, and a
+  // correct user may go on; after any other error they must end.
+  bool NoteRefusal(const char* what, const Error& error, Bytes handles);
 
   // list_steps.cc
   struct List;
@@ -150,7 +147,8 @@ class Worker {
   bool routed_ = false;  // what is allocated now lies in `pool_`
   std::optional<Checkpoint> checkpoint_;
   std::map<Address, StreamId> homes_;  // of the blocks in it
-  int faulty_ = 0;  // steps until planned failures are taken back
+  bool ousted_ = false;  // the last malloc that failed: not for want of room
+  int faulty_ = 0;       // steps until planned failures are taken back
 };
 
 }  // namespace stratalloc
