@@ -69,7 +69,6 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   rig_options.under_pressure = rig_options.emergency_threshold < 1;
   // Threads here free nothing while they think.
   rig_options.quiet_ns = 5'000'000;
-  rig_options.running_ns = 2'000'000'000;
   if (!roomy) rig_options.running_ns = 100'000'000;
   // On a larger card of which little is allowed, large handles are 4 MiB and
   // the two sizes compete for memory, host buffers and chunks.
