@@ -208,6 +208,7 @@ def _data_parallel(seconds, passes, ratios):
         unstarved["peaks"], ratios)], "stratalloc")
     result["wrong"] = sum(one != other for one, other in zip(
         result["losses"], unstarved["losses"]))
+    result["how"] = f": {result['losses']}, not {unstarved['losses']}"
     return result
 
 
@@ -254,7 +255,7 @@ def _row(program, args):
         row = zygote.run(program, args.seconds, args.passes)
         found = [f"{count} x {text}" for text, count in row["errors"].items()]
         if row["wrong"]:
-            found.append(f"{row['wrong']} wrong results")
+            found.append(f"{row['wrong']} wrong results{row.get('how', '')}")
         if not row["moved"]["in"]:
             found.append("nothing moved: the threads had room")
         row["error"] = "\n    ".join(found + row["faults"]) or None
