@@ -54,6 +54,9 @@ struct Segment {
   bool plain = false;     // memory that comes and goes whole (plain_memory.h)
 
   Address end() const { return base + bytes; }
+  // May what lives here leave? Transient pools lie in the same regions as what
+  // may.
+  bool evictable() const;
 };
 
 // The first cache line is what a malloc or free out of a bin looks at.

@@ -2,10 +2,11 @@
 // The allocator of one device: blocks out of segments out of handles.
 //
 // Malloc looks, in this order, at: the bins (fast_path.cc), for a block of
-// exactly this size that was freed just now; a cached block that fits best,
-// once torch's FreeMemoryCallbacks have run too; free address space that needs
-// memory ("Before memory grows" in README.md), up to the threshold of garbage
-// collection if there is one. Then it climbs the ladder (SlowMalloc):
+// exactly this size that was freed just now; a cached block that fits best;
+// whole handles that the stream's other classes have free (take_over.cc);
+// both again once torch's FreeMemoryCallbacks have run; free address space that
+// needs memory ("Before memory grows" in README.md), up to the threshold of
+// garbage collection if there is one. Then it climbs the ladder (SlowMalloc):
 //
 //   pools that lend -> cached handles of other pools, after waiting for their
 //   streams -> a MemPool's own cached handles -> under pressure: what is cold
@@ -23,10 +24,11 @@
 // Invariants (CheckInvariants): blocks of a segment are contiguous and cover
 // it; no two neighbours are in the same free state; allocated <= active <=
 // reserved; reserved = sum of mapped handles, of which a position that merely
-// keeps a mapping (device/handle_pool.h) is none; each evictable handle's
-// `live` = live blocks over it; a kFree block lies in resident handles only;
-// every byte of a kUnmapped block in kUnmapped handles; every pool's free
-// blocks are in its index (pool.h, free_index.h).
+// keeps a mapping (device/handle_pool.h) is none; in evictable regions each
+// handle's `live` = live blocks over it and its `stays` = its pool is
+// transient, which nothing of it that is away can be; a kFree block lies in
+// resident handles only; every byte of a kUnmapped block in kUnmapped handles;
+// every pool's free blocks are in its index (pool.h, free_index.h).
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
@@ -308,7 +310,7 @@ class DeviceAllocator {
   bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
   // Is any evictable handle away?
   bool SomeAwayLocked() const REQUIRES(mutex_) { return away_ > 0; }
-  // Bytes that no eviction could take now: blocks of transient segments, and
+  // Bytes that no eviction could take now: blocks of transient pools, and
   // evictable handles that are pinned.
   Bytes StaysLocked() REQUIRES(mutex_);
 
@@ -395,6 +397,33 @@ class DeviceAllocator {
   std::uint64_t OwnBitLocked(StreamId stream) REQUIRES(mutex_);
   // Asks each stream once; false for everything while a stream captures.
   StreamsIdle AskStreamsLocked() REQUIRES(mutex_);
+
+  // take_over.cc
+  // A free block for `size` in handles that another class's pool of the same
+  // stream has free, which are the pool's from now on; nullptr if there is no
+  // such run. Nothing is asked of the driver. An evictable class takes over
+  // nothing that lies where nothing is evicted.
+  Block* TakeOverLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
+  struct FreeRun {
+    Address lo = 0, hi = 0;
+    Bytes bytes() const { return hi > lo ? hi - lo : 0; }
+  };
+  // Free memory around `block`, of any class, that `pool` could take over or
+  // has already.
+  FreeRun FreeRunAroundLocked(const Pool& pool, const Block& block)
+      REQUIRES(mutex_);
+  // [lo, hi) of a free block, whole handles, is another pool's from now on.
+  void ChangePoolLocked(Block* block, Address lo, Address hi, Pool& pool)
+      REQUIRES(mutex_);
+  // The segment ends at `at`, where a block and a handle begin; what follows is
+  // a segment of its own.
+  Segment& CutSegmentLocked(Segment& segment, Address at) REQUIRES(mutex_);
+  // `left` grows over its neighbour `right` of the same pool, which ends.
+  void JoinSegmentsLocked(Segment& left, Segment& right) REQUIRES(mutex_);
+  // Joins `segment`, which may end, to its neighbours of the same pool.
+  void JoinNeighboursLocked(Segment& segment) REQUIRES(mutex_);
+  // HandleEntry::stays of every handle of the segment.
+  void NoteStaysLocked(const Segment& segment, bool stays) REQUIRES(mutex_);
 
   // private_pool.cc
   void UsePoolLocked(PoolId id,

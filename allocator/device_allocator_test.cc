@@ -256,7 +256,8 @@ class BreakingReclaimer final : public Reclaimer {
 TEST_F(DeviceAllocatorTest, ADriverErrorAfterAnEvictionEvictsNoMore) {
   BreakingReclaimer reclaimer;
   allocator().SetReclaimer(&reclaimer);
-  const Address large = Malloc(40 * kMiB);
+  // Of another stream: its memory has to be mapped to be of use.
+  const Address large = Malloc(40 * kMiB, NewStream());
   reclaimer.free = [&] { Free(large); };
   auto failed = allocator().Malloc(
       {30 * kMiB, kDefaultStream, LifetimeClass::kTransient, kOwner});

@@ -49,13 +49,16 @@ class FreeIndex {
   Block* Find(Bytes size) const;
   Bytes Largest() const;
 
-  // Calls f(key), smallest first, until it returns false; false then. f does
-  // not change the index.
+  // Calls f(key) for what has `least` bytes or more, smallest first, until it
+  // returns false; false then. f does not change the index.
   template <typename F>
-  bool ForEach(F&& f) const {
-    for (std::size_t at = FirstFrom(0); at < kClasses; at = FirstFrom(at + 1)) {
-      for (const FreeKey& key : classes_[at]) {
-        if (!f(key)) return false;
+  bool ForEach(F&& f, Bytes least = 0) const {
+    const FreeKey first{least, 0, nullptr};
+    for (std::size_t at = FirstFrom(ClassOf(least)); at < kClasses;
+         at = FirstFrom(at + 1)) {
+      const std::set<FreeKey>& tree = classes_[at];
+      for (auto key = tree.lower_bound(first); key != tree.end(); ++key) {
+        if (!f(*key)) return false;
       }
     }
     return true;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of every handle position of one device. The reservation is four
-// equal regions, evictable before transient, small handles before large:
+// equal regions, evictable before private, small handles before large:
 //
 //   base                                                             base+4R
-//   | evictable small | evictable large | transient small | transient large |
+//   | evictable small | evictable large | private small | private large |
 //
-// so one comparison tells whether an address can ever be away, and a division
-// and one atomic load tell whether it is. "Handle" here is the position in
+// Private pools lie in the last two, and without tiering everything does: one
+// comparison tells that an address there can never be away. In the first two a
+// division finds the entry, which tells whether its pool's memory may leave
+// (`stays`), and if so whether it has. "Handle" here is the position in
 // the reservation; the physical memory behind it is a PhysicalHandle, which
 // moves between positions (recycling).
 //
@@ -78,6 +80,10 @@ struct alignas(64) HandleEntry {
   static constexpr int kIntervals = 4;
   std::atomic<std::uint32_t> last_use{0};
   std::atomic<std::uint32_t> intervals[kIntervals]{};
+  // Its pool's memory never leaves, although the region is evictable. Written
+  // under the device lock, and only while nothing lives here: whoever uses what
+  // lives here may read it without.
+  std::atomic<bool> stays{false};
   // Device lock from here on.
   // What is mapped here. A position that is kUnmapped may keep a mapping that
   // nothing uses, see device/handle_pool.h; `fence` says who may still.
@@ -99,7 +105,7 @@ struct HandleRegion {
   Address base = 0;
   Bytes bytes = 0;
   Bytes handle_bytes = 0;
-  bool evictable = false;
+  bool evictable = false;  // may hold what leaves, see HandleEntry::stays
   PoolKind kind = PoolKind::kSmall;
   HandleEntry* entries = nullptr;
 

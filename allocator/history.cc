@@ -163,6 +163,11 @@ void History::RememberSegment(Address base) {
     segments_.emplace(base, context);  // the first mapping's
   }
 }
+void History::CutSegment(Address base, Address at) {
+  if (HistoryContext context = SegmentContext(base)) {
+    segments_[at] = std::move(context);
+  }
+}
 HistoryContext History::SegmentContext(Address base) const {
   return Find(segments_, base);
 }

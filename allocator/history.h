@@ -121,6 +121,8 @@ class History {
   HistoryContext BlockContext(Address address) const;
   void RememberSegment(Address base);
   void ForgetSegment(Address base) { segments_.erase(base); }
+  // The segment at `base` was cut, and its second half begins at `at`.
+  void CutSegment(Address base, Address at);
   HistoryContext SegmentContext(Address base) const;
 
  private:

@@ -77,7 +77,7 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   // Its memory comes from elsewhere, and without the lock (FetchPlain).
   if (SourceLocked(pool.key().owner) != nullptr) return nullptr;
   HandleRegion& region = table_.region(
-      options_.tiering && IsEvictable(pool.key().lifetime), pool.key().kind);
+      options_.tiering && !pool.key().owner.is_private(), pool.key().kind);
   const Bytes wanted =
       RoundUp(std::max({size, kSegmentLeast, capacity_ / kSegmentFraction}),
               region.handle_bytes);
@@ -104,6 +104,7 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   segment->first = block;
   blocks_.Insert(block);
   segments_[*base] = segment.get();
+  NoteStaysLocked(*segment, !pool.evictable());
   pool.File(block);
   pool.segments().push_back(std::move(segment));
   return pool.segments().back().get();

@@ -451,7 +451,7 @@ bool DeviceAllocator::CannotFitLocked(Bytes size) {
   const auto for_each_that_stays = [&](auto&& f) {
     mutex_.AssertHeld();
     for (const auto& [base, segment] : segments_) {
-      if (!segment->region->evictable) f(*segment);
+      if (!segment->evictable()) f(*segment);
     }
   };
   // Few segments, perhaps many blocks: those are looked at only if they
@@ -493,6 +493,7 @@ Block* DeviceAllocator::FindCachedLocked(Pool& pool, Bytes size) {
 
 Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
   if (Block* block = FindCachedLocked(pool, size)) return block;
+  if (Block* block = TakeOverLocked(pool, size)) return block;
   if (limit == 0) return nullptr;
   const StreamsIdle idle = AskStreamsLocked();
   Address start = FindRunLocked(pool, size, idle);
@@ -544,8 +545,10 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
   if (block->segment->region->evictable) {
     ForEachHandleOf(*block,
                     [](HandleRef handle, Bytes) { ++handle.entry().live; });
-    NoteHandedOutLocked(*block);
-    PinForOperatorLocked(*block, OperatorThread::ThisThread());
+    if (pool.evictable()) {
+      NoteHandedOutLocked(*block);
+      PinForOperatorLocked(*block, OperatorThread::ThisThread());
+    }
   }
   live_.HandOut(kind, size, requested);
   if (size >= Settings::Get().max_split_size()) {

@@ -73,6 +73,10 @@ class Pool {
   std::vector<std::unique_ptr<Segment>> segments_;
 };
 
+inline bool Segment::evictable() const {
+  return region->evictable && pool->evictable();
+}
+
 }  // namespace stratalloc
 
 #endif  // STRATALLOC_ALLOCATOR_POOL_H_

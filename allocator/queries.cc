@@ -255,7 +255,13 @@ Status DeviceAllocator::CheckInvariants() {
           (entry.physical == nullptr || entry.physical->free)) {
         return broken("what is on the device has memory of its own");
       }
+      if (region.evictable && entry.stays.load() == segment->evictable()) {
+        return broken("what stays is a transient pool's");
+      }
       if (state == HandleState::kUnmapped) continue;
+      if (IsAway(state) && !segment->evictable()) {
+        return broken("what is away may leave");
+      }
       ++mapped;
       if (IsAway(state)) {
         ++away;

@@ -47,7 +47,7 @@ void DeviceAllocator::ForEachEvictableLocked(
   EmptyBinsLocked();  // `live` is looked at
   for (auto& [base, segment] : segments_) {
     HandleRegion& region = *segment->region;
-    if (!region.evictable || segment->mapped == 0) continue;
+    if (!segment->evictable() || segment->mapped == 0) continue;
     const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
     for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
       if (region.entries[i].state.load() != HandleState::kUnmapped) {
@@ -95,8 +95,9 @@ bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
   if (!MayEvictLocked()) return false;
   EmptyBinsLocked();
   ++leave_epoch_;
+  // It may have changed pools since it was chosen.
   if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
-      entry.pins.load() != 0) {
+      entry.stays.load() || entry.pins.load() != 0) {
     return false;
   }
   entry.state.store(HandleState::kLeaving, std::memory_order_seq_cst);

@@ -106,7 +106,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
   for (const auto& [base, segment] : segments_) {
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (b->state != BlockState::kAllocated) continue;
-      if (!segment->region->evictable) {
+      if (!segment->evictable()) {
         staying.of(of_block(*b)) += b->size;
         continue;
       }
@@ -122,7 +122,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
 Bytes DeviceAllocator::StaysLocked() {
   Bytes stays = 0;
   for (const auto& [base, segment] : segments_) {
-    if (segment->region->evictable) continue;
+    if (segment->evictable()) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (IsLive(b->state)) stays += b->size;
     }

@@ -123,6 +123,8 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
     }
     for (; region->AddressOf(i) < end; ++i) {
       const HandleRef handle{region, i};
+      // What the operator uses lives here: this does not change under it.
+      if (handle.entry().stays.load(std::memory_order_relaxed)) continue;
       if (handle == pinned) {
         // Once is enough: it cannot leave before this operator does.
         handles.back().written |= access.written;

@@ -25,7 +25,9 @@ bool EachHandle(DeviceAllocator& device, const Access& access, F&& f) {
   const Address end = access.address + access.bytes;
   for (std::uint64_t i = region->IndexOf(access.address);
        i < region->count() && region->AddressOf(i) < end; ++i) {
-    if (!f(HandleRef{region, i})) return false;
+    const HandleRef handle{region, i};
+    if (handle.entry().stays.load(std::memory_order_relaxed)) continue;
+    if (!f(handle)) return false;
   }
   return true;
 }
