@@ -126,6 +126,14 @@ class DeviceAllocator {
   // The same for memory of pools with an allocator of their own, which lies
   // anywhere.
   bool ContainsPlain(Address address) EXCLUDES(mutex_);
+  // May the block at this address leave the device, as far as its class goes?
+  // REQUIRES: it lives, if it is this allocator's. No lock.
+  bool MayLeave(Address address) {
+    if (!Contains(address) || address >= table_.evictable_end()) return false;
+    HandleRegion& region = *table_.RegionOf(address);
+    return !region.entries[region.IndexOf(address)].stays.load(
+        std::memory_order_relaxed);
+  }
   Status RecordStream(Address address, StreamId stream) EXCLUDES(mutex_);
   // The contiguous mapped range around the block that holds `address`.
   Result<SegmentView> BaseAllocation(Address address) EXCLUDES(mutex_);
@@ -399,29 +407,37 @@ class DeviceAllocator {
   StreamsIdle AskStreamsLocked() REQUIRES(mutex_);
 
   // take_over.cc
-  // A free block for `size` in handles that another class's pool of the same
-  // stream has free, which are the pool's from now on; nullptr if there is no
-  // such run. Nothing is asked of the driver. An evictable class takes over
-  // nothing that lies where nothing is evicted.
-  Block* TakeOverLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
-  struct FreeRun {
+  struct Run {
     Address lo = 0, hi = 0;
     Bytes bytes() const { return hi > lo ? hi - lo : 0; }
   };
-  // Free memory around `block`, of any class, that `pool` could take over or
-  // has already.
-  FreeRun FreeRunAroundLocked(const Pool& pool, const Block& block)
+  // The neighbours by address, of other segments too; nullptr at an edge.
+  const Block* BeforeLocked(const Block& block) REQUIRES(mutex_);
+  const Block* AfterLocked(const Block& block) REQUIRES(mutex_);
+  // The free memory around `block` that `pool` has or could take over.
+  Run RunAroundLocked(const Pool& pool, const Block& block, bool unmapped_too)
       REQUIRES(mutex_);
+  // Where `size` bytes can be had side by side of what is free in the pool and
+  // in whole handles of the stream's other classes: of the runs that take the
+  // fewest handles the shortest, cut to the size. With `unmapped_if_idle` also
+  // address space without memory, where nothing that is kept mapped is in use.
+  Run FindTakeOverLocked(const Pool& pool, Bytes size,
+                         const StreamsIdle* unmapped_if_idle = nullptr)
+      REQUIRES(mutex_);
+  // What the pool would use of it beside what it has: other classes' memory and
+  // what is yet to be mapped, in whole handles.
+  Bytes HandlesForLocked(const Pool& pool, Run run) REQUIRES(mutex_);
+  // Makes it the pool's. Nothing is asked of the driver.
+  void TakeOverLocked(Pool& pool, Run run) REQUIRES(mutex_);
   // [lo, hi) of a free block, whole handles, is another pool's from now on.
   void ChangePoolLocked(Block* block, Address lo, Address hi, Pool& pool)
       REQUIRES(mutex_);
-  // The segment ends at `at`, where a block and a handle begin; what follows is
-  // a segment of its own.
-  Segment& CutSegmentLocked(Segment& segment, Address at) REQUIRES(mutex_);
-  // `left` grows over its neighbour `right` of the same pool, which ends.
+  // Divides the segment at `at`, where a block and a handle begin.
+  void CutSegmentLocked(Segment& segment, Address at) REQUIRES(mutex_);
+  // Two neighbours of the same pool become one; the shorter one ends.
   void JoinSegmentsLocked(Segment& left, Segment& right) REQUIRES(mutex_);
-  // Joins `segment`, which may end, to its neighbours of the same pool.
-  void JoinNeighboursLocked(Segment& segment) REQUIRES(mutex_);
+  // Joins the segment that begins at `base` to its neighbours of the same pool.
+  void JoinNeighboursLocked(Address base) REQUIRES(mutex_);
   // HandleEntry::stays of every handle of the segment.
   void NoteStaysLocked(const Segment& segment, bool stays) REQUIRES(mutex_);
 
@@ -555,9 +571,9 @@ class DeviceAllocator {
   Block* BlockAtLocked(Address address) REQUIRES(mutex_);
   // Where `size` bytes can be had by mapping: of the first places, in address
   // order, of adjacent kFree and kUnmapped space the one that needs the fewest
-  // handles. 0 if there is none.
-  Address FindRunLocked(const Pool& pool, Bytes size, const StreamsIdle& idle)
-      REQUIRES(mutex_);
+  // handles: `needed` bytes of them. 0 if there is none.
+  Address FindRunLocked(const Pool& pool, Bytes size, const StreamsIdle& idle,
+                        Bytes* needed) REQUIRES(mutex_);
   // The first position without memory in [lo, hi) whose mapping cannot be had:
   // it is of memory that is used elsewhere, and work that used it here may
   // still be running. 0 if there is none.

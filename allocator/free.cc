@@ -154,7 +154,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     return Fail(ErrorCode::kNotFound,
                 "record_stream on memory that is not allocated here");
   }
-  if (block->segment->region->evictable) {
+  if (block->segment->evictable()) {
     const std::uint64_t bit = std::uint64_t{1} << streams_.BitOf(stream);
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
       handle.entry().fence.fetch_or(bit);

@@ -168,6 +168,12 @@ void History::CutSegment(Address base, Address at) {
     segments_[at] = std::move(context);
   }
 }
+void History::JoinSegments(Address left, Address right) {
+  const auto gone = segments_.find(right);
+  if (gone == segments_.end()) return;
+  segments_.emplace(left, gone->second);
+  segments_.erase(right);
+}
 HistoryContext History::SegmentContext(Address base) const {
   return Find(segments_, base);
 }

@@ -123,6 +123,8 @@ class History {
   void ForgetSegment(Address base) { segments_.erase(base); }
   // The segment at `base` was cut, and its second half begins at `at`.
   void CutSegment(Address base, Address at);
+  // The one at `right` is part of the one at `left` from now on.
+  void JoinSegments(Address left, Address right);
   HistoryContext SegmentContext(Address base) const;
 
  private:

@@ -243,7 +243,7 @@ Segment& DeviceAllocator::SegmentOfLocked(HandleRef handle) {
 }
 
 Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
-                                       const StreamsIdle& idle) {
+                                       const StreamsIdle& idle, Bytes* needed) {
   const std::uint64_t own = OwnBitLocked(pool.key().stream);
   Address best = 0;
   Bytes least = 0;  // to be mapped there
@@ -267,6 +267,7 @@ Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
       start = busy + unmapped->segment->region->handle_bytes;
     }
   }
+  if (best != 0) *needed = least;
   return best;
 }
 

@@ -493,10 +493,35 @@ Block* DeviceAllocator::FindCachedLocked(Pool& pool, Bytes size) {
 
 Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
   if (Block* block = FindCachedLocked(pool, size)) return block;
-  if (Block* block = TakeOverLocked(pool, size)) return block;
   if (limit == 0) return nullptr;
+  // Free handles of other classes where they lie cost nothing, and are asked
+  // for first while the limit is far.
+  const Run free = FindTakeOverLocked(pool, size);
+  const Bytes others = HandlesForLocked(pool, free);
+  const auto take_over = [&] {
+    mutex_.AssertHeld();
+    TakeOverLocked(pool, free);
+    return BlockAtLocked(free.lo);
+  };
+  if (free.bytes() > 0 &&
+      physical_.used_bytes() + PlainLocked() + others <= limit) {
+    return take_over();
+  }
   const StreamsIdle idle = AskStreamsLocked();
-  Address start = FindRunLocked(pool, size, idle);
+  Bytes needed = ~Bytes{0};  // a segment of its own
+  Address start = FindRunLocked(pool, size, idle, &needed);
+  Run place;  // what others have cut off and left empty
+  if (start == 0) {
+    place = FindTakeOverLocked(pool, size, &idle);
+    if (place.bytes() > 0) needed = HandlesForLocked(pool, place);
+  }
+  // Near it whole handles may be more than growth would need, whose first or
+  // last one is partly the pool's: others would be refused for the difference.
+  if (free.bytes() > 0 && others <= needed) return take_over();
+  if (start == 0 && place.bytes() > 0) {
+    TakeOverLocked(pool, place);
+    start = place.lo;
+  }
   if (start == 0) {
     Segment* segment = AddSegmentLocked(pool, size);
     if (segment == nullptr) return nullptr;

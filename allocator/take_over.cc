@@ -19,88 +19,143 @@
 
 namespace stratalloc {
 
-DeviceAllocator::FreeRun DeviceAllocator::FreeRunAroundLocked(
-    const Pool& pool, const Block& block) {
-  // What `pool` can have of a free block: all of its own, and whole handles of
-  // another class's.
-  const auto part = [&](const Block& b) -> FreeRun {
-    const HandleRegion& region = *b.segment->region;
-    if (b.state != BlockState::kFree || b.segment->plain) return {};
-    if (b.segment->pool == &pool) return {b.address, b.end()};
-    const PoolKey& key = b.segment->pool->key();
-    PoolKey same = pool.key();
-    same.lifetime = key.lifetime;
-    if (key != same || (pool.evictable() && !region.evictable)) return {};
-    return {
-        region.base + RoundUp(b.address - region.base, region.handle_bytes),
-        region.base + RoundDown(b.end() - region.base, region.handle_bytes)};
-  };
-  FreeRun run = part(block);
-  if (run.lo >= run.hi) return {};
+DeviceAllocator::Run DeviceAllocator::RunAroundLocked(const Pool& pool,
+                                                      const Block& block,
+                                                      bool unmapped_too) {
   const HandleRegion* const region = block.segment->region;
-  for (const Block* b = &block; run.lo == b->segment->base;) {
-    b = BlockAtLocked(run.lo - 1);
-    if (b == nullptr || b->segment->region != region) break;
-    const FreeRun more = part(*b);
-    if (more.lo >= more.hi || more.hi != run.lo) break;
+  // What `pool` can have of a block: all of its own, and whole handles of
+  // another class's.
+  const auto part = [&](const Block* b) -> Run {
+    if (b == nullptr || b->segment->region != region || b->segment->plain) {
+      return {};
+    }
+    if (b->state != BlockState::kFree &&
+        !(unmapped_too && b->state == BlockState::kUnmapped)) {
+      return {};
+    }
+    if (b->segment->pool == &pool) return {b->address, b->end()};
+    PoolKey same = pool.key();
+    same.lifetime = b->segment->pool->key().lifetime;
+    if (b->segment->pool->key() != same) return {};
+    return {
+        region->base + RoundUp(b->address - region->base, region->handle_bytes),
+        region->base +
+            RoundDown(b->end() - region->base, region->handle_bytes)};
+  };
+  Run run = part(&block);
+  if (run.bytes() == 0) return {};
+  for (const Block* b = BeforeLocked(block);; b = BeforeLocked(*b)) {
+    const Run more = part(b);
+    if (more.bytes() == 0 || more.hi != run.lo) break;
     run.lo = more.lo;
   }
-  for (const Block* b = &block; run.hi == b->segment->end();) {
-    b = BlockAtLocked(run.hi);
-    if (b == nullptr || b->segment->region != region) break;
-    const FreeRun more = part(*b);
-    if (more.lo != run.hi || more.lo >= more.hi) break;
+  for (const Block* b = AfterLocked(block);; b = AfterLocked(*b)) {
+    const Run more = part(b);
+    if (more.bytes() == 0 || more.lo != run.hi) break;
     run.hi = more.hi;
   }
   return run;
 }
 
-Block* DeviceAllocator::TakeOverLocked(Pool& pool, Bytes size) {
-  const PoolKey& key = pool.key();
+const Block* DeviceAllocator::BeforeLocked(const Block& block) {
+  if (block.prev != nullptr) return block.prev;
+  const auto at = segments_.find(block.address);
+  if (at == segments_.end() || at == segments_.begin()) return nullptr;
+  const Address end = std::prev(at)->second->end();
+  return end == block.address ? BlockAtLocked(end - 1) : nullptr;
+}
+
+const Block* DeviceAllocator::AfterLocked(const Block& block) {
+  if (block.next != nullptr) return block.next;
+  const auto next = segments_.find(block.end());
+  return next == segments_.end() ? nullptr : next->second->first;
+}
+
+DeviceAllocator::Run DeviceAllocator::FindTakeOverLocked(
+    const Pool& pool, Bytes size, const StreamsIdle* unmapped_if_idle) {
   // Without tiering there is one class.
-  if (!options_.tiering || key.owner.is_private()) return nullptr;
-  const Bytes handle = table_.region(/*evictable=*/true, key.kind).handle_bytes;
-  FreeRun best;
+  if (!options_.tiering || pool.key().owner.is_private()) return {};
+  const bool unmapped_too = unmapped_if_idle != nullptr;
+  const Bytes handle =
+      table_.region(/*evictable=*/true, pool.key().kind).handle_bytes;
+  std::vector<const Block*> others;
   for (int i = 0; i < kLifetimeClasses; ++i) {
-    PoolKey other = key;
-    other.lifetime = static_cast<LifetimeClass>(i);
-    const auto found = pools_.find(other);
-    if (other == key || found == pools_.end()) continue;
+    PoolKey key = pool.key();
+    key.lifetime = static_cast<LifetimeClass>(i);
+    const auto found = pools_.find(key);
+    if (key == pool.key() || found == pools_.end()) continue;
     EmptyBinsLocked(*found->second);
     found->second->free_blocks().ForEach(
         [&](const FreeKey& free) {
-          const FreeRun run = FreeRunAroundLocked(pool, *free.block);
-          if (run.bytes() >= size &&
-              (best.bytes() == 0 || run.bytes() < best.bytes())) {
-            best = run;
-          }
+          others.push_back(free.block);
           return true;
         },
         handle);
+    if (!unmapped_too) continue;
+    const auto& unmapped = found->second->unmapped_blocks();
+    others.insert(others.end(), unmapped.begin(), unmapped.end());
   }
-  if (best.bytes() == 0) return nullptr;
-  Address at = best.lo;
-  while (at < best.lo + size) {
-    Block* block = BlockAtLocked(at);
-    if (block->segment->pool == &pool) {
-      at = block->end();
+  // In address order: what lies in a run that was looked at is not looked at
+  // again.
+  std::sort(others.begin(), others.end(), ByAddress());
+  const std::uint64_t own = OwnBitLocked(pool.key().stream);
+  Run best;
+  Bytes most = 0, fewest = 0;  // of the best: its length, what it takes
+  Address seen = 0;
+  for (const Block* block : others) {
+    if (block->end() <= seen) continue;
+    const Run run = RunAroundLocked(pool, *block, unmapped_too);
+    seen = std::max(seen, run.hi);
+    if (run.bytes() < size) continue;
+    const Run wanted{run.lo, run.lo + size};
+    const Bytes handles = HandlesForLocked(pool, wanted);
+    if (best.bytes() != 0 &&
+        (handles > fewest || (handles == fewest && run.bytes() >= most))) {
       continue;
     }
-    const HandleRegion& region = *block->segment->region;
-    const Address hi = std::min(
-        block->end(), region.base + RoundUp(best.lo + size - region.base,
-                                            region.handle_bytes));
-    ChangePoolLocked(block, at, hi, pool);
+    if (unmapped_too &&
+        BusyPlaceLocked(wanted.lo, wanted.hi, own, *unmapped_if_idle) != 0) {
+      continue;
+    }
+    best = wanted;
+    most = run.bytes();
+    fewest = handles;
+  }
+  return best;
+}
+
+Bytes DeviceAllocator::HandlesForLocked(const Pool& pool, Run run) {
+  Bytes bytes = 0, handle = 0;
+  for (Address at = run.lo; at < run.hi;) {
+    const Block* block = BlockAtLocked(at);
+    const Bytes inside = std::min(block->end(), run.hi) - at;
+    handle = block->segment->region->handle_bytes;
+    if (block->segment->pool != &pool || block->state != BlockState::kFree) {
+      bytes += inside;
+    }
+    at += inside;
+  }
+  return bytes == 0 ? 0 : RoundUp(bytes, handle);
+}
+
+void DeviceAllocator::TakeOverLocked(Pool& pool, Run run) {
+  const HandleRegion& region = *BlockAtLocked(run.lo)->segment->region;
+  const Address end =
+      region.base + RoundUp(run.hi - region.base, region.handle_bytes);
+  for (Address at = run.lo; at < run.hi;) {
+    Block* block = BlockAtLocked(at);
+    const Address hi = std::min(block->end(), end);
+    if (block->segment->pool != &pool) ChangePoolLocked(block, at, hi, pool);
     at = hi;
   }
-  return BlockAtLocked(best.lo);
+  // Cutting comes before joining: a peak in between was nobody's.
+  stats_.segment.For(region.kind, [](Stat& s) { s.Move(0); });
 }
 
 void DeviceAllocator::ChangePoolLocked(Block* block, Address lo, Address hi,
                                        Pool& pool) {
-  Segment* segment = block->segment;
-  Pool& owner = *segment->pool;
-  HandleRegion& region = *segment->region;
+  Pool& owner = *block->segment->pool;
+  HandleRegion& region = *block->segment->region;
   owner.Unfile(block);
   if (block->address < lo) {
     Block* rest = SplitLocked(block, lo - block->address);
@@ -108,8 +163,9 @@ void DeviceAllocator::ChangePoolLocked(Block* block, Address lo, Address hi,
     block = rest;
   }
   if (block->end() > hi) owner.File(SplitLocked(block, hi - lo));
-  if (segment->base < lo) segment = &CutSegmentLocked(*segment, lo);
-  if (segment->end() > hi) CutSegmentLocked(*segment, hi);
+  if (block->segment->base < lo) CutSegmentLocked(*block->segment, lo);
+  if (block->segment->end() > hi) CutSegmentLocked(*block->segment, hi);
+  Segment* const segment = block->segment;
 
   auto& from = owner.segments();
   const auto held = std::find_if(from.begin(), from.end(), [&](const auto& s) {
@@ -124,7 +180,7 @@ void DeviceAllocator::ChangePoolLocked(Block* block, Address lo, Address hi,
   }
   NoteStaysLocked(*segment, !pool.evictable());
   pool.File(block);
-  JoinNeighboursLocked(*segment);
+  JoinNeighboursLocked(lo);
 }
 
 void DeviceAllocator::NoteStaysLocked(const Segment& segment, bool stays) {
@@ -138,42 +194,49 @@ void DeviceAllocator::NoteStaysLocked(const Segment& segment, bool stays) {
   }
 }
 
-Segment& DeviceAllocator::CutSegmentLocked(Segment& segment, Address at) {
+void DeviceAllocator::CutSegmentLocked(Segment& segment, Address at) {
   HandleRegion& region = *segment.region;
+  Block* const first = BlockAtLocked(at);
+  first->prev->next = nullptr;
+  first->prev = nullptr;
+  // The shorter half becomes the new segment: each of its blocks and handles is
+  // looked at.
   auto cut = std::make_unique<Segment>(segment);
-  Segment& right = *cut;
-  right.base = at;
+  const bool is_left = at - segment.base < segment.end() - at;
+  Segment& left = is_left ? *cut : segment;
+  Segment& right = is_left ? segment : *cut;
   right.bytes = segment.end() - at;
-  segment.bytes = at - segment.base;
-  right.first = BlockAtLocked(at);
-  right.first->prev->next = nullptr;
-  right.first->prev = nullptr;
-  for (Block* b = right.first; b != nullptr; b = b->next) b->segment = &right;
-
-  right.mapped = 0;
-  for (std::uint64_t i = region.IndexOf(at); region.AddressOf(i) < right.end();
-       ++i) {
+  left.bytes = at - segment.base;
+  right.base = at;
+  right.first = first;
+  for (Block* b = cut->first; b != nullptr; b = b->next) b->segment = cut.get();
+  cut->mapped = 0;
+  for (std::uint64_t i = region.IndexOf(cut->base);
+       region.AddressOf(i) < cut->end(); ++i) {
     if (region.entries[i].state.load() != HandleState::kUnmapped) {
-      ++right.mapped;
+      ++cut->mapped;
     }
   }
-  segment.mapped -= right.mapped;
-  if (segment.mapped > 0 && right.mapped > 0) {
-    stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
+  segment.mapped -= cut->mapped;
+  if (segment.mapped > 0 && cut->mapped > 0) {
+    stats_.segment.For(region.kind, [](Stat& s) { ++s.current; });
   }
-  segments_[at] = &right;
-  history_.CutSegment(segment.base, at);
+  segments_[left.base] = &left;
+  segments_[right.base] = &right;
+  history_.CutSegment(left.base, right.base);
   segment.pool->segments().push_back(std::move(cut));
-  return right;
 }
 
 void DeviceAllocator::JoinSegmentsLocked(Segment& left, Segment& right) {
   Pool& pool = *left.pool;
+  Segment& longer = left.bytes < right.bytes ? right : left;
+  Segment& shorter = left.bytes < right.bytes ? left : right;
   Block* last = BlockAtLocked(right.base - 1);
   Block* first = right.first;
+  for (Block* b = shorter.first; b != nullptr; b = b->next)
+    b->segment = &longer;
   last->next = first;
   first->prev = last;
-  for (Block* b = first; b != nullptr; b = b->next) b->segment = &left;
   if (IsFiled(last->state) && last->state == first->state) {
     pool.Unfile(last);
     pool.Unfile(first);
@@ -181,29 +244,32 @@ void DeviceAllocator::JoinSegmentsLocked(Segment& left, Segment& right) {
     pool.File(last);
   }
   if (left.mapped > 0 && right.mapped > 0) {
-    stats_.segment.For(left.region->kind, [](Stat& s) { s.Decrease(1); });
+    stats_.segment.For(left.region->kind, [](Stat& s) { --s.current; });
   }
-  left.bytes += right.bytes;
-  left.mapped += right.mapped;
   segments_.erase(right.base);
-  history_.ForgetSegment(right.base);
+  history_.JoinSegments(left.base, right.base);
+  longer.first = left.first;
+  longer.base = left.base;
+  longer.bytes = left.bytes + right.bytes;
+  longer.mapped = left.mapped + right.mapped;
+  segments_[longer.base] = &longer;
   std::erase_if(pool.segments(),
-                [&](const auto& s) { return s.get() == &right; });
+                [&](const auto& s) { return s.get() == &shorter; });
 }
 
-void DeviceAllocator::JoinNeighboursLocked(Segment& segment) {
-  const auto joins = [](const Segment& left, const Segment& right) {
-    return left.end() == right.base && left.pool == right.pool &&
-           left.region == right.region;
+void DeviceAllocator::JoinNeighboursLocked(Address base) {
+  const auto join = [&](Segment& left, Segment& right) {
+    mutex_.AssertHeld();
+    if (left.end() == right.base && left.pool == right.pool &&
+        left.region == right.region) {
+      JoinSegmentsLocked(left, right);
+    }
   };
-  const auto at = segments_.find(segment.base);
-  if (const auto next = std::next(at);
-      next != segments_.end() && joins(segment, *next->second)) {
-    JoinSegmentsLocked(segment, *next->second);
+  const auto at = segments_.find(base);
+  if (const auto next = std::next(at); next != segments_.end()) {
+    join(*at->second, *next->second);
   }
-  if (at != segments_.begin() && joins(*std::prev(at)->second, segment)) {
-    JoinSegmentsLocked(*std::prev(at)->second, segment);
-  }
+  if (at != segments_.begin()) join(*std::prev(at)->second, *at->second);
 }
 
 }  // namespace stratalloc

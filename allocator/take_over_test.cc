@@ -2,7 +2,11 @@
 // Free handles change pools where they lie.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "allocator/device_allocator_fixture_test.h"
 
@@ -106,6 +110,19 @@ TEST_F(TakeOverTest, OnlyWholeHandlesChangeTheirClass) {
   EXPECT_NE(Activation(1 * kMiB + 512), first + 3 * kMiB);
 }
 
+// Whole handles are more than growth needs where the class has a part of one
+// free: near the limit that would be what another is refused.
+TEST_F(TakeOverTest, NearTheLimitTheFewestHandlesAreTaken) {
+  Open(8 * kMiB);
+  const Address gradient = Gradient(4 * kMiB);
+  Malloc(3 * kMiB);  // and 1 MiB of its second handle free
+  Free(gradient);
+  Malloc(3 * kMiB);
+  const Address activation = Activation(2 * kMiB);
+  EXPECT_NE(activation, 0u);
+  EXPECT_EQ(Reserved(), 8 * kMiB);
+}
+
 TEST_F(TakeOverTest, ARunOfSeveralClassesServes) {
   // Gradients, activations and the optimizer's side by side.
   const Address whole = Gradient(24 * kMiB);
@@ -163,6 +180,27 @@ TEST_F(TakeOverTest, AnotherStreamsMemoryIsNotTakenOver) {
   EXPECT_FALSE(MayLeave(activation));
 }
 
+// What was recorded on another stream was waited for when it was freed.
+TEST_F(TakeOverTest, ActivationsOfOtherStreamsMoveOnceTheirEventsAreOver) {
+  const StreamId side = NewStream();
+  const Address a = Activation(8 * kMiB);
+  Use(a, 8 * kMiB, side);
+  ASSERT_TRUE(allocator().RecordStream(a, side).has_value());
+  Free(a);
+  ASSERT_TRUE(allocator().device().SynchronizeStream(side));
+  const Address b = Activation(2 * kMiB);  // and what is over is freed
+  Free(b);
+  const Address other = Malloc(2 * kMiB, side);
+  for (int i = 0; i < 100; ++i) Use(other, 2 * kMiB, side);
+  // A run of whole handles that lies in two pieces has to move.
+  const Address c = Activation(2 * kMiB), d = Activation(2 * kMiB);
+  Free(c);
+  const long waits = cudasim_calls("cudaStreamSynchronize");
+  Malloc(62 * kMiB - 2 * kMiB, kDefaultStream, kTransient);
+  EXPECT_EQ(cudasim_calls("cudaStreamSynchronize"), waits);
+  Free(d);
+}
+
 TEST_F(TakeOverTest, AStepThatRepeatsAsksNothingOfTheDriver) {
   // Gradients are given up, activations grow; then the other way round.
   const auto step = [&] {
@@ -177,9 +215,78 @@ TEST_F(TakeOverTest, AStepThatRepeatsAsksNothingOfTheDriver) {
   };
   for (int i = 0; i < 8; ++i) step();
   const long before = Calls();
+  const Stat segments = Of(allocator().Stats().segment);
   for (int i = 0; i < 8; ++i) step();
   EXPECT_EQ(Calls(), before);
+  // None came or went, as far as anybody is told.
+  EXPECT_EQ(Of(allocator().Stats().segment).allocated, segments.allocated);
+  EXPECT_EQ(Of(allocator().Stats().segment).freed, segments.freed);
+  EXPECT_EQ(Of(allocator().Stats().segment).peak, segments.peak);
   ASSERT_TRUE(allocator().CheckInvariants());
+}
+
+// Blocks of all classes come and go, at most 24 MiB of them.
+class RandomTakeOverTest : public TakeOverTest {
+ protected:
+  void Steps(int steps, int checked, bool at_work) {
+    std::mt19937 random(7);
+    std::vector<std::pair<Address, Bytes>> held;
+    Bytes live = 0;
+    for (int step = 0; step < steps; ++step) {
+      const auto lifetime =
+          static_cast<LifetimeClass>(random() % kLifetimeClasses);
+      const Bytes bytes = random() % 4 == 0 ? 512 * (1 + random() % 2000)
+                                            : kMiB + 512 * (random() % 4000);
+      if (!held.empty() && (live + bytes > 24 * kMiB || random() % 2 == 0)) {
+        const std::size_t i = random() % held.size();
+        Free(held[i].first);
+        live -= held[i].second;
+        held[i] = held.back();
+        held.pop_back();
+      } else {
+        const Address address = Malloc(bytes, kDefaultStream, lifetime);
+        ASSERT_NE(address, 0u);
+        if (at_work) Use(address, bytes, kDefaultStream);
+        held.emplace_back(address, bytes);
+        live += bytes;
+      }
+      if (step % checked == 0) {
+        if (!held.empty()) MayLeave(held.back().first);
+        const Status status = allocator().CheckInvariants();
+        ASSERT_TRUE(status.has_value())
+            << step << ": " << status.error().message;
+      }
+    }
+    for (const auto& [address, bytes] : held) Free(address);
+  }
+};
+
+TEST_F(RandomTakeOverTest, SegmentsAreCutAndJoinedAnywhere) {
+  Steps(4000, 20, /*at_work=*/true);
+  EXPECT_LE(Segments(), 4 * kLifetimeClasses);
+}
+
+// What is cut off and empty serves others before new address space does.
+TEST_F(RandomTakeOverTest, AddressSpaceIsUsedAgain) {
+  const auto used = [&] {
+    const HandleTable& table = allocator().table();
+    Bytes most = 0;
+    for (const SegmentView& segment : allocator().Snapshot()) {
+      const Bytes region = (table.evictable_end() - table.base()) / 2;
+      most = std::max(most, (segment.address - table.base()) % region);
+    }
+    return most;
+  };
+  const Address kept = Malloc(4 * kMiB);
+  Steps(2000, 500, /*at_work=*/false);
+  const Address first = Malloc(4 * kMiB + 512);
+  const Bytes before = used();
+  for (int i = 0; i < 10; ++i) Steps(2000, 500, /*at_work=*/false);
+  const Address last = Malloc(5 * kMiB);
+  EXPECT_LE(used(), before + 64 * kMiB);
+  Free(kept);
+  Free(first);
+  Free(last);
 }
 
 // Address space that activations took over is anybody's once it is empty.

@@ -254,11 +254,14 @@ STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
 
 /* ---- the op guard ------------------------------------------------------ */
 
-/* Lowest and highest address that can ever need a restore, over all devices;
- * both 0 while tiering is off or CUDA is not initialised. A tensor outside
- * [lo, hi) needs no look. */
+/* What can ever need a restore lies in [lo, hi), over all devices; both 0 while
+ * tiering is off or CUDA is not initialised. A tensor outside needs no look;
+ * inside lie activations too. */
 STRATALLOC_API extern uint64_t stratalloc_evictable_lo;
 STRATALLOC_API extern uint64_t stratalloc_evictable_hi;
+/* 1: the live block at this address is of a class that may leave the device. 0
+ * of an activation, and of what is not ours. No lock. */
+STRATALLOC_API int stratalloc_may_leave(uint64_t address);
 
 typedef struct {
   uint64_t address, bytes; /* of the storage, or of the part that is used */
@@ -297,6 +300,14 @@ STRATALLOC_API int stratalloc_list_slice(int device,
                                          const int* ends,
                                          const uint64_t* results, int elements,
                                          int first);
+/* The element that takes most, if that is more than everything which could
+ * leave now would free; else -1. It is to be tried before the first slice runs:
+ * if it is refused nothing of the lists was touched. */
+STRATALLOC_API int stratalloc_list_doubtful(int device,
+                                            const stratalloc_access* accesses,
+                                            const int* ends,
+                                            const uint64_t* results,
+                                            int elements);
 
 /* ---- test hooks -------------------------------------------------------- */
 

@@ -60,4 +60,16 @@ int stratalloc_list_slice(int device, const stratalloc_access* accesses,
                                     static_cast<std::size_t>(first)));
 }
 
+int stratalloc_list_doubtful(int device, const stratalloc_access* accesses,
+                             const int* ends, const uint64_t* results,
+                             int elements) {
+  DeviceAllocator* allocator = SlicedOn(device);
+  if (allocator == nullptr) return -1;
+  const std::vector<Access> list = AccessesOf(accesses, ends[elements - 1]);
+  const auto count = static_cast<std::size_t>(elements);
+  const std::size_t found =
+      Doubtful(*allocator, {list, {ends, count}, {results, count}});
+  return found == count ? -1 : static_cast<int>(found);
+}
+
 }  // extern "C"

@@ -104,6 +104,11 @@ int stratalloc_restore(int device, const stratalloc_range* ranges, int count,
   return Move(device, ranges, count, moved, error, &Engine::Restore);
 }
 
+int stratalloc_may_leave(uint64_t address) {
+  DeviceAllocator* device = Allocator::Get().FindByAddress(address);
+  return device != nullptr && device->MayLeave(address) ? 1 : 0;
+}
+
 int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3]) {
   tiers[0] = tiers[1] = tiers[2] = 0;
   const Address address = reinterpret_cast<Address>(ptr);

@@ -17,6 +17,7 @@ STRATALLOC_FAST_THREAD_LOCAL bool copying_evictable = false;
 namespace {
 
 bool MayLeave(const at::Tensor& tensor) {
+  // 0 while nothing is evicted anywhere.
   const uint64_t hi =
       __atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_ACQUIRE);
   if (hi == 0 || !tensor.has_storage()) return false;
@@ -25,8 +26,7 @@ bool MayLeave(const at::Tensor& tensor) {
                                                  .unsafeGetStorageImpl()
                                                  ->_mutable_data_ptr_no_checks()
                                                  .get());
-  return at < hi &&
-         at >= __atomic_load_n(&stratalloc_evictable_lo, __ATOMIC_RELAXED);
+  return at < hi && stratalloc_may_leave(at) != 0;
 }
 
 at::Tensor ToCopy(const at::Tensor& self, std::optional<at::ScalarType> dtype,

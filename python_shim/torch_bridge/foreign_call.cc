@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/torch_bridge/foreign_call.h"
 
+#include <algorithm>
 #include <string>
 
 #include "python_shim/torch_bridge/entry_point.h"
 #include "python_shim/torch_bridge/evictable_copy.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
+namespace {
+
+bool SomeMayLeave(const stratalloc::AccessList& accesses) {
+  return std::any_of(accesses.data(), accesses.data() + accesses.size(),
+                     [](const stratalloc_access& access) {
+                       return stratalloc_may_leave(access.address) != 0;
+                     });
+}
+
+}  // namespace
+
 struct stratalloc_torch_call {
   stratalloc_torch_call(const char* what,
                         const stratalloc::AccessList& accesses, bool copies)
       : name(what),
         pin(name.c_str(), accesses),
-        copying(copies && accesses.size() > 0) {}
+        copying(copies && SomeMayLeave(accesses)) {}
 
   const std::string name;  // messages of the core name it until it is left
   const stratalloc::OperatorPin pin;

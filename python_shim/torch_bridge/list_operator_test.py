@@ -223,6 +223,20 @@ def test_one_element_that_is_refused_says_so():
     assert [x[0].item() for x in xs] == [2, 2, 1, 1]
 
 
+def test_an_element_that_cannot_fit_is_refused_before_anything_runs():
+    xs = [torch.ones(n, device="cuda") for n in (4, 4, 8, 4)]
+    BRIDGE.room(24, most=16)
+    with pytest.raises(torch.OutOfMemoryError,
+                       match=r"(?s)element 2 of 4 is a slice by itself"):
+        torch._foreach_add_(xs, 1.0)
+    assert BRIDGE.open() == 0
+    # What other threads make room for is not refused.
+    BRIDGE.room(24, most=32)
+    torch._foreach_add_(xs, 1.0)
+    BRIDGE.room(0)
+    assert [x[0].item() for x in xs] == [2, 2, 2, 2]
+
+
 def test_another_error_is_no_reason_to_halve():
     xs = [torch.ones(4, device="cuda") for _ in range(4)]
     BRIDGE.room(32)

@@ -30,6 +30,7 @@ class SlicedCall {
 
   c10::List<at::Tensor> Run(c10::DispatchKeySet keys) {
     LookAtElements();
+    TryDoubtful();
     size_t most = elements_;
     for (size_t first = 0; first < elements_;) {
       const size_t wanted = std::min(most, NextSlice(first));
@@ -78,6 +79,33 @@ class SlicedCall {
         static_cast<int>(elements_), static_cast<int>(first)));
   }
 
+  // Throws, with nothing touched, if the element that takes most is refused:
+  // half a step of an optimizer is worse than none.
+  void TryDoubtful() const {
+    const int doubtful =
+        stratalloc_list_doubtful(device_, accesses_.data(), ends_.data(),
+                                 expected_.data(), static_cast<int>(elements_));
+    if (doubtful < 0) return;
+    const auto element = static_cast<size_t>(doubtful);
+    const torch::jit::Stack stack = guarded_.list.Slice(arguments_, element, 1);
+    AccessList accesses(lo_, hi_);
+    accesses.AddArguments(guarded_.signature, stack);
+    try {
+      const OperatorPin pin(guarded_.name.c_str(), accesses);
+    } catch (c10::OutOfMemoryError& refused) {
+      AddRefusedElement(refused, element);
+      throw;
+    }
+  }
+
+  void AddRefusedElement(c10::OutOfMemoryError& refused, size_t element) const {
+    refused.add_context(
+        c10::str("stratalloc runs the lists of ", guarded_.name,
+                 " in slices; element ", element, " of ", elements_,
+                 " is a slice by itself and was refused. Smaller tensors "
+                 "or a larger limit (gpu_limit in the settings) help."));
+  }
+
   // Runs `count` elements from `first` on, or fewer; returns how many.
   size_t RunSlice(size_t first, size_t count, c10::DispatchKeySet keys) {
     for (;; count = (count + 1) / 2) {
@@ -89,11 +117,7 @@ class SlicedCall {
         pin.emplace(guarded_.name.c_str(), accesses);
       } catch (c10::OutOfMemoryError& refused) {
         if (count > 1) continue;
-        refused.add_context(
-            c10::str("stratalloc ran the lists of ", guarded_.name,
-                     " in slices; element ", first, " of ", elements_,
-                     " is a slice by itself and was refused. Smaller tensors "
-                     "or a larger limit (gpu_limit in the settings) help."));
+        AddRefusedElement(refused, first);
         throw;
       }
       guarded_.previous.callBoxed(guarded_.previous.opHandle(), keys, &stack);

@@ -22,7 +22,8 @@ inline bool NeedsSlices(const GuardedOperator& guarded,
 // Each slice has an OperatorPin of its own and there is none around them all:
 // what a slice used or made may leave while the next one runs. A slice that the
 // core refuses for want of memory, before its kernel began, is halved; one
-// element that is refused throws OutOfMemoryError. No kernel runs twice over
+// element that is refused throws OutOfMemoryError; one that takes more than
+// could leave is tried before the first slice runs. No kernel runs twice over
 // the same element, and what a kernel throws is passed on with the slices
 // before it done, as when an operator fails in the middle of its lists.
 //

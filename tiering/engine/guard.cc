@@ -90,41 +90,45 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
   DeviceAllocator* device = nullptr;
   std::uint64_t bit = 0;
   std::uint32_t now = 0;
-  HandleRef pinned;
+  HandleRef at;      // where the last access began or ended
+  HandleRef pinned;  // the last one that was pinned
   bool resident = false;
-  for (std::size_t n = 0; n < accesses.size(); ++n) {
-    const Access& access = accesses[n];
+  const auto keep_time = [&] {
+    // A tick per access that is looked at. Two threads may take the same ones:
+    // ages are for comparing, and an exchange per operator costs 6 ns.
+    if (device != nullptr) {
+      device->use_clock().store(now, std::memory_order_relaxed);
+    }
+  };
+  for (const Access& access : accesses) {
     if (access.bytes == 0) continue;
     if (device == nullptr || !device->Contains(access.address)) {
-      device = DeviceOf(access.address);
-      if (device == nullptr) continue;
+      DeviceAllocator* const other = DeviceOf(access.address);
+      if (other == nullptr) continue;
+      keep_time();
+      device = other;
       bit = std::uint64_t{1} << device->streams().BitOf(stream);
-      // A tick per access. Two threads may take the same ones: ages are for
-      // comparing, and an exchange per operator costs 6 ns.
       now = device->use_clock().load(std::memory_order_relaxed);
-      device->use_clock().store(
-          now + static_cast<std::uint32_t>(accesses.size() - n),
-          std::memory_order_relaxed);
     }
-    ++now;
     if (access.address >= device->table().evictable_end()) continue;
     // Divisions are what this would cost, and neighbours lie together.
-    HandleRegion* region = pinned.region;
-    std::uint64_t i = pinned.index;
-    if (region == nullptr || !region->Contains(access.address)) {
-      region = device->table().RegionOf(access.address);
-      i = region->IndexOf(access.address);
-    } else if (access.address - pinned.address() >= region->handle_bytes) {
-      i = region->IndexOf(access.address);
+    if (at.region == nullptr || !at.region->Contains(access.address)) {
+      at.region = device->table().RegionOf(access.address);
+      at.index = at.region->IndexOf(access.address);
+    } else if (access.address - at.address() >= at.region->handle_bytes) {
+      at.index = at.region->IndexOf(access.address);
     }
+    // An activation, all of it: one block, of one pool. It lives, so that this
+    // does not change.
+    if (at.entry().stays.load(std::memory_order_relaxed)) continue;
+    ++now;
+    HandleRegion* const region = at.region;
     Address end = access.address + access.bytes;
     if (end > region->base + region->bytes - region->handle_bytes) {
       end = std::min(end, region->AddressOf(region->count()));
     }
-    for (; region->AddressOf(i) < end; ++i) {
+    for (std::uint64_t i = at.index; region->AddressOf(i) < end; ++i) {
       const HandleRef handle{region, i};
-      // What the operator uses lives here: this does not change under it.
-      if (handle.entry().stays.load(std::memory_order_relaxed)) continue;
       if (handle == pinned) {
         // Once is enough: it cannot leave before this operator does.
         handles.back().written |= access.written;
@@ -138,7 +142,9 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
       }
       if (resident) NoteUse(handle, bit, access.written, now);
     }
+    if (pinned.region == region) at = pinned;
   }
+  keep_time();
   if (!all_resident || (Queues(thread) && !handles.empty())) {
     if (Status status = Admit(stream, name, handles); !status) {
       thread.Leave();

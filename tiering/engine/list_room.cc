@@ -13,7 +13,8 @@ namespace {
 // slice before, whose copies out may still be under way.
 constexpr Bytes kSlicesInRoom = 4;
 
-// Calls f(handle) for each evictable handle under `access` until it says false.
+// Calls f(handle) for each handle under `access`, if it may leave, until it
+// says false.
 template <typename F>
 bool EachHandle(DeviceAllocator& device, const Access& access, F&& f) {
   HandleTable& table = device.table();
@@ -26,7 +27,7 @@ bool EachHandle(DeviceAllocator& device, const Access& access, F&& f) {
   for (std::uint64_t i = region->IndexOf(access.address);
        i < region->count() && region->AddressOf(i) < end; ++i) {
     const HandleRef handle{region, i};
-    if (handle.entry().stays.load(std::memory_order_relaxed)) continue;
+    if (handle.entry().stays.load(std::memory_order_relaxed)) return true;
     if (!f(handle)) return false;
   }
   return true;
@@ -45,6 +46,25 @@ Bytes Room(DeviceAllocator& device) {
   MutexLock lock(device.mutex());
   const Bytes stays = device.StaysLocked();
   return limit - std::min(limit, stays);
+}
+
+std::size_t BeginOf(const ListElements& elements, std::size_t i) {
+  return i == 0 ? 0 : static_cast<std::size_t>(elements.ends[i - 1]);
+}
+
+// Adds what element `i` takes beside what is in `counted`: neighbours share
+// handles, and so may several lists.
+Bytes Takes(DeviceAllocator& device, const ListElements& elements,
+            std::size_t i, std::unordered_set<Address>& counted) {
+  Bytes bytes = elements.results[i];
+  for (std::size_t n = BeginOf(elements, i); n < BeginOf(elements, i + 1);
+       ++n) {
+    EachHandle(device, elements.accesses[n], [&](HandleRef handle) {
+      if (counted.insert(handle.address()).second) bytes += handle.bytes();
+      return true;
+    });
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -67,30 +87,36 @@ bool FitsAsItIs(DeviceAllocator& device, std::span<const Access> accesses,
                      });
 }
 
+std::size_t Doubtful(DeviceAllocator& device, const ListElements& elements) {
+  const std::size_t count = elements.ends.size();
+  std::size_t widest = count;
+  Bytes most = Room(device);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::unordered_set<Address> counted;
+    const Bytes bytes = Takes(device, elements, i, counted);
+    if (bytes > most) {
+      most = bytes;
+      widest = i;
+    }
+  }
+  return widest;
+}
+
 std::size_t NextSlice(DeviceAllocator& device, const ListElements& elements,
                       std::size_t first) {
   const std::size_t count = elements.ends.size();
-  const auto begin_of = [&](std::size_t i) {
-    return i == 0 ? 0 : static_cast<std::size_t>(elements.ends[i - 1]);
-  };
   const Bytes results =
       std::accumulate(elements.results.begin() + static_cast<long>(first),
                       elements.results.end(), Bytes{0});
-  if (FitsAsItIs(device, elements.accesses.subspan(begin_of(first)), results)) {
+  if (FitsAsItIs(device, elements.accesses.subspan(BeginOf(elements, first)),
+                 results)) {
     return count - first;
   }
   const Bytes most = Room(device) / kSlicesInRoom;
-  // Neighbours share handles, and so may several lists.
   std::unordered_set<Address> counted;
   Bytes bytes = 0;
   for (std::size_t i = first; i < count; ++i) {
-    bytes += elements.results[i];
-    for (std::size_t n = begin_of(i); n < begin_of(i + 1); ++n) {
-      EachHandle(device, elements.accesses[n], [&](HandleRef handle) {
-        if (counted.insert(handle.address()).second) bytes += handle.bytes();
-        return true;
-      });
-    }
+    bytes += Takes(device, elements, i, counted);
     if (bytes > most && i > first) return i - first;
   }
   return count - first;

@@ -34,6 +34,11 @@ bool NothingAway(DeviceAllocator& device, Bytes results);
 bool FitsAsItIs(DeviceAllocator& device, std::span<const Access> accesses,
                 Bytes results);
 
+// The element that takes most, if that is more than what could leave now would
+// free: it is refused whatever the other slices do, unless other threads make
+// room. Else the number of elements.
+std::size_t Doubtful(DeviceAllocator& device, const ListElements& elements);
+
 // Elements of the next slice, from `first` on; at least 1.
 std::size_t NextSlice(DeviceAllocator& device, const ListElements& elements,
                       std::size_t first);

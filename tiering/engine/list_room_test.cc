@@ -87,6 +87,27 @@ TEST_F(ListRoomTest, WhatCannotLeaveTakesRoom) {
   FreeAll(layers);
 }
 
+TEST_F(ListRoomTest, AnElementThatWillNotFitIsFoundBefore) {
+  OpenOf(32 * kMiB);
+  const auto layers = Layers(20);
+  Evict();
+  const auto doubtful = [&](const std::vector<Access>& accesses,
+                            std::vector<int> ends, Bytes result) {
+    const std::vector<Bytes> results(ends.size(), result);
+    return Doubtful(rig_->device(), {accesses, ends, results});
+  };
+  const std::vector<Access> all = Of(layers);
+  // Of 2, 36 and 2 MiB; then none takes more than 30.
+  EXPECT_EQ(doubtful(all, {1, 19, 20}, 0), 1u);
+  EXPECT_EQ(doubtful(all, {1, 16, 20}, 0), 3u);
+  EXPECT_EQ(doubtful(all, {1, 16, 20}, 3 * kMiB), 1u);
+  const Address stays =
+      Malloc(16 * kMiB, kDefaultStream, LifetimeClass::kTransient);
+  EXPECT_EQ(doubtful(all, {1, 8, 20}, 0), 2u);
+  Free(stays);
+  FreeAll(layers);
+}
+
 TEST_F(ListRoomTest, AHandleThatSeveralElementsShareCountsOnce) {
   OpenOf(64 * kMiB);
   const auto layers = Layers(20);

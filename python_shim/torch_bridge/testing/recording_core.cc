@@ -256,6 +256,11 @@ int stratalloc_operator_enter(int device, uint64_t, const char* name,
   return 0;
 }
 
+int stratalloc_may_leave(uint64_t address) {
+  return address >= stratalloc_evictable_lo &&
+         address < stratalloc_evictable_hi;
+}
+
 void stratalloc_operator_leave(void) { --stratalloc::open_operators; }
 
 int stratalloc_list_fits(int, const stratalloc_access* accesses, int count,
@@ -274,6 +279,22 @@ int stratalloc_list_slice(int, const stratalloc_access* accesses,
     if (Sum(accesses, begin, ends[i]) + made > Get().room) return i - first;
   }
   return elements - first;
+}
+
+int stratalloc_list_doubtful(int, const stratalloc_access* accesses,
+                             const int* ends, const uint64_t* results,
+                             int elements) {
+  int widest = -1;
+  uint64_t most = Get().room;
+  for (int i = 0; i < elements; ++i) {
+    const uint64_t bytes =
+        Sum(accesses, i == 0 ? 0 : ends[i - 1], ends[i]) + results[i];
+    if (bytes > most) {
+      most = bytes;
+      widest = i;
+    }
+  }
+  return widest;
 }
 
 void stratalloc_history_hooks(int64_t (*)(void), void (*)(void*)) {}

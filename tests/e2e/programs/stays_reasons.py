@@ -24,6 +24,16 @@ class Doubles(nn.Module):
         return x * 2
 
 
+class Copies(nn.Module):
+    """A copy of an activation is one; of a weight it may leave."""
+
+    def forward(self, x):
+        self.of_weight = x.clone()
+        h = x * 2
+        return [h, h.clone(), h.to(torch.int16),
+                h.view(3, MIB).t().contiguous()]
+
+
 weight = torch.ones(3 * MIB, dtype=torch.uint8, device="cuda")
 assert stays() == {}, stays()
 
@@ -48,6 +58,11 @@ again = [torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
          for _ in range(4)]
 assert stays() == {}, stays()
 del again
+
+copies = Copies()
+activations = copies(weight)
+assert stays() == {"activations": (3 + 3 + 6 + 3) * MIB}, stays()
+del copies, activations
 
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
