@@ -8,7 +8,7 @@ Per job and share: a card of which native's peak is that share, on it native
 and ours in turn, each in a process of its own, numbers off. Step seconds are
 virtual, of the modelled card with its call costs. What a step costs the host
 is processor time of the process, all threads, the least of all rounds of
-either; compare it between the two columns only.
+either; compare it between the two columns only (`instructions` counts).
 """
 
 import argparse
