@@ -501,7 +501,10 @@ Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
   const auto take_over = [&] {
     mutex_.AssertHeld();
     TakeOverLocked(pool, free);
-    return BlockAtLocked(free.lo);
+    Block* block = BlockAtLocked(free.lo);
+    STRATALLOC_CHECK(block->end() >= free.hi,
+                     "a run that was taken over is one free block");
+    return block;
   };
   if (free.bytes() > 0 &&
       physical_.used_bytes() + PlainLocked() + others <= limit) {

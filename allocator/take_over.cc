@@ -148,6 +148,12 @@ void DeviceAllocator::TakeOverLocked(Pool& pool, Run run) {
     if (block->segment->pool != &pool) ChangePoolLocked(block, at, hi, pool);
     at = hi;
   }
+  // What was the pool's already may lie in several segments too.
+  while (true) {
+    Segment& segment = *BlockAtLocked(run.lo)->segment;
+    if (segment.end() >= run.hi) break;
+    JoinSegmentsLocked(segment, *segments_.find(segment.end())->second);
+  }
   // Cutting comes before joining: a peak in between was nobody's.
   stats_.segment.For(region.kind, [](Stat& s) { s.Move(0); });
 }

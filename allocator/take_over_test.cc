@@ -163,6 +163,31 @@ TEST_F(TakeOverTest, ARunBeginsOrEndsWithTheOwn) {
   }
 }
 
+TEST_F(TakeOverTest, ARunMayLieInSeveralSegmentsOfThePool) {
+  for (const bool mapped : {true, false}) {
+    Open(256 * kMiB);
+    // Two segments of 64 MiB, then one of another class.
+    const Address first = Malloc(40 * kMiB), second = Malloc(40 * kMiB);
+    ASSERT_EQ(second, first + 64 * kMiB);
+    const Address rest[] = {Malloc(24 * kMiB), Malloc(24 * kMiB)};
+    const Address gradient = Gradient(8 * kMiB);
+    ASSERT_EQ(gradient, first + 128 * kMiB);
+    for (Address address : {first, second, rest[0], rest[1], gradient}) {
+      Free(address);
+    }
+    if (!mapped) {
+      ASSERT_TRUE(allocator().EmptyCache());
+    }
+    const auto whole = allocator().Malloc(
+        {100 * kMiB, kDefaultStream, LifetimeClass::kPersistent, kOwner});
+    ASSERT_TRUE(whole.has_value());
+    EXPECT_EQ(whole->address, first);
+    EXPECT_EQ(whole->bytes, 100 * kMiB);
+    ASSERT_TRUE(allocator().CheckInvariants());
+    EXPECT_TRUE(allocator().Free(whole->address));
+  }
+}
+
 TEST_F(TakeOverTest, GradientsTakeOverWhatActivationsLeft) {
   Free(Activation(24 * kMiB));
   const long before = Calls();
