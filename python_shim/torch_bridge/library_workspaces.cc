@@ -7,6 +7,8 @@
 #include <time.h>
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <shared_mutex>
 #include <string_view>
@@ -44,7 +46,7 @@ constexpr std::array<std::string_view, 3> kMakeStorages = {
 // The one function of libtorch_cuda that does it for a tensor.
 constexpr std::string_view kResize = "resize_bytes_cuda";
 
-bool MakesStorages(const void* caller) {
+bool AskMakesStorages(const void* caller) {
   Dl_info info;
   // Unknown code may do anything.
   if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return true;
@@ -56,6 +58,21 @@ bool MakesStorages(const void* caller) {
   return info.dli_sname != nullptr &&
          std::string_view(info.dli_sname).find(kResize) !=
              std::string_view::npos;
+}
+
+// The same, asked once per place in the program: looking through the symbols of
+// libtorch is two million instructions, as much as a thousand mallocs.
+bool MakesStorages(const void* caller) {
+  // The address, and the answer in its place's lowest bit.
+  static std::array<std::atomic<uintptr_t>, 256> answers;
+  const auto address = reinterpret_cast<uintptr_t>(caller);
+  std::atomic<uintptr_t>& place =
+      answers[(address ^ address >> 12) % answers.size()];
+  const uintptr_t known = place.load(std::memory_order_relaxed);
+  if (known >> 1 == address) return (known & 1) != 0;
+  const bool makes = AskMakesStorages(caller);
+  place.store(address << 1 | (makes ? 1 : 0), std::memory_order_relaxed);
+  return makes;
 }
 
 }  // namespace
