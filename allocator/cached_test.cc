@@ -10,18 +10,6 @@ namespace {
 class CachedTest : public DeviceAllocatorTest {
  protected:
   void SetUp() override { Open(64 * kMiB, {.tiering = false}); }
-  static long Calls() {
-    long calls = 0;
-    for (const char* name : {"cuMemCreate", "cuMemRelease", "cuMemMap",
-                             "cuMemUnmap", "cuMemSetAccess"}) {
-      calls += cudasim_calls(name);
-    }
-    return calls;
-  }
-  Bytes Reserved() {
-    return static_cast<Bytes>(
-        allocator().Stats().reserved_bytes.stats[0].current);
-  }
   // Two pieces of 4 MiB apart from each other, and then 8 MiB.
   void Step(StreamId stream) {
     const Address x = Malloc(4 * kMiB, stream);

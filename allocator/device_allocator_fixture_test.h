@@ -94,6 +94,18 @@ class DeviceAllocatorTest : public testing::Test {
   }
   DeviceAllocator& allocator() { return *allocator_; }
   Stat Of(const StatArray& a) { return a.stats[0]; }
+  Bytes Reserved() {
+    return static_cast<Bytes>(Of(allocator().Stats().reserved_bytes).current);
+  }
+  // That make, map or give back memory.
+  static long Calls() {
+    long calls = 0;
+    for (const char* name : {"cuMemCreate", "cuMemRelease", "cuMemMap",
+                             "cuMemUnmap", "cuMemSetAccess"}) {
+      calls += cudasim_calls(name);
+    }
+    return calls;
+  }
 
   Recorder recorder_;
   std::unique_ptr<DeviceAllocator> allocator_;

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "allocator/device_allocator.h"
 

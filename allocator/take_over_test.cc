@@ -24,14 +24,6 @@ class TakeOverTest : public DeviceAllocatorTest {
   Address Activation(Bytes bytes) {
     return Malloc(bytes, kDefaultStream, kTransient);
   }
-  static long Calls() {
-    long calls = 0;
-    for (const char* name : {"cuMemCreate", "cuMemRelease", "cuMemMap",
-                             "cuMemUnmap", "cuMemSetAccess"}) {
-      calls += cudasim_calls(name);
-    }
-    return calls;
-  }
   bool MayLeave(Address address) {
     MutexLock lock(allocator().mutex());
     bool listed = false;
@@ -50,10 +42,6 @@ class TakeOverTest : public DeviceAllocatorTest {
     if (leaves) allocator().CancelLeavingLocked(handle);
     EXPECT_EQ(leaves, listed);
     return leaves;
-  }
-  Bytes Reserved() {
-    return static_cast<Bytes>(
-        allocator().Stats().reserved_bytes.stats[0].current);
   }
   std::int64_t Segments() {
     return allocator().Stats().segment.stats[0].current;
