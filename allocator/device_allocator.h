@@ -82,6 +82,8 @@ class DeviceAllocator {
     Bytes gpu_limit = 0;  // 0 = the card's memory
     Bytes host_budget = 0;
     double emergency_threshold = 0.95;
+    // Address space of a segment, at least; smaller ones meet sooner.
+    Bytes segment_least = 64 * kMiB;
   };
   static Result<std::unique_ptr<DeviceAllocator>> Create(
       Device device, const Options& options);

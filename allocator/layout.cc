@@ -12,8 +12,7 @@ namespace stratalloc {
 namespace {
 
 // A new segment is an eighth of the card, so that a handful serve a pool and
-// hundreds fit into a region; never below 64 MiB.
-constexpr Bytes kSegmentLeast = 64 * kMiB;
+// hundreds fit into a region; never below Options::segment_least.
 constexpr Bytes kSegmentFraction = 8;
 
 // What a free block's memory is worth, given its handle's state.
@@ -79,7 +78,8 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   HandleRegion& region = table_.region(
       options_.tiering && !pool.key().owner.is_private(), pool.key().kind);
   const Bytes wanted =
-      RoundUp(std::max({size, kSegmentLeast, capacity_ / kSegmentFraction}),
+      RoundUp(std::max({size, options_.segment_least,
+                        capacity_ / kSegmentFraction}),
               region.handle_bytes);
   const Bytes least = RoundUp(size, region.handle_bytes);
   Extents& space = free_space_[RegionNumber(region)];

@@ -302,6 +302,47 @@ TEST_F(RandomTakeOverTest, AddressSpaceIsUsedAgain) {
   Free(last);
 }
 
+// Segments of a few handles, requests of many: a run begins in any segment and
+// ends in any other. The classes take turns, as forward, backward and the
+// optimizer do. Many short lives: the segments of a pool lie side by side only
+// while it grows.
+TEST_F(RandomTakeOverTest, SegmentsSmallerThanRequests) {
+  DeviceAllocator::Options options;
+  options.segment_least = 2 * kMiB;
+  std::mt19937 random(11);
+  for (int life = 0; life < 100; ++life) {
+    Open((32 + 32 * (random() % 2)) * kMiB, options);
+    const Bytes most = allocator().limit() - 6 * kMiB;
+    std::vector<std::pair<Address, Bytes>> held;
+    Bytes live = 0;
+    for (int turn = 0; turn < 8; ++turn) {
+      const auto lifetime =
+          static_cast<LifetimeClass>(random() % kLifetimeClasses);
+      while (true) {
+        const Bytes bytes = kMiB + 512 * (random() % (most / kMiB * 1024));
+        if (live + bytes > most) break;
+        const Address address = Malloc(bytes, kDefaultStream, lifetime);
+        ASSERT_NE(address, 0u);
+        held.emplace_back(address, bytes);
+        live += bytes;
+      }
+      while (held.size() > random() % 3) {
+        const std::size_t i = random() % held.size();
+        Free(held[i].first);
+        live -= held[i].second;
+        held[i] = held.back();
+        held.pop_back();
+      }
+      if (random() % 4 == 0) {
+        ASSERT_TRUE(allocator().EmptyCache());
+      }
+      const Status status = allocator().CheckInvariants();
+      ASSERT_TRUE(status.has_value()) << life << ": " << status.error().message;
+    }
+    for (const auto& [address, bytes] : held) Free(address);
+  }
+}
+
 // Address space that activations took over is anybody's once it is empty.
 TEST_F(TakeOverTest, AnEmptySegmentForgetsWhoseItWas) {
   Free(Gradient(24 * kMiB));

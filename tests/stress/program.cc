@@ -67,6 +67,8 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   rig_options.seed = random();
   rig_options.emergency_threshold = below(2) == 0 ? 0.95 : 1.0;
   rig_options.under_pressure = rig_options.emergency_threshold < 1;
+  // Requests of several segments, which join and are cut.
+  if (below(3) == 0) rig_options.segment_least = 2 * kMiB;
   // Threads here free nothing while they think.
   rig_options.quiet_ns = 5'000'000;
   if (!roomy) rig_options.running_ns = 100'000'000;
@@ -102,6 +104,8 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
     world.sizes.push_back(below(3) == 0 ? kMiB + below(3 * kMiB)
                                         : 1 + below(kMiB));
   }
+  // Of what is allowed, which may be little of the card.
+  world.largest = static_cast<Bytes>(fraction * rig_options.capacity) / 2;
   // Short ones are more frequent: most bugs need few steps.
   const int steps = 10 + static_cast<int>(std::min(below(191), below(191)));
   int threads = options.threads;

@@ -108,6 +108,7 @@ Bytes Worker::SomeSize() {
   if (dice < 3) return 1 + Below(4096);
   if (dice < 6) return 1 + Below(kMiB);
   if (dice < 9) return kMiB + Below(2 * kMiB);
+  if (Chance(30)) return kMiB + Below(world_.largest);
   return kMiB + Below(5 * kMiB);
 }
 

@@ -42,6 +42,7 @@ struct World {
   bool roomy = false;
   Bytes transient = 0;         // the most that one operator takes, in handles
   Bytes others_transient = 0;  // ... that those of all other threads take
+  Bytes largest = 0;           // no block is larger, but for its first MiB
   Bytes live = 0;              // the most that one worker keeps, if roomy
   std::atomic<std::uint64_t> left{0};  // outermost operators that have returned
   int scope_count = 8;

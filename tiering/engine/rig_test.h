@@ -43,6 +43,7 @@ class Rig {
     bool async = true;
     std::uint64_t seed = 1;
     double emergency_threshold = 0.95;
+    Bytes segment_least = 64 * kMiB;
     int devices = 1;  // the simulator must have as many
   };
 
@@ -55,6 +56,7 @@ class Rig {
     DeviceAllocator::Options allocator;
     allocator.host_budget = options.host_budget;
     allocator.emergency_threshold = options.emergency_threshold;
+    allocator.segment_least = options.segment_least;
     for (int i = 0; i < options.devices; ++i) {
       cudasim_set_capacity(i, options.capacity);
       STRATALLOC_ASSIGN_OR_RETURN(Device device,
