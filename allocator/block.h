@@ -16,6 +16,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "allocator/block_pin.h"
 #include "allocator/free_index.h"
 #include "allocator/handle_table.h"
 #include "allocator/observer.h"
@@ -70,10 +71,9 @@ struct alignas(64) Block {
   ChargeAccount* account = nullptr;
   Block* bin_next = nullptr;  // while binned
   BlockState state = BlockState::kUnmapped;
-  // `streams` is not empty, `exported`, `raw` or `oversize`: its free takes the
+  // `streams` or `pins` are not empty, `raw` or `oversize`: its free takes the
   // whole way, so it is never binned.
   bool streams_noted = false;
-  bool exported = false;  // to other processes; its handles are pinned for it
   bool oversize = false;  // counts in oversize_allocations
   bool raw = false;       // a bare pointer (MallocRequest::raw)
   // DeviceAllocator::leave_epoch_ when it was last handed out.
@@ -87,6 +87,7 @@ struct alignas(64) Block {
   Block* next = nullptr;
   FreeIndex::Place filed;         // while kFree and filed
   std::vector<StreamId> streams;  // record_stream'ed, besides the pool's own
+  BlockPins pins;
 
   Address end() const { return address + size; }
 };

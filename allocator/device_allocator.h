@@ -153,6 +153,23 @@ class DeviceAllocator {
   // REQUIRES: its bytes are on the device (pinned by an operator, say).
   Result<SharedBlock> Share(Address address) EXCLUDES(mutex_);
 
+  // ---- pins that outlast an operator (block_pin.h) -----------------------
+
+  // Of the block that holds `address`. No pin (serial 0) if none does, or if it
+  // is of a class that never leaves.
+  // REQUIRES: its bytes are on the device and stay until this returns (pinned
+  // by an operator, say).
+  BlockPin PinBlock(Address address, PinReason reason) EXCLUDES(mutex_);
+  // False: the block has been freed, or `pin` is none. `unobserved`: nobody saw
+  // on which streams the block was used and whether it was written: before it
+  // leaves every device is waited for, and no older copy of it counts.
+  bool UnpinBlock(const BlockPin& pin, bool unobserved) EXCLUDES(mutex_);
+  // Is the block that holds `address` pinned, but for a collective, which ends
+  // by itself?
+  bool KeepsPinned(Address address) EXCLUDES(mutex_);
+  // One entry per block and reason.
+  std::vector<PinnedBytes> Pinned() EXCLUDES(mutex_);
+
   // slow_reasons.h. The same reason is set by one owner only: it is a bit, not
   // a count.
   void SetSlowReasonLocked(SlowReason reason, bool on) REQUIRES(mutex_) {
@@ -571,6 +588,11 @@ class DeviceAllocator {
   // Recomputes the free state of every free block in [lo, hi).
   void RefileLocked(Segment& segment, Address lo, Address hi) REQUIRES(mutex_);
   Block* BlockAtLocked(Address address) REQUIRES(mutex_);
+
+  // block_pin.cc
+  BlockPin PinBlockLocked(Block* block, PinReason reason) REQUIRES(mutex_);
+  void NoteUnobservedLocked(const Block& block) REQUIRES(mutex_);
+  void DropPinsLocked(Block* block) REQUIRES(mutex_);
   // Where `size` bytes can be had by mapping: of the first places, in address
   // order, of adjacent kFree and kUnmapped space the one that needs the fewest
   // handles: `needed` bytes of them. 0 if there is none.
@@ -643,6 +665,7 @@ class DeviceAllocator {
   // Moves on whenever a handle begins to leave: a block handed out in this
   // epoch lies in resident, dirty, fenced handles.
   std::uint32_t leave_epoch_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t pin_serial_ GUARDED_BY(mutex_) = 0;
   Bytes pressure_at_ GUARDED_BY(mutex_) = 0;  // OnPressure above it
   LiveCounters live_ GUARDED_BY(mutex_);
   BlockMap blocks_ GUARDED_BY(mutex_);  // every block of every state

@@ -91,12 +91,15 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   Segment& segment = *block->segment;
   Pool& pool = *segment.pool;
   bool plain = true;  // every handle is resident: no cutting needed
+  if (block->pins.any()) {
+    NoteUnobservedLocked(*block);
+    DropPinsLocked(block);
+  }
   if (segment.region->evictable) {
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
       mutex_.AssertHeld();
       HandleEntry& entry = handle.entry();
       --entry.live;
-      if (block->exported) entry.pins.fetch_sub(1);
       const HandleState state = entry.state.load();
       if (state != HandleState::kResident) plain = false;
       if (IsAway(state) && observer_ != nullptr) {
@@ -123,7 +126,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
     observer_->OnFree(device_.index(), block->charge, block->size);
   }
   if (!captured_streams_.empty()) captured_streams_.erase(block);
-  block->exported = block->raw = block->streams_noted = false;
+  block->raw = block->streams_noted = false;
   block->charge = {};
   block->account = nullptr;
   block->requested = 0;

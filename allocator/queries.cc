@@ -231,6 +231,9 @@ Status DeviceAllocator::CheckInvariants() {
             (state != HandleState::kUnmapped || inside != handle.bytes())) {
           wrong = "unmapped space consists of whole unmapped handles";
         }
+        if (b->pins.any() && handle.entry().pins.load() == 0) {
+          wrong = "a pinned block has a pin on each of its handles";
+        }
         if (IsLive(b->state)) {
           if (state == HandleState::kUnmapped ||
               state == HandleState::kReleasing) {

@@ -46,13 +46,11 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
     }
   });
   STRATALLOC_RETURN_IF_ERROR(status);
-  HandleRegion& region = *block->segment->region;
-  if (region.evictable && !block->exported) {
-    ForEachHandleOf(*block, [](HandleRef handle, Bytes) {
-      handle.entry().pins.fetch_add(1);
-    });
-    block->exported = block->streams_noted = true;
+  // Once: nobody takes this pin back.
+  if (block->pins.of(PinReason::kShared) == 0) {
+    PinBlockLocked(block, PinReason::kShared);
   }
+  const HandleRegion& region = *block->segment->region;
   return SharedBlock{WriteSharedHandle(region.handle_bytes, descriptors),
                      (block->address - region.base) % region.handle_bytes};
 }

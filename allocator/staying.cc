@@ -2,6 +2,7 @@
 #include "allocator/staying.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -17,12 +18,37 @@ constexpr std::array<const char*, kStayReasons> kNames = {
     "raw memory",
     "library workspaces",
     "shared with another process",
+    "exported to other libraries",
+    "pinned by the program",
     "pinned by a graph",
+    "in use by a collective",
+    "handed out as pointers",
     "in use by an operator",
     "activations",
     "evictable"};
 
+// Of several the one that lasts longest.
+StayReason ReasonOf(const BlockPins& pins) {
+  StayReason reason = StayReason::kEvictable;
+  for (int i = 0; i < kPinReasons; ++i) {
+    const auto pin = static_cast<PinReason>(i);
+    if (pins.of(pin) != 0) reason = std::min(reason, StayReasonOf(pin));
+  }
+  return reason;
+}
+
 }  // namespace
+
+StayReason StayReasonOf(PinReason reason) {
+  constexpr std::array<StayReason, kPinReasons> kReasons = {
+      StayReason::kShared, StayReason::kExported, StayReason::kProgram,
+      StayReason::kCollective, StayReason::kPointer};
+  return kReasons[static_cast<std::size_t>(reason)];
+}
+
+const char* PinReasonName(PinReason reason) {
+  return StayReasonName(StayReasonOf(reason));
+}
 
 const char* StayReasonName(StayReason reason) {
   return kNames[static_cast<std::size_t>(reason)];
@@ -75,23 +101,27 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
   for (const auto& [id, pool] : private_pools_) {
     of_graphs.insert(pool.operands.begin(), pool.operands.end());
   }
-  std::set<const HandleEntry*> exported;
+  std::map<const HandleEntry*, StayReason> pinned;
   for (const auto& [base, segment] : segments_) {
     if (!segment->region->evictable) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
-      if (b->state != BlockState::kAllocated || !b->exported) continue;
+      if (b->state != BlockState::kAllocated || !b->pins.any()) continue;
+      const StayReason reason = ReasonOf(b->pins);
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
-        exported.insert(&handle.entry());
+        StayReason& lasts =
+            pinned.try_emplace(&handle.entry(), reason).first->second;
+        lasts = std::min(lasts, reason);
       });
     }
   }
   const auto of_handle = [&](HandleRef handle) {
     const HandleEntry& entry = handle.entry();
     if (kept.contains(handle.address())) return StayReason::kWorkspace;
-    if (exported.contains(&entry)) return StayReason::kShared;
-    if (of_graphs.contains(&entry)) return StayReason::kGraph;
-    if (entry.pins.load() != 0) return StayReason::kOperator;
-    return StayReason::kEvictable;
+    StayReason lasts = StayReason::kEvictable;
+    if (entry.pins.load() != 0) lasts = StayReason::kOperator;
+    if (of_graphs.contains(&entry)) lasts = StayReason::kGraph;
+    const auto found = pinned.find(&entry);
+    return found == pinned.end() ? lasts : std::min(lasts, found->second);
   };
   const auto of_block = [&](const Block& block) {
     if (!options_.tiering) return StayReason::kTieringOff;
@@ -100,7 +130,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
     }
     if (block.raw) return StayReason::kRaw;
     if (named.contains(block.address)) return StayReason::kWorkspace;
-    return block.exported ? StayReason::kShared : StayReason::kActivation;
+    return StayReason::kActivation;
   };
   Staying staying;
   for (const auto& [base, segment] : segments_) {

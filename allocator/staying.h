@@ -14,6 +14,7 @@
 #include <string>
 
 #include "allocator/base/bytes.h"
+#include "allocator/block_pin.h"
 
 namespace stratalloc {
 
@@ -23,12 +24,17 @@ enum class StayReason : unsigned char {
   kRaw,          // a bare pointer that no operator names
   kWorkspace,    // torch keeps it for cuBLAS or cuBLASLt
   kShared,       // exported to another process
+  kExported,     // through DLPack or __cuda_array_interface__
+  kProgram,      // pin()
   kGraph,        // a captured graph reads it outside its pool
+  kCollective,   // a collective that is not complete uses it
+  kPointer,      // data_ptr() gave its address away, lately
   kOperator,     // an operator that has not returned uses it
   kActivation,   // allocated inside a forward or backward scope
   kEvictable,    // no reason: it may leave, or is on its way
 };
-inline constexpr int kStayReasons = 9;
+inline constexpr int kStayReasons = 13;
+StayReason StayReasonOf(PinReason reason);
 // "activations", "pinned by a graph": what the bytes are, for people.
 const char* StayReasonName(StayReason reason);
 

@@ -212,7 +212,9 @@ STRATALLOC_API int stratalloc_snapshot(
 /* One JSON object for one device: allocator and tier totals, configuration,
  * and `layers`: a list of {"owner","category","live","peak","device","host",
  * "disk","evicted","restored","to_disk","from_disk","stalls","stall_ns"};
- * `handles`: {"restored_before_use", "evicted", "clean_drops", ...}; and
+ * `handles`: {"restored_before_use", "evicted", "clean_drops", ...};
+ * `pinned`: a list of {"owner","reason","bytes"} of what is pinned beyond an
+ * operator; and
  * `stays`: the bytes on the device by why they are there (allocator/staying.h),
  * without zeros; their sum is allocated.current unless blocks come and go
  * meanwhile. */
@@ -308,6 +310,45 @@ STRATALLOC_API int stratalloc_list_doubtful(int device,
                                             const int* ends,
                                             const uint64_t* results,
                                             int elements);
+
+/* ---- pins that outlast an operator -------------------------------------- */
+
+/* Why a block stays (allocator/block_pin.h). */
+enum {
+  STRATALLOC_PIN_SHARED = 0,
+  STRATALLOC_PIN_EXPORTED = 1,   /* DLPack, __cuda_array_interface__ */
+  STRATALLOC_PIN_PROGRAM = 2,    /* pin() */
+  STRATALLOC_PIN_COLLECTIVE = 3, /* until its Work is complete */
+  STRATALLOC_PIN_POINTER = 4     /* stratalloc_hand_out's own */
+};
+
+typedef struct {
+  uint64_t address; /* of the block */
+  uint64_t serial;  /* 0: no pin; nothing there can leave */
+  int reason;
+} stratalloc_pin;
+
+/* The blocks that hold these ranges, on any devices, are brought back together
+ * and stay on the device until they are freed or unpinned. out[i] belongs to
+ * ranges[i]. On failure (STRATALLOC_OUT_OF_MEMORY: they do not fit together)
+ * nothing is pinned. `name` is for messages. Waits; no lock or GIL held. */
+STRATALLOC_API int stratalloc_pin_blocks(const char* name, int reason,
+                                         const stratalloc_range* ranges,
+                                         int count, stratalloc_pin* out,
+                                         stratalloc_error* error);
+/* Takes pins back; one of a block that has been freed is ignored. `unobserved`:
+ * nobody saw on which streams the blocks were used and whether they were
+ * written. Never waits. */
+STRATALLOC_API void stratalloc_unpin_blocks(const stratalloc_pin* pins,
+                                            int count, int unobserved);
+/* `poll` is called without the device lock whenever victims are chosen, from
+ * any thread, and takes back the pins of what is over. NULL for none. */
+STRATALLOC_API void stratalloc_use_pin_poll(void (*poll)(void));
+/* data_ptr() gives this address away: best effort, never fails. 0: nothing was
+ * to be done, or everything is done; 1: call stratalloc_hand_out, which may
+ * wait. The first never waits. */
+STRATALLOC_API int stratalloc_must_hand_out(uint64_t address);
+STRATALLOC_API void stratalloc_hand_out(uint64_t address);
 
 /* ---- test hooks -------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: statistics, snapshot, report.
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -41,6 +42,20 @@ nlohmann::json Layers(DeviceIndex device) {
     });
   }
   return layers;
+}
+
+nlohmann::json PinnedByOwner(DeviceAllocator& device) {
+  std::map<std::pair<ScopeId, PinReason>, Bytes> bytes;
+  for (const PinnedBytes& pinned : device.Pinned()) {
+    bytes[{pinned.charge.scope, pinned.reason}] += pinned.bytes;
+  }
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [what, sum] : bytes) {
+    list.push_back({{"owner", ScopeName(what.first)},
+                    {"reason", PinReasonName(what.second)},
+                    {"bytes", sum}});
+  }
+  return list;
 }
 
 }  // namespace
@@ -184,6 +199,7 @@ char* stratalloc_report_json(int device) {
     if (staying.of(reason) == 0) continue;
     report["stays"][StayReasonName(reason)] = staying.of(reason);
   }
+  report["pinned"] = PinnedByOwner(**allocator);
   report["layers"] = Layers(static_cast<DeviceIndex>(device));
   return ToC(report.dump());
 }

@@ -19,6 +19,8 @@ enum class LockRank : int {
                    // copies and I/O, so never taken under kDevice
   kTier = 40,      // host slabs and spill file tables; I/O is done under it
                    // only by the arbiter's holder
+  kPins = 45,      // who holds pins on blocks, to take them back when victims
+                   // are chosen
   kDevice = 50,    // blocks, pools and handle states of one device; under it:
                    // no waiting for events, I/O or threads, no callbacks into
                    // Python, no logging

@@ -112,6 +112,7 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
                             std::span<const AddressRange> ranges) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
   DeviceState& state = *StateOf(device);
+  PinPoll::Run();
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
   STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());

@@ -26,6 +26,7 @@
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
 #include "tiering/engine/admission.h"
+#include "tiering/engine/handed_pointers.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/migration_thread.h"
 #include "tiering/gpu/checksum.h"
@@ -109,6 +110,22 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status EnterOperator(StreamId stream, const char* name,
                        std::span<const Access> accesses);
   void LeaveOperator();
+
+  // The blocks that hold `ranges`, of any devices, are brought back together
+  // and stay until they are freed or unpinned; `out` has a pin for each, none
+  // (serial 0) where nothing could leave. kOutOfMemory and no pin if they do
+  // not fit together. `name` is for messages. Waits, as an operator does.
+  // REQUIRES: out.size() == ranges.size().
+  Status PinBlocks(const char* name, PinReason reason,
+                   std::span<const AddressRange> ranges,
+                   std::span<BlockPin> out);
+  // See DeviceAllocator::UnpinBlock. A pin of a freed block is ignored.
+  void UnpinBlock(const BlockPin& pin, bool unobserved);
+  // data_ptr() gives this address away: its block is brought back and stays for
+  // a while, as far as there is room (handed_pointers.h). May wait.
+  void HandOut(Address address);
+  // False: HandOut would do nothing. Never waits.
+  bool MustHandOut(Address address);
 
   // Empty `ranges` = everything evictable. Returns the bytes moved.
   Result<Bytes> Evict(DeviceAllocator& device,
@@ -250,6 +267,7 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   mutable Mutex arbiter_{LockRank::kArbiter};
   LowerCopies lower_;  // arbiter
+  HandedPointers handed_;
   // Pinned words the checksum kernel writes to; arbiter.
   std::uint64_t* checksum_words_ = nullptr;
   EngineCounters counters_;  // arbiter; copied under counters_mutex_

@@ -43,6 +43,7 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
     state.refusal = kTablesBusy;
     return 0;
   }
+  PinPoll::Run();
   std::string why;
   Bytes freed = 0;
   bool drained = false;
@@ -93,6 +94,7 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
       drained = true;
       if (device.DrainArrivals()) continue;
     }
+    if (chosen.empty() && whom == Whom::kAnybody && handed_.LetGo()) continue;
     if (chosen.empty()) {
       state.refusal = why;
       break;

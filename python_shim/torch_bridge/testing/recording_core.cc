@@ -85,6 +85,15 @@ int stratalloc_init(int device_count, stratalloc_error*) {
   return 0;
 }
 
+void stratalloc_use_pin_poll(void (*)(void)) {}
+int stratalloc_pin_blocks(const char*, int reason, const stratalloc_range*,
+                          int count, stratalloc_pin* out, stratalloc_error*) {
+  for (int i = 0; i < count; ++i) out[i] = {0, 0, reason};
+  return 0;
+}
+void stratalloc_unpin_blocks(const stratalloc_pin*, int, int) {}
+int stratalloc_must_hand_out(uint64_t) { return 0; }
+void stratalloc_hand_out(uint64_t) {}
 void stratalloc_use_workspaces(int (*)(void (*)(void*, void*), void*)) {}
 
 int stratalloc_initialized(void) { return Get().devices > 0; }

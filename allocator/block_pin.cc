@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: pins on blocks that outlast an operator.
+#include "allocator/block_pin.h"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "allocator/device_allocator.h"
+
+namespace stratalloc {
+namespace {
+
+std::atomic<PinPoll::Poll> current{nullptr};
+
+}  // namespace
+
+void PinPoll::Use(Poll poll) { current.store(poll, std::memory_order_release); }
+
+void PinPoll::Run() {
+  if (const Poll poll = current.load(std::memory_order_acquire)) poll();
+}
+
+BlockPin DeviceAllocator::PinBlock(Address address, PinReason reason) {
+  MutexLock lock(mutex_);
+  Block* const block = BlockAtLocked(address);
+  if (block == nullptr || block->state != BlockState::kAllocated) return {};
+  return PinBlockLocked(block, reason);
+}
+
+BlockPin DeviceAllocator::PinBlockLocked(Block* block, PinReason reason) {
+  // What never leaves needs no pin.
+  if (!block->segment->evictable()) return {};
+  if (!block->pins.any()) {
+    ForEachHandleOf(*block, [](HandleRef handle, Bytes) {
+      handle.entry().pins.fetch_add(1);
+    });
+    block->pins.serial = ++pin_serial_;
+    block->streams_noted = true;  // its free takes the whole way
+  }
+  ++block->pins.of(reason);
+  return {block->address, block->pins.serial, reason};
+}
+
+bool DeviceAllocator::UnpinBlock(const BlockPin& pin, bool unobserved) {
+  MutexLock lock(mutex_);
+  Block* const block = blocks_.Find(pin.address);
+  if (pin.serial == 0 || block == nullptr ||
+      block->state != BlockState::kAllocated ||
+      block->pins.serial != pin.serial || block->pins.of(pin.reason) == 0) {
+    return false;
+  }
+  --block->pins.of(pin.reason);
+  if (unobserved) NoteUnobservedLocked(*block);
+  const auto& counts = block->pins.count;
+  if (std::all_of(counts.begin(), counts.end(),
+                  [](std::uint32_t n) { return n == 0; })) {
+    DropPinsLocked(block);
+  }
+  return true;
+}
+
+void DeviceAllocator::NoteUnobservedLocked(const Block& block) {
+  ForEachHandleOf(block, [](HandleRef handle, Bytes) {
+    // On which streams, and whether it wrote: nobody saw.
+    handle.entry().dirty.store(true);
+    handle.entry().fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
+  });
+}
+
+void DeviceAllocator::DropPinsLocked(Block* block) {
+  block->pins = {};
+  ForEachHandleOf(*block, [](HandleRef handle, Bytes) {
+    handle.entry().pins.fetch_sub(1);
+  });
+}
+
+bool DeviceAllocator::KeepsPinned(Address address) {
+  MutexLock lock(mutex_);
+  const Block* const block = BlockAtLocked(address);
+  if (block == nullptr || block->state != BlockState::kAllocated) return false;
+  for (int i = 0; i < kPinReasons; ++i) {
+    const auto reason = static_cast<PinReason>(i);
+    if (reason != PinReason::kCollective && block->pins.of(reason) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<PinnedBytes> DeviceAllocator::Pinned() {
+  MutexLock lock(mutex_);
+  std::vector<PinnedBytes> pinned;
+  for (const auto& [base, segment] : segments_) {
+    if (!segment->evictable()) continue;
+    for (const Block* b = segment->first; b != nullptr; b = b->next) {
+      if (b->state != BlockState::kAllocated || !b->pins.any()) continue;
+      for (int i = 0; i < kPinReasons; ++i) {
+        const auto reason = static_cast<PinReason>(i);
+        if (b->pins.of(reason) != 0) {
+          pinned.push_back({b->charge, reason, b->size});
+        }
+      }
+    }
+  }
+  return pinned;
+}
+
+}  // namespace stratalloc

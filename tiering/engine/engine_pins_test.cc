@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pins that outlast an operator: what is pinned stays, for as long as promised.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tiering/engine/engine_fixture_test.h"
+
+namespace stratalloc {
+namespace {
+
+std::vector<BlockPin> polled;
+Engine* polled_engine = nullptr;
+bool complete = false;
+
+void Poll() {
+  if (!complete) return;
+  for (const BlockPin& pin : polled) {
+    polled_engine->UnpinBlock(pin, /*unobserved=*/false);
+  }
+  polled.clear();
+}
+
+class EnginePinsTest : public EngineTest {
+ protected:
+  void TearDown() override {
+    PinPoll::Use(nullptr);
+    EngineTest::TearDown();
+  }
+  Engine& engine() { return rig_->engine(); }
+  BlockPin Pin(Address address, PinReason reason = PinReason::kProgram) {
+    const AddressRange range{address, 1};
+    BlockPin pin;
+    Status status = engine().PinBlocks("pin", reason, {&range, 1}, {&pin, 1});
+    EXPECT_TRUE(status) << status.error().message;
+    return pin;
+  }
+  bool IsHere(Address address) {
+    return rig_->StateOf(address) == HandleState::kResident;
+  }
+  Bytes Stays(StayReason reason) { return rig_->device().Stays().of(reason); }
+};
+
+TEST_F(EnginePinsTest, StaysUntilTheLastPinIsTakenBack) {
+  Open({});
+  const auto layers = Layers(2);
+  ASSERT_EQ(Evict(), 2 * kHandle);
+  const BlockPin first = Pin(layers[0] + 100), second = Pin(layers[0]);
+  EXPECT_EQ(first.address, layers[0]);
+  EXPECT_TRUE(IsHere(layers[0]));
+  EXPECT_EQ(Stays(StayReason::kProgram), kHandle);
+  engine().UnpinBlock(first, true);
+  EXPECT_EQ(Evict(), 0u);
+  EXPECT_TRUE(IsHere(layers[0]));
+  engine().UnpinBlock(second, true);
+  EXPECT_EQ(Stays(StayReason::kProgram), 0u);
+  EXPECT_EQ(Evict(), kHandle);
+  engine().UnpinBlock(second, true);  // once too often
+  EXPECT_EQ(Evict(), 0u);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EnginePinsTest, APinOfAFreedBlockIsNoOnesPin) {
+  Open({});
+  Address address = Malloc(kHandle);
+  const BlockPin old = Pin(address);
+  Free(address);
+  ASSERT_EQ(Malloc(kHandle), address);  // the same place
+  Write(address, kHandle, 5);
+  const BlockPin pin = Pin(address);
+  engine().UnpinBlock(old, true);
+  EXPECT_EQ(Evict(), 0u);
+  engine().UnpinBlock(pin, true);
+  EXPECT_EQ(Evict(), kHandle);
+  ExpectReads(address, kHandle, 5);
+  Free(address);
+}
+
+TEST_F(EnginePinsTest, WhatDoesNotFitTogetherIsNotPinned) {
+  Open({.capacity = 16 * kMiB});
+  const auto layers = Layers(12);
+  std::vector<AddressRange> all;
+  for (Address layer : layers) all.push_back({layer, kHandle});
+  std::vector<BlockPin> pins(all.size());
+  Status status = engine().PinBlocks("pin", PinReason::kProgram, all, pins);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kOutOfMemory);
+  for (const BlockPin& pin : pins) EXPECT_EQ(pin.serial, 0u);
+  EXPECT_EQ(rig_->device().Pinned().size(), 0u);
+  Evict();
+  for (Address layer : layers) EXPECT_FALSE(IsHere(layer));
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// The older copy below is not taken for the bytes that somebody wrote past the
+// guard, and work on streams that nobody noted is waited for.
+TEST_F(EnginePinsTest, WhatNobodySawIsTakenForWrittenAndInUse) {
+  Open({});
+  const auto layers = Layers(1);
+  ASSERT_EQ(Evict(), kHandle);
+  const BlockPin pin = Pin(layers[0], PinReason::kExported);
+  const StreamId theirs = rig_->NewStream();
+  Rig::Fill(layers[0], kHandle, 9);
+  const cudasim_access access{layers[0], kHandle, 1};
+  cudasim_begin_operator(Rig::ToCuda(theirs), "foreign");
+  cudasim_note_access(Rig::ToCuda(theirs), "foreign", &access, 1);
+  engine().UnpinBlock(pin, true);
+  EXPECT_EQ(Evict(), kHandle);
+  EXPECT_EQ(Counters().clean_drops, 0u);
+  EXPECT_EQ(Counters().dirty_by_checksum, 0u);
+  ExpectReads(layers[0], kHandle, 9);
+  FreeAll(layers);
+}
+
+// A pinned block that is freed beside others: who used it may use it still.
+TEST_F(EnginePinsTest, FreeingWhatIsPinnedWaitsForItsUsers) {
+  Open({});
+  constexpr Bytes kBytes = 256 * kKiB;
+  const Address freed = Malloc(kBytes), other = Malloc(kBytes);
+  Write(other, kBytes, 3);
+  ASSERT_EQ(&rig_->EntryOf(freed), &rig_->EntryOf(other));
+  Pin(freed, PinReason::kExported);
+  const StreamId theirs = rig_->NewStream();
+  const cudasim_access access{freed, kBytes, 0};
+  cudasim_begin_operator(Rig::ToCuda(theirs), "foreign");
+  cudasim_note_access(Rig::ToCuda(theirs), "foreign", &access, 1);
+  Free(freed);
+  EXPECT_EQ(Evict(), kHandle);
+  ExpectReads(other, kBytes, 3);
+  Free(other);
+}
+
+TEST_F(EnginePinsTest, WhatIsOverIsAskedForWhenVictimsAreChosen) {
+  Open({});
+  const auto layers = Layers(2);
+  polled = {Pin(layers[0], PinReason::kCollective)};
+  polled_engine = &engine();
+  PinPoll::Use(&Poll);
+  complete = false;
+  EXPECT_EQ(Evict(), kHandle);
+  EXPECT_TRUE(IsHere(layers[0]));
+  EXPECT_EQ(Stays(StayReason::kCollective), kHandle);
+  complete = true;
+  Unserved wants(kHandle);
+  engine().Reclaim(DeviceIndex{0}, wants);
+  EXPECT_FALSE(IsHere(layers[0]));
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EnginePinsTest, HandedPointersAreTheNewestOnly) {
+  Open({.capacity = 64 * kMiB});
+  const auto layers = Layers(8);
+  ASSERT_EQ(Evict(), 8 * kHandle);
+  // An eighth of the limit is four handles.
+  for (Address layer : layers) engine().HandOut(layer + 512);
+  for (Address layer : layers) EXPECT_TRUE(IsHere(layer));
+  EXPECT_EQ(Stays(StayReason::kPointer), 4 * kHandle);
+  EXPECT_EQ(Evict(), 4 * kHandle);
+  for (int i = 4; i < 8; ++i) {
+    EXPECT_TRUE(IsHere(layers[i])) << i;
+    EXPECT_FALSE(engine().MustHandOut(layers[i])) << i;
+  }
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EnginePinsTest, HandedPointersGoWhenSomebodyWouldBeRefused) {
+  Open({.capacity = 64 * kMiB});
+  const auto layers = Layers(3);
+  for (Address layer : layers) engine().HandOut(layer);
+  EXPECT_EQ(Evict(), 0u);
+  Unserved wants(3 * kHandle);
+  EXPECT_FALSE(engine().Reclaim(DeviceIndex{0}, wants));
+  EXPECT_EQ(Counters().evicted_handles, 3u);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// The address of an operand, asked for inside its operator, is no news.
+TEST_F(EnginePinsTest, NoOperandIsHandedOut) {
+  Open({});
+  const auto layers = Layers(2);
+  const Access access{layers[0], kHandle, false};
+  ASSERT_TRUE(engine().EnterOperator(kDefaultStream, "op", {&access, 1}));
+  EXPECT_FALSE(engine().MustHandOut(layers[0]));
+  EXPECT_TRUE(engine().MustHandOut(layers[1]));
+  engine().LeaveOperator();
+  EXPECT_TRUE(engine().MustHandOut(layers[0]));
+  const Address activation =
+      Malloc(kHandle, kDefaultStream, LifetimeClass::kTransient);
+  EXPECT_FALSE(engine().MustHandOut(activation));
+  EXPECT_EQ(Pin(activation).serial, 0u);
+  Free(activation);
+  FreeAll(layers);
+}
+
+}  // namespace
+}  // namespace stratalloc

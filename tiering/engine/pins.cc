@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: pins that outlast an operator (allocator/block_pin.h). A pin is taken
+// inside an operator of its own, which brings the bytes back and keeps them
+// until the pin does.
+#include <algorithm>
+
+#include "allocator/operator_thread.h"
+#include "tiering/engine/engine.h"
+
+namespace stratalloc {
+namespace {
+
+bool IsPinnedHere(const OperatorThread& thread, const HandleEntry& entry) {
+  return std::find(thread.pins.begin(), thread.pins.end(), &entry) !=
+         thread.pins.end();
+}
+
+}  // namespace
+
+Status Engine::PinBlocks(const char* name, PinReason reason,
+                         std::span<const AddressRange> ranges,
+                         std::span<BlockPin> out) {
+  std::fill(out.begin(), out.end(), BlockPin{});
+  if (off()) return {};
+  std::vector<Access> accesses;
+  for (const AddressRange& range : ranges) {
+    BlockView block;
+    DeviceAllocator* const device = DeviceOf(range.address);
+    if (device != nullptr && device->FindLive(range.address, &block)) {
+      accesses.push_back({block.address, block.bytes, false});
+    }
+  }
+  if (accesses.empty()) return {};
+  STRATALLOC_RETURN_IF_ERROR(EnterOperator(kDefaultStream, name, accesses));
+  // Whoever uses the pointer does so on streams that nobody can tell.
+  Status status;
+  for (int i = 0; i < device_count_.load() && status; ++i) {
+    DeviceAllocator& device = *devices_[i].allocator;
+    const auto here = [&](const Access& access) {
+      return device.Contains(access.address);
+    };
+    if (std::any_of(accesses.begin(), accesses.end(), here)) {
+      status = device.DrainArrivals();
+    }
+  }
+  for (std::size_t i = 0; i < ranges.size() && status; ++i) {
+    DeviceAllocator* const device = DeviceOf(ranges[i].address);
+    if (device == nullptr) continue;
+    out[i] = device->PinBlock(ranges[i].address, reason);
+  }
+  LeaveOperator();
+  return status;
+}
+
+void Engine::UnpinBlock(const BlockPin& pin, bool unobserved) {
+  if (off()) return;
+  DeviceAllocator* const device = DeviceOf(pin.address);
+  if (device == nullptr) return;
+  if (device->UnpinBlock(pin, unobserved) && admission_.crowded()) {
+    admission_.NoteChange();
+  }
+}
+
+bool Engine::MustHandOut(Address address) {
+  DeviceAllocator* const device = DeviceOf(address);
+  if (off() || device == nullptr ||
+      address >= device->table().evictable_end()) {
+    return false;
+  }
+  const HandleRegion* const region = device->table().RegionOf(address);
+  const HandleEntry& entry = region->entries[region->IndexOf(address)];
+  if (entry.stays.load(std::memory_order_relaxed)) return false;
+  const OperatorThread& thread = OperatorThread::ThisThread();
+  // An operator that asks for the address of its own operand, as most do.
+  if (thread.depth() > 0 && IsPinnedHere(thread, entry)) return false;
+  return !device->KeepsPinned(address);
+}
+
+void Engine::HandOut(Address address) {
+  if (!MustHandOut(address)) return;
+  DeviceAllocator* const device = DeviceOf(address);
+  BlockView block;
+  if (!device->FindLive(address, &block)) return;
+  const AddressRange range{block.address, block.bytes};
+  BlockPin pin;
+  // Best effort: without room the address is as good as it is.
+  if (!PinBlocks("data_ptr()", PinReason::kPointer, {&range, 1}, {&pin, 1})) {
+    return;
+  }
+  if (pin.serial != 0) handed_.Add(*device, pin, block.bytes);
+}
+
+}  // namespace stratalloc
