@@ -38,18 +38,32 @@ BlockPin DeviceAllocator::PinBlockLocked(Block* block, PinReason reason) {
     block->pins.serial = ++pin_serial_;
     block->streams_noted = true;  // its free takes the whole way
   }
-  ++block->pins.of(reason);
+  // Nobody takes an export back.
+  if (reason != PinReason::kExported || block->pins.of(reason) == 0) {
+    ++block->pins.of(reason);
+  }
   return {block->address, block->pins.serial, reason};
 }
 
-bool DeviceAllocator::UnpinBlock(const BlockPin& pin, bool unobserved) {
+bool DeviceAllocator::IsPinned(const BlockPin& pin) {
   MutexLock lock(mutex_);
+  return PinnedLocked(pin) != nullptr;
+}
+
+Block* DeviceAllocator::PinnedLocked(const BlockPin& pin) {
   Block* const block = blocks_.Find(pin.address);
   if (pin.serial == 0 || block == nullptr ||
       block->state != BlockState::kAllocated ||
       block->pins.serial != pin.serial || block->pins.of(pin.reason) == 0) {
-    return false;
+    return nullptr;
   }
+  return block;
+}
+
+bool DeviceAllocator::UnpinBlock(const BlockPin& pin, bool unobserved) {
+  MutexLock lock(mutex_);
+  Block* const block = PinnedLocked(pin);
+  if (block == nullptr) return false;
   --block->pins.of(pin.reason);
   if (unobserved) NoteUnobservedLocked(*block);
   const auto& counts = block->pins.count;

@@ -164,6 +164,8 @@ class DeviceAllocator {
   // on which streams the block was used and whether it was written: before it
   // leaves every device is waited for, and no older copy of it counts.
   bool UnpinBlock(const BlockPin& pin, bool unobserved) EXCLUDES(mutex_);
+  // Has the block of `pin` not been freed, and is it pinned for that reason?
+  bool IsPinned(const BlockPin& pin) EXCLUDES(mutex_);
   // Is the block that holds `address` pinned, but for a collective, which ends
   // by itself?
   bool KeepsPinned(Address address) EXCLUDES(mutex_);
@@ -590,6 +592,8 @@ class DeviceAllocator {
   Block* BlockAtLocked(Address address) REQUIRES(mutex_);
 
   // block_pin.cc
+  // The block of a pin that holds; else nullptr.
+  Block* PinnedLocked(const BlockPin& pin) REQUIRES(mutex_);
   BlockPin PinBlockLocked(Block* block, PinReason reason) REQUIRES(mutex_);
   void NoteUnobservedLocked(const Block& block) REQUIRES(mutex_);
   void DropPinsLocked(Block* block) REQUIRES(mutex_);

@@ -75,7 +75,7 @@ void DeviceAllocator::NoteHandedOutLocked(Block& block) {
 
 void DeviceAllocator::PinForOperatorLocked(const Block& block,
                                            OperatorThread& thread) {
-  if (thread.depth() == 0) return;
+  if (!thread.KeepsWhatItAllocates()) return;
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
     thread.PinForOutermost(handle.entry());
   });
@@ -137,7 +137,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
       NoteHandedOutLocked(*block);
     }
     OperatorThread& thread = OperatorThread::ThisThread();
-    if (__builtin_expect(thread.depth() != 0, 0)) {
+    if (__builtin_expect(thread.KeepsWhatItAllocates(), 0)) {
       PinForOperatorLocked(*block, thread);
     }
   }

@@ -25,6 +25,15 @@ ThreadList& Threads() {
   return *list;
 }
 
+// Takes back the pins from number `from` on. release: what the operator noted
+// (fence bits, dirty) is visible to an evictor that sees the pin gone.
+void Drop(std::vector<HandleEntry*>& pins, std::size_t from) {
+  for (std::size_t i = from; i < pins.size(); ++i) {
+    pins[i]->pins.fetch_sub(1, std::memory_order_release);
+  }
+  pins.resize(from);
+}
+
 }  // namespace
 
 OperatorThread& OperatorThread::Register() {
@@ -57,15 +66,12 @@ void OperatorThread::Leave() {
   STRATALLOC_CHECK(!marks.empty(), "operator left without being entered");
   const std::size_t mark = marks.back();
   marks.pop_back();
-  // release: what the operator noted (fence bits, dirty) is visible to an
-  // evictor that sees the pin gone.
-  for (std::size_t i = mark; i < pins.size(); ++i) {
-    pins[i]->pins.fetch_sub(1, std::memory_order_release);
-  }
-  pins.resize(mark);
+  Drop(pins, mark);
   if (!marks.empty()) return;
-  for (HandleEntry* entry : outermost_pins_) {
-    entry->pins.fetch_sub(1, std::memory_order_release);
+  if (!held_marks_.empty()) {
+    made_.insert(made_.end(), outermost_pins_.begin(), outermost_pins_.end());
+  } else {
+    Drop(outermost_pins_, 0);
   }
   outermost_pins_.clear();
   ticket = 0;
@@ -77,17 +83,38 @@ void OperatorThread::Leave() {
               std::memory_order_release);
 }
 
+void OperatorThread::LeaveIntoCall() {
+  STRATALLOC_CHECK(!marks.empty(), "operator left without being entered");
+  const auto own = pins.begin() + static_cast<std::ptrdiff_t>(marks.back());
+  calls.store(
+      calls.load(std::memory_order_relaxed) + (held_marks_.empty() ? 1 : 2),
+      std::memory_order_release);
+  held_marks_.push_back(held_.size());
+  held_.insert(held_.end(), own, pins.end());
+  pins.erase(own, pins.end());
+  Leave();
+}
+
+void OperatorThread::LeaveCall() {
+  STRATALLOC_CHECK(!held_marks_.empty(), "call left without being entered");
+  const std::size_t mark = held_marks_.back();
+  held_marks_.pop_back();
+  Drop(held_, mark);
+  if (held_marks_.empty()) Drop(made_, 0);
+  if (!noted_.empty() && !HoldsPins()) noted_.clear();
+  calls.store(
+      calls.load(std::memory_order_relaxed) + (held_marks_.empty() ? 1 : 2),
+      std::memory_order_release);
+}
+
 void OperatorThread::PinForOutermost(HandleEntry& entry) {
   entry.pins.fetch_add(1, std::memory_order_seq_cst);
-  outermost_pins_.push_back(&entry);
+  (marks.empty() ? made_ : outermost_pins_).push_back(&entry);
 }
 
 void OperatorThread::DropPins(std::size_t n) {
   STRATALLOC_CHECK(n <= pins.size(), "more pins dropped than taken");
-  for (std::size_t i = pins.size() - n; i < pins.size(); ++i) {
-    pins[i]->pins.fetch_sub(1, std::memory_order_release);
-  }
-  pins.resize(pins.size() - n);
+  Drop(pins, pins.size() - n);
 }
 
 void OperatorThread::Suspend() {
@@ -128,11 +155,12 @@ OtherThreads LookAtOthers() {
   for (const auto& thread : Threads().threads) {
     const std::uint64_t epoch = thread->epoch.load(std::memory_order_seq_cst);
     // This thread's too: all who look see the same number.
-    seen.progress += epoch;
+    const std::uint64_t calls = thread->calls.load(std::memory_order_seq_cst);
+    seen.progress += epoch + calls;
     if (thread.get() == self) continue;
     seen.any |= epoch != 0;
-    seen.inside |=
-        epoch % 2 == 1 && !thread->suspended.load(std::memory_order_seq_cst);
+    seen.inside |= (epoch % 2 == 1 || calls % 2 == 1) &&
+                   !thread->suspended.load(std::memory_order_seq_cst);
   }
   return seen;
 }

@@ -9,12 +9,17 @@
 // evictor respects: what a thread inside an operator does not pin may leave
 // while it is there.
 //
+// A *call* holds its operands and what it allocates too, but is no operator: it
+// is a function of the program's or of a library's that may launch kernels of
+// its own between the operators it calls, each of which is an outermost one.
+// Calls nest properly with each other and with operators.
+//
 // A thread that waits for room suspends its pins: what it uses may leave
 // meanwhile, since addresses do not change, and is brought back before the
 // wait returns (tiering/engine/admission.h).
 //
 // Thread-safety: ThisThread() is this thread's own; other threads read only
-// `epoch` and `suspended`, through LookAtOthers().
+// `epoch`, `calls` and `suspended`, through LookAtOthers().
 #ifndef STRATALLOC_ALLOCATOR_OPERATOR_THREAD_H_
 #define STRATALLOC_ALLOCATOR_OPERATOR_THREAD_H_
 
@@ -31,6 +36,8 @@ namespace stratalloc {
 struct OperatorThread {
   // Odd while inside an outermost operator.
   std::atomic<std::uint64_t> epoch{0};
+  // Odd while inside a call; moves on by an even number for nested ones.
+  std::atomic<std::uint64_t> calls{0};
   // Its pins are dropped for a while: it is in nobody's way.
   std::atomic<bool> suspended{false};
   // A malloc made by an observer or callback of the ladder itself must not
@@ -59,13 +66,24 @@ struct OperatorThread {
     entry.pins.fetch_add(1, std::memory_order_seq_cst);
     pins.push_back(&entry);
   }
-  // Keeps `entry` until the outermost operator of this thread leaves.
-  // REQUIRES: depth() > 0.
+  // Leaves the innermost operator, whose pins become those of a call.
+  void LeaveIntoCall();
+  // Ends the newest call. REQUIRES: there is one.
+  void LeaveCall();
+  // Is what this thread allocates to stay until it leaves what it is inside of?
+  bool KeepsWhatItAllocates() const {
+    return !marks.empty() || !held_marks_.empty();
+  }
+  // Keeps `entry` until the outermost operator of this thread leaves, and the
+  // outermost call. REQUIRES: KeepsWhatItAllocates().
   void PinForOutermost(HandleEntry& entry);
   // Takes back the newest `n` pins.
   void DropPins(std::size_t n);
 
-  bool HoldsPins() const { return !pins.empty() || !outermost_pins_.empty(); }
+  bool HoldsPins() const {
+    return !pins.empty() || !outermost_pins_.empty() || !held_.empty() ||
+           !made_.empty();
+  }
   // Drops all pins, remembering them and what was noted of their handles.
   void Suspend();
   // Takes them again. Whatever left meanwhile is still away: the caller brings
@@ -76,6 +94,8 @@ struct OperatorThread {
   void ForEachPin(F&& f) const {
     for (HandleEntry* entry : pins) f(*entry);
     for (HandleEntry* entry : outermost_pins_) f(*entry);
+    for (HandleEntry* entry : held_) f(*entry);
+    for (HandleEntry* entry : made_) f(*entry);
   }
   // What the operators had noted before the suspension holds still: their
   // streams use the handles, and those they write are dirty. An eviction in
@@ -91,7 +111,10 @@ struct OperatorThread {
   static OperatorThread& Register();
 
   std::vector<HandleEntry*> outermost_pins_;
-  std::vector<Noted> noted_;  // while suspended, and until NoteAgain
+  std::vector<HandleEntry*> held_;       // operands of calls
+  std::vector<HandleEntry*> made_;       // allocated inside calls
+  std::vector<std::size_t> held_marks_;  // held_.size() at each call's entry
+  std::vector<Noted> noted_;             // while suspended, and until NoteAgain
 };
 
 namespace internal {
@@ -105,10 +128,11 @@ inline OperatorThread& OperatorThread::ThisThread() {
 
 // What the other threads are doing.
 struct OtherThreads {
-  bool any = false;     // one has ever entered an operator
-  bool inside = false;  // one is inside an operator and has pins that count
-  // Moves on when any thread enters or leaves an operator; the same for all who
-  // ask at the same time.
+  bool any = false;  // one has ever entered an operator
+  // One is inside an operator or a call and has pins that count.
+  bool inside = false;
+  // Moves on when any thread enters or leaves an operator or a call; the same
+  // for all who ask at the same time.
   std::uint64_t progress = 0;
 };
 OtherThreads LookAtOthers();

@@ -283,6 +283,12 @@ STRATALLOC_API int stratalloc_operator_enter(int device, uint64_t stream,
                                              int count,
                                              stratalloc_error* error);
 STRATALLOC_API void stratalloc_operator_leave(void);
+/* The innermost operator ends, and what it pinned stays until
+ * stratalloc_call_leave: a call into code that launches kernels of its own
+ * between the operators it runs (allocator/operator_thread.h). On one thread,
+ * properly nested with operators and other calls. */
+STRATALLOC_API void stratalloc_operator_into_call(void);
+STRATALLOC_API void stratalloc_call_leave(void);
 
 /* For operators that act element by element of lists and may run in slices of
  * them, each entered by itself. Neither pins, moves or promises anything.
@@ -341,6 +347,8 @@ STRATALLOC_API int stratalloc_pin_blocks(const char* name, int reason,
  * written. Never waits. */
 STRATALLOC_API void stratalloc_unpin_blocks(const stratalloc_pin* pins,
                                             int count, int unobserved);
+/* 1: the block of `pin` has not been freed, and is pinned for its reason. */
+STRATALLOC_API int stratalloc_is_pinned(const stratalloc_pin* pin);
 /* `poll` is called without the device lock whenever victims are chosen, from
  * any thread, and takes back the pins of what is over. NULL for none. */
 STRATALLOC_API void stratalloc_use_pin_poll(void (*poll)(void));

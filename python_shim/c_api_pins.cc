@@ -40,6 +40,17 @@ void stratalloc_unpin_blocks(const stratalloc_pin* pins, int count,
   }
 }
 
+int stratalloc_is_pinned(const stratalloc_pin* pin) {
+  DeviceAllocator* device = Core::Get().abandoned()
+                                ? nullptr
+                                : Allocator::Get().FindByAddress(pin->address);
+  return device != nullptr &&
+                 device->IsPinned({pin->address, pin->serial,
+                                   static_cast<PinReason>(pin->reason)})
+             ? 1
+             : 0;
+}
+
 void stratalloc_use_pin_poll(void (*poll)(void)) { PinPoll::Use(poll); }
 
 int stratalloc_must_hand_out(uint64_t address) {

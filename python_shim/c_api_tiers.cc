@@ -166,6 +166,22 @@ void stratalloc_operator_leave(void) {
   }
 }
 
+void stratalloc_operator_into_call(void) {
+  if (Engine* engine = Core::Get().engine()) {
+    engine->LeaveIntoCall();
+  } else {
+    OperatorThread::ThisThread().LeaveIntoCall();
+  }
+}
+
+void stratalloc_call_leave(void) {
+  if (Engine* engine = Core::Get().engine()) {
+    engine->LeaveCall();
+  } else {
+    OperatorThread::ThisThread().LeaveCall();
+  }
+}
+
 int stratalloc_test_hook(const char* name, const char* value,
                          stratalloc_error* error) {
   Result<Engine*> engine = EngineOrError();

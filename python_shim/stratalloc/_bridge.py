@@ -95,7 +95,7 @@ def _declare(lib):
         ("operator_ns", (i32, i32, i32, number, text, i32)),
         ("cache_info", (i32, ctypes.POINTER(u64), text, i32)),
         ("call_enter", (text, ctypes.POINTER(ctypes.c_void_p), i32, i32, i32,
-                        ctypes.POINTER(ctypes.c_void_p), text, i32)),
+                        i32, ctypes.POINTER(ctypes.c_void_p), text, i32)),
     ):
         function = getattr(lib, "stratalloc_torch_" + symbol)
         function.restype = i32

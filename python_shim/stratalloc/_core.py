@@ -76,10 +76,19 @@ class Range(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64)]
 
 
+class Pin(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("serial", ctypes.c_uint64),
+                ("reason", ctypes.c_int)]
+
+
+_PIN_PROGRAM = 2  # STRATALLOC_PIN_PROGRAM
+
+
 def _declare(lib):
     """Argument and result types of every function that Python calls."""
     error = ctypes.POINTER(Error)
     ranges = ctypes.POINTER(Range)
+    pins = ctypes.POINTER(Pin)
     u32, u64, i32 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
     text = ctypes.c_char_p
     moved = ctypes.POINTER(u64)
@@ -97,6 +106,9 @@ def _declare(lib):
         ("evict", i32, (i32, ranges, i32, moved, error)),
         ("restore", i32, (i32, ranges, i32, moved, error)),
         ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64))),
+        ("pin_blocks", i32, (text, i32, ranges, i32, pins, error)),
+        ("unpin_blocks", None, (pins, i32, i32)),
+        ("is_pinned", i32, (pins,)),
         ("test_hook", i32, (text, text, error)),
     ):
         function = getattr(lib, "stratalloc_" + name)
@@ -234,6 +246,26 @@ def residency(address, size):
     if code:
         raise_error(code, f"stratalloc: no block of ours at {address:#x}")
     return tuple(tiers)
+
+
+def pin(ranges):
+    """The blocks at these (address, bytes) stay, all or none: a Pin for each."""
+    error, count = Error(), len(ranges)
+    made = (Pin * count)()
+    check(lib().stratalloc_pin_blocks(
+        b"pin()", _PIN_PROGRAM, (Range * count)(*(Range(*r) for r in ranges)),
+        count, made, ctypes.byref(error)), error)
+    return list(made)
+
+
+def unpin(pins):
+    # Nobody saw what the program did with the memory.
+    lib().stratalloc_unpin_blocks((Pin * len(pins))(*pins), len(pins), 1)
+
+
+def is_pinned(pin):
+    """Is the block of this pin alive, and pinned for this reason?"""
+    return bool(lib().stratalloc_is_pinned(ctypes.byref(pin)))
 
 
 def test_hook(name, value):

@@ -148,10 +148,18 @@ def _prepare(torch, wanted):
     _active = wanted
     if wanted.tiering and not _guarded:
         _bridge.install_guard()
-        from stratalloc import _collectives
-
-        _collectives.install()
+        _install_foreign_uses(torch)
         _guarded = True
+
+
+def _install_foreign_uses(torch):
+    """What no operator shows: each module says what it replaces."""
+    from stratalloc import (_collectives, _compiled, _exports, _foreign_call,
+                            _functions)
+
+    _foreign_call.bind(torch)
+    for hooks in (_collectives, _compiled, _exports, _functions):
+        hooks.install()
 
 
 def _reconfigure(torch, wanted):

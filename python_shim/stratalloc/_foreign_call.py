@@ -6,23 +6,37 @@ by itself is entered here by hand: the bytes of its operands are brought back,
 they and what it allocates stay on the device until it returns.
 
 Any thread; nests with other calls and with operators. Waiting for copies and
-for room happens without the GIL (ctypes releases it). The tensors must be
-referenced by the caller as long as the block runs.
+for room happens without the GIL. The tensors must be referenced by the caller
+as long as the block runs.
 """
 
 import contextlib
 import ctypes
 
 from stratalloc import _bridge
+from stratalloc import _foreign
+
+# enter(name, reads, writes, copies, function) and leave(call): see the module.
+enter = _foreign.enter
+leave = _foreign.leave
+
+
+def bind(torch):
+    """Gives the extension the loaded bridge and torch's types. Idempotent."""
+    lib = _bridge.lib()
+    _foreign.bind(
+        *(ctypes.cast(function, ctypes.c_void_p).value for function in (
+            lib.stratalloc_torch_call_enter, lib.stratalloc_torch_call_leave)),
+        torch.Tensor, torch.OutOfMemoryError)
 
 
 @contextlib.contextmanager
 def entered(name, reads=(), writes=(), copies=False, streams=()):
     """A block that is one operator `name` (for messages) with these operands.
 
-    `reads` and `writes` are iterables of tensors on any devices; what is none
-    is left to the call to refuse. `copies`: what the call allocates are copies
-    of the operands, which may leave when these may. `streams`: the
+    `reads` and `writes` are lists or tuples of tensors on any devices; what is
+    none is left to the call to refuse. `copies`: what the call allocates are
+    copies of the operands, which may leave when these may. `streams`: the
     torch.cuda.Streams that it will run on where that is not the current one of
     their device; None among them is skipped.
 
@@ -30,26 +44,18 @@ def entered(name, reads=(), writes=(), copies=False, streams=()):
     once, RuntimeError when bytes cannot be brought back; nothing is held then.
     Does nothing while nothing can be evicted.
     """
-    call = _enter(name, reads, writes, copies, streams)
+    with contextlib.ExitStack() as current:
+        if streams:
+            import torch
+
+            for stream in streams:
+                current.enter_context(torch.cuda.stream(stream))
+        call = enter(name, _listed(reads), _listed(writes), copies, False)
     try:
         yield
     finally:
-        _bridge.lib().stratalloc_torch_call_leave(call)
+        leave(call)
 
 
-def _enter(name, reads, writes, copies, streams):
-    import torch
-
-    written = [t for t in writes if isinstance(t, torch.Tensor)]
-    operands = written + [t for t in reads if isinstance(t, torch.Tensor)]
-    # _cdata is the address of the C++ tensor: the bridge reads its bytes'
-    # place itself, because data_ptr() would copy a copy-on-write tensor.
-    addresses = (ctypes.c_void_p * len(operands))(
-        *(tensor._cdata for tensor in operands))
-    call = ctypes.c_void_p()
-    with contextlib.ExitStack() as current:
-        for stream in streams or ():
-            current.enter_context(torch.cuda.stream(stream))
-        _bridge.call("call_enter", name.encode(), addresses, len(operands),
-                     len(written), int(copies), ctypes.byref(call))
-    return call
+def _listed(tensors):
+    return tensors if isinstance(tensors, (list, tuple)) else list(tensors)

@@ -2,6 +2,7 @@
 """report(), stats() and memory_summary(): what the core knows, read-only."""
 
 from stratalloc import _core
+from stratalloc import _pins
 from stratalloc import _tiers
 from stratalloc.settings import format_size
 
@@ -12,7 +13,9 @@ def report(device=None):
     `stays` has the allocated bytes by why they are on the device: "activations",
     "library workspaces", "pinned by a graph", "shared with another process",
     "in use by an operator", "in private pools", "raw memory", and "evictable"
-    for what may leave. Reasons without bytes are left out.
+    for what may leave. Reasons without bytes are left out. `pinned` has what
+    stays beyond an operator by owner and reason, `pins` what pin() keeps by who
+    pinned it.
 
     {} before CUDA is initialised under our allocator.
     """
@@ -21,6 +24,7 @@ def report(device=None):
     values = _core.report(_tiers.device_index(device))
     if "error" in values:
         raise RuntimeError(values["error"])
+    values["pins"] = _pins.listed(values["device"])
     return values
 
 

@@ -21,18 +21,21 @@ bool SomeMayLeave(const stratalloc::AccessList& accesses) {
 
 struct stratalloc_torch_call {
   stratalloc_torch_call(const char* what,
-                        const stratalloc::AccessList& accesses, bool copies)
+                        const stratalloc::AccessList& accesses, bool copies,
+                        int kind)
       : name(what),
         pin(name.c_str(), accesses),
-        copying(copies && SomeMayLeave(accesses)) {}
+        copying(copies && SomeMayLeave(accesses)) {
+    if (kind == STRATALLOC_TORCH_CALL_FUNCTION) pin.BecomeCall();
+  }
 
   const std::string name;  // messages of the core name it until it is left
-  const stratalloc::OperatorPin pin;
+  stratalloc::OperatorPin pin;
   const stratalloc::CopyingEvictable copying;
 };
 
 int stratalloc_torch_call_enter(const char* name, const void* const* tensors,
-                                int count, int written, int copies,
+                                int count, int written, int copies, int kind,
                                 stratalloc_torch_call** out, char* message,
                                 int bytes) {
   *out = nullptr;
@@ -44,7 +47,8 @@ int stratalloc_torch_call_enter(const char* name, const void* const* tensors,
       accesses.AddTensor(*static_cast<const c10::TensorImpl*>(tensors[i]),
                          i < written, /*whole_storage=*/false);
     }
-    *out = new stratalloc_torch_call(name, accesses, copies != 0);
+    if (kind == STRATALLOC_TORCH_CALL_FUNCTION && !accesses.SawCuda()) return;
+    *out = new stratalloc_torch_call(name, accesses, copies != 0, kind);
   });
 }
 

@@ -17,18 +17,23 @@ extern "C" {
 
 typedef struct stratalloc_torch_call stratalloc_torch_call;
 
+enum { STRATALLOC_TORCH_CALL_OPERATOR = 0, STRATALLOC_TORCH_CALL_FUNCTION = 1 };
+
 // Enters `name` with the TensorImpl* of `count` tensors (Tensor._cdata), the
 // first `written` of which will be written, on the current stream of each
 // tensor's device. `copies`: what it allocates are copies of the tensors, which
-// may leave when these may (evictable_copy.h). *out is NULL while nothing is
-// evictable: nothing was entered.
+// may leave when these may (evictable_copy.h). `kind`: _OPERATOR, or _FUNCTION
+// for code that runs operators of its own besides (stratalloc_operator_into_call);
+// such a call is not entered if no tensor is on a CUDA device. *out is NULL while
+// nothing is evictable: nothing was entered.
 //
 // Returns 0; or 2 with the core's text if the tensors do not fit the device
 // (torch.OutOfMemoryError), 1 with the reason for everything else, and then
 // nothing is pinned.
 STRATALLOC_BRIDGE_API int stratalloc_torch_call_enter(
     const char* name, const void* const* tensors, int count, int written,
-    int copies, stratalloc_torch_call** out, char* message, int bytes);
+    int copies, int kind, stratalloc_torch_call** out, char* message,
+    int bytes);
 // NULL is fine.
 STRATALLOC_BRIDGE_API void stratalloc_torch_call_leave(
     stratalloc_torch_call* call);

@@ -27,12 +27,17 @@ class OperatorPin {
   OperatorPin(const char* name, const AccessList& accesses);
   ~OperatorPin() {
     for (; entered_ > 0; --entered_) stratalloc_operator_leave();
+    for (; calls_ > 0; --calls_) stratalloc_call_leave();
+  }
+  // From now on it is a call (c_api.h), no operator.
+  void BecomeCall() {
+    for (; entered_ > 0; --entered_, ++calls_) stratalloc_operator_into_call();
   }
   OperatorPin(const OperatorPin&) = delete;
   OperatorPin& operator=(const OperatorPin&) = delete;
 
  private:
-  int entered_ = 0;
+  int entered_ = 0, calls_ = 0;
 };
 
 }  // namespace stratalloc

@@ -110,6 +110,10 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status EnterOperator(StreamId stream, const char* name,
                        std::span<const Access> accesses);
   void LeaveOperator();
+  // The innermost operator ends; what it pinned stays until LeaveCall
+  // (operator_thread.h has what a call is).
+  void LeaveIntoCall();
+  void LeaveCall();
 
   // The blocks that hold `ranges`, of any devices, are brought back together
   // and stay until they are freed or unpinned; `out` has a pin for each, none

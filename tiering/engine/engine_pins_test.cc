@@ -29,6 +29,11 @@ class EnginePinsTest : public EngineTest {
     EngineTest::TearDown();
   }
   Engine& engine() { return rig_->engine(); }
+  void OpenCard(Bytes capacity) {
+    Rig::Options options;
+    options.capacity = capacity;
+    Open(options);
+  }
   BlockPin Pin(Address address, PinReason reason = PinReason::kProgram) {
     const AddressRange range{address, 1};
     BlockPin pin;
@@ -79,7 +84,7 @@ TEST_F(EnginePinsTest, APinOfAFreedBlockIsNoOnesPin) {
 }
 
 TEST_F(EnginePinsTest, WhatDoesNotFitTogetherIsNotPinned) {
-  Open({.capacity = 16 * kMiB});
+  OpenCard(16 * kMiB);
   const auto layers = Layers(12);
   std::vector<AddressRange> all;
   for (Address layer : layers) all.push_back({layer, kHandle});
@@ -152,7 +157,7 @@ TEST_F(EnginePinsTest, WhatIsOverIsAskedForWhenVictimsAreChosen) {
 }
 
 TEST_F(EnginePinsTest, HandedPointersAreTheNewestOnly) {
-  Open({.capacity = 64 * kMiB});
+  OpenCard(64 * kMiB);
   const auto layers = Layers(8);
   ASSERT_EQ(Evict(), 8 * kHandle);
   // An eighth of the limit is four handles.
@@ -169,7 +174,7 @@ TEST_F(EnginePinsTest, HandedPointersAreTheNewestOnly) {
 }
 
 TEST_F(EnginePinsTest, HandedPointersGoWhenSomebodyWouldBeRefused) {
-  Open({.capacity = 64 * kMiB});
+  OpenCard(64 * kMiB);
   const auto layers = Layers(3);
   for (Address layer : layers) engine().HandOut(layer);
   EXPECT_EQ(Evict(), 0u);

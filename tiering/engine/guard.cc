@@ -189,6 +189,16 @@ void Engine::LeaveOperator() {
   if (admission_.crowded() && !off()) admission_.NoteChange();
 }
 
+void Engine::LeaveIntoCall() {
+  OperatorThread::ThisThread().LeaveIntoCall();
+  if (admission_.crowded() && !off()) admission_.NoteChange();
+}
+
+void Engine::LeaveCall() {
+  OperatorThread::ThisThread().LeaveCall();
+  if (admission_.crowded() && !off()) admission_.NoteChange();
+}
+
 bool Engine::Queues(const OperatorThread& thread) const {
   if (!admission_.crowded() || thread.depth() != 1) return false;
   const int devices = device_count_.load(std::memory_order_acquire);

@@ -11,8 +11,9 @@ namespace stratalloc {
 namespace {
 
 bool IsPinnedHere(const OperatorThread& thread, const HandleEntry& entry) {
-  return std::find(thread.pins.begin(), thread.pins.end(), &entry) !=
-         thread.pins.end();
+  bool pinned = false;
+  thread.ForEachPin([&](const HandleEntry& one) { pinned |= &one == &entry; });
+  return pinned;
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ bool Engine::MustHandOut(Address address) {
   if (entry.stays.load(std::memory_order_relaxed)) return false;
   const OperatorThread& thread = OperatorThread::ThisThread();
   // An operator that asks for the address of its own operand, as most do.
-  if (thread.depth() > 0 && IsPinnedHere(thread, entry)) return false;
+  if (IsPinnedHere(thread, entry)) return false;
   return !device->KeepsPinned(address);
 }
 

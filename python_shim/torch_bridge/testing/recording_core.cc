@@ -271,6 +271,8 @@ int stratalloc_may_leave(uint64_t address) {
 }
 
 void stratalloc_operator_leave(void) { --stratalloc::open_operators; }
+void stratalloc_operator_into_call(void) { --stratalloc::open_operators; }
+void stratalloc_call_leave(void) {}
 
 int stratalloc_list_fits(int, const stratalloc_access* accesses, int count,
                          uint64_t results) {

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python extension `stratalloc._foreign`: what is called so often, for uses
+// of tensors that no operator shows, that ctypes would cost more than the call.
+//
+//   enter, leave    tensors become the operands of one operator, or of a call
+//   data_ptr        torch.Tensor.data_ptr, which hands an address out
+//   export_*        what DLPack and others carry away stays (exports.h)
+//
+// Written against CPython's limited API 3.10, as `_scopes` is. It knows no
+// torch header: tensors are told by their type and given to the bridge as
+// TensorImpl* (Tensor._cdata); the bridge's functions come by address (`bind`),
+// because one of several bridges is loaded. Without `bind` enter() enters
+// nothing.
+//
+// The GIL is released around what may wait for copies or room.
+//
+// Errors: enter() raises torch.OutOfMemoryError when the operands do not fit
+// their devices together, RuntimeError when bytes cannot be brought back; then
+// nothing is held. data_ptr() raises what torch's own raises, nothing else.
+//
+// Lifetime: what bind() was given is kept until the process ends.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "python_shim/c_api.h"
+#include "python_shim/foreign/exports.h"
+
+namespace {
+
+// stratalloc_torch_call_enter and _leave (torch_bridge/foreign_call.h).
+using EnterCall = int (*)(const char* name, const void* const* tensors,
+                          int count, int written, int copies, int kind,
+                          void** out, char* message, int bytes);
+using LeaveCall = void (*)(void* call);
+
+constexpr int kOutOfMemory = 2;  // of entry_point.h
+
+EnterCall enter_call = nullptr;
+LeaveCall leave_call = nullptr;
+PyObject* tensor_type = nullptr;
+PyObject* out_of_memory = nullptr;
+PyObject* cdata = nullptr;              // "_cdata"
+PyObject* original_data_ptr = nullptr;  // TensorBase's method
+
+// The Tensors in a list or tuple and in those inside it. Whoever nests deeper
+// nests what is no argument list.
+constexpr int kDepth = 3;
+
+bool AddTensors(PyObject* object, int depth, std::vector<const void*>* out) {
+  const int is_tensor = PyObject_IsInstance(object, tensor_type);
+  if (is_tensor < 0) return false;
+  if (is_tensor != 0) {
+    PyObject* const address = PyObject_GetAttr(object, cdata);
+    if (address == nullptr) return false;
+    out->push_back(PyLong_AsVoidPtr(address));
+    Py_DECREF(address);
+    return PyErr_Occurred() == nullptr;
+  }
+  const bool is_list = PyList_Check(object) != 0;
+  if (depth == 0 || (!is_list && PyTuple_Check(object) == 0)) return true;
+  for (Py_ssize_t i = 0;; ++i) {
+    // Asked each time: a list may change under a subclass's hand.
+    if (i >= (is_list ? PyList_Size(object) : PyTuple_Size(object))) break;
+    PyObject* const item =
+        is_list ? PyList_GetItem(object, i) : PyTuple_GetItem(object, i);
+    if (item == nullptr || !AddTensors(item, depth - 1, out)) return false;
+  }
+  return true;
+}
+
+PyObject* Bind(PyObject*, PyObject* args) {
+  unsigned long long enter = 0, leave = 0;
+  PyObject *tensor = nullptr, *error = nullptr;
+  if (!PyArg_ParseTuple(args, "KKOO", &enter, &leave, &tensor, &error)) {
+    return nullptr;
+  }
+  Py_INCREF(tensor);
+  Py_INCREF(error);
+  if (cdata == nullptr) cdata = PyUnicode_InternFromString("_cdata");
+  tensor_type = tensor;
+  out_of_memory = error;
+  stratalloc::SetExportError(error);
+  leave_call = reinterpret_cast<LeaveCall>(leave);
+  enter_call = reinterpret_cast<EnterCall>(enter);
+  Py_RETURN_NONE;
+}
+
+PyObject* Enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5) {
+    PyErr_Format(PyExc_TypeError, "enter() takes 5 arguments, %zd given",
+                 count);
+    return nullptr;
+  }
+  if (enter_call == nullptr ||
+      __atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_ACQUIRE) == 0) {
+    Py_RETURN_NONE;
+  }
+  Py_ssize_t bytes = 0;
+  const char* const name = PyUnicode_AsUTF8AndSize(args[0], &bytes);
+  if (name == nullptr) return nullptr;
+  std::vector<const void*> tensors;
+  if (!AddTensors(args[2], kDepth, &tensors)) return nullptr;
+  const int written = static_cast<int>(tensors.size());
+  if (!AddTensors(args[1], kDepth, &tensors)) return nullptr;
+  const int copies = PyObject_IsTrue(args[3]);
+  const int kind = PyObject_IsTrue(args[4]);
+  if (copies < 0 || kind < 0) return nullptr;
+  void* call = nullptr;
+  char message[2048] = "";
+  int code = 0;
+  Py_BEGIN_ALLOW_THREADS;
+  code = enter_call(name, tensors.data(), static_cast<int>(tensors.size()),
+                    written, copies, kind, &call, message,
+                    static_cast<int>(sizeof(message)));
+  Py_END_ALLOW_THREADS;
+  if (code != 0) {
+    PyErr_SetString(code == kOutOfMemory ? out_of_memory : PyExc_RuntimeError,
+                    message);
+    return nullptr;
+  }
+  if (call == nullptr) Py_RETURN_NONE;
+  return PyLong_FromVoidPtr(call);
+}
+
+PyObject* Leave(PyObject*, PyObject* call) {
+  if (call == Py_None) Py_RETURN_NONE;
+  void* const address = PyLong_AsVoidPtr(call);
+  if (address == nullptr) {
+    if (PyErr_Occurred() == nullptr) {
+      PyErr_SetString(PyExc_ValueError, "leave() takes what enter() returned");
+    }
+    return nullptr;
+  }
+  leave_call(address);
+  Py_RETURN_NONE;
+}
+
+PyObject* DataPtr(PyObject* self, PyObject*) {
+  PyObject* const result =
+      PyObject_CallFunctionObjArgs(original_data_ptr, self, nullptr);
+  if (result == nullptr || PyLong_Check(result) == 0) return result;
+  const std::uint64_t lo =
+      __atomic_load_n(&stratalloc_evictable_lo, __ATOMIC_RELAXED);
+  const std::uint64_t hi =
+      __atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_RELAXED);
+  if (hi == 0) return result;
+  const std::uint64_t address = PyLong_AsUnsignedLongLong(result);
+  if (address == static_cast<std::uint64_t>(-1)) PyErr_Clear();
+  if (address - lo >= hi - lo || stratalloc_must_hand_out(address) == 0) {
+    return result;
+  }
+  Py_BEGIN_ALLOW_THREADS;
+  stratalloc_hand_out(address);
+  Py_END_ALLOW_THREADS;
+  return result;
+}
+
+PyMethodDef data_ptr_method = {
+    "data_ptr", DataPtr, METH_NOARGS,
+    "data_ptr() -> int\n\n"
+    "Returns the address of the first element of :attr:`self` tensor. Its\n"
+    "memory is brought back to the device and stays there for a while, as far\n"
+    "as there is room; stratalloc.pin() keeps it for as long as it is used."};
+
+PyObject* MakeDataPtr(PyObject*, PyObject* original) {
+  Py_INCREF(original);
+  original_data_ptr = original;
+  return PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(tensor_type),
+                           &data_ptr_method);
+}
+
+template <typename F>
+PyCFunction Erase(F* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef kMethods[] = {
+    {"bind", Bind, METH_VARARGS,
+     "bind(enter, leave, tensor_type, out_of_memory_type)\n\n"
+     "The addresses of the bridge's functions, and torch's two types."},
+    {"enter", Erase(Enter), METH_FASTCALL,
+     "enter(name, reads, writes, copies, function) -> int or None\n\n"
+     "Makes the tensors in both lists the operands of one operator (function\n"
+     "false) or call (true). Give the result to leave(), on this thread."},
+    {"leave", Leave, METH_O, "leave(call)\n\nEnds what enter() began."},
+    {"make_data_ptr", MakeDataPtr, METH_O,
+     "make_data_ptr(original) -> method\n\n"
+     "torch.Tensor.data_ptr: calls `original` and hands its result out."},
+    {"export_address", stratalloc::ExportAddress, METH_O,
+     "export_address(address)\n\n"
+     "The block that holds it stays on the device until it is freed."},
+    {"export_capsule", stratalloc::ExportCapsule, METH_O,
+     "export_capsule(capsule) -> capsule\n\n"
+     "The same for the block that a fresh DLPack capsule shows."},
+    {"exchange_api", stratalloc::MakeExchangeApi, METH_O,
+     "exchange_api(capsule) -> capsule\n\n"
+     "torch's C exchange API of DLPack 1.2 or newer, exporting as above."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef kModule = {
+    PyModuleDef_HEAD_INIT,
+    "_foreign",
+    "Uses of tensors that no operator shows, at the speed of a C call.",
+    0,
+    kMethods,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__foreign(void) { return PyModuleDef_Init(&kModule); }

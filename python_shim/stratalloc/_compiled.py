@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled code launches kernels that no operator shows.
+
+`install()` replaces, once torch or triton has imported them and never before,
+
+  CompiledFxGraph.__call__, CompiledAOTI.__call__    one call of compiled code
+  CudaLauncher.__call__ of triton                    one launch
+
+so that their tensors are the operands of one operator: on the device, and there
+until the call returns, with whatever the call allocates. Graphs that were
+compiled before are reached too, since Python looks methods up in the class.
+
+A region whose operands do not fit the device together raises
+torch.OutOfMemoryError, which has its bytes, before anything is launched;
+`compile_per_layer` makes regions of one block each.
+
+Not here: RegionalOutputCode, which is a sequence of operators and of regions
+that are CompiledFxGraphs themselves; it need not fit as a whole. AOTInductor's
+own runner, which no Python calls. Frozen parameters are no inputs of a graph:
+`pin()` the module.
+"""
+
+from stratalloc._foreign_call import enter, leave
+from stratalloc._replaced import Replaced, passing_on
+
+_hooks = None
+
+
+def install():
+    """Idempotent."""
+    global _hooks
+    if _hooks is not None:
+        return
+    _hooks = Replaced()
+    _hooks.when_imported("torch._inductor.output_code", _on_output_code)
+    _hooks.when_imported("triton.backends.nvidia.driver", _on_triton)
+
+
+def uninstall():
+    global _hooks
+    if _hooks is not None:
+        _hooks.put_back()
+        _hooks = None
+
+
+def _on_output_code(module):
+    for name in ("CompiledFxGraph", "CompiledAOTI"):
+        graph = getattr(module, name, None)
+        if graph is not None:
+            _hooks.replace(graph, "__call__", _graph_call)
+
+
+def _on_triton(module):
+    _hooks.replace(module.CudaLauncher, "__call__", _launch)
+
+
+def _graph_call(original):
+    def __call__(self, inputs):
+        # The callee empties the list; what is entered are addresses.
+        call = enter("a compiled graph", inputs, (), False, False)
+        if call is None:
+            return original(self, inputs)
+        try:
+            return original(self, inputs)
+        finally:
+            leave(call)
+    return passing_on(original, __call__)
+
+
+def _launch(original):
+    def __call__(self, *args):
+        call = enter("a Triton kernel", [*args, *_bases(args)], (), False,
+                     False)
+        if call is None:
+            return original(self, *args)
+        try:
+            return original(self, *args)
+        finally:
+            leave(call)
+    return passing_on(original, __call__)
+
+
+def _bases(args):
+    """The tensors behind tensor descriptors."""
+    return [arg.base for arg in args
+            if type(arg).__name__ == "TensorDescriptor"]
+
+
+def compile_per_layer(module, **options):
+    """torch.compile, by block: each region needs the device for one block.
+
+    Compiles every module of a ModuleList or Sequential inside `module` by
+    itself (`child.compile(**options)`, in place), the innermost lists only;
+    where there are none, `module` as a whole. The code between blocks runs
+    eagerly. Returns `module`.
+
+    A model that torch.compile takes as one region must fit the device whole;
+    this way the blocks take turns.
+    """
+    import torch
+
+    blocks = list(_blocks(torch, module))
+    for block in blocks or [module]:
+        block.compile(**options)
+    return module
+
+
+def _blocks(torch, module):
+    lists = (torch.nn.ModuleList, torch.nn.Sequential)
+    for child in module.children():
+        inner = list(_blocks(torch, child))
+        if inner:
+            yield from inner
+        elif isinstance(module, lists):
+            yield child

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""autograd.Function: the tensors of a custom function stay while it runs.
+
+Extensions that are no operators (fused layers, older attention kernels) are
+called in a Function's forward or backward, with data pointers of its tensors.
+`install()` replaces `Function.apply` and, for the backward pass,
+`BackwardCFunction.apply` and `.saved_tensors`, so that
+
+  the tensors given to apply, in lists and tuples too,
+  the gradients given to backward,
+  what backward takes out of ctx.saved_tensors, or finds as a tensor in ctx
+
+are on the device and stay until the method returns, with what it allocates. It
+is a call, no operator: operators inside work as ever. torch.OutOfMemoryError if
+its tensors do not fit the device together.
+
+Functions of torch itself are passed on: they consist of operators and of calls
+that other hooks see, and some take all parameters of a model (DataParallel's
+Broadcast, the graphs of AOT autograd), which need not fit.
+
+torch.compile and torch.func see the functions they know: while they trace, or
+nothing can be evicted, everything is passed on.
+"""
+
+import threading
+
+from torch.compiler import is_compiling
+
+from stratalloc._foreign_call import enter, leave
+from stratalloc._replaced import Replaced, passing_on
+
+_hooks = None
+_running = threading.local()
+
+
+def install():
+    """Idempotent."""
+    global _hooks
+    if _hooks is not None:
+        return
+    from torch.autograd import function
+
+    _hooks = Replaced()
+    _hooks.replace(function.Function, "apply", _forward)
+    _hooks.replace(function.BackwardCFunction, "apply", _backward)
+    _hooks.replace(function.BackwardCFunction, "saved_tensors", _saved_tensors)
+
+
+def uninstall():
+    global _hooks
+    if _hooks is not None:
+        _hooks.put_back()
+        _hooks = None
+
+
+def _is_torchs(cls):
+    return cls.__module__.startswith("torch.")
+
+
+def _forward(original):
+    function = original.__func__
+
+    def apply(cls, *args, **kwargs):
+        if is_compiling() or _is_torchs(cls):
+            return function(cls, *args, **kwargs)
+        call = enter(cls.__name__, args, tuple(kwargs.values()), False, True)
+        if call is None:
+            return function(cls, *args, **kwargs)
+        try:
+            return function(cls, *args, **kwargs)
+        finally:
+            leave(call)
+
+    return classmethod(passing_on(function, apply))
+
+
+def _backward(original):
+    def apply(self, *args):
+        if is_compiling() or _is_torchs(self._forward_cls):
+            return original(self, *args)
+        outer = getattr(_running, "node", None)
+        # Calls of this one, the newest last; what backward unpacks is added.
+        calls = []
+        _running.node = (self, calls)
+        try:
+            _add(calls, self, [args, tuple(vars(self).values())])
+            return original(self, *args)
+        finally:
+            _running.node = outer
+            while calls:
+                leave(calls.pop())
+
+    return passing_on(original, apply)
+
+
+def _saved_tensors(original):
+    def saved_tensors(self):
+        tensors = original.__get__(self)
+        node, calls = getattr(_running, "node", None) or (None, None)
+        if node is self:
+            _add(calls, self, tensors)
+        return tensors
+
+    return property(saved_tensors, doc=original.__doc__)
+
+
+def _add(calls, node, tensors):
+    call = enter(type(node).__name__, tensors, (), False, True)
+    if call is not None:
+        calls.append(call)

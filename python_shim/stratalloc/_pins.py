@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pin() and unpin(): memory that stays on the device as long as the program says.
+
+For what no hook sees: addresses in tables that kernels read, memory registered
+with a network card, extensions that keep pointers of their own.
+"""
+
+import os
+import sys
+import threading
+
+from stratalloc import _core
+from stratalloc import _enable
+from stratalloc import _tiers
+
+_lock = threading.Lock()
+_pins = {}  # address of a storage -> [_Pin], the newest last
+
+
+class _Pin:
+    __slots__ = ("pin", "bytes", "by", "device")
+
+    def __init__(self, pin, size, by, device):
+        self.pin = pin
+        self.bytes = size
+        self.by = by
+        self.device = device
+
+
+def pin(obj, by=None):
+    """Keeps the memory of `obj` on its devices until unpin(); returns its bytes.
+
+    `obj` is a module (parameters, gradients and buffers), an optimizer (its
+    state), a tensor, or any iterable or mapping of those, nested at will; each
+    storage counts once. What was evicted is brought back first, everything
+    together. `by` names the pin in report()["pins"]; by default it is the line
+    of the caller.
+
+    Pins are counted: unpin as often as pinned. They end with the memory: new
+    gradients after zero_grad() are not pinned. Memory that never leaves
+    (activations, with tiering off everything) needs none and gets none.
+
+    Raises torch.OutOfMemoryError, with nothing pinned, when it does not fit
+    the device together with what stays there; TypeError for anything else.
+    """
+    ranges = [(device, address, size)
+              for device, found in _named(obj).items()
+              for address, size in found]
+    if not ranges or not _core.initialized():
+        return 0
+    if by is None:
+        frame = sys._getframe(1)
+        by = (f"{os.path.basename(frame.f_code.co_filename)}:"
+              f"{frame.f_lineno}")
+    pins = _core.pin([(address, size) for _, address, size in ranges])
+    with _lock:
+        for (device, address, size), made in zip(ranges, pins):
+            if made.serial:
+                _pins.setdefault(address, []).append(
+                    _Pin(made, size, by, device))
+    return sum(size for _, _, size in ranges)
+
+
+def unpin(obj):
+    """Takes one pin() of each storage of `obj` back; returns the bytes.
+
+    Storages that have no pin count nothing.
+    """
+    taken = []
+    found = [address for ranges in _named(obj).values()
+             for address, _ in ranges]
+    with _lock:
+        for address in found:
+            held = _alive(address)
+            if held:
+                taken.append(held.pop())
+            if not held:
+                _pins.pop(address, None)
+    _core.unpin([one.pin for one in taken])
+    return sum(one.bytes for one in taken)
+
+
+def listed(device):
+    """[{"by", "bytes", "storages"}] of one device, the largest first."""
+    total = {}
+    with _lock:
+        for address in list(_pins):
+            held = _alive(address)
+            if not held:
+                del _pins[address]
+            for one in held:
+                if one.device == device:
+                    row = total.setdefault(one.by, [0, 0])
+                    row[0] += one.bytes
+                    row[1] += 1
+    return [{"by": by, "bytes": size, "storages": storages}
+            for by, (size, storages) in sorted(
+                total.items(), key=lambda item: -item[1][0])]
+
+
+def _alive(address):
+    """The pins at an address whose memory has not been freed since."""
+    held = _pins.get(address, [])
+    held[:] = [one for one in held if _core.is_pinned(one.pin)]
+    return held
+
+
+def _named(obj):
+    if not _enable.is_enabled():
+        raise RuntimeError(
+            "stratalloc: not enabled, so nothing moves and nothing needs a "
+            "pin; call stratalloc.enable() before CUDA is initialised")
+    return _tiers._ranges(obj)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes of other people's classes and modules, replaced and put back.
+
+    hooks = Replaced()
+    hooks.replace(owner, "name", lambda original: ours)
+    hooks.when_imported("package.module", lambda module: hooks.replace(...))
+    hooks.put_back()
+
+A replacement goes onto the owner itself, also where the original is inherited;
+then putting back removes it. What somebody else put in our place since is left
+alone. A module that is not imported yet is waited for, never imported.
+
+Thread-safety: replace and put_back under the caller's lock. A waited-for
+module's callback runs on the thread that imports it, under its import lock.
+"""
+
+import functools
+import importlib.abc
+import logging
+import sys
+
+_log = logging.getLogger("stratalloc")
+_MISSING = object()
+
+
+class Replaced:
+    """What install() of a module of hooks made, and uninstall() takes back."""
+
+    def __init__(self):
+        self._made = []  # (owner, name, what was in its own dict, ours)
+        self._awaited = []
+
+    def replace(self, owner, name, make):
+        """owner.name = make(its present value); False if it has none."""
+        present = getattr(owner, name, _MISSING)
+        if present is _MISSING:
+            return False
+        own = vars(owner).get(name, _MISSING)
+        # A property or classmethod as it is written, not what it gives.
+        ours = make(present if own is _MISSING else own)
+        setattr(owner, name, ours)
+        self._made.append((owner, name, own, ours))
+        return True
+
+    def when_imported(self, name, callback):
+        """callback(module), now or at the end of its import."""
+        module = sys.modules.get(name)
+        if module is not None:
+            callback(module)
+            return
+        finder = _Finder(name, callback)
+        self._awaited.append(finder)
+        sys.meta_path.insert(0, finder)
+
+    def put_back(self):
+        for finder in self._awaited:
+            finder.callback = None
+            if finder in sys.meta_path:
+                sys.meta_path.remove(finder)
+        self._awaited.clear()
+        while self._made:
+            owner, name, own, ours = self._made.pop()
+            if vars(owner).get(name, _MISSING) is not ours:
+                continue
+            if own is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets the other finders find one module, and calls back once."""
+
+    def __init__(self, name, callback):
+        self._name = name
+        self.callback = callback
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self._name:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find else None
+            if spec is not None:
+                break
+        else:
+            return None
+        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, self)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """The module's own loader, and the callback afterwards."""
+
+    def __init__(self, loader, finder):
+        self._loader = loader
+        self._finder = finder
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        # Whoever looks later (inspect, pickle) sees the module as ever.
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        callback = self._finder.callback
+        if callback is None:
+            return
+        try:
+            callback(module)
+        except Exception:  # a hook must not break somebody's import
+            _log.warning("could not prepare %s: uses of evicted memory by it "
+                         "are not seen", module.__name__, exc_info=True)
+
+
+def passing_on(original, ours):
+    """`ours` with the name and documentation of `original`."""
+    return functools.wraps(original)(ours)
