@@ -64,7 +64,10 @@ Status Core::Init(int device_count) {
     if (initialized_.load()) return {};
     if (config_.tiering && config_.host_budget == 0) {
       Log(LogLevel::kWarning,
-          "host_budget is 0: nothing can be evicted, tiering is off");
+          "host_budget is 0: nothing can be evicted, tiering is off; the disk "
+          "tier too copies through two buffers of it, each as large as a "
+          "handle "
+          "(2 MiB or more)");
       config_.tiering = false;
     }
     if (config_.tiering && engine_.load() == nullptr) {

@@ -31,6 +31,23 @@ void GuardKernel::operator()(const c10::OperatorHandle& op,
       RunInSlices(guarded_, lo, hi, keys, stack)) {
     return;
   }
+  if (C10_UNLIKELY(guarded_.list.MayRunAgain())) {
+    const size_t count = guarded_.signature.argument_count();
+    const size_t below = stack->size() - count;
+    const torch::jit::Stack again(stack->end() - static_cast<ptrdiff_t>(count),
+                                  stack->end());
+    try {
+      const OperatorPin pin(guarded_.name.c_str(), accesses);
+      guarded_.previous.callBoxed(op, keys, stack);
+      return;
+    } catch (c10::OutOfMemoryError&) {
+      if (!SlicesMayHelp(guarded_.list, accesses)) throw;
+    }
+    // A kernel that threw has taken its arguments or not.
+    stack->resize(below);
+    stack->insert(stack->end(), again.begin(), again.end());
+    if (RunInSlices(guarded_, lo, hi, keys, stack)) return;
+  }
   const OperatorPin pin(guarded_.name.c_str(), accesses);
   guarded_.previous.callBoxed(op, keys, stack);
 }

@@ -78,6 +78,12 @@ ListOperator::ListOperator(const c10::FunctionSchema& schema) {
       return;
     }
     returns_list_ = true;
+    const auto& all = schema.arguments();
+    may_run_again_ =
+        std::none_of(all.begin(), all.end(), [](const c10::Argument& argument) {
+          return argument.alias_info() != nullptr &&
+                 argument.alias_info()->isWrite();
+        });
   }
   sliced_ = std::move(sliced);
 }

@@ -24,6 +24,9 @@ class ListOperator {
   bool MayBeSliced() const { return !sliced_.empty(); }
   // It makes a list of new tensors, one per element; else it makes nothing.
   bool ReturnsList() const { return returns_list_; }
+  // It makes its list and writes nothing: a call that failed for want of memory
+  // may run once more, in smaller slices.
+  bool MayRunAgain() const { return may_run_again_; }
   // Indices in the schema of the lists of tensors, in order.
   const std::vector<uint16_t>& tensor_lists() const { return tensor_lists_; }
 
@@ -40,6 +43,7 @@ class ListOperator {
   std::vector<uint16_t> sliced_;  // indices in the schema
   std::vector<uint16_t> tensor_lists_;
   bool returns_list_ = false;
+  bool may_run_again_ = false;
 };
 
 }  // namespace stratalloc

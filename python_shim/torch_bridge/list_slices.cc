@@ -120,7 +120,12 @@ class SlicedCall {
         AddRefusedElement(refused, first);
         throw;
       }
-      guarded_.previous.callBoxed(guarded_.previous.opHandle(), keys, &stack);
+      try {
+        guarded_.previous.callBoxed(guarded_.previous.opHandle(), keys, &stack);
+      } catch (c10::OutOfMemoryError&) {
+        if (count > 1 && guarded_.list.MayRunAgain()) continue;
+        throw;
+      }
       if (guarded_.list.ReturnsList()) TakeResults(stack.back(), first, count);
       return count;
     }
@@ -169,6 +174,14 @@ bool FitsWhole(const ListOperator& list, const AccessList& accesses) {
   }
   return stratalloc_list_fits(accesses.device(), accesses.data(),
                               accesses.size(), results) != 0;
+}
+
+bool SlicesMayHelp(const ListOperator& list, const AccessList& accesses) {
+  // No room is enough for so much: 1 says that slices would not help.
+  return list.MayRunAgain() && accesses.size() > 1 &&
+         !accesses.SeveralDevices() &&
+         stratalloc_list_fits(accesses.device(), accesses.data(),
+                              accesses.size(), UINT64_MAX / 2) == 0;
 }
 
 bool RunInSlices(const GuardedOperator& guarded, uint64_t lo, uint64_t hi,

@@ -15,6 +15,11 @@ inline bool NeedsSlices(const GuardedOperator& guarded,
   return guarded.list.MayBeSliced() && !FitsWhole(guarded.list, accesses);
 }
 
+// After the whole call ran out of memory: would slices help, and may the call
+// run again? They fit by bytes, but what is free may lie in pieces under what
+// the call itself uses.
+bool SlicesMayHelp(const ListOperator& list, const AccessList& accesses);
+
 // Runs the operator whose arguments are on `stack` in slices of its lists, the
 // previous kernel once per slice, and puts its results there. False, and
 // nothing happened, if the lists of this call cannot be sliced.
@@ -30,6 +35,9 @@ inline bool NeedsSlices(const GuardedOperator& guarded,
 // PyTorch's kernels choose between a fast and a slow route by looking at all
 // elements; with lists of mixed kinds a slice may take another one than the
 // whole would, and differ from it in the last bits.
+//
+// An operator that writes nothing (ListOperator::MayRunAgain) and whose kernel
+// runs out of memory in a slice runs that slice again, halved.
 bool RunInSlices(const GuardedOperator& guarded, uint64_t lo, uint64_t hi,
                  c10::DispatchKeySet keys, torch::jit::Stack* stack);
 

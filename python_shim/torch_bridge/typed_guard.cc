@@ -245,6 +245,17 @@ class TypedGuard<Result(Arguments...)> {
         return CallInSlices(lo, hi, keys, arguments...);
       }
     }
+    if constexpr (kMayTakeSlices && !std::is_void_v<Result>) {
+      if (C10_UNLIKELY(guarded_->list.MayRunAgain())) {
+        try {
+          const OperatorPin pin(guarded_->name.c_str(), accesses);
+          return CallPrevious(keys, arguments...);
+        } catch (c10::OutOfMemoryError&) {
+          if (!SlicesMayHelp(guarded_->list, accesses)) throw;
+        }
+        return CallInSlices(lo, hi, keys, arguments...);
+      }
+    }
     const OperatorPin pin(guarded_->name.c_str(), accesses);
     return CallPrevious(keys, std::forward<Arguments>(arguments)...);
   }

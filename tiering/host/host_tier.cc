@@ -116,10 +116,9 @@ tl::unexpected<Error> HostTier::State::Exhausted(Bytes bytes) const {
   if (budget - live >= bytes) {
     message += " and the rest is not free in one piece of that size";
   }
-  return Fail(ErrorCode::kHostOutOfMemory,
-              message +
-                  ". Raise host_budget, or allow the disk tier "
-                  "(disk_budget)");
+  return Fail(
+      ErrorCode::kHostOutOfMemory,
+      message + ". A larger host_budget, or more disk_budget, makes room");
 }
 
 HostTier::HostTier(Options options)
