@@ -330,7 +330,7 @@ Status Copy(const char* name, const CopyRequest& request,
   if (request.width == 0 || request.height == 0) return kOk;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
+  Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
   Capture* capture = nullptr;
   if (const Status status = Admit(sim, stream, blocking, &capture);
@@ -438,7 +438,7 @@ Status Fill(const char* name, const FillRequest& request,
   }
   Endpoint to{fill.destination, fill.pitch, fill.width, fill.height, true};
   Lock lock(sim.mu);
-  Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
+  Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
   Capture* capture = nullptr;
   if (const Status status = Admit(sim, stream, false, &capture);

@@ -25,10 +25,6 @@ Object* Alive(const Simulator& sim, uint64_t handle) {
   return sim.graphs.IsAlive(object) ? object : nullptr;
 }
 
-Stream* FindStream(Simulator& sim, uint64_t handle) {
-  return sim.streams.Find(handle, ThisThread().device);
-}
-
 // False if one of them is no node of the graph, or is there twice.
 bool NodesOf(const Simulator& sim, const Graph* graph, const uint64_t* handles,
              size_t count, std::vector<GraphNode*>* nodes) {
@@ -63,7 +59,7 @@ Status StreamBeginCapture(uint64_t stream_handle, int mode,
                           size_t count) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = FindStream(sim, stream_handle);
+  Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
   Graph* into = nullptr;
   std::vector<GraphNode*> nodes;
@@ -88,7 +84,7 @@ Status StreamEndCapture(uint64_t handle, uint64_t* graph) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   *graph = 0;
-  Stream* stream = FindStream(sim, handle);
+  Stream* stream = sim.FindStream(handle);
   if (stream == nullptr) return kInvalidHandle;
   Graph* made = nullptr;
   const Status status = sim.captures.End(stream, &made);
@@ -100,7 +96,7 @@ Status StreamCaptureInfo(uint64_t handle, CaptureInfo* info) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   *info = CaptureInfo{};
-  Stream* stream = FindStream(sim, handle);
+  Stream* stream = sim.FindStream(handle);
   if (stream == nullptr) return kInvalidHandle;
   const Capture* capture = nullptr;
   const Status status = sim.captures.StatusOf(stream, &info->status, &capture);
@@ -116,7 +112,7 @@ Status StreamUpdateCapture(uint64_t handle, const uint64_t* nodes, size_t count,
                            unsigned flags) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = FindStream(sim, handle);
+  Stream* stream = sim.FindStream(handle);
   if (stream == nullptr) return kInvalidHandle;
   std::vector<GraphNode*> wanted;
   for (size_t i = 0; i < count; ++i) {

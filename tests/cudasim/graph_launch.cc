@@ -144,7 +144,7 @@ Status GraphUpload(uint64_t exec, uint64_t stream) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   if (FindExec(sim, exec) == nullptr) return kInvalidValue;
-  Stream* found = sim.streams.Find(stream, ThisThread().device);
+  Stream* found = sim.FindStream(stream);
   if (found == nullptr) return kInvalidHandle;
   Capture* capture = nullptr;
   const Status status = sim.captures.Enqueue(found, &capture);
@@ -158,7 +158,7 @@ Status GraphLaunch(uint64_t exec_handle, uint64_t stream_handle) {
   Lock lock(sim.mu);
   GraphExec* exec = FindExec(sim, exec_handle);
   if (exec == nullptr) return kInvalidValue;
-  Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
+  Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
   Capture* capture = nullptr;
   if (const Status status = sim.captures.Enqueue(stream, &capture);

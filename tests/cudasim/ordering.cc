@@ -13,10 +13,6 @@
 namespace cudasim {
 namespace {
 
-Stream* FindStream(Simulator& sim, uint64_t handle) {
-  return sim.streams.Find(handle, ThisThread().device);
-}
-
 // What waiting for the event means here. One that another process recorded
 // stands for everything that process can have waited for.
 VectorClock ClockOf(Simulator& sim, const char* what, const Event& event) {
@@ -53,14 +49,14 @@ Status StreamCreate(unsigned flags, int priority, uint64_t* handle) {
 Status StreamDestroy(uint64_t handle) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  if (Stream* stream = FindStream(sim, handle)) sim.captures.Leave(stream);
+  if (Stream* stream = sim.FindStream(handle)) sim.captures.Leave(stream);
   return sim.streams.Destroy(handle);
 }
 
 Status StreamSynchronize(uint64_t handle) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = FindStream(sim, handle);
+  Stream* stream = sim.FindStream(handle);
   if (stream == nullptr) return kInvalidHandle;
   if (const Status status = sim.captures.Synchronize(stream); status != kOk) {
     return status;
@@ -74,7 +70,7 @@ Status StreamSynchronize(uint64_t handle) {
 Status StreamQuery(uint64_t handle) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = FindStream(sim, handle);
+  Stream* stream = sim.FindStream(handle);
   if (stream == nullptr) return kInvalidHandle;
   if (const Status status = sim.captures.Synchronize(stream); status != kOk) {
     return status;
@@ -88,7 +84,7 @@ Status StreamWaitEvent(uint64_t stream_handle, uint64_t event_handle,
                        bool external) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = FindStream(sim, stream_handle);
+  Stream* stream = sim.FindStream(stream_handle);
   Event* event = sim.events.Find(event_handle);
   if (stream == nullptr || event == nullptr) return kInvalidHandle;
   bool captured = false;
@@ -103,7 +99,7 @@ Status StreamInfo(uint64_t handle, unsigned* flags, int* priority,
                   int* device) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = FindStream(sim, handle);
+  Stream* stream = sim.FindStream(handle);
   if (stream == nullptr) return kInvalidHandle;
   if (flags != nullptr) *flags = stream->flags;
   if (priority != nullptr) *priority = stream->priority;
@@ -116,7 +112,7 @@ Status StreamCallback(uint64_t handle, std::function<void(Status)> callback) {
   Status status = kOk;
   {
     Lock lock(sim.mu);
-    Stream* stream = FindStream(sim, handle);
+    Stream* stream = sim.FindStream(handle);
     if (stream == nullptr) return kInvalidHandle;
     Capture* capture = nullptr;
     status = sim.captures.Enqueue(stream, &capture);
@@ -149,7 +145,7 @@ Status StreamCall(uint64_t handle, void (*function)(void*), void* argument) {
   Simulator& sim = Simulator::Get();
   if (sim.captures.any()) {
     Lock lock(sim.mu);
-    Stream* stream = FindStream(sim, handle);
+    Stream* stream = sim.FindStream(handle);
     if (stream == nullptr) return kInvalidHandle;
     Capture* capture = nullptr;
     const Status status = sim.captures.Enqueue(stream, &capture);
@@ -210,7 +206,7 @@ Status EventRecord(uint64_t event_handle, uint64_t stream_handle,
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   Event* event = sim.events.Find(event_handle);
-  Stream* stream = FindStream(sim, stream_handle);
+  Stream* stream = sim.FindStream(stream_handle);
   if (event == nullptr || stream == nullptr) return kInvalidHandle;
   if (event->device != stream->device) return kInvalidHandle;
   bool captured = false;

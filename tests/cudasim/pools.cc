@@ -410,7 +410,7 @@ Status AllocateAsync(const char*, uint64_t bytes, uint64_t pool_handle,
                      uint64_t stream_handle, uint64_t* address) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
+  Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
   if (const Status status = NotCaptured(sim, stream); status != kOk) {
     return status;
@@ -424,7 +424,7 @@ Status AllocateAsync(const char*, uint64_t bytes, uint64_t pool_handle,
 Status FreeAsync(const char* name, uint64_t address, uint64_t stream_handle) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  Stream* stream = sim.streams.Find(stream_handle, ThisThread().device);
+  Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
   if (const Status status = NotCaptured(sim, stream); status != kOk) {
     return status;

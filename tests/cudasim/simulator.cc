@@ -152,6 +152,24 @@ void Simulator::ChargeKernel(Stream* stream, double flops, double bytes,
   if (card.modelled) clock.Kernel(card, stream, flops, bytes, tflops);
 }
 
+Stream* Simulator::FindStream(uint64_t handle) {
+  const ThreadState& thread = ThisThread();
+  Stream* const stream = streams.Find(handle, thread.device);
+  if (stream == nullptr && streams.WasDestroyed(handle)) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "0x%llx",
+                  static_cast<unsigned long long>(handle));
+    violations.Add(
+        kind::kStreamGone,
+        std::string(thread.calling == nullptr ? "a call"
+                                              : thread.calling->name()) +
+            " was given stream " + text +
+            ", which has been destroyed; missing edge: let go of "
+            "the handle before cudaStreamDestroy");
+  }
+  return stream;
+}
+
 const Card& CardOf(int device) {
   return *Simulator::Get().cards[device].load(std::memory_order_acquire);
 }
@@ -165,6 +183,7 @@ ThreadState& ThisThread() {
 
 Status Enter(ApiFunction& function, Entry entry) {
   Simulator& sim = Simulator::Get();
+  ThisThread().calling = &function;
   if (sim.config.devices > 0) ChargeCall(function, CurrentCard(), &sim.clock);
   if (const Status planned = function.Count(); planned != kOk) {
     if (sim.config.devices > 0 && BreaksDevice(planned)) {

@@ -110,6 +110,11 @@ struct Simulator {
     broken.store(true, std::memory_order_relaxed);
   }
 
+  // The stream a CUDA call was given, on the calling thread's device. nullptr
+  // for a handle that is not alive; if it was once, that is a violation.
+  // REQUIRES: mu.
+  Stream* FindStream(uint64_t handle);
+
   // The range cut where its mapping changes. Unmapped parts lie on the line at
   // their address. REQUIRES: mu.
   std::vector<Segment> Segments(uint64_t address, uint64_t bytes) const;
@@ -150,9 +155,10 @@ struct ThreadState {
   int last_error = kOk;             // the runtime's
   bool no_context = !IsLinkedIn();  // until something makes one current
   int capture_mode = 0;
-  Stream* launching = nullptr;    // inside a twin
-  bool in_host_function = false;  // of a stream
-  bool costed = false;            // the twin has said what it costs
+  Stream* launching = nullptr;           // inside a twin
+  bool in_host_function = false;         // of a stream
+  bool costed = false;                   // the twin has said what it costs
+  const ApiFunction* calling = nullptr;  // the CUDA function last entered
 };
 ThreadState& ThisThread();
 

@@ -120,6 +120,11 @@ Stream* Streams::Find(uint64_t handle, int device) {
   return found == handles_.end() ? nullptr : found->second;
 }
 
+bool Streams::WasDestroyed(uint64_t handle) const {
+  return handle >= kFirstHandle && handle < next_handle_ &&
+         (handle - kFirstHandle) % 16 == 0 && handles_.count(handle) == 0;
+}
+
 void Streams::EndThread(uint64_t thread) {
   hosts_.EndThread(thread);
   auto first = per_thread_.lower_bound({thread, 0});

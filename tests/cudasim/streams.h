@@ -87,6 +87,8 @@ class Streams {
   // (cudaStreamPerThread) is the calling thread's own on it, made at its first
   // use. nullptr for handles that are not alive.
   Stream* Find(uint64_t handle, int device);
+  // A stream had this handle once, and no other ever will.
+  bool WasDestroyed(uint64_t handle) const;
   // The thread's own default streams go.
   void EndThread(uint64_t thread);
 
@@ -140,6 +142,8 @@ class Streams {
   void Reset(Lock& lock);
 
  private:
+  static constexpr uint64_t kFirstHandle = 0x570000000010;
+
   Stream* Add(int device);
   void RunUntil(Lock& lock, Stream* stream, uint64_t number);
   void RunFirst(Lock& lock, Stream* stream);
@@ -159,7 +163,7 @@ class Streams {
   HostClocks hosts_;
   std::condition_variable finished_;  // a host function ended
   std::mt19937_64 random_;
-  uint64_t next_handle_ = 0x570000000010;
+  uint64_t next_handle_ = kFirstHandle;
   long queued_ = 0;
 };
 
