@@ -179,6 +179,7 @@ Config Config::FromEnvironment() {
     Refuse("CUDASIM_PINNED", value, "it must be a size such as 64MiB, or 0");
   }
   config.noop_launch = ReadFlag("CUDASIM_NOOP_LAUNCH");
+  Read("CUDASIM_CHECK_RAW_LAUNCHES", &config.raw_launches);
   Read("CUDASIM_LEAK_REPORT", &config.leak_report);
   config.leak_violations = ReadFlag("CUDASIM_LEAK_VIOLATIONS");
   if (Read("CUDASIM_HOST_CLOCKS", &value)) {

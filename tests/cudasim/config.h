@@ -32,6 +32,7 @@ struct Config {
   uint64_t seed = 0;
   std::string faults;            // "function:nth:error[:forever];..."
   bool noop_launch = false;      // shape-only runs
+  std::string raw_launches;      // whose pointers are checked (raw_launches.h)
   bool numbers = true;           // false: operators compute shapes only
   bool phantom = false;          // device memory has addresses, no bytes
   std::string leak_report;       // a file name, "stderr", or empty

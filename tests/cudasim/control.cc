@@ -411,31 +411,6 @@ int cudasim_leak_report(char* text, int bytes) {
 
 long cudasim_report_leaks(void) { return cudasim::ReportLeaks(); }
 
-void cudasim_register_twin(const char* kernel_name, cudasim_twin twin) {
-  Launches::Get().RegisterTwin(kernel_name, twin);
-}
-
-void cudasim_set_twin_parameters(const char* kernel_name,
-                                 const unsigned long* sizes, int count) {
-  Launches::Get().SetParameters(kernel_name, {sizes, sizes + count});
-}
-
-void* cudasim_current_stream(void) {
-  cudasim::Stream* stream = cudasim::ThisThread().launching;
-  return stream == nullptr ? nullptr : reinterpret_cast<void*>(stream->handle);
-}
-
-long cudasim_launches_without_twin(void) {
-  return Launches::Get().without_twin();
-}
-
-long cudasim_launches_with_twin(void) { return Launches::Get().with_twin(); }
-
-int cudasim_last_missing_twin(char* text, int bytes) {
-  const std::string name = Launches::Get().last_missing();
-  return name.empty() ? -1 : CopyText(name, text, bytes);
-}
-
 long cudasim_refused_calls(void) { return Refusals::Get().count(); }
 
 int cudasim_refused_names(char* text, int bytes) {

@@ -268,14 +268,26 @@ long cudasim_report_leaks(void);
 // --- Kernels ---------------------------------------------------------------
 typedef void (*cudasim_twin)(void** kernel_arguments, const unsigned grid[3],
                              const unsigned block[3]);
-// Runs on the host whenever a kernel of that name is launched. The name is the
+// Runs on the host whenever a kernel of that name is launched, after the check
+// of its pointer arguments if it is a module's. The name is the
 // mangled one, the demangled one, or the demangled one without parameters.
 // Pointers in the arguments are device addresses: cudasim_host_view().
 void cudasim_register_twin(const char* kernel_name, cudasim_twin twin);
 // The sizes in bytes of the kernel's parameters. Needed only to capture a
-// launch of it into a graph, which has to keep the arguments.
+// launch of it into a graph, which has to keep the arguments, and not for
+// kernels of modules whose image tells them.
 void cudasim_set_twin_parameters(const char* kernel_name,
                                  const unsigned long* sizes, int count);
+// Kernels of modules without a twin: those whose mangled or demangled name
+// contains one of `names` (separated by semicolons; "all": every one, nullptr
+// or "": none, which is how a process starts unless CUDASIM_CHECK_RAW_LAUNCHES
+// says otherwise) are launched with their pointer arguments checked and compute
+// NOTHING (raw_launches.h). Each call replaces the last one's names.
+void cudasim_check_raw_launches(const char* names);
+// How many launches were checked and computed nothing, and the last one's
+// kernel. A launch whose pointers may not be used counts, too.
+long cudasim_launches_checked(void);
+int cudasim_last_checked_launch(char* text, int bytes);
 // Inside a twin: the stream it was launched on, for cudasim_note_access().
 void* cudasim_current_stream(void);
 long cudasim_launches_without_twin(void);

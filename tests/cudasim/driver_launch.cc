@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include <string>
+#include <vector>
 
 #include "tests/cudasim/device_model.h"
 #include "tests/cudasim/launches.h"
@@ -14,12 +14,33 @@
 
 namespace {
 
+// The arguments in one buffer, where the kernel's image says their offsets.
+bool Unpack(CUfunction function, void** extra, std::vector<void*>* arguments) {
+  const auto* const parameters =
+      cudasim::Launches::Get().ParametersOf(function);
+  char* buffer = nullptr;
+  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+      buffer = static_cast<char*>(extra[1]);
+    }
+  }
+  if (parameters == nullptr || buffer == nullptr) return false;
+  for (const cudasim::KernelParameter& each : *parameters) {
+    arguments->push_back(buffer + each.offset);
+  }
+  return true;
+}
+
 CUresult Launch(CUfunction function, const unsigned grid[3],
                 const unsigned block[3], CUstream stream, void** arguments,
                 void** extra) {
+  std::vector<void*> unpacked;
   if (extra != nullptr) {
-    return static_cast<CUresult>(
-        cudasim::Unsupported("cuLaunchKernel (arguments packed in `extra`)"));
+    if (!Unpack(function, extra, &unpacked)) {
+      return static_cast<CUresult>(
+          cudasim::Unsupported("cuLaunchKernel (arguments packed in `extra`)"));
+    }
+    arguments = unpacked.data();
   }
   const cudasim::Status status = cudasim::Launches::Get().Launch(
       function, grid, block, arguments, reinterpret_cast<uint64_t>(stream));

@@ -67,14 +67,27 @@ const char* Launches::NameOf(const void* function) {
   return found == names_.end() ? nullptr : found->second;
 }
 
-const void* Launches::FunctionOfModule(const std::string& name) {
+const void* Launches::FunctionOfModule(
+    uint64_t module, const std::string& name,
+    std::optional<std::vector<KernelParameter>> parameters) {
   std::lock_guard<std::mutex> lock(mu_);
-  const char*& text = module_names_[name];
-  if (text == nullptr) {
-    text = strdup(name.c_str());
-    names_.emplace(text, text);  // the text's address is the token
+  auto& kernel = module_kernels_[{module, name}];
+  if (kernel == nullptr) {
+    kernel = std::make_unique<ModuleKernel>();
+    kernel->name = name;
+    kernel->parameters = std::move(parameters);
+    names_.emplace(kernel.get(), kernel->name.c_str());
+    by_token_.emplace(kernel.get(), kernel.get());
   }
-  return text;
+  return kernel.get();
+}
+
+const std::vector<KernelParameter>* Launches::ParametersOf(
+    const void* function) {
+  std::lock_guard<std::mutex> lock(mu_);
+  auto found = by_token_.find(function);
+  if (found == by_token_.end() || !found->second->parameters) return nullptr;
+  return &*found->second->parameters;
 }
 
 void Launches::RegisterTwin(const std::string& name, cudasim_twin twin) {
@@ -101,55 +114,115 @@ const Value* Launches::Find(
   return found == entries.end() ? nullptr : &found->second;
 }
 
-Status Launches::Record(Capture* capture, Stream* stream,
-                        const std::string& name, cudasim_twin twin,
-                        const unsigned grid[3], const unsigned block[3],
-                        void** arguments) {
+Status Launches::Record(Capture* capture, Stream* stream, const Call& call) {
   Simulator& sim = Simulator::Get();
   Work work;
   work.kind = NodeKind::kKernel;
-  work.name = Demangle(name);
-  if (twin != nullptr) {
-    struct Call {
-      std::vector<std::vector<char>> values;
-      unsigned grid[3];
-      unsigned block[3];
-    };
-    auto call = std::make_shared<Call>();
-    std::copy_n(grid, 3, call->grid);
-    std::copy_n(block, 3, call->block);
-    {
-      std::lock_guard<std::mutex> lock(mu_);
-      const std::vector<size_t>* sizes = Find(parameters_, name);
-      if (sizes == nullptr) {
-        std::fprintf(stderr,
-                     "cudasim: kernel %s was launched in a capture, and the "
-                     "sizes of its parameters are not known "
-                     "(cudasim_set_twin_parameters): cudaErrorNotSupported\n",
-                     work.name.c_str());
-        sim.captures.Invalidate(capture);
-        return kNotSupported;
-      }
-      for (size_t i = 0; i < sizes->size(); ++i) {
-        const char* const value = static_cast<const char*>(arguments[i]);
-        call->values.emplace_back(value, value + (*sizes)[i]);
-      }
-    }
-    work.charge = [&sim](Stream* on) { sim.ChargeKernel(on, 0, 0, 1); };
-    work.run = [call, twin](Lock& lock, Stream* on) {
-      std::vector<void*> pointers;
-      for (auto& value : call->values) pointers.push_back(value.data());
-      lock.unlock();
-      ThreadState& thread = ThisThread();
-      Stream* const outer = thread.launching;
-      thread.launching = on;
-      twin(pointers.data(), call->grid, call->block);
-      thread.launching = outer;
-      lock.lock();
-    };
+  work.name = Demangle(call.name);
+  if (call.twin == nullptr && !call.checked) {  // CUDASIM_NOOP_LAUNCH
+    sim.captures.Add(capture, stream, std::move(work));
+    return kOk;
   }
+  work.charge = [&sim](Stream* on) { sim.ChargeKernel(on, 0, 0, 1); };
+  if (call.parameters != nullptr) {
+    work.accesses =
+        AccessesOf(PointerArguments(sim, *call.parameters, call.arguments));
+  }
+  if (call.checked) {
+    // The accesses are checked before it.
+    work.run = [](Lock&, Stream*) {};
+    sim.captures.Add(capture, stream, std::move(work));
+    return kOk;
+  }
+  struct Kept {
+    std::vector<std::vector<char>> values;
+    unsigned grid[3];
+    unsigned block[3];
+  };
+  auto kept = std::make_shared<Kept>();
+  std::copy_n(call.grid, 3, kept->grid);
+  std::copy_n(call.block, 3, kept->block);
+  std::vector<size_t> sizes;
+  if (!SizesOf(call, &sizes)) {
+    std::fprintf(stderr,
+                 "cudasim: kernel %s was launched in a capture, and the "
+                 "sizes of its parameters are not known "
+                 "(cudasim_set_twin_parameters): cudaErrorNotSupported\n",
+                 work.name.c_str());
+    sim.captures.Invalidate(capture);
+    return kNotSupported;
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const char* const value = static_cast<const char*>(call.arguments[i]);
+    kept->values.emplace_back(value, value + sizes[i]);
+  }
+  work.run = [kept, twin = call.twin](Lock& lock, Stream* on) {
+    std::vector<void*> pointers;
+    for (auto& value : kept->values) pointers.push_back(value.data());
+    lock.unlock();
+    ThreadState& thread = ThisThread();
+    Stream* const outer = thread.launching;
+    thread.launching = on;
+    twin(pointers.data(), kept->grid, kept->block);
+    thread.launching = outer;
+    lock.lock();
+  };
   sim.captures.Add(capture, stream, std::move(work));
   return kOk;
+}
+
+bool Launches::SizesOf(const Call& call, std::vector<size_t>* sizes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  if (const std::vector<size_t>* told = Find(parameters_, call.name)) {
+    *sizes = *told;
+    return true;
+  }
+  if (call.parameters == nullptr) return false;
+  for (const KernelParameter& each : *call.parameters) {
+    sizes->push_back(each.bytes);
+  }
+  return true;
+}
+
+void Launches::Choose(Call* call) {
+  Simulator& sim = Simulator::Get();
+  const std::string readable = Demangle(call->name);
+  const bool asked =
+      raw_names_.Covers(call->name) || raw_names_.Covers(readable);
+  std::string problem = "has no host twin";
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (const cudasim_twin* found = Find(twins_, call->name)) {
+      call->twin = *found;
+      ++with_twin_;
+      return;
+    }
+    if (asked && call->parameters != nullptr) {
+      call->checked = true;
+      ++checked_;
+      last_checked_ = readable;
+      return;
+    }
+    ++without_twin_;
+    last_missing_ = readable;
+  }
+  if (sim.config.noop_launch) return;
+  if (asked) {
+    problem +=
+        ", and no image says its parameters, so its pointers cannot be "
+        "checked (raw_launches.h)";
+  }
+  DriverLog::Get().Error("kernel " + readable + " " + problem);
+  if (!sim.violations.verbose()) return;
+  std::fprintf(stderr,
+               "cudasim: kernel %s was launched and %s: cudaErrorNotSupported "
+               "(%s)\n",
+               readable.c_str(), problem.c_str(),
+               call->parameters != nullptr
+                   ? "give it a twin, or check its pointers alone: "
+                     "CUDASIM_CHECK_RAW_LAUNCHES"
+                   : "the operator that launched it must be bridged, or the "
+                     "kernel given a twin");
 }
 
 Status Launches::Launch(const void* function, const unsigned grid[3],
@@ -164,41 +237,28 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
     return kInvalidValue;
   }
   ThreadState& thread = ThisThread();
-  cudasim_twin twin = nullptr;
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const cudasim_twin* found = Find(twins_, name);
-    if (found != nullptr) twin = *found;
-    if (twin == nullptr) {
-      ++without_twin_;
-      last_missing_ = Demangle(name);
-      if (!sim.config.noop_launch && sim.violations.verbose()) {
-        std::fprintf(stderr,
-                     "cudasim: kernel %s was launched and has no host twin: "
-                     "cudaErrorNotSupported (the operator that launched it "
-                     "must be bridged, or the kernel given a twin)\n",
-                     last_missing_.c_str());
-      }
-    } else {
-      ++with_twin_;
-    }
+  Call call;
+  call.name = name;
+  call.parameters = ParametersOf(function);
+  call.grid = grid;
+  call.block = block;
+  call.arguments = arguments;
+  if (call.parameters != nullptr && !call.parameters->empty() &&
+      arguments == nullptr) {
+    return kInvalidValue;
   }
-  if (twin == nullptr && !sim.config.noop_launch) {
-    DriverLog::Get().Error("kernel " + Demangle(name) + " has no host twin");
-  }
+  Choose(&call);
   Lock lock(sim.mu);
-  Stream* stream = sim.streams.Find(stream_handle, thread.device);
+  Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
   Capture* capture = nullptr;
   if (const Status status = sim.captures.Enqueue(stream, &capture);
       status != kOk) {
     return status;
   }
-  if (twin == nullptr) {
+  if (call.twin == nullptr && !call.checked) {
     if (sim.config.noop_launch) {
-      if (capture != nullptr) {
-        return Record(capture, stream, name, nullptr, grid, block, nullptr);
-      }
+      if (capture != nullptr) return Record(capture, stream, call);
       sim.ChargeKernel(stream, 0, 0, 1);
       return kOk;
     }
@@ -206,21 +266,30 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
     return kNotSupported;
   }
   // With numbers off the twin has to know that there are no bytes.
-  if (sim.extents.phantom() && sim.config.numbers) {
+  if (call.twin != nullptr && sim.extents.phantom() && sim.config.numbers) {
     Unsupported(("kernel " + Demangle(name) + " on phantom memory").c_str());
     return kNotSupported;
   }
-  if (capture != nullptr) {
-    return Record(capture, stream, name, twin, grid, block, arguments);
-  }
-  if (sim.async.load()) {
+  if (capture != nullptr) return Record(capture, stream, call);
+  if (call.twin != nullptr && sim.async.load()) {
     sim.streams.Execute(lock, VectorClock(sim.streams.Past(stream)));
+  }
+  if (call.parameters != nullptr) {
+    const std::string readable = Demangle(call.name);
+    const std::vector<PointerArgument> pointers =
+        PointerArguments(sim, *call.parameters, arguments);
+    if (!PointersUsable(sim, readable, *stream, pointers, "")) return kOk;
+    SubmitPointers(sim, readable, stream, pointers, call.twin != nullptr);
+  }
+  if (call.checked) {
+    sim.ChargeKernel(stream, 0, 0, 1);
+    return kOk;
   }
   lock.unlock();
   Stream* const outer = thread.launching;
   thread.launching = stream;
   thread.costed = false;
-  twin(arguments, grid, block);
+  call.twin(arguments, grid, block);
   thread.launching = outer;
   if (!thread.costed) {
     lock.lock();
@@ -255,11 +324,23 @@ std::string Launches::last_missing() {
   return last_missing_;
 }
 
+long Launches::checked() {
+  std::lock_guard<std::mutex> lock(mu_);
+  return checked_;
+}
+
+std::string Launches::last_checked() {
+  std::lock_guard<std::mutex> lock(mu_);
+  return last_checked_;
+}
+
 void Launches::ResetCounts() {
   std::lock_guard<std::mutex> lock(mu_);
   with_twin_ = 0;
   without_twin_ = 0;
   last_missing_.clear();
+  checked_ = 0;
+  last_checked_.clear();
 }
 
 }  // namespace cudasim

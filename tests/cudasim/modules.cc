@@ -2,7 +2,12 @@
 
 #include "tests/cudasim/modules.h"
 
-#include <unistd.h>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/cudasim/launches.h"
 
@@ -13,19 +18,27 @@ Modules& Modules::Get() {
   return modules;
 }
 
-Status Modules::Load(const void* image, void** module) {
-  if (image == nullptr || module == nullptr) return kInvalidValue;
+Status Modules::Add(KernelImage image, void** module) {
   std::lock_guard<std::mutex> lock(mu_);
   last_ += 16;
-  loaded_.insert(last_);
+  loaded_[last_] = std::move(image);
   *module = reinterpret_cast<void*>(last_);
   return kOk;
 }
 
+Status Modules::Load(const void* image, void** module) {
+  if (image == nullptr || module == nullptr) return kInvalidValue;
+  return Add(ReadKernelImage(image), module);
+}
+
 Status Modules::LoadFile(const char* path, void** module) {
-  if (path == nullptr) return kInvalidValue;
-  if (access(path, R_OK) != 0) return kFileNotFound;
-  return Load(path, module);
+  if (path == nullptr || module == nullptr) return kInvalidValue;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return kFileNotFound;
+  const std::string bytes((std::istreambuf_iterator<char>(file)),
+                          std::istreambuf_iterator<char>());
+  if (bytes.empty()) return Add({}, module);
+  return Add(ReadKernelImage(bytes.data(), bytes.size()), module);
 }
 
 Status Modules::Unload(void* module) {
@@ -37,13 +50,21 @@ Status Modules::Unload(void* module) {
 
 Status Modules::Kernel(void* module, const char* name, void** kernel) {
   if (name == nullptr || kernel == nullptr) return kInvalidValue;
+  std::optional<std::vector<KernelParameter>> parameters;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (loaded_.count(reinterpret_cast<uint64_t>(module)) == 0) {
-      return kInvalidHandle;
+    auto found = loaded_.find(reinterpret_cast<uint64_t>(module));
+    if (found == loaded_.end()) return kInvalidHandle;
+    const KernelImage& image = found->second;
+    auto known = image.kernels.find(name);
+    if (known != image.kernels.end()) {
+      parameters = known->second;
+    } else if (image.known) {
+      return kNotFound;
     }
   }
-  *kernel = const_cast<void*>(Launches::Get().FunctionOfModule(name));
+  *kernel = const_cast<void*>(Launches::Get().FunctionOfModule(
+      reinterpret_cast<uint64_t>(module), name, std::move(parameters)));
   return kOk;
 }
 

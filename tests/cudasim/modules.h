@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// modules.h: loaded images of device code, as modules and as libraries. An
-// image is taken as it is: nothing is kept of it, its kernels are known by
-// name only (launches.h), and what needs more of it (its variables, how many
-// kernels it has) is refused by name.
+// modules.h: loaded images of device code, as modules and as libraries. Of an
+// image that can be read (kernel_image.h) its kernels and their parameters are
+// kept; of any other nothing, and a kernel of every name is in it. What needs
+// more (its variables, how many kernels it has) is refused by name.
 //
 // Thread-safety: a lock of its own.
 
@@ -12,8 +12,9 @@
 
 #include <cstdint>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 
+#include "tests/cudasim/kernel_image.h"
 #include "tests/cudasim/status.h"
 
 namespace cudasim {
@@ -28,12 +29,15 @@ class Modules {
   Status LoadFile(const char* path, void** module);
   // kInvalidHandle unless it is loaded.
   Status Unload(void* module);
-  // A kernel's token (launches.h). kInvalidHandle, kInvalidValue.
+  // A kernel's token (launches.h). kInvalidHandle, kInvalidValue; kNotFound if
+  // an image that could be read has no such kernel.
   Status Kernel(void* module, const char* name, void** kernel);
 
  private:
   std::mutex mu_;
-  std::unordered_set<uint64_t> loaded_;
+  Status Add(KernelImage image, void** module);
+
+  std::unordered_map<uint64_t, KernelImage> loaded_;
   uint64_t last_ = 0x6d0000000000;  // looks like nothing else
 };
 

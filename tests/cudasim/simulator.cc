@@ -49,6 +49,13 @@ void AtExit() {
                  "nothing; no number of this run means anything\n",
                  Launches::Get().without_twin());
   }
+  if (const long checked = Launches::Get().checked(); checked > 0) {
+    std::fprintf(stderr,
+                 "cudasim: %ld raw launches had their pointers checked and "
+                 "computed nothing (last: %s); no number that depends on them "
+                 "means anything\n",
+                 checked, Launches::Get().last_checked().c_str());
+  }
   if (!sim.config.numbers) {
     std::fprintf(stderr,
                  "cudasim: CUDASIM_NUMBERS=off: operators computed shapes "
@@ -94,6 +101,7 @@ Simulator::Simulator()
   async.store(config.async);
   streams.Seed(config.seed);
   streams.hosts().set_per_thread(config.thread_clocks);
+  Launches::Get().raw_names().Set(config.raw_launches);
   if (!config.faults.empty()) Faults::PlanFromText(config.faults);
   if (config.pinned_given) pressure.LimitPinned(config.pinned);
   if (!clock.SlowDownFromText(config.slow_copies)) {
