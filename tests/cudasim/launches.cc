@@ -13,6 +13,7 @@
 
 #include "tests/cudasim/driver_log.h"
 #include "tests/cudasim/simulator.h"
+#include "tests/cudasim/spin_twin.h"
 
 namespace cudasim {
 
@@ -50,7 +51,12 @@ std::string WithoutParameters(std::string name) {
 }  // namespace
 
 Launches& Launches::Get() {
-  static Launches& launches = *new Launches;
+  static Launches& launches = *[] {
+    auto* made = new Launches;
+    made->RegisterTwin(kSpinKernel, SpinTwin);
+    made->SetParameters(kSpinKernel, {sizeof(int64_t)});
+    return made;
+  }();
   return launches;
 }
 

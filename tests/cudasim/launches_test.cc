@@ -150,6 +150,85 @@ TEST_F(LaunchTest, KernelsOfModulesAreFoundByName) {
   EXPECT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
 }
 
+// torch.cuda._sleep's kernel, as libtorch_cuda registers it.
+constexpr char kSpin[] =
+    "_ZN2at4cuda40_GLOBAL__N__758183f4_8_Sleep_cu_088d913f11spin_kernelEl";
+
+class SpinTest : public LaunchTest {
+ protected:
+  void SetUp() override {
+    LaunchTest::SetUp();
+    Register(reinterpret_cast<const char*>(&SpinStub), kSpin);
+    ASSERT_EQ(cudaStreamCreate(&stream_), cudaSuccess);
+    ASSERT_EQ(cudaEventCreate(&event_), cudaSuccess);
+  }
+  void TearDown() override {
+    EXPECT_EQ(cudaEventDestroy(event_), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
+    EXPECT_EQ(cudasim_set_card(0, "generic"), 0);
+    LaunchTest::TearDown();
+  }
+  static void SpinStub() {}
+  void Spin(int64_t cycles) {
+    void* arguments[] = {&cycles};
+    ASSERT_EQ(Launch(&SpinStub, arguments, stream_), cudaSuccess);
+    ASSERT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
+  }
+
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+};
+
+TEST_F(SpinTest, ItTakesItsCyclesAtTheCardsClock) {
+  ASSERT_EQ(cudasim_set_card(0, "t4"), 0);
+  cudasim_virtual_reset();
+  const double khz = cudasim_card_figure(0, "clock_khz");
+  Spin(static_cast<int64_t>(50 * khz));  // 50 ms
+  EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady);
+  const int64_t end = cudasim_stream_virtual_ns(stream_);
+  EXPECT_GE(end, 50'000'000);
+  EXPECT_LE(end, 50'100'000);
+  // No engine is busy with it.
+  EXPECT_EQ(cudasim_virtual_total("compute_busy_ns"), 0);
+  EXPECT_EQ(cudaEventSynchronize(event_), cudaSuccess);
+  EXPECT_GE(cudasim_virtual_now_ns(), 50'000'000);
+  EXPECT_EQ(cudaEventQuery(event_), cudaSuccess);
+  EXPECT_EQ(cudasim_launches_with_twin(), 1);
+}
+
+TEST_F(SpinTest, InAsyncModeTheStreamIsBusyUntilItIsDrained) {
+  cudasim_set_mode(1);
+  Spin(100'000'000);  // about 50 ms: as many turns
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady);
+    EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
+  }
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event_), cudaSuccess);
+  // Who polls gets there, however long it spins.
+  Spin(int64_t{1} << 50);
+  int polls = 0;
+  while (cudaEventQuery(event_) == cudaErrorNotReady) ++polls;
+  EXPECT_GT(polls, 10);
+  EXPECT_LT(polls, 1000);
+}
+
+TEST_F(SpinTest, ItIsCaptured) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  int64_t cycles = 1000;
+  void* arguments[] = {&cycles};
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal),
+            cudaSuccess);
+  EXPECT_EQ(Launch(&SpinStub, arguments, stream_), cudaSuccess);
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
 class FaultTest : public SimulatorTest {};
 
 TEST_F(FaultTest, TheNthCallFailsAndOnlyThatOne) {

@@ -262,6 +262,11 @@ VirtualNs VirtualClock::Kernel(const Card& card, Stream* stream, double flops,
   return Submit(stream, Engine::kCompute, card.kernel_ns, busy);
 }
 
+VirtualNs VirtualClock::Spin(const Card& card, Stream* stream, double ns) {
+  totals_.kernel_ns += card.kernel_ns + ns;
+  return Submit(stream, Engine::kCompute, card.kernel_ns + ns, 0);
+}
+
 void VirtualClock::Reset() {
   for (Device& device : engines_) {
     for (BusyTimes& busy : device.engines) busy.Clear();

@@ -102,6 +102,8 @@ class VirtualClock {
   VirtualNs Fill(const Card& card, Stream* stream, uint64_t bytes);
   VirtualNs Kernel(const Card& card, Stream* stream, double flops, double bytes,
                    double tflops);
+  // A kernel of one thread that waits for so long and needs no engine.
+  VirtualNs Spin(const Card& card, Stream* stream, double ns);
 
   // When everything submitted to the stream is over.
   VirtualNs EndOf(Stream* stream) const;

@@ -67,6 +67,20 @@ def test_an_operator_is_pending_until_an_edge_orders_it():
         DEVICE.clear_violations()
 
 
+def test_a_sleeping_stream_is_busy_until_it_is_drained():
+    stream = torch.cuda.Stream()
+    event = torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(int(50e6))
+        event.record()
+    assert not event.query()
+    assert not stream.query()
+    event.synchronize()
+    assert event.query()
+    assert DEVICE.launches_without_twin() == 0
+    assert DEVICE.violations() == []
+
+
 def test_resized_results_are_not_overwritten_by_late_copies():
     out = torch.ones(4, device="cuda")
     values = torch.arange(1000.0, device="cuda")
