@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -194,6 +195,118 @@ TEST_F(CaptureTest, OtherThreadsAreForbiddenInGlobalModeOnly) {
                 forbidden ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
     }
   }
+}
+
+// Captures that no framework routed: what a thread may do beside one depends on
+// the mode it was begun with, and on whose thread it is.
+TEST_F(CaptureTest, WhatSpoilsARawCaptureFromWhichThread) {
+  ASSERT_EQ(cudaEventRecord(other_event_, side_), cudaSuccess);
+  char host[64];
+  void* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, 64), cudaSuccess);
+  enum Rule {
+    kAlways,   // it concerns the capture itself
+    kUnsafe,   // it might synchronise: forbidden as the mode says
+    kAllowed,  // never forbidden
+  };
+  struct Call {
+    const char* name;
+    Rule rule;
+    std::function<cudaError_t()> make;
+    cudaError_t error = cudaErrorStreamCaptureUnsupported;
+  };
+  const std::vector<Call> calls = {
+      {"cudaStreamSynchronize of the capturing stream", kAlways,
+       [&] { return cudaStreamSynchronize(stream_); }},
+      {"cudaStreamQuery of the capturing stream", kAlways,
+       [&] { return cudaStreamQuery(stream_); }},
+      {"cudaDeviceSynchronize", kAlways,
+       [] { return cudaDeviceSynchronize(); }},
+      {"cudaEventQuery of a captured event", kAlways,
+       [&] { return cudaEventQuery(event_); }, cudaErrorCapturedEvent},
+      {"cudaEventSynchronize of a captured event", kAlways,
+       [&] { return cudaEventSynchronize(event_); }, cudaErrorCapturedEvent},
+      {"cudaMalloc", kUnsafe,
+       [] {
+         void* memory = nullptr;
+         const cudaError_t error = cudaMalloc(&memory, 64);
+         if (memory != nullptr) {
+           EXPECT_EQ(cudaFree(memory), cudaSuccess);
+         }
+         return error;
+       }},
+      {"cudaFreeHost", kUnsafe,
+       [&] {
+         const cudaError_t error = cudaFreeHost(pinned);
+         if (error == cudaSuccess) {
+           EXPECT_EQ(cudaMallocHost(&pinned, 64), cudaSuccess);
+         }
+         return error;
+       }},
+      {"cudaMemcpy", kUnsafe,
+       [&] {
+         return cudaMemcpy(host, block_->pointer(), 64, cudaMemcpyDefault);
+       }},
+      {"cudaEventQuery of another event", kUnsafe,
+       [&] { return cudaEventQuery(other_event_); }},
+      {"cudaMemsetAsync on another stream", kAllowed,
+       [&] { return Fill(side_); }},
+      {"cudaStreamSynchronize of another stream", kAllowed,
+       [&] { return cudaStreamSynchronize(side_); }},
+      {"cuMemCreate to cuMemUnmap", kAllowed,
+       [] {
+         Block block;
+         block.Unmap();
+         return cudaSuccess;
+       }},
+      {"cudaEventCreate", kAllowed,
+       [] {
+         cudaEvent_t event = nullptr;
+         EXPECT_EQ(cudaEventCreate(&event), cudaSuccess);
+         return cudaEventDestroy(event);
+       }},
+  };
+  for (const auto mode :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+        cudaStreamCaptureModeRelaxed}) {
+    for (const bool own_thread : {true, false}) {
+      for (const Call& call : calls) {
+        SCOPED_TRACE(std::string(call.name) + " in mode " +
+                     std::to_string(mode) +
+                     (own_thread ? " on its thread" : " on another thread"));
+        Begin(mode);
+        EXPECT_EQ(Fill(stream_), cudaSuccess);
+        EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
+        cudaError_t error = cudaSuccess;
+        if (own_thread) {
+          error = call.make();
+        } else {
+          std::thread([&] { error = call.make(); }).join();
+        }
+        const bool spoils =
+            call.rule == kAlways ||
+            (call.rule == kUnsafe &&
+             (mode == cudaStreamCaptureModeGlobal ||
+              (mode == cudaStreamCaptureModeThreadLocal && own_thread)));
+        EXPECT_EQ(error, spoils ? call.error : cudaSuccess);
+        EXPECT_EQ(End(),
+                  spoils ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
+      }
+    }
+  }
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+}
+
+TEST_F(CaptureTest, ACaptureThroughTheDriver) {
+  const auto stream = reinterpret_cast<CUstream>(stream_);
+  ASSERT_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+            CUDA_SUCCESS);
+  EXPECT_EQ(State(stream_), cudaStreamCaptureStatusActive);
+  CUdeviceptr memory = 0;
+  EXPECT_EQ(cuMemAlloc(&memory, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuStreamEndCapture(stream, &graph),
+            CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
 TEST_F(CaptureTest, TheLegacyStreamStandsForBlockingStreams) {
