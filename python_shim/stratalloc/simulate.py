@@ -75,11 +75,14 @@ def label():
         return ""
     devices = "device" if _state.devices == 1 else "devices"
     noop = os.environ.get("CUDASIM_NOOP_LAUNCH", "0") == "1"
+    checked = os.environ.get("CUDASIM_CHECK_RAW_LAUNCHES", "")
     return (f"simulated CUDA: {_state.devices} {devices} of "
             f"{format_size(_state.memory)} in host memory, {_state.mode} "
             f"mode; no GPU is used{_model_label()}"
             + ("; kernels without a twin do NOTHING (CUDASIM_NOOP_LAUNCH)"
                if noop else "")
+            + (f"; raw launches ({checked}) are checked and compute NOTHING "
+               "(CUDASIM_CHECK_RAW_LAUNCHES)" if checked else "")
             + ("; operators compute shapes only, no number means anything "
                "(numbers off)" if numbers_off() else ""))
 
@@ -172,6 +175,8 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     # The dynamic linker matches by soname: what is loaded first serves torch.
     driver = ctypes.CDLL(_path("libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
+    # What Triton links its launchers with; it asks ldconfig otherwise.
+    os.environ["TRITON_LIBCUDA_PATH"] = directory()
     runtime = ctypes.CDLL(_path("libcudart.so.13"), mode=ctypes.RTLD_GLOBAL)
     _declare(driver)
     if size is None:
@@ -229,9 +234,9 @@ def after_enable(torch):
 
 
 def _declare(driver):
-    for name in ("launches_without_twin", "launches_with_twin", "bridged_ops",
-                 "violation_count", "live_handles", "live_mappings",
-                 "refused_calls"):
+    for name in ("launches_without_twin", "launches_with_twin",
+                 "launches_checked", "bridged_ops", "violation_count",
+                 "live_handles", "live_mappings", "refused_calls"):
         getattr(driver, "cudasim_" + name).restype = ctypes.c_long
     driver.cudasim_calls.restype = ctypes.c_long
     driver.cudasim_calls.argtypes = (ctypes.c_char_p,)
@@ -282,6 +287,9 @@ def last_line():
             f"{found['launches_without_twin']} launches without a twin, "
             f"{found['refused_calls']} refused calls, "
             f"{found['violations']} violations")
+    if found["launches_checked"]:
+        line += (f", {found['launches_checked']} raw launches checked that "
+                 "computed nothing")
     said = [text for text in (found["last_missing_twin"],
                               found["refused_names"]) if text]
     return line + (f" ({'; '.join(said)})" if said else "")
@@ -320,6 +328,8 @@ def counters():
                          for device in range(_state.devices)),
         "bridged_ops": sim.cudasim_bridged_ops(),
         "launches_with_twin": sim.cudasim_launches_with_twin(),
+        # Launches that had their pointers checked and computed nothing.
+        "launches_checked": sim.cudasim_launches_checked(),
         "launches_without_twin": sim.cudasim_launches_without_twin(),
         "last_missing_twin": _text(sim.cudasim_last_missing_twin),
         # Calls of what the simulated device does not have.

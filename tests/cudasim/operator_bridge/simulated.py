@@ -46,6 +46,7 @@ class Simulated:
         for name in (
             "bridged_ops",
             "launches_without_twin",
+            "launches_checked",
             "refused_calls",
             "violation_count",
             "live_events",
@@ -80,6 +81,12 @@ class Simulated:
         """When the device's work so far is over, on the virtual clock."""
         return self.cuda.cudasim_device_virtual_ns(device) / 1e9
 
+    def check_raw_launches(self, names):
+        """Kernels of modules that need no twin from here on: their pointers
+        are checked, and they compute nothing. "all", parts of names separated
+        by semicolons, or None."""
+        self.cuda.cudasim_check_raw_launches(names and names.encode())
+
     def clear_violations(self):
         self.cuda.cudasim_clear_violations()
 
@@ -102,6 +109,8 @@ def load_device():
     for name in _NAMES:
         if name not in _libraries:
             _libraries[name] = ctypes.CDLL(find(name), ctypes.RTLD_GLOBAL)
+    # What Triton links its launchers with; it asks ldconfig otherwise.
+    os.environ["TRITON_LIBCUDA_PATH"] = os.path.dirname(find(_NAMES[0]))
 
 
 def install_bridge():
