@@ -76,8 +76,8 @@ bool DeviceAllocator::UnpinBlock(const BlockPin& pin, bool unobserved) {
 
 void DeviceAllocator::NoteUnobservedLocked(const Block& block) {
   ForEachHandleOf(block, [](HandleRef handle, Bytes) {
-    // On which streams, and whether it wrote: nobody saw.
-    handle.entry().dirty.store(true);
+    // On which streams, of which devices: nobody saw. Nor whether it wrote, but
+    // a clean drop compares checksums, and most who ask for an address read.
     handle.entry().fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
   });
 }

@@ -161,8 +161,8 @@ class DeviceAllocator {
   // by an operator, say).
   BlockPin PinBlock(Address address, PinReason reason) EXCLUDES(mutex_);
   // False: the block has been freed, or `pin` is none. `unobserved`: nobody saw
-  // on which streams the block was used and whether it was written: before it
-  // leaves every device is waited for, and no older copy of it counts.
+  // on which streams the block was used: before it leaves every device is waited
+  // for.
   bool UnpinBlock(const BlockPin& pin, bool unobserved) EXCLUDES(mutex_);
   // Has the block of `pin` not been freed, and is it pinned for that reason?
   bool IsPinned(const BlockPin& pin) EXCLUDES(mutex_);

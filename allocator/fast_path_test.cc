@@ -190,14 +190,10 @@ TEST_F(FastPathTest, HistoryIsWrittenOnTheWay) {
 // A block that another stream used is free from the first malloc on that finds
 // its event done, be that one out of a bin.
 TEST_F(FastPathTest, OutstandingEventsAreLookedAtOnTheWay) {
-  cudaStream_t stream = nullptr;
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  const StreamId stream = NewStream();
   const Address used = Malloc(1024);
   const Address binned = Malloc(512);
-  ASSERT_TRUE(
-      allocator_
-          ->RecordStream(used, StreamId{reinterpret_cast<uintptr_t>(stream)})
-          .has_value());
+  ASSERT_TRUE(allocator_->RecordStream(used, stream).has_value());
   ASSERT_TRUE(allocator_->Free(used).has_value());
   ASSERT_TRUE(allocator_->FastFree(binned, &block_));
   EXPECT_EQ(allocator_->Stats().active.stats[0].current, 1) << "pending";
@@ -205,7 +201,6 @@ TEST_F(FastPathTest, OutstandingEventsAreLookedAtOnTheWay) {
   EXPECT_EQ(allocator_->Stats().active.stats[0].current, 1) << "binned alone";
   EXPECT_EQ(block_.address, binned);
   allocator_->Free(binned);
-  cudaStreamDestroy(stream);
 }
 
 // So it is with memory that was on its way back from the host.
@@ -242,17 +237,12 @@ TEST_F(FastPathTest, ArrivalsAreSettledOnTheWay) {
 }
 
 TEST_F(FastPathTest, RecordedStreamsTakeTheWholeWay) {
-  cudaStream_t stream = nullptr;
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  const StreamId stream = NewStream();
   const Address a = Malloc(512);
-  ASSERT_TRUE(
-      allocator_
-          ->RecordStream(a, StreamId{reinterpret_cast<std::uint64_t>(stream)})
-          .has_value());
+  ASSERT_TRUE(allocator_->RecordStream(a, stream).has_value());
   EXPECT_FALSE(allocator_->FastFree(a, &block_));
   EXPECT_TRUE(allocator_->Free(a).has_value());
   EXPECT_TRUE(allocator_->EmptyCache().has_value());
-  cudaStreamDestroy(stream);
 }
 
 TEST_F(FastPathTest, MemoryDoesNotGrowWhileBinsHoldEnoughOfIt) {

@@ -17,11 +17,8 @@ class TwoDevicesTest : public DeviceAllocatorTest {
     ASSERT_EQ(cudaStreamCreateWithFlags(&raw_, cudaStreamNonBlocking),
               cudaSuccess);
     cudaSetDevice(0);
+    streams_.push_back(raw_);
     stream_ = OfDevice1(reinterpret_cast<std::uint64_t>(raw_));
-  }
-  void TearDown() override {
-    EXPECT_EQ(cudaStreamDestroy(raw_), cudaSuccess);
-    DeviceAllocatorTest::TearDown();
   }
   static StreamId OfDevice1(std::uint64_t stream) {
     return StreamId{stream | std::uint64_t{2} << kElsewhereShift};

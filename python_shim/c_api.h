@@ -343,8 +343,7 @@ STRATALLOC_API int stratalloc_pin_blocks(const char* name, int reason,
                                          int count, stratalloc_pin* out,
                                          stratalloc_error* error);
 /* Takes pins back; one of a block that has been freed is ignored. `unobserved`:
- * nobody saw on which streams the blocks were used and whether they were
- * written. Never waits. */
+ * nobody saw on which streams the blocks were used. Never waits. */
 STRATALLOC_API void stratalloc_unpin_blocks(const stratalloc_pin* pins,
                                             int count, int unobserved);
 /* 1: the block of `pin` has not been freed, and is pinned for its reason. */

@@ -89,20 +89,29 @@ def _bases(args):
 def compile_per_layer(module, **options):
     """torch.compile, by block: each region needs the device for one block.
 
-    Compiles every module of a ModuleList or Sequential inside `module` by
-    itself (`child.compile(**options)`, in place), the innermost lists only;
-    where there are none, `module` as a whole. The code between blocks runs
-    eagerly. Returns `module`.
+    Compiles every module of a ModuleList or Sequential in `module`, itself
+    included, in place, as `Module.compile` does; the innermost lists only. Where
+    there are none, `module` as a whole. The code between blocks runs eagerly.
+    `options` are torch.compile's. Returns `module`.
 
     A model that torch.compile takes as one region must fit the device whole;
     this way the blocks take turns.
     """
     import torch
 
-    blocks = list(_blocks(torch, module))
-    for block in blocks or [module]:
-        block.compile(**options)
+    for block in list(_blocks(torch, module)) or [module]:
+        # Where Module.compile puts it, so that copies and pickles leave it out.
+        # Modules of torch's own are skipped there: Dynamo looks into them only
+        # from a frame that is not torch's.
+        block._compiled_call_impl = torch.compile(
+            _from_outside(block._call_impl), **options)
     return module
+
+
+def _from_outside(call):
+    def block(*args, **kwargs):
+        return call(*args, **kwargs)
+    return block
 
 
 def _blocks(torch, module):

@@ -87,10 +87,6 @@ class Rig {
     engine_->StopBackground();
     std::string wrong = Check();
     cudasim_clear_faults();
-    for (StreamId stream : streams_) {
-      cudaStreamDestroy(ToCuda(stream));
-    }
-    streams_.clear();
     engine_.reset();
     while (!devices_.empty()) {
       devices_.pop_back();  // ends what was pending
@@ -98,6 +94,9 @@ class Rig {
         wrong += "the ledger still counts live bytes\n";
       }
     }
+    // After the allocators, as torch's own streams, which live for ever.
+    for (StreamId stream : streams_) cudaStreamDestroy(ToCuda(stream));
+    streams_.clear();
     const long violations = cudasim_violation_count();
     for (long i = 0; i < violations && i < 4; ++i) {
       char text[1024] = "";

@@ -6,6 +6,7 @@ hooked is reached; modules are waited for, not imported; everything is put
 back. One process for the file.
 """
 
+import copy
 import importlib
 import inspect
 import subprocess
@@ -149,6 +150,33 @@ def test_a_graph_compiled_before_is_reached_until_uninstall(seen):
         _compiled.uninstall()
     compiled(torch.ones(3))
     assert len(seen) == 1
+
+
+def test_each_block_is_a_region():
+    from torch import nn
+    from torch._dynamo.testing import CompileCounter
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(x).relu()
+
+    for model, blocks in (
+            (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), Block()), 3),
+            (nn.ModuleDict({"a": nn.Sequential(Block(), Block())})["a"], 2),
+            (Block(), 1)):
+        torch._dynamo.reset()
+        counter = CompileCounter()
+        x = torch.ones(2, 4)
+        expected = model(x)
+        assert _compiled.compile_per_layer(model, backend=counter) is model
+        assert torch.equal(model(x), expected)
+        assert counter.frame_count == blocks
+        assert torch.equal(copy.deepcopy(model)(x), expected)
+        assert counter.frame_count == blocks  # a copy is not compiled
 
 
 def test_custom_functions_are_entered_and_torchs_are_not(hooks, seen):

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton kernels and compiled models while another thread evicts everything.
+
+Launched with their pointers checked, as kernels that no operator shows; they
+compute nothing, so what is compared is who was asked to be there: no violation,
+no refused launch, and a region that cannot fit is refused before it begins.
+"""
+
+import os
+import tempfile
+import threading
+
+os.environ["SIMULATED_ALLOCATOR"] = "stratalloc"
+os.environ["SIMULATED_CONF"] = "host_budget:1GiB,disk_budget:0"
+
+from tests.cudasim.operator_bridge import simulated  # noqa: E402
+
+_CACHE = tempfile.mkdtemp()
+os.environ["TRITON_CACHE_DIR"] = os.path.join(_CACHE, "triton")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_CACHE, "inductor")
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+DEVICE = simulated.load(
+    memory=None,
+    mode="async",
+    CUDASIM_CARD="h200",
+    CUDASIM_MEMORY="192MiB",
+    CUDASIM_CHECK_RAW_LAUNCHES="all",
+    CUBLAS_WORKSPACE_CONFIG=":16:8",
+    CUBLASLT_WORKSPACE_SIZE="128",
+)
+
+# pylint: disable=wrong-import-position
+import pytest
+import torch
+import triton
+from triton import language as tl
+
+import stratalloc
+from stratalloc import _compiled, _tiers
+
+SEEDS = 100
+
+
+@triton.jit
+def add_kernel(x, y, out, count, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    inside = at < count
+    total = tl.load(x + at, inside) + tl.load(y + at, inside)
+    tl.store(out + at, total, inside)
+
+
+class Evicting:
+    """Another thread that evicts everything, over and over."""
+
+    def __enter__(self):
+        self.stop, self.count = threading.Event(), [0, 0]
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        return self
+
+    def _run(self):
+        while not self.stop.is_set():
+            self.count[0] += 1
+            self.count[1] += stratalloc.evict()
+
+    def __exit__(self, *error):
+        self.stop.set()
+        self.thread.join()
+        assert self.count[1] > 0
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    yield
+    torch.cuda.synchronize()
+    assert DEVICE.violations() == []
+    assert DEVICE.launches_without_twin() == 0
+
+
+def weights(count, numel=1 << 22):
+    """Parameters of 16 MiB each, which may leave: of those that Triton asks for
+    their addresses the newest one stays, an eighth of the device."""
+    return torch.nn.ParameterList(
+        torch.nn.Parameter(torch.ones(numel, device="cuda"))
+        for _ in range(count)
+    )
+
+
+def test_a_triton_kernel_finds_its_operands():
+    x, y, out = weights(3)
+    add_kernel[(4,)](x, y, out, 1000, block=256)
+    before = DEVICE.launches_checked()
+    with Evicting():
+        for seed in range(SEEDS):
+            DEVICE.cuda.cudasim_set_seed(seed)
+            add_kernel[(4,)](x, y, out, 1000, block=256)
+    assert DEVICE.launches_checked() == before + SEEDS
+    stratalloc.evict()
+    # No longer than the launch, but for the newest address that was asked for.
+    assert _tiers.residency([x, y, out])["device"] <= 16 << 20
+
+
+def mlp(layers=4, width=512):
+    return torch.nn.Sequential(
+        *(
+            layer
+            for _ in range(layers)
+            for layer in (torch.nn.Linear(width, width), torch.nn.GELU())
+        )
+    ).cuda()
+
+
+def test_a_compiled_model_trains_with_everything_leaving():
+    torch._dynamo.reset()
+    model = mlp()
+    compiled = torch.compile(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False)
+    x = torch.ones(8, 512, device="cuda")
+    compiled(x).sum().backward()
+    launched = DEVICE.launches_checked()
+    with Evicting():
+        for seed in range(SEEDS):
+            DEVICE.cuda.cudasim_set_seed(seed)
+            compiled(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert DEVICE.launches_checked() >= launched + 2 * SEEDS
+
+
+def test_a_region_that_cannot_fit_is_refused_and_fits_per_layer():
+    torch._dynamo.reset()
+    model = mlp(layers=14, width=2048)  # 16 MiB each, 224 in all
+    x = torch.ones(2, 2048, device="cuda")
+    launched = DEVICE.launches_checked()
+    with torch.no_grad():
+        with pytest.raises(
+            torch.OutOfMemoryError, match=r"a compiled graph needs 2\d\d\.\d+ MiB"
+        ):
+            torch.compile(model)(x)
+        assert DEVICE.launches_checked() == launched
+        torch._dynamo.reset()
+        assert stratalloc.compile_per_layer(model) is model
+        model(x)
+    assert DEVICE.launches_checked() > launched
+
+
+def test_without_the_hooks_a_launch_is_refused():
+    """What the hooks are for: Triton asks the driver for the address."""
+    x, y, out = weights(3)
+    add_kernel[(4,)](x, y, out, 1000, block=256)
+    torch.cuda.synchronize()
+    _compiled.uninstall()
+    try:
+        from stratalloc import _exports
+
+        _exports.uninstall()  # else data_ptr() brings them back
+        stratalloc.evict()
+        with pytest.raises(ValueError, match="cannot be accessed from Triton"):
+            add_kernel[(4,)](x, y, out, 1000, block=256)
+    finally:
+        _exports.install()
+        _compiled.install()
+    add_kernel[(4,)](x, y, out, 1000, block=256)
