@@ -210,6 +210,10 @@ class DeviceAllocator {
   // true. They may be another device's.
   bool KeepForGraph(StreamId stream, std::span<HandleEntry* const> operands)
       EXCLUDES(mutex_);
+  // The same of a pool into which a capture has yet to begin. False if there is
+  // no such pool.
+  bool KeepForPool(PoolId id, std::span<HandleEntry* const> operands)
+      EXCLUDES(mutex_);
   // Base addresses of the pool's allocated blocks.
   Result<std::vector<Address>> AllocatedIn(PoolId id) EXCLUDES(mutex_);
   // Allocated bytes of all private pools.
@@ -463,6 +467,8 @@ class DeviceAllocator {
   void NoteStaysLocked(const Segment& segment, bool stays) REQUIRES(mutex_);
 
   // private_pool.cc
+  static void KeepLocked(PrivatePool& pool,
+                         std::span<HandleEntry* const> operands);
   void UsePoolLocked(PoolId id,
                      std::shared_ptr<const MemorySource> source = nullptr)
       REQUIRES(mutex_);

@@ -91,12 +91,24 @@ bool DeviceAllocator::KeepForGraph(StreamId stream,
   PoolLocked({.stream = stream});  // CapturingLocked knows it from now on
   const auto pool = private_pools_.find(RouteLocked(stream));
   if (pool == private_pools_.end()) return false;
-  for (HandleEntry* operand : operands) {
-    if (pool->second.operands.insert(operand).second) {
-      operand->pins.fetch_add(1);
-    }
-  }
+  KeepLocked(pool->second, operands);
   return true;
+}
+
+bool DeviceAllocator::KeepForPool(PoolId id,
+                                  std::span<HandleEntry* const> operands) {
+  MutexLock lock(mutex_);
+  const auto pool = private_pools_.find(id);
+  if (pool == private_pools_.end() || pool->second.use_count == 0) return false;
+  KeepLocked(pool->second, operands);
+  return true;
+}
+
+void DeviceAllocator::KeepLocked(PrivatePool& pool,
+                                 std::span<HandleEntry* const> operands) {
+  for (HandleEntry* operand : operands) {
+    if (pool.operands.insert(operand).second) operand->pins.fetch_add(1);
+  }
 }
 
 int DeviceAllocator::PoolUseCount(PoolId id) {

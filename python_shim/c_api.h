@@ -390,12 +390,16 @@ STRATALLOC_API int stratalloc_pool_use_source(
  * not allocate or wait. `drop(context)` is called once, when the route ends or
  * could not be set. `current`: the caller's stream; nothing is evicted between
  * a route whose filter does not accept it, which is a capture's that is about
- * to begin, and the first use of that route. */
+ * to begin, and the first use of that route. `reads`: what the graph will read
+ * that no operator names; brought back before the route is set, it and all that
+ * this thread's operators use now stays on the device until the pool's last use
+ * goes. */
 STRATALLOC_API int stratalloc_pool_begin(int device, stratalloc_pool_id pool,
                                          int (*filter)(void*, uint64_t),
                                          void* context, void (*drop)(void*),
                                          uint64_t current,
-                                         stratalloc_error* error);
+                                         const stratalloc_access* reads,
+                                         int count, stratalloc_error* error);
 STRATALLOC_API int stratalloc_pool_end(int device, stratalloc_pool_id pool,
                                        stratalloc_error* error);
 STRATALLOC_API int stratalloc_pool_release(int device, stratalloc_pool_id pool,

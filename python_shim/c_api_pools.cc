@@ -2,6 +2,7 @@
 // C API: private pools.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "python_shim/core.h"
 
@@ -64,15 +65,25 @@ int stratalloc_pool_use_source(int device, stratalloc_pool_id pool,
 int stratalloc_pool_begin(int device, stratalloc_pool_id pool,
                           int (*filter)(void*, uint64_t), void* context,
                           void (*drop)(void*), uint64_t current,
+                          const stratalloc_access* reads, int count,
                           stratalloc_error* error) {
   const std::shared_ptr<void> owned(context, drop);
   return On(device, error, [&](DeviceAllocator& allocator) {
-    return allocator.BeginAllocateToPool(
-        ToPoolId(pool),
-        [filter, owned](StreamId stream) {
-          return filter(owned.get(), Raw(stream)) != 0;
-        },
-        StreamId{current});
+    const auto accepts = [filter, owned](StreamId stream) {
+      return filter(owned.get(), Raw(stream)) != 0;
+    };
+    Engine* engine = Core::Get().engine();
+    if (engine == nullptr) {
+      return allocator.BeginAllocateToPool(ToPoolId(pool), accepts,
+                                           StreamId{current});
+    }
+    std::vector<Access> named;
+    for (int i = 0; i < count; ++i) {
+      named.push_back(
+          {reads[i].address, reads[i].bytes, reads[i].written != 0});
+    }
+    return engine->BeginAllocateToPool(allocator, ToPoolId(pool), accepts,
+                                       StreamId{current}, named);
   });
 }
 

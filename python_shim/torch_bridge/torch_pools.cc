@@ -8,10 +8,12 @@
 #include <memory>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
+#include "python_shim/torch_bridge/graph_generators.h"
 #include "python_shim/torch_bridge/torch_allocator.h"
 
 namespace stratalloc {
@@ -82,9 +84,11 @@ void TorchAllocator::beginAllocateToPool(c10::DeviceIndex device,
                                          MempoolId pool, Filter filter) {
   stratalloc_error error;
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device);
+  const std::vector<stratalloc_access> reads = GeneratorTensors(device, pool);
   if (stratalloc_pool_begin(device, ToPoolId(pool), &Accepts,
                             new Filter(std::move(filter)), &DropFilter,
-                            StreamId(current.stream()), &error) != 0) {
+                            StreamId(current.stream()), reads.data(),
+                            static_cast<int>(reads.size()), &error) != 0) {
     ThrowError(error);
   }
 }

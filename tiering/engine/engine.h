@@ -16,6 +16,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -130,6 +131,15 @@ class Engine final : public Reclaimer, public ScopeListener {
   void HandOut(Address address);
   // False: HandOut would do nothing. Never waits.
   bool MustHandOut(Address address);
+
+  // DeviceAllocator::BeginAllocateToPool, of a capture that is about to begin
+  // unless `filter` accepts `current` at once. `reads`: what the graph will
+  // read that no operator names. It is brought back first; it, and all that
+  // this thread's operators use now, stays until the pool's last use goes. On
+  // failure nothing has changed.
+  Status BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
+                             std::function<bool(StreamId)> filter,
+                             StreamId current, std::span<const Access> reads);
 
   // Empty `ranges` = everything evictable. Returns the bytes moved.
   Result<Bytes> Evict(DeviceAllocator& device,
@@ -250,13 +260,15 @@ class Engine final : public Reclaimer, public ScopeListener {
   // Could the handles never be on the device together with what stays there?
   bool IsHopeless(DeviceAllocator& device,
                   std::span<const GuardedHandle> handles);
+  void NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
+               std::uint32_t now);
+
+  // capture.cc
   void KeepForGraph(DeviceAllocator& device, StreamId stream,
                     OperatorThread& thread);
   // Does `stream`, of this device or another, capture? Torch sets a route on
   // one device only, and streams of others may join.
   bool Captures(const DeviceAllocator& device, StreamId stream) const;
-  void NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
-               std::uint32_t now);
 
   // plan.cc
   void OnScopeEvent(ScopeTrace::Step step);

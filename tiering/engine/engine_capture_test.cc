@@ -41,6 +41,22 @@ class EngineCaptureTest : public EngineTest {
     ASSERT_TRUE(entered.has_value()) << entered.error().message;
     rig_->engine().LeaveOperator();
   }
+  // The same through the engine, as torch's capture_begin does it.
+  void BeginReading(StreamId stream, std::span<const Access> reads) {
+    const Status begun = rig_->engine().BeginAllocateToPool(
+        rig_->device(), kGraph,
+        [stream](StreamId s) { return Captures(s) && s == stream; }, stream,
+        reads);
+    ASSERT_TRUE(begun.has_value()) << begun.error().message;
+    ASSERT_EQ(cudaStreamBeginCapture(Rig::ToCuda(stream),
+                                     cudaStreamCaptureModeGlobal),
+              cudaSuccess);
+  }
+  static bool Captures(StreamId stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    EXPECT_EQ(cudaStreamIsCapturing(Rig::ToCuda(stream), &status), cudaSuccess);
+    return status != cudaStreamCaptureStatusNone;
+  }
   void Release() {
     ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
   }
@@ -196,6 +212,96 @@ TEST_F(EngineCaptureTest, BytesThatAreAwayReturnBeforeTheyAreCaptured) {
   EXPECT_EQ(Evict(), 0u);
   ExpectLayers(layers);
   Release();
+  FreeAll(layers);
+}
+
+// Seed and offset of a generator: filled before the capture, and no operator
+// names them in it.
+TEST_F(EngineCaptureTest, WhatIsReadUnnamedIsBroughtBackAndStays) {
+  Open({});
+  const auto layers = Layers(2);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  const StreamId stream = rig_->NewStream();
+  const Access read{layers[0], kHandle, /*written=*/true};
+  ASSERT_EQ(cudasim_stick_copy(1, 1'000'000), 0) << "until it is waited for";
+  BeginReading(stream, {&read, 1});
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident)
+      << "replays on other streams wait for no copy";
+  EXPECT_EQ(rig_->StateOf(layers[1]), HandleState::kHost);
+  End(stream);
+  EXPECT_EQ(Evict(), 0u);
+  EXPECT_EQ(rig_->device().Stays().of(StayReason::kGraph), kHandle);
+  Release();
+  EXPECT_EQ(Evict(), kHandle);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// There is no room for it: the capture does not begin, and nothing is left.
+TEST_F(EngineCaptureTest, WhatCannotBeBroughtBackFailsBeforeTheRoute) {
+  Rig::Options options;
+  options.capacity = 8 * kMiB;
+  Open(options);
+  const auto layers = Layers(2);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  const Address full =
+      Malloc(8 * kMiB, kDefaultStream, LifetimeClass::kTransient);
+  const StreamId stream = rig_->NewStream();
+  const Access read{layers[0], kHandle, /*written=*/false};
+  const Status begun = rig_->engine().BeginAllocateToPool(
+      rig_->device(), kGraph, [](StreamId) { return false; }, stream,
+      {&read, 1});
+  ASSERT_FALSE(begun.has_value());
+  EXPECT_EQ(begun.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_FALSE(rig_->device().MayCapture());
+  EXPECT_EQ(rig_->device().PoolUseCount(kGraph), 0);
+  Free(full);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// A compiled graph's call captures what it launches without operators.
+TEST_F(EngineCaptureTest, WhatOperatorsAroundACaptureUseStays) {
+  Open({});
+  const auto layers = Layers(3);
+  const StreamId stream = rig_->NewStream();
+  const StreamId other = rig_->NewStream();
+  EXPECT_EQ(Evict(), 3 * kHandle);
+  const Access outer{layers[0], kHandle, false};
+  const Access inner{layers[1], kHandle, false};
+  ASSERT_TRUE(rig_->engine().EnterOperator(other, "call", {&outer, 1}));
+  ASSERT_TRUE(rig_->engine().EnterOperator(other, "inside", {&inner, 1}));
+  const Address made = Malloc(kHandle, other);
+  BeginReading(stream, {});
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
+  End(stream);
+  rig_->engine().LeaveOperator();
+  rig_->engine().LeaveOperator();
+  EXPECT_EQ(Evict(), 0u) << "what the operators used and made";
+  EXPECT_EQ(rig_->StateOf(layers[2]), HandleState::kHost);
+  Release();
+  EXPECT_EQ(Evict(), 3 * kHandle);
+  ExpectLayers(layers);
+  FreeAll(layers);
+  Free(made);
+}
+
+TEST_F(EngineCaptureTest, AMemPoolKeepsNothingOfTheOperatorsAroundIt) {
+  Open({});
+  const auto layers = Layers(1);
+  const Access outer{layers[0], kHandle, false};
+  ASSERT_TRUE(
+      rig_->engine().EnterOperator(kDefaultStream, "call", {&outer, 1}));
+  ASSERT_TRUE(rig_->engine()
+                  .BeginAllocateToPool(rig_->device(), kGraph,
+                                       [](StreamId) { return true; },
+                                       kDefaultStream, {})
+                  .has_value());
+  rig_->engine().LeaveOperator();
+  EXPECT_EQ(Evict(), kHandle);
+  ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
+  Release();
+  ExpectLayers(layers);
   FreeAll(layers);
 }
 

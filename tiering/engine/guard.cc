@@ -21,16 +21,6 @@ namespace {
 
 thread_local std::vector<GuardedHandle> guard_handles;
 
-// The thread's outermost operator that was found to be captured. An operator on
-// several devices enters on each with a stream of its own, and the stream of an
-// operand may join the capture only inside it.
-struct CapturedOperator {
-  std::uint64_t epoch = 0;
-  DeviceAllocator* device = nullptr;  // whose pool keeps what it uses
-  StreamId stream = kDefaultStream;
-};
-thread_local CapturedOperator captured_operator;
-
 // Bytes of the distinct handles on `device`.
 Bytes BytesOf(const DeviceAllocator& device,
               std::span<const GuardedHandle> handles) {
@@ -156,31 +146,6 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
     KeepForGraph(*devices_[i].allocator, stream, thread);
   }
   return {};
-}
-
-// What is captured runs again whenever the graph is replayed, and then nobody
-// asks the guard.
-void Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
-                          OperatorThread& thread) {
-  const std::uint64_t epoch = thread.epoch.load(std::memory_order_relaxed);
-  // All pins of the operator: parts of it that entered before, on other
-  // devices, are captured with it.
-  if (device.KeepForGraph(stream, thread.pins)) {
-    captured_operator = {epoch, &device, stream};
-  } else if (captured_operator.epoch == epoch &&
-             captured_operator.device == &device) {
-    device.KeepForGraph(captured_operator.stream, thread.pins);
-  }
-}
-
-bool Engine::Captures(const DeviceAllocator& device, StreamId stream) const {
-  const int devices = device_count_.load(std::memory_order_acquire);
-  for (int i = 0; i < devices; ++i) {
-    if (devices_[i].allocator->MayCapture()) {
-      return device.device().IsCapturing(stream);
-    }
-  }
-  return false;
 }
 
 void Engine::LeaveOperator() {

@@ -36,6 +36,7 @@ int stratalloc_pool_use_source(int, stratalloc_pool_id,
 }
 int stratalloc_pool_begin(int, stratalloc_pool_id, int (*)(void*, uint64_t),
                           void* context, void (*drop)(void*), uint64_t,
+                          const stratalloc_access*, int,
                           stratalloc_error* error) {
   drop(context);
   return Refuse(__func__, error);

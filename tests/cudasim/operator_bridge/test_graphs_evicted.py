@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs are replayed while another thread evicts without pause.
+
+A replay asks no guard. What the graph reads that no operator names (seed and
+offset of its generators) has to be on the device as well.
+"""
+
+from tests.cudasim.operator_bridge import simulated
+
+DEVICE = simulated.load(memory="256MiB", mode="async")
+
+# pylint: disable=wrong-import-position
+import contextlib
+import ctypes
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import stratalloc
+from stratalloc import _foreign_call
+
+SEEDS = 100
+# So large that no generator's tensors lie in the handles of a graph's operands.
+ELEMENTS = 1 << 19
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    yield
+    torch.cuda.synchronize()
+    violations = DEVICE.violations()
+    DEVICE.cuda.cudasim_clear_errors()
+    DEVICE.clear_violations()
+    assert violations == []
+    assert DEVICE.launches_without_twin() == 0
+
+
+@contextlib.contextmanager
+def _evicting():
+    """Everything that may leave does, again and again."""
+    stop, moved, failed = threading.Event(), [0, 0], []
+
+    def run():
+        try:
+            while not stop.is_set():
+                moved[0] += stratalloc.evict()
+                moved[1] += 1
+        except BaseException as error:  # pylint: disable=broad-except
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield moved
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed, failed
+    assert moved[0] > 0, "nothing ever left: the test tests nothing"
+
+
+def _graph(function, *generators):
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        result = function()
+    # The capture's stream filled seed and offset; torch orders no replay on
+    # another stream behind that.
+    torch.cuda.synchronize()
+    return graph, result
+
+
+class _Draws:
+    """One graph with the default generator, one with a generator of its own."""
+
+    def __init__(self):
+        self.own = torch.Generator(device="cuda")
+        # Their seeds and offsets lie with these, and leave with them.
+        self.beside = torch.ones(ELEMENTS, device="cuda")
+        ones = torch.ones(ELEMENTS, device="cuda")
+        self.dropped, self.kept = _graph(
+            lambda: nn.functional.dropout(ones, 0.5).sum()
+        )
+        self.drawn, self.uniform = _graph(
+            lambda: torch.empty_like(ones).uniform_(generator=self.own).sum(),
+            self.own,
+        )
+
+    def replay(self, seed):
+        torch.manual_seed(seed)
+        self.own.manual_seed(seed + 1000)
+        self.dropped.replay()
+        self.drawn.replay()
+        self.beside.add_(1)  # what may leave comes back, to leave again
+        return self.kept.item(), self.uniform.item()
+
+
+def test_random_numbers_of_replays():
+    draws = _Draws()
+    expected = [draws.replay(seed) for seed in range(SEEDS)]
+    assert len(set(expected)) == SEEDS
+    with _evicting():
+        found = [draws.replay(seed) for seed in range(SEEDS)]
+    assert found == expected
+
+
+def test_captures_begin_while_others_evict():
+    expected = _Draws().replay(7)
+    with _evicting():
+        for _ in range(10):
+            assert _Draws().replay(7) == expected
+
+
+def _launch(to, source):
+    """Work on the current stream that no operator names."""
+    cudart = ctypes.CDLL("libcudart.so.13")
+    device_to_device = 3
+    assert not cudart.cudaMemcpyAsync(
+        *(ctypes.c_void_p(p) for p in (to.data_ptr(), source.data_ptr())),
+        ctypes.c_size_t(source.nbytes),
+        device_to_device,
+        ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+    )
+
+
+def test_what_a_call_captures_without_operators():
+    """As cudagraph trees do: the compiled graph's call begins the capture."""
+    weight = torch.arange(ELEMENTS, dtype=torch.float32, device="cuda")
+    result = torch.zeros(ELEMENTS, device="cuda")
+    other = torch.ones(ELEMENTS, device="cuda")
+    with _foreign_call.entered("call", reads=[weight], writes=[result]):
+        graph, _ = _graph(lambda: _launch(result, weight))
+    with _evicting():
+        for n in range(1, 51):
+            graph.replay()
+            other.add_(1)
+            weight.add_(1)  # on the device, and written on it
+            assert torch.equal(
+                result.cpu(), torch.arange(ELEMENTS).float() + (n - 1)
+            )

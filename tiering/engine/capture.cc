@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: captures. What a graph reads is known only while it is captured: from
+// the operators inside, and from what is pinned when the capture begins.
+#include <utility>
+#include <vector>
+
+#include "allocator/operator_thread.h"
+#include "tiering/engine/engine.h"
+
+namespace stratalloc {
+namespace {
+
+// The thread's outermost operator that was found to be captured. An operator on
+// several devices enters on each with a stream of its own, and the stream of an
+// operand may join the capture only inside it.
+struct CapturedOperator {
+  std::uint64_t epoch = 0;
+  DeviceAllocator* device = nullptr;  // whose pool keeps what it uses
+  StreamId stream = kDefaultStream;
+};
+thread_local CapturedOperator captured_operator;
+
+}  // namespace
+
+Status Engine::BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
+                                   std::function<bool(StreamId)> filter,
+                                   StreamId current,
+                                   std::span<const Access> reads) {
+  OperatorThread& thread = OperatorThread::ThisThread();
+  // Before the route: from there on nothing can leave to make room.
+  STRATALLOC_RETURN_IF_ERROR(
+      EnterOperator(current, "the beginning of a capture", reads));
+  const auto begin = [&]() -> Status {
+    const bool captures = !filter(current);
+    STRATALLOC_RETURN_IF_ERROR(
+        device.BeginAllocateToPool(pool, std::move(filter), current));
+    if (!captures || off()) return {};
+    // What operators around the capture use, their kernels may read inside
+    // without an operator: a compiled graph's call captures what it launches.
+    std::vector<HandleEntry*> pinned;
+    thread.ForEachPin([&](HandleEntry& entry) { pinned.push_back(&entry); });
+    if (pinned.empty()) return {};
+    device.KeepForPool(pool, pinned);
+    // Replays come on any stream, and only this one was ordered behind copies
+    // on their way.
+    const int devices = device_count_.load(std::memory_order_acquire);
+    for (int i = 0; i < devices; ++i) {
+      if (Status arrived = devices_[i].allocator->DrainArrivals(); !arrived) {
+        // The caller takes a failure for no route.
+        (void)device.EndAllocateToPool(pool);
+        (void)device.ReleasePool(pool);
+        return arrived;
+      }
+    }
+    return {};
+  };
+  Status begun = begin();
+  LeaveOperator();
+  return begun;
+}
+
+// What is captured runs again whenever the graph is replayed, and then nobody
+// asks the guard.
+void Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
+                          OperatorThread& thread) {
+  const std::uint64_t epoch = thread.epoch.load(std::memory_order_relaxed);
+  // All pins of the operator: parts of it that entered before, on other
+  // devices, are captured with it.
+  if (device.KeepForGraph(stream, thread.pins)) {
+    captured_operator = {epoch, &device, stream};
+  } else if (captured_operator.epoch == epoch &&
+             captured_operator.device == &device) {
+    device.KeepForGraph(captured_operator.stream, thread.pins);
+  }
+}
+
+bool Engine::Captures(const DeviceAllocator& device, StreamId stream) const {
+  const int devices = device_count_.load(std::memory_order_acquire);
+  for (int i = 0; i < devices; ++i) {
+    if (devices_[i].allocator->MayCapture()) {
+      return device.device().IsCapturing(stream);
+    }
+  }
+  return false;
+}
+
+}  // namespace stratalloc
