@@ -39,7 +39,12 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
-// What a thread may call while some stream captures is a mode of the thread.
+// While some stream captures in global mode, every thread on every device is
+// forbidden what CUDA takes for unsafe (asking for an event, allocating,
+// pinning, waiting), and one such call spoils the capture. Ours touch nothing
+// that is captured. What a thread may call is a mode of the thread. Not for
+// calls that are allowed always: virtual memory, asynchronous copies, recording
+// events and asking whether a stream captures.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaApi& api) : api_(api) {
@@ -242,6 +247,7 @@ Status Device::ExportMalloc(Address address, void* malloc_handle) const {
 
 Result<Address> Device::OpenMalloc(const void* malloc_handle) const {
   CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
   cudaIpcMemHandle_t handle;
   std::memcpy(&handle, malloc_handle, sizeof handle);
   void* address = nullptr;
@@ -253,6 +259,7 @@ Result<Address> Device::OpenMalloc(const void* malloc_handle) const {
 
 Status Device::CloseMalloc(Address address) const {
   CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaIpcCloseMemHandle(reinterpret_cast<void*>(address)),
                   "cudaIpcCloseMemHandle");
   return {};
@@ -260,6 +267,7 @@ Status Device::CloseMalloc(Address address) const {
 
 Result<MemoryInfo> Device::GetMemoryInfo() const {
   CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
   std::size_t free = 0, total = 0;
   STRATALLOC_CUDA(api_->cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return MemoryInfo{free, total};
@@ -267,6 +275,7 @@ Result<MemoryInfo> Device::GetMemoryInfo() const {
 
 Status Device::EnablePeerAccess(DeviceIndex peer) const {
   CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
   const cudaError_t error =
       api_->cudaDeviceEnablePeerAccess(static_cast<int>(peer), 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
@@ -279,6 +288,7 @@ Status Device::EnablePeerAccess(DeviceIndex peer) const {
 
 Result<StreamId> Device::CreateStream() const {
   CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
   cudaStream_t stream = nullptr;
   STRATALLOC_CUDA(
       api_->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
@@ -287,6 +297,7 @@ Result<StreamId> Device::CreateStream() const {
 }
 
 void Device::DestroyStream(StreamId stream) const {
+  RelaxedCapture relaxed(*api_);
   api_->cudaStreamDestroy(ToCuda(stream));
 }
 
@@ -302,6 +313,7 @@ bool Device::IsCapturing(StreamId stream) const {
 
 bool Device::IsIdle(StreamId stream) const {
   CurrentDevice current(*api_, DeviceOf(stream, index_));
+  RelaxedCapture relaxed(*api_);
   const bool idle = api_->cudaStreamQuery(ToCuda(stream)) == cudaSuccess;
   if (!idle) api_->cudaGetLastError();
   return idle;
@@ -309,6 +321,7 @@ bool Device::IsIdle(StreamId stream) const {
 
 Status Device::SynchronizeStream(StreamId stream) const {
   CurrentDevice current(*api_, DeviceOf(stream, index_));
+  RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaStreamSynchronize(ToCuda(stream)),
                   "cudaStreamSynchronize");
   return {};
@@ -316,6 +329,7 @@ Status Device::SynchronizeStream(StreamId stream) const {
 
 Status Device::SynchronizeDevice(StreamId of) const {
   CurrentDevice current(*api_, DeviceOf(of, index_));
+  RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   return {};
 }
@@ -348,6 +362,7 @@ Status Device::StreamWaitEvent(StreamId stream, EventId event) const {
 }
 
 Result<bool> Device::IsEventDone(EventId event) const {
+  RelaxedCapture relaxed(*api_);
   const cudaError_t error = api_->cudaEventQuery(ToCuda(event));
   if (error == cudaErrorNotReady) {
     api_->cudaGetLastError();
@@ -413,6 +428,7 @@ int Device::CopyPeer(Address to, DeviceIndex to_device, Address from,
 
 Status Device::RegisterHost(void* address, Bytes bytes) const {
   CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(
       api_->cudaHostRegister(address, bytes, cudaHostRegisterPortable),
       "cudaHostRegister");
@@ -421,6 +437,7 @@ Status Device::RegisterHost(void* address, Bytes bytes) const {
 
 Status Device::UnregisterHost(void* address) const {
   CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaHostUnregister(address), "cudaHostUnregister");
   return {};
 }
@@ -444,6 +461,7 @@ Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
     }
   }
   CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
   CUmodule module = nullptr;
   STRATALLOC_DRIVER(api_->cuModuleLoadData(&module, fatbin),
                     "cuModuleLoadData");

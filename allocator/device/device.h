@@ -6,10 +6,12 @@
 //
 // Thread-safety: every method may be called from any thread; each makes the
 // device current for its own calls and restores what was current.
-// Locks: takes none. Driver calls here may block for microseconds; the ones
-// that wait for the device (Synchronize*, *Synchronous) say so and must not
-// be called under a device lock.
-// Fails: with kOutOfMemory where CUDA says so, else kDevice naming the call.
+// Captures: no call here spoils another stream's capture, in whatever mode and
+// of whatever device; on a stream that captures only IsCapturing is to be
+// asked. Locks: takes none. Driver calls here may block for microseconds; the
+// ones that wait for the device (Synchronize*, *Synchronous) say so and must
+// not be called under a device lock. Fails: with kOutOfMemory where CUDA says
+// so, else kDevice naming the call.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
 
@@ -46,7 +48,7 @@ class Device {
   // memory management.
   Bytes granularity() const { return granularity_; }
 
-  // cudaMalloc and cudaFree. A graph that captures meanwhile does not mind.
+  // cudaMalloc and cudaFree.
   Result<Address> Malloc(Bytes bytes) const;
   Status FreeMalloc(Address address) const;  // waits for the device
 
@@ -92,8 +94,7 @@ class Device {
   Status RecordEvent(EventId event, StreamId stream) const;
   Status StreamWaitEvent(StreamId stream, EventId event) const;
   Result<bool> IsEventDone(EventId event) const;  // never waits
-  // Waits for the device. A graph that captures meanwhile does not mind.
-  Status SynchronizeEvent(EventId event) const;
+  Status SynchronizeEvent(EventId event) const;   // waits for the device
 
   Status CopyToHost(void* to, Address from, Bytes bytes,
                     StreamId stream) const;  // asynchronous for pinned memory
