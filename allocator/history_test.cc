@@ -163,6 +163,26 @@ TEST_F(HistoryTest, ASegmentKeepsTheContextOfItsFirstMapping) {
   EXPECT_EQ(allocator().Snapshot()[0].context, first);
 }
 
+// Its memory moved to another stream's segment, and was mapped again later.
+TEST_F(HistoryTest, ASegmentThatWasEmptyHasTheContextOfItsLatestMapping) {
+  Record(100);
+  const StreamId other = NewStream();
+  History::SetThreadContext(Context());
+  const Address first = Malloc(8 * kMiB);
+  Free(first);
+  History::SetThreadContext(Context());
+  Malloc(8 * kMiB, other);
+  const HistoryContext again = Context();
+  History::SetThreadContext(again);
+  ASSERT_EQ(Malloc(8 * kMiB), first);
+  History::SetThreadContext(nullptr);
+  for (const SegmentView& view : allocator().Snapshot()) {
+    if (view.stream != other) {
+      EXPECT_EQ(view.context, again);
+    }
+  }
+}
+
 TEST_F(HistoryTest, ASnapshotSaysHowMuchIsActive) {
   Record(100);
   allocator().RecordSnapshot(PoolId{}, 4096);

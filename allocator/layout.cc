@@ -369,6 +369,8 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
       entry.physical->used_at = handle.address();
       entry.state.store(HandleState::kResident);
     }
+    // Of a life that is over: what moved elsewhere left the segment empty.
+    if (segment.mapped == 0) history_.ForgetSegment(segment.base);
     segment.mapped += wanted.size();
     stats_.reserved_bytes.For(region.kind, [&](Stat& s) {
       s.Increase(static_cast<std::int64_t>(needed));
