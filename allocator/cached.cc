@@ -206,16 +206,19 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
   }
   // Kernels that used the freed memory may still be running: memory is not
   // unmapped under them. The lock is not held while waiting.
-  bool fenced = true;
+  bool fenced = true, captures = false;
   if (STRATALLOC_PLANTED(kEarlyReuse)) fence = 0;
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
     if ((fence >> bit & 1) == 0) continue;
     const StreamId stream = streams_.StreamOf(bit);
-    if (device_.IsCapturing(stream) || !device_.SynchronizeStream(stream)) {
+    if (device_.IsCapturing(stream)) {
+      captures = true;  // and waiting for its device would spoil it
+      fenced = false;
+    } else if (!device_.SynchronizeStream(stream)) {
       fenced = false;
     }
   }
-  if (fence >> StreamTable::kOverflowBit != 0 || !fenced) {
+  if (!captures && (fence >> StreamTable::kOverflowBit != 0 || !fenced)) {
     fenced = device_.SynchronizeDevice().has_value();
   }
   std::vector<std::unique_ptr<PlainMemory>> gone;  // destroyed after the lock

@@ -197,7 +197,8 @@ class DeviceAllocator {
   int PoolUseCount(PoolId id) EXCLUDES(mutex_);          // 0: no such pool
   Status SetUseOnOom(PoolId id, bool use_on_oom) EXCLUDES(mutex_);
   Status SetNoSplit(PoolId id) EXCLUDES(mutex_);
-  // False: no stream captures into a private pool here. No lock, no driver.
+  // False: no stream captures into a private pool here, and no other capture is
+  // known of. No lock, no driver.
   bool MayCapture() const { return routed_.load(std::memory_order_relaxed); }
   bool IsCapturing(StreamId stream) const {
     return MayCapture() && device_.IsCapturing(stream);
@@ -214,6 +215,13 @@ class DeviceAllocator {
   // no such pool.
   bool KeepForPool(PoolId id, std::span<HandleEntry* const> operands)
       EXCLUDES(mutex_);
+  // `stream` captures past every route (raw_capture.cc): from now on captures
+  // are looked for here until it is over.
+  void NoteRawCapture(StreamId stream) EXCLUDES(mutex_);
+  // What such a capture uses, which the caller has pinned, stays until it is
+  // freed: there is no pool whose end would say that its graph is gone.
+  // REQUIRES: the entry is of this device.
+  void KeepUntilFreed(HandleEntry& operand) EXCLUDES(mutex_);
   // Base addresses of the pool's allocated blocks.
   Result<std::vector<Address>> AllocatedIn(PoolId id) EXCLUDES(mutex_);
   // Allocated bytes of all private pools.
@@ -467,6 +475,14 @@ class DeviceAllocator {
   void NoteStaysLocked(const Segment& segment, bool stays) REQUIRES(mutex_);
 
   // private_pool.cc
+  // raw_capture.cc
+  bool NoteRawCaptureLocked(StreamId stream) REQUIRES(mutex_);
+  void KeepUntilFreedLocked(HandleEntry& operand) REQUIRES(mutex_);
+  void DropKeptLocked(HandleEntry& freed) REQUIRES(mutex_);
+  // What an operator made, if its stream captures: perhaps no operator of the
+  // capture names it.
+  void KeepMadeLocked(const Block& block) REQUIRES(mutex_);
+
   static void KeepLocked(PrivatePool& pool,
                          std::span<HandleEntry* const> operands);
   void UsePoolLocked(PoolId id,
@@ -706,8 +722,10 @@ class DeviceAllocator {
   std::uint32_t searches_ GUARDED_BY(mutex_) = 0;
   std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
   std::vector<PoolRoute> routes_ GUARDED_BY(mutex_);
-  std::atomic<bool> routed_{
-      false};  // !routes_.empty(), to look at without lock
+  std::vector<StreamId> raw_streams_ GUARDED_BY(mutex_);  // NoteRawCapture
+  std::set<HandleEntry*> raw_operands_ GUARDED_BY(mutex_);
+  // A route or a raw capture is there, to look at without lock.
+  std::atomic<bool> routed_{false};
   // Blocks freed while a stream captured, and the streams that were recorded
   // on a block then.
   std::vector<Block*> put_off_ GUARDED_BY(mutex_);

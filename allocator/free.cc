@@ -107,6 +107,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
                           TierId::kDevice, bytes, /*moved=*/false);
       }
       if (entry.live > 0) return;
+      if (!raw_operands_.empty()) DropKeptLocked(entry);
       ++entry.generation;
       if (entry.has_copy.exchange(false)) {
         dropped_.emplace_back(handle, entry.generation);
@@ -169,7 +170,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     block->streams.push_back(stream);
     block->streams_noted = true;
   }
-  if (!routes_.empty() && device_.IsCapturing(stream)) {
+  if (MayCapture() && device_.IsCapturing(stream)) {
     PoolLocked({.stream = stream});  // CapturingLocked knows it from now on
     captured_streams_[block].push_back(stream);
   }
@@ -177,7 +178,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
 }
 
 void DeviceAllocator::ProcessEventsLocked() {
-  if (!routes_.empty() && CapturingLocked()) return;
+  if (CapturingLocked()) return;
   RedeemPutOffLocked();
   for (auto& [stream, queue] : pending_) {
     while (!queue.empty()) {

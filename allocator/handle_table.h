@@ -188,6 +188,10 @@ class StreamTable {
     }
     return kOverflowBit;
   }
+  // Does the bit stand for a stream yet? Bits are given in order.
+  bool Has(int bit) const {
+    return streams_[bit].load(std::memory_order_acquire) != 0;
+  }
   // REQUIRES: bit came from BitOf and is not kOverflowBit.
   StreamId StreamOf(int bit) const {
     return StreamId{streams_[bit].load(std::memory_order_acquire) - 1};

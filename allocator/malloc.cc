@@ -268,7 +268,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
       options_.tiering && reclaimer_ != nullptr && !thread.in_ladder;
   {
     MutexLock lock(mutex_);
-    if (!routes_.empty()) {
+    if (MayCapture()) {
       key.owner = RouteLocked(request.stream);
       PoolLocked(key);  // its stream is one of those that may capture
       if (CapturingLocked()) {

@@ -87,7 +87,10 @@ Status DeviceAllocator::ReleasePool(PoolId id) {
 bool DeviceAllocator::KeepForGraph(StreamId stream,
                                    std::span<HandleEntry* const> operands) {
   MutexLock lock(mutex_);
-  if (!device_.IsCapturing(stream)) return false;
+  if (!device_.IsCapturing(stream)) {
+    if (routes_.empty()) CapturingLocked();  // a raw capture may be over
+    return false;
+  }
   PoolLocked({.stream = stream});  // CapturingLocked knows it from now on
   const auto pool = private_pools_.find(RouteLocked(stream));
   if (pool == private_pools_.end()) return false;
@@ -189,12 +192,18 @@ bool DeviceAllocator::InUseLocked(PoolId id) const {
 }
 
 bool DeviceAllocator::CapturingLocked() {
-  // Torch sets a route before every capture: no route, no capture of ours.
-  // Streams that have no pool have nothing here to spoil.
-  if (routes_.empty()) return false;
+  // Torch sets a route before every capture, and others are noticed by who uses
+  // their streams. Streams that have no pool have nothing here to spoil.
+  if (routes_.empty() && raw_streams_.empty()) return false;
   for (const auto& [key, pool] : pools_) {
     if (device_.IsCapturing(key.stream)) return true;
   }
+  if (raw_streams_.empty()) return false;
+  for (const StreamId stream : raw_streams_) {
+    if (device_.IsCapturing(stream)) return true;
+  }
+  raw_streams_.clear();
+  NoteRoutesLocked();
   return false;
 }
 
@@ -210,6 +219,7 @@ void DeviceAllocator::EndFencing() {
 }
 
 bool DeviceAllocator::PutOffLocked(Block* block) {
+  for (const StreamId stream : block->streams) NoteRawCaptureLocked(stream);
   if (!CapturingLocked()) return false;
   put_off_.push_back(block);
   NoteRoutesLocked();
@@ -217,9 +227,9 @@ bool DeviceAllocator::PutOffLocked(Block* block) {
 }
 
 void DeviceAllocator::NoteRoutesLocked() {
-  routed_.store(!routes_.empty());
-  SetSlowReasonLocked(SlowReason::kPoolFilter,
-                      !routes_.empty() || !put_off_.empty());
+  const bool captures = !routes_.empty() || !raw_streams_.empty();
+  routed_.store(captures);
+  SetSlowReasonLocked(SlowReason::kPoolFilter, captures || !put_off_.empty());
 }
 
 void DeviceAllocator::RedeemPutOffLocked() {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -302,9 +303,15 @@ void Device::DestroyStream(StreamId stream) const {
 }
 
 bool Device::IsCapturing(StreamId stream) const {
-  CurrentDevice current(*api_, DeviceOf(stream, index_));
+  const cudaStream_t asked = ToCuda(stream);
+  if (asked == nullptr || asked == cudaStreamLegacy) return false;
+  // A stream that was made says itself of which device it is.
+  std::optional<CurrentDevice> current;
+  if (asked == cudaStreamPerThread) {
+    current.emplace(*api_, DeviceOf(stream, index_));
+  }
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (api_->cudaStreamIsCapturing(ToCuda(stream), &status) != cudaSuccess) {
+  if (api_->cudaStreamIsCapturing(asked, &status) != cudaSuccess) {
     api_->cudaGetLastError();
     return false;
   }
@@ -312,6 +319,7 @@ bool Device::IsCapturing(StreamId stream) const {
 }
 
 bool Device::IsIdle(StreamId stream) const {
+  if (IsCapturing(stream)) return false;  // and asking would spoil it
   CurrentDevice current(*api_, DeviceOf(stream, index_));
   RelaxedCapture relaxed(*api_);
   const bool idle = api_->cudaStreamQuery(ToCuda(stream)) == cudaSuccess;

@@ -81,9 +81,11 @@ class Device {
 
   Result<StreamId> CreateStream() const;  // non-blocking
   void DestroyStream(StreamId stream) const;
-  // True while `stream` captures a graph (always false if CUDA cannot say).
+  // True while `stream` captures a graph (always false if CUDA cannot say, and
+  // for the default stream, which cannot capture: nobody is asked).
   bool IsCapturing(StreamId stream) const;
-  // Has everything enqueued on `stream` run? False if CUDA cannot say.
+  // Has everything enqueued on `stream` run? False if CUDA cannot say, and
+  // while it captures.
   bool IsIdle(StreamId stream) const;
   Status SynchronizeStream(StreamId stream) const;  // waits for the device
   // Waits for the device, or for the other device that `of` is of.

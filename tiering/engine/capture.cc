@@ -61,27 +61,33 @@ Status Engine::BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
 
 // What is captured runs again whenever the graph is replayed, and then nobody
 // asks the guard.
-void Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
+bool Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
                           OperatorThread& thread) {
   const std::uint64_t epoch = thread.epoch.load(std::memory_order_relaxed);
   // All pins of the operator: parts of it that entered before, on other
   // devices, are captured with it.
   if (device.KeepForGraph(stream, thread.pins)) {
     captured_operator = {epoch, &device, stream};
-  } else if (captured_operator.epoch == epoch &&
-             captured_operator.device == &device) {
-    device.KeepForGraph(captured_operator.stream, thread.pins);
+    return true;
   }
+  return captured_operator.epoch == epoch &&
+         captured_operator.device == &device &&
+         device.KeepForGraph(captured_operator.stream, thread.pins);
 }
 
-bool Engine::Captures(const DeviceAllocator& device, StreamId stream) const {
+void Engine::KeepForRawCapture(DeviceAllocator& device, StreamId stream,
+                               OperatorThread& thread) {
+  if (!device.device().IsCapturing(stream)) return;
+  device.NoteRawCapture(stream);
   const int devices = device_count_.load(std::memory_order_acquire);
-  for (int i = 0; i < devices; ++i) {
-    if (devices_[i].allocator->MayCapture()) {
-      return device.device().IsCapturing(stream);
+  for (HandleEntry* entry : thread.pins) {
+    for (int i = 0; i < devices; ++i) {
+      DeviceAllocator& owner = *devices_[i].allocator;
+      if (owner.table().RefOf(*entry).region != nullptr) {
+        owner.KeepUntilFreed(*entry);
+      }
     }
   }
-  return false;
 }
 
 }  // namespace stratalloc

@@ -225,7 +225,8 @@ class Engine final : public Reclaimer, public ScopeListener {
   // there.
   bool HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere)
       REQUIRES(arbiter_);
-  // Does one of these streams of the device's table capture?
+  // Does one of these streams of the device's table capture? All that it has,
+  // if the device will be waited for.
   bool SomeCapture(DeviceAllocator& device, std::uint64_t streams)
       REQUIRES(arbiter_);
   Status ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch)
@@ -264,11 +265,12 @@ class Engine final : public Reclaimer, public ScopeListener {
                std::uint32_t now);
 
   // capture.cc
-  void KeepForGraph(DeviceAllocator& device, StreamId stream,
+  // True if `stream` captures into a pool of the device.
+  bool KeepForGraph(DeviceAllocator& device, StreamId stream,
                     OperatorThread& thread);
-  // Does `stream`, of this device or another, capture? Torch sets a route on
-  // one device only, and streams of others may join.
-  bool Captures(const DeviceAllocator& device, StreamId stream) const;
+  // If `stream`, of this device, captures without torch's knowing.
+  void KeepForRawCapture(DeviceAllocator& device, StreamId stream,
+                         OperatorThread& thread);
 
   // plan.cc
   void OnScopeEvent(ScopeTrace::Step step);

@@ -118,9 +118,11 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
 }
 
 bool Engine::SomeCapture(DeviceAllocator& device, std::uint64_t streams) {
+  if (streams >> StreamTable::kOverflowBit != 0) streams = ~std::uint64_t{0};
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
+    if (!device.streams().Has(bit)) break;
     if ((streams >> bit & 1) != 0 &&
-        Captures(device, device.streams().StreamOf(bit))) {
+        device.device().IsCapturing(device.streams().StreamOf(bit))) {
       return true;
     }
   }
@@ -154,7 +156,10 @@ bool Engine::HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere) {
   const int devices = device_count_.load(std::memory_order_acquire);
   for (int i = 0; i < devices; ++i) {
     DeviceAllocator& other = *devices_[i].allocator;
-    if (&other != &device && !elsewhere.Hold(other)) return false;
+    if (&other == &device) continue;
+    if (SomeCapture(other, ~std::uint64_t{0}) || !elsewhere.Hold(other)) {
+      return false;
+    }
   }
   return true;
 }

@@ -141,9 +141,14 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
       return status;
     }
   }
+  bool kept = false;
   for (int i = 0; i < devices; ++i) {
     if (!devices_[i].allocator->MayCapture()) continue;
-    KeepForGraph(*devices_[i].allocator, stream, thread);
+    kept |= KeepForGraph(*devices_[i].allocator, stream, thread);
+  }
+  // The default stream cannot capture: most operators ask the driver nothing.
+  if (stream != kDefaultStream && !handles.empty() && !kept) {
+    KeepForRawCapture(*device, stream, thread);
   }
   return {};
 }
@@ -188,7 +193,7 @@ Result<bool> Engine::Accept(DeviceAllocator& device, StreamId stream,
   const std::uint64_t bit = std::uint64_t{1} << device.streams().BitOf(stream);
   // A capture cannot wait for an event from outside: Admit has the host wait
   // for the copies.
-  const bool capturing = Captures(device, stream);
+  const bool capturing = device.device().IsCapturing(stream);
   MutexLock lock(device.mutex());
   device.SettleArrivalsLocked();
   bool complete = true;
@@ -344,7 +349,7 @@ Status Engine::Admit(StreamId stream, const char* name,
       if (!served) {
         waiting.Refused(lack);
         // Under a capture nothing leaves, whoever gets on.
-        if (Captures(first, stream)) break;
+        if (first.device().IsCapturing(stream)) break;
       }
     }
     if (!served) {
@@ -359,7 +364,7 @@ Status Engine::Admit(StreamId stream, const char* name,
   if (!status) return status;
   for (int i = 0; i < devices; ++i) {
     DeviceAllocator& device = *devices_[i].allocator;
-    if (Captures(device, stream)) {
+    if (device.device().IsCapturing(stream)) {
       STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
     }
   }

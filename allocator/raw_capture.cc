@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: captures that torch did not route here:
+// cudaStreamBeginCapture by whoever likes. Only the driver knows of them. It is
+// asked about streams other than the default one, which cannot capture: by the
+// guard of an operator with evictable operands and by a malloc inside one, when
+// a block with recorded streams is freed, and about every stream that an
+// eviction is going to fence.
+//
+// Once one is noticed, it is looked for as a routed one is (CapturingLocked),
+// until it is over. What it used stays until it is freed: a handle whose last
+// block goes drops its pin.
+// Failure that remains: a capture that begins between the question and what it
+// was asked for, and streams that no operator used, as with routes
+// (private_pool.h).
+#include <algorithm>
+
+#include "allocator/device_allocator.h"
+
+namespace stratalloc {
+
+void DeviceAllocator::NoteRawCapture(StreamId stream) {
+  MutexLock lock(mutex_);
+  NoteRawCaptureLocked(stream);
+}
+
+bool DeviceAllocator::NoteRawCaptureLocked(StreamId stream) {
+  if (!device_.IsCapturing(stream)) return false;
+  if (std::find(raw_streams_.begin(), raw_streams_.end(), stream) ==
+      raw_streams_.end()) {
+    raw_streams_.push_back(stream);
+    NoteRoutesLocked();
+  }
+  return true;
+}
+
+void DeviceAllocator::KeepUntilFreed(HandleEntry& operand) {
+  MutexLock lock(mutex_);
+  KeepUntilFreedLocked(operand);
+}
+
+void DeviceAllocator::KeepUntilFreedLocked(HandleEntry& operand) {
+  if (raw_operands_.insert(&operand).second) operand.pins.fetch_add(1);
+}
+
+void DeviceAllocator::KeepMadeLocked(const Block& block) {
+  if (!NoteRawCaptureLocked(block.segment->pool->key().stream)) return;
+  ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
+    mutex_.AssertHeld();
+    KeepUntilFreedLocked(handle.entry());
+  });
+}
+
+void DeviceAllocator::DropKeptLocked(HandleEntry& freed) {
+  if (raw_operands_.erase(&freed) == 0) return;
+  // The graph may still run.
+  freed.fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
+  freed.pins.fetch_sub(1);
+}
+
+}  // namespace stratalloc
