@@ -114,8 +114,8 @@ TEST_F(EngineGlobalCaptureTest, TheMigrationThreadWorksElsewhere) {
   });
 }
 
-// A device, its tiers and its kernel are set up at any time.
-TEST_F(EngineGlobalCaptureTest, ADeviceIsSetUp) {
+// What the work above asks only now and then, call by call.
+TEST_F(EngineGlobalCaptureTest, NoCallOfADeviceSpoilsIt) {
   Open2(/*background=*/false);
   DuringACapture([&] {
     const Device& device = rig_->device().device();
@@ -126,7 +126,16 @@ TEST_F(EngineGlobalCaptureTest, ADeviceIsSetUp) {
     EXPECT_TRUE(device.GetMemoryInfo().has_value());
     EXPECT_TRUE(device.EnablePeerAccess(DeviceIndex{1}).has_value());
     EXPECT_TRUE(DeviceChecksum::Load(device).has_value());
+    const Result<EventId> event = device.CreateEvent();
+    ASSERT_TRUE(event.has_value());
+    EXPECT_TRUE(device.RecordEvent(*event, *stream).has_value());
+    EXPECT_TRUE(device.IsEventDone(*event).has_value());
+    EXPECT_TRUE(device.SynchronizeEvent(*event).has_value());
+    device.DestroyEvent(*event);
     device.DestroyStream(*stream);
+    alignas(4096) static char page[4096];
+    EXPECT_TRUE(device.RegisterHost(page, sizeof page).has_value());
+    EXPECT_TRUE(device.UnregisterHost(page).has_value());
     const Result<Address> plain = device.Malloc(kHandle);
     ASSERT_TRUE(plain.has_value());
     EXPECT_TRUE(device.FreeMalloc(*plain).has_value());

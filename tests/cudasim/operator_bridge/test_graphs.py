@@ -132,6 +132,22 @@ def test_memory_of_a_graph_stays_in_its_pool():
     assert torch.cuda.memory_allocated() == before
 
 
+@pytest.mark.parametrize("tensors", [1, 1000, 5000])
+def test_small_tensors_take_small_segments(tensors):
+    """2 MiB each, whoever allocates: this runs under native as well."""
+    small, segment = 1024, 2 << 20
+    x = torch.ones(small // 4, device="cuda")
+    other, _ = _capture(lambda: x + 1)  # has the generator's tensors made
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    graph, kept = _capture(lambda: [x + n for n in range(tensors)])
+    taken = torch.cuda.memory_reserved() - before
+    assert taken == -(-tensors * small // segment) * segment
+    graph.replay()
+    assert kept[-1][0].item() == tensors
+    del other
+
+
 def test_side_streams_fork_and_join():
     x = torch.ones(100, device="cuda")
     side = torch.cuda.Stream()

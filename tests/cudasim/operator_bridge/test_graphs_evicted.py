@@ -141,3 +141,29 @@ def test_what_a_call_captures_without_operators():
             assert torch.equal(
                 result.cpu(), torch.arange(ELEMENTS).float() + (n - 1)
             )
+
+
+def test_a_capture_that_torch_did_not_begin():
+    cudart = ctypes.CDLL("libcudart.so.13")
+    weight = torch.arange(ELEMENTS, dtype=torch.float32, device="cuda")
+    other = torch.ones(ELEMENTS, device="cuda")
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    raw = ctypes.c_void_p(stream.cuda_stream)
+    graph, runs = ctypes.c_void_p(), ctypes.c_void_p()
+    with _evicting(), torch.cuda.stream(stream):
+        assert not cudart.cudaStreamBeginCapture(raw, 0)  # global mode
+        result = weight * 2
+        # Nobody in the capture names it.
+        assert not cudart.cudaStreamEndCapture(raw, ctypes.byref(graph))
+        assert not cudart.cudaGraphInstantiate(
+            ctypes.byref(runs), graph, ctypes.c_ulonglong(0)
+        )
+        for n in range(1, 51):
+            assert not cudart.cudaGraphLaunch(runs, raw)
+            other.add_(1)
+            weight.add_(1)
+            expected = 2 * (torch.arange(ELEMENTS).float() + (n - 1))
+            assert torch.equal(result.cpu(), expected)
+    assert not cudart.cudaGraphExecDestroy(runs)
+    assert not cudart.cudaGraphDestroy(graph)
