@@ -76,7 +76,6 @@ void DeviceAllocator::NoteHandedOutLocked(Block& block) {
 void DeviceAllocator::PinForOperatorLocked(const Block& block,
                                            OperatorThread& thread) {
   if (!thread.KeepsWhatItAllocates()) return;
-  if (thread.depth() == 0) return;
   // The default stream cannot capture.
   if (__builtin_expect(block.segment->pool->key().stream != kDefaultStream,
                        0)) {

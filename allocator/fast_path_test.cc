@@ -61,7 +61,12 @@ class FastPathTest : public testing::Test {
     ExpectSound();
     EXPECT_EQ(books_.total.load(), 0u);
     allocator_.reset();
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
     EXPECT_EQ(cudasim_violation_count(), 0);
+  }
+  StreamId NewStream() {
+    cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    return StreamId{reinterpret_cast<std::uint64_t>(stream_)};
   }
   void ExpectSound() {
     const Status status = allocator_->CheckInvariants();
@@ -86,6 +91,7 @@ class FastPathTest : public testing::Test {
   Books books_;
   std::unique_ptr<DeviceAllocator> allocator_;
   AllocatedBlock block_;
+  cudaStream_t stream_ = nullptr;
 };
 
 TEST_F(FastPathTest, AFreedBlockServesTheNextOfItsSizeOnly) {

@@ -101,9 +101,8 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
   for (const auto& [id, pool] : private_pools_) {
     of_graphs.insert(pool.operands.begin(), pool.operands.end());
   }
-  std::map<const HandleEntry*, StayReason> pinned;
   of_graphs.insert(raw_operands_.begin(), raw_operands_.end());
-  std::set<const HandleEntry*> exported;
+  std::map<const HandleEntry*, StayReason> pinned;
   for (const auto& [base, segment] : segments_) {
     if (!segment->region->evictable) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
