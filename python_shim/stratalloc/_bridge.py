@@ -85,6 +85,7 @@ def _declare(lib):
         ("install", (text, i32)),
         ("install_guard", (text, i32)),
         ("upgrade_plugin", (text, i32)),
+        ("follow_coalescing", (text, i32)),
         ("native_init", (i32, text, i32)),
         ("snapshot_ns", (i32, i32, number, number, text, i32)),
         ("bench_prepare", (i32, u64, text, i32)),

@@ -15,7 +15,11 @@ parameters) is announced as its copy, and may leave too: without that it would
 be taken for activations of the module whose call makes it.
 
 Gathering and scattering are copies by operators, which the guard sees; so are
-the collectives of torch.distributed.
+the collectives of torch.distributed, whose operands it keeps until they are
+complete. Of these it cannot see that a process group coalesces and launches
+nothing until it stops: _start_coalescing and _end_coalescing are no operators.
+They are methods of the class ProcessGroup, which every coalescing manager and
+batch_isend_irecv call; wrapped, they tell the bridge.
 
 The wrappers change nothing but that: arguments, results and errors are torch's
 own, plus torch.OutOfMemoryError when operands do not fit. They pass on while
@@ -28,6 +32,7 @@ import functools
 import torch
 from torch.compiler import is_compiling
 
+from stratalloc import _bridge
 from stratalloc import _core
 from stratalloc._foreign_call import entered
 
@@ -41,6 +46,46 @@ def install():
         if original is None or hasattr(original, _MARK):
             continue
         setattr(torch._C, name, _passing_on(original, wrapper(original)))
+    c10d = getattr(torch._C, "_distributed_c10d", None)  # not in every torch
+    if c10d is not None:
+        _follow_coalescing(c10d.ProcessGroup)
+
+
+def _follow_coalescing(group):
+    start, end = group._start_coalescing, group._end_coalescing
+    if hasattr(start, _MARK):
+        return
+    _bridge.call("follow_coalescing")
+    tell = torch.ops.stratalloc
+
+    # Whether or not anything can be evicted now: something may be, before the
+    # group stops.
+    @functools.wraps(start)
+    def start_coalescing(self, *args, **kwargs):
+        if is_compiling():
+            return start(self, *args, **kwargs)
+        tell.coalescing_begins(self.boxed())
+        try:
+            return start(self, *args, **kwargs)
+        except BaseException:
+            tell.coalescing_ends(self.boxed(), None)
+            raise
+
+    @functools.wraps(end)
+    def end_coalescing(self, *args, **kwargs):
+        if is_compiling():
+            return end(self, *args, **kwargs)
+        work = None
+        try:
+            work = end(self, *args, **kwargs)
+        finally:
+            tell.coalescing_ends(
+                self.boxed(), None if work is None else work.boxed())
+        return work
+
+    setattr(start_coalescing, _MARK, True)
+    group._start_coalescing = start_coalescing
+    group._end_coalescing = end_coalescing
 
 
 def _passing_on(original, guarded):

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "python_shim/torch_bridge/collective_call.h"
 #include "python_shim/torch_bridge/list_slices.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
@@ -11,6 +12,20 @@ namespace {
 
 constexpr c10::DispatchKeySet kBelowBackendSelect(
     c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+
+// Calls `kernel` with the operands of a collective held (collective_call.h).
+template <typename Kernel>
+void Run(const char* name, const CollectiveOperator& collective,
+         const AccessList& accesses, torch::jit::Stack* stack,
+         const Kernel& kernel) {
+  if (C10_LIKELY(!collective.Communicates())) {
+    kernel();
+    return;
+  }
+  CollectiveCall call(name, collective, accesses, *stack);
+  kernel();
+  call.Returned(*stack);
+}
 
 }  // namespace
 
@@ -49,13 +64,15 @@ void GuardKernel::operator()(const c10::OperatorHandle& op,
     if (RunInSlices(guarded_, lo, hi, keys, stack)) return;
   }
   const OperatorPin pin(guarded_.name.c_str(), accesses);
-  guarded_.previous.callBoxed(op, keys, stack);
+  Run(guarded_.name.c_str(), guarded_.collective, accesses, stack,
+      [&] { guarded_.previous.callBoxed(op, keys, stack); });
 }
 
 LateGuardKernel::LateGuardKernel(const c10::OperatorHandle& op,
                                  OperatorSignature signature)
     : name_(c10::toString(op.operator_name())),
-      signature_(std::move(signature)) {}
+      signature_(std::move(signature)),
+      collective_(op.schema()) {}
 
 void LateGuardKernel::operator()(const c10::OperatorHandle& op,
                                  c10::DispatchKeySet keys,
@@ -66,7 +83,8 @@ void LateGuardKernel::operator()(const c10::OperatorHandle& op,
     accesses.AddArguments(signature_, *stack);
     if (accesses.SawCuda()) {
       const OperatorPin pin(name_.c_str(), accesses);
-      op.redispatchBoxed(keys & kBelowBackendSelect, stack);
+      Run(name_.c_str(), collective_, accesses, stack,
+          [&] { op.redispatchBoxed(keys & kBelowBackendSelect, stack); });
       return;
     }
   }

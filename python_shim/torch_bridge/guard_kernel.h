@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "python_shim/torch_bridge/collective_operator.h"
 #include "python_shim/torch_bridge/list_operator.h"
 #include "python_shim/torch_bridge/tensor_access.h"
 
@@ -21,6 +22,7 @@ struct GuardedOperator {
   OperatorSignature signature;
   c10::SafeKernelFunction previous;
   ListOperator list;
+  CollectiveOperator collective;
 };
 
 // The boxed guard: for every operator (typed_guard.h has a faster one for
@@ -48,6 +50,7 @@ class LateGuardKernel final : public c10::OperatorKernel {
  private:
   const std::string name_;
   const OperatorSignature signature_;
+  const CollectiveOperator collective_;
 };
 
 }  // namespace stratalloc

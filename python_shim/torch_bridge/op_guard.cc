@@ -136,7 +136,8 @@ class Guard {
     OperatorSignature signature(op.schema());
     if (!signature.HasTensors() && !IsFillingFactory(name)) return;
     GuardedOperator guarded{c10::toString(name), std::move(signature),
-                            std::move(previous), ListOperator(op.schema())};
+                            std::move(previous), ListOperator(op.schema()),
+                            CollectiveOperator(op.schema())};
     std::optional<torch::CppFunction> kernel = MakeTypedGuard(guarded);
     if (kernel.has_value()) {
       ++typed_;

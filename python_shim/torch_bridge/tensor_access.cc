@@ -10,6 +10,8 @@
 #include <array>
 #include <string_view>
 
+#include "python_shim/torch_bridge/collective_operator.h"
+
 namespace stratalloc {
 namespace {
 
@@ -17,6 +19,10 @@ namespace {
 // schema does not say so. Reading ones are called written too: they are small.
 constexpr std::array<std::string_view, 2> kWrittenUnannounced = {"running_mean",
                                                                  "running_var"};
+
+// Schemas of c10d do not say what is written: everything but what a name says
+// is an input. Sent tensors are called written too.
+constexpr std::string_view kInput = "input";
 
 // These replace or resize the storage of their first argument.
 constexpr std::array<std::string_view, 4> kResizing = {
@@ -60,6 +66,10 @@ bool IsWritten(const c10::AliasInfo* alias) {
                      [](const c10::AliasInfo& a) { return IsWritten(&a); });
 }
 
+bool IsInput(const c10::Argument& argument) {
+  return std::string_view(argument.name()).substr(0, kInput.size()) == kInput;
+}
+
 constexpr c10::DispatchKeySet kWithoutPlainStorage(
     {c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
      c10::DispatchKey::NestedTensor});
@@ -90,6 +100,7 @@ bool ElementSpan(const c10::TensorImpl& tensor, uint64_t* begin,
 OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
     : argument_count_(schema.arguments().size()) {
   const bool resizes = Contains(kResizing, schema.name());
+  const bool unannounced = NamesClassOfC10d(schema);
   for (size_t i = 0; i < argument_count_; ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     if (!HoldsTensors(*argument.type())) continue;
@@ -99,7 +110,8 @@ OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
     TensorArgument entry;
     entry.index = static_cast<uint16_t>(i);
     entry.written = IsWritten(argument.alias_info()) ||
-                    Contains(kWrittenUnannounced, argument.name());
+                    Contains(kWrittenUnannounced, argument.name()) ||
+                    (unannounced && !IsInput(argument));
     entry.whole_storage = argument.is_out() || (resizes && i == 0);
     arguments_.push_back(entry);
   }

@@ -21,7 +21,7 @@ namespace stratalloc {
 // One argument of an operator that holds tensors in some form.
 struct TensorArgument {
   uint16_t index;  // in the schema
-  bool written;    // the schema says so, or kWrittenUnannounced does
+  bool written;    // the schema says so, or leaves it out (tensor_access.cc)
   // The kernel may resize it, which copies the storage's bytes whole.
   bool whole_storage;
 };

@@ -411,6 +411,8 @@ const std::multimap<std::string, Maker>& Makers() {
 std::optional<torch::CppFunction> MakeTypedGuard(
     const GuardedOperator& guarded) {
   if (!KernelOf(guarded.previous).isValidUnboxed()) return std::nullopt;
+  // The boxed guard alone knows what to do for these.
+  if (guarded.collective.Communicates()) return std::nullopt;
   const auto [begin, end] =
       Makers().equal_range(LettersOf(guarded.previous.opHandle().schema()));
   for (auto maker = begin; maker != end; ++maker) {

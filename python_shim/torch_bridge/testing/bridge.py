@@ -37,6 +37,8 @@ class Bridge:
         core.recording_set_room.restype = None
         core.recording_enters.restype = ctypes.c_long
         core.recording_stream_records.restype = ctypes.c_long
+        core.recording_pinned.restype = ctypes.c_long
+        core.recording_unpinned.restype = ctypes.c_long
         library.stratalloc_torch_config_fraction.restype = ctypes.c_double
         library.stratalloc_torch_is_guarded.argtypes = [text]
         self.enters = core.recording_enters

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -46,6 +47,11 @@ struct Core {
   int caching = 1;
   long stream_records = 0;
   uint64_t room = 0, most = 0;  // 0: no bound
+  uint64_t pins = 0;            // so far: the last one's serial
+  std::set<uint64_t> pinned;    // serials
+  long unpinned[2] = {0, 0};    // by whether the use was unobserved
+  void (*poll)(void) = nullptr;
+  int (*free_memory)(void) = nullptr;
 };
 
 Core& Get() {
@@ -85,13 +91,34 @@ int stratalloc_init(int device_count, stratalloc_error*) {
   return 0;
 }
 
-void stratalloc_use_pin_poll(void (*)(void)) {}
-int stratalloc_pin_blocks(const char*, int reason, const stratalloc_range*,
-                          int count, stratalloc_pin* out, stratalloc_error*) {
-  for (int i = 0; i < count; ++i) out[i] = {0, 0, reason};
+void stratalloc_use_settings(const stratalloc_settings* settings) {
+  Get().free_memory = settings->free_memory;
+}
+
+void stratalloc_use_pin_poll(void (*poll)(void)) { Get().poll = poll; }
+
+int stratalloc_pin_blocks(const char*, int reason,
+                          const stratalloc_range* ranges, int count,
+                          stratalloc_pin* out, stratalloc_error*) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  for (int i = 0; i < count; ++i) {
+    out[i] = {ranges[i].address, ++core.pins, reason};
+    core.pinned.insert(out[i].serial);
+  }
   return 0;
 }
-void stratalloc_unpin_blocks(const stratalloc_pin*, int, int) {}
+
+void stratalloc_unpin_blocks(const stratalloc_pin* pins, int count,
+                             int unobserved) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  for (int i = 0; i < count; ++i) {
+    core.unpinned[unobserved] +=
+        static_cast<long>(core.pinned.erase(pins[i].serial));
+  }
+}
+
 int stratalloc_must_hand_out(uint64_t) { return 0; }
 void stratalloc_hand_out(uint64_t) {}
 void stratalloc_use_workspaces(int (*)(void (*)(void*, void*), void*)) {}
@@ -379,5 +406,23 @@ void recording_clear(void) {
   core.operators.clear();
   core.hints.clear();
 }
+
+long recording_pinned(void) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  return static_cast<long>(core.pinned.size());
+}
+
+long recording_unpinned(int unobserved) {
+  Core& core = Get();
+  MutexLock lock(core.mutex);
+  return core.unpinned[unobserved];
+}
+
+void recording_poll(void) {
+  if (Get().poll != nullptr) Get().poll();
+}
+
+int recording_free_memory(void) { return Get().free_memory(); }
 
 long recording_stream_records(void) { return Get().stream_records; }

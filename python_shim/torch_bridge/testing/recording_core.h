@@ -36,6 +36,14 @@ STRATALLOC_API int recording_open(void);
 // Access number `i` of the last enter of an operator whose name holds `part`:
 // {address, bytes, written, its count of accesses}; 0 if there was none.
 STRATALLOC_API int recording_access(const char* part, int i, uint64_t out[4]);
+// Blocks that are pinned beyond an operator now, and pins that were taken back
+// with (1) or without (0) knowing what had happened.
+STRATALLOC_API long recording_pinned(void);
+STRATALLOC_API long recording_unpinned(int unobserved);
+// Victims are chosen.
+STRATALLOC_API void recording_poll(void);
+// New memory is about to be taken; 1 if somebody freed some instead.
+STRATALLOC_API int recording_free_memory(void);
 // Hint of malloc number `i` since the last clear; -1 past the end.
 STRATALLOC_API int recording_hint(int i);
 STRATALLOC_API void recording_clear(void);

@@ -22,7 +22,6 @@ int Refuse(const char* function, stratalloc_error* error) {
 extern "C" {
 
 int stratalloc_device_count(void) { return 1; }
-void stratalloc_use_settings(const stratalloc_settings*) {}
 
 int stratalloc_pool_use(int, stratalloc_pool_id, stratalloc_error* error) {
   return Refuse(__func__, error);

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/torch_bridge/collectives_under_way.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+
+#include <atomic>
+#include <iterator>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+
+namespace stratalloc {
+namespace {
+
+enum class Progress { kUnderWay, kComplete, kUnknown };
+
+// Asks an event of CUDA in most backends, which a capture of another thread
+// that is not relaxed would take for a mistake of ours.
+Progress ProgressOf(const Holder& work) {
+  try {
+    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(
+        cudaStreamCaptureModeRelaxed);
+    return static_cast<c10d::Work&>(*work).isCompleted() ? Progress::kComplete
+                                                         : Progress::kUnderWay;
+  } catch (...) {
+    // What failed is the program's to hear of, from wait().
+    return Progress::kUnknown;
+  }
+}
+
+// Was there ever a collective?
+std::atomic<bool> any{false};
+
+// A dead Work keeps its tensors until we let go of it.
+class BuryBeforeMemoryIsTaken final : public c10::FreeMemoryCallback {
+ public:
+  bool Execute() override {
+    return any.load(std::memory_order_acquire) &&
+           CollectivesUnderWay::Get().Bury();
+  }
+};
+
+}  // namespace
+
+CollectivesUnderWay& CollectivesUnderWay::Get() {
+  static auto* const all = [] {
+    auto* const made = new CollectivesUnderWay;
+    stratalloc_use_pin_poll([] { Get().Poll(); });
+    any.store(true, std::memory_order_release);
+    return made;
+  }();
+  return *all;
+}
+
+void CollectivesUnderWay::Release(const CollectivePins& pins, bool unobserved) {
+  if (pins.empty()) return;
+  stratalloc_unpin_blocks(pins.data(), static_cast<int>(pins.size()),
+                          unobserved ? 1 : 0);
+}
+
+void CollectivesUnderWay::Add(CollectivePins pins, const Holder& work) {
+  Entries entry;
+  entry.push_back({WeakHolder(work), std::move(pins), {}});
+  MutexLock lock(mutex_);
+  entries_.splice(entries_.end(), entry);
+}
+
+bool CollectivesUnderWay::AddToBatch(const Holder& group,
+                                     CollectivePins& pins) {
+  MutexLock lock(mutex_);
+  for (Entry& batch : batches_) {
+    if (batch.holder != WeakHolder(group)) continue;
+    batch.pins.insert(batch.pins.end(), pins.begin(), pins.end());
+    pins.clear();
+    return true;
+  }
+  return false;
+}
+
+void CollectivesUnderWay::BeginCoalescing(const Holder& group) {
+  // One that was never ended, because the block raised, goes on: so it does in
+  // the group.
+  CollectivePins none;
+  if (AddToBatch(group, none)) return;
+  Entries batch;
+  batch.push_back({WeakHolder(group), {}, {}});
+  MutexLock lock(mutex_);
+  batches_.splice(batches_.end(), batch);
+}
+
+void CollectivesUnderWay::EndCoalescing(const Holder& group,
+                                        const Holder& work) {
+  Entries ended;
+  {
+    MutexLock lock(mutex_);
+    for (auto batch = batches_.begin(); batch != batches_.end(); ++batch) {
+      if (batch->holder != WeakHolder(group)) continue;
+      ended.splice(ended.end(), batches_, batch);
+      break;
+    }
+  }
+  if (ended.empty()) return;
+  CollectivePins pins = std::move(ended.front().pins);
+  if (work && !pins.empty()) {
+    Add(std::move(pins), work);
+  } else {
+    Release(pins, /*unobserved=*/true);
+  }
+}
+
+void CollectivesUnderWay::Poll() {
+  CollectDead();
+  Entries looked_at, finished;
+  {
+    MutexLock lock(mutex_);
+    looked_at.swap(entries_);
+  }
+  for (auto entry = looked_at.begin(); entry != looked_at.end();) {
+    const auto next = std::next(entry);
+    if (Finish(*entry)) finished.splice(finished.end(), looked_at, entry);
+    entry = next;
+  }
+  MutexLock lock(mutex_);
+  entries_.splice(entries_.begin(), looked_at);
+  over_.splice(over_.end(), finished);
+}
+
+void CollectivesUnderWay::PollOldest() {
+  for (;;) {
+    Entries oldest;
+    {
+      MutexLock lock(mutex_);
+      if (entries_.empty()) return;
+      oldest.splice(oldest.end(), entries_, entries_.begin());
+    }
+    const bool finished = Finish(oldest.front());
+    if (finished) continue;
+    MutexLock lock(mutex_);
+    entries_.splice(entries_.begin(), oldest);
+    return;
+  }
+}
+
+bool CollectivesUnderWay::Bury() {
+  CollectDead();
+  Entries over;
+  {
+    MutexLock lock(mutex_);
+    over.swap(over_);
+  }
+  return !over.empty();
+}
+
+void CollectivesUnderWay::CollectDead() {
+  Entries dead;
+  {
+    MutexLock lock(mutex_);
+    for (Entries* all : {&entries_, &batches_}) {
+      for (auto entry = all->begin(); entry != all->end();) {
+        const auto next = std::next(entry);
+        if (entry->holder.expired()) dead.splice(dead.end(), *all, entry);
+        entry = next;
+      }
+    }
+  }
+  for (Entry& entry : dead) {
+    Release(std::exchange(entry.pins, {}), /*unobserved=*/true);
+  }
+  MutexLock lock(mutex_);
+  over_.splice(over_.end(), dead);
+}
+
+bool CollectivesUnderWay::Finish(Entry& entry) {
+  Holder work = entry.holder.lock();
+  const Progress progress = work ? ProgressOf(work) : Progress::kUnknown;
+  if (work && work.use_count() == 1) entry.last = std::move(work);
+  if (progress == Progress::kUnderWay) return false;
+  Release(std::exchange(entry.pins, {}), progress == Progress::kUnknown);
+  return true;
+}
+
+}  // namespace stratalloc
+
+namespace c10 {
+REGISTER_FREE_MEMORY_CALLBACK("stratalloc_collectives",
+                              stratalloc::BuryBeforeMemoryIsTaken);
+}  // namespace c10
