@@ -9,9 +9,10 @@
 // Once one is noticed, it is looked for as a routed one is (CapturingLocked),
 // until it is over. What it used stays until it is freed: a handle whose last
 // block goes drops its pin.
-// Failure that remains: a capture that begins between the question and what it
-// was asked for, and streams that no operator used, as with routes
-// (private_pool.h).
+// An eviction asks again after it has recorded its event.
+// Failure that remains: a capture that begins between a question and what it was
+// asked for, where that is no event, and streams that no operator used, as with
+// routes (private_pool.h).
 #include <algorithm>
 
 #include "allocator/device_allocator.h"

@@ -27,6 +27,7 @@ constexpr std::size_t kMaxBatch = 64;
 // Ticks until a relief that found nothing cold looks again, if nothing it saw
 // will be cold sooner: milliseconds, where a look takes some 20 us.
 constexpr std::uint32_t kLookAgainAfter = 1 << 12;
+constexpr char kCaptured[] = "nothing leaves while a CUDA graph is captured";
 constexpr char kTablesBusy[] =
     "torch's tables of cuBLAS workspaces are being changed, so nobody can tell "
     "what may leave";
@@ -189,6 +190,12 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
     const EventId event = device.TakeEvent();
     if (event == kNoEvent) return device.device().SynchronizeDevice();
     Status status = device.device().RecordEvent(event, stream);
+    // A capture that torch did not begin may have begun since it was asked for:
+    // then this event is the capture's, and whoever waits for it spoils that.
+    if (stream != kDefaultStream && device.device().IsCapturing(stream)) {
+      device.PutEvent(event);
+      return Fail(ErrorCode::kUnsupported, kCaptured);
+    }
     if (status) {
       status = device.device().StreamWaitEvent(state.copy_out, event);
     }
@@ -348,7 +355,9 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
     // Copies may be in flight into buffers that go back below.
     SettleCopies(device, state.copy_out);
     state.refusal = status.error().message;
-    Log(LogLevel::kError, "eviction stopped: " + status.error().message);
+    if (status.error().code != ErrorCode::kUnsupported) {
+      Log(LogLevel::kError, "eviction stopped: " + status.error().message);
+    }
   }
 
   Bytes freed = 0;

@@ -39,13 +39,18 @@ def _clean():
 
 @contextlib.contextmanager
 def _evicting():
-    """Everything that may leave does, again and again."""
+    """Everything that may leave does, again and again.
+
+    Gives a lock that is held during each eviction.
+    """
     stop, moved, failed = threading.Event(), [0, 0], []
+    evicts = threading.Lock()
 
     def run():
         try:
             while not stop.is_set():
-                moved[0] += stratalloc.evict()
+                with evicts:
+                    moved[0] += stratalloc.evict()
                 moved[1] += 1
         except BaseException as error:  # pylint: disable=broad-except
             failed.append(error)
@@ -53,7 +58,7 @@ def _evicting():
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield moved
+        yield evicts
     finally:
         stop.set()
         thread.join()
@@ -151,8 +156,12 @@ def test_a_capture_that_torch_did_not_begin():
     stream = torch.cuda.Stream()
     raw = ctypes.c_void_p(stream.cuda_stream)
     graph, runs = ctypes.c_void_p(), ctypes.c_void_p()
-    with _evicting(), torch.cuda.stream(stream):
-        assert not cudart.cudaStreamBeginCapture(raw, 0)  # global mode
+    with _evicting() as evicts, torch.cuda.stream(stream):
+        # Not in the middle of an eviction that waits for the whole device, for
+        # a graph that has gone: nobody can tell it that a capture is about to
+        # begin (allocator/raw_capture.cc).
+        with evicts:
+            assert not cudart.cudaStreamBeginCapture(raw, 0)  # global mode
         result = weight * 2
         # Nobody in the capture names it.
         assert not cudart.cudaStreamEndCapture(raw, ctypes.byref(graph))
