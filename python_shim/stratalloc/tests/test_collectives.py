@@ -242,3 +242,45 @@ def test_wrapped_once():
     _collectives.install()
     assert torch._C._nccl_reduce is before
     assert before.__wrapped__.__name__ == "_nccl_reduce"
+
+
+def test_data_parallel_trains_while_another_thread_evicts():
+    """Forward, backward and update of both devices, 100 seeds, equal to the CPU.
+
+    The loss is summed over both halves, so that its gradient is one number
+    expanded, which has no copy between devices of its own.
+    """
+    def made():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(256, 512), nn.ReLU(),
+                             nn.Linear(512, 256, bias=False))
+
+    def step(model, batches):
+        model.zero_grad()
+        sum(model(batch).sum() for batch in batches).backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.sub_(weight.grad, alpha=1e-4)
+
+    alone = made()
+    model = nn.DataParallel(made().cuda(), [0, 1])
+    batch = torch.arange(8 * 256).reshape(8, 256).remainder(7).float()
+    stop, moved = threading.Event(), [0]
+
+    def evict():
+        while not stop.is_set():
+            moved[0] += stratalloc.evict()
+
+    thread = threading.Thread(target=evict)
+    thread.start()
+    try:
+        for seed in range(100):
+            simulate.driver().cudasim_set_seed(seed)
+            step(model, [batch.cuda()])
+            step(alone, batch.chunk(2))
+    finally:
+        stop.set()
+        thread.join()
+    assert moved[0] > 100 * MIB
+    for ours, right in zip(model.module.parameters(), alone.parameters()):
+        assert torch.equal(ours.cpu(), right)

@@ -5,6 +5,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/copy_ops.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zero_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -116,6 +117,29 @@ void CopyDevice(const at::Tensor& self, const at::Tensor& src) {
   }
 }
 
+// Other bytes or another order, device to device: without peer access a kernel
+// cannot do it, so that torch converts on the source's device, copies, and puts
+// the result in order on the target's.
+void CopyThroughTemporaries(at::Tensor& self, const at::Tensor& src,
+                            bool non_blocking) {
+  c10::impl::ExcludeDispatchKeyGuard below(
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+      c10::autocast_dispatch_keyset);
+  at::Tensor from;
+  {
+    c10::cuda::CUDAGuard guard(src.device());
+    from = src.to(self.scalar_type()).expand_as(self).resolve_conj();
+    from = from.resolve_neg().contiguous();
+  }
+  c10::cuda::CUDAGuard guard(self.device());
+  const bool direct = self.is_contiguous() && !self.is_conj() && !self.is_neg();
+  at::Tensor to = direct ? self : at::empty_like(from, self.options());
+  SeeDeviceSide(to);
+  SeeDeviceSide(from);
+  CopyDevice(to, from);
+  if (!direct) self.copy_(to, non_blocking);
+}
+
 // On the virtual clock: a kernel that reads and writes, or, between host and
 // device, a conversion on the host and a copy from or to pageable memory.
 void ChargeAliasCopy(const at::Tensor& self, const at::Tensor& src,
@@ -206,6 +230,10 @@ at::Tensor& CopyKernel(at::Tensor& self, const at::Tensor& src,
     if (capturing && numbers && self.is_cuda() && src.is_cuda() &&
         self.device() == src.device()) {
       RecordCopy(self, src);
+      return self;
+    }
+    if (self.is_cuda() && src.is_cuda() && self.device() != src.device()) {
+      CopyThroughTemporaries(self, src, non_blocking);
       return self;
     }
     // Converted on the host: a device would wait for it.

@@ -94,3 +94,25 @@ def test_scatter_and_gather():
     assert whole.get_device() == 1
     assert torch.equal(whole.cpu(), x * 2)
     assert torch.equal(comm.gather(chunks, destination="cpu"), x)
+
+
+def test_copies_of_another_layout_or_type_between_devices():
+    """Without peer access: converted where they are, then copied."""
+    source = torch.arange(24.0, device="cuda:0").reshape(4, 6)
+    right = source.cpu()
+    for tensor in (
+        source.t(),
+        source[:, ::2],
+        source[0, 0].expand(5, 5),
+        source.to(torch.float16),
+    ):
+        target = torch.empty_like(tensor, device="cuda:1", dtype=torch.float32)
+        target.copy_(tensor)
+        assert torch.equal(target.cpu(), tensor.cpu().float())
+        assert torch.equal(tensor.to("cuda:1").cpu(), tensor.cpu())
+    strided = torch.zeros(6, 4, device="cuda:1").t()
+    strided.copy_(source)
+    assert torch.equal(strided.cpu(), right)
+    for device in range(2):
+        torch.cuda.synchronize(device)
+    assert DEVICE.violations() == []
