@@ -12,14 +12,21 @@ namespace stratalloc {
 namespace {
 
 std::atomic<PinPoll::Poll> current{nullptr};
+thread_local bool running = false;
 
 }  // namespace
 
 void PinPoll::Use(Poll poll) { current.store(poll, std::memory_order_release); }
 
 void PinPoll::Run() {
-  if (const Poll poll = current.load(std::memory_order_acquire)) poll();
+  const Poll poll = current.load(std::memory_order_acquire);
+  if (poll == nullptr) return;
+  running = true;
+  poll();
+  running = false;
 }
+
+bool PinPoll::IsRunning() { return running; }
 
 BlockPin DeviceAllocator::PinBlock(Address address, PinReason reason) {
   MutexLock lock(mutex_);

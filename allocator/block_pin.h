@@ -70,6 +70,8 @@ class PinPoll {
   using Poll = void (*)();
   static void Use(Poll poll);  // nullptr: nobody
   static void Run();
+  // Is this thread inside Run()? It may hold the arbiter then.
+  static bool IsRunning();
 };
 
 }  // namespace stratalloc

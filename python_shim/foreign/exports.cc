@@ -38,7 +38,9 @@ struct DlManagedVersioned {
 struct DlExchangeApi {
   std::uint32_t major, minor;
   void* previous;  // the header of an older API
-  void* allocate;
+  int (*allocate)(DlTensor* prototype, DlManagedVersioned** out, void* context,
+                  void (*set_error)(void* context, const char* kind,
+                                    const char* message));
   int (*managed_from_object)(void* object, DlManagedVersioned** out);
   void* object_from_managed;
   int (*tensor_from_object)(void* object, DlTensor* out);
@@ -80,6 +82,29 @@ bool Keep(const DlTensor& tensor) {
   }
   return Keep(reinterpret_cast<std::uint64_t>(tensor.data) +
               tensor.byte_offset);
+}
+
+// An output of somebody else's: perhaps without the GIL.
+int Allocate(DlTensor* prototype, DlManagedVersioned** out, void* context,
+             void (*set_error)(void* context, const char* kind,
+                               const char* message)) {
+  const int code = torchs_api->allocate(prototype, out, context, set_error);
+  if (code != 0 || ((*out)->tensor.device_type != kCuda &&
+                    (*out)->tensor.device_type != kCudaManaged)) {
+    return code;
+  }
+  const stratalloc_range range{
+      reinterpret_cast<std::uint64_t>((*out)->tensor.data), 1};
+  stratalloc_pin pin;
+  stratalloc_error error;
+  if (stratalloc_pin_blocks("an export", STRATALLOC_PIN_EXPORTED, &range, 1,
+                            &pin, &error) == 0) {
+    return 0;
+  }
+  if ((*out)->deleter != nullptr) (*out)->deleter(*out);
+  *out = nullptr;
+  if (set_error != nullptr) set_error(context, "MemoryError", error.message);
+  return -1;
 }
 
 int ManagedFromObject(void* object, DlManagedVersioned** out) {
@@ -136,6 +161,7 @@ PyObject* MakeExchangeApi(PyObject*, PyObject* capsule) {
   if (torchs_api == nullptr) {
     torchs_api = api;
     our_api = *api;
+    our_api.allocate = &Allocate;
     our_api.managed_from_object = &ManagedFromObject;
     if (api->tensor_from_object != nullptr) {
       our_api.tensor_from_object = &TensorFromObject;

@@ -45,15 +45,57 @@ PyObject* tensor_type = nullptr;
 PyObject* out_of_memory = nullptr;
 PyObject* cdata = nullptr;              // "_cdata"
 PyObject* original_data_ptr = nullptr;  // TensorBase's method
+PyObject* parameter_type = nullptr;
+PyObject* disable_overrides = nullptr;  // torch._C.DisableTorchFunction
+PyObject* mode_enabled = nullptr;       // is a TorchFunctionMode active?
+
+// While it lives nobody's __torch_function__ is asked for an address.
+class NoOverrides {
+ public:
+  ~NoOverrides() {
+    if (guard_ == nullptr) return;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject* const done = PyObject_CallMethod(guard_, "__exit__", "OOO",
+                                               Py_None, Py_None, Py_None);
+    Py_XDECREF(done);
+    Py_DECREF(guard_);
+    PyErr_Restore(type, value, trace);
+  }
+  // False with an exception.
+  bool Begin() {
+    if (guard_ != nullptr) return true;
+    guard_ = PyObject_CallObject(disable_overrides, nullptr);
+    if (guard_ == nullptr) return false;
+    PyObject* const done = PyObject_CallMethod(guard_, "__enter__", nullptr);
+    Py_XDECREF(done);
+    return done != nullptr;
+  }
+  bool BeginForMode() {
+    PyObject* const on = PyObject_CallObject(mode_enabled, nullptr);
+    if (on == nullptr) return false;
+    const bool enabled = on == Py_True;
+    Py_DECREF(on);
+    return !enabled || Begin();
+  }
+
+ private:
+  PyObject* guard_ = nullptr;
+};
 
 // The Tensors in a list or tuple and in those inside it. Whoever nests deeper
 // nests what is no argument list.
 constexpr int kDepth = 3;
 
-bool AddTensors(PyObject* object, int depth, std::vector<const void*>* out) {
-  const int is_tensor = PyObject_IsInstance(object, tensor_type);
-  if (is_tensor < 0) return false;
-  if (is_tensor != 0) {
+bool AddTensors(PyObject* object, int depth, std::vector<const void*>* out,
+                NoOverrides* overrides) {
+  PyTypeObject* const type = Py_TYPE(object);
+  if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(tensor_type))) {
+    if (reinterpret_cast<PyObject*>(type) != tensor_type &&
+        reinterpret_cast<PyObject*>(type) != parameter_type &&
+        !overrides->Begin()) {
+      return false;
+    }
     PyObject* const address = PyObject_GetAttr(object, cdata);
     if (address == nullptr) return false;
     out->push_back(PyLong_AsVoidPtr(address));
@@ -67,19 +109,27 @@ bool AddTensors(PyObject* object, int depth, std::vector<const void*>* out) {
     if (i >= (is_list ? PyList_Size(object) : PyTuple_Size(object))) break;
     PyObject* const item =
         is_list ? PyList_GetItem(object, i) : PyTuple_GetItem(object, i);
-    if (item == nullptr || !AddTensors(item, depth - 1, out)) return false;
+    if (item == nullptr || !AddTensors(item, depth - 1, out, overrides)) {
+      return false;
+    }
   }
   return true;
 }
 
 PyObject* Bind(PyObject*, PyObject* args) {
   unsigned long long enter = 0, leave = 0;
-  PyObject *tensor = nullptr, *error = nullptr;
-  if (!PyArg_ParseTuple(args, "KKOO", &enter, &leave, &tensor, &error)) {
+  PyObject *tensor = nullptr, *error = nullptr, *parameter = nullptr;
+  PyObject *disable = nullptr, *mode = nullptr;
+  if (!PyArg_ParseTuple(args, "KKOOOOO", &enter, &leave, &tensor, &error,
+                        &parameter, &disable, &mode)) {
     return nullptr;
   }
-  Py_INCREF(tensor);
-  Py_INCREF(error);
+  for (PyObject* kept : {tensor, error, parameter, disable, mode}) {
+    Py_INCREF(kept);
+  }
+  parameter_type = parameter;
+  disable_overrides = disable;
+  mode_enabled = mode;
   if (cdata == nullptr) cdata = PyUnicode_InternFromString("_cdata");
   tensor_type = tensor;
   out_of_memory = error;
@@ -89,41 +139,76 @@ PyObject* Bind(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// False with an exception, and nothing entered. *call is nullptr if nothing had
+// to be.
+bool DoEnter(PyObject* name_object, PyObject* reads, PyObject* writes,
+             bool copies, bool function, void** call) {
+  *call = nullptr;
+  if (enter_call == nullptr ||
+      __atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_ACQUIRE) == 0) {
+    return true;
+  }
+  Py_ssize_t bytes = 0;
+  const char* const name = PyUnicode_AsUTF8AndSize(name_object, &bytes);
+  if (name == nullptr) return false;
+  std::vector<const void*> tensors;
+  int written = 0;
+  {
+    NoOverrides overrides;
+    if (!overrides.BeginForMode() ||
+        !AddTensors(writes, kDepth, &tensors, &overrides)) {
+      return false;
+    }
+    written = static_cast<int>(tensors.size());
+    if (!AddTensors(reads, kDepth, &tensors, &overrides)) return false;
+  }
+  char message[2048] = "";
+  int code = 0;
+  Py_BEGIN_ALLOW_THREADS;
+  code = enter_call(name, tensors.data(), static_cast<int>(tensors.size()),
+                    written, copies ? 1 : 0, function ? 1 : 0, call, message,
+                    static_cast<int>(sizeof(message)));
+  Py_END_ALLOW_THREADS;
+  if (code == 0) return true;
+  PyErr_SetString(code == kOutOfMemory ? out_of_memory : PyExc_RuntimeError,
+                  message);
+  return false;
+}
+
 PyObject* Enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 5) {
     PyErr_Format(PyExc_TypeError, "enter() takes 5 arguments, %zd given",
                  count);
     return nullptr;
   }
-  if (enter_call == nullptr ||
-      __atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_ACQUIRE) == 0) {
-    Py_RETURN_NONE;
-  }
-  Py_ssize_t bytes = 0;
-  const char* const name = PyUnicode_AsUTF8AndSize(args[0], &bytes);
-  if (name == nullptr) return nullptr;
-  std::vector<const void*> tensors;
-  if (!AddTensors(args[2], kDepth, &tensors)) return nullptr;
-  const int written = static_cast<int>(tensors.size());
-  if (!AddTensors(args[1], kDepth, &tensors)) return nullptr;
   const int copies = PyObject_IsTrue(args[3]);
-  const int kind = PyObject_IsTrue(args[4]);
-  if (copies < 0 || kind < 0) return nullptr;
+  const int function = PyObject_IsTrue(args[4]);
   void* call = nullptr;
-  char message[2048] = "";
-  int code = 0;
-  Py_BEGIN_ALLOW_THREADS;
-  code = enter_call(name, tensors.data(), static_cast<int>(tensors.size()),
-                    written, copies, kind, &call, message,
-                    static_cast<int>(sizeof(message)));
-  Py_END_ALLOW_THREADS;
-  if (code != 0) {
-    PyErr_SetString(code == kOutOfMemory ? out_of_memory : PyExc_RuntimeError,
-                    message);
+  if (copies < 0 || function < 0 ||
+      !DoEnter(args[0], args[1], args[2], copies != 0, function != 0, &call)) {
     return nullptr;
   }
   if (call == nullptr) Py_RETURN_NONE;
   return PyLong_FromVoidPtr(call);
+}
+
+// Enter, call and leave without a byte code between, where a signal's handler
+// may raise.
+PyObject* Call(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 7) {
+    PyErr_Format(PyExc_TypeError, "call() takes 7 arguments, %zd given", count);
+    return nullptr;
+  }
+  const int function = PyObject_IsTrue(args[3]);
+  void* call = nullptr;
+  if (function < 0 ||
+      !DoEnter(args[0], args[1], args[2], false, function != 0, &call)) {
+    return nullptr;
+  }
+  PyObject* const result =
+      PyObject_Call(args[4], args[5], args[6] == Py_None ? nullptr : args[6]);
+  if (call != nullptr) leave_call(call);
+  return result;
 }
 
 PyObject* Leave(PyObject*, PyObject* call) {
@@ -180,12 +265,16 @@ PyCFunction Erase(F* function) {
 
 PyMethodDef kMethods[] = {
     {"bind", Bind, METH_VARARGS,
-     "bind(enter, leave, tensor_type, out_of_memory_type)\n\n"
-     "The addresses of the bridge's functions, and torch's two types."},
+     "bind(enter, leave, Tensor, OutOfMemoryError, Parameter,\n"
+     "     DisableTorchFunction, is_torch_function_mode_enabled)\n\n"
+     "The addresses of the bridge's functions, and what is needed of torch."},
     {"enter", Erase(Enter), METH_FASTCALL,
      "enter(name, reads, writes, copies, function) -> int or None\n\n"
      "Makes the tensors in both lists the operands of one operator (function\n"
      "false) or call (true). Give the result to leave(), on this thread."},
+    {"call", Erase(Call), METH_FASTCALL,
+     "call(name, reads, writes, function, callable, args, kwargs)\n\n"
+     "enter(), callable(*args, **kwargs), leave(); kwargs may be None."},
     {"leave", Leave, METH_O, "leave(call)\n\nEnds what enter() began."},
     {"make_data_ptr", MakeDataPtr, METH_O,
      "make_data_ptr(original) -> method\n\n"

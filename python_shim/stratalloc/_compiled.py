@@ -20,7 +20,7 @@ own runner, which no Python calls. Frozen parameters are no inputs of a graph:
 `pin()` the module.
 """
 
-from stratalloc._foreign_call import enter, leave
+from stratalloc._foreign_call import call
 from stratalloc._replaced import Replaced, passing_on
 
 _hooks = None
@@ -57,33 +57,23 @@ def _on_triton(module):
 def _graph_call(original):
     def __call__(self, inputs):
         # The callee empties the list; what is entered are addresses.
-        call = enter("a compiled graph", inputs, (), False, False)
-        if call is None:
-            return original(self, inputs)
-        try:
-            return original(self, inputs)
-        finally:
-            leave(call)
+        return call("a compiled graph", inputs, (), False, original,
+                    (self, inputs), None)
     return passing_on(original, __call__)
 
 
 def _launch(original):
     def __call__(self, *args):
-        call = enter("a Triton kernel", [*args, *_bases(args)], (), False,
-                     False)
-        if call is None:
-            return original(self, *args)
-        try:
-            return original(self, *args)
-        finally:
-            leave(call)
+        return call("a Triton kernel", [*args, *_bases(args)], (), False,
+                    original, (self, *args), None)
     return passing_on(original, __call__)
 
 
 def _bases(args):
-    """The tensors behind tensor descriptors."""
+    """The tensors behind Triton's own wrappers: descriptors, reinterpret()."""
     return [arg.base for arg in args
-            if type(arg).__name__ == "TensorDescriptor"]
+            if type(arg).__module__.startswith("triton.")
+            and hasattr(arg, "base")]
 
 
 def compile_per_layer(module, **options):
@@ -99,18 +89,24 @@ def compile_per_layer(module, **options):
     """
     import torch
 
-    for block in list(_blocks(torch, module)) or [module]:
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError("stratalloc: compile_per_layer takes a module, not "
+                        f"{type(module).__name__}")
+    for number, block in enumerate(list(_blocks(torch, module)) or [module]):
         # Where Module.compile puts it, so that copies and pickles leave it out.
         # Modules of torch's own are skipped there: Dynamo looks into them only
         # from a frame that is not torch's.
         block._compiled_call_impl = torch.compile(
-            _from_outside(block._call_impl), **options)
+            _from_outside(block._call_impl, number), **options)
     return module
 
 
-def _from_outside(call):
+def _from_outside(call_impl, number):
     def block(*args, **kwargs):
-        return call(*args, **kwargs)
+        return call_impl(*args, **kwargs)
+
+    # Dynamo counts recompilations by code object: each block has its own.
+    block.__code__ = block.__code__.replace(co_name=f"block_{number}")
     return block
 
 

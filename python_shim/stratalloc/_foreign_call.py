@@ -16,9 +16,11 @@ import ctypes
 from stratalloc import _bridge
 from stratalloc import _foreign
 
-# enter(name, reads, writes, copies, function) and leave(call): see the module.
+# enter(name, reads, writes, copies, function), leave(call) and
+# call(name, reads, writes, function, callable, args, kwargs): see the module.
 enter = _foreign.enter
 leave = _foreign.leave
+call = _foreign.call
 
 
 def bind(torch):
@@ -27,7 +29,9 @@ def bind(torch):
     _foreign.bind(
         *(ctypes.cast(function, ctypes.c_void_p).value for function in (
             lib.stratalloc_torch_call_enter, lib.stratalloc_torch_call_leave)),
-        torch.Tensor, torch.OutOfMemoryError)
+        torch.Tensor, torch.OutOfMemoryError, torch.nn.Parameter,
+        torch._C.DisableTorchFunction,
+        torch._C._is_torch_function_mode_enabled)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ import threading
 
 from torch.compiler import is_compiling
 
-from stratalloc._foreign_call import enter, leave
+from stratalloc._foreign_call import call, enter, leave
 from stratalloc._replaced import Replaced, passing_on
 
 _hooks = None
@@ -63,32 +63,40 @@ def _forward(original):
     def apply(cls, *args, **kwargs):
         if is_compiling() or _is_torchs(cls):
             return function(cls, *args, **kwargs)
-        call = enter(cls.__name__, args, tuple(kwargs.values()), False, True)
-        if call is None:
-            return function(cls, *args, **kwargs)
+        outer = getattr(_running, "node", None)
+        if outer is None:
+            return call(cls.__name__, args, tuple(kwargs.values()), True,
+                        function, (cls, *args), kwargs)
+        # Calls nest: what the backward around this one unpacks in here would
+        # be let go with this one.
+        _running.node = None
         try:
-            return function(cls, *args, **kwargs)
+            return call(cls.__name__, args, tuple(kwargs.values()), True,
+                        function, (cls, *args), kwargs)
         finally:
-            leave(call)
+            _running.node = outer
 
     return classmethod(passing_on(function, apply))
 
 
 def _backward(original):
-    def apply(self, *args):
-        if is_compiling() or _is_torchs(self._forward_cls):
-            return original(self, *args)
+    def run(self, *args):
         outer = getattr(_running, "node", None)
-        # Calls of this one, the newest last; what backward unpacks is added.
-        calls = []
+        calls = []  # for what backward unpacks, the newest last
         _running.node = (self, calls)
         try:
-            _add(calls, self, [args, tuple(vars(self).values())])
             return original(self, *args)
         finally:
             _running.node = outer
             while calls:
                 leave(calls.pop())
+
+    def apply(self, *args):
+        if is_compiling() or _is_torchs(self._forward_cls):
+            return original(self, *args)
+        return call(type(self).__name__,
+                    [args, tuple(vars(self).values())], (), True,
+                    run, (self, *args), None)
 
     return passing_on(original, apply)
 
@@ -98,13 +106,9 @@ def _saved_tensors(original):
         tensors = original.__get__(self)
         node, calls = getattr(_running, "node", None) or (None, None)
         if node is self:
-            _add(calls, self, tensors)
+            entered = enter(type(self).__name__, tensors, (), False, True)
+            if entered is not None:
+                calls.append(entered)
         return tensors
 
     return property(saved_tensors, doc=original.__doc__)
-
-
-def _add(calls, node, tensors):
-    call = enter(type(node).__name__, tensors, (), False, True)
-    if call is not None:
-        calls.append(call)

@@ -20,8 +20,10 @@ Progress ProgressOf(const Holder& work) {
   try {
     const c10::cuda::CUDAStreamCaptureModeGuard relaxed(
         cudaStreamCaptureModeRelaxed);
-    return static_cast<c10d::Work&>(*work).isCompleted() ? Progress::kComplete
-                                                         : Progress::kUnderWay;
+    auto& asked = static_cast<c10d::Work&>(*work);
+    if (!asked.isCompleted()) return Progress::kUnderWay;
+    // Of one that failed the kernels may still run.
+    return asked.exception() ? Progress::kUnknown : Progress::kComplete;
   } catch (...) {
     // What failed is the program's to hear of, from wait().
     return Progress::kUnknown;

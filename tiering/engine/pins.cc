@@ -57,7 +57,9 @@ void Engine::UnpinBlock(const BlockPin& pin, bool unobserved) {
   if (off()) return;
   DeviceAllocator* const device = DeviceOf(pin.address);
   if (device == nullptr) return;
-  if (device->UnpinBlock(pin, unobserved) && admission_.crowded()) {
+  // Whoever polls is about to try itself, perhaps under the arbiter.
+  if (device->UnpinBlock(pin, unobserved) && !PinPoll::IsRunning() &&
+      admission_.crowded()) {
     admission_.NoteChange();
   }
 }

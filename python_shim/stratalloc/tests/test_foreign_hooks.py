@@ -20,7 +20,9 @@ from torch.autograd import function
 
 from stratalloc import _compiled, _exports, _foreign, _functions, _replaced
 
-_foreign.bind(0, 0, torch.Tensor, torch.OutOfMemoryError)
+_foreign.bind(0, 0, torch.Tensor, torch.OutOfMemoryError, torch.nn.Parameter,
+              torch._C.DisableTorchFunction,
+              torch._C._is_torch_function_mode_enabled)
 
 
 class Product(torch.autograd.Function):
@@ -57,12 +59,17 @@ def seen(monkeypatch):
     """What is entered, as (name, tensors)."""
     entered = []
 
-    def enter(name, reads, writes, copies, is_function):
-        del writes, copies, is_function
+    def enter(name, reads, *others):
+        del others
         entered.append((name, sum(isinstance(one, torch.Tensor)
                                   for one in reads)))
 
-    monkeypatch.setattr(_compiled, "enter", enter)
+    def call(name, reads, writes, is_function, function, args, kwargs):
+        enter(name, reads, writes, is_function)
+        return function(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(_compiled, "call", call)
+    monkeypatch.setattr(_functions, "call", call)
     monkeypatch.setattr(_functions, "enter", enter)
     return entered
 
@@ -167,7 +174,10 @@ def test_each_block_is_a_region():
     for model, blocks in (
             (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), Block()), 3),
             (nn.ModuleDict({"a": nn.Sequential(Block(), Block())})["a"], 2),
-            (Block(), 1)):
+            (Block(), 1),
+            # More than Dynamo compiles of one code object.
+            (nn.Sequential(*(nn.Linear(4, 4 + 0 * i) if i % 2 else Block()
+                             for i in range(12))), 12)):
         torch._dynamo.reset()
         counter = CompileCounter()
         x = torch.ones(2, 4)
@@ -222,7 +232,9 @@ def test_nothing_is_imported_for_it():
         import sys
         import torch
         from stratalloc import _compiled, _foreign
-        _foreign.bind(0, 0, torch.Tensor, torch.OutOfMemoryError)
+        _foreign.bind(0, 0, torch.Tensor, torch.OutOfMemoryError,
+                      torch.nn.Parameter, torch._C.DisableTorchFunction,
+                      torch._C._is_torch_function_mode_enabled)
         waited = ("torch._inductor.output_code",
                   "triton.backends.nvidia.driver")
         assert not any(name in sys.modules for name in waited)
@@ -251,6 +263,17 @@ def test_somebody_elses_replacement_is_left_alone():
     target.name = theirs
     made.put_back()
     assert target().name() == 3
+
+
+def test_call_passes_everything_on():
+    def function(*args, **kwargs):
+        return args, kwargs
+
+    assert _foreign.call("x", (), (), True, function, (1, 2),
+                         {"a": 3}) == ((1, 2), {"a": 3})
+    assert _foreign.call("x", (), (), True, function, (), None) == ((), {})
+    with pytest.raises(ZeroDivisionError):
+        _foreign.call("x", (), (), True, lambda: 1 / 0, (), None)
 
 
 def test_a_callback_that_fails_breaks_no_import(tmp_path, monkeypatch, caplog):

@@ -420,3 +420,80 @@ def test_entering_what_is_no_tensor():
     with pytest.raises(ValueError, match="what enter"):
         _foreign.leave(0)
     _foreign.leave(None)
+
+
+def test_overrides_are_not_asked_for_addresses():
+    """A subclass that refuses what it does not know, and a mode, see nothing."""
+    class Narrow(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return NotImplemented
+
+    class Sees(torch.overrides.TorchFunctionMode):
+        seen = []
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            self.seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    weight = parameter()
+    narrow = weight.detach().as_subclass(Narrow)
+    for tensor in (narrow, weight):
+        with Sees():
+            call = _foreign.enter("x", [tensor], (), False, True)
+            _foreign.leave(call)
+        assert call is not None
+    assert Sees.seen == []
+
+
+def test_what_a_backward_unpacks_inside_another_function_breaks_no_order():
+    class Inner(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, outer, grad):
+            outer.saved_tensors  # pylint: disable=pointless-statement
+            return grad.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None, grad
+
+    class Outer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, weight):
+            ctx.save_for_backward(weight)
+            return weight.sum()
+
+        @staticmethod
+        def backward(ctx, grad):
+            (weight,) = ctx.saved_tensors
+            Inner.apply(ctx, grad)
+            assert stratalloc.evict([weight]) == 0
+            assert _tiers.residency(weight)["host"] == 0
+            return grad.expand_as(weight)
+
+    weight = parameter(4 * MIB)
+    out = Outer.apply(weight)
+    away(weight)
+    out.backward()
+    stratalloc.evict([weight])
+    assert _tiers.residency(weight)["device"] == 0
+
+
+def test_what_a_consumer_allocates_through_dlpack_stays():
+    api = exchange()
+    shape = (ctypes.c_int64 * 1)(MIB)
+    # A float32 vector on device 0, as a DLTensor.
+    prototype = (ctypes.c_uint64 * 7)(
+        0, 2, 1 | 2 << 32 | 32 << 40 | 1 << 48, ctypes.addressof(shape), 0, 0)
+    out = ctypes.c_void_p()
+    allocate = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+        ctypes.c_void_p)(api.allocate)
+    assert allocate(ctypes.addressof(prototype), ctypes.addressof(out), None,
+                    None) == 0
+    try:
+        assert stratalloc.evict() == 0
+        assert stratalloc.report()["pinned"][0]["bytes"] == 4 * MIB
+    finally:
+        managed = (ctypes.c_uint64 * 3).from_address(out.value)
+        ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(managed[2])(out.value)

@@ -20,7 +20,7 @@ torch.manual_seed(0)
 reference = nn.Sequential(nn.Linear(1600, 1600), nn.ReLU(),
                           nn.Linear(1600, 1600))
 model = copy.deepcopy(reference).to("cuda")
-addresses = [p.data_ptr() for p in model.parameters()]
+addresses = [p.untyped_storage().data_ptr() for p in model.parameters()]
 
 
 def on_device():
@@ -45,7 +45,7 @@ def same(left, right):
 def all_same():
     for mine, theirs in zip(model.parameters(), reference.parameters()):
         same(mine, theirs)
-    assert [p.data_ptr() for p in model.parameters()] == addresses
+    assert [p.untyped_storage().data_ptr() for p in model.parameters()] == addresses
 
 
 def thread():

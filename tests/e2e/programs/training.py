@@ -92,13 +92,13 @@ model.to(args.device)
 parameters = list(model.parameters())
 optimizer = torch.optim.AdamW(
     parameters, lr=1e-3, foreach=False if args.foreach == "off" else None)
-addresses = [parameter.data_ptr() for parameter in parameters]
+addresses = [parameter.untyped_storage().data_ptr() for parameter in parameters]
 losses, moved = [], []
 
 
 def compare(step):
     for index, parameter in enumerate(parameters):
-        if parameter.data_ptr() != addresses[index]:
+        if parameter.untyped_storage().data_ptr() != addresses[index]:
             moved.append((step, index))
 
 
