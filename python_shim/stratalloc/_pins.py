@@ -41,7 +41,8 @@ def pin(obj, by=None):
     (activations, with tiering off everything) needs none and gets none.
 
     Raises torch.OutOfMemoryError, with nothing pinned, when it does not fit
-    the device together with what stays there; TypeError for anything else.
+    the device together with what stays there; TypeError for an object that
+    holds no tensors. Numbers, strings and None among others count nothing.
     """
     ranges = [(device, address, size)
               for device, found in _named(obj).items()

@@ -109,6 +109,9 @@ def _tensors(obj):
     """Every tensor an object holds; gradients with their parameters."""
     import torch
 
+    if isinstance(obj, (torch.UntypedStorage, torch.TypedStorage)):
+        raise TypeError("stratalloc: a storage is named by a tensor of it, "
+                        "not by itself")
     if isinstance(obj, torch.Tensor):
         yield obj
     elif isinstance(obj, torch.nn.Module):
@@ -129,5 +132,6 @@ def _tensors(obj):
             yield from _tensors(value)
     else:
         raise TypeError(
-            "stratalloc: evict and restore take a module, an optimizer, a "
-            f"tensor or an iterable of them, not {type(obj).__name__}")
+            "stratalloc: evict, restore, pin and unpin take a module, an "
+            "optimizer, a tensor or an iterable of them, not "
+            f"{type(obj).__name__}")

@@ -23,7 +23,7 @@ using CollectivePins = std::vector<stratalloc_pin>;
 //
 // Works are held weakly, because whoever holds one holds its tensors. A Work
 // that died before it was seen complete tells nothing: its operands may leave
-// again, behind everything the device has to do, and count as written. So it is
+// again, behind everything the device has to do. So it is
 // with a Work that raises when it is asked. Even so the last of a dead Work,
 // its tensors with it, goes only when we let go of it (Bury): at the next
 // collective, or before new memory is taken.

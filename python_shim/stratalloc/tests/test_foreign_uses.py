@@ -203,16 +203,18 @@ def test_nested_functions_and_operators_between():
 
 
 def test_addresses_of_data_ptr_are_kept_for_a_while():
-    weights = [parameter(seed=i) for i in range(3)]
+    # Two of them are an eighth of the device, all are more.
+    size = 3 * MIB
+    weights = [parameter(size, seed=i) for i in range(3)]
     expected = [w.detach().cpu() for w in weights]
-    target = torch.empty(MIB // 4, device="cuda")
+    target = torch.empty(size // 4, device="cuda")
     with evicting():
         for seed in range(SEEDS):
             simulate.driver().cudasim_set_seed(seed)
             weight = weights[seed % 3]
             address = weight.data_ptr()
             torch.empty_like(weight)  # an operator in between
-            foreign_copy(target.data_ptr(), address, MIB)
+            foreign_copy(target.data_ptr(), address, size)
             torch.cuda.synchronize()
             assert torch.equal(target.cpu(), expected[seed % 3])
 
