@@ -57,7 +57,7 @@ CollectiveCall::CollectiveCall(const char* name,
                                const torch::jit::Stack& stack)
     : name_(name), collective_(collective), accesses_(accesses) {
   CollectivesUnderWay& all = CollectivesUnderWay::Get();
-  all.Bury();
+  CollectivesUnderWay::Bury();
   all.PollOldest();
   if (!accesses.SawCuda()) return;
   captured_ = StreamCaptures(accesses.device());

@@ -30,25 +30,20 @@ Progress ProgressOf(const Holder& work) {
   }
 }
 
-// Was there ever a collective?
-std::atomic<bool> any{false};
-
 // A dead Work keeps its tensors until we let go of it.
 class BuryBeforeMemoryIsTaken final : public c10::FreeMemoryCallback {
  public:
-  bool Execute() override {
-    return any.load(std::memory_order_acquire) &&
-           CollectivesUnderWay::Get().Bury();
-  }
+  bool Execute() override { return CollectivesUnderWay::Bury(); }
 };
 
 }  // namespace
+
+std::atomic<bool> CollectivesUnderWay::holding_{false};
 
 CollectivesUnderWay& CollectivesUnderWay::Get() {
   static auto* const all = [] {
     auto* const made = new CollectivesUnderWay;
     stratalloc_use_pin_poll([] { Get().Poll(); });
-    any.store(true, std::memory_order_release);
     return made;
   }();
   return *all;
@@ -65,6 +60,7 @@ void CollectivesUnderWay::Add(CollectivePins pins, const Holder& work) {
   entry.push_back({WeakHolder(work), std::move(pins), {}});
   MutexLock lock(mutex_);
   entries_.splice(entries_.end(), entry);
+  NoteHolding();
 }
 
 bool CollectivesUnderWay::AddToBatch(const Holder& group,
@@ -88,6 +84,7 @@ void CollectivesUnderWay::BeginCoalescing(const Holder& group) {
   batch.push_back({WeakHolder(group), {}, {}});
   MutexLock lock(mutex_);
   batches_.splice(batches_.end(), batch);
+  NoteHolding();
 }
 
 void CollectivesUnderWay::EndCoalescing(const Holder& group,
@@ -125,6 +122,7 @@ void CollectivesUnderWay::Poll() {
   MutexLock lock(mutex_);
   entries_.splice(entries_.begin(), looked_at);
   over_.splice(over_.end(), finished);
+  NoteHolding();
 }
 
 void CollectivesUnderWay::PollOldest() {
@@ -139,16 +137,23 @@ void CollectivesUnderWay::PollOldest() {
     if (finished) continue;
     MutexLock lock(mutex_);
     entries_.splice(entries_.begin(), oldest);
+    NoteHolding();
     return;
   }
 }
 
-bool CollectivesUnderWay::Bury() {
+void CollectivesUnderWay::NoteHolding() {
+  holding_.store(!(entries_.empty() && batches_.empty() && over_.empty()),
+                 std::memory_order_release);
+}
+
+bool CollectivesUnderWay::BuryHeld() {
   CollectDead();
   Entries over;
   {
     MutexLock lock(mutex_);
     over.swap(over_);
+    NoteHolding();
   }
   return !over.empty();
 }
@@ -170,6 +175,7 @@ void CollectivesUnderWay::CollectDead() {
   }
   MutexLock lock(mutex_);
   over_.splice(over_.end(), dead);
+  NoteHolding();
 }
 
 bool CollectivesUnderWay::Finish(Entry& entry) {

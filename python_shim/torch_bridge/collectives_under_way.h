@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/custom_class.h>
 
+#include <atomic>
 #include <list>
 #include <vector>
 
@@ -26,7 +27,8 @@ using CollectivePins = std::vector<stratalloc_pin>;
 // again, behind everything the device has to do. So it is
 // with a Work that raises when it is asked. Even so the last of a dead Work,
 // its tensors with it, goes only when we let go of it (Bury): at the next
-// collective, or before new memory is taken.
+// collective, the next allocation and the next question for statistics, so that
+// nobody who allocates or counts sees it later than under PyTorch's allocator.
 //
 // Between the two ends of a coalescing manager a process group launches
 // nothing; what its operators say of completion is not believed, and their
@@ -59,8 +61,11 @@ class CollectivesUnderWay {
   void Poll() EXCLUDES(mutex_);
   void PollOldest() EXCLUDES(mutex_);
   // Destroys what is left of Works that are over or dead; was there any? Hold
-  // no lock. Among torch's FreeMemoryCallbacks, too.
-  bool Bury() EXCLUDES(mutex_);
+  // no lock. Among torch's FreeMemoryCallbacks, too. One load where no Work is
+  // held.
+  static bool Bury() {
+    return holding_.load(std::memory_order_acquire) && Get().BuryHeld();
+  }
 
  private:
   using WeakHolder = c10::weak_intrusive_ptr<torch::CustomClassHolder>;
@@ -78,6 +83,12 @@ class CollectivesUnderWay {
   static bool Finish(Entry& entry);
   // Moves the dead to over_; their pins are gone.
   void CollectDead() EXCLUDES(mutex_);
+  bool BuryHeld() EXCLUDES(mutex_);
+  // After every change of a list.
+  void NoteHolding() REQUIRES(mutex_);
+
+  // Is any list of the one object not empty?
+  static std::atomic<bool> holding_;
 
   Mutex mutex_{LockRank::kPins};
   Entries entries_ GUARDED_BY(mutex_);  // in the order of their calls

@@ -9,6 +9,7 @@
 
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
+#include "python_shim/torch_bridge/collectives_under_way.h"
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/library_workspaces.h"
 #include "python_shim/torch_bridge/lifetime_hint.h"
@@ -101,6 +102,7 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
   TORCH_CHECK_WITH(
       OutOfMemoryError, size < kOneExbibyte,
       "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  CollectivesUnderWay::Bury();
   const ContextOfCall context(RecordContext::STATE);
   stratalloc_block block;
   stratalloc_error error;  // 2 KiB, written on failure only
@@ -148,6 +150,7 @@ void TorchAllocator::recordStream(const c10::DataPtr& data_ptr,
 }
 
 DeviceStats TorchAllocator::getDeviceStats(c10::DeviceIndex device) {
+  CollectivesUnderWay::Bury();
   stratalloc_device_stats stats;
   stratalloc_error error;
   if (stratalloc_stats(device, &stats, &error) != 0) ThrowError(error);

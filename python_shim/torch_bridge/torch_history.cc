@@ -12,6 +12,7 @@
 #include "allocator/base/ring.h"
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
+#include "python_shim/torch_bridge/collectives_under_way.h"
 #include "python_shim/torch_bridge/stats_convert.h"
 #include "python_shim/torch_bridge/torch_allocator.h"
 
@@ -181,6 +182,7 @@ void TorchAllocator::attachAllocatorTraceTracker(
 
 TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
                                                       bool include_traces) {
+  CollectivesUnderWay::Bury();
   State& state = History();
   SnapshotInfo result;
   result.config_metadata = CurrentConfigInfo();
