@@ -185,6 +185,22 @@ def missing_readmes(tree: Tree) -> Iterator[str]:
             )
 
 
+def wide_readmes(tree: Tree) -> Iterator[str]:
+    """READMEs fold at 100 columns; a row of a table cannot."""
+    for file in tree.files((".md",)):
+        code = False
+        for number, line in enumerate(file.text.splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                code = not code
+            if code or line.lstrip().startswith(("|", "http")):
+                continue
+            if len(line) > 100:
+                yield (
+                    f"{file.path}:{number}: {len(line)} columns; fold the "
+                    "text at 100"
+                )
+
+
 ALL = (
     upward_includes,
     cuda_headers,
@@ -194,4 +210,5 @@ ALL = (
     orphans,
     licence_lines,
     missing_readmes,
+    wide_readmes,
 )

@@ -183,6 +183,14 @@ class RulesTest(unittest.TestCase):
                     removed=(room + "/README.md",),
                 )
 
+    def test_wide_readme(self):
+        wide = "w" * 101 + "\n"
+        self._expect(
+            "wide_readmes",
+            "allocator/README.md:3: 101 columns",
+            {"allocator/README.md": f"| {wide}\n{wide}```\n{wide}```\n"},
+        )
+
 
 if __name__ == "__main__":
     unittest.main()
