@@ -14,13 +14,14 @@ std::uint64_t DeviceAllocator::OwnBitLocked(StreamId stream) {
   // What is captured runs later, perhaps on another stream.
   if (CapturingLocked()) return 0;
   const int bit = streams_.BitOf(stream);
-  return bit == StreamTable::kOverflowBit ? 0 : std::uint64_t{1} << bit;
+  return bit >= StreamTable::kOverflowBit ? 0 : std::uint64_t{1} << bit;
 }
 
 StreamsIdle DeviceAllocator::AskStreamsLocked() {
   return [this, capturing = CapturingLocked(), asked = std::uint64_t{0},
           idle = std::uint64_t{0}](std::uint64_t streams) mutable {
     if (capturing) return false;
+    streams = streams_.MayAsk(streams);
     if (streams >> StreamTable::kOverflowBit != 0) return false;
     for (std::uint64_t left = streams & ~asked; left != 0; left &= left - 1) {
       const int bit = std::countr_zero(left);
@@ -208,8 +209,9 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
   // unmapped under them. The lock is not held while waiting.
   bool fenced = true, captures = false;
   if (STRATALLOC_PLANTED(kEarlyReuse)) fence = 0;
+  const std::uint64_t asked = streams_.MayAsk(fence);
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
-    if ((fence >> bit & 1) == 0) continue;
+    if ((asked >> bit & 1) == 0) continue;
     const StreamId stream = streams_.StreamOf(bit);
     if (device_.IsCapturing(stream)) {
       captures = true;  // and waiting for its device would spoil it
@@ -218,7 +220,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
       fenced = false;
     }
   }
-  if (!captures && (fence >> StreamTable::kOverflowBit != 0 || !fenced)) {
+  if (!captures && (asked >> StreamTable::kOverflowBit != 0 || !fenced)) {
     fenced = device_.SynchronizeDevice().has_value();
   }
   std::vector<std::unique_ptr<PlainMemory>> gone;  // destroyed after the lock

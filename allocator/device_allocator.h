@@ -161,8 +161,8 @@ class DeviceAllocator {
   // by an operator, say).
   BlockPin PinBlock(Address address, PinReason reason) EXCLUDES(mutex_);
   // False: the block has been freed, or `pin` is none. `unobserved`: nobody saw
-  // on which streams the block was used: before it leaves every device is waited
-  // for.
+  // on which streams the block was used: before it leaves every device is
+  // waited for.
   bool UnpinBlock(const BlockPin& pin, bool unobserved) EXCLUDES(mutex_);
   // Has the block of `pin` not been freed, and is it pinned for that reason?
   bool IsPinned(const BlockPin& pin) EXCLUDES(mutex_);
@@ -215,9 +215,9 @@ class DeviceAllocator {
   // no such pool.
   bool KeepForPool(PoolId id, std::span<HandleEntry* const> operands)
       EXCLUDES(mutex_);
-  // `stream` captures past every route (raw_capture.cc): from now on captures
-  // are looked for here until it is over.
-  void NoteRawCapture(StreamId stream) EXCLUDES(mutex_);
+  // If `stream` captures (raw_capture.cc), captures are looked for here until
+  // it is over.
+  void NoteCapture(StreamId stream) EXCLUDES(mutex_);
   // What such a capture uses, which the caller has pinned, stays until it is
   // freed: there is no pool whose end would say that its graph is gone.
   // REQUIRES: the entry is of this device.
@@ -476,7 +476,7 @@ class DeviceAllocator {
 
   // private_pool.cc
   // raw_capture.cc
-  bool NoteRawCaptureLocked(StreamId stream) REQUIRES(mutex_);
+  bool NoteCaptureLocked(StreamId stream) REQUIRES(mutex_);
   void KeepUntilFreedLocked(HandleEntry& operand) REQUIRES(mutex_);
   void DropKeptLocked(HandleEntry& freed) REQUIRES(mutex_);
   // What an operator made, if its stream captures: perhaps no operator of the
@@ -722,7 +722,7 @@ class DeviceAllocator {
   std::uint32_t searches_ GUARDED_BY(mutex_) = 0;
   std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
   std::vector<PoolRoute> routes_ GUARDED_BY(mutex_);
-  std::vector<StreamId> raw_streams_ GUARDED_BY(mutex_);  // NoteRawCapture
+  std::vector<StreamId> captures_ GUARDED_BY(mutex_);  // that were noticed
   std::set<HandleEntry*> raw_operands_ GUARDED_BY(mutex_);
   // A route or a raw capture is there, to look at without lock.
   std::atomic<bool> routed_{false};

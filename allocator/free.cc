@@ -170,8 +170,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     block->streams.push_back(stream);
     block->streams_noted = true;
   }
-  if (MayCapture() && device_.IsCapturing(stream)) {
-    PoolLocked({.stream = stream});  // CapturingLocked knows it from now on
+  if (MayCapture() && NoteCaptureLocked(stream)) {
     captured_streams_[block].push_back(stream);
   }
   return {};

@@ -31,6 +31,7 @@
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
 #include "allocator/device/device.h"
+#include "allocator/external_streams.h"
 #include "allocator/size_rules.h"
 
 namespace stratalloc {
@@ -167,7 +168,8 @@ class HandleTable {
 };
 
 // Streams as bits. A device's streams get bits 0..61 in order of appearance;
-// later ones share kOverflowBit, which means "fence the whole device".
+// later ones share kOverflowBit, which means "fence the whole device", with
+// those that may be destroyed (external_streams.h).
 // Thread-safety: lock-free; a bit never changes its stream.
 class StreamTable {
  public:
@@ -176,6 +178,9 @@ class StreamTable {
   static constexpr int kGraphBit = 63;
 
   int BitOf(StreamId stream) {
+    if (ExternalStreams::Has(stream)) {
+      return ExternalBit(stream);
+    }
     const std::uint64_t wanted = Raw(stream);
     for (int i = 0; i < kOverflowBit; ++i) {
       std::uint64_t seen = streams_[i].load(std::memory_order_acquire);
@@ -188,16 +193,34 @@ class StreamTable {
     }
     return kOverflowBit;
   }
-  // Does the bit stand for a stream yet? Bits are given in order.
+  // Does the bit stand for a stream yet? Bits are given in order. Its stream
+  // may have turned out external since.
   bool Has(int bit) const {
     return streams_[bit].load(std::memory_order_acquire) != 0;
   }
-  // REQUIRES: bit came from BitOf and is not kOverflowBit.
+  // REQUIRES: bit came from BitOf and is below kOverflowBit.
   StreamId StreamOf(int bit) const {
     return StreamId{streams_[bit].load(std::memory_order_acquire) - 1};
   }
 
+  // The same streams, those that have turned external since under the bit that
+  // BitOf gives them now: what is left below kOverflowBit may be asked.
+  std::uint64_t MayAsk(std::uint64_t streams) const {
+    for (int bit = 0; bit < kOverflowBit && streams >> bit != 0; ++bit) {
+      if ((streams >> bit & 1) == 0 || !ExternalStreams::Has(StreamOf(bit))) {
+        continue;
+      }
+      streams &= ~(std::uint64_t{1} << bit);
+      streams |= std::uint64_t{1} << ExternalBit(StreamOf(bit));
+    }
+    return streams;
+  }
+
  private:
+  static int ExternalBit(StreamId stream) {
+    return IsElsewhere(stream) ? kGraphBit : kOverflowBit;
+  }
+
   // Stream value + 1: the default stream is 0 and an empty place is 0 too.
   std::atomic<std::uint64_t> streams_[kOverflowBit]{};
 };

@@ -64,6 +64,7 @@ Status DeviceAllocator::EndAllocateToPool(PoolId id) {
   }
   routes_.erase(route);
   NoteRoutesLocked();
+  CapturingLocked();  // forgets the streams of a capture that is over
   return {};
 }
 
@@ -87,11 +88,10 @@ Status DeviceAllocator::ReleasePool(PoolId id) {
 bool DeviceAllocator::KeepForGraph(StreamId stream,
                                    std::span<HandleEntry* const> operands) {
   MutexLock lock(mutex_);
-  if (!device_.IsCapturing(stream)) {
+  if (!NoteCaptureLocked(stream)) {
     if (routes_.empty()) CapturingLocked();  // a raw capture may be over
     return false;
   }
-  PoolLocked({.stream = stream});  // CapturingLocked knows it from now on
   const auto pool = private_pools_.find(RouteLocked(stream));
   if (pool == private_pools_.end()) return false;
   KeepLocked(pool->second, operands);
@@ -161,6 +161,8 @@ PoolId DeviceAllocator::RouteLocked(StreamId stream) {
   for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
     if (!route->filter(stream)) continue;
     route->used = true;
+    // Of the others the pool is asked.
+    if (ExternalStreams::Has(stream)) NoteCaptureLocked(stream);
     return route->pool;
   }
   return {};
@@ -194,16 +196,18 @@ bool DeviceAllocator::InUseLocked(PoolId id) const {
 bool DeviceAllocator::CapturingLocked() {
   // Torch sets a route before every capture, and others are noticed by who uses
   // their streams. Streams that have no pool have nothing here to spoil.
-  if (routes_.empty() && raw_streams_.empty()) return false;
+  if (routes_.empty() && captures_.empty()) return false;
+  if (!captures_.empty()) {
+    std::erase_if(captures_, [&](StreamId stream) {
+      return !device_.IsCapturing(stream);
+    });
+    if (!captures_.empty()) return true;
+    NoteRoutesLocked();
+  }
   for (const auto& [key, pool] : pools_) {
+    if (ExternalStreams::Has(key.stream)) continue;
     if (device_.IsCapturing(key.stream)) return true;
   }
-  if (raw_streams_.empty()) return false;
-  for (const StreamId stream : raw_streams_) {
-    if (device_.IsCapturing(stream)) return true;
-  }
-  raw_streams_.clear();
-  NoteRoutesLocked();
   return false;
 }
 
@@ -219,7 +223,7 @@ void DeviceAllocator::EndFencing() {
 }
 
 bool DeviceAllocator::PutOffLocked(Block* block) {
-  for (const StreamId stream : block->streams) NoteRawCaptureLocked(stream);
+  for (const StreamId stream : block->streams) NoteCaptureLocked(stream);
   if (!CapturingLocked()) return false;
   put_off_.push_back(block);
   NoteRoutesLocked();
@@ -227,7 +231,7 @@ bool DeviceAllocator::PutOffLocked(Block* block) {
 }
 
 void DeviceAllocator::NoteRoutesLocked() {
-  const bool captures = !routes_.empty() || !raw_streams_.empty();
+  const bool captures = !routes_.empty() || !captures_.empty();
   routed_.store(captures);
   SetSlowReasonLocked(SlowReason::kPoolFilter, captures || !put_off_.empty());
 }

@@ -8,27 +8,34 @@
 //
 // Once one is noticed, it is looked for as a routed one is (CapturingLocked),
 // until it is over. What it used stays until it is freed: a handle whose last
-// block goes drops its pin.
-// An eviction asks again after it has recorded its event.
-// Failure that remains: a capture that begins between a question and what it was
-// asked for, where that is no event, and streams that no operator used, as with
-// routes (private_pool.h).
+// block goes drops its pin. An eviction asks again after it has recorded its
+// event.
+//
+// A stream that somebody may destroy (external_streams.h) is asked while it is
+// known to live: by whoever uses it, and, once it was seen to capture, until
+// the next call here sees that over.
+//
+// Failures that remain: a capture that begins between a question and what it
+// was asked for, where that is no event; streams that no operator used, as with
+// routes (private_pool.h), an external one also before its first operator
+// inside; an external one that is destroyed after its capture and before any
+// call here.
 #include <algorithm>
 
 #include "allocator/device_allocator.h"
 
 namespace stratalloc {
 
-void DeviceAllocator::NoteRawCapture(StreamId stream) {
+void DeviceAllocator::NoteCapture(StreamId stream) {
   MutexLock lock(mutex_);
-  NoteRawCaptureLocked(stream);
+  NoteCaptureLocked(stream);
 }
 
-bool DeviceAllocator::NoteRawCaptureLocked(StreamId stream) {
+bool DeviceAllocator::NoteCaptureLocked(StreamId stream) {
   if (!device_.IsCapturing(stream)) return false;
-  if (std::find(raw_streams_.begin(), raw_streams_.end(), stream) ==
-      raw_streams_.end()) {
-    raw_streams_.push_back(stream);
+  if (std::find(captures_.begin(), captures_.end(), stream) ==
+      captures_.end()) {
+    captures_.push_back(stream);
     NoteRoutesLocked();
   }
   return true;
@@ -44,7 +51,7 @@ void DeviceAllocator::KeepUntilFreedLocked(HandleEntry& operand) {
 }
 
 void DeviceAllocator::KeepMadeLocked(const Block& block) {
-  if (!NoteRawCaptureLocked(block.segment->pool->key().stream)) return;
+  if (!NoteCaptureLocked(block.segment->pool->key().stream)) return;
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
     mutex_.AssertHeld();
     KeepUntilFreedLocked(handle.entry());

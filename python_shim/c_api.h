@@ -132,6 +132,9 @@ STRATALLOC_API int stratalloc_free(void* ptr, stratalloc_block* out)
     STRATALLOC_SYMBOL("stratalloc_core_free");
 /* Is ptr the base of a live block of ours? (raw_delete asks first.) */
 STRATALLOC_API int stratalloc_owns(const void* ptr);
+/* Somebody else made `stream` and may destroy it: from now on nobody asks it
+ * anything of whom it is not an argument. */
+STRATALLOC_API void stratalloc_external_stream(uint64_t stream);
 /* A stream of another device than the block's: its value | (device + 1) << 58,
  * since default streams of all devices are 0. */
 STRATALLOC_API int stratalloc_record_stream(void* ptr, uint64_t stream,

@@ -11,6 +11,7 @@
 #include "accounting/scope_table.h"
 #include "allocator/base/check.h"
 #include "allocator/device/plain_memory.h"
+#include "allocator/external_streams.h"
 #include "allocator/settings.h"
 #include "allocator/workspaces.h"
 #include "python_shim/core.h"
@@ -213,6 +214,10 @@ int stratalloc_owns(const void* ptr) {
   if (Core::Get().abandoned()) return 0;
   DeviceAllocator* device = DeviceOf(ptr);
   return device != nullptr && device->Owns(ToAddress(ptr));
+}
+
+void stratalloc_external_stream(uint64_t stream) {
+  ExternalStreams::Add(StreamId{stream});
 }
 
 int stratalloc_record_stream(void* ptr, uint64_t stream,

@@ -5,9 +5,12 @@
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
 #include <cstdint>
+
+#include "python_shim/c_api.h"
 
 namespace stratalloc {
 
@@ -15,6 +18,18 @@ namespace stratalloc {
 
 inline uint64_t StreamId(cudaStream_t stream) {
   return reinterpret_cast<uint64_t>(stream);
+}
+
+// The core learns which streams are not torch's. The id of a stream out of
+// torch's pools is odd, that of an external one its address
+// (c10/cuda/CUDAStream.cpp).
+inline uint64_t StreamId(const c10::cuda::CUDAStream& stream) {
+  // 0 is the default stream in all of c10 (c10/core/Stream.h), and CUDA's is
+  // the null stream: nearly always, and a call of 5 ns less.
+  if (C10_LIKELY(stream.id() == 0)) return 0;
+  const uint64_t id = StreamId(stream.stream());
+  if (C10_UNLIKELY((stream.id() & 1) == 0)) stratalloc_external_stream(id);
+  return id;
 }
 
 inline c10::Device CudaDevice(int device) {

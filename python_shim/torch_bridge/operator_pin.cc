@@ -7,6 +7,7 @@
 #include <bitset>
 
 #include "python_shim/torch_bridge/bridge_error.h"
+#include "python_shim/torch_bridge/conversions.h"
 
 namespace stratalloc {
 namespace {
@@ -18,9 +19,8 @@ namespace {
   // forward have none that could leave.
   uint64_t stream = 0;
   if (count > 0) {
-    stream = reinterpret_cast<uint64_t>(
-        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device))
-            .stream());
+    stream = StreamId(
+        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
   }
   stratalloc_error error;
   if (stratalloc_operator_enter(device, stream, name, accesses, count,

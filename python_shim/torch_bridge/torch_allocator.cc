@@ -62,13 +62,6 @@ void ReportToProfiler(void* ptr, int64_t bytes, const stratalloc_block& block) {
                               CudaDevice(block.device));
 }
 
-cudaStream_t CurrentStream(c10::DeviceIndex device) {
-  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
-  // 0 is the default stream in all of c10 (c10/core/Stream.h), and CUDA's is
-  // the null stream: nearly always, and a call of 5 ns less.
-  return C10_LIKELY(stream.id() == 0) ? nullptr : stream.stream();
-}
-
 int LifetimeHint(size_t size, const void* caller) {
   if (__atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_RELAXED) == 0) {
     return STRATALLOC_HINT_NONE;
@@ -97,7 +90,7 @@ void DeleteBlock(void* ptr) {
 }
 
 void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
-                             cudaStream_t stream, int hint) {
+                             uint64_t stream, int hint) {
   if (size == 0) return nullptr;
   TORCH_CHECK_WITH(
       OutOfMemoryError, size < kOneExbibyte,
@@ -106,9 +99,9 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
   const ContextOfCall context(RecordContext::STATE);
   stratalloc_block block;
   stratalloc_error error;  // 2 KiB, written on failure only
-  if (C10_UNLIKELY(stratalloc_malloc(device, size, StreamId(stream), hint,
-                                     &block, &error) != 0)) {
-    out_of_memory_.Throw(device, size, StreamId(stream), error);
+  if (C10_UNLIKELY(
+          stratalloc_malloc(device, size, stream, hint, &block, &error) != 0)) {
+    out_of_memory_.Throw(device, size, stream, error);
   }
   ReportToProfiler(block.ptr, static_cast<int64_t>(block.bytes), block);
   if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
@@ -129,8 +122,9 @@ c10::DataPtr TorchAllocator::allocate(size_t size) {
     return {ptr, ptr, &DeleteUncached, CudaDevice(CurrentDevice())};
   }
   const c10::DeviceIndex device = CurrentDevice();
-  void* ptr = Malloc(device, size, CurrentStream(device),
-                     LifetimeHint(size, __builtin_return_address(0)));
+  void* ptr =
+      Malloc(device, size, StreamId(c10::cuda::getCurrentCUDAStream(device)),
+             LifetimeHint(size, __builtin_return_address(0)));
   return {ptr, ptr, &DeleteBlock, CudaDevice(device)};
 }
 
@@ -245,7 +239,7 @@ void TorchAllocator::recordStream(const c10::DataPtr& data_ptr,
   // foreign memory are not ours to keep alive.
   if (data_ptr.get() == nullptr) return;
   if (data_ptr.get_deleter() != &DeleteBlock) return;
-  uint64_t id = StreamId(stream.stream());
+  uint64_t id = StreamId(stream);
   if (stream.device_index() != data_ptr.device().index()) {
     id |= static_cast<uint64_t>(stream.device_index() + 1) << 58;  // c_api.h
   }

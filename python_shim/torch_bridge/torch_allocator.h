@@ -132,8 +132,7 @@ class TorchAllocator final
       override;
 
  private:
-  void* Malloc(c10::DeviceIndex device, size_t size, cudaStream_t stream,
-               int hint);
+  void* Malloc(c10::DeviceIndex device, size_t size, uint64_t stream, int hint);
 
   OutOfMemory out_of_memory_;
   ImportCache imports_;

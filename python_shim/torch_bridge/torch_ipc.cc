@@ -66,14 +66,18 @@ void* TorchAllocator::raw_alloc(size_t size) {
   if (size == 0) return nullptr;
   if (!IsCaching()) return AllocateUncached(size);
   const c10::DeviceIndex device = CurrentDevice();
-  return Malloc(device, size, c10::cuda::getCurrentCUDAStream(device).stream(),
+  return Malloc(device, size, StreamId(c10::cuda::getCurrentCUDAStream(device)),
                 STRATALLOC_HINT_UNSEEN);
 }
 
 void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
   if (size == 0) return nullptr;
   if (!IsCaching()) return AllocateUncached(size);
-  return Malloc(CurrentDevice(), size, stream, STRATALLOC_HINT_UNSEEN);
+  const c10::DeviceIndex device = CurrentDevice();
+  // Only of the current stream it is known whether it is torch's.
+  const uint64_t current = StreamId(c10::cuda::getCurrentCUDAStream(device));
+  if (current != StreamId(stream)) stratalloc_external_stream(StreamId(stream));
+  return Malloc(device, size, StreamId(stream), STRATALLOC_HINT_UNSEEN);
 }
 
 void TorchAllocator::raw_delete(void* ptr) {

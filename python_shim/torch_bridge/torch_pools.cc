@@ -87,7 +87,7 @@ void TorchAllocator::beginAllocateToPool(c10::DeviceIndex device,
   const std::vector<stratalloc_access> reads = GeneratorTensors(device, pool);
   if (stratalloc_pool_begin(device, ToPoolId(pool), &Accepts,
                             new Filter(std::move(filter)), &DropFilter,
-                            StreamId(current.stream()), reads.data(),
+                            StreamId(current), reads.data(),
                             static_cast<int>(reads.size()), &error) != 0) {
     ThrowError(error);
   }

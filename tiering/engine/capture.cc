@@ -78,7 +78,7 @@ bool Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
 void Engine::KeepForRawCapture(DeviceAllocator& device, StreamId stream,
                                OperatorThread& thread) {
   if (!device.device().IsCapturing(stream)) return;
-  device.NoteRawCapture(stream);
+  device.NoteCapture(stream);
   const int devices = device_count_.load(std::memory_order_acquire);
   for (HandleEntry* entry : thread.pins) {
     for (int i = 0; i < devices; ++i) {

@@ -120,6 +120,7 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
 
 bool Engine::SomeCapture(DeviceAllocator& device, std::uint64_t streams) {
   if (streams >> StreamTable::kOverflowBit != 0) streams = ~std::uint64_t{0};
+  streams = device.streams().MayAsk(streams);
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
     if (!device.streams().Has(bit)) break;
     if ((streams >> bit & 1) != 0 &&
@@ -168,6 +169,7 @@ bool Engine::HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere) {
 Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
   DeviceAllocator& device = *state.allocator;
   if (STRATALLOC_PLANTED(kMissingEvent)) return {};
+  streams = device.streams().MayAsk(streams);
   // More streams than bits, or those of a graph: rule 8, this thread may wait.
   if (streams >> StreamTable::kOverflowBit & 1) {
     STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeDevice());
