@@ -61,15 +61,21 @@ struct PinnedBytes {
 };
 
 // Who holds pins for what goes on by itself (collectives), and takes them back
-// when it is over. Asked whenever victims are chosen: exact at that moment.
+// when it is over. Asked whenever victims are chosen, and by whoever waits for
+// room: exact at that moment.
 //
-// Thread-safety: both. Run() calls with the caller's locks: hold none that
-// UnpinBlock takes (the device lock). Lifetime: as long as the process.
+// Thread-safety: all. Run() calls with the caller's locks: hold none that
+// UnpinBlock takes (the device lock). UnderWay() is one load.
+// Lifetime: as long as the process.
 class PinPoll {
  public:
   using Poll = void (*)();
-  static void Use(Poll poll);  // nullptr: nobody
+  using Asked = int (*)();                      // 0: no
+  static void Use(Poll poll, Asked under_way);  // nullptr: nobody
   static void Run();
+  // Are there pins that may be taken back without any thread of the program
+  // getting on?
+  static bool UnderWay();
   // Is this thread inside Run()? It may hold the arbiter then.
   static bool IsRunning();
 };

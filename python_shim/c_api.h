@@ -351,9 +351,12 @@ STRATALLOC_API void stratalloc_unpin_blocks(const stratalloc_pin* pins,
                                             int count, int unobserved);
 /* 1: the block of `pin` has not been freed, and is pinned for its reason. */
 STRATALLOC_API int stratalloc_is_pinned(const stratalloc_pin* pin);
-/* `poll` is called without the device lock whenever victims are chosen, from
- * any thread, and takes back the pins of what is over. NULL for none. */
-STRATALLOC_API void stratalloc_use_pin_poll(void (*poll)(void));
+/* `poll` is called without the device lock whenever victims are chosen and
+ * while a thread waits for room, from any thread, and takes back the pins of
+ * what is over. `under_way`, under any lock: 0 if there are no such pins. NULL
+ * for none. */
+STRATALLOC_API void stratalloc_use_pin_poll(void (*poll)(void),
+                                            int (*under_way)(void));
 /* data_ptr() gives this address away: best effort, never fails. 0: nothing was
  * to be done, or everything is done; 1: call stratalloc_hand_out, which may
  * wait. The first never waits. */

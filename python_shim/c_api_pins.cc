@@ -51,7 +51,9 @@ int stratalloc_is_pinned(const stratalloc_pin* pin) {
              : 0;
 }
 
-void stratalloc_use_pin_poll(void (*poll)(void)) { PinPoll::Use(poll); }
+void stratalloc_use_pin_poll(void (*poll)(void), int (*under_way)(void)) {
+  PinPoll::Use(poll, under_way);
+}
 
 int stratalloc_must_hand_out(uint64_t address) {
   Engine* engine = Core::Get().engine();

@@ -39,11 +39,14 @@ class BuryBeforeMemoryIsTaken final : public c10::FreeMemoryCallback {
 }  // namespace
 
 std::atomic<bool> CollectivesUnderWay::holding_{false};
+std::atomic<bool> CollectivesUnderWay::under_way_{false};
 
 CollectivesUnderWay& CollectivesUnderWay::Get() {
   static auto* const all = [] {
     auto* const made = new CollectivesUnderWay;
-    stratalloc_use_pin_poll([] { Get().Poll(); });
+    stratalloc_use_pin_poll(
+        [] { Get().Poll(); },
+        [] { return under_way_.load(std::memory_order_acquire) ? 1 : 0; });
     return made;
   }();
   return *all;
@@ -143,11 +146,21 @@ void CollectivesUnderWay::PollOldest() {
 }
 
 void CollectivesUnderWay::NoteHolding() {
+  under_way_.store(!entries_.empty(), std::memory_order_release);
   holding_.store(!(entries_.empty() && batches_.empty() && over_.empty()),
                  std::memory_order_release);
 }
 
+void CollectivesUnderWay::LetGoOfAsked() {
+  std::vector<Holder> asked;  // destroyed after the lock
+  MutexLock lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.asked) asked.push_back(std::move(entry.asked));
+  }
+}
+
 bool CollectivesUnderWay::BuryHeld() {
+  LetGoOfAsked();
   CollectDead();
   Entries over;
   {
@@ -179,9 +192,9 @@ void CollectivesUnderWay::CollectDead() {
 }
 
 bool CollectivesUnderWay::Finish(Entry& entry) {
-  Holder work = entry.holder.lock();
-  const Progress progress = work ? ProgressOf(work) : Progress::kUnknown;
-  if (work && work.use_count() == 1) entry.last = std::move(work);
+  entry.asked = entry.holder.lock();
+  const Progress progress =
+      entry.asked ? ProgressOf(entry.asked) : Progress::kUnknown;
   if (progress == Progress::kUnderWay) return false;
   Release(std::exchange(entry.pins, {}), progress == Progress::kUnknown);
   return true;

@@ -35,12 +35,13 @@ using CollectivePins = std::vector<stratalloc_pin>;
 // operands wait for the Work of the end.
 //
 // The core asks (Poll) whenever it chooses victims, from the first collective
-// on. Only virtual functions of Work are called, so that this library loads
-// into a torch without distributed.
+// on, and while a thread waits for room. Only virtual functions of Work are
+// called, so that this library loads into a torch without distributed.
 //
 // Thread-safety: any thread. No Work is asked or destroyed under the lock, and
-// none is destroyed by Poll, which runs under the core's arbiter: that may take
-// the GIL, whose holder may wait for the arbiter. Lifetime: the process's.
+// none is destroyed by Poll (though its owner lets go of it at that moment),
+// which runs under the core's arbiter: that may take the GIL, whose holder may
+// wait for the arbiter. Lifetime: the process's.
 class CollectivesUnderWay {
  public:
   static CollectivesUnderWay& Get();
@@ -72,8 +73,9 @@ class CollectivesUnderWay {
   struct Entry {
     WeakHolder holder;  // the Work, or the group that coalesces
     CollectivePins pins;
-    // Ours, if nobody else owned the Work any more when it had been asked.
-    Holder last;
+    // The Work, once it was asked: ours may be the last reference by then, and
+    // only Bury lets go of it.
+    Holder asked;
   };
   using Entries = std::list<Entry>;
 
@@ -84,11 +86,14 @@ class CollectivesUnderWay {
   // Moves the dead to over_; their pins are gone.
   void CollectDead() EXCLUDES(mutex_);
   bool BuryHeld() EXCLUDES(mutex_);
+  // Of what was asked and is still under way.
+  void LetGoOfAsked() EXCLUDES(mutex_);
   // After every change of a list.
   void NoteHolding() REQUIRES(mutex_);
 
-  // Is any list of the one object not empty?
-  static std::atomic<bool> holding_;
+  // Of the one object: is any list not empty, and the list of what ends by
+  // itself? The end of a coalescing manager is for the program to reach.
+  static std::atomic<bool> holding_, under_way_;
 
   Mutex mutex_{LockRank::kPins};
   Entries entries_ GUARDED_BY(mutex_);  // in the order of their calls

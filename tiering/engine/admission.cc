@@ -130,22 +130,28 @@ bool Admission::Turn::MayTry() {
 }
 
 bool Admission::Turn::Await() {
-  MutexLock lock(admission_.mutex_);
   while (true) {
-    const World world = admission_.LookLocked();
-    // First: where something changes all the time there is always a reason to
-    // try once more.
-    if (admission_.IsHopelessLocked(*this, world)) return false;
-    if (admission_.MayTryLocked(*this)) return true;
-    admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
+    {
+      MutexLock lock(admission_.mutex_);
+      const World world = admission_.LookLocked();
+      // First: where something changes all the time there is always a reason to
+      // try once more.
+      if (admission_.IsHopelessLocked(*this, world)) return false;
+      if (admission_.MayTryLocked(*this)) return true;
+      admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
+    }
+    admission_.options_.poll();
   }
 }
 
 void Admission::Turn::AwaitChange() {
-  MutexLock lock(admission_.mutex_);
-  admission_.LookLocked();
-  if (admission_.MayTryLocked(*this)) return;
-  admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
+  {
+    MutexLock lock(admission_.mutex_);
+    admission_.LookLocked();
+    if (admission_.MayTryLocked(*this)) return;
+    admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
+  }
+  admission_.options_.poll();
 }
 
 void Admission::Turn::Refused(Lack lack) {

@@ -41,10 +41,11 @@ class Admission {
  public:
   // The rest of the process, as one who waits sees it.
   struct World {
-    bool others = false;   // other threads have run operators
-    bool running = false;  // one is inside an operator, and pins what it uses
-    // Moves on when another thread enters or leaves an operator and when
-    // memory is freed; not by what those do who wait.
+    // Other threads have run operators, or a collective is under way.
+    bool others = false;
+    bool running = false;  // one is at it now, and pins what it uses
+    // Moves on when another thread enters or leaves an operator, when memory is
+    // freed and when a pin is taken back; not by what those do who wait.
     std::uint64_t progress = 0;
     std::uint64_t freed = 0;  // of these, memory that was freed
   };
@@ -55,6 +56,9 @@ class Admission {
   };
   struct Options {
     std::function<World()> look;
+    // Called by those who wait, now and then, without a lock: it may change
+    // what `look` sees.
+    std::function<void()> poll = [] {};
     std::function<std::int64_t()> now_ns;
     // How long nothing changes before somebody is told that it is hopeless.
     // Threads between two operators may be about to free their tensors.

@@ -31,6 +31,12 @@ Engine::Engine(Options options)
     : options_(std::move(options)),
       admission_([this] {
         Admission::Options waiting{.look = [this] { return LookAround(); },
+                                   .poll =
+                                       [] {
+                                         if (PinPoll::UnderWay()) {
+                                           PinPoll::Run();
+                                         }
+                                       },
                                    .now_ns = &NowNs};
         if (options_.quiet_ns != 0) waiting.quiet_ns = options_.quiet_ns;
         if (options_.running_ns != 0) waiting.running_ns = options_.running_ns;

@@ -298,6 +298,7 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   // Stall counters are written outside the arbiter.
   std::atomic<std::uint64_t> stalls_{0}, stall_ns_{0};
+  std::atomic<std::uint64_t> unpinned_{0};  // pins taken back (pins.cc)
   std::unique_ptr<MigrationThread> thread_;
 };
 

@@ -25,7 +25,7 @@ void Poll() {
 class EnginePinsTest : public EngineTest {
  protected:
   void TearDown() override {
-    PinPoll::Use(nullptr);
+    PinPoll::Use(nullptr, nullptr);
     EngineTest::TearDown();
   }
   Engine& engine() { return rig_->engine(); }
@@ -143,7 +143,7 @@ TEST_F(EnginePinsTest, WhatIsOverIsAskedForWhenVictimsAreChosen) {
   const auto layers = Layers(2);
   polled = {Pin(layers[0], PinReason::kCollective)};
   polled_engine = &engine();
-  PinPoll::Use(&Poll);
+  PinPoll::Use(&Poll, nullptr);
   complete = false;
   EXPECT_EQ(Evict(), kHandle);
   EXPECT_TRUE(IsHere(layers[0]));
@@ -154,6 +154,38 @@ TEST_F(EnginePinsTest, WhatIsOverIsAskedForWhenVictimsAreChosen) {
   EXPECT_FALSE(IsHere(layers[0]));
   ExpectLayers(layers);
   FreeAll(layers);
+}
+
+// A collective's end is the network's: nobody in this process gets on before.
+TEST_F(EnginePinsTest, AnOperatorWaitsForWhatIsUnderWay) {
+  OpenCard(64 * kMiB);
+  const auto operands = Layers(14);
+  ASSERT_EQ(Evict(), 14 * kHandle);
+  const auto layers = Layers(20);
+  for (Address layer : layers) {
+    polled.push_back(Pin(layer, PinReason::kCollective));
+  }
+  polled_engine = &engine();
+  static int polls;
+  polls = 0;
+  PinPoll::Use(
+      [] {
+        complete = ++polls > 50;
+        Poll();
+      },
+      [] { return polled.empty() ? 0 : 1; });
+  std::vector<Access> accesses;
+  for (Address operand : operands)
+    accesses.push_back({operand, kHandle, false});
+  Status status = engine().EnterOperator(kDefaultStream, "wide", accesses);
+  EXPECT_TRUE(status) << status.error().message;
+  if (status) engine().LeaveOperator();
+  EXPECT_GT(polls, 50);
+  EXPECT_TRUE(polled.empty());
+  ExpectLayers(layers);
+  ExpectLayers(operands);
+  FreeAll(layers);
+  FreeAll(operands);
 }
 
 TEST_F(EnginePinsTest, HandedPointersAreTheNewestOnly) {

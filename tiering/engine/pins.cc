@@ -57,11 +57,10 @@ void Engine::UnpinBlock(const BlockPin& pin, bool unobserved) {
   if (off()) return;
   DeviceAllocator* const device = DeviceOf(pin.address);
   if (device == nullptr) return;
-  // Whoever polls is about to try itself, perhaps under the arbiter.
-  if (device->UnpinBlock(pin, unobserved) && !PinPoll::IsRunning() &&
-      admission_.crowded()) {
-    admission_.NoteChange();
-  }
+  if (!device->UnpinBlock(pin, unobserved)) return;
+  unpinned_.fetch_add(1, std::memory_order_relaxed);
+  // Whoever polls is about to look itself, perhaps under the arbiter.
+  if (!PinPoll::IsRunning() && admission_.crowded()) admission_.NoteChange();
 }
 
 bool Engine::MustHandOut(Address address) {

@@ -95,7 +95,9 @@ void stratalloc_use_settings(const stratalloc_settings* settings) {
   Get().free_memory = settings->free_memory;
 }
 
-void stratalloc_use_pin_poll(void (*poll)(void)) { Get().poll = poll; }
+void stratalloc_use_pin_poll(void (*poll)(void), int (*)(void)) {
+  Get().poll = poll;
+}
 
 int stratalloc_pin_blocks(const char*, int reason,
                           const stratalloc_range* ranges, int count,
