@@ -194,10 +194,14 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
 def before_enable(torch):
     """Installs the operator bridge if a simulated device is loaded.
 
-    Called again by enable(), because STRATALLOC=1 enables inside the `import
-    torch` of load() above, before load() gets that far itself.
+    Called again by enable(): STRATALLOC=1 enables inside the `import torch` of
+    load() above, before load() gets that far itself, and operators of libraries
+    that were imported since are to be bridged below the guard, not over it.
     """
-    if _state is None or _state.bridge is not None:
+    if _state is None:
+        return
+    if _state.bridge is not None:
+        _install(_state.bridge)
         return
     minor = "_".join(torch.__version__.split(".")[:2])
     bridge = ctypes.CDLL(_path(f"libcudasim_torch_{minor}.so"))
@@ -205,11 +209,15 @@ def before_enable(torch):
     bridge.cudasim_bridge_storages_outside.restype = ctypes.c_long
     bridge.cudasim_bridge_set_reservation.argtypes = (
         ctypes.c_uint64, ctypes.c_uint64)
+    _install(bridge)
+    _state.bridge = bridge
+
+
+def _install(bridge):
     if bridge.cudasim_bridge_install() < 0:
         reason = bridge.cudasim_bridge_error().decode("utf-8", "replace")
         raise RuntimeError("stratalloc: the operator bridge of the simulated "
                            f"device did not install: {reason}")
-    _state.bridge = bridge
 
 
 def after_enable(torch):

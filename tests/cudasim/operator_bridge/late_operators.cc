@@ -33,18 +33,20 @@ class Listener final : public c10::OpRegistrationListener {
   void onOperatorDeregistered(const c10::OperatorHandle&) override {}
 };
 
-// Where a kernel was registered is only in the dispatcher's own description,
-// a line per key: "CUDA: registered at file:line [...]".
+// Where a kernel was registered is only in the dispatcher's own description, a
+// line per kernel, newest first: "CUDA: registered at file:line [...]" and "CUDA
+// (inactive): ..." for those below it. The oldest is the operator's own.
 bool WrittenInPython(const c10::OperatorHandle& op) {
   std::istringstream state(op.dumpState());
-  std::string line;
-  while (std::getline(state, line)) {
-    if (line.compare(0, 5, "CUDA:") == 0 || line.compare(0, 5, "CUDA[") == 0) {
-      return line.find(".py:") != std::string::npos ||
-             line.find("/dev/null:") != std::string::npos;
+  bool python = false;
+  for (std::string line; std::getline(state, line);) {
+    if (line.compare(0, 5, "CUDA:") == 0 || line.compare(0, 5, "CUDA[") == 0 ||
+        line.compare(0, 6, "CUDA (") == 0) {
+      python = line.find(".py:") != std::string::npos ||
+               line.find("/dev/null:") != std::string::npos;
     }
   }
-  return false;
+  return python;
 }
 
 }  // namespace
