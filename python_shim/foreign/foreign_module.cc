@@ -6,11 +6,10 @@
 //   data_ptr        torch.Tensor.data_ptr, which hands an address out
 //   export_*        what DLPack and others carry away stays (exports.h)
 //
-// Written against CPython's limited API 3.10, as `_scopes` is. It knows no
-// torch header: tensors are told by their type and given to the bridge as
-// TensorImpl* (Tensor._cdata); the bridge's functions come by address (`bind`),
-// because one of several bridges is loaded. Without `bind` enter() enters
-// nothing.
+// It knows no torch header: tensors are told by their type and given to the
+// bridge as TensorImpl* (Tensor._cdata); the bridge's functions come by address
+// (`bind`), because one of several bridges is loaded. Without `bind` enter()
+// enters nothing.
 //
 // The GIL is released around what may wait for copies or room.
 //
@@ -19,17 +18,17 @@
 // nothing is held. data_ptr() raises what torch's own raises, nothing else.
 //
 // Lifetime: what bind() was given is kept until the process ends.
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "python_shim/c_api.h"
 #include "python_shim/foreign/exports.h"
+#include "python_shim/limited_api.h"
 
 namespace {
+
+using stratalloc::CheckCount;
+using stratalloc::Erase;
 
 // stratalloc_torch_call_enter and _leave (torch_bridge/foreign_call.h).
 using EnterCall = int (*)(const char* name, const void* const* tensors,
@@ -176,11 +175,7 @@ bool DoEnter(PyObject* name_object, PyObject* reads, PyObject* writes,
 }
 
 PyObject* Enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5) {
-    PyErr_Format(PyExc_TypeError, "enter() takes 5 arguments, %zd given",
-                 count);
-    return nullptr;
-  }
+  if (!CheckCount("enter", count, 5)) return nullptr;
   const int copies = PyObject_IsTrue(args[3]);
   const int function = PyObject_IsTrue(args[4]);
   void* call = nullptr;
@@ -195,10 +190,7 @@ PyObject* Enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // Enter, call and leave without a byte code between, where a signal's handler
 // may raise.
 PyObject* Call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 7) {
-    PyErr_Format(PyExc_TypeError, "call() takes 7 arguments, %zd given", count);
-    return nullptr;
-  }
+  if (!CheckCount("call", count, 7)) return nullptr;
   const int function = PyObject_IsTrue(args[3]);
   void* call = nullptr;
   if (function < 0 ||
@@ -256,11 +248,6 @@ PyObject* MakeDataPtr(PyObject*, PyObject* original) {
   original_data_ptr = original;
   return PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(tensor_type),
                            &data_ptr_method);
-}
-
-template <typename F>
-PyCFunction Erase(F* function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
 PyMethodDef kMethods[] = {

@@ -27,30 +27,20 @@ import threading
 from torch.compiler import is_compiling
 
 from stratalloc._foreign_call import call, enter, leave
-from stratalloc._replaced import Replaced, passing_on
+from stratalloc._replaced import installed, passing_on
 
-_hooks = None
 _running = threading.local()
 
 
-def install():
-    """Idempotent."""
-    global _hooks
-    if _hooks is not None:
-        return
+def _replace(hooks):
     from torch.autograd import function
 
-    _hooks = Replaced()
-    _hooks.replace(function.Function, "apply", _forward)
-    _hooks.replace(function.BackwardCFunction, "apply", _backward)
-    _hooks.replace(function.BackwardCFunction, "saved_tensors", _saved_tensors)
+    hooks.replace(function.Function, "apply", _forward)
+    hooks.replace(function.BackwardCFunction, "apply", _backward)
+    hooks.replace(function.BackwardCFunction, "saved_tensors", _saved_tensors)
 
 
-def uninstall():
-    global _hooks
-    if _hooks is not None:
-        _hooks.put_back()
-        _hooks = None
+install, uninstall = installed(_replace)
 
 
 def _is_torchs(cls):

@@ -6,6 +6,8 @@
     hooks.when_imported("package.module", lambda module: hooks.replace(...))
     hooks.put_back()
 
+    install, uninstall = installed(lambda hooks: hooks.replace(...))
+
 A replacement goes onto the owner itself, also where the original is inherited;
 then putting back removes it. What somebody else put in our place since is left
 alone. A module that is not imported yet is waited for, never imported.
@@ -24,7 +26,7 @@ _MISSING = object()
 
 
 class Replaced:
-    """What install() of a module of hooks made, and uninstall() takes back."""
+    """What was replaced, to be put back."""
 
     def __init__(self):
         self._made = []  # (owner, name, what was in its own dict, ours)
@@ -66,6 +68,29 @@ class Replaced:
                 delattr(owner, name)
             else:
                 setattr(owner, name, own)
+
+
+def installed(make):
+    """install() and uninstall() of a module of hooks, both idempotent.
+
+    install() calls make(Replaced()), and uninstall() takes back what that made,
+    now or at the end of an import.
+    """
+    hooks = None
+
+    def install():
+        nonlocal hooks
+        if hooks is None:
+            hooks = Replaced()
+            make(hooks)
+
+    def uninstall():
+        nonlocal hooks
+        if hooks is not None:
+            hooks.put_back()
+            hooks = None
+
+    return install, uninstall
 
 
 class _Finder(importlib.abc.MetaPathFinder):

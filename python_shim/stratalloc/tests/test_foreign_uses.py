@@ -7,10 +7,8 @@ process for the file; the simulated device in async mode, one seed after the
 other.
 """
 
-import contextlib
 import ctypes
 import gc
-import threading
 
 import pytest
 
@@ -21,6 +19,7 @@ simulate.load("64MiB", mode="async", seed=5)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from python_shim.testing.evicting import evicting  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import (_compiled, _exports, _foreign, _functions,  # noqa: E402
                         _tiers)
@@ -51,26 +50,6 @@ def clean():
     stratalloc.evict()
     # Whatever was handed out or exported ended with its memory.
     assert stratalloc.report()["pinned"] == []
-
-
-@contextlib.contextmanager
-def evicting():
-    """Another thread that evicts everything, over and over."""
-    stop, count = threading.Event(), [0, 0]
-
-    def run():
-        while not stop.is_set():
-            count[0] += 1
-            count[1] += stratalloc.evict()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield count
-    finally:
-        stop.set()
-        thread.join()
-    assert count[0] > 0 and count[1] > 0
 
 
 def parameter(size=MIB, seed=0):
