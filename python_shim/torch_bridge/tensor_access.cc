@@ -118,6 +118,20 @@ bool ElementSpan(const c10::TensorImpl& tensor, uint64_t* begin,
 
 }  // namespace
 
+const c10::TensorImpl* InsideFunctorch(const c10::TensorImpl& tensor) {
+  if (tensor.key_set().has_any(kBatched)) {
+    return static_cast<const at::functorch::BatchedTensorImpl&>(tensor)
+        .value()
+        .unsafeGetTensorImpl();
+  }
+  if (tensor.key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
+    return static_cast<const at::functorch::TensorWrapper&>(tensor)
+        .value()
+        .unsafeGetTensorImpl();
+  }
+  return nullptr;
+}
+
 OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
     : argument_count_(schema.arguments().size()) {
   const bool resizes = Contains(kResizing, schema.name());
@@ -186,16 +200,8 @@ void AccessList::AddTensor(const c10::TensorImpl& tensor, bool written,
   };
   // functorch's first: what they wrap may be any of the others, and their keys
   // say so.
-  if (tensor.key_set().has_any(kBatched)) {
-    AddTensor(*static_cast<const at::functorch::BatchedTensorImpl&>(tensor)
-                   .value()
-                   .unsafeGetTensorImpl(),
-              written, whole_storage);
-  } else if (tensor.key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
-    AddTensor(*static_cast<const at::functorch::TensorWrapper&>(tensor)
-                   .value()
-                   .unsafeGetTensorImpl(),
-              written, whole_storage);
+  if (const c10::TensorImpl* const inside = InsideFunctorch(tensor)) {
+    AddTensor(*inside, written, whole_storage);
   } else if (tensor.is_sparse()) {
     const auto& sparse = static_cast<const at::SparseTensorImpl&>(tensor);
     add_part(sparse.indices());
