@@ -10,7 +10,7 @@
                                             stays until the storage is freed
 
 An address that data_ptr() gave is often compared and never used, so that is
-best effort: it never raises, the newest addresses are kept (an eighth of the
+best effort: it never raises, those asked for last are kept (an eighth of each
 device), and they go when somebody would be refused. `pin()` keeps what a
 program launches kernels on by hand. The address of a *storage* is an identity
 (torch.save, safetensors and transformers compare those of whole models): it

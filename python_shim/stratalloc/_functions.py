@@ -6,12 +6,12 @@ called in a Function's forward or backward, with data pointers of its tensors.
 `install()` replaces `Function.apply` and, for the backward pass,
 `BackwardCFunction.apply` and `.saved_tensors`, so that
 
-  the tensors given to apply, in lists and tuples too,
+  the tensors given to apply, and their tangents of forward mode,
   the gradients given to backward,
-  what backward takes out of ctx.saved_tensors, or finds as a tensor in ctx
+  what backward takes out of ctx.saved_tensors, or finds in ctx
 
-are on the device and stay until the method returns, with what it allocates. It
-is a call, no operator: operators inside work as ever. torch.OutOfMemoryError if
+are on the device and stay until the method returns, with what it allocates: in
+lists, tuples and dicts two deep, and inside wrapper subclasses. It is a call, no operator: operators inside work as ever. torch.OutOfMemoryError if
 its tensors do not fit the device together.
 
 Functions of torch itself are passed on: they consist of operators and of calls
@@ -84,9 +84,8 @@ def _backward(original):
     def apply(self, *args):
         if is_compiling() or _is_torchs(self._forward_cls):
             return original(self, *args)
-        return call(type(self).__name__,
-                    [args, tuple(vars(self).values())], (), True,
-                    run, (self, *args), None)
+        return call(type(self).__name__, (*args, *vars(self).values()), (),
+                    True, run, (self, *args), None)
 
     return passing_on(original, apply)
 

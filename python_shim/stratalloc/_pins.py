@@ -10,7 +10,6 @@ import sys
 import threading
 
 from stratalloc import _core
-from stratalloc import _enable
 from stratalloc import _tiers
 
 _lock = threading.Lock()
@@ -42,10 +41,12 @@ def pin(obj, by=None):
 
     Raises torch.OutOfMemoryError, with nothing pinned, when it does not fit
     the device together with what stays there; TypeError for an object that
-    holds no tensors. Numbers, strings and None among others count nothing.
+    holds no tensors, and for tensors that have no memory (meta, fake, not
+    initialised): what they will have would not be pinned. Numbers, strings and
+    None among others count nothing.
     """
     ranges = [(device, address, size)
-              for device, found in _named(obj).items()
+              for device, found in _named(obj, all_of_it=True).items()
               for address, size in found]
     if not ranges or not _core.initialized():
         return 0
@@ -106,9 +107,6 @@ def _alive(address):
     return held
 
 
-def _named(obj):
-    if not _enable.is_enabled():
-        raise RuntimeError(
-            "stratalloc: not enabled, so nothing moves and nothing needs a "
-            "pin; call stratalloc.enable() before CUDA is initialised")
-    return _tiers._ranges(obj)
+def _named(obj, all_of_it=False):
+    _tiers.require_enabled("nothing moves and nothing needs a pin")
+    return _tiers.named(obj, all_of_it)

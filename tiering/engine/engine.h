@@ -27,7 +27,6 @@
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
 #include "tiering/engine/admission.h"
-#include "tiering/engine/handed_pointers.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/migration_thread.h"
 #include "tiering/gpu/checksum.h"
@@ -127,9 +126,11 @@ class Engine final : public Reclaimer, public ScopeListener {
   // See DeviceAllocator::UnpinBlock. A pin of a freed block is ignored.
   void UnpinBlock(const BlockPin& pin, bool unobserved);
   // data_ptr() gives this address away: its block is brought back and stays for
-  // a while, as far as there is room (handed_pointers.h). May wait.
+  // a while: until others were asked for since that take an eighth of the
+  // device, or somebody would be refused. May wait.
   void HandOut(Address address);
-  // False: HandOut would do nothing. Never waits.
+  // False: HandOut would do nothing more; the block is the newest of these.
+  // Never waits.
   bool MustHandOut(Address address);
 
   // DeviceAllocator::BeginAllocateToPool, of a capture that is about to begin
@@ -285,7 +286,6 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   mutable Mutex arbiter_{LockRank::kArbiter};
   LowerCopies lower_;  // arbiter
-  HandedPointers handed_;
   // Pinned words the checksum kernel writes to; arbiter.
   std::uint64_t* checksum_words_ = nullptr;
   EngineCounters counters_;  // arbiter; copied under counters_mutex_

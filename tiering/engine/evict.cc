@@ -95,7 +95,11 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
       drained = true;
       if (device.DrainArrivals()) continue;
     }
-    if (chosen.empty() && whom == Whom::kAnybody && handed_.LetGo()) continue;
+    // Addresses that data_ptr() gave away stay as long as nobody lacks room.
+    if (chosen.empty() && whom == Whom::kAnybody &&
+        device.DropOldPointers(0, 0)) {
+      continue;
+    }
     if (chosen.empty()) {
       state.refusal = why;
       break;
