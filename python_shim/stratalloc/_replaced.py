@@ -8,18 +8,17 @@
 
 A replacement goes onto the owner itself, also where the original is inherited;
 then putting back removes it. What somebody else put in our place since is left
-alone. A module that is not imported yet is waited for, never imported.
+alone. A module that is not imported yet is waited for, never imported
+(_awaited.py).
 
 Thread-safety: replace and put_back under the caller's lock. A waited-for
 module's callback runs on the thread that imports it, under its import lock.
 """
 
 import functools
-import importlib.abc
-import logging
-import sys
 
-_log = logging.getLogger("stratalloc")
+from stratalloc._awaited import AwaitedModule
+
 _MISSING = object()
 
 
@@ -43,21 +42,14 @@ class Replaced:
         return True
 
     def when_imported(self, name, callback):
-        """callback(module), now or at the end of its import."""
-        module = sys.modules.get(name)
-        if module is not None:
-            callback(module)
-            return
-        finder = _Finder(name, callback)
-        self._awaited.append(finder)
-        sys.meta_path.insert(0, finder)
+        """callback(module), now or at the end of its import, and if reloaded."""
+        awaited = AwaitedModule(name, callback)
+        self._awaited.append(awaited)
+        awaited.begin()
 
     def put_back(self):
-        for finder in self._awaited:
-            finder.callback = None
-            if finder in sys.meta_path:
-                sys.meta_path.remove(finder)
-        self._awaited.clear()
+        while self._awaited:
+            self._awaited.pop().end()
         while self._made:
             owner, name, own, ours = self._made.pop()
             if vars(owner).get(name, _MISSING) is not ours:
@@ -66,54 +58,6 @@ class Replaced:
                 delattr(owner, name)
             else:
                 setattr(owner, name, own)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the other finders find one module, and calls back once."""
-
-    def __init__(self, name, callback):
-        self._name = name
-        self.callback = callback
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self._name:
-            return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
-            if spec is not None:
-                break
-        else:
-            return None
-        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader, self)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """The module's own loader, and the callback afterwards."""
-
-    def __init__(self, loader, finder):
-        self._loader = loader
-        self._finder = finder
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module):
-        # Whoever looks later (inspect, pickle) sees the module as ever.
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        callback = self._finder.callback
-        if callback is None:
-            return
-        try:
-            callback(module)
-        except Exception:  # a hook must not break somebody's import
-            _log.warning("could not prepare %s: uses of evicted memory by it "
-                         "are not seen", module.__name__, exc_info=True)
 
 
 def passing_on(original, ours):
