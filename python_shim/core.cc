@@ -134,12 +134,15 @@ Status Core::Init(int device_count) {
   return {};
 }
 
+Status Core::NotInAFork() const {
+  if (!abandoned()) return {};
+  return Fail(ErrorCode::kShutdown,
+              "CUDA memory cannot be used in a forked process; use the 'spawn' "
+              "start method");
+}
+
 Result<DeviceAllocator*> Core::Device(int index) const {
-  if (abandoned()) {
-    return Fail(ErrorCode::kShutdown,
-                "CUDA memory cannot be used in a forked process; use the "
-                "'spawn' start method");
-  }
+  STRATALLOC_RETURN_IF_ERROR(NotInAFork());
   DeviceAllocator* device =
       Allocator::Get().Find(static_cast<DeviceIndex>(index));
   if (device == nullptr) {

@@ -67,6 +67,8 @@ class Core {
   }
   // The device, or an error that names it.
   Result<DeviceAllocator*> Device(int index) const;
+  // kShutdown in the child of a fork of an initialised process.
+  Status NotInAFork() const;
 
   std::atomic<bool> caching{true};
 

@@ -16,6 +16,15 @@ _lock = threading.Lock()
 _pins = {}  # address of a storage -> [_Pin], the newest last
 
 
+def _after_fork():
+    global _lock
+    _lock = threading.Lock()  # a thread that is gone may have held it
+    _pins.clear()  # the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class _Pin:
     __slots__ = ("pin", "bytes", "by", "device")
 
@@ -38,6 +47,9 @@ def pin(obj, by=None):
     Pins are counted: unpin as often as pinned. They end with the memory: new
     gradients after zero_grad() are not pinned. Memory that never leaves
     (activations, with tiering off everything) needs none and gets none.
+
+    In the child of a fork it raises RuntimeError, as evict() and restore() do:
+    CUDA memory cannot be used there, and the pins are the parent's.
 
     Raises torch.OutOfMemoryError, with nothing pinned, when it does not fit
     the device together with what stays there; TypeError for an object that

@@ -10,18 +10,17 @@
 
 A replacement goes onto the owner itself, also where the original is inherited;
 then putting back removes it. What somebody else put in our place since is left
-alone. A module that is not imported yet is waited for, never imported.
+alone. A module that is not imported yet is waited for, never imported
+(_awaited.py).
 
 Thread-safety: replace and put_back under the caller's lock. A waited-for
 module's callback runs on the thread that imports it, under its import lock.
 """
 
 import functools
-import importlib.abc
-import logging
-import sys
 
-_log = logging.getLogger("stratalloc")
+from stratalloc._awaited import AwaitedModule
+
 _MISSING = object()
 
 
@@ -45,21 +44,14 @@ class Replaced:
         return True
 
     def when_imported(self, name, callback):
-        """callback(module), now or at the end of its import."""
-        module = sys.modules.get(name)
-        if module is not None:
-            callback(module)
-            return
-        finder = _Finder(name, callback)
-        self._awaited.append(finder)
-        sys.meta_path.insert(0, finder)
+        """callback(module), now or at the end of its import, and if reloaded."""
+        awaited = AwaitedModule(name, callback)
+        self._awaited.append(awaited)
+        awaited.begin()
 
     def put_back(self):
-        for finder in self._awaited:
-            finder.callback = None
-            if finder in sys.meta_path:
-                sys.meta_path.remove(finder)
-        self._awaited.clear()
+        while self._awaited:
+            self._awaited.pop().end()
         while self._made:
             owner, name, own, ours = self._made.pop()
             if vars(owner).get(name, _MISSING) is not ours:
@@ -70,6 +62,7 @@ class Replaced:
                 setattr(owner, name, own)
 
 
+<<<<<<< HEAD
 def installed(make):
     """install() and uninstall() of a module of hooks, both idempotent.
 
@@ -141,6 +134,8 @@ class _Loader(importlib.abc.Loader):
                          "are not seen", module.__name__, exc_info=True)
 
 
+=======
+>>>>>>> h2
 def passing_on(original, ours):
     """`ours` with the name and documentation of `original`."""
     return functools.wraps(original)(ours)
