@@ -29,6 +29,7 @@
 #include "tiering/engine/admission.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/migration_thread.h"
+#include "tiering/engine/told.h"
 #include "tiering/gpu/checksum.h"
 #include "tiering/policy/scope_trace.h"
 
@@ -171,8 +172,11 @@ class Engine final : public Reclaimer, public ScopeListener {
     StreamId copy_out = kDefaultStream;
     StreamId copy_in = kDefaultStream;
     std::optional<DeviceChecksum> checksum;
-    std::string refusal;         // why the last reclaim stopped; arbiter
-    std::string logged_refusal;  // the last reason people were told; arbiter
+    std::string refusal;  // why the last reclaim stopped; arbiter
+    // What people know of it; arbiter.
+    Told refused;    // somebody's bytes have no place below
+    Told stopped;    // the device failed an eviction
+    Told unsettled;  // ... and does not synchronise any more
     // Thresholds count from here on.
     std::atomic<bool> under_pressure{false};
     std::atomic<bool> relief_asked{false};
@@ -197,7 +201,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
   // Waits until nothing is copied on `stream` any more, by whatever call the
   // driver still answers. A driver that answers none has lost the device.
-  static void SettleCopies(DeviceAllocator& device, StreamId stream);
+  void SettleCopies(DeviceState& state, StreamId stream) REQUIRES(arbiter_);
 
   // reclaim.cc
   Admission::World LookAround();

@@ -243,9 +243,9 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
     leaving.keeps = true;
     // A disk that fails gets a line, once for each reason; the program goes on
     // while memory lasts. A spent budget is told by whoever runs out.
-    if (why.code == ErrorCode::kIo && state.logged_refusal != why.message) {
-      state.logged_refusal = why.message;
-      Log(LogLevel::kWarning,
+    if (why.code == ErrorCode::kIo) {
+      state.refused.Tell(
+          LogLevel::kWarning, why.message,
           "cannot evict, the bytes stay on the device: " + why.message);
     }
     state.refusal = why.message;
@@ -359,11 +359,17 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   if (status) status = CopyOutLocked(state, batch);
   if (!status) {
     // Copies may be in flight into buffers that go back below.
-    SettleCopies(device, state.copy_out);
+    SettleCopies(state, state.copy_out);
     state.refusal = status.error().message;
     if (status.error().code != ErrorCode::kUnsupported) {
-      Log(LogLevel::kError, "eviction stopped: " + status.error().message);
+      // Of a broken device every call fails, now this one first, now that.
+      state.stopped.Tell(LogLevel::kError,
+                         std::to_string(static_cast<int>(status.error().code)),
+                         "eviction stopped: " + state.refusal);
     }
+  } else {
+    state.stopped.Over();
+    state.unsettled.Over();
   }
 
   Bytes freed = 0;
