@@ -62,7 +62,6 @@ class Replaced:
                 setattr(owner, name, own)
 
 
-<<<<<<< HEAD
 def installed(make):
     """install() and uninstall() of a module of hooks, both idempotent.
 
@@ -86,56 +85,6 @@ def installed(make):
     return install, uninstall
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the other finders find one module, and calls back once."""
-
-    def __init__(self, name, callback):
-        self._name = name
-        self.callback = callback
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self._name:
-            return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
-            if spec is not None:
-                break
-        else:
-            return None
-        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader, self)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """The module's own loader, and the callback afterwards."""
-
-    def __init__(self, loader, finder):
-        self._loader = loader
-        self._finder = finder
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module):
-        # Whoever looks later (inspect, pickle) sees the module as ever.
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        callback = self._finder.callback
-        if callback is None:
-            return
-        try:
-            callback(module)
-        except Exception:  # a hook must not break somebody's import
-            _log.warning("could not prepare %s: uses of evicted memory by it "
-                         "are not seen", module.__name__, exc_info=True)
-
-
-=======
->>>>>>> h2
 def passing_on(original, ours):
     """`ours` with the name and documentation of `original`."""
     return functools.wraps(original)(ours)
