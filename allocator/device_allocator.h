@@ -220,6 +220,9 @@ class DeviceAllocator {
   // no such pool.
   bool KeepForPool(PoolId id, std::span<HandleEntry* const> operands)
       EXCLUDES(mutex_);
+  // Does one of these streams of streams() capture? All that it has, if they
+  // mean the whole device. Asks the driver.
+  bool SomeCapture(std::uint64_t streams) const;
   // If `stream` captures (raw_capture.cc), captures are looked for here until
   // it is over.
   void NoteCapture(StreamId stream) EXCLUDES(mutex_);

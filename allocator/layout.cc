@@ -77,10 +77,9 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   if (SourceLocked(pool.key().owner) != nullptr) return nullptr;
   HandleRegion& region = table_.region(
       options_.tiering && !pool.key().owner.is_private(), pool.key().kind);
-  const Bytes wanted =
-      RoundUp(std::max({size, options_.segment_least,
-                        capacity_ / kSegmentFraction}),
-              region.handle_bytes);
+  const Bytes wanted = RoundUp(
+      std::max({size, options_.segment_least, capacity_ / kSegmentFraction}),
+      region.handle_bytes);
   const Bytes least = RoundUp(size, region.handle_bytes);
   Extents& space = free_space_[RegionNumber(region)];
   Bytes bytes = NoSplitLocked(pool) ? least : wanted;

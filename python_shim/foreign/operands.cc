@@ -83,6 +83,16 @@ bool Operands::Add(PyObject* object, int depth, NoOverrides* overrides) {
 }
 
 bool Operands::AddInside(PyObject* wrapper, int depth, NoOverrides* overrides) {
+  // One that flattens to itself has no end.
+  if (Py_EnterRecursiveCall(" in __tensor_flatten__") != 0) {
+    return DropException();
+  }
+  const bool added = AddParts(wrapper, depth, overrides);
+  Py_LeaveRecursiveCall();
+  return added;
+}
+
+bool Operands::AddParts(PyObject* wrapper, int depth, NoOverrides* overrides) {
   PyObject* const method = PyObject_GetAttr(wrapper, flatten);
   if (method == nullptr) return DropException();  // no wrapper
   PyObject* const names_and_rest = PyObject_CallObject(method, nullptr);
@@ -125,7 +135,12 @@ bool Operands::AddElements(PyObject* container, int depth,
     }
     PyObject* const item =
         is_list ? PyList_GetItem(container, i) : PyTuple_GetItem(container, i);
-    if (item == nullptr || !Add(item, depth, overrides)) return false;
+    if (item == nullptr) return false;
+    if (is_list) {  // so may another thread, while the call waits for room
+      Py_INCREF(item);
+      kept_.push_back(item);
+    }
+    if (!Add(item, depth, overrides)) return false;
   }
 }
 

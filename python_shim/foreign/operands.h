@@ -18,9 +18,9 @@
 #ifndef STRATALLOC_PYTHON_SHIM_FOREIGN_OPERANDS_H_
 #define STRATALLOC_PYTHON_SHIM_FOREIGN_OPERANDS_H_
 
-#include "python_shim/limited_api.h"  // before any standard header
-
 #include <vector>
+
+#include "python_shim/limited_api.h"  // before any standard header
 
 namespace stratalloc {
 
@@ -54,6 +54,7 @@ class Operands {
 
   bool Add(PyObject* object, int depth, NoOverrides* overrides);
   bool AddInside(PyObject* wrapper, int depth, NoOverrides* overrides);
+  bool AddParts(PyObject* wrapper, int depth, NoOverrides* overrides);
   bool AddElements(PyObject* container, int depth, NoOverrides* overrides);
 
   std::vector<const void*> tensors_;

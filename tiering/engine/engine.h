@@ -223,16 +223,13 @@ class Engine final : public Reclaimer, public ScopeListener {
   Bytes EvictBatchLocked(DeviceState& state,
                          const std::vector<HandleRef>& victims)
       REQUIRES(arbiter_);
-  Status FenceLocked(DeviceState& state, std::uint64_t streams)
-      REQUIRES(arbiter_);
+  // `may_wait_for`: what was asked about captures, as MayAsk had it.
+  Status FenceLocked(DeviceState& state, std::uint64_t streams,
+                     std::uint64_t may_wait_for) REQUIRES(arbiter_);
   class FencingElsewhere;
   // No capture begins on other devices until `elsewhere` goes; false if one is
   // there.
   bool HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere)
-      REQUIRES(arbiter_);
-  // Does one of these streams of the device's table capture? All that it has,
-  // if the device will be waited for.
-  bool SomeCapture(DeviceAllocator& device, std::uint64_t streams)
       REQUIRES(arbiter_);
   Status ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch)
       REQUIRES(arbiter_);

@@ -188,6 +188,24 @@ TEST_F(EnginePinsTest, AnOperatorWaitsForWhatIsUnderWay) {
   FreeAll(operands);
 }
 
+// Best effort: whoever asks for an address does not wait ten seconds for it.
+TEST_F(EnginePinsTest, AnAddressIsNotWaitedFor) {
+  OpenCard(64 * kMiB);
+  const Address large = Malloc(14 * kHandle);
+  ASSERT_EQ(Evict(), 14 * kHandle);
+  const auto layers = Layers(20);
+  for (Address layer : layers) Pin(layer, PinReason::kCollective);
+  static int polls;
+  polls = 0;
+  PinPoll::Use([] { ++polls; }, [] { return 1; });
+  engine().HandOut(large);
+  EXPECT_LT(polls, 20);
+  EXPECT_FALSE(IsHere(large));
+  ExpectLayers(layers);
+  FreeAll(layers);
+  Free(large);
+}
+
 TEST_F(EnginePinsTest, HandedPointersAreTheNewestOnly) {
   OpenCard(64 * kMiB);
   const auto layers = Layers(8);

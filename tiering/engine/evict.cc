@@ -122,19 +122,6 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
   return freed;
 }
 
-bool Engine::SomeCapture(DeviceAllocator& device, std::uint64_t streams) {
-  if (streams >> StreamTable::kOverflowBit != 0) streams = ~std::uint64_t{0};
-  streams = device.streams().MayAsk(streams);
-  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
-    if (!device.streams().Has(bit)) break;
-    if ((streams >> bit & 1) != 0 &&
-        device.device().IsCapturing(device.streams().StreamOf(bit))) {
-      return true;
-    }
-  }
-  return false;
-}
-
 // Keeps captures off the other devices while these are waited for.
 class Engine::FencingElsewhere {
  public:
@@ -163,17 +150,22 @@ bool Engine::HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere) {
   for (int i = 0; i < devices; ++i) {
     DeviceAllocator& other = *devices_[i].allocator;
     if (&other == &device) continue;
-    if (SomeCapture(other, ~std::uint64_t{0}) || !elsewhere.Hold(other)) {
+    if (other.SomeCapture(~std::uint64_t{0}) || !elsewhere.Hold(other)) {
       return false;
     }
   }
   return true;
 }
 
-Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
+Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams,
+                           std::uint64_t may_wait_for) {
   DeviceAllocator& device = *state.allocator;
   if (STRATALLOC_PLANTED(kMissingEvent)) return {};
   streams = device.streams().MayAsk(streams);
+  // A stream turned external since it was asked about captures.
+  if ((streams & ~may_wait_for) != 0) {
+    return Fail(ErrorCode::kUnsupported, kCaptured);
+  }
   // More streams than bits, or those of a graph: rule 8, this thread may wait.
   if (streams >> StreamTable::kOverflowBit & 1) {
     STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeDevice());
@@ -317,8 +309,9 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   // Now that they are marked: whatever entered a table before is in it.
   const auto workspaces = LibraryWorkspaces::Addresses();
   FencingElsewhere elsewhere;  // until this eviction is over
-  const bool spoils = SomeCapture(device, users) ||
-                      ((users >> StreamTable::kGraphBit & 1) != 0 &&
+  const std::uint64_t may_ask = device.streams().MayAsk(users);
+  const bool spoils = device.SomeCapture(may_ask) ||
+                      ((may_ask >> StreamTable::kGraphBit & 1) != 0 &&
                        !HoldOthers(device, elsewhere));
   std::uint64_t streams = 0;
   {
@@ -353,7 +346,7 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   if (batch.empty()) return 0;
   learning_.store(true, std::memory_order_relaxed);
 
-  Status status = FenceLocked(state, streams);
+  Status status = FenceLocked(state, streams, may_ask);
   device.EndFencing();
   if (status) status = ChecksumLocked(state, batch);
   if (status) status = CopyOutLocked(state, batch);

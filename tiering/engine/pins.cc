@@ -93,10 +93,14 @@ void Engine::HandOut(Address address) {
   if (!device->FindLive(address, &block)) return;
   const AddressRange range{block.address, block.bytes};
   BlockPin pin;
-  // Best effort: without room the address is as good as it is.
-  if (!PinBlocks("data_ptr()", PinReason::kPointer, {&range, 1}, {&pin, 1})) {
-    return;
-  }
+  // Best effort: without room the address is as good as it is, and who asks for
+  // one does not wait for that.
+  OperatorThread& thread = OperatorThread::ThisThread();
+  thread.hurried = true;
+  const Status pinned =
+      PinBlocks("data_ptr()", PinReason::kPointer, {&range, 1}, {&pin, 1});
+  thread.hurried = false;
+  if (!pinned) return;
   device->DropOldPointers(device->limit() / kPointerShare, kMostPointers);
 }
 
