@@ -85,9 +85,9 @@ void DeviceAllocator::GiveUpLocked(const std::vector<HandleRef>& handles,
          i < handles.size() && handles[i].address() == hi && hi < segment.end();
          ++i) {
       const HandleRef handle = handles[i];
-      UnmapLocked(handle, fenced || STRATALLOC_PLANTED(kEarlyReuse)
-                              ? 0
-                              : UsersLocked(handle));
+      UnmapLocked(
+          handle, handle.entry().physical,
+          fenced || STRATALLOC_PLANTED(kEarlyReuse) ? 0 : UsersLocked(handle));
       hi += handle.bytes();
       ++stats_.num_device_free;
     }

@@ -312,9 +312,10 @@ class DeviceAllocator {
   void CancelLeavingLocked(HandleRef handle) REQUIRES(mutex_);
   // kCopyingOut -> `to`: unmaps and keeps the physical handle for reuse. If
   // nothing live is left the bytes are given up (-> kUnmapped) and false is
-  // returned: the caller drops the copies.
-  bool FinishLeavingLocked(HandleRef handle, HandleState to, Traffic traffic)
-      REQUIRES(mutex_);
+  // returned: the caller drops the copies. An error of the driver: nothing has
+  // happened, and the caller cancels.
+  Result<bool> FinishLeavingLocked(HandleRef handle, HandleState to,
+                                   Traffic traffic) REQUIRES(mutex_);
   // Physical memory for a restore: recycled, created, or traded from cached
   // blocks (which may wait: drops and retakes the lock).
   Result<PhysicalMemory*> TakePhysical(Bytes bytes) EXCLUDES(mutex_);
@@ -658,8 +659,13 @@ class DeviceAllocator {
   }
   Mapped MapLocked(Segment& segment, Address lo, Address hi, Bytes limit,
                    const StreamsIdle& idle) REQUIRES(mutex_);
-  // The position no longer has memory. `fence`: streams that may still use it.
-  void UnmapLocked(HandleRef handle, std::uint64_t fence) REQUIRES(mutex_);
+  // What FinishLeavingLocked does once `memory` is unmapped.
+  bool LeaveLocked(HandleRef handle, PhysicalMemory* memory, HandleState to,
+                   Traffic traffic) REQUIRES(mutex_);
+  // The position no longer has `memory`, its own so far. `fence`: streams that
+  // may still use it.
+  void UnmapLocked(HandleRef handle, PhysicalMemory* memory,
+                   std::uint64_t fence) REQUIRES(mutex_);
   // Do positions of this segment that nothing lives at keep their mappings? In
   // private pools a capture must find nothing to unmap.
   static bool KeepsMappings(const Segment& segment);

@@ -117,7 +117,7 @@ bool DeviceAllocator::DropKeptLocked(Segment& segment) {
     HandleEntry& entry = region.entries[i];
     if (entry.physical == nullptr) continue;
     if (!idle(entry.fence.load())) return false;
-    physical_.Unmap(&entry.physical);
+    if (!physical_.Unmap(&entry.physical)) return false;
   }
   return true;
 }
@@ -332,12 +332,14 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
       complete = false;
       break;
     }
+    bool failed = false;
     if (entry.physical != nullptr && idle(entry.fence.load())) {
-      physical_.Unmap(&entry.physical);
+      failed = !NoteErrorLocked(physical_.Unmap(&entry.physical));
     }
-    busy = entry.physical != nullptr;
-    if (busy || !NoteErrorLocked(physical_.Map(handle.address(), *memory,
-                                               &entry.physical))) {
+    busy = entry.physical != nullptr && !failed;
+    if (busy || failed ||
+        !NoteErrorLocked(
+            physical_.Map(handle.address(), *memory, &entry.physical))) {
       physical_.Put(*memory, (*memory)->fence);
       complete = false;
       break;
@@ -384,7 +386,7 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (!kept[i] && i >= fresh) continue;
       PhysicalMemory* memory = wanted[i].entry().physical;
-      if (!kept[i]) physical_.Unmap(&wanted[i].entry().physical);
+      if (!kept[i]) (void)physical_.Unmap(&wanted[i].entry().physical);
       physical_.Put(memory, memory->fence);
     }
   }
@@ -397,17 +399,19 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
 }
 
 // The bare step and the entry; statistics and refiling are the caller's.
-void DeviceAllocator::UnmapLocked(HandleRef handle, std::uint64_t fence) {
+void DeviceAllocator::UnmapLocked(HandleRef handle, PhysicalMemory* memory,
+                                  std::uint64_t fence) {
   HandleEntry& entry = handle.entry();
   Segment& segment = SegmentOfLocked(handle);
   entry.state.store(HandleState::kUnmapped);
   --segment.mapped;
   if (segment.plain) return;  // TakeEmptyPlainLocked does the rest
   entry.fence.store(fence);
-  PhysicalMemory* memory = entry.physical;
-  // Where bytes are away a stray access must fault.
-  if (!KeepsMappings(segment) || entry.live > 0) {
-    physical_.Unmap(&entry.physical);
+  // Where bytes are away a stray access must fault. Where the driver refuses,
+  // the mapping is kept as others are.
+  if (entry.physical != nullptr &&
+      (!KeepsMappings(segment) || entry.live > 0)) {
+    (void)physical_.Unmap(&entry.physical);
   }
   physical_.Put(memory, fence);
 }

@@ -122,8 +122,20 @@ void DeviceAllocator::CancelLeavingLocked(HandleRef handle) {
                handle.address() + handle.bytes());
 }
 
-bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
-                                          Traffic traffic) {
+Result<bool> DeviceAllocator::FinishLeavingLocked(HandleRef handle,
+                                                  HandleState to,
+                                                  Traffic traffic) {
+  HandleEntry& entry = handle.entry();
+  PhysicalMemory* const memory = entry.physical;
+  // First: where the driver refuses, nothing has happened.
+  if (entry.live > 0) {
+    STRATALLOC_RETURN_IF_ERROR(physical_.Unmap(&entry.physical));
+  }
+  return LeaveLocked(handle, memory, to, traffic);
+}
+
+bool DeviceAllocator::LeaveLocked(HandleRef handle, PhysicalMemory* memory,
+                                  HandleState to, Traffic traffic) {
   HandleEntry& entry = handle.entry();
   STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingOut,
                    HandleStateName(entry.state.load()));
@@ -149,7 +161,7 @@ bool DeviceAllocator::FinishLeavingLocked(HandleRef handle, HandleState to,
   }
   RecordLiveOverLocked(handle, /*allocated=*/false, "evicted");
   RecordMappedLocked(TraceAction::kSegmentUnmap, {handle}, "evicted");
-  UnmapLocked(handle, /*fence=*/0);
+  UnmapLocked(handle, memory, /*fence=*/0);
   stats_.reserved_bytes.For(segment.region->kind,
                             [&](Stat& s) { s.Decrease(handle.bytes()); });
   ++stats_.num_device_free;
@@ -200,12 +212,15 @@ Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
   const HandleState from = entry.state.load();
   STRATALLOC_CHECK(IsAway(from) && from != HandleState::kPoisoned,
                    HandleStateName(from));
+  if (entry.physical != nullptr) {  // could not be unmapped
+    STRATALLOC_RETURN_IF_ERROR(physical_.Unmap(&entry.physical));
+  }
   STRATALLOC_RETURN_IF_ERROR(
       physical_.Map(handle.address(), memory, &entry.physical));
   if (Status granted =
           device_.GrantAccess(handle.address(), handle.bytes(), peers_);
       !granted) {
-    physical_.Unmap(&entry.physical);  // nobody has seen it
+    (void)physical_.Unmap(&entry.physical);  // nobody has seen it
     return granted;
   }
   if (observer_ != nullptr) {
@@ -236,9 +251,9 @@ void DeviceAllocator::AbortArrivalLocked(HandleRef handle, HandleState to) {
   STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingIn,
                    HandleStateName(entry.state.load()));
   entry.state.store(HandleState::kCopyingOut);
-  const bool live = FinishLeavingLocked(
-      handle, to == HandleState::kPoisoned ? HandleState::kDisk : to,
-      Traffic::kNone);
+  const bool live = LeaveLocked(
+      handle, entry.physical,
+      to == HandleState::kPoisoned ? HandleState::kDisk : to, Traffic::kNone);
   if (live) entry.state.store(to);
 }
 

@@ -93,17 +93,17 @@ Status HandlePool::Map(Address address, PhysicalMemory* memory,
   return {};
 }
 
-void HandlePool::Unmap(PhysicalMemory** slot) {
+Status HandlePool::Unmap(PhysicalMemory** slot) {
   PhysicalMemory* memory = *slot;
   auto mapping =
       std::find_if(memory->mappings.begin(), memory->mappings.end(),
                    [&](const auto& mapping) { return mapping.slot == slot; });
   STRATALLOC_CHECK(mapping != memory->mappings.end(), "a slot is listed");
-  Status status = device_.Unmap(mapping->address, memory->bytes);
-  STRATALLOC_CHECK(status.has_value(), status.error().message);
+  STRATALLOC_RETURN_IF_ERROR(device_.Unmap(mapping->address, memory->bytes));
   *mapping = memory->mappings.back();
   memory->mappings.pop_back();
   *slot = nullptr;
+  return {};
 }
 
 void HandlePool::Fenced(std::uint64_t fence, std::uint64_t until) {
@@ -138,22 +138,24 @@ Result<int> HandlePool::Descriptor(const PhysicalMemory& memory) {
 Bytes HandlePool::ReleaseFree(const StreamsIdle& idle) {
   if (!idle(0)) return 0;
   const Bytes before = free_bytes_;
+  const auto give_back = [&](PhysicalMemory& memory) -> Status {
+    while (!memory.mappings.empty()) {
+      STRATALLOC_RETURN_IF_ERROR(Unmap(memory.mappings.back().slot));
+    }
+    return device_.ReleaseHandle(memory.handle);
+  };
   for (auto& [bytes, head] : free_) {
     for (PhysicalMemory* memory = head; memory != nullptr;) {
       PhysicalMemory* released = std::exchange(memory, memory->next);
       if (released->fence != 0 && !idle(released->fence)) continue;
+      // A driver that refuses one will refuse the others: a broken device.
+      if (!give_back(*released)) return before - free_bytes_;
       Unlink(released);
-      while (!released->mappings.empty()) {
-        Unmap(released->mappings.back().slot);
-      }
       if (auto open = descriptors_.find(released->handle);
           open != descriptors_.end()) {
         close(open->second);
         descriptors_.erase(open);
       }
-      // The driver refuses only handles that are not ours or released twice.
-      Status status = device_.ReleaseHandle(released->handle);
-      STRATALLOC_CHECK(status.has_value(), status.error().message);
       created_bytes_ -= bytes;
       delete released;
     }

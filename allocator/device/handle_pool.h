@@ -15,7 +15,8 @@
 // Thread-safety: the caller holds the device lock.
 // Invariant: created = used elsewhere + free here, in bytes; a slot that is
 // not null points to memory that lists it (CheckInvariants).
-// Fails: kOutOfMemory when the limit or the driver has no room.
+// Fails: kOutOfMemory when the limit or the driver has no room; as the driver
+// does.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
 
@@ -74,8 +75,10 @@ class HandlePool {
   // Without access rights: those are granted by ranges. `*slot` becomes
   // `memory`. REQUIRES: *slot is null.
   Status Map(Address address, PhysicalMemory* memory, PhysicalMemory** slot);
-  // `*slot` becomes null. REQUIRES: no work uses that address.
-  void Unmap(PhysicalMemory** slot);
+  // `*slot` becomes null. REQUIRES: no work uses that address. Where the driver
+  // refuses, the mapping stays one of the memory's: nothing is lost by that but
+  // that a stray access would not fault.
+  Status Unmap(PhysicalMemory** slot);
 
   // Everything on the streams `fence` that was enqueued before Put number
   // `until` has run.
@@ -89,7 +92,7 @@ class HandlePool {
   // under the same number. Kept here because it must end with the handle.
   Result<int> Descriptor(const PhysicalMemory& memory);
   // Gives the free memory whose streams are idle back to the driver, if it may
-  // go now; returns the bytes.
+  // go now; returns the bytes. What the driver does not take stays free here.
   Bytes ReleaseFree(const StreamsIdle& idle);
 
   Bytes created_bytes() const { return created_bytes_; }

@@ -199,6 +199,11 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   DeviceState* StateOf(const DeviceAllocator& device);
   std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
+  // Is the copy that was made what the device's checksum was of?
+  bool IsUnchanged(void* copy, Bytes bytes, std::uint64_t checksum)
+      REQUIRES(arbiter_);
+  // Somebody wrote to the handle while it was copied out.
+  Error Changed(DeviceAllocator& device, HandleRef handle);
   // Waits until nothing is copied on `stream` any more, by whatever call the
   // driver still answers. A driver that answers none has lost the device.
   void SettleCopies(DeviceState& state, StreamId stream) REQUIRES(arbiter_);
@@ -291,6 +296,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   std::uint64_t* checksum_words_ = nullptr;
   EngineCounters counters_;  // arbiter; copied under counters_mutex_
   std::string sabotage_;     // test hook; arbiter
+  int foreign_writes_ = 0;  // test hook: evictions that are written to; arbiter
 
   // True once anything has left: before that, learning costs nothing.
   std::atomic<bool> learning_{false};

@@ -27,6 +27,7 @@ constexpr std::size_t kMaxBatch = 64;
 // Ticks until a relief that found nothing cold looks again, if nothing it saw
 // will be cold sooner: milliseconds, where a look takes some 20 us.
 constexpr std::uint32_t kLookAgainAfter = 1 << 12;
+constexpr char kStays[] = "cannot evict, the bytes stay on the device: ";
 constexpr char kCaptured[] = "nothing leaves while a CUDA graph is captured";
 constexpr char kTablesBusy[] =
     "torch's tables of cuBLAS workspaces are being changed, so nobody can tell "
@@ -228,17 +229,31 @@ Status Engine::ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch) {
   return {};
 }
 
+bool Engine::IsUnchanged(void* copy, Bytes bytes, std::uint64_t checksum) {
+  if (foreign_writes_ > 0) {
+    --foreign_writes_;
+    static_cast<char*>(copy)[bytes / 2] ^= 1;
+  }
+  return ChecksumOnHost(copy, bytes) == checksum;
+}
+
+Error Engine::Changed(DeviceAllocator& device, HandleRef handle) {
+  return {ErrorCode::kCorrupt,
+          "something wrote to " + OwnersOf(device, handle) +
+              " while it was copied out, past PyTorch's operators; pin() what "
+              "other code writes"};
+}
+
 Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
   DeviceAllocator& device = *state.allocator;
   const std::uint32_t now = device.use_clock().load();
   const auto refuse = [&](Leaving& leaving, const Error& why) {
     leaving.keeps = true;
-    // A disk that fails gets a line, once for each reason; the program goes on
-    // while memory lasts. A spent budget is told by whoever runs out.
-    if (why.code == ErrorCode::kIo) {
-      state.refused.Tell(
-          LogLevel::kWarning, why.message,
-          "cannot evict, the bytes stay on the device: " + why.message);
+    // A disk that fails and a foreign writer get a line, once for each reason;
+    // the program goes on while memory lasts. A spent budget is told by whoever
+    // runs out.
+    if (why.code == ErrorCode::kIo || why.code == ErrorCode::kCorrupt) {
+      state.refused.Tell(LogLevel::kWarning, why.message, kStays + why.message);
     }
     state.refusal = why.message;
   };
@@ -270,12 +285,12 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
         *staging, leaving.handle.address(), bytes, state.copy_out));
     STRATALLOC_RETURN_IF_ERROR(
         device.device().SynchronizeStream(state.copy_out));
-    STRATALLOC_CHECK(ChecksumOnHost(*staging, bytes) == leaving.checksum,
-                     "bytes changed between device and staging buffer");
-    if (Status written = lower_.WriteToDisk(copy, *staging); !written) {
+    leaving.to = HandleState::kDisk;
+    if (!IsUnchanged(*staging, bytes, leaving.checksum)) {
+      refuse(leaving, Changed(device, leaving.handle));
+    } else if (Status written = lower_.WriteToDisk(copy, *staging); !written) {
       refuse(leaving, written.error());
     }
-    leaving.to = HandleState::kDisk;
   }
   STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeStream(state.copy_out));
   for (Leaving& leaving : batch) {
@@ -283,10 +298,10 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
       continue;
     }
     const LowerCopy& copy = *lower_.Find(leaving.handle.address());
-    // The pair assertion of tiering: what will be trusted is what left.
-    STRATALLOC_CHECK(
-        ChecksumOnHost(copy.host.data, copy.host.bytes) == leaving.checksum,
-        "bytes changed between device and host copy");
+    // What will be trusted is what left.
+    if (!IsUnchanged(copy.host.data, copy.host.bytes, leaving.checksum)) {
+      refuse(leaving, Changed(device, leaving.handle));
+    }
   }
   return {};
 }
@@ -367,18 +382,24 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
 
   Bytes freed = 0;
   std::vector<HandleRef> forget;
+  std::string failed;  // to unmap
   {
     MutexLock lock(device.mutex());
+    const auto keep = [&](const Leaving& leaving) {
+      device.mutex().AssertHeld();
+      HandleEntry& entry = leaving.handle.entry();
+      entry.fence.fetch_or(leaving.fence);
+      if (!leaving.clean) {
+        entry.dirty.store(true);
+        entry.has_copy.store(false);
+        forget.push_back(leaving.handle);
+      }
+      device.CancelLeavingLocked(leaving.handle);
+    };
     for (Leaving& leaving : batch) {
       HandleEntry& entry = leaving.handle.entry();
       if (!status || leaving.keeps || entry.fence.load() != 0) {
-        entry.fence.fetch_or(leaving.fence);
-        if (!leaving.clean) {
-          entry.dirty.store(true);
-          entry.has_copy.store(false);
-          forget.push_back(leaving.handle);
-        }
-        device.CancelLeavingLocked(leaving.handle);
+        keep(leaving);
         continue;
       }
       if (leaving.clean) {
@@ -388,11 +409,18 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
                                             : HandleState::kDisk;
         ++counters_.clean_drops;
       }
+      const Result<bool> left = device.FinishLeavingLocked(
+          leaving.handle, leaving.to,
+          leaving.clean ? Traffic::kDropped : Traffic::kCopied);
+      if (!left) {
+        state.refusal = left.error().message;
+        failed = state.refusal;
+        keep(leaving);
+        continue;
+      }
       entry.dirty.store(false);
       freed += leaving.handle.bytes();
-      if (!device.FinishLeavingLocked(
-              leaving.handle, leaving.to,
-              leaving.clean ? Traffic::kDropped : Traffic::kCopied)) {
+      if (!*left) {
         forget.push_back(leaving.handle);  // freed while it was leaving
         continue;
       }
@@ -401,6 +429,9 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
     }
   }
   for (HandleRef handle : forget) lower_.Forget(handle);
+  if (!failed.empty()) {
+    state.refused.Tell(LogLevel::kError, failed, kStays + failed);
+  }
   return freed;
 }
 

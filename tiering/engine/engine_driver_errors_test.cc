@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever call of the driver fails, once or for good: nobody aborts, no byte
+// is lost, and what cannot leave stays.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/cudasim/control.h"
+#include "tiering/engine/engine_fixture_test.h"
+
+namespace stratalloc {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotReady = 600;
+
+class EngineDriverErrorsTest : public EngineTest {
+ protected:
+  void OpenSmall() {
+    Rig::Options options;
+    options.capacity = 32 * kMiB;
+    options.host_budget = 8 * kMiB;
+    options.disk_budget = 64 * kMiB;
+    Open(options);
+  }
+  // Everything the core does, as far as the driver lets it.
+  void DoEverything(const std::vector<Address>& layers) {
+    rig_->engine().Evict(rig_->device(), {});
+    rig_->engine().Restore(rig_->device(), {});
+    for (Address layer : layers) {
+      rig_->Operate(kDefaultStream, {{layer, kHandle, false}}, [] {});
+    }
+    std::vector<Address> made;
+    for (const LifetimeClass lifetime :
+         {LifetimeClass::kPersistent, LifetimeClass::kTransient}) {
+      for (int i = 0; i < 10; ++i) {
+        auto address = rig_->Malloc(3 * kMiB, kDefaultStream, lifetime);
+        if (address) made.push_back(*address);
+      }
+      for (Address address : made) Free(address);
+      made.clear();
+    }
+    rig_->device().EmptyCache();
+  }
+};
+
+TEST_F(EngineDriverErrorsTest, NoCallThatFailsLosesAByte) {
+  OpenSmall();
+  const auto layers = Layers(6);
+  for (const char* call : {"cudaMemcpyAsync",
+                           "cudaEventRecord",
+                           "cudaEventCreateWithFlags",
+                           "cudaEventQuery",
+                           "cudaEventSynchronize",
+                           "cudaStreamSynchronize",
+                           "cudaStreamWaitEvent",
+                           "cudaDeviceSynchronize",
+                           "cuLaunchKernel",
+                           "cuMemMap",
+                           "cuMemCreate",
+                           "cuMemSetAccess",
+                           "cuMemUnmap",
+                           "cuMemRelease",
+                           "cudaHostRegister",
+                           "cudaHostUnregister",
+                           "cudaSetDevice",
+                           "cudaGetDevice",
+                           "cudaMemGetInfo",
+                           "cudaStreamQuery",
+                           "cudaStreamIsCapturing"}) {
+    for (int error : {kInvalidValue, kOutOfMemory, kNotReady}) {
+      for (long nth : {1, 2, 5}) {
+        for (int forever : {0, 1}) {
+          SCOPED_TRACE(std::string(call) + " " + std::to_string(error) + " " +
+                       std::to_string(nth) + (forever ? " for good" : ""));
+          ASSERT_EQ(cudasim_fail(call, nth, error, forever), 0);
+          DoEverything(layers);
+          cudasim_clear_faults();
+          ASSERT_EQ(rig_->Check(), "");
+          ExpectLayers(layers);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cudasim_violation_count(), 0);
+  FreeAll(layers);
+}
+
+TEST_F(EngineDriverErrorsTest, WhatCannotBeUnmappedStays) {
+  Open({});
+  const auto layers = Layers(3);
+  ASSERT_EQ(cudasim_fail("cuMemUnmap", 2, kInvalidValue, /*forever=*/1), 0);
+  Result<Bytes> moved = rig_->engine().Evict(rig_->device(), {});
+  ASSERT_TRUE(moved.has_value());
+  EXPECT_EQ(*moved, kHandle);
+  EXPECT_THAT(rig_->engine().LastRefusal(DeviceIndex{0}),
+              HasSubstr("cuMemUnmap"));
+  EXPECT_EQ(rig_->Check(), "");
+  ExpectLayers(layers);
+  cudasim_clear_faults();
+  EXPECT_EQ(Evict(), 3 * kHandle);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EngineDriverErrorsTest, WhatIsNotReleasedIsUsedAgain) {
+  Open({});
+  Free(Malloc(8 * kMiB));
+  ASSERT_EQ(cudasim_fail("cuMemRelease", 1, kInvalidValue, /*forever=*/1), 0);
+  rig_->device().EmptyCache();
+  cudasim_clear_faults();
+  EXPECT_EQ(rig_->Check(), "");
+  const long created = cudasim_calls("cuMemCreate");
+  const Address again = Malloc(8 * kMiB);
+  EXPECT_EQ(cudasim_calls("cuMemCreate"), created);
+  Write(again, 8 * kMiB, 1);
+  ExpectReads(again, 8 * kMiB, 1);
+  Free(again);
+}
+
+TEST_F(EngineDriverErrorsTest, BytesThatChangeWhileTheyAreCopiedStay) {
+  for (const bool to_disk : {false, true}) {
+    Rig::Options options;
+    if (to_disk) {
+      options.host_budget = 4 * kMiB;  // the two staging buffers
+      options.disk_budget = 64 * kMiB;
+    }
+    Open(options);
+    const auto layers = Layers(3);
+    ASSERT_TRUE(
+        rig_->engine().TestHook("write_while_leaving", "1").has_value());
+    EXPECT_EQ(Evict(), 2 * kHandle) << to_disk;
+    EXPECT_THAT(rig_->engine().LastRefusal(DeviceIndex{0}),
+                HasSubstr("while it was copied out"));
+    EXPECT_EQ(rig_->Check(), "");
+    ExpectLayers(layers);
+    EXPECT_EQ(Evict(), 3 * kHandle);
+    ExpectLayers(layers);
+    FreeAll(layers);
+    ASSERT_EQ(rig_->Close(), "");
+    rig_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace stratalloc
