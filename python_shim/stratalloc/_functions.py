@@ -11,8 +11,9 @@ called in a Function's forward or backward, with data pointers of its tensors.
   what backward takes out of ctx.saved_tensors, or finds in ctx
 
 are on the device and stay until the method returns, with what it allocates: in
-lists, tuples and dicts two deep, and inside wrapper subclasses. It is a call, no operator: operators inside work as ever. torch.OutOfMemoryError if
-its tensors do not fit the device together.
+lists, tuples and dicts two deep, and inside wrapper subclasses. It is a call,
+no operator: operators inside work as ever. torch.OutOfMemoryError if its
+tensors do not fit the device together.
 
 Functions of torch itself are passed on: they consist of operators and of calls
 that other hooks see, and some take all parameters of a model (DataParallel's

@@ -5,7 +5,7 @@ of() goes to the plain tensors inside: those of a wrapper subclass by its
 __tensor_flatten__, again and again (DTensor, jagged nested tensors, torchao's);
 indices and values of sparse layouts, scales of what is quantized by channel and
 what functorch wraps by the bridge. No operator runs, so that asking brings
-nothing back, and nobody's __torch_function__ is asked.
+nothing back; only __tensor_flatten__ is asked of a subclass.
 
 Raises HasNoMemory for what has none at all, TypeError for a subclass that does
 not say what is inside.
