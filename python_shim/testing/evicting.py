@@ -10,6 +10,7 @@ stratalloc must be enabled.
 
 import contextlib
 import threading
+import time
 
 import stratalloc
 
@@ -22,6 +23,13 @@ class Evictions:
         self.bytes = 0
         # Held during each eviction: who takes it keeps the thread out of one.
         self.lock = threading.Lock()
+        self.thread = None
+
+    def await_first(self):
+        """Until something has left. Fails if nothing does."""
+        give_up = time.monotonic() + 60
+        while self.bytes == 0:
+            assert self.thread.is_alive() and time.monotonic() < give_up
 
 
 @contextlib.contextmanager
@@ -39,12 +47,12 @@ def evicting():
         except BaseException as error:  # pylint: disable=broad-except
             errors.append(error)
 
-    thread = threading.Thread(target=run)
-    thread.start()
+    evictions.thread = threading.Thread(target=run)
+    evictions.thread.start()
     try:
         yield evictions
     finally:
         stop.set()
-        thread.join()
+        evictions.thread.join()
     assert not errors, errors
     assert evictions.bytes > 0, f"{evictions.count} evictions moved nothing"

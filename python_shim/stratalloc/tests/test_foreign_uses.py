@@ -254,6 +254,28 @@ def test_a_copy_for_dlpack_leaves_the_original_alone():
     assert _tiers.residency(weight)["device"] == 0
 
 
+def test_what_another_process_is_sent_has_arrived():
+    """The event that goes along is one of the sender's current stream."""
+    size = 16 * MIB  # several copies, not all of which are over by chance
+    host = torch.empty(size // 4)
+    for seed in range(SEEDS // 4):
+        simulate.driver().cudasim_set_seed(seed)
+        weight = parameter(size, seed)
+        right = weight.detach().cpu()
+        away(weight)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            sent = weight.untyped_storage()._share_cuda_()
+            assert runtime.cudaMemcpyAsync(
+                original_data_ptr(host), original_data_ptr(weight), size,
+                TO_HOST,
+                torch.cuda.current_stream().cuda_stream) == 0
+        torch.cuda.synchronize()
+        torch.UntypedStorage._release_ipc_counter_cuda(sent[4], sent[5])
+        assert torch.equal(host, right)
+        del weight
+        torch.cuda.ipc_collect()
+
+
 class Exchange(ctypes.Structure):
     """DLPackExchangeAPI, up to what is used here."""
 
