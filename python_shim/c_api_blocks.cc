@@ -348,13 +348,13 @@ int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
                                 "copy_data", ends, 2, nullptr) != 0) {
     return 2;  // cudaErrorMemoryAllocation
   }
-  const int error = device->device().CopyPeer(
-      ToAddress(to), device->device().index(), ToAddress(from),
-      device->device().index(), bytes, kDefaultStream, true);
-  const bool done =
-      error == 0 && device->device().SynchronizeStream(kDefaultStream);
+  Status done = device->device().CopyOnDevice(ToAddress(to), ToAddress(from),
+                                              bytes, kDefaultStream);
+  if (done) done = device->device().SynchronizeStream(kDefaultStream);
   stratalloc_operator_leave();
-  return error != 0 ? error : done ? 0 : 999;
+  if (done) return 0;
+  Log(LogLevel::kError, "copy_data: " + done.error().message);
+  return 999;  // cudaErrorUnknown
 }
 
 void stratalloc_enable_caching(int on) { Core::Get().caching.store(on != 0); }
