@@ -238,6 +238,7 @@ class DeviceAllocator {
   void SetFraction(double fraction) EXCLUDES(mutex_);
   // What reserved bytes may reach: capacity or gpu_limit, times the fraction.
   Bytes limit() EXCLUDES(mutex_);
+  static Bytes LimitOf(Bytes capacity, Bytes gpu_limit, double fraction);
 
   DeviceStats Stats() EXCLUDES(mutex_);
   void ResetPeakStats() EXCLUDES(mutex_);

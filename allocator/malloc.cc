@@ -161,12 +161,15 @@ DeviceAllocator::~DeviceAllocator() {
   if (device_.has_virtual_memory()) table_.Destroy(device_);
 }
 
-Bytes DeviceAllocator::LimitLocked() const {
-  const Bytes card = options_.gpu_limit != 0
-                         ? std::min(options_.gpu_limit, capacity_)
-                         : capacity_;
-  const double fraction_bytes = fraction_ * static_cast<double>(capacity_);
+Bytes DeviceAllocator::LimitOf(Bytes capacity, Bytes gpu_limit,
+                               double fraction) {
+  const Bytes card = gpu_limit != 0 ? std::min(gpu_limit, capacity) : capacity;
+  const double fraction_bytes = fraction * static_cast<double>(capacity);
   return std::min(card, static_cast<Bytes>(fraction_bytes));
+}
+
+Bytes DeviceAllocator::LimitLocked() const {
+  return LimitOf(capacity_, options_.gpu_limit, fraction_);
 }
 
 Bytes DeviceAllocator::limit() {

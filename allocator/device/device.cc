@@ -144,14 +144,21 @@ Result<Device> Device::Open(DeviceIndex index) {
   return Device(api_, index, granularity);
 }
 
-Result<Bytes> Device::TotalMemory(DeviceIndex index) {
+Result<Card> Device::Look(DeviceIndex index) {
   STRATALLOC_ASSIGN_OR_RETURN(const CudaApi* api_, CudaApi::Get());
   CUdevice device = 0;
   STRATALLOC_DRIVER(api_->cuDeviceGet(&device, static_cast<int>(index)),
                     "cuDeviceGet");
-  std::size_t bytes = 0;
-  STRATALLOC_DRIVER(api_->cuDeviceTotalMem(&bytes, device), "cuDeviceTotalMem");
-  return bytes;
+  std::size_t memory = 0;
+  STRATALLOC_DRIVER(api_->cuDeviceTotalMem(&memory, device),
+                    "cuDeviceTotalMem");
+  int supported = 0;
+  STRATALLOC_DRIVER(
+      api_->cuDeviceGetAttribute(
+          &supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+          device),
+      "cuDeviceGetAttribute");
+  return Card{memory, supported != 0};
 }
 
 Result<Address> Device::Malloc(Bytes bytes) const {

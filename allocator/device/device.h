@@ -36,13 +36,19 @@ struct MemoryInfo {
   Bytes total;
 };
 
+// What a device says of itself to whoever does not use it.
+struct Card {
+  Bytes memory = 0;
+  bool virtual_memory = false;
+};
+
 class Device {
  public:
   // Looks CUDA up, asks `index` for its mapping granularity and makes its
   // primary context, if nobody has, which stays to the end of the process.
   static Result<Device> Open(DeviceIndex index);
-  // The card's memory. Makes no context.
-  static Result<Bytes> TotalMemory(DeviceIndex index);
+  // Makes no context.
+  static Result<Card> Look(DeviceIndex index);
 
   DeviceIndex index() const { return index_; }
   // False on a few devices and virtual machines: they have Malloc and

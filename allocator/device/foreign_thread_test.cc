@@ -87,10 +87,10 @@ std::vector<std::pair<std::string, std::function<void()>>> Calls(
   static const char fatbin[16] = {};
   return {
       {"Open", [] { EXPECT_TRUE(Device::Open(DeviceIndex{kUsed})); }},
-      {"TotalMemory",
+      {"Look",
        [] {
          for (int i = 0; i < kDevices; ++i) {
-           EXPECT_GT(Device::TotalMemory(DeviceIndex(i)).value(), 0u);
+           EXPECT_GT(Device::Look(DeviceIndex(i)).value().memory, 0u);
          }
        }},
       {"GetMemoryInfo", [=] { EXPECT_TRUE(device.GetMemoryInfo()); }},
@@ -197,7 +197,7 @@ TEST(ForeignThreadTest, ADeviceThatIsNotThereIsRefused) {
   EXPECT_NE(none.error().message.find("CUDA_ERROR_INVALID_DEVICE"),
             std::string::npos)
       << none.error().message;
-  EXPECT_FALSE(Device::TotalMemory(DeviceIndex{kDevices}));
+  EXPECT_FALSE(Device::Look(DeviceIndex{kDevices}));
 }
 
 }  // namespace

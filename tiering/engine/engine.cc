@@ -74,12 +74,12 @@ Engine::DeviceState* Engine::StateOf(const DeviceAllocator& device) {
   return &devices_[static_cast<int>(device.device().index())];
 }
 
-Status Engine::AddDevice(DeviceAllocator& device) {
+Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   MutexLock arbiter(arbiter_);
   DeviceState& state = *StateOf(device);
   state.allocator = &device;
   state.under_pressure = options_.under_pressure;
-  Status prepared = PrepareLocked(state);
+  Status prepared = PrepareLocked(state, largest_handle);
   if (!prepared) {
     state.why_not = prepared.error().message;
     for (StreamId* stream : {&state.copy_out, &state.copy_in}) {
@@ -94,7 +94,7 @@ Status Engine::AddDevice(DeviceAllocator& device) {
   return {};
 }
 
-Status Engine::PrepareLocked(DeviceState& state) {
+Status Engine::PrepareLocked(DeviceState& state, Bytes largest_handle) {
   DeviceAllocator& device = *state.allocator;
   if (!device.device().has_virtual_memory()) {
     return Fail(ErrorCode::kUnsupported,
@@ -106,7 +106,8 @@ Status Engine::PrepareLocked(DeviceState& state) {
   STRATALLOC_ASSIGN_OR_RETURN(state.checksum,
                               DeviceChecksum::Load(device.device()));
   const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
-  STRATALLOC_RETURN_IF_ERROR(lower_.Open(device.device(), large.handle_bytes));
+  STRATALLOC_RETURN_IF_ERROR(lower_.Open(
+      device.device(), std::max(large.handle_bytes, largest_handle)));
   if (checksum_words_ == nullptr) {
     void* page = mmap(nullptr, kChecksumWords, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -84,8 +84,9 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   // Before the device can be found, once: makes streams, tiers and the checksum
   // kernel for it. On failure the device takes no part: nothing of it is ever
-  // evicted, and its captures are minded all the same.
-  Status AddDevice(DeviceAllocator& device);
+  // evicted, and its captures are minded all the same. `largest_handle`: of any
+  // device that may come later; the staging buffers hold one of those.
+  Status AddDevice(DeviceAllocator& device, Bytes largest_handle = 0);
 
   // Reclaimer.
   bool Reclaim(DeviceIndex device, MemoryRequest& request) override;
@@ -220,7 +221,8 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   DeviceState* StateOf(const DeviceAllocator& device);
   // AddDevice's work; on failure nothing of it is left.
-  Status PrepareLocked(DeviceState& state) REQUIRES(arbiter_);
+  Status PrepareLocked(DeviceState& state, Bytes largest_handle)
+      REQUIRES(arbiter_);
   // An error for a device that takes no part.
   static Status CheckTakesPart(const DeviceState& state);
   Result<Bytes> MoveAll(Result<Bytes> (Engine::*verb)(
