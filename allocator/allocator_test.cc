@@ -118,7 +118,8 @@ TEST_F(AllocatorTest, AFailureIsTheDevicesAlone) {
   EXPECT_TRUE(all().Opened().empty());
   DeviceAllocator& second = Open(kSecond);
   EXPECT_TRUE(second.Free(Malloc(second)).has_value());
-  EXPECT_EQ(&Open(kFirst), all().Find(kFirst));
+  DeviceAllocator& first = Open(kFirst);
+  EXPECT_EQ(all().Find(kFirst), &first);
 }
 
 TEST_F(AllocatorTest, WhatIsSetBeforeHolds) {
