@@ -88,6 +88,8 @@ struct alignas(64) Block {
   FreeIndex::Place filed;         // while kFree and filed
   std::vector<StreamId> streams;  // record_stream'ed, besides the pool's own
   BlockPins pins;
+  Block* older_pointer = nullptr;  // while in PointerBlocks
+  Block* newer_pointer = nullptr;
 
   Address end() const { return address + size; }
 };

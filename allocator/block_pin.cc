@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include "allocator/device_allocator.h"
@@ -54,9 +55,14 @@ BlockPin DeviceAllocator::PinBlockLocked(Block* block, PinReason reason) {
     block->pins.serial = ++pin_serial_;
     block->streams_noted = true;  // its free takes the whole way
   }
-  // Nobody takes an export back.
-  if (reason != PinReason::kExported || block->pins.of(reason) == 0) {
-    ++block->pins.of(reason);
+  // Nobody takes an export back, and of pointers the oldest goes, whoever asked
+  // for it: one pin each will do.
+  std::uint32_t& count = block->pins.of(reason);
+  if (reason == PinReason::kPointer) {
+    count == 0 ? pointers_.Add(*block) : pointers_.Renew(*block);
+    count = 1;
+  } else if (reason != PinReason::kExported || count == 0) {
+    ++count;
   }
   return {block->address, block->pins.serial, reason};
 }
@@ -80,14 +86,41 @@ bool DeviceAllocator::UnpinBlock(const BlockPin& pin, bool unobserved) {
   MutexLock lock(mutex_);
   Block* const block = PinnedLocked(pin);
   if (block == nullptr) return false;
-  --block->pins.of(pin.reason);
+  TakePinBackLocked(block, pin.reason, unobserved);
+  return true;
+}
+
+void DeviceAllocator::TakePinBackLocked(Block* block, PinReason reason,
+                                        bool unobserved) {
+  if (reason == PinReason::kPointer) {
+    ForgetPointerLocked(*block);
+  } else {
+    --block->pins.of(reason);
+  }
   if (unobserved) NoteUnobservedLocked(*block);
   const auto& counts = block->pins.count;
   if (std::all_of(counts.begin(), counts.end(),
                   [](std::uint32_t n) { return n == 0; })) {
     DropPinsLocked(block);
   }
-  return true;
+}
+
+void DeviceAllocator::ForgetPointerLocked(Block& block) {
+  if (std::exchange(block.pins.of(PinReason::kPointer), 0) != 0) {
+    pointers_.Remove(block);
+  }
+}
+
+bool DeviceAllocator::DropOldPointers(Bytes bytes, std::size_t count) {
+  MutexLock lock(mutex_);
+  bool dropped = false;
+  while (pointers_.count() > count ||
+         (pointers_.count() > 1 && pointers_.bytes() > bytes)) {
+    TakePinBackLocked(pointers_.oldest(), PinReason::kPointer,
+                      /*unobserved=*/true);
+    dropped = true;
+  }
+  return dropped;
 }
 
 void DeviceAllocator::NoteUnobservedLocked(const Block& block) {
@@ -99,16 +132,21 @@ void DeviceAllocator::NoteUnobservedLocked(const Block& block) {
 }
 
 void DeviceAllocator::DropPinsLocked(Block* block) {
+  ForgetPointerLocked(*block);
   block->pins = {};
   ForEachHandleOf(*block, [](HandleRef handle, Bytes) {
     handle.entry().pins.fetch_sub(1);
   });
 }
 
-bool DeviceAllocator::KeepsPinned(Address address) {
+bool DeviceAllocator::KeepsPointer(Address address) {
   MutexLock lock(mutex_);
-  const Block* const block = BlockAtLocked(address);
+  Block* const block = BlockAtLocked(address);
   if (block == nullptr || block->state != BlockState::kAllocated) return false;
+  if (block->pins.of(PinReason::kPointer) != 0) {
+    pointers_.Renew(*block);
+    return true;
+  }
   for (int i = 0; i < kPinReasons; ++i) {
     const auto reason = static_cast<PinReason>(i);
     if (reason != PinReason::kCollective && block->pins.of(reason) != 0) {

@@ -221,7 +221,8 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
     }
   }
   if (!captures && (asked >> StreamTable::kOverflowBit != 0 || !fenced)) {
-    fenced = device_.SynchronizeDevice().has_value();
+    fenced = !SomeCapture(~std::uint64_t{0}) &&
+             device_.SynchronizeDevice().has_value();
   }
   std::vector<std::unique_ptr<PlainMemory>> gone;  // destroyed after the lock
   Bytes released = 0;

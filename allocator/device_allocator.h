@@ -58,6 +58,7 @@
 #include "allocator/malloc_request.h"
 #include "allocator/observer.h"
 #include "allocator/plain_memory.h"
+#include "allocator/pointer_blocks.h"
 #include "allocator/pool.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
@@ -167,8 +168,12 @@ class DeviceAllocator {
   // Has the block of `pin` not been freed, and is it pinned for that reason?
   bool IsPinned(const BlockPin& pin) EXCLUDES(mutex_);
   // Is the block that holds `address` pinned, but for a collective, which ends
-  // by itself?
-  bool KeepsPinned(Address address) EXCLUDES(mutex_);
+  // by itself? One that data_ptr() gave away is the newest of these from now
+  // on: whoever asks is about to give it away again.
+  bool KeepsPointer(Address address) EXCLUDES(mutex_);
+  // Of the blocks that data_ptr() gave away the newest keep that pin: at most
+  // `count`, and with more than one at most `bytes`. False: all do.
+  bool DropOldPointers(Bytes bytes, std::size_t count) EXCLUDES(mutex_);
   // One entry per block and reason.
   std::vector<PinnedBytes> Pinned() EXCLUDES(mutex_);
 
@@ -215,6 +220,9 @@ class DeviceAllocator {
   // no such pool.
   bool KeepForPool(PoolId id, std::span<HandleEntry* const> operands)
       EXCLUDES(mutex_);
+  // Does one of these streams of streams() capture? All that it has, if they
+  // mean the whole device. Asks the driver.
+  bool SomeCapture(std::uint64_t streams) const;
   // If `stream` captures (raw_capture.cc), captures are looked for here until
   // it is over.
   void NoteCapture(StreamId stream) EXCLUDES(mutex_);
@@ -619,7 +627,12 @@ class DeviceAllocator {
   // The block of a pin that holds; else nullptr.
   Block* PinnedLocked(const BlockPin& pin) REQUIRES(mutex_);
   BlockPin PinBlockLocked(Block* block, PinReason reason) REQUIRES(mutex_);
+  // One pin less for that reason. REQUIRES: it has one.
+  void TakePinBackLocked(Block* block, PinReason reason, bool unobserved)
+      REQUIRES(mutex_);
   void NoteUnobservedLocked(const Block& block) REQUIRES(mutex_);
+  // A block that has been freed, or has lost all pins, is no pointer's.
+  void ForgetPointerLocked(Block& block) REQUIRES(mutex_);
   void DropPinsLocked(Block* block) REQUIRES(mutex_);
   // Where `size` bytes can be had by mapping: of the first places, in address
   // order, of adjacent kFree and kUnmapped space the one that needs the fewest
@@ -703,6 +716,7 @@ class DeviceAllocator {
   LiveCounters live_ GUARDED_BY(mutex_);
   BlockMap blocks_ GUARDED_BY(mutex_);  // every block of every state
   Block* spare_blocks_ GUARDED_BY(mutex_) = nullptr;  // by bin_next
+  PointerBlocks pointers_ GUARDED_BY(mutex_);
   // Pools and accounts by hash, as found last.
   static constexpr int kRecent = 32;
   Pool* recent_pools_[kRecent] GUARDED_BY(mutex_) = {};

@@ -8,7 +8,7 @@
 // as the process.
 //
 // A value stays external for ever: the driver gives values again, and then a
-// lasting stream is fenced with the whole device, which costs time only. More
+// lasting stream is fenced with the whole device. More
 // than kMost values: all streams but the default one count as external.
 //
 // Thread-safety: lock-free. Lifetime: the process's.

@@ -43,6 +43,7 @@ void DeviceAllocator::FreeLocked(Block* block) {
   // memory can be handed out again.
   if (!block->streams.empty()) {
     block->state = BlockState::kPending;
+    ForgetPointerLocked(*block);
     if (!PutOffLocked(block)) RecordFreeEventsLocked(block);
   }
   if (block->state != BlockState::kPending) ReleaseBlockLocked(block);

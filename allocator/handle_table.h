@@ -178,7 +178,8 @@ class StreamTable {
   static constexpr int kGraphBit = 63;
 
   int BitOf(StreamId stream) {
-    if (ExternalStreams::Has(stream)) {
+    // Nearly always the default stream, which nobody can destroy.
+    if (__builtin_expect(Raw(stream) != 0, 0) && ExternalStreams::Has(stream)) {
       return ExternalBit(stream);
     }
     const std::uint64_t wanted = Raw(stream);

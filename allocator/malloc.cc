@@ -438,6 +438,12 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   if (may_reclaim && !queued && size <= limit()) {
     if (reclaim()) return outcome();
   }
+  // What ended while this request waited may be held by nobody but those whom
+  // torch asks for memory.
+  if (may_reclaim && Settings::Get().FreeMemory()) {
+    MutexLock lock(mutex_);
+    if (Block* block = attempt(/*soft=*/false)) return result(block);
+  }
   const bool fits_nowhere = may_reclaim && hopeless();
   if (!thread.in_ladder && may_reclaim) ReleaseCached(~Bytes{0});
   {

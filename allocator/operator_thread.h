@@ -49,6 +49,8 @@ struct OperatorThread {
   // until the outermost operator leaves, so that who waited once is not the
   // youngest the next time.
   std::uint64_t ticket = 0;
+  // What it enters now is tried once: it is as well off without (data_ptr()).
+  bool hurried = false;
   std::vector<HandleEntry*> pins;
   std::vector<std::size_t> marks;  // pins.size() at each operator's entry
 

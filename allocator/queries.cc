@@ -205,6 +205,7 @@ Status DeviceAllocator::CheckInvariants() {
   Bytes allocated = 0, active = 0, mapped_bytes = 0;
   std::uint64_t away = 0;
   std::int64_t segments = 0;
+  std::size_t pointers = 0;
   std::map<const HandleEntry*, std::uint32_t> live;
   for (auto& [base, segment] : segments_) {
     HandleRegion& region = *segment->region;
@@ -221,6 +222,12 @@ Status DeviceAllocator::CheckInvariants() {
         return broken("free neighbours of one state are merged");
       }
       at = b->end();
+      if (b->pins.of(PinReason::kPointer) != 0) {
+        if (b->state != BlockState::kAllocated) {
+          return broken("what data_ptr() gave away is allocated");
+        }
+        ++pointers;
+      }
       std::string wrong;
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
         const HandleState state = handle.entry().state.load();
@@ -302,6 +309,9 @@ Status DeviceAllocator::CheckInvariants() {
   }
   if (mapped_bytes != current(stats_.reserved_bytes)) {
     return broken("reserved_bytes = mapped handles");
+  }
+  if (pointers != pointers_.count() || !pointers_.CheckInvariants()) {
+    return broken("what data_ptr() gave away is listed");
   }
   if (!physical_.CheckInvariants()) {
     return broken("free memory is listed once and knows its mappings");

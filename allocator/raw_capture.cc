@@ -26,6 +26,21 @@
 
 namespace stratalloc {
 
+bool DeviceAllocator::SomeCapture(std::uint64_t streams) const {
+  streams = streams_.MayAsk(streams);
+  if (streams >> StreamTable::kOverflowBit != 0) {
+    streams = streams_.MayAsk(~std::uint64_t{0});
+  }
+  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
+    if (!streams_.Has(bit)) break;
+    if ((streams >> bit & 1) != 0 &&
+        device_.IsCapturing(streams_.StreamOf(bit))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void DeviceAllocator::NoteCapture(StreamId stream) {
   MutexLock lock(mutex_);
   NoteCaptureLocked(stream);

@@ -57,8 +57,6 @@ def torch_py_test(
                 "//third_party:requirements.txt",
             ] + data + site,
             env = values,
-            # Such a test keeps both cores of a small machine busy and wants
-            # gigabytes: no second one beside it.
-            tags = tags + skip + ["python", "cpu:2"],
+            tags = tags + skip + ["python"],
             **kwargs
         )

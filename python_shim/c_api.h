@@ -260,9 +260,11 @@ STRATALLOC_API int stratalloc_evict(int device, const stratalloc_range* ranges,
 STRATALLOC_API int stratalloc_restore(int device,
                                       const stratalloc_range* ranges, int count,
                                       uint64_t* moved, stratalloc_error* error);
-/* Bytes of the range on device, host and disk. */
+/* Bytes of the range on device, host and disk. STRATALLOC_NOT_FOUND if it is
+ * not ours. */
 STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
-                                        uint64_t tiers[3]);
+                                        uint64_t tiers[3],
+                                        stratalloc_error* error);
 
 /* ---- the op guard ------------------------------------------------------ */
 
@@ -346,8 +348,9 @@ typedef struct {
 
 /* The blocks that hold these ranges, on any devices, are brought back together
  * and stay on the device until they are freed or unpinned. out[i] belongs to
- * ranges[i]. On failure (STRATALLOC_OUT_OF_MEMORY: they do not fit together)
- * nothing is pinned. `name` is for messages. Waits; no lock or GIL held. */
+ * ranges[i]. On failure (STRATALLOC_OUT_OF_MEMORY: they do not fit together;
+ * STRATALLOC_SHUTDOWN: this is a forked child) nothing is pinned. `name` is for
+ * messages. Waits; no lock or GIL held. */
 STRATALLOC_API int stratalloc_pin_blocks(const char* name, int reason,
                                          const stratalloc_range* ranges,
                                          int count, stratalloc_pin* out,

@@ -67,7 +67,11 @@ int stratalloc_ipc_share(void* ptr, uint64_t* offset,
   const int failed = stratalloc_operator_enter(
       static_cast<int>(device->device().index()), 0, "share", &whole, 1, error);
   if (failed != 0) return failed;
-  const Result<SharedBlock> shared = device->Share(address);
+  // The other process waits for the sender's current stream, which is ordered
+  // behind no copy.
+  const Status arrived = device->DrainArrivals();
+  const Result<SharedBlock> shared =
+      arrived ? device->Share(address) : tl::unexpected(arrived.error());
   stratalloc_operator_leave();
   if (!shared) return ToC(shared.error(), error);
   *offset = shared->offset;

@@ -12,8 +12,11 @@ int stratalloc_pin_blocks(const char* name, int reason,
                           const stratalloc_range* ranges, int count,
                           stratalloc_pin* out, stratalloc_error* error) {
   for (int i = 0; i < count; ++i) out[i] = {0, 0, reason};
+  if (count == 0) return 0;
+  // Whoever asks for a pin relies on it: no silence.
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
   Engine* engine = Core::Get().engine();
-  if (engine == nullptr || count == 0) return 0;  // nothing can leave
+  if (engine == nullptr) return 0;  // nothing can leave
   std::vector<AddressRange> wanted;
   for (int i = 0; i < count; ++i) {
     wanted.push_back({ranges[i].address, ranges[i].bytes});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: scopes, tiers, the op guard, test hooks.
 #include <algorithm>
+#include <cstdio>
+#include <string>
 #include <vector>
 
 #include "accounting/scope_stack.h"
@@ -119,12 +121,21 @@ int stratalloc_may_leave(uint64_t address) {
   return device != nullptr && device->MayLeave(address) ? 1 : 0;
 }
 
-int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3]) {
+int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],
+                         stratalloc_error* error) {
   tiers[0] = tiers[1] = tiers[2] = 0;
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
   const Address address = reinterpret_cast<Address>(ptr);
   DeviceAllocator* device = Allocator::Get().FindByAddress(address);
-  if (device == nullptr || Core::Get().abandoned()) {
-    return STRATALLOC_NOT_FOUND;
+  if (device == nullptr) {
+    char at[32];
+    std::snprintf(at, sizeof(at), "%#llx",
+                  static_cast<unsigned long long>(address));
+    return ToC(
+        Error{ErrorCode::kNotFound,
+              std::string("stratalloc: no block of ours at ") + at +
+                  ": the memory is another allocator's, or has been freed"},
+        error);
   }
   HandleRegion* region = device->table().RegionOf(address);
   MutexLock lock(device->mutex());

@@ -179,12 +179,15 @@ void Core::Publish(DeviceAllocator& device) {
   }
 }
 
+Status Core::NotInAFork() const {
+  if (!abandoned()) return {};
+  return Fail(ErrorCode::kShutdown,
+              "CUDA memory cannot be used in a forked process; use the 'spawn' "
+              "start method");
+}
+
 Result<DeviceAllocator*> Core::Opened(int index) const {
-  if (abandoned()) {
-    return Fail(ErrorCode::kShutdown,
-                "CUDA memory cannot be used in a forked process; use the "
-                "'spawn' start method");
-  }
+  STRATALLOC_RETURN_IF_ERROR(NotInAFork());
   const int count = Allocator::Get().device_count();
   if (index < 0 || index >= count) {
     return Fail(ErrorCode::kInvalidArgument,

@@ -74,6 +74,8 @@ class Core {
   Result<DeviceAllocator*> Opened(int index) const;
   // CUDA's side of the device: a context is made, no allocator.
   Result<stratalloc::Device> Cuda(int index) const;
+  // kShutdown in the child of a fork of an initialised process.
+  Status NotInAFork() const;
 
   std::atomic<bool> caching{true};
 

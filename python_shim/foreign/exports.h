@@ -13,9 +13,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_FOREIGN_EXPORTS_H_
 #define STRATALLOC_PYTHON_SHIM_FOREIGN_EXPORTS_H_
 
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
+#include "python_shim/limited_api.h"
 
 namespace stratalloc {
 

@@ -3,14 +3,14 @@
 // of tensors that no operator shows, that ctypes would cost more than the call.
 //
 //   enter, leave    tensors become the operands of one operator, or of a call
+//                   (operands.h has where they are looked for)
 //   data_ptr        torch.Tensor.data_ptr, which hands an address out
 //   export_*        what DLPack and others carry away stays (exports.h)
 //
-// Written against CPython's limited API 3.10, as `_scopes` is. It knows no
-// torch header: tensors are told by their type and given to the bridge as
-// TensorImpl* (Tensor._cdata); the bridge's functions come by address (`bind`),
-// because one of several bridges is loaded. Without `bind` enter() enters
-// nothing.
+// It knows no torch header: tensors are told by their type and given to the
+// bridge as TensorImpl* (Tensor._cdata); the bridge's functions come by address
+// (`bind`), because one of several bridges is loaded. Without `bind` enter()
+// enters nothing.
 //
 // The GIL is released around what may wait for copies or room.
 //
@@ -19,17 +19,20 @@
 // nothing is held. data_ptr() raises what torch's own raises, nothing else.
 //
 // Lifetime: what bind() was given is kept until the process ends.
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
-
 #include <cstdint>
-#include <vector>
 
 #include "python_shim/c_api.h"
 #include "python_shim/foreign/exports.h"
+#include "python_shim/foreign/operands.h"
+#include "python_shim/limited_api.h"
+
+using stratalloc::NoOverrides;
+using stratalloc::Operands;
 
 namespace {
+
+using stratalloc::CheckCount;
+using stratalloc::Erase;
 
 // stratalloc_torch_call_enter and _leave (torch_bridge/foreign_call.h).
 using EnterCall = int (*)(const char* name, const void* const* tensors,
@@ -43,78 +46,7 @@ EnterCall enter_call = nullptr;
 LeaveCall leave_call = nullptr;
 PyObject* tensor_type = nullptr;
 PyObject* out_of_memory = nullptr;
-PyObject* cdata = nullptr;              // "_cdata"
 PyObject* original_data_ptr = nullptr;  // TensorBase's method
-PyObject* parameter_type = nullptr;
-PyObject* disable_overrides = nullptr;  // torch._C.DisableTorchFunction
-PyObject* mode_enabled = nullptr;       // is a TorchFunctionMode active?
-
-// While it lives nobody's __torch_function__ is asked for an address.
-class NoOverrides {
- public:
-  ~NoOverrides() {
-    if (guard_ == nullptr) return;
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyObject* const done = PyObject_CallMethod(guard_, "__exit__", "OOO",
-                                               Py_None, Py_None, Py_None);
-    Py_XDECREF(done);
-    Py_DECREF(guard_);
-    PyErr_Restore(type, value, trace);
-  }
-  // False with an exception.
-  bool Begin() {
-    if (guard_ != nullptr) return true;
-    guard_ = PyObject_CallObject(disable_overrides, nullptr);
-    if (guard_ == nullptr) return false;
-    PyObject* const done = PyObject_CallMethod(guard_, "__enter__", nullptr);
-    Py_XDECREF(done);
-    return done != nullptr;
-  }
-  bool BeginForMode() {
-    PyObject* const on = PyObject_CallObject(mode_enabled, nullptr);
-    if (on == nullptr) return false;
-    const bool enabled = on == Py_True;
-    Py_DECREF(on);
-    return !enabled || Begin();
-  }
-
- private:
-  PyObject* guard_ = nullptr;
-};
-
-// The Tensors in a list or tuple and in those inside it. Whoever nests deeper
-// nests what is no argument list.
-constexpr int kDepth = 3;
-
-bool AddTensors(PyObject* object, int depth, std::vector<const void*>* out,
-                NoOverrides* overrides) {
-  PyTypeObject* const type = Py_TYPE(object);
-  if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(tensor_type))) {
-    if (reinterpret_cast<PyObject*>(type) != tensor_type &&
-        reinterpret_cast<PyObject*>(type) != parameter_type &&
-        !overrides->Begin()) {
-      return false;
-    }
-    PyObject* const address = PyObject_GetAttr(object, cdata);
-    if (address == nullptr) return false;
-    out->push_back(PyLong_AsVoidPtr(address));
-    Py_DECREF(address);
-    return PyErr_Occurred() == nullptr;
-  }
-  const bool is_list = PyList_Check(object) != 0;
-  if (depth == 0 || (!is_list && PyTuple_Check(object) == 0)) return true;
-  for (Py_ssize_t i = 0;; ++i) {
-    // Asked each time: a list may change under a subclass's hand.
-    if (i >= (is_list ? PyList_Size(object) : PyTuple_Size(object))) break;
-    PyObject* const item =
-        is_list ? PyList_GetItem(object, i) : PyTuple_GetItem(object, i);
-    if (item == nullptr || !AddTensors(item, depth - 1, out, overrides)) {
-      return false;
-    }
-  }
-  return true;
-}
 
 PyObject* Bind(PyObject*, PyObject* args) {
   unsigned long long enter = 0, leave = 0;
@@ -124,14 +56,9 @@ PyObject* Bind(PyObject*, PyObject* args) {
                         &parameter, &disable, &mode)) {
     return nullptr;
   }
-  for (PyObject* kept : {tensor, error, parameter, disable, mode}) {
-    Py_INCREF(kept);
-  }
-  parameter_type = parameter;
-  disable_overrides = disable;
-  mode_enabled = mode;
-  if (cdata == nullptr) cdata = PyUnicode_InternFromString("_cdata");
-  tensor_type = tensor;
+  Operands::Bind(tensor, parameter, disable, mode);
+  Py_INCREF(error);
+  tensor_type = tensor;  // kept by Operands
   out_of_memory = error;
   stratalloc::SetExportError(error);
   leave_call = reinterpret_cast<LeaveCall>(leave);
@@ -151,22 +78,21 @@ bool DoEnter(PyObject* name_object, PyObject* reads, PyObject* writes,
   Py_ssize_t bytes = 0;
   const char* const name = PyUnicode_AsUTF8AndSize(name_object, &bytes);
   if (name == nullptr) return false;
-  std::vector<const void*> tensors;
+  Operands operands;
   int written = 0;
   {
     NoOverrides overrides;
-    if (!overrides.BeginForMode() ||
-        !AddTensors(writes, kDepth, &tensors, &overrides)) {
+    if (!overrides.BeginForMode() || !operands.Add(writes, &overrides)) {
       return false;
     }
-    written = static_cast<int>(tensors.size());
-    if (!AddTensors(reads, kDepth, &tensors, &overrides)) return false;
+    written = operands.count();
+    if (!operands.Add(reads, &overrides)) return false;
   }
   char message[2048] = "";
   int code = 0;
   Py_BEGIN_ALLOW_THREADS;
-  code = enter_call(name, tensors.data(), static_cast<int>(tensors.size()),
-                    written, copies ? 1 : 0, function ? 1 : 0, call, message,
+  code = enter_call(name, operands.tensors().data(), operands.count(), written,
+                    copies ? 1 : 0, function ? 1 : 0, call, message,
                     static_cast<int>(sizeof(message)));
   Py_END_ALLOW_THREADS;
   if (code == 0) return true;
@@ -176,11 +102,7 @@ bool DoEnter(PyObject* name_object, PyObject* reads, PyObject* writes,
 }
 
 PyObject* Enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5) {
-    PyErr_Format(PyExc_TypeError, "enter() takes 5 arguments, %zd given",
-                 count);
-    return nullptr;
-  }
+  if (!CheckCount("enter", count, 5)) return nullptr;
   const int copies = PyObject_IsTrue(args[3]);
   const int function = PyObject_IsTrue(args[4]);
   void* call = nullptr;
@@ -195,10 +117,7 @@ PyObject* Enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // Enter, call and leave without a byte code between, where a signal's handler
 // may raise.
 PyObject* Call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 7) {
-    PyErr_Format(PyExc_TypeError, "call() takes 7 arguments, %zd given", count);
-    return nullptr;
-  }
+  if (!CheckCount("call", count, 7)) return nullptr;
   const int function = PyObject_IsTrue(args[3]);
   void* call = nullptr;
   if (function < 0 ||
@@ -256,11 +175,6 @@ PyObject* MakeDataPtr(PyObject*, PyObject* original) {
   original_data_ptr = original;
   return PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(tensor_type),
                            &data_ptr_method);
-}
-
-template <typename F>
-PyCFunction Erase(F* function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
 PyMethodDef kMethods[] = {

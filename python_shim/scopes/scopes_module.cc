@@ -3,9 +3,8 @@
 // wrapper of nn.Module.__call__, where a ctypes call (about 400 ns) would cost
 // more than the module call it measures.
 //
-// Written against CPython's limited API 3.10 (the first with METH_FASTCALL in
-// it), so that one file serves every Python that torch supports. It holds no
-// state: the stack is the core's, thread-local, and ids are plain integers.
+// It holds no state: the stack is the core's, thread-local, and ids are plain
+// integers.
 //
 // The GIL: push, pop and current keep it; a scope listener therefore must not
 // wait for copies, I/O or another thread. intern, name and relabel release it
@@ -14,24 +13,17 @@
 // Errors: a wrong number or type of arguments is a TypeError, an id that does
 // not fit its type an OverflowError, a category or lifetime that does not
 // exist a ValueError. Nothing else can fail.
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030A0000
-#include <Python.h>
-
 #include <cstdint>
 #include <limits>
 
 #include "allocator/base/ids.h"
 #include "python_shim/c_api.h"
+#include "python_shim/limited_api.h"
 
 namespace {
 
-bool CheckCount(const char* function, Py_ssize_t given, Py_ssize_t expected) {
-  if (__builtin_expect(given == expected, 1)) return true;
-  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, %zd given", function,
-               expected, given);
-  return false;
-}
+using stratalloc::CheckCount;
+using stratalloc::Erase;
 
 bool ParseScope(PyObject* object, std::uint32_t* scope) {
   const unsigned long value = PyLong_AsUnsignedLong(object);
@@ -141,12 +133,6 @@ PyObject* Relabel(PyObject*, PyObject* const* args, Py_ssize_t count) {
                             scope, category);
   Py_END_ALLOW_THREADS;
   return PyBool_FromLong(code == 0);
-}
-
-template <typename Function>
-PyCFunction Erase(Function* function) {
-  // METH_FASTCALL functions have another type; the method table has one.
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
 PyMethodDef kMethods[] = {

@@ -20,6 +20,11 @@ _lib = None
 _path = None
 
 
+class Storage(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64),
+                ("device", ctypes.c_int)]
+
+
 def _unsupported(message):
     from stratalloc import _enable
 
@@ -97,6 +102,8 @@ def _declare(lib):
         ("cache_info", (i32, ctypes.POINTER(u64), text, i32)),
         ("call_enter", (text, ctypes.POINTER(ctypes.c_void_p), i32, i32, i32,
                         i32, ctypes.POINTER(ctypes.c_void_p), text, i32)),
+        ("storages", (ctypes.c_void_p, ctypes.POINTER(Storage), i32,
+                      ctypes.POINTER(i32), text, i32)),
     ):
         function = getattr(lib, "stratalloc_torch_" + symbol)
         function.restype = i32
@@ -133,6 +140,16 @@ def call(name, *arguments):
 
         raise torch.OutOfMemoryError(text)
     raise RuntimeError(text or f"stratalloc: {name} failed")
+
+
+def storages(tensor_impl):
+    """[Storage] of a Tensor._cdata, without an operator; None: it has none."""
+    out, count = (Storage * 8)(), ctypes.c_int()
+    call("storages", tensor_impl, out, len(out), ctypes.byref(count))
+    if count.value < 0:
+        return None
+    assert count.value <= len(out), "a tensor of more parts than torch's have"
+    return out[:count.value]
 
 
 def install():

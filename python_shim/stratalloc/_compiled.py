@@ -21,37 +21,24 @@ own runner, which no Python calls. Frozen parameters are no inputs of a graph:
 """
 
 from stratalloc._foreign_call import call
-from stratalloc._replaced import Replaced, passing_on
-
-_hooks = None
+from stratalloc._replaced import installed, passing_on
 
 
-def install():
-    """Idempotent."""
-    global _hooks
-    if _hooks is not None:
-        return
-    _hooks = Replaced()
-    _hooks.when_imported("torch._inductor.output_code", _on_output_code)
-    _hooks.when_imported("triton.backends.nvidia.driver", _on_triton)
+def _replace(hooks):
+    def on_output_code(module):
+        for name in ("CompiledFxGraph", "CompiledAOTI"):
+            graph = getattr(module, name, None)
+            if graph is not None:
+                hooks.replace(graph, "__call__", _graph_call)
+
+    def on_triton(module):
+        hooks.replace(module.CudaLauncher, "__call__", _launch)
+
+    hooks.when_imported("torch._inductor.output_code", on_output_code)
+    hooks.when_imported("triton.backends.nvidia.driver", on_triton)
 
 
-def uninstall():
-    global _hooks
-    if _hooks is not None:
-        _hooks.put_back()
-        _hooks = None
-
-
-def _on_output_code(module):
-    for name in ("CompiledFxGraph", "CompiledAOTI"):
-        graph = getattr(module, name, None)
-        if graph is not None:
-            _hooks.replace(graph, "__call__", _graph_call)
-
-
-def _on_triton(module):
-    _hooks.replace(module.CudaLauncher, "__call__", _launch)
+install, uninstall = installed(_replace)
 
 
 def _graph_call(original):

@@ -108,7 +108,7 @@ def _declare(lib):
         ("relabel", i32, (ctypes.c_void_p, u64, u32, i32)),
         ("evict", i32, (i32, ranges, i32, moved, error)),
         ("restore", i32, (i32, ranges, i32, moved, error)),
-        ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64))),
+        ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64), error)),
         ("pin_blocks", i32, (text, i32, ranges, i32, pins, error)),
         ("unpin_blocks", None, (pins, i32, i32)),
         ("is_pinned", i32, (pins,)),
@@ -251,10 +251,9 @@ def restore(device, ranges=None):
 
 def residency(address, size):
     """Bytes of [address, address + size) on (device, host, disk)."""
-    tiers = (ctypes.c_uint64 * 3)()
-    code = lib().stratalloc_residency(address, size, tiers)
-    if code:
-        raise_error(code, f"stratalloc: no block of ours at {address:#x}")
+    tiers, error = (ctypes.c_uint64 * 3)(), Error()
+    check(lib().stratalloc_residency(address, size, tiers,
+                                     ctypes.byref(error)), error)
     return tuple(tiers)
 
 

@@ -10,7 +10,7 @@
                                             stays until the storage is freed
 
 An address that data_ptr() gave is often compared and never used, so that is
-best effort: it never raises, the newest addresses are kept (an eighth of the
+best effort: it never raises, those asked for last are kept (an eighth of each
 device), and they go when somebody would be refused. `pin()` keeps what a
 program launches kernels on by hand. The address of a *storage* is an identity
 (torch.save, safetensors and transformers compare those of whole models): it
@@ -22,34 +22,23 @@ An export raises torch.OutOfMemoryError when its bytes cannot be brought back.
 import torch
 
 from stratalloc import _foreign
-from stratalloc._replaced import Replaced, passing_on
-
-_hooks = None
+from stratalloc._replaced import installed, passing_on
 
 
-def install():
-    """Idempotent."""
-    global _hooks
-    if _hooks is not None:
-        return
-    _hooks = Replaced()
-    _hooks.replace(torch.Tensor, "data_ptr",
-                   lambda original: _foreign.make_data_ptr(original))
-    _hooks.replace(torch.Tensor, "__cuda_array_interface__", _interface)
+def _replace(hooks):
+    hooks.replace(torch.Tensor, "data_ptr",
+                  lambda original: _foreign.make_data_ptr(original))
+    hooks.replace(torch.Tensor, "__cuda_array_interface__", _interface)
     for name in ("_to_dlpack", "_to_dlpack_versioned"):
-        _hooks.replace(torch._C, name, _to_dlpack)
+        hooks.replace(torch._C, name, _to_dlpack)
     for module in (torch.utils.dlpack, torch):
-        _hooks.replace(module, "to_dlpack",
-                       lambda original: torch._C._to_dlpack)
-    _hooks.replace(torch.Tensor, "__dlpack_c_exchange_api__",
-                   _foreign.exchange_api)
+        hooks.replace(module, "to_dlpack",
+                      lambda original: torch._C._to_dlpack)
+    hooks.replace(torch.Tensor, "__dlpack_c_exchange_api__",
+                  _foreign.exchange_api)
 
 
-def uninstall():
-    global _hooks
-    if _hooks is not None:
-        _hooks.put_back()
-        _hooks = None
+install, uninstall = installed(_replace)
 
 
 def _interface(original):

@@ -6,13 +6,14 @@ called in a Function's forward or backward, with data pointers of its tensors.
 `install()` replaces `Function.apply` and, for the backward pass,
 `BackwardCFunction.apply` and `.saved_tensors`, so that
 
-  the tensors given to apply, in lists and tuples too,
+  the tensors given to apply, and their tangents of forward mode,
   the gradients given to backward,
-  what backward takes out of ctx.saved_tensors, or finds as a tensor in ctx
+  what backward takes out of ctx.saved_tensors, or finds in ctx
 
-are on the device and stay until the method returns, with what it allocates. It
-is a call, no operator: operators inside work as ever. torch.OutOfMemoryError if
-its tensors do not fit the device together.
+are on the device and stay until the method returns, with what it allocates: in
+lists, tuples and dicts two deep, and inside wrapper subclasses. It is a call,
+no operator: operators inside work as ever. torch.OutOfMemoryError if its
+tensors do not fit the device together.
 
 Functions of torch itself are passed on: they consist of operators and of calls
 that other hooks see, and some take all parameters of a model (DataParallel's
@@ -27,30 +28,20 @@ import threading
 from torch.compiler import is_compiling
 
 from stratalloc._foreign_call import call, enter, leave
-from stratalloc._replaced import Replaced, passing_on
+from stratalloc._replaced import installed, passing_on
 
-_hooks = None
 _running = threading.local()
 
 
-def install():
-    """Idempotent."""
-    global _hooks
-    if _hooks is not None:
-        return
+def _replace(hooks):
     from torch.autograd import function
 
-    _hooks = Replaced()
-    _hooks.replace(function.Function, "apply", _forward)
-    _hooks.replace(function.BackwardCFunction, "apply", _backward)
-    _hooks.replace(function.BackwardCFunction, "saved_tensors", _saved_tensors)
+    hooks.replace(function.Function, "apply", _forward)
+    hooks.replace(function.BackwardCFunction, "apply", _backward)
+    hooks.replace(function.BackwardCFunction, "saved_tensors", _saved_tensors)
 
 
-def uninstall():
-    global _hooks
-    if _hooks is not None:
-        _hooks.put_back()
-        _hooks = None
+install, uninstall = installed(_replace)
 
 
 def _is_torchs(cls):
@@ -94,9 +85,8 @@ def _backward(original):
     def apply(self, *args):
         if is_compiling() or _is_torchs(self._forward_cls):
             return original(self, *args)
-        return call(type(self).__name__,
-                    [args, tuple(vars(self).values())], (), True,
-                    run, (self, *args), None)
+        return call(type(self).__name__, (*args, *vars(self).values()), (),
+                    True, run, (self, *args), None)
 
     return passing_on(original, apply)
 

@@ -24,6 +24,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from stratalloc import _stack
+from stratalloc import _storages
 from stratalloc._stack import BUFFER, GRADIENT, OPTIMIZER, PARAMETER
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -295,7 +296,7 @@ class Owners:
         if type(tensor) not in _PLAIN:
             if isinstance(tensor, FakeTensor):
                 return False  # asking for its address is an error or a warning
-            parts = _parts(tensor)
+            parts = _storages.parts(tensor)
             if parts is not None:
                 return any([self.relabel(part, scope, category)
                             for part in parts])
@@ -333,12 +334,3 @@ def _walk(root):
         for name, child in reversed(children):
             if child is not None:
                 todo.append((f"{path}.{name}" if path else name, child))
-
-
-def _parts(tensor):
-    """The inner tensors of a wrapper subclass (DTensor, nested), or None."""
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is None:
-        return None
-    names, _ = flatten()
-    return [getattr(tensor, name) for name in names]

@@ -10,11 +10,19 @@ import sys
 import threading
 
 from stratalloc import _core
-from stratalloc import _enable
 from stratalloc import _tiers
 
 _lock = threading.Lock()
 _pins = {}  # address of a storage -> [_Pin], the newest last
+
+
+def _after_fork():
+    global _lock
+    _lock = threading.Lock()  # a thread that is gone may have held it
+    _pins.clear()  # the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Pin:
@@ -40,12 +48,17 @@ def pin(obj, by=None):
     gradients after zero_grad() are not pinned. Memory that never leaves
     (activations, with tiering off everything) needs none and gets none.
 
+    In the child of a fork it raises RuntimeError, as evict() and restore() do:
+    CUDA memory cannot be used there, and the pins are the parent's.
+
     Raises torch.OutOfMemoryError, with nothing pinned, when it does not fit
     the device together with what stays there; TypeError for an object that
-    holds no tensors. Numbers, strings and None among others count nothing.
+    holds no tensors, and for tensors that have no memory (meta, fake, not
+    initialised): what they will have would not be pinned. Numbers, strings and
+    None among others count nothing.
     """
     ranges = [(device, address, size)
-              for device, found in _named(obj).items()
+              for device, found in _named(obj, all_of_it=True).items()
               for address, size in found]
     if not ranges or not _core.initialized():
         return 0
@@ -106,9 +119,6 @@ def _alive(address):
     return held
 
 
-def _named(obj):
-    if not _enable.is_enabled():
-        raise RuntimeError(
-            "stratalloc: not enabled, so nothing moves and nothing needs a "
-            "pin; call stratalloc.enable() before CUDA is initialised")
-    return _tiers._ranges(obj)
+def _named(obj, all_of_it=False):
+    _tiers.require_enabled("nothing moves and nothing needs a pin")
+    return _tiers.named(obj, all_of_it)

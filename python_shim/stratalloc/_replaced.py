@@ -6,25 +6,26 @@
     hooks.when_imported("package.module", lambda module: hooks.replace(...))
     hooks.put_back()
 
+    install, uninstall = installed(lambda hooks: hooks.replace(...))
+
 A replacement goes onto the owner itself, also where the original is inherited;
 then putting back removes it. What somebody else put in our place since is left
-alone. A module that is not imported yet is waited for, never imported.
+alone. A module that is not imported yet is waited for, never imported
+(_awaited.py).
 
 Thread-safety: replace and put_back under the caller's lock. A waited-for
 module's callback runs on the thread that imports it, under its import lock.
 """
 
 import functools
-import importlib.abc
-import logging
-import sys
 
-_log = logging.getLogger("stratalloc")
+from stratalloc._awaited import AwaitedModule
+
 _MISSING = object()
 
 
 class Replaced:
-    """What install() of a module of hooks made, and uninstall() takes back."""
+    """What was replaced, to be put back."""
 
     def __init__(self):
         self._made = []  # (owner, name, what was in its own dict, ours)
@@ -43,21 +44,14 @@ class Replaced:
         return True
 
     def when_imported(self, name, callback):
-        """callback(module), now or at the end of its import."""
-        module = sys.modules.get(name)
-        if module is not None:
-            callback(module)
-            return
-        finder = _Finder(name, callback)
-        self._awaited.append(finder)
-        sys.meta_path.insert(0, finder)
+        """callback(module), now or at the end of its import, and if reloaded."""
+        awaited = AwaitedModule(name, callback)
+        self._awaited.append(awaited)
+        awaited.begin()
 
     def put_back(self):
-        for finder in self._awaited:
-            finder.callback = None
-            if finder in sys.meta_path:
-                sys.meta_path.remove(finder)
-        self._awaited.clear()
+        while self._awaited:
+            self._awaited.pop().end()
         while self._made:
             owner, name, own, ours = self._made.pop()
             if vars(owner).get(name, _MISSING) is not ours:
@@ -68,52 +62,27 @@ class Replaced:
                 setattr(owner, name, own)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the other finders find one module, and calls back once."""
+def installed(make):
+    """install() and uninstall() of a module of hooks, both idempotent.
 
-    def __init__(self, name, callback):
-        self._name = name
-        self.callback = callback
+    install() calls make(Replaced()), and uninstall() takes back what that made,
+    now or at the end of an import.
+    """
+    hooks = None
 
-    def find_spec(self, name, path=None, target=None):
-        if name != self._name:
-            return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
-            if spec is not None:
-                break
-        else:
-            return None
-        if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader, self)
-        return spec
+    def install():
+        nonlocal hooks
+        if hooks is None:
+            hooks = Replaced()
+            make(hooks)
 
+    def uninstall():
+        nonlocal hooks
+        if hooks is not None:
+            hooks.put_back()
+            hooks = None
 
-class _Loader(importlib.abc.Loader):
-    """The module's own loader, and the callback afterwards."""
-
-    def __init__(self, loader, finder):
-        self._loader = loader
-        self._finder = finder
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module):
-        # Whoever looks later (inspect, pickle) sees the module as ever.
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        callback = self._finder.callback
-        if callback is None:
-            return
-        try:
-            callback(module)
-        except Exception:  # a hook must not break somebody's import
-            _log.warning("could not prepare %s: uses of evicted memory by it "
-                         "are not seen", module.__name__, exc_info=True)
+    return install, uninstall
 
 
 def passing_on(original, ours):

@@ -6,7 +6,11 @@ mapping of those, or nothing for everything evictable) and return bytes moved.
 Only whole storages are named; what is pinned or in use stays where it is.
 Addresses never change. A device that takes no part in tiering (no virtual
 memory management, say) is passed over where nothing is named, else a
-RuntimeError that says why.
+RuntimeError that says why. Sparse, nested and quantized tensors and wrapper
+subclasses (DTensor) mean the tensors inside them (_storages.py).
+
+A tensor without memory (meta, fake) that is named is a TypeError; in a module
+or an optimizer it is passed over, as one on the CPU is.
 """
 
 from stratalloc import _core
@@ -31,8 +35,9 @@ def restore(obj=None, device=None):
 
 def residency(obj):
     """Bytes of an object's storages as {"device", "host", "disk"}."""
+    require_enabled("nothing has a tier")
     total = [0, 0, 0]
-    for ranges in _ranges(obj).values():
+    for ranges in named(obj).values():
         for address, size in ranges:
             for tier, value in enumerate(_core.residency(address, size)):
                 total[tier] += value
@@ -40,20 +45,24 @@ def residency(obj):
 
 
 def _move(function, obj, device):
-    if not _enable.is_enabled():
-        raise RuntimeError(
-            "stratalloc: not enabled, so nothing can move; call "
-            "stratalloc.enable() before CUDA is initialised")
+    require_enabled("nothing can move")
     index = None if device is None else device_index(device)
     if not _core.initialized():
         return 0  # CUDA never ran: there is no block to move
     if obj is None:
         return function(_core.ALL_DEVICES if index is None else index, None)
     moved = 0
-    for number, ranges in _ranges(obj).items():
+    for number, ranges in named(obj).items():
         if index is None or index == number:
             moved += function(number, ranges)
     return moved
+
+
+def require_enabled(consequence):
+    if not _enable.is_enabled():
+        raise RuntimeError(
+            f"stratalloc: not enabled, so {consequence}; call "
+            "stratalloc.enable() before CUDA is initialised")
 
 
 def device_index(device):
@@ -79,52 +88,55 @@ def device_index(device):
     return index
 
 
-def _ranges(obj):
-    """{device: [(address, bytes)]} of the distinct CUDA storages of obj."""
+def named(obj, all_of_it=False):
+    """{device: [(address, bytes)]} of the distinct CUDA storages of obj.
+
+    `all_of_it`: what has no memory is an error wherever it is.
+    """
+    from stratalloc import _storages
+
     found = {}
-    for tensor in _tensors(obj):
-        for part in _plain(tensor):
-            if part.device.type != "cuda":
+    for tensor, owned in _tensors(obj):
+        try:
+            storages = _storages.of(tensor)
+        except _storages.HasNoMemory:
+            if owned and not all_of_it:
                 continue
-            storage = part.untyped_storage()
-            if storage.nbytes():
-                ranges = found.setdefault(part.device.index, {})
-                ranges[storage.data_ptr()] = storage.nbytes()
+            raise
+        for device, address, size in storages:
+            found.setdefault(device, {})[address] = size
     return {device: list(ranges.items()) for device, ranges in found.items()}
 
 
-def _plain(tensor):
-    """The dense tensors that hold a tensor's bytes."""
-    if tensor.layout.__str__() == "torch.sparse_coo":
-        return (tensor._indices(), tensor._values())
-    return (tensor,)
+def _tensors(obj, owned=False):
+    """Every (tensor, is it a module's or an optimizer's) of an object.
 
-
-def _tensors(obj):
-    """Every tensor an object holds; gradients with their parameters."""
+    Gradients come with their parameters.
+    """
     import torch
 
     if isinstance(obj, (torch.UntypedStorage, torch.TypedStorage)):
         raise TypeError("stratalloc: a storage is named by a tensor of it, "
                         "not by itself")
     if isinstance(obj, torch.Tensor):
-        yield obj
+        yield obj, owned
     elif isinstance(obj, torch.nn.Module):
         for parameter in obj.parameters():
-            yield parameter
+            yield parameter, True
             if parameter.grad is not None:
-                yield parameter.grad
-        yield from obj.buffers()
+                yield parameter.grad, True
+        for buffer in obj.buffers():
+            yield buffer, True
     elif isinstance(obj, torch.optim.Optimizer):
-        yield from _tensors(dict(obj.state))
+        yield from _tensors(dict(obj.state), owned=True)
     elif isinstance(obj, dict):
         for value in obj.values():
-            yield from _tensors(value)
+            yield from _tensors(value, owned)
     elif isinstance(obj, (str, bytes, int, float, bool)) or obj is None:
         return
     elif hasattr(obj, "__iter__"):
         for value in obj:
-            yield from _tensors(value)
+            yield from _tensors(value, owned)
     else:
         raise TypeError(
             "stratalloc: evict, restore, pin and unpin take a module, an "

@@ -116,6 +116,7 @@ void CollectivesUnderWay::Poll() {
   {
     MutexLock lock(mutex_);
     looked_at.swap(entries_);
+    ++asking_;
   }
   for (auto entry = looked_at.begin(); entry != looked_at.end();) {
     const auto next = std::next(entry);
@@ -123,6 +124,7 @@ void CollectivesUnderWay::Poll() {
     entry = next;
   }
   MutexLock lock(mutex_);
+  --asking_;
   entries_.splice(entries_.begin(), looked_at);
   over_.splice(over_.end(), finished);
   NoteHolding();
@@ -135,19 +137,23 @@ void CollectivesUnderWay::PollOldest() {
       MutexLock lock(mutex_);
       if (entries_.empty()) return;
       oldest.splice(oldest.end(), entries_, entries_.begin());
+      ++asking_;
     }
     const bool finished = Finish(oldest.front());
-    if (finished) continue;
     MutexLock lock(mutex_);
-    entries_.splice(entries_.begin(), oldest);
+    --asking_;
+    // One that is over is destroyed after the lock.
+    if (!finished) entries_.splice(entries_.begin(), oldest);
     NoteHolding();
-    return;
+    if (!finished) return;
   }
 }
 
 void CollectivesUnderWay::NoteHolding() {
-  under_way_.store(!entries_.empty(), std::memory_order_release);
-  holding_.store(!(entries_.empty() && batches_.empty() && over_.empty()),
+  // What is being asked is in no list.
+  const bool under_way = asking_ > 0 || !entries_.empty();
+  under_way_.store(under_way, std::memory_order_release);
+  holding_.store(under_way || !batches_.empty() || !over_.empty(),
                  std::memory_order_release);
 }
 

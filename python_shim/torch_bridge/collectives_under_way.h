@@ -99,6 +99,7 @@ class CollectivesUnderWay {
   Entries entries_ GUARDED_BY(mutex_);  // in the order of their calls
   Entries batches_ GUARDED_BY(mutex_);  // of groups that coalesce
   Entries over_ GUARDED_BY(mutex_);     // without pins, to be destroyed
+  int asking_ GUARDED_BY(mutex_) = 0;   // threads that have taken entries out
 };
 
 }  // namespace stratalloc

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/torch_bridge/foreign_call.h"
 
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/forward_grad.h>
+
 #include <algorithm>
 #include <string>
 
@@ -15,6 +18,22 @@ bool SomeMayLeave(const stratalloc::AccessList& accesses) {
                      [](const stratalloc_access& access) {
                        return stratalloc_may_leave(access.address) != 0;
                      });
+}
+
+// The tangents that forward mode will hand to a function's jvp, of the tensor
+// and of what functorch wraps in it. PyTorch has one level of forward mode.
+void AddTangents(const c10::TensorImpl* tensor,
+                 stratalloc::AccessList* accesses) {
+  for (; tensor != nullptr; tensor = stratalloc::InsideFunctorch(*tensor)) {
+    const at::Tensor self(
+        c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(
+            const_cast<c10::TensorImpl*>(tensor)));
+    const at::Tensor& tangent = tensor->_fw_grad(0, self);
+    if (tangent.defined()) {
+      accesses->AddTensor(*tangent.unsafeGetTensorImpl(), /*written=*/false,
+                          /*whole_storage=*/false);
+    }
+  }
 }
 
 }  // namespace
@@ -43,9 +62,13 @@ int stratalloc_torch_call_enter(const char* name, const void* const* tensors,
     uint64_t lo, hi;
     if (!stratalloc::AnythingEvictable(&lo, &hi)) return;
     stratalloc::AccessList accesses(lo, hi);
+    const bool forward_mode =
+        kind == STRATALLOC_TORCH_CALL_FUNCTION &&
+        torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
     for (int i = 0; i < count; ++i) {
-      accesses.AddTensor(*static_cast<const c10::TensorImpl*>(tensors[i]),
-                         i < written, /*whole_storage=*/false);
+      const auto* tensor = static_cast<const c10::TensorImpl*>(tensors[i]);
+      accesses.AddTensor(*tensor, i < written, /*whole_storage=*/false);
+      if (forward_mode) AddTangents(tensor, &accesses);
     }
     if (kind == STRATALLOC_TORCH_CALL_FUNCTION && !accesses.SawCuda()) return;
     *out = new stratalloc_torch_call(name, accesses, copies != 0, kind);

@@ -25,8 +25,8 @@ enum { STRATALLOC_TORCH_CALL_OPERATOR = 0, STRATALLOC_TORCH_CALL_FUNCTION = 1 };
 // may leave when these may (evictable_copy.h). `kind`: _OPERATOR, or _FUNCTION
 // for code that runs operators of its own besides
 // (stratalloc_operator_into_call); such a call is not entered if no tensor is
-// on a CUDA device. *out is NULL while nothing is evictable: nothing was
-// entered.
+// on a CUDA device, and holds their tangents of forward mode as well. *out is
+// NULL while nothing is evictable: nothing was entered.
 //
 // Returns 0; or 2 with the core's text if the tensors do not fit the device
 // (torch.OutOfMemoryError), 1 with the reason for everything else, and then

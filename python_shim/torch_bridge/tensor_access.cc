@@ -4,6 +4,9 @@
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/TensorWrapper.h>
+#include <ATen/quantized/QTensorImpl.h>
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>
@@ -70,9 +73,27 @@ bool IsInput(const c10::Argument& argument) {
   return std::string_view(argument.name()).substr(0, kInput.size()) == kInput;
 }
 
-constexpr c10::DispatchKeySet kWithoutPlainStorage(
-    {c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
-     c10::DispatchKey::NestedTensor});
+constexpr c10::DispatchKeySet kBatched({c10::DispatchKey::FuncTorchBatched,
+                                        c10::DispatchKey::BatchedNestedTensor});
+constexpr c10::DispatchKeySet kWithoutPlainStorage =
+    c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                         c10::DispatchKey::NestedTensor,
+                         c10::DispatchKey::Quantized,
+                         c10::DispatchKey::FuncTorchGradWrapper}) |
+    kBatched;
+
+// What kernels read of a tensor that is quantized by channel.
+const at::PerChannelAffineQuantizer* ByChannel(const c10::TensorImpl& tensor) {
+  // quantizer() lacks a const only.
+  auto& quantized =
+      const_cast<at::QTensorImpl&>(static_cast<const at::QTensorImpl&>(tensor));
+  const at::QScheme scheme = quantized.quantizer()->qscheme();
+  return scheme == at::kPerChannelAffine ||
+                 scheme == at::kPerChannelAffineFloatQParams
+             ? static_cast<const at::PerChannelAffineQuantizer*>(
+                   quantized.quantizer().get())
+             : nullptr;
+}
 
 // Bytes from the storage's begin: where the tensor's first element lies and
 // how far its last one reaches. False for what has no plain strides.
@@ -96,6 +117,20 @@ bool ElementSpan(const c10::TensorImpl& tensor, uint64_t* begin,
 }
 
 }  // namespace
+
+const c10::TensorImpl* InsideFunctorch(const c10::TensorImpl& tensor) {
+  if (tensor.key_set().has_any(kBatched)) {
+    return static_cast<const at::functorch::BatchedTensorImpl&>(tensor)
+        .value()
+        .unsafeGetTensorImpl();
+  }
+  if (tensor.key_set().has(c10::DispatchKey::FuncTorchGradWrapper)) {
+    return static_cast<const at::functorch::TensorWrapper&>(tensor)
+        .value()
+        .unsafeGetTensorImpl();
+  }
+  return nullptr;
+}
 
 OperatorSignature::OperatorSignature(const c10::FunctionSchema& schema)
     : argument_count_(schema.arguments().size()) {
@@ -163,7 +198,11 @@ void AccessList::AddTensor(const c10::TensorImpl& tensor, bool written,
   const auto add_part = [&](const at::TensorBase& part) {
     if (part.defined()) AddTensor(*part.unsafeGetTensorImpl(), written, true);
   };
-  if (tensor.is_sparse()) {
+  // functorch's first: what they wrap may be any of the others, and their keys
+  // say so.
+  if (const c10::TensorImpl* const inside = InsideFunctorch(tensor)) {
+    AddTensor(*inside, written, whole_storage);
+  } else if (tensor.is_sparse()) {
     const auto& sparse = static_cast<const at::SparseTensorImpl&>(tensor);
     add_part(sparse.indices());
     add_part(sparse.values());
@@ -172,6 +211,12 @@ void AccessList::AddTensor(const c10::TensorImpl& tensor, bool written,
     add_part(sparse.compressed_indices());
     add_part(sparse.plain_indices());
     add_part(sparse.values());
+  } else if (tensor.is_quantized()) {
+    AddStorage(tensor, written, whole_storage);
+    if (const at::PerChannelAffineQuantizer* quantizer = ByChannel(tensor)) {
+      add_part(quantizer->scales());
+      add_part(quantizer->zero_points());
+    }
   } else {
     AddStorage(tensor, written, true);
     const auto* nested =

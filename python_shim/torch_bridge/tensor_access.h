@@ -26,6 +26,9 @@ struct TensorArgument {
   bool whole_storage;
 };
 
+// What functorch wraps (vmap, grad, jvp), one layer of it; nullptr for others.
+const c10::TensorImpl* InsideFunctorch(const c10::TensorImpl& tensor);
+
 class OperatorSignature {
  public:
   explicit OperatorSignature(const c10::FunctionSchema& schema);

@@ -68,3 +68,46 @@ print("same")
 """)
     done = running.on_device("64MiB", path)
     assert running.must_work(done) == "same\n"
+
+
+def test_what_a_child_may_ask_for(tmp_path):
+    """Moving and pinning say why not; addresses are addresses, as natively."""
+    path = tmp_path / "script.py"
+    path.write_text("""
+import os
+import torch
+import stratalloc
+from stratalloc import _pins, _tiers
+
+block = torch.full((1 << 20,), 7.0, device="cuda")
+pinned = torch.full((1 << 20,), 8.0, device="cuda")
+address = block.data_ptr()
+stratalloc.pin(pinned)
+torch.cuda.synchronize()
+_pins._lock.acquire()  # as a thread would that does not come along
+child = os.fork()
+if child == 0:
+    for verb in (stratalloc.pin, stratalloc.evict, stratalloc.restore,
+                 _tiers.residency):
+        try:
+            verb([block])
+        except RuntimeError as error:
+            assert "forked process; use the 'spawn'" in str(error), error
+        else:
+            raise AssertionError(verb)
+    # Nothing of it is on a device.
+    assert stratalloc.pin([torch.ones(3)]) == 0
+    # The parent's pins are not the child's to take back.
+    assert stratalloc.unpin(pinned) == 0
+    assert block.data_ptr() == address
+    interface = block.__cuda_array_interface__
+    assert interface["data"][0] == address
+    os._exit(0)
+_pins._lock.release()
+assert os.waitpid(child, 0)[1] == 0
+assert stratalloc.report()["pins"][0]["storages"] == 1
+assert stratalloc.unpin(pinned) == pinned.nbytes
+print("same")
+""")
+    done = running.on_device("64MiB", path)
+    assert running.must_work(done) == "same\n"

@@ -75,8 +75,8 @@ bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
                      [](const auto& younger) {
                        return younger.second->lack_ == Lack::kMemory;
                      });
-    const bool alone =
-        !world.others && turns_.size() == 1 && turn.refused_at_ == change_;
+    const bool alone = !world.others && !world.under_way &&
+                       turns_.size() == 1 && turn.refused_at_ == change_;
     if (youngest && (alone || waited >= options_.memory_ns ||
                      std::min(waited, now - freed_ns_) >= options_.quiet_ns)) {
       return true;
@@ -90,9 +90,10 @@ bool Admission::IsHopelessLocked(const Turn& turn, const World& world) {
       });
   if (!all_refused) return false;
   // Alone in the process: nobody could change anything.
-  if (!world.others && turns_.size() == 1) return true;
-  const std::int64_t patience =
-      world.running ? options_.running_ns : options_.quiet_ns;
+  if (!world.others && !world.under_way && turns_.size() == 1) return true;
+  const std::int64_t patience = world.running || world.under_way
+                                    ? options_.running_ns
+                                    : options_.quiet_ns;
   return now - changed_ns_ >= patience;
 }
 

@@ -41,9 +41,9 @@ class Admission {
  public:
   // The rest of the process, as one who waits sees it.
   struct World {
-    // Other threads have run operators, or a collective is under way.
-    bool others = false;
-    bool running = false;  // one is at it now, and pins what it uses
+    bool others = false;     // other threads have run operators
+    bool running = false;    // one is inside an operator, and pins what it uses
+    bool under_way = false;  // what ends by itself pins what it uses
     // Moves on when another thread enters or leaves an operator, when memory is
     // freed and when a pin is taken back; not by what those do who wait.
     std::uint64_t progress = 0;

@@ -25,15 +25,15 @@ class AdmissionTest : public testing::Test {
   std::atomic<bool> others_{true}, running_{false};
   std::atomic<std::uint64_t> progress_{0}, freed_{0};
   std::atomic<std::int64_t> now_{0};
-  Admission admission_{
-      {.look =
-           [this] {
-             return Admission::World{others_, running_, progress_, freed_};
-           },
-       .now_ns = [this] { return now_.load(); },
-       .quiet_ns = kQuiet,
-       .running_ns = kRunning,
-       .memory_ns = kMemory}};
+  Admission admission_{{.look =
+                            [this] {
+                              return Admission::World{others_, running_, false,
+                                                      progress_, freed_};
+                            },
+                        .now_ns = [this] { return now_.load(); },
+                        .quiet_ns = kQuiet,
+                        .running_ns = kRunning,
+                        .memory_ns = kMemory}};
 
   // A turn tried and was refused.
   static void Try(Admission::Turn& turn) {
@@ -232,13 +232,14 @@ TEST(AdmissionThreads, EverybodyIsServed) {
   constexpr int kThreads = 8, kRounds = 200, kAll = 10, kEach = 7;
   std::atomic<int> free{kAll};
   std::atomic<std::uint64_t> served{0};
-  Admission admission({.look =
-                           [&] {
-                             return Admission::World{true, true, served.load()};
-                           },
-                       .now_ns = &NowNs,
-                       .quiet_ns = 60'000'000'000,
-                       .running_ns = 60'000'000'000});
+  Admission admission(
+      {.look =
+           [&] {
+             return Admission::World{true, true, false, served.load()};
+           },
+       .now_ns = &NowNs,
+       .quiet_ns = 60'000'000'000,
+       .running_ns = 60'000'000'000});
   std::vector<std::thread> threads;
   std::atomic<int> hopeless{0};
   for (int t = 0; t < kThreads; ++t) {

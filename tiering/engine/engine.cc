@@ -57,7 +57,7 @@ Engine::~Engine() {
     DeviceAllocator& device = *state->allocator;
     device.SetReclaimer(nullptr);
     // Copies in flight read the buffers that go now.
-    SettleCopies(device, state->copy_in);
+    SettleCopies(*state, state->copy_in);
     device.DrainArrivals();
     lower_.CloseForTesting();
     if (checksum_words_ != nullptr) {
@@ -191,8 +191,11 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
         state, {handles.begin() + static_cast<std::ptrdiff_t>(i),
                 handles.begin() + static_cast<std::ptrdiff_t>(end)});
   }
-  if (!state.refusal.empty() && state.refusal != state.logged_refusal) {
-    Log(LogLevel::kWarning,
+  if (state.refusal.empty()) {
+    state.refused.Over();
+  } else if (!state.stopped.lasts()) {
+    state.refused.Tell(
+        LogLevel::kWarning, state.refusal,
         "evict: " + FormatBytes(moved) +
             " left the device, not all: " + device.WhyNoMore(state.refusal));
   }

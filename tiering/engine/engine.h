@@ -27,9 +27,9 @@
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
 #include "tiering/engine/admission.h"
-#include "tiering/engine/handed_pointers.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/migration_thread.h"
+#include "tiering/engine/told.h"
 #include "tiering/gpu/checksum.h"
 #include "tiering/policy/scope_trace.h"
 
@@ -129,9 +129,11 @@ class Engine final : public Reclaimer, public ScopeListener {
   // See DeviceAllocator::UnpinBlock. A pin of a freed block is ignored.
   void UnpinBlock(const BlockPin& pin, bool unobserved);
   // data_ptr() gives this address away: its block is brought back and stays for
-  // a while, as far as there is room (handed_pointers.h). May wait.
+  // a while: until others were asked for since that take an eighth of the
+  // device, or somebody would be refused. May wait.
   void HandOut(Address address);
-  // False: HandOut would do nothing. Never waits.
+  // False: HandOut would do nothing more; the block is the newest of these.
+  // Never waits.
   bool MustHandOut(Address address);
 
   // DeviceAllocator::BeginAllocateToPool, of a capture that is about to begin
@@ -178,8 +180,11 @@ class Engine final : public Reclaimer, public ScopeListener {
     StreamId copy_out = kDefaultStream;
     StreamId copy_in = kDefaultStream;
     std::optional<DeviceChecksum> checksum;
-    std::string refusal;         // why the last reclaim stopped; arbiter
-    std::string logged_refusal;  // the last reason people were told; arbiter
+    std::string refusal;  // why the last reclaim stopped; arbiter
+    // What people know of it; arbiter.
+    Told refused;    // somebody's bytes have no place below
+    Told stopped;    // the device failed an eviction
+    Told unsettled;  // ... and does not synchronise any more
     // Thresholds count from here on.
     std::atomic<bool> under_pressure{false};
     std::atomic<bool> relief_asked{false};
@@ -233,12 +238,9 @@ class Engine final : public Reclaimer, public ScopeListener {
       REQUIRES(arbiter_);
   // Somebody wrote to the handle while it was copied out.
   Error Changed(DeviceAllocator& device, HandleRef handle);
-  // People get a line for each reason, not for each attempt.
-  void LogRefusal(DeviceState& state, LogLevel level, const std::string& what,
-                  const std::string& why) REQUIRES(arbiter_);
   // Waits until nothing is copied on `stream` any more, by whatever call the
   // driver still answers. A driver that answers none has lost the device.
-  static void SettleCopies(DeviceAllocator& device, StreamId stream);
+  void SettleCopies(DeviceState& state, StreamId stream) REQUIRES(arbiter_);
 
   // reclaim.cc
   Admission::World LookAround();
@@ -260,16 +262,13 @@ class Engine final : public Reclaimer, public ScopeListener {
   Bytes EvictBatchLocked(DeviceState& state,
                          const std::vector<HandleRef>& victims)
       REQUIRES(arbiter_);
-  Status FenceLocked(DeviceState& state, std::uint64_t streams)
-      REQUIRES(arbiter_);
+  // `may_wait_for`: what was asked about captures, as MayAsk had it.
+  Status FenceLocked(DeviceState& state, std::uint64_t streams,
+                     std::uint64_t may_wait_for) REQUIRES(arbiter_);
   class FencingElsewhere;
   // No capture begins on other devices until `elsewhere` goes; false if one is
   // there.
   bool HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere)
-      REQUIRES(arbiter_);
-  // Does one of these streams of the device's table capture? All that it has,
-  // if the device will be waited for.
-  bool SomeCapture(DeviceAllocator& device, std::uint64_t streams)
       REQUIRES(arbiter_);
   Status ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch)
       REQUIRES(arbiter_);
@@ -328,7 +327,6 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   mutable Mutex arbiter_{LockRank::kArbiter};
   LowerCopies lower_;  // arbiter
-  HandedPointers handed_;
   // Pinned words the checksum kernel writes to; arbiter.
   std::uint64_t* checksum_words_ = nullptr;
   EngineCounters counters_;  // arbiter; copied under counters_mutex_

@@ -188,6 +188,24 @@ TEST_F(EnginePinsTest, AnOperatorWaitsForWhatIsUnderWay) {
   FreeAll(operands);
 }
 
+// Best effort: whoever asks for an address does not wait ten seconds for it.
+TEST_F(EnginePinsTest, AnAddressIsNotWaitedFor) {
+  OpenCard(64 * kMiB);
+  const Address large = Malloc(14 * kHandle);
+  ASSERT_EQ(Evict(), 14 * kHandle);
+  const auto layers = Layers(20);
+  for (Address layer : layers) Pin(layer, PinReason::kCollective);
+  static int polls;
+  polls = 0;
+  PinPoll::Use([] { ++polls; }, [] { return 1; });
+  engine().HandOut(large);
+  EXPECT_LT(polls, 20);
+  EXPECT_TRUE(engine().MustHandOut(large)) << "nothing is pinned";
+  ExpectLayers(layers);
+  FreeAll(layers);
+  Free(large);
+}
+
 TEST_F(EnginePinsTest, HandedPointersAreTheNewestOnly) {
   OpenCard(64 * kMiB);
   const auto layers = Layers(8);
@@ -203,6 +221,49 @@ TEST_F(EnginePinsTest, HandedPointersAreTheNewestOnly) {
   }
   ExpectLayers(layers);
   FreeAll(layers);
+}
+
+// Who is asked for in every round keeps its place, whoever came first.
+TEST_F(EnginePinsTest, APointerAskedForAgainIsTheNewest) {
+  OpenCard(64 * kMiB);
+  const auto layers = Layers(8);
+  ASSERT_EQ(Evict(), 8 * kHandle);
+  for (Address layer : layers) {
+    engine().HandOut(layer);
+    // A shim asks this first, and no more where it is told that nothing is to
+    // be done.
+    EXPECT_FALSE(engine().MustHandOut(layers[0]));
+  }
+  EXPECT_EQ(Evict(), 4 * kHandle);
+  for (int i : {0, 5, 6, 7}) EXPECT_TRUE(IsHere(layers[i])) << i;
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EnginePinsTest, WhatWasFreedTakesUpNoShareOfPointers) {
+  OpenCard(64 * kMiB);
+  const auto layers = Layers(4);
+  for (Address layer : layers) engine().HandOut(layer);
+  // The newest go first, one of them behind the work of another stream.
+  const StreamId other = rig_->NewStream();
+  ASSERT_TRUE(rig_->device().RecordStream(layers[3], other));
+  Free(layers[3]);
+  EXPECT_TRUE(rig_->device().CheckInvariants()) << "listed though it is freed";
+  Free(layers[2]);
+  const auto newer = Layers(2);
+  for (Address layer : newer) engine().HandOut(layer);
+  EXPECT_EQ(Evict(), 0u);
+  EXPECT_TRUE(IsHere(layers[0]));
+  EXPECT_TRUE(rig_->device().CheckInvariants());
+  // Five are more than an eighth: the oldest goes.
+  const auto last = Layers(1);
+  engine().HandOut(last[0]);
+  EXPECT_EQ(Evict(), kHandle);
+  EXPECT_FALSE(IsHere(layers[0]));
+  Free(layers[0]);
+  Free(layers[1]);
+  FreeAll(newer);
+  FreeAll(last);
 }
 
 TEST_F(EnginePinsTest, HandedPointersGoWhenSomebodyWouldBeRefused) {

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "allocator/external_streams.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {
@@ -85,6 +86,29 @@ TEST_F(EngineRawCaptureTest, AnEvictionDoesNotFenceItsStream) {
   EXPECT_EQ(EvictOnly(layers[1], kHandle), kHandle) << "it may still leave";
   Read(layers[0]);
   End();
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// Its stream is known; what leaves was used on one that has turned external, so
+// that the whole device would be waited for.
+TEST_F(EngineRawCaptureTest, AWaitForTheDeviceDoesNotSpoilIt) {
+  const auto layers = Layers(2);
+  Read(layers[0]);
+  ASSERT_EQ(cudaStreamSynchronize(Rig::ToCuda(stream_)), cudaSuccess);
+  const StreamId other = rig_->NewStream();
+  const Access access{layers[1], kHandle, false};
+  ASSERT_TRUE(
+      rig_->engine().EnterOperator(other, "read", {&access, 1}).has_value());
+  rig_->engine().LeaveOperator();
+  const Address cached = Malloc(kHandle, other);
+  Free(cached);
+  ExternalStreams::Add(other);
+  Begin();
+  EXPECT_EQ(EvictOnly(layers[1], kHandle), 0u);
+  rig_->device().EmptyCache();
+  End();
+  EXPECT_EQ(EvictOnly(layers[1], kHandle), kHandle);
   ExpectLayers(layers);
   FreeAll(layers);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capture on one device of what lies on another: it stays as well, although
-// the other device has no route and knows of no capture.
+// What devices have to do with each other: a capture on one of what lies on
+// another, which stays as well although the other has no route and knows of no
+// capture; and what each keeps on its own account.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -142,6 +143,56 @@ TEST_F(EngineTwoDevicesTest, WhatAGraphReadThereWaitsForACaptureHere) {
   End();
   EXPECT_EQ(EvictThere(), 3 * kHandle);
   ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
+}
+
+class PointersOfTwoDevicesTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    Rig::Options options;
+    options.devices = 2;
+    Open(options);
+    for (int device : {0, 1}) {
+      for (Address& layer : layers_[device]) {
+        auto block = rig_->device(device).Malloc(
+            {kHandle, kDefaultStream, LifetimeClass::kPersistent, {}});
+        ASSERT_TRUE(block.has_value()) << block.error().message;
+        layer = block->address;
+      }
+    }
+  }
+  void TearDown() override {
+    for (int device : {0, 1}) {
+      for (Address layer : layers_[device]) {
+        EXPECT_TRUE(rig_->device(device).Free(layer).has_value());
+      }
+    }
+    EngineTest::TearDown();
+  }
+  void HandOut(int device) {
+    for (Address layer : layers_[device]) rig_->engine().HandOut(layer);
+  }
+  Bytes EvictFrom(int device) {
+    Result<Bytes> moved = rig_->engine().Evict(rig_->device(device), {});
+    EXPECT_TRUE(moved.has_value()) << moved.error().message;
+    return moved ? *moved : 0;
+  }
+  Address layers_[2][4] = {};  // as much as the share of each device
+};
+
+TEST_F(PointersOfTwoDevicesTest, EachDeviceHasAShareOfItsOwn) {
+  HandOut(0);
+  HandOut(1);
+  EXPECT_EQ(EvictFrom(0), 0u);
+  EXPECT_EQ(EvictFrom(1), 0u);
+}
+
+TEST_F(PointersOfTwoDevicesTest, OnlyTheDeviceThatLacksRoomLetsGo) {
+  HandOut(0);
+  HandOut(1);
+  Unserved wants(4 * kHandle);
+  EXPECT_FALSE(rig_->engine().Reclaim(DeviceIndex{1}, wants));
+  EXPECT_EQ(Counters().evicted_handles, 4u);
+  EXPECT_EQ(EvictFrom(0), 0u);
 }
 
 }  // namespace

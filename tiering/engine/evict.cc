@@ -96,7 +96,11 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
       drained = true;
       if (device.DrainArrivals()) continue;
     }
-    if (chosen.empty() && whom == Whom::kAnybody && handed_.LetGo()) continue;
+    // Addresses that data_ptr() gave away stay as long as nobody lacks room.
+    if (chosen.empty() && whom == Whom::kAnybody &&
+        device.DropOldPointers(0, 0)) {
+      continue;
+    }
     if (chosen.empty()) {
       state.refusal = why;
       break;
@@ -117,19 +121,6 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
     if (batch == 0 && !state.refusal.empty()) break;
   }
   return freed;
-}
-
-bool Engine::SomeCapture(DeviceAllocator& device, std::uint64_t streams) {
-  if (streams >> StreamTable::kOverflowBit != 0) streams = ~std::uint64_t{0};
-  streams = device.streams().MayAsk(streams);
-  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
-    if (!device.streams().Has(bit)) break;
-    if ((streams >> bit & 1) != 0 &&
-        device.device().IsCapturing(device.streams().StreamOf(bit))) {
-      return true;
-    }
-  }
-  return false;
 }
 
 // Keeps captures off the other devices while these are waited for.
@@ -159,17 +150,22 @@ bool Engine::HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere) {
   for (const DeviceState* state : all_) {
     DeviceAllocator& other = *state->allocator;
     if (&other == &device) continue;
-    if (SomeCapture(other, ~std::uint64_t{0}) || !elsewhere.Hold(other)) {
+    if (other.SomeCapture(~std::uint64_t{0}) || !elsewhere.Hold(other)) {
       return false;
     }
   }
   return true;
 }
 
-Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams) {
+Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams,
+                           std::uint64_t may_wait_for) {
   DeviceAllocator& device = *state.allocator;
   if (STRATALLOC_PLANTED(kMissingEvent)) return {};
   streams = device.streams().MayAsk(streams);
+  // A stream turned external since it was asked about captures.
+  if ((streams & ~may_wait_for) != 0) {
+    return Fail(ErrorCode::kUnsupported, kCaptured);
+  }
   // More streams than bits, or those of a graph: rule 8, this thread may wait.
   if (streams >> StreamTable::kOverflowBit & 1) {
     STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeDevice());
@@ -245,22 +241,16 @@ Error Engine::Changed(DeviceAllocator& device, HandleRef handle) {
               "other code writes"};
 }
 
-void Engine::LogRefusal(DeviceState& state, LogLevel level,
-                        const std::string& what, const std::string& why) {
-  if (state.logged_refusal == why) return;
-  state.logged_refusal = why;
-  Log(level, what + why);
-}
-
 Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
   DeviceAllocator& device = *state.allocator;
   const std::uint32_t now = device.use_clock().load();
   const auto refuse = [&](Leaving& leaving, const Error& why) {
     leaving.keeps = true;
-    // The program goes on while memory lasts. A spent budget is told by whoever
+    // A disk that fails and a foreign writer get a line, once for each reason;
+    // the program goes on while memory lasts. A spent budget is told by whoever
     // runs out.
     if (why.code == ErrorCode::kIo || why.code == ErrorCode::kCorrupt) {
-      LogRefusal(state, LogLevel::kWarning, kStays, why.message);
+      state.refused.Tell(LogLevel::kWarning, why.message, kStays + why.message);
     }
     state.refusal = why.message;
   };
@@ -331,8 +321,9 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   // Now that they are marked: whatever entered a table before is in it.
   const auto workspaces = LibraryWorkspaces::Addresses();
   FencingElsewhere elsewhere;  // until this eviction is over
-  const bool spoils = SomeCapture(device, users) ||
-                      ((users >> StreamTable::kGraphBit & 1) != 0 &&
+  const std::uint64_t may_ask = device.streams().MayAsk(users);
+  const bool spoils = device.SomeCapture(may_ask) ||
+                      ((may_ask >> StreamTable::kGraphBit & 1) != 0 &&
                        !HoldOthers(device, elsewhere));
   std::uint64_t streams = 0;
   {
@@ -367,18 +358,23 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   if (batch.empty()) return 0;
   learning_.store(true, std::memory_order_relaxed);
 
-  Status status = FenceLocked(state, streams);
+  Status status = FenceLocked(state, streams, may_ask);
   device.EndFencing();
   if (status) status = ChecksumLocked(state, batch);
   if (status) status = CopyOutLocked(state, batch);
   if (!status) {
     // Copies may be in flight into buffers that go back below.
-    SettleCopies(device, state.copy_out);
+    SettleCopies(state, state.copy_out);
     state.refusal = status.error().message;
     if (status.error().code != ErrorCode::kUnsupported) {
-      LogRefusal(state, LogLevel::kError,
-                 "eviction stopped: ", status.error().message);
+      // Of a broken device every call fails, now this one first, now that.
+      state.stopped.Tell(LogLevel::kError,
+                         std::to_string(static_cast<int>(status.error().code)),
+                         "eviction stopped: " + state.refusal);
     }
+  } else {
+    state.stopped.Over();
+    state.unsettled.Over();
   }
 
   Bytes freed = 0;
@@ -431,7 +427,7 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   }
   for (HandleRef handle : forget) lower_.Forget(handle);
   if (!failed.empty()) {
-    LogRefusal(state, LogLevel::kError, kStays, failed);
+    state.refused.Tell(LogLevel::kError, failed, kStays + failed);
   }
   return freed;
 }

@@ -326,7 +326,7 @@ Status Engine::Admit(StreamId stream, const char* name,
     const auto next = [&] {
       if (waiting.MayTry()) return true;
       unpin();
-      return waiting.Await();
+      return !thread.hurried && waiting.Await();
     };
     while (!served && next()) {
       auto lack = Admission::Lack::kPins;
@@ -343,6 +343,7 @@ Status Engine::Admit(StreamId stream, const char* name,
       }
       if (!served) {
         waiting.Refused(lack);
+        if (thread.hurried) break;
         // Under a capture nothing leaves, whoever gets on.
         if (first.device().IsCapturing(stream)) break;
       }

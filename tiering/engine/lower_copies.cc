@@ -77,7 +77,10 @@ void LowerCopies::CollectDropped(DeviceAllocator& device) {
   if (dropped.empty()) return;
   // A copy may still be on its way up out of a buffer that goes back now.
   if (Status status = device.DrainArrivals(); !status) {
-    Log(LogLevel::kError, status.error().message);
+    undrained_.Tell(LogLevel::kError, status.error().message,
+                    status.error().message);
+  } else {
+    undrained_.Over();
   }
   for (auto& [handle, generation] : dropped) {
     LowerCopy* copy = Find(handle.address());

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "allocator/device_allocator.h"
+#include "tiering/engine/told.h"
 #include "tiering/host/host_tier.h"
 #include "tiering/io/disk_tier.h"
 
@@ -121,6 +122,7 @@ class LowerCopies {
   int staging_next_ = 0;
   Bytes written_bytes_ = 0, read_bytes_ = 0;
   std::map<Address, LowerCopy> copies_;
+  Told undrained_;  // copies that arrive do not complete
 };
 
 }  // namespace stratalloc

@@ -10,6 +10,14 @@
 namespace stratalloc {
 namespace {
 
+// Nobody says when an address of data_ptr() is used for the last time, and many
+// are only compared. So the promise is best effort: of what was asked for
+// lately this part of the device stays, until somebody would be refused
+// (evict.cc).
+constexpr Bytes kPointerShare = 8;
+// Pins on small blocks cost more memory than the blocks do.
+constexpr std::size_t kMostPointers = 4096;
+
 bool IsPinnedHere(const OperatorThread& thread, const HandleEntry& entry) {
   bool pinned = false;
   thread.ForEachPin([&](const HandleEntry& one) { pinned |= &one == &entry; });
@@ -76,7 +84,7 @@ bool Engine::MustHandOut(Address address) {
   const OperatorThread& thread = OperatorThread::ThisThread();
   // An operator that asks for the address of its own operand, as most do.
   if (IsPinnedHere(thread, entry)) return false;
-  return !device->KeepsPinned(address);
+  return !device->KeepsPointer(address);
 }
 
 void Engine::HandOut(Address address) {
@@ -86,11 +94,15 @@ void Engine::HandOut(Address address) {
   if (!device->FindLive(address, &block)) return;
   const AddressRange range{block.address, block.bytes};
   BlockPin pin;
-  // Best effort: without room the address is as good as it is.
-  if (!PinBlocks("data_ptr()", PinReason::kPointer, {&range, 1}, {&pin, 1})) {
-    return;
-  }
-  if (pin.serial != 0) handed_.Add(*device, pin, block.bytes);
+  // Best effort: without room the address is as good as it is, and who asks for
+  // one does not wait for that.
+  OperatorThread& thread = OperatorThread::ThisThread();
+  thread.hurried = true;
+  const Status pinned =
+      PinBlocks("data_ptr()", PinReason::kPointer, {&range, 1}, {&pin, 1});
+  thread.hurried = false;
+  if (!pinned) return;
+  device->DropOldPointers(device->limit() / kPointerShare, kMostPointers);
 }
 
 }  // namespace stratalloc

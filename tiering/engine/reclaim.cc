@@ -15,11 +15,11 @@ namespace stratalloc {
 
 Admission::World Engine::LookAround() {
   const OtherThreads others = LookAtOthers();
-  // Its pins go when whoever waits polls, whatever the program's threads do.
-  const bool under_way = PinPoll::UnderWay();
   Admission::World world{
-      .others = others.any || under_way,
-      .running = others.inside || under_way,
+      .others = others.any,
+      .running = others.inside,
+      // Its pins go when whoever waits polls, whatever the threads do.
+      .under_way = PinPoll::UnderWay(),
       .progress = others.progress + unpinned_.load(std::memory_order_relaxed)};
   for (const DeviceState* state : movers_) {
     world.freed += static_cast<std::uint64_t>(state->allocator->FreedCount());

@@ -32,12 +32,17 @@ std::string Engine::OwnersOf(DeviceAllocator& device, HandleRef handle) {
   return owners.empty() ? "(freed)" : owners;
 }
 
-void Engine::SettleCopies(DeviceAllocator& device, StreamId stream) {
-  if (device.device().SynchronizeStream(stream)) return;
-  if (Status status = device.device().SynchronizeDevice(); !status) {
-    Log(LogLevel::kError,
-        "the device does not synchronise any more: " + status.error().message);
+void Engine::SettleCopies(DeviceState& state, StreamId stream) {
+  const Device& device = state.allocator->device();
+  Status status = device.SynchronizeStream(stream);
+  if (!status) status = device.SynchronizeDevice();
+  if (status) {
+    state.unsettled.Over();
+    return;
   }
+  const std::string& why = status.error().message;
+  state.unsettled.Tell(LogLevel::kError, why,
+                       "the device does not synchronise any more: " + why);
 }
 
 Status Engine::CopyInLocked(DeviceState& state, HandleRef handle) {
@@ -144,7 +149,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
       const std::string owners = OwnersOf(device, handle);
       const bool lost = error.code == ErrorCode::kCorrupt;
       // Nothing may be copying into it when it is unmapped again.
-      SettleCopies(device, state.copy_in);
+      SettleCopies(state, state.copy_in);
       MutexLock lock(device.mutex());
       // Bytes that came from the disk may have stayed in a host buffer.
       const LowerCopy* copy = lower_.Find(handle.address());
@@ -179,7 +184,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     // Without an event the copies are waited for here.
     if (event != kNoEvent) device.PutEvent(event);
     event = kNoEvent;
-    SettleCopies(device, state.copy_in);
+    SettleCopies(state, state.copy_in);
   }
   for (HandleRef handle : arrived) {
     counters_.restored_bytes += handle.bytes();

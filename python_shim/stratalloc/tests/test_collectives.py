@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 from torch.cuda import comm, nccl  # noqa: E402
 from torch.nn.parallel import replicate  # noqa: E402
 
+from python_shim.testing.evicting import evicting  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import _tiers  # noqa: E402
 
@@ -265,22 +266,11 @@ def test_data_parallel_trains_while_another_thread_evicts():
     alone = made()
     model = nn.DataParallel(made().cuda(), [0, 1])
     batch = torch.arange(8 * 256).reshape(8, 256).remainder(7).float()
-    stop, moved = threading.Event(), [0]
-
-    def evict():
-        while not stop.is_set():
-            moved[0] += stratalloc.evict()
-
-    thread = threading.Thread(target=evict)
-    thread.start()
-    try:
+    with evicting() as evictions:
         for seed in range(100):
             simulate.driver().cudasim_set_seed(seed)
             step(model, [batch.cuda()])
             step(alone, batch.chunk(2))
-    finally:
-        stop.set()
-        thread.join()
-    assert moved[0] > 100 * MIB
+    assert evictions.bytes > 100 * MIB
     for ours, right in zip(model.module.parameters(), alone.parameters()):
         assert torch.equal(ours.cpu(), right)

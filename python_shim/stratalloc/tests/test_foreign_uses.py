@@ -7,10 +7,8 @@ process for the file; the simulated device in async mode, one seed after the
 other.
 """
 
-import contextlib
 import ctypes
 import gc
-import threading
 
 import pytest
 
@@ -21,6 +19,7 @@ simulate.load("64MiB", mode="async", seed=5)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from python_shim.testing.evicting import evicting  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import (_compiled, _exports, _foreign, _functions,  # noqa: E402
                         _tiers)
@@ -51,26 +50,6 @@ def clean():
     stratalloc.evict()
     # Whatever was handed out or exported ended with its memory.
     assert stratalloc.report()["pinned"] == []
-
-
-@contextlib.contextmanager
-def evicting():
-    """Another thread that evicts everything, over and over."""
-    stop, count = threading.Event(), [0, 0]
-
-    def run():
-        while not stop.is_set():
-            count[0] += 1
-            count[1] += stratalloc.evict()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield count
-    finally:
-        stop.set()
-        thread.join()
-    assert count[0] > 0 and count[1] > 0
 
 
 def parameter(size=MIB, seed=0):
@@ -273,6 +252,28 @@ def test_a_copy_for_dlpack_leaves_the_original_alone():
     torch.from_dlpack(weight.detach().__dlpack__(dl_device=(1, 0), copy=True))
     stratalloc.evict()
     assert _tiers.residency(weight)["device"] == 0
+
+
+def test_what_another_process_is_sent_has_arrived():
+    """The event that goes along is one of the sender's current stream."""
+    size = 16 * MIB  # several copies, not all of which are over by chance
+    host = torch.empty(size // 4)
+    for seed in range(SEEDS // 4):
+        simulate.driver().cudasim_set_seed(seed)
+        weight = parameter(size, seed)
+        right = weight.detach().cpu()
+        away(weight)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            sent = weight.untyped_storage()._share_cuda_()
+            assert runtime.cudaMemcpyAsync(
+                original_data_ptr(host), original_data_ptr(weight), size,
+                TO_HOST,
+                torch.cuda.current_stream().cuda_stream) == 0
+        torch.cuda.synchronize()
+        torch.UntypedStorage._release_ipc_counter_cuda(sent[4], sent[5])
+        assert torch.equal(host, right)
+        del weight
+        torch.cuda.ipc_collect()
 
 
 class Exchange(ctypes.Structure):

@@ -6,12 +6,35 @@ tests' own modules load the device for the parent. Here every_process/ did that
 before torch was imported.
 """
 
+import contextlib
 import gc
 import os
 
 import torch
 
 from tests.cudasim.operator_bridge import simulated
+
+
+def run(target, *arguments):
+    """A child: `target`, then this process's report to whom target returns."""
+    evicts = os.environ.get("SHARING_EVICTS") == "1"
+    with everything_leaves() if evicts else contextlib.nullcontext():
+        answer = target(*arguments)
+    if answer is not None:
+        answer(report())
+
+
+@contextlib.contextmanager
+def everything_leaves():
+    """Another thread evicts in this process, and has when the block begins."""
+    from python_shim.testing.evicting import evicting
+
+    with evicting() as evictions:
+        # In handles of its own, where nothing lies that is shared.
+        own = torch.nn.Parameter(torch.ones(1 << 20, device="cuda"))
+        evictions.await_first()
+        yield
+        del own
 
 
 def report():
@@ -62,7 +85,7 @@ def edit(inbox, outbox):
         torch.cuda.synchronize()
         outbox.put((numbers.numpy().tolist(), str(tensor.device)))
         del tensor
-    outbox.put(report())
+    return outbox.put
 
 
 def produce(outbox, done):
@@ -79,23 +102,25 @@ def produce(outbox, done):
     numbers = kept[0].cpu().numpy()
     del kept, tensor, parameter
     torch.cuda.ipc_collect()
-    outbox.put((numbers, report()))
+    return lambda report: outbox.put((numbers, report))
 
 
 def views(inbox, outbox):
-    """Tensors of one storage stay tensors of one storage."""
+    """Tensors of one storage stay tensors of one storage, and take no memory of
+    this process's."""
+    before = simulated.current().used(0)
     whole, part, turned = inbox.get()
     step = part.data_ptr() - whole.data_ptr()
     same = turned.data_ptr() == whole.data_ptr()
     part.fill_(-1)
     numbers = turned.cpu().numpy().tolist()
     storages = {t.untyped_storage().data_ptr() for t in (whole, part, turned)}
-    own = simulated.current().used(0)
+    own = simulated.current().used(0) - before
     torch.cuda.synchronize()
     del whole, part, turned
     outbox.put((step, same, len(storages), own, numbers))
     inbox.get()
-    outbox.put(report())
+    return outbox.put
 
 
 def hold(inbox, outbox):
@@ -108,7 +133,7 @@ def hold(inbox, outbox):
     del tensor
     outbox.put(numbers)
     inbox.get()
-    outbox.put(report())
+    return outbox.put
 
 
 def train(inbox, steps, batch, outbox):
@@ -121,7 +146,7 @@ def train(inbox, steps, batch, outbox):
         optimizer.step()
     torch.cuda.synchronize()
     del model, optimizer
-    outbox.put(report())
+    return outbox.put
 
 
 def answer(pipe):
@@ -133,8 +158,22 @@ def answer(pipe):
         pipe.recv()
         del tensor, result
         torch.cuda.ipc_collect()
-    pipe.send(report())
-    pipe.close()
+    return pipe.send
+
+
+def add(pipe):
+    """Adds what it gets to a tensor of its own, when told, and one to that."""
+    total = torch.zeros(1 << 20, device="cuda")
+    while (tensor := pipe.recv()) is not None:
+        pipe.send("has it")
+        pipe.recv()
+        total += tensor
+        tensor += 1
+        torch.cuda.synchronize()
+        del tensor
+        torch.cuda.ipc_collect()
+        pipe.send(total.cpu().numpy())
+    return pipe.send
 
 
 def wait_for_event(inbox, outbox):
@@ -148,4 +187,4 @@ def wait_for_event(inbox, outbox):
     del tensor, event
     outbox.put((numbers, done))
     inbox.get()
-    outbox.put(report())
+    return outbox.put

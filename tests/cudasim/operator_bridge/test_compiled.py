@@ -3,22 +3,9 @@
 compiles, tunes and launches them, forward and backward. Their pointers are
 checked; they compute nothing."""
 
-import os
-import tempfile
+from tests.cudasim.operator_bridge import compiling
 
-from tests.cudasim.operator_bridge import simulated
-
-_CACHE = tempfile.mkdtemp()
-os.environ["TRITON_CACHE_DIR"] = os.path.join(_CACHE, "triton")
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_CACHE, "inductor")
-# Its workers are processes without a device.
-os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-DEVICE = simulated.load(
-    memory=None,
-    CUDASIM_CARD="h200",
-    CUDASIM_MEMORY="256MiB",
-    CUDASIM_CHECK_RAW_LAUNCHES="triton_",
-)
+DEVICE = compiling.load("256MiB", CUDASIM_CHECK_RAW_LAUNCHES="triton_")
 
 # pylint: disable=wrong-import-position
 import pytest

@@ -6,28 +6,9 @@ compute nothing, so what is compared is who was asked to be there: no violation,
 no refused launch, and a region that cannot fit is refused before it begins.
 """
 
-import os
-import tempfile
-import threading
+from tests.cudasim.operator_bridge import compiling
 
-os.environ["SIMULATED_ALLOCATOR"] = "stratalloc"
-os.environ["SIMULATED_CONF"] = "host_budget:1GiB,disk_budget:0"
-
-from tests.cudasim.operator_bridge import simulated  # noqa: E402
-
-_CACHE = tempfile.mkdtemp()
-os.environ["TRITON_CACHE_DIR"] = os.path.join(_CACHE, "triton")
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(_CACHE, "inductor")
-os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-DEVICE = simulated.load(
-    memory=None,
-    mode="async",
-    CUDASIM_CARD="h200",
-    CUDASIM_MEMORY="192MiB",
-    CUDASIM_CHECK_RAW_LAUNCHES="all",
-    CUBLAS_WORKSPACE_CONFIG=":16:8",
-    CUBLASLT_WORKSPACE_SIZE="128",
-)
+DEVICE = compiling.load_ours("192MiB")
 
 # pylint: disable=wrong-import-position
 import pytest
@@ -35,6 +16,7 @@ import torch
 import triton
 from triton import language as tl
 
+from python_shim.testing.evicting import evicting
 import stratalloc
 from stratalloc import _compiled, _tiers
 
@@ -47,26 +29,6 @@ def add_kernel(x, y, out, count, block: tl.constexpr):
     inside = at < count
     total = tl.load(x + at, inside) + tl.load(y + at, inside)
     tl.store(out + at, total, inside)
-
-
-class Evicting:
-    """Another thread that evicts everything, over and over."""
-
-    def __enter__(self):
-        self.stop, self.count = threading.Event(), [0, 0]
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-        return self
-
-    def _run(self):
-        while not self.stop.is_set():
-            self.count[0] += 1
-            self.count[1] += stratalloc.evict()
-
-    def __exit__(self, *error):
-        self.stop.set()
-        self.thread.join()
-        assert self.count[1] > 0
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +52,7 @@ def test_a_triton_kernel_finds_its_operands():
     x, y, out = weights(3)
     add_kernel[(4,)](x, y, out, 1000, block=256)
     before = DEVICE.launches_checked()
-    with Evicting():
+    with evicting():
         for seed in range(SEEDS):
             DEVICE.cuda.cudasim_set_seed(seed)
             add_kernel[(4,)](x, y, out, 1000, block=256)
@@ -118,7 +80,7 @@ def test_a_compiled_model_trains_with_everything_leaving():
     x = torch.ones(8, 512, device="cuda")
     compiled(x).sum().backward()
     launched = DEVICE.launches_checked()
-    with Evicting():
+    with evicting():
         for seed in range(SEEDS):
             DEVICE.cuda.cudasim_set_seed(seed)
             compiled(x).sum().backward()

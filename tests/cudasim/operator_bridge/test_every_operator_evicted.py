@@ -8,7 +8,6 @@ device's mode.
 """
 
 import os
-import threading
 
 os.environ["SIMULATED_ALLOCATOR"] = "stratalloc"
 os.environ["SIMULATED_CONF"] = "host_budget:1GiB,disk_budget:0"
@@ -22,28 +21,18 @@ simulated.load = lambda **settings: _load(**{**settings, "mode": MODE})
 # pylint: disable=wrong-import-position
 import pytest
 
+from python_shim.testing.evicting import evicting
 from tests.cudasim.operator_bridge.test_every_operator import (  # noqa: F401
     test_equals_the_cpu,
 )
 
-# After the device is loaded.
-import stratalloc
-
 
 @pytest.fixture(scope="module", autouse=True)
-def evicting():
-    """A thread that evicts everything, over and over."""
-    stop, count = threading.Event(), [0, 0]
-
-    def run():
-        while not stop.is_set():
-            count[0] += 1
-            count[1] += stratalloc.evict()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
-    print(f"\n{MODE}: {count[0]} evictions of {count[1] / 2**30:.2f} GiB")
-    assert count[1] > 2**30
+def everything_leaves():
+    with evicting() as evictions:
+        yield
+    print(
+        f"\n{MODE}: {evictions.count} evictions of "
+        f"{evictions.bytes / 2**30:.2f} GiB"
+    )
+    assert evictions.bytes > 2**30

@@ -10,15 +10,13 @@ from tests.cudasim.operator_bridge import simulated
 DEVICE = simulated.load(memory="256MiB", mode="async")
 
 # pylint: disable=wrong-import-position
-import contextlib
 import ctypes
-import threading
 
 import pytest
 import torch
 from torch import nn
 
-import stratalloc
+from python_shim.testing.evicting import evicting
 from stratalloc import _foreign_call
 
 SEEDS = 100
@@ -35,35 +33,6 @@ def _clean():
     DEVICE.clear_violations()
     assert violations == []
     assert DEVICE.launches_without_twin() == 0
-
-
-@contextlib.contextmanager
-def _evicting():
-    """Everything that may leave does, again and again.
-
-    Gives a lock that is held during each eviction.
-    """
-    stop, moved, failed = threading.Event(), [0, 0], []
-    evicts = threading.Lock()
-
-    def run():
-        try:
-            while not stop.is_set():
-                with evicts:
-                    moved[0] += stratalloc.evict()
-                moved[1] += 1
-        except BaseException as error:  # pylint: disable=broad-except
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield evicts
-    finally:
-        stop.set()
-        thread.join()
-    assert not failed, failed
-    assert moved[0] > 0, "nothing ever left: the test tests nothing"
 
 
 def _graph(function, *generators):
@@ -107,14 +76,14 @@ def test_random_numbers_of_replays():
     draws = _Draws()
     expected = [draws.replay(seed) for seed in range(SEEDS)]
     assert len(set(expected)) == SEEDS
-    with _evicting():
+    with evicting():
         found = [draws.replay(seed) for seed in range(SEEDS)]
     assert found == expected
 
 
 def test_captures_begin_while_others_evict():
     expected = _Draws().replay(7)
-    with _evicting():
+    with evicting():
         for _ in range(10):
             assert _Draws().replay(7) == expected
 
@@ -138,7 +107,7 @@ def test_what_a_call_captures_without_operators():
     other = torch.ones(ELEMENTS, device="cuda")
     with _foreign_call.entered("call", reads=[weight], writes=[result]):
         graph, _ = _graph(lambda: _launch(result, weight))
-    with _evicting():
+    with evicting():
         for n in range(1, 51):
             graph.replay()
             other.add_(1)
@@ -156,11 +125,11 @@ def test_a_capture_that_torch_did_not_begin():
     stream = torch.cuda.Stream()
     raw = ctypes.c_void_p(stream.cuda_stream)
     graph, runs = ctypes.c_void_p(), ctypes.c_void_p()
-    with _evicting() as evicts, torch.cuda.stream(stream):
+    with evicting() as evictions, torch.cuda.stream(stream):
         # Not in the middle of an eviction that waits for the whole device, for
         # a graph that has gone: nobody can tell it that a capture is about to
         # begin (allocator/raw_capture.cc).
-        with evicts:
+        with evictions.lock:
             assert not cudart.cudaStreamBeginCapture(raw, 0)  # global mode
         result = weight * 2
         # Nobody in the capture names it.

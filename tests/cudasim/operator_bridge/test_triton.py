@@ -4,16 +4,10 @@ its assembler as on a GPU, launched with their pointers checked where the test
 asks for it, and refused by name where it does not."""
 
 import ctypes
-import os
-import tempfile
 
-from tests.cudasim.operator_bridge import simulated
+from tests.cudasim.operator_bridge import compiling
 
-# Read by Triton when it is imported.
-os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
-DEVICE = simulated.load(
-    memory=None, mode="async", CUDASIM_CARD="h200", CUDASIM_MEMORY="256MiB"
-)
+DEVICE = compiling.load("256MiB", mode="async")
 
 # pylint: disable=wrong-import-position
 import pytest

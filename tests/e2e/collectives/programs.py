@@ -14,14 +14,13 @@ processes, is in ranks.py.
 
 import argparse
 import collections
-import contextlib
 import copy
 import ctypes
 import json
 import os
 import random
-import threading
 
+from python_shim.testing.evicting import evicting
 from tests.starved import place
 from tests.starved import zygote
 
@@ -41,26 +40,6 @@ def prepare():
     dist.Backend.register_backend(
         "late", lambda *_: dist.ProcessGroup.unbox(
             torch.ops.late_collectives.group()), devices=["cuda"])
-
-
-@contextlib.contextmanager
-def evicting():
-    """Another thread evicts all that may leave, without pause."""
-    import stratalloc
-
-    done = threading.Event()
-
-    def evict():
-        while not done.is_set():
-            stratalloc.evict()
-
-    thread = threading.Thread(target=evict)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def pairs(count=4, size=2 * MIB):

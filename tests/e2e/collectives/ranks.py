@@ -13,6 +13,7 @@ import os
 import pickle
 import tempfile
 
+from python_shim.testing.evicting import evicting
 from tests.e2e.collectives import programs
 from tests.starved import place
 
@@ -64,7 +65,7 @@ def _rank(rank, store, name, seed, evicts):
                             world_size=2)
     torch.manual_seed(0)
     if evicts:
-        with programs.evicting():
+        with evicting():
             result = TRAINED[name]()
     else:
         result = TRAINED[name]()
