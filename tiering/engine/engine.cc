@@ -82,6 +82,7 @@ Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   Status prepared = PrepareLocked(state, largest_handle);
   if (!prepared) {
     state.why_not = prepared.error().message;
+    device.SetWhyNoReclaimer(state.why_not);
     for (StreamId* stream : {&state.copy_out, &state.copy_in}) {
       if (*stream != kDefaultStream) device.device().DestroyStream(*stream);
       *stream = kDefaultStream;

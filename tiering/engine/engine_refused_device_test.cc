@@ -68,6 +68,12 @@ class RefusedDeviceTest : public EngineTest {
                   HasSubstr("GPU 0 takes no part in tiering"));
       EXPECT_THAT(moved.error().message, HasSubstr(reason));
     }
+    auto refused = rig_->device(0).Malloc(
+        {Bytes{1} << 40, kDefaultStream, LifetimeClass::kPersistent, {}});
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_THAT(refused.error().message,
+                HasSubstr("can evict nothing from this GPU: "));
+    EXPECT_THAT(refused.error().message, HasSubstr(reason));
   }
 
   std::vector<Address> layers_;
