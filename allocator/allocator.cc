@@ -16,7 +16,7 @@ Allocator& Allocator::Get() {
 }
 
 Status Allocator::Init(int count, const DeviceAllocator::Options& options,
-                       const std::function<Status(DeviceAllocator&)>& plug) {
+                       Hooks hooks) {
   if (count > kMaxDevices) {
     return Fail(ErrorCode::kUnsupported,
                 std::to_string(count) + " devices; at most " +
@@ -24,17 +24,51 @@ Status Allocator::Init(int count, const DeviceAllocator::Options& options,
                     " are supported: hide some with CUDA_VISIBLE_DEVICES");
   }
   MutexLock lock(mutex_);
-  for (int i = count_.load(); i < count; ++i) {
-    STRATALLOC_ASSIGN_OR_RETURN(Device device,
-                                Device::Open(static_cast<DeviceIndex>(i)));
-    STRATALLOC_ASSIGN_OR_RETURN(std::unique_ptr<DeviceAllocator> created,
-                                DeviceAllocator::Create(device, options));
-    STRATALLOC_RETURN_IF_ERROR(plug(*created));
-    // release: whoever sees the count sees the pointer and what it points to.
-    devices_[i].store(created.release(), std::memory_order_release);
-    count_.store(i + 1, std::memory_order_release);
+  if (count <= count_.load()) return {};
+  if (count_.load() == 0) {
+    options_ = options;
+    hooks_ = std::move(hooks);
   }
+  count_.store(count, std::memory_order_release);
   return {};
+}
+
+Result<DeviceAllocator*> Allocator::Open(DeviceIndex index) {
+  if (DeviceAllocator* const found = Find(index)) return found;
+  const int number = static_cast<int>(index);
+  if (number < 0 || number >= device_count()) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "no device " + std::to_string(number) + ": " +
+                    std::to_string(device_count()) + " initialised");
+  }
+  const auto named = [&](const Error& error) {
+    return Fail(error.code,
+                "device " + std::to_string(number) +
+                    " cannot be opened: " + error.message +
+                    ". Nothing was allocated there; the next allocation tries "
+                    "again, and other devices are not affected");
+  };
+  MutexLock lock(mutex_);
+  if (DeviceAllocator* const found = Find(index)) return found;
+  Result<Device> device = Device::Open(index);
+  if (!device) return named(device.error());
+  Result<std::unique_ptr<DeviceAllocator>> created =
+      DeviceAllocator::Create(*device, options_);
+  if (!created) return named(created.error());
+  DeviceAllocator& made = **created;
+  if (Status plugged = hooks_.plug(made); !plugged) {
+    return named(plugged.error());
+  }
+  made.SetFraction(fractions_[static_cast<std::size_t>(number)]);
+  if (history_) made.ConfigureHistory(*history_);
+  made.NoteTracker();
+  // release: whoever sees the pointer, or the count, sees what it points to.
+  const std::size_t count = opened_count_.load(std::memory_order_relaxed);
+  opened_[count] = created->release();
+  devices_[number].store(&made, std::memory_order_release);
+  opened_count_.store(count + 1, std::memory_order_release);
+  hooks_.opened(made);
+  return &made;
 }
 
 DeviceAllocator* Allocator::Find(DeviceIndex device) const {
@@ -44,16 +78,40 @@ DeviceAllocator* Allocator::Find(DeviceIndex device) const {
 }
 
 DeviceAllocator* Allocator::FindByAddress(Address address) const {
-  const int count = device_count();
-  for (int i = 0; i < count; ++i) {
-    DeviceAllocator* device = devices_[i].load(std::memory_order_acquire);
+  for (DeviceAllocator* device : Opened()) {
     if (device->Contains(address)) return device;
   }
-  for (int i = 0; i < count; ++i) {
-    DeviceAllocator* device = devices_[i].load(std::memory_order_acquire);
+  for (DeviceAllocator* device : Opened()) {
     if (device->ContainsPlain(address)) return device;
   }
   return nullptr;
+}
+
+double Allocator::Fraction(DeviceIndex device) const {
+  if (DeviceAllocator* const found = Find(device)) return found->fraction();
+  const int index = static_cast<int>(device);
+  if (index < 0 || index >= kMaxDevices) return 1.0;
+  MutexLock lock(mutex_);
+  return fractions_[static_cast<std::size_t>(index)];
+}
+
+void Allocator::SetFraction(DeviceIndex device, double fraction) {
+  const int index = static_cast<int>(device);
+  if (index < 0 || index >= kMaxDevices) return;
+  MutexLock lock(mutex_);
+  fractions_[static_cast<std::size_t>(index)] = fraction;
+  if (DeviceAllocator* const found = Find(device)) found->SetFraction(fraction);
+}
+
+void Allocator::ConfigureHistory(const History::Options& options) {
+  MutexLock lock(mutex_);
+  history_ = options;
+  for (DeviceAllocator* device : Opened()) device->ConfigureHistory(options);
+}
+
+void Allocator::NoteTracker() {
+  MutexLock lock(mutex_);
+  for (DeviceAllocator* device : Opened()) device->NoteTracker();
 }
 
 bool Allocator::LastOwner(Address address, Charge* charge) const {
@@ -67,8 +125,14 @@ bool Allocator::LastOwner(Address address, Charge* charge) const {
 
 void Allocator::ShutdownForTesting() {
   MutexLock lock(mutex_);
-  const int count = count_.exchange(0);
-  for (int i = 0; i < count; ++i) delete devices_[i].exchange(nullptr);
+  const std::size_t count = opened_count_.exchange(0);
+  for (auto& device : devices_) device.store(nullptr);
+  for (std::size_t i = 0; i < count; ++i) {
+    delete std::exchange(opened_[i], nullptr);
+  }
+  fractions_.fill(1.0);
+  history_.reset();
+  count_.store(0);
 }
 
 }  // namespace stratalloc

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocator of the process: one DeviceAllocator per device, found by
-// device index or by address.
+// The allocator of the process: one DeviceAllocator per device, made when the
+// device is used first, found by device index or by address.
 //
-// Thread-safety: Init once (kRegistry lock); everything else from any thread
-// without a lock. Lifetime: never destroyed.
+// Thread-safety: Init, Open and what is set take the kOpening lock, under which
+// a device is opened, with all the driver and the plugged-in rooms do for it;
+// finding takes none. Settings hold for devices that are opened later.
+// Fails: a device that cannot be opened is an error for each who asks, tried
+// again each time, and nothing to the others.
+// Lifetime: never destroyed.
 #ifndef STRATALLOC_ALLOCATOR_ALLOCATOR_H_
 #define STRATALLOC_ALLOCATOR_ALLOCATOR_H_
 
 #include <array>
 #include <atomic>
 #include <functional>
-#include <map>
-#include <memory>
+#include <optional>
+#include <span>
 
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
@@ -20,16 +24,36 @@ namespace stratalloc {
 
 class Allocator {
  public:
+  // `plug` is called for a device before it can be found, `opened` when it can.
+  struct Hooks {
+    std::function<Status(DeviceAllocator&)> plug;
+    std::function<void(DeviceAllocator&)> opened;
+  };
+
   static Allocator& Get();
 
-  // Creates the devices [0, count). Idempotent; a failure leaves those that
-  // were created. `plug` is called for each before it can be found.
-  Status Init(int count, const DeviceAllocator::Options& options,
-              const std::function<Status(DeviceAllocator&)>& plug);
+  // There are devices [0, count), none of them opened. Idempotent: a later call
+  // may only add devices.
+  Status Init(int count, const DeviceAllocator::Options& options, Hooks hooks)
+      EXCLUDES(mutex_);
   int device_count() const { return count_.load(std::memory_order_acquire); }
-  // nullptr for a device that is not initialised.
+
+  // Opens the device, once. kInvalidArgument if there is none.
+  Result<DeviceAllocator*> Open(DeviceIndex device) EXCLUDES(mutex_);
+  // nullptr for a device that is not opened.
   DeviceAllocator* Find(DeviceIndex device) const;
   DeviceAllocator* FindByAddress(Address address) const;
+  // In the order in which they were opened.
+  std::span<DeviceAllocator* const> Opened() const {
+    // acquire: below the count there are pointers and what they point to.
+    return {opened_.data(), opened_count_.load(std::memory_order_acquire)};
+  }
+
+  // DeviceAllocator's, of devices opened or not.
+  double Fraction(DeviceIndex device) const EXCLUDES(mutex_);
+  void SetFraction(DeviceIndex device, double fraction) EXCLUDES(mutex_);
+  void ConfigureHistory(const History::Options& options) EXCLUDES(mutex_);
+  void NoteTracker() EXCLUDES(mutex_);
 
   // Remembers who owned a block that was freed, to explain a double free.
   static void NoteFreed(const AllocatedBlock& freed) {
@@ -42,14 +66,20 @@ class Allocator {
   bool LastOwner(Address address, Charge* charge) const;
 
   // For tests: every block must have been freed.
-  void ShutdownForTesting();
+  void ShutdownForTesting() EXCLUDES(mutex_);
 
  private:
-  Allocator() = default;
+  Allocator() { fractions_.fill(1.0); }
 
-  mutable Mutex mutex_{LockRank::kRegistry};
+  mutable Mutex mutex_{LockRank::kOpening};
+  DeviceAllocator::Options options_ GUARDED_BY(mutex_);
+  Hooks hooks_ GUARDED_BY(mutex_);
+  std::array<double, kMaxDevices> fractions_ GUARDED_BY(mutex_);
+  std::optional<History::Options> history_ GUARDED_BY(mutex_);
   std::atomic<int> count_{0};
   std::array<std::atomic<DeviceAllocator*>, kMaxDevices> devices_{};
+  std::array<DeviceAllocator*, kMaxDevices> opened_{};
+  std::atomic<std::size_t> opened_count_{0};
   // A ring of the last frees: lossy and lock-free, read only for reports.
   static constexpr std::size_t kRemembered = 4096;
   struct Freed {

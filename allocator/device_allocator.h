@@ -93,6 +93,10 @@ class DeviceAllocator {
   // Plugged in before the first Malloc; may be nullptr.
   void SetObserver(AllocObserver* observer) { observer_ = observer; }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
+  // Why there is none, for who is refused memory. Before the device is found.
+  void SetWhyNoReclaimer(std::string why) {
+    why_no_reclaimer_ = std::move(why);
+  }
 
   // ---- blocks -----------------------------------------------------------
 
@@ -246,6 +250,7 @@ class DeviceAllocator {
   void SetFraction(double fraction) EXCLUDES(mutex_);
   // What reserved bytes may reach: capacity or gpu_limit, times the fraction.
   Bytes limit() EXCLUDES(mutex_);
+  static Bytes LimitOf(Bytes capacity, Bytes gpu_limit, double fraction);
 
   DeviceStats Stats() EXCLUDES(mutex_);
   void ResetPeakStats() EXCLUDES(mutex_);
@@ -391,7 +396,8 @@ class DeviceAllocator {
   // How far a growth by `size` would go beyond garbage_collection_threshold; 0
   // without a fraction.
   Bytes AboveCollectionThreshold(Bytes size) EXCLUDES(mutex_);
-  // `hopeless`: eviction could not have been enough.
+  // `hopeless`: eviction could not have been enough. kDevice if the device
+  // answers nobody.
   Error OutOfMemory(Bytes requested, bool hopeless = false) EXCLUDES(mutex_);
   void MaybeSignalPressureLocked() REQUIRES(mutex_);
 
@@ -702,6 +708,7 @@ class DeviceAllocator {
   std::atomic<std::uint32_t> use_clock_{1};
   AllocObserver* observer_ = nullptr;
   Reclaimer* reclaimer_ = nullptr;
+  std::string why_no_reclaimer_;
 
   // What a malloc or free out of a bin touches, together and apart from what
   // only the whole way writes.

@@ -216,6 +216,21 @@ TEST_F(DeviceAllocatorTest, ADriverWithoutMemoryIsOutOfMemoryNotWorse) {
   Malloc(9 * kMiB);
 }
 
+// Nothing is left of a lost device: a smaller batch is no remedy.
+TEST_F(DeviceAllocatorTest, ADeviceThatDoesNotAnswerIsNotOutOfMemory) {
+  ASSERT_EQ(cudasim_fail("cuMemCreate", 1, 2, /*forever=*/1), 0);
+  // CUDA_ERROR_UNKNOWN
+  ASSERT_EQ(cudasim_fail("cudaMemGetInfo", 1, 999, /*forever=*/1), 0);
+  auto refused = allocator().Malloc(
+      {9 * kMiB, kDefaultStream, LifetimeClass::kPersistent, kOwner});
+  cudasim_clear_faults();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kDevice);
+  EXPECT_THAT(refused.error().message, HasSubstr("unknown error"));
+  EXPECT_THAT(refused.error().message, HasSubstr("9.00 MiB could not be"));
+  EXPECT_EQ(allocator().Stats().num_ooms, 0);
+}
+
 TEST_F(DeviceAllocatorTest, AnyOtherDriverErrorIsToldAsItIs) {
   for (const char* call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
     const int nth = std::string_view(call) == "cuMemSetAccess" ? 1 : 2;

@@ -161,12 +161,15 @@ DeviceAllocator::~DeviceAllocator() {
   if (device_.has_virtual_memory()) table_.Destroy(device_);
 }
 
-Bytes DeviceAllocator::LimitLocked() const {
-  const Bytes card = options_.gpu_limit != 0
-                         ? std::min(options_.gpu_limit, capacity_)
-                         : capacity_;
-  const double fraction_bytes = fraction_ * static_cast<double>(capacity_);
+Bytes DeviceAllocator::LimitOf(Bytes capacity, Bytes gpu_limit,
+                               double fraction) {
+  const Bytes card = gpu_limit != 0 ? std::min(gpu_limit, capacity) : capacity;
+  const double fraction_bytes = fraction * static_cast<double>(capacity);
   return std::min(card, static_cast<Bytes>(fraction_bytes));
+}
+
+Bytes DeviceAllocator::LimitLocked() const {
+  return LimitOf(capacity_, options_.gpu_limit, fraction_);
 }
 
 Bytes DeviceAllocator::limit() {
@@ -443,12 +446,11 @@ Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
   }
   const bool fits_nowhere = may_reclaim && hopeless();
   if (!thread.in_ladder && may_reclaim) ReleaseCached(~Bytes{0});
-  {
-    MutexLock lock(mutex_);
-    count_retry();
-    ++stats_.num_ooms;
-  }
-  return tl::unexpected(OutOfMemory(requested, fits_nowhere));
+  const Error refused = OutOfMemory(requested, fits_nowhere);
+  MutexLock lock(mutex_);
+  count_retry();
+  stats_.num_ooms += refused.code == ErrorCode::kOutOfMemory;
+  return tl::unexpected(refused);
 }
 
 bool DeviceAllocator::CannotFitLocked(Bytes size) {
@@ -626,6 +628,14 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
   // capture sees no driver call that frees.
   if (!CapturingLocked()) physical_.ReleaseFree(AskStreamsLocked());
   const Result<MemoryInfo> info = device_.GetMemoryInfo();
+  if (!info && info.error().code == ErrorCode::kDevice) {
+    // A lost device, say: no program should try a smaller batch.
+    return Error{ErrorCode::kDevice,
+                 "CUDA driver error: " + info.error().message +
+                     ", asked because " + FormatBytes(requested) +
+                     " could not be allocated on GPU " +
+                     std::to_string(static_cast<int>(device_.index())) + "."};
+  }
   const Bytes allocated = AllocatedLocked();
   const Bytes reserved =
       static_cast<Bytes>(stats_.reserved_bytes.stats[0].current);
@@ -649,6 +659,9 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
   // Native goes on with advice to set expandable_segments:True, which would
   // change nothing here: every segment is (pytorch issue 173049).
   if (!refusal.empty()) text += " stratalloc could not evict more: " + refusal;
+  if (!why_no_reclaimer_.empty()) {
+    text += " stratalloc can evict nothing from this GPU: " + why_no_reclaimer_;
+  }
   text +=
       "  See documentation for Memory Management  "
       "(https://docs.pytorch.org/docs/stable/notes/"

@@ -22,12 +22,12 @@ class PlainSegmentsTest : public DeviceAllocatorTest {
     Settings::Get().UseMaxSplitSize(
         [] { return std::uint64_t{max_split_size}; });
     Settings::Get().UseCollectionThreshold([] { return threshold; });
-    ASSERT_EQ(cudasim_set_virtual_memory(0), 0);
+    ASSERT_EQ(cudasim_set_virtual_memory(-1, 0), 0);
     Open(64 * kMiB);
   }
   void TearDown() override {
     DeviceAllocatorTest::TearDown();
-    EXPECT_EQ(cudasim_set_virtual_memory(1), 0);
+    EXPECT_EQ(cudasim_set_virtual_memory(-1, 1), 0);
     Settings::Get().UseMaxSplitSize(nullptr);
     Settings::Get().UseCollectionThreshold(nullptr);
   }

@@ -66,7 +66,10 @@ typedef struct {
 /* Before stratalloc_init; again before it replaces the earlier values. */
 STRATALLOC_API int stratalloc_configure(const stratalloc_config* config,
                                         stratalloc_error* error);
-/* CUDA was initialised with so many devices. Idempotent. */
+/* CUDA was initialised with so many devices. Opens none of them: a device is
+ * opened by the first allocation on it, the first private pool, memory of
+ * another process or peer access. Whoever asks about a device that is not
+ * opened gets zeros; what is set for it holds when it is. Idempotent. */
 STRATALLOC_API int stratalloc_init(int device_count, stratalloc_error* error);
 /* Where torch keeps the options of PYTORCH_ALLOC_CONF, which are read at every
  * use. The getters may be called under locks. */
@@ -132,6 +135,8 @@ STRATALLOC_API int stratalloc_free(void* ptr, stratalloc_block* out)
     STRATALLOC_SYMBOL("stratalloc_core_free");
 /* Is ptr the base of a live block of ours? (raw_delete asks first.) */
 STRATALLOC_API int stratalloc_owns(const void* ptr);
+/* Does this address lie in memory or address space of ours? */
+STRATALLOC_API int stratalloc_holds(uint64_t address);
 /* Somebody else made `stream` and may destroy it: from now on nobody asks it
  * anything of whom it is not an argument. */
 STRATALLOC_API void stratalloc_external_stream(uint64_t stream);
@@ -212,8 +217,8 @@ STRATALLOC_API int stratalloc_snapshot(
     void (*block)(void* context, const stratalloc_block_info*), void* context,
     stratalloc_error* error);
 
-/* One JSON object for one device: allocator and tier totals, configuration,
- * and `layers`: a list of {"owner","category","live","peak","device","host",
+/* One JSON object for one device: `opened`, allocator and tier totals,
+ * configuration, and `layers`: a list of {"owner","category","live","peak","device","host",
  * "disk","evicted","restored","to_disk","from_disk","stalls","stall_ns"};
  * `handles`: {"restored_before_use", "evicted", "clean_drops", ...};
  * `pinned`: a list of {"owner","reason","bytes"} of what is pinned beyond an
@@ -245,8 +250,10 @@ typedef struct {
   uint64_t address, bytes;
 } stratalloc_range;
 
-/* ranges = NULL: everything evictable. Evict returns when the bytes left the
- * device; *moved = bytes evicted. What is pinned or in use stays. */
+/* ranges = NULL: everything evictable; device -1, without ranges: of every
+ * device that takes part in tiering. Evict returns when the bytes left the
+ * device; *moved = bytes evicted. What is pinned or in use stays.
+ * STRATALLOC_UNSUPPORTED, with the reason, for a device that takes no part. */
 STRATALLOC_API int stratalloc_evict(int device, const stratalloc_range* ranges,
                                     int count, uint64_t* moved,
                                     stratalloc_error* error);
@@ -497,7 +504,7 @@ typedef struct {
  * neither wait nor take the GIL. Before the functions below. */
 STRATALLOC_API void stratalloc_history_hooks(int64_t (*clock)(void),
                                              void (*release)(void*));
-/* Of every device there is. */
+/* Of every device there is, opened or not. */
 STRATALLOC_API void stratalloc_history_configure(
     const stratalloc_history_options* options);
 /* Called with every event from now on, under the device lock, whether history

@@ -216,6 +216,11 @@ int stratalloc_owns(const void* ptr) {
   return device != nullptr && device->Owns(ToAddress(ptr));
 }
 
+int stratalloc_holds(uint64_t address) {
+  return !Core::Get().abandoned() &&
+         Allocator::Get().FindByAddress(address) != nullptr;
+}
+
 void stratalloc_external_stream(uint64_t stream) {
   ExternalStreams::Add(StreamId{stream});
 }
@@ -247,12 +252,16 @@ int stratalloc_base_allocation(void* ptr, void** base, uint64_t* bytes,
 }
 
 int stratalloc_empty_cache(int device, stratalloc_error* error) {
-  const int first = device < 0 ? 0 : device;
-  const int last = device < 0 ? Allocator::Get().device_count() - 1 : device;
-  for (int i = first; i <= last; ++i) {
-    Result<DeviceAllocator*> allocator = Core::Get().Device(i);
+  if (device >= 0) {
+    Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
     if (!allocator) return ToC(allocator.error(), error);
-    if (Status status = (*allocator)->EmptyCache(); !status) {
+    return *allocator == nullptr ? 0 : ToC((*allocator)->EmptyCache(), error);
+  }
+  if (Core::Get().abandoned()) {
+    return ToC(Core::Get().Opened(0).error(), error);
+  }
+  for (DeviceAllocator* allocator : Allocator::Get().Opened()) {
+    if (Status status = allocator->EmptyCache(); !status) {
       return ToC(status.error(), error);
     }
   }
@@ -261,26 +270,29 @@ int stratalloc_empty_cache(int device, stratalloc_error* error) {
 
 int stratalloc_cache_info(int device, uint64_t* largest,
                           stratalloc_error* error) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) return ToC(allocator.error(), error);
   // Native's rule: 0 on input means "start from what the driver has free".
   if (*largest == 0) {
-    Result<MemoryInfo> info = (*allocator)->device().GetMemoryInfo();
-    if (!info) return ToC(info.error(), error);
-    *largest = info->free;
+    uint64_t total = 0;
+    const int failed = stratalloc_memory_info(device, largest, &total, error);
+    if (failed != 0) return failed;
   }
-  *largest = std::max<uint64_t>(*largest, (*allocator)->LargestCached());
+  if (*allocator != nullptr) {
+    *largest = std::max<uint64_t>(*largest, (*allocator)->LargestCached());
+  }
   return 0;
 }
 
 double stratalloc_memory_fraction(int device) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
-  return allocator ? (*allocator)->fraction() : 1.0;
+  return Core::Get().abandoned()
+             ? 1.0
+             : Allocator::Get().Fraction(static_cast<DeviceIndex>(device));
 }
 
 int stratalloc_set_memory_fraction(int device, double fraction,
                                    stratalloc_error* error) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) return ToC(allocator.error(), error);
   if (!(fraction >= 0.0 && fraction <= 1.0)) {
     return ToC(Error{ErrorCode::kInvalidArgument,
@@ -288,15 +300,15 @@ int stratalloc_set_memory_fraction(int device, double fraction,
                          ". Please set within [0, 1]."},
                error);
   }
-  (*allocator)->SetFraction(fraction);
+  Allocator::Get().SetFraction(static_cast<DeviceIndex>(device), fraction);
   return 0;
 }
 
 int stratalloc_memory_info(int device, uint64_t* free_bytes, uint64_t* total,
                            stratalloc_error* error) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
-  if (!allocator) return ToC(allocator.error(), error);
-  Result<MemoryInfo> info = (*allocator)->device().GetMemoryInfo();
+  Result<Device> cuda = Core::Get().Cuda(device);
+  if (!cuda) return ToC(cuda.error(), error);
+  Result<MemoryInfo> info = cuda->GetMemoryInfo();
   if (!info) return ToC(info.error(), error);
   *free_bytes = info->free;
   *total = info->total;
@@ -327,13 +339,11 @@ int stratalloc_enable_peer_access(int device, int peer,
 int stratalloc_memcpy_async(void* to, int to_device, const void* from,
                             int from_device, uint64_t bytes, uint64_t stream,
                             int p2p_enabled) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(to_device);
-  if (!allocator) return 101;  // cudaErrorInvalidDevice
-  return (*allocator)
-      ->device()
-      .CopyPeer(ToAddress(to), static_cast<DeviceIndex>(to_device),
-                ToAddress(from), static_cast<DeviceIndex>(from_device), bytes,
-                StreamId{stream}, p2p_enabled != 0);
+  Result<Device> cuda = Core::Get().Cuda(to_device);
+  if (!cuda) return 101;  // cudaErrorInvalidDevice
+  return cuda->CopyPeer(ToAddress(to), static_cast<DeviceIndex>(to_device),
+                        ToAddress(from), static_cast<DeviceIndex>(from_device),
+                        bytes, StreamId{stream}, p2p_enabled != 0);
 }
 
 int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
@@ -348,13 +358,13 @@ int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
                                 "copy_data", ends, 2, nullptr) != 0) {
     return 2;  // cudaErrorMemoryAllocation
   }
-  const int error = device->device().CopyPeer(
-      ToAddress(to), device->device().index(), ToAddress(from),
-      device->device().index(), bytes, kDefaultStream, true);
-  const bool done =
-      error == 0 && device->device().SynchronizeStream(kDefaultStream);
+  Status done = device->device().CopyOnDevice(ToAddress(to), ToAddress(from),
+                                              bytes, kDefaultStream);
+  if (done) done = device->device().SynchronizeStream(kDefaultStream);
   stratalloc_operator_leave();
-  return error != 0 ? error : done ? 0 : 999;
+  if (done) return 0;
+  Log(LogLevel::kError, "copy_data: " + done.error().message);
+  return 999;  // cudaErrorUnknown
 }
 
 void stratalloc_enable_caching(int on) { Core::Get().caching.store(on != 0); }

@@ -30,14 +30,6 @@ stratalloc_trace_event ToC(const TraceEvent& event) {
   return c;
 }
 
-template <typename F>
-void ForEachDevice(F&& f) {
-  const int count = Allocator::Get().device_count();
-  for (int d = 0; d < count; ++d) {
-    f(*Allocator::Get().Find(static_cast<DeviceIndex>(d)));
-  }
-}
-
 }  // namespace
 }  // namespace stratalloc
 
@@ -57,7 +49,7 @@ void stratalloc_history_configure(const stratalloc_history_options* options) {
   to.max_entries = options->max_entries;
   to.clear = options->clear != 0;
   to.skipped = options->skipped;
-  ForEachDevice([&](DeviceAllocator& device) { device.ConfigureHistory(to); });
+  Allocator::Get().ConfigureHistory(to);
 }
 
 void stratalloc_history_track(void (*tracker)(const stratalloc_trace_event*)) {
@@ -70,7 +62,7 @@ void stratalloc_history_track(void (*tracker)(const stratalloc_trace_event*)) {
   } else {
     History::SetTracker(nullptr);
   }
-  ForEachDevice([](DeviceAllocator& device) { device.NoteTracker(); });
+  Allocator::Get().NoteTracker();
 }
 
 void stratalloc_history_context(void* context) {
@@ -83,8 +75,8 @@ void stratalloc_history_events(int device,
                                void (*event)(void*,
                                              const stratalloc_trace_event*),
                                void* context) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
-  if (!allocator) return;
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator || *allocator == nullptr) return;
   for (const TraceEvent& each : (*allocator)->Traces()) {
     const stratalloc_trace_event c = ToC(each);
     event(context, &c);
@@ -93,15 +85,15 @@ void stratalloc_history_events(int device,
 
 uint64_t stratalloc_history_out_of_memory(int device, uint64_t stream,
                                           uint64_t bytes, uint64_t free_bytes) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
-  if (!allocator) return bytes;
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator || *allocator == nullptr) return bytes;
   return (*allocator)->RecordOutOfMemory(StreamId{stream}, bytes, free_bytes);
 }
 
 void stratalloc_history_snapshot(int device, uint64_t pool_first,
                                  uint64_t pool_second, uint64_t active) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
-  if (allocator) {
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (allocator && *allocator != nullptr) {
     (*allocator)->RecordSnapshot(PoolId{pool_first, pool_second}, active);
   }
 }

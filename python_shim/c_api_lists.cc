@@ -9,18 +9,18 @@
 namespace stratalloc {
 namespace {
 
-// The device whose operands may be cut into slices now, or nullptr.
+// The device whose operands may be cut into slices now, or nullptr: one that is
+// not opened has none.
 DeviceAllocator* SlicedOn(int device) {
   Engine* engine = Core::Get().engine();
   if (engine == nullptr || engine->off()) return nullptr;
   // The operator around it holds pins, and frees what it made when it ends.
   if (OperatorThread::ThisThread().depth() > 0) return nullptr;
   // Nothing leaves then, and a graph would keep every slice.
-  for (int i = 0; i < Allocator::Get().device_count(); ++i) {
-    DeviceAllocator* other = Allocator::Get().Find(static_cast<DeviceIndex>(i));
-    if (other != nullptr && other->MayCapture()) return nullptr;
+  for (const DeviceAllocator* other : Allocator::Get().Opened()) {
+    if (other->MayCapture()) return nullptr;
   }
-  Result<DeviceAllocator*> found = Core::Get().Device(device);
+  Result<DeviceAllocator*> found = Core::Get().Opened(device);
   return found ? *found : nullptr;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: private pools.
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,11 +12,29 @@ namespace {
 
 PoolId ToPoolId(stratalloc_pool_id id) { return {id.first, id.second}; }
 
-// Runs `f` on the device's allocator; its Status is the answer.
+// Runs `f` on the device's allocator, which is opened for it; its Status is the
+// answer.
 template <typename F>
 int On(int device, stratalloc_error* error, F&& f) {
   Result<DeviceAllocator*> allocator = Core::Get().Device(device);
   if (!allocator) return ToC(allocator.error(), error);
+  return ToC(f(**allocator), error);
+}
+
+// The same of a pool that must be there: a device that is not opened has none.
+template <typename F>
+int OnPool(int device, stratalloc_pool_id pool, stratalloc_error* error,
+           F&& f) {
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  if (*allocator == nullptr) {
+    return ToC(
+        Error{ErrorCode::kInvalidArgument,
+              "no private pool (" + std::to_string(pool.first) + ", " +
+                  std::to_string(pool.second) + ") on device " +
+                  std::to_string(device) + ", where nothing was allocated yet"},
+        error);
+  }
   return ToC(f(**allocator), error);
 }
 
@@ -89,48 +108,51 @@ int stratalloc_pool_begin(int device, stratalloc_pool_id pool,
 
 int stratalloc_pool_end(int device, stratalloc_pool_id pool,
                         stratalloc_error* error) {
-  return On(device, error, [&](DeviceAllocator& allocator) {
+  return OnPool(device, pool, error, [&](DeviceAllocator& allocator) {
     return allocator.EndAllocateToPool(ToPoolId(pool));
   });
 }
 
 int stratalloc_pool_release(int device, stratalloc_pool_id pool,
                             stratalloc_error* error) {
-  return On(device, error, [&](DeviceAllocator& allocator) {
+  return OnPool(device, pool, error, [&](DeviceAllocator& allocator) {
     return allocator.ReleasePool(ToPoolId(pool));
   });
 }
 
 int stratalloc_pool_use_count(int device, stratalloc_pool_id pool) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
-  return allocator ? (*allocator)->PoolUseCount(ToPoolId(pool)) : 0;
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  return allocator && *allocator != nullptr
+             ? (*allocator)->PoolUseCount(ToPoolId(pool))
+             : 0;
 }
 
 int stratalloc_pool_set_use_on_oom(int device, stratalloc_pool_id pool, int on,
                                    stratalloc_error* error) {
-  return On(device, error, [&](DeviceAllocator& allocator) {
+  return OnPool(device, pool, error, [&](DeviceAllocator& allocator) {
     return allocator.SetUseOnOom(ToPoolId(pool), on != 0);
   });
 }
 
 int stratalloc_pool_set_no_split(int device, stratalloc_pool_id pool,
                                  stratalloc_error* error) {
-  return On(device, error, [&](DeviceAllocator& allocator) {
+  return OnPool(device, pool, error, [&](DeviceAllocator& allocator) {
     return allocator.SetNoSplit(ToPoolId(pool));
   });
 }
 
 int stratalloc_pool_empty(int device, stratalloc_pool_id pool,
                           stratalloc_error* error) {
-  return On(device, error, [&](DeviceAllocator& allocator) {
-    return allocator.EmptyPool(ToPoolId(pool));
-  });
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  if (*allocator == nullptr) return 0;
+  return ToC((*allocator)->EmptyPool(ToPoolId(pool)), error);
 }
 
 int stratalloc_pool_blocks(int device, stratalloc_pool_id pool,
                            void (*block)(void*, void*), void* context,
                            stratalloc_error* error) {
-  return On(device, error, [&](DeviceAllocator& allocator) -> Status {
+  return OnPool(device, pool, error, [&](DeviceAllocator& allocator) -> Status {
     STRATALLOC_ASSIGN_OR_RETURN(const std::vector<Address> addresses,
                                 allocator.AllocatedIn(ToPoolId(pool)));
     for (const Address address : addresses) {
@@ -143,7 +165,7 @@ int stratalloc_pool_blocks(int device, stratalloc_pool_id pool,
 int stratalloc_checkpoint_take(int device, stratalloc_pool_id pool,
                                stratalloc_checkpoint** out,
                                stratalloc_error* error) {
-  return On(device, error, [&](DeviceAllocator& allocator) -> Status {
+  return OnPool(device, pool, error, [&](DeviceAllocator& allocator) -> Status {
     STRATALLOC_ASSIGN_OR_RETURN(Checkpoint taken,
                                 allocator.TakeCheckpoint(ToPoolId(pool)));
     *out = new stratalloc_checkpoint{std::move(taken)};

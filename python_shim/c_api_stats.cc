@@ -44,6 +44,35 @@ nlohmann::json Layers(DeviceIndex device) {
   return layers;
 }
 
+// Zeros for a device that is not opened (nullptr).
+DeviceStats StatsOf(DeviceAllocator* device) {
+  return device != nullptr ? device->Stats() : DeviceStats{};
+}
+
+struct Capacity {
+  Bytes card = 0, limit = 0;
+};
+Capacity CapacityOf(int index, DeviceAllocator* device) {
+  if (device != nullptr) return {device->capacity(), device->limit()};
+  const auto ordinal = static_cast<DeviceIndex>(index);
+  const Result<Card> card = Device::Look(ordinal);
+  if (!card) return {};
+  return {card->memory,
+          DeviceAllocator::LimitOf(card->memory, Core::Get().config().gpu_limit,
+                                   Allocator::Get().Fraction(ordinal))};
+}
+
+nlohmann::json StayingBytes(DeviceAllocator& device) {
+  nlohmann::json bytes = nlohmann::json::object();
+  const Staying staying = device.Stays();
+  for (int i = 0; i < kStayReasons; ++i) {
+    const auto reason = static_cast<StayReason>(i);
+    if (staying.of(reason) == 0) continue;
+    bytes[StayReasonName(reason)] = staying.of(reason);
+  }
+  return bytes;
+}
+
 nlohmann::json PinnedByOwner(DeviceAllocator& device) {
   std::map<std::pair<ScopeId, PinReason>, Bytes> bytes;
   for (const PinnedBytes& pinned : device.Pinned()) {
@@ -67,9 +96,9 @@ extern "C" {
 
 int stratalloc_stats(int device, stratalloc_device_stats* out,
                      stratalloc_error* error) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) return ToC(allocator.error(), error);
-  const DeviceStats s = (*allocator)->Stats();
+  const DeviceStats s = StatsOf(*allocator);
   Flat(s.allocation, out->allocation);
   Flat(s.segment, out->segment);
   Flat(s.active, out->active);
@@ -90,16 +119,17 @@ int stratalloc_stats(int device, stratalloc_device_stats* out,
 }
 
 int stratalloc_reset_peak_stats(int device) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) return static_cast<int>(allocator.error().code);
-  (*allocator)->ResetPeakStats();  // and the ledger's
+  if (*allocator != nullptr)
+    (*allocator)->ResetPeakStats();  // and the ledger's
   return 0;
 }
 
 int stratalloc_reset_accumulated_stats(int device) {
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) return static_cast<int>(allocator.error().code);
-  (*allocator)->ResetAccumulatedStats();
+  if (*allocator != nullptr) (*allocator)->ResetAccumulatedStats();
   return 0;
 }
 
@@ -108,9 +138,10 @@ int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
                         void* context, stratalloc_error*) {
   const int count = Allocator::Get().device_count();
   for (int d = 0; d < count; ++d) {
-    const std::vector<SegmentView> views =
-        Allocator::Get().Find(static_cast<DeviceIndex>(d))->Snapshot();
-    for (const SegmentView& view : views) {
+    DeviceAllocator* const allocator =
+        Allocator::Get().Find(static_cast<DeviceIndex>(d));
+    if (allocator == nullptr) continue;
+    for (const SegmentView& view : allocator->Snapshot()) {
       stratalloc_segment s{};
       s.device = d;
       s.address = view.address;
@@ -143,27 +174,31 @@ int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
 
 char* stratalloc_report_json(int device) {
   nlohmann::json report;
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) {
     report["error"] = allocator.error().message;
     return ToC(report.dump());
   }
-  const DeviceStats stats = (*allocator)->Stats();
+  DeviceAllocator* const opened = *allocator;
+  const DeviceStats stats = StatsOf(opened);
+  const Capacity capacity = CapacityOf(device, opened);
   const CoreConfig& config = Core::Get().config();
   const auto bytes = [](const StatArray& a) {
     return nlohmann::json{{"current", a.stats[0].current},
                           {"peak", a.stats[0].peak}};
   };
   report["device"] = device;
-  report["device_capacity"] = (*allocator)->capacity();
-  report["gpu_limit"] = (*allocator)->limit();
+  report["opened"] = opened != nullptr;
+  report["device_capacity"] = capacity.card;
+  report["gpu_limit"] = capacity.limit;
   report["allocated"] = bytes(stats.allocated_bytes);
   report["reserved"] = bytes(stats.reserved_bytes);
   report["active"] = bytes(stats.active_bytes);
   report["requested"] = bytes(stats.requested_bytes);
   report["live"] = Ledger::Get().LiveBytes(static_cast<DeviceIndex>(device));
-  report["reservation"] = {{"lo", (*allocator)->table().base()},
-                           {"hi", (*allocator)->table().end()}};
+  report["reservation"] = {
+      {"lo", opened != nullptr ? opened->table().base() : 0},
+      {"hi", opened != nullptr ? opened->table().end() : 0}};
   report["config"] = {{"tiering", config.tiering},
                       {"host_budget", config.host_budget},
                       {"disk_budget", config.disk_budget}};
@@ -178,7 +213,9 @@ char* stratalloc_report_json(int device) {
       {"clean_drops", c.clean_drops},
       {"dirty_by_checksum", c.dirty_by_checksum},
       {"large_handle_bytes",
-       (*allocator)->table().region(true, PoolKind::kLarge).handle_bytes},
+       opened != nullptr
+           ? opened->table().region(true, PoolKind::kLarge).handle_bytes
+           : 0},
   };
   report["tiers"] = {
       {"bytes_evicted", c.evicted_bytes},
@@ -192,14 +229,10 @@ char* stratalloc_report_json(int device) {
       {"disk_used", engine != nullptr ? engine->DiskUsed() : 0},
       {"disk_mode", engine != nullptr ? engine->DiskMode() : "off"},
   };
-  report["stays"] = nlohmann::json::object();
-  const Staying staying = (*allocator)->Stays();
-  for (int i = 0; i < kStayReasons; ++i) {
-    const auto reason = static_cast<StayReason>(i);
-    if (staying.of(reason) == 0) continue;
-    report["stays"][StayReasonName(reason)] = staying.of(reason);
-  }
-  report["pinned"] = PinnedByOwner(**allocator);
+  report["stays"] =
+      opened != nullptr ? StayingBytes(*opened) : nlohmann::json::object();
+  report["pinned"] =
+      opened != nullptr ? PinnedByOwner(*opened) : nlohmann::json::array();
   report["layers"] = Layers(static_cast<DeviceIndex>(device));
   return ToC(report.dump());
 }

@@ -28,12 +28,20 @@ Result<Engine*> EngineOrError() {
 int Move(int device, const stratalloc_range* ranges, int count, uint64_t* moved,
          stratalloc_error* error,
          Result<Bytes> (Engine::*verb)(DeviceAllocator&,
-                                       std::span<const AddressRange>)) {
+                                       std::span<const AddressRange>),
+         Result<Bytes> (Engine::*all)()) {
   if (moved != nullptr) *moved = 0;
   Result<Engine*> engine = EngineOrError();
   if (!engine) return ToC(engine.error(), error);
-  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (device < 0) {
+    Result<Bytes> bytes = ((*engine)->*all)();
+    if (!bytes) return ToC(bytes.error(), error);
+    if (moved != nullptr) *moved = *bytes;
+    return 0;
+  }
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) return ToC(allocator.error(), error);
+  if (*allocator == nullptr) return 0;
   std::vector<AddressRange> wanted;
   for (int i = 0; ranges != nullptr && i < count; ++i) {
     if (ranges[i].bytes > 0) {
@@ -99,11 +107,13 @@ int stratalloc_relabel(const void* ptr, uint64_t bytes, uint32_t scope,
 
 int stratalloc_evict(int device, const stratalloc_range* ranges, int count,
                      uint64_t* moved, stratalloc_error* error) {
-  return Move(device, ranges, count, moved, error, &Engine::Evict);
+  return Move(device, ranges, count, moved, error, &Engine::Evict,
+              &Engine::EvictAll);
 }
 int stratalloc_restore(int device, const stratalloc_range* ranges, int count,
                        uint64_t* moved, stratalloc_error* error) {
-  return Move(device, ranges, count, moved, error, &Engine::Restore);
+  return Move(device, ranges, count, moved, error, &Engine::Restore,
+              &Engine::RestoreAll);
 }
 
 int stratalloc_may_leave(uint64_t address) {

@@ -7,9 +7,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "accounting/ledger.h"
 #include "allocator/base/check.h"
+#include "allocator/size_rules.h"
 
 extern "C" {
 uint64_t stratalloc_evictable_lo = 0;
@@ -22,25 +24,44 @@ namespace {
 
 // The guard reads these without a lock: a lower `lo` first, so that no
 // published `hi` ever stands with a `lo` that hides a device.
-void Publish(Address lo, Address hi) {
+void WidenEvictable(Address lo, Address hi) {
   const Address old_lo =
       __atomic_load_n(&stratalloc_evictable_lo, __ATOMIC_RELAXED);
   const Address old_hi =
       __atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_RELAXED);
-  __atomic_store_n(&stratalloc_evictable_lo,
-                   old_lo == 0 ? lo : std::min(old_lo, lo), __ATOMIC_RELEASE);
+  __atomic_store_n(&stratalloc_evictable_lo, std::min(old_lo, lo),
+                   __ATOMIC_RELEASE);
   __atomic_store_n(&stratalloc_evictable_hi, std::max(old_hi, hi),
                    __ATOMIC_RELEASE);
 }
 
-void Unpublish() {
+// On, and nothing is evictable yet: operators are guarded from the first one
+// on, which may be the one that opens a device.
+void BeginEvictable() {
+  __atomic_store_n(&stratalloc_evictable_lo, ~Address{0}, __ATOMIC_RELEASE);
+  __atomic_store_n(&stratalloc_evictable_hi, 1, __ATOMIC_RELEASE);
+}
+
+void EndEvictable() {
   __atomic_store_n(&stratalloc_evictable_hi, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&stratalloc_evictable_lo, 0, __ATOMIC_RELEASE);
+}
+
+// What devices [0, count) are, opened or not. One that does not tell is taken
+// for an ordinary one: whoever opens it is told why.
+std::vector<Card> Cards(int count) {
+  std::vector<Card> cards;
+  for (int i = 0; i < count; ++i) {
+    Result<Card> card = Device::Look(static_cast<DeviceIndex>(i));
+    cards.push_back(card ? *card : Card{0, true});
+  }
+  return cards;
 }
 
 }  // namespace
 
 constinit std::atomic<DeviceAllocator*> Core::fast_devices_[kMaxDevices]{};
+constinit std::atomic<DeviceAllocator*> Core::fast_opened_[kMaxDevices]{};
 
 Core& Core::Get() {
   static Core* core = new Core;
@@ -88,50 +109,74 @@ Status Core::Init(int device_count) {
   options.gpu_limit = config_.gpu_limit;
   options.host_budget = config_.host_budget;
   options.emergency_threshold = config_.gpu_emergency_threshold;
-  Engine* engine = engine_.load();
   STRATALLOC_RETURN_IF_ERROR(Allocator::Get().Init(
-      device_count, options, [&](DeviceAllocator& device) -> Status {
-        device.SetObserver(&Ledger::Get());
-        if (engine == nullptr) return {};
-        if (!device.tiering()) {
-          Log(LogLevel::kWarning,
-              "device " +
-                  std::to_string(static_cast<int>(device.device().index())) +
-                  " has no virtual memory management: its memory comes from "
-                  "cudaMalloc and nothing of it can be evicted (tiering is off "
-                  "there; tiering:off says so beforehand)");
-          return {};
-        }
-        if (Status added = engine->AddDevice(device); !added) {
-          Log(LogLevel::kWarning,
-              "nothing can be evicted from device " +
-                  std::to_string(static_cast<int>(device.device().index())) +
-                  ": " + added.error().message);
-          return {};
-        }
-        Publish(device.table().base(), device.table().evictable_end());
-        return {};
-      }));
+      device_count, options,
+      {[this](DeviceAllocator& device) { return Plug(device); }, &Publish}));
   static std::atomic<bool> once{false};
   if (!once.exchange(true)) {
+    const std::vector<Card> cards = Cards(device_count);
+    if (engine_.load() != nullptr &&
+        std::any_of(cards.begin(), cards.end(),
+                    [](const Card& card) { return card.virtual_memory; })) {
+      BeginEvictable();
+    }
     pthread_atfork(nullptr, nullptr, [] {
       Core& core = Core::Get();
       core.abandoned_.store(true, std::memory_order_relaxed);
       for (auto& device : fast_devices_) device.store(nullptr);
-      Unpublish();
+      for (auto& device : fast_opened_) device.store(nullptr);
+      EndEvictable();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });
-    // Registered after CUDA's own handlers, so it runs before them.
+  }
+  initialized_.store(true, std::memory_order_release);
+  return {};
+}
+
+Status Core::Plug(DeviceAllocator& device) {
+  device.SetObserver(&Ledger::Get());
+  Engine* engine = engine_.load();
+  if (engine == nullptr) return {};
+  // Staging buffers are made once: as large as the largest card will want.
+  Bytes memory = 0;
+  for (const Card& card : Cards(Allocator::Get().device_count())) {
+    memory = std::max(memory, card.memory);
+  }
+  if (config_.gpu_limit != 0) memory = std::min(memory, config_.gpu_limit);
+  const Bytes granularity = device.device().granularity();
+  const Bytes largest =
+      granularity == 0
+          ? 0
+          : LargeHandleBytes(memory, config_.host_budget, granularity);
+  if (Status added = engine->AddDevice(device, largest); !added) {
+    Log(LogLevel::kWarning,
+        "nothing can be evicted from device " +
+            std::to_string(static_cast<int>(device.device().index())) + ": " +
+            added.error().message +
+            " (tiering is off there; tiering:off says so beforehand)");
+    return {};
+  }
+  WidenEvictable(device.table().base(), device.table().evictable_end());
+  return {};
+}
+
+void Core::Publish(DeviceAllocator& device) {
+  if (Core::Get().abandoned()) return;
+  // By now CUDA has registered what it does at the end, and ours comes before.
+  static std::atomic<bool> once{false};
+  if (!once.exchange(true)) {
     std::atexit([] {
       if (Engine* e = Core::Get().engine()) e->StopBackground();
     });
   }
-  for (int i = 0; i < device_count && !abandoned(); ++i) {
-    fast_devices_[i].store(Allocator::Get().Find(static_cast<DeviceIndex>(i)),
-                           std::memory_order_release);
+  fast_devices_[static_cast<int>(device.device().index())].store(
+      &device, std::memory_order_release);
+  // Under the lock of Allocator::Open: one at a time.
+  for (auto& slot : fast_opened_) {
+    if (slot.load(std::memory_order_relaxed) != nullptr) continue;
+    slot.store(&device, std::memory_order_release);
+    return;
   }
-  initialized_.store(true, std::memory_order_release);
-  return {};
 }
 
 Status Core::NotInAFork() const {
@@ -141,17 +186,27 @@ Status Core::NotInAFork() const {
               "start method");
 }
 
-Result<DeviceAllocator*> Core::Device(int index) const {
+Result<DeviceAllocator*> Core::Opened(int index) const {
   STRATALLOC_RETURN_IF_ERROR(NotInAFork());
-  DeviceAllocator* device =
-      Allocator::Get().Find(static_cast<DeviceIndex>(index));
-  if (device == nullptr) {
+  const int count = Allocator::Get().device_count();
+  if (index < 0 || index >= count) {
     return Fail(ErrorCode::kInvalidArgument,
                 "no device " + std::to_string(index) + ": " +
-                    std::to_string(Allocator::Get().device_count()) +
-                    " initialised");
+                    std::to_string(count) + " initialised");
   }
-  return device;
+  return Allocator::Get().Find(static_cast<DeviceIndex>(index));
+}
+
+Result<DeviceAllocator*> Core::Device(int index) const {
+  STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * opened, Opened(index));
+  if (opened != nullptr) return opened;
+  return Allocator::Get().Open(static_cast<DeviceIndex>(index));
+}
+
+Result<stratalloc::Device> Core::Cuda(int index) const {
+  STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * opened, Opened(index));
+  if (opened != nullptr) return opened->device();
+  return stratalloc::Device::Open(static_cast<DeviceIndex>(index));
 }
 
 int ToC(const Error& error, stratalloc_error* out) {

@@ -2,6 +2,10 @@
 // The composition root: plugs accounting and tiering into the allocator of
 // every device, and knows the configuration. The C API is a thin face on it.
 //
+// Init opens no device: Device does, at the first allocation there. Whoever
+// only asks or sets something asks Opened, or the Allocator, which keeps
+// settings for devices to come.
+//
 // Thread-safety: every method. Lifetime: as long as the process.
 // After fork: in the child everything is off (design rule 14): frees do
 // nothing, mallocs fail, the spill file's ring is closed unsubmitted.
@@ -58,15 +62,18 @@ class Core {
   }
   // The device whose reservation holds `address`, or nullptr.
   static DeviceAllocator* FastOwner(Address address) {
-    for (int i = 0; i < kMaxDevices; ++i) {
-      DeviceAllocator* device =
-          fast_devices_[i].load(std::memory_order_acquire);
+    for (const std::atomic<DeviceAllocator*>& slot : fast_opened_) {
+      DeviceAllocator* device = slot.load(std::memory_order_acquire);
       if (device == nullptr || device->Contains(address)) return device;
     }
     return nullptr;
   }
-  // The device, or an error that names it.
+  // The device, opened if it is not, or an error that names it.
   Result<DeviceAllocator*> Device(int index) const;
+  // The same, but nullptr for one that is not opened, which stays so.
+  Result<DeviceAllocator*> Opened(int index) const;
+  // CUDA's side of the device: a context is made, no allocator.
+  Result<stratalloc::Device> Cuda(int index) const;
   // kShutdown in the child of a fork of an initialised process.
   Status NotInAFork() const;
 
@@ -75,8 +82,14 @@ class Core {
  private:
   Core() = default;
 
-  // Without gaps; all gone in the child of a fork.
+  // While a device is opened: the rooms are plugged in; the fast path finds it.
+  Status Plug(DeviceAllocator& device);
+  static void Publish(DeviceAllocator& device);
+
+  // By ordinal, and in the order of opening, without gaps; all gone in the
+  // child of a fork.
   static std::atomic<DeviceAllocator*> fast_devices_[kMaxDevices];
+  static std::atomic<DeviceAllocator*> fast_opened_[kMaxDevices];
 
   Mutex mutex_{LockRank::kRegistry};
   CoreConfig config_;

@@ -8,9 +8,9 @@
 namespace stratalloc {
 
 enum class LockRank : int {
-  kRegistry = 10,  // process-wide set-up; device states are created under it.
-                   // In the bridge: history's settings, observers, the cache
+  kRegistry = 10,  // process-wide set-up. In the bridge: history's settings, observers, the cache
                    // of imports, which opens under it what kImports lists
+  kOpening = 12,   // devices are opened, and what is set for those that are not
   kImports = 15,   // memory of other processes: mapped under it, closed (which
                    // waits for the device) without it
   kPlan = 20,      // planner's learned order; nothing else is called under it

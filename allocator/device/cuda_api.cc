@@ -45,13 +45,20 @@ Status Resolve(CudaApi& api) {
 #define STRATALLOC_RESOLVE_R(name)                                       \
   api.name = reinterpret_cast<decltype(api.name)>(Find(runtime, #name)); \
   if (api.name == nullptr && missing == nullptr) missing = #name;
-#define STRATALLOC_RESOLVE_D(name)                                      \
-  api.name = reinterpret_cast<decltype(api.name)>(Find(driver, #name)); \
+// cuda.h renames functions whose arguments changed (cuDeviceTotalMem_v2): the
+// driver still has the old ones by their plain names.
+#define STRATALLOC_TEXT_OF(name) #name
+#define STRATALLOC_TEXT(name) STRATALLOC_TEXT_OF(name)
+#define STRATALLOC_RESOLVE_D(name)                 \
+  api.name = reinterpret_cast<decltype(api.name)>( \
+      Find(driver, STRATALLOC_TEXT(name)));        \
   if (api.name == nullptr && missing == nullptr) missing = #name;
   STRATALLOC_RUNTIME_FUNCTIONS(STRATALLOC_RESOLVE_R)
   STRATALLOC_DRIVER_FUNCTIONS(STRATALLOC_RESOLVE_D)
 #undef STRATALLOC_RESOLVE_R
 #undef STRATALLOC_RESOLVE_D
+#undef STRATALLOC_TEXT
+#undef STRATALLOC_TEXT_OF
   if (missing != nullptr) {
     return Fail(ErrorCode::kUnsupported,
                 std::string("no usable CUDA in this process: ") + missing +

@@ -18,8 +18,6 @@ namespace stratalloc {
 
 // X(name): a runtime function; Y(name): a driver function.
 #define STRATALLOC_RUNTIME_FUNCTIONS(X)  \
-  X(cudaGetDevice)                       \
-  X(cudaSetDevice)                       \
   X(cudaMemGetInfo)                      \
   X(cudaMalloc)                          \
   X(cudaFree)                            \
@@ -52,6 +50,11 @@ namespace stratalloc {
 #define STRATALLOC_DRIVER_FUNCTIONS(X) \
   X(cuDeviceGet)                       \
   X(cuDeviceGetAttribute)              \
+  X(cuDeviceTotalMem)                  \
+  X(cuDevicePrimaryCtxRetain)          \
+  X(cuCtxGetDevice)                    \
+  X(cuCtxPushCurrent)                  \
+  X(cuCtxPopCurrent)                   \
   X(cuMemAddressReserve)               \
   X(cuMemAddressFree)                  \
   X(cuMemCreate)                       \

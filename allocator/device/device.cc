@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,30 +13,50 @@
 namespace stratalloc {
 namespace {
 
-// Makes a device current for one scope. cudaSetDevice costs tens of
-// nanoseconds when nothing changes; it is skipped then.
+// The primary context of a device, retained at first and never let go, as the
+// runtime keeps it. nullptr, and why, if it cannot be had.
+CUcontext ContextOf(const CudaApi& api, DeviceIndex index, CUresult* error) {
+  static std::atomic<CUcontext> contexts[kMaxDevices];
+  std::atomic<CUcontext>& known = contexts[static_cast<int>(index)];
+  CUcontext context = known.load(std::memory_order_acquire);
+  if (context != nullptr) return context;
+  CUdevice device = 0;
+  *error = api.cuDeviceGet(&device, static_cast<int>(index));
+  if (*error != CUDA_SUCCESS) return nullptr;
+  *error = api.cuDevicePrimaryCtxRetain(&context, device);
+  if (*error != CUDA_SUCCESS) return nullptr;
+  // Two threads may both retain it: it is the same one, and stays.
+  known.store(context, std::memory_order_release);
+  return context;
+}
+
+// Makes a device current for one scope. Not by cudaSetDevice: to go back with
+// that makes a context on the device the thread was on, which on a thread that
+// never chose one is the first device, perhaps used by nobody here. A context
+// of the device that is current already (a green one, say) stays.
 class CurrentDevice {
  public:
   CurrentDevice(const CudaApi& api, DeviceIndex index) : api_(api) {
-    // A thread's first driver call needs the primary context bound, which
-    // cudaSetDevice does even when the ordinal does not change.
-    static thread_local bool bound = false;
-    const int wanted = static_cast<int>(index);
-    const bool known = api_.cudaGetDevice(&previous_) == cudaSuccess;
-    if (known && previous_ == wanted && bound) return;
-    bound = api_.cudaSetDevice(wanted) == cudaSuccess;
-    changed_ = bound && known && previous_ != wanted;
+    CUdevice current = 0;
+    if (api_.cuCtxGetDevice(&current) == CUDA_SUCCESS &&
+        current == static_cast<int>(index)) {
+      return;
+    }
+    CUresult error = CUDA_SUCCESS;
+    const CUcontext context = ContextOf(api, index, &error);
+    pushed_ =
+        context != nullptr && api_.cuCtxPushCurrent(context) == CUDA_SUCCESS;
   }
   ~CurrentDevice() {
-    if (changed_) api_.cudaSetDevice(previous_);
+    CUcontext popped = nullptr;
+    if (pushed_) api_.cuCtxPopCurrent(&popped);
   }
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
   const CudaApi& api_;
-  int previous_ = 0;
-  bool changed_ = false;
+  bool pushed_ = false;
 };
 
 // While some stream captures in global mode, every thread on every device is
@@ -100,6 +119,11 @@ CUmemAllocationProp PinnedOn(DeviceIndex index) {
 
 Result<Device> Device::Open(DeviceIndex index) {
   STRATALLOC_ASSIGN_OR_RETURN(const CudaApi* api_, CudaApi::Get());
+  CUresult refused = CUDA_SUCCESS;
+  if (ContextOf(*api_, index, &refused) == nullptr) {
+    return tl::unexpected(
+        DriverError(*api_, "cuDevicePrimaryCtxRetain", refused));
+  }
   CurrentDevice current(*api_, index);
   CUdevice device = 0;
   int supported = 0;
@@ -118,6 +142,23 @@ Result<Device> Device::Open(DeviceIndex index) {
                                           CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
       "cuMemGetAllocationGranularity");
   return Device(api_, index, granularity);
+}
+
+Result<Card> Device::Look(DeviceIndex index) {
+  STRATALLOC_ASSIGN_OR_RETURN(const CudaApi* api_, CudaApi::Get());
+  CUdevice device = 0;
+  STRATALLOC_DRIVER(api_->cuDeviceGet(&device, static_cast<int>(index)),
+                    "cuDeviceGet");
+  std::size_t memory = 0;
+  STRATALLOC_DRIVER(api_->cuDeviceTotalMem(&memory, device),
+                    "cuDeviceTotalMem");
+  int supported = 0;
+  STRATALLOC_DRIVER(
+      api_->cuDeviceGetAttribute(
+          &supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+          device),
+      "cuDeviceGetAttribute");
+  return Card{memory, supported != 0};
 }
 
 Result<Address> Device::Malloc(Bytes bytes) const {
@@ -298,6 +339,7 @@ Result<StreamId> Device::CreateStream() const {
 }
 
 void Device::DestroyStream(StreamId stream) const {
+  CurrentDevice current(*api_, index_);
   RelaxedCapture relaxed(*api_);
   api_->cudaStreamDestroy(ToCuda(stream));
 }
@@ -305,11 +347,9 @@ void Device::DestroyStream(StreamId stream) const {
 bool Device::IsCapturing(StreamId stream) const {
   const cudaStream_t asked = ToCuda(stream);
   if (asked == nullptr || asked == cudaStreamLegacy) return false;
-  // A stream that was made says itself of which device it is.
-  std::optional<CurrentDevice> current;
-  if (asked == cudaStreamPerThread) {
-    current.emplace(*api_, DeviceOf(stream, index_));
-  }
+  // A stream that was made says itself of which device it is; but on a thread
+  // without a context the runtime would make one first.
+  CurrentDevice current(*api_, DeviceOf(stream, index_));
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (api_->cudaStreamIsCapturing(asked, &status) != cudaSuccess) {
     api_->cudaGetLastError();
@@ -352,6 +392,7 @@ Result<EventId> Device::CreateEvent(StreamId stream) const {
 }
 
 void Device::DestroyEvent(EventId event) const {
+  CurrentDevice current(*api_, index_);
   api_->cudaEventDestroy(ToCuda(event));
 }
 
@@ -370,6 +411,7 @@ Status Device::StreamWaitEvent(StreamId stream, EventId event) const {
 }
 
 Result<bool> Device::IsEventDone(EventId event) const {
+  CurrentDevice current(*api_, index_);
   RelaxedCapture relaxed(*api_);
   const cudaError_t error = api_->cudaEventQuery(ToCuda(event));
   if (error == cudaErrorNotReady) {
@@ -381,6 +423,7 @@ Result<bool> Device::IsEventDone(EventId event) const {
 }
 
 Status Device::SynchronizeEvent(EventId event) const {
+  CurrentDevice current(*api_, index_);
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaEventSynchronize(ToCuda(event)),
                   "cudaEventSynchronize");

@@ -4,8 +4,9 @@
 // launch. A thin, stateless layer over CudaApi in our own types, so that no
 // other room includes a CUDA header.
 //
-// Thread-safety: every method may be called from any thread; each makes the
-// device current for its own calls and restores what was current.
+// Thread-safety: every method may be called from any thread; each borrows the
+// device's primary context for its own calls and leaves the thread as it was:
+// the same context current, the same device, and no context made on that one.
 // Captures: no call here spoils another stream's capture, in whatever mode and
 // of whatever device; on a stream that captures only IsCapturing is to be
 // asked. Locks: takes none. Driver calls here may block for microseconds; the
@@ -35,10 +36,19 @@ struct MemoryInfo {
   Bytes total;
 };
 
+// What a device says of itself to whoever does not use it.
+struct Card {
+  Bytes memory = 0;
+  bool virtual_memory = false;
+};
+
 class Device {
  public:
-  // Looks CUDA up and asks `index` for its mapping granularity.
+  // Looks CUDA up, asks `index` for its mapping granularity and makes its
+  // primary context, if nobody has, which stays to the end of the process.
   static Result<Device> Open(DeviceIndex index);
+  // Makes no context.
+  static Result<Card> Look(DeviceIndex index);
 
   DeviceIndex index() const { return index_; }
   // False on a few devices and virtual machines: they have Malloc and
@@ -104,7 +114,8 @@ class Device {
                       StreamId stream) const;
   Status CopyOnDevice(Address to, Address from, Bytes bytes,
                       StreamId stream) const;
-  // cudaMemcpyAsync between any two addresses (direction from the pointers).
+  // cudaMemcpyAsync between any two addresses (direction from the pointers), on
+  // the caller's current device, since a stream of 0 is that one's default.
   // The raw CUDA error is returned for torch's memcpyAsync contract.
   int CopyPeer(Address to, DeviceIndex to_device, Address from,
                DeviceIndex from_device, Bytes bytes, StreamId stream,

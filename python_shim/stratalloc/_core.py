@@ -32,6 +32,8 @@ CORRUPT = 7
 HOST_OUT_OF_MEMORY = 8
 SHUTDOWN = 9
 
+ALL_DEVICES = -1  # of evict and restore
+
 TELEMETRY_LEVELS = ("off", "counters", "events", "callsites", "full")
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -96,6 +98,7 @@ def _declare(lib):
         ("configure", i32, (ctypes.POINTER(ConfigStruct), error)),
         ("initialized", i32, ()),
         ("version", text, ()),
+        ("holds", i32, (u64,)),
         ("string_free", None, (ctypes.c_void_p,)),
         ("report_json", ctypes.c_void_p, (i32,)),
         ("scope_intern", u32, (text,)),
@@ -167,6 +170,11 @@ def check(code, error):
         raise_error(code, error.message.decode("utf-8", "replace"))
 
 
+def holds_function():
+    """Address of stratalloc_holds, for who asks often and from C."""
+    return ctypes.cast(lib().stratalloc_holds, ctypes.c_void_p)
+
+
 def _take_string(address):
     """Copies a char* of the core and gives it back."""
     if not address:
@@ -178,7 +186,9 @@ def _take_string(address):
 
 
 def anything_evictable():
-    """False with tiering off, before CUDA and under another allocator."""
+    """False with tiering off, before CUDA and under another allocator.
+
+    True from CUDA's initialisation on, before there is any memory."""
     return _lib is not None and ctypes.c_uint64.in_dll(
         _lib, "stratalloc_evictable_hi").value != 0
 

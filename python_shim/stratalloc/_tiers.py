@@ -4,7 +4,9 @@
 Both take what the user has (a module, an optimizer, a tensor, any iterable or
 mapping of those, or nothing for everything evictable) and return bytes moved.
 Only whole storages are named; what is pinned or in use stays where it is.
-Addresses never change. Sparse, nested and quantized tensors and wrapper
+Addresses never change. A device that takes no part in tiering (no virtual
+memory management, say) is passed over where nothing is named, else a
+RuntimeError that says why. Sparse, nested and quantized tensors and wrapper
 subclasses (DTensor) mean the tensors inside them (_storages.py).
 
 A tensor without memory (meta, fake) that is named is a TypeError; in a module
@@ -48,8 +50,7 @@ def _move(function, obj, device):
     if not _core.initialized():
         return 0  # CUDA never ran: there is no block to move
     if obj is None:
-        devices = range(_device_count()) if index is None else (index,)
-        return sum(function(number, None) for number in devices)
+        return function(_core.ALL_DEVICES if index is None else index, None)
     moved = 0
     for number, ranges in named(obj).items():
         if index is None or index == number:
@@ -62,12 +63,6 @@ def require_enabled(consequence):
         raise RuntimeError(
             f"stratalloc: not enabled, so {consequence}; call "
             "stratalloc.enable() before CUDA is initialised")
-
-
-def _device_count():
-    import torch
-
-    return torch.cuda.device_count()
 
 
 def device_index(device):

@@ -246,15 +246,24 @@ def default_disk_budget(directory):
     return min(_DISK_DEFAULT, shutil.disk_usage(directory).free // 2)
 
 
-def default_host_budget(proc="/proc", cgroup="/sys/fs/cgroup"):
-    """Half of the memory that is available to this process.
+def default_host_budget(proc="/proc", cgroup="/sys/fs/cgroup", environ=None):
+    """Half of the memory that is available, shared by a job's processes here.
 
     Available is the smaller of MemAvailable and what the control group (v2,
     else v1) still allows; pinned memory beyond that invites the OOM killer.
+    torchrun and its like say in LOCAL_WORLD_SIZE how many processes a machine
+    has; each would take half otherwise.
     """
     available = [_meminfo(proc)]
     available += _cgroup_room(proc, cgroup)
-    return min(value for value in available if value is not None) // 2
+    half = min(value for value in available if value is not None) // 2
+    return half // _local_processes(os.environ if environ is None else environ)
+
+
+def _local_processes(environ):
+    """LOCAL_WORLD_SIZE; 1 without it, and where it is no number of processes."""
+    text = environ.get("LOCAL_WORLD_SIZE", "").strip()
+    return max(int(text), 1) if text.isascii() and text.isdigit() else 1
 
 
 def _meminfo(proc):

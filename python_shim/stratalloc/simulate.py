@@ -207,8 +207,7 @@ def before_enable(torch):
     bridge = ctypes.CDLL(_path(f"libcudasim_torch_{minor}.so"))
     bridge.cudasim_bridge_error.restype = ctypes.c_char_p
     bridge.cudasim_bridge_storages_outside.restype = ctypes.c_long
-    bridge.cudasim_bridge_set_reservation.argtypes = (
-        ctypes.c_uint64, ctypes.c_uint64)
+    bridge.cudasim_bridge_set_owner.argtypes = (ctypes.c_void_p,)
     _install(bridge)
     _state.bridge = bridge
 
@@ -231,11 +230,8 @@ def after_enable(torch):
         # library() for a MemPool: torch's own allocator has stayed.
         if not _enable.is_enabled():
             return
-        ranges = [_core.report(device)["reservation"]
-                  for device in range(torch.cuda.device_count())]
-        _state.bridge.cudasim_bridge_set_reservation(
-            min(reserved["lo"] for reserved in ranges),
-            max(reserved["hi"] for reserved in ranges))
+        # A question, not a range: devices are opened as they are used.
+        _state.bridge.cudasim_bridge_set_owner(_core.holds_function())
 
     # torch's own queue of calls for the moment CUDA is initialised.
     torch.cuda._lazy_call(announce)

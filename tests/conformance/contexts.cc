@@ -138,6 +138,45 @@ CASE_IN_OWN_PROCESS(contexts, runtime_makes_the_context) {
   Holds("until_the_runtime_is_used", after == context);
 }
 
+// Who borrows another device's context gives the thread back as it was, and
+// makes no context on the device that the thread had chosen; who sets the
+// device and sets it back makes one.
+CASE_IN_OWN_PROCESS(contexts, borrowed_context) {
+  int devices = 0;
+  (void)api.cuInit(0);
+  (void)api.cuDeviceGetCount(&devices);
+  const int last = devices - 1;
+  CUcontext context = nullptr;
+  (void)api.cuDevicePrimaryCtxRetain(&context, last);
+  Documented("push", CUDA_SUCCESS, api.cuCtxPushCurrent(context));
+  int device = -1;
+  (void)api.cudaGetDevice(&device);
+  Holds("the_runtime_follows", device == last);
+  void* pointer = nullptr;
+  Documented("malloc", cudaSuccess, api.cudaMalloc(&pointer, 64));
+  Documented("free", cudaSuccess, api.cudaFree(pointer));
+  CUcontext popped = nullptr;
+  Documented("pop", CUDA_SUCCESS, api.cuCtxPopCurrent(&popped));
+  CUcontext current = nullptr;
+  (void)api.cuCtxGetCurrent(&current);
+  Holds("none_is_current", current == nullptr);
+  device = -1;
+  (void)api.cudaGetDevice(&device);
+  Believed("the_runtime_is_where_it_was", 0, device);
+  if (devices < 2) {
+    Skip("the_first_device_is_untouched", "one device only");
+    return;
+  }
+  unsigned flags = 0;
+  int active = 99;
+  (void)api.cuDevicePrimaryCtxGetState(0, &flags, &active);
+  Documented("the_first_device_is_untouched", 0, active);
+  (void)api.cudaSetDevice(last);
+  (void)api.cudaSetDevice(0);
+  (void)api.cuDevicePrimaryCtxGetState(0, &flags, &active);
+  Documented("setting_it_back_makes_a_context", 1, active);
+}
+
 // A null free is the customary way to wake the runtime.
 CASE_IN_OWN_PROCESS(contexts, runtime_before_anything) {
   Documented("no_error_yet", cudaSuccess, api.cudaPeekAtLastError());

@@ -189,10 +189,17 @@ Config Config::FromEnvironment() {
     config.thread_clocks = value == "threads";
   }
   if (Read("CUDASIM_VMM", &value)) {
-    if (value != "on" && value != "off") {
-      Refuse("CUDASIM_VMM", value, "it must be on or off");
+    const std::vector<std::string> parts = Split(value);
+    for (const std::string& part : parts) {
+      if (part == "on" || part == "off") continue;
+      Refuse("CUDASIM_VMM", value,
+             "it must be on or off, or one per device (off,on)");
     }
-    config.virtual_memory = value == "on";
+    FitDevices("CUDASIM_VMM", parts.size(), devices_given, &config);
+    for (int device = 0; device < config.devices; ++device) {
+      const size_t entry = std::min<size_t>(device, parts.size() - 1);
+      if (parts[entry] == "off") config.virtual_memory &= ~(1u << device);
+    }
   }
   if (Read("CUDASIM_NUMBERS", &value)) {
     if (value != "on" && value != "off") {

@@ -39,8 +39,8 @@ struct Config {
   bool leak_violations = false;  // leaks at exit count as violations
   bool thread_clocks = false;    // host_clocks.h
   // Virtual memory management (cuMemCreate, cuMemMap, ...): some devices and
-  // virtual machines have none.
-  bool virtual_memory = true;
+  // virtual machines have none. A bit per device that has it.
+  uint32_t virtual_memory = ~uint32_t{0};
 
   static Config FromEnvironment();
 

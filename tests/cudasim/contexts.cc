@@ -39,12 +39,13 @@ bool ReleasePrimaryContext(int device) {
 }
 
 bool IsPrimaryContextActive(int device) {
-  return kept[device].load() || retained[device].load() > 0 || IsLinkedIn();
+  return kept[device].load() || retained[device].load() > 0;
 }
 
 void BeLinkedIn() {
   linked_in.store(true);
   InitializeDriver();
+  KeepPrimaryContext(0);
 }
 
 bool IsLinkedIn() { return linked_in.load(std::memory_order_relaxed); }

@@ -53,13 +53,19 @@ void* cudasim_host_view(const void* pointer) {
   return sim.arena.View(address);
 }
 
-int cudasim_set_virtual_memory(int supported) {
+int cudasim_set_virtual_memory(int device, int supported) {
   Simulator& sim = Simulator::Get();
+  if (device < -1 || device >= sim.config.devices) return -1;
   Lock lock(sim.mu);
   for (const auto& [id, extent] : sim.extents.live()) {
     if (extent.location == cudasim::Location::kDevice) return -1;
   }
-  sim.virtual_memory.store(supported != 0);
+  const uint32_t which = device < 0 ? ~uint32_t{0} : uint32_t{1} << device;
+  if (supported != 0) {
+    sim.virtual_memory.fetch_or(which);
+  } else {
+    sim.virtual_memory.fetch_and(~which);
+  }
   return 0;
 }
 

@@ -42,9 +42,10 @@ uint64_t cudasim_used(int device);
 uint64_t cudasim_peak_used(int device);
 
 // --- Virtual memory management ---------------------------------------------
-// 0: the devices have none (CUDASIM_VMM=off): its attributes are 0 and its
-// functions are refused. -1 if memory of a device is alive.
-int cudasim_set_virtual_memory(int supported);
+// 0: the device (-1: every one) has none (CUDASIM_VMM=off): its attributes are
+// 0, and functions that name the device are refused; while no device has any,
+// all its functions. -1 if memory of a device is alive.
+int cudasim_set_virtual_memory(int device, int supported);
 
 // --- Phantom memory ----------------------------------------------------------
 // Memory of devices has addresses, handles, mappings and accounting, and no

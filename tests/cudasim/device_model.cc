@@ -115,7 +115,7 @@ bool DeviceAttribute(const Card& card, int attribute, int device, int* value) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-      *value = Simulator::Get().virtual_memory.load() ? 1 : 0;
+      *value = Simulator::Get().HasVirtualMemory(device) ? 1 : 0;
       return true;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
       *value = 0;

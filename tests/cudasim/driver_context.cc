@@ -47,6 +47,8 @@ CUcontext Current() {
 
 CUresult SetCurrent(CUcontext context) {
   if (context == nullptr) {
+    // The runtime is back at the device that cudaSetDevice chose.
+    ThisThread().device = ThisThread().selected;
     ThisThread().no_context = true;
     return CUDA_SUCCESS;
   }

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "tests/cudasim/memory.h"
+#include "tests/cudasim/refusals.h"
 #include "tests/cudasim/simulator.h"
 
 #define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
@@ -17,6 +18,13 @@ Access AccessOf(CUmemAccess_flags flags) {
 }
 
 CUresult Answer(Status status) { return static_cast<CUresult>(status); }
+
+// Is this a device that has no virtual memory management?
+bool IsPlain(const CUmemLocation& location) {
+  const Simulator& sim = Simulator::Get();
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE && location.id >= 0 &&
+         location.id < sim.config.devices && !sim.HasVirtualMemory(location.id);
+}
 
 bool IsExportable(CUmemAllocationHandleType types) {
   return types == CU_MEM_HANDLE_TYPE_NONE ||
@@ -47,6 +55,10 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(
       (prop->location.id < 0 ||
        prop->location.id >= Simulator::Get().config.devices)) {
     return CUDA_ERROR_INVALID_DEVICE;
+  }
+  if (cudasim::IsPlain(prop->location)) {
+    return Answer(
+        cudasim::Refusals::Get().Refuse("cuMemGetAllocationGranularity"));
   }
   *granularity = cudasim::kGranularity;
   return CUDA_SUCCESS;
@@ -81,6 +93,9 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   if (handle == nullptr || prop == nullptr || flags != 0 ||
       prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (cudasim::IsPlain(prop->location)) {
+    return Answer(cudasim::Refusals::Get().Refuse("cuMemCreate"));
   }
   // Fabric handles need hardware that is not there; torch tries them first.
   if (!cudasim::IsExportable(prop->requestedHandleTypes)) {
@@ -140,6 +155,9 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size,
         wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
         wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (cudasim::IsPlain(wanted.location)) {
+      return Answer(cudasim::Refusals::Get().Refuse("cuMemSetAccess"));
     }
     const cudasim::Status status = sim.addresses.SetAccess(
         pointer, size, static_cast<cudasim::Location>(wanted.location.type),

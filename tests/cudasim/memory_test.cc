@@ -369,7 +369,7 @@ TEST_F(MemoryTest, TwoDimensionalCopiesMoveRows) {
 }
 
 TEST_F(MemoryTest, ADeviceWithoutVirtualMemoryHasCudaMalloc) {
-  ASSERT_EQ(cudasim_set_virtual_memory(0), 0);
+  ASSERT_EQ(cudasim_set_virtual_memory(-1, 0), 0);
   int supported = 1;
   EXPECT_EQ(cuDeviceGetAttribute(
                 &supported,
@@ -389,9 +389,9 @@ TEST_F(MemoryTest, ADeviceWithoutVirtualMemoryHasCudaMalloc) {
   void* pointer = nullptr;
   EXPECT_EQ(cudaMalloc(&pointer, kHandle), cudaSuccess);
   EXPECT_EQ(cudaMemset(pointer, 1, 16), cudaSuccess);
-  EXPECT_EQ(cudasim_set_virtual_memory(1), -1);  // not while memory lives
+  EXPECT_EQ(cudasim_set_virtual_memory(-1, 1), -1);  // not while memory lives
   EXPECT_EQ(cudaFree(pointer), cudaSuccess);
-  EXPECT_EQ(cudasim_set_virtual_memory(1), 0);
+  EXPECT_EQ(cudasim_set_virtual_memory(-1, 1), 0);
 }
 
 TEST_F(MemoryTest, TheLeakReportNamesWhatIsAlive) {

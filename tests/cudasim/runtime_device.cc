@@ -63,6 +63,7 @@ cudaError_t CUDARTAPI cudaSetDevice(int device) {
   Simulator::Get().used.store(true);
   cudasim::KeepPrimaryContext(device);
   ThisThread().device = device;
+  ThisThread().selected = device;
   ThisThread().no_context = false;
   return cudaSuccess;
 }

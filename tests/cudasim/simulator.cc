@@ -210,8 +210,10 @@ Status Enter(ApiFunction& function, Entry entry) {
   } else if (!IsDriverInitialized() && entry != Entry::kBeforeInit) {
     return kNotInitialized;
   }
+  // A call that names a device asks for that one itself.
   if (function.of_virtual_memory() &&
-      !sim.virtual_memory.load(std::memory_order_relaxed)) {
+      (sim.virtual_memory.load(std::memory_order_relaxed) &
+       ((uint32_t{1} << sim.config.devices) - 1)) == 0) {
     return Refusals::Get().Refuse(function.name());
   }
   if (entry == Entry::kQuestion || entry == Entry::kBeforeInit) return kOk;

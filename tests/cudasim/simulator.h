@@ -62,8 +62,11 @@ struct Simulator {
   static Simulator& Get();
 
   const Config config;
-  // Of every device: cuMemCreate and its like are there (CUDASIM_VMM).
-  std::atomic<bool> virtual_memory{config.virtual_memory};
+  // A bit per device that has cuMemCreate and its like (CUDASIM_VMM).
+  std::atomic<uint32_t> virtual_memory{config.virtual_memory};
+  bool HasVirtualMemory(int device) const {
+    return virtual_memory.load(std::memory_order_relaxed) >> device & 1;
+  }
   Arena arena;
   std::mutex mu;
   std::shared_mutex bytes_gate;
@@ -151,7 +154,8 @@ struct Segment {
 
 // What CUDA keeps per thread.
 struct ThreadState {
-  int device = 0;
+  int device = 0;                   // of the current context, else `selected`
+  int selected = 0;                 // what cudaSetDevice said last
   int last_error = kOk;             // the runtime's
   bool no_context = !IsLinkedIn();  // until something makes one current
   int capture_mode = 0;

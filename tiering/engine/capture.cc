@@ -43,9 +43,8 @@ Status Engine::BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
     device.KeepForPool(pool, pinned);
     // Replays come on any stream, and only this one was ordered behind copies
     // on their way.
-    const int devices = device_count_.load(std::memory_order_acquire);
-    for (int i = 0; i < devices; ++i) {
-      if (Status arrived = devices_[i].allocator->DrainArrivals(); !arrived) {
+    for (const DeviceState* state : movers_) {
+      if (Status arrived = state->allocator->DrainArrivals(); !arrived) {
         // The caller takes a failure for no route.
         (void)device.EndAllocateToPool(pool);
         (void)device.ReleasePool(pool);
@@ -79,10 +78,9 @@ void Engine::KeepForRawCapture(DeviceAllocator& device, StreamId stream,
                                OperatorThread& thread) {
   if (!device.device().IsCapturing(stream)) return;
   device.NoteCapture(stream);
-  const int devices = device_count_.load(std::memory_order_acquire);
   for (HandleEntry* entry : thread.pins) {
-    for (int i = 0; i < devices; ++i) {
-      DeviceAllocator& owner = *devices_[i].allocator;
+    for (const DeviceState* state : movers_) {
+      DeviceAllocator& owner = *state->allocator;
       if (owner.table().RefOf(*entry).region != nullptr) {
         owner.KeepUntilFreed(*entry);
       }

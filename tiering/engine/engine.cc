@@ -53,12 +53,11 @@ Engine::Engine(Options options)
 Engine::~Engine() {
   thread_.reset();
   MutexLock arbiter(arbiter_);
-  for (DeviceState& state : devices_) {
-    if (state.allocator == nullptr) continue;
-    DeviceAllocator& device = *state.allocator;
+  for (DeviceState* state : movers_) {
+    DeviceAllocator& device = *state->allocator;
     device.SetReclaimer(nullptr);
     // Copies in flight read the buffers that go now.
-    SettleCopies(state, state.copy_in);
+    SettleCopies(*state, state->copy_in);
     device.DrainArrivals();
     lower_.CloseForTesting();
     if (checksum_words_ != nullptr) {
@@ -66,8 +65,8 @@ Engine::~Engine() {
       munmap(checksum_words_, kChecksumWords);
       checksum_words_ = nullptr;
     }
-    device.device().DestroyStream(state.copy_out);
-    device.device().DestroyStream(state.copy_in);
+    device.device().DestroyStream(state->copy_out);
+    device.device().DestroyStream(state->copy_in);
   }
 }
 
@@ -75,15 +74,41 @@ Engine::DeviceState* Engine::StateOf(const DeviceAllocator& device) {
   return &devices_[static_cast<int>(device.device().index())];
 }
 
-Status Engine::AddDevice(DeviceAllocator& device) {
+Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   MutexLock arbiter(arbiter_);
   DeviceState& state = *StateOf(device);
+  state.allocator = &device;
+  state.under_pressure = options_.under_pressure;
+  Status prepared = PrepareLocked(state, largest_handle);
+  if (!prepared) {
+    state.why_not = prepared.error().message;
+    device.SetWhyNoReclaimer(state.why_not);
+    for (StreamId* stream : {&state.copy_out, &state.copy_in}) {
+      if (*stream != kDefaultStream) device.device().DestroyStream(*stream);
+      *stream = kDefaultStream;
+    }
+  }
+  all_.Add(&state);
+  if (!prepared) return prepared;
+  device.SetReclaimer(this);
+  movers_.Add(&state);
+  return {};
+}
+
+Status Engine::PrepareLocked(DeviceState& state, Bytes largest_handle) {
+  DeviceAllocator& device = *state.allocator;
+  if (!device.device().has_virtual_memory()) {
+    return Fail(ErrorCode::kUnsupported,
+                "it has no virtual memory management, its memory comes from "
+                "cudaMalloc");
+  }
   STRATALLOC_ASSIGN_OR_RETURN(state.copy_out, device.device().CreateStream());
   STRATALLOC_ASSIGN_OR_RETURN(state.copy_in, device.device().CreateStream());
   STRATALLOC_ASSIGN_OR_RETURN(state.checksum,
                               DeviceChecksum::Load(device.device()));
   const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
-  STRATALLOC_RETURN_IF_ERROR(lower_.Open(device.device(), large.handle_bytes));
+  STRATALLOC_RETURN_IF_ERROR(lower_.Open(
+      device.device(), std::max(large.handle_bytes, largest_handle)));
   if (checksum_words_ == nullptr) {
     void* page = mmap(nullptr, kChecksumWords, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -97,14 +122,37 @@ Status Engine::AddDevice(DeviceAllocator& device) {
     }
     checksum_words_ = static_cast<std::uint64_t*>(page);
   }
-  state.allocator = &device;
-  state.under_pressure = options_.under_pressure;
-  device.SetReclaimer(this);
-  // release: readers index devices_ below the count.
-  device_count_.store(static_cast<int>(device.device().index()) + 1,
-                      std::memory_order_release);
   return {};
 }
+
+Status Engine::CheckTakesPart(const DeviceState& state) {
+  if (state.why_not.empty()) return {};
+  return Fail(
+      ErrorCode::kUnsupported,
+      "GPU " +
+          std::to_string(static_cast<int>(state.allocator->device().index())) +
+          " takes no part in tiering, so nothing on it moves: " +
+          state.why_not +
+          ". Name what lies on other devices, or nothing, or move the model to "
+          "a device that can evict");
+}
+
+Result<Bytes> Engine::MoveAll(Result<Bytes> (Engine::*verb)(
+    DeviceAllocator&, std::span<const AddressRange>)) {
+  if (movers_.begin() == movers_.end() && all_.begin() != all_.end()) {
+    return tl::unexpected(CheckTakesPart(**all_.begin()).error());
+  }
+  Bytes moved = 0;
+  for (DeviceState* state : movers_) {
+    STRATALLOC_ASSIGN_OR_RETURN(const Bytes here,
+                                (this->*verb)(*state->allocator, {}));
+    moved += here;
+  }
+  return moved;
+}
+
+Result<Bytes> Engine::EvictAll() { return MoveAll(&Engine::Evict); }
+Result<Bytes> Engine::RestoreAll() { return MoveAll(&Engine::Restore); }
 
 const char* Engine::LastRefusal(DeviceIndex device) {
   static thread_local std::string copy;
@@ -118,6 +166,7 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
                             std::span<const AddressRange> ranges) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
   DeviceState& state = *StateOf(device);
+  STRATALLOC_RETURN_IF_ERROR(CheckTakesPart(state));
   PinPoll::Run();
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
@@ -158,6 +207,7 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
                               std::span<const AddressRange> ranges) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
   DeviceState& state = *StateOf(device);
+  STRATALLOC_RETURN_IF_ERROR(CheckTakesPart(state));
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
   std::vector<HandleRef> handles;
@@ -240,7 +290,9 @@ std::string Engine::DiskMode() const {
 Status Engine::CheckInvariants(DeviceAllocator& device) {
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
-  STRATALLOC_RETURN_IF_ERROR(lower_.host()->CheckInvariants());
+  if (lower_.is_open()) {
+    STRATALLOC_RETURN_IF_ERROR(lower_.host()->CheckInvariants());
+  }
   std::string broken;
   {
     MutexLock lock(device.mutex());

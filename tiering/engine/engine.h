@@ -82,9 +82,11 @@ class Engine final : public Reclaimer, public ScopeListener {
   explicit Engine(Options options);
   ~Engine() override;  // for tests
 
-  // Before the device can be found: makes streams, tiers and the checksum
-  // kernel for it. On failure the device cannot migrate.
-  Status AddDevice(DeviceAllocator& device);
+  // Before the device can be found, once: makes streams, tiers and the checksum
+  // kernel for it. On failure the device takes no part: nothing of it is ever
+  // evicted, and its captures are minded all the same. `largest_handle`: of any
+  // device that may come later; the staging buffers hold one of those.
+  Status AddDevice(DeviceAllocator& device, Bytes largest_handle = 0);
 
   // Reclaimer.
   bool Reclaim(DeviceIndex device, MemoryRequest& request) override;
@@ -144,10 +146,15 @@ class Engine final : public Reclaimer, public ScopeListener {
                              StreamId current, std::span<const Access> reads);
 
   // Empty `ranges` = everything evictable. Returns the bytes moved.
+  // kUnsupported, with the reason, for a device that takes no part.
   Result<Bytes> Evict(DeviceAllocator& device,
                       std::span<const AddressRange> ranges);
   Result<Bytes> Restore(DeviceAllocator& device,
                         std::span<const AddressRange> ranges);
+  // Everything evictable of every device that takes part. kUnsupported, with
+  // the first one's reason, if devices were added and none does.
+  Result<Bytes> EvictAll();
+  Result<Bytes> RestoreAll();
 
   EngineCounters Counters() const;
   Bytes HostUsed() const;
@@ -169,6 +176,7 @@ class Engine final : public Reclaimer, public ScopeListener {
  private:
   struct DeviceState {
     DeviceAllocator* allocator = nullptr;
+    std::string why_not;  // it takes no part; empty: it does
     StreamId copy_out = kDefaultStream;
     StreamId copy_in = kDefaultStream;
     std::optional<DeviceChecksum> checksum;
@@ -182,6 +190,25 @@ class Engine final : public Reclaimer, public ScopeListener {
     std::atomic<bool> relief_asked{false};
     // Nothing is cold for good before the clock is there.
     std::atomic<std::uint32_t> relief_from{0};
+  };
+  // Devices in the order in which they came. Read without a lock while the
+  // arbiter's holder adds one.
+  class DeviceList {
+   public:
+    void Add(DeviceState* state) {
+      const int count = count_.load(std::memory_order_relaxed);
+      states_[count] = state;
+      // release: readers look at states below the count.
+      count_.store(count + 1, std::memory_order_release);
+    }
+    DeviceState* const* begin() const { return states_.data(); }
+    DeviceState* const* end() const {
+      return begin() + count_.load(std::memory_order_acquire);
+    }
+
+   private:
+    std::array<DeviceState*, kMaxDevices> states_{};
+    std::atomic<int> count_{0};
   };
   struct Leaving {
     HandleRef handle;
@@ -198,6 +225,13 @@ class Engine final : public Reclaimer, public ScopeListener {
   enum class Whom { kAnybody, kCold };
 
   DeviceState* StateOf(const DeviceAllocator& device);
+  // AddDevice's work; on failure nothing of it is left.
+  Status PrepareLocked(DeviceState& state, Bytes largest_handle)
+      REQUIRES(arbiter_);
+  // An error for a device that takes no part.
+  static Status CheckTakesPart(const DeviceState& state);
+  Result<Bytes> MoveAll(Result<Bytes> (Engine::*verb)(
+      DeviceAllocator&, std::span<const AddressRange>));
   std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
   // Is the copy that was made what the device's checksum was of?
   bool IsUnchanged(void* copy, Bytes bytes, std::uint64_t checksum)
@@ -287,8 +321,9 @@ class Engine final : public Reclaimer, public ScopeListener {
   const Options options_;
   Admission admission_;
   std::atomic<bool> off_{false};
-  std::array<DeviceState, kMaxDevices> devices_;
-  std::atomic<int> device_count_{0};
+  std::array<DeviceState, kMaxDevices> devices_;  // by ordinal
+  DeviceList all_;     // whose streams may capture, and run graphs
+  DeviceList movers_;  // of them those that take part
 
   mutable Mutex arbiter_{LockRank::kArbiter};
   LowerCopies lower_;  // arbiter

@@ -66,8 +66,9 @@ TEST_F(EngineDriverErrorsTest, NoCallThatFailsLosesAByte) {
                            "cuMemRelease",
                            "cudaHostRegister",
                            "cudaHostUnregister",
-                           "cudaSetDevice",
-                           "cudaGetDevice",
+                           "cuCtxGetDevice",
+                           "cuCtxPushCurrent",
+                           "cuCtxPopCurrent",
                            "cudaMemGetInfo",
                            "cudaStreamQuery",
                            "cudaStreamIsCapturing"}) {

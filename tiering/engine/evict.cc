@@ -147,9 +147,8 @@ class Engine::FencingElsewhere {
 };
 
 bool Engine::HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere) {
-  const int devices = device_count_.load(std::memory_order_acquire);
-  for (int i = 0; i < devices; ++i) {
-    DeviceAllocator& other = *devices_[i].allocator;
+  for (const DeviceState* state : all_) {
+    DeviceAllocator& other = *state->allocator;
     if (&other == &device) continue;
     if (other.SomeCapture(~std::uint64_t{0}) || !elsewhere.Hold(other)) {
       return false;
@@ -172,10 +171,8 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams,
     STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeDevice());
   }
   if (streams >> StreamTable::kGraphBit & 1) {
-    const int devices = device_count_.load(std::memory_order_acquire);
-    for (int i = 0; i < devices; ++i) {
-      STRATALLOC_RETURN_IF_ERROR(
-          devices_[i].allocator->device().SynchronizeDevice());
+    for (const DeviceState* one : all_) {
+      STRATALLOC_RETURN_IF_ERROR(one->allocator->device().SynchronizeDevice());
     }
   }
   if (streams >> StreamTable::kOverflowBit != 0) return {};

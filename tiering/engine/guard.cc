@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine: the op guard. The fast path pins and looks; everything else, from
 // waiting for a copy in flight to bringing bytes back from disk, is Admit.
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -74,7 +75,6 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
   std::vector<GuardedHandle>& handles = guard_handles;
   handles.clear();
   bool all_resident = true;
-  const int devices = device_count_.load(std::memory_order_acquire);
   // Of the access before this one: most operators stay on one device, and
   // tensors of one layer share handles.
   DeviceAllocator* device = nullptr;
@@ -142,9 +142,9 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
     }
   }
   bool kept = false;
-  for (int i = 0; i < devices; ++i) {
-    if (!devices_[i].allocator->MayCapture()) continue;
-    kept |= KeepForGraph(*devices_[i].allocator, stream, thread);
+  for (const DeviceState* state : all_) {
+    if (!state->allocator->MayCapture()) continue;
+    kept |= KeepForGraph(*state->allocator, stream, thread);
   }
   // The default stream cannot capture: most operators ask the driver nothing.
   if (stream != kDefaultStream && !handles.empty() && !kept) {
@@ -171,19 +171,15 @@ void Engine::LeaveCall() {
 
 bool Engine::Queues(const OperatorThread& thread) const {
   if (!admission_.crowded() || thread.depth() != 1) return false;
-  const int devices = device_count_.load(std::memory_order_acquire);
-  for (int i = 0; i < devices; ++i) {
-    // A capture that waits for another thread holds up everybody.
-    if (devices_[i].allocator->MayCapture()) return false;
-  }
-  return true;
+  // A capture that waits for another thread holds up everybody.
+  return std::none_of(all_.begin(), all_.end(), [](const DeviceState* state) {
+    return state->allocator->MayCapture();
+  });
 }
 
 DeviceAllocator* Engine::DeviceOf(Address address) const {
-  const int devices = device_count_.load(std::memory_order_acquire);
-  for (int i = 0; i < devices; ++i) {
-    DeviceAllocator* device = devices_[i].allocator;
-    if (device->Contains(address)) return device;
+  for (const DeviceState* state : movers_) {
+    if (state->allocator->Contains(address)) return state->allocator;
   }
   return nullptr;
 }
@@ -278,12 +274,11 @@ Status Engine::Admit(StreamId stream, const char* name,
                      std::span<const GuardedHandle> all) {
   OperatorThread& thread = OperatorThread::ThisThread();
   const std::vector<GuardedHandle> handles(all.begin(), all.end());
-  const int devices = device_count_.load(std::memory_order_acquire);
   const auto accept = [&]() -> Result<bool> {
     bool complete = true;
-    for (int i = 0; i < devices; ++i) {
-      STRATALLOC_ASSIGN_OR_RETURN(
-          const bool here, Accept(*devices_[i].allocator, stream, handles));
+    for (const DeviceState* state : movers_) {
+      STRATALLOC_ASSIGN_OR_RETURN(const bool here,
+                                  Accept(*state->allocator, stream, handles));
       complete &= here;
     }
     return complete;
@@ -294,9 +289,9 @@ Status Engine::Admit(StreamId stream, const char* name,
     STRATALLOC_ASSIGN_OR_RETURN(const bool complete, accept());
     if (complete) return {};
   }
-  for (int i = 0; i < devices; ++i) {
+  for (const DeviceState* state : movers_) {
     // Whatever others do, nobody need wait for that.
-    DeviceAllocator& device = *devices_[i].allocator;
+    DeviceAllocator& device = *state->allocator;
     if (const Bytes bytes = BytesOf(device, handles); bytes > device.limit()) {
       return Fail(
           ErrorCode::kOutOfMemory,
@@ -339,9 +334,9 @@ Status Engine::Admit(StreamId stream, const char* name,
         MutexLock arbiter(arbiter_);
         status = waiting.ResumeLocked();
         pin();
-        for (int i = 0; i < devices && status; ++i) {
-          status =
-              RestoreForLocked(*devices_[i].allocator, name, handles, &lack);
+        for (const DeviceState* state : movers_) {
+          if (!status) break;
+          status = RestoreForLocked(*state->allocator, name, handles, &lack);
         }
         served = status || status.error().code != ErrorCode::kOutOfMemory;
         if (!served) unpin();
@@ -363,8 +358,8 @@ Status Engine::Admit(StreamId stream, const char* name,
   stall_ns_.fetch_add(waited, std::memory_order_relaxed);
   Ledger::Get().OnStall(first.device().index(), CurrentScope().scope, waited);
   if (!status) return status;
-  for (int i = 0; i < devices; ++i) {
-    DeviceAllocator& device = *devices_[i].allocator;
+  for (const DeviceState* state : movers_) {
+    DeviceAllocator& device = *state->allocator;
     if (device.device().IsCapturing(stream)) {
       STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
     }

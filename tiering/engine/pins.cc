@@ -43,8 +43,9 @@ Status Engine::PinBlocks(const char* name, PinReason reason,
   STRATALLOC_RETURN_IF_ERROR(EnterOperator(kDefaultStream, name, accesses));
   // Whoever uses the pointer does so on streams that nobody can tell.
   Status status;
-  for (int i = 0; i < device_count_.load() && status; ++i) {
-    DeviceAllocator& device = *devices_[i].allocator;
+  for (const DeviceState* state : movers_) {
+    if (!status) break;
+    DeviceAllocator& device = *state->allocator;
     const auto here = [&](const Access& access) {
       return device.Contains(access.address);
     };

@@ -47,10 +47,8 @@ void Engine::OnScopeEvent(ScopeTrace::Step step) {
 void Engine::Prefetch(ScopeTrace::Step step) {
   // What is expected must not take the room of who waits for some.
   if (off() || admission_.crowded()) return;
-  const int devices = device_count_.load(std::memory_order_acquire);
-  for (int i = 0; i < devices; ++i) {
-    DeviceState& state = devices_[i];
-    DeviceAllocator& device = *state.allocator;
+  for (DeviceState* state : movers_) {
+    DeviceAllocator& device = *state->allocator;
     const Bytes handle_bytes =
         device.table().region(true, PoolKind::kLarge).handle_bytes;
     std::vector<Address> expected;
@@ -72,7 +70,7 @@ void Engine::Prefetch(ScopeTrace::Step step) {
     lower_.CollectDropped(device);
     for (HandleRef handle : missing) {
       const std::uint64_t before = counters_.restored_handles;
-      Status status = RestoreBatchLocked(state, {handle}, Room::kEvict,
+      Status status = RestoreBatchLocked(*state, {handle}, Room::kEvict,
                                          expected, /*planned=*/true);
       counters_.restored_before_use += counters_.restored_handles - before;
       // No room, or bytes that are lost: the guard will say so to whoever

@@ -21,10 +21,8 @@ Admission::World Engine::LookAround() {
       // Its pins go when whoever waits polls, whatever the threads do.
       .under_way = PinPoll::UnderWay(),
       .progress = others.progress + unpinned_.load(std::memory_order_relaxed)};
-  const int devices = device_count_.load(std::memory_order_acquire);
-  for (int i = 0; i < devices; ++i) {
-    world.freed +=
-        static_cast<std::uint64_t>(devices_[i].allocator->FreedCount());
+  for (const DeviceState* state : movers_) {
+    world.freed += static_cast<std::uint64_t>(state->allocator->FreedCount());
   }
   world.progress += world.freed;
   return world;
@@ -48,9 +46,8 @@ void Engine::OnLimitFell(DeviceIndex device) {
 }
 
 Status Engine::ResumeLocked(OperatorThread& thread) {
-  const int devices = device_count_.load(std::memory_order_acquire);
-  for (int i = 0; i < devices; ++i) {
-    DeviceAllocator& device = *devices_[i].allocator;
+  for (DeviceState* state : movers_) {
+    DeviceAllocator& device = *state->allocator;
     std::vector<HandleRef> away;
     bool poisoned = false, arriving = false;
     thread.ForEachPin([&](HandleEntry& entry) {
@@ -70,8 +67,8 @@ Status Engine::ResumeLocked(OperatorThread& thread) {
                   "what an operator under way uses was damaged on disk while "
                   "the operator waited for memory");
     }
-    STRATALLOC_RETURN_IF_ERROR(RestoreBatchLocked(
-        devices_[i], away, Room::kEvict, {}, /*planned=*/false));
+    STRATALLOC_RETURN_IF_ERROR(
+        RestoreBatchLocked(*state, away, Room::kEvict, {}, /*planned=*/false));
     // The operator goes on in the middle: no event can be put in front of what
     // it launches next on streams of its own.
     STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());

@@ -45,6 +45,10 @@ class Rig {
     double emergency_threshold = 0.95;
     Bytes segment_least = 64 * kMiB;
     int devices = 1;  // the simulator must have as many
+    // Called when the simulator is fresh: plans failures, say.
+    std::function<void()> prepare;
+    // Devices that the engine refuses are there all the same.
+    bool refusals = false;
   };
 
   static Result<std::unique_ptr<Rig>> Make(const Options& options) {
@@ -52,6 +56,7 @@ class Rig {
     cudasim_reset_for_testing();
     cudasim_set_mode(options.async ? 1 : 0);
     cudasim_set_seed(options.seed);
+    if (options.prepare) options.prepare();
     std::unique_ptr<Rig> rig(new Rig);
     DeviceAllocator::Options allocator;
     allocator.host_budget = options.host_budget;
@@ -76,7 +81,8 @@ class Rig {
     engine.running_ns = options.running_ns;
     rig->engine_ = std::make_unique<Engine>(engine);
     for (const auto& device : rig->devices_) {
-      STRATALLOC_RETURN_IF_ERROR(rig->engine_->AddDevice(*device));
+      Status added = rig->engine_->AddDevice(*device);
+      if (!added && !options.refusals) return tl::unexpected(added.error());
     }
     return rig;
   }

@@ -15,8 +15,10 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "tiering/io/break_rings_test.h"
 #include "tiering/io/ring.h"
 #include "tiering/io/sync_io.h"
 
@@ -175,6 +177,35 @@ TEST_P(BlockIoTest, SurvivesSignalsWhileWaiting) {
   EXPECT_EQ(data_[4095], 'x');
   EXPECT_GT(signals_seen, 0);
   close(ends[0]);
+}
+
+// A program that closes what it does not know, as some do before they become
+// daemons, while a read is under way.
+TEST_P(BlockIoTest, WhatIsUnderWayOnABrokenRingIsAwaited) {
+  if (GetParam() == Kind::kSync) return;  // nothing is under way after Start
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  IoRequest read;
+  read.fd = ends[0];
+  read.data = data_;
+  read.bytes = 4096;
+  read.offset = ~std::uint64_t{0};  // "the current position"
+  read.registered_buffer = buffer_;
+  io_->Start(&read);
+  io_->Flush();
+  ASSERT_EQ(BreakRings(), 1);
+  std::thread writer([&] {
+    char block[4096];
+    std::memset(block, 'x', sizeof(block));
+    EXPECT_EQ(write(ends[1], block, sizeof(block)), 4096);
+  });
+  EXPECT_NE(io_->Finish(), 0);
+  // Else its memory might be written to when it is somebody else's.
+  EXPECT_EQ(read.done, 4096u);
+  writer.join();
+  EXPECT_TRUE(io_->broken());
+  EXPECT_EQ(data_[4095], 'x');
+  for (const int end : ends) close(end);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BlockIoTest,

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "allocator/base/check.h"
+#include "tiering/io/break_rings_test.h"
 
 namespace stratalloc {
 namespace {
@@ -338,23 +339,6 @@ TEST_F(DiskTierTest, AfterForkTheChildIsShutOutAndTheParentGoesOn) {
     EXPECT_NE(more->offset, chunk->offset);
     tier->Free(*more);
   }
-}
-
-// Puts /dev/null in the place of every ring of this process.
-int BreakRings() {
-  int broken = 0;
-  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  DIR* const all = opendir("/proc/self/fd");
-  while (const dirent* entry = readdir(all)) {
-    char target[PATH_MAX] = {};
-    const std::string link = std::string("/proc/self/fd/") + entry->d_name;
-    if (readlink(link.c_str(), target, sizeof(target) - 1) <= 0) continue;
-    if (std::strstr(target, "[io_uring]") == nullptr) continue;
-    broken += dup2(null, std::stoi(entry->d_name)) >= 0;
-  }
-  closedir(all);
-  close(null);
-  return broken;
 }
 
 TEST_F(DiskTierTest, ARingThatBreaksIsLeftBehind) {

@@ -157,6 +157,11 @@ def _fake_machine(tmp_path, available_kib, cgroup, files):
     return settings.default_host_budget(str(proc), str(root))
 
 
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+
+
 def test_host_budget_is_half_of_available(tmp_path):
     assert _fake_machine(tmp_path, 1 << 20, "0::/\n", {}) == 1 << 29
 
@@ -177,6 +182,28 @@ def test_host_budget_in_a_version_1_group(tmp_path):
             "memory/x/memory.limit_in_bytes": str(64 << 20),
             "memory/x/memory.usage_in_bytes": str(32 << 20)})
     assert budget == 16 << 20
+
+
+@pytest.mark.parametrize("said, processes", [
+    ("8", 8), ("1", 1), ("0", 1), ("", 1), (" 2 ", 2), ("many", 1),
+    ("-4", 1), ("\u0662", 1)])
+def test_the_processes_of_a_machine_share_the_default(
+        tmp_path, monkeypatch, said, processes):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+    assert _fake_machine(tmp_path, 1 << 20, "0::/\n", {}) == (
+        (1 << 29) // processes)
+
+
+def test_a_host_budget_that_was_given_is_each_processs(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    monkeypatch.setattr(settings, "_meminfo", lambda proc: 1 << 20)
+    # Neither divided nor cut to what is available.
+    for given in (Config(host_budget="3GiB"),
+                  Config.parse("host_budget:3GiB"),
+                  Config().replace(host_budget=3 << 30)):
+        assert given.resolved().host_budget == 3 << 30
+    assert Config(host_budget=0).resolved().host_budget == 0
+    assert Config().resolved().host_budget <= (1 << 19) // 8
 
 
 def test_import_is_silent_and_lazy():

@@ -14,6 +14,7 @@ std::atomic<long> bridged_calls{0};
 std::atomic<long> storages_outside{0};
 std::atomic<uint64_t> reservation_low{0};
 std::atomic<uint64_t> reservation_high{0};  // 0: none announced
+std::atomic<int (*)(uint64_t)> owner{nullptr};
 
 }  // namespace
 
@@ -29,11 +30,18 @@ void SetReservation(uint64_t low, uint64_t high) {
   reservation_high.store(high, std::memory_order_relaxed);
 }
 
+void SetOwner(int (*holds)(uint64_t)) {
+  owner.store(holds, std::memory_order_relaxed);
+}
+
 void SeeStorage(const void* address, size_t bytes) {
   if (bytes == 0) return;
   const uint64_t high = reservation_high.load(std::memory_order_relaxed);
+  const auto holds = owner.load(std::memory_order_relaxed);
   bool inside;
-  if (high == 0) {
+  if (holds != nullptr) {
+    inside = holds(reinterpret_cast<uint64_t>(address)) != 0;
+  } else if (high == 0) {
     inside = SimulatedDevice::Get().InArena(address);
   } else {
     const uint64_t value = reinterpret_cast<uint64_t>(address);

@@ -37,6 +37,9 @@ long BridgedCalls();
 
 // Until a reservation is announced the whole arena counts as inside.
 void SetReservation(uint64_t low, uint64_t high);
+// From now on `holds` is asked; it is called from any thread and may not call
+// CUDA. It decides before any reservation.
+void SetOwner(int (*holds)(uint64_t address));
 // Notes that an operator met a CUDA storage of `bytes` at `address`.
 void SeeStorage(const void* address, size_t bytes);
 long StoragesOutside();

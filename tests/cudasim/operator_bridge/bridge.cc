@@ -69,6 +69,10 @@ CUDASIM_EXPORT void cudasim_bridge_set_reservation(uint64_t lo, uint64_t hi) {
   cudasim::bridge::SetReservation(lo, hi);
 }
 
+CUDASIM_EXPORT void cudasim_bridge_set_owner(int (*holds)(uint64_t)) {
+  cudasim::bridge::SetOwner(holds);
+}
+
 CUDASIM_EXPORT long cudasim_bridge_storages_outside(void) {
   return cudasim::bridge::StoragesOutside();
 }

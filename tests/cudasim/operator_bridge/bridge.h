@@ -39,6 +39,9 @@ int cudasim_bridge_refused(void);
 // storages met since that lie outside of it. Before an announcement the
 // device's whole arena counts as inside.
 void cudasim_bridge_set_reservation(uint64_t lo, uint64_t hi);
+// The same for an allocator whose ranges come one by one: `holds` says of an
+// address whether it is the allocator's.
+void cudasim_bridge_set_owner(int (*holds)(uint64_t address));
 long cudasim_bridge_storages_outside(void);
 
 // The bridge's kernel of aten::copy_, of type
