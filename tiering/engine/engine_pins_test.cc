@@ -2,7 +2,9 @@
 // Pins that outlast an operator: what is pinned stays, for as long as promised.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tiering/engine/engine_fixture_test.h"
@@ -204,6 +206,44 @@ TEST_F(EnginePinsTest, AnAddressIsNotWaitedFor) {
   ExpectLayers(layers);
   FreeAll(layers);
   Free(large);
+}
+
+// Whose turn it is, is somebody else: the address is as good as it is.
+TEST_F(EnginePinsTest, AnAddressIsAskedForWhileOthersWait) {
+  OpenCard(64 * kMiB);
+  const auto operands = Layers(14);
+  ASSERT_EQ(Evict(), 14 * kHandle);
+  const Address freed = Malloc(kHandle);
+  const auto layers = Layers(19);
+  for (Address layer : layers) {
+    polled.push_back(Pin(layer, PinReason::kCollective));
+  }
+  polled_engine = &engine();
+  int polls = 0;
+  // On the thread that waits. The first ones are its try's, under a lock.
+  static std::function<void()> when_refused;
+  when_refused = [&] {
+    if (++polls != 20) return;
+    Free(freed);  // news: it will try again
+    std::thread([&] { engine().HandOut(operands[0]); }).join();
+    EXPECT_TRUE(engine().MustHandOut(operands[0]));
+    complete = true;
+    Poll();
+  };
+  PinPoll::Use([] { when_refused(); }, [] { return polled.empty() ? 0 : 1; });
+  std::vector<Access> accesses;
+  for (Address operand : operands) {
+    accesses.push_back({operand, kHandle, false});
+  }
+  Status status = engine().EnterOperator(kDefaultStream, "wide", accesses);
+  EXPECT_TRUE(status) << status.error().message;
+  if (status) engine().LeaveOperator();
+  EXPECT_GE(polls, 20);
+  PinPoll::Use(nullptr, nullptr);
+  ExpectLayers(layers);
+  ExpectLayers(operands);
+  FreeAll(layers);
+  FreeAll(operands);
 }
 
 TEST_F(EnginePinsTest, HandedPointersAreTheNewestOnly) {

@@ -307,7 +307,10 @@ Status Engine::Admit(StreamId stream, const char* name,
 
   const std::int64_t started = NowNs();
   DeviceAllocator& first = *DeviceOf(handles.front().handle.address());
-  Status status;
+  // The answer to who is not let try at all.
+  Status status = Fail(ErrorCode::kOutOfMemory,
+                       "CUDA out of memory. " + std::string(name) +
+                           " came after others that wait for room");
   {
     // Between tries nothing is pinned: neither what the operators around this
     // one use (Waiting's part) nor what this one wants. For a try that need not
