@@ -203,6 +203,18 @@ void DeviceAllocator::LookAtPressure() {
 
 Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
     const MallocRequest& request) {
+  // A climb that failed half way has given back what it took.
+  return WhenReady([&] { return ClimbLadder(request); });
+}
+
+void DeviceAllocator::Settle() {
+  if (SomeCapture(~std::uint64_t{0})) return;
+  // What fails here fails at the next call, too, and is told by that.
+  (void)device_.SynchronizeDevice();
+}
+
+Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
+    const MallocRequest& request) {
   const Bytes requested = request.size;
   const Charge charge = request.charge;
   STRATALLOC_CHECK(requested > 0, "Malloc of nothing");

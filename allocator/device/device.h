@@ -12,7 +12,8 @@
 // asked. Locks: takes none. Driver calls here may block for microseconds; the
 // ones that wait for the device (Synchronize*, *Synchronous) say so and must
 // not be called under a device lock. Fails: with kOutOfMemory where CUDA says
-// so, else kDevice naming the call.
+// so, kNotReady where the driver says that of mapping memory (some do so now
+// and then while work is pending), else kDevice naming the call.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
 

@@ -146,10 +146,11 @@ int cudasim_device_error(int device);
 
 // --- Planned failures ------------------------------------------------------
 // The nth call from now (1 = the next one) of `function` returns `error`
-// without doing anything; with `forever`, so does every later one. Names are
-// those of the CUDA reference without version suffix ("cuMemCreate"). Returns
-// 0, or -1 if CUDA has no function of that name or a number makes no sense.
-int cudasim_fail(const char* function, long nth, int error, int forever);
+// without doing anything; then, with `every` 1, every later one, with more
+// every so-manyth. Names are those of the CUDA reference without version suffix
+// ("cuMemCreate"). Returns 0, or -1 if CUDA has no function of that name or a
+// number makes no sense.
+int cudasim_fail(const char* function, long nth, int error, int every);
 // An error that leaves a real context unusable (illegal address, assert, ECC,
 // ...) breaks the device: every later call returns it.
 //
@@ -176,6 +177,9 @@ int cudasim_stick_copy(long nth, long steps);
 // The host pins no more than this, in all: cudaHostAlloc, cudaHostRegister and
 // cuMemCreate on the host answer out of memory. What is pinned stays.
 void cudasim_limit_pinned(uint64_t bytes);
+// Page tables take memory of the card: cuMemSetAccess for a device answers out
+// of memory while less than this of it is free. 0: they take none.
+void cudasim_keep_for_page_tables(uint64_t bytes);
 uint64_t cudasim_pinned(void);
 
 // --- Accesses of bridged operators and twins -------------------------------

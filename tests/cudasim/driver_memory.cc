@@ -159,6 +159,14 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size,
     if (cudasim::IsPlain(wanted.location)) {
       return Answer(cudasim::Refusals::Get().Refuse("cuMemSetAccess"));
     }
+    if (wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+        wanted.location.id >= 0 &&
+        wanted.location.id < sim.config.devices &&
+        !sim.pressure.HasPageTables(
+            sim.extents.memory(wanted.location.id))) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const cudasim::Status status = sim.addresses.SetAccess(
         pointer, size, static_cast<cudasim::Location>(wanted.location.type),
         wanted.location.id, cudasim::AccessOf(wanted.flags));
