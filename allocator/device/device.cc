@@ -461,6 +461,14 @@ Status Device::CopyOnDevice(Address to, Address from, Bytes bytes,
   return {};
 }
 
+Status Device::FillWithZeros(Address to, Bytes bytes, StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(api_->cudaMemsetAsync(reinterpret_cast<void*>(to), 0, bytes,
+                                        ToCuda(stream)),
+                  "cudaMemsetAsync");
+  return {};
+}
+
 int Device::CopyPeer(Address to, DeviceIndex to_device, Address from,
                      DeviceIndex from_device, Bytes bytes, StreamId stream,
                      bool p2p_enabled) const {
@@ -493,38 +501,56 @@ Status Device::UnregisterHost(void* address) const {
   return {};
 }
 
-Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
-  // Modules are never unloaded, so each is loaded once per device.
+namespace {
+
+// Modules are never unloaded, so each is loaded once per device, which must be
+// current.
+Result<CUmodule> ModuleOf(const CudaApi* api_, DeviceIndex device,
+                          const void* fatbin) {
   struct Loaded {
     DeviceIndex device;
     const void* fatbin;
-    std::string name;
     CUmodule module;
-    CUfunction function;
   };
   static Mutex mutex(LockRank::kInterner);
   static auto* const all = new std::vector<Loaded>;
   MutexLock lock(mutex);
   for (const Loaded& loaded : *all) {
-    if (loaded.device == index_ && loaded.fatbin == fatbin &&
-        loaded.name == name) {
-      return static_cast<void*>(loaded.function);
+    if (loaded.device == device && loaded.fatbin == fatbin) {
+      return loaded.module;
     }
   }
-  CurrentDevice current(*api_, index_);
-  RelaxedCapture relaxed(*api_);
   CUmodule module = nullptr;
   STRATALLOC_DRIVER(api_->cuModuleLoadData(&module, fatbin),
                     "cuModuleLoadData");
-  all->push_back({index_, fatbin, name, module, nullptr});
+  all->push_back({device, fatbin, module});
+  return module;
+}
+
+}  // namespace
+
+Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
+  CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
+  STRATALLOC_ASSIGN_OR_RETURN(const CUmodule module,
+                              ModuleOf(api_, index_, fatbin));
   CUfunction function = nullptr;
-  if (const CUresult error = api_->cuModuleGetFunction(&function, module, name);
-      error != CUDA_SUCCESS) {
-    all->back().name.clear();  // kept: there is no way back for a module
-    return tl::unexpected(DriverError(*api_, "cuModuleGetFunction", error));
-  }
-  all->back().function = function;
+  STRATALLOC_DRIVER(api_->cuModuleGetFunction(&function, module, name),
+                    "cuModuleGetFunction");
   return static_cast<void*>(function);
+}
+
+Result<Address> Device::LoadVariable(const void* fatbin,
+                                     const char* name) const {
+  CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
+  STRATALLOC_ASSIGN_OR_RETURN(const CUmodule module,
+                              ModuleOf(api_, index_, fatbin));
+  CUdeviceptr address = 0;
+  STRATALLOC_DRIVER(
+      api_->cuModuleGetGlobal(&address, nullptr, module, name),
+      "cuModuleGetGlobal");
+  return static_cast<Address>(address);
 }
 
 Status Device::Launch(void* kernel, unsigned blocks, unsigned threads,

@@ -115,6 +115,7 @@ class Device {
                       StreamId stream) const;
   Status CopyOnDevice(Address to, Address from, Bytes bytes,
                       StreamId stream) const;
+  Status FillWithZeros(Address to, Bytes bytes, StreamId stream) const;
   // cudaMemcpyAsync between any two addresses (direction from the pointers), on
   // the caller's current device, since a stream of 0 is that one's default.
   // The raw CUDA error is returned for torch's memcpyAsync contract.
@@ -125,9 +126,10 @@ class Device {
   Status RegisterHost(void* address, Bytes bytes) const;
   Status UnregisterHost(void* address) const;
 
-  // Loads a fatbin and finds a kernel in it; the handle lives as long as the
-  // process.
+  // Loads a fatbin, once, and finds a kernel or a variable in it; both live as
+  // long as the process.
   Result<void*> LoadKernel(const void* fatbin, const char* name) const;
+  Result<Address> LoadVariable(const void* fatbin, const char* name) const;
   Status Launch(void* kernel, unsigned blocks, unsigned threads,
                 StreamId stream, void** arguments) const;
 

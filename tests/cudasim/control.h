@@ -57,7 +57,8 @@ int cudasim_is_phantom(void);
 int cudasim_numbers(void);
 
 // --- Cards -----------------------------------------------------------------
-// What the device is (cards.h): "generic", "h200", "a100", "rtx4090", "t4".
+// What the device is (cards.h): "generic", "h200", "a100", "rtx4090", "t4",
+// "wsl2".
 // Its memory changes with it unless CUDASIM_MEMORY or cudasim_set_capacity
 // says otherwise later. -1 if there is no such device or card.
 int cudasim_set_card(int device, const char* name);
@@ -283,6 +284,9 @@ void cudasim_register_twin(const char* kernel_name, cudasim_twin twin);
 // kernels of modules whose image tells them.
 void cudasim_set_twin_parameters(const char* kernel_name,
                                  const unsigned long* sizes, int count);
+// Modules have a variable of that name (cuModuleGetGlobal), which begins as
+// zeros. Their images are not looked at for it.
+void cudasim_set_module_variable(const char* name, unsigned long bytes);
 // Kernels of modules without a twin: those whose mangled or demangled name
 // contains one of `names` (separated by semicolons; "all": every one, nullptr
 // or "": none, which is how a process starts unless CUDASIM_CHECK_RAW_LAUNCHES
