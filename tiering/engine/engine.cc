@@ -98,8 +98,8 @@ Status Engine::PrepareLocked(DeviceState& state, Bytes largest_handle) {
   DeviceAllocator& device = *state.allocator;
   if (!device.device().has_virtual_memory()) {
     return Fail(ErrorCode::kUnsupported,
-                "it has no virtual memory management, its memory comes from "
-                "cudaMalloc");
+                device.device().why_no_virtual_memory() +
+                    ", its memory comes from cudaMalloc");
   }
   STRATALLOC_ASSIGN_OR_RETURN(state.copy_out, device.device().CreateStream());
   STRATALLOC_ASSIGN_OR_RETURN(state.copy_in, device.device().CreateStream());
