@@ -104,10 +104,10 @@ Error DriverError(const CudaApi& api, const char* function, CUresult error) {
   const char* text = "";
   api.cuGetErrorName(error, &name);
   api.cuGetErrorString(error, &text);
-  const ErrorCode code =
-      error == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::kOutOfMemory
-      : error == CUDA_ERROR_NOT_READY   ? ErrorCode::kNotReady
-                                        : ErrorCode::kDevice;
+  const ErrorCode code = error == CUDA_ERROR_OUT_OF_MEMORY
+                             ? ErrorCode::kOutOfMemory
+                         : error == CUDA_ERROR_NOT_READY ? ErrorCode::kNotReady
+                                                         : ErrorCode::kDevice;
   return Error{code, std::string(function) + " failed: " + (name ? name : "?") +
                          " (" + (text ? text : "") + ")"};
 }

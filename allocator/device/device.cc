@@ -266,13 +266,13 @@ Status Device::Unmap(Address address, Bytes bytes) const {
 
 Result<int> Device::ExportHandle(PhysicalHandle handle) const {
   if (!kind_.exportable) {
-    return Fail(ErrorCode::kUnsupported,
-                "memory of GPU " + std::to_string(static_cast<int>(index_)) +
-                    " cannot be given to another process, because the driver "
-                    "makes no memory for that" +
-                    (why_not_exportable_.empty() ? ""
-                                                 : ": " + why_not_exportable_) +
-                    ". Send a copy on the CPU");
+    return Fail(
+        ErrorCode::kUnsupported,
+        "memory of GPU " + std::to_string(static_cast<int>(index_)) +
+            " cannot be given to another process, because the driver "
+            "makes no memory for that" +
+            (why_not_exportable_.empty() ? "" : ": " + why_not_exportable_) +
+            ". Send a copy on the CPU");
   }
   int descriptor = -1;
   STRATALLOC_DRIVER(api_->cuMemExportToShareableHandle(
@@ -574,9 +574,8 @@ Result<Address> Device::LoadVariable(const void* fatbin,
   STRATALLOC_ASSIGN_OR_RETURN(const CUmodule module,
                               ModuleOf(api_, index_, fatbin));
   CUdeviceptr address = 0;
-  STRATALLOC_DRIVER(
-      api_->cuModuleGetGlobal(&address, nullptr, module, name),
-      "cuModuleGetGlobal");
+  STRATALLOC_DRIVER(api_->cuModuleGetGlobal(&address, nullptr, module, name),
+                    "cuModuleGetGlobal");
   return static_cast<Address>(address);
 }
 

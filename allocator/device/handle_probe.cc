@@ -7,8 +7,8 @@
 namespace stratalloc {
 namespace {
 
-// A driver that is not ready is asked again at once: at its opening a device has
-// hardly any work of ours.
+// A driver that is not ready is asked again at once: at its opening a device
+// has hardly any work of ours.
 constexpr int kTries = 8;
 
 bool IsUndecided(const Status& status) {
@@ -50,9 +50,9 @@ Device ProbeHandles(const Device& device) {
   const bool rdma = device.SaysRdma();
   std::string why;
   const auto probe = [&]() -> Device {
-    for (const HandleKind kind : {HandleKind{true, true},
-                                  HandleKind{true, false},
-                                  HandleKind{false, true}, HandleKind{}}) {
+    for (const HandleKind kind :
+         {HandleKind{true, true}, HandleKind{true, false},
+          HandleKind{false, true}, HandleKind{}}) {
       if (kind.rdma && !rdma) continue;
       const Device made = device.WithHandles(kind, why);
       const Status tried = Try(made, *address);

@@ -6,8 +6,8 @@
 // made, mapped and granted, and what is refused is asked for without one flag
 // and then without the other.
 //
-// Thread-safety: any thread; takes no lock, leaves nothing behind. Does not wait
-// for the device. Costs 2 MiB of the card meanwhile.
+// Thread-safety: any thread; takes no lock, leaves nothing behind. Does not
+// wait for the device. Costs 2 MiB of the card meanwhile.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_HANDLE_PROBE_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_HANDLE_PROBE_H_
 

@@ -179,8 +179,8 @@ Card Rtx4090() {
 }
 
 // An RTX 4090 as programs under WSL2 see it. That kernels cannot use pinned
-// memory there is NVIDIA's documentation; how handles are refused is from public
-// traces.
+// memory there is NVIDIA's documentation; how handles are refused is from
+// public traces.
 Card Wsl2() {
   Card card = Rtx4090();
   card.key = "wsl2";

@@ -26,7 +26,7 @@ struct Config {
   uint64_t pinned = 0;             // the most the host pins, if given
   bool pinned_given = false;
   uint64_t page_tables = 0;  // kept free of each device for them (pressure.h)
-  uint64_t call_ns = 0;  // of CPU that every call burns
+  uint64_t call_ns = 0;      // of CPU that every call burns
   int devices = 1;
   std::string peers = "all";  // which devices reach which, see peers.h
   bool async = false;

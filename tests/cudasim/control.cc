@@ -10,8 +10,8 @@
 #include "tests/cudasim/control_text.h"
 #include "tests/cudasim/driver_entry.h"
 #include "tests/cudasim/launches.h"
-#include "tests/cudasim/refusals.h"
 #include "tests/cudasim/raw_launches.h"
+#include "tests/cudasim/refusals.h"
 #include "tests/cudasim/simulator.h"
 
 namespace {
@@ -236,9 +236,8 @@ void cudasim_note_access(void* stream, const char* name,
       if (cudasim::CardOf(found->device).kernels_reach_host != 0) continue;
       problem = cudasim::kHostOutOfReach;
     } else {
-      problem =
-          sim.addresses.Problem(access.address, access.bytes, found->device,
-                                access.write != 0, &kind);
+      problem = sim.addresses.Problem(access.address, access.bytes,
+                                      found->device, access.write != 0, &kind);
     }
     if (problem.empty()) {
       problem = sim.pools.Problem(access.address, access.bytes);

@@ -187,10 +187,8 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size,
     }
     if (wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
         wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
-        wanted.location.id >= 0 &&
-        wanted.location.id < sim.config.devices &&
-        !sim.pressure.HasPageTables(
-            sim.extents.memory(wanted.location.id))) {
+        wanted.location.id >= 0 && wanted.location.id < sim.config.devices &&
+        !sim.pressure.HasPageTables(sim.extents.memory(wanted.location.id))) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&

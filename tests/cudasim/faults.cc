@@ -151,9 +151,8 @@ void Faults::PlanFromText(const std::string& text) {
     long nth = 0;
     int error = 0;
     long every = 0;
-    const int fields =
-        std::sscanf(plan.c_str(), "%127[^:]:%ld:%d:%15[^:]:%ld", function, &nth,
-                    &error, tail, &every);
+    const int fields = std::sscanf(plan.c_str(), "%127[^:]:%ld:%d:%15[^:]:%ld",
+                                   function, &nth, &error, tail, &every);
     const std::string end = tail;
     if (fields == 4 && end == "forever") every = 1;
     if (fields < 3 || nth < 1 || error < 1 || every < 0 ||

@@ -2,8 +2,8 @@
 //
 // kernel_image.h: what a loaded image of device code says of its kernels: the
 // offset and size of each parameter, read from the sections .nv.info.<kernel>
-// of the cubin (an ELF file for NVIDIA's machine), and which GPUs the entries of
-// a fat binary are for. Nothing else of it is read; the code is never run.
+// of the cubin (an ELF file for NVIDIA's machine), and which GPUs the entries
+// of a fat binary are for. Nothing else of it is read; the code is never run.
 //
 // Read are plain cubins, which is what Triton and ptxas give, and uncompressed
 // cubins in a fat binary or its wrapper. PTX, compressed cubins and anything

@@ -2,9 +2,10 @@
 //
 // pressure.h: what the machine around the device does to the program: another
 // process takes device memory and gives it back, copies get slower, a copy is
-// stuck, the host cannot pin (more) memory, the driver has none for page tables. Planned by the control API or the
-// environment, now or from a chosen call on; like planned failures (faults.h),
-// but nothing fails by itself: there is less to be had.
+// stuck, the host cannot pin (more) memory, the driver has none for page
+// tables. Planned by the control API or the environment, now or from a chosen
+// call on; like planned failures (faults.h), but nothing fails by itself: there
+// is less to be had.
 //
 // Thread-safety: `due` is read without a lock at every call, everything else
 // is called under the simulator's lock.

@@ -66,8 +66,8 @@ Status Variables::LocateOfModule(const void* module, const std::string& name,
   if (found == of_modules_.end()) return kNotFound;
   uint64_t& placed = placed_[{module, name, device}];
   if (placed == 0) {
-    const Status status = Simulator::Get().addresses.MapForModule(
-        device, found->second, &placed);
+    const Status status =
+        Simulator::Get().addresses.MapForModule(device, found->second, &placed);
     if (status != kOk) return status;
   }
   *address = placed;

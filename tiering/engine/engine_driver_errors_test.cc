@@ -190,8 +190,7 @@ TEST_F(EngineDriverErrorsTest, ARestoreMakesRoomForPageTables) {
   ExpectLayers(layers);
   EXPECT_GT(Counters().evicted_handles, 8u);
   const AddressRange last{layers.front(), kHandle};
-  EXPECT_TRUE(
-      rig_->engine().Restore(rig_->device(), {&last, 1}).has_value());
+  EXPECT_TRUE(rig_->engine().Restore(rig_->device(), {&last, 1}).has_value());
   EXPECT_EQ(rig_->StateOf(layers.front()), HandleState::kResident);
   EXPECT_EQ(rig_->Check(), "");
   ExpectLayers(layers);

@@ -5,9 +5,9 @@
 // or dirty").
 //
 // Results are made in memory of the kernel's own module and copied to the host:
-// nothing is allocated, and no kernel writes memory of the host, which it cannot
-// under WSL2. A driver that loads code when it is first launched finds no memory
-// for it on a full card, so Load launches the kernel once.
+// nothing is allocated, and no kernel writes memory of the host, which it
+// cannot under WSL2. A driver that loads code when it is first launched finds
+// no memory for it on a full card, so Load launches the kernel once.
 //
 // Thread-safety: one caller at a time per device: the results of all copies of
 // this are the same words.
@@ -44,8 +44,8 @@ class DeviceChecksum {
                                      std::uint64_t* word);
 
   // results[i], in registered host memory, becomes the checksum of ranges[i],
-  // in the order of `stream`: the caller reads it once that has been waited for.
-  // Never waits. At most kMost ranges.
+  // in the order of `stream`: the caller reads it once that has been waited
+  // for. Never waits. At most kMost ranges.
   Status Launch(std::span<const Range> ranges, std::uint64_t* results,
                 StreamId stream) const;
 

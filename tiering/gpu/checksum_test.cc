@@ -100,9 +100,9 @@ TEST_F(ChecksumTest, ThereIsCodeForEveryGpu) {
 
 // This and the next come before the others: a process loads the kernel once.
 TEST_F(ChecksumTest, WithoutCodeForThisGpuTheErrorSaysWhatThereIs) {
-  ASSERT_EQ(cudasim_apply_profile(
-                0, R"({"compute_major": 7, "compute_minor": 0})"),
-            0);
+  ASSERT_EQ(
+      cudasim_apply_profile(0, R"({"compute_major": 7, "compute_minor": 0})"),
+      0);
   const auto checksum = Load();
   ASSERT_FALSE(checksum);
   EXPECT_THAT(checksum.error().message,
