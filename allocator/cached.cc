@@ -251,10 +251,14 @@ Status DeviceAllocator::EmptyCache() {
     if (CapturingLocked()) return {};  // the next call, after it, will
   }
   if (Status status = SynchronizePendingFrees(); !status) return status;
+  GiveToDriver();
+  return {};
+}
+
+Bytes DeviceAllocator::GiveToDriver() {
   ReleaseCached(~Bytes{0});
   MutexLock lock(mutex_);
-  physical_.ReleaseFree(AskStreamsLocked());
-  return {};
+  return physical_.ReleaseFree(AskStreamsLocked());
 }
 
 }  // namespace stratalloc

@@ -42,6 +42,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "allocator/base/extents.h"
@@ -98,6 +99,26 @@ class DeviceAllocator {
     why_no_reclaimer_ = std::move(why);
   }
 
+  // ---- a driver that is not ready (kNotReady) -----------------------------
+
+  // Some drivers answer a change of mappings with that now and then while the
+  // device has work to do. It is tried again once that work is over, because a
+  // job must not die of it; and an answer that does not end is a kDevice.
+  // `call` takes the locks it needs itself, since nobody waits for the device
+  // under one.
+  template <typename Call>
+  auto WhenReady(Call&& call) EXCLUDES(mutex_) -> decltype(call()) {
+    auto answer = call();
+    for (int i = 0; i < kSettles && IsNotReady(answer); ++i) {
+      Settle();
+      answer = call();
+    }
+    if (!IsNotReady(answer)) return answer;
+    return Fail(ErrorCode::kDevice, answer.error().message + ", " +
+                                        std::to_string(kSettles + 1) +
+                                        " times in a row");
+  }
+
   // ---- blocks -----------------------------------------------------------
 
   // REQUIRES: request.size > 0. May wait for events, copies and disk, without
@@ -146,6 +167,9 @@ class DeviceAllocator {
   Result<SegmentView> BaseAllocation(Address address) EXCLUDES(mutex_);
   // Gives cached memory back to the driver; waits for the streams involved.
   Status EmptyCache() EXCLUDES(mutex_);
+  // The same but for what waits for events: the driver needs memory of the card
+  // for page tables. Returns the bytes; 0 while a stream captures.
+  Bytes GiveToDriver() EXCLUDES(mutex_);
   Bytes LargestCached() EXCLUDES(mutex_);
   void Relabel(Address address, Bytes bytes, Charge charge, bool keep_category)
       EXCLUDES(mutex_);
@@ -388,6 +412,17 @@ class DeviceAllocator {
                   HandleTable table);
 
   // malloc.cc
+  // SlowMalloc as far as the driver is ready: kNotReady.
+  Result<AllocatedBlock> ClimbLadder(const MallocRequest& request)
+      EXCLUDES(mutex_);
+  static constexpr int kSettles = 8;
+  template <typename R>
+  static bool IsNotReady(const R& answer) {
+    return !answer && answer.error().code == ErrorCode::kNotReady;
+  }
+  // Waits for the work of the device; not while a stream captures, whose
+  // capture that would spoil.
+  void Settle() EXCLUDES(mutex_);
   // A free block of the pool, all of it mapped, or nullptr.
   Block* FindCachedLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
   Block* TryMallocLocked(Pool& pool, Bytes size, Bytes limit) REQUIRES(mutex_);
@@ -665,6 +700,11 @@ class DeviceAllocator {
   }
   Mapped MapLocked(Segment& segment, Address lo, Address hi, Bytes limit,
                    const StreamsIdle& idle) REQUIRES(mutex_);
+  // Rights for a range of mappings, to this device and its peers. They take
+  // page tables, which take memory of the card: where the driver has none left,
+  // it gets what is free here.
+  Status GrantLocked(Address address, Bytes bytes, const StreamsIdle& idle)
+      REQUIRES(mutex_);
   // What FinishLeavingLocked does once `memory` is unmapped.
   bool LeaveLocked(HandleRef handle, PhysicalMemory* memory, HandleState to,
                    Traffic traffic) REQUIRES(mutex_);
@@ -676,6 +716,9 @@ class DeviceAllocator {
   // private pools a capture must find nothing to unmap.
   static bool KeepsMappings(const Segment& segment);
   Segment& SegmentOfLocked(HandleRef handle) REQUIRES(mutex_);
+
+  // queries.cc
+  Status EnablePeerLocked(DeviceIndex peer) REQUIRES(mutex_);
 
   // residency.cc
   // Calls f(handle, bytes of the block inside it).

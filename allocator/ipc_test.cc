@@ -249,12 +249,16 @@ TEST_F(IpcTest, AFailedMappingLeavesNothing) {
 
 // Where handles cannot be exported everything else works.
 TEST_F(IpcTest, ADriverWithoutExportIsUsedWithout) {
+  allocator_.reset();
   ASSERT_EQ(cudasim_fail("cuMemCreate", 1, CUDA_ERROR_NOT_SUPPORTED, 0), 0);
+  allocator_ =
+      std::move(DeviceAllocator::Create(*device_, {.tiering = true}).value());
   const Address address = Malloc(1000);
   const auto refused = allocator_->Share(address);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message,
-              HasSubstr("cuMemExportToShareableHandle"));
+              HasSubstr("memory of GPU 0 cannot be given to another process"));
+  EXPECT_THAT(refused.error().message, HasSubstr("CUDA_ERROR_NOT_SUPPORTED"));
   EXPECT_TRUE(allocator_->Free(address));
 }
 

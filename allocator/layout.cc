@@ -293,6 +293,16 @@ bool DeviceAllocator::KeepsMappings(const Segment& segment) {
   return !segment.plain && !segment.pool->key().owner.is_private();
 }
 
+Status DeviceAllocator::GrantLocked(Address address, Bytes bytes,
+                                    const StreamsIdle& idle) {
+  Status granted = device_.GrantAccess(address, bytes, peers_);
+  if (!granted && granted.error().code == ErrorCode::kOutOfMemory &&
+      physical_.ReleaseFree(idle) > 0) {
+    granted = device_.GrantAccess(address, bytes, peers_);
+  }
+  return granted;
+}
+
 DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
                                                    Address hi, Bytes limit,
                                                    const StreamsIdle& idle) {
@@ -354,9 +364,12 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
     }
     if (end == start) {
       ++i;
-    } else if (!NoteErrorLocked(
-                   device_.GrantAccess(start, end - start, peers_))) {
+    } else if (!NoteErrorLocked(GrantLocked(start, end - start, idle))) {
       complete = false;
+    } else if (KeepsMappings(segment)) {
+      // Should a later range be refused, the next try begins there.
+      std::fill_n(kept.begin() + (i - (end - start) / region.handle_bytes),
+                  (end - start) / region.handle_bytes, true);
     }
   }
   if (complete) {

@@ -11,6 +11,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
+#include "allocator/device/handle_probe.h"
 #include "allocator/device/nvml.h"
 #include "allocator/device_allocator.h"
 #include "allocator/operator_thread.h"
@@ -94,8 +95,9 @@ class InLadder {
 }  // namespace
 
 Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::Create(
-    Device device, const Options& options) {
-  STRATALLOC_ASSIGN_OR_RETURN(const MemoryInfo info, device.GetMemoryInfo());
+    Device opened, const Options& options) {
+  STRATALLOC_ASSIGN_OR_RETURN(const MemoryInfo info, opened.GetMemoryInfo());
+  const Device device = ProbeHandles(opened);
   if (!device.has_virtual_memory()) {
     Options plain = options;
     plain.tiering = false;
@@ -202,6 +204,18 @@ void DeviceAllocator::LookAtPressure() {
 }
 
 Result<AllocatedBlock> DeviceAllocator::SlowMalloc(
+    const MallocRequest& request) {
+  // A climb that failed half way has given back what it took.
+  return WhenReady([&] { return ClimbLadder(request); });
+}
+
+void DeviceAllocator::Settle() {
+  if (SomeCapture(~std::uint64_t{0})) return;
+  // What fails here fails at the next call, too, and is told by that.
+  (void)device_.SynchronizeDevice();
+}
+
+Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
     const MallocRequest& request) {
   const Bytes requested = request.size;
   const Charge charge = request.charge;

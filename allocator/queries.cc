@@ -99,7 +99,13 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
 }
 
 Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
-  MutexLock lock(mutex_);
+  return WhenReady([&] {
+    MutexLock lock(mutex_);
+    return EnablePeerLocked(peer);
+  });
+}
+
+Status DeviceAllocator::EnablePeerLocked(DeviceIndex peer) {
   if (peer == device_.index() ||
       std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) {
     return {};
@@ -108,11 +114,16 @@ Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
     if (segment->plain) continue;  // whoever made it shares it
     HandleRegion& region = *segment->region;
     const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
-    for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
+    for (std::uint64_t i = region.IndexOf(base); i < end;) {
       // Mappings that are kept come into use again without a grant.
-      if (region.entries[i].physical == nullptr) continue;
-      STRATALLOC_RETURN_IF_ERROR(
-          device_.GrantAccess(region.AddressOf(i), region.handle_bytes, peer));
+      const std::uint64_t first = i;
+      while (i < end && region.entries[i].physical != nullptr) ++i;
+      if (i == first) {
+        ++i;
+        continue;
+      }
+      STRATALLOC_RETURN_IF_ERROR(device_.GrantAccess(
+          region.AddressOf(first), (i - first) * region.handle_bytes, peer));
     }
   }
   peers_.push_back(peer);

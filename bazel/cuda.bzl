@@ -16,7 +16,7 @@ load("//bazel:cc.bzl", "cc_library")
 
 # Real code for these, and PTX of the first one: the driver of any other GPU
 # from the oldest of them on compiles that.
-CUDA_ARCHS = ["80", "90", "100"]
+CUDA_ARCHS = ["75", "80", "86", "89", "90", "100", "120"]
 
 def _fatbin_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)

@@ -331,9 +331,11 @@ int stratalloc_enable_peer_access(int device, int peer,
       !status) {
     return ToC(status.error(), error);
   }
-  return ToC(GrantImports(static_cast<DeviceIndex>(peer),
-                          static_cast<DeviceIndex>(device)),
-             error);
+  const Status granted = (*owner)->WhenReady([&] {
+    return GrantImports(static_cast<DeviceIndex>(peer),
+                        static_cast<DeviceIndex>(device));
+  });
+  return ToC(granted, error);
 }
 
 int stratalloc_memcpy_async(void* to, int to_device, const void* from,

@@ -84,16 +84,20 @@ int stratalloc_ipc_open(int device, const void* bytes, uint64_t size,
   Result<DeviceAllocator*> allocator = Core::Get().Device(device);
   if (!allocator) return ToC(allocator.error(), error);
   Imports& imports = Imports::Get();
-  // Held throughout: a peer that is granted meanwhile must not miss this one.
-  MutexLock lock(imports.mutex);
-  Result<ImportedMemory> memory = ImportedMemory::Open(
-      (*allocator)->device(), (*allocator)->peers(),
-      std::string_view(static_cast<const char*>(bytes), size));
-  if (!memory) return ToC(memory.error(), error);
-  *ptr = reinterpret_cast<void*>(memory->address());
-  *token = imports.next++;
-  imports.open.emplace(*token, *std::move(memory));
-  return 0;
+  const Status opened = (*allocator)->WhenReady([&]() -> Status {
+    // Held throughout: a peer that is granted meanwhile must not miss this one.
+    MutexLock lock(imports.mutex);
+    STRATALLOC_ASSIGN_OR_RETURN(
+        ImportedMemory memory,
+        ImportedMemory::Open(
+            (*allocator)->device(), (*allocator)->peers(),
+            std::string_view(static_cast<const char*>(bytes), size)));
+    *ptr = reinterpret_cast<void*>(memory.address());
+    *token = imports.next++;
+    imports.open.emplace(*token, std::move(memory));
+    return {};
+  });
+  return opened ? 0 : ToC(opened.error(), error);
 }
 
 int stratalloc_ipc_close(uint64_t token, stratalloc_error* error) {

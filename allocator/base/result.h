@@ -22,6 +22,8 @@ enum class ErrorCode : std::uint8_t {
   kCorrupt,          // a checksum did not match: the bytes are lost
   kHostOutOfMemory,  // the host budget is spent or the host cannot pin
   kShutdown,         // the engine is off (after fork, at exit)
+  kNotReady,         // CUDA answered that work of the device is in the way: ask
+                     // again once it is over (DeviceAllocator::WhenReady)
 };
 
 // `message` says what happened, why, and what to do next, in one or two

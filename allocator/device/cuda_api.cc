@@ -106,7 +106,8 @@ Error DriverError(const CudaApi& api, const char* function, CUresult error) {
   api.cuGetErrorString(error, &text);
   const ErrorCode code = error == CUDA_ERROR_OUT_OF_MEMORY
                              ? ErrorCode::kOutOfMemory
-                             : ErrorCode::kDevice;
+                         : error == CUDA_ERROR_NOT_READY ? ErrorCode::kNotReady
+                                                         : ErrorCode::kDevice;
   return Error{code, std::string(function) + " failed: " + (name ? name : "?") +
                          " (" + (text ? text : "") + ")"};
 }

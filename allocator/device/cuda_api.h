@@ -23,6 +23,7 @@ namespace stratalloc {
   X(cudaFree)                            \
   X(cudaMemcpyAsync)                     \
   X(cudaMemcpyPeerAsync)                 \
+  X(cudaMemsetAsync)                     \
   X(cudaStreamCreateWithFlags)           \
   X(cudaStreamDestroy)                   \
   X(cudaStreamSynchronize)               \
@@ -67,6 +68,7 @@ namespace stratalloc {
   X(cuMemGetAllocationGranularity)     \
   X(cuModuleLoadData)                  \
   X(cuModuleGetFunction)               \
+  X(cuModuleGetGlobal)                 \
   X(cuLaunchKernel)                    \
   X(cuGetErrorName)                    \
   X(cuGetErrorString)

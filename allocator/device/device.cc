@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/base/mutex.h"
@@ -134,7 +135,10 @@ Result<Device> Device::Open(DeviceIndex index) {
           &supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
           device),
       "cuDeviceGetAttribute");
-  if (supported == 0) return Device(api_, index, 0);
+  if (supported == 0) {
+    return Device(api_, index, 0)
+        .WithoutVirtualMemory("it has no virtual memory management");
+  }
   const CUmemAllocationProp properties = PinnedOn(index);
   std::size_t granularity = 0;
   STRATALLOC_DRIVER(
@@ -142,6 +146,30 @@ Result<Device> Device::Open(DeviceIndex index) {
                                           CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
       "cuMemGetAllocationGranularity");
   return Device(api_, index, granularity);
+}
+
+Device Device::WithHandles(HandleKind kind, std::string why) const {
+  Device device = *this;
+  device.kind_ = kind;
+  device.why_not_exportable_ = std::move(why);
+  return device;
+}
+
+Device Device::WithoutVirtualMemory(std::string why) const {
+  Device device = *this;
+  device.granularity_ = 0;
+  device.why_plain_ = std::move(why);
+  return device;
+}
+
+bool Device::SaysRdma() const {
+  CUdevice device = 0;
+  int says = 0;
+  return api_->cuDeviceGet(&device, static_cast<int>(index_)) == CUDA_SUCCESS &&
+         api_->cuDeviceGetAttribute(
+             &says, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+             device) == CUDA_SUCCESS &&
+         says != 0;
 }
 
 Result<Card> Device::Look(DeviceIndex index) {
@@ -191,22 +219,12 @@ Status Device::FreeAddress(Address address, Bytes bytes) const {
 
 Result<PhysicalHandle> Device::CreateHandle(Bytes bytes) const {
   CurrentDevice current(*api_, index_);
-  // Some drivers and containers refuse handles that can be exported: then the
-  // first refusal settles it for the process, and sharing says so.
-  static std::atomic<bool> exportable{true};
   CUmemAllocationProp properties = PinnedOn(index_);
+  properties.requestedHandleTypes =
+      kind_.exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                       : CU_MEM_HANDLE_TYPE_NONE;
+  properties.allocFlags.gpuDirectRDMACapable = kind_.rdma ? 1 : 0;
   CUmemGenericAllocationHandle handle = 0;
-  if (exportable.load(std::memory_order_relaxed)) {
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    const CUresult error = api_->cuMemCreate(&handle, bytes, &properties, 0);
-    if (error == CUDA_SUCCESS) return PhysicalHandle{handle};
-    if (error != CUDA_ERROR_NOT_SUPPORTED &&
-        error != CUDA_ERROR_NOT_PERMITTED) {
-      return tl::unexpected(DriverError(*api_, "cuMemCreate", error));
-    }
-    exportable.store(false, std::memory_order_relaxed);
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-  }
   STRATALLOC_DRIVER(api_->cuMemCreate(&handle, bytes, &properties, 0),
                     "cuMemCreate");
   return PhysicalHandle{handle};
@@ -247,6 +265,15 @@ Status Device::Unmap(Address address, Bytes bytes) const {
 }
 
 Result<int> Device::ExportHandle(PhysicalHandle handle) const {
+  if (!kind_.exportable) {
+    return Fail(
+        ErrorCode::kUnsupported,
+        "memory of GPU " + std::to_string(static_cast<int>(index_)) +
+            " cannot be given to another process, because the driver "
+            "makes no memory for that" +
+            (why_not_exportable_.empty() ? "" : ": " + why_not_exportable_) +
+            ". Send a copy on the CPU");
+  }
   int descriptor = -1;
   STRATALLOC_DRIVER(api_->cuMemExportToShareableHandle(
                         &descriptor, Raw(handle),
@@ -461,6 +488,14 @@ Status Device::CopyOnDevice(Address to, Address from, Bytes bytes,
   return {};
 }
 
+Status Device::FillWithZeros(Address to, Bytes bytes, StreamId stream) const {
+  CurrentDevice current(*api_, index_);
+  STRATALLOC_CUDA(api_->cudaMemsetAsync(reinterpret_cast<void*>(to), 0, bytes,
+                                        ToCuda(stream)),
+                  "cudaMemsetAsync");
+  return {};
+}
+
 int Device::CopyPeer(Address to, DeviceIndex to_device, Address from,
                      DeviceIndex from_device, Bytes bytes, StreamId stream,
                      bool p2p_enabled) const {
@@ -493,38 +528,55 @@ Status Device::UnregisterHost(void* address) const {
   return {};
 }
 
-Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
-  // Modules are never unloaded, so each is loaded once per device.
+namespace {
+
+// Modules are never unloaded, so each is loaded once per device, which must be
+// current.
+Result<CUmodule> ModuleOf(const CudaApi* api_, DeviceIndex device,
+                          const void* fatbin) {
   struct Loaded {
     DeviceIndex device;
     const void* fatbin;
-    std::string name;
     CUmodule module;
-    CUfunction function;
   };
   static Mutex mutex(LockRank::kInterner);
   static auto* const all = new std::vector<Loaded>;
   MutexLock lock(mutex);
   for (const Loaded& loaded : *all) {
-    if (loaded.device == index_ && loaded.fatbin == fatbin &&
-        loaded.name == name) {
-      return static_cast<void*>(loaded.function);
+    if (loaded.device == device && loaded.fatbin == fatbin) {
+      return loaded.module;
     }
   }
-  CurrentDevice current(*api_, index_);
-  RelaxedCapture relaxed(*api_);
   CUmodule module = nullptr;
   STRATALLOC_DRIVER(api_->cuModuleLoadData(&module, fatbin),
                     "cuModuleLoadData");
-  all->push_back({index_, fatbin, name, module, nullptr});
+  all->push_back({device, fatbin, module});
+  return module;
+}
+
+}  // namespace
+
+Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
+  CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
+  STRATALLOC_ASSIGN_OR_RETURN(const CUmodule module,
+                              ModuleOf(api_, index_, fatbin));
   CUfunction function = nullptr;
-  if (const CUresult error = api_->cuModuleGetFunction(&function, module, name);
-      error != CUDA_SUCCESS) {
-    all->back().name.clear();  // kept: there is no way back for a module
-    return tl::unexpected(DriverError(*api_, "cuModuleGetFunction", error));
-  }
-  all->back().function = function;
+  STRATALLOC_DRIVER(api_->cuModuleGetFunction(&function, module, name),
+                    "cuModuleGetFunction");
   return static_cast<void*>(function);
+}
+
+Result<Address> Device::LoadVariable(const void* fatbin,
+                                     const char* name) const {
+  CurrentDevice current(*api_, index_);
+  RelaxedCapture relaxed(*api_);
+  STRATALLOC_ASSIGN_OR_RETURN(const CUmodule module,
+                              ModuleOf(api_, index_, fatbin));
+  CUdeviceptr address = 0;
+  STRATALLOC_DRIVER(api_->cuModuleGetGlobal(&address, nullptr, module, name),
+                    "cuModuleGetGlobal");
+  return static_cast<Address>(address);
 }
 
 Status Device::Launch(void* kernel, unsigned blocks, unsigned threads,

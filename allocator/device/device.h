@@ -12,11 +12,13 @@
 // asked. Locks: takes none. Driver calls here may block for microseconds; the
 // ones that wait for the device (Synchronize*, *Synchronous) say so and must
 // not be called under a device lock. Fails: with kOutOfMemory where CUDA says
-// so, else kDevice naming the call.
+// so, kNotReady where the driver says that of mapping memory (some do so now
+// and then while work is pending), else kDevice naming the call.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "allocator/base/bytes.h"
@@ -42,6 +44,12 @@ struct Card {
   bool virtual_memory = false;
 };
 
+// How handles are made. See handle_probe.h for who finds out.
+struct HandleKind {
+  bool exportable = false;  // to other processes, as a file descriptor
+  bool rdma = false;        // network cards may reach them (GPUDirect RDMA)
+};
+
 class Device {
  public:
   // Looks CUDA up, asks `index` for its mapping granularity and makes its
@@ -54,6 +62,15 @@ class Device {
   // False on a few devices and virtual machines: they have Malloc and
   // FreeMalloc, and nothing of reservations, handles and mappings.
   bool has_virtual_memory() const { return granularity_ != 0; }
+  // "it has ...": why not; "" if it has.
+  const std::string& why_no_virtual_memory() const { return why_plain_; }
+  // The same device, which makes handles of that kind, or none. `why`: those of
+  // it cannot be exported.
+  Device WithHandles(HandleKind kind, std::string why) const;
+  Device WithoutVirtualMemory(std::string why) const;
+  HandleKind handles() const { return kind_; }
+  // Does the driver say that handles can be made for GPUDirect RDMA?
+  bool SaysRdma() const;
   // Mapping granularity: 2 MiB on every device so far. 0 without virtual
   // memory management.
   Bytes granularity() const { return granularity_; }
@@ -64,8 +81,7 @@ class Device {
 
   Result<Address> ReserveAddress(Bytes bytes) const;
   Status FreeAddress(Address address, Bytes bytes) const;
-  // Exportable to other processes as a file descriptor, where the driver can.
-  Result<PhysicalHandle> CreateHandle(Bytes bytes) const;
+  Result<PhysicalHandle> CreateHandle(Bytes bytes) const;  // of handles()
   Status ReleaseHandle(PhysicalHandle handle) const;
   // Without access rights.
   Status Map(Address address, Bytes bytes, PhysicalHandle handle) const;
@@ -76,7 +92,8 @@ class Device {
   Status GrantAccess(Address address, Bytes bytes, DeviceIndex to) const;
   Status Unmap(Address address, Bytes bytes) const;
   // A file descriptor that stands for the handle in another process and holds
-  // its memory while it is open; the caller's to close.
+  // its memory while it is open; the caller's to close. kUnsupported, saying
+  // why, unless handles() are exportable.
   Result<int> ExportHandle(PhysicalHandle handle) const;
   // The handle behind a descriptor or behind the 64 bytes of a fabric handle.
   Result<PhysicalHandle> ImportDescriptor(int descriptor) const;
@@ -114,6 +131,7 @@ class Device {
                       StreamId stream) const;
   Status CopyOnDevice(Address to, Address from, Bytes bytes,
                       StreamId stream) const;
+  Status FillWithZeros(Address to, Bytes bytes, StreamId stream) const;
   // cudaMemcpyAsync between any two addresses (direction from the pointers), on
   // the caller's current device, since a stream of 0 is that one's default.
   // The raw CUDA error is returned for torch's memcpyAsync contract.
@@ -124,9 +142,10 @@ class Device {
   Status RegisterHost(void* address, Bytes bytes) const;
   Status UnregisterHost(void* address) const;
 
-  // Loads a fatbin and finds a kernel in it; the handle lives as long as the
-  // process.
+  // Loads a fatbin, once, and finds a kernel or a variable in it; both live as
+  // long as the process.
   Result<void*> LoadKernel(const void* fatbin, const char* name) const;
+  Result<Address> LoadVariable(const void* fatbin, const char* name) const;
   Status Launch(void* kernel, unsigned blocks, unsigned threads,
                 StreamId stream, void** arguments) const;
 
@@ -137,6 +156,9 @@ class Device {
   const CudaApi* api_;  // process-wide, never null
   DeviceIndex index_;
   Bytes granularity_;
+  HandleKind kind_;
+  std::string why_not_exportable_;
+  std::string why_plain_;
 };
 
 }  // namespace stratalloc

@@ -73,7 +73,7 @@ def _add_json(parser, what):
 def _add_card(parser):
     parser.add_argument("--card", metavar="NAME",
                         help="model a card on the simulated GPU: h200, a100, "
-                        "rtx4090, t4; time is then virtual")
+                        "rtx4090, t4, wsl2; time is then virtual")
     parser.add_argument("--profile", metavar="FILE",
                         help="JSON of a card's figures, in place of the "
                         "card's")

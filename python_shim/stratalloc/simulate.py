@@ -22,7 +22,7 @@ from stratalloc.settings import parse_size
 
 MODES = ("eager", "async")
 # What --card takes; "card" as the size means the card's own memory.
-CARDS = ("generic", "h200", "a100", "rtx4090", "t4")
+CARDS = ("generic", "h200", "a100", "rtx4090", "t4", "wsl2")
 # "off": operators find shapes only, and device memory has no bytes.
 NUMBERS = ("on", "off")
 

@@ -258,6 +258,20 @@ Status AddressSpace::Malloc(int device, uint64_t bytes, uint64_t* address) {
   return MapWhole(extent, address);
 }
 
+Status AddressSpace::MapForModule(int device, uint64_t bytes,
+                                  uint64_t* address) {
+  bytes = RoundUp(bytes, kGranularity);
+  Extent* extent = nullptr;
+  Status status = extents_->CreateForModule(bytes, &extent);
+  if (status == kOk) status = Reserve(bytes, kGranularity, 0, address);
+  if (status == kOk) status = Map(*address, bytes, 0, extent->id);
+  if (status == kOk) {
+    status = SetAccess(*address, bytes, Location::kDevice, device,
+                       Access::kReadWrite);
+  }
+  return status;
+}
+
 Status AddressSpace::MapWhole(Extent* extent, uint64_t* address) {
   const uint64_t id = extent->id;
   const uint64_t bytes = extent->bytes;
@@ -281,6 +295,12 @@ Status AddressSpace::FreeMalloc(uint64_t address, const std::string& by) {
   const uint64_t bytes = mappings_.find(address)->second.bytes;
   Unmap(address, bytes, by);
   return Free(address, bytes);
+}
+
+bool AddressSpace::IsOfModule(uint64_t address) const {
+  auto found = mappings_.find(address);
+  return found != mappings_.end() && found->second.extent->of_module &&
+         found->second.extent->location != Location::kDevice;
 }
 
 bool AddressSpace::IsMalloc(uint64_t address) const {

@@ -94,6 +94,10 @@ class AddressSpace {
   // kInvalidValue unless `address` came from Malloc.
   Status FreeMalloc(uint64_t address, const std::string& by = "cudaFree");
 
+  // Of a module's code, for the device, to the end of the process: outside the
+  // books of the device, with bytes even where the device's memory has none.
+  Status MapForModule(int device, uint64_t bytes, uint64_t* address);
+
   // cudaIpcOpenMemHandle: memory of another process, usable like that of
   // cudaMalloc; the mapping takes over the caller's reference.
   Status MapWhole(Extent* extent, uint64_t* address);
@@ -124,6 +128,8 @@ class AddressSpace {
   // Memory of cudaMalloc or of a pool begins there: no driver call may unmap
   // it or change its access.
   bool IsMalloc(uint64_t address) const;
+  // Of MapForModule.
+  bool IsOfModule(uint64_t address) const;
 
   const std::map<uint64_t, Mapping>& mappings() const { return mappings_; }
   const std::map<uint64_t, uint64_t>& reservations() const {

@@ -90,6 +90,7 @@ Card H200() {
   card.clock_khz = 1980000;
   card.memory_clock_khz = 3201000;
   card.ecc = 1;
+  card.says_rdma_handles = 1;
   card.memory_bytes = 143156 * kMiB;
   card.context_bytes = 520 * kMiB;
   card.cublas_workspace_bytes = 32 * kMiB;  // PyTorch's choice for 9.0
@@ -123,6 +124,7 @@ Card A100() {
   card.clock_khz = 1410000;
   card.memory_clock_khz = 1593000;
   card.ecc = 1;
+  card.says_rdma_handles = 1;
   card.memory_bytes = 81152 * kMiB;
   card.context_bytes = 420 * kMiB;
   card.cudnn_workspace_bytes = 1024 * kMiB;
@@ -176,6 +178,20 @@ Card Rtx4090() {
   return card;
 }
 
+// An RTX 4090 as programs under WSL2 see it. That kernels cannot use pinned
+// memory there is NVIDIA's documentation; how handles are refused is from
+// public traces.
+Card Wsl2() {
+  Card card = Rtx4090();
+  card.key = "wsl2";
+  card.name = "cudasim RTX 4090 under WSL2 (simulated device)";
+  card.kernels_reach_host = 0;
+  card.exports_handles = 0;
+  card.rdma_handles = 0;
+  card.says_rdma_handles = 1;
+  return card;
+}
+
 Card T4() {
   Card card = Common("t4", "T4");
   card.compute_major = 7;
@@ -190,6 +206,7 @@ Card T4() {
   card.clock_khz = 1590000;
   card.memory_clock_khz = 5001000;
   card.ecc = 1;
+  card.says_rdma_handles = 1;
   card.memory_bytes = 14930 * kMiB;
   card.context_bytes = 110 * kMiB;
   card.cudnn_workspace_bytes = 1024 * kMiB;
@@ -211,7 +228,7 @@ Card T4() {
 
 const std::vector<Card>& Presets() {
   static const auto& presets =
-      *new std::vector<Card>{H200(), A100(), Rtx4090(), T4()};
+      *new std::vector<Card>{H200(), A100(), Rtx4090(), T4(), Wsl2()};
   return presets;
 }
 
@@ -257,6 +274,10 @@ const std::vector<std::pair<const char*, Figure>>& CardFigures() {
       CUDASIM_FIGURE(copy_engines),
       CUDASIM_FIGURE(ecc),
       CUDASIM_FIGURE(texture_alignment),
+      CUDASIM_FIGURE(kernels_reach_host),
+      CUDASIM_FIGURE(exports_handles),
+      CUDASIM_FIGURE(rdma_handles),
+      CUDASIM_FIGURE(says_rdma_handles),
       CUDASIM_FIGURE(memory_bytes),
       CUDASIM_FIGURE(context_bytes),
       CUDASIM_FIGURE(cublas_library_bytes),

@@ -50,6 +50,12 @@ struct Card {
   int copy_engines = 3;
   int ecc = 0;
   int texture_alignment = 512;
+  // What some platforms (WSL2) cannot, whatever their attributes say.
+  int kernels_reach_host = 1;  // kernels may use pinned memory of the host
+  int exports_handles = 1;     // cuMemCreate for POSIX file descriptors
+  int rdma_handles = 1;        // rights for handles made for GPUDirect RDMA
+  // The attribute of the last: handles may be made so.
+  int says_rdma_handles = 0;
 
   // Memory. The capacity is the card's unless CUDASIM_MEMORY says otherwise.
   uint64_t memory_bytes = uint64_t{8} << 30;

@@ -92,6 +92,39 @@ TEST_F(CardsTest, EachPresetReportsItsOwnFigures) {
   }
 }
 
+TEST_F(CardsTest, UnderWsl2HandlesAreRefusedThatOthersHave) {
+  const auto make = [](int types, int rdma) {
+    CUmemAllocationProp prop = DeviceProp();
+    prop.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
+    prop.allocFlags.gpuDirectRDMACapable = rdma;
+    CUdeviceptr address = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult created = cuMemCreate(&handle, kHandle, &prop, 0);
+    if (created != CUDA_SUCCESS) return created;
+    EXPECT_EQ(cuMemAddressReserve(&address, kHandle, 0, 0, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemMap(address, kHandle, 0, handle, 0), CUDA_SUCCESS);
+    const CUresult granted =
+        Grant(address, kHandle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    EXPECT_EQ(cuMemUnmap(address, kHandle), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAddressFree(address, kHandle), CUDA_SUCCESS);
+    return granted;
+  };
+  for (const char* card : {"generic", "h200", "wsl2"}) {
+    SCOPED_TRACE(card);
+    const bool wsl2 = std::string(card) == "wsl2";
+    ASSERT_EQ(cudasim_set_card(0, card), 0);
+    EXPECT_EQ(Attribute(static_cast<cudaDeviceAttr>(
+                  CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)),
+              std::string(card) != "generic");
+    EXPECT_EQ(make(CU_MEM_HANDLE_TYPE_NONE, 0), CUDA_SUCCESS);
+    EXPECT_EQ(make(CU_MEM_HANDLE_TYPE_NONE, 1),
+              wsl2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
+    EXPECT_EQ(make(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              wsl2 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+  }
+}
+
 TEST_F(CardsTest, TheContextIsTakenFromTheCardsMemory) {
   ASSERT_EQ(cudasim_set_card(0, "t4"), 0);
   size_t free = 0;

@@ -178,6 +178,10 @@ Config Config::FromEnvironment() {
   if (config.pinned_given && !ParseBytes(value, &config.pinned)) {
     Refuse("CUDASIM_PINNED", value, "it must be a size such as 64MiB, or 0");
   }
+  if (Read("CUDASIM_PAGE_TABLES", &value) &&
+      !ParseBytes(value, &config.page_tables)) {
+    Refuse("CUDASIM_PAGE_TABLES", value, "it must be a size such as 16MiB");
+  }
   config.noop_launch = ReadFlag("CUDASIM_NOOP_LAUNCH");
   Read("CUDASIM_CHECK_RAW_LAUNCHES", &config.raw_launches);
   Read("CUDASIM_LEAK_REPORT", &config.leak_report);

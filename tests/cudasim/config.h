@@ -25,12 +25,13 @@ struct Config {
   std::string slow_copies;         // "direction:factor[:from];..."
   uint64_t pinned = 0;             // the most the host pins, if given
   bool pinned_given = false;
-  uint64_t call_ns = 0;  // of CPU that every call burns
+  uint64_t page_tables = 0;  // kept free of each device for them (pressure.h)
+  uint64_t call_ns = 0;      // of CPU that every call burns
   int devices = 1;
   std::string peers = "all";  // which devices reach which, see peers.h
   bool async = false;
   uint64_t seed = 0;
-  std::string faults;            // "function:nth:error[:forever];..."
+  std::string faults;            // "function:nth:error[:which];..."
   bool noop_launch = false;      // shape-only runs
   std::string raw_launches;      // whose pointers are checked (raw_launches.h)
   bool numbers = true;           // false: operators compute shapes only

@@ -10,6 +10,7 @@
 #include "tests/cudasim/control_text.h"
 #include "tests/cudasim/driver_entry.h"
 #include "tests/cudasim/launches.h"
+#include "tests/cudasim/raw_launches.h"
 #include "tests/cudasim/refusals.h"
 #include "tests/cudasim/simulator.h"
 
@@ -228,10 +229,16 @@ void cudasim_note_access(void* stream, const char* name,
   }
   for (int i = 0; i < count; ++i) {
     const cudasim_access& access = accesses[i];
-    if (access.bytes == 0 || !sim.arena.IsDevice(access.address)) continue;
-    const char* kind = nullptr;
-    std::string problem = sim.addresses.Problem(
-        access.address, access.bytes, found->device, access.write != 0, &kind);
+    if (access.bytes == 0) continue;
+    const char* kind = cudasim::kind::kIllegalAddress;
+    std::string problem;
+    if (!sim.arena.IsDevice(access.address)) {
+      if (cudasim::CardOf(found->device).kernels_reach_host != 0) continue;
+      problem = cudasim::kHostOutOfReach;
+    } else {
+      problem = sim.addresses.Problem(access.address, access.bytes,
+                                      found->device, access.write != 0, &kind);
+    }
     if (problem.empty()) {
       problem = sim.pools.Problem(access.address, access.bytes);
       kind = cudasim::kind::kUseAfterFree;
@@ -384,13 +391,17 @@ long cudasim_live_handles(void) {
 long cudasim_live_reservations(void) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  return static_cast<long>(sim.addresses.reservations().size());
+  return std::count_if(
+      sim.addresses.reservations().begin(), sim.addresses.reservations().end(),
+      [&](const auto& each) { return !sim.addresses.IsOfModule(each.first); });
 }
 
 long cudasim_live_mappings(void) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
-  return static_cast<long>(sim.addresses.mappings().size());
+  return std::count_if(
+      sim.addresses.mappings().begin(), sim.addresses.mappings().end(),
+      [&](const auto& each) { return !sim.addresses.IsOfModule(each.first); });
 }
 
 long cudasim_live_events(void) {

@@ -57,7 +57,8 @@ int cudasim_is_phantom(void);
 int cudasim_numbers(void);
 
 // --- Cards -----------------------------------------------------------------
-// What the device is (cards.h): "generic", "h200", "a100", "rtx4090", "t4".
+// What the device is (cards.h): "generic", "h200", "a100", "rtx4090", "t4",
+// "wsl2".
 // Its memory changes with it unless CUDASIM_MEMORY or cudasim_set_capacity
 // says otherwise later. -1 if there is no such device or card.
 int cudasim_set_card(int device, const char* name);
@@ -146,10 +147,11 @@ int cudasim_device_error(int device);
 
 // --- Planned failures ------------------------------------------------------
 // The nth call from now (1 = the next one) of `function` returns `error`
-// without doing anything; with `forever`, so does every later one. Names are
-// those of the CUDA reference without version suffix ("cuMemCreate"). Returns
-// 0, or -1 if CUDA has no function of that name or a number makes no sense.
-int cudasim_fail(const char* function, long nth, int error, int forever);
+// without doing anything; then, with `every` 1, every later one, with more
+// every so-manyth. Names are those of the CUDA reference without version suffix
+// ("cuMemCreate"). Returns 0, or -1 if CUDA has no function of that name or a
+// number makes no sense.
+int cudasim_fail(const char* function, long nth, int error, int every);
 // An error that leaves a real context unusable (illegal address, assert, ECC,
 // ...) breaks the device: every later call returns it.
 //
@@ -176,6 +178,9 @@ int cudasim_stick_copy(long nth, long steps);
 // The host pins no more than this, in all: cudaHostAlloc, cudaHostRegister and
 // cuMemCreate on the host answer out of memory. What is pinned stays.
 void cudasim_limit_pinned(uint64_t bytes);
+// Page tables take memory of the card: cuMemSetAccess for a device answers out
+// of memory while less than this of it is free. 0: they take none.
+void cudasim_keep_for_page_tables(uint64_t bytes);
 uint64_t cudasim_pinned(void);
 
 // --- Accesses of bridged operators and twins -------------------------------
@@ -279,6 +284,9 @@ void cudasim_register_twin(const char* kernel_name, cudasim_twin twin);
 // kernels of modules whose image tells them.
 void cudasim_set_twin_parameters(const char* kernel_name,
                                  const unsigned long* sizes, int count);
+// Modules have a variable of that name (cuModuleGetGlobal), which begins as
+// zeros. Their images are not looked at for it.
+void cudasim_set_module_variable(const char* name, unsigned long bytes);
 // Kernels of modules without a twin: those whose mangled or demangled name
 // contains one of `names` (separated by semicolons; "all": every one, nullptr
 // or "": none, which is how a process starts unless CUDASIM_CHECK_RAW_LAUNCHES

@@ -24,11 +24,12 @@ bool HasDevice(int device) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-int cudasim_fail(const char* function, long nth, int error, int forever) {
-  if (function == nullptr || nth < 1 || error < 1 || !Faults::Knows(function)) {
+int cudasim_fail(const char* function, long nth, int error, int every) {
+  if (function == nullptr || nth < 1 || error < 1 || every < 0 ||
+      !Faults::Knows(function)) {
     return -1;
   }
-  Faults::Plan(function, nth, error, forever != 0);
+  Faults::Plan(function, nth, error, every);
   return 0;
 }
 
@@ -88,6 +89,12 @@ void cudasim_limit_pinned(uint64_t bytes) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   sim.pressure.LimitPinned(bytes);
+}
+
+void cudasim_keep_for_page_tables(uint64_t bytes) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.pressure.KeepForPageTables(bytes);
 }
 
 uint64_t cudasim_pinned(void) {

@@ -8,6 +8,7 @@
 #include "tests/cudasim/control_text.h"
 #include "tests/cudasim/launches.h"
 #include "tests/cudasim/simulator.h"
+#include "tests/cudasim/variables.h"
 
 using cudasim::CopyText;
 using cudasim::Launches;
@@ -22,6 +23,10 @@ void cudasim_register_twin(const char* kernel_name, cudasim_twin twin) {
 void cudasim_set_twin_parameters(const char* kernel_name,
                                  const unsigned long* sizes, int count) {
   Launches::Get().SetParameters(kernel_name, {sizes, sizes + count});
+}
+
+void cudasim_set_module_variable(const char* name, unsigned long bytes) {
+  cudasim::Variables::Get().RegisterOfModules(name, bytes);
 }
 
 void* cudasim_current_stream(void) {

@@ -117,6 +117,11 @@ bool DeviceAttribute(const Card& card, int attribute, int device, int* value) {
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       *value = Simulator::Get().HasVirtualMemory(device) ? 1 : 0;
       return true;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+      *value = Simulator::Get().HasVirtualMemory(device)
+                   ? card.says_rdma_handles
+                   : 0;
+      return true;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
       *value = 0;
       return true;

@@ -169,6 +169,7 @@ void* FindOwnFunction(const std::string& name) {
       CUDASIM_FUNCTION(cuMemsetD8),
       CUDASIM_FUNCTION(cuMemsetD8Async),
       CUDASIM_FUNCTION(cuModuleGetFunction),
+      CUDASIM_FUNCTION(cuModuleGetGlobal),
       CUDASIM_FUNCTION(cuModuleGetLoadingMode),
       CUDASIM_FUNCTION(cuModuleLoad),
       CUDASIM_FUNCTION(cuModuleLoadData),

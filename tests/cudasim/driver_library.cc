@@ -8,6 +8,7 @@
 #include "tests/cudasim/launches.h"
 #include "tests/cudasim/modules.h"
 #include "tests/cudasim/simulator.h"
+#include "tests/cudasim/variables.h"
 
 #define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
@@ -17,16 +18,20 @@ namespace {
 
 constexpr auto kBroken = cudasim::Entry::kAllowedWhenBroken;
 
+// A module is the current device's, a library no device's yet.
+const cudasim::Card* CardFor(CUmodule*) { return &cudasim::CurrentCard(); }
+const cudasim::Card* CardFor(CUlibrary*) { return nullptr; }
+
 template <typename Handle>
 CUresult Load(const void* image, Handle* handle) {
-  return CUDASIM_ANSWER(
-      Modules::Get().Load(image, reinterpret_cast<void**>(handle)));
+  return CUDASIM_ANSWER(Modules::Get().Load(image, CardFor(handle),
+                                            reinterpret_cast<void**>(handle)));
 }
 
 template <typename Handle>
 CUresult LoadFile(const char* path, Handle* handle) {
-  return CUDASIM_ANSWER(
-      Modules::Get().LoadFile(path, reinterpret_cast<void**>(handle)));
+  return CUDASIM_ANSWER(Modules::Get().LoadFile(
+      path, CardFor(handle), reinterpret_cast<void**>(handle)));
 }
 
 template <typename Function>
@@ -76,6 +81,31 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module,
                                      const char* name) {
   CUDASIM_ENTER("cuModuleGetFunction");
   return FindKernel(module, name, function);
+}
+
+CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes,
+                                   CUmodule module, const char* name) {
+  CUDASIM_ENTER("cuModuleGetGlobal");
+  CUDASIM_NEEDS_CONTEXT();
+  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  cudasim::Simulator& sim = cudasim::Simulator::Get();
+  uint64_t found = 0;
+  size_t size = 0;
+  {
+    cudasim::Lock lock(sim.mu);
+    const cudasim::Status status = cudasim::Variables::Get().LocateOfModule(
+        module, name, cudasim::ThisThread().device, &found, &size);
+    if (status != cudasim::kOk && status != cudasim::kNotFound) {
+      return CUDASIM_ANSWER(status);
+    }
+  }
+  // Nobody has said that there is such a variable.
+  if (found == 0) {
+    return CUDASIM_ANSWER(cudasim::Unsupported("cuModuleGetGlobal"));
+  }
+  if (address != nullptr) *address = found;
+  if (bytes != nullptr) *bytes = size;
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {

@@ -31,6 +31,28 @@ bool IsExportable(CUmemAllocationHandleType types) {
          types == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 
+bool ExportsHandles(const CUmemLocation& location) {
+  return location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id < 0 ||
+         location.id >= Simulator::Get().config.devices ||
+         CardOf(location.id).exports_handles != 0;
+}
+
+// Some platforms make handles for RDMA and then map none of them.
+bool GrantsRdma(const Simulator& sim, uint64_t address, uint64_t bytes) {
+  uint64_t start = 0;
+  for (uint64_t at = address; at < address + bytes;) {
+    const Mapping* mapping = sim.addresses.FindMapping(at, &start);
+    if (mapping == nullptr) return true;  // SetAccess says what is wrong
+    const Extent& extent = *mapping->extent;
+    if (extent.rdma_capable && extent.location == Location::kDevice &&
+        CardOf(extent.device).rdma_handles == 0) {
+      return false;
+    }
+    at = start + mapping->bytes;
+  }
+  return true;
+}
+
 }  // namespace
 }  // namespace cudasim
 
@@ -101,6 +123,10 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   if (!cudasim::IsExportable(prop->requestedHandleTypes)) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
+  if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+      !cudasim::ExportsHandles(prop->location)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
@@ -158,6 +184,16 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size,
     }
     if (cudasim::IsPlain(wanted.location)) {
       return Answer(cudasim::Refusals::Get().Refuse("cuMemSetAccess"));
+    }
+    if (wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+        wanted.location.id >= 0 && wanted.location.id < sim.config.devices &&
+        !sim.pressure.HasPageTables(sim.extents.memory(wanted.location.id))) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        !cudasim::GrantsRdma(sim, pointer, size)) {
+      return CUDA_ERROR_UNKNOWN;
     }
     const cudasim::Status status = sim.addresses.SetAccess(
         pointer, size, static_cast<cudasim::Location>(wanted.location.type),

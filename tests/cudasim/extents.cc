@@ -66,6 +66,14 @@ Status Extents::Create(Location location, int device, uint64_t bytes,
   return kOk;
 }
 
+Status Extents::CreateForModule(uint64_t bytes, Extent** out) {
+  const Status status = Create(Location::kHost, 0, bytes, out);
+  if (status != kOk) return status;
+  (*out)->of_module = true;
+  host_bytes_ -= bytes;
+  return kOk;
+}
+
 Extent* Extents::Find(uint64_t id) {
   auto found = live_.find(id);
   if (found == live_.end() || found->second.references == 0) return nullptr;

@@ -57,7 +57,8 @@ struct Extent {
   unsigned handle_types = 0;  // asked for at creation
   bool rdma_capable = false;  // asked for at creation
   bool from_malloc = false;   // made by cudaMalloc, no handle was given out
-  bool of_module = false;     // holds device variables, to the process's end
+  bool of_module = false;     // holds device variables, to the process's end;
+                              // on the host: of a module, outside the books
   bool pooled = false;        // a chunk of a memory pool
   int exported_as = -1;       // entry in its file's table
   // Of an imported one: the file, and the entry and id its owner gave it.
@@ -97,6 +98,9 @@ class Extents {
   // kInvalidValue for a size that is no multiple of 2 MiB, kInvalidDevice,
   // kOutOfMemory when the device's capacity is spent.
   Status Create(Location location, int device, uint64_t bytes, Extent** out);
+
+  // In memory of the host that nobody counts, to the end of the process.
+  Status CreateForModule(uint64_t bytes, Extent** out);
 
   // The extent of a handle the program still holds, or nullptr.
   Extent* Find(uint64_t id);

@@ -74,8 +74,8 @@ ApiFunction& ApiFunction::Named(const char* name) {
 
 Status ApiFunction::Planned(long call) {
   long planned = fail_at_.load(std::memory_order_acquire);
-  if (forever_.load(std::memory_order_relaxed)) {
-    return planned != 0 && call >= planned
+  if (const long every = every_.load(std::memory_order_relaxed); every != 0) {
+    return planned != 0 && call >= planned && (call - planned) % every == 0
                ? static_cast<Status>(error_.load(std::memory_order_relaxed))
                : kOk;
   }
@@ -107,11 +107,11 @@ bool Faults::Knows(const char* name) {
   return FindDriverFunction(name) != nullptr || IsRuntimeFunction(name);
 }
 
-void Faults::Plan(const char* name, long nth, int error, bool forever) {
+void Faults::Plan(const char* name, long nth, int error, long every) {
   ApiFunction& function = ApiFunction::Named(name);
   function.fail_at_.store(0, std::memory_order_release);
   function.error_.store(error, std::memory_order_relaxed);
-  function.forever_.store(forever, std::memory_order_relaxed);
+  function.every_.store(every, std::memory_order_relaxed);
   if (nth > 0) {
     function.fail_at_.store(function.calls() + nth, std::memory_order_release);
   }
@@ -150,14 +150,17 @@ void Faults::PlanFromText(const std::string& text) {
     char tail[16] = "";
     long nth = 0;
     int error = 0;
-    const int fields = std::sscanf(plan.c_str(), "%127[^:]:%ld:%d:%15s",
-                                   function, &nth, &error, tail);
+    long every = 0;
+    const int fields = std::sscanf(plan.c_str(), "%127[^:]:%ld:%d:%15[^:]:%ld",
+                                   function, &nth, &error, tail, &every);
     const std::string end = tail;
-    if (fields < 3 || nth < 1 || error < 1 ||
-        (fields == 4 && end != "forever")) {
+    if (fields == 4 && end == "forever") every = 1;
+    if (fields < 3 || nth < 1 || error < 1 || every < 0 ||
+        (fields > 3 && every == 0) || (fields == 5 && end != "every")) {
       std::fprintf(stderr,
                    "cudasim: CUDASIM_FAIL: \"%s\" cannot be used: it must be "
-                   "function:nth:error or function:nth:error:forever\n",
+                   "function:nth:error, function:nth:error:forever or "
+                   "function:nth:error:every:n\n",
                    plan.c_str());
       std::_Exit(2);
     }
@@ -168,7 +171,7 @@ void Faults::PlanFromText(const std::string& text) {
                    function);
       std::_Exit(2);
     }
-    Plan(function, nth, error, end == "forever");
+    Plan(function, nth, error, every);
   }
 }
 

@@ -74,7 +74,7 @@ class ApiFunction {
   std::atomic<long> calls_{0};
   std::atomic<long> fail_at_{0};  // the call that fails; 0: none
   std::atomic<int> error_{0};
-  std::atomic<bool> forever_{false};
+  std::atomic<long> every_{0};  // and of the later ones each so-manyth; 0: none
   std::atomic<const Costs*> costs_{nullptr};
 };
 
@@ -87,12 +87,12 @@ class Faults {
   // True if the simulated device has such a function: a misspelt one would
   // never fail, and its test would prove nothing.
   static bool Knows(const char* function);
-  static void Plan(const char* function, long nth, int error, bool forever);
+  static void Plan(const char* function, long nth, int error, long every);
   static void Clear();
   static long Calls(const char* function);  // nullptr: of all
   static void ResetCounts();
-  // "cuMemCreate:3:2;cudaMalloc:1:2:forever". Ends the process with one line
-  // if it is not of that form.
+  // "cuMemCreate:3:2;cudaMalloc:1:2:forever;cuMemSetAccess:5:600:every:5". Ends
+  // the process with one line if it is not of that form.
   static void PlanFromText(const std::string& text);
 };
 

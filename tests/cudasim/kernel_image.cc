@@ -21,6 +21,7 @@ constexpr uint8_t kParameterInfo = 0x17;  // EIATTR_KPARAM_INFO
 // entries, one per architecture and kind.
 constexpr uint32_t kWrapperMagic = 0x466243b1;
 constexpr uint32_t kFatMagic = 0xba55ed50;
+constexpr uint16_t kPtxEntry = 1;
 constexpr uint16_t kElfEntry = 2;
 constexpr uint64_t kCompressed = 0x2000 | 0x8000;  // LZ4, zstd
 
@@ -153,6 +154,12 @@ KernelImage ReadFatBinary(const Reader& reader) {
     } entry;
     if (!reader.Read(at, &entry) || entry.header_bytes < sizeof(entry)) break;
     const uint64_t body = at + entry.header_bytes;
+    const int architecture = static_cast<int>(entry.architecture);
+    if (entry.kind == kElfEntry) image.cubins.push_back(architecture);
+    if (entry.kind == kPtxEntry &&
+        (image.oldest_ptx == 0 || architecture < image.oldest_ptx)) {
+      image.oldest_ptx = architecture;
+    }
     if (entry.kind == kElfEntry && (entry.flags & kCompressed) == 0 &&
         reader.Has(body, entry.bytes)) {
       // Kernels have the same parameters on every architecture.
@@ -166,6 +173,16 @@ KernelImage ReadFatBinary(const Reader& reader) {
 }
 
 }  // namespace
+
+bool KernelImage::RunsOn(int major, int minor) const {
+  if (cubins.empty() && oldest_ptx == 0) return true;
+  const int device = 10 * major + minor;
+  // Machine code runs on its own generation, from its own model on.
+  for (const int cubin : cubins) {
+    if (cubin / 10 == major && cubin <= device) return true;
+  }
+  return oldest_ptx != 0 && oldest_ptx <= device;
+}
 
 KernelImage ReadKernelImage(const void* data, size_t bytes) {
   const Reader reader(data, bytes);

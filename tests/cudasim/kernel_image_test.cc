@@ -95,6 +95,25 @@ std::string Fat(const std::string& cubin, uint64_t flags) {
   return text + cubin;
 }
 
+TEST(KernelImage, AFatBinaryRunsWhereItHasCodeFor) {
+  const std::string fat = Fat(TwoKernels(), 0x11);  // a cubin for 9.0
+  const KernelImage image = ReadKernelImage(fat.data());
+  EXPECT_EQ(image.cubins, std::vector<int>{90});
+  EXPECT_EQ(image.oldest_ptx, 0);
+  EXPECT_TRUE(image.RunsOn(9, 0));
+  EXPECT_FALSE(image.RunsOn(8, 9));
+  EXPECT_FALSE(image.RunsOn(10, 0));
+  std::string ptx = fat;
+  ptx[16] = 1;  // PTX, which newer ones compile
+  const KernelImage compiled = ReadKernelImage(ptx.data());
+  EXPECT_EQ(compiled.oldest_ptx, 90);
+  EXPECT_TRUE(compiled.RunsOn(12, 0));
+  EXPECT_FALSE(compiled.RunsOn(8, 9));
+  // Of a plain cubin nothing says it here.
+  const std::string cubin = TwoKernels();
+  EXPECT_TRUE(ReadKernelImage(cubin.data(), cubin.size()).RunsOn(7, 5));
+}
+
 TEST(KernelImage, FatBinariesAndTheirWrappers) {
   const std::string cubin = TwoKernels();
   const std::string plain = Fat(cubin, 0x11);

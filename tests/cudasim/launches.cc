@@ -190,6 +190,21 @@ bool Launches::SizesOf(const Call& call, std::vector<size_t>* sizes) {
   return true;
 }
 
+bool Launches::LoadCode(const void* function, int device) {
+  std::lock_guard<std::mutex> lock(mu_);
+  auto found = by_token_.find(function);
+  if (found == by_token_.end()) return true;
+  uint32_t& loaded = found->second->loaded;
+  const uint32_t bit = uint32_t{1} << device;
+  if ((loaded & bit) != 0) return true;
+  // Kept outside the books, as all code.
+  if (Simulator::Get().extents.memory(device).Free() < kGranularity) {
+    return false;
+  }
+  loaded |= bit;
+  return true;
+}
+
 void Launches::Choose(Call* call) {
   Simulator& sim = Simulator::Get();
   const std::string readable = Demangle(call->name);
@@ -257,6 +272,7 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
   Lock lock(sim.mu);
   Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (!LoadCode(function, stream->device)) return kOutOfMemory;
   Capture* capture = nullptr;
   if (const Status status = sim.captures.Enqueue(stream, &capture);
       status != kOk) {

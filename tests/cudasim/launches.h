@@ -102,6 +102,9 @@ class Launches {
   };
   // Of its parameters. False if nothing tells them.
   bool SizesOf(const Call& call, std::vector<size_t>* sizes);
+  // A module's code is loaded when it is first launched on a device (lazy
+  // loading). False: there is no memory for it. REQUIRES: Simulator::mu.
+  bool LoadCode(const void* function, int device);
   // What is to be done with it, counted.
   void Choose(Call* call);
   // The launch as a node, with its arguments.
@@ -115,11 +118,12 @@ class Launches {
   struct ModuleKernel {
     std::string name;
     std::optional<std::vector<KernelParameter>> parameters;
+    uint32_t loaded = 0;  // a bit per device
   };
   // By module and name; the token is the entry's address.
   std::map<std::pair<uint64_t, std::string>, std::unique_ptr<ModuleKernel>>
       module_kernels_;
-  std::unordered_map<const void*, const ModuleKernel*> by_token_;
+  std::unordered_map<const void*, ModuleKernel*> by_token_;
   std::unordered_map<std::string, cudasim_twin> twins_;
   std::unordered_map<std::string, std::vector<size_t>> parameters_;
   long with_twin_ = 0;

@@ -260,6 +260,17 @@ TEST_F(FaultTest, AFailureCanLastUntilItIsCleared) {
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
 }
 
+TEST_F(FaultTest, AFailureCanComeBackAtEverySoManythCall) {
+  ASSERT_EQ(cudasim_fail("cudaMemGetInfo", 2, 600, /*every=*/3), 0);
+  std::string answers;
+  for (int i = 0; i < 9; ++i) {
+    size_t free = 0, total = 0;
+    answers += cudaMemGetInfo(&free, &total) == cudaSuccess ? '.' : 'x';
+  }
+  EXPECT_EQ(answers, ".x..x..x.");
+  EXPECT_EQ(cudasim_fail("cudaMemGetInfo", 1, 600, -1), -1);
+}
+
 TEST_F(FaultTest, AMisspeltFunctionIsRefused) {
   EXPECT_EQ(cudasim_fail("cuMemCreat", 1, 2, 0), -1);
   EXPECT_EQ(cudasim_fail("cudaMallok", 1, 2, 0), -1);

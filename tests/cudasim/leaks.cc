@@ -62,12 +62,17 @@ std::string LeakReport() {
     }
     Listing reservations("reservations", &text);
     for (const auto& [start, bytes] : sim.addresses.reservations()) {
-      if (sim.addresses.IsMalloc(start)) continue;
+      if (sim.addresses.IsMalloc(start) || sim.addresses.IsOfModule(start)) {
+        continue;
+      }
       reservations.Add("reservation " + RangeText(start, bytes));
     }
     Listing mappings("mappings", &text);
     for (const auto& [start, mapping] : sim.addresses.mappings()) {
-      if (mapping.extent->from_malloc || mapping.extent->pooled) continue;
+      if (mapping.extent->from_malloc || mapping.extent->pooled ||
+          mapping.extent->of_module) {
+        continue;
+      }
       mappings.Add("mapping " + RangeText(start, mapping.bytes));
     }
     Listing blocks("blocks of memory pools", &text);
@@ -100,7 +105,7 @@ long ReportLeaks() {
   Lock lock(sim.mu);
   long count = 0;
   for (const auto& [start, mapping] : sim.addresses.mappings()) {
-    if (mapping.extent->pooled) continue;
+    if (mapping.extent->pooled || sim.addresses.IsOfModule(start)) continue;
     const bool malloc = mapping.extent->from_malloc;
     sim.violations.Add(
         kind::kMappingLeak,
@@ -111,7 +116,7 @@ long ReportLeaks() {
     ++count;
   }
   for (const auto& [id, extent] : sim.extents.live()) {
-    if (extent.references == 0) continue;
+    if (extent.references == 0 || extent.of_module) continue;
     sim.violations.Add(
         kind::kMappingLeak,
         Describe(extent) + ": still held; missing: cuMemRelease of it");

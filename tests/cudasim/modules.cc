@@ -18,7 +18,10 @@ Modules& Modules::Get() {
   return modules;
 }
 
-Status Modules::Add(KernelImage image, void** module) {
+Status Modules::Add(KernelImage image, const Card* on, void** module) {
+  if (on != nullptr && !image.RunsOn(on->compute_major, on->compute_minor)) {
+    return kNoBinaryForGpu;
+  }
   std::lock_guard<std::mutex> lock(mu_);
   last_ += 16;
   loaded_[last_] = std::move(image);
@@ -26,19 +29,19 @@ Status Modules::Add(KernelImage image, void** module) {
   return kOk;
 }
 
-Status Modules::Load(const void* image, void** module) {
+Status Modules::Load(const void* image, const Card* on, void** module) {
   if (image == nullptr || module == nullptr) return kInvalidValue;
-  return Add(ReadKernelImage(image), module);
+  return Add(ReadKernelImage(image), on, module);
 }
 
-Status Modules::LoadFile(const char* path, void** module) {
+Status Modules::LoadFile(const char* path, const Card* on, void** module) {
   if (path == nullptr || module == nullptr) return kInvalidValue;
   std::ifstream file(path, std::ios::binary);
   if (!file) return kFileNotFound;
   const std::string bytes((std::istreambuf_iterator<char>(file)),
                           std::istreambuf_iterator<char>());
-  if (bytes.empty()) return Add({}, module);
-  return Add(ReadKernelImage(bytes.data(), bytes.size()), module);
+  if (bytes.empty()) return Add({}, on, module);
+  return Add(ReadKernelImage(bytes.data(), bytes.size()), on, module);
 }
 
 Status Modules::Unload(void* module) {

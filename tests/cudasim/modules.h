@@ -14,6 +14,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "tests/cudasim/cards.h"
 #include "tests/cudasim/kernel_image.h"
 #include "tests/cudasim/status.h"
 
@@ -23,10 +24,11 @@ class Modules {
  public:
   static Modules& Get();
 
-  // kInvalidValue without an image.
-  Status Load(const void* image, void** module);
+  // kInvalidValue without an image; kNoBinaryForGpu if it is a fat binary and
+  // has no code for `on` (nullptr: of a library, for any device).
+  Status Load(const void* image, const Card* on, void** module);
   // kFileNotFound if it cannot be opened.
-  Status LoadFile(const char* path, void** module);
+  Status LoadFile(const char* path, const Card* on, void** module);
   // kInvalidHandle unless it is loaded.
   Status Unload(void* module);
   // A kernel's token (launches.h). kInvalidHandle, kInvalidValue; kNotFound if
@@ -35,7 +37,7 @@ class Modules {
 
  private:
   std::mutex mu_;
-  Status Add(KernelImage image, void** module);
+  Status Add(KernelImage image, const Card* on, void** module);
 
   std::unordered_map<uint64_t, KernelImage> loaded_;
   uint64_t last_ = 0x6d0000000000;  // looks like nothing else

@@ -51,6 +51,7 @@ void Pressure::Clear() {
   planned_.store(false);
   stuck_nth_ = 0;
   pinned_limit_ = std::numeric_limits<uint64_t>::max();
+  page_tables_ = 0;
 }
 
 std::string Pressure::TakeFromText(const std::string& text, Extents* extents) {

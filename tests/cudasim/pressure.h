@@ -2,9 +2,10 @@
 //
 // pressure.h: what the machine around the device does to the program: another
 // process takes device memory and gives it back, copies get slower, a copy is
-// stuck, the host cannot pin (more) memory. Planned by the control API or the
-// environment, now or from a chosen call on; like planned failures (faults.h),
-// but nothing fails by itself: there is less to be had.
+// stuck, the host cannot pin (more) memory, the driver has none for page
+// tables. Planned by the control API or the environment, now or from a chosen
+// call on; like planned failures (faults.h), but nothing fails by itself: there
+// is less to be had.
 //
 // Thread-safety: `due` is read without a lock at every call, everything else
 // is called under the simulator's lock.
@@ -54,6 +55,13 @@ class Pressure {
   bool CanPin(uint64_t bytes, const HostMemory& host,
               const Extents& extents) const;
 
+  // Granting access to a device takes memory of it for page tables: none is
+  // granted while less than this is free there.
+  void KeepForPageTables(uint64_t bytes) { page_tables_ = bytes; }
+  bool HasPageTables(const DeviceMemory& memory) const {
+    return memory.Free() >= page_tables_;
+  }
+
   void Clear();
 
   // "device:bytes" or "device:bytes:function:nth", separated by ';'. An empty
@@ -72,6 +80,7 @@ class Pressure {
   long stuck_nth_ = 0;
   long stuck_steps_ = 0;
   uint64_t pinned_limit_ = std::numeric_limits<uint64_t>::max();
+  uint64_t page_tables_ = 0;
 };
 
 }  // namespace cudasim

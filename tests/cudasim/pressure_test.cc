@@ -186,6 +186,22 @@ TEST_F(PressureTest, CopiesGetSlowerFromAChosenOneOn) {
   ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
 }
 
+TEST_F(PressureTest, PageTablesTakeMemoryOfTheCard) {
+  cudasim_keep_for_page_tables(16 << 20);
+  Block block;
+  const size_t free = FreeBytes();
+  ASSERT_EQ(cudasim_take_memory(0, free - (15 << 20)), free - (15 << 20));
+  EXPECT_EQ(Grant(block.address, kHandle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(cudasim_take_memory(0, free - (16 << 20)), free - (16 << 20));
+  EXPECT_EQ(Grant(block.address, kHandle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cudasim_take_memory(0, free), free);
+  cudasim_keep_for_page_tables(0);
+  EXPECT_EQ(Grant(block.address, kHandle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+            CUDA_SUCCESS);
+}
+
 TEST_F(PressureTest, AStuckCopyTakesItsTurnsOrASynchronisation) {
   cudasim_set_mode(1);
   Block block;

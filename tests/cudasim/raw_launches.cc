@@ -62,6 +62,8 @@ bool PointersUsable(Simulator& sim, const std::string& name,
         problem = sim.pools.Problem(pointer.address, 1);
         kind = kind::kUseAfterFree;
       }
+    } else if (CardOf(stream.device).kernels_reach_host == 0) {
+      problem = kHostOutOfReach;
     }
     if (problem.empty()) continue;
     sim.violations.Add(

@@ -50,6 +50,10 @@ class RawLaunchNames {
   std::vector<std::string> parts_;
 };
 
+// What is wrong with pinned memory on a card whose kernels cannot use it.
+inline constexpr char kHostOutOfReach[] =
+    "kernels of this device cannot use memory of the host";
+
 struct PointerArgument {
   size_t number = 0;  // of the argument, from 0
   uint64_t address = 0;

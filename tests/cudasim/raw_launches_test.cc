@@ -325,5 +325,31 @@ TEST_F(RawLaunchTest, AKernelThatTheImageDoesNotHaveIsNotFound) {
             CUDA_ERROR_NOT_FOUND);
 }
 
+TEST_F(RawLaunchTest, TheFirstLaunchTakesMemoryForTheCode) {
+  Block block;
+  cudasim_take_memory(0, cudasim_capacity(0));
+  EXPECT_EQ(Launch(block.address, 0, one_), CUDA_ERROR_OUT_OF_MEMORY);
+  cudasim_take_memory(0, 0);
+  EXPECT_EQ(Launch(block.address, 0, one_), CUDA_SUCCESS);
+  cudasim_take_memory(0, cudasim_capacity(0));
+  EXPECT_EQ(Launch(block.address, 0, one_), CUDA_SUCCESS);
+  cudasim_take_memory(0, 0);
+  ASSERT_EQ(cudaStreamSynchronize(one_), cudaSuccess);
+  ExpectClean();
+}
+
+TEST_F(RawLaunchTest, UnderWsl2MemoryOfTheHostIsOutOfReach) {
+  ASSERT_EQ(cudasim_set_card(0, "wsl2"), 0);
+  Block block;
+  EXPECT_EQ(Launch(block.address, reinterpret_cast<uint64_t>(pinned_), one_),
+            CUDA_SUCCESS);
+  ExpectOne("illegal-address");
+  EXPECT_THAT(Violation(0), HasSubstr("cannot use memory of the host"));
+  EXPECT_EQ(cudaStreamSynchronize(one_), cudaErrorIllegalAddress);
+  cudasim_clear_errors();
+  cudasim_clear_violations();
+  ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
+}
+
 }  // namespace
 }  // namespace cudasim

@@ -20,7 +20,8 @@ cudaError_t CUDARTAPI cudaLibraryLoadData(cudaLibrary_t* library,
                                           void**, unsigned, cudaLibraryOption*,
                                           void**, unsigned) {
   CUDASIM_ENTER("cudaLibraryLoadData");
-  return Answer(Modules::Get().Load(image, reinterpret_cast<void**>(library)));
+  return Answer(
+      Modules::Get().Load(image, nullptr, reinterpret_cast<void**>(library)));
 }
 
 cudaError_t CUDARTAPI cudaLibraryLoadFromFile(cudaLibrary_t* library,
@@ -29,8 +30,8 @@ cudaError_t CUDARTAPI cudaLibraryLoadFromFile(cudaLibrary_t* library,
                                               cudaLibraryOption*, void**,
                                               unsigned) {
   CUDASIM_ENTER("cudaLibraryLoadFromFile");
-  return Answer(
-      Modules::Get().LoadFile(path, reinterpret_cast<void**>(library)));
+  return Answer(Modules::Get().LoadFile(path, nullptr,
+                                        reinterpret_cast<void**>(library)));
 }
 
 cudaError_t CUDARTAPI cudaLibraryUnload(cudaLibrary_t library) {

@@ -104,6 +104,7 @@ Simulator::Simulator()
   Launches::Get().raw_names().Set(config.raw_launches);
   if (!config.faults.empty()) Faults::PlanFromText(config.faults);
   if (config.pinned_given) pressure.LimitPinned(config.pinned);
+  pressure.KeepForPageTables(config.page_tables);
   if (!clock.SlowDownFromText(config.slow_copies)) {
     std::fprintf(stderr,
                  "cudasim: CUDASIM_SLOW_COPIES=%s cannot be used: it must be "

@@ -22,6 +22,7 @@ enum Status : int {
   kInvalidDevice = 101,
   kInvalidContext = 201,
   kMapFailed = 205,
+  kNoBinaryForGpu = 209,
   kUnsupportedLimit = 215,
   kPeerAccessUnsupported = 217,
   kInvalidGraphicsContext = 219,
@@ -49,6 +50,7 @@ enum Status : int {
   kCapturedEvent = 907,
   kCaptureWrongThread = 908,
   kGraphExecUpdateFailure = 910,
+  kUnknown = 999,
 };
 
 }  // namespace cudasim

@@ -54,6 +54,27 @@ Status Variables::Locate(const void* symbol, int device, size_t count,
   return kOk;
 }
 
+void Variables::RegisterOfModules(const char* name, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  of_modules_[name] = bytes;
+}
+
+Status Variables::LocateOfModule(const void* module, const std::string& name,
+                                 int device, uint64_t* address, size_t* bytes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  auto found = of_modules_.find(name);
+  if (found == of_modules_.end()) return kNotFound;
+  uint64_t& placed = placed_[{module, name, device}];
+  if (placed == 0) {
+    const Status status =
+        Simulator::Get().addresses.MapForModule(device, found->second, &placed);
+    if (status != kOk) return status;
+  }
+  *address = placed;
+  *bytes = found->second;
+  return kOk;
+}
+
 Status Variables::Place(Variable* variable, int device, uint64_t* address) {
   const uint64_t bytes =
       (std::max<uint64_t>(variable->bytes, 1) + kAlignment - 1) / kAlignment *

@@ -11,6 +11,11 @@
 // at. So a variable can be read only after it was written or its address taken;
 // before, the read is refused by name.
 //
+// A variable of a module that the program loads itself (cuModuleGetGlobal) is
+// known by its name and size alone, from whoever has a twin of the module's
+// kernels. It begins as zeros, and lies where the module's code does, outside
+// the books: it takes nothing of the capacity.
+//
 // Thread-safety: REQUIRES the simulator's lock, except Register.
 
 #ifndef STRATALLOC_TESTS_CUDASIM_VARIABLES_H_
@@ -21,6 +26,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 
 #include "tests/cudasim/status.h"
@@ -36,6 +42,12 @@ class Variables {
 
   // kInvalidSymbol if nothing was registered there.
   Status SizeOf(const void* symbol, size_t* bytes);
+
+  // Every module has a variable of this name.
+  void RegisterOfModules(const char* name, size_t bytes);
+  // The module's own, on the device. kNotFound; kOutOfMemory.
+  Status LocateOfModule(const void* module, const std::string& name, int device,
+                        uint64_t* address, size_t* bytes);
 
   // Where [offset, +count) of the device's copy is. kInvalidSymbol;
   // kInvalidValue outside the variable; kOutOfMemory; for a read of what was
@@ -64,6 +76,8 @@ class Variables {
   std::mutex mu_;
   std::unordered_map<const void*, Variable> variables_;
   std::map<int, Chunk> chunks_;  // by device
+  std::map<std::string, size_t> of_modules_;
+  std::map<std::tuple<const void*, std::string, int>, uint64_t> placed_;
 };
 
 }  // namespace cudasim

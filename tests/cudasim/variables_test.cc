@@ -39,6 +39,33 @@ class VariablesTest : public SimulatorTest {
   }
 };
 
+TEST_F(VariablesTest, AModulesOwnTakesNothingOfTheCapacity) {
+  cudasim_set_module_variable("tests_words", 16);
+  CUmodule module = nullptr;
+  ASSERT_EQ(cuModuleLoadData(&module, "anything"), CUDA_SUCCESS);
+  const uint64_t used = cudasim_used(0);
+  const long mappings = cudasim_live_mappings();
+  CUdeviceptr words = 0, again = 0;
+  size_t bytes = 0;
+  ASSERT_EQ(cuModuleGetGlobal(&words, &bytes, module, "tests_words"),
+            CUDA_SUCCESS);
+  EXPECT_EQ(bytes, 16u);
+  ASSERT_EQ(cuModuleGetGlobal(&again, nullptr, module, "tests_words"),
+            CUDA_SUCCESS);
+  EXPECT_EQ(again, words);
+  EXPECT_EQ(cudasim_used(0), used);
+  EXPECT_EQ(cudasim_live_mappings(), mappings);
+  const std::array<long, 2> out{3, 4};
+  std::array<long, 2> in{};
+  ASSERT_EQ(cuMemcpyHtoD(words, out.data(), 16), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemcpyDtoH(in.data(), words, 16), CUDA_SUCCESS);
+  EXPECT_EQ(in, out);
+  EXPECT_EQ(cuModuleGetGlobal(&again, nullptr, module, "tests_none"),
+            CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(cudasim_refused_calls(), 1);
+  ASSERT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
+}
+
 TEST_F(VariablesTest, AnInitialValueIsNotMadeUp) {
   long value = 0;
   EXPECT_EQ(cudaMemcpyFromSymbol(&value, unread, 8, 0, cudaMemcpyDeviceToHost),

@@ -18,6 +18,7 @@ constexpr Fault kFaults[] = {
     {"cuMemCreate", 2},
     {"cuMemMap", 2},
     {"cuMemSetAccess", 2},
+    {"cuMemSetAccess", 600},
     {"cudaHostRegister", 2},
     {"cudaMemcpyAsync", 999},
     {"cudaEventCreateWithFlags", 2},

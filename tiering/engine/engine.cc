@@ -14,7 +14,7 @@
 namespace stratalloc {
 namespace {
 
-// One page of pinned words for the checksum kernel's results.
+// One page of pinned words that checksums are copied to.
 constexpr Bytes kChecksumWords = 4096;
 
 bool Overlaps(HandleRef handle, std::span<const AddressRange> ranges) {
@@ -60,13 +60,13 @@ Engine::~Engine() {
     SettleCopies(*state, state->copy_in);
     device.DrainArrivals();
     lower_.CloseForTesting();
-    if (checksum_words_ != nullptr) {
-      device.device().UnregisterHost(checksum_words_);
-      munmap(checksum_words_, kChecksumWords);
-      checksum_words_ = nullptr;
-    }
     device.device().DestroyStream(state->copy_out);
     device.device().DestroyStream(state->copy_in);
+  }
+  // Perhaps of a device that takes no part.
+  if (checksum_words_ != nullptr) {
+    (*all_.begin())->allocator->device().UnregisterHost(checksum_words_);
+    munmap(checksum_words_, kChecksumWords);
   }
 }
 
@@ -99,16 +99,11 @@ Status Engine::PrepareLocked(DeviceState& state, Bytes largest_handle) {
   DeviceAllocator& device = *state.allocator;
   if (!device.device().has_virtual_memory()) {
     return Fail(ErrorCode::kUnsupported,
-                "it has no virtual memory management, its memory comes from "
-                "cudaMalloc");
+                device.device().why_no_virtual_memory() +
+                    ", its memory comes from cudaMalloc");
   }
   STRATALLOC_ASSIGN_OR_RETURN(state.copy_out, device.device().CreateStream());
   STRATALLOC_ASSIGN_OR_RETURN(state.copy_in, device.device().CreateStream());
-  STRATALLOC_ASSIGN_OR_RETURN(state.checksum,
-                              DeviceChecksum::Load(device.device()));
-  const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
-  STRATALLOC_RETURN_IF_ERROR(lower_.Open(
-      device.device(), std::max(large.handle_bytes, largest_handle)));
   if (checksum_words_ == nullptr) {
     void* page = mmap(nullptr, kChecksumWords, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -122,6 +117,12 @@ Status Engine::PrepareLocked(DeviceState& state, Bytes largest_handle) {
     }
     checksum_words_ = static_cast<std::uint64_t*>(page);
   }
+  STRATALLOC_ASSIGN_OR_RETURN(
+      state.checksum,
+      DeviceChecksum::Load(device.device(), state.copy_out, checksum_words_));
+  const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
+  STRATALLOC_RETURN_IF_ERROR(lower_.Open(
+      device.device(), std::max(large.handle_bytes, largest_handle)));
   return {};
 }
 

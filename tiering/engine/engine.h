@@ -279,8 +279,13 @@ class Engine final : public Reclaimer, public ScopeListener {
   // kOutOfMemory: not enough room for all; a part may have been restored.
   Status RestoreBatchLocked(DeviceState& state,
                             const std::vector<HandleRef>& handles, Room room,
-                            const std::vector<Address>& keep, bool planned)
-      REQUIRES(arbiter_);
+                            const std::vector<Address>& keep, bool planned,
+                            int attempts = 0) REQUIRES(arbiter_);
+  // Maps `memory` where `handle` was, once the driver is ready and has memory
+  // for the page tables. False: the handle was freed meanwhile, and `memory` is
+  // the caller's, as where it fails.
+  static Result<bool> BeginArrival(DeviceAllocator& device, HandleRef handle,
+                                   PhysicalMemory* memory);
   Status CopyInLocked(DeviceState& state, HandleRef handle) REQUIRES(arbiter_);
 
   // guard.cc

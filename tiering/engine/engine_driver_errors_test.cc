@@ -123,6 +123,96 @@ TEST_F(EngineDriverErrorsTest, WhatIsNotReleasedIsUsedAgain) {
   Free(again);
 }
 
+// Now and then the driver is not ready for a grant while work is pending: every
+// second one fails, once what is waited for is over the next one does not.
+TEST_F(EngineDriverErrorsTest, AGrantThatIsNotReadyIsTriedAgain) {
+  OpenSmall();
+  ASSERT_EQ(cudasim_fail("cuMemSetAccess", 1, kNotReady, /*every=*/2), 0);
+  const long waits = cudasim_calls("cudaDeviceSynchronize");
+  const auto layers = Layers(20);  // more than the device holds
+  EXPECT_GT(cudasim_calls("cudaDeviceSynchronize"), waits);
+  ExpectLayers(layers);
+  for (int i = 0; i < 3; ++i) {
+    Evict();
+    ExpectLayers(layers);
+    const Address transient =
+        Malloc(5 * kMiB, kDefaultStream, LifetimeClass::kTransient);
+    Write(transient, 5 * kMiB, 99);
+    ExpectReads(transient, 5 * kMiB, 99);
+    Free(transient);
+    rig_->device().EmptyCache();
+  }
+  EXPECT_EQ(rig_->Check(), "");
+  EXPECT_EQ(cudasim_violation_count(), 0);
+  FreeAll(layers);
+}
+
+TEST_F(EngineDriverErrorsTest, AGrantThatIsNeverReadyIsAnErrorAndNoLoss) {
+  OpenSmall();
+  const auto layers = Layers(6);
+  Evict();
+  ASSERT_EQ(cudasim_fail("cuMemSetAccess", 1, kNotReady, /*every=*/1), 0);
+  const auto refused = rig_->Malloc(20 * kMiB);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kDevice);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("cuMemSetAccess failed: CUDA_ERROR_NOT_READY"));
+  EXPECT_THAT(refused.error().message, HasSubstr("9 times in a row"));
+  const auto reads = rig_->Reads(layers[0], kHandle, 1);
+  ASSERT_FALSE(reads.has_value());
+  EXPECT_EQ(reads.error().code, ErrorCode::kDevice);
+  EXPECT_THAT(reads.error().message, HasSubstr("9 times in a row"));
+  cudasim_clear_faults();
+  EXPECT_EQ(rig_->Check(), "");
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// Page tables take memory of the card, here 16 MiB that must be free.
+TEST_F(EngineDriverErrorsTest, AMallocMakesRoomForPageTables) {
+  Open({});  // 64 MiB
+  cudasim_keep_for_page_tables(16 * kMiB);
+  const auto layers = Layers(30);
+  EXPECT_GT(Counters().evicted_handles, 0u);
+  ExpectLayers(layers);
+  EXPECT_EQ(rig_->Check(), "");
+  FreeAll(layers);
+}
+
+TEST_F(EngineDriverErrorsTest, ARestoreMakesRoomForPageTables) {
+  Open({});
+  const auto layers = Layers(8);
+  EXPECT_EQ(Evict(), 8 * kHandle);
+  // What left is kept for reuse; another process has nearly all the rest.
+  cudasim_keep_for_page_tables(16 * kMiB);
+  ASSERT_EQ(cudasim_take_memory(0, 46 * kMiB), 46 * kMiB);
+  // The first takes what is kept, the others' memory leaves again for them.
+  ExpectLayers(layers);
+  EXPECT_GT(Counters().evicted_handles, 8u);
+  const AddressRange last{layers.front(), kHandle};
+  EXPECT_TRUE(rig_->engine().Restore(rig_->device(), {&last, 1}).has_value());
+  EXPECT_EQ(rig_->StateOf(layers.front()), HandleState::kResident);
+  EXPECT_EQ(rig_->Check(), "");
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EngineDriverErrorsTest, WithoutRoomForPageTablesTheErrorSaysSo) {
+  Open({});
+  const auto layers = Layers(2);
+  Evict();
+  cudasim_keep_for_page_tables(65 * kMiB);  // there never are
+  const auto reads = rig_->Reads(layers[0], kHandle, 1);
+  ASSERT_FALSE(reads.has_value());
+  EXPECT_EQ(reads.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_THAT(reads.error().message, HasSubstr("cuMemSetAccess"));
+  EXPECT_FALSE(rig_->Malloc(kHandle).has_value());
+  EXPECT_EQ(rig_->Check(), "");
+  cudasim_clear_faults();
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
 TEST_F(EngineDriverErrorsTest, BytesThatChangeWhileTheyAreCopiedStay) {
   for (const bool to_disk : {false, true}) {
     Rig::Options options;

@@ -125,7 +125,10 @@ TEST_F(EngineGlobalCaptureTest, NoCallOfADeviceSpoilsIt) {
     EXPECT_TRUE(device.IsIdle(*stream));
     EXPECT_TRUE(device.GetMemoryInfo().has_value());
     EXPECT_TRUE(device.EnablePeerAccess(DeviceIndex{1}).has_value());
-    EXPECT_TRUE(DeviceChecksum::Load(device).has_value());
+    alignas(4096) static std::uint64_t words[512];
+    EXPECT_TRUE(device.RegisterHost(words, sizeof words).has_value());
+    EXPECT_TRUE(DeviceChecksum::Load(device, *stream, words).has_value());
+    EXPECT_TRUE(device.UnregisterHost(words).has_value());
     const Result<EventId> event = device.CreateEvent();
     ASSERT_TRUE(event.has_value());
     EXPECT_TRUE(device.RecordEvent(*event, *stream).has_value());

@@ -23,7 +23,7 @@
 namespace stratalloc {
 namespace {
 
-constexpr std::size_t kMaxBatch = 64;
+constexpr std::size_t kMaxBatch = DeviceChecksum::kMost;
 // Ticks until a relief that found nothing cold looks again, if nothing it saw
 // will be cold sooner: milliseconds, where a look takes some 20 us.
 constexpr std::uint32_t kLookAgainAfter = 1 << 12;
@@ -203,13 +203,12 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams,
 }
 
 Status Engine::ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch) {
-  STRATALLOC_CHECK(batch.size() <= kMaxBatch, "batch");
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    checksum_words_[i] = 0;
-    STRATALLOC_RETURN_IF_ERROR(state.checksum->Launch(
-        batch[i].handle.address(), batch[i].handle.bytes(), &checksum_words_[i],
-        state.copy_out));
+  std::vector<DeviceChecksum::Range> ranges;
+  for (const Leaving& leaving : batch) {
+    ranges.push_back({leaving.handle.address(), leaving.handle.bytes()});
   }
+  STRATALLOC_RETURN_IF_ERROR(
+      state.checksum->Launch(ranges, checksum_words_, state.copy_out));
   STRATALLOC_RETURN_IF_ERROR(
       state.allocator->device().SynchronizeStream(state.copy_out));
   for (std::size_t i = 0; i < batch.size(); ++i) {

@@ -78,10 +78,30 @@ Status Engine::CopyInLocked(DeviceState& state, HandleRef handle) {
   return staged ? lower_.MarkStaging(device, state.copy_in) : Status{};
 }
 
+Result<bool> Engine::BeginArrival(DeviceAllocator& device, HandleRef handle,
+                                  PhysicalMemory* memory) {
+  const auto begin = [&] {
+    return device.WhenReady([&]() -> Result<bool> {
+      MutexLock lock(device.mutex());
+      if (!IsAway(handle.entry().state.load())) return false;
+      STRATALLOC_RETURN_IF_ERROR(device.BeginArrivalLocked(handle, memory));
+      return true;
+    });
+  };
+  Result<bool> begun = begin();
+  // Page tables take memory of the card. Nothing that is copied is given up by
+  // this, and `memory` is not free.
+  if (!begun && begun.error().code == ErrorCode::kOutOfMemory &&
+      device.GiveToDriver() > 0) {
+    begun = begin();
+  }
+  return begun;
+}
+
 Status Engine::RestoreBatchLocked(DeviceState& state,
                                   const std::vector<HandleRef>& handles,
                                   Room room, const std::vector<Address>& keep,
-                                  bool planned) {
+                                  bool planned, int attempts) {
   DeviceAllocator& device = *state.allocator;
   std::vector<HandleRef> missing;
   {
@@ -100,7 +120,6 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   for (HandleRef handle : missing) need += handle.bytes();
   std::vector<PhysicalMemory*> taken;
   Status status;
-  int attempts = 0;
   lower_.OpenReserve(true);
   while (taken.size() < missing.size()) {
     const Bytes bytes = missing[taken.size()].bytes();
@@ -129,19 +148,18 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     status = {};
   }
   std::vector<HandleRef> arrived;
-  std::size_t next = 0;
-  for (; status && next < missing.size(); ++next) {
+  bool no_page_tables = false;
+  for (std::size_t next = 0; status && next < missing.size(); ++next) {
     const HandleRef handle = missing[next];
-    HandleState from;
-    {
-      MutexLock lock(device.mutex());
-      from = handle.entry().state.load();
-      if (!IsAway(from)) {
-        continue;  // freed meanwhile; its physical handle is put back below
-      }
-      status = device.BeginArrivalLocked(handle, taken[next]);
+    const HandleState from = handle.entry().state.load();
+    const Result<bool> begun = BeginArrival(device, handle, taken[next]);
+    if (!begun) {
+      status = tl::unexpected(begun.error());
+      no_page_tables = status.error().code == ErrorCode::kOutOfMemory;
+      break;
     }
-    if (!status) break;
+    // Freed meanwhile; its physical handle is put back below.
+    if (!*begun) continue;
     taken[next] = nullptr;
     status = CopyInLocked(state, handle);
     if (!status) {
@@ -172,12 +190,24 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   for (std::size_t i = 0; i < taken.size(); ++i) {
     if (taken[i] != nullptr) device.PutPhysical(taken[i]);
   }
-  if (arrived.empty()) {
-    // All of this part was freed meanwhile; the others still wait.
-    return in_parts && status
-               ? RestoreBatchLocked(state, handles, room, keep, planned)
-               : status;
-  }
+  const auto the_others = [&]() REQUIRES(arbiter_) -> Status {
+    if (no_page_tables) {
+      // More leaves with every attempt: what comes free goes to the driver.
+      if (room != Room::kEvict || ++attempts > kRoomAttempts) return status;
+      NotePressure(state);
+      if (EvictVictimsLocked(state, attempts * missing.front().bytes(), keep,
+                             Whom::kAnybody) == 0) {
+        return status;
+      }
+    } else if (!in_parts || !status) {
+      return status;
+    } else {
+      attempts = 0;
+    }
+    return RestoreBatchLocked(state, handles, room, keep, planned, attempts);
+  };
+  // All of this part was freed meanwhile, or could not be mapped.
+  if (arrived.empty()) return the_others();
 
   EventId event = device.TakeEvent();
   if (event == kNoEvent || !device.device().RecordEvent(event, state.copy_in)) {
@@ -196,8 +226,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     device.FinishArrivalLocked(std::move(arrived), event);
   }
   lower_.RefillReserve(device.use_clock().load());
-  if (!in_parts || !status) return status;
-  return RestoreBatchLocked(state, handles, room, keep, planned);
+  return the_others();
 }
 
 }  // namespace stratalloc

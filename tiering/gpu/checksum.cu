@@ -3,13 +3,19 @@
 // thread strides over the words, CUB adds up within a block, one atomic per
 // block adds to the result.
 //
-// `result` is zeroed by the caller before the launch. It may lie in pinned host
-// memory: additions from one device to it are atomic among themselves, and the
-// host reads it only after the kernel's event.
+// `result` is zeroed by the caller before the launch. It lies on the device:
+// kernels under WSL2 cannot use memory of the host.
 #include <cstdint>
 #include <cub/block/block_reduce.cuh>
 
 #include "tiering/gpu/checksum_mix.h"
+
+// The module's own results, so that nothing has to be allocated for them:
+// checksum.cc has the number. Aligned as the data is, because checksum.cc tries
+// the kernel on the last two.
+extern "C" {
+__device__ __align__(16) unsigned long long stratalloc_checksum_results[66];
+}
 
 namespace {
 

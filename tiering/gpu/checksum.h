@@ -4,14 +4,22 @@
 // host copy is made and one before that copy is trusted again (design: "clean
 // or dirty").
 //
-// Thread-safety: immutable after Load; Launch from any thread.
+// Results are made in memory of the kernel's own module and copied to the host:
+// nothing is allocated, and no kernel writes memory of the host, which it
+// cannot under WSL2. A driver that loads code when it is first launched finds
+// no memory for it on a full card, so Load launches the kernel once.
+//
+// Thread-safety: one caller at a time per device: the results of all copies of
+// this are the same words.
 // Fails: Load with the driver's error (no code for this GPU, or no host twin on
-// the simulated device); Launch with kDevice, or kInvalidArgument.
+// the simulated device), or if the kernel computes something else than the
+// host; Launch with kDevice, or kInvalidArgument.
 // Lifetime: the kernel lives as long as the process; copies are cheap.
 #ifndef STRATALLOC_TIERING_GPU_CHECKSUM_H_
 #define STRATALLOC_TIERING_GPU_CHECKSUM_H_
 
 #include <cstdint>
+#include <span>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
@@ -23,21 +31,31 @@ namespace stratalloc {
 
 class DeviceChecksum {
  public:
-  static Result<DeviceChecksum> Load(const Device& device);
+  // Aligned to 16, whole words.
+  struct Range {
+    Address address;
+    Bytes bytes;
+  };
+  static constexpr std::size_t kMost = 64;  // ranges at a time
 
-  // Adds the checksum of [data, data + bytes) to *result, in the order of
-  // `stream`; never waits. `data` is aligned to 16, `bytes` a multiple of 8.
-  // The caller has zeroed *result, which lies in registered host memory or on
-  // the device, and reads it after an event recorded behind this call.
-  Status Launch(Address data, Bytes bytes, std::uint64_t* result,
+  // Waits for `stream`, on which the kernel is tried; `word` is registered host
+  // memory.
+  static Result<DeviceChecksum> Load(const Device& device, StreamId stream,
+                                     std::uint64_t* word);
+
+  // results[i], in registered host memory, becomes the checksum of ranges[i],
+  // in the order of `stream`: the caller reads it once that has been waited
+  // for. Never waits. At most kMost ranges.
+  Status Launch(std::span<const Range> ranges, std::uint64_t* results,
                 StreamId stream) const;
 
  private:
-  DeviceChecksum(const Device& device, void* kernel)
-      : device_(device), kernel_(kernel) {}
+  DeviceChecksum(const Device& device, void* kernel, Address results)
+      : device_(device), kernel_(kernel), results_(results) {}
 
   Device device_;
   void* kernel_;
+  Address results_;  // kMost words, then two that stay zero
 };
 
 }  // namespace stratalloc

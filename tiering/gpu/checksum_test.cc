@@ -4,6 +4,7 @@
 // kernel itself.
 #include "tiering/gpu/checksum.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,10 +14,14 @@
 
 #include "allocator/device/device.h"
 #include "tests/cudasim/control.h"
+#include "tests/cudasim/kernel_image.h"
 #include "tiering/gpu/checksum_kernels.h"
 
 namespace stratalloc {
 namespace {
+
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
 constexpr Bytes kHandle = 2 * kMiB;
 
@@ -56,11 +61,17 @@ class ChecksumTest : public testing::Test {
     ASSERT_TRUE(
         device_[0].CopyToDevice(address_, bytes_.data(), kHandle, stream_));
   }
+  Result<DeviceChecksum> Load() {
+    return DeviceChecksum::Load(device_[0], stream_, result_);
+  }
+  Status Launch(const DeviceChecksum& checksum, Address address, Bytes bytes) {
+    const DeviceChecksum::Range range{address, bytes};
+    return checksum.Launch({&range, 1}, result_, stream_);
+  }
   std::uint64_t OnDevice(Bytes bytes) {
-    const auto checksum = DeviceChecksum::Load(device_[0]);
+    const auto checksum = Load();
     EXPECT_TRUE(checksum) << checksum.error().message;
-    *result_ = 0;
-    const Status launched = checksum->Launch(address_, bytes, result_, stream_);
+    const Status launched = Launch(*checksum, address_, bytes);
     EXPECT_TRUE(launched) << launched.error().message;
     EXPECT_TRUE(device_[0].SynchronizeStream(stream_));
     return *result_;
@@ -79,6 +90,66 @@ TEST_F(ChecksumTest, TheFatbinIsEmbedded) {
   std::memcpy(&magic, checksum_kernels, sizeof(magic));
   EXPECT_EQ(magic, 0xBA55ED50u);
   EXPECT_GT(checksum_kernels_end - checksum_kernels, 1000);
+}
+
+TEST_F(ChecksumTest, ThereIsCodeForEveryGpu) {
+  const cudasim::KernelImage image = cudasim::ReadKernelImage(checksum_kernels);
+  EXPECT_THAT(image.cubins, UnorderedElementsAre(75, 80, 86, 89, 90, 100, 120));
+  EXPECT_EQ(image.oldest_ptx, 75);
+}
+
+// This and the next come before the others: a process loads the kernel once.
+TEST_F(ChecksumTest, WithoutCodeForThisGpuTheErrorSaysWhatThereIs) {
+  ASSERT_EQ(
+      cudasim_apply_profile(0, R"({"compute_major": 7, "compute_minor": 0})"),
+      0);
+  const auto checksum = Load();
+  ASSERT_FALSE(checksum);
+  EXPECT_THAT(checksum.error().message,
+              HasSubstr("CUDA_ERROR_NO_BINARY_FOR_GPU"));
+  EXPECT_THAT(checksum.error().message, HasSubstr("7.5 and newer"));
+  ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
+}
+
+// Code that is loaded when it is first launched finds no memory there.
+TEST_F(ChecksumTest, ACardThatIsFullLaterHasTheCodeAlready) {
+  const auto checksum = Load();
+  ASSERT_TRUE(checksum) << checksum.error().message;
+  cudasim_take_memory(0, cudasim_capacity(0));
+  ASSERT_EQ(device_[0].GetMemoryInfo()->free, 0u);
+  Upload();
+  ASSERT_TRUE(Launch(*checksum, address_, kHandle));
+  ASSERT_TRUE(device_[0].SynchronizeStream(stream_));
+  EXPECT_EQ(*result_, ChecksumOnHost(bytes_.data(), kHandle));
+  cudasim_take_memory(0, 0);
+}
+
+// Kernels there cannot use memory of the host, pinned or not.
+TEST_F(ChecksumTest, UnderWsl2NoKernelWritesMemoryOfTheHost) {
+  ASSERT_EQ(cudasim_set_card(0, "wsl2"), 0);
+  Upload();
+  EXPECT_EQ(OnDevice(kHandle), ChecksumOnHost(bytes_.data(), kHandle));
+  EXPECT_EQ(cudasim_violation_count(), 0);
+  ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
+}
+
+TEST_F(ChecksumTest, SeveralRangesAtATimeGiveSeveralResults) {
+  Upload();
+  const auto checksum = Load();
+  ASSERT_TRUE(checksum);
+  std::vector<DeviceChecksum::Range> ranges;
+  for (std::size_t i = 0; i < DeviceChecksum::kMost; ++i) {
+    ranges.push_back({address_ + i * 4096, 4096 - i * 8});
+  }
+  // Twice: what is there from the last time does not count.
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(checksum->Launch(ranges, result_, stream_));
+    ASSERT_TRUE(device_[0].SynchronizeStream(stream_));
+    for (std::size_t k = 0; k < ranges.size(); ++k) {
+      EXPECT_EQ(result_[k],
+                ChecksumOnHost(bytes_.data() + k * 4096, ranges[k].bytes));
+    }
+  }
 }
 
 TEST_F(ChecksumTest, DeviceAndHostAgree) {
@@ -108,11 +179,11 @@ TEST_F(ChecksumTest, AFlippedByteAndSwappedWordsShow) {
 }
 
 TEST_F(ChecksumTest, RefusesPartsOfWords) {
-  const auto checksum = DeviceChecksum::Load(device_[0]);
+  const auto checksum = Load();
   ASSERT_TRUE(checksum);
   for (const auto& [address, bytes] :
        {std::pair{address_ + 8, kHandle - 8}, std::pair{address_, Bytes{9}}}) {
-    const Status refused = checksum->Launch(address, bytes, result_, stream_);
+    const Status refused = Launch(*checksum, address, bytes);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   }
@@ -120,13 +191,13 @@ TEST_F(ChecksumTest, RefusesPartsOfWords) {
 
 // Memory that is not mapped: the device refuses, the program does not crash.
 TEST_F(ChecksumTest, AnUnmappedRangeIsAViolation) {
-  const auto checksum = DeviceChecksum::Load(device_[0]);
+  const auto checksum = Load();
   ASSERT_TRUE(checksum);
   ASSERT_TRUE(device_[0].Unmap(address_, kHandle));
   cudasim_set_verbose(0);
   cudasim_clear_violations();
   *result_ = 0;
-  (void)checksum->Launch(address_, kHandle, result_, stream_);
+  (void)Launch(*checksum, address_, kHandle);
   EXPECT_EQ(cudasim_violation_count(), 1);
   EXPECT_EQ(*result_, 0u);
   cudasim_clear_violations();
@@ -141,14 +212,14 @@ TEST_F(ChecksumTest, AnUnmappedRangeIsAViolation) {
 TEST_F(ChecksumTest, AnUnmapUnderTheKernelIsAViolation) {
   Upload();
   ASSERT_TRUE(device_[0].SynchronizeDevice());
-  const auto checksum = DeviceChecksum::Load(device_[0]);
+  const auto checksum = Load();
   ASSERT_TRUE(checksum);
   cudasim_set_mode(1);
   cudasim_set_verbose(0);
   cudasim_clear_violations();
   for (const bool waits : {true, false}) {
     *result_ = 0;
-    ASSERT_TRUE(checksum->Launch(address_, kHandle, result_, stream_));
+    ASSERT_TRUE(Launch(*checksum, address_, kHandle));
     if (waits) {
       ASSERT_TRUE(device_[0].SynchronizeStream(stream_));
     }

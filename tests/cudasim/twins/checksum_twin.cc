@@ -22,6 +22,7 @@ namespace cudasim {
 namespace {
 
 constexpr char kKernel[] = "stratalloc_checksum";
+constexpr char kResults[] = "stratalloc_checksum_results";
 
 bool IsDeviceAddress(uint64_t address) {
   return address - cudasim_arena_base() < cudasim_arena_size();
@@ -53,39 +54,31 @@ void ChecksumTwin(void** arguments, const unsigned*, const unsigned*) {
   const auto result = Argument<uint64_t>(arguments, 2);
   const uint64_t bytes = words * sizeof(uint64_t);
 
-  // Either may be pinned host memory, which is outside the check.
-  cudasim_access accesses[2];
-  int count = 0;
-  bool accessible = true;
-  const auto note = [&](uint64_t address, uint64_t size, int write) {
-    if (!IsDeviceAddress(address)) return;
-    accesses[count++] = {address, size, write};
-    accessible = accessible && cudasim_range_is_accessible(address, size) != 0;
-  };
-  note(data, bytes, /*write=*/0);
-  note(result, sizeof(uint64_t), /*write=*/1);
-  // What is not accessible becomes a violation here.
-  cudasim_note_access(cudasim_current_stream(), kKernel, accesses, count);
-  if (!accessible) return;
-
-  if (cudasim_is_phantom() != 0) {
-    if (!IsDeviceAddress(result)) {
-      *reinterpret_cast<uint64_t*>(result) +=
-          IsDeviceAddress(data)
-              ? ChecksumOfZeros(bytes)
-              : stratalloc::ChecksumOnHost(reinterpret_cast<const void*>(data),
-                                           bytes);
+  // Either may be pinned host memory, which no device checks but those whose
+  // kernels cannot use it. What may not be used becomes a violation here.
+  const cudasim_access accesses[] = {{data, bytes, /*write=*/0},
+                                     {result, sizeof(uint64_t), /*write=*/1}};
+  cudasim_note_access(cudasim_current_stream(), kKernel, accesses, 2);
+  for (const cudasim_access& access : accesses) {
+    if (IsDeviceAddress(access.address) &&
+        cudasim_range_is_accessible(access.address, access.bytes) == 0) {
+      return;
     }
-    return;
   }
-  const auto* const from = cudasim_host_view(reinterpret_cast<void*>(data));
+  if (cudasim_broken() != 0) return;
+
+  // The result has bytes: it is a variable of the module.
   auto* const to = static_cast<uint64_t*>(
       cudasim_host_view(reinterpret_cast<void*>(result)));
-  *to += stratalloc::ChecksumOnHost(from, bytes);
+  *to += cudasim_is_phantom() != 0 && IsDeviceAddress(data)
+             ? ChecksumOfZeros(bytes)
+             : stratalloc::ChecksumOnHost(
+                   cudasim_host_view(reinterpret_cast<void*>(data)), bytes);
 }
 
 __attribute__((constructor)) void RegisterTwins() {
   cudasim_register_twin(kKernel, ChecksumTwin);
+  cudasim_set_module_variable(kResults, 66 * sizeof(uint64_t));
 }
 
 }  // namespace
