@@ -31,7 +31,10 @@ def test_numbers(demo):
     assert values["device_capacity"] == 64 << 20
     assert values["peak_allocated"] <= values["peak_reserved"] <= 64 << 20
     assert values["host_budget"] == 32 << 20
-    assert 0 < values["host_peak"] <= values["host_budget"]
+    assert (0 < values["host_peak"] <= values["host_reserved_peak"]
+            <= values["host_budget"])
+    assert values["host_used"] <= values["host_peak"]
+    assert values["host_used"] <= values["host_reserved"]
     for key in ("bytes_evicted", "bytes_restored", "bytes_to_disk",
                 "bytes_from_disk", "restored_before_use"):
         assert values[key] > 0, key
