@@ -120,6 +120,37 @@ for bad, kind in ((3.5j, TypeError), (net, ValueError)):
 """)
 
 
+def test_what_names_no_memory_is_refused():
+    _works("""
+import torch, stratalloc
+stratalloc.enable(host_budget="64MiB", disk_budget=0)
+def check():
+    for call in (stratalloc.evict, stratalloc.restore, stratalloc.pin,
+                 stratalloc.unpin):
+        for bad in (3, True, 1.5, "abc", b"abc"):
+            try:
+                call(bad)
+            except TypeError as error:
+                assert "optimizer" in str(error), error
+                assert ("device=" in str(error)) == isinstance(bad, int)
+            else:
+                raise SystemExit(f"{call.__name__}({bad!r})")
+    for call in (stratalloc.pin, stratalloc.unpin):
+        try:
+            call(None)
+        except TypeError:
+            pass
+        else:
+            raise SystemExit(f"{call.__name__}(None)")
+check()  # before CUDA runs, too
+state = {"epoch": 3, "name": "abc", "none": None,
+         "weights": [torch.ones(1 << 20, device="cuda"), 7]}
+check()
+assert stratalloc.evict(state) == 4 << 20 == stratalloc.restore(state)
+assert stratalloc.pin(state) == 4 << 20 == stratalloc.unpin(state)
+""")
+
+
 def test_another_allocator_is_not_replaced():
     _works("""
 import torch, stratalloc
