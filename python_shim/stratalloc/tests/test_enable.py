@@ -151,6 +151,38 @@ assert stratalloc.pin(state) == 4 << 20 == stratalloc.unpin(state)
 """)
 
 
+_NO_GPU = """
+import stratalloc
+from stratalloc import _gpus
+_gpus.why_none = lambda torch: "somebody sold it"
+import sys
+for way in (stratalloc.allocator, stratalloc.enable):
+    print(bool(way()))
+print(stratalloc.evict(), stratalloc.memory_summary())
+"""
+
+
+def test_a_machine_without_a_gpu_is_said_once():
+    done = _run(_NO_GPU)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "True\nTrue\n0 stratalloc: CUDA is not initialised under this "
+        "allocator\n")
+    (line,) = done.stderr.splitlines()
+    assert "no GPU here: somebody sold it" in line and "--simulate" in line
+    done = _run(_NO_GPU, STRATALLOC_STRICT="1")
+    assert done.returncode == 1
+    assert "RuntimeError: stratalloc: torch will find no GPU" in done.stderr
+
+
+def test_a_process_that_was_told_to_use_no_gpu_is_not_lectured():
+    done = _run(_NO_GPU.replace("import sys", """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+"""))
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 def test_another_allocator_is_not_replaced():
     _works("""
 import torch, stratalloc
