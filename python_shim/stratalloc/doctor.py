@@ -24,15 +24,16 @@ _VIRTUAL_MEMORY_SUPPORTED = 102  # of CUdevice_attribute
 def main(args):
     findings = list(_findings())
     broken = any(state == "problem" for _, state, _ in findings)
-    if args.json:
-        cli.write_json(args.json, {
-            "ok": not broken,
-            "findings": [dict(zip(("name", "state", "detail"), finding))
-                         for finding in findings]})
-    if args.json != "-":
+    written = args.json is None or args.json.write({
+        "ok": not broken,
+        "findings": [dict(zip(("name", "state", "detail"), finding))
+                     for finding in findings]})
+    if args.json is None or not args.json.on_stdout:
         for name, state, detail in findings:
             print(f"{state:<8} {name:<18} {detail}")
-    return cli.EXIT_CANNOT if broken else cli.EXIT_OK
+    if broken:
+        return cli.EXIT_CANNOT
+    return cli.EXIT_OK if written else cli.EXIT_FAILED
 
 
 def _findings():

@@ -6,7 +6,6 @@ import tempfile
 from stratalloc import cli
 from stratalloc import simulate
 from stratalloc.settings import format_size
-from stratalloc.settings import parse_size
 from stratalloc.demo import job
 from stratalloc.demo import tables
 from stratalloc.demo import verdict
@@ -20,8 +19,8 @@ def main(args):
     try:
         settings = {
             "device": args.device,
-            "gpu_memory": parse_size(args.gpu_memory),
-            "host_budget": parse_size(args.host_budget),
+            "gpu_memory": cli.size("--gpu-memory", args.gpu_memory),
+            "host_budget": cli.size("--host-budget", args.host_budget),
             "sabotage": args.sabotage,
             "card": args.card,
             "profile": args.profile,
@@ -30,12 +29,9 @@ def main(args):
     except ValueError as error:
         raise cli.UsageError(error) from None
     _check(settings)
-    # With --json - the story must not mix with the JSON.
-    out = cli.console(stderr=args.json == "-")
-    values = _play(settings, out)
-    if args.json:
-        cli.write_json(args.json, values)
-    return cli.EXIT_OK if values["ok"] else cli.EXIT_FAILED
+    values = _play(settings, cli.console())
+    written = args.json is None or args.json.write(values)
+    return cli.EXIT_OK if values["ok"] and written else cli.EXIT_FAILED
 
 
 def _check_card(settings):
