@@ -309,3 +309,44 @@ def test_doctor():
 def test_doctor_reports_bad_settings():
     done = stratalloc("doctor", STRATALLOC_CONF="host_budget:none")
     assert done.returncode == 3 and "host_budget" in done.stdout
+
+
+def _spill(tmp_path, conf, **options):
+    """doctor's finding on the spill file, with its exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "doctor", "--json", "-"],
+        capture_output=True, text=True, check=False, env={
+            **os.environ, "STRATALLOC_CONF": f"disk_dir:{tmp_path},{conf}"},
+        **options)
+    (found,) = [finding for finding in json.loads(done.stdout)["findings"]
+                if finding["name"] == "spill file"]
+    return found["state"], found["detail"], done.returncode
+
+
+def test_doctor_asks_whether_the_disk_budget_fits(tmp_path):
+    state, detail, _ = _spill(tmp_path, "disk_budget:1MiB")
+    assert state in ("ok", "note")  # there are file systems without O_DIRECT
+    state, detail, code = _spill(tmp_path, "disk_budget:4096TiB")
+    assert (state, code) == ("problem", 3)
+    assert "free" in detail and "disk_budget" in detail, detail
+    assert str(tmp_path) in detail and "disk_dir" in detail
+    assert os.listdir(tmp_path) == []
+
+
+def test_doctor_knows_the_limit_of_a_file(tmp_path):
+    import resource
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    state, detail, code = _spill(tmp_path, "disk_budget:64MiB",
+                                 preexec_fn=limit)
+    assert (state, code) == ("problem", 3)
+    assert "ulimit -f" in detail and "64 MiB" in detail, detail
+
+
+def test_doctor_wants_a_file_only_if_there_is_a_disk_budget():
+    state, detail, _ = _spill("/proc", "disk_budget:1MiB")
+    assert state == "problem" and "/proc" in detail
+    state, detail, _ = _spill("/proc", "disk_budget:0")
+    assert state == "ok", detail
