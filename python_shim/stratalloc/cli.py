@@ -11,6 +11,7 @@ script nothing.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -214,4 +215,17 @@ def console():
             "which is not installed; run `pip install rich`") from None
     plain = not sys.stdout.isatty() or bool(os.environ.get("NO_COLOR"))
     return Console(file=sys.stdout, no_color=plain, highlight=False,
-                   width=max(shutil.get_terminal_size((100, 24)).columns, 100))
+                   width=shutil.get_terminal_size((100, 24)).columns)
+
+
+# More columns than any table has; rich would cut cells that are not wrapped.
+_WHOLE = 1 << 14
+
+
+def show(out, table):
+    """Prints a table whole: a narrow terminal wraps its lines, a pipe takes
+    them as they are, and no number is cut."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, out, "width", out.width)
+        out.width = _WHOLE
+        out.print(table, crop=False)

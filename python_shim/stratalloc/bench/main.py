@@ -103,7 +103,7 @@ def _show(out, values, group, rows):
     for row in rows:
         row["group"] = group
     values["benchmarks"] += rows
-    out.print(_table(values, group, rows))
+    cli.show(out, _table(values, group, rows))
 
 
 def _allocations(args, group, tiering, call_ns, trace_files):

@@ -145,8 +145,8 @@ def _tell_ours(out, values):
             out.print(f"     {answer['score']:.3f}  {answer['sentence']}",
                       markup=False)
     out.print()
-    out.print(tables.layers(values))
-    out.print(tables.tiers(values))
+    cli.show(out, tables.layers(values))
+    cli.show(out, tables.tiers(values))
     out.print(
         f"   on the GPU: {format_size(values['peak_allocated'])} allocated, "
         f"{format_size(values['peak_reserved'])} reserved at the peak, of "
