@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from stratalloc.demo import job
+from stratalloc.settings import format_size
 from tests.e2e import running
 
 
@@ -71,6 +73,25 @@ def test_sabotage_is_noticed(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert json.loads(out.read_text())["faults"]
     assert "FAILED" in done.stdout
+
+
+def test_too_little_gpu_memory_says_how_much_it_takes_once():
+    done = running.stratalloc("demo", "--device", running.DEVICE,
+                              "--gpu-memory", "16MiB")
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout
+    (line,) = done.stderr.splitlines()
+    assert "16 MiB" in line
+    assert line.count(format_size(job.needed_memory())) == 1
+
+
+def test_as_much_gpu_memory_as_it_says_is_enough(tmp_path):
+    if not running.SIMULATED:
+        pytest.skip("a real one may need more, and it says `at least`")
+    out = tmp_path / "demo.json"
+    running.must_work(running.stratalloc(
+        "demo", "--device", running.DEVICE, "--gpu-memory",
+        str(job.needed_memory()), "--json", out))
+    assert json.loads(out.read_text())["ok"]
 
 
 def test_kill_leaves_nothing(tmp_path):

@@ -55,6 +55,14 @@ def _check(settings):
             raise cli.CannotRunError(
                 f"stratalloc: the demo needs {module}; run "
                 f"`pip install {package}`")
+    needed = job.needed_memory()
+    if settings["gpu_memory"] < needed:
+        raise cli.UsageError(
+            f"--gpu-memory {format_size(settings['gpu_memory'])} is too little:"
+            " the demo needs "
+            f"{'at least ' if settings['device'] == 'cuda' else ''}"
+            f"{format_size(needed)}, for the model's largest tensor, which one "
+            "operator reads whole, and for that operator's other operands")
     from stratalloc import _core
 
     _core.library_path("libstratalloc.so")
@@ -176,6 +184,8 @@ def _tell_comparison(out, values):
             f"{virtual['down_busy_seconds']:.4f} copying out (modelled, not "
             "measured)")
     for fault in values["faults"]:
+        if values["error"]:
+            fault = fault.replace(values["error"], "see above")
         out.print(f"   FAILED: {fault}", style="bold red", markup=False)
     if values["ok"]:
         out.print("   [bold green]all right[/bold green]")

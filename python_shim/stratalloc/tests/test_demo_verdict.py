@@ -3,10 +3,13 @@
 
 import array
 import copy
+import io
 
 import pytest
+import rich.console
 
 from stratalloc.demo import job
+from stratalloc.demo import story
 from stratalloc.demo import tables
 from stratalloc.demo import verdict
 
@@ -92,6 +95,19 @@ def test_other_numbers_fail(numbers):
 
 def test_failed_cpu_run_is_a_fault():
     assert not _combine(cpu={"error": "killed"})["ok"]
+
+
+def test_what_failed_is_told_once():
+    ours = copy.deepcopy(_OURS)
+    ours.update(error="layer 3 is corrupt", error_type="RuntimeError")
+    values = _combine(ours)
+    shown = io.StringIO()
+    console = rich.console.Console(file=shown, width=200)
+    story._tell_ours(console, values)
+    story._tell_comparison(console, values)
+    assert shown.getvalue().count("layer 3 is corrupt") == 1
+    assert "FAILED: the run under stratalloc failed: see above" in (
+        shown.getvalue())
 
 
 def test_layers_are_grouped():
