@@ -221,6 +221,9 @@ STRATALLOC_API int stratalloc_snapshot(
  * configuration, and `layers`: a list of {"owner","category","live","peak","device","host",
  * "disk","evicted","restored","to_disk","from_disk","stalls","stall_ns"};
  * `handles`: {"restored_before_use", "evicted", "clean_drops", ...};
+ * `tiers`: what moved, and of the process `host_used`, `host_peak` (pinned
+ * bytes that evicted memory and the disk's copies held), `host_reserved` and
+ * `host_reserved_peak` (pinned for them, in whole slabs);
  * `pinned`: a list of {"owner","reason","bytes"} of what is pinned beyond an
  * operator; and
  * `stays`: the bytes on the device by why they are there (allocator/staying.h),

@@ -226,6 +226,9 @@ char* stratalloc_report_json(int device) {
       {"stall_ns", c.stall_ns},
       {"host_used", engine != nullptr ? engine->HostUsed() : 0},
       {"host_peak", engine != nullptr ? engine->HostPeak() : 0},
+      {"host_reserved", engine != nullptr ? engine->HostReserved() : 0},
+      {"host_reserved_peak",
+       engine != nullptr ? engine->HostReservedPeak() : 0},
       {"disk_used", engine != nullptr ? engine->DiskUsed() : 0},
       {"disk_mode", engine != nullptr ? engine->DiskMode() : "off"},
   };

@@ -36,9 +36,10 @@ _NAMES = {
     "memory_summary": "_reports",
     "report": "_reports",
     "scope": "scopes",
+    "__version__": "_version",  # written by the build, from bazel/version.bzl
 }
 
-__all__ = sorted(_NAMES)
+__all__ = sorted(name for name in _NAMES if name != "__version__")
 
 
 def __getattr__(name):

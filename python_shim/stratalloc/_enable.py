@@ -17,6 +17,7 @@ import threading
 
 from stratalloc import _bridge
 from stratalloc import _core
+from stratalloc import _gpus
 from stratalloc import _witness
 from stratalloc.settings import Config
 
@@ -24,6 +25,7 @@ _log = logging.getLogger("stratalloc")
 _lock = threading.RLock()
 _active = None  # the resolved Config the core was told
 _guarded = False
+_said_no_gpu = False
 
 
 class UnsupportedTorchError(RuntimeError):
@@ -53,8 +55,9 @@ def enable(config=None, **overrides):
     read; `overrides` replace single fields: enable(host_budget="8GiB").
 
     Raises ValueError for a bad setting, RuntimeError when it comes too late.
-    An unsupported torch is one line on stderr and native stays, unless
-    STRATALLOC_STRICT=1. Returns True if the allocator is ours afterwards.
+    An unsupported torch is one line on stderr and native stays; a machine
+    without a GPU is one line, too. STRATALLOC_STRICT=1 raises instead. Returns
+    True if the allocator is ours afterwards.
     """
     with _lock:
         wanted = _wanted(config, overrides)
@@ -73,6 +76,7 @@ def enable(config=None, **overrides):
             print(f"{error}; torch's native allocator stays", file=sys.stderr)
             return False
         _refuse_late(torch)
+        _say_if_there_is_no_gpu(torch)
         _prepare(torch, wanted)
         _bridge.install()
         _install_module_scopes()
@@ -119,6 +123,7 @@ def _ready_for_plugin(config, overrides, before=lambda torch: None):
     wanted = _wanted(config, overrides)
     _bridge.load(torch.__version__)
     _refuse_late(torch)
+    _say_if_there_is_no_gpu(torch)
     before(torch)
     _prepare(torch, wanted)
     _install_module_scopes()
@@ -198,6 +203,23 @@ def _refuse_late(torch):
             f"stratalloc: torch's CUDA allocator is already {backend!r}; "
             "remove the call that installs it (change_current_allocator) or "
             "its PYTORCH_ALLOC_CONF backend option")
+
+
+def _say_if_there_is_no_gpu(torch):
+    """We are enabled all the same: it costs nothing, and CPU code goes on."""
+    global _said_no_gpu
+    reason = _gpus.why_none(torch)
+    if reason is None:
+        return
+    text = (f"stratalloc: torch will find no GPU here: {reason}; for a "
+            "simulated one start with `stratalloc run --simulate 8GiB`")
+    if _gpus.hidden():
+        _log.info(text)  # as this process was told to
+    elif strict():
+        raise RuntimeError(text)
+    elif not _said_no_gpu:
+        _said_no_gpu = True
+        print(text, file=sys.stderr)
 
 
 def _by_whom():

@@ -43,7 +43,8 @@ def memory_summary(device=None):
     if not values:
         return "stratalloc: CUDA is not initialised under this allocator"
     return "\n".join([*_totals(values), *_stays(values["stays"]), "",
-                      *_owners(values["layers"])])
+                      *_owners(values["layers"],
+                               values["allocated"]["peak"])])
 
 
 def _totals(values):
@@ -57,9 +58,13 @@ def _totals(values):
                values["allocated"]["peak"], values["gpu_limit"])
     yield _row("reserved", values["reserved"]["current"],
                values["reserved"]["peak"], values["gpu_limit"])
-    yield _row("evicted to host", now["host"], None, config["host_budget"])
+    yield _row("evicted to host", now["host"], None, None)
     yield _row("evicted to disk", now["disk"], None, config["disk_budget"])
     yield _row("live, all tiers", values["live"], None, None)
+    yield _row("host memory used", tiers["host_used"], tiers["host_peak"],
+               config["host_budget"])
+    yield _row("  pinned for it", tiers["host_reserved"],
+               tiers["host_reserved_peak"], config["host_budget"])
     yield (f"moved: {format_size(tiers['bytes_evicted'])} out, "
            f"{format_size(tiers['bytes_restored'])} in, "
            f"{format_size(tiers['bytes_to_disk'])} to disk, "
@@ -75,14 +80,35 @@ def _stays(stays):
                 stays.items(), key=lambda item: -item[1]))
 
 
-def _owners(layers):
+_NAME = 40  # columns of an owner's name
+# What is gone is shown if it was this share of the peak of all; a model has
+# hundreds of owners of activations that were never worth a line.
+_MATTERED = 100
+
+
+def _owners(layers, peak):
+    """Who has memory, and who had much: the largest first."""
     yield _row("owner", "live", "peak", "device", "host", "disk", "category",
-               width=40)
-    for row in sorted(layers, key=lambda row: -row["live"]):
-        if row["live"]:
-            yield _row(row["owner"][-40:], *(row[key] for key in (
+               width=_NAME)
+    gone = []
+    for row in sorted(layers, key=lambda row: (-row["live"], -row["peak"])):
+        if row["live"] or row["peak"] * _MATTERED >= peak > 0:
+            yield _row(_shortened(row["owner"]), *(row[key] for key in (
                 "live", "peak", "device", "host", "disk")), row["category"],
-                       width=40)
+                       width=_NAME)
+        elif row["peak"]:
+            gone.append(row["peak"])
+    if gone:
+        yield (f"and {len(gone)} with nothing now, none of which ever had more "
+               f"than {format_size(max(gone))}")
+
+
+def _shortened(name):
+    """The beginning, which says whose it is, and the end, which says what."""
+    if len(name) <= _NAME:
+        return name
+    end = _NAME * 3 // 5
+    return name[:_NAME - end - 1] + "…" + name[-end:]
 
 
 def _row(name, *values, width=18):

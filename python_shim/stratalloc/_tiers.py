@@ -47,12 +47,13 @@ def residency(obj):
 def _move(function, obj, device):
     require_enabled("nothing can move")
     index = None if device is None else device_index(device)
+    found = {} if obj is None else named(obj)
     if not _core.initialized():
         return 0  # CUDA never ran: there is no block to move
     if obj is None:
         return function(_core.ALL_DEVICES if index is None else index, None)
     moved = 0
-    for number, ranges in named(obj).items():
+    for number, ranges in found.items():
         if index is None or index == number:
             moved += function(number, ranges)
     return moved
@@ -95,6 +96,8 @@ def named(obj, all_of_it=False):
     """
     from stratalloc import _storages
 
+    if obj is None or isinstance(obj, _LEAVES):
+        raise _names_nothing(obj)
     found = {}
     for tensor, owned in _tensors(obj):
         try:
@@ -132,13 +135,21 @@ def _tensors(obj, owned=False):
     elif isinstance(obj, dict):
         for value in obj.values():
             yield from _tensors(value, owned)
-    elif isinstance(obj, (str, bytes, int, float, bool)) or obj is None:
-        return
+    elif isinstance(obj, _LEAVES) or obj is None:
+        return  # beside the tensors of a state_dict()
     elif hasattr(obj, "__iter__"):
         for value in obj:
             yield from _tensors(value, owned)
     else:
-        raise TypeError(
-            "stratalloc: evict, restore, pin and unpin take a module, an "
-            "optimizer, a tensor or an iterable of them, not "
-            f"{type(obj).__name__}")
+        raise _names_nothing(obj)
+
+
+_LEAVES = (str, bytes, int, float, bool)
+
+
+def _names_nothing(obj):
+    device = "; a device is named by device=" if isinstance(obj, int) else ""
+    return TypeError(
+        "stratalloc: evict, restore, pin and unpin take a module, an "
+        "optimizer, a tensor or an iterable of them, not "
+        f"{type(obj).__name__}{device}")

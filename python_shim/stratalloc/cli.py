@@ -11,7 +11,7 @@ script nothing.
 """
 
 import argparse
-import json
+import contextlib
 import os
 import shutil
 import sys
@@ -29,15 +29,22 @@ def main(argv=None):
     """Parses and runs; returns the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
+    if args.version:
+        from stratalloc import __version__
+
+        print(f"stratalloc {__version__}")
+        return EXIT_OK
     if args.command is None:
         parser.print_help(sys.stderr)
         return EXIT_USAGE
     from stratalloc._core import LibraryError
 
     try:
+        args.json = args.json and _result_file(args.json)
         return args.function(args)
     except UsageError as error:
-        print(f"stratalloc {args.command}: {error}", file=sys.stderr)
+        text = str(error).removeprefix("stratalloc: ")
+        print(f"stratalloc {args.command}: {text}", file=sys.stderr)
         return EXIT_USAGE
     except (LibraryError, CannotRunError) as error:
         print(error, file=sys.stderr)
@@ -57,6 +64,8 @@ def _parser():
         prog="stratalloc", epilog=_EPILOG, allow_abbrev=False,
         description="A CUDA memory allocator for PyTorch that moves cold "
         "parameters to host memory and disk.")
+    parser.add_argument("--version", action="store_true",
+                        help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="command")
     _add_run(commands)
     _add_demo(commands)
@@ -67,7 +76,28 @@ def _parser():
 
 def _add_json(parser, what):
     parser.add_argument("--json", metavar="FILE",
-                        help=f"write {what} as JSON to FILE (- = stdout)")
+                        help=f"write {what} as JSON to FILE (- = stdout; "
+                        "everything else then goes to stderr)")
+
+
+def _result_file(path):
+    from stratalloc._result_file import ResultFile
+
+    try:
+        return ResultFile(path)
+    except OSError as error:
+        raise UsageError(f"--json {path}: nothing can be written there: "
+                         f"{error.strerror}") from None
+
+
+def size(option, text):
+    """The bytes that an option's text means; UsageError if it means none."""
+    from stratalloc.settings import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: {error}") from None
 
 
 def _add_card(parser):
@@ -88,13 +118,13 @@ def _add_run(commands):
                         help="on simulated GPUs of SIZE (64MiB; card: the "
                         "card's own), no GPU used")
     _add_card(parser)
-    parser.add_argument("--devices", type=int, default=1, metavar="N",
+    parser.add_argument("--devices", type=int, metavar="N",
                         help="number of simulated GPUs (1)")
-    parser.add_argument("--mode", choices=("eager", "async"), default="eager",
+    parser.add_argument("--mode", choices=("eager", "async"),
                         help="of the simulated streams (eager)")
-    parser.add_argument("--seed", type=int, default=0,
+    parser.add_argument("--seed", type=int,
                         help="of the simulated streams' order (0)")
-    parser.add_argument("--numbers", choices=("on", "off"), default=None,
+    parser.add_argument("--numbers", choices=("on", "off"),
                         help="off: the simulated GPU has shapes and memory "
                         "but computes nothing; for real sizes (on)")
     parser.add_argument("--allocator", choices=("stratalloc", "native"),
@@ -175,19 +205,7 @@ def _doctor(args):
     return doctor.main(args)
 
 
-def write_json(path, value):
-    """Writes JSON to a file or, for "-", to stdout."""
-    text = json.dumps(value, indent=2, sort_keys=False) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(temporary, path)
-
-
-def console(stderr=False):
+def console():
     """A rich console: colours only on a terminal, none with NO_COLOR."""
     try:
         from rich.console import Console
@@ -195,9 +213,19 @@ def console(stderr=False):
         raise CannotRunError(
             "stratalloc: this command prints tables with the package rich, "
             "which is not installed; run `pip install rich`") from None
-    stream = sys.stderr if stderr else sys.stdout
-    plain = not stream.isatty() or bool(os.environ.get("NO_COLOR"))
-    # Tables need about 100 columns; a narrower terminal wraps them whole.
-    width = shutil.get_terminal_size((100, 24)).columns
-    return Console(file=stream, no_color=plain, highlight=False,
-                   width=max(width, 100))
+    plain = not sys.stdout.isatty() or bool(os.environ.get("NO_COLOR"))
+    return Console(file=sys.stdout, no_color=plain, highlight=False,
+                   width=shutil.get_terminal_size((100, 24)).columns)
+
+
+# More columns than any table has; rich would cut cells that are not wrapped.
+_WHOLE = 1 << 14
+
+
+def show(out, table):
+    """Prints a table whole: a narrow terminal wraps its lines, a pipe takes
+    them as they are, and no number is cut."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, out, "width", out.width)
+        out.width = _WHOLE
+        out.print(table, crop=False)

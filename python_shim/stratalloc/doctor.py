@@ -24,15 +24,16 @@ _VIRTUAL_MEMORY_SUPPORTED = 102  # of CUdevice_attribute
 def main(args):
     findings = list(_findings())
     broken = any(state == "problem" for _, state, _ in findings)
-    if args.json:
-        cli.write_json(args.json, {
-            "ok": not broken,
-            "findings": [dict(zip(("name", "state", "detail"), finding))
-                         for finding in findings]})
-    if args.json != "-":
+    written = args.json is None or args.json.write({
+        "ok": not broken,
+        "findings": [dict(zip(("name", "state", "detail"), finding))
+                     for finding in findings]})
+    if args.json is None or not args.json.on_stdout:
         for name, state, detail in findings:
             print(f"{state:<8} {name:<18} {detail}")
-    return cli.EXIT_CANNOT if broken else cli.EXIT_OK
+    if broken:
+        return cli.EXIT_CANNOT
+    return cli.EXIT_OK if written else cli.EXIT_FAILED
 
 
 def _findings():
@@ -116,25 +117,56 @@ def _config_state():
 
 
 def _spill_state(config):
-    """Can an unnamed file be opened there, and without the page cache?"""
+    """Makes a file there, writes to it, and asks whether the rest would fit."""
+    if config.disk_budget == 0:
+        return "spill file", "ok", "none wanted (disk_budget 0)"
+    try:
+        file, state, kind = _spill_file(config.disk_dir)
+        with file:
+            file.write(bytes(_PROBE))
+            file.flush()
+            os.fsync(file.fileno())
+            status = os.fstatvfs(file.fileno())
+    except OSError as error:
+        return ("spill file", "problem", f"{config.disk_dir}: no file can be "
+                f"made and written there: {error.strerror}; set disk_dir")
+    wanted = format_size(config.disk_budget)
+    largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if largest != resource.RLIM_INFINITY and largest < config.disk_budget:
+        return ("spill file", "problem", "a file may have "
+                f"{format_size(largest)} (ulimit -f), not the {wanted} of "
+                "disk_budget; raise the one or lower the other")
+    free = status.f_bavail * status.f_frsize
+    if free < config.disk_budget:
+        return ("spill file", "problem", f"{config.disk_dir} has "
+                f"{format_size(free)} free, not the {wanted} of disk_budget; "
+                "lower it, or set disk_dir to a larger disk")
+    return ("spill file", state, f"{kind}; {format_size(free)} free for at "
+            f"most {wanted}")
+
+
+_PROBE = 1 << 16  # enough to make the file system find a place for it
+
+
+def _spill_file(folder):
+    """(file, state, how the disk tier will open it); OSError if it cannot."""
     flags = os.O_TMPFILE | os.O_RDWR
     try:
-        os.close(os.open(config.disk_dir, flags | os.O_DIRECT, 0o600))
-        return "spill file", "ok", "unnamed, O_DIRECT"
-    except OSError:
-        pass
-    try:
-        os.close(os.open(config.disk_dir, flags, 0o600))
-        return ("spill file", "note", f"{config.disk_dir} refuses O_DIRECT: "
-                "buffered I/O, which also costs page cache")
+        descriptor = os.open(folder, flags, 0o600)
     except OSError as error:
         try:
-            with tempfile.TemporaryFile(dir=config.disk_dir):
-                return ("spill file", "note", f"{config.disk_dir} has no "
-                        "O_TMPFILE; a file is created and unlinked")
+            file = tempfile.TemporaryFile(dir=folder)
         except OSError:
-            return ("spill file", "problem",
-                    f"{config.disk_dir}: {error.strerror}; set disk_dir")
+            raise error from None
+        return (file, "note",
+                f"{folder} has no O_TMPFILE; a file is created and unlinked")
+    file = os.fdopen(descriptor, "w+b")
+    try:
+        os.close(os.open(folder, flags | os.O_DIRECT, 0o600))
+    except OSError:
+        return (file, "note", f"{folder} refuses O_DIRECT: buffered I/O, which "
+                "also costs page cache")
+    return file, "ok", "unnamed, O_DIRECT"
 
 
 def _memlock_state():

@@ -7,6 +7,7 @@ the program is edited.
 """
 
 import importlib.machinery
+import importlib.util
 import os
 import runpy
 import sys
@@ -15,9 +16,13 @@ import types
 from stratalloc import cli
 from stratalloc.settings import Config
 
+# What describes a simulated device, besides its size.
+_OF_SIMULATED = ("devices", "mode", "seed", "numbers", "card", "profile")
+
 
 def run(args):
     """Runs cli's `run`; returns the exit code or lets the program's raise."""
+    _check(args)
     conf = args.conf
     if conf is not None:
         os.environ["STRATALLOC_CONF"] = conf
@@ -25,54 +30,114 @@ def run(args):
         config = Config.from_env()
     except ValueError as error:
         raise cli.UsageError(error) from None
-    if not args.module and not os.path.exists(args.target):
-        raise cli.UsageError(f"no such script: {args.target}")
     _prepare(args, config)
-    code = cli.EXIT_FAILED
     try:
         code = _execute(args)
-    finally:
-        _tell_simulated()
-        if args.json:
-            cli.write_json(args.json, _results(code))
-    return code
+    except BaseException as error:
+        _write_results(args, cli.EXIT_FAILED)
+        _report_from_the_program_on(error, _tell_simulated)
+        raise
+    written = _write_results(args, code)
+    _tell_simulated()
+    return code if written else code or cli.EXIT_FAILED
+
+
+def _check(args):
+    """UsageError for what is a mistake however the program goes."""
+    if args.simulate is None:
+        given = ["--" + name for name in _OF_SIMULATED
+                 if getattr(args, name) is not None]
+        if given:
+            raise cli.UsageError(
+                f"{', '.join(given)}: about simulated GPUs; give --simulate "
+                "SIZE as well" + ("" if args.devices is None else
+                ", or choose real ones with CUDA_VISIBLE_DEVICES"))
+    elif args.simulate != "card":
+        cli.size("--simulate", args.simulate)
+    if args.module:
+        _check_module(args.target)
+    elif not os.path.exists(args.target):
+        raise cli.UsageError(f"no such script: {args.target}")
+    elif os.path.isdir(args.target) and not os.path.exists(
+            os.path.join(args.target, "__main__.py")):
+        raise cli.UsageError(
+            f"{args.target} is a directory without a __main__.py; name the "
+            f"script in it: {os.path.join(args.target, 'SCRIPT.py')}")
+
+
+def _check_module(name):
+    sys.path.insert(0, os.getcwd())  # as `python -m` has it
+    package = name.partition(".")[0]
+    try:
+        found = importlib.util.find_spec(package)
+    except ValueError:
+        found = None  # no name at all, or __main__
+    if found is None:
+        raise cli.UsageError(f"no such module: {name}")
 
 
 def _prepare(args, config):
     """The simulated device if asked for, then the allocator."""
     from stratalloc import _enable
+    from stratalloc import _gpus
 
     # We enable by hand, in the one right order; the entry point would come
     # before the operator bridge. Children started later inherit the variable.
     os.environ["STRATALLOC"] = "0"
-    if args.numbers is not None and args.simulate is None:
-        raise cli.UsageError("--numbers is about a simulated GPU: give "
-                             "--simulate SIZE as well")
     if args.simulate is not None:
         from stratalloc import simulate
 
         try:
-            simulate.load(args.simulate, args.devices, args.mode, args.seed,
+            simulate.load(args.simulate, _or(args.devices, 1),
+                          _or(args.mode, "eager"), _or(args.seed, 0),
                           args.card, args.profile, args.numbers)
         except ValueError as error:
             raise cli.UsageError(error) from None
+        simulate.for_children()
         print(f"stratalloc: {simulate.label()}", file=sys.stderr)
-    elif args.card or args.profile:
-        raise cli.UsageError(
-            "stratalloc: --card and --profile describe a simulated GPU; give "
-            "--simulate SIZE (or --simulate card) with them")
     if args.allocator == "native":
         return
     try:
-        import torch  # noqa: F401  (enable needs it; a clear error if absent)
+        import torch
     except ImportError as error:
         raise cli.CannotRunError(
             f"stratalloc: torch cannot be imported ({error}); install torch "
             f"({', '.join(_minors())}) into this Python") from None
-    enabled = _enable.enable(config)
-    if enabled and args.simulate is None:
+    reason = _gpus.why_none(torch)
+    if reason is not None:
+        raise cli.CannotRunError(
+            f"stratalloc run: there is no GPU for {args.target}: {reason}; "
+            "`stratalloc run --simulate 8GiB` has a simulated one")
+    if _enable.enable(config):
         # Child processes that import torch afresh come in by the entry point.
         os.environ["STRATALLOC"] = "1"
+
+
+def _or(value, default):
+    return default if value is None else value
+
+
+def _report_from_the_program_on(error, afterwards):
+    """What the interpreter prints of `error` begins at the program, not with
+    us, and nothing of ours stands before it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
+        trace = trace.tb_next
+    hook = sys.excepthook  # the program's own, if it set one
+
+    def show(kind, value, found):
+        if value is error:
+            value.__traceback__ = found = trace
+        try:
+            hook(kind, value, found)
+        finally:
+            afterwards()
+
+    sys.excepthook = show
+
+
+# Files whose frames stand between the interpreter and the program.
+_OURS = (run.__code__.co_filename, runpy.run_path.__code__.co_filename)
 
 
 def _tell_simulated():
@@ -96,14 +161,13 @@ def _execute(args):
     try:
         if args.module:
             sys.argv = [args.target] + arguments
-            sys.path.insert(0, os.getcwd())
             runpy.run_module(args.target, run_name="__main__", alter_sys=True)
         elif os.path.isdir(args.target) or args.target.endswith(".pyz"):
             sys.argv = [args.target] + arguments
             runpy.run_path(args.target, run_name="__main__")
         else:
             sys.argv = [args.target] + arguments
-            _execute_file(args.target)
+            _execute_file(os.path.abspath(args.target))
     except SystemExit as stop:
         return _exit_code(stop)
     return cli.EXIT_OK
@@ -111,7 +175,7 @@ def _execute(args):
 
 def _execute_file(path):
     """Like `python path`: __main__ stays alive for exit handlers."""
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.path.insert(0, os.path.dirname(path))
     with open(path, "rb") as file:
         code = compile(file.read(), path, "exec")
     module = types.ModuleType("__main__")
@@ -129,6 +193,18 @@ def _exit_code(stop):
         return stop.code
     print(stop.code, file=sys.stderr)
     return cli.EXIT_FAILED
+
+
+def _write_results(args, code):
+    """False if --json was given and could not be served."""
+    if not args.json:
+        return True
+    try:
+        values = _results(code)
+    except Exception as error:  # pylint: disable=broad-except
+        # A device that is lost cannot be asked; the exit code stays known.
+        values = {"exit_code": code, "error": str(error)}
+    return args.json.write(values)
 
 
 def _results(code):

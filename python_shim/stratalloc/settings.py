@@ -40,8 +40,8 @@ def parse_size(text):
         raise ValueError("not a size (write 32MiB, 2GiB or plain bytes)")
     number, unit = match.groups()
     if unit and unit.lower() not in _UNITS:
-        raise ValueError(
-            f"unknown unit {unit!r} (use B, KiB, MiB, GiB or TiB)")
+        raise ValueError(f"unknown unit {unit!r}{_meant(number, unit)} "
+                         "(the units are B, KiB, MiB, GiB and TiB)")
     factor = _UNITS[unit.lower()] if unit else 1
     value = float(number) * factor if "." in number else int(number) * factor
     if value != int(value):
@@ -49,6 +49,14 @@ def parse_size(text):
     if value >= 1 << 63:
         raise ValueError("larger than any memory")
     return int(value)
+
+
+def _meant(number, unit):
+    """M and MB are 10^6 bytes to some and 2^20 to others: we do not guess."""
+    for known in ("KiB", "MiB", "GiB", "TiB"):
+        if unit.lower() in (known[0].lower(), known[0].lower() + "b"):
+            return f"; write {number}{known}"
+    return ""
 
 
 def format_size(value):

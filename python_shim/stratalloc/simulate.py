@@ -26,6 +26,9 @@ CARDS = ("generic", "h200", "a100", "rtx4090", "t4", "wsl2")
 # "off": operators find shapes only, and device memory has no bytes.
 NUMBERS = ("on", "off")
 
+# What load() was told, for the processes this one starts; see for_children().
+_CHILDREN = "STRATALLOC_SIMULATED_CHILD"
+
 _state = None  # _Simulation once loaded
 
 
@@ -129,6 +132,22 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
     Raises ValueError for bad arguments and RuntimeError if torch (which would
     have loaded the real CUDA runtime) is imported already.
     """
+    known = _state is not None
+    if not known and "torch" in sys.modules:
+        raise RuntimeError(
+            "stratalloc: torch is already imported and has loaded the real "
+            "CUDA runtime; call stratalloc.simulate.load() before the first "
+            "`import torch`, or start with `stratalloc run --simulate`")
+    _open(memory, devices, mode, seed, card, profile, numbers)
+    if known:
+        return
+    import torch
+
+    before_enable(torch)
+
+
+def _open(memory, devices, mode, seed, card, profile, numbers):
+    """The device's libraries, before torch's; nothing if they are there."""
     global _state
     _check_model(memory, card, profile)
     size = None
@@ -152,11 +171,6 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
             raise RuntimeError("stratalloc: a different simulated device is "
                                "already loaded in this process")
         return
-    if "torch" in sys.modules:
-        raise RuntimeError(
-            "stratalloc: torch is already imported and has loaded the real "
-            "CUDA runtime; call stratalloc.simulate.load() before the first "
-            "`import torch`, or start with `stratalloc run --simulate`")
     # Read once, when libcuda.so.1 is loaded.
     if size is None:
         os.environ.pop("CUDASIM_MEMORY", None)
@@ -186,9 +200,55 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
     twins = _path("libstratalloc_twins.so", required=False)
     if twins is not None:
         _state.twins = ctypes.CDLL(twins, mode=ctypes.RTLD_GLOBAL)
-    import torch
+
+
+def for_children():
+    """Python processes started from here on have such devices of their own.
+
+    Whoever starts them (multiprocessing's spawn and forkserver, subprocess,
+    torchrun): Python runs simulated_child/sitecustomize.py first, and that
+    calls before_torch() and after_torch() if they import torch.
+    """
+    card, profile = _state.model
+    os.environ[_CHILDREN] = json.dumps({
+        "memory": os.environ.get("CUDASIM_MEMORY", "card"),
+        "devices": _state.devices, "mode": _state.mode, "seed": _state.seed,
+        "card": card, "profile": profile and os.path.abspath(profile),
+        "numbers": None})  # inherited, as CUDASIM_NUMBERS
+    folder = os.path.join(os.path.dirname(directory()), "simulated_child")
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        dict.fromkeys([folder, *filter(None, path)]))
+
+
+def before_torch():
+    """In a child: the device that for_children() of its parent described."""
+    _open(**json.loads(os.environ[_CHILDREN]))
+
+
+def after_torch(torch):
+    """In a child, once torch is imported. Says at the end what was done."""
+    from multiprocessing import util
 
     before_enable(torch)
+    process = os.getpid()
+
+    def say_at_the_end(_):
+        # What this process forks has the same counts, and did not count them.
+        if os.getpid() == process:
+            util.Finalize(None, _last_line_of_child, exitpriority=0)
+
+    # A child of a fork server ends without atexit, and begins by forgetting
+    # what was to be done at its end; then it calls what is registered here.
+    say_at_the_end(None)
+    util.register_after_fork(_last_line_of_child, say_at_the_end)
+
+
+def _last_line_of_child():
+    if any(value for name, value in counters().items()
+           if name not in ("capacity", "peak_used")):
+        print(f"stratalloc: process {os.getpid()}, {last_line()}",
+              file=sys.stderr)
 
 
 def before_enable(torch):

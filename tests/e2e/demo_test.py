@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from stratalloc.demo import job
+from stratalloc.settings import format_size
 from tests.e2e import running
 
 
@@ -31,7 +33,10 @@ def test_numbers(demo):
     assert values["device_capacity"] == 64 << 20
     assert values["peak_allocated"] <= values["peak_reserved"] <= 64 << 20
     assert values["host_budget"] == 32 << 20
-    assert 0 < values["host_peak"] <= values["host_budget"]
+    assert (0 < values["host_peak"] <= values["host_reserved_peak"]
+            <= values["host_budget"])
+    assert values["host_used"] <= values["host_peak"]
+    assert values["host_used"] <= values["host_reserved"]
     for key in ("bytes_evicted", "bytes_restored", "bytes_to_disk",
                 "bytes_from_disk", "restored_before_use"):
         assert values[key] > 0, key
@@ -68,6 +73,25 @@ def test_sabotage_is_noticed(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert json.loads(out.read_text())["faults"]
     assert "FAILED" in done.stdout
+
+
+def test_too_little_gpu_memory_says_how_much_it_takes_once():
+    done = running.stratalloc("demo", "--device", running.DEVICE,
+                              "--gpu-memory", "16MiB")
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout
+    (line,) = done.stderr.splitlines()
+    assert "16 MiB" in line
+    assert line.count(format_size(job.needed_memory())) == 1
+
+
+def test_as_much_gpu_memory_as_it_says_is_enough(tmp_path):
+    if not running.SIMULATED:
+        pytest.skip("a real one may need more, and it says `at least`")
+    out = tmp_path / "demo.json"
+    running.must_work(running.stratalloc(
+        "demo", "--device", running.DEVICE, "--gpu-memory",
+        str(job.needed_memory()), "--json", out))
+    assert json.loads(out.read_text())["ok"]
 
 
 def test_kill_leaves_nothing(tmp_path):

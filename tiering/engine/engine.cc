@@ -277,6 +277,14 @@ Bytes Engine::HostPeak() const {
   MutexLock arbiter(arbiter_);
   return lower_.is_open() ? lower_.host()->peak() : 0;
 }
+Bytes Engine::HostReserved() const {
+  MutexLock arbiter(arbiter_);
+  return lower_.is_open() ? lower_.host()->reserved() : 0;
+}
+Bytes Engine::HostReservedPeak() const {
+  MutexLock arbiter(arbiter_);
+  return lower_.is_open() ? lower_.host()->reserved_peak() : 0;
+}
 Bytes Engine::DiskUsed() const {
   MutexLock arbiter(arbiter_);
   DiskTier* disk = lower_.disk();

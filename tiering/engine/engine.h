@@ -158,7 +158,9 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   EngineCounters Counters() const;
   Bytes HostUsed() const;
-  Bytes HostPeak() const;
+  Bytes HostPeak() const;  // of what was used, not of what was pinned for it
+  Bytes HostReserved() const;
+  Bytes HostReservedPeak() const;
   Bytes DiskUsed() const;
   std::string DiskMode() const;
   Status CheckInvariants(DeviceAllocator& device);

@@ -26,6 +26,13 @@ Bytes SlabStep(Bytes budget) {
   return std::clamp(budget / 256, 64 * kMiB, kGiB);
 }
 
+// One writer at a time, under the lock.
+void RaiseTo(Bytes value, std::atomic<Bytes>* peak) {
+  if (value > peak->load(std::memory_order_relaxed)) {
+    peak->store(value, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
 
 struct HostTier::State {
@@ -40,8 +47,9 @@ struct HostTier::State {
 
   // Written under the lock, read by anyone; each alone is exact.
   std::atomic<Bytes> used{0};
+  std::atomic<Bytes> peak{0};  // of used
   std::atomic<Bytes> reserved{0};
-  std::atomic<Bytes> peak{0};
+  std::atomic<Bytes> reserved_peak{0};
 
   void* TakeFromSlabs(Bytes bytes) REQUIRES(mutex);
   Status AddSlab(Bytes bytes) REQUIRES(mutex);
@@ -87,8 +95,7 @@ Status HostTier::State::AddSlab(Bytes bytes) {
   const Bytes total =
       reserved.load(std::memory_order_relaxed) + (*slab)->bytes();
   reserved.store(total, std::memory_order_relaxed);
-  peak.store(std::max(total, peak.load(std::memory_order_relaxed)),
-             std::memory_order_relaxed);
+  RaiseTo(total, &reserved_peak);
   const auto at = std::lower_bound(
       slabs.begin(), slabs.end(), (*slab)->data(),
       [](const auto& each, char* data) { return each->data() < data; });
@@ -146,7 +153,9 @@ Result<HostBuffer> HostTier::Allocate(Bytes bytes) {
     data = state.TakeFromSlabs(bytes);
     STRATALLOC_CHECK(data != nullptr, "a new slab has no room");
   }
-  state.used.fetch_add(bytes, std::memory_order_relaxed);
+  const Bytes live =
+      state.used.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  RaiseTo(live, &state.peak);
   return HostBuffer{data, bytes};
 }
 
@@ -172,11 +181,14 @@ Bytes HostTier::Trim() {
 Bytes HostTier::used() const {
   return state_->used.load(std::memory_order_relaxed);
 }
+Bytes HostTier::peak() const {
+  return state_->peak.load(std::memory_order_relaxed);
+}
 Bytes HostTier::reserved() const {
   return state_->reserved.load(std::memory_order_relaxed);
 }
-Bytes HostTier::peak() const {
-  return state_->peak.load(std::memory_order_relaxed);
+Bytes HostTier::reserved_peak() const {
+  return state_->reserved_peak.load(std::memory_order_relaxed);
 }
 
 Status HostTier::CheckInvariants() const {
@@ -189,7 +201,8 @@ Status HostTier::CheckInvariants() const {
   const Bytes used_bytes = used(), reserved_bytes = reserved();
   if (total == reserved_bytes && live == used_bytes &&
       used_bytes <= reserved_bytes && reserved_bytes <= budget() &&
-      peak() >= reserved_bytes && peak() <= budget()) {
+      used_bytes <= peak() && peak() <= reserved_peak() &&
+      reserved_bytes <= reserved_peak() && reserved_peak() <= budget()) {
     return {};
   }
   return Fail(ErrorCode::kInvalidArgument,
@@ -197,6 +210,7 @@ Status HostTier::CheckInvariants() const {
                   " (slabs: " + std::to_string(live) + "), reserved " +
                   std::to_string(reserved_bytes) + " (slabs: " +
                   std::to_string(total) + "), peak " + std::to_string(peak()) +
+                  ", reserved peak " + std::to_string(reserved_peak()) +
                   ", budget " + std::to_string(budget()));
 }
 

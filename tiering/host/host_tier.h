@@ -8,7 +8,8 @@
 // Fails: kHostOutOfMemory when the budget is spent or the host cannot pin
 // (RLIMIT_MEMLOCK, cgroup): the message says which and what to set.
 // Lifetime: as long as the process; Trim() gives empty slabs back.
-// Invariants: used <= reserved <= budget; sum of live buffers = used.
+// Invariants: used <= reserved <= budget, used <= peak <= reserved_peak <=
+// budget; sum of live buffers = used.
 #ifndef STRATALLOC_TIERING_HOST_HOST_TIER_H_
 #define STRATALLOC_TIERING_HOST_HOST_TIER_H_
 
@@ -46,9 +47,10 @@ class HostTier {
   Bytes Trim();
 
   Bytes budget() const { return options_.budget; }
-  Bytes used() const;      // bytes in live buffers
-  Bytes reserved() const;  // bytes in slabs
-  Bytes peak() const;      // most that `reserved` ever was
+  Bytes used() const;           // bytes in live buffers
+  Bytes peak() const;           // most that `used` ever was
+  Bytes reserved() const;       // bytes in slabs, which are pinned
+  Bytes reserved_peak() const;  // most that `reserved` ever was
   Status CheckInvariants() const;
 
  private:

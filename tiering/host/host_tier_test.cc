@@ -72,6 +72,24 @@ TEST_F(HostTierTest, SpendsTheWholeBudgetAndNotAByteMore) {
   EXPECT_TRUE(tier.CheckInvariants());
 }
 
+// A slab is made in whole steps: what is pinned says nothing of what was used.
+TEST_F(HostTierTest, ThePeakIsOfWhatWasUsedAndTheReservedOneBesideIt) {
+  HostTier tier(Budget(256 * kMiB));
+  const auto first = tier.Allocate(2 * kMiB);
+  const auto second = tier.Allocate(2 * kMiB);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(tier.used(), 4 * kMiB);
+  EXPECT_EQ(tier.peak(), 4 * kMiB);
+  EXPECT_EQ(tier.reserved(), 64 * kMiB);
+  EXPECT_EQ(tier.reserved_peak(), 64 * kMiB);
+  tier.Free(*first);
+  EXPECT_EQ(tier.used(), 2 * kMiB);
+  EXPECT_EQ(tier.peak(), 4 * kMiB);
+  ASSERT_TRUE(tier.Allocate(2 * kMiB));
+  EXPECT_EQ(tier.peak(), 4 * kMiB);  // not the sum of all that ever came
+  EXPECT_TRUE(tier.CheckInvariants());
+}
+
 TEST_F(HostTierTest, BuffersArePinnedAndTrimUnpinsThem) {
   HostTier tier(Budget(32 * kMiB));
   const auto buffer = tier.Allocate(2 * kMiB);
@@ -84,7 +102,7 @@ TEST_F(HostTierTest, BuffersArePinnedAndTrimUnpinsThem) {
   const Bytes held = tier.reserved();
   EXPECT_EQ(tier.Trim(), held);
   EXPECT_EQ(tier.reserved(), 0u);
-  EXPECT_EQ(tier.peak(), held);
+  EXPECT_EQ(tier.reserved_peak(), held);
   ASSERT_EQ(cudaPointerGetAttributes(&attributes, buffer->data), cudaSuccess);
   EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
 }

@@ -69,7 +69,7 @@ def main(args):
     for path in trace_files:
         if not os.path.isfile(path):
             raise cli.UsageError(f"--trace {path}: there is no such file")
-    out = cli.console(stderr=args.json == "-")
+    out = cli.console()
     values = {"machine": machine(args.device), "commit": commit(),
               "rounds": args.rounds, "benchmarks": []}
     for group, tiering, call_ns in _GROUPS[args.device]:
@@ -85,9 +85,8 @@ def main(args):
     finally:
         worker.close()
     _show(out, values, "scopes, operators, the simulated device", rows)
-    if args.json:
-        cli.write_json(args.json, values)
-    return cli.EXIT_OK
+    written = args.json is None or args.json.write(values)
+    return cli.EXIT_OK if written else cli.EXIT_FAILED
 
 
 # (title, tiering, what a simulated call costs in ns)
@@ -104,7 +103,7 @@ def _show(out, values, group, rows):
     for row in rows:
         row["group"] = group
     values["benchmarks"] += rows
-    out.print(_table(values, group, rows))
+    cli.show(out, _table(values, group, rows))
 
 
 def _allocations(args, group, tiering, call_ns, trace_files):

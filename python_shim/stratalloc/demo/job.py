@@ -55,6 +55,29 @@ def load_model():
     return model.eval(), tokenizer
 
 
+def needed_memory():
+    """The simulated GPU that is just large enough, with the rest away.
+
+    An operator's operands are on the device together. The largest are those of
+    the lookup in the model's largest tensor, its table of words: the table, a
+    handle with a batch's indices and one with what is found. A real GPU needs
+    no less, and more where its memory comes in larger handles.
+    """
+    return (-(-_largest_tensor() // _HANDLE) + 2) * _HANDLE
+
+
+_HANDLE = 2 << 20  # what the memory of a small GPU is mapped by
+
+
+def _largest_tensor():
+    """From the header of the file with the weights; nothing is loaded."""
+    with open(os.path.join(model_directory(), "model.safetensors"),
+              "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return max(entry["data_offsets"][1] - entry["data_offsets"][0]
+               for name, entry in header.items() if name != "__metadata__")
+
+
 class Events:
     """Writes events to the parent, one line each."""
 

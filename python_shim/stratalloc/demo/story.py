@@ -6,7 +6,6 @@ import tempfile
 from stratalloc import cli
 from stratalloc import simulate
 from stratalloc.settings import format_size
-from stratalloc.settings import parse_size
 from stratalloc.demo import job
 from stratalloc.demo import tables
 from stratalloc.demo import verdict
@@ -20,8 +19,8 @@ def main(args):
     try:
         settings = {
             "device": args.device,
-            "gpu_memory": parse_size(args.gpu_memory),
-            "host_budget": parse_size(args.host_budget),
+            "gpu_memory": cli.size("--gpu-memory", args.gpu_memory),
+            "host_budget": cli.size("--host-budget", args.host_budget),
             "sabotage": args.sabotage,
             "card": args.card,
             "profile": args.profile,
@@ -30,12 +29,9 @@ def main(args):
     except ValueError as error:
         raise cli.UsageError(error) from None
     _check(settings)
-    # With --json - the story must not mix with the JSON.
-    out = cli.console(stderr=args.json == "-")
-    values = _play(settings, out)
-    if args.json:
-        cli.write_json(args.json, values)
-    return cli.EXIT_OK if values["ok"] else cli.EXIT_FAILED
+    values = _play(settings, cli.console())
+    written = args.json is None or args.json.write(values)
+    return cli.EXIT_OK if values["ok"] and written else cli.EXIT_FAILED
 
 
 def _check_card(settings):
@@ -59,6 +55,14 @@ def _check(settings):
             raise cli.CannotRunError(
                 f"stratalloc: the demo needs {module}; run "
                 f"`pip install {package}`")
+    needed = job.needed_memory()
+    if settings["gpu_memory"] < needed:
+        raise cli.UsageError(
+            f"--gpu-memory {format_size(settings['gpu_memory'])} is too little:"
+            " the demo needs "
+            f"{'at least ' if settings['device'] == 'cuda' else ''}"
+            f"{format_size(needed)}, for the model's largest tensor, which one "
+            "operator reads whole, and for that operator's other operands")
     from stratalloc import _core
 
     _core.library_path("libstratalloc.so")
@@ -149,8 +153,8 @@ def _tell_ours(out, values):
             out.print(f"     {answer['score']:.3f}  {answer['sentence']}",
                       markup=False)
     out.print()
-    out.print(tables.layers(values))
-    out.print(tables.tiers(values))
+    cli.show(out, tables.layers(values))
+    cli.show(out, tables.tiers(values))
     out.print(
         f"   on the GPU: {format_size(values['peak_allocated'])} allocated, "
         f"{format_size(values['peak_reserved'])} reserved at the peak, of "
@@ -180,6 +184,8 @@ def _tell_comparison(out, values):
             f"{virtual['down_busy_seconds']:.4f} copying out (modelled, not "
             "measured)")
     for fault in values["faults"]:
+        if values["error"]:
+            fault = fault.replace(values["error"], "see above")
         out.print(f"   FAILED: {fault}", style="bold red", markup=False)
     if values["ok"]:
         out.print("   [bold green]all right[/bold green]")

@@ -89,8 +89,11 @@ def tiers(values):
                   format_size(values["device_capacity"]),
                   format_size(values["bytes_restored"]),
                   format_size(values["bytes_evicted"]))
-    table.add_row("host, pinned", format_size(now["host"]),
+    table.add_row("host, in use", format_size(values["host_used"]),
                   format_size(values["host_peak"]),
+                  format_size(values["host_budget"]), "-", "-")
+    table.add_row("host, pinned", format_size(values["host_reserved"]),
+                  format_size(values["host_reserved_peak"]),
                   format_size(values["host_budget"]), "-", "-")
     table.add_row(f"disk, {mode.split(',')[0]}", format_size(now["disk"]), "-",
                   format_size(quota),

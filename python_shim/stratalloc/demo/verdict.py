@@ -34,7 +34,9 @@ def combine(settings, native, ours, cpu, ours_bytes, cpu_bytes):
         "parameter_bytes": ours.get("parameter_bytes",
                                     native.get("parameter_bytes", 0)),
         "host_budget": ours.get("host_budget", settings["host_budget"]),
-        "host_peak": tiers.get("host_peak", 0),
+        # What evicted memory used, and what was pinned for it.
+        **{key: tiers.get(key, 0) for key in (
+            "host_used", "host_peak", "host_reserved", "host_reserved_peak")},
         "bridged_ops": counters.get("bridged_ops", 0),
         "launches_without_twin": counters.get("launches_without_twin", 0),
         "last_missing_twin": counters.get("last_missing_twin", ""),
@@ -122,7 +124,8 @@ def faults(values, native, cpu):
             and not values["restored_before_use"]):
         found.append("the model is larger than the GPU, yet nothing was "
                      "restored before use")
-    if values["host_peak"] > values["host_budget"]:
-        found.append(f"host memory peaked at {values['host_peak']} bytes, "
+    if values["host_reserved_peak"] > values["host_budget"]:
+        found.append(f"{values['host_reserved_peak']} bytes of host memory "
+                     "were pinned, "
                      f"above its budget of {values['host_budget']}")
     return found

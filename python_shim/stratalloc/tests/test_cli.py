@@ -47,6 +47,11 @@ def test_help_documents_exit_codes():
     ("nonsense",), ("run",), ("demo", "--device", "tpu"),
     ("run", "/no/such/script.py"), ("demo", "--gpu-memory", "lots"),
     ("run", "--simulate", "64MB", "-m", "this"),
+    ("run", "--devices", "4", "-m", "this"),
+    ("run", "--mode", "async", "-m", "this"),
+    ("run", "--seed", "7", "-m", "this"),
+    ("run", "-m", "no_such_module"), ("run", "-m", "no_such_package.module"),
+    ("doctor", "--json", "/no/such/folder/x.json"),
     ("run", "--simulate", "1KiB", "-m", "this"),
     ("run", "--simulate", "8MiB", "--card", "h2000", "-m", "this"),
     ("run", "--simulate", "8MiB", "--profile", "no/file", "-m", "this"),
@@ -62,6 +67,49 @@ def test_usage_errors(arguments):
     done = stratalloc(*arguments)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
+    assert "stratalloc: stratalloc" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [
+    ("run", "--simulate", "64M", "-m", "this"),
+    ("run", "--simulate", "64MB", "-m", "this"),
+    ("run", "--conf", "host_budget:64m", "-m", "this"),
+    ("demo", "--gpu-memory", "64M"), ("demo", "--host-budget", "64mb"),
+])
+def test_sizes_in_other_units_name_the_right_one(arguments):
+    done = stratalloc(*arguments)
+    assert done.returncode == 2 and "write 64MiB" in done.stderr, done.stderr
+
+
+def test_devices_without_a_simulated_one_name_both_ways():
+    done = stratalloc("run", "--devices", "4", "--mode", "eager", "-m", "this")
+    assert done.returncode == 2
+    for word in ("--devices, --mode", "--simulate SIZE",
+                 "CUDA_VISIBLE_DEVICES"):
+        assert word in done.stderr, done.stderr
+
+
+def test_a_folder_is_no_script(tmp_path):
+    done = run(tmp_path)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "is a directory" in line and str(tmp_path) in line
+    script(tmp_path, "print('as python does')", "__main__.py")
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout) == (0, "as python does\n")
+
+
+def test_version():
+    from importlib import metadata
+
+    import stratalloc as package
+    from stratalloc import _core
+
+    done = stratalloc("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0, f"stratalloc {package.__version__}\n", "")
+    assert package.__version__ == metadata.version("stratalloc")
+    assert package.__version__ == _core.version()
 
 
 def test_bad_conf_names_key_and_value():
@@ -112,6 +160,54 @@ def test_exceptions_pass_through(tmp_path):
     assert "KeyError: 'here'" in done.stderr and "script.py" in done.stderr
 
 
+_RAISES = [
+    "def f():\n  raise KeyError('here')\nf()\n",
+    "def f():\n  1 / 0\ntry:\n  f()\nexcept ZeroDivisionError as e:\n"
+    "  raise ValueError('there') from e\n",
+    "x = (\n",
+    "raise KeyboardInterrupt\n",
+    "import sys, traceback\n"
+    "sys.excepthook = lambda kind, value, found: print(\n"
+    "    kind, traceback.extract_tb(found), file=sys.stderr)\n"
+    "[][1]\n",
+]
+
+
+@pytest.mark.parametrize("text", _RAISES)
+def test_an_exception_looks_as_under_python(tmp_path, text):
+    """Frame for frame, and nothing of ours before or after."""
+    path = script(tmp_path, text)
+    theirs = subprocess.run([sys.executable, path], capture_output=True,
+                            text=True, check=False)
+    ours = run(path)
+    assert (ours.stderr, ours.returncode) == (theirs.stderr, theirs.returncode)
+
+
+def test_a_script_is_named_whole_as_under_python(tmp_path):
+    """The program may change its folder and still be shown."""
+    script(tmp_path, "import os, sys\nos.chdir('/')\nprint(sys.argv[0])\n"
+           "print(__file__)\n[][1]\n")
+    told = []
+    for command in ((), ("-m", "stratalloc", "run", "--allocator", "native")):
+        done = subprocess.run([sys.executable, *command, "script.py"],
+                              capture_output=True, text=True, check=False,
+                              cwd=tmp_path)
+        told.append((done.returncode, done.stdout, done.stderr))
+    assert told[0] == told[1]
+
+
+def test_an_exception_of_a_module_begins_there(tmp_path):
+    script(tmp_path, "[][1]\n", "mod.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--allocator", "native",
+         "-m", "mod"], capture_output=True, text=True, check=False,
+        cwd=tmp_path)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "mod.py\", line 1, in <module>" in lines[1], done.stderr
+
+
 def test_signals_pass_through(tmp_path):
     done = run(script(tmp_path,
                       "import os, signal; os.kill(os.getpid(), 9)"))
@@ -136,6 +232,72 @@ def test_json_is_written_even_if_the_script_raises(tmp_path):
     assert json.loads(done.stdout)["exit_code"] == 3
 
 
+@pytest.mark.parametrize("target", [
+    "/no/such/folder/report.json", ".", "script.py/report.json",
+])
+def test_a_bad_json_target_is_said_before_the_job(tmp_path, target):
+    marker = tmp_path / "ran"
+    path = script(tmp_path, f"open({str(marker)!r}, 'w')")
+    done = run("--json", tmp_path / target, path)
+    assert done.returncode == 2 and not marker.exists(), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert f"--json {tmp_path / target}" in line
+
+
+def test_the_trial_leaves_the_target_alone(tmp_path):
+    out = tmp_path / "report.json"
+    out.write_text("of yesterday")
+    path = script(tmp_path, "import os; os._exit(5)")
+    assert run("--json", out, path).returncode == 5
+    assert out.read_text() == "of yesterday"
+    assert sorted(os.listdir(tmp_path)) == ["report.json", "script.py"]
+
+
+def test_json_on_stdout_is_alone_there(tmp_path):
+    path = script(tmp_path, "import atexit, os, sys\n"
+                  "print('printed')\nos.system('echo from a child')\n"
+                  "os.write(1, b'written\\n')\n"
+                  "atexit.register(print, 'at the end')\n")
+    done = run("--json", "-", path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["exit_code"] == 0
+    assert sorted(done.stderr.splitlines()) == [
+        "at the end", "from a child", "printed", "written"]
+
+
+def test_json_may_go_to_a_pipe(tmp_path):
+    reader, writer = os.pipe()
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--allocator", "native",
+         "--json", f"/dev/fd/{writer}", script(tmp_path, "print('mine')")],
+        capture_output=True, text=True, check=False, pass_fds=(writer,))
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        assert done.stdout == "mine\n", done.stderr
+        assert json.load(file)["exit_code"] == 0
+
+
+def test_json_stays_where_the_user_was(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    path = script(tmp_path, "import os; os.chdir('elsewhere')")
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--allocator", "native",
+         "--json", "report.json", path], capture_output=True, text=True,
+        check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "report.json").read_text())
+
+
+def test_results_without_a_place_are_printed(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = script(tmp_path, f"import os; os.rmdir({str(folder)!r})")
+    done = run("--json", folder / "report.json", path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    line, text = done.stderr.split("\n", 1)
+    assert str(folder) in line and json.loads(text)["exit_code"] == 0
+
+
 def test_doctor():
     done = stratalloc("doctor", "--json", "-")
     values = json.loads(done.stdout)
@@ -147,3 +309,44 @@ def test_doctor():
 def test_doctor_reports_bad_settings():
     done = stratalloc("doctor", STRATALLOC_CONF="host_budget:none")
     assert done.returncode == 3 and "host_budget" in done.stdout
+
+
+def _spill(tmp_path, conf, **options):
+    """doctor's finding on the spill file, with its exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "doctor", "--json", "-"],
+        capture_output=True, text=True, check=False, env={
+            **os.environ, "STRATALLOC_CONF": f"disk_dir:{tmp_path},{conf}"},
+        **options)
+    (found,) = [finding for finding in json.loads(done.stdout)["findings"]
+                if finding["name"] == "spill file"]
+    return found["state"], found["detail"], done.returncode
+
+
+def test_doctor_asks_whether_the_disk_budget_fits(tmp_path):
+    state, detail, _ = _spill(tmp_path, "disk_budget:1MiB")
+    assert state in ("ok", "note")  # there are file systems without O_DIRECT
+    state, detail, code = _spill(tmp_path, "disk_budget:4096TiB")
+    assert (state, code) == ("problem", 3)
+    assert "free" in detail and "disk_budget" in detail, detail
+    assert str(tmp_path) in detail and "disk_dir" in detail
+    assert os.listdir(tmp_path) == []
+
+
+def test_doctor_knows_the_limit_of_a_file(tmp_path):
+    import resource
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    state, detail, code = _spill(tmp_path, "disk_budget:64MiB",
+                                 preexec_fn=limit)
+    assert (state, code) == ("problem", 3)
+    assert "ulimit -f" in detail and "64 MiB" in detail, detail
+
+
+def test_doctor_wants_a_file_only_if_there_is_a_disk_budget():
+    state, detail, _ = _spill("/proc", "disk_budget:1MiB")
+    assert state == "problem" and "/proc" in detail
+    state, detail, _ = _spill("/proc", "disk_budget:0")
+    assert state == "ok", detail

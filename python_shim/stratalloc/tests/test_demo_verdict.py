@@ -3,10 +3,13 @@
 
 import array
 import copy
+import io
 
 import pytest
+import rich.console
 
 from stratalloc.demo import job
+from stratalloc.demo import story
 from stratalloc.demo import tables
 from stratalloc.demo import verdict
 
@@ -26,7 +29,8 @@ _OURS = {
                     "restored": 3, "to_disk": 2, "from_disk": 1, "stalls": 1,
                     "stall_ns": 2000000}],
         "handles": {"restored_before_use": 3},
-        "tiers": {"host_peak": 30 << 20, "bytes_evicted": 7,
+        "tiers": {"host_peak": 30 << 20, "host_reserved": 31 << 20,
+                  "host_reserved_peak": 32 << 20, "bytes_evicted": 7,
                   "bytes_restored": 3, "bytes_to_disk": 2,
                   "bytes_from_disk": 1},
     },
@@ -48,7 +52,8 @@ def test_all_right():
                 "bytes_evicted", "bytes_restored", "bytes_to_disk",
                 "bytes_from_disk", "peak_allocated", "peak_reserved",
                 "device_capacity", "parameter_bytes", "host_budget",
-                "host_peak", "bridged_ops", "launches_without_twin",
+                "host_peak", "host_reserved_peak", "bridged_ops",
+                "launches_without_twin",
                 "refused_calls", "device_ptrs_outside_arena",
                 "restored_before_use", "layers"):
         assert key in values, key
@@ -65,8 +70,8 @@ def test_all_right():
     (lambda ours: ours["counters"].update(bridged_ops=0), "no operator"),
     (lambda ours: ours["report"]["handles"].update(restored_before_use=0),
      "restored"),
-    (lambda ours: ours["report"]["tiers"].update(host_peak=33 << 20),
-     "budget"),
+    (lambda ours: ours["report"]["tiers"].update(
+        host_reserved_peak=33 << 20), "budget"),
     (lambda ours: ours.update(error="layer 3 is corrupt"), "layer 3"),
     (lambda ours: ours.update(queries=[]), "answers"),
 ])
@@ -90,6 +95,19 @@ def test_other_numbers_fail(numbers):
 
 def test_failed_cpu_run_is_a_fault():
     assert not _combine(cpu={"error": "killed"})["ok"]
+
+
+def test_what_failed_is_told_once():
+    ours = copy.deepcopy(_OURS)
+    ours.update(error="layer 3 is corrupt", error_type="RuntimeError")
+    values = _combine(ours)
+    shown = io.StringIO()
+    console = rich.console.Console(file=shown, width=200)
+    story._tell_ours(console, values)
+    story._tell_comparison(console, values)
+    assert shown.getvalue().count("layer 3 is corrupt") == 1
+    assert "FAILED: the run under stratalloc failed: see above" in (
+        shown.getvalue())
 
 
 def test_layers_are_grouped():

@@ -120,6 +120,69 @@ for bad, kind in ((3.5j, TypeError), (net, ValueError)):
 """)
 
 
+def test_what_names_no_memory_is_refused():
+    _works("""
+import torch, stratalloc
+stratalloc.enable(host_budget="64MiB", disk_budget=0)
+def check():
+    for call in (stratalloc.evict, stratalloc.restore, stratalloc.pin,
+                 stratalloc.unpin):
+        for bad in (3, True, 1.5, "abc", b"abc"):
+            try:
+                call(bad)
+            except TypeError as error:
+                assert "optimizer" in str(error), error
+                assert ("device=" in str(error)) == isinstance(bad, int)
+            else:
+                raise SystemExit(f"{call.__name__}({bad!r})")
+    for call in (stratalloc.pin, stratalloc.unpin):
+        try:
+            call(None)
+        except TypeError:
+            pass
+        else:
+            raise SystemExit(f"{call.__name__}(None)")
+check()  # before CUDA runs, too
+state = {"epoch": 3, "name": "abc", "none": None,
+         "weights": [torch.ones(1 << 20, device="cuda"), 7]}
+check()
+assert stratalloc.evict(state) == 4 << 20 == stratalloc.restore(state)
+assert stratalloc.pin(state) == 4 << 20 == stratalloc.unpin(state)
+""")
+
+
+_NO_GPU = """
+import stratalloc
+from stratalloc import _gpus
+_gpus.why_none = lambda torch: "somebody sold it"
+import sys
+for way in (stratalloc.allocator, stratalloc.enable):
+    print(bool(way()))
+print(stratalloc.evict(), stratalloc.memory_summary())
+"""
+
+
+def test_a_machine_without_a_gpu_is_said_once():
+    done = _run(_NO_GPU)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "True\nTrue\n0 stratalloc: CUDA is not initialised under this "
+        "allocator\n")
+    (line,) = done.stderr.splitlines()
+    assert "no GPU here: somebody sold it" in line and "--simulate" in line
+    done = _run(_NO_GPU, STRATALLOC_STRICT="1")
+    assert done.returncode == 1
+    assert "RuntimeError: stratalloc: torch will find no GPU" in done.stderr
+
+
+def test_a_process_that_was_told_to_use_no_gpu_is_not_lectured():
+    done = _run(_NO_GPU.replace("import sys", """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+"""))
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 def test_another_allocator_is_not_replaced():
     _works("""
 import torch, stratalloc

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stratalloc run` with torch: no GPU, a simulated one, and its children."""
+
+import os
+import subprocess
+import sys
+
+
+def _run(folder, *options, text, **more):
+    path = folder / "script.py"
+    path.write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", *options, path],
+        capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, **more})
+
+
+def test_without_a_gpu_the_program_does_not_start(tmp_path):
+    done = _run(tmp_path, text="print('started')",
+                CUDA_VISIBLE_DEVICES="")
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "no GPU for" in line and "script.py" in line
+    assert "--simulate" in line
+
+
+def test_a_failing_program_is_told_as_python_tells_it(tmp_path):
+    """Between the two lines of the simulated device nothing is ours."""
+    done = _run(tmp_path, "--simulate", "64MiB",
+                text="import torch\ntorch.ones(3, device='cuda')\n[][1]\n")
+    assert done.returncode == 1
+    first, *report, last = done.stderr.splitlines()
+    assert first.startswith("stratalloc: simulated CUDA: 1 device")
+    assert last.startswith("stratalloc: simulated: 1 operators")
+    assert report[0] == "Traceback (most recent call last):"
+    assert f'{tmp_path / "script.py"}", line 3, in <module>' in report[1]
+    assert report[-1] == "IndexError: list index out of range"
+
+
+_SPAWNS = """
+import os
+import torch
+import torch.multiprocessing as mp
+import stratalloc
+
+def work(rank, enabled):
+    assert torch.cuda.device_count() == 2
+    assert stratalloc.is_enabled() == enabled
+    value = torch.full((8,), 1.0 + rank, device=f"cuda:{rank}")
+    assert value.sum().item() == 8 + 8 * rank
+    assert torch.cuda.mem_get_info(rank)[1] == 32 << 20
+    if enabled:
+        assert stratalloc.config().host_budget == 16 << 20
+    open(os.path.join(os.path.dirname(__file__), f"child{rank}"), "w").close()
+
+if __name__ == "__main__":
+    mp.START(work, args=(ENABLED,), nprocs=2)
+    print("parent", torch.ones(2, device="cuda").sum().item())
+"""
+
+
+def _children(tmp_path, text, *options, **more):
+    done = _run(tmp_path, "--simulate", "32MiB", "--devices", "2", "--conf",
+                "host_budget:16MiB", *options, text=text, **more)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "parent 2.0\n"
+    assert (tmp_path / "child0").exists() and (tmp_path / "child1").exists()
+    # Whoever computed on a simulated device says so.
+    assert done.stderr.count(" operators, ") == 3, done.stderr
+
+
+def test_spawned_children_have_the_device(tmp_path):
+    _children(tmp_path, _SPAWNS.replace("START", "spawn").replace(
+        "ENABLED", "True"))
+
+
+def test_children_have_the_allocator_of_the_run(tmp_path):
+    _children(tmp_path, _SPAWNS.replace("START", "spawn").replace(
+        "ENABLED", "False"), "--allocator", "native")
+
+
+def test_children_of_a_fork_server_have_the_device(tmp_path):
+    _children(tmp_path, _SPAWNS.replace(
+        "mp.START(", "mp.start_processes(").replace(
+            "nprocs=2", "nprocs=2, start_method='forkserver'").replace(
+                "ENABLED", "True"))
+
+
+def test_another_sitecustomize_has_its_turn(tmp_path):
+    """Of the children's path and of the user's: both are there."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys; sys.theirs = 7\n")
+    path = os.pathsep.join([str(theirs), os.environ.get("PYTHONPATH", "")])
+    done = _run(tmp_path, "--simulate", "32MiB", text="""
+import subprocess, sys
+print(subprocess.run(
+    [sys.executable, "-c", "import sys, torch; print(sys.theirs, "
+     "torch.ones(2, device='cuda').sum().item())"],
+    check=True, capture_output=True, text=True).stdout)
+""", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "7 2.0\n\n"
+
+
+def test_a_child_that_uses_no_device_says_nothing(tmp_path):
+    done = _run(tmp_path, "--simulate", "32MiB", text="""
+import subprocess, sys
+done = subprocess.run([sys.executable, "-c", "import torch"], check=True,
+                      capture_output=True, text=True)
+assert (done.stdout, done.stderr) == ("", ""), done
+""")
+    assert done.returncode == 0, done.stderr
