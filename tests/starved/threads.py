@@ -156,6 +156,31 @@ def many(seconds, passes):
     return _together(works, seconds, passes)
 
 
+def addresses(seconds, passes):
+    """Three threads add what lies on 72 MiB, on a card of 48 MiB; three ask for
+    addresses there, as launches of Triton and comparisons of storages do."""
+    import torch
+
+    place.device(48 * MIB)
+    tensors = _stacks(18, 4 * MIB, 0)
+    right = [tensor.data_ptr() for tensor in tensors]
+
+    def adding(step):
+        def work():
+            return torch.stack([
+                torch.add(tensors[i * step % 18], tensors[(i + step) % 18]).sum()
+                for i in range(18)]).cpu().tolist()
+        return work
+
+    def asking(step):
+        def work():
+            return all(tensors[i * step % 18].data_ptr() == right[i * step % 18]
+                       for i in range(180))
+        return work
+    return _together([kind(step) for kind in (adding, asking)
+                      for step in (1, 5, 7)], seconds, passes)
+
+
 def data_parallel(seconds, passes):
     """DataParallel trains on two devices, each with 1/1.2 of its need."""
     return _data_parallel(seconds, passes, (1.2, 1.2))
@@ -223,6 +248,7 @@ PROGRAMS = {
     "pair_without_items": pair_without_items,
     "pair_of_modules": pair_of_modules,
     "many": many,
+    "addresses": addresses,
     "data_parallel": data_parallel,
     "data_parallel_first": data_parallel_first,
 }

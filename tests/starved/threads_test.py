@@ -23,7 +23,8 @@ def _result(tmp_path, module, *arguments):
 
 @pytest.mark.parametrize("name,passes", [
     ("pair", 60), ("pair_without_items", 20), ("pair_of_modules", 60),
-    ("many", 8), ("data_parallel", 3), ("data_parallel_first", 3)])
+    ("many", 8), ("addresses", 30), ("data_parallel", 3),
+    ("data_parallel_first", 3)])
 def test_program(tmp_path, name, passes):
     row = _result(tmp_path, "threads", "--programs", name, "--passes",
                   passes)[name]
