@@ -72,11 +72,15 @@ _fatbin = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
+# The sum makes the source another one when the kernel is: what .incbin reads is
+# in no .d file, and Bazel drops inputs that are in none from the compile
+# action's key, so that an object with the old kernel would stay.
 _SOURCE = """
 printf '.section .rodata\\n.global {n}, {n}_end\\n.hidden {n}, {n}_end\\n\
 .balign 16\\n{n}: .incbin "%s"\\n{n}_end:\\n\
 .section .note.GNU-stack,"",@progbits\\n' \
 $(execpath {n}_fatbin) > $(execpath {n}.S)
+echo "/* $$(cksum < $(execpath {n}_fatbin)) */" >> $(execpath {n}.S)
 for s in {n} {n}_end; do
   echo "extern \\"C\\" __attribute__((visibility(\\"hidden\\")))" \
        "const unsigned char $$s[];"
