@@ -181,6 +181,10 @@ void cudasim_limit_pinned(uint64_t bytes);
 // Page tables take memory of the card: cuMemSetAccess for a device answers out
 // of memory while less than this of it is free. 0: they take none.
 void cudasim_keep_for_page_tables(uint64_t bytes);
+// Code takes memory of the card, with lazy loading when it is first launched:
+// that of a module's kernel answers out of memory while less than this is free.
+// 0: it takes none.
+void cudasim_keep_for_code(uint64_t bytes);
 uint64_t cudasim_pinned(void);
 
 // --- Accesses of bridged operators and twins -------------------------------

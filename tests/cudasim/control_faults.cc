@@ -97,6 +97,12 @@ void cudasim_keep_for_page_tables(uint64_t bytes) {
   sim.pressure.KeepForPageTables(bytes);
 }
 
+void cudasim_keep_for_code(uint64_t bytes) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.pressure.KeepForCode(bytes);
+}
+
 uint64_t cudasim_pinned(void) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);

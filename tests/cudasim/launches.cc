@@ -198,9 +198,8 @@ bool Launches::LoadCode(const void* function, int device) {
   const uint32_t bit = uint32_t{1} << device;
   if ((loaded & bit) != 0) return true;
   // Kept outside the books, as all code.
-  if (Simulator::Get().extents.memory(device).Free() < kGranularity) {
-    return false;
-  }
+  Simulator& sim = Simulator::Get();
+  if (!sim.pressure.HasRoomForCode(sim.extents.memory(device))) return false;
   loaded |= bit;
   return true;
 }

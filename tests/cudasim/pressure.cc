@@ -52,6 +52,7 @@ void Pressure::Clear() {
   stuck_nth_ = 0;
   pinned_limit_ = std::numeric_limits<uint64_t>::max();
   page_tables_ = 0;
+  code_ = 0;
 }
 
 std::string Pressure::TakeFromText(const std::string& text, Extents* extents) {

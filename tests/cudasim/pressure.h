@@ -3,9 +3,9 @@
 // pressure.h: what the machine around the device does to the program: another
 // process takes device memory and gives it back, copies get slower, a copy is
 // stuck, the host cannot pin (more) memory, the driver has none for page
-// tables. Planned by the control API or the environment, now or from a chosen
-// call on; like planned failures (faults.h), but nothing fails by itself: there
-// is less to be had.
+// tables or code. Planned by the control API or the environment, now or from a
+// chosen call on; like planned failures (faults.h), but nothing fails by
+// itself: there is less to be had.
 //
 // Thread-safety: `due` is read without a lock at every call, everything else
 // is called under the simulator's lock.
@@ -62,6 +62,12 @@ class Pressure {
     return memory.Free() >= page_tables_;
   }
 
+  // The same of code, at a kernel's first launch.
+  void KeepForCode(uint64_t bytes) { code_ = bytes; }
+  bool HasRoomForCode(const DeviceMemory& memory) const {
+    return memory.Free() >= code_;
+  }
+
   void Clear();
 
   // "device:bytes" or "device:bytes:function:nth", separated by ';'. An empty
@@ -81,6 +87,7 @@ class Pressure {
   long stuck_steps_ = 0;
   uint64_t pinned_limit_ = std::numeric_limits<uint64_t>::max();
   uint64_t page_tables_ = 0;
+  uint64_t code_ = 0;
 };
 
 }  // namespace cudasim

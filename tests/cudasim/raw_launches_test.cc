@@ -327,6 +327,7 @@ TEST_F(RawLaunchTest, AKernelThatTheImageDoesNotHaveIsNotFound) {
 
 TEST_F(RawLaunchTest, TheFirstLaunchTakesMemoryForTheCode) {
   Block block;
+  cudasim_keep_for_code(2 << 20);
   cudasim_take_memory(0, cudasim_capacity(0));
   EXPECT_EQ(Launch(block.address, 0, one_), CUDA_ERROR_OUT_OF_MEMORY);
   cudasim_take_memory(0, 0);
@@ -334,6 +335,7 @@ TEST_F(RawLaunchTest, TheFirstLaunchTakesMemoryForTheCode) {
   cudasim_take_memory(0, cudasim_capacity(0));
   EXPECT_EQ(Launch(block.address, 0, one_), CUDA_SUCCESS);
   cudasim_take_memory(0, 0);
+  cudasim_keep_for_code(0);
   ASSERT_EQ(cudaStreamSynchronize(one_), cudaSuccess);
   ExpectClean();
 }

@@ -113,6 +113,7 @@ TEST_F(ChecksumTest, WithoutCodeForThisGpuTheErrorSaysWhatThereIs) {
 
 // Code that is loaded when it is first launched finds no memory there.
 TEST_F(ChecksumTest, ACardThatIsFullLaterHasTheCodeAlready) {
+  cudasim_keep_for_code(2 * kMiB);
   const auto checksum = Load();
   ASSERT_TRUE(checksum) << checksum.error().message;
   cudasim_take_memory(0, cudasim_capacity(0));
@@ -122,6 +123,7 @@ TEST_F(ChecksumTest, ACardThatIsFullLaterHasTheCodeAlready) {
   ASSERT_TRUE(device_[0].SynchronizeStream(stream_));
   EXPECT_EQ(*result_, ChecksumOnHost(bytes_.data(), kHandle));
   cudasim_take_memory(0, 0);
+  cudasim_keep_for_code(0);
 }
 
 // Kernels there cannot use memory of the host, pinned or not.
