@@ -373,6 +373,11 @@ class DeviceAllocator {
   // `moved`: bytes travelled; false if one of two copies was given up.
   void NoteMoveLocked(HandleRef handle, TierId from, TierId to, bool moved)
       REQUIRES(mutex_);
+  // A handle, by an address in it, that is away or on its way with `size` free
+  // bytes side by side of which the pool could hand some out if it were here,
+  // half of it at least; 0 if there is none. While such handles come back
+  // before others are opened, what is away takes about twice its bytes at most.
+  Address FindAwaySpaceLocked(const Pool& pool, Bytes size) REQUIRES(mutex_);
   // Handles whose bytes were given up while away (their last block was
   // freed); the caller drops the copies. Returned once.
   std::vector<std::pair<HandleRef, std::uint32_t>> TakeDroppedLocked()

@@ -137,8 +137,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
     block = MergeLocked(block);
     block->freed_at = searches_;
     if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) {
-      block->state = BlockState::kParked;  // in no index
-      return;
+      block->state = BlockState::kParked;  // never to be found as free
     }
     pool.File(block);
   } else {

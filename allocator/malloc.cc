@@ -353,6 +353,22 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   // here as soon as it comes free.
   const bool queued = may_reclaim && reclaimer_->IsCrowded() && size <= limit();
   if (queued && reclaim()) return outcome();
+  // Rung: free space in a handle that is away comes back before another handle
+  // is opened. Else small results, each made after an eviction, have a handle
+  // each, which an operator over all of them needs together.
+  if (may_reclaim && !queued) {
+    const Address away = [&] {
+      MutexLock lock(mutex_);
+      return FindAwaySpaceLocked(PoolLocked(key), size);
+    }();
+    InLadder in_ladder;
+    if (away != 0 && reclaimer_->RestoreSpace(device_.index(), away)) {
+      MutexLock lock(mutex_);
+      if (Block* block = attempt(/*soft=*/false, Growth::kNone)) {
+        return result(block);
+      }
+    }
+  }
   // Under pressure memory between the emergency threshold and the limit is left
   // alone while something cold can make room instead, so that other users of
   // the card keep some.

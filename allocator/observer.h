@@ -108,6 +108,11 @@ class Reclaimer {
   // cannot be served. Called WITHOUT the device lock; may block on copies, disk
   // and other threads. Never called with in_ladder set (nested malloc).
   virtual bool Reclaim(DeviceIndex device, MemoryRequest& request) = 0;
+  // The handle at `address` is away, or on its way, and a malloc wants the free
+  // space in it: brings it back, if there is memory for it or, while the device
+  // is under pressure, by evicting others, and waits for the copy. False if it
+  // did not come. Waits for no other thread's operators. Called as Reclaim is.
+  virtual bool RestoreSpace(DeviceIndex, Address) { return false; }
   // Evicts what is cold for good, at most about `bytes` of it; returns the
   // bytes that left. Called as Reclaim is.
   virtual Bytes ReclaimCold(DeviceIndex device, Bytes bytes) = 0;

@@ -6,8 +6,9 @@
 //
 // Device lock for everything here.
 // Invariants: every kFree block of the pool's segments is in `free_blocks`,
-// every kUnmapped one in `unmapped_blocks`, every kBinned one in `bins`, no
-// other block in any. CheckInvariants looks at the first two.
+// every kUnmapped one in `unmapped_blocks`, every kParked one in
+// `parked_blocks`, every kBinned one in `bins`, no other block in any.
+// CheckInvariants looks at the first three.
 #ifndef STRATALLOC_ALLOCATOR_POOL_H_
 #define STRATALLOC_ALLOCATOR_POOL_H_
 
@@ -55,6 +56,8 @@ class Pool {
   const std::set<Block*, ByAddress>& unmapped_blocks() const {
     return unmapped_blocks_;
   }
+  // Memory that may come back, see DeviceAllocator::FindAwaySpaceLocked.
+  const std::set<FreeKey>& parked_blocks() const { return parked_blocks_; }
   // Only the ordinary pools of a stream keep blocks in bins.
   bool has_bins() const { return has_bins_; }
   // While tiering is on; without it every pool is transient.
@@ -70,6 +73,7 @@ class Pool {
   BlockBins bins_;
   FreeIndex free_blocks_;
   std::set<Block*, ByAddress> unmapped_blocks_;
+  std::set<FreeKey> parked_blocks_;
   std::vector<std::unique_ptr<Segment>> segments_;
 };
 

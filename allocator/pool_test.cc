@@ -30,15 +30,24 @@ TEST(Pool, FreeBlocksAreInTheIndexOfTheirState) {
   EXPECT_TRUE(pool.unmapped_blocks().empty());
 }
 
-TEST(Pool, LiveAndParkedBlocksAreInNoIndex) {
+TEST(Pool, ParkedBlocksAreApart) {
+  Pool pool(PoolKey{});
+  Block parked = At(10, 10, BlockState::kParked);
+  pool.File(&parked);
+  EXPECT_EQ(pool.parked_blocks().size(), 1u);
+  EXPECT_EQ(pool.free_blocks().Find(1), nullptr) << "nothing to hand out";
+  EXPECT_EQ(pool.free_blocks().Largest(), 0u);
+  pool.Unfile(&parked);
+  EXPECT_TRUE(pool.parked_blocks().empty());
+}
+
+TEST(Pool, LiveBlocksAreInNoIndex) {
   Pool pool(PoolKey{});
   Block live = At(0, 10, BlockState::kAllocated);
-  Block parked = At(10, 10, BlockState::kParked);
   pool.File(&live);
-  pool.File(&parked);
   EXPECT_EQ(pool.free_blocks().Find(1), nullptr);
   EXPECT_TRUE(pool.unmapped_blocks().empty());
-  EXPECT_EQ(pool.free_blocks().Largest(), 0u);
+  EXPECT_TRUE(pool.parked_blocks().empty());
 }
 
 TEST(SizeRules, AreNatives) {

@@ -324,6 +324,33 @@ Status DeviceAllocator::DrainArrivals() {
   return {};
 }
 
+Address DeviceAllocator::FindAwaySpaceLocked(const Pool& pool, Bytes size) {
+  if (away_ == 0 || !pool.evictable()) return 0;
+  HandleRegion& region = table_.region(/*evictable=*/true, pool.key().kind);
+  const Bytes least = std::max(size, region.handle_bytes / 2);
+  const auto& parked = pool.parked_blocks();
+  for (auto key = parked.lower_bound({least, 0, nullptr}); key != parked.end();
+       ++key) {
+    // The end of one handle and the beginning of the next may be one block.
+    Address at = key->address;
+    const Address end = at + key->size;
+    while (at < end) {
+      const HandleRef handle{&region, region.IndexOf(at)};
+      const Address next = std::min(end, handle.address() + handle.bytes());
+      const HandleState state = handle.entry().state.load();
+      // A handle that moves has moved when the arbiter is had.
+      const bool comes = IsAway(state) || state == HandleState::kLeaving ||
+                         state == HandleState::kCopyingOut ||
+                         state == HandleState::kCopyingIn;
+      if (next - at >= least && comes && state != HandleState::kPoisoned) {
+        return at;
+      }
+      at = next;
+    }
+  }
+  return 0;
+}
+
 void DeviceAllocator::NoteMoveLocked(HandleRef handle, TierId from, TierId to,
                                      bool moved) {
   if (observer_ == nullptr) return;

@@ -17,6 +17,8 @@ constexpr std::array<std::string_view, 3> kElementByElement = {
     "aten::_foreach_", "aten::_fused_",
     "aten::_amp_foreach_non_finite_check_and_unscale_"};
 
+constexpr std::string_view kJoins = "aten::cat";
+
 // A tensor that holds one number per element (addcmul and addcdiv).
 constexpr std::string_view kNumberPerElement = "scalars";
 
@@ -55,6 +57,9 @@ c10::IValue Part(const c10::IValue& value, size_t first, size_t count) {
 }  // namespace
 
 ListOperator::ListOperator(const c10::FunctionSchema& schema) {
+  if (schema.name() == kJoins && schema.overload_name().empty()) {
+    joins_ = may_run_again_ = true;
+  }
   if (!ActsElementByElement(schema.name())) return;
   std::vector<uint16_t> sliced;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {

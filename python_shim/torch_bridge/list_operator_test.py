@@ -29,7 +29,8 @@ _WHOLE = {
     "_cudnn_rnn", "_cudnn_rnn_backward", "_cudnn_rnn_flatten_weight",
     "miopen_rnn", "miopen_rnn_backward",  # weights of one network
     "rnn_tanh", "rnn_relu", "lstm", "gru",  # kernels of the simulated device's
-    "cat", "_chunk_cat",  # one result
+    "_chunk_cat",  # one result
+    "cat",  # one result, joined one by one when the whole is refused
     "index", "_index_put_impl_",  # one index per dimension
     "_padded_dense_to_jagged_forward", "_jagged_to_padded_dense_forward",
     "_scaled_mm_v2", "_scaled_grouped_mm_v2",  # scales of one product
@@ -161,7 +162,7 @@ def test_slices_equal_the_whole(call):
             break
 
 
-def test_another_operator_with_a_list_runs_whole():
+def test_cat_runs_whole_until_it_is_refused():
     xs = _filled(0)
     BRIDGE.room(_ROOM)
     whole = torch.cat([x.cpu() for x in xs])
@@ -273,3 +274,81 @@ def test_without_tiering_nothing_is_asked():
     before = BRIDGE.enters()
     torch._foreach_add_(xs, 1.0)
     assert BRIDGE.enters() == before
+
+
+def _x(*shape, dtype=torch.float32):
+    numbers = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    return (numbers * 0.37 - 1).to(dtype)
+
+
+_JOINED = {
+    "first": lambda: torch.cat([_x(3, 4), _x(1, 4), _x(2, 4)]),
+    "last": lambda: torch.cat([_x(4, 1), _x(4, 3)], dim=-1),
+    "middle": lambda: torch.cat([_x(2, 3, 4), _x(2, 1, 4)], 1),
+    "same": lambda: torch.cat([_x(5)] * 4),
+    "types": lambda: torch.cat([_x(4), _x(4, dtype=torch.int32),
+                                _x(4, dtype=torch.bfloat16)]),
+    "integers": lambda: torch.cat([_x(4, dtype=torch.int8),
+                                   _x(4, dtype=torch.int64)]),
+    "complex": lambda: torch.cat([_x(4, dtype=torch.complex64), _x(4)]),
+    "conjugate": lambda: torch.cat([_x(4, dtype=torch.complex64).conj(),
+                                    _x(4, dtype=torch.complex64)]),
+    "bool": lambda: torch.cat([_x(4) > 0, _x(3) < 0]),
+    "strided": lambda: torch.cat([_x(4, 6)[:, ::2], _x(3, 4).t()]),
+    "channels_last": lambda: torch.cat(
+        [_x(2, n, 4, 4).to(memory_format=torch.channels_last)
+         for n in (3, 2)], 1),
+    "expanded": lambda: torch.cat([_x(1, 4).expand(3, 4), _x(2, 4)]),
+    "empty": lambda: torch.cat([_x(4, 2), _x(0, 2), _x(4, 2)]),
+    "nothing": lambda: torch.cat([torch.empty(0), _x(4, 2), torch.empty(0),
+                                  _x(3, 2)], 0),
+    "nothing_one": lambda: torch.cat([torch.empty(0), _x(4), _x(9)]),
+    "stack": lambda: torch.stack([_x(4)] * 5, dim=1),
+    "numbers": lambda: torch.stack([_x(1)[0]] * 20),
+    "hstack": lambda: torch.hstack([_x(4, 2), _x(4, 3)]),
+}
+
+
+def _refuse_cat():
+    BRIDGE.room(_ROOM)
+    BRIDGE.fail("aten::cat", BRIDGE.OUT_OF_MEMORY, "CUDA out of memory.")
+
+
+@pytest.mark.parametrize("name", _JOINED)
+def test_cat_that_is_refused_is_joined_one_by_one(name):
+    with torch.device("cuda"):
+        whole = _JOINED[name]()
+        _refuse_cat()
+        joined = _JOINED[name]()
+    BRIDGE.room(0)
+    assert joined.dtype == whole.dtype and joined.stride() == whole.stride()
+    assert torch.equal(joined.cpu(), whole.cpu())
+    assert joined._is_view() == whole._is_view()
+
+
+def test_gradients_pass_a_joined_cat():
+    def gradients():
+        xs = [x.requires_grad_() for x in _filled(0)]
+        (torch.cat(xs) * torch.arange(31.0, device="cuda")).sum().backward()
+        return [x.grad.cpu() for x in xs]
+
+    whole = gradients()
+    _refuse_cat()
+    assert all(map(torch.equal, whole, gradients()))
+
+
+def test_a_joined_cat_refuses_what_cat_does():
+    xs = [torch.ones(2, 3, device="cuda"), torch.ones(3, 2, device="cuda")]
+    _refuse_cat()
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match except "
+                                           "in dimension 0"):
+        torch.cat(xs)
+    assert BRIDGE.open() == 0
+
+
+def test_one_operand_that_is_refused_is_out_of_memory():
+    xs = [torch.ones(n, device="cuda") for n in (4, 64, 4)]
+    BRIDGE.room(_ROOM, most=256)
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        torch.cat(xs)
+    assert BRIDGE.open() == 0

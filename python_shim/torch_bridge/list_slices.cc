@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "python_shim/torch_bridge/joined_list.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
 namespace stratalloc {
@@ -189,6 +190,14 @@ bool RunInSlices(const GuardedOperator& guarded, uint64_t lo, uint64_t hi,
   const size_t count = guarded.signature.argument_count();
   const c10::ArrayRef<c10::IValue> arguments(
       stack->data() + (stack->size() - count), count);
+  if (guarded.list.Joins()) {
+    std::optional<at::Tensor> joined =
+        JoinOneByOne(arguments[0].toTensorVector(), arguments[1].toInt());
+    if (!joined.has_value()) return false;
+    torch::jit::drop(*stack, count);
+    stack->emplace_back(*std::move(joined));
+    return true;
+  }
   SlicedCall call(guarded, lo, hi, arguments);
   if (!call.Possible()) return false;
   c10::List<at::Tensor> results = call.Run(keys);

@@ -37,7 +37,8 @@ bool SlicesMayHelp(const ListOperator& list, const AccessList& accesses);
 // whole would, and differ from it in the last bits.
 //
 // An operator that writes nothing (ListOperator::MayRunAgain) and whose kernel
-// runs out of memory in a slice runs that slice again, halved.
+// runs out of memory in a slice runs that slice again, halved. One that joins
+// (ListOperator::Joins) copies its operands one by one (joined_list.h).
 bool RunInSlices(const GuardedOperator& guarded, uint64_t lo, uint64_t hi,
                  c10::DispatchKeySet keys, torch::jit::Stack* stack);
 

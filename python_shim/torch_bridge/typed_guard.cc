@@ -245,7 +245,7 @@ class TypedGuard<Result(Arguments...)> {
         return CallInSlices(lo, hi, keys, arguments...);
       }
     }
-    if constexpr (kMayTakeSlices && !std::is_void_v<Result>) {
+    if constexpr ((kMayTakeSlices && !std::is_void_v<Result>) || kMayJoin) {
       if (C10_UNLIKELY(guarded_->list.MayRunAgain())) {
         try {
           const OperatorPin pin(guarded_->name.c_str(), accesses);
@@ -265,6 +265,9 @@ class TypedGuard<Result(Arguments...)> {
   static constexpr bool kMayTakeSlices =
       (std::is_same_v<Arguments, TensorList> || ...) &&
       (std::is_void_v<Result> || std::is_same_v<Result, Tensors>);
+  static constexpr bool kMayJoin =
+      (std::is_same_v<Arguments, const at::ITensorListRef&> || ...) &&
+      std::is_same_v<Result, Tensor>;
 
   // The slow way, boxed: what it moves costs more than boxes do.
   [[gnu::noinline]] Result CallInSlices(

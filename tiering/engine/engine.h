@@ -90,6 +90,7 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   // Reclaimer.
   bool Reclaim(DeviceIndex device, MemoryRequest& request) override;
+  bool RestoreSpace(DeviceIndex device, Address address) override;
   Bytes ReclaimCold(DeviceIndex device, Bytes bytes) override;
   bool IsCrowded() const override { return admission_.crowded(); }
   bool UnderPressure(DeviceIndex device) const override {

@@ -168,6 +168,7 @@ TEST_F(EngineTest, FreedWhileAwayGivesEverythingBack) {
 TEST_F(EngineTest, FreedWhileAwayTheRestOfTheHandleStays) {
   Open({});
   const Address a = Malloc(512), b = Malloc(512), c = Malloc(512);
+  const Address half = Malloc(kMiB);  // so it is not brought back for its space
   Write(c, 512, 3);
   Evict();
   Free(b);
@@ -176,6 +177,7 @@ TEST_F(EngineTest, FreedWhileAwayTheRestOfTheHandleStays) {
   EXPECT_NE(d, b) << "memory that is away cannot be handed out";
   ExpectReads(c, 512, 3);
   Free(a);
+  Free(half);
   Free(c);
   Free(d);
 }

@@ -111,6 +111,23 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
   return false;
 }
 
+bool Engine::RestoreSpace(DeviceIndex index, Address address) {
+  if (off()) return false;
+  DeviceState& state = devices_[static_cast<int>(index)];
+  DeviceAllocator& device = *state.allocator;
+  HandleRegion* const region = device.table().RegionOf(address);
+  const HandleRef handle{region, region->IndexOf(address)};
+  MutexLock arbiter(arbiter_);
+  lower_.CollectDropped(device);
+  // Before the first refusal nothing leaves, for this neither.
+  const Room room = UnderPressure(index) ? Room::kEvict : Room::kOnlyFree;
+  if (!RestoreBatchLocked(state, {handle}, room, {handle.address()},
+                          /*planned=*/false)) {
+    return false;
+  }
+  return device.DrainArrivals().has_value();
+}
+
 Bytes Engine::ReclaimCold(DeviceIndex device, Bytes bytes) {
   if (off()) return 0;
   DeviceState& state = devices_[static_cast<int>(device)];

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_JOINED_LIST_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_JOINED_LIST_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace stratalloc {
+
+// `cat` for operands that do not fit the device together: its result is made
+// empty and each operand copied to its place, an operator of its own, which
+// converts as cat's kernel does. The result is the same bit for bit; it and one
+// operand have to fit.
+//
+// nullopt where the operands are of a kind that cat treats otherwise (none, on
+// several devices, sparse, quantized, nested): the caller says what it would
+// have. Throws what cat's own check of shapes throws, and OutOfMemoryError.
+// Called from any thread; nothing of the call is kept.
+std::optional<at::Tensor> JoinOneByOne(at::TensorList tensors, int64_t dim);
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_JOINED_LIST_H_
