@@ -49,6 +49,7 @@
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
 #include "allocator/block_map.h"
+#include "allocator/card_room.h"
 #include "allocator/checkpoint.h"
 #include "allocator/device/device.h"
 #include "allocator/device/handle_pool.h"
@@ -272,8 +273,16 @@ class DeviceAllocator {
 
   double fraction() EXCLUDES(mutex_);
   void SetFraction(double fraction) EXCLUDES(mutex_);
-  // What reserved bytes may reach: capacity or gpu_limit, times the fraction.
+  // What reserved bytes may reach: capacity or gpu_limit, times the fraction,
+  // and once the card has refused memory what it has for us (card_room.h).
   Bytes limit() EXCLUDES(mutex_);
+  // The same with the headroom: no larger request can be served.
+  Bytes most() EXCLUDES(mutex_);
+  // Memory is short: looks at what the card has for us, if that is due.
+  void FollowCard() EXCLUDES(mutex_);
+  // Somebody would be refused though headroom is left: the limit is higher
+  // now. False if there was none, or the limit is what the program set.
+  bool TakeHeadroom() EXCLUDES(mutex_);
   static Bytes LimitOf(Bytes capacity, Bytes gpu_limit, double fraction);
 
   DeviceStats Stats() EXCLUDES(mutex_);
@@ -746,7 +755,9 @@ class DeviceAllocator {
   void ArriveLocked(const std::vector<HandleRef>& handles) REQUIRES(mutex_);
   void SettleFirstArrivalLocked() REQUIRES(mutex_);
 
+  // limits.cc
   Bytes LimitLocked() const REQUIRES(mutex_);
+  Bytes MostLocked() const REQUIRES(mutex_);
 
   const Device device_;
   const Options options_;
@@ -819,6 +830,7 @@ class DeviceAllocator {
   // Why the last TryMallocLocked failed, if that was not for want of memory.
   std::optional<Error> driver_error_ GUARDED_BY(mutex_);
   double fraction_ GUARDED_BY(mutex_) = 1.0;
+  CardRoom card_ GUARDED_BY(mutex_);
   std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
   // Physical memory that TakePhysical gave to a restore and that is neither
   // mapped nor back yet.

@@ -128,7 +128,8 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       table_(table),
       blocks_(table.base(), table.end()),
       physical_(device),
-      own_source_(CudaMalloc(device)) {
+      own_source_(CudaMalloc(device)),
+      card_(CardRoom::HeadroomOf(capacity, device.granularity())) {
   for (int i = 0; i < 4; ++i) {
     const HandleRegion& region =
         table_.region(i < 2, static_cast<PoolKind>(i % 2));
@@ -161,36 +162,6 @@ DeviceAllocator::~DeviceAllocator() {
     for (EventId event : events) device_.DestroyEvent(event);
   }
   if (device_.has_virtual_memory()) table_.Destroy(device_);
-}
-
-Bytes DeviceAllocator::LimitOf(Bytes capacity, Bytes gpu_limit,
-                               double fraction) {
-  const Bytes card = gpu_limit != 0 ? std::min(gpu_limit, capacity) : capacity;
-  const double fraction_bytes = fraction * static_cast<double>(capacity);
-  return std::min(card, static_cast<Bytes>(fraction_bytes));
-}
-
-Bytes DeviceAllocator::LimitLocked() const {
-  return LimitOf(capacity_, options_.gpu_limit, fraction_);
-}
-
-Bytes DeviceAllocator::limit() {
-  MutexLock lock(mutex_);
-  return LimitLocked();
-}
-double DeviceAllocator::fraction() {
-  MutexLock lock(mutex_);
-  return fraction_;
-}
-void DeviceAllocator::SetFraction(double fraction) {
-  const bool fell = [&] {
-    MutexLock lock(mutex_);
-    fraction_ = fraction;
-    pressure_at_ = 0;  // until the next look
-    SetSlowReasonLocked(SlowReason::kCollection, CollectsOldLocked());
-    return AllocatedLocked() > LimitLocked();
-  }();
-  if (fell && reclaimer_ != nullptr) reclaimer_->OnLimitFell(device_.index());
 }
 
 std::int64_t DeviceAllocator::FreedCount() {
@@ -351,7 +322,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   };
   // Whoever was refused and waits comes first: what it waits for would be taken
   // here as soon as it comes free.
-  const bool queued = may_reclaim && reclaimer_->IsCrowded() && size <= limit();
+  const bool queued = may_reclaim && reclaimer_->IsCrowded() && size <= most();
   if (queued && reclaim()) return outcome();
   // Rung: free space in a handle that is away comes back before another handle
   // is opened. Else small results, each made after an eviction, have a handle
@@ -465,7 +436,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   }
   if (failed) return failure();
   // Evicting everything for a request that fits nowhere helps nobody.
-  if (may_reclaim && !queued && size <= limit()) {
+  if (may_reclaim && !queued && size <= most()) {
     if (reclaim()) return outcome();
   }
   // What ended while this request waited may be held by nobody but those whom
@@ -484,7 +455,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
 }
 
 bool DeviceAllocator::CannotFitLocked(Bytes size) {
-  const Bytes limit = LimitLocked();
+  const Bytes limit = MostLocked();
   if (size > limit) return true;
   const auto for_each_that_stays = [&](auto&& f) {
     mutex_.AssertHeld();

@@ -26,6 +26,7 @@ Result<PhysicalMemory*> HandlePool::Take(Bytes bytes, Bytes limit,
     return Fail(ErrorCode::kOutOfMemory,
                 "the limit of " + FormatBytes(limit) + " is reached");
   }
+  if (created_bytes_ > limit) ReleaseFree(idle, limit);
   PhysicalMemory*& head = free_[bytes];
   for (PhysicalMemory* memory = head; memory != nullptr;
        memory = memory->next) {
@@ -40,7 +41,10 @@ Result<PhysicalMemory*> HandlePool::Take(Bytes bytes, Bytes limit,
   if (!handle && free_bytes_ > 0 && ReleaseFree(idle) > 0) {
     handle = device_.CreateHandle(bytes);
   }
-  if (!handle) return tl::unexpected(handle.error());
+  if (!handle) {
+    refused_ = handle.error().code == ErrorCode::kOutOfMemory;
+    return tl::unexpected(handle.error());
+  }
   created_bytes_ += bytes;
   auto* memory = new PhysicalMemory;
   memory->handle = *handle;
@@ -135,7 +139,7 @@ Result<int> HandlePool::Descriptor(const PhysicalMemory& memory) {
   return descriptor;
 }
 
-Bytes HandlePool::ReleaseFree(const StreamsIdle& idle) {
+Bytes HandlePool::ReleaseFree(const StreamsIdle& idle, Bytes keep) {
   if (!idle(0)) return 0;
   const Bytes before = free_bytes_;
   const auto give_back = [&](PhysicalMemory& memory) -> Status {
@@ -146,6 +150,7 @@ Bytes HandlePool::ReleaseFree(const StreamsIdle& idle) {
   };
   for (auto& [bytes, head] : free_) {
     for (PhysicalMemory* memory = head; memory != nullptr;) {
+      if (created_bytes_ <= keep) return before - free_bytes_;
       PhysicalMemory* released = std::exchange(memory, memory->next);
       if (released->fence != 0 && !idle(released->fence)) continue;
       // A driver that refuses one will refuse the others: a broken device.

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "allocator/device/device.h"
@@ -59,9 +60,9 @@ class HandlePool {
   ~HandlePool();
 
   // Free memory that streams other than `own` have finished with, or new
-  // memory, while used_bytes() stays within `limit`. For new memory free
-  // memory of other sizes is released where the created bytes would pass the
-  // limit.
+  // memory, while used_bytes() stays within `limit`. Free memory beyond the
+  // limit, which may have fallen, is released; for new memory that of other
+  // sizes is, where the created bytes would pass the limit.
   Result<PhysicalMemory*> Take(Bytes bytes, Bytes limit, std::uint64_t own,
                                const StreamsIdle& idle);
   // This memory, if it is free and streams other than `own` have finished
@@ -91,9 +92,12 @@ class HandlePool {
   // when the memory goes back to the driver: the same memory always travels
   // under the same number. Kept here because it must end with the handle.
   Result<int> Descriptor(const PhysicalMemory& memory);
-  // Gives the free memory whose streams are idle back to the driver, if it may
-  // go now; returns the bytes. What the driver does not take stays free here.
-  Bytes ReleaseFree(const StreamsIdle& idle);
+  // Gives free memory whose streams are idle back to the driver, if it may go
+  // now, until no more than `keep` is created; returns the bytes. What the
+  // driver does not take stays free here.
+  Bytes ReleaseFree(const StreamsIdle& idle, Bytes keep = 0);
+  // Has the driver had no memory for us since this was asked last?
+  bool TakeRefused() { return std::exchange(refused_, false); }
 
   Bytes created_bytes() const { return created_bytes_; }
   Bytes free_bytes() const { return free_bytes_; }
@@ -110,6 +114,7 @@ class HandlePool {
   Bytes created_bytes_ = 0;
   Bytes free_bytes_ = 0;
   std::uint64_t last_put_ = 0;
+  bool refused_ = false;
 };
 
 }  // namespace stratalloc

@@ -292,14 +292,14 @@ Status Engine::Admit(StreamId stream, const char* name,
   for (const DeviceState* state : movers_) {
     // Whatever others do, nobody need wait for that.
     DeviceAllocator& device = *state->allocator;
-    if (const Bytes bytes = BytesOf(device, handles); bytes > device.limit()) {
+    if (const Bytes bytes = BytesOf(device, handles); bytes > device.most()) {
       return Fail(
           ErrorCode::kOutOfMemory,
           "CUDA out of memory. " + std::string(name) + " needs " +
               FormatBytes(bytes) + " of handles on GPU " +
               std::to_string(static_cast<int>(device.device().index())) +
               " at once, which is more than the limit of " +
-              FormatBytes(device.limit()) +
+              FormatBytes(device.most()) +
               "; split its tensors, or raise gpu_limit or the memory "
               "fraction if they are what limits it");
     }

@@ -80,6 +80,7 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
   if (off()) return false;
   DeviceState& state = devices_[static_cast<int>(index)];
   NotePressure(state);
+  state.allocator->FollowCard();
   Waiting waiting(*this);
   while (waiting.Await()) {
     auto lack = Admission::Lack::kPins;
@@ -93,8 +94,9 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
         // refused came before this wait, and is no news to it.
         if (request.Take()) return true;
         while (!request.IsHopeless() &&
-               EvictVictimsLocked(state, request.Missing(), {},
-                                  Whom::kAnybody) > 0) {
+               (EvictVictimsLocked(state, request.Missing(), {},
+                                   Whom::kAnybody) > 0 ||
+                state.allocator->TakeHeadroom())) {
           if (request.Take()) return true;
         }
         if (request.IsHopeless()) lack = Admission::Lack::kMemory;

@@ -131,9 +131,13 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     }
     const bool may_evict = physical.error().code == ErrorCode::kOutOfMemory &&
                            room == Room::kEvict && ++attempts <= kRoomAttempts;
-    if (may_evict) NotePressure(state);
+    if (may_evict) {
+      NotePressure(state);
+      device.FollowCard();
+    }
     if (!may_evict ||
-        EvictVictimsLocked(state, need, keep, Whom::kAnybody) == 0) {
+        (EvictVictimsLocked(state, need, keep, Whom::kAnybody) == 0 &&
+         !device.TakeHeadroom())) {
       status = tl::unexpected(physical.error());
       break;
     }

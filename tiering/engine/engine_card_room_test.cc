@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// A card that others use too: once it has refused memory headroom is left to
+// them, and what they take and give back is followed.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tiering/engine/engine_fixture_test.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr Bytes kCard = 256 * kMiB;
+constexpr Bytes kHeadroom = 4 * kMiB;  // a 64th
+constexpr Bytes kLayer = 8 * kMiB;
+
+class EngineCardRoomTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    Rig::Options options;
+    options.capacity = kCard;
+    options.host_budget = 512 * kMiB;
+    Open(options);
+  }
+  void TearDown() override {
+    for (Address layer : layers_) Free(layer);
+    cudasim_take_memory(0, 0);
+    EngineTest::TearDown();
+  }
+  Bytes FreeOnCard() {
+    const Result<MemoryInfo> info = rig_->device().device().GetMemoryInfo();
+    EXPECT_TRUE(info.has_value());
+    return info ? info->free : 0;
+  }
+  void AddLayers(Bytes bytes) {
+    for (Bytes at = 0; at < bytes; at += kLayer) {
+      layers_.push_back(Malloc(kLayer));
+      Write(layers_.back(), kLayer, layers_.size());
+    }
+  }
+  void ExpectAll() {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      ExpectReads(layers_[i], kLayer, i + 1);
+    }
+  }
+
+  std::vector<Address> layers_;
+};
+
+TEST_F(EngineCardRoomTest, WhatFitsHasTheWholeCard) {
+  const Bytes free = FreeOnCard();
+  AddLayers(RoundDown(free, kLayer));
+  EXPECT_LT(FreeOnCard(), kLayer);
+  EXPECT_EQ(rig_->device().limit(), kCard);
+  EXPECT_EQ(Counters().evicted_handles, 0u);
+}
+
+TEST_F(EngineCardRoomTest, WhatDoesNotFitLeavesHeadroom) {
+  AddLayers(kCard + 4 * kLayer);
+  EXPECT_GE(FreeOnCard(), kHeadroom);
+  EXPECT_LE(rig_->device().limit(), kCard - kHeadroom);
+  ExpectAll();
+  EXPECT_GE(FreeOnCard(), kHeadroom);
+}
+
+TEST_F(EngineCardRoomTest, ARequestThatNeedsTheHeadroomGetsIt) {
+  AddLayers(kCard + 2 * kLayer);
+  const Bytes most = rig_->device().most();
+  ASSERT_GT(most, rig_->device().limit());
+  const Bytes all = RoundDown(most, kHandle);
+  const Address whole = Malloc(all, kDefaultStream, LifetimeClass::kTransient);
+  ASSERT_NE(whole, 0u);
+  Free(whole);
+  // And an operator: one block of everything, away and back.
+  const Address block = Malloc(all);
+  Write(block, all, 7);
+  ExpectAll();
+  ExpectReads(block, all, 7);
+  Free(block);
+  // Later needs ask for the headroom back.
+  AddLayers(2 * kLayer);
+  ExpectAll();
+  EXPECT_GE(FreeOnCard(), kHeadroom);
+}
+
+TEST_F(EngineCardRoomTest, WhatOthersTakeIsFollowed) {
+  AddLayers(kCard / 2);
+  const Bytes others = cudasim_take_memory(0, FreeOnCard() - kLayer);
+  ASSERT_GT(others, 0u);
+  AddLayers(4 * kLayer);
+  const Bytes limit = rig_->device().limit();
+  EXPECT_LE(limit, kCard - others - kHeadroom);
+  ExpectAll();
+  EXPECT_GE(FreeOnCard(), kHeadroom);
+  // And what they give back, though the card refuses nothing any more.
+  cudasim_take_memory(0, 0);
+  for (int i = 0; i < 16; ++i) ExpectAll();
+  EXPECT_GE(rig_->device().limit(), limit + others);
+}
+
+// The program's own limit is below what the card has: nothing more is left.
+TEST_F(EngineCardRoomTest, ALimitThatTheProgramSetStaysAsItIs) {
+  rig_->device().SetFraction(0.5);
+  AddLayers(kCard);
+  EXPECT_EQ(rig_->device().limit(), kCard / 2);
+  EXPECT_EQ(rig_->device().most(), kCard / 2);
+  EXPECT_FALSE(rig_->device().TakeHeadroom());
+  ExpectAll();
+}
+
+}  // namespace
+}  // namespace stratalloc
