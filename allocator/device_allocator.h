@@ -181,6 +181,7 @@ class DeviceAllocator {
   // (ipc.h has its format), and where the block begins in what it maps. The
   // block stays on the device from now on, until it is freed.
   // REQUIRES: its bytes are on the device (pinned by an operator, say).
+  // kUnsupported: it would take too many file descriptors, or none can be made.
   Result<SharedBlock> Share(Address address) EXCLUDES(mutex_);
 
   // ---- pins that outlast an operator (block_pin.h) -----------------------
@@ -754,6 +755,11 @@ class DeviceAllocator {
   // kCopyingIn -> kResident: the copies are complete.
   void ArriveLocked(const std::vector<HandleRef>& handles) REQUIRES(mutex_);
   void SettleFirstArrivalLocked() REQUIRES(mutex_);
+
+  // share.cc: descriptors for the handles of `block` that have none yet stay
+  // below a quarter of the process's limit on open files; those of freed blocks
+  // are closed for it.
+  Status MakeDescriptorsRoomLocked(const Block& block) REQUIRES(mutex_);
 
   // limits.cc
   Bytes LimitLocked() const REQUIRES(mutex_);

@@ -6,12 +6,14 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "allocator/device_allocator.h"
 #include "tests/cudasim/control.h"
@@ -260,6 +262,35 @@ TEST_F(IpcTest, ADriverWithoutExportIsUsedWithout) {
               HasSubstr("memory of GPU 0 cannot be given to another process"));
   EXPECT_THAT(refused.error().message, HasSubstr("CUDA_ERROR_NOT_SUPPORTED"));
   EXPECT_TRUE(allocator_->Free(address));
+}
+
+TEST_F(IpcTest, DescriptorsStayBelowAQuarterOfTheLimitOnFiles) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  constexpr std::size_t kMost = 16;
+  rlimit few = before;
+  few.rlim_cur = 4 * kMost;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<Address> blocks;
+  for (std::size_t i = 0; i <= kMost; ++i) blocks.push_back(Malloc(2 * kMiB));
+  const int files = OpenDescriptors();
+  for (std::size_t i = 0; i < kMost; ++i) {
+    ASSERT_TRUE(allocator_->Share(blocks[i]).has_value()) << i;
+  }
+  const Result<SharedBlock> refused = allocator_->Share(blocks[kMost]);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("1 file descriptors"));
+  EXPECT_THAT(refused.error().message, HasSubstr("ulimit -n"));
+  EXPECT_TRUE(allocator_->Share(blocks[0]).has_value()) << "needs no more";
+  // What is freed is nobody's any more.
+  EXPECT_TRUE(allocator_->Free(blocks[0]).has_value());
+  EXPECT_TRUE(allocator_->Share(blocks[kMost]).has_value());
+  EXPECT_LE(OpenDescriptors() - files, static_cast<int>(kMost));
+  for (std::size_t i = 1; i <= kMost; ++i) {
+    EXPECT_TRUE(allocator_->Free(blocks[i]).has_value());
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceAllocator: what other devices and other processes see of it.
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,10 +12,60 @@
 #include "allocator/ipc.h"
 
 namespace stratalloc {
+namespace {
+
+// Files, sockets and pipes need the others: a program that cannot open its next
+// file fails far from here.
+std::size_t MostDescriptors() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return ~std::size_t{0};
+  return files.rlim_cur == RLIM_INFINITY ? ~std::size_t{0} : files.rlim_cur / 4;
+}
+
+}  // namespace
 
 std::vector<DeviceIndex> DeviceAllocator::peers() {
   MutexLock lock(mutex_);
   return peers_;
+}
+
+Status DeviceAllocator::MakeDescriptorsRoomLocked(const Block& block) {
+  std::size_t needed = 0;
+  const auto missing = [&]() REQUIRES(mutex_) {
+    needed = 0;
+    ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
+      mutex_.AssertHeld();
+      const PhysicalMemory* memory = handle.entry().physical;
+      needed += memory != nullptr && !physical_.HasDescriptor(*memory);
+    });
+    return needed;
+  };
+  const std::size_t most = MostDescriptors();
+  if (HandlePool::OpenDescriptors() + missing() <= most) return {};
+  // Of blocks that were freed since: whoever had them has let go.
+  std::set<PhysicalHandle> shared;
+  for (const auto& [base, segment] : segments_) {
+    if (segment->plain) continue;
+    for (const Block* b = segment->first; b != nullptr; b = b->next) {
+      if (b->pins.of(PinReason::kShared) == 0) continue;
+      ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
+        if (handle.entry().physical != nullptr) {
+          shared.insert(handle.entry().physical->handle);
+        }
+      });
+    }
+  }
+  physical_.CloseDescriptors(shared);
+  const std::size_t open = HandlePool::OpenDescriptors();
+  if (open + missing() <= most) return {};
+  return Fail(ErrorCode::kUnsupported,
+              "a tensor is not shared with another process: it needs " +
+                  std::to_string(needed) + " file descriptors beside the " +
+                  std::to_string(open) +
+                  " of tensors that are shared already, and stratalloc opens "
+                  "no more than a quarter of the process's limit (" +
+                  std::to_string(most) +
+                  "). Raise the limit (ulimit -n), or free shared tensors");
 }
 
 Result<SharedBlock> DeviceAllocator::Share(Address address) {
@@ -29,7 +82,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
     return SharedBlock{std::move(handle), block->address - base};
   }
   std::vector<int> descriptors;
-  Status status;
+  Status status = MakeDescriptorsRoomLocked(*block);
   ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
     mutex_.AssertHeld();
     if (!status) return;

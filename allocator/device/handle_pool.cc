@@ -136,7 +136,21 @@ Result<int> HandlePool::Descriptor(const PhysicalMemory& memory) {
   STRATALLOC_ASSIGN_OR_RETURN(const int descriptor,
                               device_.ExportHandle(memory.handle));
   descriptors_.emplace(memory.handle, descriptor);
+  ++open_descriptors_;
   return descriptor;
+}
+
+void HandlePool::CloseDescriptor(int descriptor) {
+  close(descriptor);
+  --open_descriptors_;
+}
+
+void HandlePool::CloseDescriptors(const std::set<PhysicalHandle>& keep) {
+  std::erase_if(descriptors_, [&](const auto& open) {
+    if (keep.contains(open.first)) return false;
+    CloseDescriptor(open.second);
+    return true;
+  });
 }
 
 Bytes HandlePool::ReleaseFree(const StreamsIdle& idle, Bytes keep) {
@@ -158,7 +172,7 @@ Bytes HandlePool::ReleaseFree(const StreamsIdle& idle, Bytes keep) {
       Unlink(released);
       if (auto open = descriptors_.find(released->handle);
           open != descriptors_.end()) {
-        close(open->second);
+        CloseDescriptor(open->second);
         descriptors_.erase(open);
       }
       created_bytes_ -= bytes;

@@ -20,9 +20,12 @@
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -92,6 +95,14 @@ class HandlePool {
   // when the memory goes back to the driver: the same memory always travels
   // under the same number. Kept here because it must end with the handle.
   Result<int> Descriptor(const PhysicalMemory& memory);
+  bool HasDescriptor(const PhysicalMemory& memory) const {
+    return descriptors_.contains(memory.handle);
+  }
+  // Closes those that `keep` does not name: memory that nobody else has mapped.
+  // Sent again, it travels under another number.
+  void CloseDescriptors(const std::set<PhysicalHandle>& keep);
+  // Of all devices' pools in the process.
+  static std::size_t OpenDescriptors() { return open_descriptors_.load(); }
   // Gives free memory whose streams are idle back to the driver, if it may go
   // now, until no more than `keep` is created; returns the bytes. What the
   // driver does not take stays free here.
@@ -107,6 +118,9 @@ class HandlePool {
 
  private:
   void Unlink(PhysicalMemory* memory);
+  static void CloseDescriptor(int descriptor);
+
+  static inline std::atomic<std::size_t> open_descriptors_{0};
 
   Device device_;
   std::map<Bytes, PhysicalMemory*> free_;  // heads
