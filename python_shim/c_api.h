@@ -51,7 +51,11 @@ typedef struct {
   int tiering;          /* 1 = on */
   uint64_t gpu_limit;   /* bytes per device; 0 = the card's memory */
   uint64_t host_budget; /* bytes of pinned memory; 0 = no host tier */
-  uint64_t disk_budget; /* bytes of spill file; 0 = no disk */
+  /* 1: what somebody asked for, which the memory that the machine has available
+   * does not overrule; 0: worked out from the machine. */
+  int host_budget_is_given;
+  /* Bytes of spill file; 0 = no disk. Both 0: no tiering. */
+  uint64_t disk_budget;
   const char* disk_dir; /* "" = $TMPDIR or /tmp */
   double gpu_offload_threshold;
   double gpu_emergency_threshold;
@@ -222,8 +226,8 @@ STRATALLOC_API int stratalloc_snapshot(
  * "disk","evicted","restored","to_disk","from_disk","stalls","stall_ns"};
  * `handles`: {"restored_before_use", "evicted", "clean_drops", ...};
  * `tiers`: what moved, and of the process `host_used`, `host_peak` (pinned
- * bytes that evicted memory and the disk's copies held), `host_reserved` and
- * `host_reserved_peak` (pinned for them, in whole slabs);
+ * bytes that evicted memory held), `host_reserved` and `host_reserved_peak`
+ * (pinned for it, in whole slabs), all without the disk's two buffers;
  * `pinned`: a list of {"owner","reason","bytes"} of what is pinned beyond an
  * operator; and
  * `stays`: the bytes on the device by why they are there (allocator/staying.h),

@@ -149,6 +149,7 @@ int stratalloc_configure(const stratalloc_config* config,
   c.tiering = config->tiering != 0;
   c.gpu_limit = config->gpu_limit;
   c.host_budget = config->host_budget;
+  c.host_budget_is_given = config->host_budget_is_given != 0;
   c.disk_budget = config->disk_budget;
   c.disk_dir = config->disk_dir != nullptr ? config->disk_dir : "";
   c.gpu_offload_threshold = config->gpu_offload_threshold;

@@ -83,17 +83,14 @@ Status Core::Init(int device_count) {
   {
     MutexLock lock(mutex_);
     if (initialized_.load()) return {};
-    if (config_.tiering && config_.host_budget == 0) {
-      Log(LogLevel::kWarning,
-          "host_budget is 0: nothing can be evicted, tiering is off; the disk "
-          "tier too copies through two buffers of it, each as large as a "
-          "handle "
-          "(2 MiB or more)");
+    // Nowhere to evict to, as enable() has said.
+    if (config_.host_budget == 0 && config_.disk_budget == 0) {
       config_.tiering = false;
     }
     if (config_.tiering && engine_.load() == nullptr) {
       Engine::Options options;
       options.lower.host_budget = config_.host_budget;
+      options.lower.host_budget_is_given = config_.host_budget_is_given;
       options.lower.disk_budget = config_.disk_budget;
       options.lower.disk_dir = config_.disk_dir;
       options.lower.cpu_offload_threshold = config_.cpu_offload_threshold;

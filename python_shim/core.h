@@ -27,6 +27,7 @@ struct CoreConfig {
   bool tiering = true;
   Bytes gpu_limit = 0;
   Bytes host_budget = 0;
+  bool host_budget_is_given = false;  // not worked out from the machine
   Bytes disk_budget = 0;
   std::string disk_dir;
   double gpu_offload_threshold = 0.85;

@@ -63,6 +63,7 @@ class ConfigStruct(ctypes.Structure):
         ("tiering", ctypes.c_int),
         ("gpu_limit", ctypes.c_uint64),
         ("host_budget", ctypes.c_uint64),
+        ("host_budget_is_given", ctypes.c_int),
         ("disk_budget", ctypes.c_uint64),
         ("disk_dir", ctypes.c_char_p),
         ("gpu_offload_threshold", ctypes.c_double),
@@ -201,12 +202,13 @@ def initialized():
     return bool(_lib is not None and _lib.stratalloc_initialized())
 
 
-def configure(config):
+def configure(config, host_budget_is_given):
     """Hands a resolved Config (no field None) to the core."""
     struct = ConfigStruct(
         tiering=int(config.tiering),
         gpu_limit=config.gpu_limit,
         host_budget=config.host_budget,
+        host_budget_is_given=int(host_budget_is_given),
         disk_budget=config.disk_budget,
         disk_dir=os.fsencode(config.disk_dir),
         gpu_offload_threshold=config.gpu_offload_threshold,

@@ -60,13 +60,13 @@ def enable(config=None, **overrides):
     True if the allocator is ours afterwards.
     """
     with _lock:
-        wanted = _wanted(config, overrides)
+        asked, wanted = _wanted(config, overrides)
         import torch
 
         if is_enabled():
             if config is None and not overrides:
                 return True
-            _reconfigure(torch, wanted)
+            _reconfigure(torch, asked, wanted)
             return True
         try:
             _bridge.load(torch.__version__)
@@ -77,7 +77,7 @@ def enable(config=None, **overrides):
             return False
         _refuse_late(torch)
         _say_if_there_is_no_gpu(torch)
-        _prepare(torch, wanted)
+        _prepare(torch, asked, wanted)
         _bridge.install()
         _install_module_scopes()
         _log.info("enabled: %s", _active)
@@ -120,26 +120,28 @@ def _ready_for_plugin(config, overrides, before=lambda torch: None):
 
     if is_enabled() and config is None and not overrides:
         return torch
-    wanted = _wanted(config, overrides)
+    asked, wanted = _wanted(config, overrides)
     _bridge.load(torch.__version__)
     _refuse_late(torch)
     _say_if_there_is_no_gpu(torch)
     before(torch)
-    _prepare(torch, wanted)
+    _prepare(torch, asked, wanted)
     _install_module_scopes()
     return torch
 
 
 def _wanted(given, overrides):
+    """What was asked for, and the same with every default filled in."""
     if given is None:
         given = Config.from_env()
     elif not isinstance(given, Config):
         raise TypeError(
             f"stratalloc: config must be a Config, not {type(given).__name__}")
-    return given.replace(**overrides).resolved()
+    asked = given.replace(**overrides)
+    return asked, asked.resolved()
 
 
-def _prepare(torch, wanted):
+def _prepare(torch, asked, wanted):
     """Everything before the swap: the core configured, the guard installed."""
     global _active, _guarded
     from stratalloc import simulate
@@ -147,7 +149,7 @@ def _prepare(torch, wanted):
     # The operator bridge of a simulated device must be in front before the
     # guard takes "the kernel so far" as its own previous one.
     simulate.before_enable(torch)
-    _core.configure(wanted)
+    _core.configure(wanted, asked.host_budget is not None)
     if _active is None:
         simulate.after_enable(torch)
     _active = wanted
@@ -167,7 +169,7 @@ def _install_foreign_uses(torch):
         hooks.install()
 
 
-def _reconfigure(torch, wanted):
+def _reconfigure(torch, asked, wanted):
     """enable() again: fine until the first block exists."""
     global _active, _guarded
     if wanted == _active:
@@ -180,7 +182,7 @@ def _reconfigure(torch, wanted):
             "is initialised and the allocator runs with "
             f"{_describe(_active, changed)}; pass them to the first "
             "stratalloc.enable()")
-    _prepare(torch, wanted)
+    _prepare(torch, asked, wanted)
 
 
 def _describe(config, keys):

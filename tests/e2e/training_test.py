@@ -53,6 +53,14 @@ def test_small_transformer_through_the_disk():
     assert sum(row["from_disk"] for row in ours["report"]["layers"]) > 0
 
 
+def test_small_transformer_through_the_disk_alone():
+    capacity = 24
+    ours, cpu = _both(_SMALL, capacity, "host_budget:0", "off")
+    _same(ours, cpu, capacity << 20, 2)
+    assert sum(row["from_disk"] for row in ours["report"]["layers"]) > 0
+    assert ours["report"]["tiers"]["host_reserved_peak"] == 0
+
+
 def test_default_adamw():
     """Its _foreach_ operators, each over more than the device, in slices."""
     capacity = 24

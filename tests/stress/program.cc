@@ -63,6 +63,8 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
   // says something about the product.
   const bool roomy = below(4) == 0;
   rig_options.disk_budget = below(2) == 0 ? 0 : (4 + 8 * below(5)) * kMiB;
+  // The disk alone in a third of these.
+  if (rig_options.disk_budget > 0) rig_options.host_budget -= 8 * kMiB;
   rig_options.background = below(10) < 3;
   rig_options.seed = random();
   rig_options.emergency_threshold = below(2) == 0 ? 0.95 : 1.0;

@@ -22,7 +22,7 @@ class EngineDriverErrorsTest : public EngineTest {
   void OpenSmall() {
     Rig::Options options;
     options.capacity = 32 * kMiB;
-    options.host_budget = 8 * kMiB;
+    options.host_budget = 4 * kMiB;
     options.disk_budget = 64 * kMiB;
     Open(options);
   }
@@ -217,7 +217,7 @@ TEST_F(EngineDriverErrorsTest, BytesThatChangeWhileTheyAreCopiedStay) {
   for (const bool to_disk : {false, true}) {
     Rig::Options options;
     if (to_disk) {
-      options.host_budget = 4 * kMiB;  // the two staging buffers
+      options.host_budget = 0;
       options.disk_budget = 64 * kMiB;
     }
     Open(options);

@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "accounting/scope_table.h"
@@ -15,6 +18,7 @@ namespace stratalloc {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 TEST_F(EngineTest, BytesComeBackAtTheSameAddress) {
   Open({});
@@ -213,12 +217,12 @@ TEST_F(EngineTest, MallocEvictsWhatIsCold) {
 
 TEST_F(EngineTest, AboveTheHostBudgetTheColdestGoToDisk) {
   Rig::Options options;
-  options.host_budget = 10 * kMiB;  // of which 4 MiB are staging buffers
+  options.host_budget = 6 * kMiB;
   options.disk_budget = 64 * kMiB;
   Open(options);
   const auto layers = Layers(8);
   EXPECT_EQ(Evict(), 8 * kHandle);
-  EXPECT_LE(rig_->engine().HostUsed(), 10 * kMiB);
+  EXPECT_LE(rig_->engine().HostUsed(), 6 * kMiB);
   EXPECT_GE(rig_->engine().DiskUsed(), 5 * kHandle);
   EXPECT_EQ(rig_->Check(), "");
   ExpectLayers(layers);
@@ -230,6 +234,71 @@ TEST_F(EngineTest, AboveTheHostBudgetTheColdestGoToDisk) {
   FreeAll(layers);
   EXPECT_EQ(rig_->Check(), "");
   EXPECT_EQ(rig_->engine().DiskUsed(), 0u);
+}
+
+TEST_F(EngineTest, WithoutHostMemoryTheDiskAloneServes) {
+  Rig::Options options;
+  options.capacity = 16 * kMiB;
+  options.host_budget = 0;
+  options.disk_budget = 64 * kMiB;
+  Open(options);
+  const auto layers = Layers(12);
+  EXPECT_GE(rig_->engine().DiskUsed(), 4 * kHandle);
+  ExpectLayers(layers);
+  Evict();
+  for (Address layer : layers) {
+    EXPECT_EQ(rig_->StateOf(layer), HandleState::kDisk);
+  }
+  std::vector<std::uint64_t> seeds;
+  for (std::size_t i = 0; i < layers.size(); ++i) seeds.push_back(i + 1);
+  std::mt19937 random(7);
+  const StreamId streams[] = {kDefaultStream, rig_->NewStream()};
+  for (std::uint64_t step = 0; step < 600; ++step) {
+    const std::size_t at = random() % layers.size();
+    switch (random() % 8) {
+      case 0:
+        Evict();
+        break;
+      case 1:
+        Restore();
+        break;
+      case 2:
+      case 3:
+        seeds[at] = 100 + step;
+        Write(layers[at], kHandle, seeds[at]);
+        break;
+      default: {
+        // Both streams are done with what the other does next.
+        ASSERT_TRUE(rig_->device().device().SynchronizeDevice());
+        Result<bool> reads =
+            rig_->Reads(layers[at], kHandle, seeds[at], streams[random() % 2]);
+        ASSERT_TRUE(reads.has_value()) << reads.error().message;
+        ASSERT_TRUE(*reads) << step;
+        ASSERT_TRUE(rig_->device().device().SynchronizeDevice());
+      }
+    }
+    ASSERT_EQ(rig_->Check(), "") << step;
+  }
+  EXPECT_EQ(rig_->engine().HostPeak(), 0u);
+  EXPECT_EQ(rig_->engine().HostReservedPeak(), 0u);
+  FreeAll(layers);
+  EXPECT_EQ(rig_->Check(), "");
+  EXPECT_EQ(rig_->engine().DiskUsed(), 0u);
+}
+
+TEST_F(EngineTest, AHostThatCannotPinIsNoBudgetThatIsSpent) {
+  Open({});
+  const auto layers = Layers(2);
+  ASSERT_EQ(cudasim_fail("cudaHostRegister", 1, cudaErrorMemoryAllocation, 1),
+            0);
+  EXPECT_EQ(Evict(), 0u);
+  const std::string why = rig_->engine().LastRefusal(DeviceIndex{0});
+  EXPECT_THAT(why, HasSubstr("cannot pin"));
+  EXPECT_THAT(why, Not(HasSubstr("spent")));
+  cudasim_clear_faults();
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  ExpectLayers(layers);
+  FreeAll(layers);
 }
 
 TEST_F(EngineTest, WithoutADiskAFullHostStillSwaps) {
@@ -260,7 +329,7 @@ TEST_F(EngineTest, WithoutADiskAFullHostStillSwaps) {
 TEST_F(EngineTest, WithAFullDiskTooEverythingStaysReachable) {
   Rig::Options options;
   options.capacity = 16 * kMiB;
-  options.host_budget = 12 * kMiB;  // of which 4 MiB are staging buffers
+  options.host_budget = 8 * kMiB;
   options.disk_budget = 8 * kMiB;
   Open(options);
   std::vector<Address> layers;
@@ -302,7 +371,7 @@ TEST_F(EngineTest, WithoutADiskTheRestStaysAndMallocSaysWhy) {
 
 TEST_F(EngineTest, ADiskThatFailsLeavesTheBytesWhereTheyAre) {
   Rig::Options options;
-  options.host_budget = 6 * kMiB;
+  options.host_budget = 2 * kMiB;
   options.disk_budget = 64 * kMiB;
   Open(options);
   const auto layers = Layers(6);
@@ -318,7 +387,7 @@ TEST_F(EngineTest, ADiskThatFailsLeavesTheBytesWhereTheyAre) {
 
 TEST_F(EngineTest, AFlippedByteIsAnErrorThatNamesTheLayer) {
   Rig::Options options;
-  options.host_budget = 4 * kMiB;  // staging buffers, nothing else
+  options.host_budget = 0;
   options.disk_budget = 64 * kMiB;
   Open(options);
   const ScopeId scope = InternScope("net.broken");
@@ -376,7 +445,7 @@ TEST_F(EngineTest, AnOperatorThatCannotFitIsToldItsBytesAndTheLimit) {
 
 TEST_F(EngineTest, ADriverThatFailsOnceIsAnErrorOnceAndNothingIsLost) {
   Rig::Options options;
-  options.host_budget = 8 * kMiB;
+  options.host_budget = 4 * kMiB;
   options.disk_budget = 64 * kMiB;
   Open(options);
   const auto layers = Layers(6);

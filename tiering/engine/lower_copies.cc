@@ -2,6 +2,7 @@
 #include "tiering/engine/lower_copies.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -9,11 +10,17 @@
 #include "tiering/policy/victims.h"
 
 namespace stratalloc {
+namespace {
+
+constexpr char kNoDisk[] =
+    " and no disk is used; a larger host_budget or disk_budget makes room";
+
+}  // namespace
 
 Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
   if (host_ == nullptr) {
-    host_ = std::make_unique<HostTier>(
-        HostTier::Options{options_.host_budget, device});
+    host_ = std::make_unique<HostTier>(HostTier::Options{
+        options_.host_budget, device, options_.host_budget_is_given});
   }
   // A second device with larger handles needs larger staging buffers. The
   // disk opens with the first write, after all devices are known.
@@ -22,25 +29,33 @@ Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
     return Fail(ErrorCode::kUnsupported,
                 "a device with larger handles came after the disk was opened");
   }
+  if (disk_allowed()) {
+    STRATALLOC_RETURN_IF_ERROR(MakeStaging(device, chunk_bytes));
+  }
   chunk_bytes_ = chunk_bytes;
-  // A budget of fewer than four handles, beside the staging buffers, is too
-  // small to keep one back.
-  const Bytes least = (disk_allowed() ? 6 : 4) * chunk_bytes_;
-  reserve_bytes_ = options_.host_budget >= least ? chunk_bytes_ : 0;
-  if (!disk_allowed()) return {};
-  // The staging buffers come first, out of the same budget, so that a full
-  // host tier can still pass bytes on to the disk.
-  for (HostBuffer& buffer : staging_) {
-    if (buffer) host_->Free(std::exchange(buffer, {}));
-    Result<HostBuffer> taken = host_->Allocate(chunk_bytes_);
+  // A budget of fewer than four handles is too small to keep one back.
+  reserve_bytes_ = options_.host_budget >= 4 * chunk_bytes_ ? chunk_bytes_ : 0;
+  return {};
+}
+
+// Beside the budget, which may be full or 0: bytes can always be passed on to
+// the disk.
+Status LowerCopies::MakeStaging(const Device& device, Bytes chunk_bytes) {
+  auto memory = std::make_unique<HostTier>(HostTier::Options{
+      2 * chunk_bytes, device, options_.host_budget_is_given});
+  HostBuffer made[2];
+  for (HostBuffer& buffer : made) {
+    Result<HostBuffer> taken = memory->Allocate(chunk_bytes);
     if (!taken) {
       return Fail(taken.error().code,
-                  "the disk tier needs two staging buffers of " +
-                      FormatBytes(chunk_bytes_) +
-                      " out of host_budget: " + taken.error().message);
+                  "the disk tier needs two buffers of " +
+                      FormatBytes(chunk_bytes) +
+                      " of pinned memory: " + taken.error().message);
     }
     buffer = *taken;
   }
+  std::copy(std::begin(made), std::end(made), staging_);
+  staging_memory_ = std::move(memory);
   return {};
 }
 
@@ -142,8 +157,11 @@ Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
   while (!buffer && made_room && GiveUpHostCopy(bytes, now, &why)) {
     buffer = allocate();
   }
-  if (!buffer) return tl::unexpected(why);
-  return buffer;
+  if (buffer) return buffer;
+  // Within the budget it is the machine that has no more, or the disk failed.
+  const bool spent = host_->used() + bytes > HostRoom();
+  return tl::unexpected(spent || why.code == ErrorCode::kIo ? why
+                                                            : buffer.error());
 }
 
 bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
@@ -208,9 +226,7 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
     return true;
   }
   if (!disk_allowed()) {
-    why->message +=
-        " and no disk is allowed (disk_budget:0); raise "
-        "host_budget or set disk_budget";
+    why->message += kNoDisk;
   }
   return false;
 }
@@ -244,8 +260,7 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
   if (!disk_allowed()) {
     return Fail(ErrorCode::kHostOutOfMemory,
                 "the host budget of " + FormatBytes(options_.host_budget) +
-                    " is spent and no disk is allowed (disk_budget:0); raise "
-                    "host_budget or set disk_budget");
+                    " is spent" + kNoDisk);
   }
   STRATALLOC_RETURN_IF_ERROR(OpenDisk());
   const Bytes bytes = copy.handle.bytes();
@@ -267,8 +282,7 @@ Status LowerCopies::ReadFromDisk(const LowerCopy& copy, void* to) {
 
 Result<void*> LowerCopies::TakeStaging() {
   if (!staging_[0]) {
-    return Fail(ErrorCode::kHostOutOfMemory,
-                "no staging buffer: no disk is allowed (disk_budget:0)");
+    return Fail(ErrorCode::kHostOutOfMemory, "no disk is used");
   }
   staging_next_ ^= 1;
   StagingUse& use = staging_use_[staging_next_];

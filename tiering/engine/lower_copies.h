@@ -7,7 +7,7 @@
 // Lifetime: the engine's.
 // Invariants: a handle whose state is kHost, kHostAndDisk or kDisk has
 // exactly the copies its state names; a handle with has_copy has at least one
-// copy of generation `generation`; host used = sum of buffers here + staging.
+// copy of generation `generation`; host used = sum of buffers here.
 #ifndef STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_
 #define STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_
 
@@ -37,7 +37,10 @@ struct LowerCopy {
 class LowerCopies {
  public:
   struct Options {
-    Bytes host_budget = 0;
+    Bytes host_budget = 0;  // 0: copies go to the disk alone
+    // The budget is the user's word, not worked out from the machine: what the
+    // machine has left does not overrule it.
+    bool host_budget_is_given = false;
     Bytes disk_budget = 0;
     std::string disk_dir;
     double cpu_offload_threshold = 0.90;
@@ -101,6 +104,7 @@ class LowerCopies {
 
  private:
   Status OpenDisk();
+  Status MakeStaging(const Device& device, Bytes chunk_bytes);
   // The part of the budget that may be used now.
   Bytes HostRoom() const;
   // Makes room for one buffer of `bytes`; false if nothing could be given up.
@@ -112,8 +116,11 @@ class LowerCopies {
   Bytes reserve_bytes_ = 0;
   bool reserve_open_ = false;
   std::unique_ptr<HostTier> host_;
-  std::unique_ptr<DiskTier> disk_;
+  // Beside the host budget. The disk's ring holds these buffers: they go after
+  // it, and are replaced before there is one.
+  std::unique_ptr<HostTier> staging_memory_;
   HostBuffer staging_[2];
+  std::unique_ptr<DiskTier> disk_;
   struct StagingUse {
     EventId event = kNoEvent;
     DeviceAllocator* device = nullptr;  // whose pool the event came from

@@ -37,10 +37,15 @@ void RaiseTo(Bytes value, std::atomic<Bytes>* peak) {
 
 struct HostTier::State {
   explicit State(const Options& given)
-      : budget(given.budget), device(given.device) {}
+      : budget(given.budget),
+        device(given.device),
+        is_given(given.is_given),
+        root(given.root_for_testing) {}
 
   const Bytes budget;
   const Device device;
+  const bool is_given;
+  const std::string root;
 
   mutable Mutex mutex{LockRank::kTier};
   std::vector<std::unique_ptr<Slab>> slabs GUARDED_BY(mutex);  // by address
@@ -76,15 +81,17 @@ Status HostTier::State::AddSlab(Bytes bytes) {
   const Bytes step = SlabStep(budget);
   // Whole buffers only: what is left over stays free for other sizes.
   Bytes wanted = std::max(bytes, RoundDown(std::min(step, left), bytes));
-  const Bytes available = AvailableHostMemory();
+  const Bytes available =
+      is_given ? MemoryGroupsLeft(root) : AvailableHostMemory(root);
   if (wanted + kLeftToOthers > available) wanted = bytes;
   if (wanted + kLeftToOthers > available) {
     return Fail(ErrorCode::kHostOutOfMemory,
-                "the machine or its container has only " +
-                    FormatBytes(available) +
+                std::string(is_given ? "the memory cgroup of this process has"
+                                     : "the machine or its container has") +
+                    " only " + FormatBytes(available) +
                     " of memory left, too little for " + FormatBytes(bytes) +
-                    " of pinned memory. Lower host_budget, allow the disk tier "
-                    "(disk_budget), or raise the container's memory limit");
+                    " of pinned memory. A smaller host_budget with a "
+                    "disk_budget, or a higher limit of the container, helps");
   }
   auto slab = Slab::Create(device, wanted, bytes);
   if (!slab && wanted > bytes) {

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "allocator/base/bytes.h"
@@ -36,6 +37,10 @@ class HostTier {
   struct Options {
     Bytes budget = 0;
     Device device;  // the one whose context registers the slabs
+    // Somebody wants exactly that much: only a memory cgroup says no before the
+    // kernel does, not what the machine has available just now.
+    bool is_given = false;
+    std::string root_for_testing;  // before /proc and /sys/fs/cgroup
   };
   explicit HostTier(Options options);
   ~HostTier();  // for tests; the product's tier is never destroyed

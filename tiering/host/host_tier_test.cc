@@ -9,6 +9,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <set>
 #include <string>
@@ -192,6 +194,35 @@ TEST_F(HostTierTest, SaysWhenTheHostCannotPin) {
   EXPECT_TRUE(tier.CheckInvariants());
   cudasim_clear_faults();
   EXPECT_TRUE(tier.Allocate(2 * kMiB));
+}
+
+// What somebody asked for is not cut to what the machine has available just
+// now; the limit of a memory cgroup holds for it all the same.
+TEST_F(HostTierTest, ABudgetThatWasGivenYieldsToTheCgroupAlone) {
+  const std::filesystem::path root =
+      testing::TempDir() + "given" + std::to_string(getpid());
+  std::filesystem::create_directories(root / "proc/self");
+  std::ofstream(root / "proc/meminfo") << "MemAvailable: 1024 kB\n";
+  HostTier::Options options = Budget(32 * kMiB);
+  options.root_for_testing = root;
+  const auto refused = HostTier(options).Allocate(2 * kMiB);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("the machine or its container has"),
+            std::string::npos);
+  options.is_given = true;
+  EXPECT_TRUE(HostTier(options).Allocate(2 * kMiB));
+  std::ofstream(root / "proc/self/cgroup") << "0::/\n";
+  std::filesystem::create_directories(root / "sys/fs/cgroup");
+  std::ofstream(root / "sys/fs/cgroup/memory.max") << 8 * kMiB;
+  std::ofstream(root / "sys/fs/cgroup/memory.current") << 7 * kMiB;
+  const auto grouped = HostTier(options).Allocate(2 * kMiB);
+  ASSERT_FALSE(grouped);
+  EXPECT_EQ(grouped.error().code, ErrorCode::kHostOutOfMemory);
+  EXPECT_NE(grouped.error().message.find("memory cgroup of this process has "
+                                         "only 1.00 MiB"),
+            std::string::npos)
+      << grouped.error().message;
+  std::filesystem::remove_all(root);
 }
 
 // One refusal of a whole slab: the single buffer that was asked for is tried.

@@ -66,10 +66,13 @@ Bytes LeftAbove(const std::string& mount, std::string path,
 }  // namespace
 
 Bytes AvailableHostMemory(const std::string& root) {
+  const Bytes groups = MemoryGroupsLeft(root);
+  const auto kib = ReadKey(root + "/proc/meminfo", "MemAvailable:");
+  return kib ? std::min(*kib * kKiB, groups) : groups;
+}
+
+Bytes MemoryGroupsLeft(const std::string& root) {
   Bytes left = kNoMemoryLimit;
-  if (auto kib = ReadKey(root + "/proc/meminfo", "MemAvailable:")) {
-    left = *kib * kKiB;
-  }
   // Lines "hierarchy:controllers:path"; version 2 has no controllers.
   std::ifstream groups(root + "/proc/self/cgroup");
   std::string line;

@@ -20,6 +20,8 @@ inline constexpr Bytes kNoMemoryLimit = ~Bytes{0};
 
 // `root` stands before /proc and /sys/fs/cgroup, for tests.
 Bytes AvailableHostMemory(const std::string& root = "");
+// The groups' part of it.
+Bytes MemoryGroupsLeft(const std::string& root = "");
 
 }  // namespace stratalloc
 

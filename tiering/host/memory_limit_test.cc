@@ -53,6 +53,14 @@ TEST_F(MemoryLimitTest, TheTightestGroupOnTheWayUpLimits) {
   EXPECT_EQ(AvailableHostMemory(root_), 324 * kMiB);
 }
 
+TEST_F(MemoryLimitTest, TheGroupsAloneKnowNothingOfTheMachine) {
+  EXPECT_EQ(MemoryGroupsLeft(root_), kNoMemoryLimit);
+  Write("/proc/self/cgroup", "0::/a\n");
+  Group2("/a", std::to_string(16 * kGiB), 4 * kGiB);
+  EXPECT_EQ(MemoryGroupsLeft(root_), 12 * kGiB);
+  EXPECT_EQ(AvailableHostMemory(root_), 8 * kGiB);
+}
+
 TEST_F(MemoryLimitTest, PageCacheThatCanGoIsFree) {
   Write("/proc/self/cgroup", "0::/a\n");
   Group2("/a", std::to_string(kGiB), 900 * kMiB, 200 * kMiB);
