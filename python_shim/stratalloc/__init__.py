@@ -12,11 +12,9 @@ object and works without a GPU; everything below is loaded when first used.
 """
 
 import importlib
-import logging
 
 from stratalloc import _witness
 
-logging.getLogger("stratalloc").addHandler(logging.NullHandler())
 _witness.install()
 
 # Name -> module that holds it. A name that is not built yet is not here.

@@ -55,6 +55,7 @@ def enable(config=None, **overrides):
     read; `overrides` replace single fields: enable(host_budget="8GiB").
 
     Raises ValueError for a bad setting, RuntimeError when it comes too late.
+    A budget that cannot do what it is for is a warning of the logger.
     An unsupported torch is one line on stderr and native stays; a machine
     without a GPU is one line, too. STRATALLOC_STRICT=1 raises instead. Returns
     True if the allocator is ours afterwards.
@@ -150,6 +151,8 @@ def _prepare(torch, asked, wanted):
     # guard takes "the kernel so far" as its own previous one.
     simulate.before_enable(torch)
     _core.configure(wanted, asked.host_budget is not None)
+    for remark in asked.remarks(wanted):
+        _log.warning("stratalloc: %s", remark)
     if _active is None:
         simulate.after_enable(torch)
     _active = wanted

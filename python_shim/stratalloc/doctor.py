@@ -106,20 +106,26 @@ def _simulated_state():
 
 def _config_state():
     try:
-        config = Config.from_env().resolved()
+        asked = Config.from_env()
+        config = asked.resolved()
     except ValueError as error:
         yield "settings", "problem", str(error)
         return
     yield ("settings", "ok", f"host budget {format_size(config.host_budget)}, "
            f"disk budget {format_size(config.disk_budget)} in "
            f"{config.disk_dir}")
-    yield _spill_state(config)
+    for remark in asked.remarks(config):
+        yield "settings", "note", remark
+    yield _spill_state(asked, config)
 
 
-def _spill_state(config):
+def _spill_state(asked, config):
     """Makes a file there, writes to it, and asks whether the rest would fit."""
-    if config.disk_budget == 0:
+    if asked.disk_budget == 0:
         return "spill file", "ok", "none wanted (disk_budget 0)"
+    if config.disk_budget == 0:
+        return ("spill file", "note", f"none: {config.disk_dir} cannot hold "
+                "one; disk_dir names another directory")
     try:
         file, state, kind = _spill_file(config.disk_dir)
         with file:
@@ -130,19 +136,20 @@ def _spill_state(config):
     except OSError as error:
         return ("spill file", "problem", f"{config.disk_dir}: no file can be "
                 f"made and written there: {error.strerror}; set disk_dir")
-    wanted = format_size(config.disk_budget)
+    wanted = (f"{format_size(config.disk_budget)} that disk_budget is "
+              f"{'by default' if asked.disk_budget is None else 'set to'}")
     largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if largest != resource.RLIM_INFINITY and largest < config.disk_budget:
         return ("spill file", "problem", "a file may have "
-                f"{format_size(largest)} (ulimit -f), not the {wanted} of "
-                "disk_budget; raise the one or lower the other")
+                f"{format_size(largest)} (ulimit -f), not the {wanted}; raise "
+                "the one or lower the other")
     free = status.f_bavail * status.f_frsize
     if free < config.disk_budget:
         return ("spill file", "problem", f"{config.disk_dir} has "
-                f"{format_size(free)} free, not the {wanted} of disk_budget; "
-                "lower it, or set disk_dir to a larger disk")
+                f"{format_size(free)} free, not the {wanted}; lower it, or set "
+                "disk_dir to a larger disk")
     return ("spill file", state, f"{kind}; {format_size(free)} free for at "
-            f"most {wanted}")
+            f"most {format_size(config.disk_budget)}")
 
 
 _PROBE = 1 << 16  # enough to make the file system find a place for it

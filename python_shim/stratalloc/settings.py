@@ -124,7 +124,7 @@ class Config:
 
     tiering: bool = True
     gpu_limit: int = 0  # bytes per device; 0 = the card's memory
-    host_budget: int | None = None  # pinned bytes; 0 = no host tier
+    host_budget: int | None = None  # pinned bytes; 0 = the disk alone
     disk_budget: int | None = None  # spill file bytes; 0 = no disk
     disk_dir: str = ""  # "" = $TMPDIR, else /tmp
     gpu_offload_threshold: float | None = None  # .85
@@ -203,20 +203,69 @@ class Config:
         return dataclasses.replace(self, **overrides)
 
     def resolved(self):
-        """The same, with every None replaced by a number for this machine."""
+        """The same, with every None replaced by a number for this machine.
+
+        ValueError if a disk was asked for where there can be none.
+        """
         directory = self.disk_dir or default_disk_dir()
         host, disk = self.host_budget, self.disk_budget
         if host is None:
             host = default_host_budget()
-        if disk is None:
+        why = None if disk == 0 else why_no_file(directory)
+        if why is not None:
+            self._refuse_directory(directory, why)
+            disk = 0
+        elif disk is None:
             disk = default_disk_budget(directory)
         return dataclasses.replace(
             self, host_budget=host, disk_budget=disk, disk_dir=directory)
+
+    def _refuse_directory(self, directory, why):
+        """Raises if somebody asked for a file there that will be needed."""
+        if not self.tiering:
+            return
+        if self.disk_dir:
+            raise ValueError(
+                f"stratalloc: bad value {self.disk_dir!r} for key 'disk_dir': "
+                f"it cannot hold the spill file: {why}")
+        if self.disk_budget is not None:
+            raise ValueError(
+                f"stratalloc: bad value {self.disk_budget!r} for key "
+                f"'disk_budget': {directory} cannot hold the spill file: "
+                f"{why}; disk_dir names another directory")
+
+    def remarks(self, resolved, memory=None):
+        """What of these settings cannot do what was meant, in sentences.
+
+        They name what was set; where nothing was, what this machine has.
+        `resolved` is resolved(); `memory` the machine's, for tests.
+        """
+        if not self.tiering:
+            return
+        if self.host_budget:
+            yield from _beyond(
+                self.host_budget, _local_processes(os.environ),
+                machine_memory() if memory is None else memory)
+        no_host = _too_small(
+            "host_budget", self.host_budget, resolved.host_budget, _HANDLE,
+            "this machine has no memory to spare")
+        no_disk = _too_small(
+            "disk_budget", self.disk_budget, resolved.disk_budget,
+            _HANDLE + _HEADER, f"{resolved.disk_dir} has no room for a spill "
+            "file")
+        if no_host and no_disk:
+            yield f"{no_host} and {no_disk}: nothing can be evicted"
+        elif no_host and self.host_budget != 0:
+            yield f"{no_host}: what is evicted goes to the disk"
+        elif no_disk and self.disk_budget:
+            yield f"{no_disk}: what is evicted stays in host memory"
 
     def to_dict(self):
         return dataclasses.asdict(self)
 
 
+_HANDLE = 2 << 20  # the least that leaves the device at once
+_HEADER = 4 << 10  # beside each one in the spill file
 _OPTIONAL = ("host_budget", "disk_budget")
 _GPU_THRESHOLDS = {
     "gpu_offload_threshold": 0.85,
@@ -245,8 +294,47 @@ def _unknown(key, value):
             f"{nearest!r}? Valid keys: {', '.join(Config.keys())}")
 
 
+def _too_small(key, asked, size, least, otherwise):
+    """Why nothing can be put there; None if something can."""
+    if size >= least:
+        return None
+    if asked is None:
+        return otherwise
+    if asked == 0:
+        return f"{key} is 0"
+    return (f"{key} of {format_size(asked)} is less than what leaves the "
+            f"device at once ({format_size(_HANDLE)}"
+            + (f" and a header of {format_size(least - _HANDLE)})"
+               if least > _HANDLE else ")"))
+
+
+def _beyond(budget, processes, memory):
+    if budget * processes <= memory:
+        return
+    each = f" for each of {processes} processes" if processes > 1 else ""
+    yield (f"host_budget of {format_size(budget)}{each} is more than the "
+           f"machine's memory of {format_size(memory)}: the kernel may end "
+           "processes before that much is evicted")
+
+
 def default_disk_dir():
     return os.environ.get("TMPDIR") or tempfile.gettempdir()
+
+
+def why_no_file(directory):
+    """Why a file cannot be made and written there; None if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(4096))
+            file.flush()
+            return None
+    except OSError as error:
+        return error.strerror
+
+
+def machine_memory(proc="/proc"):
+    """Bytes of memory the machine has, in use or not."""
+    return _meminfo(proc, "MemTotal")
 
 
 def default_disk_budget(directory):
@@ -262,7 +350,7 @@ def default_host_budget(proc="/proc", cgroup="/sys/fs/cgroup", environ=None):
     torchrun and its like say in LOCAL_WORLD_SIZE how many processes a machine
     has; each would take half otherwise.
     """
-    available = [_meminfo(proc)]
+    available = [_meminfo(proc, "MemAvailable")]
     available += _cgroup_room(proc, cgroup)
     half = min(value for value in available if value is not None) // 2
     return half // _local_processes(os.environ if environ is None else environ)
@@ -274,12 +362,12 @@ def _local_processes(environ):
     return max(int(text), 1) if text.isascii() and text.isdigit() else 1
 
 
-def _meminfo(proc):
+def _meminfo(proc, key):
     with open(os.path.join(proc, "meminfo"), encoding="ascii") as lines:
         for line in lines:
-            if line.startswith("MemAvailable:"):
+            if line.startswith(key + ":"):
                 return int(line.split()[1]) << 10
-    raise RuntimeError("stratalloc: /proc/meminfo has no MemAvailable; "
+    raise RuntimeError(f"stratalloc: /proc/meminfo has no {key}; "
                        "set host_budget")
 
 

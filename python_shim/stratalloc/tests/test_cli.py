@@ -313,13 +313,17 @@ def test_doctor_reports_bad_settings():
 
 def _spill(tmp_path, conf, **options):
     """doctor's finding on the spill file, with its exit code."""
+    return _finding("spill file", f"disk_dir:{tmp_path},{conf}", **options)
+
+
+def _finding(name, conf, **options):
     done = subprocess.run(
         [sys.executable, "-m", "stratalloc", "doctor", "--json", "-"],
-        capture_output=True, text=True, check=False, env={
-            **os.environ, "STRATALLOC_CONF": f"disk_dir:{tmp_path},{conf}"},
-        **options)
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "STRATALLOC_CONF": conf}
+        | options.pop("environment", {}), **options)
     (found,) = [finding for finding in json.loads(done.stdout)["findings"]
-                if finding["name"] == "spill file"]
+                if finding["name"] == name]
     return found["state"], found["detail"], done.returncode
 
 
@@ -346,7 +350,16 @@ def test_doctor_knows_the_limit_of_a_file(tmp_path):
 
 
 def test_doctor_wants_a_file_only_if_there_is_a_disk_budget():
-    state, detail, _ = _spill("/proc", "disk_budget:1MiB")
-    assert state == "problem" and "/proc" in detail
+    state, detail, code = _finding(
+        "settings", "disk_dir:/proc,disk_budget:1MiB")
+    assert (state, code) == ("problem", 3) and "/proc" in detail
     state, detail, _ = _spill("/proc", "disk_budget:0")
     assert state == "ok", detail
+    state, detail, _ = _finding("spill file", "",
+                                environment={"TMPDIR": "/proc"})
+    assert state == "note" and "/proc" in detail and "budget" not in detail
+
+
+def test_doctor_says_what_enable_would():
+    done = stratalloc("doctor", STRATALLOC_CONF="host_budget:0,disk_budget:0")
+    assert done.stdout.count("nothing can be evicted") == 1, done.stdout

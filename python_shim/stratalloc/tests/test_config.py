@@ -196,7 +196,7 @@ def test_the_processes_of_a_machine_share_the_default(
 
 def test_a_host_budget_that_was_given_is_each_processs(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    monkeypatch.setattr(settings, "_meminfo", lambda proc: 1 << 20)
+    monkeypatch.setattr(settings, "_meminfo", lambda proc, key: 1 << 20)
     # Neither divided nor cut to what is available.
     for given in (Config(host_budget="3GiB"),
                   Config.parse("host_budget:3GiB"),
@@ -204,6 +204,95 @@ def test_a_host_budget_that_was_given_is_each_processs(monkeypatch):
         assert given.resolved().host_budget == 3 << 30
     assert Config(host_budget=0).resolved().host_budget == 0
     assert Config().resolved().host_budget <= (1 << 19) // 8
+
+
+def test_the_memory_of_the_machine(tmp_path):
+    (tmp_path / "meminfo").write_text(
+        "MemTotal:  3072 kB\nMemAvailable: 1024 kB\n")
+    assert settings.machine_memory(str(tmp_path)) == 3 << 20
+    assert settings.machine_memory() > 0
+
+
+# Nobody, not even root, can make a file there.
+_NO_FILES = "/proc"
+
+
+def test_a_disk_dir_that_cannot_hold_a_file_is_a_mistake(
+        tmp_path, monkeypatch):
+    assert Config(disk_dir=str(tmp_path)).resolved().disk_budget > 0
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ValueError, match="'disk_dir'.*cannot hold the spill"):
+        Config(disk_dir=_NO_FILES).resolved()
+    # Nobody needs one.
+    assert Config(disk_dir=_NO_FILES, disk_budget=0).resolved()
+    assert Config(disk_dir=_NO_FILES, tiering=False).resolved()
+    # The directory that nobody chose is nobody's mistake.
+    monkeypatch.setenv("TMPDIR", _NO_FILES)
+    assert Config().resolved().disk_budget == 0
+    with pytest.raises(ValueError, match=f"'disk_budget': {_NO_FILES} cannot"):
+        Config(disk_budget="1GiB").resolved()
+
+
+def _remarks(**asked):
+    config = Config(**asked)
+    return list(config.remarks(config.resolved(), memory=64 << 30))
+
+
+@pytest.mark.parametrize("asked", [
+    {}, {"host_budget": "2MiB"}, {"host_budget": "64GiB"}, {"host_budget": 0},
+    {"disk_budget": 0}, {"disk_budget": "3MiB"},
+    {"tiering": False, "host_budget": 0, "disk_budget": 0},
+    {"tiering": False, "host_budget": "65GiB"},
+])
+def test_no_remark_on_what_works(asked, monkeypatch):
+    monkeypatch.setattr(settings, "default_host_budget", lambda: 1 << 30)
+    monkeypatch.setattr(settings, "default_disk_budget", lambda where: 1 << 30)
+    assert _remarks(**asked) == []
+
+
+_SMALL = "is less than what leaves the device at once"
+
+
+@pytest.mark.parametrize("asked,remark", [
+    ({"host_budget": "1MiB"},
+     f"host_budget of 1 MiB {_SMALL} (2 MiB): what is evicted goes to the "
+     "disk"),
+    ({"disk_budget": "2MiB"},
+     f"disk_budget of 2 MiB {_SMALL} (2 MiB and a header of 4 KiB): what is "
+     "evicted stays in host memory"),
+    ({"host_budget": 0, "disk_budget": 0},
+     "host_budget is 0 and disk_budget is 0: nothing can be evicted"),
+    ({"host_budget": "1MiB", "disk_budget": 0},
+     f"host_budget of 1 MiB {_SMALL} (2 MiB) and disk_budget is 0: nothing "
+     "can be evicted"),
+    ({"host_budget": "65GiB"},
+     "host_budget of 65 GiB is more than the machine's memory of 64 GiB: the "
+     "kernel may end processes before that much is evicted"),
+])
+def test_a_remark_on_what_does_not(asked, remark, monkeypatch):
+    monkeypatch.setattr(settings, "default_host_budget", lambda: 1 << 30)
+    monkeypatch.setattr(settings, "default_disk_budget", lambda where: 1 << 30)
+    assert _remarks(**asked) == [remark]
+
+
+def test_the_processes_of_a_machine_share_its_memory(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert _remarks(host_budget="8GiB") == []
+    (remark,) = _remarks(host_budget="9GiB")
+    assert "9 GiB for each of 8 processes is more than" in remark
+
+
+def test_a_remark_names_no_setting_that_nobody_made(monkeypatch):
+    monkeypatch.setattr(settings, "default_host_budget", lambda: 1 << 20)
+    assert _remarks(disk_budget=0) == [
+        "this machine has no memory to spare and disk_budget is 0: nothing "
+        "can be evicted"]
+    monkeypatch.setenv("TMPDIR", _NO_FILES)
+    assert _remarks(host_budget=0) == [
+        f"host_budget is 0 and {_NO_FILES} has no room for a spill file: "
+        "nothing can be evicted"]
+    (remark,) = _remarks()
+    assert "_budget" not in remark, remark
 
 
 def test_import_is_silent_and_lazy():

@@ -220,6 +220,66 @@ stratalloc.enable(host_budget="8MiB", disk_budget=0)
     assert "stratalloc:enabled" in text and "host_budget=8388608" in text
 
 
+_HOPELESS = """
+import torch, stratalloc
+for _ in range(2):
+    assert stratalloc.enable(host_budget="1MiB", disk_budget=0)
+weight = torch.nn.Parameter(torch.ones(1 << 20, device="cuda"))
+assert stratalloc.evict() == 0 and weight.sum().item() == 1 << 20
+"""
+
+
+def test_a_budget_that_cannot_work_is_a_remark():
+    done = _run(_HOPELESS)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines()
+            if "nothing can be evicted" in line]
+    assert len(said) == 1 and "host_budget of 1 MiB" in said[0], done.stderr
+    done = _run("import logging, sys\n"
+                "logging.basicConfig(stream=sys.stdout)\n" + _HOPELESS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("nothing can be evicted") == 1, done.stdout
+    assert "nothing can be evicted" not in done.stderr
+
+
+def test_nowhere_to_evict_to_is_said_once():
+    done = _run(_HOPELESS.replace('"1MiB"', "0").replace(
+        "stratalloc.evict() == 0 and ", ""))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nothing can be evicted") == 1, done.stderr
+
+
+def test_a_directory_that_cannot_hold_a_file():
+    _works("""
+import torch, stratalloc
+try:
+    stratalloc.enable(disk_dir="/proc")
+except ValueError as error:
+    assert "'disk_dir'" in str(error) and "/proc" in str(error), error
+else:
+    raise SystemExit("said nothing")
+assert torch.cuda.memory.get_allocator_backend() == "native"
+assert stratalloc.enable()
+""")
+
+
+def test_the_core_knows_which_budget_was_given():
+    _works("""
+import stratalloc
+from stratalloc import _core
+told, configure = [], _core.configure
+def watched(config, given):
+    told.append((config.host_budget, given))
+    configure(config, given)
+_core.configure = watched
+stratalloc.enable()
+half = told[0][0]
+stratalloc.enable(host_budget="8MiB")
+stratalloc.enable(host_budget=0)
+assert told == [(half, False), (8 << 20, True), (0, True)], told
+""")
+
+
 def test_async_simulation_of_two_devices():
     done = subprocess.run(
         [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
