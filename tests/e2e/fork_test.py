@@ -44,7 +44,7 @@ for mine, theirs in zip(model.parameters(), weights):
 print("same")
 """)
     done = running.on_device(
-        "24MiB", path, conf="host_budget:8MiB,disk_budget:64MiB")
+        "24MiB", path, conf="host_budget:4MiB,disk_budget:64MiB")
     assert running.must_work(done) == "same\n"
 
 

@@ -138,7 +138,7 @@ def _run(situation, call, error, nth, forever, allocator):
     with tempfile.TemporaryDirectory() as folder:
         ours = allocator == "stratalloc"
         place.device(_CARD if ours else 64 * MIB, allocator, **(
-            {"host_budget": 12 * MIB, "disk_budget": 64 * MIB,
+            {"host_budget": 8 * MIB, "disk_budget": 64 * MIB,
              "disk_dir": folder} if ours else {}))
         driver = simulate.driver()
         # Those of the opening fail, too.

@@ -7,12 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "accounting/scope_table.h"
 #include "tiering/engine/engine_fixture_test.h"
+#include "tiering/engine/lower_copies.h"
 
 namespace stratalloc {
 namespace {
@@ -253,7 +255,7 @@ TEST_F(EngineTest, WithoutHostMemoryTheDiskAloneServes) {
   for (std::size_t i = 0; i < layers.size(); ++i) seeds.push_back(i + 1);
   std::mt19937 random(7);
   const StreamId streams[] = {kDefaultStream, rig_->NewStream()};
-  for (std::uint64_t step = 0; step < 600; ++step) {
+  for (std::uint64_t step = 0; step < 300; ++step) {
     const std::size_t at = random() % layers.size();
     switch (random() % 8) {
       case 0:
@@ -286,6 +288,26 @@ TEST_F(EngineTest, WithoutHostMemoryTheDiskAloneServes) {
   EXPECT_EQ(rig_->engine().DiskUsed(), 0u);
 }
 
+TEST_F(EngineTest, LargerStagingBuffersThatCannotBeHadLeaveTheSmallerOnes) {
+  Open({});
+  const Device& device = rig_->device().device();
+  LowerCopies::Options options;
+  options.disk_budget = 64 * kMiB;
+  LowerCopies lower(options);
+  ASSERT_TRUE(lower.Open(device, 2 * kMiB));
+  ASSERT_EQ(cudasim_fail("cudaHostRegister", 1, cudaErrorMemoryAllocation, 1),
+            0);
+  const Status refused = lower.Open(device, 4 * kMiB);
+  cudasim_clear_faults();
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("two buffers of 4.00 MiB"));
+  for (int i = 0; i < 2; ++i) {
+    const Result<void*> buffer = lower.TakeStaging();
+    ASSERT_TRUE(buffer);
+    std::memset(*buffer, i, 2 * kMiB);  // there
+  }
+}
+
 TEST_F(EngineTest, AHostThatCannotPinIsNoBudgetThatIsSpent) {
   Open({});
   const auto layers = Layers(2);
@@ -294,6 +316,7 @@ TEST_F(EngineTest, AHostThatCannotPinIsNoBudgetThatIsSpent) {
   EXPECT_EQ(Evict(), 0u);
   const std::string why = rig_->engine().LastRefusal(DeviceIndex{0});
   EXPECT_THAT(why, HasSubstr("cannot pin"));
+  EXPECT_THAT(why, HasSubstr("helps, and so does a disk_budget"));
   EXPECT_THAT(why, Not(HasSubstr("spent")));
   cudasim_clear_faults();
   EXPECT_EQ(Evict(), 2 * kHandle);

@@ -160,8 +160,11 @@ Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
   if (buffer) return buffer;
   // Within the budget it is the machine that has no more, or the disk failed.
   const bool spent = host_->used() + bytes > HostRoom();
-  return tl::unexpected(spent || why.code == ErrorCode::kIo ? why
-                                                            : buffer.error());
+  if (spent || why.code == ErrorCode::kIo) return tl::unexpected(why);
+  if (!disk_allowed()) {
+    buffer.error().message += ", and so does a disk_budget";
+  }
+  return buffer;
 }
 
 bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {

@@ -90,8 +90,8 @@ Status HostTier::State::AddSlab(Bytes bytes) {
                                      : "the machine or its container has") +
                     " only " + FormatBytes(available) +
                     " of memory left, too little for " + FormatBytes(bytes) +
-                    " of pinned memory. A smaller host_budget with a "
-                    "disk_budget, or a higher limit of the container, helps");
+                    " of pinned memory; a higher limit of the container, or "
+                    "memory that others give back, helps");
   }
   auto slab = Slab::Create(device, wanted, bytes);
   if (!slab && wanted > bytes) {

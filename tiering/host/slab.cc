@@ -86,8 +86,7 @@ Result<std::unique_ptr<Slab>> Slab::Create(const Device& device, Bytes bytes,
         ErrorCode::kHostOutOfMemory,
         "the host has no " + FormatBytes(bytes) +
             " of memory for evicted handles (mmap: " + std::strerror(errno) +
-            "). Lower host_budget or raise the process's limit "
-            "(ulimit -v)");
+            "); a higher limit of the process (ulimit -v) helps");
   }
   // Refused where the kernel has no transparent huge pages: only slower.
   madvise(data, bytes, MADV_HUGEPAGE);
@@ -112,8 +111,8 @@ Status Slab::Register() {
       return Fail(ErrorCode::kHostOutOfMemory,
                   "cannot pin " + FormatBytes(step) +
                       " of host memory: " + status.error().message +
-                      ". Lower host_budget, or raise the limit on locked "
-                      "memory (ulimit -l) and the container's memory limit");
+                      "; a higher limit on locked memory (ulimit -l) or of "
+                      "the container's memory helps");
     }
     registered_ += step;
   }
