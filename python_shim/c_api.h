@@ -228,6 +228,8 @@ STRATALLOC_API int stratalloc_snapshot(
  * `tiers`: what moved, and of the process `host_used`, `host_peak` (pinned
  * bytes that evicted memory held), `host_reserved` and `host_reserved_peak`
  * (pinned for it, in whole slabs), all without the disk's two buffers;
+ * `why_no_tiering`: why nothing can be evicted from it, "" if something can or
+ * it is not opened;
  * `pinned`: a list of {"owner","reason","bytes"} of what is pinned beyond an
  * operator; and
  * `stays`: the bytes on the device by why they are there (allocator/staying.h),

@@ -203,6 +203,9 @@ char* stratalloc_report_json(int device) {
                       {"host_budget", config.host_budget},
                       {"disk_budget", config.disk_budget}};
   Engine* engine = Core::Get().engine();
+  report["why_no_tiering"] = engine == nullptr   ? "tiering is off"
+                             : opened == nullptr ? ""
+                                                 : engine->WhyNot(*opened);
   const EngineCounters c =
       engine != nullptr ? engine->Counters() : EngineCounters{};
   report["handles"] = {

@@ -6,8 +6,10 @@ problem makes the exit code 3. Nothing is changed on the machine.
 """
 
 import ctypes
+import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 
@@ -66,6 +68,7 @@ def _torch_state():
     if torch.cuda.is_available():
         yield "gpu", "ok", f"{torch.cuda.device_count()} visible"
         yield _virtual_memory_state(torch.cuda.device_count())
+        yield _tiering_state()
     else:
         yield "gpu", "note", "none; `run --simulate` and `demo` need none"
 
@@ -93,6 +96,40 @@ def _virtual_memory_state(devices):
                 ": memory comes from cudaMalloc and nothing can be evicted "
                 "(as with tiering:off)")
     return "virtual memory", "ok", "every device can map memory"
+
+
+# In a process of its own, since it opens every device and takes our allocator
+# for it. A device that cannot even allocate says so itself.
+_OPEN_EVERY_DEVICE = """
+import json, torch, stratalloc
+stratalloc.enable()
+why_not = []
+for device in range(torch.cuda.device_count()):
+    try:
+        torch.empty(1, device=device)
+        why_not.append(stratalloc.report(device)["why_no_tiering"])
+    except RuntimeError as error:
+        why_not.append(str(error))
+print(json.dumps(why_not))
+"""
+
+
+def _tiering_state():
+    """Opens every device and asks what a job would be told."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _OPEN_EVERY_DEVICE], capture_output=True,
+            text=True, check=False, timeout=300)
+        why_not = json.loads(done.stdout.strip().splitlines()[-1])
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
+        return ("tiering", "note", "the devices could not be tried; a program "
+                "that calls stratalloc.enable() will say why")
+    without = [f"from device {device}: {why}"
+               for device, why in enumerate(why_not) if why]
+    if without:
+        return ("tiering", "note", "nothing can be evicted "
+                + "; ".join(without))
+    return "tiering", "ok", f"{len(why_not)} opened, each can evict"
 
 
 def _simulated_state():

@@ -87,6 +87,10 @@ class Engine final : public Reclaimer, public ScopeListener {
   // evicted, and its captures are minded all the same. `largest_handle`: of any
   // device that may come later; the staging buffers hold one of those.
   Status AddDevice(DeviceAllocator& device, Bytes largest_handle = 0);
+  // Why it takes no part; "" if it does. Once it can be found.
+  const std::string& WhyNot(const DeviceAllocator& device) const {
+    return devices_[static_cast<int>(device.device().index())].why_not;
+  }
 
   // Reclaimer.
   bool Reclaim(DeviceIndex device, MemoryRequest& request) override;

@@ -360,6 +360,18 @@ def test_doctor_wants_a_file_only_if_there_is_a_disk_budget():
     assert state == "note" and "/proc" in detail and "budget" not in detail
 
 
+def test_doctor_says_why_a_device_has_no_tiering():
+    done = stratalloc(
+        "run", "--allocator", "native", "--simulate", "64MiB", "--devices", "2",
+        "-m", "stratalloc", "doctor", "--json", "-", CUDASIM_VMM="on,off")
+    (found,) = [finding for finding in json.loads(done.stdout)["findings"]
+                if finding["name"] == "tiering"]
+    assert found["state"] == "note", done.stderr
+    assert found["detail"].startswith(
+        "nothing can be evicted from device 1: "), found
+    assert "no virtual memory management" in found["detail"]
+
+
 def test_doctor_says_what_enable_would():
     done = stratalloc("doctor", STRATALLOC_CONF="host_budget:0,disk_budget:0")
     assert done.stdout.count("nothing can be evicted") == 1, done.stdout
