@@ -219,7 +219,7 @@ TEST_F(HostTierTest, ABudgetThatWasGivenYieldsToTheCgroupAlone) {
   ASSERT_FALSE(grouped);
   EXPECT_EQ(grouped.error().code, ErrorCode::kHostOutOfMemory);
   EXPECT_NE(grouped.error().message.find("memory cgroup of this process has "
-                                         "only 1.00 MiB"),
+                                         "only 1024.00 KiB"),
             std::string::npos)
       << grouped.error().message;
   std::filesystem::remove_all(root);
