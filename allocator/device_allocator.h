@@ -83,7 +83,10 @@ class DeviceAllocator {
   struct Options {
     bool tiering = true;
     Bytes gpu_limit = 0;  // 0 = the card's memory
+    // What of it may lie below; 0 = no such tier. Handles are not larger than
+    // these want them.
     Bytes host_budget = 0;
+    Bytes disk_budget = 0;
     double emergency_threshold = 0.95;
     // Address space of a segment, at least; smaller ones meet sooner.
     Bytes segment_least = 64 * kMiB;

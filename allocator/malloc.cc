@@ -115,7 +115,8 @@ Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::Create(
               : LargeHandleBytes(options.gpu_limit != 0
                                      ? std::min(options.gpu_limit, info.total)
                                      : info.total,
-                                 options.host_budget, device.granularity())));
+                                 options.host_budget, options.disk_budget,
+                                 device.granularity())));
   return std::unique_ptr<DeviceAllocator>(
       new DeviceAllocator(device, options, info.total, table));
 }

@@ -58,14 +58,21 @@ TEST(SizeRules, AreNatives) {
   EXPECT_EQ(KindOf(kMiB + 512), PoolKind::kLarge);
 }
 
-TEST(SizeRules, TheLargeHandleFollowsTheCardAndTheHostBudget) {
-  const Bytes least = 2 * kMiB;
-  EXPECT_EQ(LargeHandleBytes(64 * kMiB, 32 * kMiB, least), 2 * kMiB);
-  EXPECT_EQ(LargeHandleBytes(2 * kGiB, 0, least), 8 * kMiB);
-  EXPECT_EQ(LargeHandleBytes(3 * kGiB, 0, least), 8 * kMiB);
-  EXPECT_EQ(LargeHandleBytes(24 * kGiB, 64 * kGiB, least), 32 * kMiB);
-  EXPECT_EQ(LargeHandleBytes(24 * kGiB, 32 * kMiB, least), 8 * kMiB);
-  EXPECT_EQ(LargeHandleBytes(24 * kGiB, 1 * kMiB, least), 2 * kMiB);
+TEST(SizeRules, TheLargeHandleFollowsTheCardAndTheBudgets) {
+  const auto large = [](Bytes capacity, Bytes host, Bytes disk) {
+    return LargeHandleBytes(capacity, host, disk, 2 * kMiB);
+  };
+  EXPECT_EQ(large(64 * kMiB, 32 * kMiB, 0), 2 * kMiB);
+  EXPECT_EQ(large(2 * kGiB, 0, 0), 8 * kMiB);
+  EXPECT_EQ(large(3 * kGiB, 0, 0), 8 * kMiB);
+  EXPECT_EQ(large(24 * kGiB, 64 * kGiB, 64 * kGiB), 32 * kMiB);
+  EXPECT_EQ(large(24 * kGiB, 32 * kMiB, 64 * kGiB), 8 * kMiB);
+  EXPECT_EQ(large(24 * kGiB, 64 * kGiB, 32 * kMiB), 8 * kMiB);
+  EXPECT_EQ(large(24 * kGiB, 0, 32 * kMiB), 8 * kMiB);
+  EXPECT_EQ(large(24 * kGiB, 2 * kMiB, 0), 2 * kMiB);
+  // Nothing ever lies in a budget of less than a handle.
+  EXPECT_EQ(large(24 * kGiB, kMiB, 64 * kGiB), 32 * kMiB);
+  EXPECT_EQ(large(24 * kGiB, 64 * kGiB, kMiB), 32 * kMiB);
 }
 
 }  // namespace

@@ -6,10 +6,13 @@
 
 namespace stratalloc {
 
-Bytes LargeHandleBytes(Bytes capacity, Bytes host_budget, Bytes granularity) {
-  Bytes bytes = std::clamp(capacity / 256, 2 * kMiB, 32 * kMiB);
-  if (host_budget > 0) {
-    bytes = std::min(bytes, std::max(host_budget / 4, 2 * kMiB));
+Bytes LargeHandleBytes(Bytes capacity, Bytes host_budget, Bytes disk_budget,
+                       Bytes granularity) {
+  constexpr Bytes kLeast = 2 * kMiB;
+  Bytes bytes = std::clamp(capacity / 256, kLeast, 32 * kMiB);
+  for (const Bytes budget : {host_budget, disk_budget}) {
+    if (budget < kLeast) continue;
+    bytes = std::min(bytes, std::max(budget / 4, kLeast));
   }
   return RoundUp(std::bit_floor(bytes), granularity);
 }

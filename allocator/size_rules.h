@@ -25,9 +25,11 @@ constexpr PoolKind KindOf(Bytes rounded) {
 }
 
 // The large handle: capacity / 256 as a power of two within 2..32 MiB, never
-// above a quarter of the host budget (so that at least four fit there), never
-// below the driver's granularity. 64 MiB -> 2 MiB; 24 GiB -> 32 MiB.
-Bytes LargeHandleBytes(Bytes capacity, Bytes host_budget, Bytes granularity);
+// above a quarter of a budget (so that several fit on that tier) unless that
+// has no room for the smallest handle and is no tier, never below the driver's
+// granularity. 64 MiB -> 2 MiB; 24 GiB -> 32 MiB.
+Bytes LargeHandleBytes(Bytes capacity, Bytes host_budget, Bytes disk_budget,
+                       Bytes granularity);
 
 }  // namespace stratalloc
 

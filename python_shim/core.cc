@@ -105,6 +105,7 @@ Status Core::Init(int device_count) {
   options.tiering = config_.tiering;
   options.gpu_limit = config_.gpu_limit;
   options.host_budget = config_.host_budget;
+  options.disk_budget = config_.disk_budget;
   options.emergency_threshold = config_.gpu_emergency_threshold;
   STRATALLOC_RETURN_IF_ERROR(Allocator::Get().Init(
       device_count, options,
@@ -142,9 +143,9 @@ Status Core::Plug(DeviceAllocator& device) {
   if (config_.gpu_limit != 0) memory = std::min(memory, config_.gpu_limit);
   const Bytes granularity = device.device().granularity();
   const Bytes largest =
-      granularity == 0
-          ? 0
-          : LargeHandleBytes(memory, config_.host_budget, granularity);
+      granularity == 0 ? 0
+                       : LargeHandleBytes(memory, config_.host_budget,
+                                          config_.disk_budget, granularity);
   if (Status added = engine->AddDevice(device, largest); !added) {
     Log(LogLevel::kWarning,
         "nothing can be evicted from device " +

@@ -84,6 +84,7 @@ std::string RunProgram(const ProgramOptions& options, Tally* tally) {
     fraction = static_cast<double>(rig_options.capacity) / kGiB;
     rig_options.capacity = kGiB;
     rig_options.host_budget = (16 + 4 * below(3)) * kMiB;
+    if (rig_options.disk_budget > 0) rig_options.disk_budget += 16 * kMiB;
   }
   auto made = Rig::Make(rig_options);
   if (!made) return "no device: " + made.error().message + "\n";

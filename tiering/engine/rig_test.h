@@ -60,6 +60,7 @@ class Rig {
     std::unique_ptr<Rig> rig(new Rig);
     DeviceAllocator::Options allocator;
     allocator.host_budget = options.host_budget;
+    allocator.disk_budget = options.disk_budget;
     allocator.emergency_threshold = options.emergency_threshold;
     allocator.segment_least = options.segment_least;
     for (int i = 0; i < options.devices; ++i) {

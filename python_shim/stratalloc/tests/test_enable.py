@@ -8,20 +8,21 @@ import sys
 
 # On a machine with a GPU the same can run there.
 _SIMULATED = os.environ.get("STRATALLOC_TEST_DEVICE", "sim") == "sim"
-_SIMULATE = ("from stratalloc import simulate\nsimulate.load('64MiB')\n"
+_SIMULATE = ("from stratalloc import simulate\nsimulate.load({memory!r})\n"
              if _SIMULATED else "")
 
 
-def _run(text, **environment):
+def _run(text, memory="64MiB", **environment):
     values = {key: value for key, value in os.environ.items()
               if not key.startswith("STRATALLOC")}
     return subprocess.run(
-        [sys.executable, "-c", _SIMULATE + text], capture_output=True,
-        text=True, check=False, env={**values, **environment})
+        [sys.executable, "-c", _SIMULATE.format(memory=memory) + text],
+        capture_output=True, text=True, check=False,
+        env={**values, **environment})
 
 
-def _works(text, **environment):
-    done = _run(text, **environment)
+def _works(text, memory="64MiB", **environment):
+    done = _run(text, memory, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -240,6 +241,31 @@ def test_a_budget_that_cannot_work_is_a_remark():
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("nothing can be evicted") == 1, done.stdout
     assert "nothing can be evicted" not in done.stderr
+
+
+def test_budgets_that_work_are_no_remark():
+    for budgets in ("", "host_budget='8MiB'", "host_budget=0"):
+        done = _run(f"import stratalloc; stratalloc.enable({budgets})")
+        assert done.returncode == 0, done.stderr
+        assert "budget" not in done.stderr, done.stderr
+
+
+def test_a_program_may_turn_remarks_off():
+    done = _run("import logging\n"
+                "logging.getLogger('stratalloc').setLevel('ERROR')\n"
+                + _HOPELESS)
+    assert done.returncode == 0, done.stderr
+    assert "nothing can be evicted" not in done.stderr, done.stderr
+
+
+def test_a_handle_is_no_larger_than_the_disk_alone_wants():
+    _works("""
+import torch, stratalloc
+stratalloc.enable(host_budget=0, disk_budget="16MiB")
+weight = torch.nn.Parameter(torch.ones(1 << 20, device="cuda"))
+assert stratalloc.report()["handles"]["large_handle_bytes"] == 4 << 20
+assert stratalloc.evict() > 0 and weight.sum().item() == 1 << 20
+""", "2GiB")
 
 
 def test_nowhere_to_evict_to_is_said_once():
