@@ -131,7 +131,7 @@ class Reclaimer {
   // The limit fell below what is in use: the device is under pressure.
   virtual void OnLimitFell(DeviceIndex) {}
   // Why Reclaim could not do more, for the out-of-memory message, e.g. "the
-  // host budget of 32 MiB is spent and no disk is allowed". May be empty.
+  // host budget of 32 MiB is spent and no disk is used". May be empty.
   virtual const char* LastRefusal(DeviceIndex device) = 0;
 };
 

@@ -352,7 +352,7 @@ Status Engine::TestHook(const std::string& name, const std::string& value) {
   }
   if (name == "fail_disk") {
     if (!lower_.disk_allowed()) {
-      return Fail(ErrorCode::kNotFound, "no disk is allowed");
+      return Fail(ErrorCode::kNotFound, "no disk is used");
     }
     STRATALLOC_RETURN_IF_ERROR(lower_.OpenDiskForTesting());
     lower_.disk()->FailWritesForTesting(std::atoi(value.c_str()));

@@ -372,6 +372,66 @@ TEST_F(EngineTest, WithAFullDiskTooEverythingStaysReachable) {
   FreeAll(layers);
 }
 
+TEST_F(EngineTest, AFullDiskStillSwapsWhereTheHostHoldsLittle) {
+  for (const Bytes host : {Bytes{0}, kHandle}) {
+    Rig::Options options;
+    options.capacity = 16 * kMiB;
+    options.host_budget = host;
+    options.disk_budget = 10 * kMiB;  // one of four chunks is kept back
+    Open(options);
+    std::vector<Address> layers;
+    Result<Address> address;
+    while ((address = rig_->Malloc(kHandle))) {
+      layers.push_back(*address);
+      Write(layers.back(), kHandle, layers.size());
+      ASSERT_LT(layers.size(), 40u);
+    }
+    EXPECT_THAT(address.error().message, HasSubstr("disk budget"));
+    EXPECT_THAT(address.error().message,
+                HasSubstr("kept back for what must return"));
+    EXPECT_EQ(layers.size(), 8 + 3 + host / kHandle);
+    for (int pass = 0; pass < 3; ++pass) ExpectLayers(layers);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      Write(layers[i], kHandle, i + 1);
+    }
+    ExpectLayers(layers);
+    // All that are away at once, in one operator.
+    std::vector<Access> away;
+    for (Address layer : layers) {
+      if (rig_->IsAway(layer, kHandle)) away.push_back({layer, kHandle, false});
+    }
+    EXPECT_GE(away.size(), 3u);
+    ASSERT_TRUE(
+        rig_->engine().EnterOperator(kDefaultStream, "all", away).has_value());
+    rig_->engine().LeaveOperator();
+    EXPECT_EQ(rig_->Check(), "");
+    EXPECT_LE(rig_->engine().DiskUsed(), 3 * (kHandle + 4 * kKiB));
+    FreeAll(layers);
+    ASSERT_EQ(rig_->Close(), "");
+    rig_.reset();
+  }
+}
+
+TEST_F(EngineTest, WhatAChunkTakesOfTheQuotaIncludesItsHeader) {
+  Rig::Options options;
+  options.host_budget = 0;
+  options.disk_budget = 4 * kHandle + 3 * 4 * kKiB;
+  Open(options);
+  const auto layers = Layers(3);
+  EXPECT_EQ(Evict(), 3 * kHandle);
+  EXPECT_EQ(Restore(), 3 * kHandle);
+  EXPECT_EQ(rig_->engine().DiskUsed(), 3 * (kHandle + 4 * kKiB));
+  const Address fourth = Malloc(kHandle);
+  Write(fourth, kHandle, 9);
+  // In the place of a copy that nobody needs: all but its header had room.
+  EXPECT_EQ(EvictOnly(fourth, kHandle), kHandle);
+  EXPECT_EQ(rig_->engine().DiskUsed(), 3 * (kHandle + 4 * kKiB));
+  ExpectReads(fourth, kHandle, 9);
+  ExpectLayers(layers);
+  Free(fourth);
+  FreeAll(layers);
+}
+
 TEST_F(EngineTest, WithoutADiskTheRestStaysAndMallocSaysWhy) {
   Rig::Options options;
   options.capacity = 16 * kMiB;

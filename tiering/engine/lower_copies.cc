@@ -35,6 +35,9 @@ Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
   chunk_bytes_ = chunk_bytes;
   // A budget of fewer than four handles is too small to keep one back.
   reserve_bytes_ = options_.host_budget >= 4 * chunk_bytes_ ? chunk_bytes_ : 0;
+  const Bytes on_disk = DiskTier::FileBytes(chunk_bytes_);
+  disk_reserve_bytes_ =
+      reserve_bytes_ == 0 && options_.disk_budget >= 4 * on_disk ? on_disk : 0;
   return {};
 }
 
@@ -124,10 +127,14 @@ Bytes LowerCopies::HostRoom() const {
 }
 
 void LowerCopies::RefillReserve(std::uint32_t now) {
-  if (reserve_bytes_ == 0) return;
   Error why;
-  while (host_->used() > options_.host_budget - reserve_bytes_ &&
+  while (reserve_bytes_ > 0 &&
+         host_->used() > options_.host_budget - reserve_bytes_ &&
          GiveUpHostCopy(chunk_bytes_, now, &why)) {
+  }
+  while (disk_reserve_bytes_ > 0 && disk_ != nullptr &&
+         disk_->used() > disk_->budget() - disk_reserve_bytes_ &&
+         GiveUpChunk()) {
   }
 }
 
@@ -243,7 +250,8 @@ bool LowerCopies::GiveUpChunk() {
       const HandleState state = entry.state.load();
       if (state == HandleState::kHostAndDisk) {
         entry.state.store(HandleState::kHost);
-      } else if (state == HandleState::kResident) {
+      } else if (state == HandleState::kResident ||
+                 state == HandleState::kCopyingIn) {  // it has been read
         if (!copy.host) {
           entry.has_copy.store(false);
           entry.dirty.store(true);
@@ -259,6 +267,13 @@ bool LowerCopies::GiveUpChunk() {
   return false;
 }
 
+bool LowerCopies::DiskHasRoom(Bytes bytes) const {
+  const Bytes room =
+      disk_->budget() - (reserve_open_ ? 0 : disk_reserve_bytes_);
+  return disk_->used() + DiskTier::FileBytes(bytes) <= room &&
+         disk_->HasRoom(bytes);
+}
+
 Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
   if (!disk_allowed()) {
     return Fail(ErrorCode::kHostOutOfMemory,
@@ -267,7 +282,16 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
   }
   STRATALLOC_RETURN_IF_ERROR(OpenDisk());
   const Bytes bytes = copy.handle.bytes();
-  while (disk_->used() + bytes > disk_->budget() && GiveUpChunk()) {
+  while (!DiskHasRoom(bytes) && GiveUpChunk()) {
+  }
+  if (disk_->HasRoom(bytes) && !DiskHasRoom(bytes)) {
+    return Fail(ErrorCode::kIo,
+                "the disk budget of " + FormatBytes(disk_->budget()) +
+                    " has no room for " + FormatBytes(bytes) + ": " +
+                    FormatBytes(disk_->used()) + " are in use and " +
+                    FormatBytes(disk_reserve_bytes_) +
+                    " are kept back for what must return. Raise disk_budget; "
+                    "the memory stays where it is");
   }
   STRATALLOC_ASSIGN_OR_RETURN(
       copy.disk,

@@ -66,11 +66,12 @@ class LowerCopies {
   // touches the copies of handles that are kCopyingOut. `now`: the clock.
   Result<HostBuffer> TakeHost(Bytes bytes, std::uint32_t now);
   void PutHost(HostBuffer buffer) { host_->Free(buffer); }
-  // While open, TakeHost may use the last chunk's worth of the host budget.
-  // That much is kept back from evictions, so that a restore can always swap,
-  // a full disk or none below: one handle out into the reserve, one in, and the
-  // copy of the one that came in refills the reserve (its chunk of a full disk
-  // makes room for another's).
+  // While open, TakeHost may use the last chunk's worth of the host budget or,
+  // where that holds fewer than four, WriteToDisk that of the disk's. That much
+  // is kept back from evictions, so that a restore can always swap, all else
+  // full: one handle out into the reserve, one in, and the copy of the one that
+  // came in refills the reserve (its chunk of a full disk makes room for
+  // another's).
   void OpenReserve(bool open) { reserve_open_ = open; }
   // Gives up copies of resident handles until the reserve is whole again.
   void RefillReserve(std::uint32_t now);
@@ -110,10 +111,13 @@ class LowerCopies {
   // Makes room for one buffer of `bytes`; false if nothing could be given up.
   bool GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why);
   bool GiveUpChunk();
+  // In the part of the disk's budget that may be used now.
+  bool DiskHasRoom(Bytes bytes) const;
 
   const Options options_;
   Bytes chunk_bytes_ = 0;
-  Bytes reserve_bytes_ = 0;
+  Bytes reserve_bytes_ = 0;       // of the host budget
+  Bytes disk_reserve_bytes_ = 0;  // of the disk's, if there is none of the host
   bool reserve_open_ = false;
   std::unique_ptr<HostTier> host_;
   // Beside the host budget. The disk's ring holds these buffers: they go after

@@ -275,9 +275,9 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
                 "the disk tier is off after repeated failures in " +
                     state.file->directory() + "; the memory stays where it is");
   }
-  const Bytes extent = bytes + kIoBlock;
+  const Bytes extent = FileBytes(bytes);
   // A spent quota is no failure of the disk.
-  const bool has_room = state.file->HasRoom(extent);
+  const bool has_room = HasRoom(bytes);
   Result<std::uint64_t> offset = state.file->Allocate(extent);
   if (!offset) {
     if (!has_room) return tl::unexpected(std::move(offset).error());
@@ -339,9 +339,13 @@ Status DiskTier::Read(const DiskChunk& chunk, void* to) {
 
 void DiskTier::Free(const DiskChunk& chunk) {
   if (!chunk || !state_->CheckUsable()) return;
-  state_->file->Free(chunk.offset, chunk.bytes + kIoBlock);
+  state_->file->Free(chunk.offset, FileBytes(chunk.bytes));
 }
 
+Bytes DiskTier::FileBytes(Bytes bytes) { return bytes + kIoBlock; }
+bool DiskTier::HasRoom(Bytes bytes) const {
+  return state_->file->HasRoom(FileBytes(bytes));
+}
 Bytes DiskTier::used() const { return state_->file->used(); }
 Bytes DiskTier::peak() const { return state_->file->peak(); }
 Bytes DiskTier::budget() const { return state_->options.budget; }

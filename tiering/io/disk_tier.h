@@ -42,8 +42,8 @@ class DiskTier {
     std::string directory;  // must exist; "" = $TMPDIR or /tmp
     Bytes budget = 0;       // quota of the file
     Bytes max_chunk_bytes = 0;
-    // Two page-aligned pinned buffers of max_chunk_bytes each, from the host
-    // budget; registered with io_uring where the kernel lets us.
+    // Two page-aligned pinned buffers of max_chunk_bytes each; registered with
+    // io_uring where the kernel lets us.
     void* staging[2] = {nullptr, nullptr};
     // What the kernel or file system is made to refuse, so that tests take
     // each fallback.
@@ -64,6 +64,10 @@ class DiskTier {
   Status Read(const DiskChunk& chunk, void* to);
   void Free(const DiskChunk& chunk);
 
+  // What a chunk of `bytes` takes of the budget: its header is beside it.
+  static Bytes FileBytes(Bytes bytes);
+  // In one piece, within the budget.
+  bool HasRoom(Bytes bytes) const;
   Bytes used() const;
   Bytes peak() const;
   Bytes budget() const;
