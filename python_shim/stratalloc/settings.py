@@ -234,6 +234,10 @@ class Config:
                 f"'disk_budget': {directory} cannot hold the spill file: "
                 f"{why}; disk_dir names another directory")
 
+    def _wants_disk(self):
+        """Whether somebody said so."""
+        return self.disk_budget != 0 and bool(self.disk_budget or self.disk_dir)
+
     def remarks(self, resolved, memory=None):
         """What of these settings cannot do what was meant, in sentences.
 
@@ -257,7 +261,7 @@ class Config:
             yield f"{no_host} and {no_disk}: nothing can be evicted"
         elif no_host and self.host_budget != 0:
             yield f"{no_host}: what is evicted goes to the disk"
-        elif no_disk and self.disk_budget:
+        elif no_disk and self._wants_disk():
             yield f"{no_disk}: what is evicted stays in host memory"
 
     def to_dict(self):
@@ -309,12 +313,13 @@ def _too_small(key, asked, size, least, otherwise):
 
 
 def _beyond(budget, processes, memory):
-    if budget * processes <= memory:
+    if memory is None or budget * processes <= memory:
         return
     each = f" for each of {processes} processes" if processes > 1 else ""
     yield (f"host_budget of {format_size(budget)}{each} is more than the "
-           f"machine's memory of {format_size(memory)}: the kernel may end "
-           "processes before that much is evicted")
+           f"{format_size(memory)} of memory that this machine or its "
+           "container has: so much can never be evicted to it, and the kernel "
+           "may end processes that try")
 
 
 def default_disk_dir():
@@ -332,9 +337,13 @@ def why_no_file(directory):
         return error.strerror
 
 
-def machine_memory(proc="/proc"):
-    """Bytes of memory the machine has, in use or not."""
-    return _meminfo(proc, "MemTotal")
+def machine_memory(proc="/proc", cgroup="/sys/fs/cgroup"):
+    """Bytes that the machine has or its container allows, in use or not;
+    None if nobody says."""
+    known = [limit for limit, _ in _cgroup_limits(proc, cgroup)]
+    if (total := _meminfo(proc, "MemTotal")) is not None:
+        known.append(total)
+    return min(known, default=None)
 
 
 def default_disk_budget(directory):
@@ -351,9 +360,12 @@ def default_host_budget(proc="/proc", cgroup="/sys/fs/cgroup", environ=None):
     has; each would take half otherwise.
     """
     available = [_meminfo(proc, "MemAvailable")]
-    available += _cgroup_room(proc, cgroup)
-    half = min(value for value in available if value is not None) // 2
-    return half // _local_processes(os.environ if environ is None else environ)
+    if available[0] is None:
+        raise RuntimeError(f"stratalloc: {proc}/meminfo has no MemAvailable; "
+                           "set host_budget")
+    available += [max(limit - used, 0)
+                  for limit, used in _cgroup_limits(proc, cgroup)]
+    return min(available) // 2 // _local_processes(os.environ if environ is None else environ)
 
 
 def _local_processes(environ):
@@ -363,12 +375,15 @@ def _local_processes(environ):
 
 
 def _meminfo(proc, key):
-    with open(os.path.join(proc, "meminfo"), encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith(key + ":"):
-                return int(line.split()[1]) << 10
-    raise RuntimeError(f"stratalloc: /proc/meminfo has no {key}; "
-                       "set host_budget")
+    """Bytes; None if the machine does not tell."""
+    try:
+        with open(os.path.join(proc, "meminfo"), encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith(key + ":"):
+                    return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return None
 
 
 def _read_number(path):
@@ -381,14 +396,14 @@ def _read_number(path):
     return int(text) if text.isdigit() else None
 
 
-def _cgroup_room(proc, root):
-    """Bytes left under each limited control group of this process."""
-    room = []
+def _cgroup_limits(proc, root):
+    """(limit, used) of each limited control group of this process."""
+    limits = []
     try:
         with open(os.path.join(proc, "self/cgroup"), encoding="ascii") as file:
             lines = file.read().splitlines()
     except OSError:
-        return room
+        return limits
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -405,8 +420,8 @@ def _cgroup_room(proc, root):
             limit = _read_number(os.path.join(folder, names[0]))
             used = _read_number(os.path.join(folder, names[1]))
             if limit is not None and used is not None:
-                room.append(max(limit - used, 0))
+                limits.append((limit, used))
             if path in ("", "/"):
                 break
             path = os.path.dirname(path)
-    return room
+    return limits

@@ -206,10 +206,17 @@ def test_a_host_budget_that_was_given_is_each_processs(monkeypatch):
     assert Config().resolved().host_budget <= (1 << 19) // 8
 
 
-def test_the_memory_of_the_machine(tmp_path):
+def test_the_memory_of_the_machine_or_its_container(tmp_path):
+    (tmp_path / "self").mkdir()
     (tmp_path / "meminfo").write_text(
         "MemTotal:  3072 kB\nMemAvailable: 1024 kB\n")
-    assert settings.machine_memory(str(tmp_path)) == 3 << 20
+    places = str(tmp_path), str(tmp_path)
+    assert settings.machine_memory(str(tmp_path / "no")) is None
+    assert settings.machine_memory(*places) == 3 << 20
+    (tmp_path / "self" / "cgroup").write_text("0::/\n")
+    (tmp_path / "memory.max").write_text(str(2 << 20))
+    (tmp_path / "memory.current").write_text(str(2 << 20))
+    assert settings.machine_memory(*places) == 2 << 20
     assert settings.machine_memory() > 0
 
 
@@ -266,8 +273,9 @@ _SMALL = "is less than what leaves the device at once"
      f"host_budget of 1 MiB {_SMALL} (2 MiB) and disk_budget is 0: nothing "
      "can be evicted"),
     ({"host_budget": "65GiB"},
-     "host_budget of 65 GiB is more than the machine's memory of 64 GiB: the "
-     "kernel may end processes before that much is evicted"),
+     "host_budget of 65 GiB is more than the 64 GiB of memory that this "
+     "machine or its container has: so much can never be evicted to it, and "
+     "the kernel may end processes that try"),
 ])
 def test_a_remark_on_what_does_not(asked, remark, monkeypatch):
     monkeypatch.setattr(settings, "default_host_budget", lambda: 1 << 30)
@@ -282,15 +290,22 @@ def test_the_processes_of_a_machine_share_its_memory(monkeypatch):
     assert "9 GiB for each of 8 processes is more than" in remark
 
 
-def test_a_remark_names_no_setting_that_nobody_made(monkeypatch):
+def test_a_remark_names_no_setting_that_nobody_made(tmp_path, monkeypatch):
     monkeypatch.setattr(settings, "default_host_budget", lambda: 1 << 20)
     assert _remarks(disk_budget=0) == [
         "this machine has no memory to spare and disk_budget is 0: nothing "
         "can be evicted"]
+    monkeypatch.setattr(settings, "default_host_budget", lambda: 1 << 30)
+    monkeypatch.setattr(settings, "default_disk_budget", lambda where: 1 << 20)
+    assert _remarks() == [], "nobody asked for a disk"
+    assert _remarks(disk_dir=str(tmp_path)) == [
+        f"{tmp_path} has no room for a spill file: what is evicted stays in "
+        "host memory"]
     monkeypatch.setenv("TMPDIR", _NO_FILES)
     assert _remarks(host_budget=0) == [
         f"host_budget is 0 and {_NO_FILES} has no room for a spill file: "
         "nothing can be evicted"]
+    monkeypatch.setattr(settings, "default_host_budget", lambda: 1 << 20)
     (remark,) = _remarks()
     assert "_budget" not in remark, remark
 
