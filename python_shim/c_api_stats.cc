@@ -203,7 +203,7 @@ char* stratalloc_report_json(int device) {
                       {"host_budget", config.host_budget},
                       {"disk_budget", config.disk_budget}};
   Engine* engine = Core::Get().engine();
-  report["why_no_tiering"] = engine == nullptr   ? "tiering is off"
+  report["why_no_tiering"] = engine == nullptr   ? Core::Get().WhyNoEngine()
                              : opened == nullptr ? ""
                                                  : engine->WhyNot(*opened);
   const EngineCounters c =

@@ -18,8 +18,7 @@ Result<Engine*> EngineOrError() {
   Engine* engine = Core::Get().engine();
   if (engine == nullptr) {
     return Fail(ErrorCode::kUnsupported,
-                "nothing can be evicted: tiering is off, or CUDA is not "
-                "initialised yet");
+                "nothing can be evicted: " + Core::Get().WhyNoEngine());
   }
   return engine;
 }

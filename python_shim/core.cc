@@ -80,14 +80,19 @@ Status Core::Configure(CoreConfig config) {
 }
 
 Status Core::Init(int device_count) {
+  bool tiering = false;
   {
     MutexLock lock(mutex_);
     if (initialized_.load()) return {};
-    // Nowhere to evict to, as enable() has said.
-    if (config_.host_budget == 0 && config_.disk_budget == 0) {
-      config_.tiering = false;
-    }
-    if (config_.tiering && engine_.load() == nullptr) {
+    // As enable() has said.
+    const bool nowhere = config_.host_budget == 0 && config_.disk_budget == 0;
+    tiering = config_.tiering && !nowhere;
+    why_no_engine_.store(
+        !config_.tiering ? "tiering is off"
+        : nowhere        ? "there is neither host memory nor a disk to evict to"
+                         : "",
+        std::memory_order_release);
+    if (tiering && engine_.load() == nullptr) {
       Engine::Options options;
       options.lower.host_budget = config_.host_budget;
       options.lower.host_budget_is_given = config_.host_budget_is_given;
@@ -102,7 +107,7 @@ Status Core::Init(int device_count) {
     }
   }
   DeviceAllocator::Options options;
-  options.tiering = config_.tiering;
+  options.tiering = tiering;
   options.gpu_limit = config_.gpu_limit;
   options.host_budget = config_.host_budget;
   options.disk_budget = config_.disk_budget;

@@ -55,6 +55,10 @@ class Core {
   const CoreConfig& config() const { return config_; }  // stable after Init
   // nullptr while tiering is off or CUDA is not initialised.
   Engine* engine() const { return engine_.load(std::memory_order_acquire); }
+  // Why there is none. "" if there is.
+  std::string WhyNoEngine() const {
+    return why_no_engine_.load(std::memory_order_acquire);
+  }
   // The same for the fast path, without words: nullptr for whatever Device()
   // has an error for. One load.
   static DeviceAllocator* FastDevice(int index) {
@@ -97,6 +101,7 @@ class Core {
   std::atomic<bool> initialized_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<Engine*> engine_{nullptr};
+  std::atomic<const char*> why_no_engine_{"CUDA is not initialised yet"};
 };
 
 // Copies an error across the C face; returns its code.

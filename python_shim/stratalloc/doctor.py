@@ -129,7 +129,7 @@ def _tiering_state():
     if without:
         return ("tiering", "note", "nothing can be evicted "
                 + "; ".join(without))
-    return "tiering", "ok", f"{len(why_not)} opened, each can evict"
+    return "tiering", "ok", f"{len(why_not)} opened, none refuses"
 
 
 def _simulated_state():

@@ -28,6 +28,8 @@ def run(args):
         os.environ["STRATALLOC_CONF"] = conf
     try:
         config = Config.from_env()
+        if args.allocator != "native":
+            config.resolved()  # nothing is started if that cannot be
     except ValueError as error:
         raise cli.UsageError(error) from None
     _prepare(args, config)

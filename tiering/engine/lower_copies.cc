@@ -152,7 +152,10 @@ Result<HostBuffer> LowerCopies::TakeHost(Bytes bytes, std::uint32_t now) {
   if (HostBuffer spare = TakeSpareHost(bytes)) return spare;
   Error why{
       ErrorCode::kHostOutOfMemory,
-      "the host budget of " + FormatBytes(options_.host_budget) + " is spent"};
+      "the host budget of " + FormatBytes(options_.host_budget) +
+          (options_.host_budget < bytes
+               ? " is less than the " + FormatBytes(bytes) + " to evict at once"
+               : " is spent")};
   // Above the threshold colder copies go down; without a disk, or with one
   // that fails, the rest of the budget is used.
   const auto allocate = [&]() -> Result<HostBuffer> {

@@ -244,6 +244,17 @@ def test_a_bad_json_target_is_said_before_the_job(tmp_path, target):
     assert f"--json {tmp_path / target}" in line
 
 
+def test_a_disk_dir_without_files_is_said_before_the_job(tmp_path):
+    marker = tmp_path / "ran"
+    path = script(tmp_path, f"open({str(marker)!r}, 'w')")
+    done = stratalloc("run", "--conf", "disk_dir:/proc", path)
+    assert done.returncode == 2 and not marker.exists(), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "'disk_dir'" in line and "cannot hold" in line
+    assert run("--allocator", "native", "--conf", "disk_dir:/proc",
+               path).returncode == 0, "nobody needs it"
+
+
 def test_the_trial_leaves_the_target_alone(tmp_path):
     out = tmp_path / "report.json"
     out.write_text("of yesterday")

@@ -236,6 +236,7 @@ def test_a_budget_that_cannot_work_is_a_remark():
     said = [line for line in done.stderr.splitlines()
             if "nothing can be evicted" in line]
     assert len(said) == 1 and "host_budget of 1 MiB" in said[0], done.stderr
+    assert "is spent" not in done.stderr, done.stderr
     done = _run("import logging, sys\n"
                 "logging.basicConfig(stream=sys.stdout)\n" + _HOPELESS)
     assert done.returncode == 0, done.stderr
@@ -270,7 +271,15 @@ assert stratalloc.evict() > 0 and weight.sum().item() == 1 << 20
 
 def test_nowhere_to_evict_to_is_said_once():
     done = _run(_HOPELESS.replace('"1MiB"', "0").replace(
-        "stratalloc.evict() == 0 and ", ""))
+        "stratalloc.evict() == 0 and ", "") + """
+try:
+    stratalloc.evict()
+except RuntimeError as error:
+    assert "neither host memory nor a disk" in str(error), error
+    assert "tiering" not in str(error), error
+else:
+    raise SystemExit("evicted")
+""")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("nothing can be evicted") == 1, done.stderr
 
