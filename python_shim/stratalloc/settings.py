@@ -230,8 +230,8 @@ class Config:
                 f"it cannot hold the spill file: {why}")
         if self.disk_budget is not None:
             raise ValueError(
-                f"stratalloc: bad value {self.disk_budget!r} for key "
-                f"'disk_budget': {directory} cannot hold the spill file: "
+                f"stratalloc: bad value {format_size(self.disk_budget)} for "
+                f"key 'disk_budget': {directory} cannot hold the spill file: "
                 f"{why}; disk_dir names another directory")
 
     def _wants_disk(self):
@@ -334,7 +334,7 @@ def why_no_file(directory):
             file.flush()
             return None
     except OSError as error:
-        return error.strerror
+        return error.strerror or str(error)
 
 
 def machine_memory(proc="/proc", cgroup="/sys/fs/cgroup"):
@@ -365,7 +365,8 @@ def default_host_budget(proc="/proc", cgroup="/sys/fs/cgroup", environ=None):
                            "set host_budget")
     available += [max(limit - used, 0)
                   for limit, used in _cgroup_limits(proc, cgroup)]
-    return min(available) // 2 // _local_processes(os.environ if environ is None else environ)
+    return min(available) // 2 // _local_processes(
+        os.environ if environ is None else environ)
 
 
 def _local_processes(environ):
