@@ -570,9 +570,11 @@ class DeviceAllocator {
   void ForgetPoolsLocked() REQUIRES(mutex_);
 
   // plain_segments.cc
-  // The private pool's, the device's own if it has no virtual memory
-  // management, or nullptr.
-  std::shared_ptr<const MemorySource> SourceLocked(PoolId id) const
+  // Where memory of such a pool comes from in one piece: the private pool's own
+  // allocator; cudaMalloc on a device without virtual memory management, and
+  // where the program wants plain segments for what never leaves. nullptr: it
+  // comes by handles.
+  std::shared_ptr<const MemorySource> SourceLocked(const PoolKey& key) const
       REQUIRES(mutex_);
   // The best fit; of plain segments only blocks that native would take for
   // `size` while max_split_size is set.
@@ -811,7 +813,8 @@ class DeviceAllocator {
   std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
   Bytes plain_bytes_ GUARDED_BY(mutex_) = 0;
   Bytes fetching_bytes_ GUARDED_BY(mutex_) = 0;  // asked for, not there yet
-  // cudaMalloc, where there is no virtual memory management.
+  const std::shared_ptr<const MemorySource> cuda_malloc_;
+  // The same, where there is no virtual memory management.
   const std::shared_ptr<const MemorySource> own_source_;
   // Searches of large pools while garbage collection is on: the clock of ages.
   std::uint32_t searches_ GUARDED_BY(mutex_) = 0;

@@ -74,7 +74,7 @@ Pool& DeviceAllocator::PoolLocked(const PoolKey& key) {
 
 Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   // Its memory comes from elsewhere, and without the lock (FetchPlain).
-  if (SourceLocked(pool.key().owner) != nullptr) return nullptr;
+  if (SourceLocked(pool.key()) != nullptr) return nullptr;
   HandleRegion& region = table_.region(
       options_.tiering && !pool.key().owner.is_private(), pool.key().kind);
   const Bytes wanted = RoundUp(

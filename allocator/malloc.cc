@@ -52,9 +52,7 @@ std::string Processes(DeviceIndex device) {
   return text;
 }
 
-// nullptr where memory is mapped.
 std::shared_ptr<const MemorySource> CudaMalloc(const Device& device) {
-  if (device.has_virtual_memory()) return nullptr;
   return std::make_shared<const MemorySource>(MemorySource{
       [device](Bytes bytes, StreamId) { return device.Malloc(bytes); },
       [device](Address address) { device.FreeMalloc(address); }});
@@ -129,7 +127,8 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       table_(table),
       blocks_(table.base(), table.end()),
       physical_(device),
-      own_source_(CudaMalloc(device)),
+      cuda_malloc_(CudaMalloc(device)),
+      own_source_(device.has_virtual_memory() ? nullptr : cuda_malloc_),
       card_(CardRoom::HeadroomOf(capacity, device.granularity())) {
   for (int i = 0; i < 4; ++i) {
     const HandleRegion& region =
@@ -241,7 +240,6 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
 
   // Plain segments are got without the lock. Nothing if there is no memory.
   auto grow = [&]() -> std::optional<Result<AllocatedBlock>> {
-    if (!key.owner.is_private() && own_source_ == nullptr) return std::nullopt;
     Result<std::unique_ptr<PlainMemory>> memory = FetchPlain(key, size);
     if (!memory) {
       failed = memory.error();
@@ -287,18 +285,27 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
       return result(block);
     }
   }
-  std::optional<Block*> served;  // by the reclaimer's turn
-  std::optional<Error> broken;   // what asked cannot go on
+  std::optional<Result<AllocatedBlock>> served;  // by the reclaimer's turn
+  std::optional<Error> broken;                   // what asked cannot go on
+  const bool plain = [&] {  // not from somebody else's allocator
+    MutexLock lock(mutex_);
+    return SourceLocked(key) == cuda_malloc_;
+  }();
   const std::function<bool()> take = [&] {
     while (true) {
       {
         MutexLock lock(mutex_);
-        if (Block* block = attempt(/*soft=*/false);
-            block != nullptr || failed) {
-          served = block;
-          return true;
+        if (Block* block = attempt(/*soft=*/false)) {
+          served = result(block);
+        } else if (failed) {
+          served = failure();
         }
       }
+      if (!served && plain) {
+        served = grow();
+        lacking = Settings::Get().SegmentBytes(size);
+      }
+      if (served) return true;
       // A freed remainder may complete another handle.
       if (ReleaseCached(lacking) == 0) return false;
     }
@@ -317,9 +324,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   };
   const auto outcome = [&]() -> Result<AllocatedBlock> {
     if (broken) return tl::unexpected(*broken);
-    if (*served == nullptr) return failure();
-    MutexLock lock(mutex_);
-    return result(*served);
+    return *std::move(served);
   };
   // Whoever was refused and waits comes first: what it waits for would be taken
   // here as soon as it comes free.
@@ -503,7 +508,7 @@ Block* DeviceAllocator::FindCachedLocked(Pool& pool, Bytes size) {
 
 Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
   if (Block* block = FindCachedLocked(pool, size)) return block;
-  if (limit == 0) return nullptr;
+  if (limit == 0 || SourceLocked(pool.key()) != nullptr) return nullptr;
   // Free handles of other classes where they lie cost nothing, and are asked
   // for first while the limit is far.
   const Run free = FindTakeOverLocked(pool, size);

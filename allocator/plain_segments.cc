@@ -13,14 +13,16 @@
 namespace stratalloc {
 
 std::shared_ptr<const MemorySource> DeviceAllocator::SourceLocked(
-    PoolId id) const {
-  if (id.is_private()) {
-    const auto it = private_pools_.find(id);
+    const PoolKey& key) const {
+  if (key.owner.is_private()) {
+    const auto it = private_pools_.find(key.owner);
     if (it != private_pools_.end() && it->second.source != nullptr) {
       return it->second.source;
     }
   }
-  return own_source_;
+  if (own_source_ != nullptr) return own_source_;
+  const bool leaves = options_.tiering && IsEvictable(key.lifetime);
+  return !leaves && Settings::Get().plain_segments() ? cuda_malloc_ : nullptr;
 }
 
 Block* DeviceAllocator::FindFreeLocked(const Pool& pool, Bytes size) {
@@ -40,14 +42,21 @@ Result<std::unique_ptr<PlainMemory>> DeviceAllocator::FetchPlain(
   std::shared_ptr<const MemorySource> source;
   {
     MutexLock lock(mutex_);
-    source = SourceLocked(key.owner);
+    source = SourceLocked(key);
     if (source == nullptr) return nullptr;
     if (physical_.used_bytes() + PlainLocked() + bytes > LimitLocked()) {
       return nullptr;
     }
     fetching_bytes_ += bytes;
   }
-  const Result<Address> address = source->allocate(bytes, key.stream);
+  Result<Address> address = source->allocate(bytes, key.stream);
+  if (!address && address.error().code == ErrorCode::kOutOfMemory) {
+    const Bytes given = [&] {  // what is free here the driver has not
+      MutexLock lock(mutex_);
+      return CapturingLocked() ? 0 : physical_.ReleaseFree(AskStreamsLocked());
+    }();
+    if (given > 0) address = source->allocate(bytes, key.stream);
+  }
   if (address) {
     return std::make_unique<PlainMemory>(std::move(source), *address, bytes,
                                          key.kind);

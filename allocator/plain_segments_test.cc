@@ -215,5 +215,74 @@ TEST_F(PlainSegmentsTest, ItIsFoundByAddress) {
   EXPECT_FALSE(allocator().ContainsPlain(address - 1));
 }
 
+// With virtual memory management, where the program asked for plain segments.
+bool plain_segments = false;
+
+class PlainByChoiceTest : public DeviceAllocatorTest {
+ protected:
+  void SetUp() override {
+    plain_segments = true;
+    Settings::Get().UsePlainSegments([] { return plain_segments; });
+    Open(64 * kMiB, {.tiering = true});
+  }
+  void TearDown() override {
+    DeviceAllocatorTest::TearDown();
+    Settings::Get().UsePlainSegments(nullptr);
+  }
+  Address MallocTransient(Bytes bytes) {
+    return Malloc(bytes, kDefaultStream, LifetimeClass::kTransient);
+  }
+  // As the wire format has it: 'c' for cudaMalloc, 'e' for handles.
+  char HandleKind(Address address) {
+    const Result<SharedBlock> shared = allocator().Share(address);
+    EXPECT_TRUE(shared.has_value()) << shared.error().message;
+    return shared ? shared->handle[1] : '?';
+  }
+};
+
+TEST_F(PlainByChoiceTest, WhatNeverLeavesComesFromCudaMalloc) {
+  const Address transient = MallocTransient(3 * kMiB);
+  EXPECT_EQ(cudasim_used(0), 20 * kMiB);
+  EXPECT_EQ(HandleKind(transient), 'c') << "legacy IPC";
+  const Address weight = Malloc(3 * kMiB);
+  EXPECT_EQ(HandleKind(weight), 'e') << "it may leave, handle by handle";
+  EXPECT_EQ(cudasim_used(0), 24 * kMiB);
+  Free(transient);
+  Free(weight);
+  EXPECT_TRUE(allocator().EmptyCache().has_value());
+  EXPECT_EQ(cudasim_used(0), 0u);
+}
+
+TEST_F(PlainByChoiceTest, WithoutTieringEverythingDoes) {
+  Open(64 * kMiB, {.tiering = false});
+  const Address weight = Malloc(3 * kMiB);
+  EXPECT_EQ(HandleKind(weight), 'c');
+  Free(weight);
+}
+
+TEST_F(PlainByChoiceTest, ItMayBeChosenAnyTime) {
+  plain_segments = false;
+  const Address before = MallocTransient(3 * kMiB);
+  EXPECT_EQ(HandleKind(before), 'e');
+  plain_segments = true;
+  const Address after = MallocTransient(9 * kMiB);
+  EXPECT_EQ(HandleKind(after), 'c');
+  plain_segments = false;
+  const Address again = MallocTransient(30 * kMiB);
+  EXPECT_EQ(HandleKind(again), 'e');
+  for (const Address address : {before, after, again}) Free(address);
+}
+
+TEST_F(PlainByChoiceTest, FreeHandlesGoBackForIt) {
+  const Address weight = Malloc(60 * kMiB);
+  Free(weight);
+  const Address transient = MallocTransient(40 * kMiB);
+  EXPECT_EQ(HandleKind(transient), 'c');
+  Free(transient);
+  const Address more = Malloc(60 * kMiB);
+  EXPECT_EQ(HandleKind(more), 'e');
+  Free(more);
+}
+
 }  // namespace
 }  // namespace stratalloc

@@ -83,6 +83,8 @@ typedef struct {
   uint64_t (*max_non_split_rounding)(void);
   uint64_t (*large_segment_size)(void);
   double (*collection_threshold)(void);
+  /* The program said expandable_segments:False. */
+  bool (*plain_segments)(void);
   /* Frees memory that others were done with; whether there was any. Called
    * without a lock whenever nothing cached serves a malloc. */
   int (*free_memory)(void);

@@ -171,6 +171,7 @@ void stratalloc_use_settings(const stratalloc_settings* settings) {
   s.UseMaxNonSplitRounding(settings->max_non_split_rounding);
   s.UseLargeSegmentSize(settings->large_segment_size);
   s.UseCollectionThreshold(settings->collection_threshold);
+  s.UsePlainSegments(settings->plain_segments);
   s.UseFreeMemory(settings->free_memory);
 }
 void stratalloc_use_workspaces(

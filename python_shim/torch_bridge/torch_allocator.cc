@@ -7,6 +7,12 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <string>
+#include <string_view>
+
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/collectives_under_way.h"
@@ -176,6 +182,23 @@ std::pair<size_t, size_t> TorchAllocator::getMemoryInfo(
 
 namespace {
 
+// Did the program say expandable_segments:False? Torch keeps the same for that
+// and for saying nothing, but also the text that it parsed last.
+bool SaidNotExpandable() {
+  static std::atomic<bool> said{false};
+  std::string text = c10::CachingAllocator::AcceleratorAllocatorConfig::
+      last_allocator_settings();
+  text.erase(std::remove_if(text.begin(), text.end(),
+                            [](unsigned char c) { return std::isspace(c); }),
+             text.end());
+  constexpr std::string_view kKey = "expandable_segments:";
+  // A later text that does not name the option leaves it as it is.
+  if (const size_t at = text.rfind(kKey); at != std::string::npos) {
+    said.store(text.compare(at + kKey.size(), 5, "False") == 0);
+  }
+  return said.load();
+}
+
 void UseSettings() {
   using c10::CachingAllocator::AcceleratorAllocatorConfig;
   // Made with 16 elements and assigned in place since: see settings.h.
@@ -194,6 +217,8 @@ void UseSettings() {
     return uint64_t{Config::large_segment_size()};
   };
   settings.collection_threshold = &Config::garbage_collection_threshold;
+  settings.plain_segments = &SaidNotExpandable;
+  SaidNotExpandable();  // what the environment says, before it is replaced
   settings.free_memory = &RunFreeMemoryCallbacks;
   stratalloc_use_settings(&settings);
 }

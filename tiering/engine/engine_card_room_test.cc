@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "allocator/settings.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {
@@ -106,6 +107,26 @@ TEST_F(EngineCardRoomTest, ALimitThatTheProgramSetStaysAsItIs) {
   EXPECT_EQ(rig_->device().most(), kCard / 2);
   EXPECT_FALSE(rig_->device().TakeHeadroom());
   ExpectAll();
+}
+
+// Of memory that comes from cudaMalloc the driver must have what left.
+TEST_F(EngineCardRoomTest, WhatLeavesMakesRoomForPlainSegments) {
+  AddLayers(kCard + 2 * kLayer);
+  Settings::Get().UsePlainSegments([] { return true; });
+  std::vector<Address> activations;
+  for (int i = 0; i < 4; ++i) {
+    activations.push_back(
+        Malloc(24 * kMiB, kDefaultStream, LifetimeClass::kTransient));
+  }
+  std::size_t plain = 0;
+  for (const SegmentView& view : rig_->device().Snapshot()) plain += view.plain;
+  EXPECT_EQ(plain, activations.size());
+  ExpectAll();
+  FreeAll(activations);
+  // And back: cached segments make room for what returns.
+  ExpectAll();
+  EXPECT_EQ(rig_->Check(), "");
+  Settings::Get().UsePlainSegments(nullptr);
 }
 
 }  // namespace
