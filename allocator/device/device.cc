@@ -35,8 +35,8 @@ CUcontext ContextOf(const CudaApi& api, DeviceIndex index, CUresult* error) {
 // that makes a context on the device the thread was on, which on a thread that
 // never chose one is the first device, perhaps used by nobody here. A context
 // of the device that is current already (a green one, say) stays. Where it
-// cannot be made current, whatever is asked next would be asked of the device
-// that is: callers look.
+// cannot be made current, what is asked next would be asked of the device that
+// is, unless it names a stream or event that was made: callers look.
 class CurrentDevice {
  public:
   CurrentDevice(const CudaApi& api, DeviceIndex index) : api_(api) {
@@ -97,6 +97,11 @@ cudaStream_t ToCuda(StreamId stream) {
   constexpr std::uint64_t kAddress = (std::uint64_t{1} << kElsewhereShift) - 1;
   return reinterpret_cast<cudaStream_t>(Raw(stream) & kAddress);
 }
+bool IsMade(StreamId stream) {
+  const cudaStream_t made = ToCuda(stream);
+  return made != nullptr && made != cudaStreamLegacy &&
+         made != cudaStreamPerThread;
+}
 // The device of `stream`, where nothing else is said `index`.
 DeviceIndex DeviceOf(StreamId stream, DeviceIndex index) {
   if (!IsElsewhere(stream)) return index;
@@ -135,6 +140,10 @@ CUmemAllocationProp PinnedOn(DeviceIndex index) {
 #define STRATALLOC_ON_DEVICE(index)     \
   const CurrentDevice on(*api_, index); \
   if (!on) return tl::unexpected(on.error())
+// What was made says itself of which device it is; a default stream does not.
+#define STRATALLOC_ON_DEVICE_FOR(stream, index) \
+  const CurrentDevice on(*api_, index);         \
+  if (!on && !IsMade(stream)) return tl::unexpected(on.error())
 
 Result<Device> Device::Open(DeviceIndex index) {
   STRATALLOC_ASSIGN_OR_RETURN(const CudaApi* api_, CudaApi::Get());
@@ -406,7 +415,7 @@ bool Device::IsCapturing(StreamId stream) const {
 bool Device::IsIdle(StreamId stream) const {
   if (IsCapturing(stream)) return false;  // and asking would spoil it
   CurrentDevice current(*api_, DeviceOf(stream, index_));
-  if (!current) return false;
+  if (!current && !IsMade(stream)) return false;
   RelaxedCapture relaxed(*api_);
   const bool idle = api_->cudaStreamQuery(ToCuda(stream)) == cudaSuccess;
   if (!idle) api_->cudaGetLastError();
@@ -414,7 +423,7 @@ bool Device::IsIdle(StreamId stream) const {
 }
 
 Status Device::SynchronizeStream(StreamId stream) const {
-  STRATALLOC_ON_DEVICE(DeviceOf(stream, index_));
+  STRATALLOC_ON_DEVICE_FOR(stream, DeviceOf(stream, index_));
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaStreamSynchronize(ToCuda(stream)),
                   "cudaStreamSynchronize");
@@ -443,21 +452,21 @@ void Device::DestroyEvent(EventId event) const {
 }
 
 Status Device::RecordEvent(EventId event, StreamId stream) const {
-  STRATALLOC_ON_DEVICE(DeviceOf(stream, index_));
+  STRATALLOC_ON_DEVICE_FOR(stream, DeviceOf(stream, index_));
   STRATALLOC_CUDA(api_->cudaEventRecord(ToCuda(event), ToCuda(stream)),
                   "cudaEventRecord");
   return {};
 }
 
 Status Device::StreamWaitEvent(StreamId stream, EventId event) const {
-  STRATALLOC_ON_DEVICE(index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(api_->cudaStreamWaitEvent(ToCuda(stream), ToCuda(event), 0),
                   "cudaStreamWaitEvent");
   return {};
 }
 
 Result<bool> Device::IsEventDone(EventId event) const {
-  STRATALLOC_ON_DEVICE(index_);
+  CurrentDevice current(*api_, index_);
   RelaxedCapture relaxed(*api_);
   const cudaError_t error = api_->cudaEventQuery(ToCuda(event));
   if (error == cudaErrorNotReady) {
@@ -469,7 +478,7 @@ Result<bool> Device::IsEventDone(EventId event) const {
 }
 
 Status Device::SynchronizeEvent(EventId event) const {
-  STRATALLOC_ON_DEVICE(index_);
+  CurrentDevice current(*api_, index_);
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaEventSynchronize(ToCuda(event)),
                   "cudaEventSynchronize");
@@ -478,7 +487,7 @@ Status Device::SynchronizeEvent(EventId event) const {
 
 Status Device::CopyToHost(void* to, Address from, Bytes bytes,
                           StreamId stream) const {
-  STRATALLOC_ON_DEVICE(index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(
       api_->cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes,
                             cudaMemcpyDeviceToHost, ToCuda(stream)),
@@ -488,7 +497,7 @@ Status Device::CopyToHost(void* to, Address from, Bytes bytes,
 
 Status Device::CopyToDevice(Address to, const void* from, Bytes bytes,
                             StreamId stream) const {
-  STRATALLOC_ON_DEVICE(index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(
       api_->cudaMemcpyAsync(reinterpret_cast<void*>(to), from, bytes,
                             cudaMemcpyHostToDevice, ToCuda(stream)),
@@ -498,7 +507,7 @@ Status Device::CopyToDevice(Address to, const void* from, Bytes bytes,
 
 Status Device::CopyOnDevice(Address to, Address from, Bytes bytes,
                             StreamId stream) const {
-  STRATALLOC_ON_DEVICE(index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(
       api_->cudaMemcpyAsync(reinterpret_cast<void*>(to),
                             reinterpret_cast<const void*>(from), bytes,
@@ -508,7 +517,7 @@ Status Device::CopyOnDevice(Address to, Address from, Bytes bytes,
 }
 
 Status Device::FillWithZeros(Address to, Bytes bytes, StreamId stream) const {
-  STRATALLOC_ON_DEVICE(index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(api_->cudaMemsetAsync(reinterpret_cast<void*>(to), 0, bytes,
                                         ToCuda(stream)),
                   "cudaMemsetAsync");
@@ -541,7 +550,7 @@ Status Device::RegisterHost(void* address, Bytes bytes) const {
 }
 
 Status Device::UnregisterHost(void* address) const {
-  STRATALLOC_ON_DEVICE(index_);
+  CurrentDevice current(*api_, index_);
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaHostUnregister(address), "cudaHostUnregister");
   return {};
@@ -600,7 +609,7 @@ Result<Address> Device::LoadVariable(const void* fatbin,
 
 Status Device::Launch(void* kernel, unsigned blocks, unsigned threads,
                       StreamId stream, void** arguments) const {
-  STRATALLOC_ON_DEVICE(index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_DRIVER(
       api_->cuLaunchKernel(
           static_cast<CUfunction>(kernel), blocks, 1, 1, threads, 1, 1, 0,

@@ -242,6 +242,23 @@ TEST(ForeignThreadTest, ADeviceThatIsNotThereIsRefused) {
   EXPECT_FALSE(Device::Look(DeviceIndex{kDevices}));
 }
 
+TEST(ForeignThreadTest, WhatWasMadeIsAskedFromAnywhere) {
+  const Device device = Device::Open(DeviceIndex{kUsed}).value();
+  const StreamId stream = device.CreateStream().value();
+  const EventId event = device.CreateEvent().value();
+  ASSERT_EQ(Cuda::Get().set_device(1), cudaSuccess);
+  ASSERT_EQ(Cuda::Get().fail("cuCtxPushCurrent", 1, CUDA_ERROR_UNKNOWN, 1), 0);
+  EXPECT_TRUE(device.RecordEvent(event, stream));
+  EXPECT_TRUE(device.StreamWaitEvent(stream, event));
+  EXPECT_TRUE(device.SynchronizeStream(stream));
+  EXPECT_TRUE(device.SynchronizeEvent(event));
+  EXPECT_TRUE(device.IsEventDone(event));
+  EXPECT_TRUE(device.IsIdle(stream));
+  Cuda::Get().clear_faults();
+  device.DestroyEvent(event);
+  device.DestroyStream(stream);
+}
+
 // What could not be changed is not changed back. (To ask for it makes a context
 // here.)
 TEST(ForeignThreadTest, AThreadKeepsItsCaptureMode) {
