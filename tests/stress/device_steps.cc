@@ -54,7 +54,7 @@ void Worker::StepElsewhere() {
     }
   } else if (dice < 80) {
     JudgeRestore(engine().RestoreAll());
-  } else if (dice < 90) {
+  } else if (dice < 85) {
     if (Status s = there.device->EmptyCache(); !s) {
       Judge("empty_cache elsewhere", s.error());
     }

@@ -56,7 +56,6 @@ constexpr Call kOpening[] = {
     {"cuMemCreate", kNotSupported},
     {"cuMemMap", kNotSupported},
     {"cuMemSetAccess", kNotSupported},
-    {"cuMemExportToShareableHandle", kNotSupported},
     {"cudaStreamCreateWithFlags", kSystemCall},
     {"cudaHostRegister", kNotSupported},
     {"cuModuleLoadData", kNotSupported},
@@ -69,6 +68,11 @@ constexpr Call kOpening[] = {
     {"cuCtxGetDevice", kUnknown},
     {"cuCtxPushCurrent", kUnknown},
 };
+
+// A driver that answers neither has lost the device (Engine::SettleCopies).
+bool IsWait(const std::string& call) {
+  return call == "cudaStreamSynchronize" || call == "cudaDeviceSynchronize";
+}
 
 int ErrorOf(const Call& call, std::uint64_t dice) {
   const std::uint64_t which = dice % (std::size(kUsual) + 1);
@@ -92,6 +96,11 @@ bool PlannedFaults::PlanOpening(std::uint64_t dice, long nth, bool forever) {
 bool PlannedFaults::PlanOne(const char* call, int error, long nth,
                             bool forever) {
   std::lock_guard lock(mutex_);
+  for (const Planned& other : pending_) {
+    if (IsWait(call) && IsWait(other.call) && std::string(call) != other.call) {
+      return true;
+    }
+  }
   const long at = cudasim_calls(call) + nth;
   if (cudasim_fail(call, nth, error, forever ? 1 : 0) != 0) return false;
   pending_.push_back({call, at});

@@ -2,11 +2,13 @@
 // Driver calls that a program lets fail, once or from then on: each call that
 // the product makes, with errors that it really gives.
 //
-// Not here: errors that cost the context (700 and its like) or say that the
-// process ends (4), after which no byte can be looked at; and calls that give
-// back for good (free an address range, destroy an event or a stream, unmap and
-// release what was tried at opening), whose failure leaves something behind
-// whatever the product does. Those are tests/starved/driver_errors.py's.
+// Never at once: both calls that wait for a stream's work, since a driver that
+// answers neither has lost the device. Not here: errors that cost the context
+// (700 and its like) or say that the process ends (4), after which no byte can
+// be looked at; and calls that give back for good (free an address range,
+// destroy an event or a stream, unmap and release what was tried at opening),
+// whose failure leaves something behind whatever the product does. Those are
+// tests/starved/driver_errors.py's.
 //
 // Thread-safety: all methods, from any thread.
 #ifndef STRATALLOC_TESTS_STRESS_PLANNED_FAULTS_H_
@@ -32,7 +34,7 @@ class PlannedFaults {
   using ByCall = std::map<std::string, Figures>;
 
   // `dice` chooses the call and the error. False: the simulated device knows no
-  // such call.
+  // such call. (Nothing is planned that would lose the device.)
   bool Plan(std::uint64_t dice, long nth, bool forever);
   // The same of the calls that open a device.
   bool PlanOpening(std::uint64_t dice, long nth, bool forever);

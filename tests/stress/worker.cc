@@ -324,8 +324,9 @@ void Worker::StepFault() {
   if (faulty_ > 0) return;
   const bool forever = Chance(30);
   for (std::uint64_t i = 1 + Below(3); i > 0; --i) {
-    if (!world_.faults.Plan(random_(), 1 + static_cast<long>(Below(4)),
-                            forever)) {
+    // Some calls come once in a program, if at all.
+    const long nth = Chance(60) ? 1 : 1 + static_cast<long>(Below(6));
+    if (!world_.faults.Plan(random_(), nth, forever)) {
       world_.Complain("no such function to fail");
     }
     ++tally_.faults;
