@@ -252,6 +252,25 @@ TEST_F(DeviceAllocatorTest, AnyOtherDriverErrorIsToldAsItIs) {
   Malloc(9 * kMiB);
 }
 
+// What is mapped and may not be used is not taken for memory.
+TEST_F(DeviceAllocatorTest, AMappingWithoutRightsIsNoMemory) {
+  ASSERT_EQ(cudasim_fail("cuMemSetAccess", 1, 1, /*forever=*/0), 0);
+  ASSERT_EQ(cudasim_fail("cuMemUnmap", 1, 1, /*forever=*/1), 0);
+  auto refused = allocator().Malloc(
+      {9 * kMiB, kDefaultStream, LifetimeClass::kPersistent, kOwner});
+  ASSERT_FALSE(refused.has_value());
+  // It can still not be unmapped: that is an error again.
+  refused = allocator().Malloc(
+      {9 * kMiB, kDefaultStream, LifetimeClass::kPersistent, kOwner});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message, HasSubstr("cuMemUnmap"));
+  cudasim_clear_faults();
+  const Status status = allocator().CheckInvariants();
+  EXPECT_TRUE(status.has_value()) << status.error().message;
+  const Address block = Malloc(9 * kMiB);
+  EXPECT_EQ(cudasim_range_is_accessible(block, 9 * kMiB), 1);
+}
+
 // Makes room, and from then on the driver maps nothing.
 class BreakingReclaimer final : public Reclaimer {
  public:

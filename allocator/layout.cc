@@ -326,8 +326,9 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
   // position here takes it.
   std::vector<bool> kept(wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    PhysicalMemory* memory = wanted[i].entry().physical;
-    kept[i] = memory != nullptr && physical_.TakeBack(memory, own, idle);
+    PhysicalMemory*& memory = wanted[i].entry().physical;
+    kept[i] = memory != nullptr && physical_.IsGranted(&memory) &&
+              physical_.TakeBack(memory, own, idle);
   }
   bool complete = true, busy = false;
   std::size_t fresh = 0;  // positions that were looked at below
@@ -358,6 +359,7 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
   // Rights are granted by ranges: one call costs as much as one for a handle.
   for (std::size_t i = 0; complete && i < wanted.size();) {
     const Address start = wanted[i].address();
+    const std::size_t first = i;
     Address end = start;
     for (; i < wanted.size() && !kept[i] && wanted[i].address() == end; ++i) {
       end += region.handle_bytes;
@@ -366,10 +368,12 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
       ++i;
     } else if (!NoteErrorLocked(GrantLocked(start, end - start, idle))) {
       complete = false;
-    } else if (KeepsMappings(segment)) {
-      // Should a later range be refused, the next try begins there.
-      std::fill_n(kept.begin() + (i - (end - start) / region.handle_bytes),
-                  (end - start) / region.handle_bytes, true);
+    } else {
+      for (std::size_t one = first; one < i; ++one) {
+        physical_.NoteGranted(&wanted[one].entry().physical);
+        // Should a later range be refused, the next try begins there.
+        if (KeepsMappings(segment)) kept[one] = true;
+      }
     }
   }
   if (complete) {
@@ -395,7 +399,8 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
       stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
     }
   } else {
-    // Used by nobody: what was mapped is unmapped again without a fence.
+    // Used by nobody: what was mapped is unmapped again without a fence. What
+    // the driver refuses to unmap stays, without rights.
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (!kept[i] && i >= fresh) continue;
       PhysicalMemory* memory = wanted[i].entry().physical;

@@ -270,11 +270,13 @@ Status DeviceAllocator::CheckInvariants() {
     std::uint64_t mapped = 0;
     const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
     for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
-      const HandleEntry& entry = region.entries[i];
+      HandleEntry& entry = region.entries[i];
       const HandleState state = entry.state.load();
       if (IsOnDevice(state) && !segment->plain &&
-          (entry.physical == nullptr || entry.physical->free)) {
-        return broken("what is on the device has memory of its own");
+          (entry.physical == nullptr || entry.physical->free ||
+           !physical_.IsGranted(&entry.physical))) {
+        return broken(
+            "what is on the device has memory of its own, with rights");
       }
       if (region.evictable && entry.stays.load() == segment->evictable()) {
         return broken("what stays is a transient pool's");

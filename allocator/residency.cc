@@ -223,6 +223,7 @@ Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
     (void)physical_.Unmap(&entry.physical);  // nobody has seen it
     return granted;
   }
+  physical_.NoteGranted(&entry.physical);
   if (observer_ != nullptr) {
     const TierId tier = TierOfLocked(entry);
     ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {

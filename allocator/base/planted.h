@@ -22,6 +22,8 @@ enum class Plant {
   kBinnedAway,    // a block whose handles may be away goes into a bin
   kNotBack,       // what left while a thread waited is not brought back
   kNotNoted,      // what operators noted before a wait is forgotten by it
+  kOtherDevice,   // an eviction fences with the first device's stream
+  kUnheardError,  // a copy to the device that fails is taken for made
   kLateEvent,     // the last event of a stream is looked at one free too late
   kWrongSplit,    // statistics count a split block's remainder in part
   kLostBlock,     // a freed block of megabytes is never found again
@@ -43,6 +45,10 @@ inline bool PlantBug(const char* name) {
     planted_bug = Plant::kNotBack;
   } else if (std::strcmp(name, "not_noted") == 0) {
     planted_bug = Plant::kNotNoted;
+  } else if (std::strcmp(name, "other_device") == 0) {
+    planted_bug = Plant::kOtherDevice;
+  } else if (std::strcmp(name, "unheard_error") == 0) {
+    planted_bug = Plant::kUnheardError;
   } else if (std::strcmp(name, "late_event") == 0) {
     planted_bug = Plant::kLateEvent;
   } else if (std::strcmp(name, "wrong_split") == 0) {

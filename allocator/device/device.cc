@@ -34,7 +34,9 @@ CUcontext ContextOf(const CudaApi& api, DeviceIndex index, CUresult* error) {
 // Makes a device current for one scope. Not by cudaSetDevice: to go back with
 // that makes a context on the device the thread was on, which on a thread that
 // never chose one is the first device, perhaps used by nobody here. A context
-// of the device that is current already (a green one, say) stays.
+// of the device that is current already (a green one, say) stays. Where it
+// cannot be made current, what is asked next would be asked of the device that
+// is, unless it names a stream or event that was made: callers look.
 class CurrentDevice {
  public:
   CurrentDevice(const CudaApi& api, DeviceIndex index) : api_(api) {
@@ -43,20 +45,27 @@ class CurrentDevice {
         current == static_cast<int>(index)) {
       return;
     }
-    CUresult error = CUDA_SUCCESS;
-    const CUcontext context = ContextOf(api, index, &error);
-    pushed_ =
-        context != nullptr && api_.cuCtxPushCurrent(context) == CUDA_SUCCESS;
+    failed_ = "cuDevicePrimaryCtxRetain";
+    const CUcontext context = ContextOf(api, index, &error_);
+    if (context == nullptr) return;
+    failed_ = "cuCtxPushCurrent";
+    error_ = api_.cuCtxPushCurrent(context);
+    pushed_ = error_ == CUDA_SUCCESS;
   }
   ~CurrentDevice() {
     CUcontext popped = nullptr;
     if (pushed_) api_.cuCtxPopCurrent(&popped);
   }
+  explicit operator bool() const { return error_ == CUDA_SUCCESS; }
+  // REQUIRES: it is not current.
+  Error error() const { return DriverError(api_, failed_, error_); }
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
   const CudaApi& api_;
+  CUresult error_ = CUDA_SUCCESS;
+  const char* failed_ = "";
   bool pushed_ = false;
 };
 
@@ -68,21 +77,30 @@ class CurrentDevice {
 // events and asking whether a stream captures.
 class RelaxedCapture {
  public:
-  explicit RelaxedCapture(const CudaApi& api) : api_(api) {
-    api_.cudaThreadExchangeStreamCaptureMode(&mode_);
+  explicit RelaxedCapture(const CudaApi& api)
+      : api_(api),
+        relaxed_(api_.cudaThreadExchangeStreamCaptureMode(&mode_) ==
+                 cudaSuccess) {}
+  ~RelaxedCapture() {
+    if (relaxed_) api_.cudaThreadExchangeStreamCaptureMode(&mode_);
   }
-  ~RelaxedCapture() { api_.cudaThreadExchangeStreamCaptureMode(&mode_); }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   const CudaApi& api_;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  const bool relaxed_;
 };
 
 cudaStream_t ToCuda(StreamId stream) {
   constexpr std::uint64_t kAddress = (std::uint64_t{1} << kElsewhereShift) - 1;
   return reinterpret_cast<cudaStream_t>(Raw(stream) & kAddress);
+}
+bool IsMade(StreamId stream) {
+  const cudaStream_t made = ToCuda(stream);
+  return made != nullptr && made != cudaStreamLegacy &&
+         made != cudaStreamPerThread;
 }
 // The device of `stream`, where nothing else is said `index`.
 DeviceIndex DeviceOf(StreamId stream, DeviceIndex index) {
@@ -118,6 +136,15 @@ CUmemAllocationProp PinnedOn(DeviceIndex index) {
       return tl::unexpected(DriverError(*api_, name, e)); \
   } while (false)
 
+// In a function that returns a Status or a Result.
+#define STRATALLOC_ON_DEVICE(index)     \
+  const CurrentDevice on(*api_, index); \
+  if (!on) return tl::unexpected(on.error())
+// What was made says itself of which device it is; a default stream does not.
+#define STRATALLOC_ON_DEVICE_FOR(stream, index) \
+  const CurrentDevice on(*api_, index);         \
+  if (!on && !IsMade(stream)) return tl::unexpected(on.error())
+
 Result<Device> Device::Open(DeviceIndex index) {
   STRATALLOC_ASSIGN_OR_RETURN(const CudaApi* api_, CudaApi::Get());
   CUresult refused = CUDA_SUCCESS;
@@ -125,7 +152,7 @@ Result<Device> Device::Open(DeviceIndex index) {
     return tl::unexpected(
         DriverError(*api_, "cuDevicePrimaryCtxRetain", refused));
   }
-  CurrentDevice current(*api_, index);
+  STRATALLOC_ON_DEVICE(index);
   CUdevice device = 0;
   int supported = 0;
   STRATALLOC_DRIVER(api_->cuDeviceGet(&device, static_cast<int>(index)),
@@ -190,7 +217,7 @@ Result<Card> Device::Look(DeviceIndex index) {
 }
 
 Result<Address> Device::Malloc(Bytes bytes) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   void* address = nullptr;
   STRATALLOC_CUDA(api_->cudaMalloc(&address, bytes), "cudaMalloc");
@@ -198,14 +225,14 @@ Result<Address> Device::Malloc(Bytes bytes) const {
 }
 
 Status Device::FreeMalloc(Address address) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaFree(reinterpret_cast<void*>(address)), "cudaFree");
   return {};
 }
 
 Result<Address> Device::ReserveAddress(Bytes bytes) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   CUdeviceptr address = 0;
   STRATALLOC_DRIVER(api_->cuMemAddressReserve(&address, bytes, 0, 0, 0),
                     "cuMemAddressReserve");
@@ -218,7 +245,7 @@ Status Device::FreeAddress(Address address, Bytes bytes) const {
 }
 
 Result<PhysicalHandle> Device::CreateHandle(Bytes bytes) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   CUmemAllocationProp properties = PinnedOn(index_);
   properties.requestedHandleTypes =
       kind_.exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -283,7 +310,7 @@ Result<int> Device::ExportHandle(PhysicalHandle handle) const {
 }
 
 Result<PhysicalHandle> Device::ImportDescriptor(int descriptor) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   CUmemGenericAllocationHandle handle = 0;
   STRATALLOC_DRIVER(
       api_->cuMemImportFromShareableHandle(
@@ -294,7 +321,7 @@ Result<PhysicalHandle> Device::ImportDescriptor(int descriptor) const {
 }
 
 Result<PhysicalHandle> Device::ImportFabric(const void* fabric_handle) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   CUmemFabricHandle fabric;
   std::memcpy(&fabric, fabric_handle, sizeof fabric);
   CUmemGenericAllocationHandle handle = 0;
@@ -305,7 +332,7 @@ Result<PhysicalHandle> Device::ImportFabric(const void* fabric_handle) const {
 }
 
 Status Device::ExportMalloc(Address address, void* malloc_handle) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   static_assert(sizeof(cudaIpcMemHandle_t) == kMallocHandleBytes);
   STRATALLOC_CUDA(
       api_->cudaIpcGetMemHandle(static_cast<cudaIpcMemHandle_t*>(malloc_handle),
@@ -315,7 +342,7 @@ Status Device::ExportMalloc(Address address, void* malloc_handle) const {
 }
 
 Result<Address> Device::OpenMalloc(const void* malloc_handle) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   cudaIpcMemHandle_t handle;
   std::memcpy(&handle, malloc_handle, sizeof handle);
@@ -327,7 +354,7 @@ Result<Address> Device::OpenMalloc(const void* malloc_handle) const {
 }
 
 Status Device::CloseMalloc(Address address) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaIpcCloseMemHandle(reinterpret_cast<void*>(address)),
                   "cudaIpcCloseMemHandle");
@@ -335,7 +362,7 @@ Status Device::CloseMalloc(Address address) const {
 }
 
 Result<MemoryInfo> Device::GetMemoryInfo() const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   std::size_t free = 0, total = 0;
   STRATALLOC_CUDA(api_->cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
@@ -343,7 +370,7 @@ Result<MemoryInfo> Device::GetMemoryInfo() const {
 }
 
 Status Device::EnablePeerAccess(DeviceIndex peer) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   const cudaError_t error =
       api_->cudaDeviceEnablePeerAccess(static_cast<int>(peer), 0);
@@ -356,7 +383,7 @@ Status Device::EnablePeerAccess(DeviceIndex peer) const {
 }
 
 Result<StreamId> Device::CreateStream() const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   cudaStream_t stream = nullptr;
   STRATALLOC_CUDA(
@@ -388,6 +415,7 @@ bool Device::IsCapturing(StreamId stream) const {
 bool Device::IsIdle(StreamId stream) const {
   if (IsCapturing(stream)) return false;  // and asking would spoil it
   CurrentDevice current(*api_, DeviceOf(stream, index_));
+  if (!current && !IsMade(stream)) return false;
   RelaxedCapture relaxed(*api_);
   const bool idle = api_->cudaStreamQuery(ToCuda(stream)) == cudaSuccess;
   if (!idle) api_->cudaGetLastError();
@@ -395,7 +423,7 @@ bool Device::IsIdle(StreamId stream) const {
 }
 
 Status Device::SynchronizeStream(StreamId stream) const {
-  CurrentDevice current(*api_, DeviceOf(stream, index_));
+  STRATALLOC_ON_DEVICE_FOR(stream, DeviceOf(stream, index_));
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaStreamSynchronize(ToCuda(stream)),
                   "cudaStreamSynchronize");
@@ -403,14 +431,14 @@ Status Device::SynchronizeStream(StreamId stream) const {
 }
 
 Status Device::SynchronizeDevice(StreamId of) const {
-  CurrentDevice current(*api_, DeviceOf(of, index_));
+  STRATALLOC_ON_DEVICE(DeviceOf(of, index_));
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(api_->cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   return {};
 }
 
 Result<EventId> Device::CreateEvent(StreamId stream) const {
-  CurrentDevice current(*api_, DeviceOf(stream, index_));
+  STRATALLOC_ON_DEVICE(DeviceOf(stream, index_));
   cudaEvent_t event = nullptr;
   STRATALLOC_CUDA(
       api_->cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
@@ -424,14 +452,14 @@ void Device::DestroyEvent(EventId event) const {
 }
 
 Status Device::RecordEvent(EventId event, StreamId stream) const {
-  CurrentDevice current(*api_, DeviceOf(stream, index_));
+  STRATALLOC_ON_DEVICE_FOR(stream, DeviceOf(stream, index_));
   STRATALLOC_CUDA(api_->cudaEventRecord(ToCuda(event), ToCuda(stream)),
                   "cudaEventRecord");
   return {};
 }
 
 Status Device::StreamWaitEvent(StreamId stream, EventId event) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(api_->cudaStreamWaitEvent(ToCuda(stream), ToCuda(event), 0),
                   "cudaStreamWaitEvent");
   return {};
@@ -459,7 +487,7 @@ Status Device::SynchronizeEvent(EventId event) const {
 
 Status Device::CopyToHost(void* to, Address from, Bytes bytes,
                           StreamId stream) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(
       api_->cudaMemcpyAsync(to, reinterpret_cast<const void*>(from), bytes,
                             cudaMemcpyDeviceToHost, ToCuda(stream)),
@@ -469,7 +497,7 @@ Status Device::CopyToHost(void* to, Address from, Bytes bytes,
 
 Status Device::CopyToDevice(Address to, const void* from, Bytes bytes,
                             StreamId stream) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(
       api_->cudaMemcpyAsync(reinterpret_cast<void*>(to), from, bytes,
                             cudaMemcpyHostToDevice, ToCuda(stream)),
@@ -479,7 +507,7 @@ Status Device::CopyToDevice(Address to, const void* from, Bytes bytes,
 
 Status Device::CopyOnDevice(Address to, Address from, Bytes bytes,
                             StreamId stream) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(
       api_->cudaMemcpyAsync(reinterpret_cast<void*>(to),
                             reinterpret_cast<const void*>(from), bytes,
@@ -489,7 +517,7 @@ Status Device::CopyOnDevice(Address to, Address from, Bytes bytes,
 }
 
 Status Device::FillWithZeros(Address to, Bytes bytes, StreamId stream) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_CUDA(api_->cudaMemsetAsync(reinterpret_cast<void*>(to), 0, bytes,
                                         ToCuda(stream)),
                   "cudaMemsetAsync");
@@ -513,7 +541,7 @@ int Device::CopyPeer(Address to, DeviceIndex to_device, Address from,
 }
 
 Status Device::RegisterHost(void* address, Bytes bytes) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   STRATALLOC_CUDA(
       api_->cudaHostRegister(address, bytes, cudaHostRegisterPortable),
@@ -557,7 +585,7 @@ Result<CUmodule> ModuleOf(const CudaApi* api_, DeviceIndex device,
 }  // namespace
 
 Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   STRATALLOC_ASSIGN_OR_RETURN(const CUmodule module,
                               ModuleOf(api_, index_, fatbin));
@@ -569,7 +597,7 @@ Result<void*> Device::LoadKernel(const void* fatbin, const char* name) const {
 
 Result<Address> Device::LoadVariable(const void* fatbin,
                                      const char* name) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE(index_);
   RelaxedCapture relaxed(*api_);
   STRATALLOC_ASSIGN_OR_RETURN(const CUmodule module,
                               ModuleOf(api_, index_, fatbin));
@@ -581,7 +609,7 @@ Result<Address> Device::LoadVariable(const void* fatbin,
 
 Status Device::Launch(void* kernel, unsigned blocks, unsigned threads,
                       StreamId stream, void** arguments) const {
-  CurrentDevice current(*api_, index_);
+  STRATALLOC_ON_DEVICE_FOR(stream, index_);
   STRATALLOC_DRIVER(
       api_->cuLaunchKernel(
           static_cast<CUfunction>(kernel), blocks, 1, 1, threads, 1, 1, 0,

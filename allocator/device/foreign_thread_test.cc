@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "allocator/device/device.h"
+#include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 
 namespace stratalloc {
@@ -27,6 +28,9 @@ struct Cuda {
   decltype(&::cudaSetDevice) set_device;
   decltype(&::cuCtxGetCurrent) current;
   decltype(&::cuDevicePrimaryCtxGetState) state;
+  decltype(&::cudaThreadExchangeStreamCaptureMode) exchange;
+  decltype(&::cudasim_fail) fail;
+  decltype(&::cudasim_clear_faults) clear_faults;
 
   static const Cuda& Get() {
     static const Cuda cuda = [] {
@@ -45,6 +49,12 @@ struct Cuda {
               dlsym(driver, "cuCtxGetCurrent")),
           reinterpret_cast<decltype(&::cuDevicePrimaryCtxGetState)>(
               dlsym(driver, "cuDevicePrimaryCtxGetState")),
+          reinterpret_cast<decltype(&::cudaThreadExchangeStreamCaptureMode)>(
+              dlsym(runtime, "cudaThreadExchangeStreamCaptureMode")),
+          reinterpret_cast<decltype(&::cudasim_fail)>(
+              dlsym(driver, "cudasim_fail")),
+          reinterpret_cast<decltype(&::cudasim_clear_faults)>(
+              dlsym(driver, "cudasim_clear_faults")),
       };
     }();
     return cuda;
@@ -183,6 +193,38 @@ TEST(ForeignThreadTest, NoCallMakesAContextElsewhere) {
   second.join();
 }
 
+// What is asked nevertheless, another device would answer.
+TEST(ForeignThreadTest, WhoCannotGoToItsDeviceAsksNoOther) {
+  const Device device = Device::Open(DeviceIndex{kUsed}).value();
+  const std::string contexts = ActiveContexts();
+  std::thread foreign([&] {
+    const EventId event = device.CreateEvent().value();
+    ASSERT_EQ(Cuda::Get().fail("cuCtxPushCurrent", 1, CUDA_ERROR_UNKNOWN, 1),
+              0);
+    const std::vector<std::pair<std::string, Status>> asked = {
+        {"SynchronizeDevice", device.SynchronizeDevice()},
+        {"SynchronizeStream", device.SynchronizeStream(kDefaultStream)},
+        {"RecordEvent", device.RecordEvent(event, kDefaultStream)},
+        {"StreamWaitEvent", device.StreamWaitEvent(kDefaultStream, event)},
+        {"CreateStream", device.CreateStream().map([](StreamId) {})},
+        {"CreateEvent", device.CreateEvent().map([](EventId) {})},
+        {"GetMemoryInfo", device.GetMemoryInfo().map([](MemoryInfo) {})},
+        {"Malloc", device.Malloc(kHandle).map([](Address) {})},
+    };
+    EXPECT_FALSE(device.IsIdle(kDefaultStream));
+    Cuda::Get().clear_faults();
+    for (const auto& [name, answer] : asked) {
+      ASSERT_FALSE(answer) << name;
+      EXPECT_NE(answer.error().message.find("cuCtxPushCurrent failed"),
+                std::string::npos)
+          << name << ": " << answer.error().message;
+    }
+    EXPECT_EQ(ActiveContexts(), contexts);
+    device.DestroyEvent(event);
+  });
+  foreign.join();
+}
+
 TEST(ForeignThreadTest, AThreadStaysWhereItHadGone) {
   const Device device = Device::Open(DeviceIndex{kUsed}).value();
   ASSERT_EQ(Cuda::Get().set_device(kUsed), cudaSuccess);
@@ -198,6 +240,36 @@ TEST(ForeignThreadTest, ADeviceThatIsNotThereIsRefused) {
             std::string::npos)
       << none.error().message;
   EXPECT_FALSE(Device::Look(DeviceIndex{kDevices}));
+}
+
+TEST(ForeignThreadTest, WhatWasMadeIsAskedFromAnywhere) {
+  const Device device = Device::Open(DeviceIndex{kUsed}).value();
+  const StreamId stream = device.CreateStream().value();
+  const EventId event = device.CreateEvent().value();
+  ASSERT_EQ(Cuda::Get().set_device(1), cudaSuccess);
+  ASSERT_EQ(Cuda::Get().fail("cuCtxPushCurrent", 1, CUDA_ERROR_UNKNOWN, 1), 0);
+  EXPECT_TRUE(device.RecordEvent(event, stream));
+  EXPECT_TRUE(device.StreamWaitEvent(stream, event));
+  EXPECT_TRUE(device.SynchronizeStream(stream));
+  EXPECT_TRUE(device.SynchronizeEvent(event));
+  EXPECT_TRUE(device.IsEventDone(event));
+  EXPECT_TRUE(device.IsIdle(stream));
+  Cuda::Get().clear_faults();
+  device.DestroyEvent(event);
+  device.DestroyStream(stream);
+}
+
+// What could not be changed is not changed back. (To ask for it makes a context
+// here.)
+TEST(ForeignThreadTest, AThreadKeepsItsCaptureMode) {
+  const Device device = Device::Open(DeviceIndex{kUsed}).value();
+  ASSERT_EQ(Cuda::Get().fail("cudaThreadExchangeStreamCaptureMode", 1,
+                             cudaErrorUnknown, 0),
+            0);
+  EXPECT_TRUE(device.GetMemoryInfo());
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  ASSERT_EQ(Cuda::Get().exchange(&mode), cudaSuccess);
+  EXPECT_EQ(mode, cudaStreamCaptureModeGlobal);
 }
 
 }  // namespace

@@ -97,14 +97,20 @@ Status HandlePool::Map(Address address, PhysicalMemory* memory,
   return {};
 }
 
+PhysicalMemory::Mapping& HandlePool::MappingOf(PhysicalMemory** slot) {
+  auto& mappings = (*slot)->mappings;
+  auto mapping =
+      std::find_if(mappings.begin(), mappings.end(),
+                   [&](const auto& mapping) { return mapping.slot == slot; });
+  STRATALLOC_CHECK(mapping != mappings.end(), "a slot is listed");
+  return *mapping;
+}
+
 Status HandlePool::Unmap(PhysicalMemory** slot) {
   PhysicalMemory* memory = *slot;
-  auto mapping =
-      std::find_if(memory->mappings.begin(), memory->mappings.end(),
-                   [&](const auto& mapping) { return mapping.slot == slot; });
-  STRATALLOC_CHECK(mapping != memory->mappings.end(), "a slot is listed");
-  STRATALLOC_RETURN_IF_ERROR(device_.Unmap(mapping->address, memory->bytes));
-  *mapping = memory->mappings.back();
+  PhysicalMemory::Mapping& mapping = MappingOf(slot);
+  STRATALLOC_RETURN_IF_ERROR(device_.Unmap(mapping.address, memory->bytes));
+  mapping = memory->mappings.back();
   memory->mappings.pop_back();
   *slot = nullptr;
   return {};

@@ -38,6 +38,7 @@ struct PhysicalMemory {
   struct Mapping {
     Address address;
     PhysicalMemory** slot;  // the position's pointer to this memory
+    bool granted = false;   // may be used without another grant
   };
 
   PhysicalHandle handle = kNoHandle;
@@ -76,9 +77,15 @@ class HandlePool {
   // `fence`. Never fails.
   void Put(PhysicalMemory* memory, std::uint64_t fence);
 
-  // Without access rights: those are granted by ranges. `*slot` becomes
-  // `memory`. REQUIRES: *slot is null.
+  // Without access rights: those are granted by ranges, and noted here. `*slot`
+  // becomes `memory`. REQUIRES: *slot is null.
   Status Map(Address address, PhysicalMemory* memory, PhysicalMemory** slot);
+  void NoteGranted(PhysicalMemory** slot) { MappingOf(slot).granted = true; }
+  // A mapping that was not is of no use: rights were refused, and then the
+  // driver refused to unmap it, too. REQUIRES: *slot is not null.
+  bool IsGranted(PhysicalMemory** slot) const {
+    return MappingOf(slot).granted;
+  }
   // `*slot` becomes null. REQUIRES: no work uses that address. Where the driver
   // refuses, the mapping stays one of the memory's: nothing is lost by that but
   // that a stray access would not fault.
@@ -119,6 +126,7 @@ class HandlePool {
  private:
   void Unlink(PhysicalMemory* memory);
   static void CloseDescriptor(int descriptor);
+  static PhysicalMemory::Mapping& MappingOf(PhysicalMemory** slot);
 
   static inline std::atomic<std::size_t> open_descriptors_{0};
 

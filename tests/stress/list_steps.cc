@@ -47,7 +47,7 @@ void Worker::StepList() {
                 : 0);
   }
   ++tally_.lists;
-  DeviceAllocator& device = world_.rig->device();
+  DeviceAllocator& device = this->device();
   const Bytes results =
       std::accumulate(list.results.begin(), list.results.end(), Bytes{0});
   std::size_t most = elements;
@@ -71,7 +71,7 @@ void Worker::StepList() {
   }
   for (auto& block : list.made) {
     if (block->transient || blocks_.size() >= kMostBlocks ||
-        LiveBytes() >= world_.live) {
+        LiveBytes() >= here().live) {
       Free(std::move(block));
     } else {
       blocks_.push_back(std::move(block));
@@ -82,18 +82,17 @@ void Worker::StepList() {
 // Runs so many elements or fewer; how many, 0 if not even one was let in or a
 // result was refused.
 std::size_t Worker::RunSlice(List& list, std::size_t first, std::size_t count) {
-  DeviceAllocator& device = world_.rig->device();
+  DeviceAllocator& device = this->device();
   for (;; count = (count + 1) / 2, ++tally_.halved) {
     const std::span<const Access> accesses(
         list.accesses.data() + first * list.lists, count * list.lists);
     Nest nest;
     nest.Add(device, accesses);
     ++tally_.operators;
-    if (Status status =
-            world_.rig->engine().EnterOperator(list.stream, "list", accesses);
+    if (Status status = engine().EnterOperator(list.stream, "list", accesses);
         !status) {
       ++tally_.refused_operators;
-      NoteRefusal("a list operator", status.error(), nest.bytes());
+      NoteRefusal("a list operator", here(), status.error(), nest.bytes());
       if (count > 1 && status.error().code == ErrorCode::kOutOfMemory) {
         continue;
       }

@@ -21,21 +21,23 @@ constexpr std::chrono::microseconds kPoll{20};
 
 }  // namespace
 
-bool Worker::FitsAlone(Bytes handles) const {
+bool Worker::FitsAlone(const Place& place, Bytes handles) const {
+  const bool own = &place == &world_.places[place_];
   return world_.roomy &&
-         handles + world_.others_transient <= world_.rig->device().limit();
+         handles + place.TransientOfOthers(own) <= place.device->limit();
 }
 
-bool Worker::NoteRefusal(const char* what, const Error& error, Bytes handles) {
+bool Worker::NoteRefusal(const char* what, const Place& place,
+                         const Error& error, Bytes handles) {
   const bool room = error.code == ErrorCode::kOutOfMemory;
   if (error.code == ErrorCode::kCorrupt && world_.corruption) {
     ++tally_.poisoned;
-  } else if (error.code == ErrorCode::kDevice && world_.threaded &&
-             !world_.roomy) {
+  } else if (world_.threaded && !world_.roomy &&
+             error.message.find("took the room") != std::string::npos) {
     ++tally_.ousted;  // by what others allocated that never leaves
-  } else if (!room && !world_.faults) {
+  } else if (!room && !world_.faults.Explains(error)) {
     world_.Complain(std::string(what) + " failed strangely: " + error.message);
-  } else if (FitsAlone(handles)) {
+  } else if (FitsAlone(place, handles)) {
     world_.Complain(std::string(what) +
                     " that fits was refused: " + error.message);
   }
@@ -43,13 +45,13 @@ bool Worker::NoteRefusal(const char* what, const Error& error, Bytes handles) {
 }
 
 void Worker::LeaveOperator() {
-  world_.rig->engine().LeaveOperator();
+  engine().LeaveOperator();
   ++world_.left;
 }
 
 void Worker::Pick(Nest& nest, Bytes room, std::vector<Shadow*>& operands,
                   std::vector<bool>& written) {
-  DeviceAllocator& device = world_.rig->device();
+  DeviceAllocator& device = this->device();
   for (int i = 0; i < 24 && !blocks_.empty(); ++i) {
     Shadow* block = blocks_[Below(blocks_.size())].get();
     const Access access{block->address, block->bytes, false};
@@ -65,12 +67,12 @@ void Worker::Pick(Nest& nest, Bytes room, std::vector<Shadow*>& operands,
 
 void Worker::StepNest() {
   Nest nest;
-  const Bytes limit = world_.rig->device().limit();
-  nest.room = limit - std::min(limit, world_.others_transient);
+  const Bytes limit = device().limit();
+  nest.room = limit - std::min(limit, here().TransientOfOthers(1));
   ++tally_.outermost;
   RunOperator(nest, 0);
   for (auto& block : nest.made) {
-    const bool keep = world_.roomy ? LiveBytes() < world_.live : Chance(50);
+    const bool keep = world_.roomy ? LiveBytes() < here().live : Chance(50);
     if (!keep || block->transient || blocks_.size() >= kMostBlocks) {
       Free(std::move(block));
     } else if (Chance(20)) {  // another thread frees it
@@ -96,11 +98,11 @@ bool Worker::RunOperator(Nest& nest, int depth) {
   }
   ++tally_.operators;
   if (depth > 0) ++tally_.nested;
-  if (Status status = world_.rig->engine().EnterOperator(
+  if (Status status = engine().EnterOperator(
           mine.stream, depth == 0 ? "nest" : "nested", accesses);
       !status) {
     ++tally_.refused_operators;
-    return NoteRefusal("an operator", status.error(), nest.bytes());
+    return NoteRefusal("an operator", here(), status.error(), nest.bytes());
   }
   nest.open.push_back(mine);
   bool goes_on = true;
@@ -132,7 +134,7 @@ std::unique_ptr<Shadow> Worker::Acquire(Bytes bytes, StreamId stream,
                                         LifetimeClass lifetime, Bytes handles) {
   if (handles == 0) handles = Nest::AtMost(bytes);
   // Malloc in its two halves, to count the fast ones.
-  DeviceAllocator& device = world_.rig->device();
+  DeviceAllocator& device = this->device();
   const ScopeFrame& frame = CurrentScope();
   const Charge charge{frame.scope, frame.category};
   AllocatedBlock fast;
@@ -143,7 +145,7 @@ std::unique_ptr<Shadow> Worker::Acquire(Bytes bytes, StreamId stream,
   ++tally_.mallocs;
   if (!made) {
     ++tally_.refused_mallocs;
-    ousted_ = !NoteRefusal("a malloc", made.error(), handles);
+    ousted_ = !NoteRefusal("a malloc", here(), made.error(), handles);
     return nullptr;
   }
   if (made->bytes < bytes || made->address % 512 != 0) {
@@ -151,6 +153,7 @@ std::unique_ptr<Shadow> Worker::Acquire(Bytes bytes, StreamId stream,
   }
   auto block = std::make_unique<Shadow>();
   block->bytes = bytes;
+  block->place = place_;
   block->home = stream;
   block->address = made->address;
   if (routed_) block->pool = pool_;
@@ -166,7 +169,7 @@ bool Worker::AllocateInside(Nest& nest, StreamId stream) {
   if (nest.bytes() + needs > nest.room) return true;
   auto lifetime = static_cast<LifetimeClass>(Below(kLifetimeClasses - 1));
   const bool transient =
-      Chance(40) && nest.transient + needs <= world_.transient;
+      Chance(40) && nest.transient + needs <= here().transient;
   if (transient) {
     lifetime = LifetimeClass::kTransient;
     nest.transient += needs;
@@ -204,10 +207,11 @@ void Worker::AwaitOthers() {
 void Worker::Launch(StreamId stream, const std::vector<Shadow*>& blocks,
                     const std::vector<bool>& written) {
   if (blocks.empty()) return;
+  UseDevice(blocks[0]->place);
   std::vector<cudasim_access> noted;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     Shadow& block = *blocks[i];
-    for (StreamId used : block.used) Order(used, stream);
+    for (StreamId used : block.used) Order(block.place, used, stream);
     noted.push_back({block.address, block.bytes, written[i] ? 1 : 0});
     if (world_.rig->IsAway(block.address, block.bytes)) {
       world_.Complain("what an operator uses is away");

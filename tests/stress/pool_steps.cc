@@ -13,7 +13,7 @@
 namespace stratalloc {
 
 void Worker::StepPool() {
-  DeviceAllocator& device = world_.rig->device();
+  DeviceAllocator& device = this->device();
   if (!pool_.is_private()) {
     pool_ = PoolId{0, ++world_.pools};
     device.CreateOrUsePool(pool_);
@@ -42,7 +42,7 @@ void Worker::Expect(const Status& status, const char* what) {
 }
 
 void Worker::AllocateInPool() {
-  DeviceAllocator& device = world_.rig->device();
+  DeviceAllocator& device = this->device();
   Expect(
       device.BeginAllocateToPool(pool_,
                                  [mine = std::this_thread::get_id()](StreamId) {
@@ -64,7 +64,7 @@ void Worker::AllocateInPool() {
 }
 
 void Worker::TakeCheckpoint() {
-  Result<Checkpoint> taken = world_.rig->device().TakeCheckpoint(pool_);
+  Result<Checkpoint> taken = device().TakeCheckpoint(pool_);
   if (!taken) {
     world_.Complain("no checkpoint: " + taken.error().message);
     return;
@@ -81,14 +81,17 @@ void Worker::GoBack() {
   // here, and memory that waits for its events cannot be had back.
   for (const auto& block : blocks_) {
     if (block->pool != pool_) continue;
-    for (StreamId used : block->used) Order(used, block->home);
+    for (StreamId used : block->used) Order(block->place, used, block->home);
   }
   const bool settled = Chance(80);
-  if (settled) cuCtxSynchronize();
-  Result<CheckpointDelta> delta = world_.rig->device().GoBackTo(*checkpoint_);
+  if (settled) {
+    UseDevice(place_);
+    cuCtxSynchronize();
+  }
+  Result<CheckpointDelta> delta = device().GoBackTo(*checkpoint_);
   if (!delta) {
     if (delta.error().code != ErrorCode::kInvalidArgument ||
-        (settled && !world_.faults)) {
+        (settled && !world_.faulty)) {
       world_.Complain("going back failed: " + delta.error().message);
     }
     return;
@@ -103,6 +106,7 @@ void Worker::GoBack() {
     auto block = std::make_unique<Shadow>();
     block->address = back.address;
     block->bytes = back.requested;
+    block->place = place_;
     block->home = homes_.at(back.address);
     block->pool = pool_;
     block->used = {block->home};
@@ -112,10 +116,10 @@ void Worker::GoBack() {
 
 void Worker::LeavePool() {
   if (!pool_.is_private()) return;
-  DeviceAllocator& device = world_.rig->device();
+  DeviceAllocator& device = this->device();
   Expect(device.ReleasePool(pool_), "the last use of a pool");
-  if (Status status = device.EmptyPool(pool_); !status && !world_.faults) {
-    Expect(status, "emptying a pool");
+  if (Status status = device.EmptyPool(pool_); !status) {
+    Judge("emptying a pool", status.error());
   }
   pool_ = {};
   checkpoint_.reset();
@@ -123,7 +127,7 @@ void Worker::LeavePool() {
 
 void Worker::ComparePool() {
   if (!pool_.is_private() || lends_) return;
-  Result<std::vector<Address>> live = world_.rig->device().AllocatedIn(pool_);
+  Result<std::vector<Address>> live = device().AllocatedIn(pool_);
   std::vector<Address> mine;
   for (const auto& block : blocks_) {
     if (block->pool == pool_) mine.push_back(block->address);

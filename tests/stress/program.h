@@ -2,9 +2,10 @@
 // One seeded random program on the core and the simulated device: everything
 // it does follows from the seed, except how its threads interleave.
 //
-// A program makes a tiny device, runs up to 200 steps on it, frees all it
-// allocated and asks every room for its invariants, the simulator for
+// A program makes one or two tiny devices, runs up to 200 steps on them, frees
+// all it allocated and asks every room for its invariants, the simulator for
 // violations and leaks, and a shadow of every block for its bytes.
+//// The simulator must have two devices (CUDASIM_DEVICES).
 //
 // Thread-safety: one program at a time in a process.
 #ifndef STRATALLOC_TESTS_STRESS_PROGRAM_H_
@@ -13,12 +14,18 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/stress/planned_faults.h"
+
 namespace stratalloc {
 
 // What programs did, added up; a test that asserts nothing happened is caught
 // by a zero here.
 struct Tally {
   std::uint64_t programs = 0, threaded = 0, with_disk = 0, with_background = 0;
+  std::uint64_t two_devices = 0, elsewhere = 0, copies = 0;
+  std::uint64_t freed_elsewhere = 0;
+  std::uint64_t not_opened = 0;  // no device could be opened
+  PlannedFaults::ByCall faults_by_call;
   std::uint64_t steps = 0, mallocs = 0, frees = 0, operators = 0, scopes = 0;
   std::uint64_t refused_mallocs = 0, refused_operators = 0;
   std::uint64_t evictions = 0, restores = 0, planned = 0, clean_drops = 0;
@@ -36,6 +43,7 @@ struct ProgramOptions {
   // -1: a third of the seeds has 2 to 4 threads, and roomy ones up to 8; else
   // this many.
   int threads = -1;
+  int devices = -1;  // 1 or 2; -1: a third of the seeds has two
 };
 
 // "" if all is well, else what is wrong, one line each.

@@ -10,6 +10,7 @@
 #ifndef STRATALLOC_TESTS_STRESS_SHADOW_H_
 #define STRATALLOC_TESTS_STRESS_SHADOW_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -23,6 +24,7 @@ namespace stratalloc {
 struct Shadow {
   Address address = 0;
   Bytes bytes = 0;
+  std::size_t place = 0;  // World::places
   StreamId home = kDefaultStream;
   PoolId pool;                     // private, if it was allocated in one
   std::uint64_t pattern = 0;       // 0: nothing was written

@@ -27,17 +27,20 @@ void OnAlarm(int) {
   abort();  // a core and a stack say where
 }
 
-void OnAbort(int) {
+void OnEnd(int signal_number) {
   char text[64];
   const int n = std::snprintf(text, sizeof(text), "stress: seed %llu ended\n",
                               running_seed);
   if (write(2, text, static_cast<std::size_t>(n)) < 0) _exit(3);
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
 }
 
 void Print(const Tally& t, double seconds) {
   std::printf(
       "stress: %llu programs (%llu with threads, %llu with a disk, %llu with "
-      "the background thread, %llu roomy) in %.1f s, 0 wrong\n"
+      "the background thread, %llu with two devices, %llu roomy) in %.1f s, "
+      "0 wrong\n"
       "  %llu steps: %llu mallocs (%llu refused), %llu frees, %llu operators "
       "(%llu refused), %llu scope events, %llu planned failures\n"
       "  %llu handles evicted (%llu clean), %llu restored (%llu ahead of "
@@ -51,13 +54,13 @@ void Print(const Tally& t, double seconds) {
       "%llu lists in %llu slices (%llu halved, %llu lists refused)\n",
       (unsigned long long)t.programs, (unsigned long long)t.threaded,
       (unsigned long long)t.with_disk, (unsigned long long)t.with_background,
-      (unsigned long long)t.roomy, seconds, (unsigned long long)t.steps,
-      (unsigned long long)t.mallocs, (unsigned long long)t.refused_mallocs,
-      (unsigned long long)t.frees, (unsigned long long)t.operators,
-      (unsigned long long)t.refused_operators, (unsigned long long)t.scopes,
-      (unsigned long long)t.faults, (unsigned long long)t.evictions,
-      (unsigned long long)t.clean_drops, (unsigned long long)t.restores,
-      (unsigned long long)t.planned,
+      (unsigned long long)t.two_devices, (unsigned long long)t.roomy, seconds,
+      (unsigned long long)t.steps, (unsigned long long)t.mallocs,
+      (unsigned long long)t.refused_mallocs, (unsigned long long)t.frees,
+      (unsigned long long)t.operators, (unsigned long long)t.refused_operators,
+      (unsigned long long)t.scopes, (unsigned long long)t.faults,
+      (unsigned long long)t.evictions, (unsigned long long)t.clean_drops,
+      (unsigned long long)t.restores, (unsigned long long)t.planned,
       static_cast<double>(t.to_disk_bytes) / (1 << 20),
       static_cast<double>(t.from_disk_bytes) / (1 << 20),
       (unsigned long long)t.verified, (unsigned long long)t.poisoned,
@@ -69,9 +72,23 @@ void Print(const Tally& t, double seconds) {
       (unsigned long long)t.blocked, (unsigned long long)t.met,
       (unsigned long long)t.lists, (unsigned long long)t.slices,
       (unsigned long long)t.halved, (unsigned long long)t.refused_lists);
+  std::printf(
+      "  %llu steps for another device, %llu copies between two, %llu frees by "
+      "another's thread; %llu programs without a device\n"
+      "  calls that failed (of so many plans):",
+      (unsigned long long)t.elsewhere, (unsigned long long)t.copies,
+      (unsigned long long)t.freed_elsewhere, (unsigned long long)t.not_opened);
+  for (const auto& [call, figures] : t.faults_by_call) {
+    std::printf(" %s %llu (%llu)", call.c_str(),
+                (unsigned long long)figures.struck,
+                (unsigned long long)figures.planned);
+  }
+  std::printf("\n");
 }
 
 int Main(int argc, char** argv) {
+  // Before the simulator is used: it reads this once.
+  setenv("CUDASIM_DEVICES", "2", /*overwrite=*/1);
   long programs = 300;
   ProgramOptions options;
   options.seed = 1;
@@ -87,6 +104,8 @@ int Main(int argc, char** argv) {
       options.seed = std::strtoull(argv[++i], nullptr, 10);
     } else if (is("--threads")) {
       options.threads = std::atoi(argv[++i]);
+    } else if (is("--devices")) {
+      options.devices = std::atoi(argv[++i]);
     } else if (is("--plant")) {
       plant = argv[++i];
     } else if (std::strcmp(argv[i], "--verbose") == 0) {
@@ -94,7 +113,7 @@ int Main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: stress [--programs N] [--seed S] [--threads T] "
-                   "[--plant BUG] [--verbose]\n");
+                   "[--devices 1|2] [--plant BUG] [--verbose]\n");
       return 2;
     }
   }
@@ -105,7 +124,8 @@ int Main(int argc, char** argv) {
   }
   if (!verbose) SetLogSink([](int, const char*) {});
   signal(SIGALRM, OnAlarm);
-  signal(SIGABRT, OnAbort);
+  signal(SIGABRT, OnEnd);
+  signal(SIGSEGV, OnEnd);
   Tally tally;
   const std::int64_t started = NowNs();
   for (long i = 0; i < programs; ++i, ++options.seed) {

@@ -9,32 +9,6 @@
 namespace stratalloc {
 namespace {
 
-// Calls that a program lets fail, with an error each of them really gives.
-struct Fault {
-  const char* function;
-  int error;
-};
-constexpr Fault kFaults[] = {
-    {"cuMemCreate", 2},
-    {"cuMemMap", 2},
-    {"cuMemSetAccess", 2},
-    {"cuMemSetAccess", 600},
-    {"cudaHostRegister", 2},
-    {"cudaMemcpyAsync", 999},
-    {"cudaEventCreateWithFlags", 2},
-    {"cudaEventRecord", 999},
-    {"cudaEventQuery", 999},
-    {"cudaEventSynchronize", 999},
-    {"cudaStreamWaitEvent", 999},
-    {"cudaStreamSynchronize", 999},
-    {"cuLaunchKernel", 701},
-    {"cudaMemGetInfo", 2},
-};
-
-CUstream ToDriver(StreamId stream) {
-  return reinterpret_cast<CUstream>(Raw(stream));
-}
-
 void AddUnique(std::vector<StreamId>& streams, StreamId stream) {
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
     streams.push_back(stream);
@@ -48,20 +22,29 @@ void World::Complain(const std::string& what) {
   if (wrong.size() < 4000) wrong += what + "\n";
 }
 
-Worker::Worker(World& world, std::uint64_t seed)
-    : world_(world), random_(seed) {
-  cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING);
+Worker::Worker(World& world, std::size_t place, std::uint64_t seed)
+    : world_(world), place_(place), random_(seed) {
+  for (std::size_t i = 0; i < world_.places.size(); ++i) {
+    UseDevice(i);
+    events_.emplace_back();
+    cuEventCreate(&events_.back(), CU_EVENT_DISABLE_TIMING);
+  }
 }
 
-Worker::~Worker() { cuEventDestroy(event_); }
+Worker::~Worker() {
+  for (CUevent event : events_) cuEventDestroy(event);
+}
 
 void Worker::Run(int steps) {
   for (int i = 0; i < steps; ++i) {
     ++tally_.steps;
+    UseDevice(place_);
+    if (world_.faulty && Chance(8)) StepFault();
     Step();
-    if (faulty_ > 0 && --faulty_ == 0) cudasim_clear_faults();
+    if (faulty_ > 0 && --faulty_ == 0) world_.faults.Clear();
   }
-  if (faulty_ > 0) cudasim_clear_faults();
+  if (faulty_ > 0) world_.faults.Clear();
+  faulty_ = 0;
   while (ScopeDepth() > 0) PopScope();
 }
 
@@ -76,14 +59,14 @@ void Worker::Step() {
   if (dice < 72) return StepScope();
   if (dice < 76) return StepEvict();
   if (dice < 80) return StepRestore();
-  if (dice < 83) return StepFault();
-  if (dice < 87) return StepBurst();
-  if (dice < 91) return StepPool();
+  if (dice < 86) return StepBurst();
+  if (dice < 90) return StepPool();
   if (dice < 94) return StepHand();
   if (dice < 96 && world_.corruption) {
-    world_.rig->engine().TestHook("flip_spill_byte", "");
+    engine().TestHook("flip_spill_byte", "");
     return;
   }
+  if (dice < 98) return StepElsewhere();
   StepRare();
 }
 
@@ -100,7 +83,8 @@ void Worker::StepRoomy() {
   if (dice < 83) return StepEvict();
   if (dice < 85) return StepRestore();
   if (dice < 88) return StepBurst();
-  if (dice < 97) return StepHand();
+  if (dice < 95) return StepHand();
+  if (dice < 98) return StepElsewhere();
   StepRare();
 }
 
@@ -109,19 +93,19 @@ Bytes Worker::SomeSize() {
   if (dice < 3) return 1 + Below(4096);
   if (dice < 6) return 1 + Below(kMiB);
   if (dice < 9) return kMiB + Below(2 * kMiB);
-  if (Chance(30)) return kMiB + Below(world_.largest);
+  if (Chance(30)) return kMiB + Below(here().largest);
   return kMiB + Below(5 * kMiB);
 }
 
 StreamId Worker::SomeStream() {
-  return world_.streams[Below(world_.streams.size())];
+  return here().streams[Below(here().streams.size())];
 }
 
 std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes, StreamId stream) {
   const ScopeFrame& frame = CurrentScope();
   // An allocation of an operator's own is made inside it.
   const bool inside = Chance(20);
-  if (inside && !world_.rig->engine().EnterOperator(stream, "inner", {})) {
+  if (inside && !engine().EnterOperator(stream, "inner", {})) {
     world_.Complain("an operator without operands was refused");
     return nullptr;
   }
@@ -132,7 +116,7 @@ std::unique_ptr<Shadow> Worker::Allocate(Bytes bytes, StreamId stream) {
 
 void Worker::StepMalloc(Bytes bytes) {
   if (blocks_.size() >= kMostBlocks) return;
-  if (world_.roomy && LiveBytes() >= world_.live) return StepFree();
+  if (world_.roomy && LiveBytes() >= here().live) return StepFree();
   std::unique_ptr<Shadow> block = Allocate(bytes);
   if (block == nullptr) return;
   blocks_.push_back(std::move(block));
@@ -194,7 +178,13 @@ void Worker::StepHand() {
     world_.handed.pop_back();
   }
   ++tally_.handed;
-  if (Chance(70)) return Free(std::move(block));
+  if (block->place != place_ && Chance(50)) {
+    Copy(*block);
+    std::lock_guard lock(world_.mutex);
+    world_.handed.push_back(std::move(block));
+    return;
+  }
+  if (block->place != place_ || Chance(70)) return Free(std::move(block));
   blocks_.push_back(std::move(block));
 }
 
@@ -203,11 +193,13 @@ void Worker::Free(std::unique_ptr<Shadow> block) {
     if (stream != block->home &&
         std::find(block->recorded.begin(), block->recorded.end(), stream) ==
             block->recorded.end()) {
-      Order(stream, block->home);
+      Order(block->place, stream, block->home);
     }
   }
+  UseDevice(place_);
   ++tally_.frees;
-  DeviceAllocator& device = world_.rig->device();
+  tally_.freed_elsewhere += block->place != place_;
+  DeviceAllocator& device = *PlaceOf(*block).device;
   if (AllocatedBlock fast; device.FastFree(block->address, &fast)) {
     ++tally_.into_bins;
     return;
@@ -225,46 +217,28 @@ void Worker::FreeAll() {
   LeavePool();
 }
 
-void Worker::Order(StreamId earlier, StreamId later) {
-  if (earlier == later) return;
-  cuEventRecord(event_, ToDriver(earlier));
-  cuStreamWaitEvent(ToDriver(later), event_, 0);
-}
-
 void Worker::Operate(StreamId stream, const std::vector<Shadow*>& blocks,
                      const std::vector<bool>& written) {
   std::vector<Access> accesses;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    Shadow& block = *blocks[i];
-    for (StreamId used : block.used) Order(used, stream);
-    accesses.push_back({block.address, block.bytes, written[i]});
+    accesses.push_back({blocks[i]->address, blocks[i]->bytes, written[i]});
   }
   ++tally_.operators;
-  Status status = world_.rig->Operate(stream, accesses, [&] {
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      Shadow& block = *blocks[i];
-      ++tally_.verified;
-      if (!block.Holds()) world_.Complain("bytes of a block changed");
-      if (written[i]) block.Fill(random_() | 1);
-    }
-  });
-  if (!status) {
+  if (Status status = engine().EnterOperator(stream, "test::op", accesses);
+      !status) {
     Nest nest;
-    nest.Add(world_.rig->device(), accesses);
+    nest.Add(device(), accesses);
     ++tally_.refused_operators;
-    NoteRefusal("an operator", status.error(), nest.bytes());
+    NoteRefusal("an operator", here(), status.error(), nest.bytes());
     return;
   }
-  ++world_.left;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    Shadow& block = *blocks[i];
-    NoteUsed(block, stream, written[i]);
-    if (stream != block.home && Chance(50)) {
-      AddUnique(block.recorded, stream);
-      if (Status s = world_.rig->device().RecordStream(block.address, stream);
-          !s) {
-        world_.Complain("record_stream failed: " + s.error().message);
-      }
+  Launch(stream, blocks, written);
+  LeaveOperator();
+  for (Shadow* block : blocks) {
+    if (stream == block->home || !Chance(50)) continue;
+    AddUnique(block->recorded, stream);
+    if (Status s = device().RecordStream(block->address, stream); !s) {
+      world_.Complain("record_stream failed: " + s.error().message);
     }
   }
 }
@@ -277,8 +251,8 @@ void Worker::NoteUsed(Shadow& block, StreamId stream, bool written) {
 }
 
 void Worker::StepOperator() {
-  if (!world_.shared.empty() && Chance(30)) {
-    Shadow& block = *world_.shared[Below(world_.shared.size())];
+  if (!here().shared.empty() && Chance(30)) {
+    Shadow& block = *here().shared[Below(here().shared.size())];
     std::lock_guard lock(block.mutex);
     return Operate(SomeStream(), {&block}, {Chance(40)});
   }
@@ -325,57 +299,67 @@ std::vector<AddressRange> Worker::SomeRanges() {
 }
 
 void Worker::StepEvict() {
-  Result<Bytes> moved =
-      world_.rig->engine().Evict(world_.rig->device(), SomeRanges());
-  if (!moved && !world_.faults) {
-    world_.Complain("evict failed: " + moved.error().message);
-  }
+  Result<Bytes> moved = engine().Evict(device(), SomeRanges());
+  if (!moved) Judge("evict", moved.error());
 }
 
 void Worker::StepRestore() {
-  Result<Bytes> moved =
-      world_.rig->engine().Restore(world_.rig->device(), SomeRanges());
-  if (moved || world_.faults) return;
-  const ErrorCode code = moved.error().code;
-  if (code != ErrorCode::kOutOfMemory &&
-      !(code == ErrorCode::kCorrupt && world_.corruption)) {
-    world_.Complain("restore failed: " + moved.error().message);
+  JudgeRestore(engine().Restore(device(), SomeRanges()));
+}
+
+void Worker::JudgeRestore(const Result<Bytes>& moved) {
+  if (moved || moved.error().code == ErrorCode::kOutOfMemory ||
+      (moved.error().code == ErrorCode::kCorrupt && world_.corruption)) {
+    return;
   }
+  Judge("restore", moved.error());
+}
+
+void Worker::Judge(const char* what, const Error& error) {
+  if (world_.faults.Explains(error)) return;
+  world_.Complain(std::string(what) + " failed: " + error.message);
 }
 
 void Worker::StepFault() {
-  if (!world_.faults || faulty_ > 0) return;
-  const Fault& fault = kFaults[Below(std::size(kFaults))];
-  const bool forever = Chance(20);
-  if (cudasim_fail(fault.function, 1 + static_cast<long>(Below(6)), fault.error,
-                   forever ? 1 : 0) != 0) {
-    world_.Complain(std::string("no such function: ") + fault.function);
+  if (faulty_ > 0) return;
+  const bool forever = Chance(30);
+  for (std::uint64_t i = 1 + Below(3); i > 0; --i) {
+    // Some calls come once in a program, if at all.
+    const long nth = Chance(60) ? 1 : 1 + static_cast<long>(Below(6));
+    if (!world_.faults.Plan(random_(), nth, forever)) {
+      world_.Complain("no such function to fail");
+    }
+    ++tally_.faults;
   }
-  ++tally_.faults;
-  faulty_ = 1 + static_cast<int>(Below(forever ? 4 : 20));
+  faulty_ = 1 + static_cast<int>(Below(forever ? 8 : 30));
+  // Most calls are made by what moves.
+  if (Chance(40)) {
+    StepEvict();
+    StepRestore();
+  }
 }
 
 void Worker::StepRare() {
   Rig& rig = *world_.rig;
   const std::uint64_t dice = Below(12);
   if (dice < 2) {
-    if (Status s = rig.device().EmptyCache(); !s && !world_.faults) {
-      world_.Complain("empty_cache failed: " + s.error().message);
+    if (Status s = device().EmptyCache(); !s) {
+      Judge("empty_cache", s.error());
     }
   } else if (dice < 4 && !world_.roomy) {
-    rig.device().SetFraction(world_.fraction *
-                             (Chance(60) ? 1.0 : 0.5 + 0.1 * Below(5)));
+    device().SetFraction(here().fraction *
+                         (Chance(60) ? 1.0 : 0.5 + 0.1 * Below(5)));
   } else if (dice < 6 && world_.disk) {
-    rig.engine().TestHook("fail_disk", std::to_string(1 + Below(2)));
+    engine().TestHook("fail_disk", std::to_string(1 + Below(2)));
   } else if (dice < 10 && !blocks_.empty()) {
     const Shadow& block = *blocks_[Below(blocks_.size())];
-    rig.device().Relabel(
+    device().Relabel(
         block.address, block.bytes,
         {ScopeId{static_cast<std::uint32_t>(Below(9))}, Category::kBuffer},
         Chance(50));
   } else if (dice < 11) {
-    rig.device().Snapshot();
-    rig.engine().Counters();
+    device().Snapshot();
+    engine().Counters();
   } else if (!world_.threaded && !world_.background) {
     if (std::string wrong = rig.Check(); !wrong.empty()) {
       world_.Complain(wrong);

@@ -6,16 +6,17 @@
 // the stream or waited for it. Whatever the simulator objects to is therefore
 // the product's fault.
 //
-// Thread-safety: a worker belongs to its thread; what workers share is the
-// World.
+// It works on one device. What it does on others: it moves their bytes by name,
+// frees blocks that were handed to it, and copies to and from them.
+//
+// Thread-safety: a worker belongs to its thread, and some take turns on one;
+// what workers share is the World.
 #ifndef STRATALLOC_TESTS_STRESS_WORKER_H_
 #define STRATALLOC_TESTS_STRESS_WORKER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
@@ -25,43 +26,13 @@
 #include "tests/stress/nest.h"
 #include "tests/stress/program.h"
 #include "tests/stress/shadow.h"
-#include "tiering/engine/rig_test.h"
+#include "tests/stress/world.h"
 
 namespace stratalloc {
 
-struct World {
-  Rig* rig = nullptr;
-  bool threaded = false;
-  bool background = false;
-  bool disk = false;
-  bool corruption = false;  // flips bytes of the spill file now and then
-  bool faults = false;      // makes driver calls fail now and then
-  // Nothing fails, the host holds everything, and between two operators nobody
-  // has transient blocks: what fits on the device beside those of the others'
-  // operators is never refused, however many wait.
-  bool roomy = false;
-  Bytes transient = 0;         // the most that one operator takes, in handles
-  Bytes others_transient = 0;  // ... that those of all other threads take
-  Bytes largest = 0;           // no block is larger, but for its first MiB
-  Bytes live = 0;              // the most that one worker keeps, if roomy
-  std::atomic<std::uint64_t> left{0};  // outermost operators that have returned
-  int scope_count = 8;
-  double fraction = 1.0;  // the most that a step allows
-  std::vector<StreamId> streams;
-  std::vector<std::unique_ptr<Shadow>> shared;
-  std::vector<Bytes> sizes;  // that come again and again, as in a model
-  std::atomic<std::uint64_t> pools{0};
-  // Blocks on their way to whoever frees them; under `mutex`.
-  std::vector<std::unique_ptr<Shadow>> handed;
-
-  std::mutex mutex;
-  std::string wrong;  // first problems; under `mutex`
-  void Complain(const std::string& what);
-};
-
 class Worker {
  public:
-  Worker(World& world, std::uint64_t seed);
+  Worker(World& world, std::size_t place, std::uint64_t seed);
   ~Worker();
   void Run(int steps);
   void FreeAll();
@@ -79,6 +50,13 @@ class Worker {
 
   std::uint64_t Below(std::uint64_t n) { return random_() % n; }
   bool Chance(int percent) { return Below(100) < std::uint64_t(percent); }
+  Place& here() { return world_.places[place_]; }
+  Place& PlaceOf(const Shadow& block) { return world_.places[block.place]; }
+  DeviceAllocator& device() { return *here().device; }
+  Engine& engine() { return world_.rig->engine(); }
+  // An error that no planned failure explains is a complaint.
+  void Judge(const char* what, const Error& error);
+  void JudgeRestore(const Result<Bytes>& moved);
   Bytes SomeSize();
   StreamId SomeStream();
 
@@ -107,10 +85,21 @@ class Worker {
   // Blocks that fit into `nest`, and which of them are written.
   void Pick(Nest& nest, Bytes room, std::vector<Shadow*>& operands,
             std::vector<bool>& written);
-  bool FitsAlone(Bytes handles) const;
+  bool FitsAlone(const Place& place, Bytes handles) const;
   // For want of room? Then the operators around it have all they use, and a
   // correct user may go on; after any other error they must end.
-  bool NoteRefusal(const char* what, const Error& error, Bytes handles);
+  bool NoteRefusal(const char* what, const Place& place, const Error& error,
+                   Bytes handles);
+
+  // device_steps.cc
+  // Whoever launches makes its device current first, as PyTorch does.
+  void UseDevice(std::size_t place);
+  // Makes `later` wait for all that `earlier` has been given.
+  void Order(std::size_t place, StreamId earlier, StreamId later);
+  void Order(std::size_t place, StreamId earlier, std::size_t other,
+             StreamId later);
+  void Copy(Shadow& there);
+  void StepElsewhere();
 
   // list_steps.cc
   struct List;
@@ -134,16 +123,15 @@ class Worker {
   // `blocks` on `stream`; those at odd places of `written` are written.
   void Operate(StreamId stream, const std::vector<Shadow*>& blocks,
                const std::vector<bool>& written);
-  // Makes `later` wait for all that `earlier` has been given.
-  void Order(StreamId earlier, StreamId later);
   std::vector<AddressRange> SomeRanges();
 
   World& world_;
+  const std::size_t place_;
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Shadow>> blocks_;
   Tally tally_;
-  CUevent event_ = nullptr;
-  PoolId pool_;  // none before the first StepPool
+  std::vector<CUevent> events_;  // by place
+  PoolId pool_;                  // none before the first StepPool
   bool lends_ = false;
   bool routed_ = false;  // what is allocated now lies in `pool_`
   std::optional<Checkpoint> checkpoint_;

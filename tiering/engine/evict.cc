@@ -161,6 +161,9 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams,
                            std::uint64_t may_wait_for) {
   DeviceAllocator& device = *state.allocator;
   if (STRATALLOC_PLANTED(kMissingEvent)) return {};
+  const StreamId copy_out = STRATALLOC_PLANTED(kOtherDevice)
+                                ? (*movers_.begin())->copy_out
+                                : state.copy_out;
   streams = device.streams().MayAsk(streams);
   // A stream turned external since it was asked about captures.
   if ((streams & ~may_wait_for) != 0) {
@@ -193,7 +196,7 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams,
       return Fail(ErrorCode::kUnsupported, kCaptured);
     }
     if (status) {
-      status = device.device().StreamWaitEvent(state.copy_out, event);
+      status = device.device().StreamWaitEvent(copy_out, event);
     }
     device.PutEvent(event);
     // A stream that was destroyed cannot be asked; the whole device can.

@@ -9,6 +9,7 @@
 #include "accounting/category.h"
 #include "accounting/scope_table.h"
 #include "allocator/base/check.h"
+#include "allocator/base/planted.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {
@@ -73,8 +74,9 @@ Status Engine::CopyInLocked(DeviceState& state, HandleRef handle) {
     if (spare) copy->host = spare;
     from = to;
   }
-  STRATALLOC_RETURN_IF_ERROR(device.device().CopyToDevice(
-      handle.address(), from, handle.bytes(), state.copy_in));
+  const Status copied = device.device().CopyToDevice(
+      handle.address(), from, handle.bytes(), state.copy_in);
+  if (!copied && !STRATALLOC_PLANTED(kUnheardError)) return copied;
   return staged ? lower_.MarkStaging(device, state.copy_in) : Status{};
 }
 

@@ -8,6 +8,7 @@
 #ifndef STRATALLOC_TIERING_ENGINE_RIG_TEST_H_
 #define STRATALLOC_TIERING_ENGINE_RIG_TEST_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -44,7 +45,8 @@ class Rig {
     std::uint64_t seed = 1;
     double emergency_threshold = 0.95;
     Bytes segment_least = 64 * kMiB;
-    int devices = 1;  // the simulator must have as many
+    int devices = 1;            // the simulator must have as many
+    Bytes second_capacity = 0;  // of the second device; 0: as the first
     // Called when the simulator is fresh: plans failures, say.
     std::function<void()> prepare;
     // Devices that the engine refuses are there all the same.
@@ -64,7 +66,9 @@ class Rig {
     allocator.emergency_threshold = options.emergency_threshold;
     allocator.segment_least = options.segment_least;
     for (int i = 0; i < options.devices; ++i) {
-      cudasim_set_capacity(i, options.capacity);
+      cudasim_set_capacity(i, i == 1 && options.second_capacity != 0
+                                  ? options.second_capacity
+                                  : options.capacity);
       STRATALLOC_ASSIGN_OR_RETURN(Device device,
                                   Device::Open(static_cast<DeviceIndex>(i)));
       STRATALLOC_ASSIGN_OR_RETURN(std::unique_ptr<DeviceAllocator> made,
@@ -81,8 +85,13 @@ class Rig {
     engine.quiet_ns = options.quiet_ns;
     engine.running_ns = options.running_ns;
     rig->engine_ = std::make_unique<Engine>(engine);
+    Bytes largest = 0;
     for (const auto& device : rig->devices_) {
-      Status added = rig->engine_->AddDevice(*device);
+      largest = std::max(
+          largest, device->table().region(true, PoolKind::kLarge).handle_bytes);
+    }
+    for (const auto& device : rig->devices_) {
+      Status added = rig->engine_->AddDevice(*device, largest);
       if (!added && !options.refusals) return tl::unexpected(added.error());
     }
     return rig;
@@ -216,18 +225,23 @@ class Rig {
     return holds;
   }
 
-  HandleEntry& EntryOf(Address address) {
-    HandleRegion* region = nullptr;
+  // Of whatever device.
+  HandleRegion* RegionOf(Address address) {
     for (const auto& device : devices_) {
-      region = device->table().RegionOf(address);
-      if (region != nullptr) break;
+      HandleRegion* const region = device->table().RegionOf(address);
+      if (region != nullptr) return region;
     }
+    return nullptr;
+  }
+  HandleEntry& EntryOf(Address address) {
+    HandleRegion* const region = RegionOf(address);
     return region->entries[region->IndexOf(address)];
   }
   HandleState StateOf(Address address) { return EntryOf(address).state; }
   // Is any of these bytes?
   bool IsAway(Address address, Bytes bytes) {
-    HandleRegion* region = device().table().RegionOf(address);
+    HandleRegion* region = RegionOf(address);
+    if (region == nullptr) return false;  // plain memory
     for (std::uint64_t i = region->IndexOf(address);
          i < region->count() && region->AddressOf(i) < address + bytes; ++i) {
       if (stratalloc::IsAway(region->entries[i].state)) return true;
