@@ -284,9 +284,12 @@ class DeviceAllocator {
   Bytes most() EXCLUDES(mutex_);
   // Memory is short: looks at what the card has for us, if that is due.
   void FollowCard() EXCLUDES(mutex_);
-  // Somebody would be refused though headroom is left: the limit is higher
-  // now. False if there was none, or the limit is what the program set.
-  bool TakeHeadroom() EXCLUDES(mutex_);
+  // Somebody would be refused for the limit: takes the headroom, and looks
+  // whether others gave memory back since the last look. True if the limit is
+  // higher now.
+  bool RaiseLimit() EXCLUDES(mutex_);
+  // Not more than `most()`, after a look at the card if it is less.
+  bool CouldHold(Bytes bytes) EXCLUDES(mutex_);
   static Bytes LimitOf(Bytes capacity, Bytes gpu_limit, double fraction);
 
   DeviceStats Stats() EXCLUDES(mutex_);
@@ -405,6 +408,8 @@ class DeviceAllocator {
   // true where they might: what is free, waits for events or is evictable
   // counts as gone.
   bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
+  void LookAtCardLocked() REQUIRES(mutex_);
+  bool CouldHoldLocked(Bytes bytes) REQUIRES(mutex_);
   // Is any evictable handle away?
   bool SomeAwayLocked() const REQUIRES(mutex_) { return away_ > 0; }
   // Bytes that no eviction could take now: blocks of transient pools, and

@@ -36,17 +36,37 @@ Bytes DeviceAllocator::most() {
 
 void DeviceAllocator::FollowCard() {
   MutexLock lock(mutex_);
-  if (!card_.IsDue(physical_.TakeRefused())) return;
+  if (card_.IsDue(physical_.TakeRefused())) LookAtCardLocked();
+}
+
+void DeviceAllocator::LookAtCardLocked() {
   const Result<MemoryInfo> info = device_.GetMemoryInfo();
   if (!info) return;  // what it would have said is not known
   card_.Look(physical_.created_bytes() + PlainLocked(), info->free);
   pressure_at_ = 0;  // a share of the limit
 }
 
-bool DeviceAllocator::TakeHeadroom() {
+bool DeviceAllocator::RaiseLimit() {
   MutexLock lock(mutex_);
   const Bytes before = LimitLocked();
-  return card_.Take() && LimitLocked() > before;
+  card_.Take();
+  if (LimitLocked() > before) return true;
+  if (before >= LimitOf(capacity_, options_.gpu_limit, fraction_)) return false;
+  LookAtCardLocked();
+  card_.Take();
+  return LimitLocked() > before;
+}
+
+bool DeviceAllocator::CouldHold(Bytes bytes) {
+  MutexLock lock(mutex_);
+  return CouldHoldLocked(bytes);
+}
+
+bool DeviceAllocator::CouldHoldLocked(Bytes bytes) {
+  if (bytes <= MostLocked()) return true;
+  if (bytes > LimitOf(capacity_, options_.gpu_limit, fraction_)) return false;
+  LookAtCardLocked();
+  return bytes <= MostLocked();
 }
 
 double DeviceAllocator::fraction() {

@@ -328,7 +328,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   };
   // Whoever was refused and waits comes first: what it waits for would be taken
   // here as soon as it comes free.
-  const bool queued = may_reclaim && reclaimer_->IsCrowded() && size <= most();
+  const bool queued = may_reclaim && reclaimer_->IsCrowded() && CouldHold(size);
   if (queued && reclaim()) return outcome();
   // Rung: free space in a handle that is away comes back before another handle
   // is opened. Else small results, each made after an eviction, have a handle
@@ -442,7 +442,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   }
   if (failed) return failure();
   // Evicting everything for a request that fits nowhere helps nobody.
-  if (may_reclaim && !queued && size <= most()) {
+  if (may_reclaim && !queued && CouldHold(size)) {
     if (reclaim()) return outcome();
   }
   // What ended while this request waited may be held by nobody but those whom
@@ -461,8 +461,6 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
 }
 
 bool DeviceAllocator::CannotFitLocked(Bytes size) {
-  const Bytes limit = MostLocked();
-  if (size > limit) return true;
   const auto for_each_that_stays = [&](auto&& f) {
     mutex_.AssertHeld();
     for (const auto& [base, segment] : segments_) {
@@ -475,14 +473,14 @@ bool DeviceAllocator::CannotFitLocked(Bytes size) {
   for_each_that_stays([&](const Segment& segment) {
     mapped += segment.mapped * segment.region->handle_bytes;
   });
-  if (mapped + size <= limit) return false;
+  if (mapped + size <= MostLocked()) return false;
   Bytes stays = 0;
   for_each_that_stays([&](const Segment& segment) {
     for (const Block* b = segment.first; b != nullptr; b = b->next) {
       if (b->state == BlockState::kAllocated) stays += b->size;
     }
   });
-  return stays + size > limit;
+  return !CouldHoldLocked(stays + size);
 }
 
 Bytes DeviceAllocator::AboveCollectionThreshold(Bytes size) {
@@ -653,7 +651,8 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
       ". GPU " + std::to_string(static_cast<int>(device_.index())) +
       " has a total capacity of " + FormatBytes(total) + " of which " +
       FormatBytes(free) + " is free. " + processes;
-  const Bytes limit = LimitLocked();
+  // Of what the program set; what the card lacks is not forbidden.
+  const Bytes limit = LimitOf(capacity_, options_.gpu_limit, fraction_);
   if (limit < total) text += FormatBytes(limit) + " allowed; ";
   text += "Of the allocated memory " + FormatBytes(allocated) +
           " is allocated by PyTorch, ";

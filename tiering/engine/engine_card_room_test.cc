@@ -17,10 +17,13 @@ constexpr Bytes kLayer = 8 * kMiB;
 
 class EngineCardRoomTest : public EngineTest {
  protected:
-  void SetUp() override {
+  void SetUp() override { OpenCard(512 * kMiB); }
+  void OpenCard(Bytes host_budget) {
+    if (rig_ != nullptr) EXPECT_EQ(rig_->Close(), "");
+    rig_.reset();
     Rig::Options options;
     options.capacity = kCard;
-    options.host_budget = 512 * kMiB;
+    options.host_budget = host_budget;
     Open(options);
   }
   void TearDown() override {
@@ -38,6 +41,14 @@ class EngineCardRoomTest : public EngineTest {
       layers_.push_back(Malloc(kLayer));
       Write(layers_.back(), kLayer, layers_.size());
     }
+  }
+  // Leaves a limit that is no longer true.
+  void OthersTakeAndGiveBack() {
+    const Bytes before = FreeOnCard();
+    cudasim_take_memory(0, before - 2 * kLayer);
+    AddLayers(4 * kLayer);
+    cudasim_take_memory(0, 0);
+    EXPECT_LT(rig_->device().most(), kCard - before / 2);
   }
   void ExpectAll() {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -99,13 +110,61 @@ TEST_F(EngineCardRoomTest, WhatOthersTakeIsFollowed) {
   EXPECT_GE(rig_->device().limit(), limit + others);
 }
 
+// What the limit of the last look would refuse is the reason for another.
+TEST_F(EngineCardRoomTest, WhatOthersGaveBackServesALargerRequest) {
+  AddLayers(kCard / 2);
+  OthersTakeAndGiveBack();
+  const Bytes whole = rig_->device().most() + 2 * kLayer;
+  const Address all = Malloc(whole, kDefaultStream, LifetimeClass::kTransient);
+  ASSERT_NE(all, 0u);
+  Free(all);
+  ExpectAll();
+}
+
+TEST_F(EngineCardRoomTest, WhatOthersGaveBackServesARequestBesideWhatStays) {
+  AddLayers(kCard / 4);
+  const Address stays =
+      Malloc(kCard / 4, kDefaultStream, LifetimeClass::kTransient);
+  OthersTakeAndGiveBack();
+  const Bytes size = rig_->device().most() - 2 * kLayer;
+  const Address beside =
+      Malloc(size, kDefaultStream, LifetimeClass::kTransient);
+  ASSERT_NE(beside, 0u);
+  FreeAll({stays, beside});
+  ExpectAll();
+}
+
+TEST_F(EngineCardRoomTest, WhatOthersGaveBackServesALargerOperator) {
+  const Address block = Malloc(kCard / 2);
+  Write(block, kCard / 2, 99);
+  Evict();
+  rig_->device().EmptyCache();
+  OthersTakeAndGiveBack();
+  ASSERT_LT(rig_->device().most(), kCard / 2);
+  ExpectReads(block, kCard / 2, 99);
+  Free(block);
+  ExpectAll();
+}
+
+// What would fit if everything left, were there a place for it.
+TEST_F(EngineCardRoomTest, WhatOthersGaveBackServesWhomEvictionCannot) {
+  OpenCard(/*host_budget=*/4 * kLayer);
+  AddLayers(kCard / 4);
+  OthersTakeAndGiveBack();
+  const Bytes size = RoundDown(rig_->device().most() - kLayer, kHandle);
+  const Address block = Malloc(size, kDefaultStream, LifetimeClass::kTransient);
+  ASSERT_NE(block, 0u);
+  Free(block);
+  ExpectAll();
+}
+
 // The program's own limit is below what the card has: nothing more is left.
 TEST_F(EngineCardRoomTest, ALimitThatTheProgramSetStaysAsItIs) {
   rig_->device().SetFraction(0.5);
   AddLayers(kCard);
   EXPECT_EQ(rig_->device().limit(), kCard / 2);
   EXPECT_EQ(rig_->device().most(), kCard / 2);
-  EXPECT_FALSE(rig_->device().TakeHeadroom());
+  EXPECT_FALSE(rig_->device().RaiseLimit());
   ExpectAll();
 }
 

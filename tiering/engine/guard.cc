@@ -292,7 +292,8 @@ Status Engine::Admit(StreamId stream, const char* name,
   for (const DeviceState* state : movers_) {
     // Whatever others do, nobody need wait for that.
     DeviceAllocator& device = *state->allocator;
-    if (const Bytes bytes = BytesOf(device, handles); bytes > device.most()) {
+    if (const Bytes bytes = BytesOf(device, handles);
+        !device.CouldHold(bytes)) {
       return Fail(
           ErrorCode::kOutOfMemory,
           "CUDA out of memory. " + std::string(name) + " needs " +

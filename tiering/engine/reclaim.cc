@@ -96,7 +96,7 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
         while (!request.IsHopeless() &&
                (EvictVictimsLocked(state, request.Missing(), {},
                                    Whom::kAnybody) > 0 ||
-                state.allocator->TakeHeadroom())) {
+                state.allocator->RaiseLimit())) {
           if (request.Take()) return true;
         }
         if (request.IsHopeless()) lack = Admission::Lack::kMemory;

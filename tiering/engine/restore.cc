@@ -139,7 +139,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     }
     if (!may_evict ||
         (EvictVictimsLocked(state, need, keep, Whom::kAnybody) == 0 &&
-         !device.TakeHeadroom())) {
+         !device.RaiseLimit())) {
       status = tl::unexpected(physical.error());
       break;
     }
