@@ -355,19 +355,27 @@ class DeviceAllocator {
   bool BeginLeavingLocked(HandleRef handle) REQUIRES(mutex_);
   // kLeaving or kCopyingOut -> kResident.
   void CancelLeavingLocked(HandleRef handle) REQUIRES(mutex_);
-  // kCopyingOut -> `to`: unmaps and keeps the physical handle for reuse. If
-  // nothing live is left the bytes are given up (-> kUnmapped) and false is
-  // returned: the caller drops the copies. An error of the driver: nothing has
-  // happened, and the caller cancels.
-  Result<bool> FinishLeavingLocked(HandleRef handle, HandleState to,
-                                   Traffic traffic) REQUIRES(mutex_);
+  struct Departure {
+    HandleRef handle;
+    HandleState to;
+    Traffic traffic;
+    // False: nothing live is left, and the bytes were given up (-> kUnmapped);
+    // the caller drops the copies. An error of the driver: nothing has
+    // happened, and the caller cancels.
+    Result<bool> left = false;
+  };
+  // kCopyingOut -> `to`: unmaps, adjacent handles in one call, and keeps the
+  // physical handles for reuse.
+  void FinishLeavingLocked(std::vector<Departure>& departures) REQUIRES(mutex_);
   // Physical memory for a restore: recycled, created, or traded from cached
   // blocks (which may wait: drops and retakes the lock).
   Result<PhysicalMemory*> TakePhysical(Bytes bytes) EXCLUDES(mutex_);
   void PutPhysical(PhysicalMemory* memory) EXCLUDES(mutex_);
-  // Away -> kCopyingIn: mapped, not usable yet. On failure nothing changed
-  // and `memory` is still the caller's.
-  Status BeginArrivalLocked(HandleRef handle, PhysicalMemory* memory)
+  // Away -> kCopyingIn: mapped, not usable yet. A run of adjacent handles, each
+  // with its memory: rights cost one call. On failure nothing changed and the
+  // memory is still the caller's.
+  Status BeginArrivalLocked(std::span<const HandleRef> run,
+                            std::span<PhysicalMemory* const> memory)
       REQUIRES(mutex_);
   // The copies into `handles` are enqueued; `event` (owned from here on)
   // completes after them. SettleArrivals turns them kResident then. kNoEvent:
@@ -730,6 +738,8 @@ class DeviceAllocator {
   // it gets what is free here.
   Status GrantLocked(Address address, Bytes bytes, const StreamsIdle& idle)
       REQUIRES(mutex_);
+  // What BeginArrivalLocked does once a handle is mapped.
+  void ArriveLocked(HandleRef handle, PhysicalMemory* memory) REQUIRES(mutex_);
   // What FinishLeavingLocked does once `memory` is unmapped.
   bool LeaveLocked(HandleRef handle, PhysicalMemory* memory, HandleState to,
                    Traffic traffic) REQUIRES(mutex_);

@@ -32,14 +32,18 @@ class EvictedHistoryTest : public DeviceAllocatorTest {
     MutexLock lock(allocator().mutex());
     ASSERT_TRUE(allocator().BeginLeavingLocked(handle));
     handle.entry().state.store(HandleState::kCopyingOut);
-    ASSERT_TRUE(allocator().FinishLeavingLocked(handle, HandleState::kHost,
-                                                Traffic::kCopied));
+    std::vector<DeviceAllocator::Departure> one{
+        {handle, HandleState::kHost, Traffic::kCopied}};
+    allocator().FinishLeavingLocked(one);
+    ASSERT_EQ(one[0].left.value_or(false), true);
   }
   void Restore(HandleRef handle) {
     auto memory = allocator().TakePhysical(handle.bytes());
     ASSERT_TRUE(memory.has_value());
     MutexLock lock(allocator().mutex());
-    ASSERT_TRUE(allocator().BeginArrivalLocked(handle, *memory).has_value());
+    ASSERT_TRUE(allocator()
+                    .BeginArrivalLocked({&handle, 1}, {&*memory, 1})
+                    .has_value());
     allocator().FinishArrivalLocked({handle}, kNoEvent);
   }
   // The events since the last call.

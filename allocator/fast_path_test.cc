@@ -219,8 +219,10 @@ TEST_F(FastPathTest, ArrivalsAreSettledOnTheWay) {
     MutexLock lock(allocator_->mutex());
     ASSERT_TRUE(allocator_->BeginLeavingLocked(handle));
     handle.entry().state.store(HandleState::kCopyingOut);
-    ASSERT_TRUE(allocator_->FinishLeavingLocked(handle, HandleState::kHost,
-                                                Traffic::kCopied));
+    std::vector<DeviceAllocator::Departure> one{
+        {handle, HandleState::kHost, Traffic::kCopied}};
+    allocator_->FinishLeavingLocked(one);
+    ASSERT_EQ(one[0].left.value_or(false), true);
   }
   auto memory = allocator_->TakePhysical(handle.bytes());
   ASSERT_TRUE(memory.has_value());
@@ -229,7 +231,8 @@ TEST_F(FastPathTest, ArrivalsAreSettledOnTheWay) {
   ASSERT_TRUE(allocator_->device().RecordEvent(event, kDefaultStream));
   {
     MutexLock lock(allocator_->mutex());
-    ASSERT_TRUE(allocator_->BeginArrivalLocked(handle, *memory).has_value());
+    ASSERT_TRUE(allocator_->BeginArrivalLocked({&handle, 1}, {&*memory, 1})
+                    .has_value());
     allocator_->FinishArrivalLocked({handle}, event);
   }
   cudaDeviceSynchronize();

@@ -113,13 +113,14 @@ bool DeviceAllocator::DropKeptLocked(Segment& segment) {
   HandleRegion& region = *segment.region;
   const StreamsIdle idle = AskStreamsLocked();
   const std::uint64_t end = region.IndexOf(segment.end() - 1) + 1;
+  std::vector<PhysicalMemory**> kept;
   for (std::uint64_t i = region.IndexOf(segment.base); i < end; ++i) {
     HandleEntry& entry = region.entries[i];
     if (entry.physical == nullptr) continue;
     if (!idle(entry.fence.load())) return false;
-    if (!physical_.Unmap(&entry.physical)) return false;
+    kept.push_back(&entry.physical);
   }
-  return true;
+  return physical_.Unmap(std::move(kept)).has_value();
 }
 
 void DeviceAllocator::DropEmptySegmentsLocked() {
@@ -401,12 +402,14 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
   } else {
     // Used by nobody: what was mapped is unmapped again without a fence. What
     // the driver refuses to unmap stays, without rights.
+    std::vector<PhysicalMemory**> in_vain;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (!kept[i] && i >= fresh) continue;
-      PhysicalMemory* memory = wanted[i].entry().physical;
-      if (!kept[i]) (void)physical_.Unmap(&wanted[i].entry().physical);
+      PhysicalMemory*& memory = wanted[i].entry().physical;
+      if (!kept[i]) in_vain.push_back(&memory);
       physical_.Put(memory, memory->fence);
     }
+    (void)physical_.Unmap(std::move(in_vain));
   }
   RefileLocked(
       segment, RoundDown(lo - region.base, region.handle_bytes) + region.base,

@@ -122,16 +122,24 @@ void DeviceAllocator::CancelLeavingLocked(HandleRef handle) {
                handle.address() + handle.bytes());
 }
 
-Result<bool> DeviceAllocator::FinishLeavingLocked(HandleRef handle,
-                                                  HandleState to,
-                                                  Traffic traffic) {
-  HandleEntry& entry = handle.entry();
-  PhysicalMemory* const memory = entry.physical;
-  // First: where the driver refuses, nothing has happened.
-  if (entry.live > 0) {
-    STRATALLOC_RETURN_IF_ERROR(physical_.Unmap(&entry.physical));
+void DeviceAllocator::FinishLeavingLocked(std::vector<Departure>& departures) {
+  std::vector<PhysicalMemory*> memory;
+  std::vector<PhysicalMemory**> slots;
+  for (const Departure& departure : departures) {
+    HandleEntry& entry = departure.handle.entry();
+    memory.push_back(entry.physical);
+    if (entry.live > 0) slots.push_back(&entry.physical);
   }
-  return LeaveLocked(handle, memory, to, traffic);
+  // First: where the driver refuses, nothing has happened.
+  const Status unmapped = physical_.Unmap(std::move(slots));
+  for (std::size_t i = 0; i < departures.size(); ++i) {
+    const HandleEntry& entry = departures[i].handle.entry();
+    const bool refused = entry.live > 0 && entry.physical != nullptr;
+    departures[i].left =
+        refused ? Result<bool>(tl::unexpected(unmapped.error()))
+                : LeaveLocked(departures[i].handle, memory[i], departures[i].to,
+                              departures[i].traffic);
+  }
 }
 
 bool DeviceAllocator::LeaveLocked(HandleRef handle, PhysicalMemory* memory,
@@ -206,23 +214,40 @@ void DeviceAllocator::PutPhysical(PhysicalMemory* memory) {
   physical_.Put(memory, /*fence=*/0);
 }
 
-Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
-                                           PhysicalMemory* memory) {
+Status DeviceAllocator::BeginArrivalLocked(
+    std::span<const HandleRef> run, std::span<PhysicalMemory* const> memory) {
+  std::vector<PhysicalMemory**> mapped;
+  Status status;
+  for (std::size_t i = 0; status && i < run.size(); ++i) {
+    HandleEntry& entry = run[i].entry();
+    const HandleState from = entry.state.load();
+    STRATALLOC_CHECK(IsAway(from) && from != HandleState::kPoisoned,
+                     HandleStateName(from));
+    STRATALLOC_CHECK(
+        run[i].address() == run.front().address() + i * run[i].bytes(),
+        "rights are granted by ranges");
+    if (entry.physical != nullptr) {  // could not be unmapped
+      status = physical_.Unmap(&entry.physical);
+    }
+    if (status) {
+      status = physical_.Map(run[i].address(), memory[i], &entry.physical);
+    }
+    if (status) mapped.push_back(&entry.physical);
+  }
+  if (status) {
+    status = device_.GrantAccess(run.front().address(),
+                                 run.size() * run.front().bytes(), peers_);
+  }
+  if (!status) {
+    (void)physical_.Unmap(std::move(mapped));  // nobody has seen it
+    return status;
+  }
+  for (std::size_t i = 0; i < run.size(); ++i) ArriveLocked(run[i], memory[i]);
+  return {};
+}
+
+void DeviceAllocator::ArriveLocked(HandleRef handle, PhysicalMemory* memory) {
   HandleEntry& entry = handle.entry();
-  const HandleState from = entry.state.load();
-  STRATALLOC_CHECK(IsAway(from) && from != HandleState::kPoisoned,
-                   HandleStateName(from));
-  if (entry.physical != nullptr) {  // could not be unmapped
-    STRATALLOC_RETURN_IF_ERROR(physical_.Unmap(&entry.physical));
-  }
-  STRATALLOC_RETURN_IF_ERROR(
-      physical_.Map(handle.address(), memory, &entry.physical));
-  if (Status granted =
-          device_.GrantAccess(handle.address(), handle.bytes(), peers_);
-      !granted) {
-    (void)physical_.Unmap(&entry.physical);  // nobody has seen it
-    return granted;
-  }
   physical_.NoteGranted(&entry.physical);
   if (observer_ != nullptr) {
     const TierId tier = TierOfLocked(entry);
@@ -244,7 +269,6 @@ Status DeviceAllocator::BeginArrivalLocked(HandleRef handle,
   stats_.reserved_bytes.For(handle.region->kind,
                             [&](Stat& s) { s.Increase(handle.bytes()); });
   ++stats_.num_device_alloc;
-  return {};
 }
 
 void DeviceAllocator::AbortArrivalLocked(HandleRef handle, HandleState to) {

@@ -106,14 +106,30 @@ PhysicalMemory::Mapping& HandlePool::MappingOf(PhysicalMemory** slot) {
   return *mapping;
 }
 
-Status HandlePool::Unmap(PhysicalMemory** slot) {
-  PhysicalMemory* memory = *slot;
-  PhysicalMemory::Mapping& mapping = MappingOf(slot);
-  STRATALLOC_RETURN_IF_ERROR(device_.Unmap(mapping.address, memory->bytes));
-  mapping = memory->mappings.back();
-  memory->mappings.pop_back();
-  *slot = nullptr;
-  return {};
+Status HandlePool::Unmap(std::vector<PhysicalMemory**> slots) {
+  const auto at = [](PhysicalMemory** slot) { return MappingOf(slot).address; };
+  std::sort(slots.begin(), slots.end(),
+            [&](auto* a, auto* b) { return at(a) < at(b); });
+  Status first;
+  for (std::size_t i = 0; i < slots.size();) {
+    const Address start = at(slots[i]);
+    const std::size_t run = i;
+    Address end = start;
+    for (; i < slots.size() && at(slots[i]) == end; ++i) {
+      end += (*slots[i])->bytes;
+    }
+    if (Status unmapped = device_.Unmap(start, end - start); !unmapped) {
+      if (first) first = unmapped;
+      continue;
+    }
+    for (std::size_t one = run; one < i; ++one) {
+      auto& mappings = (*slots[one])->mappings;
+      MappingOf(slots[one]) = mappings.back();
+      mappings.pop_back();
+      *slots[one] = nullptr;
+    }
+  }
+  return first;
 }
 
 void HandlePool::Fenced(std::uint64_t fence, std::uint64_t until) {
@@ -162,28 +178,32 @@ void HandlePool::CloseDescriptors(const std::set<PhysicalHandle>& keep) {
 Bytes HandlePool::ReleaseFree(const StreamsIdle& idle, Bytes keep) {
   if (!idle(0)) return 0;
   const Bytes before = free_bytes_;
-  const auto give_back = [&](PhysicalMemory& memory) -> Status {
-    while (!memory.mappings.empty()) {
-      STRATALLOC_RETURN_IF_ERROR(Unmap(memory.mappings.back().slot));
-    }
-    return device_.ReleaseHandle(memory.handle);
-  };
+  std::vector<PhysicalMemory*> going;
+  std::vector<PhysicalMemory**> slots;
+  Bytes left = created_bytes_;
   for (auto& [bytes, head] : free_) {
-    for (PhysicalMemory* memory = head; memory != nullptr;) {
-      if (created_bytes_ <= keep) return before - free_bytes_;
-      PhysicalMemory* released = std::exchange(memory, memory->next);
-      if (released->fence != 0 && !idle(released->fence)) continue;
-      // A driver that refuses one will refuse the others: a broken device.
-      if (!give_back(*released)) return before - free_bytes_;
-      Unlink(released);
-      if (auto open = descriptors_.find(released->handle);
-          open != descriptors_.end()) {
-        CloseDescriptor(open->second);
-        descriptors_.erase(open);
+    for (PhysicalMemory* memory = head; memory != nullptr && left > keep;
+         memory = memory->next) {
+      if (memory->fence != 0 && !idle(memory->fence)) continue;
+      going.push_back(memory);
+      for (const auto& mapping : memory->mappings) {
+        slots.push_back(mapping.slot);
       }
-      created_bytes_ -= bytes;
-      delete released;
+      left -= bytes;
     }
+  }
+  // A driver that refuses one will refuse the others: a broken device.
+  if (!Unmap(std::move(slots))) return 0;
+  for (PhysicalMemory* memory : going) {
+    if (!device_.ReleaseHandle(memory->handle)) break;
+    Unlink(memory);
+    if (auto open = descriptors_.find(memory->handle);
+        open != descriptors_.end()) {
+      CloseDescriptor(open->second);
+      descriptors_.erase(open);
+    }
+    created_bytes_ -= memory->bytes;
+    delete memory;
   }
   return before - free_bytes_;
 }

@@ -89,7 +89,11 @@ class HandlePool {
   // `*slot` becomes null. REQUIRES: no work uses that address. Where the driver
   // refuses, the mapping stays one of the memory's: nothing is lost by that but
   // that a stray access would not fault.
-  Status Unmap(PhysicalMemory** slot);
+  Status Unmap(PhysicalMemory** slot) { return Unmap(std::vector{slot}); }
+  // So with many, one call for each run of adjacent addresses, because a call
+  // costs 34 us however long the run is. The slots of a run that the driver
+  // refuses stay as they are; the first such answer is returned.
+  Status Unmap(std::vector<PhysicalMemory**> slots);
 
   // Everything on the streams `fence` that was enqueued before Put number
   // `until` has run.

@@ -65,6 +65,51 @@ TEST_F(HandlePoolTest, OneMemoryIsMappedAtSeveralAddresses) {
   EXPECT_EQ(cudasim_live_mappings(), 0);
 }
 
+TEST_F(HandlePoolTest, ARunIsUnmappedAtOnceInAnyOrder) {
+  PhysicalMemory* memory[3];
+  for (int i = 0; i < 3; ++i) memory[i] = Take(kOne, Idle);
+  ASSERT_TRUE(pool_->Map(base_ + 3 * kHandle, memory[0], &slots_[3]));
+  ASSERT_TRUE(pool_->Map(base_ + kHandle, memory[1], &slots_[1]));
+  ASSERT_TRUE(pool_->Map(base_, memory[2], &slots_[0]));
+  const long calls = cudasim_calls("cuMemUnmap");
+  // The run that is refused stays; the other goes.
+  ASSERT_EQ(cudasim_fail("cuMemUnmap", 1, 1, /*forever=*/0), 0);
+  const Status status = pool_->Unmap({&slots_[3], &slots_[1], &slots_[0]});
+  cudasim_clear_faults();
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(cudasim_calls("cuMemUnmap"), calls + 2);
+  EXPECT_EQ(slots_[0], memory[2]);
+  EXPECT_EQ(slots_[1], memory[1]);
+  EXPECT_EQ(slots_[3], nullptr);
+  EXPECT_EQ(cudasim_live_mappings(), 2);
+  EXPECT_TRUE(pool_->Unmap({&slots_[1], &slots_[0]}));
+  EXPECT_EQ(cudasim_calls("cuMemUnmap"), calls + 3);
+  EXPECT_EQ(cudasim_live_mappings(), 0);
+  for (PhysicalMemory* one : memory) pool_->Put(one, 0);
+}
+
+TEST_F(HandlePoolTest, WhatGoesBackIsUnmappedByRuns) {
+  PhysicalMemory* memory[4];
+  for (int i = 0; i < 4; ++i) {
+    memory[i] = Take(kOne, Idle);
+    ASSERT_TRUE(pool_->Map(base_ + i * kHandle, memory[i], &slots_[i]));
+  }
+  for (PhysicalMemory* one : memory) pool_->Put(one, 0);
+  const long calls = cudasim_calls("cuMemUnmap");
+  // Freed last, released first: 3 and 2.
+  EXPECT_EQ(pool_->ReleaseFree(Idle, /*keep=*/2 * kHandle), 2 * kHandle);
+  EXPECT_EQ(cudasim_calls("cuMemUnmap"), calls + 1);
+  EXPECT_EQ(slots_[1], memory[1]);
+  EXPECT_EQ(slots_[2], nullptr);
+  // What is not released stays free, and is whole.
+  ASSERT_EQ(cudasim_fail("cuMemRelease", 2, 1, /*forever=*/0), 0);
+  EXPECT_EQ(pool_->ReleaseFree(Idle), kHandle);
+  cudasim_clear_faults();
+  EXPECT_EQ(pool_->created_bytes(), kHandle);
+  EXPECT_TRUE(pool_->CheckInvariants());
+  EXPECT_EQ(pool_->ReleaseFree(Idle), kHandle);
+}
+
 TEST_F(HandlePoolTest, OnlyWorkInOrderMayFollowAtOnce) {
   PhysicalMemory* memory = Take(kOne, Idle);
   pool_->Put(memory, kOne);

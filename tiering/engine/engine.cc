@@ -225,34 +225,32 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
   state.refusal.clear();
   // By name: others make room. Everything: as much as there is room for.
   const Room room = ranges.empty() ? Room::kOnlyFree : Room::kEvict;
+  Status status = RestoreBatchLocked(state, handles, room, keep, false);
+  const bool no_room =
+      !status && status.error().code == ErrorCode::kOutOfMemory;
+  if (no_room && !ranges.empty()) {
+    const Bytes named =
+        keep.size() * device.table().RegionOf(keep[0])->handle_bytes;
+    return Fail(ErrorCode::kOutOfMemory,
+                "CUDA out of memory. restore: no room on GPU " +
+                    std::to_string(static_cast<int>(device.device().index())) +
+                    " for all of what was named, about " + FormatBytes(named) +
+                    " in whole handles; " +
+                    FormatBytes(counters_.restored_bytes - before) +
+                    " came back now and the rest stays where it is: " +
+                    status.error().message + "; " +
+                    device.WhyNoMore(state.refusal) +
+                    ". Name less (a module's gradients count with it), or "
+                    "let operators bring back what they need");
+  }
+  if (!status && !no_room) return tl::unexpected(status.error());
   for (HandleRef handle : handles) {
-    if (handle.entry().state.load() == HandleState::kPoisoned) {
-      if (ranges.empty()) continue;
-      return Fail(ErrorCode::kCorrupt,
-                  "the bytes of " + OwnersOf(device, handle) +
-                      " on disk were damaged and are lost; free it: assign "
-                      "new tensors, as load_state_dict(assign=True) does");
-    }
-    Status status = RestoreBatchLocked(state, {handle}, room, keep, false);
-    if (status) continue;
-    if (status.error().code == ErrorCode::kOutOfMemory && ranges.empty()) {
-      break;
-    }
-    if (status.error().code == ErrorCode::kOutOfMemory) {
-      const Bytes named = keep.size() * handle.bytes();
-      return Fail(
-          ErrorCode::kOutOfMemory,
-          "CUDA out of memory. restore: no room on GPU " +
-              std::to_string(static_cast<int>(device.device().index())) +
-              " for all of what was named, about " + FormatBytes(named) +
-              " in whole handles; " +
-              FormatBytes(counters_.restored_bytes - before) +
-              " came back now and the rest stays where it is: " +
-              status.error().message + "; " + device.WhyNoMore(state.refusal) +
-              ". Name less (a module's gradients count with it), or "
-              "let operators bring back what they need");
-    }
-    return tl::unexpected(status.error());
+    if (ranges.empty()) break;
+    if (handle.entry().state.load() != HandleState::kPoisoned) continue;
+    return Fail(ErrorCode::kCorrupt,
+                "the bytes of " + OwnersOf(device, handle) +
+                    " on disk were damaged and are lost; free it: assign "
+                    "new tensors, as load_state_dict(assign=True) does");
   }
   STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
   return counters_.restored_bytes - before;

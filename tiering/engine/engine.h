@@ -288,11 +288,13 @@ class Engine final : public Reclaimer, public ScopeListener {
                             const std::vector<HandleRef>& handles, Room room,
                             const std::vector<Address>& keep, bool planned,
                             int attempts = 0) REQUIRES(arbiter_);
-  // Maps `memory` where `handle` was, once the driver is ready and has memory
-  // for the page tables. False: the handle was freed meanwhile, and `memory` is
-  // the caller's, as where it fails.
-  static Result<bool> BeginArrival(DeviceAllocator& device, HandleRef handle,
-                                   PhysicalMemory* memory);
+  // Maps `memory` where the first of `handles` were, as many as lie side by
+  // side, once the driver is ready and has memory for the page tables. Returns
+  // their number: 0 if the first one was freed meanwhile. The other memory
+  // stays the caller's, and all of it where this fails.
+  static Result<std::size_t> BeginArrival(
+      DeviceAllocator& device, std::span<const HandleRef> handles,
+      std::span<PhysicalMemory* const> memory);
   Status CopyInLocked(DeviceState& state, HandleRef handle) REQUIRES(arbiter_);
 
   // guard.cc

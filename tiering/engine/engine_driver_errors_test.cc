@@ -93,7 +93,8 @@ TEST_F(EngineDriverErrorsTest, NoCallThatFailsLosesAByte) {
 
 TEST_F(EngineDriverErrorsTest, WhatCannotBeUnmappedStays) {
   Open({});
-  const auto layers = Layers(3);
+  const auto leaves = Layers(1), gap = Layers(1), layers = Layers(2);
+  FreeAll(gap);  // two runs, an unmap each
   ASSERT_EQ(cudasim_fail("cuMemUnmap", 2, kInvalidValue, /*forever=*/1), 0);
   Result<Bytes> moved = rig_->engine().Evict(rig_->device(), {});
   ASSERT_TRUE(moved.has_value());
@@ -101,10 +102,13 @@ TEST_F(EngineDriverErrorsTest, WhatCannotBeUnmappedStays) {
   EXPECT_THAT(rig_->engine().LastRefusal(DeviceIndex{0}),
               HasSubstr("cuMemUnmap"));
   EXPECT_EQ(rig_->Check(), "");
+  ExpectLayers(leaves);
   ExpectLayers(layers);
   cudasim_clear_faults();
   EXPECT_EQ(Evict(), 3 * kHandle);
+  ExpectLayers(leaves);
   ExpectLayers(layers);
+  FreeAll(leaves);
   FreeAll(layers);
 }
 

@@ -395,36 +395,44 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
       }
       device.CancelLeavingLocked(leaving.handle);
     };
+    std::vector<DeviceAllocator::Departure> departures;
+    std::erase_if(batch, [&](Leaving& leaving) {
+      device.mutex().AssertHeld();
+      const bool stays =
+          !status || leaving.keeps || leaving.handle.entry().fence.load() != 0;
+      if (stays) keep(leaving);
+      return stays;
+    });
     for (Leaving& leaving : batch) {
-      HandleEntry& entry = leaving.handle.entry();
-      if (!status || leaving.keeps || entry.fence.load() != 0) {
-        keep(leaving);
-        continue;
-      }
       if (leaving.clean) {
         const LowerCopy& copy = *lower_.Find(leaving.handle.address());
         leaving.to = copy.host && copy.disk ? HandleState::kHostAndDisk
                      : copy.host            ? HandleState::kHost
                                             : HandleState::kDisk;
-        ++counters_.clean_drops;
       }
-      const Result<bool> left = device.FinishLeavingLocked(
-          leaving.handle, leaving.to,
-          leaving.clean ? Traffic::kDropped : Traffic::kCopied);
+      departures.push_back(
+          {leaving.handle, leaving.to,
+           leaving.clean ? Traffic::kDropped : Traffic::kCopied});
+    }
+    device.FinishLeavingLocked(departures);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const Result<bool>& left = departures[i].left;
+      const HandleRef handle = batch[i].handle;
       if (!left) {
         state.refusal = left.error().message;
         failed = state.refusal;
-        keep(leaving);
+        keep(batch[i]);
         continue;
       }
-      entry.dirty.store(false);
-      freed += leaving.handle.bytes();
+      counters_.clean_drops += batch[i].clean;
+      handle.entry().dirty.store(false);
+      freed += handle.bytes();
       if (!*left) {
-        forget.push_back(leaving.handle);  // freed while it was leaving
+        forget.push_back(handle);  // freed while it was leaving
         continue;
       }
       ++counters_.evicted_handles;
-      counters_.evicted_bytes += leaving.handle.bytes();
+      counters_.evicted_bytes += handle.bytes();
     }
   }
   for (HandleRef handle : forget) lower_.Forget(handle);

@@ -68,6 +68,9 @@ void Engine::Prefetch(ScopeTrace::Step step) {
     if (missing.empty()) continue;
     MutexLock arbiter(arbiter_);
     lower_.CollectDropped(device);
+    // One by one, though that is a grant each: a batch has one event, and who
+    // uses its first handle would wait for its last (32 MiB are copied in
+    // 1.3 ms, granted in 0.04).
     for (HandleRef handle : missing) {
       const std::uint64_t before = counters_.restored_handles;
       Status status = RestoreBatchLocked(*state, {handle}, Room::kEvict,

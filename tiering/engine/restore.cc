@@ -3,6 +3,7 @@
 // taken first (all or nothing, rule 4); only then do copies start, and from
 // there on nothing is evicted or given up, so no buffer moves under a copy.
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -80,17 +81,27 @@ Status Engine::CopyInLocked(DeviceState& state, HandleRef handle) {
   return staged ? lower_.MarkStaging(device, state.copy_in) : Status{};
 }
 
-Result<bool> Engine::BeginArrival(DeviceAllocator& device, HandleRef handle,
-                                  PhysicalMemory* memory) {
+Result<std::size_t> Engine::BeginArrival(
+    DeviceAllocator& device, std::span<const HandleRef> handles,
+    std::span<PhysicalMemory* const> memory) {
   const auto begin = [&] {
-    return device.WhenReady([&]() -> Result<bool> {
+    return device.WhenReady([&]() -> Result<std::size_t> {
       MutexLock lock(device.mutex());
-      if (!IsAway(handle.entry().state.load())) return false;
-      STRATALLOC_RETURN_IF_ERROR(device.BeginArrivalLocked(handle, memory));
-      return true;
+      std::size_t run = 0;
+      for (; run < handles.size(); ++run) {
+        const HandleRef handle = handles[run];
+        const bool adjacent =
+            handle.region == handles[0].region &&
+            handle.address() == handles[0].address() + run * handle.bytes();
+        if (!adjacent || !IsAway(handle.entry().state.load())) break;
+      }
+      if (run == 0) return run;
+      STRATALLOC_RETURN_IF_ERROR(
+          device.BeginArrivalLocked(handles.first(run), memory.first(run)));
+      return run;
     });
   };
-  Result<bool> begun = begin();
+  Result<std::size_t> begun = begin();
   // Page tables take memory of the card. Nothing that is copied is given up by
   // this, and `memory` is not free.
   if (!begun && begun.error().code == ErrorCode::kOutOfMemory &&
@@ -155,43 +166,57 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   }
   std::vector<HandleRef> arrived;
   bool no_page_tables = false;
-  for (std::size_t next = 0; status && next < missing.size(); ++next) {
-    const HandleRef handle = missing[next];
-    const HandleState from = handle.entry().state.load();
-    const Result<bool> begun = BeginArrival(device, handle, taken[next]);
+  const auto abort = [&](HandleRef handle, bool lost) REQUIRES(arbiter_) {
+    MutexLock lock(device.mutex());
+    // Bytes that came from the disk may have stayed in a host buffer.
+    const LowerCopy* copy = lower_.Find(handle.address());
+    const bool host = copy != nullptr && copy->host;
+    const bool disk = copy != nullptr && copy->disk;
+    device.AbortArrivalLocked(handle, lost           ? HandleState::kPoisoned
+                                      : host && disk ? HandleState::kHostAndDisk
+                                      : host         ? HandleState::kHost
+                                                     : HandleState::kDisk);
+  };
+  for (std::size_t next = 0; status && next < missing.size();) {
+    // What is copied meanwhile hides what mapping costs: a run is no longer
+    // than all before it.
+    const std::size_t most =
+        std::min(missing.size() - next, std::max<std::size_t>(next, 1));
+    const auto run = std::span<const HandleRef>(missing).subspan(next, most);
+    const Result<std::size_t> begun =
+        BeginArrival(device, run, std::span(taken).subspan(next, most));
     if (!begun) {
       status = tl::unexpected(begun.error());
       no_page_tables = status.error().code == ErrorCode::kOutOfMemory;
       break;
     }
     // Freed meanwhile; its physical handle is put back below.
-    if (!*begun) continue;
-    taken[next] = nullptr;
-    status = CopyInLocked(state, handle);
-    if (!status) {
+    if (*begun == 0) {
+      ++next;
+      continue;
+    }
+    const std::size_t end = next + *begun;
+    for (std::size_t i = next; i < end; ++i) taken[i] = nullptr;
+    for (; status && next < end; ++next) {
+      const HandleRef handle = missing[next];
+      const LowerCopy* copy = lower_.Find(handle.address());
+      const bool from_disk = copy != nullptr && !copy->host;
+      status = CopyInLocked(state, handle);
+      if (status) {
+        arrived.push_back(handle);
+        continue;
+      }
       const Error error = status.error();
       const std::string owners = OwnersOf(device, handle);
       const bool lost = error.code == ErrorCode::kCorrupt;
       // Nothing may be copying into it when it is unmapped again.
       SettleCopies(state, state.copy_in);
-      MutexLock lock(device.mutex());
-      // Bytes that came from the disk may have stayed in a host buffer.
-      const LowerCopy* copy = lower_.Find(handle.address());
-      const bool host = copy != nullptr && copy->host;
-      const bool disk = copy != nullptr && copy->disk;
-      device.AbortArrivalLocked(handle, lost ? HandleState::kPoisoned
-                                        : host && disk
-                                            ? HandleState::kHostAndDisk
-                                        : host ? HandleState::kHost
-                                               : HandleState::kDisk);
-      status =
-          Fail(error.code,
-               "cannot restore " + owners + " from " +
-                   (lost || from == HandleState::kDisk ? "disk: " : "host: ") +
-                   error.message);
-      break;
+      abort(handle, lost);
+      for (std::size_t i = next + 1; i < end; ++i) abort(missing[i], false);
+      status = Fail(error.code, "cannot restore " + owners + " from " +
+                                    (lost || from_disk ? "disk: " : "host: ") +
+                                    error.message);
     }
-    arrived.push_back(handle);
   }
   for (std::size_t i = 0; i < taken.size(); ++i) {
     if (taken[i] != nullptr) device.PutPhysical(taken[i]);
