@@ -63,10 +63,12 @@ Engine::~Engine() {
     device.device().DestroyStream(state->copy_out);
     device.device().DestroyStream(state->copy_in);
   }
-  // Perhaps of a device that takes no part.
-  if (checksum_words_ != nullptr) {
-    (*all_.begin())->allocator->device().UnregisterHost(checksum_words_);
-    munmap(checksum_words_, kChecksumWords);
+  // Of devices that take no part, too.
+  for (DeviceState* state : all_) {
+    if (state->checksum_words == nullptr) continue;
+    state->allocator->device().SynchronizeDevice();
+    state->allocator->device().UnregisterHost(state->checksum_words);
+    munmap(state->checksum_words, kChecksumWords);
   }
 }
 
@@ -104,22 +106,20 @@ Status Engine::PrepareLocked(DeviceState& state, Bytes largest_handle) {
   }
   STRATALLOC_ASSIGN_OR_RETURN(state.copy_out, device.device().CreateStream());
   STRATALLOC_ASSIGN_OR_RETURN(state.copy_in, device.device().CreateStream());
-  if (checksum_words_ == nullptr) {
-    void* page = mmap(nullptr, kChecksumWords, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) {
-      return Fail(ErrorCode::kHostOutOfMemory, "no page for checksums");
-    }
-    if (Status pinned = device.device().RegisterHost(page, kChecksumWords);
-        !pinned) {
-      munmap(page, kChecksumWords);
-      return pinned;
-    }
-    checksum_words_ = static_cast<std::uint64_t*>(page);
+  void* page = mmap(nullptr, kChecksumWords, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) {
+    return Fail(ErrorCode::kHostOutOfMemory, "no page for checksums");
   }
+  if (Status pinned = device.device().RegisterHost(page, kChecksumWords);
+      !pinned) {
+    munmap(page, kChecksumWords);
+    return pinned;
+  }
+  state.checksum_words = static_cast<std::uint64_t*>(page);
   STRATALLOC_ASSIGN_OR_RETURN(
-      state.checksum,
-      DeviceChecksum::Load(device.device(), state.copy_out, checksum_words_));
+      state.checksum, DeviceChecksum::Load(device.device(), state.copy_out,
+                                           state.checksum_words));
   const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
   STRATALLOC_RETURN_IF_ERROR(lower_.Open(
       device.device(), std::max(large.handle_bytes, largest_handle)));

@@ -187,6 +187,9 @@ class Engine final : public Reclaimer, public ScopeListener {
     StreamId copy_out = kDefaultStream;
     StreamId copy_in = kDefaultStream;
     std::optional<DeviceChecksum> checksum;
+    // Pinned words that `copy_out` copies its results to; arbiter. Of no other
+    // device: where waiting for that stream fails a copy may still come.
+    std::uint64_t* checksum_words = nullptr;
     std::string refusal;  // why the last reclaim stopped; arbiter
     // What people know of it; arbiter.
     Told refused;    // somebody's bytes have no place below
@@ -340,9 +343,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   DeviceList movers_;  // of them those that take part
 
   mutable Mutex arbiter_{LockRank::kArbiter};
-  LowerCopies lower_;  // arbiter
-  // Pinned words the checksum kernel writes to; arbiter.
-  std::uint64_t* checksum_words_ = nullptr;
+  LowerCopies lower_;        // arbiter
   EngineCounters counters_;  // arbiter; copied under counters_mutex_
   std::string sabotage_;     // test hook; arbiter
   int foreign_writes_ = 0;  // test hook: evictions that are written to; arbiter

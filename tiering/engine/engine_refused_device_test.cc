@@ -196,6 +196,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"SecondStream", Failing("cudaStreamCreateWithFlags", 2),
                 "cudaStreamCreateWithFlags"},
         Refusal{"Pinning", Failing("cudaHostRegister"), "cudaHostRegister"},
+        // The result of the kernel's trial may still come.
+        Refusal{"Waiting", Failing("cudaStreamSynchronize"),
+                "cudaStreamSynchronize"},
         Refusal{"VirtualMemory",
                 [] { ASSERT_EQ(cudasim_set_virtual_memory(0, 0), 0); },
                 "no virtual memory management"}),

@@ -211,11 +211,11 @@ Status Engine::ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch) {
     ranges.push_back({leaving.handle.address(), leaving.handle.bytes()});
   }
   STRATALLOC_RETURN_IF_ERROR(
-      state.checksum->Launch(ranges, checksum_words_, state.copy_out));
+      state.checksum->Launch(ranges, state.checksum_words, state.copy_out));
   STRATALLOC_RETURN_IF_ERROR(
       state.allocator->device().SynchronizeStream(state.copy_out));
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    batch[i].checksum = checksum_words_[i];
+    batch[i].checksum = state.checksum_words[i];
     if (!batch[i].clean) continue;
     const LowerCopy* copy = lower_.Find(batch[i].handle.address());
     if (copy->checksum != batch[i].checksum) {
