@@ -45,6 +45,16 @@ class TwoDevicesTest : public DeviceAllocatorTest {
   StreamId stream_{};
 };
 
+// Of what is mapped already, by runs.
+TEST_F(DeviceAllocatorTest, AGrantToAPeerThatIsNotReadyIsTriedAgain) {
+  const Address address = Malloc(8 * kMiB);
+  ASSERT_EQ(cudasim_fail("cuMemSetAccess", 1, CUDA_ERROR_NOT_READY, 0), 0);
+  const Status enabled = allocator().EnablePeer(DeviceIndex{1});
+  EXPECT_TRUE(enabled.has_value()) << enabled.error().message;
+  EXPECT_EQ(allocator().peers().size(), 1u);
+  Free(address);
+}
+
 TEST_F(TwoDevicesTest, ABlockWaitsForAStreamOfAnotherDevice) {
   const long events = cudasim_live_events();
   for (const StreamId stream : {stream_, OfDevice1(Raw(kDefaultStream))}) {
