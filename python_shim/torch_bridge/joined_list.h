@@ -11,15 +11,18 @@
 namespace stratalloc {
 
 // `cat` for operands that do not fit the device together: its result is made
-// empty and each operand copied to its place, an operator of its own, which
+// empty, or is `out` (defined: cat.out), which gets the size that cat gives it,
+// and each operand is copied to its place, an operator of its own, which
 // converts as cat's kernel does. The result is the same bit for bit; it and one
 // operand have to fit.
 //
 // nullopt where the operands are of a kind that cat treats otherwise (none, on
-// several devices, sparse, quantized, nested): the caller says what it would
-// have. Throws what cat's own check of shapes throws, and OutOfMemoryError.
-// Called from any thread; nothing of the call is kept.
-std::optional<at::Tensor> JoinOneByOne(at::TensorList tensors, int64_t dim);
+// several devices, sparse, quantized, nested, `out` among them): the caller
+// says what it would have. Throws what cat's own check of shapes and types
+// throws, and OutOfMemoryError. Called from any thread; nothing of the call is
+// kept.
+std::optional<at::Tensor> JoinOneByOne(at::TensorList tensors, int64_t dim,
+                                       at::Tensor out = {});
 
 }  // namespace stratalloc
 

@@ -57,7 +57,8 @@ c10::IValue Part(const c10::IValue& value, size_t first, size_t count) {
 }  // namespace
 
 ListOperator::ListOperator(const c10::FunctionSchema& schema) {
-  if (schema.name() == kJoins && schema.overload_name().empty()) {
+  if (schema.name() == kJoins &&
+      (schema.overload_name().empty() || schema.overload_name() == "out")) {
     joins_ = may_run_again_ = true;
   }
   if (!ActsElementByElement(schema.name())) return;

@@ -22,13 +22,13 @@ class ListOperator {
   explicit ListOperator(const c10::FunctionSchema& schema);
 
   bool MayBeSliced() const { return !sliced_.empty(); }
-  // `cat`: its one result may be made element by element (joined_list.h), once
-  // the whole call was refused.
+  // `cat` and `cat.out`: the one result may be made element by element
+  // (joined_list.h), once the whole call was refused.
   bool Joins() const { return joins_; }
   // It makes a list of new tensors, one per element; else it makes nothing.
   bool ReturnsList() const { return returns_list_; }
-  // It writes nothing but what it makes: a call that failed for want of memory
-  // may run once more, in smaller slices.
+  // It reads nothing that it writes: a call that failed for want of memory may
+  // run once more, in smaller slices.
   bool MayRunAgain() const { return may_run_again_; }
   // Indices in the schema of the lists of tensors, in order.
   const std::vector<uint16_t>& tensor_lists() const { return tensor_lists_; }

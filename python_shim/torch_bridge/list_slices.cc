@@ -191,8 +191,9 @@ bool RunInSlices(const GuardedOperator& guarded, uint64_t lo, uint64_t hi,
   const c10::ArrayRef<c10::IValue> arguments(
       stack->data() + (stack->size() - count), count);
   if (guarded.list.Joins()) {
-    std::optional<at::Tensor> joined =
-        JoinOneByOne(arguments[0].toTensorVector(), arguments[1].toInt());
+    std::optional<at::Tensor> joined = JoinOneByOne(
+        arguments[0].toTensorVector(), arguments[1].toInt(),
+        arguments.size() > 2 ? arguments[2].toTensor() : at::Tensor());
     if (!joined.has_value()) return false;
     torch::jit::drop(*stack, count);
     stack->emplace_back(*std::move(joined));
