@@ -87,6 +87,13 @@ DeviceAllocator* Allocator::FindByAddress(Address address) const {
   return nullptr;
 }
 
+Result<SharedBlock> Allocator::Share(DeviceAllocator& device, Address address) {
+  Result<SharedBlock> shared = device.Share(address);
+  if (shared || shared.error().code != ErrorCode::kUnsupported) return shared;
+  for (DeviceAllocator* one : Opened()) one->CloseDescriptors();
+  return device.Share(address);
+}
+
 double Allocator::Fraction(DeviceIndex device) const {
   if (DeviceAllocator* const found = Find(device)) return found->fraction();
   const int index = static_cast<int>(device);

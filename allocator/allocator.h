@@ -43,6 +43,9 @@ class Allocator {
   // nullptr for a device that is not opened.
   DeviceAllocator* Find(DeviceIndex device) const;
   DeviceAllocator* FindByAddress(Address address) const;
+  // DeviceAllocator's, of `device`. Where descriptors are short those of freed
+  // blocks are closed, on every device: the limit is the process's.
+  Result<SharedBlock> Share(DeviceAllocator& device, Address address);
   // In the order in which they were opened.
   std::span<DeviceAllocator* const> Opened() const {
     // acquire: below the count there are pointers and what they point to.

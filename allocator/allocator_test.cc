@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <string>
@@ -160,6 +161,33 @@ TEST_F(AllocatorTest, ATrackerFollowsDevicesToCome) {
   EXPECT_GT(tracked, before);
   History::SetTracker(nullptr);
   all().NoteTracker();
+}
+
+// The limit on open files is the process's.
+TEST_F(AllocatorTest, DescriptorsOfAnotherDeviceMakeRoom) {
+  constexpr std::size_t kMost = 16;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 4 * kMost;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  DeviceAllocator& second = Open(kSecond);
+  DeviceAllocator& last = Open(kLast);
+  std::vector<Address> there;
+  const Address here = Malloc(last);
+  for (std::size_t i = 0; i < 2 * kMost; ++i) there.push_back(Malloc(second));
+  for (const Address block : there) {
+    EXPECT_TRUE(all().Share(second, block).has_value());
+  }
+  EXPECT_EQ(HandlePool::OpenDescriptors(), kMost) << "two blocks in a handle";
+  EXPECT_FALSE(all().Share(last, here).has_value());
+  for (const Address block : there) {
+    EXPECT_TRUE(second.Free(block).has_value());
+  }
+  const Result<SharedBlock> shared = all().Share(last, here);
+  EXPECT_TRUE(shared.has_value()) << shared.error().message;
+  EXPECT_TRUE(last.Free(here).has_value());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST_F(AllocatorTest, ManyThreadsOpenItOnce) {

@@ -83,6 +83,7 @@ struct alignas(64) Block {
   std::uint32_t pending_events = 0;
   // Plain segments: DeviceAllocator::searches_ when it was given back.
   std::uint32_t freed_at = 0;
+  bool shared = false;  // another process may have its memory; while live
   Block* prev = nullptr;
   Block* next = nullptr;
   FreeIndex::Place filed;         // while kFree and filed

@@ -68,7 +68,7 @@ Result<CheckpointDelta> DeviceAllocator::GoBackTo(
     Block* block = BlockAtLocked(live.address);
     // A graph orders its own streams: nobody waits for the uses recorded here.
     recorded.push_back(std::exchange(block->streams, {}));
-    block->streams_noted = false;
+    block->streams_noted = block->shared = false;
     FreeLocked(block);
   }
   for (const CheckpointBlock& wanted : checkpoint.allocated) {

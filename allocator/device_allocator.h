@@ -184,8 +184,13 @@ class DeviceAllocator {
   // (ipc.h has its format), and where the block begins in what it maps. The
   // block stays on the device from now on, until it is freed.
   // REQUIRES: its bytes are on the device (pinned by an operator, say).
-  // kUnsupported: it would take too many file descriptors, or none can be made.
+  // kUnsupported: it would take too many file descriptors beside those that all
+  // devices have open (Allocator::Share makes room), or none can be made.
   Result<SharedBlock> Share(Address address) EXCLUDES(mutex_);
+  // Closes the descriptors of memory that no shared block has any more. They
+  // stay open till then, because the same memory should travel under the same
+  // number.
+  void CloseDescriptors() EXCLUDES(mutex_);
 
   // ---- pins that outlast an operator (block_pin.h) -----------------------
 
@@ -776,10 +781,9 @@ class DeviceAllocator {
   void ArriveLocked(const std::vector<HandleRef>& handles) REQUIRES(mutex_);
   void SettleFirstArrivalLocked() REQUIRES(mutex_);
 
-  // share.cc: descriptors for the handles of `block` that have none yet stay
-  // below a quarter of the process's limit on open files; those of freed blocks
-  // are closed for it.
-  Status MakeDescriptorsRoomLocked(const Block& block) REQUIRES(mutex_);
+  // share.cc: are the descriptors of all devices, with those that the handles
+  // of `block` lack, below a quarter of the process's limit on open files?
+  Status CheckDescriptorsLocked(const Block& block) REQUIRES(mutex_);
 
   // limits.cc
   Bytes LimitLocked() const REQUIRES(mutex_);

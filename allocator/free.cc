@@ -128,7 +128,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
     observer_->OnFree(device_.index(), block->charge, block->size);
   }
   if (!captured_streams_.empty()) captured_streams_.erase(block);
-  block->raw = block->streams_noted = false;
+  block->raw = block->streams_noted = block->shared = false;
   block->charge = {};
   block->account = nullptr;
   block->requested = 0;

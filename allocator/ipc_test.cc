@@ -264,34 +264,118 @@ TEST_F(IpcTest, ADriverWithoutExportIsUsedWithout) {
   EXPECT_TRUE(allocator_->Free(address));
 }
 
+// A soft limit on open files that allows `most` descriptors.
+class FewFiles {
+ public:
+  explicit FewFiles(std::size_t most) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit few = before_;
+    few.rlim_cur = 4 * most;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~FewFiles() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
 TEST_F(IpcTest, DescriptorsStayBelowAQuarterOfTheLimitOnFiles) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   constexpr std::size_t kMost = 16;
-  rlimit few = before;
-  few.rlim_cur = 4 * kMost;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const FewFiles few(kMost);
   std::vector<Address> blocks;
   for (std::size_t i = 0; i <= kMost; ++i) blocks.push_back(Malloc(2 * kMiB));
   const int files = OpenDescriptors();
   for (std::size_t i = 0; i < kMost; ++i) {
     ASSERT_TRUE(allocator_->Share(blocks[i]).has_value()) << i;
   }
-  const Result<SharedBlock> refused = allocator_->Share(blocks[kMost]);
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("1 file descriptors"));
-  EXPECT_THAT(refused.error().message, HasSubstr("ulimit -n"));
+  const auto refuses = [&] {
+    allocator_->CloseDescriptors();
+    const Result<SharedBlock> refused = allocator_->Share(blocks[kMost]);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(refused.error().message,
+                HasSubstr("1 file descriptors, 16 are open"));
+    EXPECT_THAT(refused.error().message, HasSubstr("ulimit -n"));
+  };
+  refuses();
   EXPECT_TRUE(allocator_->Share(blocks[0]).has_value()) << "needs no more";
+  refuses();
   // What is freed is nobody's any more.
   EXPECT_TRUE(allocator_->Free(blocks[0]).has_value());
+  allocator_->CloseDescriptors();
   EXPECT_TRUE(allocator_->Share(blocks[kMost]).has_value());
   EXPECT_LE(OpenDescriptors() - files, static_cast<int>(kMost));
   for (std::size_t i = 1; i <= kMost; ++i) {
     EXPECT_TRUE(allocator_->Free(blocks[i]).has_value());
   }
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
+
+// A descriptor that is closed is given another memory's number, and the text
+// that travels is that of the first: who reads it would have the wrong bytes.
+class IpcKeptTest : public IpcTest,
+                    public testing::WithParamInterface<const char*> {
+ protected:
+  static constexpr PoolId kPool{0, 7};
+  void SetUp() override {
+    IpcTest::SetUp();
+    if (Is("without tiering")) {
+      allocator_.reset();
+      allocator_ = std::move(DeviceAllocator::Create(*device_, {}).value());
+    } else if (Is("private")) {
+      ASSERT_TRUE(
+          allocator_->BeginAllocateToPool(kPool, [](StreamId) { return true; })
+              .has_value());
+    }
+  }
+  void TearDown() override {
+    if (Is("private")) {
+      EXPECT_TRUE(allocator_->EndAllocateToPool(kPool).has_value());
+      EXPECT_TRUE(allocator_->ReleasePool(kPool).has_value());
+    }
+    IpcTest::TearDown();
+  }
+  static bool Is(const char* kind) {
+    return std::string_view(GetParam()) == kind;
+  }
+};
+
+TEST_P(IpcKeptTest, DescriptorsOfLiveBlocksStayOpen) {
+  const FewFiles few(16);
+  const LifetimeClass lifetime =
+      Is("transient") ? LifetimeClass::kTransient : LifetimeClass::kPersistent;
+  const Address one = Malloc(20 * kMiB, lifetime);
+  const Address two = Malloc(20 * kMiB, lifetime);
+  const Result<SharedBlock> shared = allocator_->Share(one);
+  ASSERT_TRUE(shared.has_value()) << shared.error().message;
+  for (int i = 0; i < 2; ++i) {
+    allocator_->CloseDescriptors();
+    EXPECT_FALSE(allocator_->Share(two).has_value());
+  }
+  EXPECT_EQ(allocator_->Share(one)->handle, shared->handle);
+  // Another block of the same memory frees it for nobody.
+  const Address beside = Malloc(1000, lifetime);
+  EXPECT_TRUE(allocator_->Share(beside).has_value());
+  EXPECT_TRUE(allocator_->Free(beside).has_value());
+  allocator_->CloseDescriptors();
+  EXPECT_EQ(allocator_->Share(one)->handle, shared->handle);
+  // What lies there next is nobody else's.
+  EXPECT_TRUE(allocator_->Free(one).has_value());
+  const Address next = Malloc(20 * kMiB, lifetime);
+  EXPECT_EQ(next, one);
+  allocator_->CloseDescriptors();
+  EXPECT_TRUE(allocator_->Share(two).has_value());
+  EXPECT_TRUE(allocator_->Free(two).has_value());
+  EXPECT_TRUE(allocator_->Free(next).has_value());
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, IpcKeptTest,
+                         testing::Values("persistent", "transient",
+                                         "without tiering", "private"),
+                         [](const auto& given) {
+                           std::string name = given.param;
+                           std::erase(name, ' ');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace stratalloc

@@ -29,25 +29,36 @@ std::vector<DeviceIndex> DeviceAllocator::peers() {
   return peers_;
 }
 
-Status DeviceAllocator::MakeDescriptorsRoomLocked(const Block& block) {
+Status DeviceAllocator::CheckDescriptorsLocked(const Block& block) {
   std::size_t needed = 0;
-  const auto missing = [&]() REQUIRES(mutex_) {
-    needed = 0;
-    ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
-      mutex_.AssertHeld();
-      const PhysicalMemory* memory = handle.entry().physical;
-      needed += memory != nullptr && !physical_.HasDescriptor(*memory);
-    });
-    return needed;
-  };
+  ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
+    mutex_.AssertHeld();
+    const PhysicalMemory* memory = handle.entry().physical;
+    needed += memory != nullptr && !physical_.HasDescriptor(*memory);
+  });
   const std::size_t most = MostDescriptors();
-  if (HandlePool::OpenDescriptors() + missing() <= most) return {};
-  // Of blocks that were freed since: whoever had them has let go.
+  const std::size_t open = HandlePool::OpenDescriptors();
+  if (open + needed <= most) return {};
+  return Fail(ErrorCode::kUnsupported,
+              "a tensor is not shared with another process: it needs " +
+                  std::to_string(needed) + " file descriptors, " +
+                  std::to_string(open) +
+                  " are open for tensors that are shared already, and "
+                  "stratalloc opens no more than a quarter of the process's "
+                  "limit (" +
+                  std::to_string(most) +
+                  "). Raise the limit (ulimit -n), free shared tensors, or, "
+                  "for tensors that are never evicted, set "
+                  "expandable_segments:False before they are made");
+}
+
+void DeviceAllocator::CloseDescriptors() {
+  MutexLock lock(mutex_);
   std::set<PhysicalHandle> shared;
   for (const auto& [base, segment] : segments_) {
     if (segment->plain) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
-      if (b->pins.of(PinReason::kShared) == 0) continue;
+      if (!b->shared || !IsLive(b->state)) continue;
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
         if (handle.entry().physical != nullptr) {
           shared.insert(handle.entry().physical->handle);
@@ -56,16 +67,6 @@ Status DeviceAllocator::MakeDescriptorsRoomLocked(const Block& block) {
     }
   }
   physical_.CloseDescriptors(shared);
-  const std::size_t open = HandlePool::OpenDescriptors();
-  if (open + missing() <= most) return {};
-  return Fail(ErrorCode::kUnsupported,
-              "a tensor is not shared with another process: it needs " +
-                  std::to_string(needed) + " file descriptors beside the " +
-                  std::to_string(open) +
-                  " of tensors that are shared already, and stratalloc opens "
-                  "no more than a quarter of the process's limit (" +
-                  std::to_string(most) +
-                  "). Raise the limit (ulimit -n), or free shared tensors");
 }
 
 Result<SharedBlock> DeviceAllocator::Share(Address address) {
@@ -82,7 +83,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
     return SharedBlock{std::move(handle), block->address - base};
   }
   std::vector<int> descriptors;
-  Status status = MakeDescriptorsRoomLocked(*block);
+  Status status = CheckDescriptorsLocked(*block);
   ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
     mutex_.AssertHeld();
     if (!status) return;
@@ -99,6 +100,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
     }
   });
   STRATALLOC_RETURN_IF_ERROR(status);
+  block->shared = block->streams_noted = true;  // its free takes the whole way
   // Once: nobody takes this pin back.
   if (block->pins.of(PinReason::kShared) == 0) {
     PinBlockLocked(block, PinReason::kShared);

@@ -71,7 +71,8 @@ int stratalloc_ipc_share(void* ptr, uint64_t* offset,
   // behind no copy.
   const Status arrived = device->DrainArrivals();
   const Result<SharedBlock> shared =
-      arrived ? device->Share(address) : tl::unexpected(arrived.error());
+      arrived ? Allocator::Get().Share(*device, address)
+              : tl::unexpected(arrived.error());
   stratalloc_operator_leave();
   if (!shared) return ToC(shared.error(), error);
   *offset = shared->offset;
