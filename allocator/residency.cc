@@ -352,6 +352,7 @@ Status DeviceAllocator::DrainArrivals() {
 Address DeviceAllocator::FindAwaySpaceLocked(const Pool& pool, Bytes size) {
   if (away_ == 0 || !pool.evictable()) return 0;
   HandleRegion& region = table_.region(/*evictable=*/true, pool.key().kind);
+  if (size > region.handle_bytes) return 0;
   const Bytes least = std::max(size, region.handle_bytes / 2);
   const auto& parked = pool.parked_blocks();
   for (auto key = parked.lower_bound({least, 0, nullptr}); key != parked.end();

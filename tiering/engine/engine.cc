@@ -143,11 +143,14 @@ Result<Bytes> Engine::MoveAll(Result<Bytes> (Engine::*verb)(
   if (movers_.begin() == movers_.end() && all_.begin() != all_.end()) {
     return tl::unexpected(CheckTakesPart(**all_.begin()).error());
   }
-  Bytes moved = 0;
+  Result<Bytes> moved = Bytes{0};
   for (DeviceState* state : movers_) {
-    STRATALLOC_ASSIGN_OR_RETURN(const Bytes here,
-                                (this->*verb)(*state->allocator, {}));
-    moved += here;
+    Result<Bytes> here = (this->*verb)(*state->allocator, {});
+    if (moved && here) {
+      *moved += *here;
+    } else if (moved) {
+      moved = std::move(here);
+    }
   }
   return moved;
 }

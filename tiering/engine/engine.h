@@ -156,8 +156,9 @@ class Engine final : public Reclaimer, public ScopeListener {
                       std::span<const AddressRange> ranges);
   Result<Bytes> Restore(DeviceAllocator& device,
                         std::span<const AddressRange> ranges);
-  // Everything evictable of every device that takes part. kUnsupported, with
-  // the first one's reason, if devices were added and none does.
+  // Everything evictable of every device that takes part, past those that
+  // fail: the first one's error. kUnsupported, with the first one's reason, if
+  // devices were added and none takes part.
   Result<Bytes> EvictAll();
   Result<Bytes> RestoreAll();
 

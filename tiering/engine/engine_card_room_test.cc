@@ -158,6 +158,32 @@ TEST_F(EngineCardRoomTest, WhatOthersGaveBackServesWhomEvictionCannot) {
   ExpectAll();
 }
 
+// What cannot be had is refused after a look or two, not after one for each of
+// the rounds in which victims are looked for.
+TEST_F(EngineCardRoomTest, ARefusedOperatorLooksAtTheCardOnce) {
+  AddLayers(kCard + kLayer);  // has been refused
+  ExpectAll();
+  const Address one = Malloc(5 * kLayer), two = Malloc(5 * kLayer);
+  std::vector<BlockPin> pins(layers_.size());
+  std::vector<AddressRange> stays;
+  for (std::size_t i = 0; i < kCard / kLayer - 8; ++i) {
+    stays.push_back({layers_[i], kLayer});
+  }
+  ASSERT_TRUE(rig_->engine()
+                  .PinBlocks("pin()", PinReason::kProgram, stays,
+                             {pins.data(), stays.size()})
+                  .has_value());
+  const Access both[] = {{one, 5 * kLayer, true}, {two, 5 * kLayer, true}};
+  for (int i = 0; i < 3; ++i) {
+    const long looks = cudasim_calls("cudaMemGetInfo");
+    EXPECT_FALSE(
+        rig_->engine().EnterOperator(kDefaultStream, "add", both).has_value());
+    EXPECT_LE(cudasim_calls("cudaMemGetInfo") - looks, 4);
+  }
+  for (const BlockPin& pin : pins) rig_->engine().UnpinBlock(pin, true);
+  FreeAll({one, two});
+}
+
 // The program's own limit is below what the card has: nothing more is left.
 TEST_F(EngineCardRoomTest, ALimitThatTheProgramSetStaysAsItIs) {
   rig_->device().SetFraction(0.5);

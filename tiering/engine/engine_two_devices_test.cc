@@ -145,6 +145,21 @@ TEST_F(EngineTwoDevicesTest, WhatAGraphReadThereWaitsForACaptureHere) {
   ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
 }
 
+// One that fails is no reason for the other to stay where it is.
+TEST_F(EngineTwoDevicesTest, AllMeansThoseAfterOneThatFailsToo) {
+  const Address layer = Malloc(kHandle);
+  Write(layer, kHandle, 1);
+  EXPECT_TRUE(rig_->engine().EvictAll().has_value());
+  ASSERT_EQ(cudasim_fail("cudaMemcpyAsync", 1, 1, /*forever=*/0), 0);
+  EXPECT_FALSE(rig_->engine().RestoreAll().has_value());
+  cudasim_clear_faults();
+  EXPECT_EQ(rig_->StateOf(layer), HandleState::kHost);
+  for (const Address there : layers_) {
+    EXPECT_EQ(rig_->StateOf(there), HandleState::kResident);
+  }
+  Free(layer);
+}
+
 class PointersOfTwoDevicesTest : public EngineTest {
  protected:
   void SetUp() override {

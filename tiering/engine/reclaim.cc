@@ -121,7 +121,9 @@ bool Engine::RestoreSpace(DeviceIndex index, Address address) {
   const HandleRef handle{region, region->IndexOf(address)};
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
-  // Before the first refusal nothing leaves, for this neither.
+  // Before the first refusal nothing leaves, for this neither. It comes where
+  // memory is free all the same: of a program that evicts after each step every
+  // small result would take a handle of the host for ever.
   const Room room = UnderPressure(index) ? Room::kEvict : Room::kOnlyFree;
   if (!RestoreBatchLocked(state, {handle}, room, {handle.address()},
                           /*planned=*/false)) {

@@ -133,6 +133,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   for (HandleRef handle : missing) need += handle.bytes();
   std::vector<PhysicalMemory*> taken;
   Status status;
+  bool followed = false;
   lower_.OpenReserve(true);
   while (taken.size() < missing.size()) {
     const Bytes bytes = missing[taken.size()].bytes();
@@ -146,7 +147,8 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
                            room == Room::kEvict && ++attempts <= kRoomAttempts;
     if (may_evict) {
       NotePressure(state);
-      device.FollowCard();
+      // Once: a look asks for the headroom back, which is then taken again.
+      if (!std::exchange(followed, true)) device.FollowCard();
     }
     if (!may_evict ||
         (EvictVictimsLocked(state, need, keep, Whom::kAnybody) == 0 &&
