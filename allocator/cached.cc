@@ -252,6 +252,7 @@ Status DeviceAllocator::EmptyCache() {
   }
   if (Status status = SynchronizePendingFrees(); !status) return status;
   GiveToDriver();
+  if (reclaimer_ != nullptr) reclaimer_->OnEmptyCache(device_.index());
   return {};
 }
 

@@ -116,6 +116,9 @@ class Reclaimer {
   // Evicts what is cold for good, at most about `bytes` of it; returns the
   // bytes that left. Called as Reclaim is.
   virtual Bytes ReclaimCold(DeviceIndex device, Bytes bytes) = 0;
+  // empty_cache() has given the device's free memory back: what other tiers
+  // hold of freed blocks goes, too. Called as Reclaim is.
+  virtual void OnEmptyCache(DeviceIndex) {}
   // Do threads wait that were refused? Then nobody takes new memory past them:
   // Reclaim is the way.
   virtual bool IsCrowded() const { return false; }

@@ -206,6 +206,7 @@ char* stratalloc_report_json(int device) {
   report["why_no_tiering"] = engine == nullptr   ? Core::Get().WhyNoEngine()
                              : opened == nullptr ? ""
                                                  : engine->WhyNot(*opened);
+  if (engine != nullptr) engine->CollectDropped();
   const EngineCounters c =
       engine != nullptr ? engine->Counters() : EngineCounters{};
   report["handles"] = {

@@ -27,11 +27,18 @@ Status Engine::BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
                                    StreamId current,
                                    std::span<const Access> reads) {
   OperatorThread& thread = OperatorThread::ThisThread();
-  // Before the route: from there on nothing can leave to make room.
+  // A MemPool's route has its streams at once, a capture's when it has begun.
+  const bool captures = !filter(current);
+  // Before the route: from there on nothing can leave to make room. How much
+  // the capture will want nobody knows, so everything leaves that nothing
+  // holds; what it uses comes back while it is recorded.
+  if (captures && !off() && UnderPressure(device.device().index())) {
+    // Where nothing may leave the capture says what it lacks.
+    (void)Evict(device, {});
+  }
   STRATALLOC_RETURN_IF_ERROR(
       EnterOperator(current, "the beginning of a capture", reads));
   const auto begin = [&]() -> Status {
-    const bool captures = !filter(current);
     STRATALLOC_RETURN_IF_ERROR(
         device.BeginAllocateToPool(pool, std::move(filter), current));
     if (!captures || off()) return {};

@@ -259,6 +259,18 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
   return counters_.restored_bytes - before;
 }
 
+void Engine::CollectDropped() {
+  if (off()) return;
+  MutexLock arbiter(arbiter_);
+  for (DeviceState* state : movers_) lower_.CollectDropped(*state->allocator);
+}
+
+void Engine::OnEmptyCache(DeviceIndex device) {
+  if (off()) return;
+  MutexLock arbiter(arbiter_);
+  lower_.CollectDropped(*devices_[static_cast<int>(device)].allocator);
+}
+
 EngineCounters Engine::Counters() const {
   // A report may wait for a migration; it never sees half of one.
   MutexLock arbiter(arbiter_);

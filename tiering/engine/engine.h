@@ -95,6 +95,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   // Reclaimer.
   bool Reclaim(DeviceIndex device, MemoryRequest& request) override;
   bool RestoreSpace(DeviceIndex device, Address address) override;
+  void OnEmptyCache(DeviceIndex device) override;
   Bytes ReclaimCold(DeviceIndex device, Bytes bytes) override;
   bool IsCrowded() const override { return admission_.crowded(); }
   bool UnderPressure(DeviceIndex device) const override {
@@ -144,8 +145,9 @@ class Engine final : public Reclaimer, public ScopeListener {
   // DeviceAllocator::BeginAllocateToPool, of a capture that is about to begin
   // unless `filter` accepts `current` at once. `reads`: what the graph will
   // read that no operator names. It is brought back first; it, and all that
-  // this thread's operators use now, stays until the pool's last use goes. On
-  // failure nothing has changed.
+  // this thread's operators use now, stays until the pool's last use goes. Of a
+  // device under pressure everything else leaves before a capture, during which
+  // nothing can. On failure no route is set.
   Status BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
                              std::function<bool(StreamId)> filter,
                              StreamId current, std::span<const Access> reads);
@@ -160,6 +162,9 @@ class Engine final : public Reclaimer, public ScopeListener {
   // fail: the first one's error. kUnsupported, with the first one's reason, if
   // devices were added and none takes part.
   Result<Bytes> EvictAll();
+  // The copies of freed blocks go, on every device. Else the next eviction or
+  // restore does that.
+  void CollectDropped();
   Result<Bytes> RestoreAll();
 
   EngineCounters Counters() const;

@@ -105,6 +105,36 @@ TEST_F(EngineCaptureTest, AFreedBlockOfAGraphIsOrdinaryMemory) {
   FreeAll(again);
 }
 
+// Since nothing leaves while it lasts.
+TEST_F(EngineCaptureTest, ACaptureFindsRoomOnADeviceThatWasFull) {
+  for (const bool captures : {true, false}) {
+    for (const bool full : {true, false}) {
+      SCOPED_TRACE(std::string(captures ? "capture" : "MemPool") +
+                   (full ? ", was full" : ""));
+      Rig::Options options;
+      options.under_pressure = full;
+      Open(options);
+      const StreamId stream = rig_->NewStream();
+      const auto layers = Layers(3);
+      const Access reads{layers[0], kHandle, /*written=*/false};
+      ASSERT_TRUE(rig_->engine()
+                      .BeginAllocateToPool(
+                          rig_->device(), kGraph,
+                          [=](StreamId s) { return !captures && s == stream; },
+                          stream, {&reads, 1})
+                      .has_value());
+      EXPECT_EQ(Counters().evicted_handles, captures && full ? 3u : 0u);
+      EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
+      ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
+      ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
+      ExpectLayers(layers);
+      FreeAll(layers);
+      EXPECT_EQ(rig_->Close(), "");
+      rig_.reset();
+    }
+  }
+}
+
 TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCaptures) {
   Open({});
   const auto layers = Layers(2);

@@ -22,6 +22,23 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
+// What nobody asks for memory again keeps no host memory of freed blocks.
+TEST_F(EngineTest, CopiesOfFreedBlocksGoWithTheCacheAndBeforeAReport) {
+  Open({});
+  for (const bool empties : {true, false}) {
+    const auto layers = Layers(3);
+    EXPECT_EQ(Evict(), 3 * kHandle);
+    FreeAll(layers);
+    EXPECT_EQ(rig_->engine().HostUsed(), 3 * kHandle);
+    if (empties) {
+      EXPECT_TRUE(rig_->device().EmptyCache().has_value());
+    } else {
+      rig_->engine().CollectDropped();
+    }
+    EXPECT_EQ(rig_->engine().HostUsed(), 0u);
+  }
+}
+
 TEST_F(EngineTest, BytesComeBackAtTheSameAddress) {
   Open({});
   const Address a = Malloc(5 * kMiB), b = Malloc(1000);

@@ -145,3 +145,26 @@ def test_a_capture_that_torch_did_not_begin():
             assert torch.equal(result.cpu(), expected)
     assert not cudart.cudaGraphExecDestroy(runs)
     assert not cudart.cudaGraphDestroy(graph)
+
+
+def test_a_capture_finds_room_on_a_full_device():
+    small = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(2)]).cuda()
+    # 320 MiB of 256, and the last ones fill the device to the brim.
+    cold = [
+        nn.Parameter(torch.full((1 << 22,), float(i), device="cuda"))
+        for i in range(20)
+    ]
+    x = torch.ones(3, 1024, device="cuda")
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                expected = small(x)
+        torch.cuda.current_stream().wait_stream(side)
+        graph, result = _graph(lambda: small(x))
+        for _ in range(3):
+            result.zero_()
+            graph.replay()
+            assert torch.equal(result, expected)
+            assert [p[7].item() for p in cold] == list(range(20))
