@@ -162,7 +162,7 @@ def _spill_state(asked, config):
         return "spill file", "ok", "none wanted (disk_budget 0)"
     if config.disk_budget == 0:
         return ("spill file", "note", f"none: {config.disk_dir} cannot hold "
-                "one; disk_dir names another directory")
+                "one that is worth it; disk_dir names another directory")
     try:
         file, state, kind = _spill_file(config.disk_dir)
         with file:

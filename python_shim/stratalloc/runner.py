@@ -11,6 +11,7 @@ import importlib.util
 import os
 import runpy
 import sys
+import threading
 import types
 
 from stratalloc import cli
@@ -36,12 +37,18 @@ def run(args):
     try:
         code = _execute(args)
     except BaseException as error:
-        _write_results(args, cli.EXIT_FAILED)
-        _report_from_the_program_on(error, _tell_simulated)
+        _report_from_the_program_on(error, lambda: _end(args, cli.EXIT_FAILED))
         raise
+    return code if _end(args, code) else code or cli.EXIT_FAILED
+
+
+def _end(args, code):
+    """The result and the last line, once all of the program is over: after the
+    threads that Python waits for, as at its own end."""
+    threading._shutdown()  # pylint: disable=protected-access
     written = _write_results(args, code)
     _tell_simulated()
-    return code if written else code or cli.EXIT_FAILED
+    return written
 
 
 def _check(args):

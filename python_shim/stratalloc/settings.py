@@ -269,6 +269,7 @@ class Config:
 
 
 _HANDLE = 2 << 20  # the least that leaves the device at once
+_LARGEST_HANDLE = 32 << 20  # size_rules.h
 _HEADER = 4 << 10  # beside each one in the spill file
 _OPTIONAL = ("host_budget", "disk_budget")
 _GPU_THRESHOLDS = {
@@ -347,8 +348,14 @@ def machine_memory(proc="/proc", cgroup="/sys/fs/cgroup"):
 
 
 def default_disk_budget(directory):
-    """At most 64 GiB and half of what is free: a quota, not a reservation."""
-    return min(_DISK_DEFAULT, shutil.disk_usage(directory).free // 2)
+    """At most 64 GiB and half of what is free: a quota, not a reservation.
+
+    0 where that holds fewer than four of the largest handles: a quarter of the
+    disk budget bounds what leaves the device at once, and a disk that nobody
+    asked for should not make that smaller, and each move dearer.
+    """
+    budget = min(_DISK_DEFAULT, shutil.disk_usage(directory).free // 2)
+    return budget if budget >= 4 * (_LARGEST_HANDLE + _HEADER) else 0
 
 
 def default_host_budget(proc="/proc", cgroup="/sys/fs/cgroup", environ=None):

@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -288,6 +289,16 @@ def test_the_processes_of_a_machine_share_its_memory(monkeypatch):
     assert _remarks(host_budget="8GiB") == []
     (remark,) = _remarks(host_budget="9GiB")
     assert "9 GiB for each of 8 processes is more than" in remark
+
+
+@pytest.mark.parametrize("free,budget", [
+    (1 << 40, 64 << 30), (1 << 30, 1 << 29), (257 << 20, 257 << 19),
+    (256 << 20, 0), (12 << 20, 0), (0, 0)])
+def test_a_disk_that_nobody_asked_for_makes_no_handle_smaller(
+        free, budget, monkeypatch, tmp_path):
+    monkeypatch.setattr(settings.shutil, "disk_usage",
+                        lambda where: types.SimpleNamespace(free=free))
+    assert settings.default_disk_budget(tmp_path) == budget
 
 
 def test_a_remark_names_no_setting_that_nobody_made(tmp_path, monkeypatch):

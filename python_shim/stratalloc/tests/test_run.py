@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`stratalloc run` with torch: no GPU, a simulated one, and its children."""
 
+import json
 import os
 import subprocess
 import sys
+
+import pytest
 
 
 def _run(folder, *options, text, **more):
@@ -35,6 +38,33 @@ def test_a_failing_program_is_told_as_python_tells_it(tmp_path):
     assert report[0] == "Traceback (most recent call last):"
     assert f'{tmp_path / "script.py"}", line 3, in <module>' in report[1]
     assert report[-1] == "IndexError: list index out of range"
+
+
+_THREADS = """
+import concurrent.futures, sys, threading, torch
+ended = threading.Event()
+pool = concurrent.futures.ThreadPoolExecutor(1)  # is not shut down
+def late():
+    main.join()
+    ended.set()
+    torch.ones(3, device="cuda").add_(1)
+    print("late", file=sys.stderr)
+main = threading.main_thread()
+threading.Thread(target=late).start()
+pool.submit(torch.ones, 3, device="cuda")
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_result_is_that_of_all_threads(fails, tmp_path):
+    """Python waits for them at its end, and for the workers of a pool."""
+    result = tmp_path / "result.json"
+    done = _run(tmp_path, "--simulate", "64MiB", "--json", result,
+                text=_THREADS + ("[][1]\n" if fails else ""))
+    assert done.returncode == fails, done.stderr
+    assert json.loads(result.read_text())["counters"]["bridged_ops"] >= 2
+    *_, late, last = done.stderr.splitlines()
+    assert (late, "simulated: 0 operators" in last) == ("late", False)
 
 
 _SPAWNS = """
