@@ -108,6 +108,8 @@ def _declare(lib):
         function = getattr(lib, "stratalloc_torch_" + symbol)
         function.restype = i32
         function.argtypes = arguments
+    lib.stratalloc_torch_note_settings.restype = None
+    lib.stratalloc_torch_note_settings.argtypes = ()
     lib.stratalloc_torch_call_leave.restype = None
     lib.stratalloc_torch_call_leave.argtypes = (ctypes.c_void_p,)
 

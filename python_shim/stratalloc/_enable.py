@@ -145,12 +145,13 @@ def _wanted(given, overrides):
 def _prepare(torch, asked, wanted):
     """Everything before the swap: the core configured, the guard installed."""
     global _active, _guarded
-    from stratalloc import simulate
+    from stratalloc import _torch_settings, simulate
 
     # The operator bridge of a simulated device must be in front before the
     # guard takes "the kernel so far" as its own previous one.
     simulate.before_enable(torch)
     _core.configure(wanted, asked.host_budget is not None)
+    _torch_settings.install()
     for remark in asked.remarks(wanted):
         _log.warning("stratalloc: %s", remark)
     if _active is None:

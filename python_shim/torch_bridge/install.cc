@@ -97,6 +97,10 @@ int stratalloc_torch_is_current(void) {
   return stratalloc::IsCurrentAllocator() ? 1 : 0;
 }
 
+void stratalloc_torch_note_settings(void) {
+  stratalloc::TorchAllocator::NoteSettings();
+}
+
 void* stratalloc_torch_native(void) { return NativeAllocator(); }
 
 int stratalloc_torch_native_init(int device_count, char* message, int bytes) {

@@ -43,6 +43,9 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_built_for(void);
 STRATALLOC_BRIDGE_API int stratalloc_torch_install(char* message, int bytes);
 STRATALLOC_BRIDGE_API int stratalloc_torch_is_current(void);  // 0 or 1
 
+// The program has told torch's allocator something: reads what.
+STRATALLOC_BRIDGE_API void stratalloc_torch_note_settings(void);
+
 // The native allocator's object, for comparisons; NULL if there is none.
 STRATALLOC_BRIDGE_API void* stratalloc_torch_native(void);
 STRATALLOC_BRIDGE_API int stratalloc_torch_native_init(int device_count,

@@ -225,6 +225,8 @@ void UseSettings() {
 
 }  // namespace
 
+void TorchAllocator::NoteSettings() { SaidNotExpandable(); }
+
 void TorchAllocator::init(int device_count) {
   stratalloc_error error;
   if (stratalloc_init(device_count, &error) != 0) ThrowError(error);

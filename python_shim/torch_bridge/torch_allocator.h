@@ -40,6 +40,8 @@ class TorchAllocator final
   using SnapshotInfo = c10::cuda::CUDACachingAllocator::SnapshotInfo;
 
   TorchAllocator() = default;
+  // The program has told torch something; see _torch_settings.py.
+  static void NoteSettings();
 
   // c10::Allocator
   c10::DataPtr allocate(size_t size) override;

@@ -315,6 +315,31 @@ assert told == [(half, False), (8 << 20, True), (0, True)], told
 """)
 
 
+def test_what_torch_was_told_last_but_one_counts():
+    """torch keeps of "expandable_segments:False" only the text, till the next."""
+    _works("""
+import torch, stratalloc
+stratalloc.enable(tiering=False)
+torch.ones(1, device="cuda")
+kept = []
+def expandable():
+    kept.append(torch.empty(10 << 20, dtype=torch.uint8, device="cuda"))
+    (found,) = [s["is_expandable"] for s in torch.cuda.memory_snapshot()
+                if s["address"] <= kept[-1].data_ptr()
+                < s["address"] + s["total_size"]]
+    return found
+assert expandable()
+for said in (torch.cuda.memory._set_allocator_settings,
+             torch._C._accelerator_setAllocatorSettings):
+    said("expandable_segments:False")
+    said("max_split_size_mb:100")
+    assert not expandable()
+    said("expandable_segments:True")
+    said("max_split_size_mb:200")
+    assert expandable()
+""")
+
+
 def test_async_simulation_of_two_devices():
     done = subprocess.run(
         [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
