@@ -211,6 +211,9 @@ void Worker::Free(std::unique_ptr<Shadow> block) {
 
 void Worker::FreeAll() {
   while (!blocks_.empty()) {
+    // Read once more, wherever it is: what the last failure lost is seen, too.
+    Shadow& last = *blocks_.back();
+    if (last.place == place_) Operate(last.home, {&last}, {false});
     Free(std::move(blocks_.back()));
     blocks_.pop_back();
   }

@@ -35,7 +35,7 @@ class Worker {
   Worker(World& world, std::size_t place, std::uint64_t seed);
   ~Worker();
   void Run(int steps);
-  void FreeAll();
+  void FreeAll();  // reads each block before
   const Tally& tally() const { return tally_; }
 
   // Allocates; nullptr if the device is full, which is no fault.
