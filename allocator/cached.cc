@@ -224,22 +224,26 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
     fenced = !SomeCapture(~std::uint64_t{0}) &&
              device_.SynchronizeDevice().has_value();
   }
-  std::vector<std::unique_ptr<PlainMemory>> gone;  // destroyed after the lock
+  std::vector<std::unique_ptr<PlainMemory>> gone;
   Bytes released = 0;
-  MutexLock lock(mutex_);
-  if (fenced) {
-    physical_.Fenced(fence, last_put);
-    GiveUpLocked(leaving, /*fenced=*/true);
-    for (HandleRef handle : leaving) released += handle.bytes();
-  } else {
-    for (HandleRef handle : leaving) {
-      handle.entry().state.store(HandleState::kResident);
-      RefileLocked(SegmentOfLocked(handle), handle.address(),
-                   handle.address() + handle.bytes());
+  {
+    MutexLock lock(mutex_);
+    if (fenced) {
+      physical_.Fenced(fence, last_put);
+      GiveUpLocked(leaving, /*fenced=*/true);
+      for (HandleRef handle : leaving) released += handle.bytes();
+    } else {
+      for (HandleRef handle : leaving) {
+        handle.entry().state.store(HandleState::kResident);
+        RefileLocked(SegmentOfLocked(handle), handle.address(),
+                     handle.address() + handle.bytes());
+      }
     }
+    gone = TakeEmptyPlainLocked();
+    ForgetPoolsLocked();
   }
-  gone = TakeEmptyPlainLocked();
-  ForgetPoolsLocked();
+  gone.clear();  // cudaFree waits for the device
+  MutexLock lock(mutex_);
   --releasing_;
   released_.notify_all();
   return released;

@@ -434,11 +434,15 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
     ReleaseCached(~Bytes{0});
   }
   if (auto grown = grow()) return *std::move(grown);
+  bool waited = false;
   {
     MutexLock lock(mutex_);
     // Another thread's release in flight holds memory that is free to have.
-    while (releasing_ > 0) released_.wait(mutex_);
+    for (; releasing_ > 0; waited = true) released_.wait(mutex_);
     if (Block* block = attempt(/*soft=*/false)) return result(block);
+  }
+  if (waited) {
+    if (auto grown = grow()) return *std::move(grown);
   }
   if (failed) return failure();
   // Evicting everything for a request that fits nowhere helps nobody.

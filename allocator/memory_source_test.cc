@@ -2,13 +2,19 @@
 // Private pools whose memory comes from an allocator that is not ours.
 #include <gtest/gtest.h>
 
+#include <condition_variable>
+#include <memory>
+#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/private_pool_fixture_test.h"
 
 namespace stratalloc {
 namespace {
+
+constexpr PoolId kOther{0, 2};
 
 class MemorySourceTest : public PrivatePoolTest {};
 
@@ -110,6 +116,69 @@ TEST_F(MemorySourceTest, MemoryThatIsAskedForCountsAgainstTheLimit) {
   for (const Address address : std::vector<Address>(live_)) Free(address);
   ASSERT_TRUE(allocator().EmptyCache().has_value());
   EXPECT_TRUE(lender.out.empty());
+}
+
+// What another thread is giving back is on its way to whoever lacks it.
+TEST_F(MemorySourceTest, WhatIsBeingGivenBackIsWaitedFor) {
+  struct {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int asked = 0;
+    int returns_after = -1;  // being asked so often
+    bool there = false;
+    bool giving = false;
+  } card;
+  const auto source = std::make_shared<const MemorySource>(MemorySource{
+      [&](Bytes, StreamId) -> Result<Address> {
+        std::lock_guard lock(card.mutex);
+        ++card.asked;
+        card.changed.notify_all();
+        if (!card.there) return Fail(ErrorCode::kOutOfMemory, "empty");
+        card.there = false;
+        return Address{1} << 40;
+      },
+      [&](Address) {
+        std::unique_lock lock(card.mutex);
+        card.giving = true;
+        card.changed.notify_all();
+        card.changed.wait(lock,
+                          [&] { return card.asked >= card.returns_after; });
+        card.there = true;
+      }});
+  const MallocRequest wanted{20 * kMiB, kDefaultStream,
+                             LifetimeClass::kTransient, kOwner};
+  for (const PoolId pool : {kUser, kOther}) {
+    allocator().CreateOrUsePool(pool, source);
+  }
+  Route(kOther);
+  EXPECT_FALSE(allocator().Malloc(wanted).has_value());
+  const int per_refusal = std::exchange(card.asked, 0);
+  EndRoute(kOther);
+  card.there = true;
+  Route(kUser);
+  Free(Malloc(20 * kMiB));
+  EndRoute(kUser);
+  Release(kUser);
+  Release(kUser);
+  // Until the request has done all that it does by itself.
+  card.asked = 0;
+  card.returns_after = per_refusal;
+  std::thread other([&] { (void)allocator().EmptyCache(); });
+  {
+    std::unique_lock lock(card.mutex);
+    card.changed.wait(lock, [&] { return card.giving; });
+  }
+  Route(kOther);
+  const auto served = allocator().Malloc(wanted);
+  EXPECT_TRUE(served.has_value());
+  other.join();
+  EndRoute(kOther);
+  card.returns_after = 0;
+  if (served) EXPECT_TRUE(allocator().Free(served->address).has_value());
+  Release(kOther);
+  Release(kOther);
+  Release(kOther);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
 }
 
 TEST_F(MemorySourceTest,
