@@ -245,7 +245,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
   gone.clear();  // cudaFree waits for the device
   MutexLock lock(mutex_);
   --releasing_;
-  released_.notify_all();
+  released_.NotifyAll();
   return released;
 }
 

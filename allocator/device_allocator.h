@@ -34,7 +34,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
@@ -45,6 +44,7 @@
 #include <string>
 #include <vector>
 
+#include "allocator/base/condition.h"
 #include "allocator/base/extents.h"
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
@@ -867,9 +867,9 @@ class DeviceAllocator {
   // mapped nor back yet.
   Bytes taken_bytes_ GUARDED_BY(mutex_) = 0;
   int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
-  std::condition_variable_any released_;
+  Condition released_;
   int fencing_ GUARDED_BY(mutex_) = 0;  // BeginFencingLocked without its end
-  std::condition_variable_any fenced_;
+  Condition fenced_;
 };
 
 }  // namespace stratalloc

@@ -438,7 +438,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   {
     MutexLock lock(mutex_);
     // Another thread's release in flight holds memory that is free to have.
-    for (; releasing_ > 0; waited = true) released_.wait(mutex_);
+    for (; releasing_ > 0; waited = true) released_.Wait(mutex_);
     if (Block* block = attempt(/*soft=*/false)) return result(block);
   }
   if (waited) {

@@ -40,7 +40,7 @@ Status DeviceAllocator::BeginAllocateToPool(
     PoolId id, std::function<bool(StreamId)> filter, StreamId current) {
   const bool used = filter(current);
   MutexLock lock(mutex_);
-  while (fencing_ > 0) fenced_.wait(mutex_);
+  while (fencing_ > 0) fenced_.Wait(mutex_);
   for (const PoolRoute& route : routes_) {
     if (route.pool == id) {
       return Fail(ErrorCode::kInvalidArgument,
@@ -219,7 +219,7 @@ bool DeviceAllocator::MayEvictLocked() {
 
 void DeviceAllocator::EndFencing() {
   MutexLock lock(mutex_);
-  if (--fencing_ == 0) fenced_.notify_all();
+  if (--fencing_ == 0) fenced_.NotifyAll();
 }
 
 bool DeviceAllocator::PutOffLocked(Block* block) {

@@ -204,7 +204,7 @@ Result<PhysicalMemory*> DeviceAllocator::TakePhysical(Bytes bytes) {
   ReleaseCached(bytes);
   MutexLock lock(mutex_);
   // Memory that another thread is releasing right now is worth waiting for.
-  while (releasing_ > 0) released_.wait(mutex_);
+  while (releasing_ > 0) released_.Wait(mutex_);
   return take();
 }
 

@@ -143,6 +143,14 @@ STRATALLOC_API int stratalloc_free(void* ptr, stratalloc_block* out)
 STRATALLOC_API int stratalloc_owns(const void* ptr);
 /* Does this address lie in memory or address space of ours? */
 STRATALLOC_API int stratalloc_holds(uint64_t address);
+/* Who keeps time (a simulated device) is told what the host does that no call
+ * of CUDA shows: a thread computed a checksum of so many bytes; whoever waits
+ * for `token` may go on; the calling thread waited for it and goes on. Called
+ * under any lock of ours, from any thread, to the end of the process; may take
+ * none of ours. The last call counts. */
+STRATALLOC_API void stratalloc_listen_to_host(
+    void (*checksummed)(uint64_t bytes), void (*let_go)(uint64_t token),
+    void (*went_on)(uint64_t token));
 /* Somebody else made `stream` and may destroy it: from now on nobody asks it
  * anything of whom it is not an argument. */
 STRATALLOC_API void stratalloc_external_stream(uint64_t stream);
@@ -224,7 +232,8 @@ STRATALLOC_API int stratalloc_snapshot(
     stratalloc_error* error);
 
 /* One JSON object for one device: `opened`, allocator and tier totals,
- * configuration, and `layers`: a list of {"owner","category","live","peak","device","host",
+ * configuration, and `layers`: a list of
+ * {"owner","category","live","peak","device","host",
  * "disk","evicted","restored","to_disk","from_disk","stalls","stall_ns"};
  * `handles`: {"restored_before_use", "evicted", "clean_drops", ...};
  * `tiers`: what moved, and of the process `host_used`, `host_peak` (pinned

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C API: scopes, tiers, the op guard, test hooks.
+// C API: scopes, tiers, the op guard, who keeps time, test hooks.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -8,6 +8,7 @@
 #include "accounting/scope_stack.h"
 #include "accounting/scope_table.h"
 #include "allocator/base/clock.h"
+#include "allocator/base/host_time.h"
 #include "allocator/operator_thread.h"
 #include "python_shim/core.h"
 
@@ -61,6 +62,14 @@ int Move(int device, const stratalloc_range* ranges, int count, uint64_t* moved,
 using namespace stratalloc;  // the C face of this namespace
 
 extern "C" {
+
+void stratalloc_listen_to_host(void (*checksummed)(uint64_t bytes),
+                               void (*let_go)(uint64_t token),
+                               void (*went_on)(uint64_t token)) {
+  // Never freed: another thread may be telling the one before.
+  stratalloc::host_time_listener.store(
+      new stratalloc::HostTimeListener{checksummed, let_go, went_on});
+}
 
 uint32_t stratalloc_scope_intern(const char* path) {
   return Raw(InternScope(path));

@@ -176,6 +176,13 @@ def holds_function():
     return ctypes.cast(lib().stratalloc_holds, ctypes.c_void_p)
 
 
+def listen_to_host(checksummed, let_go, went_on):
+    """C functions of a uint64 each, told what the host does (c_api.h)."""
+    lib().stratalloc_listen_to_host(*(
+        ctypes.cast(function, ctypes.c_void_p)
+        for function in (checksummed, let_go, went_on)))
+
+
 def _take_string(address):
     """Copies a char* of the core and gives it back."""
     if not address:

@@ -38,7 +38,7 @@ Admission::World Admission::LookLocked() {
 void Admission::ChangeLocked() {
   ++change_;
   changed_ns_ = options_.now_ns();
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Admission::NoteChange() {
@@ -139,7 +139,7 @@ bool Admission::Turn::Await() {
       // try once more.
       if (admission_.IsHopelessLocked(*this, world)) return false;
       if (admission_.MayTryLocked(*this)) return true;
-      admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
+      admission_.changed_.WaitFor(admission_.mutex_, kLookEvery);
     }
     admission_.options_.poll();
   }
@@ -150,7 +150,7 @@ void Admission::Turn::AwaitChange() {
     MutexLock lock(admission_.mutex_);
     admission_.LookLocked();
     if (admission_.MayTryLocked(*this)) return;
-    admission_.changed_.wait_for(admission_.mutex_, kLookEvery);
+    admission_.changed_.WaitFor(admission_.mutex_, kLookEvery);
   }
   admission_.options_.poll();
 }
@@ -162,7 +162,7 @@ void Admission::Turn::Refused(Lack lack) {
   lack_ = lack;
   admission_.CountRefusedLocked();
   // The next in line may try.
-  admission_.changed_.notify_all();
+  admission_.changed_.NotifyAll();
 }
 
 }  // namespace stratalloc

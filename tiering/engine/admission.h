@@ -28,11 +28,11 @@
 #define STRATALLOC_TIERING_ENGINE_ADMISSION_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 
+#include "allocator/base/condition.h"
 #include "allocator/base/mutex.h"
 
 namespace stratalloc {
@@ -128,7 +128,7 @@ class Admission {
   std::atomic<std::uint64_t> tickets_{0};
   std::atomic<bool> crowded_{false};
   Mutex mutex_{LockRank::kAdmission};
-  std::condition_variable_any changed_;
+  Condition changed_;
   std::map<std::uint64_t, Turn*> turns_ GUARDED_BY(mutex_);  // oldest first
   std::uint64_t change_ GUARDED_BY(mutex_) = 1;
   std::int64_t changed_ns_ GUARDED_BY(mutex_) = 0;

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "allocator/base/host_time.h"
+
 namespace stratalloc {
 namespace {
 
@@ -22,6 +24,7 @@ std::string Differs(const char* what, std::uint64_t found,
 }  // namespace
 
 std::uint64_t PayloadChecksum(const void* data, Bytes bytes) {
+  NoteChecksummed(bytes);
   return XXH3_64bits(data, bytes);
 }
 
