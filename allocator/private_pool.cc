@@ -48,7 +48,8 @@ Status DeviceAllocator::BeginAllocateToPool(
     }
   }
   UsePoolLocked(id);
-  routes_.push_back({id, std::move(filter), used});
+  routes_.push_back(
+      {id, std::move(filter), current, std::this_thread::get_id(), used});
   NoteRoutesLocked();
   return {};
 }
@@ -212,9 +213,13 @@ bool DeviceAllocator::CapturingLocked() {
 }
 
 bool DeviceAllocator::MayEvictLocked() {
-  return std::all_of(routes_.begin(), routes_.end(),
-                     [](const PoolRoute& route) { return route.used; }) &&
-         !CapturingLocked();
+  for (PoolRoute& route : routes_) {
+    if (route.used) continue;
+    if (route.thread != std::this_thread::get_id()) return false;
+    if (device_.IsCapturing(route.stream)) return false;
+    route.used = true;
+  }
+  return !CapturingLocked();
 }
 
 void DeviceAllocator::EndFencing() {

@@ -22,10 +22,13 @@
 // A capture begins without our knowing: torch sets a route and then asks the
 // driver. So a route waits for evictions that are recording events, and until
 // its filter first accepts a stream none begins; from then on a capture can be
-// seen. A MemPool's filter accepts its thread's stream at once.
-// Failure that remains: streams of other devices, which join a capture later
-// and unseen, can be caught in the microseconds between the look at them and
-// their event.
+// seen. A MemPool's filter accepts its thread's stream at once. Between the two
+// its thread does nothing else: when that thread comes here again and its
+// stream does not capture, there was no capture, or it is over. Torch takes no
+// route back that way: a capture that failed before it allocated leaves its
+// own. Failure that remains: streams of other devices, which join a capture
+// later and unseen, can be caught in the microseconds between the look at them
+// and their event.
 //
 // Device lock for everything here. Private pools live in the regions that are
 // never evicted.
@@ -37,6 +40,7 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <thread>
 
 #include "allocator/base/ids.h"
 
@@ -75,7 +79,10 @@ struct PoolRoute {
   PoolId pool;
   // Called under the device lock; must not allocate or wait.
   std::function<bool(StreamId)> filter;
-  bool used = false;  // it has accepted a stream
+  StreamId stream;         // that captures, or will
+  std::thread::id thread;  // that set it
+  // It has accepted a stream, or will accept none.
+  bool used = false;
 };
 
 }  // namespace stratalloc

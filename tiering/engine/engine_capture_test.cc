@@ -174,7 +174,9 @@ TEST_F(EngineCaptureTest, NothingLeavesBetweenARouteAndItsFirstUse) {
                   .BeginAllocateToPool(
                       kGraph, [stream](StreamId s) { return s == stream; })
                   .has_value());
-  EXPECT_EQ(Evict(), 0u);
+  Bytes elsewhere = 1;  // the route's own thread is about to begin the capture
+  std::thread([&] { elsewhere = Evict(); }).join();
+  EXPECT_EQ(elsewhere, 0u);
   const Address inside = Malloc(kHandle, stream);
   EXPECT_EQ(Evict(), kHandle) << "it did not capture";
   ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
@@ -192,6 +194,32 @@ TEST_F(EngineCaptureTest, AMemPoolKeepsNothingFromLeaving) {
                   .BeginAllocateToPool(kGraph, [](StreamId) { return true; })
                   .has_value());
   EXPECT_EQ(Evict(), kHandle);
+  ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
+  Release();
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// Torch takes back the route of a capture that it could end, and no other.
+TEST_F(EngineCaptureTest, ACaptureThatFailedBeforeItAllocatedStopsNoEviction) {
+  Open({});
+  const auto layers = Layers(2);
+  const StreamId stream = rig_->NewStream();
+  BeginReading(stream, {});
+  EXPECT_EQ(Evict(), 0u) << "it captures";
+  // It may not be asked now, and is spoilt.
+  EXPECT_NE(cudaStreamSynchronize(Rig::ToCuda(stream)), cudaSuccess);
+  Bytes elsewhere = 1;
+  std::thread([&] { elsewhere = Evict(); }).join();
+  EXPECT_EQ(elsewhere, 0u);
+  cudaGraph_t graph = nullptr;
+  EXPECT_NE(cudaStreamEndCapture(Rig::ToCuda(stream), &graph), cudaSuccess);
+  // A thread that did not begin it cannot tell this from one about to begin.
+  std::thread([&] { elsewhere = Evict(); }).join();
+  EXPECT_EQ(elsewhere, 0u);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  ExpectLayers(layers);
+  EXPECT_EQ(Evict(), 2 * kHandle) << "and from then on everybody may";
   ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
   Release();
   ExpectLayers(layers);
