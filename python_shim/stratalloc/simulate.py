@@ -280,9 +280,16 @@ def _install(bridge):
 
 
 def after_enable(torch):
-    """From CUDA's initialisation on, storages that are not ours are counted."""
+    """From CUDA's initialisation on, storages that are not ours are counted.
+
+    And from now on the device's clock sees what the host does: checksums, and
+    threads that wait for each other.
+    """
     if _state is None:
         return
+    _core.listen_to_host(_state.driver.cudasim_host_checksum,
+                         _state.driver.cudasim_thread_release,
+                         _state.driver.cudasim_thread_acquire)
 
     def announce():
         from stratalloc import _enable

@@ -135,6 +135,11 @@ bool AddressSpace::WholeMappings(uint64_t address, uint64_t bytes,
   return covered == bytes && bytes != 0;
 }
 
+long AddressSpace::CountMappings(uint64_t address, uint64_t bytes) const {
+  return std::distance(mappings_.lower_bound(address),
+                       mappings_.lower_bound(address + bytes));
+}
+
 Status AddressSpace::Unmap(uint64_t address, uint64_t bytes,
                            const std::string& by) {
   Iterator first;
@@ -196,6 +201,10 @@ Status AddressSpace::SetAccess(uint64_t address, uint64_t bytes,
         return kOutOfMemory;
       }
       mapping.host = wanted;
+      if (arena_->delta() == 0 && !wanted && mapping.readers != 0 &&
+          !Show(each->first, &mapping)) {
+        return kOutOfMemory;
+      }
       continue;
     }
     if (access != Access::kNone &&
@@ -225,6 +234,12 @@ Status AddressSpace::SetAccess(uint64_t address, uint64_t bytes,
     } else if (seen) {
       std::unique_lock<std::shared_mutex> gate(*bytes_gate_);
       Hide(each->first, mapping);
+      if (arena_->delta() == 0 && mapping.host &&
+          !arena_->ShowToHost(each->first, mapping.bytes,
+                              extents_->File(*mapping.extent),
+                              mapping.extent->offset)) {
+        return kOutOfMemory;
+      }
     }
   }
   return kOk;

@@ -120,6 +120,9 @@ class AddressSpace {
     for (auto& [start, mapping] : mappings_) mapping.ready_ns = 0;
   }
 
+  // How many mappings begin in the range.
+  long CountMappings(uint64_t address, uint64_t bytes) const;
+
   // The mapping or reservation that contains the address; nullptr if none.
   const Mapping* FindMapping(uint64_t address, uint64_t* start) const;
   // Start and size of the reservation around the address.

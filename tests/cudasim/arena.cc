@@ -28,20 +28,22 @@ bool Show(uint64_t address, uint64_t bytes, int file, uint64_t offset,
 }  // namespace
 
 Arena::Arena(bool phantom) {
-  // 1 TiB of device addresses. Sanitizers leave less room: halve until it
-  // fits. ThreadSanitizer accepts large ranges but pays for their shadow: twice
-  // what an allocator reserves at least, so that others find room beside it.
-  uint64_t size = uint64_t{phantom ? 16u : 1u} << 40;
+  // Sanitizers leave less room: halve until it fits. ThreadSanitizer accepts
+  // large ranges but pays for their shadow: twice what an allocator reserves at
+  // least, so that others find room beside it.
+  uint64_t size = uint64_t{phantom ? 80u : 1u} << 40;
 #if defined(__SANITIZE_THREAD__)
   size = uint64_t{128} << 30;
 #endif
   for (; size >= uint64_t{16} << 30; size /= 2) {
-    void* range = mmap(nullptr, 2 * size + kGranularity, PROT_NONE,
+    const uint64_t delta = phantom ? 0 : size;
+    void* range = mmap(nullptr, size + delta + kGranularity, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) continue;
     const uint64_t start = reinterpret_cast<uint64_t>(range);
     base_ = (start + kGranularity - 1) / kGranularity * kGranularity;
     size_ = size;
+    delta_ = delta;
     return;
   }
   std::fprintf(stderr,
@@ -52,11 +54,11 @@ Arena::Arena(bool phantom) {
 
 bool Arena::ShowView(uint64_t address, uint64_t bytes, int file,
                      uint64_t offset, bool writable) {
-  return Show(address + size_, bytes, file, offset, writable);
+  return Show(address + delta_, bytes, file, offset, writable);
 }
 
 bool Arena::HideView(uint64_t address, uint64_t bytes) {
-  return Hide(address + size_, bytes);
+  return Hide(address + delta_, bytes);
 }
 
 bool Arena::ShowToHost(uint64_t address, uint64_t bytes, int file,

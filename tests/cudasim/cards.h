@@ -99,6 +99,16 @@ struct Card {
   double operator_ns = 0;
   double call_ns = 0;
   std::map<std::string, double> calls_ns;
+  // Beside that, what grows with what a call does: cuMemSetAccess per mapping
+  // and device that is given access; cuMemUnmap per mapping; cuMemCreate on
+  // the device per GiB; pinning memory of the host (cudaHostAlloc,
+  // cudaHostRegister, cuMemCreate there) per GiB.
+  double grant_ns = 0;
+  double unmap_ns = 0;
+  double create_ns_per_gib = 0;
+  double pin_ns_per_gib = 0;
+  // 10^9 bytes per second that one thread of the host checksums.
+  double host_checksum_gb_per_s = 0;
   // Nanoseconds of real CPU that each call burns, likewise (CUDASIM_CALL_NS).
   double burn_call_ns = 0;
   std::map<std::string, double> burn_calls_ns;

@@ -205,6 +205,12 @@ Config Config::FromEnvironment() {
       if (parts[entry] == "off") config.virtual_memory &= ~(1u << device);
     }
   }
+  if (Read("CUDASIM_UNMAP", &value)) {
+    if (value != "returns" && value != "waits") {
+      Refuse("CUDASIM_UNMAP", value, "it must be returns or waits");
+    }
+    config.unmap_waits = value == "waits";
+  }
   if (Read("CUDASIM_NUMBERS", &value)) {
     if (value != "on" && value != "off") {
       Refuse("CUDASIM_NUMBERS", value, "it must be on or off");

@@ -42,6 +42,8 @@ struct Config {
   // Virtual memory management (cuMemCreate, cuMemMap, ...): some devices and
   // virtual machines have none. A bit per device that has it.
   uint32_t virtual_memory = ~uint32_t{0};
+  // cuMemUnmap waits for all work of the device first, as some drivers may.
+  bool unmap_waits = false;
 
   static Config FromEnvironment();
 

@@ -3,6 +3,7 @@
 #include "tests/cudasim/contexts.h"
 
 #include <atomic>
+#include <cstdlib>
 
 namespace cudasim {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 constexpr int kDevices = 16;
 
 std::atomic<bool> initialized{false};
+std::atomic<bool> down{false};
 std::atomic<bool> linked_in{false};
 std::atomic<bool> kept[kDevices];
 std::atomic<int> retained[kDevices];
@@ -17,12 +19,21 @@ std::atomic<int> retained[kDevices];
 }  // namespace
 
 void InitializeDriver() {
-  if (!initialized.load(std::memory_order_relaxed)) initialized.store(true);
+  if (initialized.load(std::memory_order_relaxed)) return;
+  // As CUDA does: what is destroyed at exit after this handler, because it was
+  // made before this moment, finds no driver any more.
+  if (!initialized.exchange(true)) std::atexit(ShutDownDriver);
 }
 
 bool IsDriverInitialized() {
   return initialized.load(std::memory_order_relaxed);
 }
+
+void ShutDownDriver() { down.store(true); }
+
+bool IsDriverDown() { return down.load(std::memory_order_relaxed); }
+
+void RaiseDriverForTesting() { down.store(false); }
 
 void KeepPrimaryContext(int device) {
   if (!kept[device].load(std::memory_order_relaxed)) kept[device].store(true);

@@ -5,9 +5,11 @@
 // and its handle is the device's number in disguise.
 //
 // The driver refuses everything before cuInit and most work without a current
-// context; the runtime does both by itself at its first call. A program the
-// device is linked into is born initialised, with device 0's context current on
-// every thread: it has nothing to prove about loading CUDA.
+// context; the runtime does both by itself at its first call. When the process
+// ends the driver shuts down before whatever was made ahead of its
+// initialisation is destroyed, and answers kDeinitialized from then on. A
+// program the device is linked into is born initialised, with device 0's
+// context current on every thread: it has nothing to prove about loading CUDA.
 //
 // Thread-safety: all functions, without the simulator's lock.
 
@@ -36,7 +38,15 @@ inline int DeviceOfContext(uint64_t context, int devices) {
 void InitializeDriver();
 bool IsDriverInitialized();
 
-// The runtime made the device's primary context; it keeps it to the end.
+// By itself at exit, and where a test says so. Everything a question can be
+// asked of is gone then: contexts, memory, streams.
+void ShutDownDriver();
+bool IsDriverDown();
+// Of a test that went on.
+void RaiseDriverForTesting();
+
+// The runtime uses the device's primary context; it keeps it to the end. What
+// a context takes of the device's memory is Simulator::OpenContext's affair.
 void KeepPrimaryContext(int device);
 void RetainPrimaryContext(int device);
 // False if nobody holds it.

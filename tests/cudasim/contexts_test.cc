@@ -12,6 +12,12 @@ namespace {
 
 class ContextsTest : public SimulatorTest {
  protected:
+  void TearDown() override {
+    for (int device = 0; device < 4; ++device) {
+      EXPECT_EQ(cudasim_set_card(device, "generic"), 0);
+    }
+    SimulatorTest::TearDown();
+  }
   static bool IsActive(int device) {
     unsigned flags = 0;
     int active = -1;
@@ -46,6 +52,61 @@ TEST_F(ContextsTest, AContextIsMadeByWhoUsesTheDevice) {
   EXPECT_FALSE(IsActive(3));
   ASSERT_EQ(cuDevicePrimaryCtxRelease(2), CUDA_SUCCESS);
   EXPECT_FALSE(IsActive(2));
+}
+
+// What a context takes is taken from its own device, once, while it lives.
+TEST_F(ContextsTest, AContextIsPaidForByItsDevice) {
+  for (int device = 0; device < 4; ++device) {
+    ASSERT_EQ(cudasim_set_card(device, "t4"), 0);
+  }
+  const auto price =
+      static_cast<uint64_t>(cudasim_card_figure(3, "context_bytes"));
+  ASSERT_GT(price, 0u);
+  EXPECT_EQ(cudasim_context_bytes(0), price) << "born with it";
+  EXPECT_FALSE(IsActive(3));
+  EXPECT_EQ(cudasim_context_bytes(3), 0u);
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 3), CUDA_SUCCESS);
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 3), CUDA_SUCCESS);
+  EXPECT_EQ(cudasim_context_bytes(3), price);
+  ASSERT_EQ(cuDevicePrimaryCtxRelease(3), CUDA_SUCCESS);
+  EXPECT_EQ(cudasim_context_bytes(3), price);
+  ASSERT_EQ(cuDevicePrimaryCtxRelease(3), CUDA_SUCCESS);
+  EXPECT_EQ(cudasim_context_bytes(3), 0u);
+}
+
+TEST_F(ContextsTest, ADeviceThatOthersFilledGetsNoContext) {
+  ASSERT_EQ(cudasim_set_card(3, "t4"), 0);
+  ASSERT_GT(cudasim_take_memory(3, uint64_t{1} << 60), 0u);
+  CUcontext context = nullptr;
+  EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 3), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cudaSetDevice(3), cudaErrorMemoryAllocation);
+  EXPECT_FALSE(IsActive(3));
+  EXPECT_EQ(Current(), 0);
+  cudasim_take_memory(3, 0);
+  EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 3), CUDA_SUCCESS);
+  EXPECT_EQ(cuDevicePrimaryCtxRelease(3), CUDA_SUCCESS);
+}
+
+// Texts of errors are what is left, and the versions.
+TEST_F(ContextsTest, ADriverThatHasShutDownAnswersFour) {
+  void* pointer = nullptr;
+  ASSERT_EQ(cudaMalloc(&pointer, kHandle), cudaSuccess);
+  cudasim_shut_down();
+  EXPECT_EQ(cudaFree(pointer), cudaErrorCudartUnloading);
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorCudartUnloading);
+  EXPECT_EQ(cudaSetDevice(0), cudaErrorCudartUnloading);
+  int device = 0;
+  EXPECT_EQ(cudaGetDevice(&device), cudaErrorCudartUnloading);
+  EXPECT_EQ(cuMemUnmap(0, kHandle), CUDA_ERROR_DEINITIALIZED);
+  EXPECT_EQ(cuMemRelease(0), CUDA_ERROR_DEINITIALIZED);
+  EXPECT_EQ(cuCtxPopCurrent(nullptr), CUDA_ERROR_DEINITIALIZED);
+  EXPECT_EQ(cuDevicePrimaryCtxRelease(0), CUDA_ERROR_DEINITIALIZED);
+  const char* text = nullptr;
+  EXPECT_EQ(cuGetErrorName(CUDA_ERROR_DEINITIALIZED, &text), CUDA_SUCCESS);
+  EXPECT_STREQ(text, "CUDA_ERROR_DEINITIALIZED");
+  cudasim_reset_for_testing();
+  EXPECT_EQ(cudaFree(pointer), cudaSuccess);
 }
 
 TEST_F(ContextsTest, WhatIsPoppedIsForgotten) {

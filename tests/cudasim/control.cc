@@ -76,6 +76,8 @@ int cudasim_set_phantom(int phantom) {
   for (const auto& [id, extent] : sim.extents.live()) {
     if (extent.location == cudasim::Location::kDevice) return -1;
   }
+  // A process that started with it has no place where bytes could be.
+  if (phantom == 0 && sim.arena.delta() == 0) return -1;
   sim.extents.SetPhantom(phantom != 0);
   return 0;
 }
@@ -103,9 +105,15 @@ void cudasim_load_cublas(int device) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   cudasim::DeviceMemory& memory = sim.extents.memory(device);
-  if (memory.cublas || sim.config.CapacityOf(device) != nullptr) return;
   memory.cublas = true;
-  memory.context += cudasim::CardOf(device).cublas_library_bytes;
+  sim.ChargeContext(device);
+}
+
+uint64_t cudasim_context_bytes(int device) {
+  if (!HasDevice(device)) return 0;
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  return sim.extents.memory(device).context;
 }
 
 void cudasim_set_capacity(int device, uint64_t bytes) {
@@ -135,6 +143,10 @@ uint64_t cudasim_peak_used(int device) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   return sim.extents.memory(device).peak;
+}
+
+void cudasim_set_unmap_waits(int waits) {
+  Simulator::Get().unmap_waits.store(waits != 0);
 }
 
 void cudasim_set_mode(int async_mode) {
@@ -168,6 +180,8 @@ void cudasim_reset_for_testing(void) {
   sim.violations.Clear();
   sim.peers.Clear();
   sim.pools.Reset();
+  cudasim::RaiseDriverForTesting();
+  sim.unmap_waits.store(sim.config.unmap_waits);
   std::fill(sim.sticky.begin(), sim.sticky.end(), cudasim::kOk);
   sim.broken.store(false, std::memory_order_relaxed);
   for (int device = 0; device < sim.config.devices; ++device) {
@@ -185,6 +199,8 @@ void cudasim_reset_for_testing(void) {
   Refusals::Get().ResetCounts();
   cudasim::ThisThread().last_error = cudasim::kOk;
 }
+
+void cudasim_shut_down(void) { cudasim::ShutDownDriver(); }
 
 void cudasim_clear_errors(void) {
   Simulator& sim = Simulator::Get();
@@ -295,12 +311,14 @@ void cudasim_thread_release(uint64_t token) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   sim.streams.hosts().Release(token);
+  if (sim.keeps_time.load()) sim.clock.Release(token);
 }
 
 void cudasim_thread_acquire(uint64_t token) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   sim.streams.hosts().Acquire(token);
+  if (sim.keeps_time.load()) sim.clock.Acquire(token);
 }
 
 long cudasim_captures(void) { return Simulator::Get().captures.active(); }

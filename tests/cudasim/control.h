@@ -50,7 +50,7 @@ int cudasim_set_virtual_memory(int device, int supported);
 // --- Phantom memory ----------------------------------------------------------
 // Memory of devices has addresses, handles, mappings and accounting, and no
 // bytes: copies and fills move nothing. CUDASIM_PHANTOM=1 also makes the arena
-// 16 TiB large. -1 if memory of a device is alive.
+// 80 TiB large. -1 if memory of a device is alive, and in such a process for 0.
 int cudasim_set_phantom(int phantom);
 int cudasim_is_phantom(void);
 // 0 with CUDASIM_NUMBERS=off: operators compute shapes only.
@@ -74,6 +74,10 @@ double cudasim_card_figure(int device, const char* figure);
 // "cublas_library_bytes" outside every allocator, unless CUDASIM_MEMORY says
 // what the program can have. Only the first call has an effect.
 void cudasim_load_cublas(int device);
+// What the device's primary context and that code take of its memory now. 0
+// while nobody has used the device, and where CUDASIM_MEMORY says what the
+// program can have. Asking makes no context.
+uint64_t cudasim_context_bytes(int device);
 
 // The card of the device as a JSON profile that gives the same card again.
 int cudasim_profile(int device, char* text, int bytes);
@@ -101,6 +105,9 @@ void cudasim_virtual_reset(void);
 // The calling thread worked for that long without calling CUDA (read a file,
 // say).
 void cudasim_host_work(double ns);
+// It computed a checksum over so many bytes of the host, at the card's
+// "host_checksum_gb_per_s".
+void cudasim_host_checksum(uint64_t bytes);
 // The calling thread is one of the program's (0) or waits on its own account
 // (1). Threads named "stratalloc..." start with 1.
 void cudasim_set_background(int background);
@@ -122,6 +129,10 @@ void cudasim_operator_cost(void* stream, double flops, double bytes, int dtype);
 void cudasim_copy_cost(void* stream, int to_device, double bytes);
 void cudasim_kernel_cost(void* stream, double flops, double bytes, int dtype);
 
+// --- Unmapping ---------------------------------------------------------------
+// 1: cuMemUnmap waits for all work of the device first (CUDASIM_UNMAP=waits).
+void cudasim_set_unmap_waits(int waits);
+
 // --- Mode ------------------------------------------------------------------
 // eager (0): an operation is done when the call returns; nothing is checked
 // for order. async (1): each stream is a queue that advances on
@@ -134,6 +145,10 @@ void cudasim_set_seed(uint64_t seed);
 // Forgets streams, events, counters, violations, planned failures and sticky
 // errors. Memory is not touched: it must have been released before.
 void cudasim_reset_for_testing(void);
+
+// The driver shuts down, as it does by itself when the process ends: every call
+// but those that it answers before cuInit says 4 from now on.
+void cudasim_shut_down(void);
 
 // Clears the sticky error of every device (a real device would need a new
 // process).
@@ -223,7 +238,8 @@ void cudasim_release_ranges(long token);
 // Everything observed until now counts for every thread.
 void cudasim_set_thread_clocks(int per_thread);
 // The edge: what the releasing thread knows to be complete, a thread that
-// acquires the same token later knows, too. Nothing happens in the default.
+// acquires the same token later knows, too (of interest in the strict mode
+// alone), and on the virtual clock it goes on from there at the earliest.
 void cudasim_thread_release(uint64_t token);
 void cudasim_thread_acquire(uint64_t token);
 

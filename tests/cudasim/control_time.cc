@@ -191,6 +191,15 @@ void cudasim_host_work(double ns) {
   sim.clock.Spend(static_cast<cudasim::VirtualNs>(ns));
 }
 
+void cudasim_host_checksum(uint64_t bytes) {
+  Simulator& sim = Simulator::Get();
+  if (sim.config.devices == 0) return;
+  const cudasim::Card& card = cudasim::CurrentCard();
+  if (card.host_checksum_gb_per_s <= 0) return;
+  sim.ChargeExtra(card, 1 / card.host_checksum_gb_per_s,
+                  static_cast<double>(bytes));
+}
+
 void cudasim_set_background(int background) {
   Simulator::Get().clock.SetBackground(background != 0);
 }

@@ -205,7 +205,11 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   CUDASIM_ENTER("cuDevicePrimaryCtxRetain");
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
-  cudasim::RetainPrimaryContext(device);
+  if (const cudasim::Status opened = cudasim::Simulator::Get().OpenContext(
+          device, cudasim::RetainPrimaryContext);
+      opened != cudasim::kOk) {
+    return CUDASIM_ANSWER(opened);
+  }
   *context = cudasim::ContextOf(device);
   return CUDA_SUCCESS;
 }
@@ -214,8 +218,13 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
   CUDASIM_ENTER("cuDevicePrimaryCtxRelease",
                 cudasim::Entry::kAllowedWhenBroken);
   if (!cudasim::IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
-  return cudasim::ReleasePrimaryContext(device) ? CUDA_SUCCESS
-                                                : CUDA_ERROR_INVALID_CONTEXT;
+  if (!cudasim::ReleasePrimaryContext(device)) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  cudasim::Simulator& sim = cudasim::Simulator::Get();
+  cudasim::Lock lock(sim.mu);
+  sim.ChargeContext(device);
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {

@@ -144,11 +144,17 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   extent->handle_types = prop->requestedHandleTypes;
   extent->rdma_capable = prop->allocFlags.gpuDirectRDMACapable != 0;
   *handle = extent->id;
+  const bool on_device = location == cudasim::Location::kDevice;
+  const cudasim::Card& card =
+      on_device ? cudasim::CardOf(device) : cudasim::CurrentCard();
+  sim.ChargeExtra(card,
+                  on_device ? card.create_ns_per_gib : card.pin_ns_per_gib,
+                  static_cast<double>(size) / (uint64_t{1} << 30));
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
-  CUDASIM_ENTER("cuMemRelease", cudasim::Entry::kAllowedWhenBroken);
+  CUDASIM_ENTER("cuMemRelease");
   return Answer(cudasim::ReleaseHandle("cuMemRelease", handle));
 }
 
@@ -163,7 +169,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset,
 }
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr pointer, size_t size) {
-  CUDASIM_ENTER("cuMemUnmap", cudasim::Entry::kAllowedWhenBroken);
+  CUDASIM_ENTER("cuMemUnmap");
   return Answer(cudasim::UnmapRange("cuMemUnmap", pointer, size));
 }
 
@@ -199,6 +205,12 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size,
         pointer, size, static_cast<cudasim::Location>(wanted.location.type),
         wanted.location.id, cudasim::AccessOf(wanted.flags));
     if (status != cudasim::kOk) return Answer(status);
+    if (wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+      const cudasim::Card& card = cudasim::CardOf(wanted.location.id);
+      sim.ChargeExtra(
+          card, card.grant_ns,
+          static_cast<double>(sim.addresses.CountMappings(pointer, size)));
+    }
   }
   sim.addresses.SetReadyAt(pointer, size, sim.clock.Now());
   return CUDA_SUCCESS;

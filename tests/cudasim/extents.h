@@ -79,8 +79,8 @@ struct DeviceMemory {
   uint64_t capacity = 0;
   uint64_t used = 0;
   uint64_t peak = 0;
-  uint64_t context = 0;  // taken by the context, outside every allocator
-  bool cublas = false;   // its code is part of that
+  uint64_t context = 0;  // taken by context and code, outside every allocator
+  bool cublas = false;   // cuBLAS's code is part of that
   uint64_t others = 0;   // held by another process (pressure.h)
 
   uint64_t Free() const {

@@ -11,6 +11,23 @@
 namespace cudasim {
 namespace {
 
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+// Of the mapping there; -1 if there is none, or it is memory of the host.
+int DeviceAt(const Simulator& sim, uint64_t address) {
+  uint64_t start = 0;
+  const Mapping* mapping = sim.addresses.FindMapping(address, &start);
+  return mapping != nullptr && mapping->extent->location == Location::kDevice
+             ? mapping->extent->device
+             : -1;
+}
+
+// Pinning takes the time that its pages take.
+void ChargePinning(Simulator& sim, size_t bytes) {
+  const Card& card = CurrentCard();
+  sim.ChargeExtra(card, card.pin_ns_per_gib, static_cast<double>(bytes) / kGiB);
+}
+
 // "cudaFree (call 3)", inside that call.
 void ReportFreedTwice(Simulator& sim, const char* name, uint64_t address) {
   const std::string before = sim.host.FreedBy(address);
@@ -34,6 +51,11 @@ Status UnmapRange(const char* name, uint64_t address, uint64_t bytes) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   if (sim.addresses.IsMalloc(address)) return kInvalidValue;
+  const int device = DeviceAt(sim, address);
+  if (device >= 0 && sim.unmap_waits.load(std::memory_order_relaxed)) {
+    sim.clock.WaitUntil(sim.clock.EndOfDevice(device));
+    sim.streams.Synchronize(lock, sim.streams.DevicePast(device));
+  }
   sim.CheckHolds(name, address, bytes, true, /*own=*/true);
   uint64_t start = 0;
   if (const Unmapping* gone = sim.addresses.FindUnmapping(address, &start);
@@ -45,8 +67,14 @@ Status UnmapRange(const char* name, uint64_t address, uint64_t bytes) {
                            " had taken; missing: a cuMemMap between the two");
   }
   const std::vector<Segment> segments = sim.Segments(address, bytes);
+  const long mappings = sim.addresses.CountMappings(address, bytes);
   const Status status = sim.addresses.Unmap(address, bytes, ThisCall(name));
-  if (status == kOk) sim.ForgetRange(name, segments);
+  if (status != kOk) return status;
+  sim.ForgetRange(name, segments);
+  if (device >= 0) {
+    const Card& card = CardOf(device);
+    sim.ChargeExtra(card, card.unmap_ns, static_cast<double>(mappings));
+  }
   return status;
 }
 
@@ -149,7 +177,9 @@ Status AllocateHost(void** pointer, size_t bytes, unsigned flags) {
   uint64_t address = 0;
   const Status status = sim.host.Allocate(bytes, flags, &address,
                                           /*reserve=*/!sim.extents.phantom());
-  if (status == kOk) *pointer = reinterpret_cast<void*>(address);
+  if (status != kOk) return status;
+  *pointer = reinterpret_cast<void*>(address);
+  ChargePinning(sim, bytes);
   return status;
 }
 
@@ -160,7 +190,10 @@ Status RegisterHost(void* pointer, size_t bytes, unsigned flags) {
     return status;
   }
   if (!sim.pressure.CanPin(bytes, sim.host, sim.extents)) return kOutOfMemory;
-  return sim.host.Register(reinterpret_cast<uint64_t>(pointer), bytes, flags);
+  const Status status =
+      sim.host.Register(reinterpret_cast<uint64_t>(pointer), bytes, flags);
+  if (status == kOk) ChargePinning(sim, bytes);
+  return status;
 }
 
 Status FreeHost(const char* name, void* pointer) {

@@ -17,7 +17,9 @@
 namespace cudasim {
 
 // cuMemUnmap, which waits for nothing: what is still pending there is a
-// violation.
+// violation. Where the device is set to wait (Simulator::unmap_waits), it waits
+// for all work of the device, as cudaFree does, and hides such a mistake as a
+// driver that waits would.
 Status UnmapRange(const char* name, uint64_t address, uint64_t bytes);
 // cuMemRelease.
 Status ReleaseHandle(const char* name, uint64_t handle);

@@ -166,6 +166,22 @@ TEST_F(MemoryTest, AMappingIsOfNoUseBeforeAccessIsGranted) {
   EXPECT_EQ(cuMemAddressFree(address, kHandle), CUDA_SUCCESS);
 }
 
+// The error of the device is the answer, and nothing has happened.
+TEST_F(MemoryTest, ABrokenDeviceTakesNothingBack) {
+  Block block;
+  CUmemGenericAllocationHandle handle = 0;
+  const CUmemAllocationProp prop = DeviceProp();
+  ASSERT_EQ(cuMemCreate(&handle, kHandle, &prop, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cudasim_fail("cudaDeviceSynchronize", 1, cudaErrorAssert, 0), 0);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorAssert);
+  EXPECT_EQ(cuMemUnmap(block.address, kHandle), CUDA_ERROR_ASSERT);
+  EXPECT_EQ(cuMemRelease(handle), CUDA_ERROR_ASSERT);
+  EXPECT_EQ(cudasim_used(0), 2 * kHandle);
+  cudasim_clear_errors();
+  EXPECT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+  EXPECT_EQ(cudasim_used(0), kHandle);
+}
+
 TEST_F(MemoryTest, ReadOnlyAccessRefusesWrites) {
   Block block;
   ASSERT_EQ(cuMemsetD8(block.address, 7, 16), CUDA_SUCCESS);

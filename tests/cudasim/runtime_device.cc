@@ -61,7 +61,11 @@ cudaError_t CUDARTAPI cudaSetDevice(int device) {
   CUDASIM_ENTER("cudaSetDevice", kQuestion);
   if (!IsDevice(device)) return Answer(cudasim::kInvalidDevice);
   Simulator::Get().used.store(true);
-  cudasim::KeepPrimaryContext(device);
+  if (const cudasim::Status opened =
+          Simulator::Get().OpenContext(device, cudasim::KeepPrimaryContext);
+      opened != cudasim::kOk) {
+    return Answer(opened);
+  }
   ThisThread().device = device;
   ThisThread().selected = device;
   ThisThread().no_context = false;

@@ -145,14 +145,44 @@ void Simulator::SetCard(int device, const Card& card) {
   DeviceMemory& memory = extents.memory(device);
   const uint64_t* const told = config.CapacityOf(device);
   memory.capacity = told != nullptr ? *told : card.memory_bytes;
-  memory.context = told != nullptr ? 0 : card.context_bytes;
   memory.cublas = false;
+  ChargeContext(device);
+}
+
+void Simulator::ChargeContext(int device) {
+  const Card& card = *cards[device].load(std::memory_order_acquire);
+  DeviceMemory& memory = extents.memory(device);
+  memory.context = 0;
+  if (config.CapacityOf(device) != nullptr) return;
+  if (!IsPrimaryContextActive(device)) return;
+  memory.context =
+      card.context_bytes + (memory.cublas ? card.cublas_library_bytes : 0);
+}
+
+Status Simulator::OpenContext(int device, void (*hold)(int device)) {
+  if (IsPrimaryContextActive(device)) {
+    hold(device);
+    return kOk;
+  }
+  Lock lock(mu);
+  const bool told = config.CapacityOf(device) != nullptr;
+  if (!told &&
+      extents.memory(device).Free() < cudasim::CardOf(device).context_bytes) {
+    return kOutOfMemory;
+  }
+  hold(device);
+  ChargeContext(device);
+  return kOk;
 }
 
 void Simulator::ResetTime() {
   clock.Reset();
   events.ResetVirtualTimes();
   addresses.ResetReadyAt();
+}
+
+void Simulator::ChargeExtra(const Card& card, double ns_each, double count) {
+  if (card.modelled) clock.Spend(static_cast<VirtualNs>(ns_each * count));
 }
 
 void Simulator::ChargeKernel(Stream* stream, double flops, double bytes,
@@ -206,6 +236,7 @@ Status Enter(ApiFunction& function, Entry entry) {
     sim.pressure.Apply(function, &sim.extents);
   }
   if (sim.forked.load(std::memory_order_relaxed)) return kNotInitialized;
+  if (IsDriverDown() && entry != Entry::kBeforeInit) return kDeinitialized;
   if (function.of_runtime()) {
     InitializeDriver();
   } else if (!IsDriverInitialized() && entry != Entry::kBeforeInit) {
@@ -223,8 +254,12 @@ Status Enter(ApiFunction& function, Entry entry) {
   // The runtime makes the device's context current, the driver does not.
   if (sim.config.devices == 0) return kNoDevice;
   if (function.of_runtime()) {
+    if (const Status opened =
+            sim.OpenContext(ThisThread().device, KeepPrimaryContext);
+        opened != kOk) {
+      return opened;
+    }
     ThisThread().no_context = false;
-    KeepPrimaryContext(ThisThread().device);
   }
   std::unique_lock<std::mutex> lock(sim.mu);
   if (sim.async.load(std::memory_order_relaxed) &&

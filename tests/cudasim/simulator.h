@@ -67,6 +67,8 @@ struct Simulator {
   bool HasVirtualMemory(int device) const {
     return virtual_memory.load(std::memory_order_relaxed) >> device & 1;
   }
+  // cuMemUnmap waits for all work of the device first (CUDASIM_UNMAP).
+  std::atomic<bool> unmap_waits{config.unmap_waits};
   Arena arena;
   std::mutex mu;
   std::shared_mutex bytes_gate;
@@ -101,8 +103,18 @@ struct Simulator {
   // has not been told how much there is. REQUIRES: mu.
   void SetCard(int device, const Card& card);
 
+  // What the device's primary context and the libraries' code take of its
+  // memory is what its card says: nothing while there is no context, and
+  // nothing where the program was told how much there is. REQUIRES: mu.
+  void ChargeContext(int device);
+  // Makes the primary context, for the runtime to keep or for a holder of it.
+  // kOutOfMemory: the device has no room for it, and there is none.
+  Status OpenContext(int device, void (*hold)(int device));
+
   // The virtual clock starts again at 0. REQUIRES: mu.
   void ResetTime();
+  // What a call costs beyond its own price, for so many of what it did.
+  void ChargeExtra(const Card& card, double ns_each, double count);
   // A kernel on the stream's virtual clock, if its card is modelled. REQUIRES:
   // mu.
   void ChargeKernel(Stream* stream, double flops, double bytes, double tflops);
@@ -170,9 +182,10 @@ ThreadState& ThisThread();
 const Card& CardOf(int device);
 const Card& CurrentCard();
 
-// Which calls a broken device still serves: those that give things back, only
-// look at the program's own state, or order work without doing any. (A real
-// one refuses the last too; there, frees in destructors end the process.)
+// Which calls a broken device still serves: those that give back what a program
+// frees in destructors, only look at the program's own state, or order work
+// without doing any. (A real one refuses them all; there, frees in destructors
+// end the process.) cuMemUnmap and cuMemRelease are refused, as on a real one.
 // kBeforeInit: the few that the driver answers before cuInit.
 enum class Entry { kNormal, kAllowedWhenBroken, kQuestion, kBeforeInit };
 

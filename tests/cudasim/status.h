@@ -14,6 +14,7 @@ enum Status : int {
   kInvalidValue = 1,
   kOutOfMemory = 2,
   kNotInitialized = 3,
+  kDeinitialized = 4,
   kInvalidPitch = 12,           // runtime only
   kInvalidSymbol = 13,          // runtime only
   kInvalidDirection = 21,       // runtime only

@@ -56,6 +56,7 @@ class Block {
     mapped_ = true;
   }
   ~Block() {
+    cudasim_clear_errors();  // a broken device takes nothing back
     Unmap();
     EXPECT_EQ(cuMemAddressFree(address, bytes()), CUDA_SUCCESS);
   }

@@ -116,6 +116,16 @@ void VirtualClock::WaitUntil(VirtualNs when) {
   RaiseTo(program_now_, when);
 }
 
+void VirtualClock::Release(uint64_t token) {
+  VirtualNs& released = tokens_[token];
+  released = std::max(released, Now());
+}
+
+void VirtualClock::Acquire(uint64_t token) {
+  const auto found = tokens_.find(token);
+  if (found != tokens_.end()) WaitUntil(found->second);
+}
+
 void VirtualClock::SetBackground(bool background) {
   Lane& lane = ThisLane();
   lane.background = background;
@@ -274,6 +284,7 @@ void VirtualClock::Reset() {
   streams_.ResetVirtualEnds();
   totals_ = VirtualTotals{};
   slow_ = {};
+  tokens_.clear();
   program_now_.store(0);
   host_wait_ns_.store(0);
   calls_ns_.store(0);

@@ -21,7 +21,9 @@
 // work while the main thread waits), but a background thread has its own,
 // which starts each call no earlier than the program's: its waiting stops
 // nobody. A thread is one if its name starts with "stratalloc" or if it says
-// so (cudasim_set_background).
+// so (cudasim_set_background). A thread that waited for another one continues
+// at that one's time, where the program tells of it (cudasim_thread_release and
+// cudasim_thread_acquire).
 //
 // In force while the device's card is modelled; otherwise every function
 // returns at once and all times are 0.
@@ -37,6 +39,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tests/cudasim/cards.h"
@@ -93,6 +96,10 @@ class VirtualClock {
   VirtualNs Now();
   void Spend(VirtualNs ns);        // it works
   void WaitUntil(VirtualNs when);  // it waits for the device
+  // Whoever acquires the token goes on from here at the earliest. REQUIRE: the
+  // simulator's lock.
+  void Release(uint64_t token);
+  void Acquire(uint64_t token);
   void SetBackground(bool background);
   bool IsBackground();
 
@@ -146,6 +153,7 @@ class VirtualClock {
   Streams& streams_;
   std::vector<Device> engines_;
   std::array<Slowdown, kEngines> slow_;
+  std::unordered_map<uint64_t, VirtualNs> tokens_;
   VirtualTotals totals_;
   std::atomic<VirtualNs> program_now_{0};
   std::atomic<int64_t> host_wait_ns_{0};

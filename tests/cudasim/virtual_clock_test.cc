@@ -243,6 +243,60 @@ TEST_F(VirtualClockTest, CallsCostWhatTheProfileSays) {
   EXPECT_EQ(cudasim_virtual_total("calls_ns"), 107);
 }
 
+// 3 mappings and one device: what is made, granted, taken away and pinned.
+TEST_F(VirtualClockTest, CallsCostWhatTheyHaveToDo) {
+  ASSERT_EQ(cudasim_apply_profile(0, R"({
+    "grant_ns": 10, "unmap_ns": 200,
+    "create_ns_per_gib": 512000, "pin_ns_per_gib": 1024000})"),
+            0);
+  cudasim_virtual_reset();
+  {
+    Block block(3);
+    EXPECT_EQ(cudasim_virtual_now_ns(), 3 * 1000 + 3 * 10);
+    cudasim_virtual_reset();
+    // Again, as for another device: each mapping once more.
+    ASSERT_EQ(
+        Grant(block.address, 2 * kHandle, CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+        CUDA_SUCCESS);
+    EXPECT_EQ(cudasim_virtual_now_ns(), 2 * 10);
+    cudasim_virtual_reset();
+  }
+  EXPECT_EQ(cudasim_virtual_now_ns(), 3 * 200);
+  cudasim_virtual_reset();
+  { Pinned pinned(size_t{1} << 20); }
+  EXPECT_EQ(cudasim_virtual_now_ns(), 1000);
+  cudasim_virtual_reset();
+  std::vector<char> own(size_t{2} << 20);
+  ASSERT_EQ(cudaHostRegister(own.data(), own.size(), 0), cudaSuccess);
+  ASSERT_EQ(cudaHostUnregister(own.data()), cudaSuccess);
+  EXPECT_EQ(cudasim_virtual_now_ns(), 2000);
+  // What is refused has done nothing.
+  cudasim_virtual_reset();
+  EXPECT_EQ(cuMemUnmap(kHandle, kHandle), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cudasim_virtual_now_ns(), 0);
+}
+
+// Work of another mapping and stream, of 100 us.
+TEST_F(VirtualClockTest, AnUnmapMayWaitForAllWorkOfItsDevice) {
+  Block busy(1);
+  for (const int waits : {0, 1}) {
+    cudasim_set_unmap_waits(waits);
+    cudasim_set_mode(1);
+    cudasim_virtual_reset();
+    Block other(1);
+    TestStream stream;
+    cudasim_operator_cost(stream.stream, 1e9, 0, CUDASIM_FP32);
+    EXPECT_EQ(cudaMemsetAsync(busy.pointer(), 7, kMegabyte, stream.stream),
+              cudaSuccess);
+    other.Unmap();
+    EXPECT_EQ(cudasim_virtual_now_ns(), waits * (101000 + 500 + 1000));
+    EXPECT_EQ(busy.Peek(), waits != 0 ? 7 : 0);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    cudasim_set_mode(0);
+    ASSERT_EQ(cudaMemset(busy.pointer(), 0, kMegabyte), cudaSuccess);
+  }
+}
+
 TEST_F(VirtualClockTest, BackgroundThreadsStopNobody) {
   Block block(2);
   Pinned pinned(kMegabyte);
@@ -268,6 +322,37 @@ TEST_F(VirtualClockTest, BackgroundThreadsStopNobody) {
   cudaMemsetAsync(static_cast<char*>(block.pointer()) + kHandle, 0, kMegabyte,
                   other.stream);
   EXPECT_EQ(other.end(), 5000 + 500 + 1000);
+}
+
+TEST_F(VirtualClockTest, WhoWaitedForAThreadGoesOnAtItsTime) {
+  const auto in_background = [](int64_t works) {
+    std::thread([=] {
+      cudasim_set_background(1);
+      cudasim_host_work(static_cast<double>(works));
+      cudasim_thread_release(1);
+    }).join();
+  };
+  in_background(700);
+  EXPECT_EQ(cudasim_virtual_now_ns(), 0);
+  cudasim_thread_acquire(2);  // for something else
+  EXPECT_EQ(cudasim_virtual_now_ns(), 0);
+  cudasim_thread_acquire(1);
+  EXPECT_EQ(cudasim_virtual_now_ns(), 700);
+  EXPECT_EQ(cudasim_virtual_total("host_wait_ns"), 700);
+  in_background(100);
+  cudasim_thread_acquire(1);
+  EXPECT_EQ(cudasim_virtual_now_ns(), 800) << "it began at 700";
+  in_background(100);
+  cudasim_host_work(5000);
+  cudasim_thread_acquire(1);
+  EXPECT_EQ(cudasim_virtual_now_ns(), 5800) << "it was there long before";
+}
+
+TEST_F(VirtualClockTest, AChecksumOfTheHostTakesItsTime) {
+  ASSERT_EQ(cudasim_apply_profile(0, R"({"host_checksum_gb_per_s": 4})"), 0);
+  cudasim_virtual_reset();
+  cudasim_host_checksum(kMegabyte);
+  EXPECT_EQ(cudasim_virtual_now_ns(), 250000);
 }
 
 TEST_F(VirtualClockTest, WithoutACardNothingTakesTime) {

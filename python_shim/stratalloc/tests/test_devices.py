@@ -11,10 +11,11 @@ import subprocess
 import sys
 import textwrap
 
+LOAD = 'simulate.load("64MiB", devices=4, mode="async")'
 HEAD = """
 import atexit, ctypes, threading
 from stratalloc import simulate
-simulate.load("64MiB", devices=4, mode="async")
+LOAD
 import torch, stratalloc
 driver = ctypes.CDLL("libcuda.so.1")
 def active():
@@ -41,9 +42,10 @@ def opened():
 """
 
 
-def run(program, **environment):
+def run(program, load=LOAD, **environment):
+    head = HEAD.replace("LOAD", load)
     done = subprocess.run(
-        [sys.executable, "-c", HEAD + textwrap.dedent(program)],
+        [sys.executable, "-c", head + textwrap.dedent(program)],
         env=os.environ | environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-6000:]
@@ -258,3 +260,28 @@ def test_a_device_without_virtual_memory_says_so_to_who_evicts():
     assert residency(there)["device"] == 1 << 20
     """, CUDASIM_VMM="off,on,on,on")
     assert out.count("nothing can be evicted from device 0") == 1, out
+
+
+def test_eight_devices_of_a_real_size():
+    """Contexts of half a GiB are paid where they are used; addresses suffice."""
+    run("""
+    assert stratalloc.enable(host_budget="1GiB")
+    sim = simulate.driver()
+    sim.cudasim_context_bytes.restype = ctypes.c_uint64
+    def taken():
+        return [sim.cudasim_context_bytes(d) >> 20 for d in range(8)]
+    torch.cuda.set_device(3)
+    kept = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda:3")]
+    assert taken() == [0, 0, 0, 520, 0, 0, 0, 0], taken()
+    stratalloc.evict()
+    stratalloc.report(0), torch.cuda.memory_stats(5), torch.cuda.empty_cache()
+    assert taken() == [0, 0, 0, 520, 0, 0, 0, 0], taken()
+    for device in range(8):
+        kept.append(torch.empty(1 << 30, dtype=torch.uint8, device=device))
+    assert taken() == [520] * 8, taken()
+    sizes = set()
+    for device in range(8):
+        range_ = stratalloc.report(device)["reservation"]
+        sizes.add(range_["hi"] - range_["lo"])
+    assert len(sizes) == 1 and sizes.pop() > 8 << 40, sizes
+    """, 'simulate.load("card", devices=8, card="h200", numbers="off")')
