@@ -15,7 +15,8 @@ A device that could not be opened for tiering refuses what does not fit, and
 says why. Red: the process dies, an exception has no text, parameters that are
 not what they were, an output unlike the CPU's, or a violation. What torch's own
 allocator does under the same fault is asked where ours is red, and printed
-beside it.
+beside it; it makes other calls before, so its first few are tried, up to the
+one under which it says the same.
 """
 
 import argparse
@@ -31,6 +32,7 @@ MIB = 1 << 20
 _LAYERS = 6
 _WIDTH = 1024
 _CARD = 16 * MIB
+_NATIVE_CALLS = 10  # more than torch makes between two of ours
 
 # What PyTorch, the core and the driver's part of the simulated device are asked
 # in such a program.
@@ -209,8 +211,25 @@ def rows(situations, calls, errors, nths):
                         case = (situation, call, error, nth, forever)
                         row = _row(*case)
                         if red(row):
-                            row["native"] = red(_row(*case, "native")) or "well"
+                            row["native"] = _natively(row, *case)
                         yield row
+
+
+def _natively(row, situation, call, error, nth, forever):
+    """What torch's own allocator makes of it: the same sentence, or its own.
+
+    An exception that torch cannot survive (a graph's destructor, say) ends its
+    process under either allocator, from one call of torch's own or another.
+    """
+    wanted = red(row)
+    first = None
+    for tried in [nth, *(n for n in range(1, _NATIVE_CALLS) if n != nth)]:
+        found = red(_row(situation, call, error, tried, forever, "native"))
+        # The process's end, and what torch said: two lines.
+        if found and found.splitlines()[:2] == wanted.splitlines()[:2]:
+            return f"the same at {tried}"
+        first = found if first is None else first
+    return first or "well"
 
 
 def _line(row):
@@ -253,10 +272,12 @@ def main():
             print(f"\n{', '.join(sorted(calls))}\n    {sentence}")
     if options.json:
         tables.write_json(options.json, {"rows": found})
-    bad = sum(bool(row["red"]) for row in found)
+    bad = [row for row in found if row["red"]]
+    torchs = sum(row["native"].startswith("the same at ") for row in bad)
     if options.json != "-":
-        print(f"{len(found) - bad} of {len(found)} rows well, {bad} red")
-    return 1 if bad else 0
+        print(f"{len(found) - len(bad)} of {len(found)} rows well, "
+              f"{len(bad)} red, {torchs} of them as under torch's own")
+    return 1 if len(bad) > torchs else 0
 
 
 if __name__ == "__main__":
