@@ -15,6 +15,8 @@ import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
+# So many of the targets that took longest are named.
+_SLOWEST = 10
 # Labels in the folders below show as their own room.
 _SPLIT = ("allocator", "tiering", "python_shim", "tests")
 
@@ -126,6 +128,10 @@ def summarize(targets: list[Target]) -> dict:
         "passed": sum(room["passed"] for room in rooms.values()),
         "failed": sum(room["failed"] for room in rooms.values()),
         "skipped": sum(room["skipped"] for room in rooms.values()),
+        "slowest": [
+            {"target": target.label, "seconds": round(target.seconds, 1)}
+            for target in sorted(targets, key=lambda t: -t.seconds)[:_SLOWEST]
+        ],
         "failures": [
             f"{target.label}: {name}"
             for target in targets
@@ -147,6 +153,11 @@ def show(summary: dict, out) -> None:
     for failure in summary["failures"]:
         print(f"  {failure}", file=out)
     print(file=out)
+    if summary["slowest"]:
+        print("\nthe slowest targets, seconds", file=out)
+        for row in summary["slowest"]:
+            print(f"{row['seconds']:8.1f}  {row['target']}", file=out)
+        print(file=out)
     if "wall_seconds" in summary:
         print(f"{summary['wall_seconds']:.0f} s in all", file=out)
     print(f"{summary['passed']} passed, {summary['failed']} failed", file=out)

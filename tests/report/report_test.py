@@ -26,7 +26,7 @@ class ReportTest(unittest.TestCase):
         self.folder = folder.name
         self.events = []
 
-    def _add(self, label, status, xml=None, attempt=1):
+    def _add(self, label, status, xml=None, attempt=1, took=1500):
         self.events.append({
             "id": {"targetConfigured": {"label": label}},
             "configured": {"targetKind": "cc_test rule"},
@@ -47,7 +47,7 @@ class ReportTest(unittest.TestCase):
             }},
             "testResult": {
                 "testActionOutput": outputs,
-                "testAttemptDurationMillis": "1500",
+                "testAttemptDurationMillis": str(took),
             },
         })
         self.events.append({
@@ -121,6 +121,16 @@ class ReportTest(unittest.TestCase):
         self._add("//accounting:t", "FLAKY", _PASSING, attempt=2)
         _, summary = self._run()
         self.assertEqual((summary["passed"], summary["failed"]), (1, 0))
+
+    def test_the_slowest_are_named(self):
+        for number in range(12):
+            self._add(f"//accounting:t{number}", "PASSED", _PASSING,
+                      took=1000 * (number % 3) + number)
+        _, summary = self._run()
+        self.assertEqual(
+            [row["target"][-3:].strip(":t") for row in summary["slowest"]],
+            ["11", "8", "5", "2", "10", "7", "4", "1", "9", "6"])
+        self.assertEqual(summary["slowest"][0]["seconds"], 2.0)
 
     def test_bazel_failing_for_its_own_reasons_is_a_failure(self):
         self._add("//accounting:t", "PASSED", _PASSING)

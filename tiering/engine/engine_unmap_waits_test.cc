@@ -41,7 +41,7 @@ class EngineUnmapWaitsTest : public EngineTest {
 
 TEST_F(EngineUnmapWaitsTest, EverybodyGoesOnWhenTheWorkEnds) {
   const auto layers = Layers(8);
-  const Address free_later = Malloc(kHandle);
+  const Address resident = Malloc(kHandle);
   Begin();
   const long before = cudasim_calls("cuMemUnmap");
   Bytes moved = 0;
@@ -50,12 +50,16 @@ TEST_F(EngineUnmapWaitsTest, EverybodyGoesOnWhenTheWorkEnds) {
   ASSERT_TRUE(Eventually([&] { return cudasim_calls("cuMemUnmap") > before; }));
   std::thread mallocs([&] {
     block = Malloc(kHandle);
-    Free(free_later);
+    Free(resident);
   });
   // Work is launched meanwhile, and what is resident may be used.
   EXPECT_EQ(cudaLaunchHostFunc(
                 stream_, [](void*) {}, nullptr),
             cudaSuccess);
+  const Access access{resident, kHandle, /*written=*/false};
+  EXPECT_TRUE(
+      rig_->engine().EnterOperator(kDefaultStream, "read", {&access, 1}));
+  rig_->engine().LeaveOperator();
   End();
   evicts.join();
   mallocs.join();
