@@ -135,6 +135,23 @@ TEST_F(ChecksumTest, UnderWsl2NoKernelWritesMemoryOfTheHost) {
   ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
 }
 
+// What a model of a card says of eviction counts checksums, too.
+TEST_F(ChecksumTest, OnAModelledCardItTakesTheTimeOfReading) {
+  ASSERT_EQ(cudasim_set_card(0, "h200"), 0);
+  Upload();
+  const auto checksum = Load();
+  ASSERT_TRUE(checksum) << checksum.error().message;
+  ASSERT_TRUE(device_[0].SynchronizeDevice());
+  const double before = cudasim_virtual_total("compute_busy_ns");
+  ASSERT_TRUE(Launch(*checksum, address_, kHandle));
+  ASSERT_TRUE(device_[0].SynchronizeDevice());
+  const double bytes_per_ns = cudasim_card_figure(0, "hbm_gb_per_s") *
+                              cudasim_card_figure(0, "memory_efficiency");
+  EXPECT_NEAR(cudasim_virtual_total("compute_busy_ns") - before,
+              kHandle / bytes_per_ns, 20);
+  ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
+}
+
 TEST_F(ChecksumTest, SeveralRangesAtATimeGiveSeveralResults) {
   Upload();
   const auto checksum = Load();

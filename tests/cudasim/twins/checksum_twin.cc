@@ -66,6 +66,8 @@ void ChecksumTwin(void** arguments, const unsigned*, const unsigned*) {
     }
   }
   if (cudasim_broken() != 0) return;
+  cudasim_kernel_cost(cudasim_current_stream(), /*flops=*/0,
+                      static_cast<double>(bytes), CUDASIM_INT8);
 
   // The result has bytes: it is a variable of the module.
   auto* const to = static_cast<uint64_t*>(
