@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs under one allocator, on the simulated devices.
+"""Runs programs under one allocator, on the simulated devices (or a GPU: real.py).
 
 Reads one program per line ({"steps", "with_classes"}), answers one line: a list
 with what each step showed, or {"dirty": why} if a program left something
@@ -15,11 +15,14 @@ import sys
 import threading
 
 from tests.cudasim.operator_bridge import simulated
-from tests.differential import program
+from tests.differential import program, real
 
-CONTROL = simulated.load(
-    memory=program.DEVICE, devices=int(os.environ.get("DEVICES", "1"))
-)
+if real.wanted():
+    CONTROL = real.load(simulated.allocator())
+else:
+    CONTROL = simulated.load(
+        memory=program.DEVICE, devices=int(os.environ.get("DEVICES", "1"))
+    )
 
 # pylint: disable=wrong-import-position
 import torch
@@ -78,6 +81,7 @@ class Run(Pools):
 
     def step(self, step):
         """[what was returned or raised, what is counted]."""
+        real.settle()
         name, *arguments = step
         method = {"raw": self.raw_alloc}.get(name) or getattr(self, name)
         try:
