@@ -36,7 +36,10 @@ def _wheel_impl(ctx):
         outputs = [out],
         mnemonic = "Wheel",
     )
-    return [DefaultInfo(files = depset([out]))]
+    return [DefaultInfo(
+        files = depset([out]),
+        runfiles = ctx.runfiles(files = [out]),
+    )]
 
 python_wheel = rule(
     implementation = _wheel_impl,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures a card and writes a profile for the simulated device.
 
-    python3 card_profile.py --out FILE [--quick] [--device sim [--card NAME]]
+    python3 -m tests.gpu.card_profile --out FILE [--quick]
+        [--device sim [--card NAME]]
 
 The file is what CUDASIM_PROFILE and `stratalloc run --profile` take: with it
 the simulated device keeps the time this card would have taken. Times on the
@@ -9,8 +10,8 @@ device come from events, times of calls from the host's clock; each figure is
 the median of several rounds. Bandwidths and peaks are what was reached, so the
 efficiencies are 1.
 
-`--device sim` measures the simulated device itself: of a card's own figures it
-must find what it was given.
+`--device sim` measures the simulated device itself, by its virtual clock: of a
+card's own figures it must find what it was given.
 """
 
 import argparse
@@ -27,8 +28,9 @@ MIB = 1 << 20
 class Device:
     """The card under torch, its events and its calls."""
 
-    def __init__(self, torch, rounds, large):
+    def __init__(self, torch, rounds, large, now_ns):
         self.torch = torch
+        self.now_ns = now_ns
         self.rounds = rounds
         self.large = large
         self.cudart = ctypes.CDLL("libcudart.so.13")
@@ -52,26 +54,19 @@ class Device:
         return statistics.median(times[1:])
 
     def keep_busy(self):
-        for _ in range(4):
-            self.busy.zero_()
+        """About two milliseconds, longer than any caller here takes."""
+        self.torch.cuda._sleep(4_000_000)
 
     def on_host(self, function, repeat=50):
         """Nanoseconds the caller spends per call, the median of rounds."""
         times = []
         for _ in range(self.rounds):
             self.torch.cuda.synchronize()
-            began = time.perf_counter_ns()
+            began = self.now_ns()
             for _ in range(repeat):
                 function()
-            times.append((time.perf_counter_ns() - began) / repeat)
+            times.append((self.now_ns() - began) / repeat)
         return statistics.median(times)
-
-    @property
-    def busy(self):
-        if not hasattr(self, "_busy"):
-            self._busy = self.torch.empty(
-                self.large, dtype=self.torch.uint8, device="cuda")
-        return self._busy
 
 
 def _rate(small_ns, large_ns, small, large):
@@ -167,16 +162,16 @@ def latencies(device):
 
 def calls(device):
     """What each call costs its caller."""
-    from driver import Driver
+    from tests.gpu.driver import Driver
 
     torch, cudart = device.torch, device.cudart
     driver = Driver()
     costs = {}
 
     def timed(name, function, *arguments):
-        began = time.perf_counter_ns()
+        began = device.now_ns()
         result = function(*arguments)
-        costs.setdefault(name, []).append(time.perf_counter_ns() - began)
+        costs.setdefault(name, []).append(device.now_ns() - began)
         return result
 
     size = 2 * MIB
@@ -259,10 +254,13 @@ def main():
     parser.add_argument("--card", default="h200", help="of --device sim")
     args = parser.parse_args()
     simulated = args.device == "sim"
+    now_ns = time.perf_counter_ns
     if simulated:
         from stratalloc import simulate
 
         simulate.load("card", card=args.card)
+        now_ns = simulate.driver().cudasim_virtual_now_ns
+        now_ns.restype = ctypes.c_int64
     import torch
 
     if not torch.cuda.is_available():
@@ -277,7 +275,7 @@ def main():
     # The simulated device computes on the CPU: small sizes do, its clock
     # does not care.
     device = Device(torch, rounds=3 if args.quick else 15,
-                    large=(16 if simulated else 256) * MIB)
+                    large=(16 if simulated else 256) * MIB, now_ns=now_ns)
     profile.update(bandwidths(device))
     profile.update(latencies(device))
     found, skipped = peaks(device, 512 if simulated else 8192,

