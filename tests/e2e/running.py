@@ -29,6 +29,11 @@ def environment(**more):
     values = {key: value for key, value in os.environ.items()
               if not key.startswith(("STRATALLOC", "CUDASIM_"))}
     values["STRATALLOC_TEST_DEVICE"] = DEVICE
+    if not SIMULATED:
+        # The libraries of a large card keep 32 MiB otherwise, which is more
+        # than some of these limits.
+        values["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
+        values["CUBLASLT_WORKSPACE_SIZE"] = "128"
     values.update(more)
     return values
 

@@ -57,7 +57,9 @@ def test_way(tmp_path, native, way):
             for key, value in theirs["stats"].items()
             if not _LAYOUT.match(key) and mine["stats"][key] != value}
         assert not different, (step, different)
-        assert mine["allocated"] <= mine["reserved"] <= 64 << 20
+        assert mine["allocated"] <= mine["reserved"]
+        if running.SIMULATED:  # a real card has more
+            assert mine["reserved"] <= 64 << 20
         assert mine["max_reserved"] >= mine["reserved"]
         if "accelerator" in mine:
             assert mine["accelerator"] == mine["allocated"]
