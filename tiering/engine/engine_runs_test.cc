@@ -51,6 +51,29 @@ TEST_F(EngineRunsTest, FewGrantsForARun) {
   FreeAll(layers);
 }
 
+// In the time of the calling thread, on a card with typical costs of calls: a
+// mapping is taken away once and made and granted once, for this device alone.
+TEST_F(EngineRunsTest, AMappingIsPaidForOnce) {
+  ASSERT_EQ(cudasim_set_card(0, "h200"), 0);
+  cudasim_set_capacity(0, 64 * kMiB + cudasim_context_bytes(0));
+  const auto layers = Layers(kRun);
+  // The first one pins the host's memory, for good.
+  EXPECT_EQ(Evict(), kRun * kHandle);
+  EXPECT_EQ(Restore(), kRun * kHandle);
+  const double before = cudasim_virtual_total("calls_ns");
+  EXPECT_EQ(Evict(), kRun * kHandle);
+  EXPECT_EQ(Restore(), kRun * kHandle);
+  const double spent = cudasim_virtual_total("calls_ns") - before;
+  const double each =
+      cudasim_card_figure(0, "unmap_ns") + cudasim_card_figure(0, "grant_ns");
+  EXPECT_GT(spent, kRun * each);
+  EXPECT_LT(spent, 1.5 * kRun * each)
+      << "copies, events and checksums included";
+  ExpectLayers(layers);
+  FreeAll(layers);
+  ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
+}
+
 TEST_F(EngineRunsTest, WhatIsFreeInBetweenEndsARun) {
   const auto one = Layers(2), gap = Layers(1), two = Layers(4);
   FreeAll(gap);
