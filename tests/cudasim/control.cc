@@ -167,6 +167,20 @@ void cudasim_set_seed(uint64_t seed) {
   sim.streams.Seed(seed);
 }
 
+void cudasim_hold_streams(int held) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  sim.streams.Hold(held != 0);
+}
+
+long cudasim_run_stream(void* stream, long count) {
+  Simulator& sim = Simulator::Get();
+  Lock lock(sim.mu);
+  cudasim::Stream* found =
+      sim.streams.Find(Handle(stream), cudasim::ThisThread().device);
+  return found == nullptr ? -1 : sim.streams.Run(lock, found, count);
+}
+
 void cudasim_reset_for_testing(void) {
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);

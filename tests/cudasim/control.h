@@ -141,6 +141,14 @@ void cudasim_set_unmap_waits(int waits);
 void cudasim_set_mode(int async_mode);
 int cudasim_mode(void);
 void cudasim_set_seed(uint64_t seed);
+// 1: in async mode streams advance on synchronisation and by cudasim_run_stream
+// alone; queries answer and move nothing. What has run is then the same for two
+// allocators that call CUDA more or less often under one program.
+void cudasim_hold_streams(int held);
+// Runs the first `count` operations of a stream of the current device at most,
+// each after what it has to come after. Returns how many, -1 for a stream that
+// is none.
+long cudasim_run_stream(void* stream, long count);
 
 // Forgets streams, events, counters, violations, planned failures and sticky
 // errors. Memory is not touched: it must have been released before.

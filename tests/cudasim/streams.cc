@@ -306,7 +306,7 @@ bool LetsTurnPass(Stream* stream) {
 
 bool Streams::Query(Lock& lock, const VectorClock& target) {
   const VectorClock wanted = target;
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  for (size_t i = 0; i < wanted.size() && !held_; ++i) {
     Stream* stream = streams_[i].get();
     if (stream->executed >= wanted.Get(i)) continue;
     if (!stream->running && LetsTurnPass(stream)) return false;
@@ -321,7 +321,7 @@ bool Streams::Query(Lock& lock, const VectorClock& target) {
 }
 
 void Streams::Step(Lock& lock) {
-  if (queued_ == 0) return;
+  if (queued_ == 0 || held_) return;
   const size_t start = random_() % streams_.size();
   const bool urgent_only = random_() % 4 != 0;
   Stream* chosen = nullptr;
@@ -338,7 +338,16 @@ void Streams::Step(Lock& lock) {
   if (chosen != nullptr && !LetsTurnPass(chosen)) Start(lock, chosen);
 }
 
+long Streams::Run(Lock& lock, Stream* stream, long count) {
+  long done = 0;
+  for (; done < count && !stream->queue.empty(); ++done) {
+    RunUntil(lock, stream, stream->queue.front().number);
+  }
+  return done;
+}
+
 void Streams::Reset(Lock& lock) {
+  held_ = false;
   for (size_t device = 0; device < default_streams_.size(); ++device) {
     Synchronize(lock, DevicePast(static_cast<int>(device)));
   }

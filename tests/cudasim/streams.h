@@ -2,7 +2,8 @@
 //
 // streams.h: streams as queues. In async mode an operation waits in its
 // stream's queue until something makes the stream advance: a synchronisation,
-// a query, or a seeded step. Each operation carries the clock of what it must
+// a query, or a seeded step. While streams are held (Hold), a synchronisation
+// and Run are all that does. Each operation carries the clock of what it must
 // come after (its stream's past, what the stream waited for, the default
 // stream's rules); executing it executes that first.
 //
@@ -124,6 +125,12 @@ class Streams {
   // hints, as on the device: three times in four only the most urgent of the
   // streams that could go on are considered.
   void Step(Lock& lock);
+  // While held, Step does nothing and a query only answers: what has run does
+  // not depend on how many calls a program makes.
+  void Hold(bool held) { held_ = held; }
+  // The first operations of the stream, `count` at most, each after what it has
+  // to come after. Returns how many of the stream's ran.
+  long Run(Lock& lock, Stream* stream, long count);
 
   HostClocks& hosts() { return hosts_; }
   // By the calling thread.
@@ -165,6 +172,7 @@ class Streams {
   std::mt19937_64 random_;
   uint64_t next_handle_ = kFirstHandle;
   long queued_ = 0;
+  bool held_ = false;
 };
 
 }  // namespace cudasim

@@ -241,6 +241,53 @@ TEST_F(TwoDevicesTest, AnEventOrdersStreamsOfTwoDevices) {
   EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaSuccess);
 }
 
+TEST_F(StreamsTest, HeldStreamsRunWhatTheyAreToldAndNothingElse) {
+  OwnStream one(cudaStreamNonBlocking), two(cudaStreamNonBlocking);
+  Block block, other;
+  cudasim_hold_streams(1);
+  Fill(other, 9, two.stream);
+  cudaEvent_t first = nullptr, all = nullptr, before = nullptr;
+  for (cudaEvent_t* event : {&first, &all, &before}) {
+    ASSERT_EQ(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+              cudaSuccess);
+  }
+  ASSERT_EQ(cudaEventRecord(before, two.stream), cudaSuccess);
+  Fill(block, 1, one.stream);
+  ASSERT_EQ(cudaEventRecord(first, one.stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(one.stream, before, 0), cudaSuccess);
+  Fill(block, 2, one.stream);
+  ASSERT_EQ(cudaEventRecord(all, one.stream), cudaSuccess);
+  // However often it is asked.
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(cudaEventQuery(first), cudaErrorNotReady);
+    ASSERT_EQ(cudaStreamQuery(two.stream), cudaErrorNotReady);
+  }
+  EXPECT_EQ(cudasim_run_stream(one.stream, 1), 1);
+  EXPECT_EQ(cudaEventQuery(first), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(all), cudaErrorNotReady);
+  EXPECT_EQ(cudaEventQuery(before), cudaErrorNotReady);
+  EXPECT_EQ(block.Peek(), 1);
+  // With what it has to come after.
+  EXPECT_EQ(cudasim_run_stream(one.stream, 5), 1);
+  EXPECT_EQ(cudaEventQuery(before), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(all), cudaSuccess);
+  EXPECT_EQ(cudasim_run_stream(one.stream, 5), 0);
+  EXPECT_EQ(cudasim_run_stream(reinterpret_cast<void*>(0x77), 1), -1);
+  // Waiting is an end of waiting.
+  Fill(block, 3, one.stream);
+  ASSERT_EQ(cudaStreamSynchronize(one.stream), cudaSuccess);
+  EXPECT_EQ(block.Peek(), 3);
+  cudasim_hold_streams(0);
+  Fill(block, 4, one.stream);
+  while (cudaStreamQuery(one.stream) == cudaErrorNotReady) {
+  }
+  EXPECT_EQ(block.Peek(), 4);
+  for (cudaEvent_t event : {first, all, before}) {
+    EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  }
+  EXPECT_EQ(cudasim_violation_count(), 0) << Violation(0);
+}
+
 }  // namespace
 }  // namespace cudasim
 
