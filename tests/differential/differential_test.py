@@ -1,12 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""500 programs: native and ours may not be told apart."""
+"""500 programs, and some behind and starved: native and ours may not be told
+apart."""
 
 from tests.differential import program, run
 
 
-def test_no_difference():
-    found = run.run(range(1, 501))
+def _none(result):
+    print(run.summary(result))
+    found = result["differences"]
     assert not found, "\n".join(run.describe(each) for each in found)
+
+
+def test_no_difference():
+    _none(run.run(range(1, 501)))
+
+
+def test_no_difference_on_a_device_that_runs_behind_and_is_short():
+    result = run.run(range(1, 101), mode="async", starved=True)
+    _none(result)
+    # It was both: work outstanding, and memory refused.
+    assert result["pending"] > 100
+    assert result["refused"] > 100
 
 
 def test_a_seed_is_a_program():

@@ -59,7 +59,7 @@ def record(made, steps):
         "all", stacks="python", clear_history=True
     )
     numbers = [mark()]
-    run = worker.Run(*made, with_classes=False)
+    run = worker.Run(*made)
     for i, step in enumerate(map(without_forks, steps)):
         label(f"step {i}, {step[0]}")
         run.step(step)

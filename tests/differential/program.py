@@ -8,7 +8,8 @@ over), so that a failing one can be shortened.
 
 Every step means the same under both allocators whatever they have cached: what
 is alive stays under an eighth of the device, and a step that must run out of
-memory asks for more than the device or the limit has in all.
+memory asks for more than the device or the limit has in all. A starved program
+has about as much memory as it needs (room_of), so any step may be refused.
 
 STREAM 0 to 3 are on the first device, 0 its default; 4 and 5 on the second,
 which every fourth program uses. Pool 1 is on the second device then. SLOT names
@@ -66,6 +67,15 @@ ALL_STREAMS = 6  # of both
 THREADS = 3
 SLOTS = 12
 
+# Of a starved program: its least, and what it gets of what it needs. Below 0.6
+# little is served, and from 1.3 on little refused.
+LEAST_ROOM = 12 * MIB
+ROOM = (0.6, 1.3)
+# These ask for more than a starved program can have, or count on a cache; or
+# capture: see compare.py.
+UNSTARVED = ("tight", "starved", "lend", "capture", "capture_too_large",
+             "graphed", "replay", "drop_outputs", "drop_graph")  # fmt: skip
+
 # Around every border of rounding, pools and segments.
 BORDERS = (1, 511, 512, 513, 4096, 1 << 18, MIB - 512, MIB - 1, MIB, MIB + 1,
            2 * MIB, 10 * MIB - 1, 10 * MIB, 10 * MIB + 1, 20 * MIB)  # fmt: skip
@@ -74,8 +84,9 @@ BORDERS = (1, 511, 512, 513, 4096, 1 << 18, MIB - 512, MIB - 1, MIB, MIB + 1,
 class _Maker:
     """One program; `size` steps of which some hold further ones."""
 
-    def __init__(self, seed, devices, without):
+    def __init__(self, seed, devices, without, lends=True):
         self.random = random.Random(seed)
+        self.lends = lends  # some pools do
         self.live = {}  # slot: bytes
         self.streams = (STREAMS, ALL_STREAMS)[devices - 1]
         self.without = without
@@ -206,7 +217,8 @@ class _Maker:
             (1, lambda: ["reset_peak"]),
             (1, lambda: ["reset_accumulated"]),
             (1, lambda: ["snapshot"]),
-            (2, lambda: ["pool", r.randrange(2), int(r.random() < 0.3),
+            (2, lambda: ["pool", r.randrange(2),
+                         int(r.random() < 0.3 and self.lends),
                          int(r.random() < 0.25)]),
             (4, self.in_pool),
             (1, lambda: ["drop_pool", r.randrange(2)]),
@@ -232,12 +244,15 @@ class _Maker:
                 return made
 
 
-def make(seed, devices=None, without=()):
+def make(seed, devices=None, without=(), starved=False):
     """The program of a seed: 10 to 60 steps, none of which is in `without`.
 
-    `devices` None: every fourth uses two.
+    `devices` None: every fourth uses two. `starved`: nothing that makes no
+    sense where any request may be refused (compare.py, "Not generated").
     """
-    maker = _Maker(seed, devices or 1 + (seed % 4 == 0), without)
+    if starved:
+        without = (*without, *UNSTARVED)
+    maker = _Maker(seed, devices or 1 + (seed % 4 == 0), without, not starved)
     return [maker.step() for _ in range(maker.random.randint(10, 60))]
 
 
@@ -261,6 +276,44 @@ def each_step(program):
             yield from each_step(step[-1])
         elif step[0] == "threads":
             yield from each_step(inner for _, inner in step[1])
+
+
+def needs(program):
+    """The most bytes that its tensors have at a time, if all are served."""
+    live, most = {}, 0
+    for step in each_step(program):
+        name = step[0]
+        if name in ("alloc", "fault"):
+            live["tensor", step[1]] = step[2]
+        elif name == "resize" and ("tensor", step[1]) in live:
+            live["tensor", step[1]] = step[2]
+        elif name == "free":
+            live.pop(("tensor", step[1]), None)
+        elif name == "raw":
+            live["raw", step[1]] = step[2]
+        elif name == "raw_free":
+            live.pop(("raw", step[1]), None)
+        most = max(most, sum(live.values()))
+    return most
+
+
+def room_of(program, seed):
+    """What is left of each device to a starved program: whole handles."""
+    share = random.Random(-seed).uniform(*ROOM)
+    return max(LEAST_ROOM, int(needs(program) * share) >> 21 << 21)
+
+
+def without_step(program, path):
+    """The program less one step: [i], or [i, j, ...] for one inside of it."""
+    first, *rest = path
+    if not rest:
+        return program[:first] + program[first + 1 :]
+    step = program[first]
+    if step[0] == "threads":
+        inner = [turn for i, turn in enumerate(step[1]) if i != rest[0]]
+    else:
+        inner = without_step(step[-1], rest)
+    return program[:first] + [[*step[:-1], inner]] + program[first + 1 :]
 
 
 def as_text(program):

@@ -42,6 +42,22 @@ class Real:
     def cudasim_clear_faults():
         pass
 
+    @staticmethod
+    def cudasim_take_memory(*_):
+        return 0
+
+    @staticmethod
+    def cudasim_hold_streams(_):
+        pass
+
+    @staticmethod
+    def cudasim_run_stream(*_):
+        return 0
+
+    @staticmethod
+    def cudasim_calls(_):
+        return 0
+
 
 def load(allocator):
     """torch on the GPU, under that allocator."""

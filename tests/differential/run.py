@@ -2,9 +2,11 @@
 """Random programs under native and under ours, compared step by step:
 
     python -m tests.differential.run --seeds 1-500
+    python -m tests.differential.run --seeds 1-500 --mode async --starved
 
 Needs the built libraries (CUDASIM_LIBRARIES, PYTHONPATH, see README.md). Exit
-code 0: no difference; 1: differences, each shrunk and printed; 2: bad usage.
+code 0: no difference but explained ones; 1: others, each shrunk and printed;
+2: bad usage.
 """
 
 import argparse
@@ -12,65 +14,87 @@ import json
 import sys
 import time
 
-from tests.differential import compare, program
+from tests.differential import program
+from tests.differential.examine import Examiner
 from tests.differential.shrink import shrink
 from tests.differential.workers import Pairs
 
 
-def differs(pairs, steps):
-    words = compare.difference(steps, *pairs.run(steps))
-    if words is None or "died" in words:
-        return words
-    # Perhaps within the bound of reserved_bytes, which is asked for only then.
-    return compare.difference(steps, *pairs.run(steps, with_classes=True))
+def case_of(steps, seed, mode="eager", starved=False):
+    """How the program of a seed is run."""
+    room = program.room_of(steps, seed) if starved else None
+    return {"seed": seed, "mode": mode, "room": room}
 
 
-def investigate(steps, planted=None):
+def investigate(steps, case, planted=None):
     """A difference again in fresh processes, and its shortest program.
 
     Returns (program, words), or None if fresh processes show none: then state
     was carried from one program to the next, which is a failure too.
     """
-    with Pairs(planted) as pairs:
-        if differs(pairs, steps) is None:
+    with Pairs(case["mode"], planted) as pairs:
+        examiner = Examiner(pairs)
+        if examiner.unexplained(steps, case) is None:
             return None
-        short = shrink(steps, lambda each: differs(pairs, each) is not None)
-    with Pairs(planted) as pairs:
-        return short, differs(pairs, short)
+        short = shrink(
+            steps, lambda each: examiner.unexplained(each, case) is not None
+        )
+    with Pairs(case["mode"], planted) as pairs:
+        return short, str(Examiner(pairs).unexplained(short, case))
 
 
-def run(seeds, planted=None, progress=None, limit=5):
-    """Compares every seed's program. Returns the differences found, as dicts.
+def run(seeds, planted=None, progress=None, limit=5, mode="eager",
+        starved=False):  # fmt: skip
+    """Compares every seed's program; stops after `limit` differences that
+    nothing explains: one bug shows in many programs.
 
-    Stops after `limit` differences: one bug shows in many programs.
+    Returns the Examiner's account, with those as "differences".
     """
-    found = []
-    with Pairs(planted) as pairs:
+    unexplained = []
+    with Pairs(mode, planted) as pairs:
+        examiner = Examiner(pairs)
         for seed in seeds:
-            steps = program.make(seed)
-            words = differs(pairs, steps)
-            if words is not None:
-                again = investigate(steps, planted)
-                found.append({
+            steps = program.make(seed, starved=starved)
+            case = case_of(steps, seed, mode, starved)
+            first = examiner.unexplained(steps, case)
+            if first is not None:
+                again = investigate(steps, case, planted)
+                unexplained.append({
                     "seed": seed,
-                    "first": words,
+                    "first": str(first),
+                    "said": first.said,
                     "again": again is not None,
                     "program": again[0] if again else steps,
-                    "difference": again[1] if again else words,
+                    "difference": again[1] if again else str(first),
+                    "case": case,
                 })  # fmt: skip
                 pairs.stop()
             if progress is not None:
                 progress(seed)
-            if len(found) >= limit:
+            if len(unexplained) >= limit:
                 break
-    return found
+    return {**examiner.account(), "differences": unexplained}
 
 
 def describe(found):
     again = "" if found["again"] else (
         " (not in fresh processes: state was carried over)")
     return (f"seed {found['seed']}{again}: {found['difference']}\n"
-            f"{program.as_text(found['program'])}")
+            f"first: {found['first']} [{found['said']}]\n"
+            f"as {found['case']}:\n{program.as_text(found['program'])}")
+
+
+def summary(result):
+    """What was done, in one line, and the classes of what differed."""
+    lines = [f"{result['programs']} programs, {result['runs']} compared, "
+             f"{len(result['differences'])} differences that nothing explains",
+             f"  {result['refused']} steps refused by both, "
+             f"{result['pending']} with blocks that wait for events",
+             f"  {result['looks']} second runs to look at memory, of native "
+             f"alone {result['native']}"]
+    lines += [f"  {kind}: first in {n['programs']} programs, "
+              f"{n['counts']} in all" for kind, n in result["classes"].items()]
+    return "\n".join(lines)
 
 
 def parse_seeds(text):
@@ -98,6 +122,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=parse_seeds, default="1-500",
                         help="first-last (default 1-500)")  # fmt: skip
+    parser.add_argument("--mode", choices=("eager", "async"), default="eager",
+                        help="of the device; async: the seed says what of the "
+                        "work outstanding is done before each step")  # fmt: skip
+    parser.add_argument("--starved", action="store_true",
+                        help="about as much memory as each program needs")  # fmt: skip
     parser.add_argument("--limit", type=int, default=5,
                         help="stop after so many differences")  # fmt: skip
     parser.add_argument("--json", action="store_true")
@@ -105,22 +134,25 @@ def main():
     start = time.monotonic()
     progress, stop = _progress(arguments.seeds, not arguments.json)
     try:
-        found = run(arguments.seeds, progress=progress, limit=arguments.limit)
+        result = run(arguments.seeds, progress=progress, limit=arguments.limit,
+                     mode=arguments.mode, starved=arguments.starved)  # fmt: skip
     finally:
         stop()
     result = {
         "seeds": [arguments.seeds[0], arguments.seeds[-1]],
+        "mode": arguments.mode,
+        "starved": arguments.starved,
         "seconds": round(time.monotonic() - start, 1),
-        "differences": found,
+        **result,
     }
     if arguments.json:
         print(json.dumps(result, indent=1))
     else:
-        for each in found:
+        for each in result["differences"]:
             print(describe(each))
-        print(f"seeds {arguments.seeds[0]} to {arguments.seeds[-1]}: "
-              f"{len(found)} differences, {result['seconds']} s")
-    sys.exit(1 if found else 0)
+        print(f"seeds {arguments.seeds[0]} to {arguments.seeds[-1]}, "
+              f"{result['seconds']} s: {summary(result)}")
+    sys.exit(1 if result["differences"] else 0)
 
 
 if __name__ == "__main__":

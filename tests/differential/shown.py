@@ -5,6 +5,8 @@ import re
 
 import torch
 
+from tests.differential.compare import HANDLE
+
 # fmt: off
 # native's names: what must be equal, and what has a bound (compare.py).
 EQUAL = ("requested_bytes", "allocation", "active")
@@ -24,6 +26,20 @@ def text_of(error):
     text = str(error).split("\n", maxsplit=1)[0].split("Exception raised")[0]
     text = NUMBERS.sub("N", HINT.sub(" ", text + " "))
     return f"{type(error).__name__}: {' '.join(text.split())}"
+
+
+# "Tried to allocate 2.00 MiB. GPU 0 has": what was refused, and where.
+REFUSED = re.compile(r"allocate ([0-9.]+) (bytes|KiB|MiB|GiB).*?GPU (\d+)")
+UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def refused(error):
+    """(device, bytes) of an OutOfMemoryError, or None."""
+    found = REFUSED.search(str(error))
+    if found is None:
+        return None
+    size, unit, device = found.groups()
+    return int(device), int(float(size) * UNITS[unit])
 
 
 def statistics(without=None):
@@ -50,15 +66,26 @@ def _statistics(device, without):
     return [equal, bounded]
 
 
-def classes():
-    """Per device: how many (stream, pool) of each kind have memory now."""
-    seen = {
-        (s["device"], s["stream"], tuple(s["segment_pool_id"]),
-         s["segment_type"])
-        for s in torch.cuda.memory_snapshot()
-    }  # fmt: skip
-    return [
-        {f"{kind}_pool": sum(each[0] == i and each[3] == kind for each in seen)
-         for kind in ("small", "large")}
-        for i in range(torch.cuda.device_count())
-    ]  # fmt: skip
+def layout():
+    """Per device: how many (stream, pool) of each kind have memory now, how
+    many handles of them hold nothing, and how many live blocks of less than a
+    handle lie across two."""
+    shown = [{"small_pool": 0, "large_pool": 0, "small_pool_free": 0,
+              "large_pool_free": 0, "across": 0}
+             for _ in range(torch.cuda.device_count())]  # fmt: skip
+    seen = set()
+    for s in torch.cuda.memory_snapshot():
+        here, kind = shown[s["device"]], s["segment_type"] + "_pool"
+        which = s["device"], s["stream"], tuple(s["segment_pool_id"]), kind
+        here[kind] += which not in seen
+        seen.add(which)
+        held = set()
+        for block in s["blocks"]:
+            if block["state"] == "inactive":
+                continue
+            first = block["address"] // HANDLE
+            last = (block["address"] + block["size"] - 1) // HANDLE
+            held.update(range(first, last + 1))
+            here["across"] += block["size"] < HANDLE and first != last
+        here[kind + "_free"] += s["total_size"] // HANDLE - len(held)
+    return shown

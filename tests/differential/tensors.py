@@ -4,11 +4,12 @@
 Each step returns what is to be equal, besides the statistics.
 """
 
+import random
 import threading
 
 import torch
 
-from tests.differential.shown import classes, statistics
+from tests.differential.shown import layout, statistics
 
 # Where memory comes from; native has one call for what are three of ours.
 CALLS = {
@@ -20,15 +21,37 @@ CALLS = {
     },
 }
 _NO_MEMORY = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
+# What ends the wait for an event besides the program's turns.
+_WAITS = tuple(
+    name.encode()
+    for name in ("cudaFree", "cudaDeviceSynchronize", "cudaStreamSynchronize",
+                 "cudaEventSynchronize", "cuCtxSynchronize",
+                 "cuStreamSynchronize", "cuEventSynchronize")
+)  # fmt: skip
+# Of a stream's operations, how many run before a step: mostly none, since an
+# operator of the simulated device runs what came before it anyway.
+_TURNS = (0,) * 28 + (1, 1, 2, 5)
 
 
 class Tensors:
     """One program's tensors."""
 
-    def __init__(self, streams, control, allocator, with_classes):
-        self.with_classes = with_classes  # for the bound of reserved_bytes
+    def __init__(self, streams, control, allocator, case, look=None):
+        """`case`: compare.Case's; `look`: at which count the layout is shown,
+        or "every"."""
+        self.look = look
+        self.case = case
+        self.count = 0  # of what was counted so far
+        self.turns_of_streams = (
+            random.Random(case["seed"]) if case["mode"] == "async" else None
+        )
         self.streams = streams
         self.control = control
+        self.taken = {}  # device: bytes that another process holds
+        if case["room"] is not None:
+            self.squeeze(case["room"])
+        self.waited = self.waits()  # when last synchronised
+        self.freed = self.frees()  # when the cache was last emptied
         self.calls = CALLS[allocator]
         self.tensors = {}  # slot: (tensor, stream)
         self.recorded = set()
@@ -40,8 +63,40 @@ class Tensors:
 
     def counted(self, without=None):
         """What is compared besides what a step returns."""
-        return {"statistics": statistics(without),
-                "classes": classes() if self.with_classes else None}  # fmt: skip
+        number, self.count = self.count, self.count + 1
+        shown = {"number": number, "statistics": statistics(without),
+                 "waits": [now - then for now, then
+                           in zip(self.waits(), self.waited)],
+                 "frees": self.frees() - self.freed}  # fmt: skip
+        if self.look in ("every", number):
+            shown["layout"] = layout()
+        return shown
+
+    def waits(self):
+        """How often something waited for the device, and how, in async mode."""
+        if self.case["mode"] != "async":
+            return []
+        return list(map(self.control.cuda.cudasim_calls, _WAITS))
+
+    def frees(self):
+        """How often memory went back to the driver in whole segments."""
+        return self.control.cuda.cudasim_calls(b"cudaFree")
+
+    def run_streams(self):
+        """In async mode work is done when the program's seed says so."""
+        if self.turns_of_streams is None:
+            return
+        for stream in self.streams:
+            turns = self.turns_of_streams.choice(_TURNS)
+            if turns:
+                self.control.cuda.cudasim_run_stream(stream.cuda_stream, turns)
+
+    def squeeze(self, room):
+        """Leaves so many bytes of each device; None: all of them."""
+        for i in range(torch.cuda.device_count()):
+            free = self.control.capacity(i) - self.control.used(i)
+            self.taken[i] = 0 if room is None else max(0, free - room)
+            self.control.cuda.cudasim_take_memory(i, self.taken[i])
 
     def of(self, stream):
         """The stream's number: a thread's own is -1."""
@@ -77,7 +132,7 @@ class Tensors:
         tensor, stream = self.tensors[slot]
         with self.on(stream):
             tensor.fill_(value)
-        return self.value(tensor)
+            return self.value(tensor)
 
     def resize(self, slot, size):
         if slot not in self.tensors or (self.routed and slot in self.recorded):
@@ -85,7 +140,13 @@ class Tensors:
         tensor, stream = self.tensors[slot]
         with self.on(stream):
             before, place = tensor.numel(), tensor.data_ptr()
-            tensor.resize_(size)
+            try:
+                tensor.resize_(size)
+            except torch.OutOfMemoryError:
+                # torch has given it its new sizes already, and no memory.
+                del self.tensors[slot], tensor
+                self.recorded.discard(slot)
+                raise
             if tensor.data_ptr() != place:
                 self.recorded.discard(slot)
             kept = self.value(tensor[: min(before, size)])
@@ -101,10 +162,12 @@ class Tensors:
         with self.on(own):
             target[:size].copy_(given[:size])
         self.wait(other, own)
-        return self.value(target)
+        with self.on(own):
+            return self.value(target)
 
     def value(self, tensor):
-        """Contents, sampled where the tensor is large."""
+        """Contents, sampled where the tensor is large; as the current stream
+        finds them, for which the host waits."""
         step = max(1, tensor.numel() // 4096)
         return int(tensor[::step].cpu().long().sum()) if len(tensor) else 0
 
@@ -120,7 +183,12 @@ class Tensors:
         self.wait(own, stream)
         tensor.record_stream(self.streams[stream])
         self.recorded.add(slot)
-        return self.value(tensor)
+        if self.turns_of_streams is None:
+            return self.value(tensor)
+        # Whoever looked at it would find it done when it is freed. Many a
+        # program drops such a tensor at once.
+        del tensor
+        return self.free(slot) if self.turns_of_streams.random() < 0.5 else None
 
     def wait(self, one, two):
         self.streams[one].wait_stream(self.streams[two])
@@ -128,10 +196,13 @@ class Tensors:
     def synchronise(self):
         for device in range(torch.cuda.device_count()):
             torch.cuda.synchronize(device)
+        self.waited = self.waits()
+        for device in range(torch.cuda.device_count()):
             torch.empty(1, device=f"cuda:{device}")
 
     def empty_cache(self):
         torch.cuda.empty_cache()
+        self.freed = self.frees()
 
     def too_large(self, size):
         if self.routed and self.lends:
@@ -172,7 +243,7 @@ class Tensors:
         try:
             return self.alloc(slot, size, stream)
         finally:
-            self.control.cuda.cudasim_clear_faults()
+            self.mend()
             # native gave its whole cache back before the second try
             torch.cuda.empty_cache()
 
@@ -184,7 +255,13 @@ class Tensors:
             with self.on(stream):
                 torch.empty(size, dtype=torch.uint8, device="cuda")
         finally:
-            self.control.cuda.cudasim_clear_faults()
+            self.mend()
+
+    def mend(self):
+        """Nothing fails any more, and as much of the device is taken."""
+        self.control.cuda.cudasim_clear_faults()
+        for device, size in self.taken.items():
+            self.control.cuda.cudasim_take_memory(device, size)
 
     def fail(self, call, nth, forever):
         name = self.calls[call].encode()
@@ -243,10 +320,12 @@ class Tensors:
         return str(pool_id)
 
     def close(self):
-        contents = {
-            slot: self.value(tensor)
-            for slot, (tensor, _) in sorted(self.tensors.items())
-        }
+        if self.taken:
+            self.squeeze(None)
+        contents = {}
+        for slot, (tensor, stream) in sorted(self.tensors.items()):
+            with self.on(stream):
+                contents[slot] = self.value(tensor)
         for slot in list(self.raw):
             self.raw_free(slot)
         self.tensors.clear()

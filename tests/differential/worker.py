@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs under one allocator, on the simulated devices (or a GPU: real.py).
+"""Runs programs under one allocator, on the simulated devices or a GPU (real.py).
 
-Reads one program per line ({"steps", "with_classes"}), answers one line: a list
-with what each step showed, or {"dirty": why} if a program left something
-behind. Between two programs nothing is allocated, cached, pooled or counted;
-that is checked, not hoped for.
+Reads one program per line ({"steps", "case", "look"}: tensors.py), answers one
+line: a list with what each step showed, or {"dirty": why} if a program left
+something behind. Between two programs nothing is allocated, cached, pooled or
+counted; that is checked, not hoped for.
 """
 
 import ctypes
@@ -15,28 +15,37 @@ import sys
 import threading
 
 from tests.cudasim.operator_bridge import simulated
-from tests.differential import program, real
+from tests.differential import compare, program, real
 
 if real.wanted():
     CONTROL = real.load(simulated.allocator())
+    CUDA = CONTROL.cuda
 else:
     CONTROL = simulated.load(
-        memory=program.DEVICE, devices=int(os.environ.get("DEVICES", "1"))
+        memory=program.DEVICE,
+        devices=int(os.environ.get("DEVICES", "1")),
+        mode=os.environ.get("MODE", "eager"),
     )
+    CUDA = CONTROL.cuda
+    CUDA.cudasim_take_memory.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    CUDA.cudasim_take_memory.restype = ctypes.c_uint64
+    CUDA.cudasim_run_stream.argtypes = [ctypes.c_void_p, ctypes.c_long]
+    CUDA.cudasim_run_stream.restype = ctypes.c_long
+    CUDA.cudasim_calls.restype = ctypes.c_long
 
 # pylint: disable=wrong-import-position
 import torch
 
 from tests.differential.pools import Pools
-from tests.differential.shown import statistics, text_of
+from tests.differential.shown import refused, statistics, text_of
 from tests.differential.turns import Turns
 
 
 class Run(Pools):
     """One program: its steps, and the threads that they run on."""
 
-    def __init__(self, streams, turns, with_classes):
-        super().__init__(streams, CONTROL, simulated.allocator(), with_classes)
+    def __init__(self, streams, turns, case=compare.EAGER, look=None):
+        super().__init__(streams, CONTROL, simulated.allocator(), case, look)
         self.turns = turns
         self.entries = {}  # thread: [(pool, context)], innermost last
 
@@ -84,11 +93,15 @@ class Run(Pools):
         real.settle()
         name, *arguments = step
         method = {"raw": self.raw_alloc}.get(name) or getattr(self, name)
+        self.run_streams()
+        wanted, failed = None, False
         try:
             shown = method(*arguments)
         except (RuntimeError, AssertionError) as error:
-            shown = text_of(error)
-        return [shown, self.counted()]
+            shown, wanted, failed = text_of(error), refused(error), True
+        if failed:  # in the middle of what holds itself
+            gc.collect(0)
+        return [shown, {**self.counted(), "refused": wanted}]
 
 
 def clean():
@@ -118,8 +131,8 @@ def clean():
     return ", ".join(left) or None
 
 
-def execute(made, steps, with_classes):
-    run = Run(*made, with_classes)
+def execute(made, steps, case, look):
+    run = Run(*made, case, look)
     log = [run.step(step) for step in steps]
     log.append([run.close(), run.counted()])
     del run
@@ -142,6 +155,7 @@ def prepare():
         streams += [torch.cuda.Stream(device=1) for _ in range(others)]
     for i in range(torch.cuda.device_count()):
         torch.ones(1, device=f"cuda:{i}").add_(1).item()
+    CUDA.cudasim_hold_streams(1)  # work is done when a program says so
     return streams, Turns(streams[1 : 1 + program.THREADS])
 
 

@@ -47,10 +47,10 @@ class Worker:
             self.stop()
             raise RuntimeError(f"the {self.allocator} worker: {ready}")
 
-    def send(self, steps, with_classes):
+    def send(self, steps, case, look=None):
         if self.process is None:
             self.start()
-        line = json.dumps({"steps": steps, "with_classes": with_classes})
+        line = json.dumps({"steps": steps, "case": case, "look": look})
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
@@ -96,20 +96,16 @@ class Worker:
 class Pair:
     """Native and ours, side by side on the same program."""
 
-    def __init__(self, devices=1, planted=None):
+    def __init__(self, devices=1, mode="eager", planted=None):
         """`planted`: environment of our side only (plant.cc)."""
-        environment = {"DEVICES": str(devices)}
+        environment = {"DEVICES": str(devices), "MODE": mode}
         self.native = Worker("native", environment)
         self.ours = Worker("stratalloc", {**environment, **(planted or {})})
 
-    def run(self, steps, with_classes=False):
-        """What both showed; they compute at the same time.
-
-        `with_classes`: with what the bound of reserved_bytes needs, which takes
-        longer than everything else.
-        """
-        self.native.send(steps, with_classes)
-        self.ours.send(steps, with_classes)
+    def run(self, steps, case):
+        """What both showed; they compute at the same time."""
+        self.native.send(steps, case)
+        self.ours.send(steps, case)
         return self.native.receive(), self.ours.receive()
 
     def stop(self):
@@ -120,11 +116,21 @@ class Pair:
 class Pairs:
     """A pair for each number of devices, started when first needed."""
 
-    def __init__(self, planted=None):
-        self.pairs = {n: Pair(n, planted) for n in (1, 2)}
+    def __init__(self, mode="eager", planted=None):
+        self.pairs = {n: Pair(n, mode, planted) for n in (1, 2)}
 
-    def run(self, steps, with_classes=False):
-        return self.pairs[program.devices_of(steps)].run(steps, with_classes)
+    def run(self, steps, case):
+        return self.pairs[program.devices_of(steps)].run(steps, case)
+
+    def look(self, side, steps, case, at):
+        """One side again, with its layout at that count, or at "every" one.
+
+        A snapshot merges what ours has in bins, and so changes what comes after
+        it; native's changes nothing.
+        """
+        worker = getattr(self.pairs[program.devices_of(steps)], side)
+        worker.send(steps, case, at)
+        return worker.receive()
 
     def stop(self):
         for pair in self.pairs.values():
