@@ -61,9 +61,45 @@ def test_every_virtual_is_ours_and_none_refuses():
             assert "ThrowUnsupported(" not in _read(HERE, name), name
 
 
-def test_every_test_exists():
+def _ours(folder):
+    """Names of the files that the folder's BUILD.bazel also runs over our
+    allocator: what stands in the list of its "_ours" tests."""
+    build = _read(ROOT, folder, "BUILD.bazel")
+    (listed,) = re.findall(
+        r'name = name \+ "_ours".*?\bfor name in \[(.*?)\]\]', build, re.DOTALL
+    )
+    return re.findall(r'"(\w+)"', listed)
+
+
+def on_the_real_core(path):
+    """Whether the file's tests run over the product's core.
+
+    It loads the product itself, or its folder runs it over the product's
+    allocator too; the core that records stands in for neither.
+    """
+    text = _read(ROOT, path)
+    if "torch_bridge.testing import" in text:
+        return False
+    folder, name = os.path.split(path)
+    if re.search(r"^assert stratalloc\.enable\(", text, re.MULTILINE):
+        return True
+    if name.endswith("_cases.py"):  # test_X_ours.py has X_cases.py's tests
+        ours = f"test_{name.removesuffix('_cases.py')}_ours.py"
+        cases = f"from {folder.replace('/', '.')}.{name[:-3]} import *"
+        loads = _read(ROOT, folder, ours)
+        return cases in loads and 'SIMULATED_ALLOCATOR="stratalloc"' in loads
+    return name.removesuffix(".py") in _ours(folder)
+
+
+def test_every_test_exists_and_runs_on_the_real_core():
     for (_, method), cell in table().items():
-        if cell.startswith("none: "):
-            continue
         path, test = re.fullmatch(r"`([^`]+)`: `(\w+)`", cell).groups()
-        assert re.search(rf"\b{test}\b", _read(ROOT, path)), (method, path)
+        assert re.search(rf"^def {test}\(", _read(ROOT, path), re.MULTILINE), (
+            method, path)  # fmt: skip
+        assert on_the_real_core(path), (method, path)
+
+
+def test_what_is_no_real_core():
+    for name in ("allocator_test.py", "op_guard_test.py", "raw_memory_test.py"):
+        assert not on_the_real_core(f"python_shim/torch_bridge/{name}")
+    assert not on_the_real_core("tests/cudasim/operator_bridge/test_sparse.py")
