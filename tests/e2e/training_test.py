@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e import running
 
-# Totals: parameters, gradients and two optimizer states, 4x the parameters.
+# Parameters, gradients and two optimizer states: four times the parameters.
 _SMALL = ("--hidden", 128, "--heads", 4, "--layers", 16, "--words", 1000,
           "--batch", 2)  # 12.6 MiB of parameters, 50 MiB in all
 
@@ -37,6 +37,10 @@ def _same(ours, cpu, capacity, factor):
                   for run in (ours, cpu)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-2, abs=1e-3)
     assert ours["report"]["handles"]["restored_before_use"] > 0
+    # What does not fit has left, and come back for its next use.
+    beyond = ours["total_bytes"] - capacity
+    assert ours["report"]["tiers"]["bytes_evicted"] > beyond
+    assert ours["report"]["tiers"]["bytes_restored"] > beyond
 
 
 @pytest.mark.parametrize("mode", ["eager", "async"])
@@ -68,6 +72,9 @@ def test_default_adamw():
     capacity = 24
     ours, cpu = _both(_SMALL, capacity, "host_budget:64MiB", "default")
     _same(ours, cpu, capacity << 20, 2)
+    # The default on CUDA is lists, and not on the CPU.
+    assert ours["lists"] > 0 and cpu["lists"] == 0
+    assert ours["largest_list"] > capacity << 20
 
 
 def test_transformer_of_the_size_of_minilm():

@@ -4,8 +4,9 @@
     training.py --device cuda|cpu [--hidden 384 --layers 6 --words 30522 ...]
 
 Eager attention, dropout 0, AdamW. On the CPU with the same arguments the
-losses must be the same, bit for bit. With --sizes it only prints how many
-bytes parameters, gradients and optimizer state take.
+losses must be the same, bit for bit. What parameters, gradients and optimizer
+state take is added up from the tensors that there are after the last step, and
+what the largest list operator was given from its arguments.
 """
 
 import argparse
@@ -27,6 +28,39 @@ args = parser.parse_args()
 
 import torch
 from torch import nn
+
+
+_listed = {"calls": 0, "largest": 0}
+
+
+def _storages(values):
+    """{address: bytes} of all tensors of the device in them, one by one or in
+    lists."""
+    found = {}
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.device.type == args.device:
+            storage = value.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, (list, tuple)):
+            found.update(_storages(value))
+    return found
+
+
+def _note_lists(name):
+    """torch's list operators, which its optimizers call by these names."""
+    original = getattr(torch, name)
+
+    def called(*arguments, **named):
+        size = sum(_storages([*arguments, *named.values()]).values())
+        _listed["calls"] += 1
+        _listed["largest"] = max(_listed["largest"], size)
+        return original(*arguments, **named)
+
+    setattr(torch, name, called)
+
+
+for each in [name for name in dir(torch) if name.startswith("_foreach_")]:
+    _note_lists(each)
 
 
 class Block(nn.Module):
@@ -113,10 +147,12 @@ for step, (tokens, targets) in enumerate(data):
     losses.append(loss.item().hex())
     print(f"step {step}: {loss.item():.6f}", file=sys.stderr)
 
-parameter_bytes = sum(p.numel() * p.element_size() for p in parameters)
+held = _storages([parameters, [p.grad for p in parameters],
+                  *(list(state.values())
+                    for state in optimizer.state.values())])
 result = {
-    "losses": losses, "moved": moved, "parameter_bytes": parameter_bytes,
-    "total_bytes": 4 * parameter_bytes,
+    "losses": losses, "moved": moved, "total_bytes": sum(held.values()),
+    "lists": _listed["calls"], "largest_list": _listed["largest"],
     "sums": [parameter.detach().double().sum().item().hex()
              for parameter in parameters],
 }
