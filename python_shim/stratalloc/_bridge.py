@@ -98,7 +98,7 @@ def _declare(lib):
         ("bench_handover", (i32, u64, i32, number, text, i32)),
         ("bench_operations", (i32, ctypes.c_void_p, u64, u64, i32, i32, number,
                               text, i32)),
-        ("operator_ns", (i32, i32, i32, number, text, i32)),
+        ("operator_ns", (i32, i32, i32, number, ctypes.POINTER(i32), text, i32)),
         ("cache_info", (i32, ctypes.POINTER(u64), text, i32)),
         ("call_enter", (text, ctypes.POINTER(ctypes.c_void_p), i32, i32, i32,
                         i32, ctypes.POINTER(ctypes.c_void_p), text, i32)),

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <unordered_set>
 #include <vector>
 
 #include "python_shim/torch_bridge/entry_point.h"
@@ -40,6 +41,34 @@ torch::Library& Operators() {
   return *library;
 }
 
+// The granule of device memory: no handle is smaller, small ones are no larger.
+constexpr uint64_t kSmallHandle = 2 << 20;
+
+uint64_t HandleOf(const at::Tensor& tensor) {
+  return reinterpret_cast<uint64_t>(tensor.const_data_ptr()) / kSmallHandle;
+}
+
+// So many tensors of which no two share a handle, as the weights of a model and
+// unlike what is made one after the other: each operand is a pin of its own.
+std::vector<at::Tensor> Operands(size_t count) {
+  // The largest block of the small pool: two fill a handle.
+  const auto bytes = at::TensorOptions().device(at::kCUDA).dtype(at::kByte);
+  std::vector<at::Tensor> operands, beside;
+  std::unordered_set<uint64_t> handles;
+  while (operands.size() < count) {
+    at::Tensor made = at::empty({1 << 20}, bytes);
+    const bool is_new = handles.insert(HandleOf(made)).second;
+    (is_new ? operands : beside).push_back(std::move(made));
+  }
+  return operands;
+}
+
+int Handles(const std::vector<at::Tensor>& operands) {
+  std::unordered_set<uint64_t> handles;
+  for (const at::Tensor& each : operands) handles.insert(HandleOf(each));
+  return static_cast<int>(handles.size());
+}
+
 template <typename Call>
 double Nanoseconds(int calls, const Call& call) {
   using Clock = std::chrono::steady_clock;
@@ -53,8 +82,8 @@ double Nanoseconds(int calls, const Call& call) {
 }  // namespace stratalloc
 
 int stratalloc_torch_operator_ns(int list_elements, int calls, int rounds,
-                                 double* nanoseconds, char* message,
-                                 int bytes) {
+                                 double* nanoseconds, int* handles,
+                                 char* message, int bytes) {
   using stratalloc::kNamespace;
   return stratalloc::RunEntryPoint(message, bytes, [&] {
     TORCH_CHECK(calls > 0 && rounds > 0 && list_elements >= 0,
@@ -71,10 +100,11 @@ int stratalloc_torch_operator_ns(int list_elements, int calls, int rounds,
     const stratalloc::ListOp list =
         dispatcher.findSchemaOrThrow((space + "list").c_str(), "")
             .typed<decltype(stratalloc::List)>();
-    const auto on_device = at::TensorOptions().device(at::kCUDA);
-    const at::Tensor a = at::empty({1}, on_device);
-    const at::Tensor b = at::empty({1}, on_device);
-    const std::vector<at::Tensor> all(static_cast<size_t>(list_elements), a);
+    const std::vector<at::Tensor> all = stratalloc::Operands(
+        list_elements == 0 ? 2 : static_cast<size_t>(list_elements));
+    const at::Tensor& a = all.front();
+    const at::Tensor& b = all.back();
+    *handles = stratalloc::Handles(all);
     // As below autograd, where torch's own operators arrive at their kernels.
     const at::AutoDispatchBelowADInplaceOrView below;
     double best = 1e18;

@@ -56,4 +56,7 @@ def test_json(tmp_path):
             if running.SIMULATED and row["name"] == "malloc/free 4 MiB":
                 assert row["ours_calls"] == 0 < row["native_calls"]
     names = [row["name"] for row in others]
+    # Operands as far apart as those of a model: each is pinned by itself.
+    assert {"op guard, two tensors in 2 handles",
+            "op guard, list of 200 in 200 handles"} <= set(names)
     assert any(name.startswith("MiniLM") for name in names) == running.SIMULATED

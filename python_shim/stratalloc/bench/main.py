@@ -170,12 +170,15 @@ def _benchmarks(worker, rounds):
                 goal=_SCOPE_PYTHON_GOAL)
     yield entry("nn.Module call",
                 *ask("module", "plain", count=50000), "no wrapper")
-    yield entry("op guard, two tensors",
-                *ask("guard", "plain", elements=0, count=20000), "no guard",
-                difference_goal=_GUARD_GOAL)
-    yield entry(f"op guard, list of {_LIST}",
-                *ask("guard", "plain", elements=_LIST, count=2000), "no guard",
-                difference_goal=_GUARD_GOAL + _LIST * _GUARD_ELEMENT_GOAL)
+    for what, elements, count, goal in (
+        ("two tensors", 0, 20000, _GUARD_GOAL),
+        (f"list of {_LIST}", _LIST, 2000,
+         _GUARD_GOAL + _LIST * _GUARD_ELEMENT_GOAL),
+    ):
+        handles = worker.ask("guard", elements=elements, count=1)["handles"]
+        yield entry(f"op guard, {what} in {handles} handles",
+                    *ask("guard", "plain", elements=elements, count=count),
+                    "no guard", difference_goal=goal)
 
 
 def _simulated(worker, rounds):

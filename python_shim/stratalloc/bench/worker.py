@@ -115,14 +115,18 @@ def _module(torch, count):
 def _guard(torch, elements, count):
     """An operator whose kernel does nothing, with and without the op guard.
 
-    Two tensor arguments, or a list of so many `elements`.
+    Two tensor arguments, or a list of so many `elements`, each in a handle of
+    its own; "handles" is in how many they were found to be.
     """
     del torch
     from stratalloc import _bridge
 
+    handles = ctypes.c_int()
+
     def call():
         value = ctypes.c_double()
-        _bridge.call("operator_ns", elements, count, 1, ctypes.byref(value))
+        _bridge.call("operator_ns", elements, count, 1, ctypes.byref(value),
+                     ctypes.byref(handles))
         return value.value
 
     guarded = call()
@@ -131,7 +135,7 @@ def _guard(torch, elements, count):
         plain = call()
     finally:
         _bridge.install_guard()
-    return {"ours": guarded, "plain": plain}
+    return {"ours": guarded, "plain": plain, "handles": handles.value}
 
 
 def _minilm(torch):
