@@ -2,9 +2,12 @@
 """One process that replays one trace under one allocator, on the simulated
 device, and prints what it measured as JSON.
 
-    python tests/replay/worker.py TRACE native|expandable|stratalloc ROUNDS
+    python tests/replay/worker.py TRACE ALLOCATOR ROUNDS
 
-Without rounds nothing is timed. Peaks come from a run of their own.
+ALLOCATOR: native, expandable, stratalloc (tiering off) or tiered (on). Without
+rounds nothing is timed. Peaks come from a run of their own. Beside processor
+time stands what the card's driver would have taken for the calls that were
+made, on the virtual clock: the same on any machine.
 """
 
 import ctypes
@@ -30,6 +33,12 @@ class _Peaks(ctypes.Structure):
         "allocated_at_reserved")]
 
 
+# Tiering as a user has it, but for what depends on the machine: budgets decide
+# how large handles are.
+_CONF = {"stratalloc": "tiering:off",
+         "tiered": "tiering:on,host_budget:1GiB,disk_budget:0"}
+
+
 def _library():
     for place in (os.environ.get("REPLAY_LIBRARY", ""),
                   "tests/replay/libreplay.so"):
@@ -45,19 +54,20 @@ def _calls(cuda):
 
 def main(path, allocator, rounds):
     recorded = trace.read(path)
-    os.environ["SIMULATED_ALLOCATOR"] = (
-        "stratalloc" if allocator == "stratalloc" else "native")
+    is_ours = allocator in _CONF
+    os.environ["SIMULATED_ALLOCATOR"] = "stratalloc" if is_ours else "native"
     if allocator == "expandable":
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
-    os.environ["STRATALLOC_CONF"] = "tiering:off"
+    if is_ours:
+        os.environ["STRATALLOC_CONF"] = _CONF[allocator]
     device = simulated.load(
         memory=None, CUDASIM_CARD="h200", CUDASIM_PHANTOM="1",
         CUDASIM_NUMBERS="off")
     import torch
 
     torch.cuda.init()
-    ours = allocator == "stratalloc"
-    if ours:
+    ours = False
+    if is_ours:
         import stratalloc
 
         ours = stratalloc.is_enabled()
@@ -74,10 +84,16 @@ def main(path, allocator, rounds):
             raise RuntimeError(text.value.decode())
         return taken.value / len(operations)
 
-    before = _calls(device.cuda)
+    device.cuda.cudasim_virtual_total.restype = ctypes.c_double
+
+    def card():
+        """Nanoseconds per operation, in all, of the card's calls."""
+        return device.cuda.cudasim_virtual_total(b"calls_ns") / len(operations)
+
+    before, card_before = _calls(device.cuda), card()
     peaks = _Peaks()
     run(ctypes.byref(peaks))
-    after = _calls(device.cuda)
+    after, card_after = _calls(device.cuda), card()
     answer = {name: getattr(peaks, name) for name, _ in _Peaks._fields_}
     answer["calls"] = {name: after[name] - before[name] for name in _CALLS
                        if after[name] != before[name]}
@@ -85,6 +101,9 @@ def main(path, allocator, rounds):
     # What the timed rounds still asked of the driver, in all.
     later = _calls(device.cuda)
     answer["round_calls"] = sum(later.values()) - sum(after.values())
+    answer["card_ns"] = {"first": card_after - card_before}
+    if rounds:
+        answer["card_ns"]["later"] = (card() - card_after) / rounds
     answer["ours"] = ours
     print(json.dumps(answer))
 
