@@ -5,6 +5,7 @@ import gc
 
 import torch
 
+from tests.differential.program import STREAMS
 from tests.differential.tensors import Tensors
 
 
@@ -235,6 +236,17 @@ class Pools(Tensors):
         if self.routed:
             return None
         self.synchronise()
+        # It takes the next of torch's streams, which go round: the first after
+        # the program's own, whatever programs before this one took.
+        last = self.streams[STREAMS - 1].cuda_stream
+        while torch.cuda.Stream().cuda_stream != last:
+            pass
+        # On this thread: torch's own lets go of what it used in the backward
+        # pass a moment after it said that it was done.
+        with torch.autograd.set_multithreading_enabled(False):
+            return self.graph_and_use(size, value)
+
+    def graph_and_use(self, size, value):
         ones = lambda: torch.ones(size, device="cuda", requires_grad=True)
         given, weight = ones(), ones()
         called = torch.cuda.make_graphed_callables(
