@@ -132,21 +132,24 @@ class Matrix:
             for size in SIZES:
                 said.figure(f"{call} of one handle, {size} MiB",
                             self._us(call, size, 8) / 8, "us",
-                            card(_OF_CUDA[call]))
+                            self._modelled(call, size))
         for call in ("access", "unmap"):
             said.figure(f"{call} of one mapping, 2 MiB",
-                        self._us(call, 2, 1), "us", card(_OF_CUDA[call]))
+                        self._us(call, 2, 1), "us", self._modelled(call, 2))
             most = max(count for size, count, _ in self._rows if size == 2)
             base, wide = self._us(call, 2, 8), self._us(call, 2, most)
             said.figure(f"{call}: each further mapping of a run",
-                        (wide - base) / (most - 8), "us", 0, floor=.5)
+                        (wide - base) / (most - 8), "us",
+                        self._modelled(call, 2) - card(_OF_CUDA[call]),
+                        floor=.5)
             said.figure(f"{call}: each further GiB of a run",
                         (self._us(call, 128, 8) - self._us(call, 2, 8))
                         / (126 * 8 / 1024), "us", 0, floor=5)
             said.figure(
                 f"{call}: a run of 64 of 2 MiB, one call against 64",
                 self._us(call, 2, 64, "each mapping by itself")
-                / max(self._us(call, 2, 64), 1e-3), "times as long", 64)
+                / max(self._us(call, 2, 64), 1e-3), "times as long",
+                64 * self._modelled(call, 2) / self._modelled(call, 2, 64))
         kept = self._rows[32, 8, "kept handles"]
         whole = self._rows[32, 8, "idle"]
         said.figure("kept handles against new ones, 32 MiB x 8",
@@ -174,12 +177,22 @@ class Matrix:
                   self._not_ready > 0, False)
         said.figure("answers of not ready", self._not_ready, "calls")
 
+    def _modelled(self, call, size, count=1):
+        """Microseconds on the simulated card: a call, and what it does."""
+        card = self._said.card
+        more = {
+            "create": card["create_ns_per_gib"] * size / 1024,
+            "access": card["grant_ns"] * count,
+            "unmap": card["unmap_ns"] * count,
+        }.get(call, 0)
+        return self._said.call_us(_OF_CUDA[call]) + more / 1e3
+
     def _share_kept(self, count):
-        card = self._said.call_us
-        kept = count * card("cuMemMap") + card("cuMemSetAccess") + card(
-            "cuMemUnmap")
-        return kept / (kept + count * (card("cuMemCreate")
-                                       + card("cuMemRelease")))
+        kept = (count * self._modelled("map", 32)
+                + self._modelled("access", 32, count)
+                + self._modelled("unmap", 32, count))
+        return kept / (kept + count * (self._modelled("create", 32)
+                                       + self._modelled("release", 32)))
 
 
 def _sum(row):

@@ -31,7 +31,7 @@ def run(said):
     for first in range(0, len(seeds), 10):
         if time.monotonic() - began > _SECONDS or found:
             break
-        found = differential.run(seeds[first:first + 10])
+        found = differential.run(seeds[first:first + 10])["differences"]
         done += len(seeds[first:first + 10])
         said.figure("programs compared", done, "programs")
     said.table("differences", found)
