@@ -19,13 +19,14 @@ from tests.gpu.on_device import OnDevice
 ASKED = ("What do calls answer after a device assert and at the end of the "
          "process, and does the process end as its program says?")
 _ASSERT = 710
-# What the simulated device answers; it has no end before the process's.
+# What the simulated device answers.
 _AFTER_ASSERT = {
     "cuMemCreate": "CUDA_ERROR_ASSERT", "cuMemSetAccess": "CUDA_ERROR_ASSERT",
     "cudaDeviceSynchronize": "cudaErrorAssert",
-    # Believed to be allowed, so that destructors get through.
-    "cuMemUnmap": "ok", "cuMemRelease": "ok", "cuMemAddressFree": "ok"}
-_AT_EXIT = dict.fromkeys(_AFTER_ASSERT, "ok")
+    "cuMemUnmap": "CUDA_ERROR_ASSERT", "cuMemRelease": "CUDA_ERROR_ASSERT",
+    # Believed to need no context; what was not unmapped is still in it.
+    "cuMemAddressFree": "CUDA_ERROR_INVALID_VALUE"}
+_AT_EXIT = dict.fromkeys(_AFTER_ASSERT, "CUDA_ERROR_DEINITIALIZED")
 _ENDS = {"a plain end": 0, "sys.exit(3)": 3, "an uncaught exception": 1}
 _CRASH = re.compile(r"terminate called|Segmentation|core dumped|CHECK|"
                     r"Fatal Python error|Aborted")
