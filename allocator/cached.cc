@@ -245,6 +245,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
   gone.clear();  // cudaFree waits for the device
   MutexLock lock(mutex_);
   --releasing_;
+  ++releases_;
   released_.NotifyAll();
   return released;
 }

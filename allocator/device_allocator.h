@@ -867,6 +867,7 @@ class DeviceAllocator {
   // mapped nor back yet.
   Bytes taken_bytes_ GUARDED_BY(mutex_) = 0;
   int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
+  std::uint64_t releases_ GUARDED_BY(mutex_) = 0;  // and those that are over
   Condition released_;
   int fencing_ GUARDED_BY(mutex_) = 0;  // BeginFencingLocked without its end
   Condition fenced_;

@@ -433,15 +433,22 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   } else if (!thread.in_ladder) {
     ReleaseCached(~Bytes{0});
   }
-  if (auto grown = grow()) return *std::move(grown);
-  bool waited = false;
+  std::uint64_t over = 0;
   {
     MutexLock lock(mutex_);
-    // Another thread's release in flight holds memory that is free to have.
-    for (; releasing_ > 0; waited = true) released_.Wait(mutex_);
-    if (Block* block = attempt(/*soft=*/false)) return result(block);
+    over = releases_;
   }
-  if (waited) {
+  if (auto grown = grow()) return *std::move(grown);
+  bool came_free = false;
+  {
+    MutexLock lock(mutex_);
+    // Another thread's release in flight holds memory that is free to have;
+    // so does one that ended since the driver was asked.
+    while (releasing_ > 0) released_.Wait(mutex_);
+    if (Block* block = attempt(/*soft=*/false)) return result(block);
+    came_free = releases_ != over;
+  }
+  if (came_free) {
     if (auto grown = grow()) return *std::move(grown);
   }
   if (failed) return failure();
