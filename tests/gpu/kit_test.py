@@ -73,6 +73,7 @@ def _processes_of(kit):
 
 
 def _until(holds):
+    """Polls: what it waits for is another process's progress."""
     deadline = time.monotonic() + _SECONDS
     while not holds():
         assert time.monotonic() < deadline, "nothing happens"

@@ -54,6 +54,7 @@ class PlaceTest(unittest.TestCase):
         self.place = place.Place(self.folder, self.folder, "sim")
 
     def _until(self, holds):
+        """Polls: what it waits for is another process's progress."""
         deadline = time.monotonic() + _SECONDS
         while not holds():
             self.assertLess(time.monotonic(), deadline, "nothing happens")
