@@ -359,10 +359,6 @@ Status Engine::TestHook(const std::string& name, const std::string& value) {
     sabotage_ = value;
     return {};
   }
-  if (name == "write_while_leaving") {
-    foreign_writes_ = std::atoi(value.c_str());
-    return {};
-  }
   if (name == "fail_disk") {
     if (!lower_.disk_allowed()) {
       return Fail(ErrorCode::kNotFound, "no disk is used");

@@ -249,9 +249,6 @@ class Engine final : public Reclaimer, public ScopeListener {
   Result<Bytes> MoveAll(Result<Bytes> (Engine::*verb)(
       DeviceAllocator&, std::span<const AddressRange>));
   std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
-  // Is the copy that was made what the device's checksum was of?
-  bool IsUnchanged(void* copy, Bytes bytes, std::uint64_t checksum)
-      REQUIRES(arbiter_);
   // Somebody wrote to the handle while it was copied out.
   Error Changed(DeviceAllocator& device, HandleRef handle);
   // Waits until nothing is copied on `stream` any more, by whatever call the
@@ -285,6 +282,10 @@ class Engine final : public Reclaimer, public ScopeListener {
   // No capture begins on other devices until `elsewhere` goes; false if one is
   // there.
   bool HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere)
+      REQUIRES(arbiter_);
+  // The device's checksums of `handles`, behind whatever copy_out has to do, in
+  // checksum_words.
+  Status SumLocked(DeviceState& state, std::span<Leaving* const> handles)
       REQUIRES(arbiter_);
   Status ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch)
       REQUIRES(arbiter_);
@@ -352,7 +353,6 @@ class Engine final : public Reclaimer, public ScopeListener {
   LowerCopies lower_;        // arbiter
   EngineCounters counters_;  // arbiter; copied under counters_mutex_
   std::string sabotage_;     // test hook; arbiter
-  int foreign_writes_ = 0;  // test hook: evictions that are written to; arbiter
 
   // True once anything has left: before that, learning costs nothing.
   std::atomic<bool> learning_{false};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/cudasim/control.h"
+#include "tests/cudasim/twins/checksum_twin.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {
@@ -217,6 +218,32 @@ TEST_F(EngineDriverErrorsTest, WithoutRoomForPageTablesTheErrorSaysSo) {
   FreeAll(layers);
 }
 
+// Once the device has summed that many handles, what writes to the next one is
+// nobody that we see.
+struct ForeignWriter {
+  static inline int sums_before = -1;
+  static inline std::uint64_t wrote_to = 0;
+
+  static void Twin(void** arguments, const unsigned* grid,
+                   const unsigned* block) {
+    if (sums_before-- == 0) {
+      wrote_to = *static_cast<const std::uint64_t*>(arguments[0]);
+      Rig::Fill(Address{wrote_to}, kHandle, kWritten);
+    }
+    cudasim::ChecksumTwin(arguments, grid, block);
+  }
+  static constexpr std::uint64_t kWritten = 77;
+
+  explicit ForeignWriter(int after) {
+    sums_before = after;
+    wrote_to = 0;
+    cudasim_register_twin(cudasim::kChecksumKernel, &Twin);
+  }
+  ~ForeignWriter() {
+    cudasim_register_twin(cudasim::kChecksumKernel, &cudasim::ChecksumTwin);
+  }
+};
+
 TEST_F(EngineDriverErrorsTest, BytesThatChangeWhileTheyAreCopiedStay) {
   for (const bool to_disk : {false, true}) {
     Rig::Options options;
@@ -226,13 +253,19 @@ TEST_F(EngineDriverErrorsTest, BytesThatChangeWhileTheyAreCopiedStay) {
     }
     Open(options);
     const auto layers = Layers(3);
-    ASSERT_TRUE(
-        rig_->engine().TestHook("write_while_leaving", "1").has_value());
-    EXPECT_EQ(Evict(), 2 * kHandle) << to_disk;
+    {
+      ForeignWriter writer(3);
+      EXPECT_EQ(Evict(), 2 * kHandle) << to_disk;
+    }
     EXPECT_THAT(rig_->engine().LastRefusal(DeviceIndex{0}),
                 HasSubstr("while it was copied out"));
     EXPECT_EQ(rig_->Check(), "");
-    ExpectLayers(layers);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const bool written = layers[i] == Address{ForeignWriter::wrote_to};
+      ExpectReads(layers[i], kHandle,
+                  written ? ForeignWriter::kWritten : i + 1);
+      if (written) Write(layers[i], kHandle, i + 1);
+    }
     EXPECT_EQ(Evict(), 3 * kHandle);
     ExpectLayers(layers);
     FreeAll(layers);

@@ -10,15 +10,14 @@
 // while one of them waited for the device in `.item()`, or for us.
 #include <algorithm>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/base/host_time.h"
 #include "allocator/base/planted.h"
 #include "allocator/workspaces.h"
 #include "tiering/engine/engine.h"
-#include "tiering/gpu/checksum_host.h"
 #include "tiering/policy/victims.h"
 
 namespace stratalloc {
@@ -206,15 +205,21 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams,
   return {};
 }
 
-Status Engine::ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch) {
+Status Engine::SumLocked(DeviceState& state,
+                         std::span<Leaving* const> handles) {
   std::vector<DeviceChecksum::Range> ranges;
-  for (const Leaving& leaving : batch) {
-    ranges.push_back({leaving.handle.address(), leaving.handle.bytes()});
+  for (const Leaving* leaving : handles) {
+    ranges.push_back({leaving->handle.address(), leaving->handle.bytes()});
   }
   STRATALLOC_RETURN_IF_ERROR(
       state.checksum->Launch(ranges, state.checksum_words, state.copy_out));
-  STRATALLOC_RETURN_IF_ERROR(
-      state.allocator->device().SynchronizeStream(state.copy_out));
+  return state.allocator->device().SynchronizeStream(state.copy_out);
+}
+
+Status Engine::ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch) {
+  std::vector<Leaving*> all;
+  for (Leaving& leaving : batch) all.push_back(&leaving);
+  STRATALLOC_RETURN_IF_ERROR(SumLocked(state, all));
   for (std::size_t i = 0; i < batch.size(); ++i) {
     batch[i].checksum = state.checksum_words[i];
     if (!batch[i].clean) continue;
@@ -227,15 +232,6 @@ Status Engine::ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch) {
     }
   }
   return {};
-}
-
-bool Engine::IsUnchanged(void* copy, Bytes bytes, std::uint64_t checksum) {
-  if (foreign_writes_ > 0) {
-    --foreign_writes_;
-    static_cast<char*>(copy)[bytes / 2] ^= 1;
-  }
-  NoteChecksummed(bytes);
-  return ChecksumOnHost(copy, bytes) == checksum;
 }
 
 Error Engine::Changed(DeviceAllocator& device, HandleRef handle) {
@@ -258,6 +254,7 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
     }
     state.refusal = why.message;
   };
+  std::vector<Leaving*> copied;
   for (Leaving& leaving : batch) {
     if (leaving.clean) continue;
     LowerCopy& copy = lower_.At(device, leaving.handle);
@@ -270,6 +267,7 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
       leaving.to = HandleState::kHost;
       STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
           copy.host.data, leaving.handle.address(), bytes, state.copy_out));
+      copied.push_back(&leaving);
       continue;
     } else if (!lower_.disk_allowed() ||
                buffer.error().code == ErrorCode::kIo) {
@@ -284,24 +282,21 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
     }
     STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
         *staging, leaving.handle.address(), bytes, state.copy_out));
-    STRATALLOC_RETURN_IF_ERROR(
-        device.device().SynchronizeStream(state.copy_out));
     leaving.to = HandleState::kDisk;
-    if (!IsUnchanged(*staging, bytes, leaving.checksum)) {
+    Leaving* const alone[] = {&leaving};
+    STRATALLOC_RETURN_IF_ERROR(SumLocked(state, alone));
+    if (state.checksum_words[0] != leaving.checksum) {
       refuse(leaving, Changed(device, leaving.handle));
     } else if (Status written = lower_.WriteToDisk(copy, *staging); !written) {
       refuse(leaving, written.error());
     }
   }
-  STRATALLOC_RETURN_IF_ERROR(device.device().SynchronizeStream(state.copy_out));
-  for (Leaving& leaving : batch) {
-    if (leaving.clean || leaving.keeps || leaving.to != HandleState::kHost) {
-      continue;
-    }
-    const LowerCopy& copy = *lower_.Find(leaving.handle.address());
-    // What will be trusted is what left.
-    if (!IsUnchanged(copy.host.data, copy.host.bytes, leaving.checksum)) {
-      refuse(leaving, Changed(device, leaving.handle));
+  if (copied.empty()) return {};
+  // Summed again behind the copies: what did not change meanwhile is what left.
+  STRATALLOC_RETURN_IF_ERROR(SumLocked(state, copied));
+  for (std::size_t i = 0; i < copied.size(); ++i) {
+    if (state.checksum_words[i] != copied[i]->checksum) {
+      refuse(*copied[i], Changed(device, copied[i]->handle));
     }
   }
   return {};

@@ -9,6 +9,7 @@
 // finds in memory it was copied to.
 //
 // Registers itself when it is loaded; the simulated device must be there.
+#include "tests/cudasim/twins/checksum_twin.h"
 
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +22,6 @@
 namespace cudasim {
 namespace {
 
-constexpr char kKernel[] = "stratalloc_checksum";
 constexpr char kResults[] = "stratalloc_checksum_results";
 
 bool IsDeviceAddress(uint64_t address) {
@@ -48,6 +48,8 @@ T Argument(void** arguments, int index) {
   return *static_cast<const T*>(arguments[index]);
 }
 
+}  // namespace
+
 void ChecksumTwin(void** arguments, const unsigned*, const unsigned*) {
   const auto data = Argument<uint64_t>(arguments, 0);
   const auto words = Argument<uint64_t>(arguments, 1);
@@ -58,7 +60,7 @@ void ChecksumTwin(void** arguments, const unsigned*, const unsigned*) {
   // kernels cannot use it. What may not be used becomes a violation here.
   const cudasim_access accesses[] = {{data, bytes, /*write=*/0},
                                      {result, sizeof(uint64_t), /*write=*/1}};
-  cudasim_note_access(cudasim_current_stream(), kKernel, accesses, 2);
+  cudasim_note_access(cudasim_current_stream(), kChecksumKernel, accesses, 2);
   for (const cudasim_access& access : accesses) {
     if (IsDeviceAddress(access.address) &&
         cudasim_range_is_accessible(access.address, access.bytes) == 0) {
@@ -78,8 +80,10 @@ void ChecksumTwin(void** arguments, const unsigned*, const unsigned*) {
                    cudasim_host_view(reinterpret_cast<void*>(data)), bytes);
 }
 
+namespace {
+
 __attribute__((constructor)) void RegisterTwins() {
-  cudasim_register_twin(kKernel, ChecksumTwin);
+  cudasim_register_twin(kChecksumKernel, ChecksumTwin);
   cudasim_set_module_variable(kResults, 66 * sizeof(uint64_t));
 }
 
