@@ -66,7 +66,7 @@ EXPLAINED = {
     "cached": "the same, or it went to another pool: of a starved program, "
               "less the handles of ours that hold nothing",
     "waited": "one allocator waited for the device and the other did not: "
-              "other blocks still wait for events",
+              "other blocks still wait for events, and keep their handles",
     "served": "ours serves what native refuses; compared again without it",
     "refused": "ours refuses what native serves, within the same handles; "
                "compared again without it",
@@ -86,6 +86,7 @@ class Difference:
     pool: str = "all"
     beyond: int = 0  # bytes more than native has
     given_back: int = 0  # of that, what native had and gave back
+    parted: bool = False  # one of the two waited for the device
     said: str = ""  # what a look at the layouts said
 
     def __str__(self):
@@ -312,4 +313,4 @@ def _statistics(native, ours, parted):
         if kind != "all" and beyond > 0:
             yield Difference([], [], f"{name}: ours {ours[1][name]}, native "
                                      f"{native[1][name]}", "reserved",
-                             pool=kind, beyond=beyond)  # fmt: skip
+                             pool=kind, beyond=beyond, parted=parted.now)  # fmt: skip

@@ -136,6 +136,13 @@ class _Layouts:
             if self._within(found, layout, "ours"):
                 found.kind = "cached"
                 return
+        if reserved and layout and found.parted:
+            waiting = layout[found.device][f"{found.pool}_waiting"]
+            found.said += f"{waiting} hold nothing but what waits; "
+            found.given_back += waiting * compare.HANDLE
+            if self._within(found, layout, "ours"):
+                found.kind = "waited"
+                return
         found.kind = "different"
 
     def _within(self, found, layout, side):

@@ -38,9 +38,10 @@ def log(*changes):
     return {"log": made}
 
 
-def layout(small, across=0, free=0):
+def layout(small, across=0, free=0, waiting=0):
     return [{"small_pool": small, "large_pool": 0, "small_pool_free": free,
-             "large_pool_free": 0, "across": across}]  # fmt: skip
+             "large_pool_free": 0, "small_pool_waiting": waiting,
+             "large_pool_waiting": 0, "across": across}]  # fmt: skip
 
 
 class Fake:
@@ -188,6 +189,17 @@ def test_what_waits_for_events_may_differ_after_a_wait(waits, kind):
     _, examiner, found = examine_once(native, ours)
     assert list(examiner.classes) == [kind]
     assert (found is None) == (kind == "waited")
+
+
+@pytest.mark.parametrize(
+    "native, kind", [((1, 0), "waited"), ((0, 0), "different")]
+)
+def test_what_waits_for_events_keeps_its_handles(native, kind):
+    beyond = (1, None, {"reserved": 4 * MIB, "waits": (0, 0)})
+    layouts = {"native": layout(0), "ours": layout(0, waiting=1)}
+    _, examiner, _ = examine_once(log((1, None, {"waits": native})),
+                                  log(beyond), layouts=layouts)  # fmt: skip
+    assert list(examiner.classes) == [kind]
 
 
 def test_a_step_inside_of_another_is_found_there():

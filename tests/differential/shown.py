@@ -68,10 +68,11 @@ def _statistics(device, without):
 
 def layout():
     """Per device: how many (stream, pool) of each kind have memory now, how
-    many handles of them hold nothing, and how many live blocks of less than a
-    handle lie across two."""
-    shown = [{"small_pool": 0, "large_pool": 0, "small_pool_free": 0,
-              "large_pool_free": 0, "across": 0}
+    many handles of them hold nothing, or nothing but blocks that wait for
+    events, and how many live blocks of less than a handle lie across two."""
+    shown = [{"across": 0, **{f"{kind}_pool{what}": 0
+                              for kind in ("small", "large")
+                              for what in ("", "_free", "_waiting")}}
              for _ in range(torch.cuda.device_count())]  # fmt: skip
     seen = set()
     for s in torch.cuda.memory_snapshot():
@@ -79,13 +80,15 @@ def layout():
         which = s["device"], s["stream"], tuple(s["segment_pool_id"]), kind
         here[kind] += which not in seen
         seen.add(which)
-        held = set()
+        held, waits = set(), set()
         for block in s["blocks"]:
             if block["state"] == "inactive":
                 continue
             first = block["address"] // HANDLE
             last = (block["address"] + block["size"] - 1) // HANDLE
-            held.update(range(first, last + 1))
+            waiting = block["state"] == "active_pending_free"
+            (waits if waiting else held).update(range(first, last + 1))
             here["across"] += block["size"] < HANDLE and first != last
-        here[kind + "_free"] += s["total_size"] // HANDLE - len(held)
+        here[kind + "_free"] += s["total_size"] // HANDLE - len(held | waits)
+        here[kind + "_waiting"] += len(waits - held)
     return shown
