@@ -18,9 +18,18 @@ std::uint64_t Mixed(std::uint64_t value) {
 
 }  // namespace
 
+std::atomic<std::uint64_t>* ExternalStreams::PlaceOf(std::uint64_t value) {
+  for (std::uint64_t at = Mixed(value);; ++at) {
+    auto& place = values_[at % (2 * kMost)];
+    const std::uint64_t seen = place.load(std::memory_order_acquire);
+    if ((seen & ~kLasting) == value) return &place;
+    if (seen == 0) return nullptr;
+  }
+}
+
 void ExternalStreams::Add(StreamId stream) {
   const std::uint64_t value = ValueOf(stream);
-  if (value == 0 || Find(stream)) return;
+  if (value == 0 || IsPerThread(stream) || PlaceOf(value) != nullptr) return;
   if (count_.fetch_add(1) >= kMost) {
     full_.store(true, std::memory_order_release);
     any_.store(true, std::memory_order_release);
@@ -30,23 +39,27 @@ void ExternalStreams::Add(StreamId stream) {
     std::uint64_t seen = 0;
     if (values_[at % (2 * kMost)].compare_exchange_strong(
             seen, value, std::memory_order_acq_rel) ||
-        seen == value) {
+        (seen & ~kLasting) == value) {
       break;
     }
   }
   any_.store(true, std::memory_order_release);
 }
 
+void ExternalStreams::NoteLasting(StreamId stream) {
+  const std::uint64_t value = ValueOf(stream);
+  if (value == 0) return;
+  if (auto* place = PlaceOf(value)) {
+    place->store(value | kLasting, std::memory_order_release);
+  }
+}
+
 bool ExternalStreams::Find(StreamId stream) {
   const std::uint64_t value = ValueOf(stream);
   if (value == 0) return false;
   if (full_.load(std::memory_order_acquire) || IsPerThread(stream)) return true;
-  for (std::uint64_t at = Mixed(value);; ++at) {
-    const std::uint64_t seen =
-        values_[at % (2 * kMost)].load(std::memory_order_acquire);
-    if (seen == value) return true;
-    if (seen == 0) return false;
-  }
+  const auto* place = PlaceOf(value);
+  return place != nullptr && place->load(std::memory_order_acquire) == value;
 }
 
 }  // namespace stratalloc

@@ -57,6 +57,25 @@ TEST(ExternalStreamsTest, OneThatTurnsExternalIsNotAskedAnyMore) {
   EXPECT_EQ(table.MayAsk(0), 0u);
 }
 
+// A value alone does not say whose it is. Torch's own do not end, so neither
+// does what is known of them.
+TEST(ExternalStreamsTest, WhatPyTorchUsesAsItsOwnIsItsOwnForEver) {
+  StreamTable table;
+  table.BitOf(kDefaultStream);
+  ExternalStreams::Add(StreamId{0x6000});
+  ExternalStreams::Add(StreamId{0x6008});
+  ExternalStreams::NoteLasting(StreamId{0x6000});
+  ExternalStreams::NoteLasting(StreamId{0x6010});
+  EXPECT_FALSE(ExternalStreams::Has(StreamId{0x6000}));
+  EXPECT_TRUE(ExternalStreams::Has(StreamId{0x6008}));
+  EXPECT_FALSE(ExternalStreams::Has(StreamId{0x6010}));
+  ExternalStreams::Add(StreamId{0x6000});
+  EXPECT_FALSE(ExternalStreams::Has(StreamId{0x6000}));
+  EXPECT_FALSE(ExternalStreams::Has(OfDevice1(StreamId{0x6000})));
+  EXPECT_EQ(table.BitOf(StreamId{0x6000}), 1);
+  EXPECT_EQ(table.MayAsk(2), 2u);
+}
+
 TEST(ExternalStreamsTest, WhenTheSetIsFullAllAre) {
   for (std::uint64_t i = 1; i <= ExternalStreams::kMost; ++i) {
     ExternalStreams::Add(StreamId{i << 20});

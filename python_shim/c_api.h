@@ -154,6 +154,8 @@ STRATALLOC_API void stratalloc_listen_to_host(
 /* Somebody else made `stream` and may destroy it: from now on nobody asks it
  * anything of whom it is not an argument. */
 STRATALLOC_API void stratalloc_external_stream(uint64_t stream);
+/* PyTorch made `stream`, and nobody destroys it, whatever was said before. */
+STRATALLOC_API void stratalloc_lasting_stream(uint64_t stream);
 /* A stream of another device than the block's: its value | (device + 1) << 58,
  * since default streams of all devices are 0. */
 STRATALLOC_API int stratalloc_record_stream(void* ptr, uint64_t stream,

@@ -227,6 +227,10 @@ void stratalloc_external_stream(uint64_t stream) {
   ExternalStreams::Add(StreamId{stream});
 }
 
+void stratalloc_lasting_stream(uint64_t stream) {
+  ExternalStreams::NoteLasting(StreamId{stream});
+}
+
 int stratalloc_record_stream(void* ptr, uint64_t stream,
                              stratalloc_error* error) {
   DeviceAllocator* device = Core::Get().abandoned() ? nullptr : DeviceOf(ptr);

@@ -20,6 +20,15 @@ inline uint64_t StreamId(cudaStream_t stream) {
   return reinterpret_cast<uint64_t>(stream);
 }
 
+// True once a stream was called external: then the core also learns which are
+// torch's, since some were given as bare values.
+inline std::atomic<bool> some_are_external{false};
+
+inline void NoteExternal(uint64_t stream) {
+  stratalloc_external_stream(stream);
+  some_are_external.store(true, std::memory_order_relaxed);
+}
+
 // The core learns which streams are not torch's. The id of a stream out of
 // torch's pools is odd, that of an external one its address
 // (c10/cuda/CUDAStream.cpp).
@@ -28,7 +37,11 @@ inline uint64_t StreamId(const c10::cuda::CUDAStream& stream) {
   // the null stream: nearly always, and a call of 5 ns less.
   if (C10_LIKELY(stream.id() == 0)) return 0;
   const uint64_t id = StreamId(stream.stream());
-  if (C10_UNLIKELY((stream.id() & 1) == 0)) stratalloc_external_stream(id);
+  if (C10_UNLIKELY((stream.id() & 1) == 0)) {
+    NoteExternal(id);
+  } else if (C10_UNLIKELY(some_are_external.load(std::memory_order_relaxed))) {
+    stratalloc_lasting_stream(id);
+  }
   return id;
 }
 

@@ -76,7 +76,7 @@ void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
   const c10::DeviceIndex device = CurrentDevice();
   // Only of the current stream it is known whether it is torch's.
   const uint64_t current = StreamId(c10::cuda::getCurrentCUDAStream(device));
-  if (current != StreamId(stream)) stratalloc_external_stream(StreamId(stream));
+  if (current != StreamId(stream)) NoteExternal(StreamId(stream));
   return Malloc(device, size, StreamId(stream), STRATALLOC_HINT_UNSEEN);
 }
 

@@ -95,6 +95,21 @@ def test_memory_allocated_on_it_is_used_again():
         assert (torch.full((30 * MIB // 4,), 2.0, device="cuda") == 2).all()
 
 
+def test_a_stream_of_torch_s_given_by_its_value_is_torch_s_when_torch_uses_it():
+    side = torch.cuda.Stream()
+    raw = torch.cuda.caching_allocator_alloc(MIB, stream=side)
+    torch.cuda.caching_allocator_delete(raw)
+    with torch.cuda.stream(side):
+        made = torch.zeros(20 * MIB // 4, device="cuda")
+    side.synchronize()
+    del made
+    reserved = torch.cuda.memory_reserved()
+    # What the side stream has done with moves to this one without a wait.
+    made = torch.zeros(20 * MIB // 4, device="cuda")
+    assert torch.cuda.memory_reserved() == reserved
+    assert made.sum().item() == 0
+
+
 def test_a_graph_is_captured_after_it():
     weight = _weight()
     external = _External()

@@ -190,6 +190,8 @@ int stratalloc_ipc_close(uint64_t, stratalloc_error*) { return 0; }
 
 void stratalloc_external_stream(uint64_t) {}
 
+void stratalloc_lasting_stream(uint64_t) {}
+
 int stratalloc_record_stream(void*, uint64_t, stratalloc_error*) {
   ++Get().stream_records;
   return 0;
