@@ -242,7 +242,12 @@ class DeviceAllocator {
   Status SetNoSplit(PoolId id) EXCLUDES(mutex_);
   // False: no stream captures into a private pool here, and no other capture is
   // known of. No lock, no driver.
-  bool MayCapture() const { return routed_.load(std::memory_order_relaxed); }
+  bool MayCapture() const {
+    return may_capture_.load(std::memory_order_relaxed);
+  }
+  // The same, after a look at the captures that it knows, since one that torch
+  // could not end may be over. Waits as AwaitRoutes does.
+  bool MayCaptureStill() EXCLUDES(mutex_);
   bool IsCapturing(StreamId stream) const {
     return MayCapture() && device_.IsCapturing(stream);
   }
@@ -261,6 +266,8 @@ class DeviceAllocator {
   // Does one of these streams of streams() capture? All that it has, if they
   // mean the whole device. Asks the driver.
   bool SomeCapture(std::uint64_t streams) const;
+  // Does one of this device's own streams capture that may be asked?
+  bool SomeOwnCapture() const;
   // If `stream` captures (raw_capture.cc), captures are looked for here until
   // it is over.
   void NoteCapture(StreamId stream) EXCLUDES(mutex_);
@@ -349,9 +356,12 @@ class DeviceAllocator {
       REQUIRES(mutex_);
 
   // May bytes leave now? Not while a stream captures: an event that is recorded
-  // for them would be part of the graph. And not between a route and its first
-  // use, since torch sets a route just before it begins a capture.
+  // for them would be part of the graph. And not while one is about to
+  // (private_pool.h).
   bool MayEvictLocked() REQUIRES(mutex_);
+  // The same, but waits until it is known whether a route's stream is about to
+  // capture: for microseconds, or once for a second if its thread cannot tell.
+  bool AwaitRoutes() EXCLUDES(mutex_);
   // Around the events of an eviction that are recorded without the lock: no
   // route is set meanwhile, so no capture begins. REQUIRES: MayEvictLocked().
   void BeginFencingLocked() REQUIRES(mutex_) { ++fencing_; }
@@ -569,12 +579,20 @@ class DeviceAllocator {
   // capture names it.
   void KeepMadeLocked(const Block& block) REQUIRES(mutex_);
 
-  static void KeepLocked(PrivatePool& pool,
-                         std::span<HandleEntry* const> operands);
+  void KeepLocked(PoolId id, PrivatePool& pool,
+                  std::span<HandleEntry* const> operands) REQUIRES(mutex_);
   void UsePoolLocked(PoolId id,
                      std::shared_ptr<const MemorySource> source = nullptr)
       REQUIRES(mutex_);
   PoolId RouteLocked(StreamId stream) REQUIRES(mutex_);
+  void ReopenLocked(PoolRoute& route) REQUIRES(mutex_);  // it is not over
+  // If no graph can be replayed any more.
+  void DropOperandsLocked(PrivatePool& pool) REQUIRES(mutex_);
+  bool SomeOpenLocked() const REQUIRES(mutex_);
+  bool ForgetCapturesLocked() REQUIRES(mutex_);  // those over; were there some?
+  // Finds the routes of captures that are over. A stream that may be destroyed
+  // is not asked: whoever is on one has noted it before (NoteCaptureLocked).
+  void SettleRoutesLocked() REQUIRES(mutex_);
   // A cached block of a pool that serves everybody when memory runs out.
   Block* BorrowLocked(PoolKey key, Bytes size) REQUIRES(mutex_);
   bool NoSplitLocked(const Pool& pool) const REQUIRES(mutex_);
@@ -841,8 +859,9 @@ class DeviceAllocator {
   std::vector<PoolRoute> routes_ GUARDED_BY(mutex_);
   std::vector<StreamId> captures_ GUARDED_BY(mutex_);  // that were noticed
   std::set<HandleEntry*> raw_operands_ GUARDED_BY(mutex_);
-  // A route or a raw capture is there, to look at without lock.
-  std::atomic<bool> routed_{false};
+  // To look at without lock: a route may accept a stream or a capture is known;
+  // a capture is known or about to begin.
+  std::atomic<bool> routed_{false}, may_capture_{false};
   // Blocks freed while a stream captured, and the streams that were recorded
   // on a block then.
   std::vector<Block*> put_off_ GUARDED_BY(mutex_);

@@ -255,8 +255,9 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
       options_.tiering && reclaimer_ != nullptr && !thread.in_ladder;
   {
     MutexLock lock(mutex_);
-    if (MayCapture()) {
+    if (routed_.load(std::memory_order_relaxed)) {
       key.owner = RouteLocked(request.stream);
+      SettleRoutesLocked();
       PoolLocked(key);  // its stream is one of those that may capture
       if (CapturingLocked()) {
         may_reclaim = false;

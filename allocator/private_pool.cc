@@ -3,10 +3,13 @@
 #include "allocator/private_pool.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "allocator/base/check.h"
+#include "allocator/base/clock.h"
 #include "allocator/device_allocator.h"
 
 namespace stratalloc {
@@ -38,7 +41,7 @@ void DeviceAllocator::CreateOrUsePool(
 
 Status DeviceAllocator::BeginAllocateToPool(
     PoolId id, std::function<bool(StreamId)> filter, StreamId current) {
-  const bool used = filter(current);
+  const bool captures = !filter(current);
   MutexLock lock(mutex_);
   while (fencing_ > 0) fenced_.Wait(mutex_);
   for (const PoolRoute& route : routes_) {
@@ -48,8 +51,11 @@ Status DeviceAllocator::BeginAllocateToPool(
     }
   }
   UsePoolLocked(id);
-  routes_.push_back(
-      {id, std::move(filter), current, std::this_thread::get_id(), used});
+  routes_.push_back({.pool = id,
+                     .filter = std::move(filter),
+                     .stream = current,
+                     .thread = std::this_thread::get_id(),
+                     .of_capture = captures});
   NoteRoutesLocked();
   return {};
 }
@@ -63,9 +69,16 @@ Status DeviceAllocator::EndAllocateToPool(PoolId id) {
     return Fail(ErrorCode::kInvalidArgument,
                 "endAllocatePool: not currently recording to mempool_id");
   }
+  const bool lost = route->over && !route->operands.empty();
+  if (route->over) ReopenLocked(*route);
   routes_.erase(route);
   NoteRoutesLocked();
   CapturingLocked();  // forgets the streams of a capture that is over
+  if (lost) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "endAllocateToPool: the stream of this capture did not capture "
+                "for a second, so what it used has been let go; capture again");
+  }
   return {};
 }
 
@@ -75,27 +88,33 @@ Status DeviceAllocator::ReleasePool(PoolId id) {
   if (it == private_pools_.end() || it->second.use_count == 0) {
     return tl::unexpected(NoSuchPool(id));
   }
-  if (--it->second.use_count == 0) {
-    for (HandleEntry* operand : std::exchange(it->second.operands, {})) {
-      // The graph may still run.
-      operand->fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
-      operand->pins.fetch_sub(1);
-    }
-  }
+  --it->second.use_count;
+  DropOperandsLocked(it->second);
   ForgetPoolsLocked();
   return {};
+}
+
+void DeviceAllocator::DropOperandsLocked(PrivatePool& pool) {
+  if (pool.in_use()) return;
+  for (HandleEntry* operand : std::exchange(pool.operands, {})) {
+    // The graph may still run.
+    operand->fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
+    operand->pins.fetch_sub(1);
+  }
 }
 
 bool DeviceAllocator::KeepForGraph(StreamId stream,
                                    std::span<HandleEntry* const> operands) {
   MutexLock lock(mutex_);
   if (!NoteCaptureLocked(stream)) {
-    if (routes_.empty()) CapturingLocked();  // a raw capture may be over
+    SettleRoutesLocked();
+    if (!SomeOpenLocked()) CapturingLocked();  // a raw capture may be over
     return false;
   }
-  const auto pool = private_pools_.find(RouteLocked(stream));
+  const PoolId id = RouteLocked(stream);
+  const auto pool = private_pools_.find(id);
   if (pool == private_pools_.end()) return false;
-  KeepLocked(pool->second, operands);
+  KeepLocked(id, pool->second, operands);
   return true;
 }
 
@@ -104,14 +123,19 @@ bool DeviceAllocator::KeepForPool(PoolId id,
   MutexLock lock(mutex_);
   const auto pool = private_pools_.find(id);
   if (pool == private_pools_.end() || pool->second.use_count == 0) return false;
-  KeepLocked(pool->second, operands);
+  KeepLocked(id, pool->second, operands);
   return true;
 }
 
-void DeviceAllocator::KeepLocked(PrivatePool& pool,
+void DeviceAllocator::KeepLocked(PoolId id, PrivatePool& pool,
                                  std::span<HandleEntry* const> operands) {
+  const auto route = std::find_if(
+      routes_.begin(), routes_.end(),
+      [&](const PoolRoute& candidate) { return candidate.pool == id; });
   for (HandleEntry* operand : operands) {
-    if (pool.operands.insert(operand).second) operand->pins.fetch_add(1);
+    if (!pool.operands.insert(operand).second) continue;
+    operand->pins.fetch_add(1);
+    if (route != routes_.end()) route->operands.push_back(operand);
   }
 }
 
@@ -160,13 +184,79 @@ Bytes DeviceAllocator::PrivateAllocated() {
 
 PoolId DeviceAllocator::RouteLocked(StreamId stream) {
   for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
+    // Of one that is over by the driver's word there is nothing to accept.
+    if (route->over && !ExternalStreams::Has(route->stream)) continue;
     if (!route->filter(stream)) continue;
-    route->used = true;
+    if (route->over) ReopenLocked(*route);
     // Of the others the pool is asked.
     if (ExternalStreams::Has(stream)) NoteCaptureLocked(stream);
     return route->pool;
   }
   return {};
+}
+
+void DeviceAllocator::ReopenLocked(PoolRoute& route) {
+  route.over = false;
+  route.looks = 0;
+  const auto pool = private_pools_.find(route.pool);
+  if (pool != private_pools_.end()) --pool->second.failed;
+  NoteRoutesLocked();
+}
+
+bool DeviceAllocator::SomeOpenLocked() const {
+  return std::any_of(routes_.begin(), routes_.end(),
+                     [](const PoolRoute& route) { return route.open(); });
+}
+
+void DeviceAllocator::SettleRoutesLocked() {
+  bool some_ended = ForgetCapturesLocked();
+  for (PoolRoute& route : routes_) {
+    if (!route.open()) continue;
+    const bool own = route.thread == std::this_thread::get_id();
+    const bool external = ExternalStreams::Has(route.stream);
+    const bool captures = external
+                              ? std::find(captures_.begin(), captures_.end(),
+                                          route.stream) != captures_.end()
+                              : device_.IsCapturing(route.stream);
+    if (captures) route.looks = 0;
+    if (captures || (external && !own)) continue;
+    if (const std::int64_t now = NowNs();
+        route.looks == 0 || now - route.looked_at >= PoolRoute::kLookNs) {
+      ++route.looks;
+      route.looked_at = now;
+    }
+    if (!own && route.looks < PoolRoute::kLooks) continue;
+    route.over = true;
+    some_ended = true;
+    const auto pool = private_pools_.find(route.pool);
+    if (pool == private_pools_.end()) continue;
+    ++pool->second.failed;
+    for (HandleEntry* operand : route.operands) {
+      if (pool->second.operands.erase(operand) != 0) operand->pins.fetch_sub(1);
+    }
+    DropOperandsLocked(pool->second);
+  }
+  if (some_ended) NoteRoutesLocked();
+}
+
+bool DeviceAllocator::AwaitRoutes() {
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      SettleRoutesLocked();
+      const bool doubtful = std::any_of(
+          routes_.begin(), routes_.end(),
+          [](const auto& route) { return route.open() && route.looks > 0; });
+      if (!doubtful) return MayEvictLocked();
+    }
+    std::this_thread::sleep_for(std::chrono::nanoseconds(PoolRoute::kLookNs));
+  }
+}
+
+bool DeviceAllocator::MayCaptureStill() {
+  if (!MayCapture()) return false;
+  (void)AwaitRoutes();
+  return MayCapture();
 }
 
 Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
@@ -191,20 +281,21 @@ bool DeviceAllocator::NoSplitLocked(const Pool& pool) const {
 bool DeviceAllocator::InUseLocked(PoolId id) const {
   if (!id.is_private()) return false;
   const auto it = private_pools_.find(id);
-  return it != private_pools_.end() && it->second.use_count > 0;
+  return it != private_pools_.end() && it->second.in_use();
+}
+
+bool DeviceAllocator::ForgetCapturesLocked() {
+  return std::erase_if(captures_, [&](StreamId stream) {
+           return !device_.IsCapturing(stream);
+         }) > 0;
 }
 
 bool DeviceAllocator::CapturingLocked() {
   // Torch sets a route before every capture, and others are noticed by who uses
   // their streams. Streams that have no pool have nothing here to spoil.
-  if (routes_.empty() && captures_.empty()) return false;
-  if (!captures_.empty()) {
-    std::erase_if(captures_, [&](StreamId stream) {
-      return !device_.IsCapturing(stream);
-    });
-    if (!captures_.empty()) return true;
-    NoteRoutesLocked();
-  }
+  if (!routed_.load()) return false;
+  if (ForgetCapturesLocked()) NoteRoutesLocked();
+  if (!captures_.empty()) return true;
   for (const auto& [key, pool] : pools_) {
     if (ExternalStreams::Has(key.stream)) continue;
     if (device_.IsCapturing(key.stream)) return true;
@@ -213,13 +304,9 @@ bool DeviceAllocator::CapturingLocked() {
 }
 
 bool DeviceAllocator::MayEvictLocked() {
-  for (PoolRoute& route : routes_) {
-    if (route.used) continue;
-    if (route.thread != std::this_thread::get_id()) return false;
-    if (device_.IsCapturing(route.stream)) return false;
-    route.used = true;
-  }
-  return !CapturingLocked();
+  SettleRoutesLocked();
+  // An open one's stream captures, or is about to.
+  return !SomeOpenLocked() && !CapturingLocked();
 }
 
 void DeviceAllocator::EndFencing() {
@@ -236,9 +323,20 @@ bool DeviceAllocator::PutOffLocked(Block* block) {
 }
 
 void DeviceAllocator::NoteRoutesLocked() {
-  const bool captures = !routes_.empty() || !captures_.empty();
-  routed_.store(captures);
-  SetSlowReasonLocked(SlowReason::kPoolFilter, captures || !put_off_.empty());
+  const auto any = [&](auto&& holds) {
+    return std::any_of(routes_.begin(), routes_.end(), holds);
+  };
+  may_capture_.store(!captures_.empty() ||
+                     any([](const PoolRoute& route) { return route.open(); }));
+  // Of a stream that is not asked the filter tells whether it captures after
+  // all.
+  routed_.store(
+      MayCapture() ||
+      std::any_of(routes_.begin(), routes_.end(), [](const PoolRoute& route) {
+        return !route.over || ExternalStreams::Has(route.stream);
+      }));
+  SetSlowReasonLocked(SlowReason::kPoolFilter,
+                      routed_.load() || !put_off_.empty());
 }
 
 void DeviceAllocator::RedeemPutOffLocked() {

@@ -19,16 +19,21 @@
 // another, is an *operand* of its pool: it is pinned, because the graph runs
 // again without a guard, until the pool's last use goes.
 //
-// A capture begins without our knowing: torch sets a route and then asks the
-// driver. So a route waits for evictions that are recording events, and until
-// its filter first accepts a stream none begins; from then on a capture can be
-// seen. A MemPool's filter accepts its thread's stream at once. Between the two
-// its thread does nothing else: when that thread comes here again and its
-// stream does not capture, there was no capture, or it is over. Torch takes no
-// route back that way: a capture that failed before it allocated leaves its
-// own. Failure that remains: streams of other devices, which join a capture
-// later and unseen, can be caught in the microseconds between the look at them
-// and their event.
+// A capture begins and ends without our knowing: torch sets a route and then
+// asks the driver, and takes the route back once the driver has ended the
+// capture. So a route waits for evictions that are recording events, and while
+// it is *open* none begins. Torch takes no route back whose capture it could
+// not end: one that was spoilt, one that failed before it began. Such a route
+// is *over*, and what it kept for its graph leaves again, when its stream does
+// not capture and either its own thread is back here, which does nothing else
+// between route and capture, or between capture and route's end; or the others
+// have looked kLooks times, kLookNs apart. A MemPool's route, whose filter
+// accepts its thread's stream at once, is no capture's and never open.
+//
+// Failures that remain: streams of other devices, which join a capture later
+// and unseen, can be caught in the microseconds between the look at them and
+// their event; a stream that somebody may destroy (external_streams.h) is not
+// asked, so that only its own thread tells whether its capture failed.
 //
 // Device lock for everything here. Private pools live in the regions that are
 // never evicted.
@@ -41,6 +46,7 @@
 #include <memory>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "allocator/base/ids.h"
 
@@ -62,6 +68,9 @@ struct PoolId {
 
 struct PrivatePool {
   int use_count = 1;
+  // Of them those of captures that are over, which torch never gives up.
+  int failed = 0;
+  bool in_use() const { return use_count > failed; }
   // Its cached blocks serve everybody before the device is out of memory.
   bool use_on_oom = false;
   // Every segment is one block, handed out whole.
@@ -76,13 +85,25 @@ struct PrivatePool {
 };
 
 struct PoolRoute {
+  // A look of another thread's that found no capture counts if the last one
+  // that did is as long ago: 200 of them are a second, of which threads that
+  // could run had their share.
+  static constexpr int kLooks = 200;
+  static constexpr std::int64_t kLookNs = 5'000'000;
+
   PoolId pool;
   // Called under the device lock; must not allocate or wait.
   std::function<bool(StreamId)> filter;
   StreamId stream;         // that captures, or will
   std::thread::id thread;  // that set it
-  // It has accepted a stream, or will accept none.
-  bool used = false;
+  bool of_capture = false;
+  bool over = false;
+  int looks = 0;  // in a row
+  std::int64_t looked_at = 0;
+  // Operands that it has added to those of its pool.
+  std::vector<HandleEntry*> operands;
+
+  bool open() const { return of_capture && !over; }
 };
 
 }  // namespace stratalloc

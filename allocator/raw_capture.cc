@@ -41,6 +41,18 @@ bool DeviceAllocator::SomeCapture(std::uint64_t streams) const {
   return false;
 }
 
+bool DeviceAllocator::SomeOwnCapture() const {
+  for (int bit = 0; bit < StreamTable::kOverflowBit && streams_.Has(bit);
+       ++bit) {
+    const StreamId stream = streams_.StreamOf(bit);
+    if (!IsElsewhere(stream) && !ExternalStreams::Has(stream) &&
+        device_.IsCapturing(stream)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void DeviceAllocator::NoteCapture(StreamId stream) {
   MutexLock lock(mutex_);
   NoteCaptureLocked(stream);

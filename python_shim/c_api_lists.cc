@@ -16,12 +16,17 @@ DeviceAllocator* SlicedOn(int device) {
   if (engine == nullptr || engine->off()) return nullptr;
   // The operator around it holds pins, and frees what it made when it ends.
   if (OperatorThread::ThisThread().depth() > 0) return nullptr;
-  // Nothing leaves then, and a graph would keep every slice.
-  for (const DeviceAllocator* other : Allocator::Get().Opened()) {
-    if (other->MayCapture()) return nullptr;
-  }
   Result<DeviceAllocator*> found = Core::Get().Opened(device);
-  return found ? *found : nullptr;
+  if (!found) return nullptr;
+  // While one of its streams captures nothing leaves, and a graph would keep
+  // every slice: also where it is a capture of another device's that it joined.
+  for (DeviceAllocator* other : Allocator::Get().Opened()) {
+    if (!other->MayCaptureStill()) continue;
+    if (other == *found || (*found)->SomeOwnCapture()) {
+      return nullptr;
+    }
+  }
+  return *found;
 }
 
 std::vector<Access> AccessesOf(const stratalloc_access* accesses, int count) {

@@ -1,26 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // Capture: what a graph has captured runs again without a guard, so its bytes
 // stay; and nothing leaves or is waited for on a stream that captures.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 #include <utility>
 
+#include "allocator/external_streams.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {
 namespace {
+
+using testing::HasSubstr;
 
 constexpr PoolId kGraph{1, 0};
 
 class EngineCaptureTest : public EngineTest {
  protected:
   void Begin(StreamId stream, bool allocates = true) {
-    ASSERT_TRUE(rig_->device()
-                    .BeginAllocateToPool(
-                        kGraph, [stream](StreamId s) { return s == stream; })
-                    .has_value());
+    ASSERT_TRUE(
+        rig_->device()
+            .BeginAllocateToPool(
+                kGraph,
+                [stream](StreamId s) { return s == stream && Captures(s); },
+                stream)
+            .has_value());
     ASSERT_EQ(cudaStreamBeginCapture(Rig::ToCuda(stream),
                                      cudaStreamCaptureModeGlobal),
               cudaSuccess);
@@ -56,6 +63,13 @@ class EngineCaptureTest : public EngineTest {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     EXPECT_EQ(cudaStreamIsCapturing(Rig::ToCuda(stream), &status), cudaSuccess);
     return status != cudaStreamCaptureStatusNone;
+  }
+  static void Spoil(StreamId stream) {  // by what may not be asked inside
+    EXPECT_NE(cudaStreamSynchronize(Rig::ToCuda(stream)), cudaSuccess);
+  }
+  static void EndSpoilt(StreamId stream) {
+    cudaGraph_t graph = nullptr;
+    EXPECT_NE(cudaStreamEndCapture(Rig::ToCuda(stream), &graph), cudaSuccess);
   }
   void Release() {
     ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
@@ -170,17 +184,22 @@ TEST_F(EngineCaptureTest, NothingLeavesBetweenARouteAndItsFirstUse) {
   Open({});
   const auto layers = Layers(1);
   const StreamId stream = rig_->NewStream();
-  ASSERT_TRUE(rig_->device()
-                  .BeginAllocateToPool(
-                      kGraph, [stream](StreamId s) { return s == stream; })
-                  .has_value());
-  Bytes elsewhere = 1;  // the route's own thread is about to begin the capture
-  std::thread([&] { elsewhere = Evict(); }).join();
+  ASSERT_TRUE(
+      rig_->device()
+          .BeginAllocateToPool(
+              kGraph,
+              [stream](StreamId s) { return s == stream && Captures(s); },
+              stream)
+          .has_value());
+  Bytes elsewhere = 1;  // waits until it is known
+  std::thread evicts([&] { elsewhere = Evict(); });
+  ASSERT_EQ(
+      cudaStreamBeginCapture(Rig::ToCuda(stream), cudaStreamCaptureModeGlobal),
+      cudaSuccess);
+  evicts.join();
   EXPECT_EQ(elsewhere, 0u);
-  const Address inside = Malloc(kHandle, stream);
-  EXPECT_EQ(Evict(), kHandle) << "it did not capture";
-  ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
-  Free(inside);
+  End(stream);
+  EXPECT_EQ(Evict(), kHandle);
   Release();
   ExpectLayers(layers);
   FreeAll(layers);
@@ -207,20 +226,89 @@ TEST_F(EngineCaptureTest, ACaptureThatFailedBeforeItAllocatedStopsNoEviction) {
   const StreamId stream = rig_->NewStream();
   BeginReading(stream, {});
   EXPECT_EQ(Evict(), 0u) << "it captures";
-  // It may not be asked now, and is spoilt.
-  EXPECT_NE(cudaStreamSynchronize(Rig::ToCuda(stream)), cudaSuccess);
+  Spoil(stream);
   Bytes elsewhere = 1;
   std::thread([&] { elsewhere = Evict(); }).join();
   EXPECT_EQ(elsewhere, 0u);
-  cudaGraph_t graph = nullptr;
-  EXPECT_NE(cudaStreamEndCapture(Rig::ToCuda(stream), &graph), cudaSuccess);
-  // A thread that did not begin it cannot tell this from one about to begin.
-  std::thread([&] { elsewhere = Evict(); }).join();
-  EXPECT_EQ(elsewhere, 0u);
-  EXPECT_EQ(Evict(), 2 * kHandle);
+  EndSpoilt(stream);
+  EXPECT_EQ(Evict(), 2 * kHandle) << "its thread is back";
   ExpectLayers(layers);
-  EXPECT_EQ(Evict(), 2 * kHandle) << "and from then on everybody may";
+  EXPECT_FALSE(rig_->device().MayCapture());
   ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
+  Release();
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+TEST_F(EngineCaptureTest, WhatACaptureKeptThatFailedLeavesAgain) {
+  Open({});
+  const auto layers = Layers(3);
+  const StreamId stream = rig_->NewStream();
+  Begin(stream);  // of a graph that is kept, in the same pool
+  Read(layers[0], stream);
+  End(stream);
+  BeginReading(stream, {});
+  Read(layers[0], stream);
+  Read(layers[1], stream);
+  Spoil(stream);
+  EndSpoilt(stream);
+  EXPECT_EQ(Evict(), 2 * kHandle) << "the other graph keeps what it reads";
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
+  ExpectLayers(layers);
+  const Status ended = rig_->device().EndAllocateToPool(kGraph);
+  ASSERT_FALSE(ended.has_value()) << "its graph would read what has left";
+  EXPECT_THAT(ended.error().message, HasSubstr("capture again"));
+  Release();
+  Release();
+  EXPECT_EQ(Evict(), 3 * kHandle);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// Another thread cannot tell a capture that failed from one about to begin, but
+// that takes no second.
+TEST_F(EngineCaptureTest, ACaptureThatFailedInAThreadThatEndedStopsNoEviction) {
+  Open({});
+  const auto layers = Layers(2);
+  const StreamId stream = rig_->NewStream();
+  std::thread([&] {
+    BeginReading(stream, {});
+    Read(layers[0], stream);
+    Spoil(stream);
+    EndSpoilt(stream);
+  }).join();
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  EXPECT_FALSE(rig_->device().MayCapture());
+  ExpectLayers(layers);
+  ASSERT_FALSE(rig_->device().EndAllocateToPool(kGraph).has_value());
+  Release();
+  FreeAll(layers);
+}
+
+// A stream that somebody may destroy is asked by nobody who is not on it.
+TEST_F(EngineCaptureTest, AFailedCaptureOfAStreamThatIsGoneStopsNoEviction) {
+  Open({});
+  const auto layers = Layers(2);
+  cudaStream_t raw = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&raw, cudaStreamNonBlocking),
+            cudaSuccess);
+  const StreamId stream{reinterpret_cast<std::uint64_t>(raw)};
+  ExternalStreams::Add(stream);
+  BeginReading(stream, {});
+  Read(layers[0], stream);
+  EXPECT_EQ(Evict(), 0u) << "an operator ran on it";
+  Spoil(stream);
+  EndSpoilt(stream);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  ASSERT_FALSE(rig_->device().EndAllocateToPool(kGraph).has_value());
+  BeginReading(stream, {});
+  Spoil(stream);
+  EndSpoilt(stream);
+  ASSERT_EQ(cudaStreamDestroy(raw), cudaSuccess);
+  ExpectLayers(layers);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
+  Release();
   Release();
   ExpectLayers(layers);
   FreeAll(layers);
@@ -238,7 +326,7 @@ TEST_F(EngineCaptureTest, ARouteWaitsForTheEventsOfAnEviction) {
   std::thread capture([&] {
     begins = true;
     EXPECT_TRUE(
-        device.BeginAllocateToPool(kGraph, [](StreamId) { return true; })
+        device.BeginAllocateToPool(kGraph, [](StreamId) { return false; })
             .has_value());
   });
   EXPECT_TRUE(Eventually([&] { return begins.load(); }));

@@ -157,13 +157,14 @@ TEST_P(EngineRefusedDeviceTest, AFullDeviceIsFull) {
 // Its graphs read other devices' memory as any graph does.
 TEST_P(EngineRefusedDeviceTest, WhatItsGraphsReadElsewhereStays) {
   const StreamId stream = rig_->NewStream();
-  ASSERT_TRUE(
-      rig_->device(0)
-          .BeginAllocateToPool(kGraph,
-                               [this](StreamId s) {
-                                 return rig_->device(0).device().IsCapturing(s);
-                               })
-          .has_value());
+  ASSERT_TRUE(rig_->device(0)
+                  .BeginAllocateToPool(
+                      kGraph,
+                      [this](StreamId s) {
+                        return rig_->device(0).device().IsCapturing(s);
+                      },
+                      stream)
+                  .has_value());
   ASSERT_EQ(
       cudaStreamBeginCapture(Rig::ToCuda(stream), cudaStreamCaptureModeGlobal),
       cudaSuccess);

@@ -51,7 +51,8 @@ class EngineTwoDevicesTest : public EngineTest {
                         kGraph,
                         [this](StreamId s) {
                           return rig_->device().device().IsCapturing(s);
-                        })
+                        },
+                        here_)
                     .has_value());
     ASSERT_EQ(
         cudaStreamBeginCapture(Rig::ToCuda(here_), cudaStreamCaptureModeGlobal),

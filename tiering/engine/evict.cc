@@ -150,7 +150,8 @@ bool Engine::HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere) {
   for (const DeviceState* state : all_) {
     DeviceAllocator& other = *state->allocator;
     if (&other == &device) continue;
-    if (other.SomeCapture(~std::uint64_t{0}) || !elsewhere.Hold(other)) {
+    if (other.SomeCapture(~std::uint64_t{0}) || !other.AwaitRoutes() ||
+        !elsewhere.Hold(other)) {
       return false;
     }
   }
@@ -305,6 +306,10 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
 Bytes Engine::EvictBatchLocked(DeviceState& state,
                                const std::vector<HandleRef>& victims) {
   DeviceAllocator& device = *state.allocator;
+  if (!device.AwaitRoutes()) {
+    state.refusal = kCaptured;
+    return 0;
+  }
   std::vector<Leaving> batch;
   {
     MutexLock lock(device.mutex());

@@ -136,6 +136,9 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
   }
   keep_time();
   if (!all_resident || (Queues(thread) && !handles.empty())) {
+    for (const DeviceState* state : all_) {  // before anything leaves
+      if (state->allocator->MayCapture()) state->allocator->NoteCapture(stream);
+    }
     if (Status status = Admit(stream, name, handles); !status) {
       thread.Leave();
       return status;
