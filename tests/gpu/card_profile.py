@@ -2,31 +2,36 @@
 """Measures a card and writes a profile for the simulated device.
 
     python3 -m tests.gpu.card_profile --out FILE [--quick]
-        [--device sim [--card NAME]]
+        [--device sim [--card NAME] [--profile FILE]]
 
 The file is what CUDASIM_PROFILE and `stratalloc run --profile` take: with it
 the simulated device keeps the time this card would have taken. Times on the
 device come from events, times of calls from the host's clock; each figure is
 the median of several rounds. Bandwidths and peaks are what was reached, so the
-efficiencies are 1.
+efficiencies are 1. What is not measured is not in the file: there the device
+keeps the figures of the card that CUDASIM_CARD names.
 
 `--device sim` measures the simulated device itself, by its virtual clock: of a
-card's own figures it must find what it was given.
+card's own figures, or of a profile's, it must find what it was given.
 """
 
 import argparse
 import ctypes
 import json
+import os
 import platform
 import statistics
 import sys
 import time
 
+from tests.gpu import call_costs
+from tests.gpu import parts
+
 MIB = 1 << 20
 
 
 class Device:
-    """The card under torch, its events and its calls."""
+    """The card under torch, its events and its clocks."""
 
     def __init__(self, torch, rounds, large, now_ns):
         self.torch = torch
@@ -160,64 +165,19 @@ def latencies(device):
     }
 
 
-def calls(device):
-    """What each call costs its caller."""
-    from tests.gpu.driver import Driver
+def host_checksum(device, simulated):
+    """GB/s at which one thread checksums what goes to disk, by the
+    kit's library. REQUIRES: KIT_FOLDER."""
+    kit_parts = parts.Parts()
+    if simulated:
+        from stratalloc import simulate
 
-    torch, cudart = device.torch, device.cudart
-    driver = Driver()
-    costs = {}
-
-    def timed(name, function, *arguments):
-        began = device.now_ns()
-        result = function(*arguments)
-        costs.setdefault(name, []).append(device.now_ns() - began)
-        return result
-
-    size = 2 * MIB
-    for _ in range(max(device.rounds, 5)):
-        address = timed("cuMemAddressReserve", driver.reserve, size)
-        handle = timed("cuMemCreate", driver.create, size)
-        timed("cuMemMap", driver.map, address, size, handle)
-        timed("cuMemSetAccess", driver.set_access, address, size)
-        timed("cuMemUnmap", driver.unmap, address, size)
-        timed("cuMemRelease", driver.release, handle)
-        timed("cuMemAddressFree", driver.free, address, size)
-        pointer = ctypes.c_void_p()
-        timed("cudaMalloc", cudart.cudaMalloc, ctypes.byref(pointer),
-              ctypes.c_size_t(size))
-        timed("cudaFree", cudart.cudaFree, pointer)
-        timed("cudaHostAlloc", cudart.cudaHostAlloc, ctypes.byref(pointer),
-              ctypes.c_size_t(size), 0)
-        timed("cudaFreeHost", cudart.cudaFreeHost, pointer)
-    result = {name: statistics.median(times) for name, times in costs.items()}
-
-    event = ctypes.c_void_p()
-    cudart.cudaEventCreateWithFlags(ctypes.byref(event), 2)
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    pinned = torch.zeros(4096, dtype=torch.uint8, pin_memory=True)
-    on_device = torch.zeros(4096, dtype=torch.uint8, device="cuda")
-    number = ctypes.c_int()
-    # A call through ctypes costs something itself: a call that does nothing
-    # is taken off.
-    empty = device.on_host(lambda: cudart.cudaGetDevice(ctypes.byref(number)))
-    for name, function in (
-        ("cudaEventRecord", lambda: cudart.cudaEventRecord(event, stream)),
-        ("cudaEventQuery", lambda: cudart.cudaEventQuery(event)),
-        ("cudaStreamWaitEvent",
-         lambda: cudart.cudaStreamWaitEvent(stream, event, 0)),
-        ("cudaStreamSynchronize",
-         lambda: cudart.cudaStreamSynchronize(stream)),
-        ("cudaMemcpyAsync",
-         lambda: cudart.cudaMemcpyAsync(
-             ctypes.c_void_p(on_device.data_ptr()),
-             ctypes.c_void_p(pinned.data_ptr()), ctypes.c_size_t(4096), 1,
-             stream)),
-    ):
-        result[name] = max(device.on_host(function) - empty, 0)
-    torch.cuda.synchronize()
-    cudart.cudaEventDestroy(event)
-    return {name: round(cost, 1) for name, cost in result.items()}
+        kit_parts.use_host_clock(simulate.driver().cudasim_host_checksum)
+    large, small = device.large, device.large // 8
+    view = (ctypes.c_char * large).from_buffer(bytearray(large))
+    return _rate(*(device.on_host(
+        lambda size=size: kit_parts.payload_checksum(view, size), repeat=3)
+        for size in (small, large)), small, large)[0]
 
 
 def memory(torch):
@@ -252,13 +212,15 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--device", choices=("cuda", "sim"), default="cuda")
     parser.add_argument("--card", default="h200", help="of --device sim")
+    parser.add_argument("--profile", metavar="FILE",
+                        help="of --device sim: figures in place of the card's")
     args = parser.parse_args()
     simulated = args.device == "sim"
     now_ns = time.perf_counter_ns
     if simulated:
         from stratalloc import simulate
 
-        simulate.load("card", card=args.card)
+        simulate.load("card", card=args.card, profile=args.profile)
         now_ns = simulate.driver().cudasim_virtual_now_ns
         now_ns.restype = ctypes.c_int64
     import torch
@@ -281,7 +243,15 @@ def main():
     found, skipped = peaks(device, 512 if simulated else 8192,
                            profile["kernel_ns"])
     profile.update(found)
-    profile["calls_ns"] = calls(device)
+    profile.update(call_costs.measure(device))
+    profile["operator_ns"] = max(
+        profile["operator_ns"]
+        - call_costs.of_an_operator(profile["calls_ns"]), 0)
+    if "KIT_FOLDER" in os.environ:
+        profile["host_checksum_gb_per_s"] = host_checksum(device, simulated)
+    else:
+        skipped["host_checksum_gb_per_s"] = (
+            "the kit's library, which computes it, is not here")
     for figure, reason in skipped.items():
         print(f"card_profile.py: {figure} left out: {reason}", file=sys.stderr)
     for figure, value in profile.items():

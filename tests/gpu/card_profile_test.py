@@ -1,22 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A profile measured on the simulated card has the card's own figures."""
+"""A profile measured on the simulated card is that card again."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
+_CARD_TEXT = """
+import ctypes
+from stratalloc import simulate
+simulate.load("card", card="a100")
+text = ctypes.create_string_buffer(1 << 16)
+assert simulate.driver().cudasim_profile(0, text, len(text)) > 0
+print(text.value.decode())
+"""
+
+
+def _python(*arguments):
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True,
+        check=False, timeout=300,
+        env={**os.environ, "KIT_FOLDER": os.path.abspath("tests/gpu")})
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def _measured(out, *arguments):
+    _python("-m", "tests.gpu.card_profile", "--quick", "--device", "sim",
+            "--out", str(out), *arguments)
+    return out
+
 
 @pytest.fixture(name="profile", scope="module")
 def _profile(tmp_path_factory):
-    out = tmp_path_factory.mktemp("profile") / "a100.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.card_profile", "--quick",
-         "--device", "sim", "--card", "a100", "--out", str(out)],
-        capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return out
+    return _measured(tmp_path_factory.mktemp("profile") / "a100.json",
+                     "--card", "a100")
 
 
 def test_it_finds_what_the_card_was_given(profile):
@@ -32,7 +52,33 @@ def test_it_finds_what_the_card_was_given(profile):
     assert found["multiprocessors"] == 108
     assert found["memory_bytes"] == 81152 << 20
     assert found["context_bytes"] == 420 << 20
-    assert found["calls_ns"]["cuMemMap"] > 0
+
+
+# What a call costs and what each mapping or byte costs beside it, apart.
+def test_it_has_the_costs_of_the_card(profile):
+    found = json.loads(profile.read_text())
+    card = json.loads(_python("-c", _CARD_TEXT))
+    for name, cost in found["calls_ns"].items():
+        assert cost == pytest.approx(
+            card["calls_ns"].get(name, card["call_ns"]), rel=.001), name
+    assert {"cuMemSetAccess", "cuMemUnmap", "cuMemCreate", "cudaHostAlloc",
+            "cudaHostRegister"} <= set(found["calls_ns"])
+    for figure in ("grant_ns", "unmap_ns", "create_ns_per_gib",
+                   "pin_ns_per_gib", "host_checksum_gb_per_s", "operator_ns"):
+        assert found[figure] == pytest.approx(card[figure], rel=.001), figure
+
+
+# Over the card it was made of, where a figure that it has not is the card's,
+# and over none.
+@pytest.mark.parametrize("card", ("a100", "generic"))
+def test_a_device_with_it_costs_the_same(profile, tmp_path, card):
+    again = _measured(tmp_path / "again.json", "--card", card,
+                      "--profile", str(profile))
+    wanted, found = (json.loads(path.read_text())
+                     for path in (profile, again))
+    assert found.pop("calls_ns") == pytest.approx(wanted.pop("calls_ns"))
+    del wanted["about"], found["about"]
+    assert found == pytest.approx(wanted, rel=.002)
 
 
 def test_the_device_takes_it(profile, tmp_path):

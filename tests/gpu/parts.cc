@@ -13,10 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "allocator/base/host_time.h"
 #include "allocator/device/device.h"
 #include "allocator/device/handle_probe.h"
 #include "tiering/gpu/checksum.h"
 #include "tiering/host/slab.h"
+#include "tiering/io/chunk.h"
 
 namespace stratalloc {
 namespace {
@@ -322,6 +324,16 @@ int parts_checksums(const uint64_t* addresses, uint64_t bytes, int count,
 
 uint64_t parts_checksum_on_host(const void* data, uint64_t bytes) {
   return ChecksumOnHost(data, bytes);
+}
+
+void parts_use_host_clock(void (*checksummed)(uint64_t bytes)) {
+  const auto nobody = [](std::uint64_t) {};
+  // Never freed: threads of a slab may be telling of their waits.
+  host_time_listener.store(new HostTimeListener{checksummed, nobody, nobody});
+}
+
+uint64_t parts_payload_checksum(const void* data, uint64_t bytes) {
+  return PayloadChecksum(data, bytes);
 }
 
 int parts_slab(uint64_t bytes, double* made_ns, double* ended_ns, char* error) {

@@ -87,6 +87,12 @@ PARTS_API int parts_checksums(const uint64_t* addresses, uint64_t bytes,
                               const uint64_t** results, char* error);
 PARTS_API uint64_t parts_checksum_on_host(const void* data, uint64_t bytes);
 
+/* Is told of the bytes that parts_payload_checksum has read: the simulated
+ * device's clock does not see what the host does. Once. */
+PARTS_API void parts_use_host_clock(void (*checksummed)(uint64_t bytes));
+/* The checksum that a chunk on disk has of its bytes; by the calling thread. */
+PARTS_API uint64_t parts_payload_checksum(const void* data, uint64_t bytes);
+
 /* A slab of the host tier: mapped, touched by several threads, registered in
  * steps of at most 1 GiB; and its end. */
 PARTS_API int parts_slab(uint64_t bytes, double* made_ns, double* ended_ns,

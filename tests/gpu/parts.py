@@ -41,6 +41,7 @@ class Parts:
         self._library = ctypes.CDLL(os.path.join(folder, _NAME))
         self._library.parts_free_bytes.restype = ctypes.c_uint64
         self._library.parts_checksum_on_host.restype = ctypes.c_uint64
+        self._library.parts_payload_checksum.restype = ctypes.c_uint64
         self._error = ctypes.create_string_buffer(_ERROR_BYTES)
 
     def _call(self, name, *arguments):
@@ -106,6 +107,16 @@ class Parts:
     def checksum_on_host(self, address, size):
         return self._library.parts_checksum_on_host(
             ctypes.c_void_p(address), ctypes.c_uint64(size))
+
+    def use_host_clock(self, checksummed):
+        """The simulated device is told of every payload_checksum()."""
+        self._library.parts_use_host_clock(
+            ctypes.cast(checksummed, ctypes.c_void_p))
+
+    def payload_checksum(self, address, size):
+        """Of the host's bytes, as a chunk on disk has it."""
+        return self._library.parts_payload_checksum(
+            address, ctypes.c_uint64(size))
 
     def slab(self, size):
         """Seconds to make a slab of the host tier, and to end it."""

@@ -15,7 +15,7 @@ from tests.gpu import answer
 ASKED = "How fast is the card, and what do its context and its calls take?"
 # Figure -> unit; all others of the profile are counts.
 _UNITS = {"_gb_per_s": "GB/s", "_tflops": "Tflop/s", "_ns": "ns",
-          "_bytes": "bytes"}
+          "_ns_per_gib": "ns per GiB", "_bytes": "bytes"}
 _OF_EFFICIENCY = {"hbm_gb_per_s": "memory_efficiency"}
 
 
