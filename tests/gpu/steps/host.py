@@ -51,8 +51,10 @@ def run(said):
         return
     for name, right in mapped["right"].items():
         said.fact(f"{name} is right on it", right, True)
+    rate = said.card["hbm_gb_per_s"] * said.card["memory_efficiency"]
     said.figure("reading device memory", mapped["device_rate"], "GB/s",
-                said.card["hbm_gb_per_s"] * said.card["memory_efficiency"])
+                mapped["bytes"] / (mapped["bytes"] / rate
+                                   + said.card["kernel_ns"]))
     said.figure("reading it", mapped["host_rate"], "GB/s")
     said.note(f"a file read straight into it (O_DIRECT): {mapped['o_direct']}")
     said.note("tensor maps (TMA) are not tried: no library kernel that uses "
@@ -165,7 +167,7 @@ def mapped_on_device(said):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.mul(tensor, 2., out=output)
-    found = {"device_rate": _read_rate(device, tensor)}
+    found = {"bytes": size, "device_rate": _read_rate(device, tensor)}
     try:
         host = driver.create(size, HOST_NUMA, 0)
         _take_place(driver, torch, address, size, host)
