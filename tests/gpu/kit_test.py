@@ -3,58 +3,29 @@
 the simulated device, killed in the middle of a step, and gone on with."""
 
 import glob
-import json
 import os
 import signal
 import subprocess
-import sys
-import tarfile
 import time
 
 import pytest
 
-from tests.gpu import pack
+from tests.gpu import unpacked
 
 _SECONDS = 240  # until something is given up as hanging
 
 
 @pytest.fixture(name="kit", scope="module")
 def _kit(tmp_path_factory):
-    """The folder in which a tar of the kit was unpacked."""
-    folder = tmp_path_factory.mktemp("packed")
-    (wheel,) = glob.glob("python_shim/wheel/stratalloc-*.whl")
-    out = folder / "gpu-kit.tar"
-    pack.pack(pack.members(
-        wheel, "test", "tests/conformance/conformance",
-        "tests/gpu/libstratalloc_parts.so"), str(out))
-    empty = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(out) as archive:
-        archive.extractall(empty, filter="data")
-    return empty
+    return unpacked.Unpacked(tmp_path_factory.mktemp("unpacked"))
 
 
-def _environment():
-    """Nothing of the checkout: no path to it, no settings."""
-    values = {key: value for key, value in os.environ.items()
-              if not key.startswith(("STRATALLOC", "CUDASIM"))}
-    del values["PYTHONPATH"]
-    return {**values, "PYTHON": sys.executable}
+def _run(kit, *arguments, out="result.json"):
+    return kit.run(out, "--device", "sim", *arguments, seconds=_SECONDS)
 
 
-def _command(kit, *arguments):
-    return [str(kit / "gpu-kit" / "run.sh"), "result.json", "--device", "sim",
-            *arguments]
-
-
-def _run(kit, *arguments):
-    return subprocess.run(
-        _command(kit, *arguments), cwd=kit, env=_environment(), text=True,
-        capture_output=True, check=False, timeout=_SECONDS)
-
-
-def _result(kit):
-    with open(kit / "result.json", encoding="utf-8") as file:
-        return json.load(file)
+def _result(kit, out="result.json"):
+    return kit.result(out)
 
 
 def _processes_of(kit):
@@ -63,7 +34,7 @@ def _processes_of(kit):
     for folder in glob.glob("/proc/[0-9]*"):
         try:
             with open(folder + "/environ", "rb") as file:
-                mine = os.fsencode(f"KIT_FOLDER={kit}/") in file.read()
+                mine = os.fsencode(f"KIT_FOLDER={kit.folder}/") in file.read()
             if mine:
                 with open(folder + "/cmdline", encoding="utf-8") as file:
                     found.append(file.read().replace("\0", " "))
@@ -89,7 +60,8 @@ def test_killed_in_a_step_it_goes_on_where_it_was(kit):
     assert before["checksum"]["figures"]
 
     killed = subprocess.Popen(
-        _command(kit, *steps), cwd=kit, env=_environment(),
+        kit.command("result.json", "--device", "sim", *steps),
+        cwd=kit.folder, env=kit.environment(), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, text=True)
     try:
         # A process of the step's own: those must go with the kit, too.
@@ -132,21 +104,17 @@ def test_killed_in_a_step_it_goes_on_where_it_was(kit):
 
 
 def test_what_does_not_fit_is_left_and_the_command_is_said(kit):
-    out = kit / "short.json"
-    command = [str(kit / "gpu-kit" / "run.sh"), str(out), "--device", "sim",
-               "--steps", "checksum,flash", "--minutes", "0.1"]
-    done = subprocess.run(command, cwd=kit, env=_environment(), text=True,
-                          capture_output=True, check=False, timeout=_SECONDS)
+    out = kit.path("short.json")
+    steps = "--steps", "checksum,flash"
+    done = _run(kit, *steps, "--minutes", "0.1", out=out)
     assert done.returncode == 3, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
-    assert last == ("go on with: " + " ".join(command))
-    with open(out, encoding="utf-8") as file:
-        assert json.load(file)["steps"]["checksum"]["verdict"] == "begun"
-    done = subprocess.run(command[:-2], cwd=kit, env=_environment(), text=True,
-                          capture_output=True, check=False, timeout=_SECONDS)
+    assert last == "go on with: " + " ".join(kit.command(
+        out, "--device", "sim", *steps, "--minutes", "0.1"))
+    assert _result(kit, out)["steps"]["checksum"]["verdict"] == "begun"
+    done = _run(kit, *steps, out=out)
     assert done.returncode == 0, done.stdout + done.stderr
-    with open(out, encoding="utf-8") as file:
-        assert json.load(file)["steps"]["checksum"]["verdict"] == "ok"
+    assert _result(kit, out)["steps"]["checksum"]["verdict"] == "ok"
 
 
 def test_conformance_holds_and_all_of_it_is_asked(kit):
@@ -193,14 +161,10 @@ if site:
 def test_what_is_run_on_a_gpu_is_run(kit, tmp_path):
     """With --device cuda: the real clock, the machine's own libraries."""
     (tmp_path / "sitecustomize.py").write_text(_CARD)
-    done = subprocess.run(
-        [str(kit / "gpu-kit" / "run.sh"), "gpu.json", "--quick", "--steps",
-         "first,costs,capture,full"], cwd=kit, text=True,
-        env={**_environment(), "PYTHONPATH": str(tmp_path)},
-        capture_output=True, check=False, timeout=_SECONDS)
+    done = kit.run("gpu.json", "--quick", "--steps", "first,costs,capture,full",
+                   seconds=_SECONDS, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    with open(kit / "gpu.json", encoding="utf-8") as file:
-        found = json.load(file)
+    found = _result(kit, "gpu.json")
     assert found["device"] == "cuda"
     assert "H200" in found["machines"][0]["gpu"]
     steps = found["steps"]
@@ -213,18 +177,15 @@ def test_what_is_run_on_a_gpu_is_run(kit, tmp_path):
 
 
 def test_a_step_that_cannot_be_run_fails_and_the_others_go_on(kit):
-    program = kit / "gpu-kit" / "conformance"
-    program.rename(kit / "gpu-kit" / "gone")
+    program, gone = (kit.path("gpu-kit", name)
+                     for name in ("conformance", "gone"))
+    os.rename(program, gone)
     try:
-        done = subprocess.run(
-            [str(kit / "gpu-kit" / "run.sh"), "failed.json", "--device", "sim",
-             "--steps", "conformance,flash"], cwd=kit, env=_environment(),
-            text=True, capture_output=True, check=False, timeout=_SECONDS)
+        done = _run(kit, "--steps", "conformance,flash", out="failed.json")
     finally:
-        (kit / "gpu-kit" / "gone").rename(program)
+        os.rename(gone, program)
     assert done.returncode == 1, done.stdout + done.stderr
-    with open(kit / "failed.json", encoding="utf-8") as file:
-        found = json.load(file)
+    found = _result(kit, "failed.json")
     assert found["steps"]["conformance"]["verdict"] == "failed"
     assert any("conformance" in sentence for sentence in found["differences"])
     assert found["steps"]["flash"]["verdict"] == "not here"
@@ -240,11 +201,9 @@ def test_bad_arguments_run_nothing(kit, arguments, words):
 
 
 def test_a_result_of_another_device_is_refused(kit):
-    (kit / "other.json").write_text('{"device": "cuda", "steps": {}}')
-    done = subprocess.run(
-        [str(kit / "gpu-kit" / "run.sh"), "other.json", "--device", "sim"],
-        cwd=kit, env=_environment(), text=True, capture_output=True,
-        check=False, timeout=_SECONDS)
+    with open(kit.path("other.json"), "w", encoding="utf-8") as file:
+        file.write('{"device": "cuda", "steps": {}}')
+    done = _run(kit, out="other.json")
     assert done.returncode == 2 and "of --device cuda" in done.stderr
 
 
