@@ -434,23 +434,19 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   } else if (!thread.in_ladder) {
     ReleaseCached(~Bytes{0});
   }
-  std::uint64_t over = 0;
-  {
-    MutexLock lock(mutex_);
-    over = releases_;
-  }
-  if (auto grown = grow()) return *std::move(grown);
-  bool came_free = false;
-  {
+  for (bool came_free = true; came_free;) {
+    std::uint64_t over = 0;
+    {
+      MutexLock lock(mutex_);
+      over = releases_;
+    }
+    if (auto grown = grow()) return *std::move(grown);
     MutexLock lock(mutex_);
     // Another thread's release in flight holds memory that is free to have;
     // so does one that ended since the driver was asked.
     while (releasing_ > 0) released_.Wait(mutex_);
     if (Block* block = attempt(/*soft=*/false)) return result(block);
     came_free = releases_ != over;
-  }
-  if (came_free) {
-    if (auto grown = grow()) return *std::move(grown);
   }
   if (failed) return failure();
   // Evicting everything for a request that fits nowhere helps nobody.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -176,6 +177,51 @@ TEST_F(MemorySourceTest, WhatIsBeingGivenBackIsWaitedFor) {
   card.returns_after = 0;
   if (served) EXPECT_TRUE(allocator().Free(served->address).has_value());
   Release(kOther);
+  Release(kOther);
+  Release(kOther);
+  ASSERT_TRUE(allocator().EmptyCache().has_value());
+}
+
+// The driver's answer is of the past when it arrives.
+TEST_F(MemorySourceTest, WhatCameFreeWhileTheDriverWasAskedIsAskedForAgain) {
+  struct {
+    int asked = 0;
+    bool there = true;
+    std::function<void(int)> before_the_answer = [](int) {};
+  } card;
+  const auto source = std::make_shared<const MemorySource>(
+      MemorySource{[&](Bytes, StreamId) -> Result<Address> {
+                     const bool there = std::exchange(card.there, false);
+                     card.before_the_answer(++card.asked);
+                     if (!there) return Fail(ErrorCode::kOutOfMemory, "empty");
+                     return Address{1} << 40;
+                   },
+                   [&](Address) { card.there = true; }});
+  const MallocRequest wanted{20 * kMiB, kDefaultStream,
+                             LifetimeClass::kTransient, kOwner};
+  for (const PoolId pool : {kUser, kOther}) {
+    allocator().CreateOrUsePool(pool, source);
+  }
+  Route(kUser);
+  const Address held = Malloc(20 * kMiB);
+  EndRoute(kUser);
+  Route(kOther);
+  card.asked = 0;
+  EXPECT_FALSE(allocator().Malloc(wanted).has_value());
+  const int last = std::exchange(card.asked, 0);
+  card.before_the_answer = [&](int asked) {
+    if (asked != last) return;
+    std::thread([&] {
+      Free(held);
+      Release(kUser);
+      Release(kUser);
+      (void)allocator().EmptyCache();
+    }).join();
+  };
+  const auto served = allocator().Malloc(wanted);
+  EXPECT_TRUE(served.has_value());
+  if (served) EXPECT_TRUE(allocator().Free(served->address).has_value());
+  EndRoute(kOther);
   Release(kOther);
   Release(kOther);
   ASSERT_TRUE(allocator().EmptyCache().has_value());
