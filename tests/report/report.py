@@ -154,7 +154,7 @@ def show(summary: dict, out) -> None:
         print(f"  {failure}", file=out)
     print(file=out)
     if summary["slowest"]:
-        print("\nthe slowest targets, seconds", file=out)
+        print("the slowest targets, seconds", file=out)
         for row in summary["slowest"]:
             print(f"{row['seconds']:8.1f}  {row['target']}", file=out)
         print(file=out)

@@ -26,7 +26,7 @@ class ReportTest(unittest.TestCase):
         self.folder = folder.name
         self.events = []
 
-    def _add(self, label, status, xml=None, attempt=1, took=1500):
+    def _add(self, label, status, xml=None, attempt=1, shard=1, took=1500):
         self.events.append({
             "id": {"targetConfigured": {"label": label}},
             "configured": {"targetKind": "cc_test rule"},
@@ -43,7 +43,7 @@ class ReportTest(unittest.TestCase):
             outputs = [{"name": "test.xml", "uri": "file://" + path}]
         self.events.append({
             "id": {"testResult": {
-                "label": label, "run": 1, "shard": 1, "attempt": attempt,
+                "label": label, "run": 1, "shard": shard, "attempt": attempt,
             }},
             "testResult": {
                 "testActionOutput": outputs,
@@ -132,6 +132,15 @@ class ReportTest(unittest.TestCase):
             ["11", "8", "5", "2", "10", "7", "4", "1", "9", "6"])
         self.assertEqual(summary["slowest"][0]["seconds"], 2.0)
 
+    def test_the_seconds_of_all_shards_are_a_targets(self):
+        for shard, took in ((1, 2000), (2, 500), (3, 250)):
+            self._add("//accounting:t", "PASSED", _PASSING, shard=shard,
+                      took=took)
+        _, summary = self._run()
+        self.assertEqual(summary["slowest"],
+                         [{"target": "//accounting:t", "seconds": 2.8}])
+        self.assertEqual(summary["rooms"]["accounting"]["seconds"], 2.8)
+
     def test_bazel_failing_for_its_own_reasons_is_a_failure(self):
         self._add("//accounting:t", "PASSED", _PASSING)
         code, summary = self._run("--bazel-status", "1")
@@ -140,13 +149,35 @@ class ReportTest(unittest.TestCase):
     def test_nothing_run_is_not_success(self):
         self.assertEqual(self._run()[0], 1)
 
+    def _shown(self, *args):
+        out = io.StringIO()
+        report.show(self._run(*args)[1], out)
+        return out.getvalue().splitlines()
+
     def test_the_last_line(self):
         self._add("//accounting:t", "PASSED", _PASSING)
-        out = io.StringIO()
-        report.show(self._run()[1], out)
-        self.assertEqual(
-            out.getvalue().splitlines()[-1], "1 passed, 0 failed"
-        )
+        self.assertEqual(self._shown()[-1], "1 passed, 0 failed")
+
+    def test_what_is_read(self):
+        """All of it: what is in no line, nobody sees."""
+        self._add("//accounting:quick", "PASSED", _PASSING, took=80)
+        self._add("//tiering/engine:slow", "FAILED", _GTEST, took=12340)
+        self.assertEqual(self._shown("--seconds", "61.4"), [
+            "",
+            "room            targets   passed   failed  skipped  seconds",
+            "accounting            1        1        0        0      0.1",
+            "tiering/engine        1        1        1        2     12.3",
+            "",
+            "failed:",
+            "  //tiering/engine:slow: S.B",
+            "",
+            "the slowest targets, seconds",
+            "    12.3  //tiering/engine:slow",
+            "     0.1  //accounting:quick",
+            "",
+            "61 s in all",
+            "2 passed, 1 failed",
+        ])
 
 
 if __name__ == "__main__":
