@@ -249,6 +249,9 @@ def test_nothing_is_imported_for_it():
         import triton.backends.nvidia.driver as driver
         launch = driver.CudaLauncher.__call__
         assert launch.__code__.co_filename.endswith("driver.py")
+        _compiled.install()
+        launch = driver.CudaLauncher.__call__
+        assert launch.__code__.co_filename.endswith("_compiled.py")
     """)
     subprocess.run([sys.executable, "-c", program], check=True)
 

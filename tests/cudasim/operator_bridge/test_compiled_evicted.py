@@ -6,6 +6,8 @@ compute nothing, so what is compared is who was asked to be there: no violation,
 no refused launch, and a region that cannot fit is refused before it begins.
 """
 
+import threading
+
 from tests.cudasim.operator_bridge import compiling
 
 DEVICE = compiling.load_ours("192MiB")
@@ -60,6 +62,45 @@ def test_a_triton_kernel_finds_its_operands():
     stratalloc.evict()
     # No longer than the launch, but for the newest address that was asked for.
     assert _tiers.residency([x, y, out])["device"] <= 16 << 20
+
+
+class AskedLast:
+    """A tensor for whose address Triton asks while everything leaves.
+
+    By then it has asked for those of the operands before it, and launches next.
+    """
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self.dtype = tensor.dtype
+
+    def data_ptr(self):
+        evicts = threading.Thread(target=stratalloc.evict)
+        evicts.start()
+        evicts.join()
+        return self.tensor.data_ptr()
+
+
+def test_operands_stay_from_the_first_address_to_the_launch():
+    # Asking for the second address lets the first one go: both together are
+    # more than an eighth of the device.
+    x, y = weights(2)
+    out = AskedLast(torch.empty(1000, device="cuda"))
+    before = DEVICE.launches_checked()
+    add_kernel[(4,)](x, y, out, 1000, block=256)
+    torch.cuda.synchronize()
+    assert DEVICE.launches_checked() == before + 1
+    assert DEVICE.violations() == []
+
+
+def test_a_triton_kernel_that_cannot_fit_is_refused_before_it_is_launched():
+    x, y, out = weights(3, numel=20 << 20)  # 80 MiB each
+    before = DEVICE.launches_checked()
+    with pytest.raises(
+        torch.OutOfMemoryError, match=r"a Triton kernel needs 240\.00 MiB"
+    ):
+        add_kernel[(4,)](x, y, out, 1000, block=256)
+    assert DEVICE.launches_checked() == before
 
 
 def mlp(layers=4, width=512):
