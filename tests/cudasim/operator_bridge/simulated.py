@@ -93,6 +93,7 @@ class Simulated:
 
 _libraries = {}
 _current = None
+_asked = None
 
 
 def allocator():
@@ -170,8 +171,16 @@ def load(
     With children, every Python process started from here on gets a device of
     its own with the same settings before it imports torch: what torch.
     multiprocessing starts by spawn or forkserver, and what subprocess starts.
+
+    Test files that share a process ask for the same device, and get one.
     """
+    global _asked
+    asked = (memory, devices, mode, seed, children, settings)
+    if _asked is not None:
+        assert asked == _asked, f"a process has one device, here {_asked}"
+        return _current
     assert "torch" not in sys.modules, "load the device before importing torch"
+    _asked = asked
     os.environ.pop("CUDASIM_MEMORY", None)
     if memory is not None:
         os.environ["CUDASIM_MEMORY"] = memory

@@ -3,7 +3,7 @@
 
 from tests.cudasim.operator_bridge import simulated
 
-DEVICE = simulated.load(memory="128MiB")
+DEVICE = simulated.load(memory="256MiB")
 
 # pylint: disable=wrong-import-position
 import pytest
