@@ -62,6 +62,7 @@
 #include "allocator/plain_memory.h"
 #include "allocator/pointer_blocks.h"
 #include "allocator/pool.h"
+#include "allocator/pool_routes.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
 #include "allocator/staying.h"
@@ -242,9 +243,7 @@ class DeviceAllocator {
   Status SetNoSplit(PoolId id) EXCLUDES(mutex_);
   // False: no stream captures into a private pool here, and no other capture is
   // known of. No lock, no driver.
-  bool MayCapture() const {
-    return may_capture_.load(std::memory_order_relaxed);
-  }
+  bool MayCapture() const { return routes_.MayCapture(); }
   // The same, after a look at the captures that it knows, since one that torch
   // could not end may be over. Waits as AwaitRoutes does.
   bool MayCaptureStill() EXCLUDES(mutex_);
@@ -357,7 +356,7 @@ class DeviceAllocator {
 
   // May bytes leave now? Not while a stream captures: an event that is recorded
   // for them would be part of the graph. And not while one is about to
-  // (private_pool.h).
+  // (pool_routes.h).
   bool MayEvictLocked() REQUIRES(mutex_);
   // The same, but waits until it is known whether a route's stream is about to
   // capture: for microseconds, or once for a second if its thread cannot tell.
@@ -588,8 +587,6 @@ class DeviceAllocator {
   void ReopenLocked(PoolRoute& route) REQUIRES(mutex_);  // it is not over
   // If no graph can be replayed any more.
   void DropOperandsLocked(PrivatePool& pool) REQUIRES(mutex_);
-  bool SomeOpenLocked() const REQUIRES(mutex_);
-  bool ForgetCapturesLocked() REQUIRES(mutex_);  // those over; were there some?
   // Finds the routes of captures that are over. A stream that may be destroyed
   // is not asked: whoever is on one has noted it before (NoteCaptureLocked).
   void SettleRoutesLocked() REQUIRES(mutex_);
@@ -856,12 +853,8 @@ class DeviceAllocator {
   // Searches of large pools while garbage collection is on: the clock of ages.
   std::uint32_t searches_ GUARDED_BY(mutex_) = 0;
   std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
-  std::vector<PoolRoute> routes_ GUARDED_BY(mutex_);
-  std::vector<StreamId> captures_ GUARDED_BY(mutex_);  // that were noticed
+  PoolRoutes routes_{device_};  // the device lock but for MayCapture, MayRoute
   std::set<HandleEntry*> raw_operands_ GUARDED_BY(mutex_);
-  // To look at without lock: a route may accept a stream or a capture is known;
-  // a capture is known or about to begin.
-  std::atomic<bool> routed_{false}, may_capture_{false};
   // Blocks freed while a stream captured, and the streams that were recorded
   // on a block then.
   std::vector<Block*> put_off_ GUARDED_BY(mutex_);

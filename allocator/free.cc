@@ -170,7 +170,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     block->streams.push_back(stream);
     block->streams_noted = true;
   }
-  if (routed_.load(std::memory_order_relaxed) && NoteCaptureLocked(stream)) {
+  if (routes_.MayRoute() && NoteCaptureLocked(stream)) {
     captured_streams_[block].push_back(stream);
   }
   return {};

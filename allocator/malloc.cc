@@ -255,7 +255,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
       options_.tiering && reclaimer_ != nullptr && !thread.in_ladder;
   {
     MutexLock lock(mutex_);
-    if (routed_.load(std::memory_order_relaxed)) {
+    if (routes_.MayRoute()) {
       key.owner = RouteLocked(request.stream);
       SettleRoutesLocked();
       PoolLocked(key);  // its stream is one of those that may capture

@@ -2,14 +2,12 @@
 // DeviceAllocator: private pools, routes to them, what a capture puts off.
 #include "allocator/private_pool.h"
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/base/clock.h"
 #include "allocator/device_allocator.h"
 
 namespace stratalloc {
@@ -44,36 +42,31 @@ Status DeviceAllocator::BeginAllocateToPool(
   const bool captures = !filter(current);
   MutexLock lock(mutex_);
   while (fencing_ > 0) fenced_.Wait(mutex_);
-  for (const PoolRoute& route : routes_) {
-    if (route.pool == id) {
-      return Fail(ErrorCode::kInvalidArgument,
-                  "beginAllocateToPool: already recording to mempool_id");
-    }
+  if (routes_.Of(id) != nullptr) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "beginAllocateToPool: already recording to mempool_id");
   }
   UsePoolLocked(id);
-  routes_.push_back({.pool = id,
-                     .filter = std::move(filter),
-                     .stream = current,
-                     .thread = std::this_thread::get_id(),
-                     .of_capture = captures});
+  routes_.Add({.pool = id,
+               .filter = std::move(filter),
+               .stream = current,
+               .thread = std::this_thread::get_id(),
+               .of_capture = captures});
   NoteRoutesLocked();
   return {};
 }
 
 Status DeviceAllocator::EndAllocateToPool(PoolId id) {
   MutexLock lock(mutex_);
-  const auto route = std::find_if(
-      routes_.begin(), routes_.end(),
-      [&](const PoolRoute& candidate) { return candidate.pool == id; });
-  if (route == routes_.end()) {
+  PoolRoute* const route = routes_.Of(id);
+  if (route == nullptr) {
     return Fail(ErrorCode::kInvalidArgument,
                 "endAllocatePool: not currently recording to mempool_id");
   }
   const bool lost = route->over && !route->operands.empty();
   if (route->over) ReopenLocked(*route);
-  routes_.erase(route);
+  routes_.Remove(route);
   NoteRoutesLocked();
-  CapturingLocked();  // forgets the streams of a capture that is over
   if (lost) {
     return Fail(ErrorCode::kInvalidArgument,
                 "endAllocateToPool: the stream of this capture did not capture "
@@ -108,7 +101,6 @@ bool DeviceAllocator::KeepForGraph(StreamId stream,
   MutexLock lock(mutex_);
   if (!NoteCaptureLocked(stream)) {
     SettleRoutesLocked();
-    if (!SomeOpenLocked()) CapturingLocked();  // a raw capture may be over
     return false;
   }
   const PoolId id = RouteLocked(stream);
@@ -129,13 +121,11 @@ bool DeviceAllocator::KeepForPool(PoolId id,
 
 void DeviceAllocator::KeepLocked(PoolId id, PrivatePool& pool,
                                  std::span<HandleEntry* const> operands) {
-  const auto route = std::find_if(
-      routes_.begin(), routes_.end(),
-      [&](const PoolRoute& candidate) { return candidate.pool == id; });
+  PoolRoute* const route = routes_.Of(id);
   for (HandleEntry* operand : operands) {
     if (!pool.operands.insert(operand).second) continue;
     operand->pins.fetch_add(1);
-    if (route != routes_.end()) route->operands.push_back(operand);
+    if (route != nullptr) route->operands.push_back(operand);
   }
 }
 
@@ -183,60 +173,30 @@ Bytes DeviceAllocator::PrivateAllocated() {
 }
 
 PoolId DeviceAllocator::RouteLocked(StreamId stream) {
-  for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
-    // Of one that is over by the driver's word there is nothing to accept.
-    if (route->over && !ExternalStreams::Has(route->stream)) continue;
-    if (!route->filter(stream)) continue;
-    if (route->over) ReopenLocked(*route);
-    // Of the others the pool is asked.
-    if (ExternalStreams::Has(stream)) NoteCaptureLocked(stream);
-    return route->pool;
-  }
-  return {};
+  PoolRoute* const route = routes_.For(stream);
+  if (route == nullptr) return {};
+  if (route->over) ReopenLocked(*route);
+  NoteRoutesLocked();
+  return route->pool;
 }
 
 void DeviceAllocator::ReopenLocked(PoolRoute& route) {
-  route.over = false;
-  route.looks = 0;
+  routes_.Reopen(route);
   const auto pool = private_pools_.find(route.pool);
   if (pool != private_pools_.end()) --pool->second.failed;
-  NoteRoutesLocked();
-}
-
-bool DeviceAllocator::SomeOpenLocked() const {
-  return std::any_of(routes_.begin(), routes_.end(),
-                     [](const PoolRoute& route) { return route.open(); });
 }
 
 void DeviceAllocator::SettleRoutesLocked() {
-  bool some_ended = ForgetCapturesLocked();
-  for (PoolRoute& route : routes_) {
-    if (!route.open()) continue;
-    const bool own = route.thread == std::this_thread::get_id();
-    const bool external = ExternalStreams::Has(route.stream);
-    const bool captures = external
-                              ? std::find(captures_.begin(), captures_.end(),
-                                          route.stream) != captures_.end()
-                              : device_.IsCapturing(route.stream);
-    if (captures) route.looks = 0;
-    if (captures || (external && !own)) continue;
-    if (const std::int64_t now = NowNs();
-        route.looks == 0 || now - route.looked_at >= PoolRoute::kLookNs) {
-      ++route.looks;
-      route.looked_at = now;
-    }
-    if (!own && route.looks < PoolRoute::kLooks) continue;
-    route.over = true;
-    some_ended = true;
-    const auto pool = private_pools_.find(route.pool);
+  for (const PoolRoute* route : routes_.Settle()) {
+    const auto pool = private_pools_.find(route->pool);
     if (pool == private_pools_.end()) continue;
     ++pool->second.failed;
-    for (HandleEntry* operand : route.operands) {
+    for (HandleEntry* operand : route->operands) {
       if (pool->second.operands.erase(operand) != 0) operand->pins.fetch_sub(1);
     }
     DropOperandsLocked(pool->second);
   }
-  if (some_ended) NoteRoutesLocked();
+  NoteRoutesLocked();
 }
 
 bool DeviceAllocator::AwaitRoutes() {
@@ -244,12 +204,9 @@ bool DeviceAllocator::AwaitRoutes() {
     {
       MutexLock lock(mutex_);
       SettleRoutesLocked();
-      const bool doubtful = std::any_of(
-          routes_.begin(), routes_.end(),
-          [](const auto& route) { return route.open() && route.looks > 0; });
-      if (!doubtful) return MayEvictLocked();
+      if (!routes_.SomeDoubtful()) return MayEvictLocked();
     }
-    std::this_thread::sleep_for(std::chrono::nanoseconds(PoolRoute::kLookNs));
+    std::this_thread::sleep_for(std::chrono::nanoseconds(PoolRoutes::kLookNs));
   }
 }
 
@@ -284,18 +241,13 @@ bool DeviceAllocator::InUseLocked(PoolId id) const {
   return it != private_pools_.end() && it->second.in_use();
 }
 
-bool DeviceAllocator::ForgetCapturesLocked() {
-  return std::erase_if(captures_, [&](StreamId stream) {
-           return !device_.IsCapturing(stream);
-         }) > 0;
-}
-
 bool DeviceAllocator::CapturingLocked() {
   // Torch sets a route before every capture, and others are noticed by who uses
   // their streams. Streams that have no pool have nothing here to spoil.
-  if (!routed_.load()) return false;
-  if (ForgetCapturesLocked()) NoteRoutesLocked();
-  if (!captures_.empty()) return true;
+  if (!routes_.MayRoute()) return false;
+  const bool noted = routes_.SomeNotedCapture();
+  NoteRoutesLocked();
+  if (noted) return true;
   for (const auto& [key, pool] : pools_) {
     if (ExternalStreams::Has(key.stream)) continue;
     if (device_.IsCapturing(key.stream)) return true;
@@ -306,7 +258,7 @@ bool DeviceAllocator::CapturingLocked() {
 bool DeviceAllocator::MayEvictLocked() {
   SettleRoutesLocked();
   // An open one's stream captures, or is about to.
-  return !SomeOpenLocked() && !CapturingLocked();
+  return !routes_.SomeOpen() && !CapturingLocked();
 }
 
 void DeviceAllocator::EndFencing() {
@@ -323,20 +275,8 @@ bool DeviceAllocator::PutOffLocked(Block* block) {
 }
 
 void DeviceAllocator::NoteRoutesLocked() {
-  const auto any = [&](auto&& holds) {
-    return std::any_of(routes_.begin(), routes_.end(), holds);
-  };
-  may_capture_.store(!captures_.empty() ||
-                     any([](const PoolRoute& route) { return route.open(); }));
-  // Of a stream that is not asked the filter tells whether it captures after
-  // all.
-  routed_.store(
-      MayCapture() ||
-      std::any_of(routes_.begin(), routes_.end(), [](const PoolRoute& route) {
-        return !route.over || ExternalStreams::Has(route.stream);
-      }));
   SetSlowReasonLocked(SlowReason::kPoolFilter,
-                      routed_.load() || !put_off_.empty());
+                      routes_.MayRoute() || !put_off_.empty());
 }
 
 void DeviceAllocator::RedeemPutOffLocked() {

@@ -9,31 +9,16 @@
 // use goes, the memory that is still allocated stays until it is freed, and the
 // rest may be given back.
 //
-// A route sends allocations to a private pool while it is set: the last route
-// whose filter accepts the stream wins. Torch's filter for a graph asks whether
-// the stream captures, the one for use_mem_pool whether the thread is its own.
-//
 // Being routed is not capturing: only while a stream of the device captures are
 // events left alone, frees that need one put off, nothing given back and
 // nothing evicted. What a capture reads of other memory, on this device or
 // another, is an *operand* of its pool: it is pinned, because the graph runs
 // again without a guard, until the pool's last use goes.
 //
-// A capture begins and ends without our knowing: torch sets a route and then
-// asks the driver, and takes the route back once the driver has ended the
-// capture. So a route waits for evictions that are recording events, and while
-// it is *open* none begins. Torch takes no route back whose capture it could
-// not end: one that was spoilt, one that failed before it began. Such a route
-// is *over*, and what it kept for its graph leaves again, when its stream does
-// not capture and either its own thread is back here, which does nothing else
-// between route and capture, or between capture and route's end; or the others
-// have looked kLooks times, kLookNs apart. A MemPool's route, whose filter
-// accepts its thread's stream at once, is no capture's and never open.
-//
-// Failures that remain: streams of other devices, which join a capture later
-// and unseen, can be caught in the microseconds between the look at them and
-// their event; a stream that somebody may destroy (external_streams.h) is not
-// asked, so that only its own thread tells whether its capture failed.
+// A route (pool_routes.h) sends allocations here. One that is set waits for
+// evictions that are recording events, and while it is open none begins. What a
+// capture kept that failed leaves again, and its use of the pool counts no
+// more.
 //
 // Device lock for everything here. Private pools live in the regions that are
 // never evicted.
@@ -42,11 +27,8 @@
 
 #include <compare>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <set>
-#include <thread>
-#include <vector>
 
 #include "allocator/base/ids.h"
 
@@ -82,28 +64,6 @@ struct PrivatePool {
   std::shared_ptr<const MemorySource> source;
   // Evictable handles that captures into it use, each pinned once.
   std::set<HandleEntry*> operands;
-};
-
-struct PoolRoute {
-  // A look of another thread's that found no capture counts if the last one
-  // that did is as long ago: 200 of them are a second, of which threads that
-  // could run had their share.
-  static constexpr int kLooks = 200;
-  static constexpr std::int64_t kLookNs = 5'000'000;
-
-  PoolId pool;
-  // Called under the device lock; must not allocate or wait.
-  std::function<bool(StreamId)> filter;
-  StreamId stream;         // that captures, or will
-  std::thread::id thread;  // that set it
-  bool of_capture = false;
-  bool over = false;
-  int looks = 0;  // in a row
-  std::int64_t looked_at = 0;
-  // Operands that it has added to those of its pool.
-  std::vector<HandleEntry*> operands;
-
-  bool open() const { return of_capture && !over; }
 };
 
 }  // namespace stratalloc

@@ -59,12 +59,8 @@ void DeviceAllocator::NoteCapture(StreamId stream) {
 }
 
 bool DeviceAllocator::NoteCaptureLocked(StreamId stream) {
-  if (!device_.IsCapturing(stream)) return false;
-  if (std::find(captures_.begin(), captures_.end(), stream) ==
-      captures_.end()) {
-    captures_.push_back(stream);
-    NoteRoutesLocked();
-  }
+  if (!routes_.NoteCapture(stream)) return false;
+  NoteRoutesLocked();
   return true;
 }
 

@@ -38,7 +38,7 @@ Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
   event.address = free_bytes;
   event.bytes = rounded;
   event.stream = stream;
-  event.pool = routes_.empty() ? PoolId{} : RouteLocked(stream);
+  event.pool = routes_.MayRoute() ? RouteLocked(stream) : PoolId{};
   history_.Record(std::move(event), nullptr, nullptr);
   return rounded;
 }

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The routes to private pools, and the captures that are known of.
+//
+// A route sends allocations to a private pool while it is set: the last route
+// whose filter accepts the stream wins. Torch's filter for a graph asks whether
+// the stream captures, the one for use_mem_pool whether the thread is its own.
+//
+// A capture begins and ends without our knowing: torch sets a route and then
+// asks the driver, and takes the route back once the driver has ended the
+// capture. So nothing is evicted while a route is *open*. Torch takes no route
+// back whose capture it could not end: one that was spoilt, one that failed
+// before it began. Such a route is *over* when its stream does not capture and
+// either its own thread is back here, which does nothing else between route and
+// capture, or between capture and route's end; or the others have looked kLooks
+// times, kLookNs apart. A MemPool's route, whose filter accepts its thread's
+// stream at once, is no capture's and never open.
+//
+// A capture that torch did not begin has no route; whoever uses its stream has
+// it noted (raw_capture.cc).
+//
+// Failures that remain: streams of other devices, which join a capture later
+// and unseen, can be caught in the microseconds between the look at them and
+// their event; a stream that somebody may destroy (external_streams.h) is not
+// asked, so that only its own thread tells whether its capture failed.
+//
+// Knows streams, pools by id and operands by address, no blocks. Thread-safety:
+// the device lock, but for MayCapture and MayRoute, which need none. Lifetime:
+// the device's.
+#ifndef STRATALLOC_ALLOCATOR_POOL_ROUTES_H_
+#define STRATALLOC_ALLOCATOR_POOL_ROUTES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "allocator/base/clock.h"
+#include "allocator/base/ids.h"
+#include "allocator/device/device.h"
+#include "allocator/private_pool.h"
+
+namespace stratalloc {
+
+struct PoolRoute {
+  PoolId pool;
+  // Called under the device lock; must not allocate or wait.
+  std::function<bool(StreamId)> filter;
+  StreamId stream;         // that captures, or will
+  std::thread::id thread;  // that set it
+  bool of_capture = false;
+  bool over = false;
+  int looks = 0;  // that found no capture, in a row
+  std::int64_t looked_at = 0;
+  // Operands that it has added to those of its pool.
+  std::vector<HandleEntry*> operands;
+
+  bool open() const { return of_capture && !over; }
+};
+
+class PoolRoutes {
+ public:
+  // A look of another thread's counts if the last one that did is as long ago:
+  // 200 of them are a second, of which threads that could run had their share.
+  static constexpr int kLooks = 200;
+  static constexpr std::int64_t kLookNs = 5'000'000;
+
+  explicit PoolRoutes(const Device& device, std::int64_t (*now)() = &NowNs)
+      : device_(device), now_(now) {}
+  PoolRoutes(const PoolRoutes&) = delete;
+  PoolRoutes& operator=(const PoolRoutes&) = delete;
+
+  // False: no stream captures into a private pool here or is about to, and no
+  // other capture is known of.
+  bool MayCapture() const {
+    return may_capture_.load(std::memory_order_relaxed);
+  }
+  // False: every stream allocates from the device's own pools.
+  bool MayRoute() const { return may_route_.load(std::memory_order_relaxed); }
+
+  // nullptr if the pool has none. Until the next Add or Remove.
+  PoolRoute* Of(PoolId pool);
+  // REQUIRES: the pool has no route.
+  void Add(PoolRoute route);
+  // REQUIRES: a route of Of's, that is not over.
+  void Remove(const PoolRoute* route);
+  // The route of `stream`, or nullptr. One that was over and accepts it after
+  // all is still over: the caller reopens it.
+  PoolRoute* For(StreamId stream);
+  void Reopen(PoolRoute& route);  // it is not over
+
+  // Does the stream capture? Then it is known of until it is over.
+  bool NoteCapture(StreamId stream);
+  // Forgets what is over of those; is there one left?
+  bool SomeNotedCapture();
+  bool SomeOpen() const;
+  // Could an open one be over, which a later look will tell?
+  bool SomeDoubtful() const;
+  // Looks at the open ones; those that are over from now on.
+  std::vector<PoolRoute*> Settle();
+
+ private:
+  bool Captures(const PoolRoute& route) const;
+  void Publish();
+
+  const Device& device_;
+  std::int64_t (*const now_)();
+  std::vector<PoolRoute> routes_;
+  std::vector<StreamId> captures_;  // that were noted
+  std::atomic<bool> may_capture_{false}, may_route_{false};
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_POOL_ROUTES_H_
