@@ -95,6 +95,7 @@ Staying DeviceAllocator::Stays() {
 }
 
 Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
+  SettleRoutesLocked();  // what a capture kept that failed leaves
   const std::set<Address> named(workspaces.begin(), workspaces.end());
   const std::set<Address> kept = HandlesUnderLocked(workspaces);
   std::set<const HandleEntry*> of_graphs;

@@ -89,6 +89,8 @@ def test_its_own_thread_goes_on(reads):
     model = _Model()
     for _ in range(3):
         _spoil(model if reads else None)
+        stays = stratalloc.report()["stays"]
+        assert "pinned by a graph" not in stays, stays
         _goes_on(model)
 
 
