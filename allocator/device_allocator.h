@@ -42,6 +42,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "allocator/base/condition.h"
@@ -112,7 +113,7 @@ class DeviceAllocator {
   // `call` takes the locks it needs itself, since nobody waits for the device
   // under one.
   template <typename Call>
-  auto WhenReady(Call&& call) EXCLUDES(mutex_) -> decltype(call()) {
+  std::invoke_result_t<Call&> WhenReady(Call&& call) EXCLUDES(mutex_) {
     auto answer = call();
     for (int i = 0; i < kSettles && IsNotReady(answer); ++i) {
       Settle();

@@ -43,17 +43,17 @@
 namespace stratalloc {
 
 struct PoolRoute {
-  PoolId pool;
+  PoolId pool{};
   // Called under the device lock; must not allocate or wait.
-  std::function<bool(StreamId)> filter;
-  StreamId stream;         // that captures, or will
-  std::thread::id thread;  // that set it
+  std::function<bool(StreamId)> filter{};
+  StreamId stream{};         // that captures, or will
+  std::thread::id thread{};  // that set it
   bool of_capture = false;
   bool over = false;
   int looks = 0;  // that found no capture, in a row
   std::int64_t looked_at = 0;
   // Operands that it has added to those of its pool.
-  std::vector<HandleEntry*> operands;
+  std::vector<HandleEntry*> operands{};
 
   bool open() const { return of_capture && !over; }
 };

@@ -8,25 +8,26 @@
 namespace stratalloc {
 
 enum class LockRank : int {
-  kRegistry = 10,  // process-wide set-up. In the bridge: history's settings, observers, the cache
-                   // of imports, which opens under it what kImports lists
+  kRegistry = 10,  // process-wide set-up. In the bridge: history's settings,
+                   // observers, the cache of imports, which opens under it
+                   // what kImports lists
   kOpening = 12,   // devices are opened, and what is set for those that are not
   kImports = 15,   // memory of other processes: mapped under it, closed (which
                    // waits for the device) without it
   kPlan = 20,      // planner's learned order; nothing else is called under it
   kAdmission = 25,  // who waits for room on the device, in which order
-  kArbiter = 30,   // one eviction or restore at a time per device; held across
-                   // copies and I/O, so never taken under kDevice
-  kTier = 40,      // host slabs and spill file tables; I/O is done under it
-                   // only by the arbiter's holder
-  kPins = 45,      // who holds pins on blocks, to take them back when victims
-                   // are chosen
-  kDevice = 50,    // blocks, pools and handle states of one device; under it:
-                   // no waiting for events, I/O or threads, no callbacks into
-                   // Python, no logging
-  kLedger = 70,    // charge and credit; leaf
-  kScopes = 80,    // scope names; leaf
-  kInterner = 90,  // strings; leaf
+  kArbiter = 30,    // one eviction or restore at a time per device; held across
+                    // copies and I/O, so never taken under kDevice
+  kTier = 40,       // host slabs and spill file tables; I/O is done under it
+                    // only by the arbiter's holder
+  kPins = 45,       // who holds pins on blocks, to take them back when victims
+                    // are chosen
+  kDevice = 50,     // blocks, pools and handle states of one device; under it:
+                    // no waiting for events, I/O or threads, no callbacks into
+                    // Python, no logging
+  kLedger = 70,     // charge and credit; leaf
+  kScopes = 80,     // scope names; leaf
+  kInterner = 90,   // strings; leaf
 };
 
 }  // namespace stratalloc

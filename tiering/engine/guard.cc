@@ -339,6 +339,7 @@ Status Engine::Admit(StreamId stream, const char* name,
       auto lack = Admission::Lack::kPins;
       {
         MutexLock arbiter(arbiter_);
+        waiting.AssertArbiterHeld();
         status = waiting.ResumeLocked();
         pin();
         for (const DeviceState* state : movers_) {

@@ -88,6 +88,7 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
       MutexLock arbiter(arbiter_);
       state.refusal.clear();  // of an earlier request
       lower_.CollectDropped(*state.allocator);
+      waiting.AssertArbiterHeld();
       Status resumed = waiting.ResumeLocked();
       if (resumed) {
         // The first time too: what another thread freed since the request was

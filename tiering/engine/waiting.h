@@ -40,6 +40,10 @@ class Engine::Waiting {
     Suspend();
     return turn_.Await();
   }
+  // For the analysis of locks, which cannot tell that it is the caller's own.
+  void AssertArbiterHeld() ASSERT_CAPABILITY(engine_.arbiter_) {
+    engine_.arbiter_.AssertHeld();
+  }
   // Begins a try. kOutOfMemory: what its operators use is not back; the try is
   // over.
   Status ResumeLocked() REQUIRES(engine_.arbiter_) {

@@ -34,8 +34,8 @@ class Listener final : public c10::OpRegistrationListener {
 };
 
 // Where a kernel was registered is only in the dispatcher's own description, a
-// line per kernel, newest first: "CUDA: registered at file:line [...]" and "CUDA
-// (inactive): ..." for those below it. The oldest is the operator's own.
+// line per kernel, newest first: "CUDA: registered at file:line [...]" and
+// "CUDA (inactive): ..." for those below it. The oldest is the operator's own.
 bool WrittenInPython(const c10::OperatorHandle& op) {
   std::istringstream state(op.dumpState());
   bool python = false;
