@@ -10,8 +10,8 @@
 * A *fact* is what the device does (yes or no, or words). One that is not what
   the simulated device does differs.
 * A *promise* is the product's own; one that does not hold fails the step.
-* A *bar* is a number to hold (the design's section 10); one that is missed
-  differs. On the simulated device bars are not judged: its sizes are small.
+* A *bar* is a number to hold; one that is missed differs. On the simulated
+  device bars are not judged: its sizes are small.
 
 On the simulated device itself nothing may differ: there a step that says
 something else of it than it does has failed. The file is written after each of

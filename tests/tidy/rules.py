@@ -43,6 +43,15 @@ _MUTEX = re.compile(
     r"\bstd::(?:recursive_|shared_)?(?:timed_)?mutex\b|\bpthread_mutex_t\b"
 )
 _UNFINISHED = re.compile(r"\b(?:FIX" + r"ME|TO" + r"DO)\b")
+# "rule 3", "rules 1, 2 and 5", "rules 1–5": the numbers, over a folded line of
+# a comment, too.
+_FOLD = r"[ \t]*(?:\n[ \t]*(?://+|#+|\*|>)?[ \t]*)?"
+_RULE_NUMBERS = re.compile(
+    rf"\brules?\b{_FOLD}(\d+(?:{_FOLD}(?:,|and\b|or\b|to\b|-|–|,{_FOLD}and\b)"
+    rf"{_FOLD}\d+)*)\b",
+    re.IGNORECASE,
+)
+_RULES_OF_DESIGN = "Residency rules"
 
 CPP = (".h", ".cc", ".cu")
 # What has to carry a licence line and belong to a target.
@@ -201,6 +210,34 @@ def wide_readmes(tree: Tree) -> Iterator[str]:
                 )
 
 
+def _design_rules(tree: Tree) -> set[int]:
+    """The numbers of the list under DESIGN.md's heading of rules."""
+    numbers = set()
+    heading = ""
+    for file in tree.files(("DESIGN.md",)):
+        for line in file.text.splitlines():
+            if line.startswith("#"):
+                heading = line.lstrip("#").strip()
+            match = re.match(r"(\d+)\. ", line)
+            if match and heading == _RULES_OF_DESIGN:
+                numbers.add(int(match.group(1)))
+    return numbers
+
+
+def unknown_rules(tree: Tree) -> Iterator[str]:
+    """A rule that a comment cites by its number can be looked up."""
+    known = _design_rules(tree)
+    for file in tree.files(_SOURCES + (".md", ".bazel", "dev")):
+        for match in _RULE_NUMBERS.finditer(file.text):
+            line = file.text.count("\n", 0, match.start()) + 1
+            for number in re.findall(r"\d+", match.group(1)):
+                if int(number) not in known:
+                    yield (
+                        f"{file.path}:{line}: rule {number}; DESIGN.md has no "
+                        f"such number under {_RULES_OF_DESIGN!r}"
+                    )
+
+
 ALL = (
     upward_includes,
     cuda_headers,
@@ -211,4 +248,5 @@ ALL = (
     licence_lines,
     missing_readmes,
     wide_readmes,
+    unknown_rules,
 )

@@ -14,7 +14,10 @@ _CLEAN = {
     "dev": f"#!/bin/sh\n# {_SPDX}",
     "bazel/BUILD.bazel": f"# {_SPDX}",
     "bazel/cc.bzl": f"# {_SPDX}",
-    "allocator/README.md": "",
+    "DESIGN.md": "## Other\n\n3. Not one.\n\n"
+    "## Residency rules\n\n1. *Order.* As\nsaid.\n2. *Pins.* Short.\n",
+    "allocator/README.md": "Rules 1–2, design ru" "les 1 and 2.\n"
+    "A ru" "le takes 7 lines; 9 ru" "les.\n",
     "allocator/BUILD.bazel": f"# {_SPDX}"
     'load("//bazel:cc.bzl", "cc_library", "cc_test")\n'
     'cc_library(name = "block", srcs = ["block.cc"], hdrs = ["block.h"])\n'
@@ -190,6 +193,43 @@ class RulesTest(unittest.TestCase):
             "allocator/README.md:3: 101 columns",
             {"allocator/README.md": f"| {wide}\n{wide}```\n{wide}```\n"},
         )
+
+    def test_unknown_rule(self):
+        # In two parts, for the rule itself reads this file.
+        for text, line, number in (
+            ("design ru" "le 3", 2, 3),
+            ("Ru" "le 12: nothing", 2, 12),
+            ("ru" "les 1, 2 and 3", 2, 3),
+            ("ru" "les 1, 2, and 3", 2, 3),
+            ("ru" "les 1–3", 2, 3),
+            ("ru" "les 4 and 1", 2, 4),
+            ("the design ru" "le\n//   3 says", 2, 3),
+            ("ru" "les 1 and\n// 3", 2, 3),
+            ("\n\n// ru" "le 3", 4, 3),
+        ):
+            with self.subTest(text):
+                self._expect(
+                    "unknown_rules",
+                    f"allocator/block.h:{line}: rule {number}; DESIGN.md",
+                    {"allocator/block.h": self._header(f"// {text}")},
+                )
+
+    def test_unknown_rule_in_other_files(self):
+        for path, mark in (("allocator/README.md", ""), ("dev", "# "),
+                           ("allocator/BUILD.bazel", "# "),
+                           ("bazel/cc.bzl", "# ")):
+            with self.subTest(path):
+                text = _CLEAN[path] + f"\n{mark}See ru" "le 3.\n"
+                self._expect(
+                    "unknown_rules",
+                    f"{path}:{text.count(chr(10))}: rule 3",
+                    {path: text},
+                )
+
+    def test_a_design_without_rules_has_none_to_cite(self):
+        found = self._complaints({"DESIGN.md": "## Other\n\n1. Not one.\n"})
+        self.assertEqual(list(found), ["unknown_rules"], found)
+        self.assertEqual(len(found["unknown_rules"]), 4, found)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,7 @@ from stratalloc.bench import allocations
 from stratalloc.bench import snapshots
 from stratalloc.demo.phases import package_environment
 
-# Goals of the project's design, section 10, in nanoseconds; those of pairs are
-# ratios and in allocations.py.
+# Goals in nanoseconds; those of pairs are ratios and in allocations.py.
 _SCOPE_CORE_GOAL = 15.0
 _SCOPE_PYTHON_GOAL = 150.0
 _GUARD_GOAL = 100.0

@@ -21,7 +21,7 @@ from stratalloc import cli
 from stratalloc.demo.phases import package_environment
 
 BLOCKS = 100000
-# Of the project's design: nanoseconds in C++, native's time in Python.
+# Goals: nanoseconds in C++, native's time in Python.
 _CORE_GOAL = 50e6
 _PYTHON_GOAL = 1.0
 _SIMULATED_MEMORY = 1 << 30

@@ -2,7 +2,7 @@
 """The checksum kernel on this card: right, how fast, what its code takes.
 
 The kernel says whether a host copy is still true, before and after each copy,
-and may take 3 % of the copies' time (design, "Verification has a budget").
+and may take 3 % of the copies' time.
 """
 
 from tests.gpu import answer
