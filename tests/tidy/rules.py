@@ -51,7 +51,10 @@ _RULE_NUMBERS = re.compile(
     rf"{_FOLD}\d+)*)\b",
     re.IGNORECASE,
 )
+# Headings of DESIGN.md that are looked up.
 _RULES_OF_DESIGN = "Residency rules"
+_LOCKS_OF_DESIGN = "Lock order"
+_LOCK_RANKS = "allocator/base/lock_ranks.h"
 
 CPP = (".h", ".cc", ".cu")
 # What has to carry a licence line and belong to a target.
@@ -210,23 +213,24 @@ def wide_readmes(tree: Tree) -> Iterator[str]:
                 )
 
 
-def _design_rules(tree: Tree) -> set[int]:
-    """The numbers of the list under DESIGN.md's heading of rules."""
-    numbers = set()
-    heading = ""
+def _design_lines(tree: Tree, heading: str) -> Iterator[tuple[int, str]]:
+    """What stands under one heading of DESIGN.md, with line numbers."""
+    inside = False
     for file in tree.files(("DESIGN.md",)):
-        for line in file.text.splitlines():
+        for number, line in enumerate(file.text.splitlines(), 1):
             if line.startswith("#"):
-                heading = line.lstrip("#").strip()
-            match = re.match(r"(\d+)\. ", line)
-            if match and heading == _RULES_OF_DESIGN:
-                numbers.add(int(match.group(1)))
-    return numbers
+                inside = line.lstrip("#").strip() == heading
+            elif inside:
+                yield number, line
 
 
 def unknown_rules(tree: Tree) -> Iterator[str]:
     """A rule that a comment cites by its number can be looked up."""
-    known = _design_rules(tree)
+    known = {
+        int(match.group(1))
+        for _, line in _design_lines(tree, _RULES_OF_DESIGN)
+        if (match := re.match(r"(\d+)\. ", line))
+    }
     for file in tree.files(_SOURCES + (".md", ".bazel", "dev")):
         for match in _RULE_NUMBERS.finditer(file.text):
             line = file.text.count("\n", 0, match.start()) + 1
@@ -236,6 +240,39 @@ def unknown_rules(tree: Tree) -> Iterator[str]:
                         f"{file.path}:{line}: rule {number}; DESIGN.md has no "
                         f"such number under {_RULES_OF_DESIGN!r}"
                     )
+
+
+def lock_order(tree: Tree) -> Iterator[str]:
+    """DESIGN.md has the ranks of locks, each once, in their order."""
+    ranks = [
+        match.group(1)
+        for file in tree.files((_LOCK_RANKS,))
+        for match in re.finditer(r"\b(k\w+)\s*=\s*\d+", file.code)
+    ]
+    rows = [
+        (number, match.group(1))
+        for number, line in _design_lines(tree, _LOCKS_OF_DESIGN)
+        if (match := re.match(r"\|\s*(k[A-Z]\w*)\s*\|", line))
+    ]
+    for number, row in rows:
+        if row not in ranks:
+            yield (
+                f"DESIGN.md:{number}: {row}; {_LOCK_RANKS} has no such rank"
+            )
+    for rank in ranks:
+        if rank not in (row for _, row in rows):
+            yield (
+                f"DESIGN.md: no row for {rank} under {_LOCKS_OF_DESIGN!r}; say "
+                "who takes it and what happens under it"
+            )
+    both = [row for _, row in rows if row in ranks]
+    if sorted(both) == sorted(ranks) and both != ranks:
+        yield (
+            f"DESIGN.md: the rows under {_LOCKS_OF_DESIGN!r} are not in the "
+            f"order of {_LOCK_RANKS}"
+        )
+    if len(set(both)) < len(both):
+        yield f"DESIGN.md: a rank twice under {_LOCKS_OF_DESIGN!r}"
 
 
 ALL = (
@@ -249,4 +286,5 @@ ALL = (
     missing_readmes,
     wide_readmes,
     unknown_rules,
+    lock_order,
 )

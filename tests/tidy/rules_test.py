@@ -15,7 +15,14 @@ _CLEAN = {
     "bazel/BUILD.bazel": f"# {_SPDX}",
     "bazel/cc.bzl": f"# {_SPDX}",
     "DESIGN.md": "## Other\n\n3. Not one.\n\n"
-    "## Residency rules\n\n1. *Order.* As\nsaid.\n2. *Pins.* Short.\n",
+    "## Residency rules\n\n1. *Order.* As\nsaid.\n2. *Pins.* Short.\n\n"
+    "## Lock order\n\n| rank | who |\n|---|---|\n| kFirst | a |\n"
+    "| kSecond | b |\n\n## More\n\n| kThird | of another list |\n",
+    "allocator/base/README.md": "",
+    "allocator/base/BUILD.bazel": f"# {_SPDX}"
+    'cc_library(name = "lock_ranks", hdrs = ["lock_ranks.h"])\n',
+    "allocator/base/lock_ranks.h": f"// {_SPDX}enum class LockRank : int {{\n"
+    "  kFirst = 10,  // before kOther = 15\n  kSecond = 20,\n};\n",
     "allocator/README.md": "Rules 1–2, design ru" "les 1 and 2.\n"
     "A ru" "le takes 7 lines; 9 ru" "les.\n",
     "allocator/BUILD.bazel": f"# {_SPDX}"
@@ -226,8 +233,33 @@ class RulesTest(unittest.TestCase):
                     {path: text},
                 )
 
+    def test_lock_order(self):
+        design = _CLEAN["DESIGN.md"]
+        first, second = "| kFirst | a |\n", "| kSecond | b |\n"
+        for text, start in (
+            (design.replace(second, second + "| kGone | c |\n"),
+             "DESIGN.md:17: kGone; allocator/base/lock_ranks.h"),
+            (design.replace(second, ""), "DESIGN.md: no row for kSecond"),
+            (design.replace(first + second, second + first),
+             "DESIGN.md: the rows under"),
+            (design.replace(second, second + second),
+             "DESIGN.md: a rank twice"),
+        ):
+            with self.subTest(start):
+                self._expect("lock_order", start, {"DESIGN.md": text})
+
+    def test_a_rank_of_which_the_design_says_nothing(self):
+        path = "allocator/base/lock_ranks.h"
+        self._expect(
+            "lock_order",
+            "DESIGN.md: no row for kThird",
+            {path: _CLEAN[path].replace("};", "  kThird = 30,\n};")},
+        )
+
     def test_a_design_without_rules_has_none_to_cite(self):
-        found = self._complaints({"DESIGN.md": "## Other\n\n1. Not one.\n"})
+        rules_of = "## Residency rules"
+        found = self._complaints({
+            "DESIGN.md": _CLEAN["DESIGN.md"].replace(rules_of, "## Not them")})
         self.assertEqual(list(found), ["unknown_rules"], found)
         self.assertEqual(len(found["unknown_rules"]), 4, found)
 
