@@ -16,10 +16,10 @@ enum class LockRank : int {
                    // waits for the device) without it
   kPlan = 20,      // planner's learned order; nothing else is called under it
   kAdmission = 25,  // who waits for room on the device, in which order
-  kArbiter = 30,    // one eviction or restore at a time per device; held across
-                    // copies and I/O, so never taken under kDevice
-  kTier = 40,       // host slabs and spill file tables; I/O is done under it
-                    // only by the arbiter's holder
+  kArbiter = 30,    // one eviction or restore at a time, of any device; held
+                    // across copies and I/O, so never taken under kDevice
+  kTier = 40,       // slabs of the host tier, which are pinned under it; the
+                    // spill file has no lock, it is the arbiter's holder's
   kPins = 45,       // who holds pins on blocks, to take them back when victims
                     // are chosen
   kDevice = 50,     // blocks, pools and handle states of one device; under it:
@@ -27,7 +27,8 @@ enum class LockRank : int {
                     // Python, no logging
   kLedger = 70,     // charge and credit; leaf
   kScopes = 80,     // scope names; leaf
-  kInterner = 90,   // strings; leaf
+  kInterner = 90,   // what is made once: CUDA's entry points, loaded kernels,
+                    // the list of threads; leaf
 };
 
 }  // namespace stratalloc
