@@ -99,6 +99,12 @@ STRATALLOC_API void stratalloc_use_workspaces(
 STRATALLOC_API int stratalloc_initialized(void);
 STRATALLOC_API int stratalloc_device_count(void);    /* 0 before init */
 STRATALLOC_API const char* stratalloc_version(void); /* static string */
+/* Bytes of memory that the machine has or the container of this process allows,
+ * and what of it may still be touched (tiering/host/memory_limit.h); UINT64_MAX
+ * if nobody says. `root` stands before /proc and /sys/fs/cgroup: "", or a
+ * test's own. Before stratalloc_init, too. */
+STRATALLOC_API void stratalloc_host_memory(const char* root, uint64_t* total,
+                                           uint64_t* available);
 /* Every log line goes to `sink(level, text)` (levels of Python's logging).
  * The sink may be called while the arbiter is held: it must not take the GIL
  * or call back into this library. */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// C API: scopes, tiers, the op guard, who keeps time, test hooks.
+// C API: scopes, tiers, the host's memory, the op guard, who keeps time, test
+// hooks.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -11,6 +12,7 @@
 #include "allocator/base/host_time.h"
 #include "allocator/operator_thread.h"
 #include "python_shim/core.h"
+#include "tiering/host/memory_limit.h"
 
 namespace stratalloc {
 namespace {
@@ -127,6 +129,12 @@ int stratalloc_restore(int device, const stratalloc_range* ranges, int count,
 int stratalloc_may_leave(uint64_t address) {
   DeviceAllocator* device = Allocator::Get().FindByAddress(address);
   return device != nullptr && device->MayLeave(address) ? 1 : 0;
+}
+
+void stratalloc_host_memory(const char* root, uint64_t* total,
+                            uint64_t* available) {
+  *total = TotalHostMemory(root);
+  *available = AvailableHostMemory(root);
 }
 
 int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],

@@ -85,6 +85,7 @@ class Pin(ctypes.Structure):
 
 
 _PIN_PROGRAM = 2  # STRATALLOC_PIN_PROGRAM
+_NOBODY_SAYS = (1 << 64) - 1
 
 
 def _declare(lib):
@@ -99,6 +100,7 @@ def _declare(lib):
         ("configure", i32, (ctypes.POINTER(ConfigStruct), error)),
         ("initialized", i32, ()),
         ("version", text, ()),
+        ("host_memory", None, (text, ctypes.POINTER(u64), ctypes.POINTER(u64))),
         ("holds", i32, (u64,)),
         ("string_free", None, (ctypes.c_void_p,)),
         ("report_json", ctypes.c_void_p, (i32,)),
@@ -203,6 +205,16 @@ def anything_evictable():
 
 def version():
     return lib().stratalloc_version().decode()
+
+
+def host_memory(root=""):
+    """(total, available) bytes of the machine or its container; None for what
+    nobody says. `root` stands before /proc and /sys/fs/cgroup."""
+    total, available = ctypes.c_uint64(), ctypes.c_uint64()
+    lib().stratalloc_host_memory(os.fsencode(root), ctypes.byref(total),
+                                 ctypes.byref(available))
+    return tuple(None if size.value == _NOBODY_SAYS else size.value
+                 for size in (total, available))
 
 
 def initialized():

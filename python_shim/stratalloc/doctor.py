@@ -145,7 +145,7 @@ def _config_state():
     try:
         asked = Config.from_env()
         config = asked.resolved()
-    except ValueError as error:
+    except (ValueError, _core.LibraryError) as error:
         yield "settings", "problem", str(error)
         return
     yield ("settings", "ok", f"host budget {format_size(config.host_budget)}, "

@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 
-from stratalloc._core import TELEMETRY_LEVELS
+from stratalloc import _core
 
 _UNITS = {
     "b": 1,
@@ -100,8 +100,8 @@ def _fraction(value):
 
 
 def _level(value):
-    if value not in TELEMETRY_LEVELS:
-        raise ValueError(f"not one of {', '.join(TELEMETRY_LEVELS)}")
+    if value not in _core.TELEMETRY_LEVELS:
+        raise ValueError(f"not one of {', '.join(_core.TELEMETRY_LEVELS)}")
     return value
 
 
@@ -205,7 +205,9 @@ class Config:
     def resolved(self):
         """The same, with every None replaced by a number for this machine.
 
-        ValueError if a disk was asked for where there can be none.
+        ValueError if a disk was asked for where there can be none. Without a
+        host_budget the core is asked for the memory, and loaded for that:
+        LibraryError where it is missing.
         """
         directory = self.disk_dir or default_disk_dir()
         host, disk = self.host_budget, self.disk_budget
@@ -249,7 +251,7 @@ class Config:
         if self.host_budget:
             yield from _beyond(
                 self.host_budget, _local_processes(os.environ),
-                machine_memory() if memory is None else memory)
+                _core.host_memory()[0] if memory is None else memory)
         no_host = _too_small(
             "host_budget", self.host_budget, resolved.host_budget, _HANDLE,
             "this machine has no memory to spare")
@@ -338,15 +340,6 @@ def why_no_file(directory):
         return error.strerror or str(error)
 
 
-def machine_memory(proc="/proc", cgroup="/sys/fs/cgroup"):
-    """Bytes that the machine has or its container allows, in use or not;
-    None if nobody says."""
-    known = [limit for limit, _ in _cgroup_limits(proc, cgroup)]
-    if (total := _meminfo(proc, "MemTotal")) is not None:
-        known.append(total)
-    return min(known, default=None)
-
-
 def default_disk_budget(directory):
     """At most 64 GiB and half of what is free: a quota, not a reservation.
 
@@ -358,21 +351,19 @@ def default_disk_budget(directory):
     return budget if budget >= 4 * (_LARGEST_HANDLE + _HEADER) else 0
 
 
-def default_host_budget(proc="/proc", cgroup="/sys/fs/cgroup", environ=None):
+def default_host_budget(root="", environ=None):
     """Half of the memory that is available, shared by a job's processes here.
 
-    Available is the smaller of MemAvailable and what the control group (v2,
-    else v1) still allows; pinned memory beyond that invites the OOM killer.
-    torchrun and its like say in LOCAL_WORLD_SIZE how many processes a machine
-    has; each would take half otherwise.
+    Pinned memory beyond that invites the OOM killer. torchrun and its like say
+    in LOCAL_WORLD_SIZE how many processes a machine has; each would take half
+    otherwise. `root` stands before /proc and /sys/fs/cgroup, for tests.
     """
-    available = [_meminfo(proc, "MemAvailable")]
-    if available[0] is None:
-        raise RuntimeError(f"stratalloc: {proc}/meminfo has no MemAvailable; "
-                           "set host_budget")
-    available += [max(limit - used, 0)
-                  for limit, used in _cgroup_limits(proc, cgroup)]
-    return min(available) // 2 // _local_processes(
+    _, available = _core.host_memory(root)
+    if available is None:
+        raise RuntimeError(
+            "stratalloc: this machine does not say how much memory is "
+            "available (MemAvailable of /proc/meminfo); set host_budget")
+    return available // 2 // _local_processes(
         os.environ if environ is None else environ)
 
 
@@ -380,56 +371,3 @@ def _local_processes(environ):
     """LOCAL_WORLD_SIZE; 1 without it, and where it is no number of processes."""
     text = environ.get("LOCAL_WORLD_SIZE", "").strip()
     return max(int(text), 1) if text.isascii() and text.isdigit() else 1
-
-
-def _meminfo(proc, key):
-    """Bytes; None if the machine does not tell."""
-    try:
-        with open(os.path.join(proc, "meminfo"), encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith(key + ":"):
-                    return int(line.split()[1]) << 10
-    except OSError:
-        pass
-    return None
-
-
-def _read_number(path):
-    """The number in a control file; None for "max" or no such file."""
-    try:
-        with open(path, encoding="ascii") as file:
-            text = file.read().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _cgroup_limits(proc, root):
-    """(limit, used) of each limited control group of this process."""
-    limits = []
-    try:
-        with open(os.path.join(proc, "self/cgroup"), encoding="ascii") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return limits
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, names = root, ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            base = os.path.join(root, "memory")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        # A limit may stand on any ancestor, and inside a container the path
-        # may not exist below the mount: then only the root is visible.
-        while True:
-            folder = os.path.join(base, path.lstrip("/"))
-            limit = _read_number(os.path.join(folder, names[0]))
-            used = _read_number(os.path.join(folder, names[1]))
-            if limit is not None and used is not None:
-                limits.append((limit, used))
-            if path in ("", "/"):
-                break
-            path = os.path.dirname(path)
-    return limits

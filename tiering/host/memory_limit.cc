@@ -39,40 +39,41 @@ constexpr Names kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes",
                           "total_inactive_file"};
 constexpr Names kVersion2{"/memory.max", "/memory.current", "inactive_file"};
 
-// What one group has left.
-Bytes LeftIn(const std::string& group, const Names& names) {
+struct Group {
+  Bytes limit = kNoMemoryLimit;
+  Bytes left = kNoMemoryLimit;
+};
+
+Group Tightest(const Group& one, const Group& other) {
+  return {std::min(one.limit, other.limit), std::min(one.left, other.left)};
+}
+
+Group ReadGroup(const std::string& group, const Names& names) {
   const auto limit = ReadNumber(group + names.limit);
   const auto usage = ReadNumber(group + names.usage);
-  if (!limit || !usage) return kNoMemoryLimit;
+  if (!limit || !usage) return {};
   const Bytes droppable =
       ReadKey(group + "/memory.stat", names.droppable).value_or(0);
   const Bytes used = *usage > droppable ? *usage - droppable : 0;
-  return *limit > used ? *limit - used : 0;
+  return {*limit, *limit > used ? *limit - used : 0};
 }
 
-// The least that `path` and every group above it have left. Inside a container
-// the path may be the host's and not exist; its root then is ours.
-Bytes LeftAbove(const std::string& mount, std::string path,
-                const Names& names) {
-  Bytes left = kNoMemoryLimit;
+// Of `path` and every group above it. Inside a container the path may be the
+// host's and not exist; its root then is ours.
+Group ReadGroupsAbove(const std::string& mount, std::string path,
+                      const Names& names) {
+  Group tightest;
   for (;;) {
     if (path == "/") path.clear();
-    left = std::min(left, LeftIn(mount + path, names));
-    if (path.empty()) return left;
+    tightest = Tightest(tightest, ReadGroup(mount + path, names));
+    if (path.empty()) return tightest;
     path.resize(std::min(path.rfind('/'), path.size() - 1));
   }
 }
 
-}  // namespace
-
-Bytes AvailableHostMemory(const std::string& root) {
-  const Bytes groups = MemoryGroupsLeft(root);
-  const auto kib = ReadKey(root + "/proc/meminfo", "MemAvailable:");
-  return kib ? std::min(*kib * kKiB, groups) : groups;
-}
-
-Bytes MemoryGroupsLeft(const std::string& root) {
-  Bytes left = kNoMemoryLimit;
+// Of all groups of this process.
+Group ReadGroups(const std::string& root) {
+  Group tightest;
   // Lines "hierarchy:controllers:path"; version 2 has no controllers.
   std::ifstream groups(root + "/proc/self/cgroup");
   std::string line;
@@ -84,13 +85,34 @@ Bytes MemoryGroupsLeft(const std::string& root) {
     std::getline(fields, path);
     const std::string mounts = root + "/sys/fs/cgroup";
     if (hierarchy == "0" && controllers.empty()) {
-      left = std::min(left, LeftAbove(mounts, path, kVersion2));
+      tightest = Tightest(tightest, ReadGroupsAbove(mounts, path, kVersion2));
     } else if (("," + controllers + ",").find(",memory,") !=
                std::string::npos) {
-      left = std::min(left, LeftAbove(mounts + "/memory", path, kVersion1));
+      tightest = Tightest(tightest,
+                          ReadGroupsAbove(mounts + "/memory", path, kVersion1));
     }
   }
-  return left;
+  return tightest;
+}
+
+// What the machine says of itself under `key`.
+Bytes ReadMachine(const std::string& root, const std::string& key) {
+  const auto kib = ReadKey(root + "/proc/meminfo", key);
+  return kib ? *kib * kKiB : kNoMemoryLimit;
+}
+
+}  // namespace
+
+Bytes AvailableHostMemory(const std::string& root) {
+  return std::min(ReadMachine(root, "MemAvailable:"), MemoryGroupsLeft(root));
+}
+
+Bytes MemoryGroupsLeft(const std::string& root) {
+  return ReadGroups(root).left;
+}
+
+Bytes TotalHostMemory(const std::string& root) {
+  return std::min(ReadMachine(root, "MemTotal:"), ReadGroups(root).limit);
 }
 
 }  // namespace stratalloc

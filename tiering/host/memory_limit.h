@@ -2,7 +2,9 @@
 // How much memory this process may still touch before the kernel kills
 // something: what the machine has available, and what each memory cgroup above
 // the process (version 1 or 2) has left, page cache that can be dropped
-// counted as free.
+// counted as free. The only reader of either in the project: slabs ask before
+// they are touched, and Python (stratalloc_host_memory) before it works a
+// budget out.
 //
 // Thread-safety: reads files only; any thread. Costs about 50 us: for slabs,
 // not for buffers.
@@ -22,6 +24,8 @@ inline constexpr Bytes kNoMemoryLimit = ~Bytes{0};
 Bytes AvailableHostMemory(const std::string& root = "");
 // The groups' part of it.
 Bytes MemoryGroupsLeft(const std::string& root = "");
+// What the machine has or the tightest group allows, in use or not.
+Bytes TotalHostMemory(const std::string& root = "");
 
 }  // namespace stratalloc
 

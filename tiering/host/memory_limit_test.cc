@@ -16,7 +16,8 @@ class MemoryLimitTest : public testing::Test {
  protected:
   MemoryLimitTest()
       : root_(testing::TempDir() + "limit" + std::to_string(getpid())) {
-    Write("/proc/meminfo", "MemTotal: 16 kB\nMemAvailable:  8388608 kB\n");
+    Write("/proc/meminfo",
+          "MemTotal: 16777216 kB\nMemAvailable:  8388608 kB\n");
   }
   ~MemoryLimitTest() override { std::filesystem::remove_all(root_); }
 
@@ -59,6 +60,15 @@ TEST_F(MemoryLimitTest, TheGroupsAloneKnowNothingOfTheMachine) {
   Group2("/a", std::to_string(16 * kGiB), 4 * kGiB);
   EXPECT_EQ(MemoryGroupsLeft(root_), 12 * kGiB);
   EXPECT_EQ(AvailableHostMemory(root_), 8 * kGiB);
+}
+
+TEST_F(MemoryLimitTest, InUseOrNotTheTightestLimitIsTheTotal) {
+  EXPECT_EQ(TotalHostMemory(root_), 16 * kGiB);
+  EXPECT_EQ(TotalHostMemory(root_ + "/nowhere"), kNoMemoryLimit);
+  Write("/proc/self/cgroup", "0::/slice/service\n");
+  Group2("/slice/service", "max", 100 * kMiB);
+  Group2("/slice", std::to_string(kGiB), 700 * kMiB);
+  EXPECT_EQ(TotalHostMemory(root_), kGiB);
 }
 
 TEST_F(MemoryLimitTest, PageCacheThatCanGoIsFree) {

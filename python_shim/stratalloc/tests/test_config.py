@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from stratalloc import _core
 from stratalloc import settings
 from stratalloc.settings import Config
 from stratalloc.settings import format_size
@@ -146,7 +147,7 @@ def test_resolved(tmp_path, monkeypatch):
 
 
 def _fake_machine(tmp_path, available_kib, cgroup, files):
-    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    proc, root = tmp_path / "proc", tmp_path / "sys/fs/cgroup"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text(
         f"MemTotal: 1 kB\nMemAvailable:   {available_kib} kB\n")
@@ -155,7 +156,7 @@ def _fake_machine(tmp_path, available_kib, cgroup, files):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return settings.default_host_budget(str(proc), str(root))
+    return settings.default_host_budget(tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +186,20 @@ def test_host_budget_in_a_version_1_group(tmp_path):
     assert budget == 16 << 20
 
 
+def test_page_cache_that_can_go_counts_as_available(tmp_path):
+    budget = _fake_machine(
+        tmp_path, 1 << 20, "0::/job\n", {
+            "job/memory.max": str(300 << 20),
+            "job/memory.current": str(250 << 20),
+            "job/memory.stat": f"anon 7\ninactive_file {150 << 20}\n"})
+    assert budget == 100 << 20
+
+
+def test_a_machine_that_does_not_say_needs_a_host_budget(tmp_path):
+    with pytest.raises(RuntimeError, match="MemAvailable.*; set host_budget"):
+        settings.default_host_budget(tmp_path)
+
+
 @pytest.mark.parametrize("said, processes", [
     ("8", 8), ("1", 1), ("0", 1), ("", 1), (" 2 ", 2), ("many", 1),
     ("-4", 1), ("\u0662", 1)])
@@ -197,7 +212,7 @@ def test_the_processes_of_a_machine_share_the_default(
 
 def test_a_host_budget_that_was_given_is_each_processs(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    monkeypatch.setattr(settings, "_meminfo", lambda proc, key: 1 << 20)
+    monkeypatch.setattr(_core, "host_memory", lambda root: (1 << 20, 1 << 20))
     # Neither divided nor cut to what is available.
     for given in (Config(host_budget="3GiB"),
                   Config.parse("host_budget:3GiB"),
@@ -208,17 +223,11 @@ def test_a_host_budget_that_was_given_is_each_processs(monkeypatch):
 
 
 def test_the_memory_of_the_machine_or_its_container(tmp_path):
-    (tmp_path / "self").mkdir()
-    (tmp_path / "meminfo").write_text(
-        "MemTotal:  3072 kB\nMemAvailable: 1024 kB\n")
-    places = str(tmp_path), str(tmp_path)
-    assert settings.machine_memory(str(tmp_path / "no")) is None
-    assert settings.machine_memory(*places) == 3 << 20
-    (tmp_path / "self" / "cgroup").write_text("0::/\n")
-    (tmp_path / "memory.max").write_text(str(2 << 20))
-    (tmp_path / "memory.current").write_text(str(2 << 20))
-    assert settings.machine_memory(*places) == 2 << 20
-    assert settings.machine_memory() > 0
+    assert _core.host_memory(tmp_path) == (None, None)
+    _fake_machine(tmp_path, 1 << 10, "", {})
+    assert _core.host_memory(tmp_path) == (1 << 10, 1 << 20)
+    total, available = _core.host_memory()
+    assert 0 < available <= total
 
 
 # Nobody, not even root, can make a file there.
