@@ -864,8 +864,8 @@ class DeviceAllocator {
   std::uint64_t last_arrival_ GUARDED_BY(mutex_) = 0;
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
   std::vector<EventId> events_ GUARDED_BY(mutex_);
-  std::map<std::uint64_t, std::vector<EventId>> events_elsewhere_
-      GUARDED_BY(mutex_);  // by kElsewhereShift's number
+  std::map<DeviceIndex, std::vector<EventId>> events_elsewhere_
+      GUARDED_BY(mutex_);  // for streams of other devices
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
   SegmentStats stats_ GUARDED_BY(mutex_);
   History history_ GUARDED_BY(mutex_);

@@ -28,7 +28,7 @@ std::atomic<std::uint64_t>* ExternalStreams::PlaceOf(std::uint64_t value) {
 }
 
 void ExternalStreams::Add(StreamId stream) {
-  const std::uint64_t value = ValueOf(stream);
+  const std::uint64_t value = StreamValue(stream);
   if (value == 0 || IsPerThread(stream) || PlaceOf(value) != nullptr) return;
   if (count_.fetch_add(1) >= kMost) {
     full_.store(true, std::memory_order_release);
@@ -47,7 +47,7 @@ void ExternalStreams::Add(StreamId stream) {
 }
 
 void ExternalStreams::NoteLasting(StreamId stream) {
-  const std::uint64_t value = ValueOf(stream);
+  const std::uint64_t value = StreamValue(stream);
   if (value == 0) return;
   if (auto* place = PlaceOf(value)) {
     place->store(value | kLasting, std::memory_order_release);
@@ -55,7 +55,7 @@ void ExternalStreams::NoteLasting(StreamId stream) {
 }
 
 bool ExternalStreams::Find(StreamId stream) {
-  const std::uint64_t value = ValueOf(stream);
+  const std::uint64_t value = StreamValue(stream);
   if (value == 0) return false;
   if (full_.load(std::memory_order_acquire) || IsPerThread(stream)) return true;
   const auto* place = PlaceOf(value);

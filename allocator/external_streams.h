@@ -42,10 +42,7 @@ class ExternalStreams {
  private:
   static constexpr std::uint64_t kLasting = std::uint64_t{1} << 63;
 
-  static std::uint64_t ValueOf(StreamId stream) {
-    return Raw(stream) & ((std::uint64_t{1} << kElsewhereShift) - 1);
-  }
-  static bool IsPerThread(StreamId stream) { return ValueOf(stream) == 2; }
+  static bool IsPerThread(StreamId stream) { return StreamValue(stream) == 2; }
   static bool Find(StreamId stream);
   // Where the value is, lasting or not; nullptr if nowhere.
   static std::atomic<std::uint64_t>* PlaceOf(std::uint64_t value);

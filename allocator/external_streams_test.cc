@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t Bit(int bit) { return std::uint64_t{1} << bit; }
 StreamId OfDevice1(StreamId stream) {
-  return StreamId{Raw(stream) | std::uint64_t{2} << kElsewhereShift};
+  return StreamElsewhere(DeviceIndex{1}, stream);
 }
 
 // Each in its order: the set is the process's.

@@ -75,7 +75,7 @@ void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
 }
 
 std::vector<EventId>& DeviceAllocator::EventsLocked(StreamId stream) {
-  return IsElsewhere(stream) ? events_elsewhere_[Raw(stream) >> kElsewhereShift]
+  return IsElsewhere(stream) ? events_elsewhere_[DeviceElsewhere(stream)]
                              : events_;
 }
 

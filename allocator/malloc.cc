@@ -158,7 +158,7 @@ DeviceAllocator::~DeviceAllocator() {
     delete std::exchange(spare_blocks_, spare_blocks_->bin_next);
   }
   for (EventId event : events_) device_.DestroyEvent(event);
-  for (const auto& [number, events] : events_elsewhere_) {
+  for (const auto& [device, events] : events_elsewhere_) {
     for (EventId event : events) device_.DestroyEvent(event);
   }
   if (device_.has_virtual_memory()) table_.Destroy(device_);

@@ -21,7 +21,7 @@ class TwoDevicesTest : public DeviceAllocatorTest {
     stream_ = OfDevice1(reinterpret_cast<std::uint64_t>(raw_));
   }
   static StreamId OfDevice1(std::uint64_t stream) {
-    return StreamId{stream | std::uint64_t{2} << kElsewhereShift};
+    return StreamElsewhere(DeviceIndex{1}, StreamId{stream});
   }
   std::int64_t Active() { return Of(allocator().Stats().active).current; }
   static void QueriesSayNotReady() {

@@ -162,9 +162,10 @@ STRATALLOC_API void stratalloc_listen_to_host(
 STRATALLOC_API void stratalloc_external_stream(uint64_t stream);
 /* PyTorch made `stream`, and nobody destroys it, whatever was said before. */
 STRATALLOC_API void stratalloc_lasting_stream(uint64_t stream);
-/* A stream of another device than the block's: its value | (device + 1) << 58,
- * since default streams of all devices are 0. */
-STRATALLOC_API int stratalloc_record_stream(void* ptr, uint64_t stream,
+/* `device` is the stream's, which need not be the block's: default streams of
+ * all devices are 0. */
+STRATALLOC_API int stratalloc_record_stream(void* ptr, int device,
+                                            uint64_t stream,
                                             stratalloc_error* error);
 /* Base and size of the segment range that holds ptr (native's rule). */
 STRATALLOC_API int stratalloc_base_allocation(void* ptr, void** base,

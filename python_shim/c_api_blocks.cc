@@ -231,15 +231,19 @@ void stratalloc_lasting_stream(uint64_t stream) {
   ExternalStreams::NoteLasting(StreamId{stream});
 }
 
-int stratalloc_record_stream(void* ptr, uint64_t stream,
+int stratalloc_record_stream(void* ptr, int device, uint64_t stream,
                              stratalloc_error* error) {
-  DeviceAllocator* device = Core::Get().abandoned() ? nullptr : DeviceOf(ptr);
-  if (device == nullptr) {
+  DeviceAllocator* owner = Core::Get().abandoned() ? nullptr : DeviceOf(ptr);
+  if (owner == nullptr) {
     return ToC(Error{ErrorCode::kNotFound,
                      "record_stream on memory that is not stratalloc's"},
                error);
   }
-  return ToC(device->RecordStream(ToAddress(ptr), StreamId{stream}), error);
+  const auto of = static_cast<DeviceIndex>(device);
+  const StreamId recorded = of == owner->device().index()
+                                ? StreamId{stream}
+                                : StreamElsewhere(of, StreamId{stream});
+  return ToC(owner->RecordStream(ToAddress(ptr), recorded), error);
 }
 
 int stratalloc_base_allocation(void* ptr, void** base, uint64_t* bytes,

@@ -40,6 +40,22 @@ TEST(Ids, OnlyTransientStays) {
   EXPECT_EQ(Raw(StreamId{7}), 7u);
 }
 
+// Of the default stream, which is 0 everywhere, and of any address.
+TEST(Ids, AStreamElsewhereKeepsItsDeviceAndItsValue) {
+  const std::uint64_t highest = (std::uint64_t{1} << 57) - 1;
+  for (const std::uint64_t value : {std::uint64_t{0}, highest}) {
+    EXPECT_FALSE(IsElsewhere(StreamId{value}));
+    EXPECT_EQ(StreamValue(StreamId{value}), value);
+    for (int device = 0; device < kMaxDevices; ++device) {
+      const StreamId stream =
+          StreamElsewhere(static_cast<DeviceIndex>(device), StreamId{value});
+      EXPECT_TRUE(IsElsewhere(stream));
+      EXPECT_EQ(DeviceElsewhere(stream), static_cast<DeviceIndex>(device));
+      EXPECT_EQ(StreamValue(stream), value);
+    }
+  }
+}
+
 Result<int> Half(int value) {
   if (value % 2 != 0) {
     return Fail(ErrorCode::kInvalidArgument, "odd: " + std::to_string(value));

@@ -16,12 +16,28 @@ inline constexpr int kMaxDevices = 16;
 // A CUDA stream: the value of its cudaStream_t. 0 is the legacy default stream.
 enum class StreamId : std::uint64_t {};
 inline constexpr StreamId kDefaultStream{0};
-// A stream of another device than the one that is spoken of: its device, plus
-// 1, stands above any address (default streams of all devices have the same
-// value). The bridge makes them: stratalloc_record_stream in c_api.h.
+// A stream of another device than the one that is spoken of says which, since
+// default streams of all devices have the same value: these four alone know how
+// (the device, plus 1, stands above any address). stratalloc_record_stream
+// makes them.
 inline constexpr int kElsewhereShift = 58;
+constexpr StreamId StreamElsewhere(DeviceIndex device, StreamId stream) {
+  return StreamId{static_cast<std::uint64_t>(stream) |
+                  static_cast<std::uint64_t>(static_cast<int>(device) + 1)
+                      << kElsewhereShift};
+}
 constexpr bool IsElsewhere(StreamId stream) {
   return static_cast<std::uint64_t>(stream) >> kElsewhereShift != 0;
+}
+// Its device. REQUIRES: IsElsewhere(stream).
+constexpr DeviceIndex DeviceElsewhere(StreamId stream) {
+  return static_cast<DeviceIndex>(
+      (static_cast<std::uint64_t>(stream) >> kElsewhereShift) - 1);
+}
+// The value of its cudaStream_t, wherever it is.
+constexpr std::uint64_t StreamValue(StreamId stream) {
+  return static_cast<std::uint64_t>(stream) &
+         ((std::uint64_t{1} << kElsewhereShift) - 1);
 }
 
 // A CUDA event: the value of its cudaEvent_t. 0 is "no event".

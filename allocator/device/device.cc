@@ -94,8 +94,7 @@ class RelaxedCapture {
 };
 
 cudaStream_t ToCuda(StreamId stream) {
-  constexpr std::uint64_t kAddress = (std::uint64_t{1} << kElsewhereShift) - 1;
-  return reinterpret_cast<cudaStream_t>(Raw(stream) & kAddress);
+  return reinterpret_cast<cudaStream_t>(StreamValue(stream));
 }
 bool IsMade(StreamId stream) {
   const cudaStream_t made = ToCuda(stream);
@@ -104,8 +103,7 @@ bool IsMade(StreamId stream) {
 }
 // The device of `stream`, where nothing else is said `index`.
 DeviceIndex DeviceOf(StreamId stream, DeviceIndex index) {
-  if (!IsElsewhere(stream)) return index;
-  return static_cast<DeviceIndex>((Raw(stream) >> kElsewhereShift) - 1);
+  return IsElsewhere(stream) ? DeviceElsewhere(stream) : index;
 }
 cudaEvent_t ToCuda(EventId event) {
   return reinterpret_cast<cudaEvent_t>(Raw(event));

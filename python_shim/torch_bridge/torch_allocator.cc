@@ -266,12 +266,9 @@ void TorchAllocator::recordStream(const c10::DataPtr& data_ptr,
   // foreign memory are not ours to keep alive.
   if (data_ptr.get() == nullptr) return;
   if (data_ptr.get_deleter() != &DeleteBlock) return;
-  uint64_t id = StreamId(stream);
-  if (stream.device_index() != data_ptr.device().index()) {
-    id |= static_cast<uint64_t>(stream.device_index() + 1) << 58;  // c_api.h
-  }
   stratalloc_error error;
-  if (stratalloc_record_stream(data_ptr.get(), id, &error) != 0) {
+  if (stratalloc_record_stream(data_ptr.get(), stream.device_index(),
+                               StreamId(stream), &error) != 0) {
     ThrowError(error);
   }
 }

@@ -262,6 +262,25 @@ def test_a_device_without_virtual_memory_says_so_to_who_evicts():
     assert out.count("nothing can be evicted from device 0") == 1, out
 
 
+def test_a_block_waits_for_the_default_stream_of_another_device():
+    """Its value is that of the block's own, for which nobody waits."""
+    run("""
+    assert stratalloc.enable(host_budget="64MiB")
+    def waiting(recorded):
+        block = torch.empty(1 << 20, device="cuda:0")
+        block.record_stream(recorded)
+        del block
+        stats = torch.cuda.memory_stats(0)
+        return (stats["active_bytes.all.current"]
+                - stats["allocated_bytes.all.current"])
+    assert waiting(torch.cuda.default_stream(0)) == 0
+    assert waiting(torch.cuda.default_stream(1)) == 4 << 20
+    torch.cuda.synchronize(1)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_stats(0)["active_bytes.all.current"] == 0
+    """)
+
+
 def test_eight_devices_of_a_real_size():
     """Contexts of half a GiB are paid where they are used; addresses suffice."""
     run("""

@@ -192,7 +192,7 @@ void stratalloc_external_stream(uint64_t) {}
 
 void stratalloc_lasting_stream(uint64_t) {}
 
-int stratalloc_record_stream(void*, uint64_t, stratalloc_error*) {
+int stratalloc_record_stream(void*, int, uint64_t, stratalloc_error*) {
   ++Get().stream_records;
   return 0;
 }
