@@ -645,6 +645,12 @@ class DeviceAllocator {
                      AllocatedBlock* out) REQUIRES(mutex_);
   AllocatedBlock HandedOutLocked(const Block& block, Bytes size, Charge charge)
       REQUIRES(mutex_);
+  // What a malloc or a free answers about a block, now that it is done.
+  AllocatedBlock AnswerLocked(Address address, Bytes size, Charge charge) const
+      REQUIRES(mutex_) {
+    return {address, size, live_.allocated_bytes(),
+            static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+  }
   ChargeAccount* AccountLocked(Charge charge) REQUIRES(mutex_);
   // What handing out `block` means for the handles below it.
   void NoteHandedOutLocked(Block& block) REQUIRES(mutex_);

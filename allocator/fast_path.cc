@@ -89,12 +89,10 @@ void DeviceAllocator::PinForOperatorLocked(const Block& block,
 inline AllocatedBlock DeviceAllocator::HandedOutLocked(const Block& block,
                                                        Bytes size,
                                                        Charge charge) {
-  const Bytes allocated = live_.allocated_bytes();
-  if (__builtin_expect(allocated > pressure_at_, 0)) {
+  if (__builtin_expect(live_.allocated_bytes() > pressure_at_, 0)) {
     MaybeSignalPressureLocked();
   }
-  return {block.address, size, allocated,
-          static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+  return AnswerLocked(block.address, size, charge);
 }
 
 // Apart, so that a malloc out of a bin saves no registers for it.
@@ -197,9 +195,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   }
   block->requested = 0;
   block->state = BlockState::kBinned;
-  *out = {address, size, live_.allocated_bytes(),
-          static_cast<Bytes>(stats_.reserved_bytes.stats[0].current),
-          block->charge};
+  *out = AnswerLocked(address, size, block->charge);
   return true;
 }
 

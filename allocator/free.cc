@@ -24,9 +24,7 @@ Result<AllocatedBlock> DeviceAllocator::SlowFree(Address address) {
   const Bytes size = block->size;
   const Charge charge = block->charge;
   FreeLocked(block);
-  return AllocatedBlock{
-      address, size, live_.allocated_bytes(),
-      static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+  return AnswerLocked(address, size, charge);
 }
 
 void DeviceAllocator::FreeLocked(Block* block) {

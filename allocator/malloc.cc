@@ -233,9 +233,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   auto result = [&](Block* block) {
     mutex_.AssertHeld();
     if (request.raw) block->raw = block->streams_noted = true;
-    return AllocatedBlock{
-        block->address, block->size, live_.allocated_bytes(),
-        static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
+    return AnswerLocked(block->address, block->size, charge);
   };
 
   // Plain segments are got without the lock. Nothing if there is no memory.
