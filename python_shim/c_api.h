@@ -105,10 +105,6 @@ STRATALLOC_API const char* stratalloc_version(void); /* static string */
  * test's own. Before stratalloc_init, too. */
 STRATALLOC_API void stratalloc_host_memory(const char* root, uint64_t* total,
                                            uint64_t* available);
-/* Every log line goes to `sink(level, text)` (levels of Python's logging).
- * The sink may be called while the arbiter is held: it must not take the GIL
- * or call back into this library. */
-STRATALLOC_API void stratalloc_set_log_sink(void (*sink)(int, const char*));
 STRATALLOC_API void stratalloc_string_free(char* text);
 
 /* ---- blocks ------------------------------------------------------------ */

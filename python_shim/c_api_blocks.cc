@@ -138,9 +138,6 @@ using namespace stratalloc;  // the C face of this namespace
 extern "C" {
 
 const char* stratalloc_version(void) { return "0.1.0"; }
-void stratalloc_set_log_sink(void (*sink)(int, const char*)) {
-  SetLogSink(sink);
-}
 void stratalloc_string_free(char* text) { std::free(text); }
 
 int stratalloc_configure(const stratalloc_config* config,

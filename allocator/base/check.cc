@@ -27,7 +27,7 @@ void Log(LogLevel level, const std::string& message) {
   std::fprintf(stderr, "stratalloc: %s\n", message.c_str());
 }
 
-void SetLogSink(LogSink sink) {
+void SetLogSinkForTesting(LogSink sink) {
   log_sink.store(sink, std::memory_order_release);
 }
 

@@ -13,13 +13,13 @@ namespace stratalloc {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
                               const std::string& message);
 
-// A line for people, on stderr, prefixed "stratalloc: ". Rare events only;
-// never called with a lock held by the caller that the sink may need.
-// The sink can be replaced (python_shim sends it to `logging`).
+// A line for people, on stderr, prefixed "stratalloc: ". Rare events only; may
+// be called while the arbiter is held.
 enum class LogLevel : int { kInfo = 20, kWarning = 30, kError = 40 };
 void Log(LogLevel level, const std::string& message);
+// Where the lines go instead, for tests. nullptr restores stderr.
 using LogSink = void (*)(int level, const char* message);
-void SetLogSink(LogSink sink);  // nullptr restores stderr
+void SetLogSinkForTesting(LogSink sink);
 
 }  // namespace stratalloc
 

@@ -66,12 +66,13 @@ class DiskTierTest : public testing::Test {
  protected:
   DiskTierTest() : staging_{Pages(kLarge), Pages(kLarge)} {
     log_lines.clear();
-    SetLogSink([](int, const char* text) { log_lines.push_back(text); });
+    SetLogSinkForTesting(
+        [](int, const char* text) { log_lines.push_back(text); });
     directory_ = testing::TempDir() + "disk" + std::to_string(getpid());
     std::filesystem::create_directory(directory_);
   }
   ~DiskTierTest() override {
-    SetLogSink(nullptr);
+    SetLogSinkForTesting(nullptr);
     std::filesystem::remove_all(directory_);
   }
   DiskTier::Options Budget(Bytes budget, Refuse refuse = {}) const {

@@ -22,12 +22,13 @@ class SpillFileTest : public testing::Test {
  protected:
   SpillFileTest() {
     log_lines.clear();
-    SetLogSink([](int, const char* text) { log_lines.push_back(text); });
+    SetLogSinkForTesting(
+        [](int, const char* text) { log_lines.push_back(text); });
     directory_ = testing::TempDir() + "spill" + std::to_string(getpid());
     std::filesystem::create_directory(directory_);
   }
   ~SpillFileTest() override {
-    SetLogSink(nullptr);
+    SetLogSinkForTesting(nullptr);
     std::filesystem::remove_all(directory_);
   }
   SpillFile::Options Quota(Bytes quota) const {
