@@ -845,6 +845,9 @@ class DeviceAllocator {
 
   HandlePool physical_ GUARDED_BY(mutex_);
   std::map<PoolKey, std::unique_ptr<Pool>> pools_ GUARDED_BY(mutex_);
+  // Those of pools, and those that a malloc asked for: all that may capture
+  // into memory of ours.
+  std::set<StreamId> streams_of_mallocs_ GUARDED_BY(mutex_);
   // Segments by address, and the address space of each region that no segment
   // has.
   std::map<Address, Segment*> segments_ GUARDED_BY(mutex_);

@@ -68,7 +68,10 @@ void DeviceAllocator::DropBlockLocked(Block* block) {
 
 Pool& DeviceAllocator::PoolLocked(const PoolKey& key) {
   std::unique_ptr<Pool>& pool = pools_[key];
-  if (pool == nullptr) pool = std::make_unique<Pool>(key);
+  if (pool == nullptr) {
+    pool = std::make_unique<Pool>(key);
+    streams_of_mallocs_.insert(key.stream);
+  }
   return *pool;
 }
 

@@ -256,7 +256,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
     if (routes_.MayRoute()) {
       key.owner = RouteLocked(request.stream);
       SettleRoutesLocked();
-      PoolLocked(key);  // its stream is one of those that may capture
+      streams_of_mallocs_.insert(request.stream);  // CapturingLocked asks it
       if (CapturingLocked()) {
         may_reclaim = false;
         if (const auto own = private_pools_.find(key.owner);

@@ -243,16 +243,16 @@ bool DeviceAllocator::InUseLocked(PoolId id) const {
 
 bool DeviceAllocator::CapturingLocked() {
   // Torch sets a route before every capture, and others are noticed by who uses
-  // their streams. Streams that have no pool have nothing here to spoil.
+  // their streams. Streams without mallocs have nothing here to spoil.
   if (!routes_.MayRoute()) return false;
   const bool noted = routes_.SomeNotedCapture();
   NoteRoutesLocked();
   if (noted) return true;
-  for (const auto& [key, pool] : pools_) {
-    if (ExternalStreams::Has(key.stream)) continue;
-    if (device_.IsCapturing(key.stream)) return true;
-  }
-  return false;
+  return std::any_of(streams_of_mallocs_.begin(), streams_of_mallocs_.end(),
+                     [&](StreamId stream) {
+                       return !ExternalStreams::Has(stream) &&
+                              device_.IsCapturing(stream);
+                     });
 }
 
 bool DeviceAllocator::MayEvictLocked() {

@@ -182,6 +182,47 @@ TEST_F(PrivatePoolTest, UsesInsideACaptureAreNotWaitedFor) {
   Release(kGraph);
 }
 
+TEST_F(PrivatePoolTest, TheFirstMallocOfAStreamMayBeInACapture) {
+  const StreamId captured = NewStream(), side = NewStream();
+  const Address before = Malloc(4 * kMiB);
+  ASSERT_TRUE(allocator().RecordStream(before, side).has_value());
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1),
+            0);
+  Free(before);
+  Route(kGraph);
+  Capture(captured, true);
+  const long queries = cudasim_calls("cudaEventQuery");
+  const Address inside = Malloc(512, captured);
+  EXPECT_EQ(cudasim_calls("cudaEventQuery"), queries) << "it spoils a capture";
+  Capture(captured, false);
+  cudasim_clear_faults();
+  EndRoute(kGraph);
+  Free(inside);
+  Release(kGraph);
+}
+
+TEST_F(PrivatePoolTest, AStreamIsAskedOnceHoweverManyPoolsItHas) {
+  const StreamId stream = NewStream();
+  Free(Malloc(4 * kMiB, stream));
+  Route(kGraph);
+  const auto questions = [&] {
+    EXPECT_TRUE(allocator().EmptyCache().has_value());  // nothing is left
+    const long before = cudasim_calls("cudaStreamIsCapturing");
+    EXPECT_TRUE(allocator().EmptyCache().has_value());
+    return cudasim_calls("cudaStreamIsCapturing") - before;
+  };
+  const long asked = questions();
+  EXPECT_GT(asked, 0);
+  for (const Bytes size : {Bytes{512}, 4 * kMiB}) {
+    for (int c = 0; c < kLifetimeClasses; ++c) {
+      Free(Malloc(size, stream, static_cast<LifetimeClass>(c)));
+    }
+  }
+  EXPECT_EQ(questions(), asked);
+  EndRoute(kGraph);
+  Release(kGraph);
+}
+
 TEST_F(PrivatePoolTest, UsesBeforeACaptureAreWaitedFor) {
   const StreamId captured = NewStream(), side = NewStream(),
                  other = NewStream();
