@@ -707,6 +707,8 @@ class DeviceAllocator {
   Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
   Segment* AddSegmentLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
   void DropEmptySegmentsLocked() REQUIRES(mutex_);
+  // A segment that is one free block is about to go: nobody finds it any more.
+  void ForgetSegmentLocked(const Segment& segment) REQUIRES(mutex_);
   // Unmaps what an empty segment keeps; false if work may still use it.
   bool DropKeptLocked(Segment& segment) REQUIRES(mutex_);
   // Splitting and merging make and drop a block each time: kept for reuse

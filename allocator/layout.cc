@@ -126,22 +126,26 @@ bool DeviceAllocator::DropKeptLocked(Segment& segment) {
   return physical_.Unmap(std::move(kept)).has_value();
 }
 
+void DeviceAllocator::ForgetSegmentLocked(const Segment& segment) {
+  Block* only = segment.first;
+  segment.pool->Unfile(only);
+  blocks_.Erase(only->address);
+  segments_.erase(segment.base);
+  history_.ForgetSegment(segment.base);
+  DropBlockLocked(only);
+}
+
 void DeviceAllocator::DropEmptySegmentsLocked() {
   EmptyBinsLocked();
-  for (auto& keyed : pools_) {
-    Pool& pool = *keyed.second;
-    std::erase_if(pool.segments(), [&](const auto& segment) {
+  for (auto& [key, pool] : pools_) {
+    std::erase_if(pool->segments(), [&](const auto& segment) {
       mutex_.AssertHeld();
-      Block* only = segment->first;
+      const Block* only = segment->first;
       if (segment->plain || segment->mapped != 0 || only->next != nullptr ||
           only->state != BlockState::kUnmapped || !DropKeptLocked(*segment)) {
         return false;
       }
-      pool.Unfile(only);
-      blocks_.Erase(only->address);
-      segments_.erase(segment->base);
-      history_.ForgetSegment(segment->base);
-      DropBlockLocked(only);
+      ForgetSegmentLocked(*segment);
       free_space_[RegionNumber(*segment->region)].Add(segment->base,
                                                       segment->bytes);
       return true;

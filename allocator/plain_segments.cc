@@ -109,17 +109,11 @@ std::vector<std::unique_ptr<PlainMemory>>
 DeviceAllocator::TakeEmptyPlainLocked() {
   std::vector<std::unique_ptr<PlainMemory>> empty;
   if (plain_.empty()) return empty;
-  for (auto& keyed : pools_) {
-    Pool& pool = *keyed.second;
-    std::erase_if(pool.segments(), [&](const auto& segment) {
+  for (auto& [key, pool] : pools_) {
+    std::erase_if(pool->segments(), [&](const auto& segment) {
       mutex_.AssertHeld();
       if (!segment->plain || segment->mapped != 0) return false;
-      Block* only = segment->first;  // one handle, one free block
-      pool.Unfile(only);
-      blocks_.Erase(only->address);
-      segments_.erase(segment->base);
-      history_.ForgetSegment(segment->base);
-      DropBlockLocked(only);
+      ForgetSegmentLocked(*segment);  // one handle, one free block
       if (segment->oversize) stats_.oversize_segments.Decrease(1);
       plain_bytes_ -= segment->bytes;
       auto memory = plain_.find(segment->base);
