@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/torch_bridge/torch_allocator.h"
 
-#include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -17,6 +16,7 @@
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/collectives_under_way.h"
 #include "python_shim/torch_bridge/conversions.h"
+#include "python_shim/torch_bridge/gpu_trace.h"
 #include "python_shim/torch_bridge/library_workspaces.h"
 #include "python_shim/torch_bridge/lifetime_hint.h"
 #include "python_shim/torch_bridge/stats_convert.h"
@@ -82,12 +82,7 @@ int LifetimeHint(size_t size, const void* caller) {
 
 void DeleteBlock(void* ptr) {
   if (ptr == nullptr) return;
-  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
-    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
-      (*trace)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA,
-                                              reinterpret_cast<uintptr_t>(ptr));
-    }
-  }
+  TraceDeallocation(ptr);
   const ContextOfCall context(RecordContext::ALL);
   stratalloc_block freed;
   // An unknown pointer was reported by the core, with its last owner.
@@ -110,12 +105,7 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
     out_of_memory_.Throw(device, size, stream, error);
   }
   ReportToProfiler(block.ptr, static_cast<int64_t>(block.bytes), block);
-  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
-    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
-      (*trace)->trace_gpu_memory_allocation(
-          c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(block.ptr));
-    }
-  }
+  TraceAllocation(block.ptr);
   return block.ptr;
 }
 

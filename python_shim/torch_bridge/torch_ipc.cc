@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TorchAllocator: raw memory, caching switched off, copies between devices and
 // memory shared between processes.
-#include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/env.h>
 
@@ -11,6 +10,7 @@
 #include "python_shim/c_api.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
+#include "python_shim/torch_bridge/gpu_trace.h"
 #include "python_shim/torch_bridge/stats_convert.h"
 #include "python_shim/torch_bridge/torch_allocator.h"
 
@@ -43,22 +43,12 @@ void* AllocateUncached(size_t size) {
   void* ptr = nullptr;
   C10_CUDA_CHECK(
       static_cast<cudaError_t>(stratalloc_uncached_malloc(size, &ptr)));
-  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
-    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
-      (*trace)->trace_gpu_memory_allocation(c10::DeviceType::CUDA,
-                                            reinterpret_cast<uintptr_t>(ptr));
-    }
-  }
+  TraceAllocation(ptr);
   return ptr;
 }
 
 void DeleteUncached(void* ptr) {
-  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState)) {
-    if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
-      (*trace)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA,
-                                              reinterpret_cast<uintptr_t>(ptr));
-    }
-  }
+  TraceDeallocation(ptr);
   C10_CUDA_CHECK(static_cast<cudaError_t>(stratalloc_uncached_free(ptr)));
 }
 
