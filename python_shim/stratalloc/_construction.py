@@ -60,14 +60,16 @@ def _wrapper(original, construction):
     return __init__
 
 
-_CODE = _wrapper(
-    lambda: None,
-    types.SimpleNamespace(native=types.SimpleNamespace(push=None, pop=None)),
-).__code__
+def recognizer(wrapper):
+    """Whether a function is one that `wrapper(original, of)` made, whatever it
+    wraps: all of them share their code."""
+    nothing = types.SimpleNamespace(push=None, pop=None)
+    code = wrapper(
+        lambda: None, types.SimpleNamespace(native=nothing)).__code__
+    return lambda function: getattr(function, "__code__", None) is code
 
 
-def _is_ours(function):
-    return getattr(function, "__code__", None) is _CODE
+_is_ours = recognizer(_wrapper)
 
 
 class Construction:

@@ -26,6 +26,7 @@ from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
 from stratalloc._construction import _subclasses
+from stratalloc._construction import recognizer
 from stratalloc._stack import LIFETIME_OPTIMIZER, OPTIMIZER
 
 
@@ -48,14 +49,7 @@ def _wrapper(original, steps):
     return step
 
 
-_CODE = _wrapper(
-    lambda: None,
-    types.SimpleNamespace(native=types.SimpleNamespace(push=None, pop=None)),
-).__code__
-
-
-def _is_ours(function):
-    return getattr(function, "__code__", None) is _CODE
+_is_ours = recognizer(_wrapper)
 
 
 class _Seen:
