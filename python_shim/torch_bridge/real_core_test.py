@@ -12,12 +12,13 @@ simulate.load("256MiB")
 
 # pylint: disable=wrong-import-position
 import ctypes
-import gc
 
 import pytest
 import stratalloc
 import torch
 from stratalloc import _bridge
+
+from python_shim.testing.let_go import let_go
 
 assert stratalloc.enable(host_budget="64MiB", disk_budget=0)
 MIB = 1 << 20
@@ -26,10 +27,7 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    assert simulate.violations() == []
+    let_go(empty_cache=True)
 
 
 def make(size):

@@ -22,6 +22,7 @@ import stratalloc
 import torch
 from torch.cuda import _memory_viz
 
+from python_shim.testing.let_go import let_go
 from tests.differential import events
 
 assert stratalloc.enable()
@@ -83,10 +84,7 @@ def make_parameters(count):
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    assert simulate.violations() == []
+    let_go(empty_cache=True)
 
 
 def test_one_eviction_and_its_restore():

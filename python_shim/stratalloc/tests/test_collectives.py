@@ -4,7 +4,6 @@
 Two simulated devices of 64 MiB with the real core; one process for the file.
 """
 
-import gc
 import threading
 
 import pytest
@@ -19,6 +18,7 @@ from torch.cuda import comm, nccl  # noqa: E402
 from torch.nn.parallel import replicate  # noqa: E402
 
 from python_shim.testing.evicting import evicting  # noqa: E402
+from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import _tiers  # noqa: E402
 
@@ -34,10 +34,7 @@ def enabled():
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    gc.collect()
-    for device in range(2):
-        torch.cuda.synchronize(device)
-    assert simulate.violations() == []
+    let_go(devices=2)
 
 
 def numbers(size, device=0, seed=0):

@@ -6,7 +6,6 @@ driver may answer with an error, or crash.
 """
 
 import ctypes
-import gc
 
 import pytest
 
@@ -17,6 +16,7 @@ simulate.load("64MiB", mode="async", seed=3)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 
 MIB = 1 << 20
@@ -33,12 +33,7 @@ def enabled():
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    violations = simulate.violations()
-    simulate.driver().cudasim_clear_violations()
-    assert violations == []
+    let_go(empty_cache=True)
 
 
 class _External:

@@ -5,7 +5,6 @@ Torch takes no route back whose capture it could not end, so the allocator has
 to see by itself that it is over, whichever thread asks.
 """
 
-import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,6 +16,7 @@ simulate.load("64MiB", mode="async", seed=5, devices=2)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 
 MIB = 1 << 20
@@ -31,12 +31,7 @@ def enabled():
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    violations = simulate.violations()
-    simulate.driver().cudasim_clear_violations()
-    assert violations == []
+    let_go(empty_cache=True)
 
 
 class _Model:

@@ -20,6 +20,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from python_shim.testing.evicting import evicting  # noqa: E402
+from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import (_compiled, _exports, _foreign, _functions,  # noqa: E402
                         _tiers)
@@ -44,9 +45,7 @@ def enabled():
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    gc.collect()
-    torch.cuda.synchronize()
-    assert simulate.violations() == []
+    let_go()
     stratalloc.evict()
     # Whatever was handed out or exported ended with its memory.
     assert stratalloc.report()["pinned"] == []

@@ -5,7 +5,6 @@ Each function here asks whether its operands are on the device, and tries to
 evict them. One process for the file, on the simulated device.
 """
 
-import gc
 
 import pytest
 
@@ -18,6 +17,7 @@ from torch import nn  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
+from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import _tiers  # noqa: E402
 
@@ -34,9 +34,7 @@ def enabled():
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    gc.collect()
-    torch.cuda.synchronize()
-    assert simulate.violations() == []
+    let_go()
 
 
 def weight(seed=0):

@@ -4,7 +4,6 @@
 One process for the file, on the simulated device.
 """
 
-import gc
 
 import pytest
 
@@ -18,6 +17,7 @@ from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 
+from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import _tiers  # noqa: E402
 
@@ -33,9 +33,7 @@ def enabled():
 @pytest.fixture(autouse=True)
 def clean():
     yield
-    gc.collect()
-    torch.cuda.synchronize()
-    assert simulate.violations() == []
+    let_go()
     assert stratalloc.report()["pins"] == []
 
 
