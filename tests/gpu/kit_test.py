@@ -6,10 +6,10 @@ import glob
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
+from tests.gpu import polled
 from tests.gpu import unpacked
 
 _SECONDS = 240  # until something is given up as hanging
@@ -43,14 +43,6 @@ def _processes_of(kit):
     return found
 
 
-def _until(holds):
-    """Polls: what it waits for is another process's progress."""
-    deadline = time.monotonic() + _SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "nothing happens"
-        time.sleep(.01)
-
-
 def test_killed_in_a_step_it_goes_on_where_it_was(kit):
     steps = "--steps", "first,checksum,flash"
     done = _run(kit, "--steps", "checksum")
@@ -65,7 +57,8 @@ def test_killed_in_a_step_it_goes_on_where_it_was(kit):
         stdout=subprocess.PIPE, text=True)
     try:
         # A process of the step's own: those must go with the kit, too.
-        _until(lambda: any("--child" in line for line in _processes_of(kit)))
+        polled.until(lambda: any("--child" in line
+                                 for line in _processes_of(kit)), _SECONDS)
         assert killed.poll() is None
         killed.send_signal(signal.SIGKILL)
         said = killed.stdout.read()
@@ -76,7 +69,7 @@ def test_killed_in_a_step_it_goes_on_where_it_was(kit):
     found = _result(kit)["steps"]
     assert found["first"]["verdict"] == "begun"
     assert found["checksum"] == before["checksum"] and len(found) == 2
-    _until(lambda: not _processes_of(kit))
+    polled.until(lambda: not _processes_of(kit), _SECONDS)
 
     done = _run(kit, *steps)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from unittest import mock
 
 from tests.gpu import place
+from tests.gpu import polled
 
 _SECONDS = 60  # until something is given up as hanging
 
@@ -53,16 +53,9 @@ class PlaceTest(unittest.TestCase):
         self.folder = folder.name
         self.place = place.Place(self.folder, self.folder, "sim")
 
-    def _until(self, holds):
-        """Polls: what it waits for is another process's progress."""
-        deadline = time.monotonic() + _SECONDS
-        while not holds():
-            self.assertLess(time.monotonic(), deadline, "nothing happens")
-            time.sleep(.01)
-
     def _numbers(self):
         path = os.path.join(self.folder, "numbers")
-        self._until(lambda: os.path.exists(path))
+        polled.until(lambda: os.path.exists(path), _SECONDS)
         with open(path, encoding="utf-8") as file:
             return [int(number) for number in file.read().split()]
 
@@ -77,7 +70,7 @@ class PlaceTest(unittest.TestCase):
             kit.kill()
             kit.wait()
         try:
-            self._until(lambda: all(map(_ends, numbers)))
+            polled.until(lambda: all(map(_ends, numbers)), _SECONDS)
         finally:
             for number in numbers:
                 if not _ends(number):
@@ -88,7 +81,7 @@ class PlaceTest(unittest.TestCase):
             ran = self.place.run(["-c", _STEP], 1000)
         self.assertEqual(ran["exit"], "timeout")
         self.assertEqual(ran["output"], "it knows this much\n")
-        self._until(lambda: all(map(_ends, self._numbers())))
+        polled.until(lambda: all(map(_ends, self._numbers())), _SECONDS)
 
     def _wait_shortly(self, process, seconds, wait=place._wait):
         """The limit comes once the step has started all of itself."""
