@@ -47,13 +47,12 @@ typedef struct {
 
 /* ---- set-up ------------------------------------------------------------ */
 
+/* The fields of Config (stratalloc/settings.py) in its order, every default
+ * filled in, and one more. */
 typedef struct {
   int tiering;          /* 1 = on */
   uint64_t gpu_limit;   /* bytes per device; 0 = the card's memory */
   uint64_t host_budget; /* bytes of pinned memory; 0 = no host tier */
-  /* 1: what somebody asked for, which the memory that the machine has available
-   * does not overrule; 0: worked out from the machine. */
-  int host_budget_is_given;
   /* Bytes of spill file; 0 = no disk. Both 0: no tiering. */
   uint64_t disk_budget;
   const char* disk_dir; /* "" = $TMPDIR or /tmp */
@@ -65,6 +64,9 @@ typedef struct {
    * not be served. */
   int eager_offload;
   int telemetry; /* 0 off, 1 counters, 2 events, 3 callsites, 4 full */
+  /* 1: what somebody asked for, which the memory that the machine has available
+   * does not overrule; 0: worked out from the machine. */
+  int host_budget_is_given;
 } stratalloc_config;
 
 /* Before stratalloc_init; again before it replaces the earlier values. */

@@ -142,20 +142,7 @@ void stratalloc_string_free(char* text) { std::free(text); }
 
 int stratalloc_configure(const stratalloc_config* config,
                          stratalloc_error* error) {
-  CoreConfig c;
-  c.tiering = config->tiering != 0;
-  c.gpu_limit = config->gpu_limit;
-  c.host_budget = config->host_budget;
-  c.host_budget_is_given = config->host_budget_is_given != 0;
-  c.disk_budget = config->disk_budget;
-  c.disk_dir = config->disk_dir != nullptr ? config->disk_dir : "";
-  c.gpu_offload_threshold = config->gpu_offload_threshold;
-  c.gpu_emergency_threshold = config->gpu_emergency_threshold;
-  c.gpu_reload_threshold = config->gpu_reload_threshold;
-  c.cpu_offload_threshold = config->cpu_offload_threshold;
-  c.eager_offload = config->eager_offload != 0;
-  c.telemetry = config->telemetry;
-  return ToC(Core::Get().Configure(std::move(c)), error);
+  return ToC(Core::Get().Configure(*config), error);
 }
 
 int stratalloc_init(int device_count, stratalloc_error* error) {

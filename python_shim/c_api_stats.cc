@@ -182,7 +182,7 @@ char* stratalloc_report_json(int device) {
   DeviceAllocator* const opened = *allocator;
   const DeviceStats stats = StatsOf(opened);
   const Capacity capacity = CapacityOf(device, opened);
-  const CoreConfig& config = Core::Get().config();
+  const stratalloc_config& config = Core::Get().config();
   const auto bytes = [](const StatArray& a) {
     return nlohmann::json{{"current", a.stats[0].current},
                           {"peak", a.stats[0].peak}};
@@ -199,7 +199,7 @@ char* stratalloc_report_json(int device) {
   report["reservation"] = {
       {"lo", opened != nullptr ? opened->table().base() : 0},
       {"hi", opened != nullptr ? opened->table().end() : 0}};
-  report["config"] = {{"tiering", config.tiering},
+  report["config"] = {{"tiering", config.tiering != 0},
                       {"host_budget", config.host_budget},
                       {"disk_budget", config.disk_budget}};
   Engine* engine = Core::Get().engine();

@@ -68,14 +68,16 @@ Core& Core::Get() {
   return *core;
 }
 
-Status Core::Configure(CoreConfig config) {
+Status Core::Configure(const stratalloc_config& config) {
   MutexLock lock(mutex_);
   if (initialized_.load()) {
     return Fail(ErrorCode::kInvalidArgument,
                 "CUDA is initialised already: configure stratalloc before the "
                 "first CUDA call");
   }
-  config_ = std::move(config);
+  disk_dir_ = config.disk_dir != nullptr ? config.disk_dir : "";
+  config_ = config;
+  config_.disk_dir = disk_dir_.c_str();
   return {};
 }
 
@@ -86,22 +88,22 @@ Status Core::Init(int device_count) {
     if (initialized_.load()) return {};
     // As enable() has said.
     const bool nowhere = config_.host_budget == 0 && config_.disk_budget == 0;
-    tiering = config_.tiering && !nowhere;
+    tiering = config_.tiering != 0 && !nowhere;
     why_no_engine_.store(
-        !config_.tiering ? "tiering is off"
-        : nowhere        ? "there is neither host memory nor a disk to evict to"
-                         : "",
+        config_.tiering == 0 ? "tiering is off"
+        : nowhere ? "there is neither host memory nor a disk to evict to"
+                  : "",
         std::memory_order_release);
     if (tiering && engine_.load() == nullptr) {
       Engine::Options options;
       options.lower.host_budget = config_.host_budget;
-      options.lower.host_budget_is_given = config_.host_budget_is_given;
+      options.lower.host_budget_is_given = config_.host_budget_is_given != 0;
       options.lower.disk_budget = config_.disk_budget;
       options.lower.disk_dir = config_.disk_dir;
       options.lower.cpu_offload_threshold = config_.cpu_offload_threshold;
       options.gpu_offload_threshold = config_.gpu_offload_threshold;
       options.gpu_reload_threshold = config_.gpu_reload_threshold;
-      options.under_pressure = config_.eager_offload;
+      options.under_pressure = config_.eager_offload != 0;
       engine_.store(new Engine(options), std::memory_order_release);
       SetScopeListener(engine_.load());
     }

@@ -23,27 +23,12 @@
 
 namespace stratalloc {
 
-struct CoreConfig {
-  bool tiering = true;
-  Bytes gpu_limit = 0;
-  Bytes host_budget = 0;
-  bool host_budget_is_given = false;  // not worked out from the machine
-  Bytes disk_budget = 0;
-  std::string disk_dir;
-  double gpu_offload_threshold = 0.85;
-  double gpu_emergency_threshold = 0.95;
-  double gpu_reload_threshold = 0.70;
-  double cpu_offload_threshold = 0.90;
-  bool eager_offload = false;  // the thresholds act from the start
-  int telemetry = 1;
-};
-
 class Core {
  public:
   static Core& Get();
 
   // kInvalidArgument after Init: the tiers exist by then.
-  Status Configure(CoreConfig config);
+  Status Configure(const stratalloc_config& config);
   // Idempotent; remembers the first failure.
   Status Init(int device_count);
   bool initialized() const {
@@ -52,7 +37,8 @@ class Core {
   // True in the child of a fork of an initialised process.
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
-  const CoreConfig& config() const { return config_; }  // stable after Init
+  // Stable after Init.
+  const stratalloc_config& config() const { return config_; }
   // nullptr while tiering is off or CUDA is not initialised.
   Engine* engine() const { return engine_.load(std::memory_order_acquire); }
   // Why there is none. "" if there is.
@@ -85,7 +71,7 @@ class Core {
   std::atomic<bool> caching{true};
 
  private:
-  Core() = default;
+  Core() { config_.tiering = 1; }  // and no tiers, until configured
 
   // While a device is opened: the rooms are plugged in; the fast path finds it.
   Status Plug(DeviceAllocator& device);
@@ -97,7 +83,8 @@ class Core {
   static std::atomic<DeviceAllocator*> fast_opened_[kMaxDevices];
 
   Mutex mutex_{LockRank::kRegistry};
-  CoreConfig config_;
+  stratalloc_config config_{};
+  std::string disk_dir_;  // config_'s
   std::atomic<bool> initialized_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<Engine*> engine_{nullptr};

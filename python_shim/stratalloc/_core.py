@@ -58,23 +58,6 @@ class Error(ctypes.Structure):
     _fields_ = [("code", ctypes.c_int), ("message", ctypes.c_char * 2048)]
 
 
-class ConfigStruct(ctypes.Structure):
-    _fields_ = [
-        ("tiering", ctypes.c_int),
-        ("gpu_limit", ctypes.c_uint64),
-        ("host_budget", ctypes.c_uint64),
-        ("host_budget_is_given", ctypes.c_int),
-        ("disk_budget", ctypes.c_uint64),
-        ("disk_dir", ctypes.c_char_p),
-        ("gpu_offload_threshold", ctypes.c_double),
-        ("gpu_emergency_threshold", ctypes.c_double),
-        ("gpu_reload_threshold", ctypes.c_double),
-        ("cpu_offload_threshold", ctypes.c_double),
-        ("eager_offload", ctypes.c_int),
-        ("telemetry", ctypes.c_int),
-    ]
-
-
 class Range(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64)]
 
@@ -97,7 +80,7 @@ def _declare(lib):
     text = ctypes.c_char_p
     moved = ctypes.POINTER(u64)
     for name, result, arguments in (
-        ("configure", i32, (ctypes.POINTER(ConfigStruct), error)),
+        ("configure", i32, (ctypes.c_void_p, error)),
         ("initialized", i32, ()),
         ("version", text, ()),
         ("host_memory", None, (text, ctypes.POINTER(u64), ctypes.POINTER(u64))),
@@ -223,20 +206,14 @@ def initialized():
 
 def configure(config, host_budget_is_given):
     """Hands a resolved Config (no field None) to the core."""
-    struct = ConfigStruct(
-        tiering=int(config.tiering),
-        gpu_limit=config.gpu_limit,
-        host_budget=config.host_budget,
-        host_budget_is_given=int(host_budget_is_given),
-        disk_budget=config.disk_budget,
-        disk_dir=os.fsencode(config.disk_dir),
-        gpu_offload_threshold=config.gpu_offload_threshold,
-        gpu_emergency_threshold=config.gpu_emergency_threshold,
-        gpu_reload_threshold=config.gpu_reload_threshold,
-        cpu_offload_threshold=config.cpu_offload_threshold,
-        eager_offload=int(config.eager_offload),
-        telemetry=TELEMETRY_LEVELS.index(config.telemetry),
-    )
+    fields = list(config.to_c())
+    fields.append(("host_budget_is_given", ctypes.c_int,
+                   int(host_budget_is_given)))
+
+    class Struct(ctypes.Structure):
+        _fields_ = [(name, c_type) for name, c_type, _ in fields]
+
+    struct = Struct(*(value for _, _, value in fields))
     error = Error()
     code = lib().stratalloc_configure(ctypes.byref(struct), ctypes.byref(error))
     check(code, error)

@@ -10,12 +10,14 @@ value and the nearest valid key; nothing is guessed and nothing is ignored.
 disk), so that the core is always told plain numbers.
 """
 
+import ctypes
 import dataclasses
 import difflib
 import os
 import re
 import shutil
 import tempfile
+import typing
 
 from stratalloc import _core
 
@@ -26,7 +28,7 @@ _UNITS = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+_SIZE_TEXT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 
 # The largest spill file we take without being asked: a parameter set of
 # 16 billion fp32 values, and a quota a laptop disk survives.
@@ -35,7 +37,7 @@ _DISK_DEFAULT = 64 << 30
 
 def parse_size(text):
     """Bytes of "32MiB", "1.5GiB", "4096"; ValueError if it is none of them."""
-    match = _SIZE.match(text)
+    match = _SIZE_TEXT.match(text)
     if match is None:
         raise ValueError("not a size (write 32MiB, 2GiB or plain bytes)")
     number, unit = match.groups()
@@ -114,45 +116,74 @@ def _directory(value):
     return path
 
 
+class _Kind(typing.NamedTuple):
+    """What the values of a setting are."""
+
+    read: typing.Callable  # of what a user gives, or ValueError
+    c_type: type  # in stratalloc_config (c_api.h)
+    to_c: typing.Callable
+
+
+_SWITCH = _Kind(_switch, ctypes.c_int, int)
+_SIZE = _Kind(_size, ctypes.c_uint64, int)
+_FRACTION = _Kind(_fraction, ctypes.c_double, float)
+_DIRECTORY = _Kind(_directory, ctypes.c_char_p, os.fsencode)
+_LEVEL = _Kind(_level, ctypes.c_int, _core.TELEMETRY_LEVELS.index)
+
+
+def _setting(default, kind):
+    """A default of None: chosen later, when the machine is asked."""
+    return dataclasses.field(default=default, metadata={"kind": kind})
+
+
+def _threshold(default):
+    """One of the GPU's: whether somebody set it is remembered."""
+    return dataclasses.field(
+        default=None, metadata={"kind": _FRACTION, "unset": default})
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Settings of the allocator; see the README of python_shim for each.
 
     None means "choose from the machine when enabled". A field given as text
-    is read like a value of STRATALLOC_CONF.
+    is read like a value of STRATALLOC_CONF. A setting is declared here and
+    nowhere else in Python; the core's stratalloc_config has the same fields in
+    the same order.
     """
 
-    tiering: bool = True
-    gpu_limit: int = 0  # bytes per device; 0 = the card's memory
-    host_budget: int | None = None  # pinned bytes; 0 = the disk alone
-    disk_budget: int | None = None  # spill file bytes; 0 = no disk
-    disk_dir: str = ""  # "" = $TMPDIR, else /tmp
-    gpu_offload_threshold: float | None = None  # .85
-    gpu_emergency_threshold: float | None = None  # .95
-    gpu_reload_threshold: float | None = None  # .70
-    cpu_offload_threshold: float = 0.90
+    tiering: bool = _setting(True, _SWITCH)
+    gpu_limit: int = _setting(0, _SIZE)  # per device; 0 = the card's memory
+    host_budget: int | None = _setting(None, _SIZE)  # 0 = the disk alone
+    disk_budget: int | None = _setting(None, _SIZE)  # 0 = no disk
+    disk_dir: str = _setting("", _DIRECTORY)  # "" = $TMPDIR, else /tmp
+    gpu_offload_threshold: float | None = _threshold(.85)
+    gpu_emergency_threshold: float | None = _threshold(.95)
+    gpu_reload_threshold: float | None = _threshold(.70)
+    cpu_offload_threshold: float = _setting(.90, _FRACTION)
     # The GPU's thresholds act from the start, not from the first request that
     # could not be served; None: if one of them was set.
-    eager_offload: bool | None = None
-    telemetry: str = "counters"
+    eager_offload: bool | None = _setting(None, _SWITCH)
+    telemetry: str = _setting("counters", _LEVEL)
 
     def __post_init__(self):
-        set_by_hand = [name for name in _GPU_THRESHOLDS
-                       if getattr(self, name) is not None]
+        unset = [field for field in _gpu_thresholds()
+                 if getattr(self, field.name) is None]
         if self.eager_offload is None:
-            object.__setattr__(self, "eager_offload", bool(set_by_hand))
-        for name, default in _GPU_THRESHOLDS.items():
-            if name not in set_by_hand:
-                object.__setattr__(self, name, default)
-        for name, reader in _READERS.items():
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
+            object.__setattr__(self, "eager_offload",
+                               len(unset) < len(_gpu_thresholds()))
+        for field in unset:
+            object.__setattr__(self, field.name, field.metadata["unset"])
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
                 continue
             try:
-                object.__setattr__(self, name, reader(value))
+                object.__setattr__(self, field.name,
+                                   field.metadata["kind"].read(value))
             except ValueError as reason:
                 raise ValueError(
-                    f"stratalloc: bad value {value!r} for key {name!r}: "
+                    f"stratalloc: bad value {value!r} for key {field.name!r}: "
                     f"{reason}") from None
         low, high = self.gpu_reload_threshold, self.gpu_emergency_threshold
         if not low <= self.gpu_offload_threshold <= high:
@@ -198,7 +229,7 @@ class Config:
         for key, value in overrides.items():
             if key not in self.keys():
                 raise ValueError(_unknown(key, value))
-        if _GPU_THRESHOLDS.keys() & overrides.keys():
+        if any(field.name in overrides for field in _gpu_thresholds()):
             overrides.setdefault("eager_offload", True)
         return dataclasses.replace(self, **overrides)
 
@@ -269,29 +300,21 @@ class Config:
     def to_dict(self):
         return dataclasses.asdict(self)
 
+    def to_c(self):
+        """(name, C type, value) of each field of a resolved Config."""
+        for field in dataclasses.fields(self):
+            kind = field.metadata["kind"]
+            yield field.name, kind.c_type, kind.to_c(getattr(self, field.name))
+
+
+def _gpu_thresholds():
+    return [field for field in dataclasses.fields(Config)
+            if "unset" in field.metadata]
+
 
 _HANDLE = 2 << 20  # the least that leaves the device at once
 _LARGEST_HANDLE = 32 << 20  # size_rules.h
 _HEADER = 4 << 10  # beside each one in the spill file
-_OPTIONAL = ("host_budget", "disk_budget")
-_GPU_THRESHOLDS = {
-    "gpu_offload_threshold": 0.85,
-    "gpu_emergency_threshold": 0.95,
-    "gpu_reload_threshold": 0.70,
-}
-_READERS = {
-    "tiering": _switch,
-    "gpu_limit": _size,
-    "host_budget": _size,
-    "disk_budget": _size,
-    "disk_dir": _directory,
-    "gpu_offload_threshold": _fraction,
-    "gpu_emergency_threshold": _fraction,
-    "gpu_reload_threshold": _fraction,
-    "cpu_offload_threshold": _fraction,
-    "eager_offload": _switch,
-    "telemetry": _level,
-}
 
 
 def _unknown(key, value):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Config: parsing, defaults, and errors that name key and value."""
 
+import ctypes
 import os
+import re
 import subprocess
 import sys
 import types
@@ -75,6 +77,45 @@ def test_every_field_is_a_key(tmp_path):
         disk_dir=str(tmp_path), gpu_offload_threshold=.8,
         gpu_emergency_threshold=.9, gpu_reload_threshold=.5,
         cpu_offload_threshold=.75, eager_offload=False, telemetry="events")
+
+
+_C_TYPES = {"int": ctypes.c_int, "uint64_t": ctypes.c_uint64,
+            "double": ctypes.c_double, "const char*": ctypes.c_char_p}
+
+
+def test_the_core_is_told_every_field_where_it_looks_for_it():
+    with open("python_shim/c_api.h", encoding="utf-8") as file:
+        text = file.read()
+    text = re.search(r"typedef struct \{([^}]*)\} stratalloc_config;", text)[1]
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    fields = [(name, _C_TYPES[c_type]) for c_type, name in re.findall(
+        r"([a-z][a-z0-9_ ]*?\*?) ([a-z_]+);", text)]
+    assert fields == [
+        (name, c_type) for name, c_type, _ in
+        Config(host_budget=1, disk_budget=1).to_c()
+    ] + [("host_budget_is_given", ctypes.c_int)]
+
+
+def test_what_the_core_is_told():
+    config = Config(gpu_limit="1MiB", host_budget=3, disk_budget=4,
+                    disk_dir=os.curdir, gpu_offload_threshold=.8,
+                    telemetry="events", tiering="off")
+    assert {name: value for name, _, value in config.to_c()} == {
+        **config.to_dict(), "tiering": 0, "disk_dir": b".", "telemetry": 2,
+        "eager_offload": 1}
+
+
+def test_the_readme_has_a_row_and_the_default_of_every_setting():
+    with open("python_shim/README.md", encoding="utf-8") as file:
+        text = file.read().partition("### Settings")[2].partition("###")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
+    assert rows.keys() == set(Config.keys())
+    for name, default in Config().to_dict().items():
+        if default is None or default == "":
+            continue  # the machine's, in words
+        said = re.match(r"`?([\w.]+)", rows[name])[1]
+        read = Config(**{name: said}).to_dict()[name]
+        assert read == default, (name, said)
 
 
 def test_environment():
