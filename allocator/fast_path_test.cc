@@ -94,6 +94,26 @@ class FastPathTest : public testing::Test {
   cudaStream_t stream_ = nullptr;
 };
 
+TEST_F(FastPathTest, BothPathsTellWhatTheDeviceHasAfterwards) {
+  const auto expect = [&](const AllocatedBlock& told, Bytes allocated) {
+    EXPECT_EQ(told.bytes, 1024u);
+    EXPECT_EQ(told.allocated_bytes, allocated);
+    EXPECT_EQ(told.reserved_bytes, 2 * kMiB);
+    EXPECT_EQ(told.charge, kOwner);
+  };
+  const auto made = allocator_->SlowMalloc(
+      {1000, kDefaultStream, LifetimeClass::kUnknown, kOwner});
+  ASSERT_TRUE(made.has_value());
+  expect(*made, 1024);
+  const auto freed = allocator_->SlowFree(made->address);
+  ASSERT_TRUE(freed.has_value());
+  expect(*freed, 0);
+  ASSERT_TRUE(Fast(1000, &block_));
+  expect(block_, 1024);
+  ASSERT_TRUE(allocator_->FastFree(block_.address, &block_));
+  expect(block_, 0);
+}
+
 TEST_F(FastPathTest, AFreedBlockServesTheNextOfItsSizeOnly) {
   EXPECT_FALSE(Fast(1000, &block_)) << "nothing in the bins yet";
   const Address first = Malloc(1000);
