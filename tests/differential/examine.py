@@ -129,19 +129,18 @@ class _Layouts:
             found.kind = ("kept" if kept else
                           "across" if reserved else "refused")  # fmt: skip
             return
-        if reserved and layout and self.program[1]["room"] is not None:
-            free = layout[found.device][f"{found.pool}_free"]
-            found.said += f"{free} of ours hold nothing; "
-            found.given_back += free * compare.HANDLE
+        idle = [("cached", "free", "hold nothing",
+                 self.program[1]["room"] is not None),
+                ("waited", "waiting", "hold nothing but what waits",
+                 found.parted)]  # fmt: skip
+        for kind, counted, what, allowed in idle:
+            if not (reserved and layout and allowed):
+                continue
+            handles = layout[found.device][f"{found.pool}_{counted}"]
+            found.said += f"{handles} of ours {what}; "
+            found.given_back += handles * compare.HANDLE
             if self._within(found, layout, "ours"):
-                found.kind = "cached"
-                return
-        if reserved and layout and found.parted:
-            waiting = layout[found.device][f"{found.pool}_waiting"]
-            found.said += f"{waiting} hold nothing but what waits; "
-            found.given_back += waiting * compare.HANDLE
-            if self._within(found, layout, "ours"):
-                found.kind = "waited"
+                found.kind = kind
                 return
         found.kind = "different"
 
