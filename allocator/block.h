@@ -12,6 +12,7 @@
 #ifndef STRATALLOC_ALLOCATOR_BLOCK_H_
 #define STRATALLOC_ALLOCATOR_BLOCK_H_
 
+#include <algorithm>
 #include <vector>
 
 #include "allocator/base/bytes.h"
@@ -94,6 +95,29 @@ struct alignas(64) Block {
 
   Address end() const { return address + size; }
 };
+
+// Calls f(handle, bytes of the block inside it).
+template <typename F>
+void ForEachHandleOf(const Block& block, F&& f) {
+  HandleRegion& region = *block.segment->region;
+  Address at = block.address;
+  while (at < block.end()) {
+    const std::uint64_t index = region.IndexOf(at);
+    const Address stop = std::min(block.end(), region.AddressOf(index + 1));
+    f(HandleRef{&region, index}, stop - at);
+    at = stop;
+  }
+}
+
+// Calls f(handle) for every handle of the segment, in whatever state.
+template <typename F>
+void ForEachHandleOf(const Segment& segment, F&& f) {
+  HandleRegion& region = *segment.region;
+  const std::uint64_t end = region.IndexOf(segment.end() - 1) + 1;
+  for (std::uint64_t i = region.IndexOf(segment.base); i < end; ++i) {
+    f(HandleRef{&region, i});
+  }
+}
 
 struct ByAddress {
   bool operator()(const Block* a, const Block* b) const {

@@ -40,7 +40,7 @@ bool PinPoll::IsRunning() { return running; }
 
 BlockPin DeviceAllocator::PinBlock(Address address, PinReason reason) {
   MutexLock lock(mutex_);
-  Block* const block = BlockAtLocked(address);
+  Block* const block = heap_.BlockAt(address);
   if (block == nullptr || block->state != BlockState::kAllocated) return {};
   return PinBlockLocked(block, reason);
 }
@@ -73,7 +73,7 @@ bool DeviceAllocator::IsPinned(const BlockPin& pin) {
 }
 
 Block* DeviceAllocator::PinnedLocked(const BlockPin& pin) {
-  Block* const block = blocks_.Find(pin.address);
+  Block* const block = heap_.Find(pin.address);
   if (pin.serial == 0 || block == nullptr ||
       block->state != BlockState::kAllocated ||
       block->pins.serial != pin.serial || block->pins.of(pin.reason) == 0) {
@@ -141,7 +141,7 @@ void DeviceAllocator::DropPinsLocked(Block* block) {
 
 bool DeviceAllocator::KeepsPointer(Address address) {
   MutexLock lock(mutex_);
-  Block* const block = BlockAtLocked(address);
+  Block* const block = heap_.BlockAt(address);
   if (block == nullptr || block->state != BlockState::kAllocated) return false;
   if (block->pins.of(PinReason::kPointer) != 0) {
     pointers_.Renew(*block);
@@ -159,7 +159,7 @@ bool DeviceAllocator::KeepsPointer(Address address) {
 std::vector<PinnedBytes> DeviceAllocator::Pinned() {
   MutexLock lock(mutex_);
   std::vector<PinnedBytes> pinned;
-  for (const auto& [base, segment] : segments_) {
+  for (const auto& [base, segment] : heap_.segments()) {
     if (!segment->evictable()) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (b->state != BlockState::kAllocated || !b->pins.any()) continue;

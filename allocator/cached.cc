@@ -34,7 +34,7 @@ StreamsIdle DeviceAllocator::AskStreamsLocked() {
 }
 
 std::uint64_t DeviceAllocator::UsersLocked(HandleRef handle) {
-  const PoolKey& key = SegmentOfLocked(handle).pool->key();
+  const PoolKey& key = heap_.SegmentOf(handle).pool->key();
   // A graph that was captured into a private pool runs on any stream, and may
   // still run when the pool's last use is over: only the device knows.
   const int bit = key.owner.is_private() ? StreamTable::kOverflowBit
@@ -47,7 +47,7 @@ std::vector<HandleRef> DeviceAllocator::FreeHandlesLocked(
     const std::function<bool(HandleRef, std::uint64_t)>& accept) {
   std::vector<HandleRef> found;
   Bytes bytes = 0;
-  for (auto& [key, pool] : pools_) {
+  for (auto& [key, pool] : heap_.pools()) {
     if (only.is_private() ? key.owner != only : InUseLocked(key.owner)) {
       continue;
     }
@@ -77,7 +77,7 @@ void DeviceAllocator::GiveUpLocked(const std::vector<HandleRef>& handles,
                                    bool fenced) {
   RecordMappedLocked(TraceAction::kSegmentUnmap, handles, nullptr);
   for (std::size_t i = 0; i < handles.size();) {
-    Segment& segment = SegmentOfLocked(handles[i]);
+    Segment& segment = heap_.SegmentOf(handles[i]);
     const Address lo = handles[i].address();
     Address hi = lo;
     // A run at a time: refiling looks at every block it touches.
@@ -94,16 +94,14 @@ void DeviceAllocator::GiveUpLocked(const std::vector<HandleRef>& handles,
     stats_.reserved_bytes.For(segment.region->kind, [&](Stat& s) {
       s.Decrease(static_cast<std::int64_t>(hi - lo));
     });
-    if (segment.mapped == 0) {
-      stats_.segment.For(segment.region->kind, [](Stat& s) { s.Decrease(1); });
-    }
-    RefileLocked(segment, lo, hi);
+    heap_.NoteUnmapped(segment, (hi - lo) / segment.region->handle_bytes);
+    heap_.Refile(segment, lo, hi);
   }
 }
 
 bool DeviceAllocator::MayMoveLocked(HandleRef handle, std::uint64_t own,
                                     const StreamsIdle& idle) {
-  const Segment& from = SegmentOfLocked(handle);
+  const Segment& from = heap_.SegmentOf(handle);
   if (from.plain || InUseLocked(from.pool->key().owner)) return false;
   if (STRATALLOC_PLANTED(kEarlyReuse)) return true;
   std::uint64_t users = UsersLocked(handle);
@@ -121,7 +119,7 @@ HandleRef DeviceAllocator::FreeElsewhereLocked(const PhysicalMemory* memory,
   if (memory->free || at == 0 || (at >= lo && at < hi)) return {};
   const Block* block = near == nullptr ? nullptr : *near;
   if (block == nullptr || at < block->address || at >= block->end()) {
-    block = BlockAtLocked(at);
+    block = heap_.BlockAt(at);
     if (near != nullptr) *near = block;
   }
   if (block == nullptr || block->state != BlockState::kFree ||
@@ -200,8 +198,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
       handle.entry().state.store(HandleState::kReleasing);
     }
     for (HandleRef handle : leaving) {
-      RefileLocked(SegmentOfLocked(handle), handle.address(),
-                   handle.address() + handle.bytes());
+      heap_.Refile(handle);
     }
     ++releasing_;
   }
@@ -235,8 +232,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
     } else {
       for (HandleRef handle : leaving) {
         handle.entry().state.store(HandleState::kResident);
-        RefileLocked(SegmentOfLocked(handle), handle.address(),
-                     handle.address() + handle.bytes());
+        heap_.Refile(handle);
       }
     }
     gone = TakeEmptyPlainLocked();

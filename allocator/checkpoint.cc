@@ -13,7 +13,7 @@ namespace stratalloc {
 
 std::vector<CheckpointBlock> DeviceAllocator::AllocatedInLocked(PoolId id) {
   std::vector<CheckpointBlock> allocated;
-  for (const auto& [key, pool] : pools_) {
+  for (const auto& [key, pool] : heap_.pools()) {
     if (key.owner != id) continue;
     for (const auto& segment : pool->segments()) {
       for (const Block* b = segment->first; b != nullptr; b = b->next) {
@@ -41,7 +41,7 @@ Result<Checkpoint> DeviceAllocator::TakeCheckpoint(PoolId id) {
 
 Block* DeviceAllocator::FreeSpanLocked(const CheckpointBlock& wanted,
                                        PoolId id) {
-  Block* block = BlockAtLocked(wanted.address);
+  Block* block = heap_.BlockAt(wanted.address);
   if (block == nullptr || block->state != BlockState::kFree ||
       block->end() < wanted.address + wanted.bytes ||
       block->segment->pool->key().owner != id) {
@@ -65,7 +65,7 @@ Result<CheckpointDelta> DeviceAllocator::GoBackTo(
   std::vector<std::vector<StreamId>> recorded;
   delta.freed = AllocatedInLocked(id);
   for (const CheckpointBlock& live : delta.freed) {
-    Block* block = BlockAtLocked(live.address);
+    Block* block = heap_.BlockAt(live.address);
     // A graph orders its own streams: nobody waits for the uses recorded here.
     recorded.push_back(std::exchange(block->streams, {}));
     block->streams_noted = block->shared = false;
@@ -77,7 +77,7 @@ Result<CheckpointDelta> DeviceAllocator::GoBackTo(
     // freed comes back before the caller hears of it: nothing is lost.
     for (std::size_t i = 0; i < delta.freed.size(); ++i) {
       TakeSpanLocked(delta.freed[i], id);
-      Block* block = BlockAtLocked(delta.freed[i].address);
+      Block* block = heap_.BlockAt(delta.freed[i].address);
       block->streams = std::move(recorded[i]);
       block->streams_noted = !block->streams.empty();
     }
@@ -102,7 +102,7 @@ void DeviceAllocator::TakeSpanLocked(const CheckpointBlock& wanted, PoolId id) {
   Pool& pool = *block->segment->pool;
   if (block->address < wanted.address) {
     pool.Unfile(block);
-    Block* rest = SplitLocked(block, wanted.address - block->address);
+    Block* rest = heap_.Split(block, wanted.address - block->address);
     pool.File(block);
     pool.File(rest);
     block = rest;

@@ -21,14 +21,11 @@
 // Thread-safety: every method. One lock per device (kDevice); it is dropped
 // for every rung that waits. Methods ending in Locked need it held.
 // Lifetime: as long as the process; the destructor is for tests.
-// Invariants (CheckInvariants): blocks of a segment are contiguous and cover
-// it; no two neighbours are in the same free state; allocated <= active <=
-// reserved; reserved = sum of mapped handles, of which a position that merely
+// Invariants (CheckInvariants): those of block_heap.h, handle_pool.h and
+// pointer_blocks.h; allocated <= active <= reserved, each the sum of what is on
+// the device; reserved = sum of mapped handles, of which a position that merely
 // keeps a mapping (device/handle_pool.h) is none; in evictable regions each
-// handle's `live` = live blocks over it and its `stays` = its pool is
-// transient, which nothing of it that is away can be; a kFree block lies in
-// resident handles only; every byte of a kUnmapped block in kUnmapped handles;
-// every pool's free blocks are in its index (pool.h, free_index.h).
+// handle's `live` = live blocks over it.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
@@ -46,10 +43,9 @@
 #include <vector>
 
 #include "allocator/base/condition.h"
-#include "allocator/base/extents.h"
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
-#include "allocator/block_map.h"
+#include "allocator/block_heap.h"
 #include "allocator/card_room.h"
 #include "allocator/checkpoint.h"
 #include "allocator/device/device.h"
@@ -535,41 +531,13 @@ class DeviceAllocator {
   // Asks each stream once; false for everything while a stream captures.
   StreamsIdle AskStreamsLocked() REQUIRES(mutex_);
 
-  // take_over.cc
-  struct Run {
-    Address lo = 0, hi = 0;
-    Bytes bytes() const { return hi > lo ? hi - lo : 0; }
-  };
-  // The neighbours by address, of other segments too; nullptr at an edge.
-  const Block* BeforeLocked(const Block& block) REQUIRES(mutex_);
-  const Block* AfterLocked(const Block& block) REQUIRES(mutex_);
-  // The free memory around `block` that `pool` has or could take over.
-  Run RunAroundLocked(const Pool& pool, const Block& block, bool unmapped_too)
+  // heap_.FindTakeOver, where classes are kept apart.
+  BlockHeap::Run FindTakeOverLocked(const Pool& pool, Bytes size,
+                                    const BlockHeap::BusyPlace* busy = nullptr)
       REQUIRES(mutex_);
-  // Where `size` bytes can be had side by side of what is free in the pool and
-  // in whole handles of the stream's other classes: of the runs that take the
-  // fewest handles the shortest, cut to the size. With `unmapped_if_idle` also
-  // address space without memory, where nothing that is kept mapped is in use.
-  Run FindTakeOverLocked(const Pool& pool, Bytes size,
-                         const StreamsIdle* unmapped_if_idle = nullptr)
-      REQUIRES(mutex_);
-  // What the pool would use of it beside what it has: other classes' memory and
-  // what is yet to be mapped, in whole handles.
-  Bytes HandlesForLocked(const Pool& pool, Run run) REQUIRES(mutex_);
-  // Makes it the pool's. Nothing is asked of the driver.
-  void TakeOverLocked(Pool& pool, Run run) REQUIRES(mutex_);
-  // [lo, hi) of a free block, whole handles, is another pool's from now on.
-  void ChangePoolLocked(Block* block, Address lo, Address hi, Pool& pool)
-      REQUIRES(mutex_);
-  // Divides the segment at `at`, where a block and a handle begin.
-  void CutSegmentLocked(Segment& segment, Address at) REQUIRES(mutex_);
-  // Two neighbours of the same pool become one; the shorter one ends.
-  void JoinSegmentsLocked(Segment& left, Segment& right) REQUIRES(mutex_);
-  // Joins the segment that begins at `base` to its neighbours of the same pool.
-  void JoinNeighboursLocked(Address base) REQUIRES(mutex_);
-  // HandleEntry::stays of every handle of the segment.
-  void NoteStaysLocked(const Segment& segment, bool stays) REQUIRES(mutex_);
-
+  // Memory for `size` bytes at `start`, or in a segment of its own (0).
+  Block* MapRunLocked(Pool& pool, Address start, Bytes size, Bytes limit,
+                      const StreamsIdle& idle) REQUIRES(mutex_);
   // private_pool.cc
   // raw_capture.cc
   bool NoteCaptureLocked(StreamId stream) REQUIRES(mutex_);
@@ -638,8 +606,6 @@ class DeviceAllocator {
       REQUIRES(mutex_);
 
   // fast_path.cc
-  Pool* RecentPoolLocked(StreamId stream, LifetimeClass lifetime, PoolKind kind)
-      REQUIRES(mutex_);
   // FastMalloc when no bin has a block of the size.
   bool FastFitLocked(Pool& pool, Bytes size, Bytes requested, Charge charge,
                      AllocatedBlock* out) REQUIRES(mutex_);
@@ -707,24 +673,8 @@ class DeviceAllocator {
   Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
   Segment* AddSegmentLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
   void DropEmptySegmentsLocked() REQUIRES(mutex_);
-  // A segment that is one free block is about to go: nobody finds it any more.
-  void ForgetSegmentLocked(const Segment& segment) REQUIRES(mutex_);
   // Unmaps what an empty segment keeps; false if work may still use it.
   bool DropKeptLocked(Segment& segment) REQUIRES(mutex_);
-  // Splitting and merging make and drop a block each time: kept for reuse
-  // rather than given to the C++ heap.
-  Block* NewBlockLocked() REQUIRES(mutex_);
-  void DropBlockLocked(Block* block) REQUIRES(mutex_);
-  Block* SplitLocked(Block* block, Bytes at) REQUIRES(mutex_);
-  Block* MergeLocked(Block* block) REQUIRES(mutex_);
-  // The half of it that looks back. The block is in no index, before and after.
-  Block* MergeBackLocked(Block* block) REQUIRES(mutex_);
-  // `block` grows over its next neighbour, which ends. Neither is in an index.
-  void JoinNextLocked(Block* block) REQUIRES(mutex_);
-  // Recomputes the free state of every free block in [lo, hi).
-  void RefileLocked(Segment& segment, Address lo, Address hi) REQUIRES(mutex_);
-  Block* BlockAtLocked(Address address) REQUIRES(mutex_);
-
   // block_pin.cc
   // The block of a pin that holds; else nullptr.
   Block* PinnedLocked(const BlockPin& pin) REQUIRES(mutex_);
@@ -736,11 +686,6 @@ class DeviceAllocator {
   // A block that has been freed, or has lost all pins, is no pointer's.
   void ForgetPointerLocked(Block& block) REQUIRES(mutex_);
   void DropPinsLocked(Block* block) REQUIRES(mutex_);
-  // Where `size` bytes can be had by mapping: of the first places, in address
-  // order, of adjacent kFree and kUnmapped space the one that needs the fewest
-  // handles: `needed` bytes of them. 0 if there is none.
-  Address FindRunLocked(const Pool& pool, Bytes size, const StreamsIdle& idle,
-                        Bytes* needed) REQUIRES(mutex_);
   // The first position without memory in [lo, hi) whose mapping cannot be had:
   // it is of memory that is used elsewhere, and work that used it here may
   // still be running. 0 if there is none.
@@ -760,6 +705,9 @@ class DeviceAllocator {
     }
     return result.has_value();
   }
+  // What is free elsewhere moves there, and then the driver is asked.
+  Mapped MoveAndMapLocked(Address start, Bytes size, Bytes limit,
+                          const StreamsIdle& idle) REQUIRES(mutex_);
   Mapped MapLocked(Segment& segment, Address lo, Address hi, Bytes limit,
                    const StreamsIdle& idle) REQUIRES(mutex_);
   // Rights for a range of mappings, to this device and its peers. They take
@@ -779,24 +727,18 @@ class DeviceAllocator {
   // Do positions of this segment that nothing lives at keep their mappings? In
   // private pools a capture must find nothing to unmap.
   static bool KeepsMappings(const Segment& segment);
-  Segment& SegmentOfLocked(HandleRef handle) REQUIRES(mutex_);
-
   // queries.cc
   Status EnablePeerLocked(DeviceIndex peer) REQUIRES(mutex_);
+  // Bytes on the device, added up block by block and handle by handle.
+  struct OnDeviceSums {
+    Bytes allocated = 0, active = 0, mapped = 0;
+  };
+  // nullptr if all is well, else what is not.
+  const char* CheckHandlesLocked(OnDeviceSums* sums) REQUIRES(mutex_);
+  const char* CheckPointersLocked() REQUIRES(mutex_);
+  const char* CheckSumsLocked(const OnDeviceSums& sums) REQUIRES(mutex_);
 
   // residency.cc
-  // Calls f(handle, bytes of the block inside it).
-  template <typename F>
-  static void ForEachHandleOf(const Block& block, F&& f) {
-    HandleRegion& region = *block.segment->region;
-    Address at = block.address;
-    while (at < block.end()) {
-      const std::uint64_t index = region.IndexOf(at);
-      const Address stop = std::min(block.end(), region.AddressOf(index + 1));
-      f(HandleRef{&region, index}, stop - at);
-      at = stop;
-    }
-  }
   using OnDeviceBytes = LiveCounters::OnDevice;
   OnDeviceBytes OnDeviceLocked(const Block& block) REQUIRES(mutex_);
   void MoveStatsLocked(HandleRef handle, int sign) REQUIRES(mutex_);
@@ -833,27 +775,22 @@ class DeviceAllocator {
   std::uint64_t pin_serial_ GUARDED_BY(mutex_) = 0;
   Bytes pressure_at_ GUARDED_BY(mutex_) = 0;  // OnPressure above it
   LiveCounters live_ GUARDED_BY(mutex_);
-  BlockMap blocks_ GUARDED_BY(mutex_);  // every block of every state
-  Block* spare_blocks_ GUARDED_BY(mutex_) = nullptr;  // by bin_next
+  BlockHeap heap_ GUARDED_BY(mutex_);
   PointerBlocks pointers_ GUARDED_BY(mutex_);
-  // Pools and accounts by hash, as found last.
+  // Accounts by hash, as found last.
   static constexpr int kRecent = 32;
-  Pool* recent_pools_[kRecent] GUARDED_BY(mutex_) = {};
   struct RecentAccount {
     Charge charge;
     ChargeAccount* account = nullptr;
   };
   RecentAccount recent_accounts_[kRecent] GUARDED_BY(mutex_);
 
+  SegmentStats stats_ GUARDED_BY(mutex_);
+  History history_ GUARDED_BY(mutex_);
   HandlePool physical_ GUARDED_BY(mutex_);
-  std::map<PoolKey, std::unique_ptr<Pool>> pools_ GUARDED_BY(mutex_);
   // Those of pools, and those that a malloc asked for: all that may capture
   // into memory of ours.
   std::set<StreamId> streams_of_mallocs_ GUARDED_BY(mutex_);
-  // Segments by address, and the address space of each region that no segment
-  // has.
-  std::map<Address, Segment*> segments_ GUARDED_BY(mutex_);
-  Extents free_space_[4] GUARDED_BY(mutex_);
   std::map<StreamId, std::deque<PendingFree>> pending_ GUARDED_BY(mutex_);
   std::map<PoolId, PrivatePool> private_pools_ GUARDED_BY(mutex_);
   std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
@@ -878,8 +815,6 @@ class DeviceAllocator {
   std::map<DeviceIndex, std::vector<EventId>> events_elsewhere_
       GUARDED_BY(mutex_);  // for streams of other devices
   std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
-  SegmentStats stats_ GUARDED_BY(mutex_);
-  History history_ GUARDED_BY(mutex_);
   // Memory that the last TryMallocLocked would have needed more of.
   Bytes lacking_ GUARDED_BY(mutex_) = 0;
   // Why the last TryMallocLocked failed, if that was not for want of memory.

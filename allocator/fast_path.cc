@@ -28,23 +28,6 @@ constexpr std::uint32_t kServedFast = kOutstanding | Bit(SlowReason::kHistory);
 
 }  // namespace
 
-inline Pool* DeviceAllocator::RecentPoolLocked(StreamId stream,
-                                               LifetimeClass lifetime,
-                                               PoolKind kind) {
-  // Streams are pointers to structures: their low bits say nothing.
-  const std::uint64_t hash = Raw(stream) >> 4 ^ Raw(stream) >> 9 ^
-                             std::uint64_t{Raw(lifetime)} * 2 ^
-                             static_cast<std::uint64_t>(kind);
-  Pool*& recent = recent_pools_[hash % kRecent];
-  const PoolKey key{.stream = stream, .lifetime = lifetime, .kind = kind};
-  if (__builtin_expect(recent == nullptr || recent->key() != key, 0)) {
-    auto found = pools_.find(key);
-    if (found == pools_.end()) return nullptr;
-    recent = found->second.get();
-  }
-  return recent;
-}
-
 ChargeAccount* DeviceAllocator::AccountLocked(Charge charge) {
   if (observer_ == nullptr) return nullptr;
   RecentAccount& recent = recent_accounts_[(Raw(charge.scope) * kCategories +
@@ -118,7 +101,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
 
   MutexLock lock(mutex_);
   if ((slow_reasons_ & ~kServedFast) != 0) return false;
-  Pool* pool = RecentPoolLocked(stream, lifetime, kind);
+  Pool* pool = heap_.RecentPool(stream, lifetime, kind);
   if (pool == nullptr) return false;
   Block* block = pool->bins().Take(size);
   // As every malloc does: what is done by now counts as free before this
@@ -164,7 +147,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
 bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   MutexLock lock(mutex_);
   if ((slow_reasons_ & ~kServedFast) != 0) return false;
-  Block* block = blocks_.Find(address);
+  Block* block = heap_.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated ||
       (block->streams_noted && !STRATALLOC_PLANTED(kBinnedInUse))) {
     return false;
@@ -200,7 +183,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
 }
 
 void DeviceAllocator::EmptyBinsLocked() {
-  for (auto& [key, pool] : pools_) EmptyBinsLocked(*pool);
+  for (auto& [key, pool] : heap_.pools()) EmptyBinsLocked(*pool);
 }
 
 void DeviceAllocator::EmptyBinsLocked(Pool& pool) {

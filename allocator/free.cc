@@ -17,7 +17,7 @@ namespace stratalloc {
 
 Result<AllocatedBlock> DeviceAllocator::SlowFree(Address address) {
   MutexLock lock(mutex_);
-  Block* block = blocks_.Find(address);
+  Block* block = heap_.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound, "not the base of an allocated block");
   }
@@ -113,12 +113,8 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
       }
       if (IsAway(state)) {
         entry.state.store(HandleState::kUnmapped);
-        --segment.mapped;
         --away_;
-        if (segment.mapped == 0) {
-          stats_.segment.For(segment.region->kind,
-                             [](Stat& s) { s.Decrease(1); });
-        }
+        heap_.NoteUnmapped(segment, 1);
       }
     });
   }
@@ -132,7 +128,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   block->requested = 0;
   block->state = BlockState::kFree;
   if (plain) {
-    block = MergeLocked(block);
+    block = heap_.Merge(block);
     block->freed_at = searches_;
     if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) {
       block->state = BlockState::kParked;  // never to be found as free
@@ -145,13 +141,13 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
     const HandleRegion& region = *segment.region;
     const Address lo = region.AddressOf(region.IndexOf(block->address));
     const Address hi = region.AddressOf(region.IndexOf(block->end() - 1) + 1);
-    RefileLocked(segment, lo, hi);
+    heap_.Refile(segment, lo, hi);
   }
 }
 
 Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
   MutexLock lock(mutex_);
-  Block* block = BlockAtLocked(address);
+  Block* block = heap_.BlockAt(address);
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound,
                 "record_stream on memory that is not allocated here");

@@ -28,7 +28,6 @@ const char* HandleStateName(HandleState state) {
 
 Result<HandleTable> HandleTable::Create(const Device& device, Bytes capacity,
                                         Bytes large_handle_bytes) {
-  HandleTable table;
   const Bytes small = device.granularity();
   Bytes region_bytes =
       RoundUp(std::clamp(capacity * kRegionCapacities, kRegionMin, kRegionMax),
@@ -41,38 +40,51 @@ Result<HandleTable> HandleTable::Create(const Device& device, Bytes capacity,
     base = device.ReserveAddress(4 * region_bytes);
   }
   if (!base) return tl::unexpected(base.error());
-  table.base_ = *base;
+  Result<HandleTable> made = At(*base, region_bytes, small, large_handle_bytes);
+  if (!made) device.FreeAddress(*base, 4 * region_bytes);
+  return made;
+}
+
+Result<HandleTable> HandleTable::At(Address base, Bytes region_bytes,
+                                    Bytes small_handle_bytes,
+                                    Bytes large_handle_bytes) {
+  HandleTable table;
+  table.base_ = base;
   table.region_bytes_ = region_bytes;
   for (int i = 0; i < 4; ++i) {
     HandleRegion& region = table.regions_[i];
     region.base = table.base_ + i * region_bytes;
     region.evictable = i < 2;
     region.kind = i % 2 == 0 ? PoolKind::kSmall : PoolKind::kLarge;
-    region.handle_bytes = i % 2 == 0 ? small : large_handle_bytes;
+    region.handle_bytes = i % 2 == 0 ? small_handle_bytes : large_handle_bytes;
     region.bytes = region_bytes;
     // Zero pages are valid entries (kUnmapped) and cost nothing until used.
     void* entries = mmap(nullptr, region.count() * sizeof(HandleEntry),
                          PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (entries == MAP_FAILED) {
-      table.Destroy(device);
+      const Bytes wanted = region.count() * sizeof(HandleEntry);
+      table.DropEntries();
       return Fail(ErrorCode::kHostOutOfMemory,
                   "no address space for the handle table of " +
-                      FormatBytes(region.count() * sizeof(HandleEntry)) +
-                      "; raise ulimit -v");
+                      FormatBytes(wanted) + "; raise ulimit -v");
     }
     region.entries = static_cast<HandleEntry*>(entries);
   }
   return table;
 }
 
-void HandleTable::Destroy(const Device& device) {
+void HandleTable::DropEntries() {
   for (HandleRegion& region : regions_) {
     if (region.entries != nullptr) {
       munmap(region.entries, region.count() * sizeof(HandleEntry));
       region.entries = nullptr;
     }
   }
+}
+
+void HandleTable::Destroy(const Device& device) {
+  DropEntries();
   if (base_ != 0) device.FreeAddress(base_, 4 * region_bytes_);
   base_ = 0;
 }

@@ -136,8 +136,13 @@ class HandleTable {
   // over (what is away keeps its address) and the entries for it.
   static Result<HandleTable> Create(const Device& device, Bytes capacity,
                                     Bytes large_handle_bytes);
+  // The entries for a reservation that somebody else made, of four regions.
+  static Result<HandleTable> At(Address base, Bytes region_bytes,
+                                Bytes small_handle_bytes,
+                                Bytes large_handle_bytes);
   // Gives the reservation back. For tests; nothing may be mapped.
   void Destroy(const Device& device);
+  void DropEntries();  // what At made
 
   Address base() const { return base_; }
   Address end() const { return base_ + 4 * region_bytes_; }

@@ -15,64 +15,12 @@ namespace {
 // hundreds fit into a region; never below Options::segment_least.
 constexpr Bytes kSegmentFraction = 8;
 
-// What a free block's memory is worth, given its handle's state.
-BlockState FreeStateOf(HandleState state) {
-  switch (state) {
-    case HandleState::kUnmapped:
-      return BlockState::kUnmapped;
-    case HandleState::kResident:
-      return BlockState::kFree;
-    default:
-      return BlockState::kParked;
-  }
-}
-
-// Places that are compared before memory grows.
-constexpr int kRunsLookedAt = 64;
-
-// What [start, start + size) lacks of memory, if the free space that begins
-// with `first` reaches that far.
-std::optional<Bytes> Missing(const Block& first, Address start, Bytes size) {
-  const Address end = start + size;
-  const HandleRegion& region = *first.segment->region;
-  Bytes missing = 0;
-  for (const Block* b = &first;
-       b != nullptr &&
-       (b->state == BlockState::kFree || b->state == BlockState::kUnmapped);
-       b = b->next) {
-    if (b->state == BlockState::kUnmapped && b->end() > start) {
-      missing += std::min(b->end(), end) - std::max(b->address, start);
-    }
-    if (b->end() >= end) return RoundUp(missing, region.handle_bytes);
-  }
-  return std::nullopt;
-}
-
-int RegionNumber(const HandleRegion& region) {
-  return (region.evictable ? 0 : 2) + static_cast<int>(region.kind);
-}
-
 }  // namespace
 
-Block* DeviceAllocator::NewBlockLocked() {
-  Block* block = spare_blocks_;
-  if (block == nullptr) return new Block;
-  spare_blocks_ = block->bin_next;
-  *block = Block{};
-  return block;
-}
-
-void DeviceAllocator::DropBlockLocked(Block* block) {
-  block->bin_next = std::exchange(spare_blocks_, block);
-}
-
 Pool& DeviceAllocator::PoolLocked(const PoolKey& key) {
-  std::unique_ptr<Pool>& pool = pools_[key];
-  if (pool == nullptr) {
-    pool = std::make_unique<Pool>(key);
-    streams_of_mallocs_.insert(key.stream);
-  }
-  return *pool;
+  if (Pool* pool = heap_.FindPool(key)) return *pool;
+  streams_of_mallocs_.insert(key.stream);
+  return heap_.PoolOf(key);
 }
 
 Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
@@ -80,36 +28,15 @@ Segment* DeviceAllocator::AddSegmentLocked(Pool& pool, Bytes size) {
   if (SourceLocked(pool.key()) != nullptr) return nullptr;
   HandleRegion& region = table_.region(
       options_.tiering && !pool.key().owner.is_private(), pool.key().kind);
+  const Bytes least = RoundUp(size, region.handle_bytes);
   const Bytes wanted = RoundUp(
       std::max({size, options_.segment_least, capacity_ / kSegmentFraction}),
       region.handle_bytes);
-  const Bytes least = RoundUp(size, region.handle_bytes);
-  Extents& space = free_space_[RegionNumber(region)];
-  Bytes bytes = NoSplitLocked(pool) ? least : wanted;
-  std::optional<Address> base = space.TakeLow(bytes);
-  if (!base) {
-    DropEmptySegmentsLocked();
-    base = space.TakeLow(bytes = least);
-  }
-  if (!base) return nullptr;
-
-  auto segment = std::make_unique<Segment>();
-  segment->pool = &pool;
-  segment->region = &region;
-  segment->base = *base;
-  segment->bytes = bytes;
-  Block* block = NewBlockLocked();
-  block->segment = segment.get();
-  block->address = *base;
-  block->size = bytes;
-  block->state = BlockState::kUnmapped;
-  segment->first = block;
-  blocks_.Insert(block);
-  segments_[*base] = segment.get();
-  NoteStaysLocked(*segment, !pool.evictable());
-  pool.File(block);
-  pool.segments().push_back(std::move(segment));
-  return pool.segments().back().get();
+  Segment* segment =
+      heap_.AddSegment(pool, region, NoSplitLocked(pool) ? least : wanted);
+  if (segment != nullptr) return segment;
+  DropEmptySegmentsLocked();
+  return heap_.AddSegment(pool, region, least);
 }
 
 bool DeviceAllocator::DropKeptLocked(Segment& segment) {
@@ -126,162 +53,20 @@ bool DeviceAllocator::DropKeptLocked(Segment& segment) {
   return physical_.Unmap(std::move(kept)).has_value();
 }
 
-void DeviceAllocator::ForgetSegmentLocked(const Segment& segment) {
-  Block* only = segment.first;
-  segment.pool->Unfile(only);
-  blocks_.Erase(only->address);
-  segments_.erase(segment.base);
-  history_.ForgetSegment(segment.base);
-  DropBlockLocked(only);
-}
-
 void DeviceAllocator::DropEmptySegmentsLocked() {
   EmptyBinsLocked();
-  for (auto& [key, pool] : pools_) {
-    std::erase_if(pool->segments(), [&](const auto& segment) {
+  for (const auto& [key, pool] : heap_.pools()) {
+    heap_.DropSegments(*pool, [&](Segment& segment) {
       mutex_.AssertHeld();
-      const Block* only = segment->first;
-      if (segment->plain || segment->mapped != 0 || only->next != nullptr ||
-          only->state != BlockState::kUnmapped || !DropKeptLocked(*segment)) {
-        return false;
-      }
-      ForgetSegmentLocked(*segment);
-      free_space_[RegionNumber(*segment->region)].Add(segment->base,
-                                                      segment->bytes);
-      return true;
+      return !segment.plain && DropKeptLocked(segment);
     });
   }
-}
-
-Block* DeviceAllocator::SplitLocked(Block* block, Bytes at) {
-  STRATALLOC_CHECK(at > 0 && at < block->size, "split outside the block");
-  Block* rest = NewBlockLocked();
-  rest->segment = block->segment;
-  rest->address = block->address + at;
-  rest->size = block->size - at;
-  rest->state = block->state;
-  rest->prev = block;
-  rest->next = block->next;
-  if (block->next != nullptr) block->next->prev = rest;
-  block->next = rest;
-  block->size = at;
-  blocks_.Insert(rest);
-  return rest;
-}
-
-void DeviceAllocator::JoinNextLocked(Block* block) {
-  Block* next = block->next;
-  block->size += next->size;
-  block->next = next->next;
-  if (next->next != nullptr) next->next->prev = block;
-  blocks_.Erase(next->address);
-  DropBlockLocked(next);
-}
-
-Block* DeviceAllocator::MergeBackLocked(Block* block) {
-  Block* prev = block->prev;
-  if (prev == nullptr || prev->state != block->state) return block;
-  block->segment->pool->Unfile(prev);
-  JoinNextLocked(prev);
-  return prev;
-}
-
-Block* DeviceAllocator::MergeLocked(Block* block) {
-  if (Block* next = block->next;
-      next != nullptr && next->state == block->state) {
-    block->segment->pool->Unfile(next);
-    JoinNextLocked(block);
-  }
-  return MergeBackLocked(block);
-}
-
-void DeviceAllocator::RefileLocked(Segment& segment, Address lo, Address hi) {
-  const HandleRegion& region = *segment.region;
-  Block* block = BlockAtLocked(lo);
-  while (block != nullptr && block->address < hi) {
-    Block* next = block->next;
-    if (IsFiled(block->state)) {
-      segment.pool->Unfile(block);
-      // Cut at every handle edge where the state changes.
-      while (block != nullptr) {
-        const std::uint64_t first = region.IndexOf(block->address);
-        const BlockState state =
-            FreeStateOf(region.entries[first].state.load());
-        std::uint64_t index = first + 1;
-        while (region.AddressOf(index) < block->end() &&
-               FreeStateOf(region.entries[index].state.load()) == state) {
-          ++index;
-        }
-        Block* rest = nullptr;
-        if (region.AddressOf(index) < block->end()) {
-          rest = SplitLocked(block, region.AddressOf(index) - block->address);
-        }
-        block->state = state;
-        // Merging forward is left to the neighbour's own turn: `rest` still
-        // has its old state.
-        block = MergeBackLocked(block);
-        segment.pool->File(block);
-        block = rest;
-      }
-    }
-    block = next;
-  }
-  // The last piece and the first block beyond the range may agree now.
-  if (Block* last = hi < segment.end() ? BlockAtLocked(hi - 1) : nullptr;
-      last != nullptr && IsFiled(last->state) && last->next != nullptr &&
-      last->next->state == last->state) {
-    segment.pool->Unfile(last);
-    segment.pool->File(MergeLocked(last));
-  }
-}
-
-Block* DeviceAllocator::BlockAtLocked(Address address) {
-  Block* block = blocks_.FindBelow(address);
-  return block != nullptr && address < block->end() ? block : nullptr;
-}
-
-Segment& DeviceAllocator::SegmentOfLocked(HandleRef handle) {
-  auto it = segments_.upper_bound(handle.address());
-  STRATALLOC_CHECK(it != segments_.begin(), "handle outside every segment");
-  Segment& segment = *std::prev(it)->second;
-  STRATALLOC_CHECK(handle.address() < segment.end(),
-                   "handle outside every segment");
-  return segment;
-}
-
-Address DeviceAllocator::FindRunLocked(const Pool& pool, Bytes size,
-                                       const StreamsIdle& idle, Bytes* needed) {
-  const std::uint64_t own = OwnBitLocked(pool.key().stream);
-  Address best = 0;
-  Bytes least = 0;  // to be mapped there
-  int looked_at = 0;
-  for (const Block* unmapped : pool.unmapped_blocks()) {
-    if (best != 0 && ++looked_at == kRunsLookedAt) break;
-    const Block* first = unmapped;
-    if (first->prev != nullptr && first->prev->state == BlockState::kFree) {
-      first = first->prev;
-    }
-    Address start = first->address;
-    for (;;) {
-      const std::optional<Bytes> missing = Missing(*first, start, size);
-      if (!missing || (best != 0 && *missing >= least)) break;
-      const Address busy = BusyPlaceLocked(start, start + size, own, idle);
-      if (busy == 0) {
-        best = start;
-        least = *missing;
-        break;
-      }
-      start = busy + unmapped->segment->region->handle_bytes;
-    }
-  }
-  if (best != 0) *needed = least;
-  return best;
 }
 
 Address DeviceAllocator::BusyPlaceLocked(Address lo, Address hi,
                                          std::uint64_t own,
                                          const StreamsIdle& idle) {
-  HandleRegion& region = *BlockAtLocked(lo)->segment->region;
+  HandleRegion& region = *heap_.BlockAt(lo)->segment->region;
   for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
     const HandleEntry& entry = region.entries[i];
     if (entry.state.load() != HandleState::kUnmapped ||
@@ -395,17 +180,12 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
       entry.physical->used_at = handle.address();
       entry.state.store(HandleState::kResident);
     }
-    // Of a life that is over: what moved elsewhere left the segment empty.
-    if (segment.mapped == 0) history_.ForgetSegment(segment.base);
-    segment.mapped += wanted.size();
+    heap_.NoteMapped(segment, wanted.size());
     stats_.reserved_bytes.For(region.kind, [&](Stat& s) {
       s.Increase(static_cast<std::int64_t>(needed));
     });
     stats_.num_device_alloc += static_cast<std::int64_t>(wanted.size());
     RecordMappedLocked(TraceAction::kSegmentMap, wanted, nullptr);
-    if (segment.mapped == wanted.size() && !wanted.empty()) {
-      stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
-    }
   } else {
     // Used by nobody: what was mapped is unmapped again without a fence. What
     // the driver refuses to unmap stays, without rights.
@@ -418,7 +198,7 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
     }
     (void)physical_.Unmap(std::move(in_vain));
   }
-  RefileLocked(
+  heap_.Refile(
       segment, RoundDown(lo - region.base, region.handle_bytes) + region.base,
       std::min(segment.end(),
                RoundUp(hi - region.base, region.handle_bytes) + region.base));
@@ -430,9 +210,8 @@ DeviceAllocator::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
 void DeviceAllocator::UnmapLocked(HandleRef handle, PhysicalMemory* memory,
                                   std::uint64_t fence) {
   HandleEntry& entry = handle.entry();
-  Segment& segment = SegmentOfLocked(handle);
+  Segment& segment = heap_.SegmentOf(handle);
   entry.state.store(HandleState::kUnmapped);
-  --segment.mapped;
   if (segment.plain) return;  // TakeEmptyPlainLocked does the rest
   entry.fence.store(fence);
   // Where bytes are away a stray access must fault. Where the driver refuses,

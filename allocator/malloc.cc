@@ -125,20 +125,11 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       options_(options),
       capacity_(capacity),
       table_(table),
-      blocks_(table.base(), table.end()),
+      heap_(table_, stats_, history_),
       physical_(device),
       cuda_malloc_(CudaMalloc(device)),
       own_source_(device.has_virtual_memory() ? nullptr : cuda_malloc_),
-      card_(CardRoom::HeadroomOf(capacity, device.granularity())) {
-  for (int i = 0; i < 4; ++i) {
-    const HandleRegion& region =
-        table_.region(i < 2, static_cast<PoolKind>(i % 2));
-    if (region.bytes == 0) continue;
-    // Whole handles only: a region need not be a multiple of its handle.
-    free_space_[i].Add(region.base,
-                       RoundDown(region.bytes, region.handle_bytes));
-  }
-}
+      card_(CardRoom::HeadroomOf(capacity, device.granularity())) {}
 
 // For tests: everything must have been freed; the product's allocator is
 // never destroyed, because frees arrive after static destruction.
@@ -149,14 +140,6 @@ DeviceAllocator::~DeviceAllocator() {
   MutexLock lock(mutex_);
   physical_.ReleaseFree(AskStreamsLocked());
   DropEmptySegmentsLocked();
-  for (auto& [base, segment] : segments_) {
-    for (Block* block = segment->first; block != nullptr;) {
-      delete std::exchange(block, block->next);
-    }
-  }
-  while (spare_blocks_ != nullptr) {
-    delete std::exchange(spare_blocks_, spare_blocks_->bin_next);
-  }
   for (EventId event : events_) device_.DestroyEvent(event);
   for (const auto& [device, events] : events_elsewhere_) {
     for (EventId event : events) device_.DestroyEvent(event);
@@ -469,7 +452,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
 bool DeviceAllocator::CannotFitLocked(Bytes size) {
   const auto for_each_that_stays = [&](auto&& f) {
     mutex_.AssertHeld();
-    for (const auto& [base, segment] : segments_) {
+    for (const auto& [base, segment] : heap_.segments()) {
       if (!segment->evictable()) f(*segment);
     }
   };
@@ -515,12 +498,12 @@ Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
   if (limit == 0 || SourceLocked(pool.key()) != nullptr) return nullptr;
   // Free handles of other classes where they lie cost nothing, and are asked
   // for first while the limit is far.
-  const Run free = FindTakeOverLocked(pool, size);
-  const Bytes others = HandlesForLocked(pool, free);
+  const BlockHeap::Run free = FindTakeOverLocked(pool, size);
+  const Bytes others = heap_.HandlesFor(pool, free);
   const auto take_over = [&] {
     mutex_.AssertHeld();
-    TakeOverLocked(pool, free);
-    Block* block = BlockAtLocked(free.lo);
+    heap_.TakeOver(pool, free);
+    Block* block = heap_.BlockAt(free.lo);
     STRATALLOC_CHECK(block->end() >= free.hi,
                      "a run that was taken over is one free block");
     return block;
@@ -530,46 +513,65 @@ Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
     return take_over();
   }
   const StreamsIdle idle = AskStreamsLocked();
+  const std::uint64_t own = OwnBitLocked(pool.key().stream);
+  const BlockHeap::BusyPlace busy = [&](Address lo, Address hi) {
+    mutex_.AssertHeld();
+    return BusyPlaceLocked(lo, hi, own, idle);
+  };
   Bytes needed = ~Bytes{0};  // a segment of its own
-  Address start = FindRunLocked(pool, size, idle, &needed);
-  Run place;  // what others have cut off and left empty
+  Address start = heap_.FindRun(pool, size, busy, &needed);
+  BlockHeap::Run place;  // what others have cut off and left empty
   if (start == 0) {
-    place = FindTakeOverLocked(pool, size, &idle);
-    if (place.bytes() > 0) needed = HandlesForLocked(pool, place);
+    place = FindTakeOverLocked(pool, size, &busy);
+    if (place.bytes() > 0) needed = heap_.HandlesFor(pool, place);
   }
   // Near it whole handles may be more than growth would need, whose first or
   // last one is partly the pool's: others would be refused for the difference.
   if (free.bytes() > 0 && others <= needed) return take_over();
   if (start == 0 && place.bytes() > 0) {
-    TakeOverLocked(pool, place);
+    heap_.TakeOver(pool, place);
     start = place.lo;
   }
-  if (start == 0) {
-    Segment* segment = AddSegmentLocked(pool, size);
-    if (segment == nullptr) return nullptr;
-    start = segment->base;
-  }
-  const auto map = [&] {
+  return MapRunLocked(pool, start, size, limit, idle);
+}
+
+BlockHeap::Run DeviceAllocator::FindTakeOverLocked(
+    const Pool& pool, Bytes size, const BlockHeap::BusyPlace* busy) {
+  // Without tiering there is one class.
+  if (!options_.tiering || pool.key().owner.is_private()) return {};
+  for (Pool* other : heap_.OtherClasses(pool)) EmptyBinsLocked(*other);
+  return heap_.FindTakeOver(pool, size, busy);
+}
+
+Block* DeviceAllocator::MapRunLocked(Pool& pool, Address start, Bytes size,
+                                     Bytes limit, const StreamsIdle& idle) {
+  const auto new_place = [&] {
     mutex_.AssertHeld();
-    Segment& segment = *BlockAtLocked(start)->segment;
-    // Free handles of any pool move here before the driver is asked for more.
-    MoveCachedLocked(segment, start, start + size, idle);
-    return MapLocked(segment, start, start + size, limit, idle);
+    const Segment* segment = AddSegmentLocked(pool, size);
+    start = segment == nullptr ? 0 : segment->base;
+    return start != 0;
   };
-  Mapped mapped = map();
+  if (start == 0 && !new_place()) return nullptr;
+  Mapped mapped = MoveAndMapLocked(start, size, limit, idle);
   if (mapped == Mapped::kPlaceBusy) {
     // Two positions there keep the same memory: a new place has none.
-    Segment* segment = AddSegmentLocked(pool, size);
-    if (segment == nullptr) return nullptr;
-    start = segment->base;
-    mapped = map();
+    if (!new_place()) return nullptr;
+    mapped = MoveAndMapLocked(start, size, limit, idle);
   }
   if (mapped != Mapped::kYes) return nullptr;
-  Block* block = BlockAtLocked(start);
+  Block* block = heap_.BlockAt(start);
   STRATALLOC_CHECK(block != nullptr && block->state == BlockState::kFree &&
                        block->end() >= start + size,
                    "a mapped run is one free block");
   return block;
+}
+
+DeviceAllocator::Mapped DeviceAllocator::MoveAndMapLocked(
+    Address start, Bytes size, Bytes limit, const StreamsIdle& idle) {
+  Segment& segment = *heap_.BlockAt(start)->segment;
+  // Free handles of any pool move here before the driver is asked for more.
+  MoveCachedLocked(segment, start, start + size, idle);
+  return MapLocked(segment, start, start + size, limit, idle);
 }
 
 Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
@@ -583,7 +585,7 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
     size = block->size;
   }
   if (block->size > size) {
-    pool.File(SplitLocked(block, size));
+    pool.File(heap_.Split(block, size));
     if (STRATALLOC_PLANTED(kWrongSplit)) requested += 512;
   }
   block->state = BlockState::kAllocated;

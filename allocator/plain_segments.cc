@@ -70,53 +70,35 @@ Result<std::unique_ptr<PlainMemory>> DeviceAllocator::FetchPlain(
 Block* DeviceAllocator::AddPlainLocked(Pool& pool,
                                        std::unique_ptr<PlainMemory> memory) {
   HandleRegion& region = memory->region();
-  auto segment = std::make_unique<Segment>();
-  segment->pool = &pool;
-  segment->region = &region;
-  segment->base = region.base;
-  segment->bytes = region.bytes;
-  segment->plain = true;
-  segment->mapped = 1;
-  Block* block = NewBlockLocked();
-  block->segment = segment.get();
-  block->address = region.base;
-  block->size = region.bytes;
-  block->state = BlockState::kFree;
-  segment->first = block;
-  blocks_.Insert(block);
-  segments_[region.base] = segment.get();
-  pool.File(block);
-  pool.segments().push_back(std::move(segment));
+  Segment& segment = heap_.AddPlainSegment(pool, region);
   fetching_bytes_ -= region.bytes;
   plain_bytes_ += region.bytes;
   stats_.reserved_bytes.For(region.kind, [&](Stat& s) {
     s.Increase(static_cast<std::int64_t>(region.bytes));
   });
-  stats_.segment.For(region.kind, [](Stat& s) { s.Increase(1); });
   if (region.bytes >= Settings::Get().max_split_size()) {
     stats_.oversize_segments.Increase(1);
-    segments_[region.base]->oversize = true;
+    segment.oversize = true;
   }
   ++stats_.num_device_alloc;
   RecordMappedLocked(TraceAction::kSegmentMap, {HandleRef{&region, 0}},
                      nullptr);
   plain_[region.base] = std::move(memory);
   plain_count_.store(static_cast<int>(plain_.size()));
-  return block;
+  return segment.first;
 }
 
 std::vector<std::unique_ptr<PlainMemory>>
 DeviceAllocator::TakeEmptyPlainLocked() {
   std::vector<std::unique_ptr<PlainMemory>> empty;
   if (plain_.empty()) return empty;
-  for (auto& [key, pool] : pools_) {
-    std::erase_if(pool->segments(), [&](const auto& segment) {
+  for (const auto& [key, pool] : heap_.pools()) {
+    heap_.DropSegments(*pool, [&](Segment& segment) {
       mutex_.AssertHeld();
-      if (!segment->plain || segment->mapped != 0) return false;
-      ForgetSegmentLocked(*segment);  // one handle, one free block
-      if (segment->oversize) stats_.oversize_segments.Decrease(1);
-      plain_bytes_ -= segment->bytes;
-      auto memory = plain_.find(segment->base);
+      if (!segment.plain) return false;
+      if (segment.oversize) stats_.oversize_segments.Decrease(1);
+      plain_bytes_ -= segment.bytes;
+      auto memory = plain_.find(segment.base);
       empty.push_back(std::move(memory->second));
       plain_.erase(memory);
       return true;
@@ -143,7 +125,7 @@ std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
   const Bytes wanted = plain_bytes_ - most;
   EmptyBinsLocked();
   std::vector<Block*> old;
-  for (auto& [key, pool] : pools_) {
+  for (auto& [key, pool] : heap_.pools()) {
     if (key.kind != PoolKind::kLarge || key.owner.is_private()) continue;
     pool->free_blocks().ForEach([&](const FreeKey& free) {
       if (free.size == free.block->segment->bytes) old.push_back(free.block);
@@ -174,7 +156,7 @@ void DeviceAllocator::CountInactiveLocked() {
   for (const PoolKind kind : {PoolKind::kSmall, PoolKind::kLarge}) {
     std::int64_t count = 0;
     std::int64_t bytes = 0;
-    for (const auto& [key, pool] : pools_) {
+    for (const auto& [key, pool] : heap_.pools()) {
       if (key.kind != kind) continue;
       pool->free_blocks().ForEach([&](const FreeKey& free) {
         const Segment& segment = *free.block->segment;

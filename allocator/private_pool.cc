@@ -222,9 +222,9 @@ Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
   for (const auto& [id, lender] : private_pools_) {
     if (!lender.use_on_oom) continue;
     key.owner = id;
-    const auto pool = pools_.find(key);
-    if (pool == pools_.end()) continue;
-    if (Block* block = FindFreeLocked(*pool->second, size)) return block;
+    const Pool* pool = heap_.FindPool(key);
+    if (pool == nullptr) continue;
+    if (Block* block = FindFreeLocked(*pool, size)) return block;
   }
   return nullptr;
 }
@@ -303,7 +303,7 @@ void DeviceAllocator::ForgetPoolsLocked() {
     if (entry.second.use_count > 0) return false;
     if (!entry.first.is_private()) return true;  // those pools are everybody's
     bool empty = true;
-    for (const auto& [key, pool] : pools_) {
+    for (const auto& [key, pool] : heap_.pools()) {
       if (key.owner != entry.first) continue;
       for (const auto& segment : pool->segments()) {
         empty = empty && segment->mapped == 0;
@@ -311,12 +311,7 @@ void DeviceAllocator::ForgetPoolsLocked() {
     }
     if (!empty) return false;
     DropEmptySegmentsLocked();
-    std::erase_if(pools_, [&](const auto& pool) {
-      if (pool.first.owner != entry.first) return false;
-      STRATALLOC_CHECK(pool.second->segments().empty(),
-                       "a private pool keeps no mappings, so it can go");
-      return true;
-    });
+    heap_.ErasePoolsOf(entry.first);
     return true;
   });
 }

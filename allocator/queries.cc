@@ -24,13 +24,13 @@ bool IsMapped(const Block& block) {
 
 bool DeviceAllocator::Owns(Address address) {
   MutexLock lock(mutex_);
-  const Block* block = blocks_.Find(address);
+  const Block* block = heap_.Find(address);
   return block != nullptr && block->state == BlockState::kAllocated;
 }
 
 bool DeviceAllocator::FindLive(Address address, BlockView* out) {
   MutexLock lock(mutex_);
-  Block* block = BlockAtLocked(address);
+  Block* block = heap_.BlockAt(address);
   if (block == nullptr || !IsLive(block->state)) return false;
   *out = ViewOf(*block);
   return true;
@@ -38,7 +38,7 @@ bool DeviceAllocator::FindLive(Address address, BlockView* out) {
 
 Result<SegmentView> DeviceAllocator::BaseAllocation(Address address) {
   MutexLock lock(mutex_);
-  Block* block = BlockAtLocked(address);
+  Block* block = heap_.BlockAt(address);
   if (block == nullptr || !IsLive(block->state)) {
     return Fail(ErrorCode::kNotFound, "invalid device pointer");
   }
@@ -58,7 +58,7 @@ Bytes DeviceAllocator::LargestCached() {
   MutexLock lock(mutex_);
   EmptyBinsLocked();
   Bytes largest = 0;
-  for (auto& [key, pool] : pools_) {
+  for (auto& [key, pool] : heap_.pools()) {
     largest = std::max(largest, pool->free_blocks().Largest());
   }
   return largest;
@@ -68,7 +68,7 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
                               bool keep_category) {
   MutexLock lock(mutex_);
   const Address hi = address + std::max<Bytes>(bytes, 1);
-  for (Block* b = BlockAtLocked(address); b != nullptr && b->address < hi;
+  for (Block* b = heap_.BlockAt(address); b != nullptr && b->address < hi;
        b = b->next) {
     if (!IsLive(b->state)) continue;
     Charge to = charge;
@@ -110,7 +110,7 @@ Status DeviceAllocator::EnablePeerLocked(DeviceIndex peer) {
       std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) {
     return {};
   }
-  for (auto& [base, segment] : segments_) {
+  for (auto& [base, segment] : heap_.segments()) {
     if (segment->plain) continue;  // whoever made it shares it
     HandleRegion& region = *segment->region;
     const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
@@ -153,12 +153,12 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
   MutexLock lock(mutex_);
   EmptyBinsLocked();
   std::vector<SegmentView> views;
-  for (const auto& placed : segments_) {
+  for (const auto& placed : heap_.segments()) {
     const Segment& segment = *placed.second;
     HandleRegion& region = *segment.region;
     bool open = false;
     // Room for all at once: growing would copy.
-    std::size_t left = blocks_.Count(segment.base, segment.end());
+    std::size_t left = heap_.CountBlocks(segment.base, segment.end());
     for (Block* b = segment.first; b != nullptr; b = b->next, --left) {
       // The next one comes while this one is looked at.
       if (b->next != nullptr) {
@@ -207,137 +207,91 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
   return views;
 }
 
-Status DeviceAllocator::CheckInvariants() {
-  MutexLock lock(mutex_);
-  EmptyBinsLocked();
-  const auto broken = [](std::string what) {
-    return Fail(ErrorCode::kInvalidArgument, "invariant broken: " + what);
-  };
-  Bytes allocated = 0, active = 0, mapped_bytes = 0;
+const char* DeviceAllocator::CheckHandlesLocked(OnDeviceSums* sums) {
+  const char* wrong = nullptr;
   std::uint64_t away = 0;
-  std::int64_t segments = 0;
-  std::size_t pointers = 0;
-  std::map<const HandleEntry*, std::uint32_t> live;
-  for (auto& [base, segment] : segments_) {
-    HandleRegion& region = *segment->region;
-    Address at = base;
-    const Block* prev = nullptr;
-    for (Block* b = segment->first; b != nullptr; prev = b, b = b->next) {
-      if (b->address != at || b->prev != prev) {
-        return broken("blocks of a segment are contiguous");
-      }
-      if (blocks_.Find(b->address) != b) {
-        return broken("every block is found by its address");
-      }
-      if (prev != nullptr && !IsLive(b->state) && prev->state == b->state) {
-        return broken("free neighbours of one state are merged");
-      }
-      at = b->end();
-      if (b->pins.of(PinReason::kPointer) != 0) {
-        if (b->state != BlockState::kAllocated) {
-          return broken("what data_ptr() gave away is allocated");
-        }
-        ++pointers;
-      }
-      std::string wrong;
-      ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
-        const HandleState state = handle.entry().state.load();
-        if (b->state == BlockState::kFree && state != HandleState::kResident) {
-          wrong = "a cached block lies in resident handles";
-        }
-        if (b->state == BlockState::kUnmapped &&
-            (state != HandleState::kUnmapped || inside != handle.bytes())) {
-          wrong = "unmapped space consists of whole unmapped handles";
-        }
-        if (b->pins.any() && handle.entry().pins.load() == 0) {
-          wrong = "a pinned block has a pin on each of its handles";
-        }
-        if (IsLive(b->state)) {
-          if (state == HandleState::kUnmapped ||
-              state == HandleState::kReleasing) {
-            wrong = "live bytes are somewhere";
-          }
-          ++live[&handle.entry()];
-          if (!IsAway(state)) {
-            active += inside;
-            if (b->state == BlockState::kAllocated) allocated += inside;
-          }
-        }
-      });
-      if (!wrong.empty()) return broken(wrong);
-    }
-    if (at != segment->end()) return broken("blocks cover their segment");
-    std::uint64_t mapped = 0;
-    const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
-    for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
-      HandleEntry& entry = region.entries[i];
+  for (const auto& [base, segment] : heap_.segments()) {
+    ForEachHandleOf(*segment, [&, plain = segment->plain](HandleRef handle) {
+      mutex_.AssertHeld();
+      HandleEntry& entry = handle.entry();
       const HandleState state = entry.state.load();
-      if (IsOnDevice(state) && !segment->plain &&
+      if (IsOnDevice(state) && !plain &&
           (entry.physical == nullptr || entry.physical->free ||
            !physical_.IsGranted(&entry.physical))) {
-        return broken(
-            "what is on the device has memory of its own, with rights");
+        wrong = "what is on the device has memory of its own, with rights";
       }
-      if (region.evictable && entry.stays.load() == segment->evictable()) {
-        return broken("what stays is a transient pool's");
+      if (IsAway(state)) ++away;
+      if (state != HandleState::kUnmapped && !IsAway(state)) {
+        sums->mapped += handle.bytes();
       }
-      if (state == HandleState::kUnmapped) continue;
-      if (IsAway(state) && !segment->evictable()) {
-        return broken("what is away may leave");
-      }
-      ++mapped;
-      if (IsAway(state)) {
-        ++away;
-      } else {
-        mapped_bytes += region.handle_bytes;
-      }
-      auto it = live.find(&entry);
-      if (region.evictable &&
-          entry.live != (it == live.end() ? 0 : it->second)) {
-        return broken("live counts the blocks over a handle");
-      }
-    }
-    if (mapped > 0) ++segments;
-    if (mapped != segment->mapped) return broken("mapped counts handles");
-  }
-  for (const auto& [key, pool] : pools_) {
-    if (!pool->CheckInvariants()) {
-      return broken("free and unmapped blocks are filed where they are");
+    });
+    for (const Block* b = segment->first; b != nullptr; b = b->next) {
+      if (!IsLive(b->state)) continue;
+      const Bytes here = OnDeviceLocked(*b).size;
+      sums->active += here;
+      if (b->state == BlockState::kAllocated) sums->allocated += here;
     }
   }
+  if (away != away_) return "away counts handles not on the device";
+  return wrong;
+}
+
+const char* DeviceAllocator::CheckPointersLocked() {
+  std::size_t pointers = 0;
+  for (const auto& [base, segment] : heap_.segments()) {
+    for (const Block* b = segment->first; b != nullptr; b = b->next) {
+      if (b->pins.of(PinReason::kPointer) == 0) continue;
+      if (b->state != BlockState::kAllocated) {
+        return "what data_ptr() gave away is allocated";
+      }
+      ++pointers;
+    }
+  }
+  return pointers == pointers_.count() && pointers_.CheckInvariants()
+             ? nullptr
+             : "what data_ptr() gave away is listed";
+}
+
+const char* DeviceAllocator::CheckSumsLocked(const OnDeviceSums& sums) {
+  DeviceStats stats{stats_, {}, {}, {}, {}, {}};
+  live_.Fill(&stats);
   const auto current = [](const StatArray& a) {
     return static_cast<Bytes>(a.stats[0].current);
   };
-  if (away != away_) return broken("away counts handles not on the device");
-  if (segments != stats_.segment.stats[0].current) {
-    return broken("segment counts segments with memory");
+  if (sums.allocated != current(stats.allocated_bytes)) {
+    return "allocated_bytes = allocated bytes on the device";
   }
-  DeviceStats stats{stats_, {}, {}, {}, {}, {}};
-  live_.Fill(&stats);
-  if (allocated != current(stats.allocated_bytes)) {
-    return broken("allocated_bytes = allocated bytes on the device");
+  if (sums.active != current(stats.active_bytes)) {
+    return "active_bytes = live bytes on the device";
   }
-  if (active != current(stats.active_bytes)) {
-    return broken("active_bytes = live bytes on the device");
-  }
-  if (mapped_bytes != current(stats_.reserved_bytes)) {
-    return broken("reserved_bytes = mapped handles");
-  }
-  if (pointers != pointers_.count() || !pointers_.CheckInvariants()) {
-    return broken("what data_ptr() gave away is listed");
+  if (sums.mapped != current(stats_.reserved_bytes)) {
+    return "reserved_bytes = mapped handles";
   }
   if (!physical_.CheckInvariants()) {
-    return broken("free memory is listed once and knows its mappings");
+    return "free memory is listed once and knows its mappings";
   }
-  if (mapped_bytes - plain_bytes_ + physical_.free_bytes() + taken_bytes_ !=
+  if (sums.mapped - plain_bytes_ + physical_.free_bytes() + taken_bytes_ !=
       physical_.created_bytes()) {
-    return broken("created = mapped - plain + free + taken physical handles");
+    return "created = mapped - plain + free + taken physical handles";
   }
-  if (allocated > active || active > mapped_bytes ||
-      current(stats.requested_bytes) > active) {
-    return broken("requested <= active, allocated <= active <= reserved");
+  if (sums.allocated > sums.active || sums.active > sums.mapped ||
+      current(stats.requested_bytes) > sums.active) {
+    return "requested <= active, allocated <= active <= reserved";
   }
-  return {};
+  return nullptr;
+}
+
+Status DeviceAllocator::CheckInvariants() {
+  MutexLock lock(mutex_);
+  EmptyBinsLocked();
+  OnDeviceSums sums;
+  const char* broken = heap_.CheckInvariants();
+  if (broken == nullptr) broken = CheckHandlesLocked(&sums);
+  if (broken == nullptr) broken = CheckPointersLocked();
+  if (broken == nullptr) broken = CheckSumsLocked(sums);
+  if (broken == nullptr) return {};
+  return Fail(ErrorCode::kInvalidArgument,
+              std::string("invariant broken: ") + broken);
 }
 
 }  // namespace stratalloc

@@ -45,7 +45,7 @@ DeviceAllocator::OnDeviceBytes DeviceAllocator::OnDeviceLocked(
 void DeviceAllocator::ForEachEvictableLocked(
     const std::function<void(HandleRef)>& f) {
   EmptyBinsLocked();  // `live` is looked at
-  for (auto& [base, segment] : segments_) {
+  for (auto& [base, segment] : heap_.segments()) {
     HandleRegion& region = *segment->region;
     if (!segment->evictable() || segment->mapped == 0) continue;
     const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
@@ -60,7 +60,7 @@ void DeviceAllocator::ForEachEvictableLocked(
 void DeviceAllocator::ForEachLiveLocked(
     HandleRef handle, const std::function<void(Charge, Bytes)>& f) {
   const Address lo = handle.address(), hi = lo + handle.bytes();
-  for (Block* b = BlockAtLocked(lo); b != nullptr && b->address < hi;
+  for (Block* b = heap_.BlockAt(lo); b != nullptr && b->address < hi;
        b = b->next) {
     if (!IsLive(b->state)) continue;
     f(b->charge, std::min(hi, b->end()) - std::max(lo, b->address));
@@ -72,7 +72,7 @@ void DeviceAllocator::MoveStatsLocked(HandleRef handle, int sign) {
   const Address lo = handle.address(), hi = lo + handle.bytes();
   const PoolKind kind = handle.region->kind;
   std::int64_t allocated = 0, active = 0, requested = 0;
-  for (Block* b = BlockAtLocked(lo); b != nullptr && b->address < hi;
+  for (Block* b = heap_.BlockAt(lo); b != nullptr && b->address < hi;
        b = b->next) {
     if (!IsLive(b->state)) continue;
     const Address from = std::max(lo, b->address);
@@ -106,8 +106,7 @@ bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
     return false;
   }
   // Nothing may be handed out of a handle that is about to go.
-  RefileLocked(SegmentOfLocked(handle), handle.address(),
-               handle.address() + handle.bytes());
+  heap_.Refile(handle);
   return true;
 }
 
@@ -118,8 +117,7 @@ void DeviceAllocator::CancelLeavingLocked(HandleRef handle) {
       state == HandleState::kLeaving || state == HandleState::kCopyingOut,
       HandleStateName(state));
   entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
-  RefileLocked(SegmentOfLocked(handle), handle.address(),
-               handle.address() + handle.bytes());
+  heap_.Refile(handle);
 }
 
 void DeviceAllocator::FinishLeavingLocked(std::vector<Departure>& departures) {
@@ -148,7 +146,7 @@ bool DeviceAllocator::LeaveLocked(HandleRef handle, PhysicalMemory* memory,
   STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingOut,
                    HandleStateName(entry.state.load()));
   STRATALLOC_CHECK(IsAway(to), HandleStateName(to));
-  Segment& segment = SegmentOfLocked(handle);
+  Segment& segment = heap_.SegmentOf(handle);
   const bool live = entry.live > 0;
   if (live) MoveStatsLocked(handle, -1);
   const TierId tier = to == HandleState::kDisk ? TierId::kDisk : TierId::kHost;
@@ -175,14 +173,13 @@ bool DeviceAllocator::LeaveLocked(HandleRef handle, PhysicalMemory* memory,
   ++stats_.num_device_free;
   if (live) {
     entry.state.store(to);
-    ++segment.mapped;  // not unmapped address space: its bytes live elsewhere
     ++away_;
     entry.has_copy.store(true);
     RecordLiveOverLocked(handle, /*allocated=*/true, "evicted");
-  } else if (segment.mapped == 0) {
-    stats_.segment.For(segment.region->kind, [](Stat& s) { s.Decrease(1); });
+  } else {
+    heap_.NoteUnmapped(segment, 1);
   }
-  RefileLocked(segment, handle.address(), handle.address() + handle.bytes());
+  heap_.Refile(segment, handle.address(), handle.address() + handle.bytes());
   return live;
 }
 
@@ -327,8 +324,7 @@ void DeviceAllocator::ArriveLocked(const std::vector<HandleRef>& handles) {
     HandleEntry& entry = handle.entry();
     if (entry.state.load() != HandleState::kCopyingIn) continue;
     entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
-    RefileLocked(SegmentOfLocked(handle), handle.address(),
-                 handle.address() + handle.bytes());
+    heap_.Refile(handle);
   }
 }
 

@@ -55,7 +55,7 @@ Status DeviceAllocator::CheckDescriptorsLocked(const Block& block) {
 void DeviceAllocator::CloseDescriptors() {
   MutexLock lock(mutex_);
   std::set<PhysicalHandle> shared;
-  for (const auto& [base, segment] : segments_) {
+  for (const auto& [base, segment] : heap_.segments()) {
     if (segment->plain) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!b->shared || !IsLive(b->state)) continue;
@@ -71,7 +71,7 @@ void DeviceAllocator::CloseDescriptors() {
 
 Result<SharedBlock> DeviceAllocator::Share(Address address) {
   MutexLock lock(mutex_);
-  Block* block = blocks_.Find(address);
+  Block* block = heap_.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound, "invalid device pointer");
   }

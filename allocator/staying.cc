@@ -77,7 +77,7 @@ std::set<Address> DeviceAllocator::HandlesUnderLocked(
   std::set<Address> handles;
   for (const Address address : blocks) {
     if (!Contains(address)) continue;
-    const Block* block = blocks_.Find(address);
+    const Block* block = heap_.Find(address);
     if (block == nullptr || block->state != BlockState::kAllocated) continue;
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
       handles.insert(handle.address());
@@ -104,7 +104,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
   }
   of_graphs.insert(raw_operands_.begin(), raw_operands_.end());
   std::map<const HandleEntry*, StayReason> pinned;
-  for (const auto& [base, segment] : segments_) {
+  for (const auto& [base, segment] : heap_.segments()) {
     if (!segment->region->evictable) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (b->state != BlockState::kAllocated || !b->pins.any()) continue;
@@ -135,7 +135,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
     return StayReason::kActivation;
   };
   Staying staying;
-  for (const auto& [base, segment] : segments_) {
+  for (const auto& [base, segment] : heap_.segments()) {
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (b->state != BlockState::kAllocated) continue;
       if (!segment->evictable()) {
@@ -153,7 +153,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
 
 Bytes DeviceAllocator::StaysLocked() {
   Bytes stays = 0;
-  for (const auto& [base, segment] : segments_) {
+  for (const auto& [base, segment] : heap_.segments()) {
     if (segment->evictable()) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (IsLive(b->state)) stays += b->size;

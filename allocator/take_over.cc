@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: free handles change pools where they lie.
+// BlockHeap: free handles change pools where they lie.
 //
 //   before   | gradient | gradient, free                     | gradient |
 //   after    | gradient | free | transient | gradient, free  | gradient |
@@ -16,108 +16,107 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device_allocator.h"
+#include "allocator/block_heap.h"
 
 namespace stratalloc {
 
-DeviceAllocator::Run DeviceAllocator::RunAroundLocked(const Pool& pool,
-                                                      const Block& block,
-                                                      bool unmapped_too) {
+BlockHeap::Run BlockHeap::PartFor(const Pool& pool, const HandleRegion* region,
+                                  const Block* block, bool unmapped_too) {
+  if (block == nullptr || block->segment->region != region ||
+      block->segment->plain) {
+    return {};
+  }
+  if (block->state != BlockState::kFree &&
+      !(unmapped_too && block->state == BlockState::kUnmapped)) {
+    return {};
+  }
+  if (block->segment->pool == &pool) return {block->address, block->end()};
+  PoolKey same = pool.key();
+  same.lifetime = block->segment->pool->key().lifetime;
+  if (block->segment->pool->key() != same) return {};
+  const Bytes handle = region->handle_bytes;
+  return {region->base + RoundUp(block->address - region->base, handle),
+          region->base + RoundDown(block->end() - region->base, handle)};
+}
+
+BlockHeap::Run BlockHeap::RunAround(const Pool& pool, const Block& block,
+                                    bool unmapped_too) const {
   const HandleRegion* const region = block.segment->region;
-  // What `pool` can have of a block: all of its own, and whole handles of
-  // another class's.
-  const auto part = [&](const Block* b) -> Run {
-    if (b == nullptr || b->segment->region != region || b->segment->plain) {
-      return {};
-    }
-    if (b->state != BlockState::kFree &&
-        !(unmapped_too && b->state == BlockState::kUnmapped)) {
-      return {};
-    }
-    if (b->segment->pool == &pool) return {b->address, b->end()};
-    PoolKey same = pool.key();
-    same.lifetime = b->segment->pool->key().lifetime;
-    if (b->segment->pool->key() != same) return {};
-    return {
-        region->base + RoundUp(b->address - region->base, region->handle_bytes),
-        region->base +
-            RoundDown(b->end() - region->base, region->handle_bytes)};
-  };
-  Run run = part(&block);
+  Run run = PartFor(pool, region, &block, unmapped_too);
   if (run.bytes() == 0) return {};
-  for (const Block* b = BeforeLocked(block);; b = BeforeLocked(*b)) {
-    const Run more = part(b);
+  for (const Block* b = Before(block);; b = Before(*b)) {
+    const Run more = PartFor(pool, region, b, unmapped_too);
     if (more.bytes() == 0 || more.hi != run.lo) break;
     run.lo = more.lo;
   }
-  for (const Block* b = AfterLocked(block);; b = AfterLocked(*b)) {
-    const Run more = part(b);
+  for (const Block* b = After(block);; b = After(*b)) {
+    const Run more = PartFor(pool, region, b, unmapped_too);
     if (more.bytes() == 0 || more.lo != run.hi) break;
     run.hi = more.hi;
   }
   return run;
 }
 
-const Block* DeviceAllocator::BeforeLocked(const Block& block) {
+const Block* BlockHeap::Before(const Block& block) const {
   if (block.prev != nullptr) return block.prev;
   const auto at = segments_.find(block.address);
   if (at == segments_.end() || at == segments_.begin()) return nullptr;
   const Address end = std::prev(at)->second->end();
-  return end == block.address ? BlockAtLocked(end - 1) : nullptr;
+  return end == block.address ? BlockAt(end - 1) : nullptr;
 }
 
-const Block* DeviceAllocator::AfterLocked(const Block& block) {
+const Block* BlockHeap::After(const Block& block) const {
   if (block.next != nullptr) return block.next;
   const auto next = segments_.find(block.end());
   return next == segments_.end() ? nullptr : next->second->first;
 }
 
-DeviceAllocator::Run DeviceAllocator::FindTakeOverLocked(
-    const Pool& pool, Bytes size, const StreamsIdle* unmapped_if_idle) {
-  // Without tiering there is one class.
-  if (!options_.tiering || pool.key().owner.is_private()) return {};
-  const bool unmapped_too = unmapped_if_idle != nullptr;
-  const Bytes handle =
-      table_.region(/*evictable=*/true, pool.key().kind).handle_bytes;
-  std::vector<const Block*> others;
+std::vector<Pool*> BlockHeap::OtherClasses(const Pool& pool) const {
+  std::vector<Pool*> others;
   for (int i = 0; i < kLifetimeClasses; ++i) {
     PoolKey key = pool.key();
     key.lifetime = static_cast<LifetimeClass>(i);
-    const auto found = pools_.find(key);
-    if (key == pool.key() || found == pools_.end()) continue;
-    EmptyBinsLocked(*found->second);
-    found->second->free_blocks().ForEach(
+    Pool* const other = key == pool.key() ? nullptr : FindPool(key);
+    if (other != nullptr) others.push_back(other);
+  }
+  return others;
+}
+
+BlockHeap::Run BlockHeap::FindTakeOver(const Pool& pool, Bytes size,
+                                       const BusyPlace* busy) const {
+  const bool unmapped_too = busy != nullptr;
+  const Bytes handle =
+      table_.region(/*evictable=*/true, pool.key().kind).handle_bytes;
+  std::vector<const Block*> others;
+  for (const Pool* other : OtherClasses(pool)) {
+    other->free_blocks().ForEach(
         [&](const FreeKey& free) {
           others.push_back(free.block);
           return true;
         },
         handle);
     if (!unmapped_too) continue;
-    const auto& unmapped = found->second->unmapped_blocks();
+    const auto& unmapped = other->unmapped_blocks();
     others.insert(others.end(), unmapped.begin(), unmapped.end());
   }
   // In address order: what lies in a run that was looked at is not looked at
   // again.
   std::sort(others.begin(), others.end(), ByAddress());
-  const std::uint64_t own = OwnBitLocked(pool.key().stream);
   Run best;
   Bytes most = 0, fewest = 0;  // of the best: its length, what it takes
   Address seen = 0;
   for (const Block* block : others) {
     if (block->end() <= seen) continue;
-    const Run run = RunAroundLocked(pool, *block, unmapped_too);
+    const Run run = RunAround(pool, *block, unmapped_too);
     seen = std::max(seen, run.hi);
     if (run.bytes() < size) continue;
     const Run wanted{run.lo, run.lo + size};
-    const Bytes handles = HandlesForLocked(pool, wanted);
+    const Bytes handles = HandlesFor(pool, wanted);
     if (best.bytes() != 0 &&
         (handles > fewest || (handles == fewest && run.bytes() >= most))) {
       continue;
     }
-    if (unmapped_too &&
-        BusyPlaceLocked(wanted.lo, wanted.hi, own, *unmapped_if_idle) != 0) {
-      continue;
-    }
+    if (unmapped_too && (*busy)(wanted.lo, wanted.hi) != 0) continue;
     best = wanted;
     most = run.bytes();
     fewest = handles;
@@ -125,10 +124,10 @@ DeviceAllocator::Run DeviceAllocator::FindTakeOverLocked(
   return best;
 }
 
-Bytes DeviceAllocator::HandlesForLocked(const Pool& pool, Run run) {
+Bytes BlockHeap::HandlesFor(const Pool& pool, Run run) const {
   Bytes bytes = 0, handle = 0;
   for (Address at = run.lo; at < run.hi;) {
-    const Block* block = BlockAtLocked(at);
+    const Block* block = BlockAt(at);
     const Bytes inside = std::min(block->end(), run.hi) - at;
     handle = block->segment->region->handle_bytes;
     if (block->segment->pool != &pool || block->state != BlockState::kFree) {
@@ -139,39 +138,38 @@ Bytes DeviceAllocator::HandlesForLocked(const Pool& pool, Run run) {
   return bytes == 0 ? 0 : RoundUp(bytes, handle);
 }
 
-void DeviceAllocator::TakeOverLocked(Pool& pool, Run run) {
-  const HandleRegion& region = *BlockAtLocked(run.lo)->segment->region;
+void BlockHeap::TakeOver(Pool& pool, Run run) {
+  const HandleRegion& region = *BlockAt(run.lo)->segment->region;
   const Address end =
       region.base + RoundUp(run.hi - region.base, region.handle_bytes);
   for (Address at = run.lo; at < run.hi;) {
-    Block* block = BlockAtLocked(at);
+    Block* block = BlockAt(at);
     const Address hi = std::min(block->end(), end);
-    if (block->segment->pool != &pool) ChangePoolLocked(block, at, hi, pool);
+    if (block->segment->pool != &pool) ChangePool(block, at, hi, pool);
     at = hi;
   }
   // What was the pool's already may lie in several segments too.
   while (true) {
-    Segment& segment = *BlockAtLocked(run.lo)->segment;
+    Segment& segment = *BlockAt(run.lo)->segment;
     if (segment.end() >= run.hi) break;
-    JoinSegmentsLocked(segment, *segments_.find(segment.end())->second);
+    JoinSegments(segment, *segments_.find(segment.end())->second);
   }
   // Cutting comes before joining: a peak in between was nobody's.
   stats_.segment.For(region.kind, [](Stat& s) { s.Move(0); });
 }
 
-void DeviceAllocator::ChangePoolLocked(Block* block, Address lo, Address hi,
-                                       Pool& pool) {
+void BlockHeap::ChangePool(Block* block, Address lo, Address hi, Pool& pool) {
   Pool& owner = *block->segment->pool;
   HandleRegion& region = *block->segment->region;
   owner.Unfile(block);
   if (block->address < lo) {
-    Block* rest = SplitLocked(block, lo - block->address);
+    Block* rest = Split(block, lo - block->address);
     owner.File(block);
     block = rest;
   }
-  if (block->end() > hi) owner.File(SplitLocked(block, hi - lo));
-  if (block->segment->base < lo) CutSegmentLocked(*block->segment, lo);
-  if (block->segment->end() > hi) CutSegmentLocked(*block->segment, hi);
+  if (block->end() > hi) owner.File(Split(block, hi - lo));
+  if (block->segment->base < lo) CutSegment(*block->segment, lo);
+  if (block->segment->end() > hi) CutSegment(*block->segment, hi);
   Segment* const segment = block->segment;
 
   auto& from = owner.segments();
@@ -185,12 +183,12 @@ void DeviceAllocator::ChangePoolLocked(Block* block, Address lo, Address hi,
     // Of what lay here before.
     for (auto& interval : region.entries[i].intervals) interval.store(0);
   }
-  NoteStaysLocked(*segment, !pool.evictable());
+  NoteStays(*segment, !pool.evictable());
   pool.File(block);
-  JoinNeighboursLocked(lo);
+  JoinNeighbours(lo);
 }
 
-void DeviceAllocator::NoteStaysLocked(const Segment& segment, bool stays) {
+void BlockHeap::NoteStays(const Segment& segment, bool stays) {
   HandleRegion& region = *segment.region;
   if (!region.evictable) return;
   for (std::uint64_t i = region.IndexOf(segment.base);
@@ -201,9 +199,9 @@ void DeviceAllocator::NoteStaysLocked(const Segment& segment, bool stays) {
   }
 }
 
-void DeviceAllocator::CutSegmentLocked(Segment& segment, Address at) {
+void BlockHeap::CutSegment(Segment& segment, Address at) {
   HandleRegion& region = *segment.region;
-  Block* const first = BlockAtLocked(at);
+  Block* const first = BlockAt(at);
   first->prev->next = nullptr;
   first->prev = nullptr;
   // The shorter half becomes the new segment: each of its blocks and handles is
@@ -234,11 +232,11 @@ void DeviceAllocator::CutSegmentLocked(Segment& segment, Address at) {
   segment.pool->segments().push_back(std::move(cut));
 }
 
-void DeviceAllocator::JoinSegmentsLocked(Segment& left, Segment& right) {
+void BlockHeap::JoinSegments(Segment& left, Segment& right) {
   Pool& pool = *left.pool;
   Segment& longer = left.bytes < right.bytes ? right : left;
   Segment& shorter = left.bytes < right.bytes ? left : right;
-  Block* last = BlockAtLocked(right.base - 1);
+  Block* last = BlockAt(right.base - 1);
   Block* first = right.first;
   for (Block* b = shorter.first; b != nullptr; b = b->next)
     b->segment = &longer;
@@ -247,7 +245,7 @@ void DeviceAllocator::JoinSegmentsLocked(Segment& left, Segment& right) {
   if (IsFiled(last->state) && last->state == first->state) {
     pool.Unfile(last);
     pool.Unfile(first);
-    JoinNextLocked(last);
+    JoinNext(last);
     pool.File(last);
   }
   if (left.mapped > 0 && right.mapped > 0) {
@@ -264,12 +262,11 @@ void DeviceAllocator::JoinSegmentsLocked(Segment& left, Segment& right) {
                 [&](const auto& s) { return s.get() == &shorter; });
 }
 
-void DeviceAllocator::JoinNeighboursLocked(Address base) {
+void BlockHeap::JoinNeighbours(Address base) {
   const auto join = [&](Segment& left, Segment& right) {
-    mutex_.AssertHeld();
     if (left.end() == right.base && left.pool == right.pool &&
         left.region == right.region) {
-      JoinSegmentsLocked(left, right);
+      JoinSegments(left, right);
     }
   };
   const auto at = segments_.find(base);

@@ -80,7 +80,7 @@ void DeviceAllocator::RecordMappedLocked(TraceAction action,
                                          const char* label) {
   if (!history_.records()) return;
   for (std::size_t i = 0; i < handles.size();) {
-    Segment& segment = SegmentOfLocked(handles[i]);
+    Segment& segment = heap_.SegmentOf(handles[i]);
     const Address base = handles[i].address();
     Address end = base;
     while (i < handles.size() && handles[i].address() == end &&
@@ -176,7 +176,7 @@ void DeviceAllocator::RecordLiveOverLocked(HandleRef handle, bool allocated,
                                            const char* label) {
   if (!history_.records()) return;
   const Address lo = handle.address(), hi = lo + handle.bytes();
-  for (Block* b = BlockAtLocked(lo); b != nullptr && b->address < hi;
+  for (Block* b = heap_.BlockAt(lo); b != nullptr && b->address < hi;
        b = b->next) {
     if (!IsLive(b->state)) continue;
     const bool pending = b->state == BlockState::kPending;
