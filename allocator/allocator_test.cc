@@ -134,7 +134,7 @@ TEST_F(AllocatorTest, WhatIsSetBeforeHolds) {
   EXPECT_TRUE(all().Opened().empty());
   DeviceAllocator& last = Open(kLast);
   EXPECT_EQ(last.limit(), 16 * kMiB);
-  EXPECT_EQ(last.limit(), DeviceAllocator::LimitOf(64 * kMiB, 0, 0.25));
+  EXPECT_EQ(last.limit(), DeviceLimit::Of(64 * kMiB, 0, 0.25));
   const Address block = Malloc(last);
   EXPECT_FALSE(last.Traces().empty());
   all().SetFraction(kLast, 0.5);

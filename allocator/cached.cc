@@ -85,9 +85,13 @@ void DeviceAllocator::GiveUpLocked(const std::vector<HandleRef>& handles,
          i < handles.size() && handles[i].address() == hi && hi < segment.end();
          ++i) {
       const HandleRef handle = handles[i];
-      UnmapLocked(
-          handle, handle.entry().physical,
-          fenced || STRATALLOC_PLANTED(kEarlyReuse) ? 0 : UsersLocked(handle));
+      const bool idle = fenced || STRATALLOC_PLANTED(kEarlyReuse);
+      if (segment.plain) {  // TakeEmptyPlainLocked does the rest
+        handle.entry().state.store(HandleState::kUnmapped);
+      } else {
+        pages_.GiveUp(handle, handle.entry().physical,
+                      idle ? 0 : UsersLocked(handle), KeepsMappings(segment));
+      }
       hi += handle.bytes();
       ++stats_.num_device_free;
     }
@@ -156,7 +160,7 @@ void DeviceAllocator::MoveCachedLocked(Segment& segment, Address lo, Address hi,
       moving.push_back(found);
     }
   }
-  missing -= std::min(missing, physical_.free_bytes());
+  missing -= std::min(missing, pages_.free_bytes());
   if (missing > 0) {
     const std::vector<HandleRef> others = FreeHandlesLocked(
         missing, PoolId{}, [&](HandleRef handle, std::uint64_t) {
@@ -191,8 +195,8 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
           return true;
         });
     // What moved here earlier may still be used through its old address.
-    fence |= physical_.fence();
-    last_put = physical_.last_put();
+    fence |= pages_.fence();
+    last_put = pages_.last_put();
     if (leaving.empty() && fence == 0) return 0;
     for (HandleRef handle : leaving) {
       handle.entry().state.store(HandleState::kReleasing);
@@ -226,7 +230,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
   {
     MutexLock lock(mutex_);
     if (fenced) {
-      physical_.Fenced(fence, last_put);
+      pages_.Fenced(fence, last_put);
       GiveUpLocked(leaving, /*fenced=*/true);
       for (HandleRef handle : leaving) released += handle.bytes();
     } else {
@@ -260,7 +264,7 @@ Status DeviceAllocator::EmptyCache() {
 Bytes DeviceAllocator::GiveToDriver() {
   ReleaseCached(~Bytes{0});
   MutexLock lock(mutex_);
-  return physical_.ReleaseFree(AskStreamsLocked());
+  return pages_.ReleaseFree(AskStreamsLocked());
 }
 
 }  // namespace stratalloc

@@ -46,16 +46,16 @@
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
 #include "allocator/block_heap.h"
-#include "allocator/card_room.h"
 #include "allocator/checkpoint.h"
 #include "allocator/device/device.h"
-#include "allocator/device/handle_pool.h"
+#include "allocator/device_limit.h"
 #include "allocator/handle_table.h"
 #include "allocator/history.h"
 #include "allocator/ipc.h"
 #include "allocator/live_counters.h"
 #include "allocator/malloc_request.h"
 #include "allocator/observer.h"
+#include "allocator/page_store.h"
 #include "allocator/plain_memory.h"
 #include "allocator/pointer_blocks.h"
 #include "allocator/pool.h"
@@ -298,7 +298,6 @@ class DeviceAllocator {
   bool RaiseLimit() EXCLUDES(mutex_);
   // Not more than `most()`, after a look at the card if it is less.
   bool CouldHold(Bytes bytes) EXCLUDES(mutex_);
-  static Bytes LimitOf(Bytes capacity, Bytes gpu_limit, double fraction);
 
   DeviceStats Stats() EXCLUDES(mutex_);
   void ResetPeakStats() EXCLUDES(mutex_);
@@ -427,7 +426,6 @@ class DeviceAllocator {
   // true where they might: what is free, waits for events or is evictable
   // counts as gone.
   bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
-  void LookAtCardLocked() REQUIRES(mutex_);
   bool CouldHoldLocked(Bytes bytes) REQUIRES(mutex_);
   // Is any evictable handle away?
   bool SomeAwayLocked() const REQUIRES(mutex_) { return away_ > 0; }
@@ -593,10 +591,6 @@ class DeviceAllocator {
   // before the source is asked, so that two threads cannot pass it together.
   Result<std::unique_ptr<PlainMemory>> FetchPlain(const PoolKey& key,
                                                   Bytes size) EXCLUDES(mutex_);
-  // Bytes of plain segments, as the limit counts them.
-  Bytes PlainLocked() const REQUIRES(mutex_) {
-    return plain_bytes_ + fetching_bytes_;
-  }
   // Its one block, free.
   Block* AddPlainLocked(Pool& pool, std::unique_ptr<PlainMemory> memory)
       REQUIRES(mutex_);
@@ -673,8 +667,6 @@ class DeviceAllocator {
   Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
   Segment* AddSegmentLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
   void DropEmptySegmentsLocked() REQUIRES(mutex_);
-  // Unmaps what an empty segment keeps; false if work may still use it.
-  bool DropKeptLocked(Segment& segment) REQUIRES(mutex_);
   // block_pin.cc
   // The block of a pin that holds; else nullptr.
   Block* PinnedLocked(const BlockPin& pin) REQUIRES(mutex_);
@@ -691,39 +683,19 @@ class DeviceAllocator {
   // still be running. 0 if there is none.
   Address BusyPlaceLocked(Address lo, Address hi, std::uint64_t own,
                           const StreamsIdle& idle) REQUIRES(mutex_);
-  enum class Mapped {
-    kYes,
-    kNoMemory,
-    kPlaceBusy,  // a mapping that is kept there may still be in use
-  };
-  // Did this driver call succeed? If not, and for another reason than memory,
-  // driver_error_ says why.
-  template <typename R>
-  bool NoteErrorLocked(const R& result) REQUIRES(mutex_) {
-    if (!result && result.error().code != ErrorCode::kOutOfMemory) {
-      driver_error_ = result.error();
-    }
-    return result.has_value();
-  }
   // What is free elsewhere moves there, and then the driver is asked.
-  Mapped MoveAndMapLocked(Address start, Bytes size, Bytes limit,
-                          const StreamsIdle& idle) REQUIRES(mutex_);
-  Mapped MapLocked(Segment& segment, Address lo, Address hi, Bytes limit,
-                   const StreamsIdle& idle) REQUIRES(mutex_);
-  // Rights for a range of mappings, to this device and its peers. They take
-  // page tables, which take memory of the card: where the driver has none left,
-  // it gets what is free here.
-  Status GrantLocked(Address address, Bytes bytes, const StreamsIdle& idle)
+  PageStore::Mapped MoveAndMapLocked(Address start, Bytes size, Bytes limit,
+                                     const StreamsIdle& idle) REQUIRES(mutex_);
+  // Gives [lo, hi) of the segment memory. What it lacks, or what else the
+  // driver said, is in lacking_ and driver_error_.
+  PageStore::Mapped MapLocked(Segment& segment, Address lo, Address hi,
+                              Bytes limit, const StreamsIdle& idle)
       REQUIRES(mutex_);
   // What BeginArrivalLocked does once a handle is mapped.
-  void ArriveLocked(HandleRef handle, PhysicalMemory* memory) REQUIRES(mutex_);
+  void ArriveLocked(HandleRef handle) REQUIRES(mutex_);
   // What FinishLeavingLocked does once `memory` is unmapped.
   bool LeaveLocked(HandleRef handle, PhysicalMemory* memory, HandleState to,
                    Traffic traffic) REQUIRES(mutex_);
-  // The position no longer has `memory`, its own so far. `fence`: streams that
-  // may still use it.
-  void UnmapLocked(HandleRef handle, PhysicalMemory* memory,
-                   std::uint64_t fence) REQUIRES(mutex_);
   // Do positions of this segment that nothing lives at keep their mappings? In
   // private pools a capture must find nothing to unmap.
   static bool KeepsMappings(const Segment& segment);
@@ -750,10 +722,6 @@ class DeviceAllocator {
   // share.cc: are the descriptors of all devices, with those that the handles
   // of `block` lack, below a quarter of the process's limit on open files?
   Status CheckDescriptorsLocked(const Block& block) REQUIRES(mutex_);
-
-  // limits.cc
-  Bytes LimitLocked() const REQUIRES(mutex_);
-  Bytes MostLocked() const REQUIRES(mutex_);
 
   const Device device_;
   const Options options_;
@@ -787,15 +755,13 @@ class DeviceAllocator {
 
   SegmentStats stats_ GUARDED_BY(mutex_);
   History history_ GUARDED_BY(mutex_);
-  HandlePool physical_ GUARDED_BY(mutex_);
+  PageStore pages_ GUARDED_BY(mutex_);
   // Those of pools, and those that a malloc asked for: all that may capture
   // into memory of ours.
   std::set<StreamId> streams_of_mallocs_ GUARDED_BY(mutex_);
   std::map<StreamId, std::deque<PendingFree>> pending_ GUARDED_BY(mutex_);
   std::map<PoolId, PrivatePool> private_pools_ GUARDED_BY(mutex_);
   std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
-  Bytes plain_bytes_ GUARDED_BY(mutex_) = 0;
-  Bytes fetching_bytes_ GUARDED_BY(mutex_) = 0;  // asked for, not there yet
   const std::shared_ptr<const MemorySource> cuda_malloc_;
   // The same, where there is no virtual memory management.
   const std::shared_ptr<const MemorySource> own_source_;
@@ -814,18 +780,13 @@ class DeviceAllocator {
   std::vector<EventId> events_ GUARDED_BY(mutex_);
   std::map<DeviceIndex, std::vector<EventId>> events_elsewhere_
       GUARDED_BY(mutex_);  // for streams of other devices
-  std::vector<DeviceIndex> peers_ GUARDED_BY(mutex_);
   // Memory that the last TryMallocLocked would have needed more of.
   Bytes lacking_ GUARDED_BY(mutex_) = 0;
   // Why the last TryMallocLocked failed, if that was not for want of memory.
   std::optional<Error> driver_error_ GUARDED_BY(mutex_);
-  double fraction_ GUARDED_BY(mutex_) = 1.0;
-  CardRoom card_ GUARDED_BY(mutex_);
+  DeviceLimit limit_ GUARDED_BY(mutex_);
   std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
-  // Physical memory that TakePhysical gave to a restore and that is neither
-  // mapped nor back yet.
-  Bytes taken_bytes_ GUARDED_BY(mutex_) = 0;
-  int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
+  int releasing_ GUARDED_BY(mutex_) = 0;       // ReleaseCached calls under way
   std::uint64_t releases_ GUARDED_BY(mutex_) = 0;  // and those that are over
   Condition released_;
   int fencing_ GUARDED_BY(mutex_) = 0;  // BeginFencingLocked without its end

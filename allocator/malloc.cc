@@ -126,10 +126,10 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       capacity_(capacity),
       table_(table),
       heap_(table_, stats_, history_),
-      physical_(device),
+      pages_(device),
       cuda_malloc_(CudaMalloc(device)),
       own_source_(device.has_virtual_memory() ? nullptr : cuda_malloc_),
-      card_(CardRoom::HeadroomOf(capacity, device.granularity())) {}
+      limit_(device_, capacity, options.gpu_limit) {}
 
 // For tests: everything must have been freed; the product's allocator is
 // never destroyed, because frees arrive after static destruction.
@@ -138,7 +138,7 @@ DeviceAllocator::~DeviceAllocator() {
   SynchronizePendingFrees();
   ReleaseCached(~Bytes{0});
   MutexLock lock(mutex_);
-  physical_.ReleaseFree(AskStreamsLocked());
+  pages_.ReleaseFree(AskStreamsLocked());
   DropEmptySegmentsLocked();
   for (EventId event : events_) device_.DestroyEvent(event);
   for (const auto& [device, events] : events_elsewhere_) {
@@ -195,12 +195,13 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   };
   auto attempt = [&](bool soft, Growth growth = Growth::kFree) -> Block* {
     mutex_.AssertHeld();
-    const Bytes hard_limit = LimitLocked();
+    const Bytes hard_limit = limit_.Now();
     Bytes limit = soft ? static_cast<Bytes>(static_cast<double>(hard_limit) *
                                             options_.emergency_threshold)
                        : hard_limit;
     if (const double threshold = Settings::Get().collection_threshold();
-        growth == Growth::kCollecting && threshold > 0 && fraction_ < 1.0) {
+        growth == Growth::kCollecting && threshold > 0 &&
+        limit_.fraction() < 1.0) {
       limit = std::min(limit, static_cast<Bytes>(
                                   threshold * static_cast<double>(hard_limit)));
     }
@@ -364,7 +365,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
     MutexLock lock(mutex_);
     if (Block* block = attempt(soft)) {
       if (too_much > 0 && !CapturingLocked())
-        physical_.ReleaseFree(AskStreamsLocked());
+        pages_.ReleaseFree(AskStreamsLocked());
       return result(block);
     }
   }
@@ -462,7 +463,7 @@ bool DeviceAllocator::CannotFitLocked(Bytes size) {
   for_each_that_stays([&](const Segment& segment) {
     mapped += segment.mapped * segment.region->handle_bytes;
   });
-  if (mapped + size <= MostLocked()) return false;
+  if (mapped + size <= limit_.Most()) return false;
   Bytes stays = 0;
   for_each_that_stays([&](const Segment& segment) {
     for (const Block* b = segment.first; b != nullptr; b = b->next) {
@@ -475,10 +476,10 @@ bool DeviceAllocator::CannotFitLocked(Bytes size) {
 Bytes DeviceAllocator::AboveCollectionThreshold(Bytes size) {
   MutexLock lock(mutex_);
   const double threshold = Settings::Get().collection_threshold();
-  if (threshold <= 0 || fraction_ >= 1.0) return 0;
+  if (threshold <= 0 || limit_.fraction() >= 1.0) return 0;
   const auto most =
-      static_cast<Bytes>(threshold * static_cast<double>(LimitLocked()));
-  const Bytes wanted = physical_.used_bytes() + PlainLocked() + size;
+      static_cast<Bytes>(threshold * static_cast<double>(limit_.Now()));
+  const Bytes wanted = pages_.used_bytes() + size;
   return wanted > most ? wanted - most : 0;
 }
 
@@ -508,8 +509,7 @@ Block* DeviceAllocator::TryMallocLocked(Pool& pool, Bytes size, Bytes limit) {
                      "a run that was taken over is one free block");
     return block;
   };
-  if (free.bytes() > 0 &&
-      physical_.used_bytes() + PlainLocked() + others <= limit) {
+  if (free.bytes() > 0 && pages_.used_bytes() + others <= limit) {
     return take_over();
   }
   const StreamsIdle idle = AskStreamsLocked();
@@ -552,13 +552,13 @@ Block* DeviceAllocator::MapRunLocked(Pool& pool, Address start, Bytes size,
     return start != 0;
   };
   if (start == 0 && !new_place()) return nullptr;
-  Mapped mapped = MoveAndMapLocked(start, size, limit, idle);
-  if (mapped == Mapped::kPlaceBusy) {
+  PageStore::Mapped mapped = MoveAndMapLocked(start, size, limit, idle);
+  if (mapped == PageStore::Mapped::kPlaceBusy) {
     // Two positions there keep the same memory: a new place has none.
     if (!new_place()) return nullptr;
     mapped = MoveAndMapLocked(start, size, limit, idle);
   }
-  if (mapped != Mapped::kYes) return nullptr;
+  if (mapped != PageStore::Mapped::kYes) return nullptr;
   Block* block = heap_.BlockAt(start);
   STRATALLOC_CHECK(block != nullptr && block->state == BlockState::kFree &&
                        block->end() >= start + size,
@@ -566,8 +566,9 @@ Block* DeviceAllocator::MapRunLocked(Pool& pool, Address start, Bytes size,
   return block;
 }
 
-DeviceAllocator::Mapped DeviceAllocator::MoveAndMapLocked(
-    Address start, Bytes size, Bytes limit, const StreamsIdle& idle) {
+PageStore::Mapped DeviceAllocator::MoveAndMapLocked(Address start, Bytes size,
+                                                    Bytes limit,
+                                                    const StreamsIdle& idle) {
   Segment& segment = *heap_.BlockAt(start)->segment;
   // Free handles of any pool move here before the driver is asked for more.
   MoveCachedLocked(segment, start, start + size, idle);
@@ -617,7 +618,7 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
 void DeviceAllocator::MaybeSignalPressureLocked() {
   if (reclaimer_ != nullptr && options_.tiering &&
       reclaimer_->UnderPressure(device_.index())) {
-    const Bytes limit = LimitLocked();
+    const Bytes limit = limit_.Now();
     pressure_at_ = static_cast<Bytes>(reclaimer_->PressureThreshold() *
                                       static_cast<double>(limit));
     reclaimer_->OnPressure(device_.index(), AllocatedLocked(), limit);
@@ -639,7 +640,7 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
   MutexLock lock(mutex_);
   // Physical memory kept for reuse is free to whoever reads the numbers. A
   // capture sees no driver call that frees.
-  if (!CapturingLocked()) physical_.ReleaseFree(AskStreamsLocked());
+  if (!CapturingLocked()) pages_.ReleaseFree(AskStreamsLocked());
   const Result<MemoryInfo> info = device_.GetMemoryInfo();
   if (!info && info.error().code == ErrorCode::kDevice) {
     // A lost device, say: no program should try a smaller batch.
@@ -660,7 +661,7 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
       " has a total capacity of " + FormatBytes(total) + " of which " +
       FormatBytes(free) + " is free. " + processes;
   // Of what the program set; what the card lacks is not forbidden.
-  const Bytes limit = LimitOf(capacity_, options_.gpu_limit, fraction_);
+  const Bytes limit = limit_.Allowed();
   if (limit < total) text += FormatBytes(limit) + " allowed; ";
   text += "Of the allocated memory " + FormatBytes(allocated) +
           " is allocated by PyTorch, ";

@@ -44,16 +44,14 @@ Result<std::unique_ptr<PlainMemory>> DeviceAllocator::FetchPlain(
     MutexLock lock(mutex_);
     source = SourceLocked(key);
     if (source == nullptr) return nullptr;
-    if (physical_.used_bytes() + PlainLocked() + bytes > LimitLocked()) {
-      return nullptr;
-    }
-    fetching_bytes_ += bytes;
+    if (pages_.used_bytes() + bytes > limit_.Now()) return nullptr;
+    pages_.BeginFetch(bytes);
   }
   Result<Address> address = source->allocate(bytes, key.stream);
   if (!address && address.error().code == ErrorCode::kOutOfMemory) {
     const Bytes given = [&] {  // what is free here the driver has not
       MutexLock lock(mutex_);
-      return CapturingLocked() ? 0 : physical_.ReleaseFree(AskStreamsLocked());
+      return CapturingLocked() ? 0 : pages_.ReleaseFree(AskStreamsLocked());
     }();
     if (given > 0) address = source->allocate(bytes, key.stream);
   }
@@ -62,7 +60,7 @@ Result<std::unique_ptr<PlainMemory>> DeviceAllocator::FetchPlain(
                                          key.kind);
   }
   MutexLock lock(mutex_);
-  fetching_bytes_ -= bytes;
+  pages_.EndFetch(bytes, /*came=*/false);
   if (address.error().code == ErrorCode::kOutOfMemory) return nullptr;
   return tl::unexpected(address.error());
 }
@@ -71,8 +69,7 @@ Block* DeviceAllocator::AddPlainLocked(Pool& pool,
                                        std::unique_ptr<PlainMemory> memory) {
   HandleRegion& region = memory->region();
   Segment& segment = heap_.AddPlainSegment(pool, region);
-  fetching_bytes_ -= region.bytes;
-  plain_bytes_ += region.bytes;
+  pages_.EndFetch(region.bytes, /*came=*/true);
   stats_.reserved_bytes.For(region.kind, [&](Stat& s) {
     s.Increase(static_cast<std::int64_t>(region.bytes));
   });
@@ -97,7 +94,7 @@ DeviceAllocator::TakeEmptyPlainLocked() {
       mutex_.AssertHeld();
       if (!segment.plain) return false;
       if (segment.oversize) stats_.oversize_segments.Decrease(1);
-      plain_bytes_ -= segment.bytes;
+      pages_.NotePlainGone(segment.bytes);
       auto memory = plain_.find(segment.base);
       empty.push_back(std::move(memory->second));
       plain_.erase(memory);
@@ -111,7 +108,7 @@ DeviceAllocator::TakeEmptyPlainLocked() {
 // Ages are counted in searches, so that then every search must be seen.
 bool DeviceAllocator::CollectsOldLocked() {
   return own_source_ != nullptr && Settings::Get().collection_threshold() > 0 &&
-         fraction_ < 1.0;
+         limit_.fraction() < 1.0;
 }
 
 std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
@@ -120,9 +117,10 @@ std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
   SetSlowReasonLocked(SlowReason::kCollection, on);
   if (!on || CapturingLocked()) return {};
   const auto most =
-      static_cast<Bytes>(threshold * static_cast<double>(LimitLocked()));
-  if (plain_bytes_ <= most) return {};
-  const Bytes wanted = plain_bytes_ - most;
+      static_cast<Bytes>(threshold * static_cast<double>(limit_.Now()));
+  const Bytes plain = pages_.plain_segment_bytes();
+  if (plain <= most) return {};
+  const Bytes wanted = plain - most;
   EmptyBinsLocked();
   std::vector<Block*> old;
   for (auto& [key, pool] : heap_.pools()) {

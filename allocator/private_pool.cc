@@ -324,7 +324,7 @@ Status DeviceAllocator::EmptyPool(PoolId id) {
   if (Status status = SynchronizePendingFrees(); !status) return status;
   ReleaseCached(~Bytes{0}, id);
   MutexLock lock(mutex_);
-  physical_.ReleaseFree(AskStreamsLocked());
+  pages_.ReleaseFree(AskStreamsLocked());
   return {};
 }
 

@@ -106,27 +106,13 @@ Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
 }
 
 Status DeviceAllocator::EnablePeerLocked(DeviceIndex peer) {
-  if (peer == device_.index() ||
-      std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) {
-    return {};
-  }
-  for (auto& [base, segment] : heap_.segments()) {
+  if (peer == device_.index() || pages_.IsPeer(peer)) return {};
+  for (const auto& [base, segment] : heap_.segments()) {
     if (segment->plain) continue;  // whoever made it shares it
-    HandleRegion& region = *segment->region;
-    const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
-    for (std::uint64_t i = region.IndexOf(base); i < end;) {
-      // Mappings that are kept come into use again without a grant.
-      const std::uint64_t first = i;
-      while (i < end && region.entries[i].physical != nullptr) ++i;
-      if (i == first) {
-        ++i;
-        continue;
-      }
-      STRATALLOC_RETURN_IF_ERROR(device_.GrantAccess(
-          region.AddressOf(first), (i - first) * region.handle_bytes, peer));
-    }
+    STRATALLOC_RETURN_IF_ERROR(
+        pages_.GrantPeer(*segment->region, base, segment->end(), peer));
   }
-  peers_.push_back(peer);
+  pages_.AddPeer(peer);
   return {};
 }
 
@@ -213,11 +199,8 @@ const char* DeviceAllocator::CheckHandlesLocked(OnDeviceSums* sums) {
   for (const auto& [base, segment] : heap_.segments()) {
     ForEachHandleOf(*segment, [&, plain = segment->plain](HandleRef handle) {
       mutex_.AssertHeld();
-      HandleEntry& entry = handle.entry();
-      const HandleState state = entry.state.load();
-      if (IsOnDevice(state) && !plain &&
-          (entry.physical == nullptr || entry.physical->free ||
-           !physical_.IsGranted(&entry.physical))) {
+      const HandleState state = handle.entry().state.load();
+      if (IsOnDevice(state) && !plain && !pages_.IsGranted(handle)) {
         wrong = "what is on the device has memory of its own, with rights";
       }
       if (IsAway(state)) ++away;
@@ -267,13 +250,7 @@ const char* DeviceAllocator::CheckSumsLocked(const OnDeviceSums& sums) {
   if (sums.mapped != current(stats_.reserved_bytes)) {
     return "reserved_bytes = mapped handles";
   }
-  if (!physical_.CheckInvariants()) {
-    return "free memory is listed once and knows its mappings";
-  }
-  if (sums.mapped - plain_bytes_ + physical_.free_bytes() + taken_bytes_ !=
-      physical_.created_bytes()) {
-    return "created = mapped - plain + free + taken physical handles";
-  }
+  if (const char* wrong = pages_.CheckInvariants(sums.mapped)) return wrong;
   if (sums.allocated > sums.active || sums.active > sums.mapped ||
       current(stats.requested_bytes) > sums.active) {
     return "requested <= active, allocated <= active <= reserved";

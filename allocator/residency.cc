@@ -129,7 +129,7 @@ void DeviceAllocator::FinishLeavingLocked(std::vector<Departure>& departures) {
     if (entry.live > 0) slots.push_back(&entry.physical);
   }
   // First: where the driver refuses, nothing has happened.
-  const Status unmapped = physical_.Unmap(std::move(slots));
+  const Status unmapped = pages_.Unmap(std::move(slots));
   for (std::size_t i = 0; i < departures.size(); ++i) {
     const HandleEntry& entry = departures[i].handle.entry();
     const bool refused = entry.live > 0 && entry.physical != nullptr;
@@ -167,7 +167,7 @@ bool DeviceAllocator::LeaveLocked(HandleRef handle, PhysicalMemory* memory,
   }
   RecordLiveOverLocked(handle, /*allocated=*/false, "evicted");
   RecordMappedLocked(TraceAction::kSegmentUnmap, {handle}, "evicted");
-  UnmapLocked(handle, memory, /*fence=*/0);
+  pages_.GiveUp(handle, memory, /*fence=*/0, KeepsMappings(segment));
   stats_.reserved_bytes.For(segment.region->kind,
                             [&](Stat& s) { s.Decrease(handle.bytes()); });
   ++stats_.num_device_free;
@@ -186,12 +186,7 @@ bool DeviceAllocator::LeaveLocked(HandleRef handle, PhysicalMemory* memory,
 Result<PhysicalMemory*> DeviceAllocator::TakePhysical(Bytes bytes) {
   const auto take = [&]() REQUIRES(mutex_) {
     // The copy stream writes it: whoever used it last must have finished.
-    const Bytes limit = LimitLocked();
-    Result<PhysicalMemory*> memory =
-        physical_.Take(bytes, limit - std::min(limit, PlainLocked()),
-                       /*own=*/0, AskStreamsLocked());
-    if (memory) taken_bytes_ += bytes;
-    return memory;
+    return pages_.Take(bytes, limit_.Now(), AskStreamsLocked());
   };
   {
     MutexLock lock(mutex_);
@@ -207,45 +202,23 @@ Result<PhysicalMemory*> DeviceAllocator::TakePhysical(Bytes bytes) {
 
 void DeviceAllocator::PutPhysical(PhysicalMemory* memory) {
   MutexLock lock(mutex_);
-  taken_bytes_ -= memory->bytes;
-  physical_.Put(memory, /*fence=*/0);
+  pages_.PutTaken(memory);
 }
 
 Status DeviceAllocator::BeginArrivalLocked(
     std::span<const HandleRef> run, std::span<PhysicalMemory* const> memory) {
-  std::vector<PhysicalMemory**> mapped;
-  Status status;
-  for (std::size_t i = 0; status && i < run.size(); ++i) {
-    HandleEntry& entry = run[i].entry();
-    const HandleState from = entry.state.load();
+  for (HandleRef handle : run) {
+    const HandleState from = handle.entry().state.load();
     STRATALLOC_CHECK(IsAway(from) && from != HandleState::kPoisoned,
                      HandleStateName(from));
-    STRATALLOC_CHECK(
-        run[i].address() == run.front().address() + i * run[i].bytes(),
-        "rights are granted by ranges");
-    if (entry.physical != nullptr) {  // could not be unmapped
-      status = physical_.Unmap(&entry.physical);
-    }
-    if (status) {
-      status = physical_.Map(run[i].address(), memory[i], &entry.physical);
-    }
-    if (status) mapped.push_back(&entry.physical);
   }
-  if (status) {
-    status = device_.GrantAccess(run.front().address(),
-                                 run.size() * run.front().bytes(), peers_);
-  }
-  if (!status) {
-    (void)physical_.Unmap(std::move(mapped));  // nobody has seen it
-    return status;
-  }
-  for (std::size_t i = 0; i < run.size(); ++i) ArriveLocked(run[i], memory[i]);
+  STRATALLOC_RETURN_IF_ERROR(pages_.MapTaken(run, memory));
+  for (HandleRef handle : run) ArriveLocked(handle);
   return {};
 }
 
-void DeviceAllocator::ArriveLocked(HandleRef handle, PhysicalMemory* memory) {
+void DeviceAllocator::ArriveLocked(HandleRef handle) {
   HandleEntry& entry = handle.entry();
-  physical_.NoteGranted(&entry.physical);
   if (observer_ != nullptr) {
     const TierId tier = TierOfLocked(entry);
     ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
@@ -255,8 +228,6 @@ void DeviceAllocator::ArriveLocked(HandleRef handle, PhysicalMemory* memory) {
   }
   RecordLiveOverLocked(handle, /*allocated=*/false, "restored");
   RecordMappedLocked(TraceAction::kSegmentMap, {handle}, "restored");
-  memory->used_at = handle.address();
-  taken_bytes_ -= handle.bytes();
   // The fence set is kept: record_stream may have added to it while away.
   entry.dirty.store(false);
   entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);

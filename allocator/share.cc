@@ -26,15 +26,14 @@ std::size_t MostDescriptors() {
 
 std::vector<DeviceIndex> DeviceAllocator::peers() {
   MutexLock lock(mutex_);
-  return peers_;
+  return pages_.peers();
 }
 
 Status DeviceAllocator::CheckDescriptorsLocked(const Block& block) {
   std::size_t needed = 0;
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
     mutex_.AssertHeld();
-    const PhysicalMemory* memory = handle.entry().physical;
-    needed += memory != nullptr && !physical_.HasDescriptor(*memory);
+    needed += !pages_.HasDescriptor(handle);
   });
   const std::size_t most = MostDescriptors();
   const std::size_t open = HandlePool::OpenDescriptors();
@@ -66,7 +65,7 @@ void DeviceAllocator::CloseDescriptors() {
       });
     }
   }
-  physical_.CloseDescriptors(shared);
+  pages_.CloseDescriptors(shared);
 }
 
 Result<SharedBlock> DeviceAllocator::Share(Address address) {
@@ -92,7 +91,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
                     "a block is shared while its bytes are away");
       return;
     }
-    Result<int> descriptor = physical_.Descriptor(*handle.entry().physical);
+    Result<int> descriptor = pages_.Descriptor(handle);
     if (descriptor) {
       descriptors.push_back(*descriptor);
     } else {

@@ -58,7 +58,7 @@ Capacity CapacityOf(int index, DeviceAllocator* device) {
   const Result<Card> card = Device::Look(ordinal);
   if (!card) return {};
   return {card->memory,
-          DeviceAllocator::LimitOf(card->memory, Core::Get().config().gpu_limit,
+          DeviceLimit::Of(card->memory, Core::Get().config().gpu_limit,
                                    Allocator::Get().Fraction(ordinal))};
 }
 
