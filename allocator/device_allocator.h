@@ -47,8 +47,10 @@
 #include "allocator/block.h"
 #include "allocator/block_heap.h"
 #include "allocator/checkpoint.h"
+#include "allocator/deferred_frees.h"
 #include "allocator/device/device.h"
 #include "allocator/device_limit.h"
+#include "allocator/event_pool.h"
 #include "allocator/handle_table.h"
 #include "allocator/history.h"
 #include "allocator/ipc.h"
@@ -438,10 +440,6 @@ class DeviceAllocator {
 
  private:
   friend class DeviceAllocatorTestPeer;
-  struct PendingFree {
-    EventId event;
-    Block* block;
-  };
   struct Arrival {
     std::uint64_t number;
     EventId event;
@@ -484,10 +482,6 @@ class DeviceAllocator {
   // `owned`: statistics and ledger do not know yet that the block is free.
   void GiveBackLocked(Block* block, bool owned) REQUIRES(mutex_);
   void ProcessEventsLocked() REQUIRES(mutex_);
-  // The unused events for streams of the device that `stream` is of: another
-  // device's cannot be recorded there. None is destroyed, because a thread in
-  // SynchronizePendingFrees may still be waiting for it.
-  std::vector<EventId>& EventsLocked(StreamId stream) REQUIRES(mutex_);
   Status SynchronizePendingFrees() EXCLUDES(mutex_);
   // One event per recorded stream of a block that is freed.
   void RecordFreeEventsLocked(Block* block) REQUIRES(mutex_);
@@ -759,7 +753,6 @@ class DeviceAllocator {
   // Those of pools, and those that a malloc asked for: all that may capture
   // into memory of ours.
   std::set<StreamId> streams_of_mallocs_ GUARDED_BY(mutex_);
-  std::map<StreamId, std::deque<PendingFree>> pending_ GUARDED_BY(mutex_);
   std::map<PoolId, PrivatePool> private_pools_ GUARDED_BY(mutex_);
   std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
   const std::shared_ptr<const MemorySource> cuda_malloc_;
@@ -770,16 +763,11 @@ class DeviceAllocator {
   std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
   PoolRoutes routes_{device_};  // the device lock but for MayCapture, MayRoute
   std::set<HandleEntry*> raw_operands_ GUARDED_BY(mutex_);
-  // Blocks freed while a stream captured, and the streams that were recorded
-  // on a block then.
-  std::vector<Block*> put_off_ GUARDED_BY(mutex_);
-  std::map<Block*, std::vector<StreamId>> captured_streams_ GUARDED_BY(mutex_);
   std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
   std::uint64_t last_arrival_ GUARDED_BY(mutex_) = 0;
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
-  std::vector<EventId> events_ GUARDED_BY(mutex_);
-  std::map<DeviceIndex, std::vector<EventId>> events_elsewhere_
-      GUARDED_BY(mutex_);  // for streams of other devices
+  EventPool events_ GUARDED_BY(mutex_);
+  DeferredFrees frees_ GUARDED_BY(mutex_);
   // Memory that the last TryMallocLocked would have needed more of.
   Bytes lacking_ GUARDED_BY(mutex_) = 0;
   // Why the last TryMallocLocked failed, if that was not for want of memory.

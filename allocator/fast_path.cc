@@ -108,8 +108,12 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
   // block counts as handed out. It is out of its bin, so that nothing of this
   // can touch it.
   if (__builtin_expect((slow_reasons_ & kOutstanding) != 0, 0)) {
-    if (!pending_.empty()) ProcessEventsLocked();
-    if (!arrivals_.empty()) SettleArrivalsLocked();
+    if ((slow_reasons_ & Bit(SlowReason::kPendingFrees)) != 0) {
+      ProcessEventsLocked();
+    }
+    if ((slow_reasons_ & Bit(SlowReason::kArrivals)) != 0) {
+      SettleArrivalsLocked();
+    }
   }
   if (__builtin_expect(block == nullptr, 0)) {
     return FastFitLocked(*pool, size, requested, charge, out);

@@ -48,33 +48,8 @@ void DeviceAllocator::FreeLocked(Block* block) {
 }
 
 void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
-  for (StreamId stream : block->streams) {
-    std::vector<EventId>& unused = EventsLocked(stream);
-    Result<EventId> event = kNoEvent;
-    if (unused.empty()) {
-      event = device_.CreateEvent(stream);
-    } else {
-      event = unused.back();
-      unused.pop_back();
-    }
-    ++block->pending_events;
-    if (event && device_.RecordEvent(*event, stream)) {
-      pending_[stream].push_back(PendingFree{*event, block});
-      continue;
-    }
-    // No event to be had, or the stream is gone while its work may still run:
-    // only a synchronised device proves the end.
-    if (event) unused.push_back(*event);
-    pending_[stream].push_back(PendingFree{kNoEvent, block});
-  }
-  block->streams.clear();
-  block->streams_noted = false;
+  frees_.Record(block);
   SetSlowReasonLocked(SlowReason::kPendingFrees, true);
-}
-
-std::vector<EventId>& DeviceAllocator::EventsLocked(StreamId stream) {
-  return IsElsewhere(stream) ? events_elsewhere_[DeviceElsewhere(stream)]
-                             : events_;
 }
 
 void DeviceAllocator::ReleaseBlockLocked(Block* block) {
@@ -121,7 +96,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   if (owned && observer_ != nullptr) {
     observer_->OnFree(device_.index(), block->charge, block->size);
   }
-  if (!captured_streams_.empty()) captured_streams_.erase(block);
+  frees_.Forget(block);
   block->raw = block->streams_noted = block->shared = false;
   block->charge = {};
   block->account = nullptr;
@@ -165,7 +140,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     block->streams_noted = true;
   }
   if (routes_.MayRoute() && NoteCaptureLocked(stream)) {
-    captured_streams_[block].push_back(stream);
+    frees_.NoteCaptured(block, stream);
   }
   return {};
 }
@@ -173,67 +148,24 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
 void DeviceAllocator::ProcessEventsLocked() {
   if (CapturingLocked()) return;
   RedeemPutOffLocked();
-  for (auto& [stream, queue] : pending_) {
-    while (!queue.empty()) {
-      if (queue.front().event == kNoEvent) break;
-      if (STRATALLOC_PLANTED(kLateEvent) && queue.size() < 2) break;
-      Result<bool> done = device_.IsEventDone(queue.front().event);
-      // An event that cannot be queried (a capture in progress) is not done.
-      if (!done || !*done) break;
-      Block* block = queue.front().block;
-      EventsLocked(stream).push_back(queue.front().event);
-      queue.pop_front();
-      if (--block->pending_events == 0) ReleaseBlockLocked(block);
-    }
-  }
-  SetSlowReasonLocked(
-      SlowReason::kPendingFrees,
-      std::any_of(pending_.begin(), pending_.end(),
-                  [](const auto& queue) { return !queue.second.empty(); }));
+  for (Block* block : frees_.Collect()) ReleaseBlockLocked(block);
+  SetSlowReasonLocked(SlowReason::kPendingFrees, frees_.pending());
 }
 
 Status DeviceAllocator::SynchronizePendingFrees() {
-  std::vector<EventId> events;
-  // Freed without an event, by stream; taken out.
-  std::vector<std::pair<StreamId, PendingFree>> unproven;
+  DeferredFrees::Wait wait;
   {
     MutexLock lock(mutex_);
     if (CapturingLocked()) return {};  // waiting would spoil the capture
     RedeemPutOffLocked();
     ++stats_.num_sync_all_streams;
-    for (auto& [stream, queue] : pending_) {
-      std::erase_if(queue, [&, of = stream](const PendingFree& free) {
-        if (free.event == kNoEvent) unproven.emplace_back(of, free);
-        return free.event == kNoEvent;
-      });
-      if (!queue.empty()) events.push_back(queue.back().event);
-    }
+    wait = frees_.BeginWait();
   }
-  // Other threads may recycle these events meanwhile; waiting for a later
-  // record of the same event is longer than needed, never wrong.
-  Status status;
-  for (EventId event : events) {
-    if (Status s = device_.SynchronizeEvent(event); !s) status = s;
-  }
-  bool proven = true;
-  std::optional<StreamId> waited;  // those of one stream follow each other
-  for (const auto& [stream, free] : unproven) {
-    if (std::exchange(waited, stream) == stream) continue;
-    if (Status s = device_.SynchronizeDevice(stream); !s) {
-      status = s;
-      proven = false;
-    }
-  }
+  DeferredFrees::Await(device_, &wait);
   MutexLock lock(mutex_);
-  for (const auto& [stream, free] : unproven) {
-    if (!proven) {
-      pending_[stream].push_back(free);
-    } else if (--free.block->pending_events == 0) {
-      ReleaseBlockLocked(free.block);
-    }
-  }
+  for (Block* block : frees_.EndWait(wait)) ReleaseBlockLocked(block);
   ProcessEventsLocked();
-  return status;
+  return wait.status;
 }
 
 }  // namespace stratalloc

@@ -129,6 +129,8 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       pages_(device),
       cuda_malloc_(CudaMalloc(device)),
       own_source_(device.has_virtual_memory() ? nullptr : cuda_malloc_),
+      events_(device_),
+      frees_(device_, events_),
       limit_(device_, capacity, options.gpu_limit) {}
 
 // For tests: everything must have been freed; the product's allocator is
@@ -140,10 +142,6 @@ DeviceAllocator::~DeviceAllocator() {
   MutexLock lock(mutex_);
   pages_.ReleaseFree(AskStreamsLocked());
   DropEmptySegmentsLocked();
-  for (EventId event : events_) device_.DestroyEvent(event);
-  for (const auto& [device, events] : events_elsewhere_) {
-    for (EventId event : events) device_.DestroyEvent(event);
-  }
   if (device_.has_virtual_memory()) table_.Destroy(device_);
 }
 

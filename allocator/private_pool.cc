@@ -269,32 +269,20 @@ void DeviceAllocator::EndFencing() {
 bool DeviceAllocator::PutOffLocked(Block* block) {
   for (const StreamId stream : block->streams) NoteCaptureLocked(stream);
   if (!CapturingLocked()) return false;
-  put_off_.push_back(block);
+  frees_.PutOff(block);
   NoteRoutesLocked();
   return true;
 }
 
 void DeviceAllocator::NoteRoutesLocked() {
   SetSlowReasonLocked(SlowReason::kPoolFilter,
-                      routes_.MayRoute() || !put_off_.empty());
+                      routes_.MayRoute() || frees_.some_put_off());
 }
 
 void DeviceAllocator::RedeemPutOffLocked() {
-  if (put_off_.empty() || CapturingLocked()) return;
-  for (Block* block : std::exchange(put_off_, {})) {
-    // What a capture recorded runs when the graph is replayed, and the graph
-    // keeps the memory: only uses outside of it are still to be waited for.
-    const auto captured = captured_streams_.find(block);
-    if (captured != captured_streams_.end()) {
-      std::erase_if(block->streams, [&](StreamId stream) {
-        return std::find(captured->second.begin(), captured->second.end(),
-                         stream) != captured->second.end();
-      });
-      captured_streams_.erase(captured);
-    }
-    RecordFreeEventsLocked(block);
-    if (block->pending_events == 0) ReleaseBlockLocked(block);
-  }
+  if (!frees_.some_put_off() || CapturingLocked()) return;
+  for (Block* block : frees_.Redeem()) ReleaseBlockLocked(block);
+  SetSlowReasonLocked(SlowReason::kPendingFrees, frees_.pending());
   NoteRoutesLocked();
 }
 

@@ -285,7 +285,7 @@ void DeviceAllocator::SettleArrivalsLocked() {
 void DeviceAllocator::SettleFirstArrivalLocked() {
   const Arrival arrival = std::move(arrivals_.front());
   arrivals_.pop_front();
-  events_.push_back(arrival.event);
+  events_.Put(arrival.event, kDefaultStream);
   ArriveLocked(arrival.handles);
   if (arrivals_.empty()) SetSlowReasonLocked(SlowReason::kArrivals, false);
 }
@@ -361,9 +361,7 @@ DeviceAllocator::TakeDroppedLocked() {
 EventId DeviceAllocator::TakeEvent() {
   {
     MutexLock lock(mutex_);
-    if (!events_.empty()) {
-      const EventId event = events_.back();
-      events_.pop_back();
+    if (const EventId event = events_.TakeUnused(); event != kNoEvent) {
       return event;
     }
   }
@@ -373,7 +371,7 @@ EventId DeviceAllocator::TakeEvent() {
 
 void DeviceAllocator::PutEvent(EventId event) {
   MutexLock lock(mutex_);
-  events_.push_back(event);
+  events_.Put(event, kDefaultStream);
 }
 
 }  // namespace stratalloc
