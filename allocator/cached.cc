@@ -48,7 +48,8 @@ std::vector<HandleRef> DeviceAllocator::FreeHandlesLocked(
   std::vector<HandleRef> found;
   Bytes bytes = 0;
   for (auto& [key, pool] : heap_.pools()) {
-    if (only.is_private() ? key.owner != only : InUseLocked(key.owner)) {
+    if (only.is_private() ? key.owner != only
+                          : private_pools_.IsInUse(key.owner)) {
       continue;
     }
     const bool more = pool->free_blocks().ForEach([&](const FreeKey& free) {
@@ -106,7 +107,8 @@ void DeviceAllocator::GiveUpLocked(const std::vector<HandleRef>& handles,
 bool DeviceAllocator::MayMoveLocked(HandleRef handle, std::uint64_t own,
                                     const StreamsIdle& idle) {
   const Segment& from = heap_.SegmentOf(handle);
-  if (from.plain || InUseLocked(from.pool->key().owner)) return false;
+  if (from.plain || private_pools_.IsInUse(from.pool->key().owner))
+    return false;
   if (STRATALLOC_PLANTED(kEarlyReuse)) return true;
   std::uint64_t users = UsersLocked(handle);
   // Where the mapping stays, work that is in order needs no waiting.

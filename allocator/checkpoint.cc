@@ -31,11 +31,11 @@ std::vector<CheckpointBlock> DeviceAllocator::AllocatedInLocked(PoolId id) {
 
 Result<Checkpoint> DeviceAllocator::TakeCheckpoint(PoolId id) {
   MutexLock lock(mutex_);
-  const auto pool = private_pools_.find(id);
-  if (pool == private_pools_.end()) {
+  PrivatePool* const pool = private_pools_.Find(id);
+  if (pool == nullptr) {
     return Fail(ErrorCode::kNotFound, "Could not find private pool id");
   }
-  pool->second.addresses_kept = true;
+  pool->addresses_kept = true;
   return Checkpoint{id, AllocatedInLocked(id)};
 }
 
@@ -54,7 +54,7 @@ Result<CheckpointDelta> DeviceAllocator::GoBackTo(
     const Checkpoint& checkpoint) {
   MutexLock lock(mutex_);
   const PoolId id = checkpoint.pool;
-  if (!InUseLocked(id)) {
+  if (!private_pools_.IsInUse(id)) {
     return Fail(ErrorCode::kNotFound,
                 "Could not find private pool id: no graph or MemPool that uses "
                 "it is alive, so its memory may be gone");

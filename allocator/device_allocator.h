@@ -62,6 +62,7 @@
 #include "allocator/pointer_blocks.h"
 #include "allocator/pool.h"
 #include "allocator/pool_routes.h"
+#include "allocator/private_pools.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
 #include "allocator/staying.h"
@@ -533,28 +534,15 @@ class DeviceAllocator {
   // private_pool.cc
   // raw_capture.cc
   bool NoteCaptureLocked(StreamId stream) REQUIRES(mutex_);
-  void KeepUntilFreedLocked(HandleEntry& operand) REQUIRES(mutex_);
-  void DropKeptLocked(HandleEntry& freed) REQUIRES(mutex_);
   // What an operator made, if its stream captures: perhaps no operator of the
   // capture names it.
   void KeepMadeLocked(const Block& block) REQUIRES(mutex_);
 
-  void KeepLocked(PoolId id, PrivatePool& pool,
-                  std::span<HandleEntry* const> operands) REQUIRES(mutex_);
-  void UsePoolLocked(PoolId id,
-                     std::shared_ptr<const MemorySource> source = nullptr)
-      REQUIRES(mutex_);
   PoolId RouteLocked(StreamId stream) REQUIRES(mutex_);
-  void ReopenLocked(PoolRoute& route) REQUIRES(mutex_);  // it is not over
-  // If no graph can be replayed any more.
-  void DropOperandsLocked(PrivatePool& pool) REQUIRES(mutex_);
-  // Finds the routes of captures that are over. A stream that may be destroyed
-  // is not asked: whoever is on one has noted it before (NoteCaptureLocked).
   void SettleRoutesLocked() REQUIRES(mutex_);
   // A cached block of a pool that serves everybody when memory runs out.
   Block* BorrowLocked(PoolKey key, Bytes size) REQUIRES(mutex_);
   bool NoSplitLocked(const Pool& pool) const REQUIRES(mutex_);
-  bool InUseLocked(PoolId id) const REQUIRES(mutex_);
   // While a stream captures: keeps a freed block for later, true.
   bool PutOffLocked(Block* block) REQUIRES(mutex_);
   void NoteRoutesLocked() REQUIRES(mutex_);  // in slow_reasons.h's word
@@ -750,10 +738,6 @@ class DeviceAllocator {
   SegmentStats stats_ GUARDED_BY(mutex_);
   History history_ GUARDED_BY(mutex_);
   PageStore pages_ GUARDED_BY(mutex_);
-  // Those of pools, and those that a malloc asked for: all that may capture
-  // into memory of ours.
-  std::set<StreamId> streams_of_mallocs_ GUARDED_BY(mutex_);
-  std::map<PoolId, PrivatePool> private_pools_ GUARDED_BY(mutex_);
   std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
   const std::shared_ptr<const MemorySource> cuda_malloc_;
   // The same, where there is no virtual memory management.
@@ -762,7 +746,7 @@ class DeviceAllocator {
   std::uint32_t searches_ GUARDED_BY(mutex_) = 0;
   std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
   PoolRoutes routes_{device_};  // the device lock but for MayCapture, MayRoute
-  std::set<HandleEntry*> raw_operands_ GUARDED_BY(mutex_);
+  PrivatePools private_pools_ GUARDED_BY(mutex_);
   std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
   std::uint64_t last_arrival_ GUARDED_BY(mutex_) = 0;
   std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);

@@ -81,7 +81,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
                           TierId::kDevice, bytes, /*moved=*/false);
       }
       if (entry.live > 0) return;
-      if (!raw_operands_.empty()) DropKeptLocked(entry);
+      private_pools_.DropFreed(entry);
       ++entry.generation;
       if (entry.has_copy.exchange(false)) {
         dropped_.emplace_back(handle, entry.generation);

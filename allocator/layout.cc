@@ -19,7 +19,7 @@ constexpr Bytes kSegmentFraction = 8;
 
 Pool& DeviceAllocator::PoolLocked(const PoolKey& key) {
   if (Pool* pool = heap_.FindPool(key)) return *pool;
-  streams_of_mallocs_.insert(key.stream);
+  private_pools_.NoteStream(key.stream);
   return heap_.PoolOf(key);
 }
 

@@ -129,6 +129,7 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       pages_(device),
       cuda_malloc_(CudaMalloc(device)),
       own_source_(device.has_virtual_memory() ? nullptr : cuda_malloc_),
+      private_pools_(device_, routes_),
       events_(device_),
       frees_(device_, events_),
       limit_(device_, capacity, options.gpu_limit) {}
@@ -238,12 +239,11 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
     if (routes_.MayRoute()) {
       key.owner = RouteLocked(request.stream);
       SettleRoutesLocked();
-      streams_of_mallocs_.insert(request.stream);  // CapturingLocked asks it
+      private_pools_.NoteStream(request.stream);  // CapturingLocked asks it
       if (CapturingLocked()) {
         may_reclaim = false;
-        if (const auto own = private_pools_.find(key.owner);
-            own != private_pools_.end()) {
-          own->second.addresses_kept = true;
+        if (PrivatePool* const own = private_pools_.Find(key.owner)) {
+          own->addresses_kept = true;
         }
       }
     }
@@ -373,8 +373,8 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   if (key.owner.is_private()) {
     const bool may_move = [&] {
       MutexLock lock(mutex_);
-      const auto own = private_pools_.find(key.owner);
-      return own != private_pools_.end() && !own->second.addresses_kept;
+      const PrivatePool* const own = private_pools_.Find(key.owner);
+      return own != nullptr && !own->addresses_kept;
     }();
     if (may_move && ReleaseCached(size, key.owner) > 0) {
       MutexLock lock(mutex_);

@@ -15,10 +15,8 @@ namespace stratalloc {
 std::shared_ptr<const MemorySource> DeviceAllocator::SourceLocked(
     const PoolKey& key) const {
   if (key.owner.is_private()) {
-    const auto it = private_pools_.find(key.owner);
-    if (it != private_pools_.end() && it->second.source != nullptr) {
-      return it->second.source;
-    }
+    const PrivatePool* const owner = private_pools_.Find(key.owner);
+    if (owner != nullptr && owner->source != nullptr) return owner->source;
   }
   if (own_source_ != nullptr) return own_source_;
   const bool leaves = options_.tiering && IsEvictable(key.lifetime);

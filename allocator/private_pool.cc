@@ -3,7 +3,6 @@
 #include "allocator/private_pool.h"
 
 #include <chrono>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -11,30 +10,10 @@
 #include "allocator/device_allocator.h"
 
 namespace stratalloc {
-namespace {
-
-Error NoSuchPool(PoolId id) {
-  return Error{ErrorCode::kNotFound, "Could not find pool of id {" +
-                                         std::to_string(id.graph) + ", " +
-                                         std::to_string(id.user) + "}"};
-}
-
-}  // namespace
-
-void DeviceAllocator::UsePoolLocked(
-    PoolId id, std::shared_ptr<const MemorySource> source) {
-  const auto [it, is_new] = private_pools_.try_emplace(id);
-  if (!is_new) {
-    ++it->second.use_count;
-  } else {
-    it->second.source = std::move(source);
-  }
-}
-
 void DeviceAllocator::CreateOrUsePool(
     PoolId id, std::shared_ptr<const MemorySource> source) {
   MutexLock lock(mutex_);
-  UsePoolLocked(id, std::move(source));
+  private_pools_.Use(id, std::move(source));
 }
 
 Status DeviceAllocator::BeginAllocateToPool(
@@ -42,118 +21,65 @@ Status DeviceAllocator::BeginAllocateToPool(
   const bool captures = !filter(current);
   MutexLock lock(mutex_);
   while (fencing_ > 0) fenced_.Wait(mutex_);
-  if (routes_.Of(id) != nullptr) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "beginAllocateToPool: already recording to mempool_id");
-  }
-  UsePoolLocked(id);
-  routes_.Add({.pool = id,
-               .filter = std::move(filter),
-               .stream = current,
-               .thread = std::this_thread::get_id(),
-               .of_capture = captures});
+  const Status status =
+      private_pools_.BeginRoute(id, std::move(filter), current, captures);
   NoteRoutesLocked();
-  return {};
+  return status;
 }
 
 Status DeviceAllocator::EndAllocateToPool(PoolId id) {
   MutexLock lock(mutex_);
-  PoolRoute* const route = routes_.Of(id);
-  if (route == nullptr) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "endAllocatePool: not currently recording to mempool_id");
-  }
-  const bool lost = route->over && !route->operands.empty();
-  if (route->over) ReopenLocked(*route);
-  routes_.Remove(route);
+  const Status status = private_pools_.EndRoute(id);
   NoteRoutesLocked();
-  if (lost) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "endAllocateToPool: the stream of this capture did not capture "
-                "for a second, so what it used has been let go; capture again");
-  }
-  return {};
+  return status;
 }
 
 Status DeviceAllocator::ReleasePool(PoolId id) {
   MutexLock lock(mutex_);
-  const auto it = private_pools_.find(id);
-  if (it == private_pools_.end() || it->second.use_count == 0) {
-    return tl::unexpected(NoSuchPool(id));
-  }
-  --it->second.use_count;
-  DropOperandsLocked(it->second);
+  STRATALLOC_RETURN_IF_ERROR(private_pools_.Release(id));
   ForgetPoolsLocked();
   return {};
-}
-
-void DeviceAllocator::DropOperandsLocked(PrivatePool& pool) {
-  if (pool.in_use()) return;
-  for (HandleEntry* operand : std::exchange(pool.operands, {})) {
-    // The graph may still run.
-    operand->fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
-    operand->pins.fetch_sub(1);
-  }
 }
 
 bool DeviceAllocator::KeepForGraph(StreamId stream,
                                    std::span<HandleEntry* const> operands) {
   MutexLock lock(mutex_);
-  if (!NoteCaptureLocked(stream)) {
-    SettleRoutesLocked();
-    return false;
-  }
-  const PoolId id = RouteLocked(stream);
-  const auto pool = private_pools_.find(id);
-  if (pool == private_pools_.end()) return false;
-  KeepLocked(id, pool->second, operands);
-  return true;
+  const bool kept = private_pools_.KeepForGraph(stream, operands);
+  NoteRoutesLocked();
+  return kept;
 }
 
 bool DeviceAllocator::KeepForPool(PoolId id,
                                   std::span<HandleEntry* const> operands) {
   MutexLock lock(mutex_);
-  const auto pool = private_pools_.find(id);
-  if (pool == private_pools_.end() || pool->second.use_count == 0) return false;
-  KeepLocked(id, pool->second, operands);
-  return true;
-}
-
-void DeviceAllocator::KeepLocked(PoolId id, PrivatePool& pool,
-                                 std::span<HandleEntry* const> operands) {
-  PoolRoute* const route = routes_.Of(id);
-  for (HandleEntry* operand : operands) {
-    if (!pool.operands.insert(operand).second) continue;
-    operand->pins.fetch_add(1);
-    if (route != nullptr) route->operands.push_back(operand);
-  }
+  return private_pools_.KeepForPool(id, operands);
 }
 
 int DeviceAllocator::PoolUseCount(PoolId id) {
   MutexLock lock(mutex_);
-  const auto it = private_pools_.find(id);
-  return it == private_pools_.end() ? 0 : it->second.use_count;
+  const PrivatePool* const pool = private_pools_.Find(id);
+  return pool == nullptr ? 0 : pool->use_count;
 }
 
 Status DeviceAllocator::SetUseOnOom(PoolId id, bool use_on_oom) {
   MutexLock lock(mutex_);
-  const auto it = private_pools_.find(id);
-  if (it == private_pools_.end()) return tl::unexpected(NoSuchPool(id));
-  it->second.use_on_oom = use_on_oom;
+  STRATALLOC_ASSIGN_OR_RETURN(PrivatePool * pool, private_pools_.Get(id));
+  pool->use_on_oom = use_on_oom;
   return {};
 }
 
 Status DeviceAllocator::SetNoSplit(PoolId id) {
   MutexLock lock(mutex_);
-  const auto it = private_pools_.find(id);
-  if (it == private_pools_.end()) return tl::unexpected(NoSuchPool(id));
-  it->second.no_split = true;
+  STRATALLOC_ASSIGN_OR_RETURN(PrivatePool * pool, private_pools_.Get(id));
+  pool->no_split = true;
   return {};
 }
 
 Result<std::vector<Address>> DeviceAllocator::AllocatedIn(PoolId id) {
   MutexLock lock(mutex_);
-  if (!private_pools_.contains(id)) return tl::unexpected(NoSuchPool(id));
+  if (auto pool = private_pools_.Get(id); !pool) {
+    return tl::unexpected(pool.error());
+  }
   std::vector<Address> live;
   for (const CheckpointBlock& block : AllocatedInLocked(id)) {
     live.push_back(block.address);
@@ -164,7 +90,7 @@ Result<std::vector<Address>> DeviceAllocator::AllocatedIn(PoolId id) {
 Bytes DeviceAllocator::PrivateAllocated() {
   MutexLock lock(mutex_);
   Bytes bytes = 0;
-  for (const auto& [id, pool] : private_pools_) {
+  for (const auto& [id, pool] : private_pools_.all()) {
     for (const CheckpointBlock& block : AllocatedInLocked(id)) {
       bytes += block.bytes;
     }
@@ -173,29 +99,13 @@ Bytes DeviceAllocator::PrivateAllocated() {
 }
 
 PoolId DeviceAllocator::RouteLocked(StreamId stream) {
-  PoolRoute* const route = routes_.For(stream);
-  if (route == nullptr) return {};
-  if (route->over) ReopenLocked(*route);
+  const PoolId id = private_pools_.RouteOf(stream);
   NoteRoutesLocked();
-  return route->pool;
-}
-
-void DeviceAllocator::ReopenLocked(PoolRoute& route) {
-  routes_.Reopen(route);
-  const auto pool = private_pools_.find(route.pool);
-  if (pool != private_pools_.end()) --pool->second.failed;
+  return id;
 }
 
 void DeviceAllocator::SettleRoutesLocked() {
-  for (const PoolRoute* route : routes_.Settle()) {
-    const auto pool = private_pools_.find(route->pool);
-    if (pool == private_pools_.end()) continue;
-    ++pool->second.failed;
-    for (HandleEntry* operand : route->operands) {
-      if (pool->second.operands.erase(operand) != 0) operand->pins.fetch_sub(1);
-    }
-    DropOperandsLocked(pool->second);
-  }
+  private_pools_.Settle();
   NoteRoutesLocked();
 }
 
@@ -219,7 +129,7 @@ bool DeviceAllocator::MayCaptureStill() {
 Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
   if (key.owner.is_private()) return nullptr;
   key.lifetime = LifetimeClass::kTransient;
-  for (const auto& [id, lender] : private_pools_) {
+  for (const auto& [id, lender] : private_pools_.all()) {
     if (!lender.use_on_oom) continue;
     key.owner = id;
     const Pool* pool = heap_.FindPool(key);
@@ -230,29 +140,14 @@ Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
 }
 
 bool DeviceAllocator::NoSplitLocked(const Pool& pool) const {
-  if (!pool.key().owner.is_private()) return false;
-  const auto it = private_pools_.find(pool.key().owner);
-  return it != private_pools_.end() && it->second.no_split;
-}
-
-bool DeviceAllocator::InUseLocked(PoolId id) const {
-  if (!id.is_private()) return false;
-  const auto it = private_pools_.find(id);
-  return it != private_pools_.end() && it->second.in_use();
+  const PrivatePool* const owner = private_pools_.Find(pool.key().owner);
+  return owner != nullptr && owner->no_split;
 }
 
 bool DeviceAllocator::CapturingLocked() {
-  // Torch sets a route before every capture, and others are noticed by who uses
-  // their streams. Streams without mallocs have nothing here to spoil.
-  if (!routes_.MayRoute()) return false;
-  const bool noted = routes_.SomeNotedCapture();
-  NoteRoutesLocked();
-  if (noted) return true;
-  return std::any_of(streams_of_mallocs_.begin(), streams_of_mallocs_.end(),
-                     [&](StreamId stream) {
-                       return !ExternalStreams::Has(stream) &&
-                              device_.IsCapturing(stream);
-                     });
+  const bool capturing = private_pools_.Capturing();
+  NoteRoutesLocked();  // what is over is forgotten
+  return capturing;
 }
 
 bool DeviceAllocator::MayEvictLocked() {
@@ -287,19 +182,16 @@ void DeviceAllocator::RedeemPutOffLocked() {
 }
 
 void DeviceAllocator::ForgetPoolsLocked() {
-  std::erase_if(private_pools_, [&](const auto& entry) REQUIRES(mutex_) {
-    if (entry.second.use_count > 0) return false;
-    if (!entry.first.is_private()) return true;  // those pools are everybody's
-    bool empty = true;
+  private_pools_.Forget([&](PoolId id) REQUIRES(mutex_) {
+    if (!id.is_private()) return true;  // those pools are everybody's
     for (const auto& [key, pool] : heap_.pools()) {
-      if (key.owner != entry.first) continue;
+      if (key.owner != id) continue;
       for (const auto& segment : pool->segments()) {
-        empty = empty && segment->mapped == 0;
+        if (segment->mapped != 0) return false;
       }
     }
-    if (!empty) return false;
     DropEmptySegmentsLocked();
-    heap_.ErasePoolsOf(entry.first);
+    heap_.ErasePoolsOf(id);
     return true;
   });
 }
@@ -307,7 +199,7 @@ void DeviceAllocator::ForgetPoolsLocked() {
 Status DeviceAllocator::EmptyPool(PoolId id) {
   {
     MutexLock lock(mutex_);
-    if (InUseLocked(id) || CapturingLocked()) return {};
+    if (private_pools_.IsInUse(id) || CapturingLocked()) return {};
   }
   if (Status status = SynchronizePendingFrees(); !status) return status;
   ReleaseCached(~Bytes{0}, id);

@@ -66,26 +66,15 @@ bool DeviceAllocator::NoteCaptureLocked(StreamId stream) {
 
 void DeviceAllocator::KeepUntilFreed(HandleEntry& operand) {
   MutexLock lock(mutex_);
-  KeepUntilFreedLocked(operand);
-}
-
-void DeviceAllocator::KeepUntilFreedLocked(HandleEntry& operand) {
-  if (raw_operands_.insert(&operand).second) operand.pins.fetch_add(1);
+  private_pools_.KeepUntilFreed(operand);
 }
 
 void DeviceAllocator::KeepMadeLocked(const Block& block) {
   if (!NoteCaptureLocked(block.segment->pool->key().stream)) return;
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
     mutex_.AssertHeld();
-    KeepUntilFreedLocked(handle.entry());
+    private_pools_.KeepUntilFreed(handle.entry());
   });
-}
-
-void DeviceAllocator::DropKeptLocked(HandleEntry& freed) {
-  if (raw_operands_.erase(&freed) == 0) return;
-  // The graph may still run.
-  freed.fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
-  freed.pins.fetch_sub(1);
 }
 
 }  // namespace stratalloc

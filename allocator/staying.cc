@@ -98,11 +98,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
   SettleRoutesLocked();  // what a capture kept that failed leaves
   const std::set<Address> named(workspaces.begin(), workspaces.end());
   const std::set<Address> kept = HandlesUnderLocked(workspaces);
-  std::set<const HandleEntry*> of_graphs;
-  for (const auto& [id, pool] : private_pools_) {
-    of_graphs.insert(pool.operands.begin(), pool.operands.end());
-  }
-  of_graphs.insert(raw_operands_.begin(), raw_operands_.end());
+  const std::set<const HandleEntry*> of_graphs = private_pools_.Operands();
   std::map<const HandleEntry*, StayReason> pinned;
   for (const auto& [base, segment] : heap_.segments()) {
     if (!segment->region->evictable) continue;
