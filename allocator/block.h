@@ -77,7 +77,7 @@ struct alignas(64) Block {
   bool streams_noted = false;
   bool oversize = false;  // counts in oversize_allocations
   bool raw = false;       // a bare pointer (MallocRequest::raw)
-  // DeviceAllocator::leave_epoch_ when it was last handed out.
+  // Residency::epoch() when it was last handed out.
   std::uint32_t epoch = 0;
   // The use clock then; and events it waits for.
   std::uint32_t clock = 0;

@@ -188,6 +188,22 @@ void BlockHeap::NoteUnmapped(Segment& segment, std::uint64_t handles) {
   }
 }
 
+LiveCounters::OnDevice BlockHeap::CountOnDevice(const Block& block) {
+  LiveCounters::OnDevice here{0, 0};
+  Address at = block.address;
+  ForEachHandleOf(block, [&](HandleRef handle, Bytes bytes) {
+    if (!IsAway(handle.entry().state.load())) {
+      here.size += bytes;
+      const Bytes before = at - block.address;
+      here.requested += block.requested > before
+                            ? std::min(bytes, block.requested - before)
+                            : 0;
+    }
+    at += bytes;
+  });
+  return here;
+}
+
 Block* BlockHeap::Split(Block* block, Bytes at) {
   STRATALLOC_CHECK(at > 0 && at < block->size, "split outside the block");
   Block* rest = NewBlock();
@@ -280,7 +296,7 @@ Block* BlockHeap::BlockAt(Address address) const {
   return block != nullptr && address < block->end() ? block : nullptr;
 }
 
-Segment& BlockHeap::SegmentOf(HandleRef handle) {
+Segment& BlockHeap::SegmentOf(HandleRef handle) const {
   auto it = segments_.upper_bound(handle.address());
   STRATALLOC_CHECK(it != segments_.begin(), "handle outside every segment");
   Segment& segment = *std::prev(it)->second;

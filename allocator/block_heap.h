@@ -15,7 +15,8 @@
 // it; each is found by its address; no two neighbours are in the same free
 // state; a kFree block lies in resident handles only, and every byte of a
 // kUnmapped one in kUnmapped handles; `mapped` of a segment counts its handles
-// that are not kUnmapped; what stays is a transient pool's; every pool's free
+// that are not kUnmapped; away() counts those whose bytes are on another tier;
+// what stays is a transient pool's; every pool's free
 // blocks are filed (pool.h).
 #ifndef STRATALLOC_ALLOCATOR_BLOCK_HEAP_H_
 #define STRATALLOC_ALLOCATOR_BLOCK_HEAP_H_
@@ -30,6 +31,7 @@
 #include "allocator/block_map.h"
 #include "allocator/handle_table.h"
 #include "allocator/history.h"
+#include "allocator/live_counters.h"
 #include "allocator/pool.h"
 #include "allocator/stats.h"
 
@@ -75,11 +77,15 @@ class BlockHeap {
   // Ends the segments of `pool` that `gone` says yes to, each without memory or
   // plain, and one free block: their address space is free.
   void DropSegments(Pool& pool, const std::function<bool(Segment&)>& gone);
-  Segment& SegmentOf(HandleRef handle);
+  Segment& SegmentOf(HandleRef handle) const;
   // So many handles of it have memory, or bytes away, that had none, or the
   // other way round.
   void NoteMapped(Segment& segment, std::uint64_t handles);
   void NoteUnmapped(Segment& segment, std::uint64_t handles);
+  // Handles whose bytes are on another tier, as whoever moves them says.
+  std::uint64_t away() const { return away_; }
+  void NoteLeft() { ++away_; }
+  void NoteReturned() { --away_; }
 
   // ---- blocks -------------------------------------------------------------
 
@@ -88,6 +94,15 @@ class BlockHeap {
   Block* BlockAt(Address address) const;
   std::size_t CountBlocks(Address lo, Address hi) const {
     return blocks_.Count(lo, hi);
+  }
+  // The bytes of a block that are on the device: all but what was evicted.
+  LiveCounters::OnDevice OnDevice(const Block& block) const {
+    return MayBeAway(block)
+               ? CountOnDevice(block)
+               : LiveCounters::OnDevice{block.size, block.requested};
+  }
+  bool MayBeAway(const Block& block) const {
+    return away_ != 0 && block.segment->region->evictable;
   }
   // Cuts a block that is in no index; the second part, in no index either.
   Block* Split(Block* block, Bytes at);
@@ -134,6 +149,7 @@ class BlockHeap {
  private:
   static constexpr int kRecent = 32;
 
+  static LiveCounters::OnDevice CountOnDevice(const Block& block);
   // Splitting and merging make and drop a block each time: kept for reuse
   // rather than given to the C++ heap.
   Block* NewBlock();
@@ -182,6 +198,7 @@ class BlockHeap {
   Pools pools_;
   Pool* recent_pools_[kRecent] = {};  // by hash
   Segments segments_;
+  std::uint64_t away_ = 0;
   Extents free_space_[4];  // by region
 };
 

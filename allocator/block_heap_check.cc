@@ -84,16 +84,21 @@ const char* BlockHeap::CheckHandles(const Segment& segment) {
 
 const char* BlockHeap::CheckInvariants() const {
   std::int64_t with_memory = 0;
+  std::uint64_t away = 0;
   for (const auto& [base, segment] : segments_) {
     if (const char* wrong = CheckBlocks(*segment)) return wrong;
     if (const char* wrong = CheckHandles(*segment)) return wrong;
     with_memory += segment->mapped > 0;
+    ForEachHandleOf(*segment, [&](HandleRef handle) {
+      away += IsAway(handle.entry().state.load());
+    });
   }
   for (const auto& [key, pool] : pools_) {
     if (!pool->CheckInvariants()) {
       return "free and unmapped blocks are filed where they are";
     }
   }
+  if (away != away_) return "away counts handles not on the device";
   return with_memory == stats_.segment.stats[0].current
              ? nullptr
              : "segment counts segments with memory";

@@ -76,7 +76,7 @@ std::vector<HandleRef> DeviceAllocator::FreeHandlesLocked(
 
 void DeviceAllocator::GiveUpLocked(const std::vector<HandleRef>& handles,
                                    bool fenced) {
-  RecordMappedLocked(TraceAction::kSegmentUnmap, handles, nullptr);
+  traces_.Mapped(TraceAction::kSegmentUnmap, handles, nullptr);
   for (std::size_t i = 0; i < handles.size();) {
     Segment& segment = heap_.SegmentOf(handles[i]);
     const Address lo = handles[i].address();

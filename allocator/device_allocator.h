@@ -29,7 +29,7 @@
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
-#include <algorithm>
+#include <array>
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -46,6 +46,7 @@
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
 #include "allocator/block_heap.h"
+#include "allocator/block_traces.h"
 #include "allocator/checkpoint.h"
 #include "allocator/deferred_frees.h"
 #include "allocator/device/device.h"
@@ -63,6 +64,7 @@
 #include "allocator/pool.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"
+#include "allocator/residency.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
 #include "allocator/staying.h"
@@ -72,11 +74,29 @@ namespace stratalloc {
 
 struct OperatorThread;
 
-// What a handle's leaving cost, for the ledger.
-enum class Traffic {
-  kNone,     // it never really arrived: no traffic either way
-  kDropped,  // clean: gone from the device, nothing written below
-  kCopied,   // copied to the tier it went to
+// One handle that may leave, at one moment.
+struct EvictableHandle {
+  HandleRef handle;
+  HandleState state = HandleState::kResident;
+  bool lives = false;   // a live block lies over it
+  bool pinned = false;  // by somebody, or a library keeps a workspace there
+  bool clean = false;   // as far as the guard knows
+  bool has_copy = false;
+  std::uint32_t last_use = 0;
+  std::array<std::uint32_t, HandleEntry::kIntervals> intervals{};
+};
+
+// One handle of an operator, as the guard sees it.
+struct GuardedHandle {
+  HandleRef handle;
+  bool written = false;
+};
+
+// How full a device is, at one moment.
+struct Occupancy {
+  Bytes limit = 0;
+  Bytes allocated = 0;
+  bool some_away = false;
 };
 
 class DeviceAllocator {
@@ -97,7 +117,11 @@ class DeviceAllocator {
   ~DeviceAllocator();
 
   // Plugged in before the first Malloc; may be nullptr.
-  void SetObserver(AllocObserver* observer) { observer_ = observer; }
+  void SetObserver(AllocObserver* observer) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    observer_ = observer;
+    residency_.SetObserver(observer);
+  }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   // Why there is none, for who is refused memory. Before the device is found.
   void SetWhyNoReclaimer(std::string why) {
@@ -216,13 +240,6 @@ class DeviceAllocator {
   // One entry per block and reason.
   std::vector<PinnedBytes> Pinned() EXCLUDES(mutex_);
 
-  // slow_reasons.h. The same reason is set by one owner only: it is a bit, not
-  // a count.
-  void SetSlowReasonLocked(SlowReason reason, bool on) REQUIRES(mutex_) {
-    const auto bit = static_cast<std::uint32_t>(reason);
-    slow_reasons_ = on ? slow_reasons_ | bit : slow_reasons_ & ~bit;
-  }
-
   // ---- private pools (private_pool.h) -----------------------------------
 
   // One more use of the pool, which is made if it is not there: with memory of
@@ -336,119 +353,113 @@ class DeviceAllocator {
   bool tiering() const { return options_.tiering; }
   HandleTable& table() { return table_; }
   StreamTable& streams() { return streams_; }
-  Mutex& mutex() RETURN_CAPABILITY(mutex_) { return mutex_; }
   Bytes capacity() const { return capacity_; }
   // Planner's clock; ticks on every scope entered and every access guarded.
   std::atomic<std::uint32_t>& use_clock() { return use_clock_; }
 
-  // Every evictable handle with something mapped or away, in address order.
-  void ForEachEvictableLocked(const std::function<void(HandleRef)>& f)
-      REQUIRES(mutex_);
-  // Live blocks over the handle: charge and bytes inside it.
-  void ForEachLiveLocked(HandleRef handle,
-                         const std::function<void(Charge, Bytes)>& f)
-      REQUIRES(mutex_);
+  // Every handle with memory, or bytes away, of what may leave, in address
+  // order. `library`: blocks that libraries keep as workspaces.
+  std::vector<EvictableHandle> Evictable(
+      const std::vector<Address>& library = {}) EXCLUDES(mutex_);
+  // Of the live blocks over the handle.
+  std::vector<std::pair<Charge, Bytes>> LiveOver(HandleRef handle)
+      EXCLUDES(mutex_);
+  // Those of them that are away and not lost.
+  std::vector<HandleRef> AwayOf(std::span<const HandleRef> handles)
+      EXCLUDES(mutex_);
 
-  // Addresses of the handles that overlap these allocated blocks.
-  std::set<Address> HandlesUnderLocked(const std::vector<Address>& blocks)
-      REQUIRES(mutex_);
-
-  // May bytes leave now? Not while a stream captures: an event that is recorded
-  // for them would be part of the graph. And not while one is about to
-  // (pool_routes.h).
-  bool MayEvictLocked() REQUIRES(mutex_);
-  // The same, but waits until it is known whether a route's stream is about to
-  // capture: for microseconds, or once for a second if its thread cannot tell.
+  // May bytes leave now (MayEvictLocked)? Waits until it is known whether a
+  // route's stream is about to capture: for microseconds, or once for a second
+  // if its thread cannot tell.
   bool AwaitRoutes() EXCLUDES(mutex_);
   // Around the events of an eviction that are recorded without the lock: no
-  // route is set meanwhile, so no capture begins. REQUIRES: MayEvictLocked().
-  void BeginFencingLocked() REQUIRES(mutex_) { ++fencing_; }
+  // route is set meanwhile, so no capture begins. False, and nothing is begun,
+  // if bytes may not leave now.
+  bool BeginFencing() EXCLUDES(mutex_);
   void EndFencing() EXCLUDES(mutex_);
-  // kResident and unpinned -> kLeaving; false if it may not leave.
-  bool BeginLeavingLocked(HandleRef handle) REQUIRES(mutex_);
-  // kLeaving or kCopyingOut -> kResident.
-  void CancelLeavingLocked(HandleRef handle) REQUIRES(mutex_);
-  struct Departure {
-    HandleRef handle;
-    HandleState to;
-    Traffic traffic;
-    // False: nothing live is left, and the bytes were given up (-> kUnmapped);
-    // the caller drops the copies. An error of the driver: nothing has
-    // happened, and the caller cancels.
-    Result<bool> left = false;
-  };
-  // kCopyingOut -> `to`: unmaps, adjacent handles in one call, and keeps the
-  // physical handles for reuse.
-  void FinishLeavingLocked(std::vector<Departure>& departures) REQUIRES(mutex_);
+
+  // The steps of residency.h. Those of `handles` that may leave, marked.
+  std::vector<Departure> MarkLeaving(std::span<const HandleRef> handles)
+      EXCLUDES(mutex_);
+  // `users`: the streams that were looked at. Handles that may not go, or of
+  // which a library's block knows by now, are taken out and stay. If any are
+  // left, EndFencing is owed.
+  void BeginEvict(std::vector<Departure>* marked, std::uint64_t users,
+                  const std::vector<Address>& library, bool may_leave)
+      EXCLUDES(mutex_);
+  void CommitEvict(std::vector<Departure>* departures) EXCLUDES(mutex_);
+  // Maps `memory` where the first of `handles` were, as many as lie side by
+  // side, once the driver is ready. Returns their number: 0 if the first one
+  // was freed meanwhile. The other memory stays the caller's, and all of it
+  // where this fails.
+  Result<std::size_t> BeginRestore(std::span<const HandleRef> handles,
+                                   std::span<PhysicalMemory* const> memory)
+      EXCLUDES(mutex_);
+  // `event` is ours from here on.
+  void CommitRestore(std::vector<HandleRef> handles, EventId event)
+      EXCLUDES(mutex_);
+  void AbortRestore(HandleRef handle, HandleState to) EXCLUDES(mutex_);
+  // Makes `stream` wait for those of this device's `handles` that are on their
+  // way, unless it captures; `here`: those that it may use. False if others are
+  // away, leave, or are not enqueued yet. REQUIRES: they are pinned.
+  Result<bool> Await(StreamId stream, std::span<const GuardedHandle> handles,
+                     std::vector<GuardedHandle>* here) EXCLUDES(mutex_);
+  // Waits until every outstanding arrival is complete. During a capture too.
+  Status DrainArrivals() EXCLUDES(mutex_);
+
   // Physical memory for a restore: recycled, created, or traded from cached
   // blocks (which may wait: drops and retakes the lock).
   Result<PhysicalMemory*> TakePhysical(Bytes bytes) EXCLUDES(mutex_);
   void PutPhysical(PhysicalMemory* memory) EXCLUDES(mutex_);
-  // Away -> kCopyingIn: mapped, not usable yet. A run of adjacent handles, each
-  // with its memory: rights cost one call. On failure nothing changed and the
-  // memory is still the caller's.
-  Status BeginArrivalLocked(std::span<const HandleRef> run,
-                            std::span<PhysicalMemory* const> memory)
-      REQUIRES(mutex_);
-  // The copies into `handles` are enqueued; `event` (owned from here on)
-  // completes after them. SettleArrivals turns them kResident then. kNoEvent:
-  // the copies are complete already.
-  void FinishArrivalLocked(std::vector<HandleRef> handles, EventId event)
-      REQUIRES(mutex_);
-  // An arrival that failed after BeginArrival: unmaps again, back to `to`.
-  void AbortArrivalLocked(HandleRef handle, HandleState to) REQUIRES(mutex_);
-  // Makes `stream` wait for the arrival of `handle`. False if its copy is not
-  // enqueued yet (between BeginArrival and FinishArrival): there is no event
-  // to wait for, only the arbiter's holder.
-  Result<bool> AwaitArrivalLocked(HandleRef handle, StreamId stream)
-      REQUIRES(mutex_);
-  void SettleArrivalsLocked() REQUIRES(mutex_);
-  // Waits until every outstanding arrival is complete. During a capture too,
-  // where SettleArrivalsLocked does nothing.
-  Status DrainArrivals() EXCLUDES(mutex_);
-  // Bytes of live blocks in `handle` moved between lower tiers.
-  // `moved`: bytes travelled; false if one of two copies was given up.
-  void NoteMoveLocked(HandleRef handle, TierId from, TierId to, bool moved)
-      REQUIRES(mutex_);
-  // A handle, by an address in it, that is away or on its way with `size` free
-  // bytes side by side of which the pool could hand some out if it were here,
-  // half of it at least; 0 if there is none. While such handles come back
-  // before others are opened, what is away takes about twice its bytes at most.
-  Address FindAwaySpaceLocked(const Pool& pool, Bytes size) REQUIRES(mutex_);
-  // Handles whose bytes were given up while away (their last block was
-  // freed); the caller drops the copies. Returned once.
-  std::vector<std::pair<HandleRef, std::uint32_t>> TakeDroppedLocked()
-      REQUIRES(mutex_);
+  // residency.h. The caller drops the copies.
+  std::vector<std::pair<HandleRef, std::uint32_t>> TakeDropped()
+      EXCLUDES(mutex_);
+  void NoteHostCopyGone(HandleRef handle, bool written, bool on_disk)
+      EXCLUDES(mutex_);
+  bool NoteChunkGone(HandleRef handle, bool in_host) EXCLUDES(mutex_);
   // Allocated bytes that are on the device now.
-  Bytes AllocatedLocked() REQUIRES(mutex_);
+  Bytes Allocated() EXCLUDES(mutex_);
+  Occupancy Occupied() EXCLUDES(mutex_);
+  // Bytes of [address, address + bytes), which is ours, by tier.
+  std::array<Bytes, kTiers> TiersOf(Address address, Bytes bytes)
+      EXCLUDES(mutex_);
   // Blocks freed so far: whoever waits for room sees by it that others get on.
   std::int64_t FreedCount() EXCLUDES(mutex_);
   // What OnPressure is called above may have changed: the next malloc asks.
   void LookAtPressure() EXCLUDES(mutex_);
-  // Would `size` bytes not fit if everything that may leave had left? Never
+  // Would so many bytes not fit if everything that may leave had left? Never
   // true where they might: what is free, waits for events or is evictable
   // counts as gone.
-  bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
-  bool CouldHoldLocked(Bytes bytes) REQUIRES(mutex_);
-  // Is any evictable handle away?
-  bool SomeAwayLocked() const REQUIRES(mutex_) { return away_ > 0; }
+  bool CannotFit(Bytes bytes) EXCLUDES(mutex_);
   // Bytes that no eviction could take now: blocks of transient pools, and
   // evictable handles that are pinned.
-  Bytes StaysLocked() REQUIRES(mutex_);
+  Bytes StayingBytes() EXCLUDES(mutex_);
 
   EventId TakeEvent() EXCLUDES(mutex_);  // pooled; kNoEvent if none to be had
   void PutEvent(EventId event) EXCLUDES(mutex_);
 
  private:
   friend class DeviceAllocatorTestPeer;
-  struct Arrival {
-    std::uint64_t number;
-    EventId event;
-    std::vector<HandleRef> handles;
-  };
-
   DeviceAllocator(Device device, const Options& options, Bytes capacity,
                   HandleTable table);
+
+  // slow_reasons.h. The same reason is set by one owner only: it is a bit, not
+  // a count.
+  void SetSlowReasonLocked(SlowReason reason, bool on) REQUIRES(mutex_) {
+    const auto bit = static_cast<std::uint32_t>(reason);
+    slow_reasons_ = on ? slow_reasons_ | bit : slow_reasons_ & ~bit;
+  }
+
+  // Not while a stream captures: an event that is recorded for bytes that leave
+  // would be part of the graph. And not while one is about to (pool_routes.h).
+  bool MayEvictLocked() REQUIRES(mutex_);
+  Bytes AllocatedLocked() REQUIRES(mutex_);
+  bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
+  bool CouldHoldLocked(Bytes bytes) REQUIRES(mutex_);
+  // Addresses of the handles that overlap these allocated blocks.
+  std::set<Address> HandlesUnderLocked(const std::vector<Address>& blocks)
+      REQUIRES(mutex_);
+  void SettleArrivalsLocked() REQUIRES(mutex_);
 
   // malloc.cc
   // SlowMalloc as far as the driver is ready: kNotReady.
@@ -604,34 +615,7 @@ class DeviceAllocator {
   void EmptyBinsLocked(Pool& pool) REQUIRES(mutex_);
 
   // traces.cc
-  struct Piece {
-    Address base, end;
-  };
   void NoteHistoryLocked() REQUIRES(mutex_);  // in slow_reasons.h's word
-  void RecordLocked(TraceAction action, Address address, Bytes bytes,
-                    const Segment& segment, const HistoryContext& fallback,
-                    const char* label, std::optional<TraceAction> then = {})
-      REQUIRES(mutex_);
-  // One event per contiguous run of handles, which are in address order.
-  void RecordMappedLocked(TraceAction action,
-                          const std::vector<HandleRef>& handles,
-                          const char* label) REQUIRES(mutex_);
-  void RecordAllocLocked(const Block& block) REQUIRES(mutex_);
-  void RecordFreeLocked(TraceAction action, const Block& block)
-      REQUIRES(mutex_);
-  // Both events of a block that nothing waits for.
-  void RecordFreeAtOnceLocked(const Block& block) REQUIRES(mutex_);
-  // One event per contiguous part of the block that is on the device and
-  // touches [lo, hi].
-  void RecordPiecesLocked(TraceAction action, const Block& block, Address lo,
-                          Address hi, const char* label) REQUIRES(mutex_);
-  bool MayBeInPiecesLocked(const Block& block) const REQUIRES(mutex_);
-  std::vector<Piece> PiecesLocked(const Block& block) REQUIRES(mutex_);
-  // The live blocks over a handle that leaves or returns, as far as they touch
-  // it: freed before the mapping changes, allocated after it.
-  void RecordLiveOverLocked(HandleRef handle, bool allocated, const char* label)
-      REQUIRES(mutex_);
-
   // staying.cc
   Staying StayingLocked(const std::vector<Address>& workspaces)
       REQUIRES(mutex_);
@@ -673,11 +657,6 @@ class DeviceAllocator {
   PageStore::Mapped MapLocked(Segment& segment, Address lo, Address hi,
                               Bytes limit, const StreamsIdle& idle)
       REQUIRES(mutex_);
-  // What BeginArrivalLocked does once a handle is mapped.
-  void ArriveLocked(HandleRef handle) REQUIRES(mutex_);
-  // What FinishLeavingLocked does once `memory` is unmapped.
-  bool LeaveLocked(HandleRef handle, PhysicalMemory* memory, HandleState to,
-                   Traffic traffic) REQUIRES(mutex_);
   // Do positions of this segment that nothing lives at keep their mappings? In
   // private pools a capture must find nothing to unmap.
   static bool KeepsMappings(const Segment& segment);
@@ -691,15 +670,6 @@ class DeviceAllocator {
   const char* CheckHandlesLocked(OnDeviceSums* sums) REQUIRES(mutex_);
   const char* CheckPointersLocked() REQUIRES(mutex_);
   const char* CheckSumsLocked(const OnDeviceSums& sums) REQUIRES(mutex_);
-
-  // residency.cc
-  using OnDeviceBytes = LiveCounters::OnDevice;
-  OnDeviceBytes OnDeviceLocked(const Block& block) REQUIRES(mutex_);
-  void MoveStatsLocked(HandleRef handle, int sign) REQUIRES(mutex_);
-  TierId TierOfLocked(const HandleEntry& entry) const;
-  // kCopyingIn -> kResident: the copies are complete.
-  void ArriveLocked(const std::vector<HandleRef>& handles) REQUIRES(mutex_);
-  void SettleFirstArrivalLocked() REQUIRES(mutex_);
 
   // share.cc: are the descriptors of all devices, with those that the handles
   // of `block` lack, below a quarter of the process's limit on open files?
@@ -719,9 +689,6 @@ class DeviceAllocator {
   // only the whole way writes.
   alignas(64) Mutex mutex_{LockRank::kDevice};
   std::uint32_t slow_reasons_ GUARDED_BY(mutex_) = 0;
-  // Moves on whenever a handle begins to leave: a block handed out in this
-  // epoch lies in resident, dirty, fenced handles.
-  std::uint32_t leave_epoch_ GUARDED_BY(mutex_) = 0;
   std::uint64_t pin_serial_ GUARDED_BY(mutex_) = 0;
   Bytes pressure_at_ GUARDED_BY(mutex_) = 0;  // OnPressure above it
   LiveCounters live_ GUARDED_BY(mutex_);
@@ -747,18 +714,16 @@ class DeviceAllocator {
   std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
   PoolRoutes routes_{device_};  // the device lock but for MayCapture, MayRoute
   PrivatePools private_pools_ GUARDED_BY(mutex_);
-  std::deque<Arrival> arrivals_ GUARDED_BY(mutex_);
-  std::uint64_t last_arrival_ GUARDED_BY(mutex_) = 0;
-  std::vector<std::pair<HandleRef, std::uint32_t>> dropped_ GUARDED_BY(mutex_);
   EventPool events_ GUARDED_BY(mutex_);
   DeferredFrees frees_ GUARDED_BY(mutex_);
+  BlockTraces traces_ GUARDED_BY(mutex_);
+  Residency residency_ GUARDED_BY(mutex_);
   // Memory that the last TryMallocLocked would have needed more of.
   Bytes lacking_ GUARDED_BY(mutex_) = 0;
   // Why the last TryMallocLocked failed, if that was not for want of memory.
   std::optional<Error> driver_error_ GUARDED_BY(mutex_);
   DeviceLimit limit_ GUARDED_BY(mutex_);
-  std::uint64_t away_ GUARDED_BY(mutex_) = 0;  // handles not on the device
-  int releasing_ GUARDED_BY(mutex_) = 0;       // ReleaseCached calls under way
+  int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
   std::uint64_t releases_ GUARDED_BY(mutex_) = 0;  // and those that are over
   Condition released_;
   int fencing_ GUARDED_BY(mutex_) = 0;  // BeginFencingLocked without its end

@@ -7,6 +7,7 @@
 
 #include "allocator/device_allocator_fixture_test.h"
 #include "allocator/history.h"
+#include "allocator/moving_test.h"
 
 namespace stratalloc {
 namespace {
@@ -25,26 +26,13 @@ class EvictedHistoryTest : public DeviceAllocatorTest {
     allocator().ConfigureHistory(options);
   }
   HandleRef HandleAt(Address address) {
-    HandleRegion* region = allocator().table().RegionOf(address);
-    return {region, region->IndexOf(address)};
+    return stratalloc::HandleAt(allocator(), address);
   }
-  void Evict(HandleRef handle) {
-    MutexLock lock(allocator().mutex());
-    ASSERT_TRUE(allocator().BeginLeavingLocked(handle));
-    handle.entry().state.store(HandleState::kCopyingOut);
-    std::vector<DeviceAllocator::Departure> one{
-        {handle, HandleState::kHost, Traffic::kCopied}};
-    allocator().FinishLeavingLocked(one);
-    ASSERT_EQ(one[0].left.value_or(false), true);
-  }
+  void Evict(HandleRef handle) { EvictToHost(allocator(), handle); }
   void Restore(HandleRef handle) {
     auto memory = allocator().TakePhysical(handle.bytes());
     ASSERT_TRUE(memory.has_value());
-    MutexLock lock(allocator().mutex());
-    ASSERT_TRUE(allocator()
-                    .BeginArrivalLocked({&handle, 1}, {&*memory, 1})
-                    .has_value());
-    allocator().FinishArrivalLocked({handle}, kNoEvent);
+    stratalloc::Restore(allocator(), handle, *memory, kNoEvent);
   }
   // The events since the last call.
   std::vector<Line> News() {

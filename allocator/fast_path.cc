@@ -52,7 +52,7 @@ void DeviceAllocator::NoteHandedOutLocked(Block& block) {
     }
     entry.last_use.store(now, std::memory_order_relaxed);
   });
-  block.epoch = leave_epoch_;
+  block.epoch = residency_.epoch();
   block.clock = now;
 }
 
@@ -142,7 +142,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
     observer_->OnAllocate(device_.index(), charge, size);
   }
   if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
-    RecordAllocLocked(*block);
+    traces_.Alloc(*block);
   }
   *out = HandedOutLocked(*block, size, charge);
   return true;
@@ -159,7 +159,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   Pool& pool = *block->segment->pool;
   // Something began to leave since the block was handed out: its handles may
   // be away, or have copies that its end makes worthless.
-  if (pool.evictable() && block->epoch != leave_epoch_ &&
+  if (pool.evictable() && block->epoch != residency_.epoch() &&
       !STRATALLOC_PLANTED(kBinnedAway)) {
     return false;
   }
@@ -171,7 +171,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
     if (!pool.bins().Put(block)) return false;
   }
   if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
-    RecordFreeAtOnceLocked(*block);
+    if (traces_.FreeAtOnce(*block)) NoteHistoryLocked();
   }
   const Bytes size = block->size;
   live_.FreeAtOnce(pool.key().kind, size, block->requested);

@@ -9,10 +9,22 @@
 #include <vector>
 
 #include "allocator/device_allocator.h"
+#include "allocator/moving_test.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 
 namespace stratalloc {
+
+// Sets what features set, without one.
+class DeviceAllocatorTestPeer {
+ public:
+  static void SetSlowReason(DeviceAllocator& allocator, SlowReason reason,
+                            bool on) {
+    MutexLock lock(allocator.mutex_);
+    allocator.SetSlowReasonLocked(reason, on);
+  }
+};
+
 namespace {
 
 constexpr Charge kOwner{ScopeId{3}, Category::kParameter};
@@ -84,8 +96,7 @@ class FastPathTest : public testing::Test {
     return block ? block->address : 0;
   }
   void SetSlowReason(SlowReason reason, bool on) {
-    MutexLock lock(allocator_->mutex());
-    allocator_->SetSlowReasonLocked(reason, on);
+    DeviceAllocatorTestPeer::SetSlowReason(*allocator_, reason, on);
   }
 
   Books books_;
@@ -235,26 +246,13 @@ TEST_F(FastPathTest, ArrivalsAreSettledOnTheWay) {
   const Address binned = Malloc(512);
   HandleRegion& region = *allocator_->table().RegionOf(a);
   const HandleRef handle{&region, region.IndexOf(a)};
-  {
-    MutexLock lock(allocator_->mutex());
-    ASSERT_TRUE(allocator_->BeginLeavingLocked(handle));
-    handle.entry().state.store(HandleState::kCopyingOut);
-    std::vector<DeviceAllocator::Departure> one{
-        {handle, HandleState::kHost, Traffic::kCopied}};
-    allocator_->FinishLeavingLocked(one);
-    ASSERT_EQ(one[0].left.value_or(false), true);
-  }
+  EvictToHost(*allocator_, handle);
   auto memory = allocator_->TakePhysical(handle.bytes());
   ASSERT_TRUE(memory.has_value());
   const Address other = Malloc(512);  // handed out since: may be binned
   const EventId event = allocator_->TakeEvent();
   ASSERT_TRUE(allocator_->device().RecordEvent(event, kDefaultStream));
-  {
-    MutexLock lock(allocator_->mutex());
-    ASSERT_TRUE(allocator_->BeginArrivalLocked({&handle, 1}, {&*memory, 1})
-                    .has_value());
-    allocator_->FinishArrivalLocked({handle}, event);
-  }
+  Restore(*allocator_, handle, *memory, event);
   cudaDeviceSynchronize();
   ASSERT_TRUE(allocator_->FastFree(other, &block_));
   EXPECT_EQ(handle.entry().state.load(), HandleState::kCopyingIn);
@@ -321,11 +319,8 @@ TEST_F(FastPathTest, AHandleThatHoldsOnlyBinnedBlocksDoesNotLeave) {
   const HandleRef handle{&region, region.IndexOf(a)};
   ASSERT_TRUE(region.evictable);
   allocator_->Free(a);
-  {
-    MutexLock lock(allocator_->mutex());
-    EXPECT_FALSE(allocator_->BeginLeavingLocked(handle));
-    EXPECT_EQ(handle.entry().live, 0u);
-  }
+  EXPECT_FALSE(MayLeave(*allocator_, a));
+  EXPECT_EQ(handle.entry().live, 0u);
   Fast(4 * kMiB, &block_);
   EXPECT_EQ(handle.entry().live, 1u) << "the bins were emptied";
   EXPECT_TRUE(allocator_->Free(block_.address).has_value());
@@ -336,15 +331,10 @@ TEST_F(FastPathTest, ABlockFromBeforeAnEvictionIsFreedTheWholeWay) {
   const Address b = Malloc(4 * kMiB);
   HandleRegion& region = *allocator_->table().RegionOf(b);
   const HandleRef handle{&region, region.IndexOf(b)};
-  {
-    MutexLock lock(allocator_->mutex());
-    ASSERT_TRUE(allocator_->BeginLeavingLocked(handle));
-  }
+  std::vector<Departure> marked = MarkLeaving(*allocator_, handle);
+  ASSERT_EQ(marked.size(), 1u);
   EXPECT_FALSE(allocator_->FastFree(b, &block_)) << "it may be away";
-  {
-    MutexLock lock(allocator_->mutex());
-    allocator_->CancelLeavingLocked(handle);
-  }
+  TakeBack(*allocator_, std::move(marked));
   EXPECT_FALSE(allocator_->FastFree(a, &block_));
   EXPECT_TRUE(allocator_->Free(a).has_value());
   EXPECT_TRUE(allocator_->Free(b).has_value());

@@ -29,11 +29,10 @@ Result<AllocatedBlock> DeviceAllocator::SlowFree(Address address) {
 
 void DeviceAllocator::FreeLocked(Block* block) {
   if (history_.attentive()) {
-    RecordFreeLocked(TraceAction::kFreeRequested, *block);
+    traces_.Free(TraceAction::kFreeRequested, *block);
   }
   const PoolKind kind = block->segment->pool->key().kind;
-  const OnDeviceBytes here = OnDeviceLocked(*block);
-  live_.Free(kind, block->size, here);
+  live_.Free(kind, block->size, heap_.OnDevice(*block));
   if (std::exchange(block->oversize, false)) {
     stats_.oversize_allocations.Decrease(1);
   }
@@ -53,11 +52,12 @@ void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
 }
 
 void DeviceAllocator::ReleaseBlockLocked(Block* block) {
-  if (history_.attentive()) {
-    RecordFreeLocked(TraceAction::kFreeCompleted, *block);
+  if (history_.attentive() &&
+      traces_.Free(TraceAction::kFreeCompleted, *block)) {
+    NoteHistoryLocked();  // the last context may have been what kept it on
   }
   live_.Complete(block->segment->pool->key().kind, block->size,
-                 block->requested, OnDeviceLocked(*block));
+                 block->requested, heap_.OnDevice(*block));
   GiveBackLocked(block, /*owned=*/true);
 }
 
@@ -77,20 +77,13 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
       const HandleState state = entry.state.load();
       if (state != HandleState::kResident) plain = false;
       if (IsAway(state) && observer_ != nullptr) {
-        observer_->OnMove(device_.index(), block->charge, TierOfLocked(entry),
-                          TierId::kDevice, bytes, /*moved=*/false);
+        observer_->OnMove(device_.index(), block->charge,
+                          Residency::TierOf(state), TierId::kDevice, bytes,
+                          /*moved=*/false);
       }
       if (entry.live > 0) return;
       private_pools_.DropFreed(entry);
-      ++entry.generation;
-      if (entry.has_copy.exchange(false)) {
-        dropped_.emplace_back(handle, entry.generation);
-      }
-      if (IsAway(state)) {
-        entry.state.store(HandleState::kUnmapped);
-        --away_;
-        heap_.NoteUnmapped(segment, 1);
-      }
+      residency_.Drop(handle);
     });
   }
   if (owned && observer_ != nullptr) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "allocator/device_allocator.h"
+#include "allocator/moving_test.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 
@@ -175,20 +176,13 @@ TEST_F(IpcTest, AnotherAllocatorsBlockIsItsSegmentAndAnOffset) {
 
 TEST_F(IpcTest, WhatIsSharedStaysUntilItIsFreed) {
   const Address address = Malloc(3 * kMiB);
-  HandleRegion* region = allocator_->table().RegionOf(address);
-  const HandleRef handle{region, region->IndexOf(address)};
-  const auto may_leave = [&] {
-    MutexLock lock(allocator_->mutex());
-    if (!allocator_->BeginLeavingLocked(handle)) return false;
-    allocator_->CancelLeavingLocked(handle);
-    return true;
-  };
+  const auto may_leave = [&] { return MayLeave(*allocator_, address); };
   EXPECT_TRUE(may_leave());
   ASSERT_TRUE(allocator_->Share(address));
   ASSERT_TRUE(allocator_->Share(address));  // twice is once
   EXPECT_FALSE(may_leave());
   EXPECT_TRUE(allocator_->Free(address));
-  EXPECT_EQ(handle.entry().pins.load(), 0u);
+  EXPECT_EQ(HandleAt(*allocator_, address).entry().pins.load(), 0u);
   const Address next = Malloc(3 * kMiB);
   ASSERT_EQ(next, address);
   EXPECT_TRUE(may_leave());

@@ -89,7 +89,7 @@ PageStore::Mapped DeviceAllocator::MapLocked(Segment& segment, Address lo,
       s.Increase(answer.arrived.size() * region.handle_bytes);
     });
     stats_.num_device_alloc += static_cast<std::int64_t>(answer.arrived.size());
-    RecordMappedLocked(TraceAction::kSegmentMap, answer.arrived, nullptr);
+    traces_.Mapped(TraceAction::kSegmentMap, answer.arrived, nullptr);
   }
   heap_.Refile(
       segment, RoundDown(lo - region.base, region.handle_bytes) + region.base,

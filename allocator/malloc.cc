@@ -132,6 +132,8 @@ DeviceAllocator::DeviceAllocator(Device device, const Options& options,
       private_pools_(device_, routes_),
       events_(device_),
       frees_(device_, events_),
+      traces_(history_, heap_, device.index()),
+      residency_({device_, heap_, pages_, events_, traces_, live_, stats_}),
       limit_(device_, capacity, options.gpu_limit) {}
 
 // For tests: everything must have been freed; the product's allocator is
@@ -317,7 +319,8 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   if (may_reclaim && !queued) {
     const Address away = [&] {
       MutexLock lock(mutex_);
-      return FindAwaySpaceLocked(PoolLocked(key), size);
+      return residency_.FindAwaySpace(
+          PoolLocked(key), table_.region(/*evictable=*/true, key.kind), size);
     }();
     InLadder in_ladder;
     if (away != 0 && reclaimer_->RestoreSpace(device_.index(), away)) {
@@ -609,7 +612,7 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
   } else if (observer_ != nullptr) {
     observer_->OnAllocate(device_.index(), charge, size);
   }
-  if (history_.attentive()) RecordAllocLocked(*block);
+  if (history_.attentive()) traces_.Alloc(*block);
   return block;
 }
 

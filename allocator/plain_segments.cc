@@ -76,8 +76,7 @@ Block* DeviceAllocator::AddPlainLocked(Pool& pool,
     segment.oversize = true;
   }
   ++stats_.num_device_alloc;
-  RecordMappedLocked(TraceAction::kSegmentMap, {HandleRef{&region, 0}},
-                     nullptr);
+  traces_.Mapped(TraceAction::kSegmentMap, {HandleRef{&region, 0}}, nullptr);
   plain_[region.base] = std::move(memory);
   plain_count_.store(static_cast<int>(plain_.size()));
   return segment.first;

@@ -156,11 +156,6 @@ bool DeviceAllocator::MayEvictLocked() {
   return !routes_.SomeOpen() && !CapturingLocked();
 }
 
-void DeviceAllocator::EndFencing() {
-  MutexLock lock(mutex_);
-  if (--fencing_ == 0) fenced_.NotifyAll();
-}
-
 bool DeviceAllocator::PutOffLocked(Block* block) {
   for (const StreamId stream : block->streams) NoteCaptureLocked(stream);
   if (!CapturingLocked()) return false;

@@ -82,10 +82,11 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
     // first and put back under the new owner, without counting as traffic.
     const auto away = [&](bool up) {
       mutex_.AssertHeld();
-      if (!b->segment->region->evictable || away_ == 0) return;
+      if (!heap_.MayBeAway(*b)) return;
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
-        if (!IsAway(handle.entry().state.load())) return;
-        const TierId tier = TierOfLocked(handle.entry());
+        const HandleState state = handle.entry().state.load();
+        if (!IsAway(state)) return;
+        const TierId tier = Residency::TierOf(state);
         observer_->OnMove(device_.index(), up ? from : to,
                           up ? tier : TierId::kDevice,
                           up ? TierId::kDevice : tier, inside,
@@ -195,7 +196,6 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
 
 const char* DeviceAllocator::CheckHandlesLocked(OnDeviceSums* sums) {
   const char* wrong = nullptr;
-  std::uint64_t away = 0;
   for (const auto& [base, segment] : heap_.segments()) {
     ForEachHandleOf(*segment, [&, plain = segment->plain](HandleRef handle) {
       mutex_.AssertHeld();
@@ -203,19 +203,17 @@ const char* DeviceAllocator::CheckHandlesLocked(OnDeviceSums* sums) {
       if (IsOnDevice(state) && !plain && !pages_.IsGranted(handle)) {
         wrong = "what is on the device has memory of its own, with rights";
       }
-      if (IsAway(state)) ++away;
       if (state != HandleState::kUnmapped && !IsAway(state)) {
         sums->mapped += handle.bytes();
       }
     });
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!IsLive(b->state)) continue;
-      const Bytes here = OnDeviceLocked(*b).size;
+      const Bytes here = heap_.OnDevice(*b).size;
       sums->active += here;
       if (b->state == BlockState::kAllocated) sums->allocated += here;
     }
   }
-  if (away != away_) return "away counts handles not on the device";
   return wrong;
 }
 

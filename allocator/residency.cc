@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: the steps by which a handle leaves the device and returns.
-// Tiering decides and copies; here the mapping, the free blocks inside the
-// handle and the statistics change together, under the device lock.
+#include "allocator/residency.h"
+
 #include <algorithm>
-#include <string>
+#include <optional>
 
 #include "allocator/base/check.h"
-#include "allocator/device_allocator.h"
 
 namespace stratalloc {
 
-TierId DeviceAllocator::TierOfLocked(const HandleEntry& entry) const {
-  switch (entry.state.load()) {
+TierId Residency::TierOf(HandleState state) {
+  switch (state) {
     case HandleState::kHost:
     case HandleState::kHostAndDisk:
       return TierId::kHost;
@@ -23,78 +21,35 @@ TierId DeviceAllocator::TierOfLocked(const HandleEntry& entry) const {
   }
 }
 
-DeviceAllocator::OnDeviceBytes DeviceAllocator::OnDeviceLocked(
-    const Block& block) {
-  OnDeviceBytes here{block.size, block.requested};
-  if (!block.segment->region->evictable || away_ == 0) return here;
-  here = {0, 0};
-  Address at = block.address;
-  ForEachHandleOf(block, [&](HandleRef handle, Bytes bytes) {
-    if (!IsAway(handle.entry().state.load())) {
-      here.size += bytes;
-      const Bytes before = at - block.address;
-      here.requested += block.requested > before
-                            ? std::min(bytes, block.requested - before)
-                            : 0;
-    }
-    at += bytes;
-  });
-  return here;
-}
-
-void DeviceAllocator::ForEachEvictableLocked(
-    const std::function<void(HandleRef)>& f) {
-  EmptyBinsLocked();  // `live` is looked at
-  for (auto& [base, segment] : heap_.segments()) {
-    HandleRegion& region = *segment->region;
-    if (!segment->evictable() || segment->mapped == 0) continue;
-    const std::uint64_t end = region.IndexOf(segment->end() - 1) + 1;
-    for (std::uint64_t i = region.IndexOf(base); i < end; ++i) {
-      if (region.entries[i].state.load() != HandleState::kUnmapped) {
-        f(HandleRef{&region, i});
-      }
-    }
-  }
-}
-
-void DeviceAllocator::ForEachLiveLocked(
-    HandleRef handle, const std::function<void(Charge, Bytes)>& f) {
-  const Address lo = handle.address(), hi = lo + handle.bytes();
-  for (Block* b = heap_.BlockAt(lo); b != nullptr && b->address < hi;
-       b = b->next) {
-    if (!IsLive(b->state)) continue;
-    f(b->charge, std::min(hi, b->end()) - std::max(lo, b->address));
-  }
-}
-
-// Statistics of the live bytes in `handle` that left (-1) or returned (+1).
-void DeviceAllocator::MoveStatsLocked(HandleRef handle, int sign) {
-  const Address lo = handle.address(), hi = lo + handle.bytes();
-  const PoolKind kind = handle.region->kind;
+void Residency::MoveStats(HandleRef handle, int sign) {
   std::int64_t allocated = 0, active = 0, requested = 0;
-  for (Block* b = heap_.BlockAt(lo); b != nullptr && b->address < hi;
-       b = b->next) {
-    if (!IsLive(b->state)) continue;
-    const Address from = std::max(lo, b->address);
-    const Bytes inside = std::min(hi, b->end()) - from;
-    const Bytes before = from - b->address;
+  p_.heap.ForEachLive(handle, [&](const Block& block, Bytes inside) {
+    const Bytes before =
+        std::max(handle.address(), block.address) - block.address;
     active += static_cast<std::int64_t>(inside);
-    if (b->state == BlockState::kAllocated) {
+    if (block.state == BlockState::kAllocated) {
       allocated += static_cast<std::int64_t>(inside);
     }
-    if (b->requested > before) {
+    if (block.requested > before) {
       requested +=
-          static_cast<std::int64_t>(std::min(inside, b->requested - before));
+          static_cast<std::int64_t>(std::min(inside, block.requested - before));
     }
-  }
-  live_.Move(kind, sign * allocated, sign * active, sign * requested);
+  });
+  p_.live.Move(handle.region->kind, sign * allocated, sign * active,
+               sign * requested);
 }
 
-bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
+void Residency::MoveCharges(HandleRef handle, TierId from, TierId to,
+                            bool moved) {
+  if (observer_ == nullptr) return;
+  p_.heap.ForEachLive(handle, [&](const Block& block, Bytes inside) {
+    observer_->OnMove(p_.device.index(), block.charge, from, to, inside, moved);
+  });
+}
+
+bool Residency::Mark(HandleRef handle) {
   HandleEntry& entry = handle.entry();
-  if (!MayEvictLocked()) return false;
-  EmptyBinsLocked();
-  ++leave_epoch_;
+  ++epoch_;
   // It may have changed pools since it was chosen.
   if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
       entry.stays.load() || entry.pins.load() != 0) {
@@ -106,219 +61,257 @@ bool DeviceAllocator::BeginLeavingLocked(HandleRef handle) {
     return false;
   }
   // Nothing may be handed out of a handle that is about to go.
-  heap_.Refile(handle);
+  p_.heap.Refile(handle);
   return true;
 }
 
-void DeviceAllocator::CancelLeavingLocked(HandleRef handle) {
+bool Residency::BeginEvict(Departure* departure, std::uint64_t users) {
+  HandleEntry& entry = departure->handle.entry();
+  if (entry.pins.load(std::memory_order_seq_cst) != 0 ||
+      (entry.fence.load() & ~users) != 0) {
+    return false;
+  }
+  entry.state.store(HandleState::kCopyingOut, std::memory_order_seq_cst);
+  // Taken, not read: a bit that is set from here on (record_stream) was not
+  // waited for, and keeps the handle.
+  departure->fence = entry.fence.exchange(0);
+  departure->generation = entry.generation;
+  departure->clean = entry.has_copy.load() && !entry.dirty.load();
+  return true;
+}
+
+void Residency::AbortEvict(HandleRef handle) {
   HandleEntry& entry = handle.entry();
   const HandleState state = entry.state.load();
   STRATALLOC_CHECK(
       state == HandleState::kLeaving || state == HandleState::kCopyingOut,
       HandleStateName(state));
   entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
-  heap_.Refile(handle);
+  p_.heap.Refile(handle);
 }
 
-void DeviceAllocator::FinishLeavingLocked(std::vector<Departure>& departures) {
+void Residency::Stay(Departure* departure) {
+  HandleEntry& entry = departure->handle.entry();
+  entry.fence.fetch_or(departure->fence);
+  if (!departure->clean) {
+    entry.dirty.store(true);
+    entry.has_copy.store(false);
+  }
+  departure->left = Departure::Left::kStayed;
+  AbortEvict(departure->handle);
+}
+
+void Residency::CommitEvict(std::vector<Departure>* departures) {
+  std::vector<Departure*> leaving;
   std::vector<PhysicalMemory*> memory;
   std::vector<PhysicalMemory**> slots;
-  for (const Departure& departure : departures) {
+  for (Departure& departure : *departures) {
     HandleEntry& entry = departure.handle.entry();
+    if (departure.stays || entry.fence.load() != 0) {
+      Stay(&departure);
+      continue;
+    }
+    leaving.push_back(&departure);
     memory.push_back(entry.physical);
     if (entry.live > 0) slots.push_back(&entry.physical);
   }
   // First: where the driver refuses, nothing has happened.
-  const Status unmapped = pages_.Unmap(std::move(slots));
-  for (std::size_t i = 0; i < departures.size(); ++i) {
-    const HandleEntry& entry = departures[i].handle.entry();
-    const bool refused = entry.live > 0 && entry.physical != nullptr;
-    departures[i].left =
-        refused ? Result<bool>(tl::unexpected(unmapped.error()))
-                : LeaveLocked(departures[i].handle, memory[i], departures[i].to,
-                              departures[i].traffic);
+  const Status unmapped = p_.pages.Unmap(std::move(slots));
+  for (std::size_t i = 0; i < leaving.size(); ++i) {
+    Departure& departure = *leaving[i];
+    HandleEntry& entry = departure.handle.entry();
+    if (entry.live > 0 && entry.physical != nullptr) {
+      departure.error = unmapped.error();
+      Stay(&departure);
+      continue;
+    }
+    const bool lives = Leave(departure.handle, memory[i], departure.to,
+                             /*copied=*/!departure.clean, /*moved=*/true);
+    entry.dirty.store(false);
+    departure.left = lives ? Departure::Left::kAway : Departure::Left::kFreed;
   }
 }
 
-bool DeviceAllocator::LeaveLocked(HandleRef handle, PhysicalMemory* memory,
-                                  HandleState to, Traffic traffic) {
+bool Residency::Leave(HandleRef handle, PhysicalMemory* memory, HandleState to,
+                      bool copied, bool moved) {
   HandleEntry& entry = handle.entry();
   STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingOut,
                    HandleStateName(entry.state.load()));
   STRATALLOC_CHECK(IsAway(to), HandleStateName(to));
-  Segment& segment = heap_.SegmentOf(handle);
+  Segment& segment = p_.heap.SegmentOf(handle);
   const bool live = entry.live > 0;
-  if (live) MoveStatsLocked(handle, -1);
-  const TierId tier = to == HandleState::kDisk ? TierId::kDisk : TierId::kHost;
-  if (live && observer_ != nullptr) {
-    ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
-      // A clean drop onto a chunk that is there already writes nothing to the
-      // disk: it counts as having left, not as disk traffic.
-      const bool dropped_on_disk =
-          traffic == Traffic::kDropped && tier == TierId::kDisk;
-      observer_->OnMove(device_.index(), charge, TierId::kDevice,
-                        dropped_on_disk ? TierId::kHost : tier, bytes,
-                        /*moved=*/traffic != Traffic::kNone);
-      if (dropped_on_disk) {
-        observer_->OnMove(device_.index(), charge, TierId::kHost, tier, bytes,
-                          /*moved=*/false);
-      }
-    });
+  if (live) {
+    MoveStats(handle, -1);
+    // A clean drop onto a chunk that is there already writes nothing to the
+    // disk: it counts as having left, not as disk traffic.
+    const TierId tier = TierOf(to);
+    const bool dropped_on_disk = !copied && moved && tier == TierId::kDisk;
+    MoveCharges(handle, TierId::kDevice, dropped_on_disk ? TierId::kHost : tier,
+                moved);
+    if (dropped_on_disk) {
+      MoveCharges(handle, TierId::kHost, tier, /*moved=*/false);
+    }
   }
-  RecordLiveOverLocked(handle, /*allocated=*/false, "evicted");
-  RecordMappedLocked(TraceAction::kSegmentUnmap, {handle}, "evicted");
-  pages_.GiveUp(handle, memory, /*fence=*/0, KeepsMappings(segment));
-  stats_.reserved_bytes.For(segment.region->kind,
-                            [&](Stat& s) { s.Decrease(handle.bytes()); });
-  ++stats_.num_device_free;
+  p_.traces.LiveOver(handle, /*allocated=*/false, "evicted");
+  p_.traces.Mapped(TraceAction::kSegmentUnmap, {handle}, "evicted");
+  p_.pages.GiveUp(handle, memory, /*fence=*/0, /*keeps=*/true);
+  p_.stats.reserved_bytes.For(segment.region->kind,
+                              [&](Stat& s) { s.Decrease(handle.bytes()); });
+  ++p_.stats.num_device_free;
   if (live) {
     entry.state.store(to);
-    ++away_;
+    p_.heap.NoteLeft();
     entry.has_copy.store(true);
-    RecordLiveOverLocked(handle, /*allocated=*/true, "evicted");
+    p_.traces.LiveOver(handle, /*allocated=*/true, "evicted");
   } else {
-    heap_.NoteUnmapped(segment, 1);
+    p_.heap.NoteUnmapped(segment, 1);
   }
-  heap_.Refile(segment, handle.address(), handle.address() + handle.bytes());
+  p_.heap.Refile(handle);
   return live;
 }
 
-Result<PhysicalMemory*> DeviceAllocator::TakePhysical(Bytes bytes) {
-  const auto take = [&]() REQUIRES(mutex_) {
-    // The copy stream writes it: whoever used it last must have finished.
-    return pages_.Take(bytes, limit_.Now(), AskStreamsLocked());
-  };
-  {
-    MutexLock lock(mutex_);
-    Result<PhysicalMemory*> memory = take();
-    if (memory) return memory;
-  }
-  ReleaseCached(bytes);
-  MutexLock lock(mutex_);
-  // Memory that another thread is releasing right now is worth waiting for.
-  while (releasing_ > 0) released_.Wait(mutex_);
-  return take();
-}
-
-void DeviceAllocator::PutPhysical(PhysicalMemory* memory) {
-  MutexLock lock(mutex_);
-  pages_.PutTaken(memory);
-}
-
-Status DeviceAllocator::BeginArrivalLocked(
-    std::span<const HandleRef> run, std::span<PhysicalMemory* const> memory) {
+Status Residency::BeginRestore(std::span<const HandleRef> run,
+                               std::span<PhysicalMemory* const> memory) {
   for (HandleRef handle : run) {
     const HandleState from = handle.entry().state.load();
     STRATALLOC_CHECK(IsAway(from) && from != HandleState::kPoisoned,
                      HandleStateName(from));
   }
-  STRATALLOC_RETURN_IF_ERROR(pages_.MapTaken(run, memory));
-  for (HandleRef handle : run) ArriveLocked(handle);
+  STRATALLOC_RETURN_IF_ERROR(p_.pages.MapTaken(run, memory));
+  for (HandleRef handle : run) Arrive(handle);
   return {};
 }
 
-void DeviceAllocator::ArriveLocked(HandleRef handle) {
+void Residency::Arrive(HandleRef handle) {
   HandleEntry& entry = handle.entry();
-  if (observer_ != nullptr) {
-    const TierId tier = TierOfLocked(entry);
-    ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
-      observer_->OnMove(device_.index(), charge, tier, TierId::kDevice, bytes,
-                        /*moved=*/true);
-    });
-  }
-  RecordLiveOverLocked(handle, /*allocated=*/false, "restored");
-  RecordMappedLocked(TraceAction::kSegmentMap, {handle}, "restored");
+  MoveCharges(handle, TierOf(entry.state.load()), TierId::kDevice,
+              /*moved=*/true);
+  p_.traces.LiveOver(handle, /*allocated=*/false, "restored");
+  p_.traces.Mapped(TraceAction::kSegmentMap, {handle}, "restored");
   // The fence set is kept: record_stream may have added to it while away.
   entry.dirty.store(false);
   entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);
-  RecordLiveOverLocked(handle, /*allocated=*/true, "restored");
-  --away_;
-  MoveStatsLocked(handle, +1);
-  stats_.reserved_bytes.For(handle.region->kind,
-                            [&](Stat& s) { s.Increase(handle.bytes()); });
-  ++stats_.num_device_alloc;
+  p_.traces.LiveOver(handle, /*allocated=*/true, "restored");
+  p_.heap.NoteReturned();
+  MoveStats(handle, +1);
+  p_.stats.reserved_bytes.For(handle.region->kind,
+                              [&](Stat& s) { s.Increase(handle.bytes()); });
+  ++p_.stats.num_device_alloc;
 }
 
-void DeviceAllocator::AbortArrivalLocked(HandleRef handle, HandleState to) {
+void Residency::AbortRestore(HandleRef handle, HandleState to) {
   HandleEntry& entry = handle.entry();
   STRATALLOC_CHECK(entry.state.load() == HandleState::kCopyingIn,
                    HandleStateName(entry.state.load()));
   entry.state.store(HandleState::kCopyingOut);
-  const bool live = LeaveLocked(
-      handle, entry.physical,
-      to == HandleState::kPoisoned ? HandleState::kDisk : to, Traffic::kNone);
-  if (live) entry.state.store(to);
+  if (Leave(handle, entry.physical,
+            to == HandleState::kPoisoned ? HandleState::kDisk : to,
+            /*copied=*/false, /*moved=*/false)) {
+    entry.state.store(to);
+  }
 }
 
-void DeviceAllocator::FinishArrivalLocked(std::vector<HandleRef> handles,
-                                          EventId event) {
+void Residency::CommitRestore(std::vector<HandleRef> handles, EventId event) {
   if (event != kNoEvent) {
     arrivals_.push_back(Arrival{++last_arrival_, event, std::move(handles)});
-    SetSlowReasonLocked(SlowReason::kArrivals, true);
     return;
   }
-  ArriveLocked(handles);
+  MakeResident(handles);
 }
 
-Result<bool> DeviceAllocator::AwaitArrivalLocked(HandleRef handle,
-                                                 StreamId stream) {
+Result<bool> Residency::Await(HandleRef handle, StreamId stream) {
   for (const Arrival& arrival : arrivals_) {
     if (std::find(arrival.handles.begin(), arrival.handles.end(), handle) !=
         arrival.handles.end()) {
       STRATALLOC_RETURN_IF_ERROR(
-          device_.StreamWaitEvent(stream, arrival.event));
+          p_.device.StreamWaitEvent(stream, arrival.event));
       return true;
     }
   }
   return false;
 }
 
-void DeviceAllocator::SettleArrivalsLocked() {
-  if (CapturingLocked()) return;  // asking for an event would spoil it
+void Residency::Settle() {
   while (!arrivals_.empty()) {
-    Result<bool> done = device_.IsEventDone(arrivals_.front().event);
+    const Result<bool> done = p_.device.IsEventDone(arrivals_.front().event);
     if (!done || !*done) return;
-    SettleFirstArrivalLocked();
+    EndFirstArrival();
   }
 }
 
-void DeviceAllocator::SettleFirstArrivalLocked() {
-  const Arrival arrival = std::move(arrivals_.front());
-  arrivals_.pop_front();
-  events_.Put(arrival.event, kDefaultStream);
-  ArriveLocked(arrival.handles);
-  if (arrivals_.empty()) SetSlowReasonLocked(SlowReason::kArrivals, false);
+Residency::Newest Residency::NewestArrival() const {
+  // One copy stream: the last event covers all.
+  if (arrivals_.empty()) return {};
+  return {arrivals_.back().event, arrivals_.back().number};
 }
 
-void DeviceAllocator::ArriveLocked(const std::vector<HandleRef>& handles) {
+void Residency::EndArrivals(std::uint64_t number) {
+  while (!arrivals_.empty() && arrivals_.front().number <= number) {
+    EndFirstArrival();
+  }
+}
+
+void Residency::EndFirstArrival() {
+  const Arrival arrival = std::move(arrivals_.front());
+  arrivals_.pop_front();
+  p_.events.Put(arrival.event, kDefaultStream);
+  MakeResident(arrival.handles);
+}
+
+void Residency::MakeResident(const std::vector<HandleRef>& handles) {
   for (HandleRef handle : handles) {
     HandleEntry& entry = handle.entry();
     if (entry.state.load() != HandleState::kCopyingIn) continue;
     entry.state.store(HandleState::kResident, std::memory_order_seq_cst);
-    heap_.Refile(handle);
+    p_.heap.Refile(handle);
   }
 }
 
-Status DeviceAllocator::DrainArrivals() {
-  EventId event = kNoEvent;
-  std::uint64_t last = 0;
-  {
-    MutexLock lock(mutex_);
-    if (arrivals_.empty()) return {};
-    event = arrivals_.back().event;  // one copy stream: the last covers all
-    last = arrivals_.back().number;
+void Residency::Drop(HandleRef handle) {
+  HandleEntry& entry = handle.entry();
+  ++entry.generation;
+  if (entry.has_copy.exchange(false)) {
+    dropped_.emplace_back(handle, entry.generation);
   }
-  STRATALLOC_RETURN_IF_ERROR(device_.SynchronizeEvent(event));
-  MutexLock lock(mutex_);
-  while (!arrivals_.empty() && arrivals_.front().number <= last) {
-    SettleFirstArrivalLocked();
-  }
-  return {};
+  if (!IsAway(entry.state.load())) return;
+  entry.state.store(HandleState::kUnmapped);
+  p_.heap.NoteReturned();
+  p_.heap.NoteUnmapped(p_.heap.SegmentOf(handle), 1);
 }
 
-Address DeviceAllocator::FindAwaySpaceLocked(const Pool& pool, Bytes size) {
-  if (away_ == 0 || !pool.evictable()) return 0;
-  HandleRegion& region = table_.region(/*evictable=*/true, pool.key().kind);
+void Residency::NoteHostCopyGone(HandleRef handle, bool written, bool on_disk) {
+  HandleEntry& entry = handle.entry();
+  const HandleState state = entry.state.load();
+  if (state == HandleState::kHost || state == HandleState::kHostAndDisk) {
+    entry.state.store(HandleState::kDisk);
+    MoveCharges(handle, TierId::kHost, TierId::kDisk, /*moved=*/written);
+  } else if (!on_disk) {
+    entry.has_copy.store(false);
+    entry.dirty.store(true);
+  }
+}
+
+bool Residency::NoteChunkGone(HandleRef handle, bool in_host) {
+  HandleEntry& entry = handle.entry();
+  const HandleState state = entry.state.load();
+  if (state == HandleState::kHostAndDisk) {
+    entry.state.store(HandleState::kHost);
+    return true;
+  }
+  // kCopyingIn: it has been read.
+  if (state != HandleState::kResident && state != HandleState::kCopyingIn) {
+    return false;
+  }
+  if (!in_host) {
+    entry.has_copy.store(false);
+    entry.dirty.store(true);
+  }
+  return true;
+}
+
+Address Residency::FindAwaySpace(const Pool& pool, HandleRegion& region,
+                                 Bytes size) const {
+  if (p_.heap.away() == 0 || !pool.evictable()) return 0;
   if (size > region.handle_bytes) return 0;
   const Bytes least = std::max(size, region.handle_bytes / 2);
   const auto& parked = pool.parked_blocks();
@@ -342,36 +335,6 @@ Address DeviceAllocator::FindAwaySpaceLocked(const Pool& pool, Bytes size) {
     }
   }
   return 0;
-}
-
-void DeviceAllocator::NoteMoveLocked(HandleRef handle, TierId from, TierId to,
-                                     bool moved) {
-  if (observer_ == nullptr) return;
-  ForEachLiveLocked(handle, [&](Charge charge, Bytes bytes) {
-    observer_->OnMove(device_.index(), charge, from, to, bytes, moved);
-  });
-}
-
-std::vector<std::pair<HandleRef, std::uint32_t>>
-DeviceAllocator::TakeDroppedLocked() {
-  EmptyBinsLocked();
-  return std::exchange(dropped_, {});
-}
-
-EventId DeviceAllocator::TakeEvent() {
-  {
-    MutexLock lock(mutex_);
-    if (const EventId event = events_.TakeUnused(); event != kNoEvent) {
-      return event;
-    }
-  }
-  Result<EventId> event = device_.CreateEvent();
-  return event ? *event : kNoEvent;
-}
-
-void DeviceAllocator::PutEvent(EventId event) {
-  MutexLock lock(mutex_);
-  events_.Put(event, kDefaultStream);
 }
 
 }  // namespace stratalloc

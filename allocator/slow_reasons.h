@@ -4,7 +4,7 @@
 //
 // A feature that must see every block (history, a private pool's filter, ...)
 // or that changes how a block is found or given back sets its bit for as long
-// as it is on, with DeviceAllocator::SetSlowReasonLocked(). Word and fast path
+// as it is on, with DeviceAllocator::SetSlowReasonLocked. Word and fast path
 // are under the device lock, so no call that missed the bit is under way when
 // the lock is next free. With a bit of the last group set, Malloc and Free run
 // whole. The first three only cost more on the way: the fast path looks after

@@ -147,20 +147,24 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
   return staying;
 }
 
-Bytes DeviceAllocator::StaysLocked() {
+Bytes DeviceAllocator::StayingBytes() {
+  MutexLock lock(mutex_);
+  EmptyBinsLocked();
   Bytes stays = 0;
   for (const auto& [base, segment] : heap_.segments()) {
-    if (segment->evictable()) continue;
+    if (segment->evictable()) {
+      ForEachHandleOf(*segment, [&](HandleRef handle) {
+        if (handle.entry().pins.load() != 0 &&
+            IsOnDevice(handle.entry().state.load())) {
+          stays += handle.bytes();
+        }
+      });
+      continue;
+    }
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (IsLive(b->state)) stays += b->size;
     }
   }
-  ForEachEvictableLocked([&](HandleRef handle) {
-    if (handle.entry().pins.load() != 0 &&
-        IsOnDevice(handle.entry().state.load())) {
-      stays += handle.bytes();
-    }
-  });
   return stays;
 }
 

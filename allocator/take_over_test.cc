@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "allocator/device_allocator_fixture_test.h"
+#include "allocator/moving_test.h"
 
 namespace stratalloc {
 namespace {
@@ -25,21 +26,12 @@ class TakeOverTest : public DeviceAllocatorTest {
     return Malloc(bytes, kDefaultStream, kTransient);
   }
   bool MayLeave(Address address) {
-    MutexLock lock(allocator().mutex());
     bool listed = false;
-    HandleRef at;
-    allocator().ForEachEvictableLocked([&](HandleRef handle) {
-      if (handle.address() > address ||
-          address - handle.address() >= handle.bytes()) {
-        return;
-      }
-      listed = true;
-      at = handle;
-    });
-    HandleRegion* region = allocator().table().RegionOf(address);
-    const HandleRef handle{region, region->IndexOf(address)};
-    const bool leaves = allocator().BeginLeavingLocked(handle);
-    if (leaves) allocator().CancelLeavingLocked(handle);
+    for (const EvictableHandle& one : allocator().Evictable()) {
+      listed |= one.handle.address() <= address &&
+                address - one.handle.address() < one.handle.bytes();
+    }
+    const bool leaves = stratalloc::MayLeave(allocator(), address);
     EXPECT_EQ(leaves, listed);
     return leaves;
   }

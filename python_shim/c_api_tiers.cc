@@ -153,20 +153,8 @@ int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],
                   ": the memory is another allocator's, or has been freed"},
         error);
   }
-  HandleRegion* region = device->table().RegionOf(address);
-  MutexLock lock(device->mutex());
-  for (Address at = address; at < address + bytes;) {
-    const std::uint64_t index = region->IndexOf(at);
-    const Address stop =
-        std::min<Address>(address + bytes, region->AddressOf(index + 1));
-    const HandleState state = region->entries[index].state.load();
-    const bool disk =
-        state == HandleState::kDisk || state == HandleState::kPoisoned;
-    const bool host =
-        state == HandleState::kHost || state == HandleState::kHostAndDisk;
-    tiers[disk ? 2 : host ? 1 : 0] += stop - at;
-    at = stop;
-  }
+  const std::array<Bytes, kTiers> here = device->TiersOf(address, bytes);
+  std::copy(here.begin(), here.end(), tiers);
   return 0;
 }
 

@@ -176,14 +176,11 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
   lower_.CollectDropped(device);
   STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
   std::vector<HandleRef> handles;
-  {
-    MutexLock lock(device.mutex());
-    device.ForEachEvictableLocked([&](HandleRef handle) {
-      if (handle.entry().state.load() == HandleState::kResident &&
-          handle.entry().live > 0 && Overlaps(handle, ranges)) {
-        handles.push_back(handle);
-      }
-    });
+  for (const EvictableHandle& one : device.Evictable()) {
+    if (one.state == HandleState::kResident && one.lives &&
+        Overlaps(one.handle, ranges)) {
+      handles.push_back(one.handle);
+    }
   }
   Bytes moved = 0;
   state.refusal.clear();
@@ -216,13 +213,10 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
   lower_.CollectDropped(device);
   std::vector<HandleRef> handles;
   std::vector<Address> keep;
-  {
-    MutexLock lock(device.mutex());
-    device.ForEachEvictableLocked([&](HandleRef handle) {
-      if (!Overlaps(handle, ranges)) return;
-      keep.push_back(handle.address());
-      if (IsAway(handle.entry().state.load())) handles.push_back(handle);
-    });
+  for (const EvictableHandle& one : device.Evictable()) {
+    if (!Overlaps(one.handle, ranges)) continue;
+    keep.push_back(one.handle.address());
+    if (IsAway(one.state)) handles.push_back(one.handle);
   }
   const Bytes before = counters_.restored_bytes;
   state.refusal.clear();
@@ -316,25 +310,20 @@ Status Engine::CheckInvariants(DeviceAllocator& device) {
     STRATALLOC_RETURN_IF_ERROR(lower_.host()->CheckInvariants());
   }
   std::string broken;
-  {
-    MutexLock lock(device.mutex());
-    device.ForEachEvictableLocked([&](HandleRef handle) {
-      const HandleState s = handle.entry().state.load();
-      const LowerCopy* copy = lower_.Find(handle.address());
-      const bool host = copy != nullptr && copy->host;
-      const bool disk = copy != nullptr && copy->disk;
-      const bool agrees = s == HandleState::kHost          ? host && !disk
-                          : s == HandleState::kHostAndDisk ? host && disk
-                          : s == HandleState::kDisk        ? disk && !host
-                                                           : true;
-      if (!agrees) {
-        broken = std::string("a handle that is ") + HandleStateName(s) +
-                 " has other copies";
-      }
-      if (handle.entry().has_copy.load() && !host && !disk) {
-        broken = "has_copy without a copy";
-      }
-    });
+  for (const EvictableHandle& one : device.Evictable()) {
+    const HandleState s = one.state;
+    const LowerCopy* copy = lower_.Find(one.handle.address());
+    const bool host = copy != nullptr && copy->host;
+    const bool disk = copy != nullptr && copy->disk;
+    const bool agrees = s == HandleState::kHost          ? host && !disk
+                        : s == HandleState::kHostAndDisk ? host && disk
+                        : s == HandleState::kDisk        ? disk && !host
+                                                         : true;
+    if (!agrees) {
+      broken = std::string("a handle that is ") + HandleStateName(s) +
+               " has other copies";
+    }
+    if (one.has_copy && !host && !disk) broken = "has_copy without a copy";
   }
   if (!broken.empty()) {
     return Fail(ErrorCode::kInvalidArgument, "invariant broken: " + broken);

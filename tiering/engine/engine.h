@@ -41,11 +41,6 @@ struct Access {
   Bytes bytes = 0;
   bool written = false;
 };
-// One handle of an operator, as the guard sees it.
-struct GuardedHandle {
-  HandleRef handle;
-  bool written = false;
-};
 struct AddressRange {
   Address address = 0;
   Bytes bytes = 0;
@@ -226,15 +221,6 @@ class Engine final : public Reclaimer, public ScopeListener {
     std::array<DeviceState*, kMaxDevices> states_{};
     std::atomic<int> count_{0};
   };
-  struct Leaving {
-    HandleRef handle;
-    bool clean = false;
-    std::uint64_t checksum = 0;
-    std::uint64_t fence = 0;       // the streams that were fenced for it
-    std::uint32_t generation = 0;  // of the bytes that leave
-    bool keeps = false;            // could not go: back to resident
-    HandleState to = HandleState::kHost;
-  };
   // What a restore does when there is no room.
   enum class Room { kEvict, kOnlyFree };
   // Who may be evicted: whatever is not in use, or what is cold for good.
@@ -275,6 +261,13 @@ class Engine final : public Reclaimer, public ScopeListener {
   Bytes EvictBatchLocked(DeviceState& state,
                          const std::vector<HandleRef>& victims)
       REQUIRES(arbiter_);
+  // Waits for the streams of what leaves, and checks or copies its bytes; false
+  // if the device failed, and then nothing may leave.
+  bool MoveOutLocked(DeviceState& state, std::vector<Departure>& batch,
+                     std::uint64_t may_ask) REQUIRES(arbiter_);
+  // What can leave leaves, the rest stays. The bytes that came free.
+  Bytes EndEvictLocked(DeviceState& state, std::vector<Departure>& batch)
+      REQUIRES(arbiter_);
   // `may_wait_for`: what was asked about captures, as MayAsk had it.
   Status FenceLocked(DeviceState& state, std::uint64_t streams,
                      std::uint64_t may_wait_for) REQUIRES(arbiter_);
@@ -285,11 +278,11 @@ class Engine final : public Reclaimer, public ScopeListener {
       REQUIRES(arbiter_);
   // The device's checksums of `handles`, behind whatever copy_out has to do, in
   // checksum_words.
-  Status SumLocked(DeviceState& state, std::span<Leaving* const> handles)
+  Status SumLocked(DeviceState& state, std::span<Departure* const> handles)
       REQUIRES(arbiter_);
-  Status ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch)
+  Status ChecksumLocked(DeviceState& state, std::vector<Departure>& batch)
       REQUIRES(arbiter_);
-  Status CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch)
+  Status CopyOutLocked(DeviceState& state, std::vector<Departure>& batch)
       REQUIRES(arbiter_);
 
   // restore.cc; arbiter held
@@ -298,11 +291,9 @@ class Engine final : public Reclaimer, public ScopeListener {
                             const std::vector<HandleRef>& handles, Room room,
                             const std::vector<Address>& keep, bool planned,
                             int attempts = 0) REQUIRES(arbiter_);
-  // Maps `memory` where the first of `handles` were, as many as lie side by
-  // side, once the driver is ready and has memory for the page tables. Returns
-  // their number: 0 if the first one was freed meanwhile. The other memory
-  // stays the caller's, and all of it where this fails.
-  static Result<std::size_t> BeginArrival(
+  // DeviceAllocator::BeginRestore, once the driver has memory for the page
+  // tables.
+  static Result<std::size_t> BeginRestore(
       DeviceAllocator& device, std::span<const HandleRef> handles,
       std::span<PhysicalMemory* const> memory);
   Status CopyInLocked(DeviceState& state, HandleRef handle) REQUIRES(arbiter_);

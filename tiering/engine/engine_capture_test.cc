@@ -317,11 +317,7 @@ TEST_F(EngineCaptureTest, AFailedCaptureOfAStreamThatIsGoneStopsNoEviction) {
 TEST_F(EngineCaptureTest, ARouteWaitsForTheEventsOfAnEviction) {
   Open({});
   DeviceAllocator& device = rig_->device();
-  {
-    MutexLock lock(device.mutex());
-    ASSERT_TRUE(device.MayEvictLocked());
-    device.BeginFencingLocked();
-  }
+  ASSERT_TRUE(device.BeginFencing());
   std::atomic<bool> begins{false};
   std::thread capture([&] {
     begins = true;

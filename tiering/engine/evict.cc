@@ -55,34 +55,25 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
     std::vector<Candidate> candidates;
     const std::uint32_t now = device.use_clock().load();
     std::uint32_t next_cold = kLookAgainAfter;
-    {
-      MutexLock lock(device.mutex());
-      device.SettleArrivalsLocked();
-      const std::set<Address> library = device.HandlesUnderLocked(*workspaces);
-      device.ForEachEvictableLocked([&](HandleRef handle) {
-        const HandleEntry& entry = handle.entry();
-        if (entry.state.load() != HandleState::kResident || entry.live == 0 ||
-            entry.pins.load() != 0 || kept.count(handle.address()) ||
-            refused.count(handle.address()) ||
-            library.count(handle.address())) {
-          return;
+    for (const EvictableHandle& one : device.Evictable(*workspaces)) {
+      const Address address = one.handle.address();
+      if (one.state != HandleState::kResident || !one.lives || one.pinned ||
+          kept.contains(address) || refused.contains(address)) {
+        continue;
+      }
+      const Candidate candidate{.id = handles.size(),
+                                .bytes = one.handle.bytes(),
+                                .last_use = one.last_use,
+                                .intervals = one.intervals,
+                                .clean = one.clean};
+      if (whom == Whom::kCold && !IsCold(candidate, now)) {
+        if (const std::uint32_t after = ColdAfter(candidate); after != 0) {
+          next_cold = std::min(next_cold, candidate.last_use + after + 1 - now);
         }
-        Candidate candidate;
-        candidate.id = handles.size();
-        candidate.bytes = handle.bytes();
-        candidate.last_use = entry.last_use.load();
-        candidate.intervals = IntervalsOf(entry);
-        candidate.clean = entry.has_copy.load() && !entry.dirty.load();
-        if (whom == Whom::kCold && !IsCold(candidate, now)) {
-          if (const std::uint32_t after = ColdAfter(candidate); after != 0) {
-            next_cold =
-                std::min(next_cold, candidate.last_use + after + 1 - now);
-          }
-          return;
-        }
-        handles.push_back(handle);
-        candidates.push_back(candidate);
-      });
+        continue;
+      }
+      handles.push_back(one.handle);
+      candidates.push_back(candidate);
     }
     const std::vector<Candidate> chosen =
         ChooseVictims(std::move(candidates), now, target - freed);
@@ -135,9 +126,7 @@ class Engine::FencingElsewhere {
 
   // False if something captures there.
   bool Hold(DeviceAllocator& device) {
-    MutexLock lock(device.mutex());
-    if (!device.MayEvictLocked()) return false;
-    device.BeginFencingLocked();
+    if (!device.BeginFencing()) return false;
     held_.push_back(&device);
     return true;
   }
@@ -207,9 +196,9 @@ Status Engine::FenceLocked(DeviceState& state, std::uint64_t streams,
 }
 
 Status Engine::SumLocked(DeviceState& state,
-                         std::span<Leaving* const> handles) {
+                         std::span<Departure* const> handles) {
   std::vector<DeviceChecksum::Range> ranges;
-  for (const Leaving* leaving : handles) {
+  for (const Departure* leaving : handles) {
     ranges.push_back({leaving->handle.address(), leaving->handle.bytes()});
   }
   STRATALLOC_RETURN_IF_ERROR(
@@ -217,9 +206,10 @@ Status Engine::SumLocked(DeviceState& state,
   return state.allocator->device().SynchronizeStream(state.copy_out);
 }
 
-Status Engine::ChecksumLocked(DeviceState& state, std::vector<Leaving>& batch) {
-  std::vector<Leaving*> all;
-  for (Leaving& leaving : batch) all.push_back(&leaving);
+Status Engine::ChecksumLocked(DeviceState& state,
+                              std::vector<Departure>& batch) {
+  std::vector<Departure*> all;
+  for (Departure& leaving : batch) all.push_back(&leaving);
   STRATALLOC_RETURN_IF_ERROR(SumLocked(state, all));
   for (std::size_t i = 0; i < batch.size(); ++i) {
     batch[i].checksum = state.checksum_words[i];
@@ -242,11 +232,12 @@ Error Engine::Changed(DeviceAllocator& device, HandleRef handle) {
               "other code writes"};
 }
 
-Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
+Status Engine::CopyOutLocked(DeviceState& state,
+                             std::vector<Departure>& batch) {
   DeviceAllocator& device = *state.allocator;
   const std::uint32_t now = device.use_clock().load();
-  const auto refuse = [&](Leaving& leaving, const Error& why) {
-    leaving.keeps = true;
+  const auto refuse = [&](Departure& leaving, const Error& why) {
+    leaving.stays = true;
     // A disk that fails and a foreign writer get a line, once for each reason;
     // the program goes on while memory lasts. A spent budget is told by whoever
     // runs out.
@@ -255,8 +246,8 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
     }
     state.refusal = why.message;
   };
-  std::vector<Leaving*> copied;
-  for (Leaving& leaving : batch) {
+  std::vector<Departure*> copied;
+  for (Departure& leaving : batch) {
     if (leaving.clean) continue;
     LowerCopy& copy = lower_.At(device, leaving.handle);
     lower_.Drop(copy);
@@ -284,7 +275,7 @@ Status Engine::CopyOutLocked(DeviceState& state, std::vector<Leaving>& batch) {
     STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
         *staging, leaving.handle.address(), bytes, state.copy_out));
     leaving.to = HandleState::kDisk;
-    Leaving* const alone[] = {&leaving};
+    Departure* const alone[] = {&leaving};
     STRATALLOC_RETURN_IF_ERROR(SumLocked(state, alone));
     if (state.checksum_words[0] != leaving.checksum) {
       refuse(leaving, Changed(device, leaving.handle));
@@ -310,16 +301,10 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
     state.refusal = kCaptured;
     return 0;
   }
-  std::vector<Leaving> batch;
-  {
-    MutexLock lock(device.mutex());
-    for (HandleRef victim : victims) {
-      if (device.BeginLeavingLocked(victim)) batch.push_back({victim});
-    }
-  }
+  std::vector<Departure> batch = device.MarkLeaving(victims);
   if (batch.empty()) return 0;
   std::uint64_t users = 0;
-  for (const Leaving& leaving : batch) {
+  for (const Departure& leaving : batch) {
     users |= leaving.handle.entry().fence.load();
   }
   // Now that they are marked: whatever entered a table before is in it.
@@ -329,116 +314,71 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   const bool spoils = device.SomeCapture(may_ask) ||
                       ((may_ask >> StreamTable::kGraphBit & 1) != 0 &&
                        !HoldOthers(device, elsewhere));
-  std::uint64_t streams = 0;
-  {
-    MutexLock lock(device.mutex());
-    // A capture may have begun meanwhile, and the fence would be in it.
-    const bool may_leave = workspaces && !spoils && device.MayEvictLocked();
-    const std::set<Address> library =
-        workspaces ? device.HandlesUnderLocked(*workspaces)
-                   : std::set<Address>();
-    std::erase_if(batch, [&](Leaving& leaving) {
-      device.mutex().AssertHeld();
-      HandleEntry& entry = leaving.handle.entry();
-      // A user that came since was not looked at.
-      if (!may_leave || entry.pins.load(std::memory_order_seq_cst) != 0 ||
-          library.count(leaving.handle.address()) ||
-          (entry.fence.load() & ~users) != 0) {
-        device.CancelLeavingLocked(leaving.handle);
-        return true;
-      }
-      entry.state.store(HandleState::kCopyingOut, std::memory_order_seq_cst);
-      // Taken, not read: a bit that is set from here on (record_stream) was
-      // not waited for, and keeps the handle.
-      leaving.fence = entry.fence.exchange(0);
-      leaving.generation = entry.generation;
-      streams |= leaving.fence;
-      leaving.clean = entry.has_copy.load() && !entry.dirty.load();
-      return false;
-    });
-    if (!batch.empty()) device.BeginFencingLocked();
-  }
+  device.BeginEvict(&batch, users, workspaces.value_or(std::vector<Address>()),
+                    /*may_leave=*/workspaces && !spoils);
   if (!workspaces) state.refusal = kTablesBusy;
   if (batch.empty()) return 0;
   learning_.store(true, std::memory_order_relaxed);
+  if (!MoveOutLocked(state, batch, may_ask)) {
+    for (Departure& leaving : batch) leaving.stays = true;
+  }
+  return EndEvictLocked(state, batch);
+}
 
+bool Engine::MoveOutLocked(DeviceState& state, std::vector<Departure>& batch,
+                           std::uint64_t may_ask) {
+  std::uint64_t streams = 0;
+  for (const Departure& leaving : batch) streams |= leaving.fence;
   Status status = FenceLocked(state, streams, may_ask);
-  device.EndFencing();
+  state.allocator->EndFencing();
   if (status) status = ChecksumLocked(state, batch);
   if (status) status = CopyOutLocked(state, batch);
-  if (!status) {
-    // Copies may be in flight into buffers that go back below.
-    SettleCopies(state, state.copy_out);
-    state.refusal = status.error().message;
-    if (status.error().code != ErrorCode::kUnsupported) {
-      // Of a broken device every call fails, now this one first, now that.
-      state.stopped.Tell(LogLevel::kError,
-                         std::to_string(static_cast<int>(status.error().code)),
-                         "eviction stopped: " + state.refusal);
-    }
-  } else {
+  if (status) {
     state.stopped.Over();
     state.unsettled.Over();
+    return true;
   }
+  // Copies may be in flight into buffers that go back when this fails.
+  SettleCopies(state, state.copy_out);
+  state.refusal = status.error().message;
+  if (status.error().code != ErrorCode::kUnsupported) {
+    // Of a broken device every call fails, now this one first, now that.
+    state.stopped.Tell(LogLevel::kError,
+                       std::to_string(static_cast<int>(status.error().code)),
+                       "eviction stopped: " + state.refusal);
+  }
+  return false;
+}
 
-  Bytes freed = 0;
-  std::vector<HandleRef> forget;
-  std::string failed;  // to unmap
-  {
-    MutexLock lock(device.mutex());
-    const auto keep = [&](const Leaving& leaving) {
-      device.mutex().AssertHeld();
-      HandleEntry& entry = leaving.handle.entry();
-      entry.fence.fetch_or(leaving.fence);
-      if (!leaving.clean) {
-        entry.dirty.store(true);
-        entry.has_copy.store(false);
-        forget.push_back(leaving.handle);
-      }
-      device.CancelLeavingLocked(leaving.handle);
-    };
-    std::vector<DeviceAllocator::Departure> departures;
-    std::erase_if(batch, [&](Leaving& leaving) {
-      device.mutex().AssertHeld();
-      const bool stays =
-          !status || leaving.keeps || leaving.handle.entry().fence.load() != 0;
-      if (stays) keep(leaving);
-      return stays;
-    });
-    for (Leaving& leaving : batch) {
-      if (leaving.clean) {
-        const LowerCopy& copy = *lower_.Find(leaving.handle.address());
-        leaving.to = copy.host && copy.disk ? HandleState::kHostAndDisk
-                     : copy.host            ? HandleState::kHost
-                                            : HandleState::kDisk;
-      }
-      departures.push_back(
-          {leaving.handle, leaving.to,
-           leaving.clean ? Traffic::kDropped : Traffic::kCopied});
-    }
-    device.FinishLeavingLocked(departures);
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      const Result<bool>& left = departures[i].left;
-      const HandleRef handle = batch[i].handle;
-      if (!left) {
-        state.refusal = left.error().message;
-        failed = state.refusal;
-        keep(batch[i]);
-        continue;
-      }
-      counters_.clean_drops += batch[i].clean;
-      handle.entry().dirty.store(false);
-      freed += handle.bytes();
-      if (!*left) {
-        forget.push_back(handle);  // freed while it was leaving
-        continue;
-      }
-      ++counters_.evicted_handles;
-      counters_.evicted_bytes += handle.bytes();
-    }
+Bytes Engine::EndEvictLocked(DeviceState& state,
+                             std::vector<Departure>& batch) {
+  for (Departure& leaving : batch) {
+    if (leaving.stays || !leaving.clean) continue;
+    const LowerCopy& copy = *lower_.Find(leaving.handle.address());
+    leaving.to = copy.host && copy.disk ? HandleState::kHostAndDisk
+                 : copy.host            ? HandleState::kHost
+                                        : HandleState::kDisk;
   }
-  for (HandleRef handle : forget) lower_.Forget(handle);
+  state.allocator->CommitEvict(&batch);
+  Bytes freed = 0;
+  std::string failed;  // to unmap
+  for (const Departure& leaving : batch) {
+    if (leaving.error) failed = leaving.error->message;
+    if (leaving.left == Departure::Left::kStayed) {
+      if (!leaving.clean) lower_.Forget(leaving.handle);
+      continue;
+    }
+    counters_.clean_drops += leaving.clean;
+    freed += leaving.handle.bytes();
+    if (leaving.left == Departure::Left::kFreed) {  // while it was leaving
+      lower_.Forget(leaving.handle);
+      continue;
+    }
+    ++counters_.evicted_handles;
+    counters_.evicted_bytes += leaving.handle.bytes();
+  }
   if (!failed.empty()) {
+    state.refusal = failed;
     state.refused.Tell(LogLevel::kError, failed, kStays + failed);
   }
   return freed;

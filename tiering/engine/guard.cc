@@ -189,43 +189,20 @@ DeviceAllocator* Engine::DeviceOf(Address address) const {
 
 Result<bool> Engine::Accept(DeviceAllocator& device, StreamId stream,
                             std::span<const GuardedHandle> handles) {
+  // A stream that captures cannot: Admit has the host wait for the copies.
+  std::vector<GuardedHandle> here;
+  const Result<bool> complete = device.Await(stream, handles, &here);
+  // Again for what was resident at first: it may have left and returned while
+  // this operator waited.
   const std::uint64_t bit = std::uint64_t{1} << device.streams().BitOf(stream);
-  // A capture cannot wait for an event from outside: Admit has the host wait
-  // for the copies.
-  const bool capturing = device.device().IsCapturing(stream);
-  MutexLock lock(device.mutex());
-  device.SettleArrivalsLocked();
-  bool complete = true;
   const std::uint32_t now = device.use_clock().load();
-  for (const auto& [handle, written] : handles) {
-    if (!device.Contains(handle.address())) continue;
-    const HandleState s = handle.entry().state.load();
-    if (s == HandleState::kCopyingIn && !capturing) {
-      STRATALLOC_ASSIGN_OR_RETURN(const bool enqueued,
-                                  device.AwaitArrivalLocked(handle, stream));
-      if (!enqueued) {
-        complete = false;
-        continue;
-      }
-    } else if (s != HandleState::kResident && s != HandleState::kUnmapped &&
-               s != HandleState::kReleasing) {
-      // kLeaving and kCopyingOut too: the arbiter's holder decides when it
-      // sees our pin.
-      complete = false;
-      continue;
-    }
-    // Again for what was resident at first: it may have left and returned
-    // while this operator waited.
-    NoteUse(handle, bit, written, now);
-  }
+  for (const auto& [handle, written] : here) NoteUse(handle, bit, written, now);
   return complete;
 }
 
 bool Engine::IsHopeless(DeviceAllocator& device,
                         std::span<const GuardedHandle> handles) {
-  const Bytes bytes = BytesOf(device, handles);
-  MutexLock lock(device.mutex());
-  return device.CannotFitLocked(bytes);
+  return device.CannotFit(BytesOf(device, handles));
 }
 
 Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,

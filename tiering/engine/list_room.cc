@@ -35,16 +35,14 @@ bool EachHandle(DeviceAllocator& device, const Access& access, F&& f) {
 
 // Is there room for `results` beside what is allocated? And is anything away?
 bool ResultsFit(DeviceAllocator& device, Bytes results, bool* some_away) {
-  const Bytes limit = results > 0 ? device.limit() : 0;
-  MutexLock lock(device.mutex());
-  *some_away = device.SomeAwayLocked();
-  return results == 0 || device.AllocatedLocked() + results <= limit;
+  const Occupancy now = device.Occupied();
+  *some_away = now.some_away;
+  return results == 0 || now.allocated + results <= now.limit;
 }
 
 Bytes Room(DeviceAllocator& device) {
   const Bytes limit = device.limit();
-  MutexLock lock(device.mutex());
-  const Bytes stays = device.StaysLocked();
+  const Bytes stays = device.StayingBytes();
   return limit - std::min(limit, stays);
 }
 

@@ -87,11 +87,8 @@ LowerCopy& LowerCopies::At(DeviceAllocator& device, HandleRef handle) {
 }
 
 void LowerCopies::CollectDropped(DeviceAllocator& device) {
-  std::vector<std::pair<HandleRef, std::uint32_t>> dropped;
-  {
-    MutexLock lock(device.mutex());
-    dropped = device.TakeDroppedLocked();
-  }
+  const std::vector<std::pair<HandleRef, std::uint32_t>> dropped =
+      device.TakeDropped();
   if (dropped.empty()) return;
   // A copy may still be on its way up out of a buffer that goes back now.
   if (Status status = device.DrainArrivals(); !status) {
@@ -100,7 +97,7 @@ void LowerCopies::CollectDropped(DeviceAllocator& device) {
   } else {
     undrained_.Over();
   }
-  for (auto& [handle, generation] : dropped) {
+  for (const auto& [handle, generation] : dropped) {
     LowerCopy* copy = Find(handle.address());
     // A copy made after the free belongs to the new bytes.
     if (copy == nullptr || copy->generation >= generation) continue;
@@ -211,7 +208,7 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
   });
   for (Choice& choice : choices) {
     LowerCopy& copy = *choice.copy;
-    HandleEntry& entry = copy.handle.entry();
+    const HandleEntry& entry = copy.handle.entry();
     const bool written = choice.cost == 2;
     if (written) {
       if (Status status = WriteToDisk(copy, copy.host.data); !status) {
@@ -222,18 +219,8 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
     if (entry.state.load() == HandleState::kCopyingIn) {
       if (!copy.device->DrainArrivals()) continue;
     }
-    {
-      MutexLock lock(copy.device->mutex());
-      const HandleState state = entry.state.load();
-      if (state == HandleState::kHost || state == HandleState::kHostAndDisk) {
-        entry.state.store(HandleState::kDisk);
-        copy.device->NoteMoveLocked(copy.handle, TierId::kHost, TierId::kDisk,
-                                    /*moved=*/written);
-      } else if (!copy.disk) {
-        entry.has_copy.store(false);
-        entry.dirty.store(true);
-      }
-    }
+    copy.device->NoteHostCopyGone(copy.handle, written,
+                                  /*on_disk=*/static_cast<bool>(copy.disk));
     host_->Free(copy.host);
     copy.host = {};
     return true;
@@ -247,21 +234,9 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
 bool LowerCopies::GiveUpChunk() {
   for (auto& [address, copy] : copies_) {
     if (!copy.disk) continue;
-    HandleEntry& entry = copy.handle.entry();
-    {
-      MutexLock lock(copy.device->mutex());
-      const HandleState state = entry.state.load();
-      if (state == HandleState::kHostAndDisk) {
-        entry.state.store(HandleState::kHost);
-      } else if (state == HandleState::kResident ||
-                 state == HandleState::kCopyingIn) {  // it has been read
-        if (!copy.host) {
-          entry.has_copy.store(false);
-          entry.dirty.store(true);
-        }
-      } else {
-        continue;
-      }
+    if (!copy.device->NoteChunkGone(copy.handle,
+                                    /*in_host=*/static_cast<bool>(copy.host))) {
+      continue;
     }
     disk_->Free(copy.disk);
     copy.disk = {};

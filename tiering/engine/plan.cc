@@ -110,10 +110,7 @@ void Engine::RelievePressure(DeviceState& state) {
   lower_.CollectDropped(device);
   const Bytes goal = static_cast<Bytes>(options_.gpu_reload_threshold *
                                         static_cast<double>(device.limit()));
-  const Bytes allocated = [&] {
-    MutexLock lock(device.mutex());
-    return device.AllocatedLocked();
-  }();
+  const Bytes allocated = device.Allocated();
   if (allocated <= goal) return;
   if (EvictVictimsLocked(state, allocated - goal, {}, Whom::kCold) == 0) {
     // Cold or not, it could not leave: a tier is full, or a capture runs.

@@ -24,13 +24,12 @@ constexpr int kRoomAttempts = 32;
 
 std::string Engine::OwnersOf(DeviceAllocator& device, HandleRef handle) {
   std::string owners;
-  MutexLock lock(device.mutex());
-  device.ForEachLiveLocked(handle, [&](Charge charge, Bytes) {
+  for (const auto& [charge, bytes] : device.LiveOver(handle)) {
     const std::string name =
         ScopeName(charge.scope) + " (" + CategoryName(charge.category) + ")";
-    if (owners.find(name) != std::string::npos) return;
+    if (owners.find(name) != std::string::npos) continue;
     owners += (owners.empty() ? "" : ", ") + name;
-  });
+  }
   return owners.empty() ? "(freed)" : owners;
 }
 
@@ -81,32 +80,15 @@ Status Engine::CopyInLocked(DeviceState& state, HandleRef handle) {
   return staged ? lower_.MarkStaging(device, state.copy_in) : Status{};
 }
 
-Result<std::size_t> Engine::BeginArrival(
+Result<std::size_t> Engine::BeginRestore(
     DeviceAllocator& device, std::span<const HandleRef> handles,
     std::span<PhysicalMemory* const> memory) {
-  const auto begin = [&] {
-    return device.WhenReady([&]() -> Result<std::size_t> {
-      MutexLock lock(device.mutex());
-      std::size_t run = 0;
-      for (; run < handles.size(); ++run) {
-        const HandleRef handle = handles[run];
-        const bool adjacent =
-            handle.region == handles[0].region &&
-            handle.address() == handles[0].address() + run * handle.bytes();
-        if (!adjacent || !IsAway(handle.entry().state.load())) break;
-      }
-      if (run == 0) return run;
-      STRATALLOC_RETURN_IF_ERROR(
-          device.BeginArrivalLocked(handles.first(run), memory.first(run)));
-      return run;
-    });
-  };
-  Result<std::size_t> begun = begin();
+  Result<std::size_t> begun = device.BeginRestore(handles, memory);
   // Page tables take memory of the card. Nothing that is copied is given up by
   // this, and `memory` is not free.
   if (!begun && begun.error().code == ErrorCode::kOutOfMemory &&
       device.GiveToDriver() > 0) {
-    begun = begin();
+    begun = device.BeginRestore(handles, memory);
   }
   return begun;
 }
@@ -116,14 +98,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
                                   Room room, const std::vector<Address>& keep,
                                   bool planned, int attempts) {
   DeviceAllocator& device = *state.allocator;
-  std::vector<HandleRef> missing;
-  {
-    MutexLock lock(device.mutex());
-    for (HandleRef handle : handles) {
-      const HandleState s = handle.entry().state.load();
-      if (IsAway(s) && s != HandleState::kPoisoned) missing.push_back(handle);
-    }
-  }
+  std::vector<HandleRef> missing = device.AwayOf(handles);
   std::sort(missing.begin(), missing.end(),
             [](HandleRef a, HandleRef b) { return a.address() < b.address(); });
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
@@ -169,15 +144,14 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
   std::vector<HandleRef> arrived;
   bool no_page_tables = false;
   const auto abort = [&](HandleRef handle, bool lost) REQUIRES(arbiter_) {
-    MutexLock lock(device.mutex());
     // Bytes that came from the disk may have stayed in a host buffer.
     const LowerCopy* copy = lower_.Find(handle.address());
     const bool host = copy != nullptr && copy->host;
     const bool disk = copy != nullptr && copy->disk;
-    device.AbortArrivalLocked(handle, lost           ? HandleState::kPoisoned
-                                      : host && disk ? HandleState::kHostAndDisk
-                                      : host         ? HandleState::kHost
-                                                     : HandleState::kDisk);
+    device.AbortRestore(handle, lost           ? HandleState::kPoisoned
+                                : host && disk ? HandleState::kHostAndDisk
+                                : host         ? HandleState::kHost
+                                               : HandleState::kDisk);
   };
   for (std::size_t next = 0; status && next < missing.size();) {
     // What is copied meanwhile hides what mapping costs: a run is no longer
@@ -186,7 +160,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
         std::min(missing.size() - next, std::max<std::size_t>(next, 1));
     const auto run = std::span<const HandleRef>(missing).subspan(next, most);
     const Result<std::size_t> begun =
-        BeginArrival(device, run, std::span(taken).subspan(next, most));
+        BeginRestore(device, run, std::span(taken).subspan(next, most));
     if (!begun) {
       status = tl::unexpected(begun.error());
       no_page_tables = status.error().code == ErrorCode::kOutOfMemory;
@@ -254,10 +228,7 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     ++counters_.restored_handles;
     if (planned) ++counters_.planned_handles;
   }
-  {
-    MutexLock lock(device.mutex());
-    device.FinishArrivalLocked(std::move(arrived), event);
-  }
+  device.CommitRestore(std::move(arrived), event);
   lower_.RefillReserve(device.use_clock().load());
   return the_others();
 }

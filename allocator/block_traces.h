@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What history hears of blocks and mappings. A block of which a handle is away
+// is told of in pieces, since events speak of device memory only.
+//
+// Thread-safety: the caller holds the device lock. Lifetime: the device's.
+// Nothing here can fail; while nothing is recorded only contexts are kept.
+#ifndef STRATALLOC_ALLOCATOR_BLOCK_TRACES_H_
+#define STRATALLOC_ALLOCATOR_BLOCK_TRACES_H_
+
+#include <optional>
+#include <vector>
+
+#include "allocator/block.h"
+#include "allocator/block_heap.h"
+#include "allocator/history.h"
+
+namespace stratalloc {
+
+class BlockTraces {
+ public:
+  BlockTraces(History& history, const BlockHeap& heap, DeviceIndex device)
+      : history_(history), heap_(heap), device_(device) {}
+
+  // One event per contiguous run of handles, which are in address order.
+  // `label`: a literal in place of the user's, or nullptr.
+  void Mapped(TraceAction action, const std::vector<HandleRef>& handles,
+              const char* label);
+  void Alloc(const Block& block);
+  // True if a context was forgotten: the last one may have been what kept
+  // history attentive.
+  bool Free(TraceAction action, const Block& block);
+  // Both events of a block that nothing waits for.
+  bool FreeAtOnce(const Block& block);
+  // The live blocks over a handle that leaves or returns, as far as they touch
+  // it: freed before the mapping changes, allocated after it.
+  void LiveOver(HandleRef handle, bool allocated, const char* label);
+
+ private:
+  struct Piece {
+    Address base, end;
+  };
+
+  void Record(TraceAction action, Address address, Bytes bytes,
+              const Segment& segment, const HistoryContext& fallback,
+              const char* label, std::optional<TraceAction> then = {});
+  // One event per contiguous part of the block that is on the device and
+  // touches [lo, hi].
+  void RecordPieces(TraceAction action, const Block& block, Address lo,
+                    Address hi, const char* label);
+  std::vector<Piece> Pieces(const Block& block) const;
+
+  History& history_;
+  const BlockHeap& heap_;
+  const DeviceIndex device_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_BLOCK_TRACES_H_
