@@ -18,6 +18,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/block_pin.h"
+#include "allocator/block_state.h"
 #include "allocator/free_index.h"
 #include "allocator/handle_table.h"
 #include "allocator/observer.h"
@@ -27,23 +28,6 @@ namespace stratalloc {
 
 class Pool;
 struct Block;
-
-enum class BlockState : std::uint8_t {
-  kFree,       // cached: mapped memory that may be handed out
-  kUnmapped,   // free address space without memory, whole handles
-  kParked,     // free, but its handle is away, moving or being released
-  kAllocated,  // handed out
-  kPending,    // freed by the caller, events of other streams outstanding
-  kBinned,     // freed and kept whole for the next of its size (block_bins.h)
-};
-constexpr bool IsLive(BlockState s) {
-  return s == BlockState::kAllocated || s == BlockState::kPending;
-}
-// Free, given back and merged: filed by the state of its handles.
-constexpr bool IsFiled(BlockState s) {
-  return s == BlockState::kFree || s == BlockState::kUnmapped ||
-         s == BlockState::kParked;
-}
 
 struct Segment {
   Pool* pool = nullptr;

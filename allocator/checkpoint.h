@@ -15,7 +15,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/observer.h"
-#include "allocator/private_pool.h"
+#include "allocator/pool_id.h"
 
 namespace stratalloc {
 

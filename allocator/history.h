@@ -27,44 +27,10 @@
 #include <vector>
 
 #include "allocator/base/bytes.h"
-#include "allocator/base/ids.h"
 #include "allocator/base/ring.h"
-#include "allocator/private_pool.h"
+#include "allocator/trace_event.h"
 
 namespace stratalloc {
-
-// Where in the program something happened: the bridge's (a stack of frames),
-// opaque here, null while nothing is recorded. Counted.
-using HistoryContext = std::shared_ptr<void>;
-
-// Values and order of torch's TraceEntry::Action.
-enum class TraceAction : std::uint8_t {
-  kAlloc,
-  kFreeRequested,
-  kFreeCompleted,
-  kSegmentAlloc,
-  kSegmentFree,
-  kSegmentMap,
-  kSegmentUnmap,
-  kSnapshot,
-  kOutOfMemory,  // address = free bytes of the card
-};
-
-struct TracePoint {
-  TraceAction action = TraceAction::kAlloc;
-  DeviceIndex device{};
-  Address address = 0;
-  Bytes bytes = 0;
-  StreamId stream = kDefaultStream;
-  PoolId pool;
-  std::int64_t time = 0;  // the clock's
-  HistoryContext context;
-};
-
-struct TraceEvent : TracePoint {
-  std::string compile_context;
-  std::string user_metadata;
-};
 
 class History {
  public:
@@ -77,13 +43,7 @@ class History {
     std::shared_ptr<const Labels> labels;  // nullptr: the thread had none
     const char* label = nullptr;
   };
-  struct Options {
-    bool enabled = false;
-    bool contexts_in_events = false;
-    std::size_t max_entries = 1;
-    bool clear = false;
-    std::uint32_t skipped = 0;  // bit per action
-  };
+  using Options = HistoryOptions;
   using Clock = std::int64_t (*)();
   using Tracker = void (*)(const TraceEvent&);
 

@@ -25,13 +25,9 @@
 #include <vector>
 
 #include "allocator/device/device.h"
+#include "allocator/shared_block.h"
 
 namespace stratalloc {
-
-struct SharedBlock {
-  std::string handle;
-  Bytes offset = 0;
-};
 
 // The handle for memory in `descriptors`, of `handle_bytes` each.
 std::string WriteSharedHandle(Bytes handle_bytes,

@@ -17,22 +17,14 @@
 #ifndef STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
 #define STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
 
-#include <functional>
 #include <memory>
 #include <utility>
 
 #include "allocator/base/bytes.h"
-#include "allocator/base/ids.h"
-#include "allocator/base/result.h"
 #include "allocator/handle_table.h"
+#include "allocator/memory_source.h"
 
 namespace stratalloc {
-
-// Called without a lock; neither may throw.
-struct MemorySource {
-  std::function<Result<Address>(Bytes, StreamId)> allocate;
-  std::function<void(Address)> free;
-};
 
 class PlainMemory {
  public:

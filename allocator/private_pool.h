@@ -25,28 +25,15 @@
 #ifndef STRATALLOC_ALLOCATOR_PRIVATE_POOL_H_
 #define STRATALLOC_ALLOCATOR_PRIVATE_POOL_H_
 
-#include <compare>
-#include <cstdint>
 #include <memory>
 #include <set>
 
-#include "allocator/base/ids.h"
+#include "allocator/pool_id.h"
 
 namespace stratalloc {
 
 struct HandleEntry;   // handle_table.h
-struct MemorySource;  // plain_memory.h
-
-// Torch's MempoolId_t: `graph` is set for pools that captures made for
-// themselves, `user` for MemPool and graph_pool_handle. Both 0: no private
-// pool, the device's own.
-struct PoolId {
-  std::uint64_t graph = 0;
-  std::uint64_t user = 0;
-
-  bool is_private() const { return graph != 0 || user != 0; }
-  auto operator<=>(const PoolId&) const = default;
-};
+struct MemorySource;  // memory_source.h
 
 struct PrivatePool {
   int use_count = 1;

@@ -8,10 +8,11 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/block.h"
-#include "allocator/history.h"
+#include "allocator/block_state.h"
 #include "allocator/observer.h"
-#include "allocator/private_pool.h"
+#include "allocator/pool_id.h"
+#include "allocator/size_rules.h"
+#include "allocator/trace_event.h"
 
 namespace stratalloc {
 

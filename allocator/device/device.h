@@ -24,6 +24,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
+#include "allocator/device/memory_info.h"
 
 namespace stratalloc {
 
@@ -32,11 +33,6 @@ struct CudaApi;
 // A physical allocation (CUmemGenericAllocationHandle).
 enum class PhysicalHandle : std::uint64_t {};
 inline constexpr PhysicalHandle kNoHandle{0};
-
-struct MemoryInfo {
-  Bytes free;
-  Bytes total;
-};
 
 // What a device says of itself to whoever does not use it.
 struct Card {

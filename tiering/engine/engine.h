@@ -26,6 +26,7 @@
 #include "accounting/scope_stack.h"
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
+#include "tiering/engine/access.h"
 #include "tiering/engine/admission.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/migration_thread.h"
@@ -35,16 +36,6 @@
 
 namespace stratalloc {
 
-// Bytes that an operator is about to use.
-struct Access {
-  Address address = 0;
-  Bytes bytes = 0;
-  bool written = false;
-};
-struct AddressRange {
-  Address address = 0;
-  Bytes bytes = 0;
-};
 
 struct EngineCounters {
   std::uint64_t evicted_handles = 0;      // left the device

@@ -13,18 +13,9 @@
 #include <span>
 
 #include "allocator/device_allocator.h"
-#include "tiering/engine/engine.h"
+#include "tiering/engine/access.h"
 
 namespace stratalloc {
-
-// The elements of the lists, in order.
-struct ListElements {
-  std::span<const Access> accesses;
-  // Those of element i end before accesses[ends[i]].
-  std::span<const int> ends;
-  // Bytes that the operator allocates for element i.
-  std::span<const Bytes> results;
-};
 
 // Is nothing away from the device, with room for `results` in it? Most jobs
 // fit, and need no look at what an operator touches.

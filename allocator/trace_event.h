@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// One event of the history of a device, and what is asked of the history
+// (history.h).
+#ifndef STRATALLOC_ALLOCATOR_TRACE_EVENT_H_
+#define STRATALLOC_ALLOCATOR_TRACE_EVENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/pool_id.h"
+
+namespace stratalloc {
+
+// Where in the program something happened: the bridge's (a stack of frames),
+// opaque here, null while nothing is recorded. Counted.
+using HistoryContext = std::shared_ptr<void>;
+
+// Values and order of torch's TraceEntry::Action.
+enum class TraceAction : std::uint8_t {
+  kAlloc,
+  kFreeRequested,
+  kFreeCompleted,
+  kSegmentAlloc,
+  kSegmentFree,
+  kSegmentMap,
+  kSegmentUnmap,
+  kSnapshot,
+  kOutOfMemory,  // address = free bytes of the card
+};
+
+struct TracePoint {
+  TraceAction action = TraceAction::kAlloc;
+  DeviceIndex device{};
+  Address address = 0;
+  Bytes bytes = 0;
+  StreamId stream = kDefaultStream;
+  PoolId pool;
+  std::int64_t time = 0;  // the clock's
+  HistoryContext context;
+};
+
+struct TraceEvent : TracePoint {
+  std::string compile_context;
+  std::string user_metadata;
+};
+
+struct HistoryOptions {
+  bool enabled = false;
+  bool contexts_in_events = false;
+  std::size_t max_entries = 1;
+  bool clear = false;
+  std::uint32_t skipped = 0;  // bit per action
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_TRACE_EVENT_H_
