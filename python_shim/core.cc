@@ -13,10 +13,8 @@
 #include "allocator/base/check.h"
 #include "allocator/size_rules.h"
 
-extern "C" {
 uint64_t stratalloc_evictable_lo = 0;
 uint64_t stratalloc_evictable_hi = 0;
-}
 
 namespace stratalloc {
 

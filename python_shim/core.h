@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The composition root: plugs accounting and tiering into the allocator of
-// every device, and knows the configuration. The C API is a thin face on it.
+// every device, and knows the configuration. Two thin faces are on it:
+// core_api/ for the torch bridge, c_api.h for Python.
 //
 // Init opens no device: Device does, at the first allocation there. Whoever
 // only asks or sets something asks Opened, or the Allocator, which keeps
@@ -67,8 +68,6 @@ class Core {
   Result<stratalloc::Device> Cuda(int index) const;
   // kShutdown in the child of a fork of an initialised process.
   Status NotInAFork() const;
-
-  std::atomic<bool> caching{true};
 
  private:
   Core() { config_.tiering = 1; }  // and no tiers, until configured

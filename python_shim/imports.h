@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What c_api_ipc.cc keeps of other processes' memory, for c_api_blocks.cc.
+// What core_api/ipc.cc keeps of other processes' memory, for
+// core_api/devices.cc.
 #ifndef STRATALLOC_PYTHON_SHIM_IMPORTS_H_
 #define STRATALLOC_PYTHON_SHIM_IMPORTS_H_
 

@@ -18,8 +18,8 @@ enum class StreamId : std::uint64_t {};
 inline constexpr StreamId kDefaultStream{0};
 // A stream of another device than the one that is spoken of says which, since
 // default streams of all devices have the same value: these four alone know how
-// (the device, plus 1, stands above any address). stratalloc_record_stream
-// makes them.
+// (the device, plus 1, stands above any address). core::RecordStream makes
+// them.
 inline constexpr int kElsewhereShift = 58;
 constexpr StreamId StreamElsewhere(DeviceIndex device, StreamId stream) {
   return StreamId{static_cast<std::uint64_t>(stream) |

@@ -5,8 +5,8 @@
 
 namespace stratalloc {
 
-void ThrowError(const stratalloc_error& error) {
-  TORCH_CHECK_WITH(OutOfMemoryError, error.code != STRATALLOC_OUT_OF_MEMORY,
+void ThrowError(const Error& error) {
+  TORCH_CHECK_WITH(OutOfMemoryError, error.code != ErrorCode::kOutOfMemory,
                    error.message);
   TORCH_CHECK(false, error.message);
 }

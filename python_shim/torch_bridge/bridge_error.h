@@ -2,7 +2,9 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BRIDGE_ERROR_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BRIDGE_ERROR_H_
 
-#include "python_shim/c_api.h"
+#include <utility>
+
+#include "allocator/base/result.h"
 
 namespace stratalloc {
 
@@ -12,7 +14,17 @@ namespace stratalloc {
 // (RuntimeError). The message is the core's, unchanged: frameworks also match
 // the text "CUDA out of memory". Thrown here and nowhere deeper: the core
 // itself never throws.
-[[noreturn]] void ThrowError(const stratalloc_error& error);
+[[noreturn]] void ThrowError(const Error& error);
+
+// What the core answered, or its error thrown.
+inline void OrThrow(const Status& status) {
+  if (!status) ThrowError(status.error());
+}
+template <typename T>
+T OrThrow(Result<T> result) {
+  if (!result) ThrowError(result.error());
+  return *std::move(result);
+}
 
 }  // namespace stratalloc
 

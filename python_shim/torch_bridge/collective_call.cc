@@ -5,9 +5,11 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "python_shim/core_api/pins.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
@@ -24,29 +26,24 @@ bool StreamCaptures(int device) {
 }
 
 // Activations never leave and need no pin.
-std::vector<stratalloc_range> WhatMayLeave(const AccessList& accesses) {
-  std::vector<stratalloc_range> ranges;
-  for (int i = 0; i < accesses.size(); ++i) {
-    const stratalloc_access& access = accesses.data()[i];
-    if (stratalloc_may_leave(access.address) != 0) {
+std::vector<AddressRange> WhatMayLeave(const AccessList& accesses) {
+  std::vector<AddressRange> ranges;
+  for (const Access& access : accesses.All()) {
+    if (core::MayLeave(access.address)) {
       ranges.push_back({access.address, access.bytes});
     }
   }
   return ranges;
 }
 
-void Pin(const char* name, const std::vector<stratalloc_range>& ranges,
+void Pin(const char* name, const std::vector<AddressRange>& ranges,
          CollectivePins& pins) {
   if (ranges.empty()) return;
-  const size_t before = pins.size();
-  pins.resize(before + ranges.size());
-  stratalloc_error error;
-  if (stratalloc_pin_blocks(name, STRATALLOC_PIN_COLLECTIVE, ranges.data(),
-                            static_cast<int>(ranges.size()),
-                            pins.data() + before, &error) != 0) {
-    pins.resize(before);
-    ThrowError(error);
-  }
+  // Room first: a pin that is taken must not be lost.
+  pins.reserve(pins.size() + ranges.size());
+  const CollectivePins taken =
+      OrThrow(core::PinBlocks(name, PinReason::kCollective, ranges));
+  pins.insert(pins.end(), taken.begin(), taken.end());
 }
 
 }  // namespace
@@ -93,10 +90,10 @@ void CollectiveCall::PinResults(const torch::jit::Stack& stack) {
     made.AddValue(result, TensorArgument{});
   }
   // Most give their operands back.
-  std::vector<stratalloc_range> ranges = WhatMayLeave(made);
-  const auto is_operand = [this](const stratalloc_range& range) {
-    const stratalloc_access* const end = accesses_.data() + accesses_.size();
-    return std::any_of(accesses_.data(), end, [&](const auto& access) {
+  std::vector<AddressRange> ranges = WhatMayLeave(made);
+  const auto is_operand = [this](const AddressRange& range) {
+    const std::span<const Access> all = accesses_.All();
+    return std::any_of(all.begin(), all.end(), [&](const Access& access) {
       return access.address == range.address;
     });
   };

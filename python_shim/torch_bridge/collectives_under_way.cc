@@ -9,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
+#include "python_shim/core_api/pins.h"
+
 namespace stratalloc {
 namespace {
 
@@ -44,7 +46,7 @@ std::atomic<bool> CollectivesUnderWay::under_way_{false};
 CollectivesUnderWay& CollectivesUnderWay::Get() {
   static auto* const all = [] {
     auto* const made = new CollectivesUnderWay;
-    stratalloc_use_pin_poll(
+    core::UsePinPoll(
         [] { Get().Poll(); },
         [] { return under_way_.load(std::memory_order_acquire) ? 1 : 0; });
     return made;
@@ -54,8 +56,7 @@ CollectivesUnderWay& CollectivesUnderWay::Get() {
 
 void CollectivesUnderWay::Release(const CollectivePins& pins, bool unobserved) {
   if (pins.empty()) return;
-  stratalloc_unpin_blocks(pins.data(), static_cast<int>(pins.size()),
-                          unobserved ? 1 : 0);
+  core::UnpinBlocks(pins, unobserved);
 }
 
 void CollectivesUnderWay::Add(CollectivePins pins, const Holder& work) {

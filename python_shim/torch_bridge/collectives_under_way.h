@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "allocator/base/mutex.h"
-#include "python_shim/c_api.h"
+#include "allocator/block_pin.h"
 #include "python_shim/torch_bridge/collective_operator.h"
 
 namespace stratalloc {
 
 // The pins of one collective's operands.
-using CollectivePins = std::vector<stratalloc_pin>;
+using CollectivePins = std::vector<BlockPin>;
 
 // Collectives that have returned and may still run: kernels on NCCL's streams,
 // copies by gloo's threads. Their operands stay on the device until their

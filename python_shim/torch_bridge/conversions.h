@@ -2,6 +2,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_CONVERSIONS_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_CONVERSIONS_H_
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -10,37 +11,54 @@
 #include <atomic>
 #include <cstdint>
 
-#include "python_shim/c_api.h"
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/pool_id.h"
+#include "python_shim/core_api/blocks.h"
 
 namespace stratalloc {
 
 // What every file of TorchAllocator needs: torch's words in the core's.
 
-inline uint64_t StreamId(cudaStream_t stream) {
-  return reinterpret_cast<uint64_t>(stream);
+inline Address ToAddress(const void* ptr) {
+  return reinterpret_cast<Address>(ptr);
+}
+inline void* ToPointer(Address address) {
+  return reinterpret_cast<void*>(address);
+}
+
+inline StreamId ToStreamId(cudaStream_t stream) {
+  return StreamId{reinterpret_cast<uint64_t>(stream)};
+}
+inline cudaStream_t ToStream(StreamId stream) {
+  return reinterpret_cast<cudaStream_t>(Raw(stream));
+}
+
+inline PoolId ToPoolId(const c10::MempoolId_t& pool) {
+  return {pool.first, pool.second};
 }
 
 // True once a stream was called external: then the core also learns which are
 // torch's, since some were given as bare values.
 inline std::atomic<bool> some_are_external{false};
 
-inline void NoteExternal(uint64_t stream) {
-  stratalloc_external_stream(stream);
+inline void NoteExternal(StreamId stream) {
+  core::NoteExternalStream(stream);
   some_are_external.store(true, std::memory_order_relaxed);
 }
 
 // The core learns which streams are not torch's. The id of a stream out of
 // torch's pools is odd, that of an external one its address
 // (c10/cuda/CUDAStream.cpp).
-inline uint64_t StreamId(const c10::cuda::CUDAStream& stream) {
+inline StreamId ToStreamId(const c10::cuda::CUDAStream& stream) {
   // 0 is the default stream in all of c10 (c10/core/Stream.h), and CUDA's is
   // the null stream: nearly always, and a call of 5 ns less.
-  if (C10_LIKELY(stream.id() == 0)) return 0;
-  const uint64_t id = StreamId(stream.stream());
+  if (C10_LIKELY(stream.id() == 0)) return kDefaultStream;
+  const StreamId id = ToStreamId(stream.stream());
   if (C10_UNLIKELY((stream.id() & 1) == 0)) {
     NoteExternal(id);
   } else if (C10_UNLIKELY(some_are_external.load(std::memory_order_relaxed))) {
-    stratalloc_lasting_stream(id);
+    core::NoteLastingStream(id);
   }
   return id;
 }

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "python_shim/c_api.h"
+#include "python_shim/core_api/operators.h"
 
 namespace stratalloc {
 
@@ -26,7 +26,7 @@ bool MayLeave(const at::Tensor& tensor) {
                                                  .unsafeGetStorageImpl()
                                                  ->_mutable_data_ptr_no_checks()
                                                  .get());
-  return at < hi && stratalloc_may_leave(at) != 0;
+  return at < hi && core::MayLeave(at);
 }
 
 at::Tensor ToCopy(const at::Tensor& self, std::optional<at::ScalarType> dtype,

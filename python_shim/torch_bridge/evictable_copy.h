@@ -9,7 +9,7 @@
 namespace stratalloc {
 
 // True while this thread copies a tensor whose memory may leave the device: its
-// mallocs are announced as STRATALLOC_HINT_COPY, and the copy may leave as
+// mallocs are announced as MallocHint::kCopy, and the copy may leave as
 // well.
 //
 // Memory that a module's call allocates is taken for an activation, which never

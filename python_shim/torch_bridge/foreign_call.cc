@@ -15,8 +15,8 @@ namespace {
 
 bool SomeMayLeave(const stratalloc::AccessList& accesses) {
   return std::any_of(accesses.data(), accesses.data() + accesses.size(),
-                     [](const stratalloc_access& access) {
-                       return stratalloc_may_leave(access.address) != 0;
+                     [](const stratalloc::Access& access) {
+                       return stratalloc::core::MayLeave(access.address);
                      });
 }
 

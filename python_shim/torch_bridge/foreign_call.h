@@ -24,7 +24,7 @@ enum { STRATALLOC_TORCH_CALL_OPERATOR = 0, STRATALLOC_TORCH_CALL_FUNCTION = 1 };
 // tensor's device. `copies`: what it allocates are copies of the tensors, which
 // may leave when these may (evictable_copy.h). `kind`: _OPERATOR, or _FUNCTION
 // for code that runs operators of its own besides
-// (stratalloc_operator_into_call); such a call is not entered if no tensor is
+// (core::LeaveIntoCall); such a call is not entered if no tensor is
 // on a CUDA device, and holds their tangents of forward mode as well. *out is
 // NULL while nothing is evictable: nothing was entered.
 //

@@ -4,6 +4,8 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 
+#include "python_shim/evictable_range.h"
+
 namespace stratalloc {
 namespace {
 
@@ -28,19 +30,19 @@ template struct Grant<StatesOfGraph,
                       &at::cuda::CUDAGraph::captured_generator_states_>;
 
 void AddTensor(const at::TensorBase& tensor, c10::DeviceIndex device,
-               std::vector<stratalloc_access>* to) {
+               std::vector<Access>* to) {
   // A graph runs on one device, and so do the generators it can use.
   if (!tensor.defined() || tensor.device().index() != device) return;
   // Past the accessors of the tensor, which would copy on write.
   to->push_back({reinterpret_cast<uint64_t>(tensor.storage().data()),
-                 tensor.storage().nbytes(), /*written=*/1});
+                 tensor.storage().nbytes(), /*written=*/true});
 }
 
 }  // namespace
 
-std::vector<stratalloc_access> GeneratorTensors(c10::DeviceIndex device,
-                                                const c10::MempoolId_t& pool) {
-  std::vector<stratalloc_access> tensors;
+std::vector<Access> GeneratorTensors(c10::DeviceIndex device,
+                                     const c10::MempoolId_t& pool) {
+  std::vector<Access> tensors;
   if (stratalloc_evictable_hi == 0) return tensors;
   const at::Generator& generator =
       at::cuda::detail::getDefaultCUDAGenerator(device);

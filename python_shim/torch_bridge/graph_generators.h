@@ -23,15 +23,15 @@
 
 #include <vector>
 
-#include "python_shim/c_api.h"
+#include "tiering/engine/access.h"
 
 namespace stratalloc {
 
 // Seed and offset of every generator that is registered with a graph of `pool`
 // on `device`; empty for a pool of no graph, and while tiering is off. The
 // generators hold the tensors as long as one of their graphs lives.
-std::vector<stratalloc_access> GeneratorTensors(c10::DeviceIndex device,
-                                                const c10::MempoolId_t& pool);
+std::vector<Access> GeneratorTensors(c10::DeviceIndex device,
+                                     const c10::MempoolId_t& pool);
 
 }  // namespace stratalloc
 

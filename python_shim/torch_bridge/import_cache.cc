@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/torch_bridge/import_cache.h"
 
-#include "python_shim/c_api.h"
+#include "python_shim/core_api/ipc.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 
 namespace stratalloc {
@@ -17,15 +17,10 @@ std::shared_ptr<void> ImportCache::Open(c10::DeviceIndex device,
     // Its last reference is just going: that one closes its own token, and
     // this opens the memory once more.
   }
-  void* ptr = nullptr;
-  uint64_t token = 0;
-  stratalloc_error error;
-  if (stratalloc_ipc_open(device, handle.data(), handle.size(), &ptr, &token,
-                          &error) != 0) {
-    ThrowError(error);
-  }
+  const auto [address, token] = OrThrow(core::OpenShared(device, handle));
   std::shared_ptr<void> memory(
-      ptr, [this, handle, token](void*) { Close(handle, token); });
+      reinterpret_cast<void*>(address),
+      [this, handle, token = token](void*) { Close(handle, token); });
   entries_[handle] = Entry{memory, token};
   return memory;
 }
@@ -39,7 +34,7 @@ void ImportCache::Close(const std::string& handle, uint64_t token) {
     }
   }
   // A failure has nobody to go to: a storage's end calls this.
-  stratalloc_ipc_close(token, nullptr);
+  (void)core::CloseShared(token);
 }
 
 }  // namespace stratalloc

@@ -10,11 +10,10 @@
 #include <optional>
 #include <typeinfo>
 
-#include "python_shim/c_api.h"
-
 namespace stratalloc {
 namespace {
 
+using core::MallocHint;
 using torch::autograd::Edge;
 using torch::autograd::InputMetadata;
 using torch::autograd::Node;
@@ -108,26 +107,26 @@ bool Reaches(const Edge& edge, int* left) {
   return false;
 }
 
-int HintOf(const Node& node) {
+MallocHint HintOf(const Node& node) {
   // AccumulateGrad itself allocates when it cannot take the gradient over.
-  if (IsAccumulateGrad(node)) return STRATALLOC_HINT_GRADIENT;
+  if (IsAccumulateGrad(node)) return MallocHint::kGradient;
   int in_all = kMaxNodesInAll;
   for (const Edge& edge : node.next_edges()) {
     // A share for each: a walk back through activations ends somewhere, too,
     // and must not use up what the way to the weight needs.
     const int share = std::min(kMaxNodes, in_all);
     int left = share;
-    if (Reaches(edge, &left)) return STRATALLOC_HINT_GRADIENT;
+    if (Reaches(edge, &left)) return MallocHint::kGradient;
     in_all -= share - std::max(left, 0);
   }
-  return copying_evictable ? STRATALLOC_HINT_COPY : STRATALLOC_HINT_BACKWARD;
+  return copying_evictable ? MallocHint::kCopy : MallocHint::kBackward;
 }
 
 }  // namespace
 
-int LifetimeHintInBackward() {
+MallocHint LifetimeHintInBackward() {
   const std::shared_ptr<Node> node = torch::autograd::get_current_node();
-  return node == nullptr ? STRATALLOC_HINT_NONE : HintOf(*node);
+  return node == nullptr ? MallocHint::kNone : HintOf(*node);
 }
 
 }  // namespace stratalloc

@@ -2,7 +2,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
 
-#include "python_shim/c_api.h"
+#include "python_shim/core_api/blocks.h"
 #include "python_shim/torch_bridge/evictable_copy.h"
 
 namespace torch::autograd {
@@ -11,7 +11,7 @@ int get_current_graph_task_id();  // of graph_task.h, which includes the engine
 
 namespace stratalloc {
 
-// What the autograd engine is doing on this thread, as a STRATALLOC_HINT_*:
+// What the autograd engine is doing on this thread, as a MallocHint:
 // inside a backward node, inside one whose result becomes some leaf's .grad, or
 // neither. Gradients live until zero_grad and are evictable, other results of
 // backward die within the pass; the core keeps the two in different handles.
@@ -34,12 +34,13 @@ namespace stratalloc {
 // becomes a gradient.
 //
 // Outside backward the price is two thread-local reads. Any thread, no lock.
-int LifetimeHintInBackward();  // the rest of it
-inline int CurrentLifetimeHint() {
+core::MallocHint LifetimeHintInBackward();  // the rest of it
+inline core::MallocHint CurrentLifetimeHint() {
   // The engine sets its graph task around the node, and a number is cheaper to
   // ask for than a counted pointer (3 ns of a malloc and free of 85).
   if (__builtin_expect(torch::autograd::get_current_graph_task_id() < 0, 1)) {
-    return copying_evictable ? STRATALLOC_HINT_COPY : STRATALLOC_HINT_NONE;
+    return copying_evictable ? core::MallocHint::kCopy
+                             : core::MallocHint::kNone;
   }
   return LifetimeHintInBackward();
 }

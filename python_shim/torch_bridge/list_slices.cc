@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "python_shim/core_api/lists.h"
 #include "python_shim/torch_bridge/joined_list.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
@@ -74,20 +75,19 @@ class SlicedCall {
     }
   }
 
+  ListElements Elements() const { return {accesses_, ends_, expected_}; }
+
   size_t NextSlice(size_t first) const {
-    return static_cast<size_t>(stratalloc_list_slice(
-        device_, accesses_.data(), ends_.data(), expected_.data(),
-        static_cast<int>(elements_), static_cast<int>(first)));
+    return core::NextSlice(device_, Elements(), first);
   }
 
   // Throws, with nothing touched, if the element that takes most is refused:
   // half a step of an optimizer is worse than none.
   void TryDoubtful() const {
-    const int doubtful =
-        stratalloc_list_doubtful(device_, accesses_.data(), ends_.data(),
-                                 expected_.data(), static_cast<int>(elements_));
-    if (doubtful < 0) return;
-    const auto element = static_cast<size_t>(doubtful);
+    const std::optional<size_t> doubtful =
+        core::DoubtfulElement(device_, Elements());
+    if (!doubtful.has_value()) return;
+    const size_t element = *doubtful;
     const torch::jit::Stack stack = guarded_.list.Slice(arguments_, element, 1);
     AccessList accesses(lo_, hi_);
     accesses.AddArguments(guarded_.signature, stack);
@@ -154,9 +154,9 @@ class SlicedCall {
   const c10::ArrayRef<c10::IValue> arguments_;
   const size_t elements_;
   int device_ = -1;
-  std::vector<stratalloc_access> accesses_;  // element by element
-  std::vector<int> ends_;                    // of each element's in accesses_
-  std::vector<uint64_t> expected_;           // bytes of each result
+  std::vector<Access> accesses_;  // element by element
+  std::vector<int> ends_;         // of each element's in accesses_
+  std::vector<Bytes> expected_;   // bytes of each result
   c10::List<at::Tensor> results_;
 };
 
@@ -166,23 +166,19 @@ bool FitsWhole(const ListOperator& list, const AccessList& accesses) {
   // One device's limit says nothing about lists on several, which PyTorch
   // itself takes apart.
   if (accesses.size() < 2 || accesses.SeveralDevices()) return true;
-  uint64_t results = 0;
+  Bytes results = 0;
   if (list.ReturnsList()) {
-    for (int i = 0; i < accesses.size(); ++i) {
-      results += accesses.data()[i].bytes;
-    }
+    for (const Access& access : accesses.All()) results += access.bytes;
     results /= list.tensor_lists().size();
   }
-  return stratalloc_list_fits(accesses.device(), accesses.data(),
-                              accesses.size(), results) != 0;
+  return core::ListFits(accesses.device(), accesses.All(), results);
 }
 
 bool SlicesMayHelp(const ListOperator& list, const AccessList& accesses) {
-  // No room is enough for so much: 1 says that slices would not help.
+  // No room is enough for so much: true says that slices would not help.
   return list.MayRunAgain() && accesses.size() > 1 &&
          !accesses.SeveralDevices() &&
-         stratalloc_list_fits(accesses.device(), accesses.data(),
-                              accesses.size(), UINT64_MAX / 2) == 0;
+         !core::ListFits(accesses.device(), accesses.All(), ~Bytes{0} / 2);
 }
 
 bool RunInSlices(const GuardedOperator& guarded, uint64_t lo, uint64_t hi,

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <bitset>
+#include <span>
 
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
@@ -12,21 +13,15 @@
 namespace stratalloc {
 namespace {
 
-// Not inlined: the error's 2 KiB must not stay on the stack under the kernel.
-[[gnu::noinline]] void Enter(int device, const char* name,
-                             const stratalloc_access* accesses, int count) {
+void Enter(int device, const char* name, std::span<const Access> accesses) {
   // The stream matters to the bytes that are used on it; most operators of a
   // forward have none that could leave.
-  uint64_t stream = 0;
-  if (count > 0) {
-    stream = StreamId(
+  StreamId stream = kDefaultStream;
+  if (!accesses.empty()) {
+    stream = ToStreamId(
         c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
   }
-  stratalloc_error error;
-  if (stratalloc_operator_enter(device, stream, name, accesses, count,
-                                &error) != 0) {
-    ThrowError(error);
-  }
+  OrThrow(core::EnterOperator(device, stream, name, accesses));
 }
 
 [[gnu::noinline]] int EnterEachDevice(const char* name, const AccessList& all) {
@@ -37,19 +32,19 @@ namespace {
       const int device = all.DeviceOf(i);
       if (seen[static_cast<size_t>(device)]) continue;
       seen.set(static_cast<size_t>(device));
-      c10::SmallVector<stratalloc_access, AccessList::kInline> part;
+      c10::SmallVector<Access, AccessList::kInline> part;
       for (int j = i; j < all.size(); ++j) {
         if (all.DeviceOf(j) == device) part.push_back(all.data()[j]);
       }
-      Enter(device, name, part.data(), static_cast<int>(part.size()));
+      Enter(device, name, {part.data(), part.size()});
       ++entered;
     }
     if (!seen[static_cast<size_t>(all.device())]) {
-      Enter(all.device(), name, nullptr, 0);
+      Enter(all.device(), name, {});
       ++entered;
     }
   } catch (...) {
-    for (; entered > 0; --entered) stratalloc_operator_leave();
+    for (; entered > 0; --entered) core::LeaveOperator();
     throw;
   }
   return entered;
@@ -68,7 +63,7 @@ OperatorPin::OperatorPin(const char* name, const AccessList& accesses) {
     C10_CUDA_CHECK(c10::cuda::GetDevice(&current));
     device = current;
   }
-  Enter(device, name, accesses.data(), accesses.size());
+  Enter(device, name, accesses.All());
   entered_ = 1;
 }
 

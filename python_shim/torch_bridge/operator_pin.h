@@ -2,6 +2,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OPERATOR_PIN_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OPERATOR_PIN_H_
 
+#include "python_shim/core_api/operators.h"
 #include "python_shim/torch_bridge/tensor_access.h"
 
 namespace stratalloc {
@@ -26,12 +27,12 @@ class OperatorPin {
  public:
   OperatorPin(const char* name, const AccessList& accesses);
   ~OperatorPin() {
-    for (; entered_ > 0; --entered_) stratalloc_operator_leave();
-    for (; calls_ > 0; --calls_) stratalloc_call_leave();
+    for (; entered_ > 0; --entered_) core::LeaveOperator();
+    for (; calls_ > 0; --calls_) core::LeaveCall();
   }
-  // From now on it is a call (c_api.h), no operator.
+  // From now on it is a call (operator_thread.h), no operator.
   void BecomeCall() {
-    for (; entered_ > 0; --entered_, ++calls_) stratalloc_operator_into_call();
+    for (; entered_ > 0; --entered_, ++calls_) core::LeaveIntoCall();
   }
   OperatorPin(const OperatorPin&) = delete;
   OperatorPin& operator=(const OperatorPin&) = delete;

@@ -6,6 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "python_shim/core_api/devices.h"
+#include "python_shim/core_api/history.h"
+#include "python_shim/core_api/statistics.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 
 namespace stratalloc {
@@ -27,25 +30,23 @@ void OutOfMemory::Attach(Observer observer) {
   observers_.push_back(std::move(observer));
 }
 
-void OutOfMemory::Throw(c10::DeviceIndex device, uint64_t size, uint64_t stream,
-                        const stratalloc_error& error) {
-  if (error.code == STRATALLOC_OUT_OF_MEMORY) Report(device, size, stream);
+void OutOfMemory::Throw(c10::DeviceIndex device, uint64_t size, StreamId stream,
+                        const Error& error) {
+  if (error.code == ErrorCode::kOutOfMemory) Report(device, size, stream);
   ThrowError(error);
 }
 
 void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,
-                         uint64_t stream) {
-  stratalloc_device_stats stats{};
-  uint64_t free_bytes = 0;
-  uint64_t total = 0;
+                         StreamId stream) {
   // A failing query leaves zeros: the error that is on its way matters more.
-  stratalloc_stats(device, &stats, nullptr);
-  stratalloc_memory_info(device, &free_bytes, &total, nullptr);
-  const uint64_t rounded =
-      stratalloc_history_out_of_memory(device, stream, size, free_bytes);
+  const DeviceStats stats = core::Stats(device).value_or(DeviceStats{});
+  const MemoryInfo card =
+      core::GetMemoryInfo(device).value_or(MemoryInfo{0, 0});
+  const Bytes rounded =
+      core::RecordOutOfMemory(device, stream, size, card.free);
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(rounded),
-                                   stats.allocated_bytes[0].current,
-                                   stats.reserved_bytes[0].current,
+                                   stats.allocated_bytes.stats[0].current,
+                                   stats.reserved_bytes.stats[0].current,
                                    c10::Device(c10::DeviceType::CUDA, device));
 
   std::vector<Observer> observers;
@@ -53,13 +54,13 @@ void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,
     MutexLock lock(mutex_);
     observers = observers_;
   }
-  const double fraction = std::min(stratalloc_memory_fraction(device), 1.0);
+  const double fraction = std::min(core::MemoryFraction(device), 1.0);
   const auto allowed =
       fraction < 1.0
-          ? static_cast<size_t>(fraction * static_cast<double>(total))
-          : static_cast<size_t>(total);
+          ? static_cast<size_t>(fraction * static_cast<double>(card.total))
+          : static_cast<size_t>(card.total);
   for (const Observer& observer : observers) {
-    observer(device, size, allowed, free_bytes);
+    observer(device, size, allowed, card.free);
   }
 }
 

@@ -8,8 +8,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
-#include "python_shim/c_api.h"
+#include "allocator/base/result.h"
 
 namespace stratalloc {
 
@@ -33,11 +34,10 @@ class OutOfMemory {
 
   // `error` is the core's answer to a malloc of `size` on `stream`.
   [[noreturn]] void Throw(c10::DeviceIndex device, uint64_t size,
-                          uint64_t stream, const stratalloc_error& error)
-      EXCLUDES(mutex_);
+                          StreamId stream, const Error& error) EXCLUDES(mutex_);
 
  private:
-  void Report(c10::DeviceIndex device, uint64_t size, uint64_t stream)
+  void Report(c10::DeviceIndex device, uint64_t size, StreamId stream)
       EXCLUDES(mutex_);
 
   Mutex mutex_{LockRank::kRegistry};

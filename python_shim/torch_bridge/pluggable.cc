@@ -8,7 +8,9 @@
 #include <cstring>
 #include <typeinfo>
 
-#include "python_shim/c_api.h"
+#include "python_shim/core_api/blocks.h"
+#include "python_shim/core_api/devices.h"
+#include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/entry_point.h"
 #include "python_shim/torch_bridge/install.h"
 #include "python_shim/torch_bridge/torch_allocator.h"
@@ -32,7 +34,7 @@ struct Functions : CUDAPluggableAllocator {
     }
     auto& plugin = static_cast<CUDAPluggableAllocator&>(*allocator);
     const Malloc* malloc = (plugin.*(&Functions::alloc_fn_)).target<Malloc>();
-    return malloc != nullptr && *malloc == &stratalloc_plugin_malloc;
+    return malloc != nullptr && *malloc == &stratalloc_malloc;
   }
 };
 
@@ -51,21 +53,21 @@ bool UpgradeInstalledPlugin() {
 
 using stratalloc::BridgeAllocator;
 
-void* stratalloc_plugin_malloc(size_t size, int device, cudaStream_t stream) {
+void* stratalloc_malloc(size_t size, int device, cudaStream_t stream) {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
   if (stratalloc::UpgradeInstalledPlugin()) {
     return BridgeAllocator()->raw_alloc_with_stream(size, stream);
   }
   void* ptr = nullptr;
-  stratalloc_uncached_malloc(size, &ptr);
+  stratalloc::core::UncachedMalloc(size, &ptr);
   return ptr;
 }
 
-void stratalloc_plugin_free(void* ptr, size_t, int, cudaStream_t) {
-  if (stratalloc_owns(ptr) != 0) {
+void stratalloc_free(void* ptr, size_t, int, cudaStream_t) {
+  if (stratalloc::core::Owns(stratalloc::ToAddress(ptr))) {
     BridgeAllocator()->raw_delete(ptr);
   } else {
-    stratalloc_uncached_free(ptr);
+    stratalloc::core::UncachedFree(ptr);
   }
 }
 

@@ -10,8 +10,7 @@
 
 // The functions that torch's own CUDAPluggableAllocator is given, with the
 // signatures it prescribes. It finds them by name in the file that
-// stratalloc.library() returns; in C++ they have other names, because c_api.h
-// has functions called that.
+// stratalloc.library() returns.
 //
 // Two ways through: stratalloc.allocator() also sets the init function, which
 // CUDA's initialisation calls before any block exists and which puts the whole
@@ -29,11 +28,10 @@
 // The first three throw C++ exceptions (torch turns them into Python's); they
 // are not for ctypes. Any thread.
 extern "C" {
-STRATALLOC_BRIDGE_API void* stratalloc_plugin_malloc(
-    size_t size, int device, cudaStream_t stream) __asm__("stratalloc_malloc");
-STRATALLOC_BRIDGE_API void stratalloc_plugin_free(
-    void* ptr, size_t size, int device,
-    cudaStream_t stream) __asm__("stratalloc_free");
+STRATALLOC_BRIDGE_API void* stratalloc_malloc(size_t size, int device,
+                                              cudaStream_t stream);
+STRATALLOC_BRIDGE_API void stratalloc_free(void* ptr, size_t size, int device,
+                                           cudaStream_t stream);
 STRATALLOC_BRIDGE_API void stratalloc_pluggable_init(int device_count);
 // For ctypes: see install.h. Does nothing unless our plugin is installed.
 STRATALLOC_BRIDGE_API int stratalloc_torch_upgrade_plugin(char* message,

@@ -4,24 +4,22 @@
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
-#include <utility>
-
-#include "python_shim/torch_bridge/bridge_error.h"
+#include "allocator/views.h"
+#include "python_shim/core_api/setup.h"
+#include "python_shim/core_api/statistics.h"
+#include "python_shim/torch_bridge/conversions.h"
 
 namespace stratalloc {
 namespace {
 
 using c10::CachingAllocator::AcceleratorAllocatorConfig;
-using c10::CachingAllocator::Stat;
-using c10::CachingAllocator::StatArray;
 using c10::CachingDeviceAllocator::BlockInfo;
-using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingDeviceAllocator::SegmentInfo;
 using c10::cuda::CUDACachingAllocator::AllocatorConfigInfo;
 using c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
 
-Stat ToStat(const stratalloc_stat& from) {
-  Stat to;
+c10::CachingAllocator::Stat ToTorch(const Stat& from) {
+  c10::CachingAllocator::Stat to;
   to.current = from.current;
   to.peak = from.peak;
   to.allocated = from.allocated;
@@ -29,63 +27,63 @@ Stat ToStat(const stratalloc_stat& from) {
   return to;
 }
 
-StatArray ToStatArray(const stratalloc_stat (&from)[3]) {
-  return {ToStat(from[0]), ToStat(from[1]), ToStat(from[2])};
+c10::CachingAllocator::StatArray ToTorch(const StatArray& from) {
+  return {ToTorch(from.stats[0]), ToTorch(from.stats[1]),
+          ToTorch(from.stats[2])};
 }
 
-void AddSegment(void* context, const stratalloc_segment* from) {
-  SegmentInfo segment;
-  segment.device = static_cast<c10::DeviceIndex>(from->device);
-  segment.address = from->address;
-  segment.total_size = from->total_bytes;
-  segment.requested_size = from->requested_bytes;
-  segment.allocated_size = from->allocated_bytes;
-  segment.active_size = from->active_bytes;
-  segment.stream = reinterpret_cast<void*>(from->stream);
-  segment.is_large = from->is_large != 0;
-  // Ours grow by handles, as torch's expandable ones: viewers join neighbours.
-  segment.is_expandable = from->plain == 0;
-  segment.owner_private_pool_id = {from->pool_first, from->pool_second};
-  if (from->context != nullptr) {
-    segment.context_when_allocated =
-        *static_cast<std::shared_ptr<c10::GatheredContext>*>(from->context);
-  }
-  segment.blocks.reserve(from->block_count);
-  static_cast<std::vector<SegmentInfo>*>(context)->push_back(
-      std::move(segment));
-}
-
-void AddBlock(void* context, const stratalloc_block_info* from) {
+BlockInfo ToTorch(const BlockView& from) {
   BlockInfo block;
-  block.size = from->bytes;
-  block.requested_size = from->requested_bytes;
-  block.allocated = from->allocated != 0;
-  block.active = from->active != 0;
-  if (from->context != nullptr) {
-    block.context_when_allocated =
-        *static_cast<std::shared_ptr<c10::GatheredContext>*>(from->context);
+  block.size = from.bytes;
+  block.requested_size = from.requested;
+  block.allocated = from.state == BlockState::kAllocated;
+  block.active = IsLive(from.state);  // if not allocated it waits for events
+  block.context_when_allocated = ToContext(from.context);
+  return block;
+}
+
+SegmentInfo ToTorch(const SegmentView& from, int device) {
+  SegmentInfo segment;
+  segment.device = static_cast<c10::DeviceIndex>(device);
+  segment.address = from.address;
+  segment.total_size = from.bytes;
+  segment.requested_size = segment.allocated_size = segment.active_size = 0;
+  segment.stream = ToStream(from.stream);
+  segment.is_large = from.kind == PoolKind::kLarge;
+  // Ours grow by handles, as torch's expandable ones: viewers join neighbours.
+  segment.is_expandable = !from.plain;
+  segment.owner_private_pool_id = {from.owner.graph, from.owner.user};
+  segment.context_when_allocated = ToContext(from.context);
+  segment.blocks.reserve(from.blocks.size());
+  for (const BlockView& block : from.blocks) {
+    segment.blocks.push_back(ToTorch(block));
+    if (!IsLive(block.state)) continue;
+    segment.active_size += block.bytes;
+    segment.requested_size += block.requested;
+    if (block.state == BlockState::kAllocated) {
+      segment.allocated_size += block.bytes;
+    }
   }
-  static_cast<std::vector<SegmentInfo>*>(context)->back().blocks.push_back(
-      std::move(block));
+  return segment;
 }
 
 }  // namespace
 
-DeviceStats ToDeviceStats(const stratalloc_device_stats& from) {
-  DeviceStats to;
-  to.allocation = ToStatArray(from.allocation);
-  to.segment = ToStatArray(from.segment);
-  to.active = ToStatArray(from.active);
-  to.inactive_split = ToStatArray(from.inactive_split);
-  to.allocated_bytes = ToStatArray(from.allocated_bytes);
-  to.reserved_bytes = ToStatArray(from.reserved_bytes);
-  to.active_bytes = ToStatArray(from.active_bytes);
-  to.inactive_split_bytes = ToStatArray(from.inactive_split_bytes);
-  to.requested_bytes = ToStatArray(from.requested_bytes);
+c10::CachingDeviceAllocator::DeviceStats ToTorch(const DeviceStats& from) {
+  c10::CachingDeviceAllocator::DeviceStats to;
+  to.allocation = ToTorch(from.allocation);
+  to.segment = ToTorch(from.segment);
+  to.active = ToTorch(from.active);
+  to.inactive_split = ToTorch(from.inactive_split);
+  to.allocated_bytes = ToTorch(from.allocated_bytes);
+  to.reserved_bytes = ToTorch(from.reserved_bytes);
+  to.active_bytes = ToTorch(from.active_bytes);
+  to.inactive_split_bytes = ToTorch(from.inactive_split_bytes);
+  to.requested_bytes = ToTorch(from.requested_bytes);
   to.num_alloc_retries = from.num_alloc_retries;
   to.num_ooms = from.num_ooms;
-  to.oversize_allocations = ToStat(from.oversize_allocations);
-  to.oversize_segments = ToStat(from.oversize_segments);
+  to.oversize_allocations = ToTorch(from.oversize_allocations);
+  to.oversize_segments = ToTorch(from.oversize_segments);
   to.num_sync_all_streams = from.num_sync_all_streams;
   to.num_device_alloc = from.num_device_alloc;
   to.num_device_free = from.num_device_free;
@@ -119,14 +117,12 @@ AllocatorConfigInfo CurrentConfigInfo() {
 
 std::vector<SegmentInfo> CollectSegments(c10::MempoolId_t pool) {
   std::vector<SegmentInfo> segments;
-  stratalloc_error error;
-  if (stratalloc_snapshot(&AddSegment, &AddBlock, &segments, &error) != 0) {
-    ThrowError(error);
-  }
-  if (pool.first != 0 || pool.second != 0) {
-    std::erase_if(segments, [&](const SegmentInfo& segment) {
-      return segment.owner_private_pool_id != pool;
-    });
+  const PoolId wanted = ToPoolId(pool);
+  for (int device = 0; device < core::DeviceCount(); ++device) {
+    for (const SegmentView& segment : core::Snapshot(device)) {
+      if (wanted.is_private() && segment.owner != wanted) continue;
+      segments.push_back(ToTorch(segment, device));
+    }
   }
   return segments;
 }

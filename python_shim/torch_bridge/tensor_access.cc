@@ -247,10 +247,10 @@ void AccessList::AddStorage(const c10::TensorImpl& tensor, bool written,
   // Filled where it lies: copied there, its 16 bytes would be loaded at once
   // while the stores of 8 are on their way (5 ns).
   accesses_.resize_for_overwrite(accesses_.size() + 1);
-  stratalloc_access& access = accesses_.back();
+  Access& access = accesses_.back();
   access.address = base + begin;
   access.bytes = bytes;
-  access.written = written ? 1 : 0;
+  access.written = written;
   devices_.push_back(static_cast<int8_t>(tensor.device().index()));
 }
 

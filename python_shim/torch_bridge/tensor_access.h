@@ -9,9 +9,10 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "python_shim/c_api.h"
+#include "tiering/engine/access.h"
 
 namespace stratalloc {
 
@@ -68,7 +69,10 @@ class AccessList {
   int device() const { return device_; }
   bool SeveralDevices() const { return several_devices_; }
 
-  const stratalloc_access* data() const { return accesses_.data(); }
+  const Access* data() const { return accesses_.data(); }
+  std::span<const Access> All() const {
+    return {accesses_.data(), accesses_.size()};
+  }
   int size() const { return static_cast<int>(accesses_.size()); }
   int DeviceOf(int i) const { return devices_[static_cast<size_t>(i)]; }
 
@@ -79,7 +83,7 @@ class AccessList {
   const uint64_t lo_, hi_;
   int device_ = -1;
   bool several_devices_ = false;
-  c10::SmallVector<stratalloc_access, kInline> accesses_;
+  c10::SmallVector<Access, kInline> accesses_;
   c10::SmallVector<int8_t, kInline> devices_;
 };
 

@@ -15,7 +15,7 @@ int stratalloc_torch_storages(const void* tensor, stratalloc_torch_storage* out,
     stratalloc::AccessList all(0, std::numeric_limits<uint64_t>::max());
     all.AddTensor(impl, /*written=*/false, /*whole_storage=*/true);
     for (int i = 0; i < all.size(); ++i) {
-      const stratalloc_access& access = all.data()[i];
+      const stratalloc::Access& access = all.data()[i];
       if (access.address == 0) {
         *count = -1;
         return;

@@ -10,19 +10,22 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/ids.h"
+#include "python_shim/core_api/blocks.h"
 #include "python_shim/torch_bridge/import_cache.h"
 #include "python_shim/torch_bridge/out_of_memory.h"
 
 namespace stratalloc {
 
-// The whole of torch 2.11's CUDA allocator interface over the core's C
-// functions. What PyTorch knows as "the CUDA caching allocator" once install.h
-// has put it into torch's atomic.
+// The whole of torch 2.11's CUDA allocator interface over the core's functions
+// (core_api/). What PyTorch knows as "the CUDA caching allocator" once
+// install.h has put it into torch's atomic.
 //
-// Story: every method translates (current device and stream, C structures to
-// torch's, error codes to exceptions, profiler and sanitizer reports) and calls
-// one C function; no state of blocks lives here. No method refuses: VIRTUALS.md
-// has the test of each, README.md what is done otherwise than by native.
+// Story: every method translates (current device and stream, the core's
+// structures to torch's, errors to exceptions, profiler and sanitizer reports)
+// and calls one function of the core; no state of blocks lives here. No method
+// refuses: VIRTUALS.md has the test of each, README.md what is done otherwise
+// than by native.
 //
 // Every DataPtr carries the same bare deleter, equal to raw_deleter(), and its
 // context is the data pointer: cudagraph trees and IPC compare and exchange
@@ -134,7 +137,8 @@ class TorchAllocator final
       override;
 
  private:
-  void* Malloc(c10::DeviceIndex device, size_t size, uint64_t stream, int hint);
+  void* Malloc(c10::DeviceIndex device, size_t size, StreamId stream,
+               core::MallocHint hint);
 
   OutOfMemory out_of_memory_;
   ImportCache imports_;

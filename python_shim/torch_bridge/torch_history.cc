@@ -10,9 +10,10 @@
 
 #include "allocator/base/mutex.h"
 #include "allocator/base/ring.h"
-#include "python_shim/c_api.h"
-#include "python_shim/torch_bridge/bridge_error.h"
+#include "python_shim/core_api/history.h"
+#include "python_shim/core_api/setup.h"
 #include "python_shim/torch_bridge/collectives_under_way.h"
+#include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/stats_convert.h"
 #include "python_shim/torch_bridge/torch_allocator.h"
 
@@ -29,18 +30,14 @@ std::atomic<RecordContext> recorded_contexts{RecordContext::NEVER};
 
 namespace {
 
-// What the core holds: one reference, let go by ReleaseContext.
-using Context = std::shared_ptr<c10::GatheredContext>;
-
 std::atomic<CreateContextFn> context_recorder{nullptr};
 
-void ReleaseContext(void* context) { delete static_cast<Context*>(context); }
 int64_t Clock() { return static_cast<int64_t>(c10::getApproximateTime()); }
 
 struct State {
   Mutex mutex{LockRank::kRegistry};
   std::atomic<bool> enabled{false};
-  stratalloc_history_options options GUARDED_BY(mutex){};
+  HistoryOptions options GUARDED_BY(mutex);
   Ring<AnnotationEntry> annotations GUARDED_BY(mutex);
   c10::ApproximateClockToUnixTimeConverter clock;
   // Read under the device lock, where this mutex may not be taken: a list is
@@ -49,33 +46,26 @@ struct State {
 };
 State& History() {
   static State* const state = [] {
-    stratalloc_history_hooks(&Clock, &ReleaseContext);
+    core::SetHistoryClock(&Clock);
     return new State;  // never destroyed: frees come late
   }();
   return *state;
 }
 
-TraceEntry ToEntry(const stratalloc_trace_event& event) {
-  return TraceEntry(static_cast<TraceEntry::Action>(event.action),
-                    static_cast<c10::DeviceIndex>(event.device), event.address,
-                    event.bytes, reinterpret_cast<void*>(event.stream),
-                    {event.pool_first, event.pool_second},
-                    static_cast<c10::approx_time_t>(event.time),
-                    event.context != nullptr
-                        ? *static_cast<Context*>(event.context)
-                        : nullptr,
-                    event.compile_context, event.user_metadata);
+TraceEntry ToEntry(const TraceEvent& event) {
+  return TraceEntry(
+      static_cast<TraceEntry::Action>(event.action),
+      static_cast<c10::DeviceIndex>(event.device), event.address, event.bytes,
+      ToStream(event.stream), {event.pool.graph, event.pool.user},
+      static_cast<c10::approx_time_t>(event.time), ToContext(event.context),
+      event.compile_context, event.user_metadata);
 }
 
-void Track(const stratalloc_trace_event* event) {
+void Track(const TraceEvent& event) {
   const auto* trackers = History().trackers.load(std::memory_order_acquire);
   if (trackers == nullptr) return;
-  const TraceEntry entry = ToEntry(*event);
+  const TraceEntry entry = ToEntry(event);
   for (const AllocatorTraceTracker& tracker : *trackers) tracker(entry);
-}
-
-void AddEntry(void* to, const stratalloc_trace_event* event) {
-  static_cast<std::vector<TraceEntry>*>(to)->push_back(ToEntry(*event));
 }
 
 }  // namespace
@@ -83,20 +73,17 @@ void AddEntry(void* to, const stratalloc_trace_event* event) {
 void ApplyHistory() {
   State& state = History();
   MutexLock lock(state.mutex);
-  if (state.options.enabled) stratalloc_history_configure(&state.options);
-  if (state.trackers.load() != nullptr) stratalloc_history_track(&Track);
+  if (state.options.enabled) core::ConfigureHistory(state.options);
+  if (state.trackers.load() != nullptr) core::TrackHistory(&Track);
 }
 
 void ContextOfCall::Gather() {
   const CreateContextFn recorder = context_recorder.load();
   if (recorder == nullptr) return;
-  Context context = recorder();
-  if (context != nullptr) {
-    stratalloc_history_context(new Context(std::move(context)));
-  }
+  core::SetHistoryContext(recorder());
 }
 
-void ContextOfCall::Drop() { stratalloc_history_context(nullptr); }
+void ContextOfCall::Drop() { core::SetHistoryContext(nullptr); }
 
 bool TorchAllocator::isHistoryEnabled() { return History().enabled.load(); }
 
@@ -106,15 +93,15 @@ void TorchAllocator::recordHistory(
     const std::vector<std::string>& skip_actions) {
   TORCH_CHECK(when == RecordContext::NEVER || recorder,
               "recordHistory: contexts need a function that gathers them");
-  stratalloc_history_options options{};
+  HistoryOptions options;
   for (const std::string& action : skip_actions) {
     options.skipped |=
         1u << c10::CachingDeviceAllocator::parseTraceEntryAction(action);
   }
-  options.enabled = enabled ? 1 : 0;
-  options.contexts_in_events = enabled && when >= RecordContext::ALLOC ? 1 : 0;
+  options.enabled = enabled;
+  options.contexts_in_events = enabled && when >= RecordContext::ALLOC;
   options.max_entries = max_entries;
-  options.clear = clear_history ? 1 : 0;
+  options.clear = clear_history;
 
   State& state = History();
   MutexLock lock(state.mutex);
@@ -124,7 +111,7 @@ void TorchAllocator::recordHistory(
   // The recorder before the level that uses it, and the other way round.
   if (enabled) context_recorder.store(recorder);
   recorded_contexts.store(enabled ? when : RecordContext::NEVER);
-  stratalloc_history_configure(&options);
+  core::ConfigureHistory(options);
   state.enabled.store(enabled);
 }
 
@@ -144,23 +131,21 @@ void TorchAllocator::recordAnnotation(
 
 void TorchAllocator::pushCompileContext(std::string& context) {
   if (History().enabled.load(std::memory_order_relaxed)) {
-    stratalloc_push_compile_context(context.c_str());
+    core::PushCompileContext(context);
   }
 }
 
 void TorchAllocator::popCompileContext() {
   if (History().enabled.load(std::memory_order_relaxed)) {
-    stratalloc_pop_compile_context();
+    core::PopCompileContext();
   }
 }
 
 void TorchAllocator::setUserMetadata(const std::string& metadata) {
-  stratalloc_set_user_metadata(metadata.c_str());
+  core::UserMetadata() = metadata;
 }
 
-std::string TorchAllocator::getUserMetadata() {
-  return stratalloc_user_metadata();
-}
+std::string TorchAllocator::getUserMetadata() { return core::UserMetadata(); }
 
 void TorchAllocator::attachOutOfMemoryObserver(
     c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
@@ -177,7 +162,7 @@ void TorchAllocator::attachAllocatorTraceTracker(
                     : new std::vector<AllocatorTraceTracker>(*before);
   after->push_back(std::move(tracker));
   state.trackers.store(after, std::memory_order_release);
-  stratalloc_history_track(&Track);
+  core::TrackHistory(&Track);
 }
 
 TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
@@ -186,8 +171,7 @@ TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
   State& state = History();
   SnapshotInfo result;
   result.config_metadata = CurrentConfigInfo();
-  const int devices =
-      stratalloc_initialized() != 0 ? stratalloc_device_count() : 0;
+  const int devices = core::IsInitialized() ? core::DeviceCount() : 0;
   if (include_traces) {
     const auto to_ns = state.clock.makeConverter();
     {
@@ -201,8 +185,8 @@ TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
     result.device_traces.resize(static_cast<size_t>(devices));
     for (int device = 0; device < devices; ++device) {
       auto& trace = result.device_traces[static_cast<size_t>(device)];
-      stratalloc_history_events(device, &AddEntry, &trace);
-      for (TraceEntry& entry : trace) {
+      for (const TraceEvent& event : core::HistoryEvents(device)) {
+        TraceEntry& entry = trace.emplace_back(ToEntry(event));
         entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
       }
     }
@@ -213,8 +197,8 @@ TorchAllocator::SnapshotInfo TorchAllocator::snapshot(MempoolId pool,
     active[static_cast<size_t>(segment.device)] += segment.active_size;
   }
   for (int device = 0; device < devices; ++device) {
-    stratalloc_history_snapshot(device, pool.first, pool.second,
-                                active[static_cast<size_t>(device)]);
+    core::RecordSnapshot(device, ToPoolId(pool),
+                         active[static_cast<size_t>(device)]);
   }
   return result;
 }

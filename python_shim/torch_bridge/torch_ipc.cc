@@ -4,10 +4,12 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/env.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 
-#include "python_shim/c_api.h"
+#include "python_shim/core_api/devices.h"
+#include "python_shim/core_api/ipc.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/gpu_trace.h"
@@ -30,34 +32,36 @@ bool IsUncachedByEnvironment() {
   return uncached;
 }
 
+// What torch.cuda.caching_allocator_enable() said last.
+std::atomic<bool> enabled{true};
+
 }  // namespace
 
 std::atomic<bool> caching{true};
 
 void NoteCaching() {
-  caching.store(stratalloc_caching_enabled() != 0 &&
-                !IsUncachedByEnvironment());
+  caching.store(enabled.load() && !IsUncachedByEnvironment());
 }
 
 void* AllocateUncached(size_t size) {
   void* ptr = nullptr;
-  C10_CUDA_CHECK(
-      static_cast<cudaError_t>(stratalloc_uncached_malloc(size, &ptr)));
+  C10_CUDA_CHECK(static_cast<cudaError_t>(core::UncachedMalloc(size, &ptr)));
   TraceAllocation(ptr);
   return ptr;
 }
 
 void DeleteUncached(void* ptr) {
   TraceDeallocation(ptr);
-  C10_CUDA_CHECK(static_cast<cudaError_t>(stratalloc_uncached_free(ptr)));
+  C10_CUDA_CHECK(static_cast<cudaError_t>(core::UncachedFree(ptr)));
 }
 
 void* TorchAllocator::raw_alloc(size_t size) {
   if (size == 0) return nullptr;
   if (!IsCaching()) return AllocateUncached(size);
   const c10::DeviceIndex device = CurrentDevice();
-  return Malloc(device, size, StreamId(c10::cuda::getCurrentCUDAStream(device)),
-                STRATALLOC_HINT_UNSEEN);
+  return Malloc(device, size,
+                ToStreamId(c10::cuda::getCurrentCUDAStream(device)),
+                core::MallocHint::kUnseen);
 }
 
 void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
@@ -65,34 +69,33 @@ void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
   if (!IsCaching()) return AllocateUncached(size);
   const c10::DeviceIndex device = CurrentDevice();
   // Only of the current stream it is known whether it is torch's.
-  const uint64_t current = StreamId(c10::cuda::getCurrentCUDAStream(device));
-  if (current != StreamId(stream)) NoteExternal(StreamId(stream));
-  return Malloc(device, size, StreamId(stream), STRATALLOC_HINT_UNSEEN);
+  const StreamId current = ToStreamId(c10::cuda::getCurrentCUDAStream(device));
+  if (current != ToStreamId(stream)) NoteExternal(ToStreamId(stream));
+  return Malloc(device, size, ToStreamId(stream), core::MallocHint::kUnseen);
 }
 
 void TorchAllocator::raw_delete(void* ptr) {
   if (ptr == nullptr) return;
-  if (stratalloc_owns(ptr) != 0) return DeleteBlock(ptr);
+  if (core::Owns(ToAddress(ptr))) return DeleteBlock(ptr);
   // Native frees whatever it is given in this mode, blocks of its cache too;
   // here a block goes back to the cache, and only the rest to the driver.
   if (!IsCaching()) return DeleteUncached(ptr);
-  stratalloc_free(ptr, nullptr);  // reports it, with the last owner
+  AllocatedBlock none;
+  core::Free(ToAddress(ptr), &none);  // reports it, with the last owner
   TORCH_CHECK(false, "invalid device pointer: ", ptr);
 }
 
 void TorchAllocator::enable(bool value) {
-  stratalloc_enable_caching(value ? 1 : 0);
+  enabled.store(value);
   NoteCaching();
 }
 
-bool TorchAllocator::isEnabled() const {
-  return stratalloc_caching_enabled() != 0;
-}
+bool TorchAllocator::isEnabled() const { return enabled.load(); }
 
 void TorchAllocator::copy_data(void* to, const void* from,
                                std::size_t count) const {
-  C10_CUDA_CHECK(
-      static_cast<cudaError_t>(stratalloc_copy_data(to, from, count)));
+  C10_CUDA_CHECK(static_cast<cudaError_t>(
+      core::CopyData(ToAddress(to), ToAddress(from), count)));
 }
 
 std::vector<StreamSegmentSize> TorchAllocator::getExpandableSegmentSizes(
@@ -113,30 +116,24 @@ std::vector<StreamSegmentSize> TorchAllocator::getExpandableSegmentSizes(
 }
 
 void TorchAllocator::cacheInfo(c10::DeviceIndex device, size_t* largest_block) {
-  uint64_t largest = *largest_block;
-  stratalloc_error error;
-  if (stratalloc_cache_info(device, &largest, &error) != 0) ThrowError(error);
-  *largest_block = largest;
+  const Bytes cached = OrThrow(core::LargestCached(device));
+  // Native's rule: 0 on input means "start from what the driver has free".
+  if (*largest_block == 0) {
+    *largest_block = OrThrow(core::GetMemoryInfo(device)).free;
+  }
+  *largest_block = std::max<size_t>(*largest_block, cached);
 }
 
 void* TorchAllocator::getBaseAllocation(void* ptr, size_t* size) {
-  TORCH_CHECK(stratalloc_owns(ptr) != 0, "invalid device pointer: ", ptr);
-  void* base = nullptr;
-  uint64_t bytes = 0;
-  stratalloc_error error;
-  if (stratalloc_base_allocation(ptr, &base, &bytes, &error) != 0) {
-    ThrowError(error);
-  }
-  if (size != nullptr) *size = bytes;
-  return base;
+  TORCH_CHECK(core::Owns(ToAddress(ptr)), "invalid device pointer: ", ptr);
+  const SegmentView base = OrThrow(core::BaseAllocation(ToAddress(ptr)));
+  if (size != nullptr) *size = base.bytes;
+  return ToPointer(base.address);
 }
 
 void TorchAllocator::enablePeerAccess(c10::DeviceIndex device,
                                       c10::DeviceIndex peer) {
-  stratalloc_error error;
-  if (stratalloc_enable_peer_access(device, peer, &error) != 0) {
-    ThrowError(error);
-  }
+  OrThrow(core::EnablePeerAccess(device, peer));
 }
 
 cudaError_t TorchAllocator::memcpyAsync(void* to, int to_device,
@@ -144,23 +141,15 @@ cudaError_t TorchAllocator::memcpyAsync(void* to, int to_device,
                                         size_t count, cudaStream_t stream,
                                         bool p2p_enabled) {
   return static_cast<cudaError_t>(
-      stratalloc_memcpy_async(to, to_device, from, from_device, count,
-                              StreamId(stream), p2p_enabled ? 1 : 0));
+      core::CopyPeer(ToAddress(to), to_device, ToAddress(from), from_device,
+                     count, ToStreamId(stream), p2p_enabled));
 }
 
 ShareableHandle TorchAllocator::shareIpcHandle(void* ptr) {
-  TORCH_CHECK(stratalloc_owns(ptr) != 0, "invalid device pointer: ", ptr);
-  uint64_t offset = 0;
-  std::string handle;
-  stratalloc_error error;
-  const auto take = [](void* context, const void* bytes, uint64_t size) {
-    static_cast<std::string*>(context)->assign(static_cast<const char*>(bytes),
-                                               size);
-  };
-  if (stratalloc_ipc_share(ptr, &offset, take, &handle, &error) != 0) {
-    ThrowError(error);
-  }
-  return ShareableHandle{static_cast<ptrdiff_t>(offset), std::move(handle)};
+  TORCH_CHECK(core::Owns(ToAddress(ptr)), "invalid device pointer: ", ptr);
+  SharedBlock shared = OrThrow(core::ShareBlock(ToAddress(ptr)));
+  return ShareableHandle{static_cast<ptrdiff_t>(shared.offset),
+                         std::move(shared.handle)};
 }
 
 std::shared_ptr<void> TorchAllocator::getIpcDevPtr(std::string handle) {

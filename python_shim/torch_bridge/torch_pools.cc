@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -10,7 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "python_shim/c_api.h"
+#include "python_shim/core_api/pools.h"
+#include "python_shim/core_api/setup.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/graph_generators.h"
@@ -20,184 +22,125 @@ namespace stratalloc {
 namespace {
 
 using c10::cuda::CUDACachingAllocator::AllocatorState;
-using c10::cuda::CUDACachingAllocator::CheckpointDelta;
 using Filter = std::function<bool(cudaStream_t)>;
-
-stratalloc_pool_id ToPoolId(const c10::MempoolId_t& pool) {
-  return {pool.first, pool.second};
-}
-
-int Accepts(void* filter, uint64_t stream) {
-  return (*static_cast<Filter*>(filter))(
-      reinterpret_cast<cudaStream_t>(stream));
-}
-void DropFilter(void* filter) { delete static_cast<Filter*>(filter); }
 
 // A MemPool's own allocator. Whatever it throws ends here: to the core there
 // was no memory.
 using Source = std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator>;
 
-void* AllocateFrom(void* source, uint64_t bytes, uint64_t) {
+Result<Address> AllocateFrom(const Source& source, Bytes bytes) {
   try {
     // A graph that captures on this thread does not mind a cudaMalloc.
     c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
-    return (*static_cast<Source*>(source))->raw_alloc(bytes);
+    if (void* const memory = source->raw_alloc(bytes)) return ToAddress(memory);
   } catch (const std::exception& e) {
     TORCH_WARN("A MemPool's allocator failed: ", e.what());
-    return nullptr;
   }
+  return Fail(ErrorCode::kOutOfMemory, "the pool's allocator has none");
 }
-void ReleaseTo(void* source, void* ptr) {
+void ReleaseTo(const Source& source, Address address) {
   try {
-    (*static_cast<Source*>(source))->raw_delete(ptr);
+    source->raw_delete(ToPointer(address));
   } catch (const std::exception& e) {
     TORCH_WARN("A MemPool's allocator failed to free memory: ", e.what());
   }
 }
-void DropSource(void* source) { delete static_cast<Source*>(source); }
 
 struct PoolState final : AllocatorState {
-  explicit PoolState(stratalloc_checkpoint* taken) : checkpoint(taken) {}
-  PoolState(const PoolState&) = delete;
-  PoolState& operator=(const PoolState&) = delete;
-  ~PoolState() override { stratalloc_checkpoint_drop(checkpoint); }
-
-  stratalloc_checkpoint* const checkpoint;
+  explicit PoolState(Checkpoint taken) : checkpoint(std::move(taken)) {}
+  const Checkpoint checkpoint;
 };
 
 }  // namespace
 
 void TorchAllocator::emptyCache(MempoolId pool) {
-  stratalloc_error error;
-  if (pool.first == 0 && pool.second == 0) {
-    if (stratalloc_empty_cache(-1, &error) != 0) ThrowError(error);
-    return;
-  }
-  for (int device = 0; device < stratalloc_device_count(); ++device) {
-    if (stratalloc_pool_empty(device, ToPoolId(pool), &error) != 0) {
-      ThrowError(error);
-    }
+  if (!ToPoolId(pool).is_private()) return OrThrow(core::EmptyCache());
+  for (int device = 0; device < core::DeviceCount(); ++device) {
+    OrThrow(core::EmptyPool(device, ToPoolId(pool)));
   }
 }
 
 void TorchAllocator::beginAllocateToPool(c10::DeviceIndex device,
                                          MempoolId pool, Filter filter) {
-  stratalloc_error error;
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device);
-  const std::vector<stratalloc_access> reads = GeneratorTensors(device, pool);
-  if (stratalloc_pool_begin(device, ToPoolId(pool), &Accepts,
-                            new Filter(std::move(filter)), &DropFilter,
-                            StreamId(current), reads.data(),
-                            static_cast<int>(reads.size()), &error) != 0) {
-    ThrowError(error);
-  }
+  OrThrow(core::BeginAllocateToPool(
+      device, ToPoolId(pool),
+      [filter = std::move(filter)](StreamId stream) {
+        return filter(ToStream(stream));
+      },
+      ToStreamId(current), GeneratorTensors(device, pool)));
 }
 
 void TorchAllocator::endAllocateToPool(c10::DeviceIndex device,
                                        MempoolId pool) {
-  stratalloc_error error;
-  if (stratalloc_pool_end(device, ToPoolId(pool), &error) != 0) {
-    ThrowError(error);
-  }
+  OrThrow(core::EndAllocateToPool(device, ToPoolId(pool)));
 }
 
 void TorchAllocator::releasePool(c10::DeviceIndex device, MempoolId pool) {
-  stratalloc_error error;
-  if (stratalloc_pool_release(device, ToPoolId(pool), &error) != 0) {
-    ThrowError(error);
-  }
+  OrThrow(core::ReleasePool(device, ToPoolId(pool)));
 }
 
 int TorchAllocator::getPoolUseCount(c10::DeviceIndex device, MempoolId pool) {
-  return stratalloc_pool_use_count(device, ToPoolId(pool));
+  return core::PoolUseCount(device, ToPoolId(pool));
 }
 
 void TorchAllocator::createOrIncrefPool(
     c10::DeviceIndex device, MempoolId pool,
     std::shared_ptr<CUDAAllocator> allocator) {
-  stratalloc_error error;
-  const int code =
-      allocator == nullptr
-          ? stratalloc_pool_use(device, ToPoolId(pool), &error)
-          : stratalloc_pool_use_source(
-                device, ToPoolId(pool), &AllocateFrom, &ReleaseTo,
-                new Source(std::move(allocator)), &DropSource, &error);
-  if (code != 0) ThrowError(error);
+  std::shared_ptr<const MemorySource> source;
+  if (allocator != nullptr) {
+    source = std::make_shared<const MemorySource>(MemorySource{
+        [allocator](Bytes bytes, StreamId) {
+          return AllocateFrom(allocator, bytes);
+        },
+        [allocator](Address address) { ReleaseTo(allocator, address); }});
+  }
+  OrThrow(core::UsePool(device, ToPoolId(pool), std::move(source)));
 }
 
 void TorchAllocator::setUseOnOOM(c10::DeviceIndex device, MempoolId pool,
                                  bool use_on_oom) {
-  stratalloc_error error;
-  if (stratalloc_pool_set_use_on_oom(device, ToPoolId(pool), use_on_oom,
-                                     &error) != 0) {
-    ThrowError(error);
-  }
+  OrThrow(core::SetPoolUseOnOom(device, ToPoolId(pool), use_on_oom));
 }
 
 void TorchAllocator::setNoSplit(c10::DeviceIndex device, MempoolId pool) {
-  stratalloc_error error;
-  if (stratalloc_pool_set_no_split(device, ToPoolId(pool), &error) != 0) {
-    ThrowError(error);
-  }
+  OrThrow(core::SetPoolNoSplit(device, ToPoolId(pool)));
 }
 
 bool TorchAllocator::checkPoolLiveAllocations(
     c10::DeviceIndex device, MempoolId pool,
     const std::unordered_set<void*>& expected) {
-  struct Count {
-    const std::unordered_set<void*>& expected;
-    size_t found = 0;
-    bool other = false;
-  } count{expected};
-  stratalloc_error error;
-  if (stratalloc_pool_blocks(
-          device, ToPoolId(pool),
-          [](void* context, void* ptr) {
-            Count& c = *static_cast<Count*>(context);
-            ++c.found;
-            c.other = c.other || c.expected.count(ptr) == 0;
-          },
-          &count, &error) != 0) {
-    ThrowError(error);
-  }
-  return !count.other && count.found == expected.size();
+  const std::vector<Address> blocks =
+      OrThrow(core::AllocatedIn(device, ToPoolId(pool)));
+  return blocks.size() == expected.size() &&
+         std::all_of(blocks.begin(), blocks.end(), [&](Address address) {
+           return expected.count(ToPointer(address)) != 0;
+         });
 }
 
 std::shared_ptr<AllocatorState> TorchAllocator::getCheckpointState(
     c10::DeviceIndex device, MempoolId pool) {
-  stratalloc_checkpoint* checkpoint = nullptr;
-  stratalloc_error error;
-  if (stratalloc_checkpoint_take(device, ToPoolId(pool), &checkpoint, &error) !=
-      0) {
-    ThrowError(error);
-  }
-  return std::make_shared<PoolState>(checkpoint);
+  return std::make_shared<PoolState>(
+      OrThrow(core::TakeCheckpoint(device, ToPoolId(pool))));
 }
 
-CheckpointDelta TorchAllocator::setCheckpointPoolState(
-    c10::DeviceIndex device, std::shared_ptr<AllocatorState> state) {
+c10::cuda::CUDACachingAllocator::CheckpointDelta
+TorchAllocator::setCheckpointPoolState(c10::DeviceIndex device,
+                                       std::shared_ptr<AllocatorState> state) {
   const auto* pool = dynamic_cast<const PoolState*>(state.get());
   TORCH_CHECK(pool != nullptr, "Expected PrivatePoolState");
-  struct Changes {
-    CheckpointDelta delta;
-    c10::Device device;
-    c10::DeleterFnPtr deleter;
-  } changes{{}, {c10::DeviceType::CUDA, device}, raw_deleter()};
-  stratalloc_error error;
-  if (stratalloc_checkpoint_go_back(
-          device, pool->checkpoint,
-          [](void* context, void* ptr) {
-            static_cast<Changes*>(context)->delta.ptrs_freed.push_back(ptr);
-          },
-          [](void* context, void* ptr) {
-            Changes& to = *static_cast<Changes*>(context);
-            to.delta.dataptrs_allocd.emplace_back(ptr, ptr, to.deleter,
-                                                  to.device);
-          },
-          &changes, &error) != 0) {
-    ThrowError(error);
+  const CheckpointDelta changes =
+      OrThrow(core::GoBackTo(device, pool->checkpoint));
+  c10::cuda::CUDACachingAllocator::CheckpointDelta delta;
+  for (const CheckpointBlock& block : changes.freed) {
+    delta.ptrs_freed.push_back(ToPointer(block.address));
   }
-  return std::move(changes.delta);
+  for (const CheckpointBlock& block : changes.allocated) {
+    void* const ptr = ToPointer(block.address);
+    delta.dataptrs_allocd.emplace_back(ptr, ptr, raw_deleter(),
+                                       CudaDevice(device));
+  }
+  return delta;
 }
 
 }  // namespace stratalloc

@@ -4,45 +4,48 @@
 //
 //   hot_path PAIRS
 //
-// Over the C API and the simulated device, as the bridge calls it: tiering on,
-// the ledger plugged in, no scope, class "unknown" (which can be evicted).
+// On the simulated device, as the bridge calls it: tiering on, the ledger
+// plugged in, no scope, class "unknown" (which can be evicted).
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
 #include "python_shim/c_api.h"
+#include "python_shim/core_api/blocks.h"
+#include "python_shim/core_api/operators.h"
+#include "python_shim/core_api/setup.h"
 
 namespace {
 
-constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
+using namespace stratalloc;
 
-void* Malloc(uint64_t size, uint64_t stream = 0) {
-  stratalloc_block block;
-  stratalloc_error error;
-  if (stratalloc_malloc(0, size, stream, STRATALLOC_HINT_NONE, &block,
-                        &error) != 0) {
-    std::fprintf(stderr, "hot_path: %s\n", error.message);
+Address Malloc(Bytes size) {
+  const Result<AllocatedBlock> block =
+      core::Malloc(0, size, kDefaultStream, core::MallocHint::kNone);
+  if (!block) {
+    std::fprintf(stderr, "hot_path: %s\n", block.error().message.c_str());
     std::exit(1);
   }
-  return block.ptr;
+  return block->address;
 }
 
-void Free(void* ptr) {
-  stratalloc_block block;
-  if (stratalloc_free(ptr, &block) != 0) std::exit(1);
+void Free(Address address) {
+  AllocatedBlock block;
+  if (!core::Free(address, &block)) std::exit(1);
 }
 
 }  // namespace
 
 // One pair of functions per row of the table. The comment in the assembly keeps
 // equal functions apart.
-#define MEASURED(name)                                                      \
-  extern "C" __attribute__((noinline)) void* malloc_##name(uint64_t size) { \
-    asm volatile("# malloc_" #name);                                        \
-    return Malloc(size);                                                    \
-  }                                                                         \
-  extern "C" __attribute__((noinline)) void free_##name(void* ptr) {        \
-    asm volatile("# free_" #name);                                          \
-    Free(ptr);                                                              \
+#define MEASURED(name)                                                     \
+  extern "C" __attribute__((noinline)) Address malloc_##name(Bytes size) { \
+    asm volatile("# malloc_" #name);                                       \
+    return Malloc(size);                                                   \
+  }                                                                        \
+  extern "C" __attribute__((noinline)) void free_##name(Address address) { \
+    asm volatile("# free_" #name);                                         \
+    Free(address);                                                         \
   }
 MEASURED(512B)
 MEASURED(64KiB)
@@ -53,8 +56,8 @@ MEASURED(in_operator)
 
 namespace {
 
-template <void* (*Take)(uint64_t), void (*Give)(void*)>
-void Pairs(int pairs, uint64_t size) {
+template <Address (*Take)(Bytes), void (*Give)(Address)>
+void Pairs(int pairs, Bytes size) {
   Free(Malloc(size));  // makes the segment
   for (int i = 0; i < pairs; ++i) Give(Take(size));
 }
@@ -71,9 +74,12 @@ int main(int argc, char** argv) {
   config.gpu_reload_threshold = 0.70;
   config.cpu_offload_threshold = 0.90;
   stratalloc_error error;
-  if (stratalloc_configure(&config, &error) != 0 ||
-      stratalloc_init(1, &error) != 0) {
+  if (stratalloc_configure(&config, &error) != 0) {
     std::fprintf(stderr, "hot_path: %s\n", error.message);
+    return 1;
+  }
+  if (const Status begun = core::Init(1); !begun) {
+    std::fprintf(stderr, "hot_path: %s\n", begun.error().message.c_str());
     return 1;
   }
   Pairs<malloc_512B, free_512B>(pairs, 512);
@@ -83,15 +89,13 @@ int main(int argc, char** argv) {
   // A block of no size that was freed just now: the bins are emptied, a block
   // is merged and split again.
   for (int i = 0; i < pairs; ++i) {
-    free_best_fit(malloc_best_fit(static_cast<uint64_t>(i % 256 + 1) * 512));
+    free_best_fit(malloc_best_fit(static_cast<Bytes>(i % 256 + 1) * 512));
   }
   // Inside an operator, which pins what it allocates.
   for (int i = 0; i < pairs; ++i) {
-    if (stratalloc_operator_enter(0, 0, "bench", nullptr, 0, &error) != 0) {
-      return 1;
-    }
+    if (!core::EnterOperator(0, kDefaultStream, "bench", {})) return 1;
     free_in_operator(malloc_in_operator(512));
-    stratalloc_operator_leave();
+    core::LeaveOperator();
   }
   return 0;
 }

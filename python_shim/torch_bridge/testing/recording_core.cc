@@ -3,16 +3,27 @@
 
 #include <dlfcn.h>
 
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "allocator/base/mutex.h"
+#include "python_shim/core_api/blocks.h"
+#include "python_shim/core_api/devices.h"
+#include "python_shim/core_api/history.h"
+#include "python_shim/core_api/ipc.h"
+#include "python_shim/core_api/lists.h"
+#include "python_shim/core_api/operators.h"
+#include "python_shim/core_api/pins.h"
+#include "python_shim/core_api/setup.h"
+#include "python_shim/core_api/statistics.h"
 
 uint64_t stratalloc_evictable_lo = 0;
 uint64_t stratalloc_evictable_hi = 0;
@@ -30,310 +41,256 @@ Function Runtime(const char* name) {
   return reinterpret_cast<Function>(library ? dlsym(library, name) : nullptr);
 }
 
-struct Core {
+struct Recorded {
   Mutex mutex{LockRank::kRegistry};
-  std::unordered_map<void*, uint64_t> blocks;
-  std::map<std::string, std::vector<stratalloc_access>> operators;
-  std::vector<int> hints;
+  std::unordered_map<Address, Bytes> blocks;
+  std::map<std::string, std::vector<Access>> operators;
+  std::vector<core::MallocHint> hints;
   std::string failing;
-  stratalloc_error failure{};
+  Error failure{};
   int failing_mallocs = 0;
   int devices = 0;
   double fraction = 1.0;
-  uint64_t allocated = 0;
-  int64_t ooms = 0;
+  Bytes allocated = 0;
+  std::int64_t ooms = 0;
   long enters = 0;
   int device = -1;
-  int caching = 1;
   long stream_records = 0;
-  uint64_t room = 0, most = 0;  // 0: no bound
-  uint64_t pins = 0;            // so far: the last one's serial
-  std::set<uint64_t> pinned;    // serials
-  long unpinned[2] = {0, 0};    // by whether the use was unobserved
-  void (*poll)(void) = nullptr;
-  int (*free_memory)(void) = nullptr;
+  Bytes room = 0, most = 0;        // 0: no bound
+  std::uint64_t pins = 0;          // so far: the last one's serial
+  std::set<std::uint64_t> pinned;  // serials
+  long unpinned[2] = {0, 0};       // by whether the use was unobserved
+  void (*poll)() = nullptr;
+  int (*free_memory)() = nullptr;
 };
 
-Core& Get() {
-  static auto* const core = new Core;
-  return *core;
+Recorded& Get() {
+  static auto* const recorded = new Recorded;
+  return *recorded;
 }
 
 thread_local int open_operators = 0;
 
-uint64_t Sum(const stratalloc_access* accesses, int begin, int end) {
-  uint64_t bytes = 0;
-  for (int i = begin; i < end; ++i) bytes += accesses[i].bytes;
+Bytes Sum(std::span<const Access> accesses) {
+  Bytes bytes = 0;
+  for (const Access& access : accesses) bytes += access.bytes;
   return bytes;
 }
 
-int Fail(stratalloc_error* error, int code, const char* message) {
-  if (error != nullptr) {
-    error->code = code;
-    std::snprintf(error->message, sizeof error->message, "%s", message);
-  }
-  return code;
+// Elements [first, last).
+Bytes Sum(const ListElements& elements, std::size_t first, std::size_t last) {
+  const auto begin = first == 0 ? 0 : elements.ends[first - 1];
+  const auto end = last == 0 ? 0 : elements.ends[last - 1];
+  return Sum(elements.accesses.subspan(static_cast<std::size_t>(begin),
+                                       static_cast<std::size_t>(end - begin))) +
+         std::accumulate(
+             elements.results.begin() + static_cast<std::ptrdiff_t>(first),
+             elements.results.begin() + static_cast<std::ptrdiff_t>(last),
+             Bytes{0});
 }
 
 }  // namespace
-}  // namespace stratalloc
 
-using stratalloc::Core;
-using stratalloc::Fail;
-using stratalloc::Get;
-using stratalloc::kCopyDeviceToDevice;
-using stratalloc::MutexLock;
-using stratalloc::Runtime;
-using stratalloc::Sum;
+namespace core {
 
-int stratalloc_init(int device_count, stratalloc_error*) {
+Status Init(int device_count) {
   Get().devices = device_count;
-  return 0;
+  return {};
 }
-
-void stratalloc_use_settings(const stratalloc_settings* settings) {
-  Get().free_memory = settings->free_memory;
+bool IsInitialized() { return Get().devices > 0; }
+int DeviceCount() { return 1; }
+void UseSettings(const TorchSettings& settings) {
+  Get().free_memory = settings.free_memory;
 }
+void UseWorkspaces(int (*)(void (*)(void*, void*), void*)) {}
 
-void stratalloc_use_pin_poll(void (*poll)(void), int (*)(void)) {
-  Get().poll = poll;
-}
-
-int stratalloc_pin_blocks(const char*, int reason,
-                          const stratalloc_range* ranges, int count,
-                          stratalloc_pin* out, stratalloc_error*) {
-  Core& core = Get();
+Result<std::vector<BlockPin>> PinBlocks(const char*, PinReason reason,
+                                        std::span<const AddressRange> ranges) {
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
-  for (int i = 0; i < count; ++i) {
-    out[i] = {ranges[i].address, ++core.pins, reason};
-    core.pinned.insert(out[i].serial);
+  std::vector<BlockPin> pins;
+  for (const AddressRange& range : ranges) {
+    pins.push_back({range.address, ++core.pins, reason});
+    core.pinned.insert(core.pins);
   }
-  return 0;
+  return pins;
 }
-
-void stratalloc_unpin_blocks(const stratalloc_pin* pins, int count,
-                             int unobserved) {
-  Core& core = Get();
+void UnpinBlocks(std::span<const BlockPin> pins, bool unobserved) {
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
-  for (int i = 0; i < count; ++i) {
-    core.unpinned[unobserved] +=
-        static_cast<long>(core.pinned.erase(pins[i].serial));
+  for (const BlockPin& pin : pins) {
+    core.unpinned[unobserved ? 1 : 0] +=
+        static_cast<long>(core.pinned.erase(pin.serial));
   }
 }
+void UsePinPoll(void (*poll)(), int (*)()) { Get().poll = poll; }
 
-int stratalloc_must_hand_out(uint64_t) { return 0; }
-void stratalloc_hand_out(uint64_t) {}
-void stratalloc_use_workspaces(int (*)(void (*)(void*, void*), void*)) {}
-
-int stratalloc_initialized(void) { return Get().devices > 0; }
-
-int stratalloc_malloc(int device, uint64_t size, uint64_t, int hint,
-                      stratalloc_block* out, stratalloc_error* error) {
-  Core& core = Get();
+Result<AllocatedBlock> Malloc(int, Bytes size, StreamId, MallocHint hint) {
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
   void* ptr = nullptr;
   const auto malloc_on_device = Runtime<int (*)(void**, size_t)>("cudaMalloc");
-  const uint64_t bytes = (size + 511) / 512 * 512;
+  const Bytes bytes = (size + 511) / 512 * 512;
   if (core.failing_mallocs > 0 || malloc_on_device(&ptr, bytes) != 0) {
     if (core.failing_mallocs > 0) --core.failing_mallocs;
     ++core.ooms;
-    return Fail(error, STRATALLOC_OUT_OF_MEMORY,
+    return Fail(ErrorCode::kOutOfMemory,
                 "CUDA out of memory. Tried to allocate what there is not.");
   }
-  core.blocks[ptr] = bytes;
+  const auto address = reinterpret_cast<Address>(ptr);
+  core.blocks[address] = bytes;
   core.allocated += bytes;
   core.hints.push_back(hint);
-  *out = {ptr, bytes, core.allocated, core.allocated, device};
-  return 0;
+  return AllocatedBlock{address, bytes, core.allocated, core.allocated, {}};
 }
 
-int stratalloc_free(void* ptr, stratalloc_block* out) {
-  Core& core = Get();
+std::optional<DeviceIndex> Free(Address address, AllocatedBlock* freed) {
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
-  const auto found = core.blocks.find(ptr);
-  if (found == core.blocks.end()) return STRATALLOC_NOT_FOUND;
+  const auto found = core.blocks.find(address);
+  if (found == core.blocks.end()) return std::nullopt;
   core.allocated -= found->second;
-  if (out != nullptr) {
-    *out = {ptr, found->second, core.allocated, core.allocated, 0};
-  }
+  *freed = {address, found->second, core.allocated, core.allocated, {}};
   core.blocks.erase(found);
-  Runtime<int (*)(void*)>("cudaFree")(ptr);
-  return 0;
+  Runtime<int (*)(void*)>("cudaFree")(reinterpret_cast<void*>(address));
+  return DeviceIndex{0};
 }
 
-int stratalloc_owns(const void* ptr) {
-  Core& core = Get();
+bool Owns(Address address) {
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
-  return core.blocks.count(const_cast<void*>(ptr)) != 0;
+  return core.blocks.count(address) != 0;
 }
 
-int stratalloc_uncached_malloc(uint64_t size, void** out) {
-  return Runtime<int (*)(void**, size_t)>("cudaMalloc")(out, size);
-}
-
-int stratalloc_uncached_free(void* ptr) {
-  return Runtime<int (*)(void*)>("cudaFree")(ptr);
-}
-
-int stratalloc_ipc_share(void*, uint64_t*,
-                         void (*)(void*, const void*, uint64_t), void*,
-                         stratalloc_error* error) {
-  return Fail(error, STRATALLOC_UNSUPPORTED, "nothing is shared here");
-}
-
-int stratalloc_ipc_open(int, const void*, uint64_t, void**, uint64_t*,
-                        stratalloc_error* error) {
-  return Fail(error, STRATALLOC_UNSUPPORTED, "nothing is shared here");
-}
-
-int stratalloc_ipc_close(uint64_t, stratalloc_error*) { return 0; }
-
-void stratalloc_external_stream(uint64_t) {}
-
-void stratalloc_lasting_stream(uint64_t) {}
-
-int stratalloc_record_stream(void*, int, uint64_t, stratalloc_error*) {
+void NoteExternalStream(StreamId) {}
+void NoteLastingStream(StreamId) {}
+Status RecordStream(Address, int, StreamId) {
   ++Get().stream_records;
-  return 0;
+  return {};
 }
 
-int stratalloc_base_allocation(void* ptr, void** base, uint64_t* bytes,
-                               stratalloc_error* error) {
-  Core& core = Get();
+Result<SegmentView> BaseAllocation(Address address) {
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
   for (const auto& [begin, size] : core.blocks) {
-    const auto* first = static_cast<const char*>(begin);
-    if (ptr >= first && ptr < first + size) {
-      *base = begin;
-      *bytes = size;
-      return 0;
-    }
+    if (address < begin || address >= begin + size) continue;
+    SegmentView segment;
+    segment.address = begin;
+    segment.bytes = size;
+    return segment;
   }
-  return Fail(error, STRATALLOC_NOT_FOUND, "no block holds this pointer");
+  return Fail(ErrorCode::kNotFound, "no block holds this pointer");
 }
 
-int stratalloc_empty_cache(int, stratalloc_error*) { return 0; }
+Status EmptyCache() { return {}; }
+Result<Bytes> LargestCached(int) { return Bytes{12345}; }
 
-int stratalloc_cache_info(int, uint64_t* largest, stratalloc_error*) {
-  *largest = 12345;
-  return 0;
-}
-
-double stratalloc_memory_fraction(int) { return Get().fraction; }
-
-int stratalloc_set_memory_fraction(int, double fraction, stratalloc_error*) {
+Result<MemoryInfo> GetMemoryInfo(int) { return MemoryInfo{1000, 2000}; }
+double MemoryFraction(int) { return Get().fraction; }
+Status SetMemoryFraction(int, double fraction) {
   Get().fraction = fraction;
-  return 0;
+  return {};
 }
-
-int stratalloc_memory_info(int, uint64_t* free_bytes, uint64_t* total,
-                           stratalloc_error*) {
-  *free_bytes = 1000;
-  *total = 2000;
-  return 0;
-}
-
-int stratalloc_enable_peer_access(int, int, stratalloc_error*) { return 0; }
-
-int stratalloc_memcpy_async(void* to, int, const void* from, int,
-                            uint64_t bytes, uint64_t stream, int) {
-  return Runtime<int (*)(void*, const void*, size_t, int, uint64_t)>(
+Status EnablePeerAccess(int, int) { return {}; }
+int CopyPeer(Address to, int, Address from, int, Bytes bytes, StreamId stream,
+             bool) {
+  return Runtime<int (*)(Address, Address, size_t, int, StreamId)>(
       "cudaMemcpyAsync")(to, from, bytes, kCopyDeviceToDevice, stream);
 }
-
-int stratalloc_copy_data(void* to, const void* from, uint64_t bytes) {
-  return Runtime<int (*)(void*, const void*, size_t, int)>("cudaMemcpy")(
+int CopyData(Address to, Address from, Bytes bytes) {
+  return Runtime<int (*)(Address, Address, size_t, int)>("cudaMemcpy")(
       to, from, bytes, kCopyDeviceToDevice);
 }
+int UncachedMalloc(Bytes size, void** out) {
+  return Runtime<int (*)(void**, size_t)>("cudaMalloc")(out, size);
+}
+int UncachedFree(void* ptr) { return Runtime<int (*)(void*)>("cudaFree")(ptr); }
 
-void stratalloc_enable_caching(int on) { Get().caching = on; }
-int stratalloc_caching_enabled(void) { return Get().caching; }
-
-int stratalloc_stats(int, stratalloc_device_stats* out, stratalloc_error*) {
-  Core& core = Get();
+// Every field its own number, so that a swapped one shows.
+Result<DeviceStats> Stats(int) {
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
-  *out = {};
-  // Every field its own number, so that a swapped one shows.
-  auto* fields = reinterpret_cast<int64_t*>(out);
-  for (size_t i = 0; i < sizeof(*out) / sizeof(int64_t); ++i) {
-    fields[i] = static_cast<int64_t>(1000 + i);
+  DeviceStats stats;
+  std::int64_t number = 1000;
+  const auto count = [&](Stat& stat) {
+    stat = {number, number + 1, number + 2, number + 3};
+    number += 4;
+  };
+  for (StatArray* array :
+       {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split,
+        &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
+        &stats.inactive_split_bytes, &stats.requested_bytes}) {
+    for (Stat& stat : array->stats) count(stat);
   }
-  out->allocated_bytes[0].current = static_cast<int64_t>(core.allocated);
-  out->num_ooms = core.ooms;
-  return 0;
+  stats.num_alloc_retries = number++;
+  stats.num_ooms = number++;
+  count(stats.oversize_allocations);
+  count(stats.oversize_segments);
+  stats.num_sync_all_streams = number++;
+  stats.num_device_alloc = number++;
+  stats.num_device_free = number++;
+  stats.allocated_bytes.stats[0].current =
+      static_cast<std::int64_t>(core.allocated);
+  stats.num_ooms = core.ooms;
+  return stats;
+}
+Status ResetPeakStats(int) { return {}; }
+Status ResetAccumulatedStats(int) { return {}; }
+
+std::vector<SegmentView> Snapshot(int) {
+  SegmentView segment;
+  segment.address = 4096;
+  segment.bytes = 2048;
+  segment.stream = StreamId{7};
+  segment.kind = PoolKind::kSmall;
+  segment.blocks = {{4096, 512, 100, BlockState::kAllocated, {}},
+                    {4608, 512, 50, BlockState::kPending, {}},
+                    {5120, 1024, 0, BlockState::kFree, {}}};
+  return {segment};
 }
 
-int stratalloc_reset_peak_stats(int) { return 0; }
-int stratalloc_reset_accumulated_stats(int) { return 0; }
-
-int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
-                        void (*block)(void*, const stratalloc_block_info*),
-                        void* context, stratalloc_error*) {
-  const stratalloc_segment first{0, 4096, 2048, 100, 512, 1024,
-                                 7, 0,    3,    0,   0,   0};
-  segment(context, &first);
-  const stratalloc_block_info blocks[] = {
-      {4096, 512, 100, 1, 1}, {4608, 512, 50, 0, 1}, {5120, 1024, 0, 0, 0}};
-  for (const stratalloc_block_info& info : blocks) block(context, &info);
-  return 0;
-}
-
-int stratalloc_operator_enter(int device, uint64_t, const char* name,
-                              const stratalloc_access* accesses, int count,
-                              stratalloc_error* error) {
-  Core& core = Get();
+Status EnterOperator(int device, StreamId, const char* name,
+                     std::span<const Access> accesses) {
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
-  core.operators[name].assign(accesses, accesses + count);
+  core.operators[name].assign(accesses.begin(), accesses.end());
   if (!core.failing.empty() &&
       std::strstr(name, core.failing.c_str()) != nullptr) {
-    return Fail(error, core.failure.code, core.failure.message);
+    return tl::unexpected(core.failure);
   }
-  if (core.most > 0 && Sum(accesses, 0, count) > core.most) {
-    return Fail(error, STRATALLOC_OUT_OF_MEMORY,
+  if (core.most > 0 && Sum(accesses) > core.most) {
+    return Fail(ErrorCode::kOutOfMemory,
                 "CUDA out of memory. More than a test allows.");
   }
   ++core.enters;
   core.device = device;
-  ++stratalloc::open_operators;
-  return 0;
+  ++open_operators;
+  return {};
 }
+void LeaveOperator() { --open_operators; }
+void LeaveIntoCall() { --open_operators; }
+void LeaveCall() {}
 
-int stratalloc_may_leave(uint64_t address) {
+bool MayLeave(Address address) {
   return address >= stratalloc_evictable_lo &&
          address < stratalloc_evictable_hi;
 }
 
-void stratalloc_operator_leave(void) { --stratalloc::open_operators; }
-void stratalloc_operator_into_call(void) { --stratalloc::open_operators; }
-void stratalloc_call_leave(void) {}
-
-int stratalloc_list_fits(int, const stratalloc_access* accesses, int count,
-                         uint64_t results) {
-  const uint64_t room = Get().room;
-  return room == 0 || Sum(accesses, 0, count) + results <= room;
+bool ListFits(int, std::span<const Access> accesses, Bytes results) {
+  const Bytes room = Get().room;
+  return room == 0 || Sum(accesses) + results <= room;
 }
-
-int stratalloc_list_slice(int, const stratalloc_access* accesses,
-                          const int* ends, const uint64_t* results,
-                          int elements, int first) {
-  const int begin = first == 0 ? 0 : ends[first - 1];
-  for (int i = first + 1; i < elements; ++i) {
-    const uint64_t made =
-        std::accumulate(results + first, results + i + 1, uint64_t{0});
-    if (Sum(accesses, begin, ends[i]) + made > Get().room) return i - first;
+std::size_t NextSlice(int, const ListElements& elements, std::size_t first) {
+  for (std::size_t i = first + 1; i < elements.ends.size(); ++i) {
+    if (Sum(elements, first, i + 1) > Get().room) return i - first;
   }
-  return elements - first;
+  return elements.ends.size() - first;
 }
-
-int stratalloc_list_doubtful(int, const stratalloc_access* accesses,
-                             const int* ends, const uint64_t* results,
-                             int elements) {
-  int widest = -1;
-  uint64_t most = Get().room;
-  for (int i = 0; i < elements; ++i) {
-    const uint64_t bytes =
-        Sum(accesses, i == 0 ? 0 : ends[i - 1], ends[i]) + results[i];
-    if (bytes > most) {
+std::optional<std::size_t> DoubtfulElement(int, const ListElements& elements) {
+  std::optional<std::size_t> widest;
+  Bytes most = Get().room;
+  for (std::size_t i = 0; i < elements.ends.size(); ++i) {
+    if (const Bytes bytes = Sum(elements, i, i + 1); bytes > most) {
       most = bytes;
       widest = i;
     }
@@ -341,23 +298,26 @@ int stratalloc_list_doubtful(int, const stratalloc_access* accesses,
   return widest;
 }
 
-void stratalloc_history_hooks(int64_t (*)(void), void (*)(void*)) {}
-void stratalloc_history_configure(const stratalloc_history_options*) {}
-void stratalloc_history_track(void (*)(const stratalloc_trace_event*)) {}
-void stratalloc_history_context(void*) {}
-void stratalloc_history_events(int,
-                               void (*)(void*, const stratalloc_trace_event*),
-                               void*) {}
-uint64_t stratalloc_history_out_of_memory(int, uint64_t, uint64_t size,
-                                          uint64_t) {
-  return size;
+void SetHistoryClock(std::int64_t (*)()) {}
+void ConfigureHistory(const HistoryOptions&) {}
+void TrackHistory(void (*)(const TraceEvent&)) {}
+void SetHistoryContext(HistoryContext) {}
+std::vector<TraceEvent> HistoryEvents(int) { return {}; }
+Bytes RecordOutOfMemory(int, StreamId, Bytes size, Bytes) { return size; }
+void RecordSnapshot(int, PoolId, Bytes) {}
+void PushCompileContext(std::string) {}
+void PopCompileContext() {}
+std::string& UserMetadata() {
+  static thread_local std::string metadata;
+  return metadata;
 }
-void stratalloc_history_snapshot(int, uint64_t, uint64_t, uint64_t) {}
-void stratalloc_push_compile_context(const char*) {}
-void stratalloc_pop_compile_context(void) {}
-static thread_local std::string user_metadata;
-void stratalloc_set_user_metadata(const char* text) { user_metadata = text; }
-const char* stratalloc_user_metadata(void) { return user_metadata.c_str(); }
+
+}  // namespace core
+}  // namespace stratalloc
+
+using stratalloc::Get;
+using stratalloc::MutexLock;
+using stratalloc::Recorded;
 
 void recording_set_evictable(uint64_t lo, uint64_t hi) {
   stratalloc_evictable_lo = lo;
@@ -365,10 +325,10 @@ void recording_set_evictable(uint64_t lo, uint64_t hi) {
 }
 
 void recording_fail_operator(const char* part, int code, const char* message) {
-  Core& core = Get();
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
   core.failing = part;
-  Fail(&core.failure, code, message);
+  core.failure = {static_cast<stratalloc::ErrorCode>(code), message};
 }
 
 void recording_set_room(uint64_t room, uint64_t most) {
@@ -383,12 +343,12 @@ int recording_device(void) { return Get().device; }
 int recording_open(void) { return stratalloc::open_operators; }
 
 int recording_access(const char* part, int i, uint64_t out[4]) {
-  Core& core = Get();
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
   for (const auto& [name, accesses] : core.operators) {
     if (name.find(part) == std::string::npos) continue;
     if (static_cast<size_t>(i) >= accesses.size()) return 0;
-    const stratalloc_access& access = accesses[static_cast<size_t>(i)];
+    const stratalloc::Access& access = accesses[static_cast<size_t>(i)];
     out[0] = access.address;
     out[1] = access.bytes;
     out[2] = static_cast<uint64_t>(access.written);
@@ -399,28 +359,28 @@ int recording_access(const char* part, int i, uint64_t out[4]) {
 }
 
 int recording_hint(int i) {
-  Core& core = Get();
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
   return static_cast<size_t>(i) < core.hints.size()
-             ? core.hints[static_cast<size_t>(i)]
+             ? static_cast<int>(core.hints[static_cast<size_t>(i)])
              : -1;
 }
 
 void recording_clear(void) {
-  Core& core = Get();
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
   core.operators.clear();
   core.hints.clear();
 }
 
 long recording_pinned(void) {
-  Core& core = Get();
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
   return static_cast<long>(core.pinned.size());
 }
 
 long recording_unpinned(int unobserved) {
-  Core& core = Get();
+  Recorded& core = Get();
   MutexLock lock(core.mutex);
   return core.unpinned[unobserved];
 }

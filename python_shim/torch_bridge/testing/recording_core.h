@@ -4,10 +4,10 @@
 
 #include <stdint.h>
 
-#include "python_shim/c_api.h"
+#include "allocator/base/export.h"
 
-// A core for tests of the torch bridge alone: the functions of c_api.h that the
-// bridge calls, one cudaMalloc per block, no pools and no tiers. It records
+// A core for tests of the torch bridge alone: the functions of core_api/ that
+// the bridge calls, one cudaMalloc per block, no pools and no tiers. It records
 // what the bridge tells it and fails where a test asks it to. Loaded in the
 // place of the real libstratalloc.so (same soname, loaded first).
 //
@@ -17,7 +17,7 @@ extern "C" {
 // From now on these addresses count as evictable; both 0 = tiering off.
 STRATALLOC_API void recording_set_evictable(uint64_t lo, uint64_t hi);
 
-// operator_enter fails with `code` and `message` for operators whose name holds
+// EnterOperator fails with `code` and `message` for operators whose name holds
 // `part`; "" = none.
 STRATALLOC_API void recording_fail_operator(const char* part, int code,
                                             const char* message);
@@ -28,7 +28,7 @@ STRATALLOC_API void recording_set_room(uint64_t room, uint64_t most);
 // The next `count` mallocs fail: out of memory.
 STRATALLOC_API void recording_fail_mallocs(int count);
 
-// How often operator_enter succeeded, the device of the last time, and
+// How often EnterOperator succeeded, the device of the last time, and
 // operators entered but not left on this thread.
 STRATALLOC_API long recording_enters(void);
 STRATALLOC_API int recording_device(void);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C API: statistics, snapshot, report.
+// C API: the report.
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,13 +13,6 @@
 
 namespace stratalloc {
 namespace {
-
-stratalloc_stat Flat(const Stat& s) {
-  return {s.current, s.peak, s.allocated, s.freed};
-}
-void Flat(const StatArray& from, stratalloc_stat* to) {
-  for (int i = 0; i < 3; ++i) to[i] = Flat(from.stats[i]);
-}
 
 nlohmann::json Layers(DeviceIndex device) {
   nlohmann::json layers = nlohmann::json::array();
@@ -59,7 +52,7 @@ Capacity CapacityOf(int index, DeviceAllocator* device) {
   if (!card) return {};
   return {card->memory,
           DeviceLimit::Of(card->memory, Core::Get().config().gpu_limit,
-                                   Allocator::Get().Fraction(ordinal))};
+                          Allocator::Get().Fraction(ordinal))};
 }
 
 nlohmann::json StayingBytes(DeviceAllocator& device) {
@@ -93,84 +86,6 @@ nlohmann::json PinnedByOwner(DeviceAllocator& device) {
 using namespace stratalloc;  // the C face of this namespace
 
 extern "C" {
-
-int stratalloc_stats(int device, stratalloc_device_stats* out,
-                     stratalloc_error* error) {
-  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
-  if (!allocator) return ToC(allocator.error(), error);
-  const DeviceStats s = StatsOf(*allocator);
-  Flat(s.allocation, out->allocation);
-  Flat(s.segment, out->segment);
-  Flat(s.active, out->active);
-  Flat(s.inactive_split, out->inactive_split);
-  Flat(s.allocated_bytes, out->allocated_bytes);
-  Flat(s.reserved_bytes, out->reserved_bytes);
-  Flat(s.active_bytes, out->active_bytes);
-  Flat(s.inactive_split_bytes, out->inactive_split_bytes);
-  Flat(s.requested_bytes, out->requested_bytes);
-  out->num_alloc_retries = s.num_alloc_retries;
-  out->num_ooms = s.num_ooms;
-  out->oversize_allocations = Flat(s.oversize_allocations);
-  out->oversize_segments = Flat(s.oversize_segments);
-  out->num_sync_all_streams = s.num_sync_all_streams;
-  out->num_device_alloc = s.num_device_alloc;
-  out->num_device_free = s.num_device_free;
-  return 0;
-}
-
-int stratalloc_reset_peak_stats(int device) {
-  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
-  if (!allocator) return static_cast<int>(allocator.error().code);
-  if (*allocator != nullptr)
-    (*allocator)->ResetPeakStats();  // and the ledger's
-  return 0;
-}
-
-int stratalloc_reset_accumulated_stats(int device) {
-  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
-  if (!allocator) return static_cast<int>(allocator.error().code);
-  if (*allocator != nullptr) (*allocator)->ResetAccumulatedStats();
-  return 0;
-}
-
-int stratalloc_snapshot(void (*segment)(void*, const stratalloc_segment*),
-                        void (*block)(void*, const stratalloc_block_info*),
-                        void* context, stratalloc_error*) {
-  const int count = Allocator::Get().device_count();
-  for (int d = 0; d < count; ++d) {
-    DeviceAllocator* const allocator =
-        Allocator::Get().Find(static_cast<DeviceIndex>(d));
-    if (allocator == nullptr) continue;
-    for (const SegmentView& view : allocator->Snapshot()) {
-      stratalloc_segment s{};
-      s.device = d;
-      s.address = view.address;
-      s.total_bytes = view.bytes;
-      s.stream = Raw(view.stream);
-      s.is_large = view.kind == PoolKind::kLarge;
-      s.pool_first = view.owner.graph;
-      s.pool_second = view.owner.user;
-      s.context = view.context.get();
-      s.plain = view.plain;
-      s.block_count = static_cast<int>(view.blocks.size());
-      for (const BlockView& b : view.blocks) {
-        if (!IsLive(b.state)) continue;
-        s.active_bytes += b.bytes;
-        s.requested_bytes += b.requested;
-        if (b.state == BlockState::kAllocated) s.allocated_bytes += b.bytes;
-      }
-      segment(context, &s);
-      for (const BlockView& b : view.blocks) {
-        const stratalloc_block_info info{
-            b.address,       b.bytes,
-            b.requested,     b.state == BlockState::kAllocated,
-            IsLive(b.state), b.context.get()};
-        block(context, &info);
-      }
-    }
-  }
-  return 0;
-}
 
 char* stratalloc_report_json(int device) {
   nlohmann::json report;

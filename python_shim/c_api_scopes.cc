@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: scopes.
+#include <algorithm>
+#include <cstdint>
+
+#include "accounting/scope_stack.h"
+#include "accounting/scope_table.h"
+#include "allocator/base/clock.h"
+#include "python_shim/core.h"
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+uint32_t stratalloc_scope_intern(const char* path) {
+  return Raw(InternScope(path));
+}
+char* stratalloc_scope_name(uint32_t scope) {
+  return ToC(ScopeName(ScopeId{scope}));
+}
+void stratalloc_scope_push(uint32_t scope, int category, int lifetime) {
+  PushScope({ScopeId{scope}, static_cast<Category>(category),
+             static_cast<LifetimeClass>(lifetime)});
+}
+int stratalloc_scope_pop(void) { return PopScope(); }
+uint32_t stratalloc_scope_current(int* category, int* lifetime) {
+  const ScopeFrame& frame = CurrentScope();
+  if (category != nullptr) *category = Raw(frame.category);
+  if (lifetime != nullptr) *lifetime = Raw(frame.lifetime);
+  return Raw(frame.scope);
+}
+
+double stratalloc_bench_scope_pair_ns(int pairs) {
+  const std::int64_t began = NowNs();
+  for (int i = 0; i < pairs; ++i) {
+    PushScope({});
+    PopScope();
+  }
+  return static_cast<double>(NowNs() - began) / std::max(pairs, 1);
+}
+
+int stratalloc_relabel(const void* ptr, uint64_t bytes, uint32_t scope,
+                       int category) {
+  const Address address = reinterpret_cast<Address>(ptr);
+  DeviceAllocator* device = Allocator::Get().FindByAddress(address);
+  if (device == nullptr || Core::Get().abandoned()) {
+    return STRATALLOC_NOT_FOUND;
+  }
+  device->Relabel(
+      address, bytes,
+      {ScopeId{scope},
+       category < 0 ? Category::kUnknown : static_cast<Category>(category)},
+      category < 0);
+  return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: set-up, the host's memory, who keeps time.
+#include <cstdlib>
+
+#include "allocator/base/host_time.h"
+#include "python_shim/core.h"
+#include "tiering/host/memory_limit.h"
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+const char* stratalloc_version(void) { return "0.1.0"; }
+void stratalloc_string_free(char* text) { std::free(text); }
+
+int stratalloc_configure(const stratalloc_config* config,
+                         stratalloc_error* error) {
+  return ToC(Core::Get().Configure(*config), error);
+}
+int stratalloc_initialized(void) { return Core::Get().initialized(); }
+
+int stratalloc_holds(uint64_t address) {
+  return !Core::Get().abandoned() &&
+         Allocator::Get().FindByAddress(address) != nullptr;
+}
+
+void stratalloc_host_memory(const char* root, uint64_t* total,
+                            uint64_t* available) {
+  *total = TotalHostMemory(root);
+  *available = AvailableHostMemory(root);
+}
+
+void stratalloc_listen_to_host(void (*checksummed)(uint64_t bytes),
+                               void (*let_go)(uint64_t token),
+                               void (*went_on)(uint64_t token)) {
+  // Never freed: another thread may be telling the one before.
+  host_time_listener.store(new HostTimeListener{checksummed, let_go, went_on});
+}
+
+}  // extern "C"

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/core_api/blocks.h"
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "accounting/category.h"
+#include "accounting/scope_stack.h"
+#include "accounting/scope_table.h"
+#include "allocator/base/check.h"
+#include "allocator/external_streams.h"
+#include "python_shim/core.h"
+
+namespace stratalloc::core {
+namespace {
+
+DeviceAllocator* DeviceOf(Address address) {
+  return Core::Get().abandoned() ? nullptr
+                                 : Allocator::Get().FindByAddress(address);
+}
+
+// Who is allocating: the scope on top, corrected by what autograd knows.
+ScopeFrame Allocating(MallocHint hint) {
+  ScopeFrame frame = CurrentScope();
+  if (__builtin_expect(hint == MallocHint::kNone, 1)) return frame;
+  if (hint == MallocHint::kUnseen || hint == MallocHint::kScratch) {
+    frame.lifetime = LifetimeClass::kTransient;
+    return frame;
+  }
+  if (hint == MallocHint::kCopy) {
+    // Nobody knows how long it will live.
+    if (frame.lifetime == LifetimeClass::kTransient) {
+      frame.lifetime = LifetimeClass::kUnknown;
+    }
+    return frame;
+  }
+  const bool fixed = frame.lifetime == LifetimeClass::kPersistent ||
+                     frame.lifetime == LifetimeClass::kOptimizer;
+  if (hint == MallocHint::kGradient && !fixed) {
+    frame.lifetime = LifetimeClass::kGradient;
+    frame.category = Category::kGradient;
+  } else if (hint == MallocHint::kBackward && !fixed) {
+    frame.lifetime = LifetimeClass::kTransient;
+    if (frame.category == Category::kUnknown) {
+      frame.category = Category::kActivation;
+    }
+  }
+  return frame;
+}
+
+std::string Hex(Address address) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%#llx",
+                static_cast<unsigned long long>(address));
+  return text;
+}
+
+void ReportBadFree(Address address) {
+  Charge charge;
+  if (Allocator::Get().LastOwner(address, &charge)) {
+    Log(LogLevel::kError, "double free of " + Hex(address) +
+                              ", last owned by " + ScopeName(charge.scope) +
+                              " (" + CategoryName(charge.category) +
+                              "); ignored");
+    return;
+  }
+  Log(LogLevel::kError, "free of " + Hex(address) +
+                            ", which stratalloc did not hand out or knows as "
+                            "the middle of a block; ignored");
+}
+
+// The rest of Malloc and Free, apart: their frames are large and guarded, and
+// the fast path pays for the frame it is in.
+__attribute__((noinline)) void SlowMalloc(int device, Bytes size,
+                                          StreamId stream,
+                                          const ScopeFrame& frame, bool raw,
+                                          Result<AllocatedBlock>* block) {
+  Result<DeviceAllocator*> allocator = Core::Get().Device(device);
+  if (!allocator) {
+    *block = tl::unexpected(std::move(allocator).error());
+    return;
+  }
+  *block = (*allocator)
+               ->SlowMalloc({size,
+                             stream,
+                             frame.lifetime,
+                             {frame.scope, frame.category},
+                             raw});
+}
+
+__attribute__((noinline)) std::optional<DeviceIndex> SlowFree(
+    Address address, AllocatedBlock* freed) {
+  if (address == 0 || Core::Get().abandoned()) return std::nullopt;
+  DeviceAllocator* device = DeviceOf(address);
+  if (device != nullptr) {
+    if (Result<AllocatedBlock> block = device->SlowFree(address)) {
+      *freed = *block;
+      Allocator::NoteFreed(*freed);
+      return device->device().index();
+    }
+  }
+  ReportBadFree(address);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<AllocatedBlock> Malloc(int device, Bytes size, StreamId stream,
+                              MallocHint hint) {
+  const ScopeFrame frame = Allocating(hint);
+  const bool raw = hint == MallocHint::kUnseen;
+  DeviceAllocator* const fast = Core::FastDevice(device);
+  // Filled where the caller has it: copied there, its words would be loaded
+  // while their stores are on their way (5 ns).
+  Result<AllocatedBlock> block;
+  if (fast == nullptr || raw ||
+      !fast->FastMalloc(size, stream, frame.lifetime,
+                        {frame.scope, frame.category}, &*block)) {
+    SlowMalloc(device, size, stream, frame, raw, &block);
+  }
+  return block;
+}
+
+std::optional<DeviceIndex> Free(Address address, AllocatedBlock* freed) {
+  DeviceAllocator* const fast = Core::FastOwner(address);
+  if (fast != nullptr && fast->FastFree(address, freed)) {
+    Allocator::NoteFreed(*freed);
+    return fast->device().index();
+  }
+  return SlowFree(address, freed);
+}
+
+bool Owns(Address address) {
+  DeviceAllocator* device = DeviceOf(address);
+  return device != nullptr && device->Owns(address);
+}
+
+void NoteExternalStream(StreamId stream) { ExternalStreams::Add(stream); }
+void NoteLastingStream(StreamId stream) {
+  ExternalStreams::NoteLasting(stream);
+}
+
+Status RecordStream(Address address, int device, StreamId stream) {
+  DeviceAllocator* owner = DeviceOf(address);
+  if (owner == nullptr) {
+    return Fail(ErrorCode::kNotFound,
+                "record_stream on memory that is not stratalloc's");
+  }
+  const auto of = static_cast<DeviceIndex>(device);
+  return owner->RecordStream(address, of == owner->device().index()
+                                          ? stream
+                                          : StreamElsewhere(of, stream));
+}
+
+Result<SegmentView> BaseAllocation(Address address) {
+  DeviceAllocator* device = DeviceOf(address);
+  if (device == nullptr) {
+    return Fail(ErrorCode::kNotFound,
+                "invalid device pointer: " + Hex(address));
+  }
+  return device->BaseAllocation(address);
+}
+
+Status EmptyCache() {
+  STRATALLOC_RETURN_IF_ERROR(Core::Get().NotInAFork());
+  for (DeviceAllocator* allocator : Allocator::Get().Opened()) {
+    STRATALLOC_RETURN_IF_ERROR(allocator->EmptyCache());
+  }
+  return {};
+}
+
+Result<Bytes> LargestCached(int device) {
+  STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * allocator,
+                              Core::Get().Opened(device));
+  return allocator != nullptr ? allocator->LargestCached() : Bytes{0};
+}
+
+}  // namespace stratalloc::core

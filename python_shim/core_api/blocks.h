@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks: the way of every tensor's memory. For threads and failure see
+// setup.h.
+#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_BLOCKS_H_
+#define STRATALLOC_PYTHON_SHIM_CORE_API_BLOCKS_H_
+
+#include <optional>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/export.h"
+#include "allocator/base/ids.h"
+#include "allocator/base/result.h"
+#include "allocator/views.h"
+
+namespace stratalloc::core {
+
+// What the caller knows of who allocates.
+enum class MallocHint : int {
+  kNone = 0,
+  kBackward = 1,  // inside a backward node of autograd
+  kGradient = 2,  // ... that feeds an AccumulateGrad
+  // a raw pointer that no operator will name: must never be evicted
+  kUnseen = 3,
+  // a copy of memory that may leave: may leave too, whatever the scope
+  kCopy = 4,
+  // a library's own memory, no tensor's: apart from what may leave
+  kScratch = 5,
+};
+
+// kOutOfMemory has native's whole text ("CUDA out of memory. Tried to allocate
+// ..."). Waits for events, copies and disk. REQUIRES: size > 0.
+STRATALLOC_API Result<AllocatedBlock> Malloc(int device, Bytes size,
+                                             StreamId stream, MallocHint hint);
+// For deleters: never fails. *freed describes the block, and the answer is its
+// device. nullopt if nothing was freed: of nullptr; in a forked child; or of an
+// unknown pointer or a double free, which is reported with the owner that it
+// last had.
+STRATALLOC_API std::optional<DeviceIndex> Free(Address address,
+                                               AllocatedBlock* freed);
+// Is this the base of a live block of ours? (raw_delete asks first.)
+STRATALLOC_API bool Owns(Address address);
+
+// Somebody else made `stream` and may destroy it: from now on nobody asks it
+// anything of whom it is not an argument.
+STRATALLOC_API void NoteExternalStream(StreamId stream);
+// PyTorch made `stream`, and nobody destroys it, whatever was said before.
+STRATALLOC_API void NoteLastingStream(StreamId stream);
+// `device` is the stream's, which need not be the block's: default streams of
+// all devices are 0.
+STRATALLOC_API Status RecordStream(Address address, int device,
+                                   StreamId stream);
+
+// The segment range that holds `address` (native's rule), without its blocks.
+STRATALLOC_API Result<SegmentView> BaseAllocation(Address address);
+// Of all devices.
+STRATALLOC_API Status EmptyCache();
+STRATALLOC_API Result<Bytes> LargestCached(int device);
+
+}  // namespace stratalloc::core
+
+#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_BLOCKS_H_

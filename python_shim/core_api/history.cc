@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/core_api/history.h"
+
+#include <utility>
+
+#include "allocator/history.h"
+#include "python_shim/core.h"
+
+namespace stratalloc::core {
+namespace {
+
+// nullptr for a device that is not opened, or that there is not.
+DeviceAllocator* OpenedOrNone(int device) {
+  return Core::Get().Opened(device).value_or(nullptr);
+}
+
+}  // namespace
+
+void SetHistoryClock(std::int64_t (*clock)()) { History::SetClock(clock); }
+
+void ConfigureHistory(const HistoryOptions& options) {
+  Allocator::Get().ConfigureHistory(options);
+}
+
+void TrackHistory(void (*tracker)(const TraceEvent&)) {
+  History::SetTracker(tracker);
+  Allocator::Get().NoteTracker();
+}
+
+void SetHistoryContext(HistoryContext context) {
+  History::SetThreadContext(std::move(context));
+}
+
+std::vector<TraceEvent> HistoryEvents(int device) {
+  DeviceAllocator* const allocator = OpenedOrNone(device);
+  if (allocator == nullptr) return {};
+  return allocator->Traces();
+}
+
+Bytes RecordOutOfMemory(int device, StreamId stream, Bytes bytes,
+                        Bytes free_bytes) {
+  DeviceAllocator* const allocator = OpenedOrNone(device);
+  if (allocator == nullptr) return bytes;
+  return allocator->RecordOutOfMemory(stream, bytes, free_bytes);
+}
+
+void RecordSnapshot(int device, PoolId pool, Bytes active) {
+  DeviceAllocator* const allocator = OpenedOrNone(device);
+  if (allocator != nullptr) allocator->RecordSnapshot(pool, active);
+}
+
+void PushCompileContext(std::string text) {
+  History::PushCompileContext(std::move(text));
+}
+void PopCompileContext() { History::PopCompileContext(); }
+std::string& UserMetadata() { return History::UserMetadata(); }
+
+}  // namespace stratalloc::core

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the shared objects offer each other is what their headers say.
+
+The core has two faces: C functions for Python (python_shim/c_api.h) and C++ for
+the torch bridge (python_shim/core_api/). A compiler checks neither across two
+files that are loaded at run time.
+"""
+
+import glob
+import os
+import re
+import subprocess
+import unittest
+
+_ROOM = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_CORE = os.path.join(_ROOM, "libstratalloc.so")
+_BRIDGE = os.path.join(_ROOM, "torch_bridge", "libstratalloc_torch_2_11.so")
+_C_HEADERS = ("c_api.h", "evictable_range.h")
+_CPP = "stratalloc::core::"
+# A declaration's name is the first that is followed by a parameter list, or a
+# variable's.
+_DECLARED = re.compile(r"STRATALLOC_API\b[^;{}]*?\b(\w+)\s*(?:\(|;)")
+
+
+def _code(path):
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    return re.sub(r"^\s*#[^\n]*", "", text, flags=re.MULTILINE)
+
+
+def _declared(paths):
+    return {name for path in paths for name in _DECLARED.findall(_code(path))}
+
+
+def _symbols(path, which):
+    """Names without parameters, as C++ writes them."""
+    out = subprocess.run(["nm", "-DC", which, path], check=True,
+                         capture_output=True, text=True).stdout
+    names = (line.split(maxsplit=2 if which == "--defined-only" else 1)[-1]
+             for line in out.splitlines())
+    return {re.split(r"[(\[@]", name)[0].strip() for name in names}
+
+
+class FacesTest(unittest.TestCase):
+
+    def setUp(self):
+        self.offered = _symbols(_CORE, "--defined-only")
+        self.c_functions = _declared(os.path.join(_ROOM, name)
+                                     for name in _C_HEADERS)
+        self.cpp_functions = {
+            _CPP + name for name in _declared(
+                glob.glob(os.path.join(_ROOM, "core_api", "*.h")))}
+
+    def test_the_core_offers_what_its_headers_declare(self):
+        self.assertGreater(len(self.c_functions), 20)
+        self.assertGreater(len(self.cpp_functions), 50)
+        self.assertEqual(self.offered, self.c_functions | self.cpp_functions)
+
+    def test_the_bridge_needs_nothing_else_of_the_core(self):
+        needed = {name for name in _symbols(_BRIDGE, "--undefined-only")
+                  if name.startswith("stratalloc")}
+        evictable = {name for name in self.c_functions
+                     if name.startswith("stratalloc_evictable_")}
+        # And all of it: nobody else calls C++.
+        self.assertEqual(needed, self.cpp_functions | evictable)
+
+    def test_neither_can_take_a_function_of_the_other_for_its_own(self):
+        # "stratalloc_malloc" is the bridge's, for torch to look up.
+        bridge = _symbols(_BRIDGE, "--defined-only")
+        self.assertIn("stratalloc_malloc", bridge)
+        self.assertEqual(
+            {name for name in bridge & self.offered if "strat" in name}, set())
+
+
+if __name__ == "__main__":
+    unittest.main()
