@@ -42,31 +42,20 @@ typedef struct {
 
 /* ---- set-up ------------------------------------------------------------ */
 
-/* The fields of Config (stratalloc/settings.py) in its order, every default
- * filled in, and one more. */
+/* A key of STRATALLOC_CONF and its value as it stands there, sizes in bytes. */
 typedef struct {
-  int tiering;          /* 1 = on */
-  uint64_t gpu_limit;   /* bytes per device; 0 = the card's memory */
-  uint64_t host_budget; /* bytes of pinned memory; 0 = no host tier */
-  /* Bytes of spill file; 0 = no disk. Both 0: no tiering. */
-  uint64_t disk_budget;
-  const char* disk_dir; /* "" = $TMPDIR or /tmp */
-  double gpu_offload_threshold;
-  double gpu_emergency_threshold;
-  double gpu_reload_threshold;
-  double cpu_offload_threshold;
-  /* 1: the thresholds act from the start, not from the first request that could
-   * not be served. */
-  int eager_offload;
-  int telemetry; /* 0 off, 1 counters, 2 events, 3 callsites, 4 full */
-  /* 1: what somebody asked for, which the memory that the machine has available
-   * does not overrule; 0: worked out from the machine. */
-  int host_budget_is_given;
-} stratalloc_config;
+  const char* key;
+  const char* value;
+} stratalloc_setting;
 
-/* Before CUDA is initialised; again before it replaces the earlier values. */
-STRATALLOC_API int stratalloc_configure(const stratalloc_config* config,
-                                        stratalloc_error* error);
+/* Every setting of Config (stratalloc/settings.py declares them), each default
+ * filled in, and "host_budget_is_given": on if somebody asked for that budget,
+ * which the memory that the machine has available then does not overrule.
+ * STRATALLOC_INVALID_ARGUMENT names a key that the core does not know, or whose
+ * value it cannot read; nothing is set then. Before CUDA is initialised; again
+ * before it replaces the earlier values. */
+STRATALLOC_API int stratalloc_configure(const stratalloc_setting* settings,
+                                        int count, stratalloc_error* error);
 STRATALLOC_API int stratalloc_initialized(void);
 STRATALLOC_API const char* stratalloc_version(void); /* static string */
 /* Bytes of memory that the machine has or the container of this process allows,

@@ -51,7 +51,7 @@ Capacity CapacityOf(int index, DeviceAllocator* device) {
   const Result<Card> card = Device::Look(ordinal);
   if (!card) return {};
   return {card->memory,
-          DeviceLimit::Of(card->memory, Core::Get().config().gpu_limit,
+          DeviceLimit::Of(card->memory, Core::Get().config().device.gpu_limit,
                           Allocator::Get().Fraction(ordinal))};
 }
 
@@ -97,7 +97,7 @@ char* stratalloc_report_json(int device) {
   DeviceAllocator* const opened = *allocator;
   const DeviceStats stats = StatsOf(opened);
   const Capacity capacity = CapacityOf(device, opened);
-  const stratalloc_config& config = Core::Get().config();
+  const Config& config = Core::Get().config();
   const auto bytes = [](const StatArray& a) {
     return nlohmann::json{{"current", a.stats[0].current},
                           {"peak", a.stats[0].peak}};
@@ -114,9 +114,9 @@ char* stratalloc_report_json(int device) {
   report["reservation"] = {
       {"lo", opened != nullptr ? opened->table().base() : 0},
       {"hi", opened != nullptr ? opened->table().end() : 0}};
-  report["config"] = {{"tiering", config.tiering != 0},
-                      {"host_budget", config.host_budget},
-                      {"disk_budget", config.disk_budget}};
+  report["config"] = {{"tiering", config.tiering},
+                      {"host_budget", config.device.host_budget},
+                      {"disk_budget", config.device.disk_budget}};
   Engine* engine = Core::Get().engine();
   report["why_no_tiering"] = engine == nullptr   ? Core::Get().WhyNoEngine()
                              : opened == nullptr ? ""

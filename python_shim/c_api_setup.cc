@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: set-up, the host's memory, who keeps time.
 #include <cstdlib>
+#include <utility>
+#include <vector>
 
 #include "allocator/base/host_time.h"
 #include "python_shim/core.h"
@@ -13,9 +15,15 @@ extern "C" {
 const char* stratalloc_version(void) { return "0.1.0"; }
 void stratalloc_string_free(char* text) { std::free(text); }
 
-int stratalloc_configure(const stratalloc_config* config,
+int stratalloc_configure(const stratalloc_setting* settings, int count,
                          stratalloc_error* error) {
-  return ToC(Core::Get().Configure(*config), error);
+  std::vector<ConfigItem> items;
+  for (int i = 0; i < count; ++i) {
+    items.push_back({settings[i].key, settings[i].value});
+  }
+  Result<Config> config = ReadConfig(items);
+  if (!config) return ToC(config.error(), error);
+  return ToC(Core::Get().Configure(*std::move(config)), error);
 }
 int stratalloc_initialized(void) { return Core::Get().initialized(); }
 

@@ -66,16 +66,14 @@ Core& Core::Get() {
   return *core;
 }
 
-Status Core::Configure(const stratalloc_config& config) {
+Status Core::Configure(Config config) {
   MutexLock lock(mutex_);
   if (initialized_.load()) {
     return Fail(ErrorCode::kInvalidArgument,
                 "CUDA is initialised already: configure stratalloc before the "
                 "first CUDA call");
   }
-  disk_dir_ = config.disk_dir != nullptr ? config.disk_dir : "";
-  config_ = config;
-  config_.disk_dir = disk_dir_.c_str();
+  config_ = std::move(config);
   return {};
 }
 
@@ -85,33 +83,21 @@ Status Core::Init(int device_count) {
     MutexLock lock(mutex_);
     if (initialized_.load()) return {};
     // As enable() has said.
-    const bool nowhere = config_.host_budget == 0 && config_.disk_budget == 0;
-    tiering = config_.tiering != 0 && !nowhere;
+    const bool nowhere =
+        config_.device.host_budget == 0 && config_.device.disk_budget == 0;
+    tiering = config_.tiering && !nowhere;
     why_no_engine_.store(
-        config_.tiering == 0 ? "tiering is off"
-        : nowhere ? "there is neither host memory nor a disk to evict to"
-                  : "",
+        !config_.tiering ? "tiering is off"
+        : nowhere        ? "there is neither host memory nor a disk to evict to"
+                         : "",
         std::memory_order_release);
     if (tiering && engine_.load() == nullptr) {
-      Engine::Options options;
-      options.lower.host_budget = config_.host_budget;
-      options.lower.host_budget_is_given = config_.host_budget_is_given != 0;
-      options.lower.disk_budget = config_.disk_budget;
-      options.lower.disk_dir = config_.disk_dir;
-      options.lower.cpu_offload_threshold = config_.cpu_offload_threshold;
-      options.gpu_offload_threshold = config_.gpu_offload_threshold;
-      options.gpu_reload_threshold = config_.gpu_reload_threshold;
-      options.under_pressure = config_.eager_offload != 0;
-      engine_.store(new Engine(options), std::memory_order_release);
+      engine_.store(new Engine(config_.engine), std::memory_order_release);
       SetScopeListener(engine_.load());
     }
   }
-  DeviceAllocator::Options options;
+  DeviceAllocator::Options options = config_.device;
   options.tiering = tiering;
-  options.gpu_limit = config_.gpu_limit;
-  options.host_budget = config_.host_budget;
-  options.disk_budget = config_.disk_budget;
-  options.emergency_threshold = config_.gpu_emergency_threshold;
   STRATALLOC_RETURN_IF_ERROR(Allocator::Get().Init(
       device_count, options,
       {[this](DeviceAllocator& device) { return Plug(device); }, &Publish}));
@@ -145,12 +131,13 @@ Status Core::Plug(DeviceAllocator& device) {
   for (const Card& card : Cards(Allocator::Get().device_count())) {
     memory = std::max(memory, card.memory);
   }
-  if (config_.gpu_limit != 0) memory = std::min(memory, config_.gpu_limit);
+  const DeviceAllocator::Options& wanted = config_.device;
+  if (wanted.gpu_limit != 0) memory = std::min(memory, wanted.gpu_limit);
   const Bytes granularity = device.device().granularity();
-  const Bytes largest =
-      granularity == 0 ? 0
-                       : LargeHandleBytes(memory, config_.host_budget,
-                                          config_.disk_budget, granularity);
+  const Bytes largest = granularity == 0
+                            ? 0
+                            : LargeHandleBytes(memory, wanted.host_budget,
+                                               wanted.disk_budget, granularity);
   if (Status added = engine->AddDevice(device, largest); !added) {
     Log(LogLevel::kWarning,
         "nothing can be evicted from device " +

@@ -20,6 +20,7 @@
 #include "allocator/allocator.h"
 #include "allocator/base/mutex.h"
 #include "python_shim/c_api.h"
+#include "python_shim/config.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {
@@ -29,7 +30,7 @@ class Core {
   static Core& Get();
 
   // kInvalidArgument after Init: the tiers exist by then.
-  Status Configure(const stratalloc_config& config);
+  Status Configure(Config config);
   // Idempotent; remembers the first failure.
   Status Init(int device_count);
   bool initialized() const {
@@ -39,7 +40,7 @@ class Core {
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
   // Stable after Init.
-  const stratalloc_config& config() const { return config_; }
+  const Config& config() const { return config_; }
   // nullptr while tiering is off or CUDA is not initialised.
   Engine* engine() const { return engine_.load(std::memory_order_acquire); }
   // Why there is none. "" if there is.
@@ -70,7 +71,7 @@ class Core {
   Status NotInAFork() const;
 
  private:
-  Core() { config_.tiering = 1; }  // and no tiers, until configured
+  Core() = default;  // no tiers, until configured
 
   // While a device is opened: the rooms are plugged in; the fast path finds it.
   Status Plug(DeviceAllocator& device);
@@ -82,8 +83,7 @@ class Core {
   static std::atomic<DeviceAllocator*> fast_opened_[kMaxDevices];
 
   Mutex mutex_{LockRank::kRegistry};
-  stratalloc_config config_{};
-  std::string disk_dir_;  // config_'s
+  Config config_;
   std::atomic<bool> initialized_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<Engine*> engine_{nullptr};

@@ -58,6 +58,10 @@ class Error(ctypes.Structure):
     _fields_ = [("code", ctypes.c_int), ("message", ctypes.c_char * 2048)]
 
 
+class Setting(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char_p), ("value", ctypes.c_char_p)]
+
+
 class Range(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64)]
 
@@ -80,7 +84,7 @@ def _declare(lib):
     text = ctypes.c_char_p
     moved = ctypes.POINTER(u64)
     for name, result, arguments in (
-        ("configure", i32, (ctypes.c_void_p, error)),
+        ("configure", i32, (ctypes.POINTER(Setting), i32, error)),
         ("initialized", i32, ()),
         ("version", text, ()),
         ("host_memory", None, (text, ctypes.POINTER(u64), ctypes.POINTER(u64))),
@@ -206,16 +210,13 @@ def initialized():
 
 def configure(config, host_budget_is_given):
     """Hands a resolved Config (no field None) to the core."""
-    fields = list(config.to_c())
-    fields.append(("host_budget_is_given", ctypes.c_int,
-                   int(host_budget_is_given)))
-
-    class Struct(ctypes.Structure):
-        _fields_ = [(name, c_type) for name, c_type, _ in fields]
-
-    struct = Struct(*(value for _, _, value in fields))
+    settings = dict(config.to_text())
+    settings["host_budget_is_given"] = "on" if host_budget_is_given else "off"
+    array = (Setting * len(settings))(
+        *((key.encode(), os.fsencode(value))
+          for key, value in settings.items()))
     error = Error()
-    code = lib().stratalloc_configure(ctypes.byref(struct), ctypes.byref(error))
+    code = lib().stratalloc_configure(array, len(array), ctypes.byref(error))
     check(code, error)
 
 

@@ -151,6 +151,8 @@ def _config_state():
     yield ("settings", "ok", f"host budget {format_size(config.host_budget)}, "
            f"disk budget {format_size(config.disk_budget)} in "
            f"{config.disk_dir}")
+    for key, value, meaning in asked.changed():
+        yield "settings", "ok", f"{key}:{value} ({meaning})"
     for remark in asked.remarks(config):
         yield "settings", "note", remark
     yield _spill_state(asked, config)

@@ -10,7 +10,6 @@ value and the nearest valid key; nothing is guessed and nothing is ignored.
 disk), so that the core is always told plain numbers.
 """
 
-import ctypes
 import dataclasses
 import difflib
 import os
@@ -120,51 +119,89 @@ class _Kind(typing.NamedTuple):
     """What the values of a setting are."""
 
     read: typing.Callable  # of what a user gives, or ValueError
-    c_type: type  # in stratalloc_config (c_api.h)
-    to_c: typing.Callable
+    # The text of a value that was read, for STRATALLOC_CONF and the core.
+    write: typing.Callable
 
 
-_SWITCH = _Kind(_switch, ctypes.c_int, int)
-_SIZE = _Kind(_size, ctypes.c_uint64, int)
-_FRACTION = _Kind(_fraction, ctypes.c_double, float)
-_DIRECTORY = _Kind(_directory, ctypes.c_char_p, os.fsencode)
-_LEVEL = _Kind(_level, ctypes.c_int, _core.TELEMETRY_LEVELS.index)
+_SWITCH = _Kind(_switch, lambda value: "on" if value else "off")
+_SIZE = _Kind(_size, str)
+_FRACTION = _Kind(_fraction, repr)
+_DIRECTORY = _Kind(_directory, str)
+_LEVEL = _Kind(_level, str)
 
 
-def _setting(default, kind):
+class _About(typing.NamedTuple):
+    """What a field of Config knows beside its default."""
+
+    kind: _Kind
+    meaning: str
+    default: str  # in words, where it is the machine's; else ""
+    unset: float | None  # of a threshold: what None becomes
+
+
+def _setting(default, kind, meaning, in_words=""):
     """A default of None: chosen later, when the machine is asked."""
-    return dataclasses.field(default=default, metadata={"kind": kind})
+    return dataclasses.field(default=default, metadata={
+        "about": _About(kind, meaning, in_words, None)})
 
 
-def _threshold(default):
+def _threshold(default, meaning):
     """One of the GPU's: whether somebody set it is remembered."""
-    return dataclasses.field(
-        default=None, metadata={"kind": _FRACTION, "unset": default})
+    return dataclasses.field(default=None, metadata={
+        "about": _About(_FRACTION, meaning, "", default)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of the allocator; see the README of python_shim for each.
+    """Settings of the allocator: each is declared here, with its default, what
+    its values are and what it means. The README's table of python_shim and what
+    `doctor` says come from here; the core is told all by name, and
+    python_shim/config.cc says who obeys.
 
     None means "choose from the machine when enabled". A field given as text
-    is read like a value of STRATALLOC_CONF. A setting is declared here and
-    nowhere else in Python; the core's stratalloc_config has the same fields in
-    the same order.
+    is read like a value of STRATALLOC_CONF.
     """
 
-    tiering: bool = _setting(True, _SWITCH)
-    gpu_limit: int = _setting(0, _SIZE)  # per device; 0 = the card's memory
-    host_budget: int | None = _setting(None, _SIZE)  # 0 = the disk alone
-    disk_budget: int | None = _setting(None, _SIZE)  # 0 = no disk
-    disk_dir: str = _setting("", _DIRECTORY)  # "" = $TMPDIR, else /tmp
-    gpu_offload_threshold: float | None = _threshold(.85)
-    gpu_emergency_threshold: float | None = _threshold(.95)
-    gpu_reload_threshold: float | None = _threshold(.70)
-    cpu_offload_threshold: float = _setting(.90, _FRACTION)
-    # The GPU's thresholds act from the start, not from the first request that
-    # could not be served; None: if one of them was set.
-    eager_offload: bool | None = _setting(None, _SWITCH)
-    telemetry: str = _setting("counters", _LEVEL)
+    tiering: bool = _setting(
+        True, _SWITCH, "off: nothing is ever evicted, no guard")
+    gpu_limit: int = _setting(
+        0, _SIZE, "bytes per device; 0 = the card's memory")
+    host_budget: int | None = _setting(
+        None, _SIZE,
+        "pinned host memory of this process for evicted blocks; 0 = the disk "
+        "alone. What is given is neither divided nor cut to what the machine "
+        "has available at the time; a container's limit holds. Beside it the "
+        "disk tier pins two buffers, each as large as a handle (2 MiB, up to "
+        "32 MiB on large cards, a quarter of a smaller budget)",
+        "half of what is available, divided by `LOCAL_WORLD_SIZE` (torchrun's "
+        "processes per machine)")
+    disk_budget: int | None = _setting(
+        None, _SIZE,
+        "quota of the spill file; 0 = no disk. 0 in both: nothing is evicted",
+        "half of the free disk, at most 64 GiB")
+    disk_dir: str = _setting(
+        "", _DIRECTORY,
+        "where the unnamed spill file lives. On a tmpfs it is memory: choose a "
+        "disk. `enable()` tries it: one that is given, or needed for a "
+        "`disk_budget` that is given, and cannot hold a file is a "
+        "`ValueError`; else there is no disk",
+        "`$TMPDIR`, else `/tmp`")
+    gpu_offload_threshold: float | None = _threshold(
+        .85, "above this share of the limit what is cold for good leaves")
+    gpu_emergency_threshold: float | None = _threshold(
+        .95, "above it that leaves before new memory is taken")
+    gpu_reload_threshold: float | None = _threshold(
+        .70, "background eviction stops here")
+    eager_offload: bool | None = _setting(
+        None, _SWITCH,
+        "these three act from the start; else from the first request that "
+        "could not be served",
+        "`off`, `on` if one of these three is set")
+    cpu_offload_threshold: float = _setting(
+        .90, _FRACTION,
+        "share of the host budget above which the coldest copies go to disk")
+    telemetry: str = _setting(
+        "counters", _LEVEL, "off, counters, events, callsites, full")
 
     def __post_init__(self):
         unset = [field for field in _gpu_thresholds()
@@ -173,14 +210,14 @@ class Config:
             object.__setattr__(self, "eager_offload",
                                len(unset) < len(_gpu_thresholds()))
         for field in unset:
-            object.__setattr__(self, field.name, field.metadata["unset"])
+            object.__setattr__(self, field.name, _about(field).unset)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is None and field.default is None:
                 continue
             try:
                 object.__setattr__(self, field.name,
-                                   field.metadata["kind"].read(value))
+                                   _about(field).kind.read(value))
             except ValueError as reason:
                 raise ValueError(
                     f"stratalloc: bad value {value!r} for key {field.name!r}: "
@@ -300,16 +337,51 @@ class Config:
     def to_dict(self):
         return dataclasses.asdict(self)
 
-    def to_c(self):
-        """(name, C type, value) of each field of a resolved Config."""
+    def to_text(self):
+        """(key, value) of each field that is not None, as STRATALLOC_CONF has
+        them; sizes in bytes."""
         for field in dataclasses.fields(self):
-            kind = field.metadata["kind"]
-            yield field.name, kind.c_type, kind.to_c(getattr(self, field.name))
+            value = getattr(self, field.name)
+            if value is not None:
+                yield field.name, _about(field).kind.write(value)
+
+    def changed(self):
+        """(key, value, meaning) of what is not as it is by default."""
+        usual, about = dict(Config().to_text()), _meanings()
+        for key, value in self.to_text():
+            if value != usual.get(key, ""):
+                yield key, value, about[key]
+
+
+def _about(field):
+    return field.metadata["about"]
+
+
+def _meanings():
+    return {field.name: _about(field).meaning
+            for field in dataclasses.fields(Config)}
 
 
 def _gpu_thresholds():
     return [field for field in dataclasses.fields(Config)
-            if "unset" in field.metadata]
+            if _about(field).unset is not None]
+
+
+def table():
+    """The settings as the README of python_shim shows them."""
+    usual = dict(Config().to_text())
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for field in dataclasses.fields(Config):
+        about = _about(field)
+        default = about.default
+        if not default:
+            default = usual[field.name]
+            if about.kind is _FRACTION:
+                default = f"{float(default):.2f}".removeprefix("0")
+            elif about.kind is not _SIZE:
+                default = f"`{default}`"
+        rows.append(f"| `{field.name}` | {default} | {about.meaning} |")
+    return "\n".join(rows) + "\n"
 
 
 _HANDLE = 2 << 20  # the least that leaves the device at once

@@ -66,15 +66,10 @@ void Pairs(int pairs, Bytes size) {
 
 int main(int argc, char** argv) {
   const int pairs = argc > 1 ? std::atoi(argv[1]) : 1000;
-  stratalloc_config config{};
-  config.tiering = 1;
-  config.host_budget = 64 * kMiB;
-  config.gpu_offload_threshold = 0.85;
-  config.gpu_emergency_threshold = 0.95;
-  config.gpu_reload_threshold = 0.70;
-  config.cpu_offload_threshold = 0.90;
+  // Two tiers; what is not said is as ever.
+  const stratalloc_setting settings[] = {{"host_budget", "67108864"}};
   stratalloc_error error;
-  if (stratalloc_configure(&config, &error) != 0) {
+  if (stratalloc_configure(settings, 1, &error) != 0) {
     std::fprintf(stderr, "hot_path: %s\n", error.message);
     return 1;
   }

@@ -360,6 +360,18 @@ def test_doctor_knows_the_limit_of_a_file(tmp_path):
     assert "ulimit -f" in detail and "64 MiB" in detail, detail
 
 
+def test_doctor_says_what_was_set_and_what_it_means():
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "doctor", "--json", "-"],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"STRATALLOC_CONF": "gpu_limit:1GiB"})
+    said = [finding["detail"] for finding in json.loads(done.stdout)["findings"]
+            if finding["name"] == "settings"]
+    assert "gpu_limit:1073741824 (bytes per device; 0 = the card's memory)" \
+        in said, said
+    assert not any("reload_threshold" in detail for detail in said), said
+
+
 def test_doctor_wants_a_file_only_if_there_is_a_disk_budget():
     state, detail, code = _finding(
         "settings", "disk_dir:/proc,disk_budget:1MiB")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Config: parsing, defaults, and errors that name key and value."""
 
-import ctypes
 import os
 import re
 import subprocess
@@ -79,43 +78,57 @@ def test_every_field_is_a_key(tmp_path):
         cpu_offload_threshold=.75, eager_offload=False, telemetry="events")
 
 
-_C_TYPES = {"int": ctypes.c_int, "uint64_t": ctypes.c_uint64,
-            "double": ctypes.c_double, "const char*": ctypes.c_char_p}
-
-
-def test_the_core_is_told_every_field_where_it_looks_for_it():
-    with open("python_shim/c_api.h", encoding="utf-8") as file:
-        text = file.read()
-    text = re.search(r"typedef struct \{([^}]*)\} stratalloc_config;", text)[1]
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    fields = [(name, _C_TYPES[c_type]) for c_type, name in re.findall(
-        r"([a-z][a-z0-9_ ]*?\*?) ([a-z_]+);", text)]
-    assert fields == [
-        (name, c_type) for name, c_type, _ in
-        Config(host_budget=1, disk_budget=1).to_c()
-    ] + [("host_budget_is_given", ctypes.c_int)]
+def test_the_core_obeys_every_setting():
+    with open("python_shim/config.cc", encoding="utf-8") as file:
+        obeyed = re.findall(r'{"(\w+)",', file.read())
+    assert sorted(obeyed) == sorted(
+        Config.keys() + ("host_budget_is_given",))
 
 
 def test_what_the_core_is_told():
     config = Config(gpu_limit="1MiB", host_budget=3, disk_budget=4,
                     disk_dir=os.curdir, gpu_offload_threshold=.8,
                     telemetry="events", tiering="off")
-    assert {name: value for name, _, value in config.to_c()} == {
-        **config.to_dict(), "tiering": 0, "disk_dir": b".", "telemetry": 2,
-        "eager_offload": 1}
+    assert dict(config.to_text()) == {
+        "tiering": "off", "gpu_limit": "1048576", "host_budget": "3",
+        "disk_budget": "4", "disk_dir": ".", "gpu_offload_threshold": "0.8",
+        "gpu_emergency_threshold": "0.95", "gpu_reload_threshold": "0.7",
+        "eager_offload": "on", "cpu_offload_threshold": "0.9",
+        "telemetry": "events"}
 
 
-def test_the_readme_has_a_row_and_the_default_of_every_setting():
+def test_the_core_can_read_what_it_is_told(tmp_path):
+    # No text of Unicode: a folder's name is bytes.
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(folder)
+    _core.configure(Config(host_budget=3, disk_budget=4,
+                           disk_dir=os.fsdecode(folder)), True)
+
+
+def test_what_the_core_does_not_know_is_an_error():
+    class Other(Config):
+        def to_text(self):
+            yield "host_budjet", "1"
+
+    with pytest.raises(ValueError, match="host_budjet"):
+        _core.configure(Other(), False)
+
+
+def test_what_was_changed_is_told_with_its_meaning():
+    assert not list(Config().changed())
+    changed = list(Config(gpu_limit="1GiB", gpu_reload_threshold=.5).changed())
+    assert [(key, value) for key, value, _ in changed] == [
+        ("gpu_limit", "1073741824"), ("gpu_reload_threshold", "0.5"),
+        ("eager_offload", "on")]
+    assert changed[0][2] == "bytes per device; 0 = the card's memory"
+
+
+def test_the_readme_has_the_table_of_the_settings():
     with open("python_shim/README.md", encoding="utf-8") as file:
         text = file.read().partition("### Settings")[2].partition("###")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
-    assert rows.keys() == set(Config.keys())
-    for name, default in Config().to_dict().items():
-        if default is None or default == "":
-            continue  # the machine's, in words
-        said = re.match(r"`?([\w.]+)", rows[name])[1]
-        read = Config(**{name: said}).to_dict()[name]
-        assert read == default, (name, said)
+    table = text[text.index("| key |"):].strip() + "\n"
+    assert table == settings.table(), (
+        "the table comes from Config: put this one there\n" + settings.table())
 
 
 def test_environment():
