@@ -67,6 +67,24 @@ def test_the_deleter_is_one_bare_function(size):
     assert torch._C._has_Standard_Deleter(tensor.untyped_storage()._cdata)
 
 
+def test_going_back_says_what_it_freed():
+    """CUDA graph trees name the tensors of the branch that they leave, and
+    torch takes the deleters of those that the allocator says it freed."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept = make(2 * MIB)
+        state = torch._C._cuda_getCheckpointState(0, pool.id)
+        later = make(4 * MIB)
+    storage = later.untyped_storage()._cdata
+    assert torch._C._has_Standard_Deleter(storage)
+    torch._C._cuda_setCheckpointPoolState(0, state, [storage], [])
+    assert torch.cuda.memory_allocated() == 2 * MIB
+    assert not torch._C._has_Standard_Deleter(storage)
+    del later
+    assert torch.cuda.memory_allocated() == 2 * MIB
+    del kept
+
+
 def test_copy_data_where_the_source_is_away():
     first = torch.arange(1 << 18, dtype=torch.float32, device="cuda")
     second = torch._lazy_clone(first)
