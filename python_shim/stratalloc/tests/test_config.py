@@ -85,6 +85,21 @@ def test_the_core_obeys_every_setting():
         Config.keys() + ("host_budget_is_given",))
 
 
+def test_a_program_in_c_plus_plus_has_the_same_thresholds():
+    """It tells the core nothing: the options' own defaults hold."""
+    config, found = Config(), {}
+    for path in ("allocator/device_allocator.h", "tiering/engine/engine.h",
+                 "tiering/engine/lower_copies.h"):
+        with open(path, encoding="utf-8") as file:
+            found.update(re.findall(
+                r"\bdouble (\w+_threshold) = ([\d.]+);", file.read()))
+    assert {name: float(value) for name, value in found.items()} == {
+        "gpu_offload_threshold": config.gpu_offload_threshold,
+        "gpu_reload_threshold": config.gpu_reload_threshold,
+        "emergency_threshold": config.gpu_emergency_threshold,
+        "cpu_offload_threshold": config.cpu_offload_threshold}
+
+
 def test_what_the_core_is_told():
     config = Config(gpu_limit="1MiB", host_budget=3, disk_budget=4,
                     disk_dir=os.curdir, gpu_offload_threshold=.8,
