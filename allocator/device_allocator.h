@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocator of one device: blocks out of segments out of handles.
 //
-// Malloc looks, in this order, at: the bins (fast_path.cc), for a block of
-// exactly this size that was freed just now; a cached block that fits best;
-// whole handles that the stream's other classes have free (take_over.cc);
-// both again once torch's FreeMemoryCallbacks have run; free address space that
-// needs memory ("Before memory grows" in README.md), up to the threshold of
-// garbage collection if there is one. Then it climbs the ladder (SlowMalloc):
-//
-//   pools that lend -> cached handles of other pools, after waiting for their
-//   streams -> a MemPool's own cached handles -> under pressure: what is cold
-//   for good, then memory between the emergency threshold and the limit ->
-//   outstanding events, waited for -> whatever else is cached -> Reclaimer
-//   (evict) -> kOutOfMemory, native's text
-//
-// and searches again after every rung. With garbage collection pools lend after
-// the second rung, as in native. Plain segments are bought before the ladder,
-// and again where cached memory was given back.
+// Malloc takes a block that was freed just now or is cached (fast_path.cc), or
+// climbs the ladder (SlowMalloc; ladder.h has it in words, rung by rung). Each
+// search on the way looks, in this order, at: a cached block that fits best;
+// whole handles that the stream's other classes have free (take_over.cc); free
+// address space that needs memory ("Before memory grows" in README.md), as far
+// as that search may take any.
 //
 // Thread-safety: every method. One lock per device (kDevice); it is dropped
 // for every rung that waits. Methods ending in Locked need it held.
@@ -461,10 +451,13 @@ class DeviceAllocator {
       REQUIRES(mutex_);
   void SettleArrivalsLocked() REQUIRES(mutex_);
 
-  // malloc.cc
+  // ladder_device.cc
+  class ForLadder;
   // SlowMalloc as far as the driver is ready: kNotReady.
   Result<AllocatedBlock> ClimbLadder(const MallocRequest& request)
       EXCLUDES(mutex_);
+
+  // malloc.cc
   static constexpr int kSettles = 8;
   template <typename R>
   static bool IsNotReady(const R& answer) {

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceAllocator: the climb, and what the rungs of the ladder ask of it.
+#include "allocator/ladder_device.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/check.h"
+#include "allocator/device_allocator.h"
+#include "allocator/ladder.h"
+#include "allocator/operator_thread.h"
+#include "allocator/settings.h"
+
+namespace stratalloc {
+
+class DeviceAllocator::ForLadder final : public LadderDevice {
+ public:
+  explicit ForLadder(DeviceAllocator& device) : device_(device) {}
+
+  // ---- searches -----------------------------------------------------------
+
+  bool Search(MallocAttempt& attempt, Reach reach) override {
+    MutexLock lock(device_.mutex_);
+    return ServeLocked(attempt, TryLocked(attempt, LimitLocked(reach)));
+  }
+
+  bool SearchFirst(MallocAttempt& attempt) override {
+    MutexLock lock(device_.mutex_);
+    if (device_.routes_.MayRoute()) FollowRouteLocked(attempt);
+    if (attempt.key.owner.is_private()) {
+      attempt.key.lifetime = LifetimeClass::kTransient;  // never evicted
+    }
+    device_.ProcessEventsLocked();
+    device_.SettleArrivalsLocked();
+    if (attempt.key.kind == PoolKind::kLarge) ++device_.searches_;
+    Block* block = TryLocked(attempt, LimitLocked(Reach::kCached));
+    if (block != nullptr) device_.MaybeSignalPressureLocked();
+    return ServeLocked(attempt, block);
+  }
+
+  bool Grow(MallocAttempt& attempt) override {
+    MutexLock lock(device_.mutex_);
+    Bytes limit = LimitLocked(attempt.reach());
+    if (const double threshold = Settings::Get().collection_threshold();
+        threshold > 0 && device_.limit_.fraction() < 1.0) {
+      const auto hard_limit = static_cast<double>(device_.limit_.Now());
+      limit = std::min(limit, static_cast<Bytes>(threshold * hard_limit));
+    }
+    Block* block = TryLocked(attempt, limit);
+    if (block != nullptr) device_.MaybeSignalPressureLocked();
+    return ServeLocked(attempt, block);
+  }
+
+  bool SearchReleased(MallocAttempt& attempt, bool collected) override {
+    MutexLock lock(device_.mutex_);
+    Block* block = TryLocked(attempt, LimitLocked(attempt.reach()));
+    if (block != nullptr && collected && !device_.CapturingLocked()) {
+      device_.pages_.ReleaseFree(device_.AskStreamsLocked());
+    }
+    return ServeLocked(attempt, block);
+  }
+
+  bool SearchBeyondEmergency(MallocAttempt& attempt) override {
+    MutexLock lock(device_.mutex_);
+    Block* block = TryLocked(attempt, LimitLocked(Reach::kEmergency));
+    if (block == nullptr) {
+      block = TryLocked(attempt, LimitLocked(Reach::kLimit));
+    }
+    return ServeLocked(attempt, block);
+  }
+
+  bool SearchAgain(MallocAttempt& attempt, bool is_retry) override {
+    MutexLock lock(device_.mutex_);
+    if (is_retry) CountRetryLocked(attempt);
+    Block* block = TryLocked(attempt, LimitLocked(Reach::kLimit));
+    if (block != nullptr) CountRetryLocked(attempt);
+    return ServeLocked(attempt, block);
+  }
+
+  std::uint64_t Releases() override {
+    MutexLock lock(device_.mutex_);
+    return device_.releases_;
+  }
+
+  bool SearchAfterReleases(MallocAttempt& attempt, std::uint64_t seen,
+                           bool* came_free) override {
+    MutexLock lock(device_.mutex_);
+    while (device_.releasing_ > 0) device_.released_.Wait(device_.mutex_);
+    Block* block = TryLocked(attempt, LimitLocked(Reach::kLimit));
+    *came_free = device_.releases_ != seen;
+    return ServeLocked(attempt, block);
+  }
+
+  // ---- memory -------------------------------------------------------------
+
+  bool FetchPlain(MallocAttempt& attempt) override {
+    Result<std::unique_ptr<PlainMemory>> memory =
+        device_.FetchPlain(attempt.key, attempt.size);
+    if (!memory) {
+      attempt.failed = memory.error();
+      return attempt.EndFailed();
+    }
+    if (*memory == nullptr) return false;
+    MutexLock lock(device_.mutex_);
+    return ServeLocked(
+        attempt, HandOutLocked(attempt, device_.AddPlainLocked(
+                                            device_.PoolLocked(attempt.key),
+                                            *std::move(memory))));
+  }
+
+  bool IsPlain(const PoolKey& key) override {
+    MutexLock lock(device_.mutex_);
+    return device_.SourceLocked(key) == device_.cuda_malloc_;
+  }
+
+  bool Borrow(MallocAttempt& attempt) override {
+    MutexLock lock(device_.mutex_);
+    Block* block = device_.BorrowLocked(attempt.key, attempt.size);
+    return block != nullptr &&
+           ServeLocked(attempt, HandOutLocked(attempt, block));
+  }
+
+  void CollectOld() override {
+    std::vector<std::unique_ptr<PlainMemory>> old;  // destroyed after the lock
+    MutexLock lock(device_.mutex_);
+    old = device_.CollectOldLocked();
+  }
+
+  Bytes AboveCollectionThreshold(Bytes size) override {
+    return device_.AboveCollectionThreshold(size);
+  }
+
+  bool HasCollectionThreshold() override {
+    return Settings::Get().collection_threshold() > 0;
+  }
+
+  Bytes ReleaseCached(Bytes wanted, PoolId only) override {
+    return device_.ReleaseCached(wanted, only);
+  }
+
+  bool MayMove(PoolId owner) override {
+    MutexLock lock(device_.mutex_);
+    const PrivatePool* const own = device_.private_pools_.Find(owner);
+    return own != nullptr && !own->addresses_kept;
+  }
+
+  void SynchronizePendingFrees() override {
+    // What could not be waited for stays pending.
+    (void)device_.SynchronizePendingFrees();
+  }
+
+  bool FreeMemory() override { return Settings::Get().FreeMemory(); }
+
+  bool CouldHold(Bytes size) override { return device_.CouldHold(size); }
+
+  bool CannotFit(Bytes size) override { return device_.CannotFit(size); }
+
+  Address FindAwaySpace(const MallocAttempt& attempt) override {
+    MutexLock lock(device_.mutex_);
+    return device_.residency_.FindAwaySpace(
+        device_.PoolLocked(attempt.key),
+        device_.table_.region(/*evictable=*/true, attempt.key.kind),
+        attempt.size);
+  }
+
+  Error Refuse(MallocAttempt& attempt, bool fits_nowhere) override {
+    Error refused = device_.OutOfMemory(attempt.requested, fits_nowhere);
+    MutexLock lock(device_.mutex_);
+    CountRetryLocked(attempt);
+    device_.stats_.num_ooms += refused.code == ErrorCode::kOutOfMemory;
+    return refused;
+  }
+
+  // ---- the Reclaimer --------------------------------------------------------
+
+  bool IsCrowded() override { return device_.reclaimer_->IsCrowded(); }
+
+  bool UnderPressure() override {
+    return device_.reclaimer_->UnderPressure(device_.device_.index());
+  }
+
+  bool RestoreSpace(Address away) override {
+    return device_.reclaimer_->RestoreSpace(device_.device_.index(), away);
+  }
+
+  void ReclaimCold(Bytes bytes) override {
+    device_.reclaimer_->ReclaimCold(device_.device_.index(), bytes);
+  }
+
+  bool Reclaim(MemoryRequest& request) override {
+    return device_.reclaimer_->Reclaim(device_.device_.index(), request);
+  }
+
+ private:
+  Bytes LimitLocked(Reach reach) const REQUIRES(device_.mutex_) {
+    if (reach == Reach::kCached) return 0;
+    const Bytes limit = device_.limit_.Now();
+    if (reach == Reach::kLimit) return limit;
+    return static_cast<Bytes>(static_cast<double>(limit) *
+                              device_.options_.emergency_threshold);
+  }
+
+  // A block that is handed out, or nullptr, and then why.
+  Block* TryLocked(MallocAttempt& attempt, Bytes limit)
+      REQUIRES(device_.mutex_) {
+    device_.driver_error_.reset();
+    device_.lacking_ = attempt.size;
+    Block* block = device_.TryMallocLocked(device_.PoolLocked(attempt.key),
+                                           attempt.size, limit);
+    if (block == nullptr) attempt.failed = device_.driver_error_;
+    attempt.lacking = device_.lacking_;
+    return block == nullptr ? nullptr : HandOutLocked(attempt, block);
+  }
+
+  Block* HandOutLocked(const MallocAttempt& attempt, Block* block)
+      REQUIRES(device_.mutex_) {
+    return device_.HandOutLocked(block, attempt.size, attempt.requested,
+                                 attempt.charge);
+  }
+
+  // A block that was handed out is the answer; false without one.
+  bool ServeLocked(MallocAttempt& attempt, Block* block)
+      REQUIRES(device_.mutex_) {
+    if (block == nullptr) return false;
+    if (attempt.raw) block->raw = block->streams_noted = true;
+    attempt.answer =
+        device_.AnswerLocked(block->address, block->size, attempt.charge);
+    return true;
+  }
+
+  // Once, whichever rung serves it.
+  void CountRetryLocked(MallocAttempt& attempt) REQUIRES(device_.mutex_) {
+    if (!std::exchange(attempt.retried, true)) {
+      ++device_.stats_.num_alloc_retries;
+    }
+  }
+
+  // To the private pool that its stream is routed to. While a stream captures
+  // nothing is evicted, and the pool's addresses are a graph's.
+  void FollowRouteLocked(MallocAttempt& attempt) REQUIRES(device_.mutex_) {
+    attempt.key.owner = device_.RouteLocked(attempt.key.stream);
+    device_.SettleRoutesLocked();
+    // CapturingLocked asks it.
+    device_.private_pools_.NoteStream(attempt.key.stream);
+    if (!device_.CapturingLocked()) return;
+    attempt.may_reclaim = false;
+    if (PrivatePool* const own =
+            device_.private_pools_.Find(attempt.key.owner)) {
+      own->addresses_kept = true;
+    }
+  }
+
+  DeviceAllocator& device_;
+};
+
+Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
+    const MallocRequest& request) {
+  STRATALLOC_CHECK(request.size > 0, "Malloc of nothing");
+  if (request.size >= kMaxRequest) {
+    return tl::unexpected(OutOfMemory(request.size));
+  }
+  MallocAttempt attempt;
+  attempt.requested = request.size;
+  attempt.size = Settings::Get().Round(request.size);
+  attempt.key = {request.stream, request.lifetime, KindOf(attempt.size)};
+  // Without tiering nothing is ever away, so the classes may share handles.
+  if (!options_.tiering) attempt.key.lifetime = LifetimeClass::kTransient;
+  attempt.charge = request.charge;
+  attempt.raw = request.raw;
+  attempt.nested = OperatorThread::ThisThread().in_ladder;
+  attempt.all_plain = own_source_ != nullptr;
+  attempt.may_reclaim =
+      options_.tiering && reclaimer_ != nullptr && !attempt.nested;
+  attempt.lacking = attempt.size;
+  ForLadder device(*this);
+  return Climb(attempt, device);
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program is told that was refused memory: native's sentences, with the
+// same numbers, because people and programs look for those; and behind them why
+// nothing more could be evicted.
+//
+// A pure function of plain facts, which DeviceAllocator gathers. Thread-safety:
+// any thread, no lock. Fails: never.
+#ifndef STRATALLOC_ALLOCATOR_OUT_OF_MEMORY_TEXT_H_
+#define STRATALLOC_ALLOCATOR_OUT_OF_MEMORY_TEXT_H_
+
+#include <string>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/device/nvml.h"
+
+namespace stratalloc {
+
+struct OutOfMemoryFacts {
+  Bytes requested = 0;
+  DeviceIndex device{0};
+  Bytes total = 0, free = 0;  // of the card, as the driver tells
+  Bytes limit = 0;            // what the program allows, of it
+  Bytes allocated = 0, reserved = 0;
+  Bytes in_private_pools = 0;  // of the allocated
+  std::vector<ProcessMemory> processes;
+  unsigned own_pid = 0;  // of this process, where it is listed among them
+  // Why no more could be evicted; empty where nothing ever is.
+  std::string refusal;
+  // Why nothing can be evicted from this device at all; may be empty.
+  std::string why_no_reclaimer;
+};
+
+std::string OutOfMemoryText(const OutOfMemoryFacts& facts);
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_OUT_OF_MEMORY_TEXT_H_
