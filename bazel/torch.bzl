@@ -19,15 +19,15 @@ def torch_py_test(
         **kwargs):
     """A pytest file in its own process, once per torch minor of the workspace.
 
-    Runs from the workspace root with the built package (not the installed one)
-    first on the path, so that `import stratalloc` and
+    Runs from the workspace root with the built packages (not those installed),
+    the allocator's and the simulated device's, first on the path, so that `import stratalloc` and
     `python -m stratalloc` in a child process mean what was just built. A minor
     whose wheel is absent is skipped.
 
     Args:
       name: of the test; a second minor would add its suffix.
       main: the pytest file.
-      package: False for tests that do without the built package.
+      package: False for tests that do without the built packages.
       data: files, e.g. conftest.py and helpers, found below the workspace root.
       args: more arguments for pytest.
       env: environment of the test.
@@ -37,10 +37,10 @@ def torch_py_test(
       **kwargs: passed on to sh_test.
     """
     skip = ["notsan"] if sanitizers else ["notsan", "nosanitizer"]
-    site = ["//python_shim/wheel:site"] if package else []
+    site = ["//tests/cudasim/package:site"] if package else []
     values = dict(env)
     if package:
-        values["STRATALLOC_SITE"] = "$(rootpath //python_shim/wheel:site)"
+        values["STRATALLOC_SITE"] = "$(rootpath //tests/cudasim/package:site)"
     for minor in TORCH_MINORS:
         suffix = "" if len(TORCH_MINORS) == 1 else "_torch_" + minor
         native.sh_test(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Python wheel from built files, and the same unpacked for tests."""
+"""A Python wheel from built files, and wheels unpacked for tests."""
 
 def _wheel_impl(ctx):
     out = ctx.actions.declare_file("%s-%s-%s.whl" % (
-        ctx.attr.distribution,
+        # As the format escapes a dash, which it separates by.
+        ctx.attr.distribution.replace("-", "_"),
         ctx.attr.version,
         ctx.attr.tag,
     ))
@@ -13,9 +14,14 @@ def _wheel_impl(ctx):
     args.add("--name", ctx.attr.distribution)
     args.add("--version", ctx.attr.version)
     args.add("--tag", ctx.attr.tag)
+    args.add("--summary", ctx.attr.summary)
     args.add_all(ctx.files.readme, before_each = "--readme")
     args.add_all(ctx.files.license, before_each = "--license")
     args.add_all(ctx.attr.requires, before_each = "--requires")
+    args.add_all([
+        "%s:%s" % (extra, requirement)
+        for extra, requirement in ctx.attr.extras.items()
+    ], before_each = "--extra")
     args.add_all(ctx.attr.entry_points, before_each = "--entry-point")
     inputs += ctx.files.readme + ctx.files.license
     for target in ctx.attr.sources:
@@ -46,6 +52,7 @@ python_wheel = rule(
     attrs = {
         "distribution": attr.string(mandatory = True),
         "entry_points": attr.string_list(doc = "group:name=module:function"),
+        "extras": attr.string_dict(doc = "An extra, and what it requires."),
         "files_in": attr.label_keyed_string_dict(
             allow_files = True,
             doc = "Files, and the folder of the wheel they go into.",
@@ -55,6 +62,7 @@ python_wheel = rule(
         "requires": attr.string_list(),
         "sources": attr.label_list(allow_files = True),
         "strip_prefix": attr.string(),
+        "summary": attr.string(mandatory = True),
         "tag": attr.string(default = "py3-none-linux_x86_64"),
         "version": attr.string(mandatory = True),
         "_tool": attr.label(
@@ -69,8 +77,8 @@ def _site_impl(ctx):
     out = ctx.actions.declare_directory(ctx.label.name)
     ctx.actions.run(
         executable = ctx.executable._tool,
-        arguments = ["unpack", ctx.file.wheel.path, out.path],
-        inputs = [ctx.file.wheel],
+        arguments = ["unpack", out.path] + [f.path for f in ctx.files.wheels],
+        inputs = ctx.files.wheels,
         outputs = [out],
         mnemonic = "UnpackWheel",
     )
@@ -79,11 +87,11 @@ def _site_impl(ctx):
         runfiles = ctx.runfiles(files = [out]),
     )]
 
-unpacked_wheel = rule(
+unpacked_wheels = rule(
     implementation = _site_impl,
     doc = "A folder as pip would leave it, for PYTHONPATH.",
     attrs = {
-        "wheel": attr.label(allow_single_file = [".whl"]),
+        "wheels": attr.label_list(allow_files = [".whl"]),
         "_tool": attr.label(
             default = "//python_shim/wheel:build_wheel",
             executable = True,

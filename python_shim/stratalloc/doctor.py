@@ -133,9 +133,11 @@ def _tiering_state():
 
 
 def _simulated_state():
-    names = ("libcuda.so.1", "libcudart.so.13")
-    missing = [name for name in names
-               if not os.path.exists(os.path.join(simulate.directory(), name))]
+    device = simulate.installed()
+    if device is None:
+        return ("simulated device", "note",
+                "not installed: pip install 'stratalloc[simulate]'")
+    missing = device.missing()
     if missing:
         return "simulated device", "problem", "missing " + ", ".join(missing)
     return "simulated device", "ok", "loaded only when asked for"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a wheel, bit for bit the same for the same files; or unpacks one.
+"""Writes a wheel, bit for bit the same for the same files; or unpacks some.
 
     build_wheel.py build OUT --name N --version V --tag T [...] --file FILE=PATH ...
-    build_wheel.py unpack WHEEL FOLDER
+    build_wheel.py unpack FOLDER WHEEL ...
 
 Standard library only: it runs before anything is installed.
 """
@@ -22,11 +22,15 @@ def _metadata(args: argparse.Namespace) -> str:
         "Metadata-Version: 2.1",
         f"Name: {args.name}",
         f"Version: {args.version}",
-        "Summary: A CUDA memory allocator for PyTorch that tiers parameters.",
+        f"Summary: {args.summary}",
         "License: Apache-2.0",
         "Requires-Python: >=3.10",
     ]
     lines += [f"Requires-Dist: {requirement}" for requirement in args.requires]
+    for pair in args.extras:
+        extra, _, requirement = pair.partition(":")
+        lines += [f"Provides-Extra: {extra}",
+                  f"Requires-Dist: {requirement} ; extra == '{extra}'"]
     if args.readme:
         lines.append("Description-Content-Type: text/markdown")
         with open(args.readme, encoding="utf-8") as readme:
@@ -47,7 +51,8 @@ def _entry_points(points: list[str]) -> str:
 
 def contents(args: argparse.Namespace) -> dict[str, bytes]:
     """Name in the archive to bytes, RECORD last as the format wants it."""
-    info = f"{args.name}-{args.version}.dist-info"
+    # As the format escapes a dash, which it separates by.
+    info = f"{args.name.replace('-', '_')}-{args.version}.dist-info"
     files: dict[str, bytes] = {}
     for pair in args.files:
         path, _, name = pair.partition("=")
@@ -87,8 +92,9 @@ def build(args: argparse.Namespace) -> None:
 
 
 def unpack(args: argparse.Namespace) -> None:
-    with zipfile.ZipFile(args.wheel) as archive:
-        archive.extractall(args.folder)
+    for wheel in args.wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(args.folder)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -100,9 +106,14 @@ def main(argv: list[str] | None = None) -> None:
     builder.add_argument("--name", required=True)
     builder.add_argument("--version", required=True)
     builder.add_argument("--tag", required=True)
+    builder.add_argument("--summary", required=True)
     builder.add_argument("--readme")
     builder.add_argument("--license")
     builder.add_argument("--requires", action="append", default=[])
+    builder.add_argument(
+        "--extra", action="append", default=[], dest="extras",
+        metavar="EXTRA:REQUIREMENT",
+    )
     builder.add_argument(
         "--entry-point", action="append", default=[], dest="entry_points"
     )
@@ -112,8 +123,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     unpacker = verbs.add_parser("unpack")
     unpacker.set_defaults(run=unpack)
-    unpacker.add_argument("wheel")
     unpacker.add_argument("folder")
+    unpacker.add_argument("wheels", nargs="+", metavar="wheel")
     args = parser.parse_args(argv)
     args.run(args)
 

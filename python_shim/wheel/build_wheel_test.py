@@ -22,11 +22,12 @@ class BuildWheelTest(unittest.TestCase):
     def _path(self, name):
         return os.path.join(self._folder.name, name)
 
-    def _build(self, out, *files):
+    def _build(self, out, *files, name="n"):
         pairs = [word for pair in files for word in ("--file", pair)]
         build_wheel.main([
-            "build", out, "--name", "n", "--version", "1", "--tag",
-            "py3-none-any", "--requires", "torch", "--entry-point",
+            "build", out, "--name", name, "--version", "1", "--tag",
+            "py3-none-any", "--summary", "S.", "--requires", "torch",
+            "--extra", "more:n-more==1", "--entry-point",
             "console_scripts:n=n.cli:main", *pairs,
         ])
 
@@ -67,12 +68,27 @@ class BuildWheelTest(unittest.TestCase):
                 f"{self.source}=n/a.py",
             )
 
-    def test_unpack_gives_the_files_back(self):
+    def test_what_it_requires_and_what_an_extra_adds(self):
         out = self._path("n.whl")
-        self._build(out, f"{self.source}=n/a.py")
-        build_wheel.main(["unpack", out, self._path("site")])
-        with open(self._path("site/n/a.py"), encoding="utf-8") as stream:
-            self.assertEqual(stream.read(), "A = 1\n")
+        self._build(out, f"{self.source}=n/a.py", name="n-m")
+        with zipfile.ZipFile(out) as archive:
+            metadata = archive.read("n_m-1.dist-info/METADATA").decode()
+        self.assertEqual(metadata.splitlines(), [
+            "Metadata-Version: 2.1", "Name: n-m", "Version: 1", "Summary: S.",
+            "License: Apache-2.0", "Requires-Python: >=3.10",
+            "Requires-Dist: torch", "Provides-Extra: more",
+            "Requires-Dist: n-more==1 ; extra == 'more'",
+        ])
+
+    def test_unpack_gives_the_files_back(self):
+        wheels = [self._path("n.whl"), self._path("m.whl")]
+        for out, name in zip(wheels, ("n", "m")):
+            self._build(out, f"{self.source}={name}/a.py", name=name)
+        build_wheel.main(["unpack", self._path("site"), *wheels])
+        for name in ("n", "m"):
+            path = self._path(f"site/{name}/a.py")
+            with open(path, encoding="utf-8") as stream:
+                self.assertEqual(stream.read(), "A = 1\n")
 
 
 if __name__ == "__main__":

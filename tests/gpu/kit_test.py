@@ -144,7 +144,7 @@ if site:
     os.environ["STRATALLOC_SIMULATED_CHILD"] = json.dumps({
         "memory": "card", "devices": 1, "mode": "eager", "seed": 0,
         "card": "h200", "profile": None, "numbers": None})
-    path = os.path.join(site, "stratalloc", "simulated_child",
+    path = os.path.join(site, "stratalloc_cudasim", "simulated_child",
                         "sitecustomize.py")
     spec = importlib.util.spec_from_file_location("simulated_child", path)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))

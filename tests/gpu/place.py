@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The unpacked kit: where its things are, and how a process of it is run.
 
-The wheel is unpacked into a folder of its own and put on the path of every
-step; nothing is installed. A step is a session of its own with a time limit, at
+The two wheels are unpacked into a folder of their own and put on the path of
+every step; nothing is installed. A step is a session of its own with a time limit, at
 which all of it is killed. Its standard input is a lifeline: nothing is ever
 written there, and when the kit is gone, however that went, it ends
 (end_with_the_kit).
@@ -31,7 +31,7 @@ class Place:
     """The kit's files, and the environment of its processes."""
 
     def __init__(self, folder, work, device):
-        self.folder = folder  # with the wheel and the programs
+        self.folder = folder  # with the wheels and the programs
         self.work = work
         self.device = device
         self.site = os.path.join(work, "site")
@@ -41,12 +41,14 @@ class Place:
     def unpack(self):
         shutil.rmtree(self.work, ignore_errors=True)
         os.makedirs(self.site)
-        found = glob.glob(os.path.join(self.folder, "stratalloc-*.whl"))
-        if len(found) != 1:
-            sys.exit(f"kit.py: {len(found)} wheels in {self.folder}, not one; "
-                     "`./dev gpu-kit` packs a kit to unpack and run")
-        with zipfile.ZipFile(found[0]) as archive:
-            archive.extractall(self.site)
+        for name in ("stratalloc", "stratalloc_cudasim"):
+            found = glob.glob(os.path.join(self.folder, name + "-*.whl"))
+            if len(found) != 1:
+                sys.exit(f"kit.py: {len(found)} wheels of {name} in "
+                         f"{self.folder}, not one; `./dev gpu-kit` packs a kit "
+                         "to unpack and run")
+            with zipfile.ZipFile(found[0]) as archive:
+                archive.extractall(self.site)
         self.more["KIT_CARD"] = self._card()
 
     def facts(self):
@@ -57,7 +59,7 @@ class Place:
         return os.path.join(self.work, name)
 
     def simulated(self, name=""):
-        return os.path.join(self.site, "stratalloc", "simulated", name)
+        return os.path.join(self.site, "stratalloc_cudasim", "lib", name)
 
     def _card(self):
         """The figures of the simulated card that steps compare with."""

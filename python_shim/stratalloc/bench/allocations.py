@@ -32,10 +32,10 @@ def measure(torch, work, history=False, prepare=False, ours_first=True,
     if prepare:
         _bridge.call("native_init", torch.cuda.device_count())
         _bridge.call("bench_prepare", int(history), _HISTORY_ENTRIES)
-    driver = simulate.driver()
+    simulated = simulate.loaded()
 
     def calls():
-        return driver.cudasim_calls(None) if driver is not None else 0
+        return simulate.calls() if simulated else 0
 
     answer = {}
     for native in ((0, 1) if ours_first else (1, 0)):
@@ -45,7 +45,7 @@ def measure(torch, work, history=False, prepare=False, ours_first=True,
         units = _WORKS[work](_bridge, native, taken, **values)
         answer[name] = taken.value / units
         answer[name + "_calls"] = ((calls() - before) / units
-                                   if driver is not None else None)
+                                   if simulated else None)
     return answer
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from stratalloc import cli
+from stratalloc import simulate
 from stratalloc.bench import allocations
 from stratalloc.bench import snapshots
 from stratalloc.demo.phases import package_environment
@@ -28,12 +29,11 @@ class _Worker:
 
     def __init__(self, device, *options, call_ns=0):
         environment = package_environment()
-        for name in ("CUDASIM_MODE", "STRATALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        for name in ("STRATALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             environment.pop(name, None)
-        environment["CUDASIM_CALL_NS"] = str(call_ns)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stratalloc.bench.worker", "--device",
-             device, *options],
+             device, "--call-ns", str(call_ns), *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=environment)
 
@@ -68,6 +68,8 @@ def main(args):
     for path in trace_files:
         if not os.path.isfile(path):
             raise cli.UsageError(f"--trace {path}: there is no such file")
+    if args.device == "sim":
+        simulate.package()
     out = cli.console()
     values = {"machine": machine(args.device), "commit": commit(),
               "rounds": args.rounds, "benchmarks": []}

@@ -2,12 +2,12 @@
 """A process that measures single rounds on request.
 
     python -m stratalloc.bench.worker --device sim|cuda [--allocations]
-        [--tiering on|off]
+        [--tiering on|off] [--call-ns N]
 
 With --allocations the simulated device is large and its memory has no bytes:
-only the benchmarks of allocations.py make sense then. What a simulated CUDA
-call costs is CUDASIM_CALL_NS. Reads one JSON object per line from stdin ({"measure": NAME, ...}), answers
-with one per line on stdout: nanoseconds per operation, several by name.
+only the benchmarks of allocations.py make sense then. A simulated CUDA call
+costs N ns. Reads one JSON object per line from stdin ({"measure": NAME, ...}),
+answers with one per line on stdout: nanoseconds per operation, several by name.
 """
 
 import argparse
@@ -31,6 +31,7 @@ def main():
     parser.add_argument("--device", choices=("sim", "cuda"), required=True)
     parser.add_argument("--allocations", action="store_true")
     parser.add_argument("--tiering", choices=("on", "off"), default="on")
+    parser.add_argument("--call-ns", type=int, default=0)
     args = parser.parse_args()
     os.environ["STRATALLOC"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -39,10 +40,10 @@ def main():
         from stratalloc import simulate
 
         if args.allocations:
-            os.environ["CUDASIM_PHANTOM"] = "1"
-            simulate.load(_PHANTOM_MEMORY, numbers="off")
+            simulate.load(_PHANTOM_MEMORY, numbers="off", phantom=True,
+                          call_ns=args.call_ns)
         else:
-            simulate.load(_SIMULATED_MEMORY)
+            simulate.load(_SIMULATED_MEMORY, call_ns=args.call_ns)
     import torch
 
     import stratalloc

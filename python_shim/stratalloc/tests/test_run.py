@@ -133,6 +133,19 @@ print(subprocess.run(
     assert done.stdout == "7 2.0\n\n"
 
 
+def test_a_child_without_the_path_has_the_packages_of_its_parent(tmp_path):
+    done = _run(tmp_path, "--simulate", "32MiB", text="""
+import os, subprocess, sys
+os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+print(subprocess.run(
+    [sys.executable, "-c", "import torch, stratalloc; "
+     "print(stratalloc.is_enabled(), torch.ones(2, device='cuda').sum())"],
+    check=True, capture_output=True, text=True).stdout)
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True tensor(2., device='cuda:0')\n\n"
+
+
 def test_a_child_that_uses_no_device_says_nothing(tmp_path):
     done = _run(tmp_path, "--simulate", "32MiB", text="""
 import subprocess, sys

@@ -18,10 +18,10 @@ def find(name):
     """The library's path: $CUDASIM_LIBRARIES, the build, the package."""
     places = os.environ.get("CUDASIM_LIBRARIES", "").split(":")
     places += ["tests/cudasim", "tests/cudasim/operator_bridge"]
-    package = importlib.util.find_spec("stratalloc")
+    package = importlib.util.find_spec("stratalloc_cudasim")
     if package is not None and package.submodule_search_locations:
         for root in package.submodule_search_locations:
-            places.append(os.path.join(root, "simulated"))
+            places.append(os.path.join(root, "lib"))
     for place in places:
         path = os.path.abspath(os.path.join(place, name))
         if place and os.path.exists(path):

@@ -61,9 +61,10 @@ def run(said):
 
 def libraries(simulated):
     """The driver and the runtime to look at: the real driver by its name and
-    the runtime that torch brings, or the simulated pair of the wheel."""
+    the runtime that torch brings, or the simulated pair."""
     if simulated:
-        folder = os.path.join(os.environ["KIT_SITE"], "stratalloc", "simulated")
+        folder = os.path.join(os.environ["KIT_SITE"], "stratalloc_cudasim",
+                              "lib")
         return (os.path.join(folder, "libcuda.so.1"),
                 os.path.join(folder, "libcudart.so.13"))
     spec = importlib.util.find_spec("nvidia")

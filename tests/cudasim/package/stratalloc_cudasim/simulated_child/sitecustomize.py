@@ -2,18 +2,19 @@
 """Gives a child of a simulated run its device, before it imports torch.
 
 Python imports a module of this name when it starts, wherever PYTHONPATH leads;
-simulate.for_children() puts this folder there. Until the process imports torch
+children.for_children() puts this folder there. Until the process imports torch
 nothing happens but that another sitecustomize further down the path has its
 turn. Without the variable of for_children() nothing happens at all.
 """
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_SITE = os.path.dirname(os.path.dirname(_HERE))  # where the package lies
+_TOLD = os.environ.get("STRATALLOC_SIMULATED_CHILD")
 
 
 class _BeforeTorch:
@@ -41,14 +42,15 @@ class _Loader:
     def exec_module(self, module):
         # From here on torch is an ordinary module again.
         module.__spec__.loader = module.__loader__ = self._loader
-        if importlib.util.find_spec("stratalloc") is None:
-            sys.path.append(_SITE)
+        if importlib.util.find_spec("stratalloc_cudasim") is None:
+            # The parent's, before an allocator of another version.
+            sys.path[:0] = json.loads(_TOLD)["places"]
         from stratalloc import _autoload
-        from stratalloc import simulate
+        from stratalloc_cudasim import children
 
-        simulate.before_torch()
+        children.before_torch()
         self._loader.exec_module(module)
-        simulate.after_torch(module)
+        children.after_torch(module)
         # torch does this itself where the package is installed.
         _autoload.autoload()
 
@@ -67,6 +69,6 @@ def _next_sitecustomize():
         spec.loader.exec_module(module)
 
 
-if "STRATALLOC_SIMULATED_CHILD" in os.environ:
+if _TOLD is not None:
     sys.meta_path.insert(0, _BeforeTorch())
 _next_sitecustomize()

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel by itself, as who serves models has it: nothing in it answers to the
+name of a library of CUDA's, and whoever wants the simulated device is told what
+to install."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+from python_shim.wheel import build_wheel
+
+_FOLDER = "python_shim/wheel"
+# CUDA's driver, runtime, management and collectives; what Python would import
+# by itself at its start.
+_FOREIGN = re.compile(
+    r"lib(cuda|cudart|nvidia|nvrtc|nccl)\b|cudasim|simulated|(site|user)customize"
+)
+_INSTALL = (
+    "stratalloc: the simulated device is the package stratalloc-cudasim, which "
+    "is not installed: pip install 'stratalloc[simulate]'"
+)
+
+
+class AloneTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        (name,) = [
+            name for name in os.listdir(_FOLDER) if name.endswith(".whl")
+        ]
+        cls.wheel = os.path.join(_FOLDER, name)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.site = folder.name
+        build_wheel.main(["unpack", cls.site, cls.wheel])
+
+    def _python(self, *arguments):
+        """Without site-packages: what is installed there is not the question."""
+        return subprocess.run(
+            [sys.executable, "-S", *arguments], text=True, check=False,
+            env={**os.environ, "PYTHONPATH": self.site, "STRATALLOC": "0"},
+            capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
+        )
+
+    def test_it_holds_no_library_of_cuda(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            names = archive.namelist()
+        self.assertIn("stratalloc/lib/libstratalloc.so", names)
+        self.assertEqual(
+            [name for name in names if _FOREIGN.search(name)], []
+        )
+
+    def test_the_extra_names_the_other_package(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            (name,) = [n for n in archive.namelist() if n.endswith("/METADATA")]
+            lines = archive.read(name).decode().splitlines()
+        version = os.path.basename(self.wheel).split("-")[1]
+        self.assertIn("Provides-Extra: simulate", lines)
+        self.assertIn(
+            f"Requires-Dist: stratalloc-cudasim=={version} ; "
+            "extra == 'simulate'", lines,
+        )
+
+    def test_every_command_that_simulates_says_what_to_install(self):
+        for command in (
+            ("run", "--simulate", "64MiB", "-m", "this"),
+            ("demo",),
+            ("demo", "--card", "h200"),
+            ("bench",),
+        ):
+            with self.subTest(command):
+                done = self._python("-m", "stratalloc", *command)
+                self.assertEqual(done.returncode, 3, done.stderr)
+                self.assertEqual(done.stderr.splitlines(), [_INSTALL])
+                self.assertEqual(done.stdout, "")
+
+    def test_a_program_that_simulates_is_told(self):
+        done = self._python(
+            "-c", "from stratalloc import simulate\n"
+            "print(simulate.loaded(), repr(simulate.label()))\n"
+            "simulate.load('64MiB')",
+        )
+        self.assertEqual(done.stdout, "False ''\n")
+        self.assertEqual(
+            done.stderr.splitlines()[-1],
+            "stratalloc.simulate.NotInstalledError: " + _INSTALL,
+        )
+
+    def test_the_doctor_notes_it(self):
+        done = self._python("-m", "stratalloc", "doctor")
+        (line,) = [
+            line for line in done.stdout.splitlines()
+            if "simulated device" in line
+        ]
+        self.assertEqual(
+            line.split(None, 3),
+            ["note", "simulated", "device",
+             "not installed: pip install 'stratalloc[simulate]'"],
+        )
+
+    def test_a_program_without_a_device_runs(self):
+        done = self._python(
+            "-m", "stratalloc", "run", "--allocator", "native", "-m", "this")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
