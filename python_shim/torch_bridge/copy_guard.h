@@ -6,18 +6,15 @@
 
 namespace stratalloc {
 
-// Tensor.copy_ is the one operator whose previous kernel must be called
-// unboxed: the kernel below it may have no boxed form, and calling that boxed
-// jumps to null. It also carries every copy between host and device.
+// Tensor.copy_ carries every copy between host and device, and torch has no
+// kernel of it at the CUDA key: its own lies at an alias key, has no boxed form
+// there, and boxed calls of it jump to null. So the guard of torch's own is
+// this one, for nothing else: a kernel that somebody registered for CUDA (a
+// simulated device, a library) is guarded as every other operator's is.
 
 inline constexpr char kCopyName[] = "aten::copy_";
 
-// Decides what GuardedCopy calls: the kernel of the simulated device's operator
-// bridge if that library is loaded, else torch's own. Before the guard is
-// registered, by the installing thread.
-void ChoosePreviousCopy();
-
-// The kernel at the CUDA key.
+// To be registered at the CUDA key. Calls torch's own kernel.
 at::Tensor& GuardedCopy(at::Tensor& self, const at::Tensor& from,
                         bool non_blocking);
 

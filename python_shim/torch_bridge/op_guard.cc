@@ -119,17 +119,13 @@ class Guard {
         GuardOne(*op, key);
       }
     }
-    // copy_ has its CUDA kernel at an alias key, so the loop does not meet it
-    // unless someone (the operator bridge) registered it for CUDA.
-    const auto copy = dispatcher.findSchemaOrThrow(kCopyName, "");
-    GuardCopy(copy);
+    GuardCopy(dispatcher.findSchemaOrThrow(kCopyName, ""));
     AddCopiesOfEvictable(dispatcher);
   }
 
   void GuardOne(const c10::OperatorHandle& op, c10::DispatchKey key)
       REQUIRES(mutex_) {
     const c10::OperatorName& name = op.operator_name();
-    if (name.name == kCopyName && key == c10::DispatchKey::CUDA) return;
     if (op.isKernelFallthroughKernel(key) || IsGuardedLate(op)) return;
     c10::SafeKernelFunction previous = op.getComputedKernelForDispatchKey(key);
     if (IsOurs(previous)) return;
@@ -149,11 +145,10 @@ class Guard {
     ++guarded_;
   }
 
+  // torch's own, which lies at an alias key, so that the loop does not meet it.
+  // Whoever registered one for CUDA has had it guarded above.
   void GuardCopy(const c10::OperatorHandle& op) REQUIRES(mutex_) {
-    if (IsOurs(op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA))) {
-      return;
-    }
-    ChoosePreviousCopy();
+    if (op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) return;
     LibraryFor(op.operator_name(), c10::DispatchKey::CUDA)
         .impl("copy_", &GuardedCopy);
     ++guarded_;

@@ -358,6 +358,7 @@ const std::multimap<std::string, Maker>& Makers() {
           Tensor(const Tensor&, const Tensor&, const Scalar&),
           Tensor&(Tensor&, const Tensor&, const Scalar&),
           Tensor&(const Tensor&, const Tensor&, const Scalar&, Tensor&),
+          Tensor&(Tensor&, const Tensor&, bool),
           Tensor(const Tensor&, const Tensor&, int64_t),
           Tensor(const Tensor&, int64_t, const Tensor&),
           Tensor(const Tensor&, const Tensor&, IntArrayRef),

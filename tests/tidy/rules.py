@@ -42,6 +42,13 @@ _INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 _MUTEX = re.compile(
     r"\bstd::(?:recursive_|shared_)?(?:timed_)?mutex\b|\bpthread_mutex_t\b"
 )
+# Its library, functions, variables and module. The name of the package to
+# install is for users, its folder for upward_includes.
+_SIMULATOR = re.compile(
+    r"(?<!stratalloc-)(?<!tests/)\w*cudasim\w*", re.IGNORECASE
+)
+# Tests in Python, and what only tests use.
+_BESIDE_CODE = re.compile(r"_test\.py$|/tests/|/testing/")
 _UNFINISHED = re.compile(r"\b(?:FIX" + r"ME|TO" + r"DO)\b")
 # "rule 3", "rules 1, 2 and 5", "rules 1–5": the numbers, over a folded line of
 # a comment, too.
@@ -118,6 +125,23 @@ def torch_headers(tree: Tree) -> Iterator[str]:
                 yield (
                     f"{file.path}:{number}: torch header {header} outside "
                     f"{', '.join(_TORCH_ROOMS)}"
+                )
+
+
+def simulator_names(tree: Tree) -> Iterator[str]:
+    """What ships does not know which device simulates."""
+    for file in tree.files(_SOURCES):
+        if file.is_test or _BESIDE_CODE.search(file.path):
+            continue
+        if room_of(file.path) is None:
+            continue
+        for number, line in enumerate(file.text.splitlines(), 1):
+            match = _SIMULATOR.search(line)
+            if match:
+                yield (
+                    f"{file.path}:{number}: {match.group()}; the simulated "
+                    "device registers itself (stratalloc/simulate.py), what is "
+                    "done on it is asked of the dispatcher or of CUDA"
                 )
 
 
@@ -279,6 +303,7 @@ ALL = (
     upward_includes,
     cuda_headers,
     torch_headers,
+    simulator_names,
     raw_mutexes,
     unfinished_marks,
     orphans,

@@ -35,6 +35,14 @@ _CLEAN = {
     'const char* kText = "std::mutex";\n',
     "allocator/block_test.cc": f"// {_SPDX}"
     '#include "tests/cudasim/control.h"\nstd::mutex m;\n',
+    "python_shim/README.md": "",
+    "python_shim/BUILD.bazel": f"# {_SPDX}"
+    'py_library(name = "door", srcs = ["simulate.py", "door_test.py"],\n'
+    'data = ["tests/door.py", "testing/door.py"])\n',
+    "python_shim/simulate.py": f"# {_SPDX}INSTALL = 'stratalloc-cudasim'\n",
+    "python_shim/door_test.py": f"# {_SPDX}import stratalloc_cudasim\n",
+    "python_shim/tests/door.py": f"# {_SPDX}# CUDASIM_MODE\n",
+    "python_shim/testing/door.py": f"# {_SPDX}# libcudasim\n",
     "allocator/device/README.md": "",
     "allocator/device/BUILD.bazel": f"# {_SPDX}"
     'cc_library(name = "api", hdrs = glob(["*.h"]))\n',
@@ -131,6 +139,23 @@ class RulesTest(unittest.TestCase):
                     f"allocator/block.h:2: torch header {header}",
                     {"allocator/block.h":
                      self._header(f"#include <{header}>")},
+                )
+
+    def test_simulator_name(self):
+        for path, text, name in (
+            ("allocator/block.cc", "// libcudasim_torch.so", "libcudasim_torch"),
+            ("allocator/block.h", 'Find("cudasim_calls");', "cudasim_calls"),
+            ("python_shim/simulate.py", "import stratalloc_cudasim",
+             "stratalloc_cudasim"),
+            ("python_shim/simulate.py", 'environ["CUDASIM_MODE"]',
+             "CUDASIM_MODE"),
+        ):
+            with self.subTest(text):
+                mark = "# " if path.endswith(".py") else "// "
+                self._expect(
+                    "simulator_names",
+                    f"{path}:2: {name}; the simulated device registers itself",
+                    {path: f"{mark}{_SPDX}{text}\n"},
                 )
 
     def test_raw_mutex(self):

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "tests/cudasim/operator_bridge/accounting.h"
-#include "tests/cudasim/operator_bridge/copy_kernel.h"
 #include "tests/cudasim/operator_bridge/late_operators.h"
 #include "tests/cudasim/operator_bridge/registration.h"
 #include "tests/cudasim/operator_bridge/shadow_bytes.h"
@@ -75,10 +74,6 @@ CUDASIM_EXPORT void cudasim_bridge_set_owner(int (*holds)(uint64_t)) {
 
 CUDASIM_EXPORT long cudasim_bridge_storages_outside(void) {
   return cudasim::bridge::StoragesOutside();
-}
-
-CUDASIM_EXPORT void* cudasim_bridge_copy_kernel(void) {
-  return reinterpret_cast<void*>(&cudasim::bridge::CopyKernel);
 }
 
 }  // extern "C"

@@ -44,10 +44,6 @@ void cudasim_bridge_set_reservation(uint64_t lo, uint64_t hi);
 void cudasim_bridge_set_owner(int (*holds)(uint64_t address));
 long cudasim_bridge_storages_outside(void);
 
-// The bridge's kernel of aten::copy_, of type
-// at::Tensor& (*)(at::Tensor& self, const at::Tensor& src, bool non_blocking).
-void* cudasim_bridge_copy_kernel(void);
-
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -10,7 +10,7 @@
 //
 // copy_ is the one operator that cannot be bridged boxed: PyTorch's CPU slot
 // for it has no boxed form. This kernel is registered unboxed, which gives it
-// both forms; the typed pointer is exported for whoever wraps it.
+// both forms: whoever stands in front of it asks the dispatcher for either.
 //
 // Thread-safety: any thread. Errors: c10::Error, the runtime's included.
 

@@ -2,8 +2,8 @@
 //
 // A stand-in for an allocator's operator guard, for test_behind_a_guard.py: a
 // boxed kernel in front of every operator with a CUDA kernel, which counts and
-// calls the previous kernel boxed, and an unboxed one in front of copy_. Loaded
-// after the bridge, so the previous kernels are the bridge's.
+// calls the previous kernel boxed. Loaded after the bridge, so the previous
+// kernels are the bridge's.
 
 #include <torch/library.h>
 
@@ -15,9 +15,6 @@
 namespace {
 
 std::atomic<long> guarded_calls{0};
-
-using CopyFunction = at::Tensor& (*)(at::Tensor&, const at::Tensor&, bool);
-CopyFunction previous_copy = nullptr;
 
 class Guard final : public c10::OperatorKernel {
  public:
@@ -34,12 +31,6 @@ class Guard final : public c10::OperatorKernel {
   const c10::SafeKernelFunction previous_;
 };
 
-at::Tensor& GuardedCopy(at::Tensor& self, const at::Tensor& src,
-                        bool non_blocking) {
-  guarded_calls.fetch_add(1, std::memory_order_relaxed);
-  return previous_copy(self, src, non_blocking);
-}
-
 class Quiet final : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -47,11 +38,9 @@ class Quiet final : public c10::WarningHandler {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int guard_stand_in_install(
-    void* bridge_copy) {
+extern "C" __attribute__((visibility("default"))) int guard_stand_in_install() {
   Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard warnings(&quiet);
-  previous_copy = reinterpret_cast<CopyFunction>(bridge_copy);
   static auto& libraries =
       *new std::map<std::string, std::unique_ptr<torch::Library>>;
   auto library = [](const std::string& name_space) -> torch::Library& {
@@ -69,7 +58,7 @@ extern "C" __attribute__((visibility("default"))) int guard_stand_in_install(
        dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CUDA)) {
     const auto op = dispatcher.findOp(name);
     const std::string full_name = c10::toString(name);
-    if (!op.has_value() || !op->hasSchema() || full_name == "aten::copy_" ||
+    if (!op.has_value() || !op->hasSchema() ||
         op->isKernelFallthroughKernel(c10::DispatchKey::CUDA)) {
       continue;
     }
@@ -80,7 +69,6 @@ extern "C" __attribute__((visibility("default"))) int guard_stand_in_install(
                 op->getComputedKernelForDispatchKey(c10::DispatchKey::CUDA))));
     ++guarded;
   }
-  library("aten").impl("copy_", TORCH_FN(GuardedCopy));
   return guarded;
 }
 
