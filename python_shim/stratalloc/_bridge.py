@@ -84,7 +84,6 @@ def load(version):
 def _declare(lib):
     """Argument types; every int result is 0, 1 or 2, see install.h."""
     i32, u64, text = ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p
-    number = ctypes.POINTER(ctypes.c_double)
     for symbol, arguments in (
         ("is_current", ()),
         ("install", (text, i32)),
@@ -92,13 +91,6 @@ def _declare(lib):
         ("upgrade_plugin", (text, i32)),
         ("follow_coalescing", (text, i32)),
         ("native_init", (i32, text, i32)),
-        ("snapshot_ns", (i32, i32, number, number, text, i32)),
-        ("bench_prepare", (i32, u64, text, i32)),
-        ("bench_pairs", (i32, u64, i32, i32, number, text, i32)),
-        ("bench_handover", (i32, u64, i32, number, text, i32)),
-        ("bench_operations", (i32, ctypes.c_void_p, u64, u64, i32, i32, number,
-                              text, i32)),
-        ("operator_ns", (i32, i32, i32, number, ctypes.POINTER(i32), text, i32)),
         ("cache_info", (i32, ctypes.POINTER(u64), text, i32)),
         ("call_enter", (text, ctypes.POINTER(ctypes.c_void_p), i32, i32, i32,
                         i32, ctypes.POINTER(ctypes.c_void_p), text, i32)),
@@ -131,8 +123,12 @@ def call(name, *arguments):
 
     One that says that memory ran out is a torch.OutOfMemoryError.
     """
+    call_function(getattr(_lib, "stratalloc_torch_" + name), *arguments)
+
+
+def call_function(function, *arguments):
+    """The same for any function that ends in (message, bytes)."""
     message = ctypes.create_string_buffer(2048)
-    function = getattr(_lib, "stratalloc_torch_" + name)
     code = function(*arguments, message, len(message))
     if code == 0:
         return
@@ -141,7 +137,7 @@ def call(name, *arguments):
         import torch
 
         raise torch.OutOfMemoryError(text)
-    raise RuntimeError(text or f"stratalloc: {name} failed")
+    raise RuntimeError(text or f"stratalloc: {function.__name__} failed")
 
 
 def storages(tensor_impl):

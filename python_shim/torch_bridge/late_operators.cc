@@ -41,10 +41,6 @@ void LateOperators::Listen() {
   listening.store(true);
 }
 
-LateOperators::Pause::Pause() : was_listening_(listening.exchange(false)) {}
-
-LateOperators::Pause::~Pause() { listening.store(was_listening_); }
-
 int LateOperators::Guarded() { return guarded.load(); }
 
 void LateOperators::onOperatorRegistered(const c10::OperatorHandle& op) {

@@ -17,18 +17,6 @@ class LateOperators final : public c10::OpRegistrationListener {
   static void Listen();
   static int Guarded();
 
-  // While one lives, new operators are left alone.
-  class Pause {
-   public:
-    Pause();
-    ~Pause();
-    Pause(const Pause&) = delete;
-    Pause& operator=(const Pause&) = delete;
-
-   private:
-    const bool was_listening_;
-  };
-
   // Called by the dispatcher under its lock.
   void onOperatorRegistered(const c10::OperatorHandle& op) override;
   void onOperatorDeregistered(const c10::OperatorHandle& op) override;

@@ -37,15 +37,6 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_guarded_late(void);
 // 1 if the kernel that a call of `name` ("aten::add.Tensor") with CUDA tensors
 // reaches first is the guard's.
 STRATALLOC_BRIDGE_API int stratalloc_torch_is_guarded(const char* name);
-
-// The guard's price: the best of `rounds` mean times of a call of an operator
-// whose kernel does nothing, with two tensors (list_elements = 0) or one list
-// of so many. The operands are distinct and lie in so many `handles`, one each.
-// The same after stratalloc_torch_remove_guard is what to subtract. CUDA is
-// initialised and no other thread runs operators.
-STRATALLOC_BRIDGE_API int stratalloc_torch_operator_ns(
-    int list_elements, int calls, int rounds, double* nanoseconds, int* handles,
-    char* message, int bytes);
 }
 
 #endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OP_GUARD_H_

@@ -53,6 +53,15 @@ class AloneTest(unittest.TestCase):
             [name for name in names if _FOREIGN.search(name)], []
         )
 
+    def test_the_bridge_measures_nothing(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            bridges = [name for name in archive.namelist()
+                       if name.startswith("stratalloc/lib/libstratalloc_torch_")]
+            self.assertTrue(bridges)
+            for name in bridges:
+                found = re.search(rb"\w*bench\w*|\w+_ns\b", archive.read(name))
+                self.assertIsNone(found, name)
+
     def test_the_extra_names_the_other_package(self):
         with zipfile.ZipFile(self.wheel) as archive:
             (name,) = [n for n in archive.namelist() if n.endswith("/METADATA")]

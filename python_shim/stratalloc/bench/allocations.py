@@ -13,6 +13,7 @@ import ctypes
 import os
 import random
 
+from stratalloc.bench import library
 from stratalloc.bench import traces
 
 # Enough that a round takes milliseconds.
@@ -31,7 +32,7 @@ def measure(torch, work, history=False, prepare=False, ours_first=True,
 
     if prepare:
         _bridge.call("native_init", torch.cuda.device_count())
-        _bridge.call("bench_prepare", int(history), _HISTORY_ENTRIES)
+        library.call("prepare", int(history), _HISTORY_ENTRIES)
     simulated = simulate.loaded()
 
     def calls():
@@ -42,46 +43,44 @@ def measure(torch, work, history=False, prepare=False, ours_first=True,
         name = "native" if native else "ours"
         taken = ctypes.c_double()
         before = calls()
-        units = _WORKS[work](_bridge, native, taken, **values)
+        units = _WORKS[work](native, taken, **values)
         answer[name] = taken.value / units
         answer[name + "_calls"] = ((calls() - before) / units
                                    if simulated else None)
     return answer
 
 
-def _pairs(bridge, native, taken, size, count, threads=1):
-    bridge.call("bench_pairs", native, size, count, threads,
-                ctypes.byref(taken))
+def _pairs(native, taken, size, count, threads=1):
+    library.call("pairs", native, size, count, threads, ctypes.byref(taken))
     return count * threads
 
 
-def _handover(bridge, native, taken, size, count):
-    bridge.call("bench_handover", native, size, count, ctypes.byref(taken))
+def _handover(native, taken, size, count):
+    library.call("handover", native, size, count, ctypes.byref(taken))
     return count
 
 
-def _operations(bridge, native, taken, packed, blocks, streams, threads):
+def _operations(native, taken, packed, blocks, streams, threads):
     count = len(packed) // traces.OPERATION_BYTES
-    bridge.call("bench_operations", native, packed, count, blocks, streams,
-                threads, ctypes.byref(taken))
+    library.call("operations", native, packed, count, blocks, streams, threads,
+                 ctypes.byref(taken))
     return count * threads
 
 
-def _window(bridge, native, taken, count, sizes, threads=1):
+def _window(native, taken, count, sizes, threads=1):
     """Per malloc and free; `sizes`: how many different ones, 0 for any."""
     key = ("window", count, sizes)
     if key not in _made:
         _made[key] = window(count, sizes)
     packed, blocks = _made[key]
-    return _operations(bridge, native, taken, packed, blocks, 1,
-                       threads) // 2
+    return _operations(native, taken, packed, blocks, 1, threads) // 2
 
 
-def _trace(bridge, native, taken, path, threads=1):
+def _trace(native, taken, path, threads=1):
     if path not in _made:
         _made[path] = traces.read(path)
     trace = _made[path]
-    return _operations(bridge, native, taken, trace.packed, trace.blocks,
+    return _operations(native, taken, trace.packed, trace.blocks,
                        trace.streams, threads)
 
 

@@ -18,6 +18,7 @@ import sys
 import time
 
 from stratalloc import cli
+from stratalloc.bench import library
 from stratalloc.demo.phases import package_environment
 
 BLOCKS = 100000
@@ -69,6 +70,7 @@ def main():
     import stratalloc
 
     if not args.native:
+        library.load(torch)
         stratalloc.enable(host_budget=64 << 20, disk_budget=0)
     torch.cuda.init()
     result = {} if args.native else _core(torch, args.rounds)
@@ -81,7 +83,7 @@ def _core(torch, rounds):
 
     _bridge.call("native_init", torch.cuda.device_count())
     ours, native = (ctypes.c_double * rounds)(), (ctypes.c_double * rounds)()
-    _bridge.call("snapshot_ns", BLOCKS, rounds, ours, native)
+    library.call("snapshot_ns", BLOCKS, rounds, ours, native)
     return {"core": list(ours), "native": list(native)}
 
 

@@ -20,6 +20,7 @@ import sys
 import time
 
 from stratalloc.bench import allocations
+from stratalloc.bench import library
 
 _SIMULATED_MEMORY = 1 << 30
 # Room for a recorded trace under both allocators at once; addresses only.
@@ -48,6 +49,7 @@ def main():
 
     import stratalloc
 
+    library.load(torch)
     stratalloc.enable(host_budget=64 << 20, disk_budget=0,
                       tiering=args.tiering == "on")
     torch.set_num_threads(1)
@@ -82,17 +84,9 @@ def _scope(torch, count):
 
 
 def _scope_core(torch, count):
-    """Push and pop inside the core, if it was built with that measure."""
+    """Push and pop of the core, from C++."""
     del torch
-    from stratalloc import _core
-
-    try:
-        function = _core.lib().stratalloc_bench_scope_pair_ns
-    except AttributeError:
-        return {"ours": None}
-    function.restype = ctypes.c_double
-    function.argtypes = (ctypes.c_int,)
-    return {"ours": function(count)}
+    return {"ours": library.scopes_ns(count)}
 
 
 def _module(torch, count):
@@ -126,7 +120,7 @@ def _guard(torch, elements, count):
 
     def call():
         value = ctypes.c_double()
-        _bridge.call("operator_ns", elements, count, 1, ctypes.byref(value),
+        library.call("operator_ns", elements, count, 1, ctypes.byref(value),
                      ctypes.byref(handles))
         return value.value
 

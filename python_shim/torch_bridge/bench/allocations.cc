@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/torch_bridge/allocation_bench.h"
+#include "python_shim/torch_bridge/bench/allocations.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "python_shim/torch_bridge/bench/both_allocators.h"
 #include "python_shim/torch_bridge/entry_point.h"
-#include "python_shim/torch_bridge/torch_allocator.h"
 
 namespace stratalloc {
 namespace {
@@ -27,13 +27,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxThreads = 2;
 constexpr int kMaxStreams = 4;  // of one thread
 constexpr c10::DeviceIndex kDevice = 0;
-
-CUDAAllocator* AllocatorFor(int native) {
-  if (native == 0) return BridgeAllocator();
-  CUDAAllocator* allocator = NativeAllocator();
-  TORCH_CHECK(allocator != nullptr, "the native allocator was not found");
-  return allocator;
-}
 
 // The same ones in every round: segments belong to streams.
 CUDAStream StreamOf(int threads, int thread, int index) {
@@ -140,13 +133,13 @@ class Belt {
 };
 
 void RunOperations(CUDAAllocator* allocator,
-                   const stratalloc_torch_operation* operations, uint64_t count,
+                   const stratalloc_bench_operation* operations, uint64_t count,
                    const std::vector<CUDAStream>& streams,
                    std::vector<c10::DataPtr>& data) {
   int current = 0;
   c10::cuda::setCurrentCUDAStream(streams[0]);
   for (uint64_t i = 0; i < count; ++i) {
-    const stratalloc_torch_operation& operation = operations[i];
+    const stratalloc_bench_operation& operation = operations[i];
     switch (operation.kind) {
       case 0:
         if (operation.stream != current) {
@@ -171,8 +164,8 @@ void RunOperations(CUDAAllocator* allocator,
 }  // namespace
 }  // namespace stratalloc
 
-int stratalloc_torch_bench_prepare(int history, uint64_t entries, char* message,
-                                   int bytes) {
+int stratalloc_bench_prepare(int history, uint64_t entries, char* message,
+                             int bytes) {
   return stratalloc::RunEntryPoint(message, bytes, [&] {
     for (const int native : {0, 1}) {
       auto* const allocator = stratalloc::AllocatorFor(native);
@@ -185,9 +178,8 @@ int stratalloc_torch_bench_prepare(int history, uint64_t entries, char* message,
   });
 }
 
-int stratalloc_torch_bench_pairs(int native, uint64_t size, int pairs,
-                                 int threads, double* nanoseconds,
-                                 char* message, int bytes) {
+int stratalloc_bench_pairs(int native, uint64_t size, int pairs, int threads,
+                           double* nanoseconds, char* message, int bytes) {
   return stratalloc::RunEntryPoint(message, bytes, [&] {
     c10::Allocator* const allocator = stratalloc::AllocatorFor(native);
     const stratalloc::StreamScope scope;
@@ -200,9 +192,8 @@ int stratalloc_torch_bench_pairs(int native, uint64_t size, int pairs,
   });
 }
 
-int stratalloc_torch_bench_handover(int native, uint64_t size, int pairs,
-                                    double* nanoseconds, char* message,
-                                    int bytes) {
+int stratalloc_bench_handover(int native, uint64_t size, int pairs,
+                              double* nanoseconds, char* message, int bytes) {
   return stratalloc::RunEntryPoint(message, bytes, [&] {
     c10::Allocator* const allocator = stratalloc::AllocatorFor(native);
     stratalloc::Belt belt;
@@ -216,10 +207,11 @@ int stratalloc_torch_bench_handover(int native, uint64_t size, int pairs,
   });
 }
 
-int stratalloc_torch_bench_operations(
-    int native, const stratalloc_torch_operation* operations, uint64_t count,
-    uint64_t blocks, int streams, int threads, double* nanoseconds,
-    char* message, int bytes) {
+int stratalloc_bench_operations(int native,
+                                const stratalloc_bench_operation* operations,
+                                uint64_t count, uint64_t blocks, int streams,
+                                int threads, double* nanoseconds, char* message,
+                                int bytes) {
   return stratalloc::RunEntryPoint(message, bytes, [&] {
     TORCH_CHECK(streams >= 1 && streams <= stratalloc::kMaxStreams,
                 "one to four streams");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/torch_bridge/snapshot_bench.h"
+#include "python_shim/torch_bridge/bench/snapshots.h"
 
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
+#include "python_shim/torch_bridge/bench/both_allocators.h"
 #include "python_shim/torch_bridge/entry_point.h"
-#include "python_shim/torch_bridge/torch_allocator.h"
 
 namespace stratalloc {
 namespace {
@@ -36,14 +36,13 @@ std::vector<double> SnapshotNanoseconds(CUDAAllocator* allocator, int blocks,
 }  // namespace
 }  // namespace stratalloc
 
-int stratalloc_torch_snapshot_ns(int blocks, int rounds, double* ours,
+int stratalloc_bench_snapshot_ns(int blocks, int rounds, double* ours,
                                  double* native, char* message, int bytes) {
   return stratalloc::RunEntryPoint(message, bytes, [&] {
     TORCH_CHECK(blocks > 0 && rounds > 0, "blocks and rounds must be positive");
-    auto* second = stratalloc::NativeAllocator();
-    TORCH_CHECK(second != nullptr, "the native allocator was not found");
+    auto* second = stratalloc::AllocatorFor(/*native=*/1);
     const auto first = stratalloc::SnapshotNanoseconds(
-        stratalloc::BridgeAllocator(), blocks, rounds);
+        stratalloc::AllocatorFor(/*native=*/0), blocks, rounds);
     std::copy(first.begin(), first.end(), ours);
     const auto other = stratalloc::SnapshotNanoseconds(second, blocks, rounds);
     std::copy(other.begin(), other.end(), native);

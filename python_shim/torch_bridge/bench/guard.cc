@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "python_shim/torch_bridge/bench/guard.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -9,8 +11,6 @@
 #include <vector>
 
 #include "python_shim/torch_bridge/entry_point.h"
-#include "python_shim/torch_bridge/late_operators.h"
-#include "python_shim/torch_bridge/op_guard.h"
 
 namespace stratalloc {
 namespace {
@@ -19,26 +19,27 @@ namespace {
 at::Tensor Two(const at::Tensor& a, const at::Tensor&) { return a; }
 void List(at::TensorList) {}
 
-using TwoOp = c10::TypedOperatorHandle<decltype(Two)>;
-using ListOp = c10::TypedOperatorHandle<decltype(List)>;
+// Defined before the guard is installed, which then guards them at their CUDA
+// key, as it does torch's own.
+TORCH_LIBRARY(stratalloc_bench, library) {
+  library.def("two(Tensor a, Tensor b) -> Tensor");
+  library.def("list(Tensor[] a) -> ()");
+}
+TORCH_LIBRARY_IMPL(stratalloc_bench, CUDA, library) {
+  library.impl("two", &Two);
+  library.impl("list", &List);
+}
 
-constexpr char kNamespace[] = "stratalloc_bench";
-
-// Defined as if before the guard's installation: the next scan guards them at
-// their CUDA key, as it does torch's own.
-torch::Library& Operators() {
-  static auto* const library = [] {
-    const LateOperators::Pause pause;
-    auto* made =
-        new torch::Library(torch::Library::FRAGMENT, kNamespace, std::nullopt,
-                           __FILE__, static_cast<uint32_t>(__LINE__));
-    made->def("two(Tensor a, Tensor b) -> Tensor");
-    made->def("list(Tensor[] a) -> ()");
-    made->impl("two", c10::DispatchKey::CUDA, &Two);
-    made->impl("list", c10::DispatchKey::CUDA, &List);
-    return made;
-  }();
-  return *library;
+// The operator, by the type of its kernel.
+template <typename Kernel>
+c10::TypedOperatorHandle<Kernel> Operator(const char* name) {
+  const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+  TORCH_CHECK(!found.hasKernelForDispatchKey(c10::DispatchKey::BackendSelect),
+              name,
+              " was defined behind the op guard, which guards such "
+              "operators by another kernel: load the bench's library before "
+              "stratalloc.enable()");
+  return found.typed<Kernel>();
 }
 
 // The granule of device memory: no handle is smaller, small ones are no larger.
@@ -81,25 +82,16 @@ double Nanoseconds(int calls, const Call& call) {
 }  // namespace
 }  // namespace stratalloc
 
-int stratalloc_torch_operator_ns(int list_elements, int calls, int rounds,
+int stratalloc_bench_operator_ns(int list_elements, int calls, int rounds,
                                  double* nanoseconds, int* handles,
                                  char* message, int bytes) {
-  using stratalloc::kNamespace;
   return stratalloc::RunEntryPoint(message, bytes, [&] {
     TORCH_CHECK(calls > 0 && rounds > 0 && list_elements >= 0,
                 "calls and rounds must be positive");
-    stratalloc::Operators();
-    if (stratalloc_torch_guarded() > 0) {
-      TORCH_CHECK(stratalloc_torch_rescan_guard(message, bytes) == 0, "rescan");
-    }
-    auto& dispatcher = c10::Dispatcher::singleton();
-    const std::string space = std::string(kNamespace) + "::";
-    const stratalloc::TwoOp two =
-        dispatcher.findSchemaOrThrow((space + "two").c_str(), "")
-            .typed<decltype(stratalloc::Two)>();
-    const stratalloc::ListOp list =
-        dispatcher.findSchemaOrThrow((space + "list").c_str(), "")
-            .typed<decltype(stratalloc::List)>();
+    const auto two = stratalloc::Operator<decltype(stratalloc::Two)>(
+        "stratalloc_bench::two");
+    const auto list = stratalloc::Operator<decltype(stratalloc::List)>(
+        "stratalloc_bench::list");
     const std::vector<at::Tensor> all = stratalloc::Operands(
         list_elements == 0 ? 2 : static_cast<size_t>(list_elements));
     const at::Tensor& a = all.front();

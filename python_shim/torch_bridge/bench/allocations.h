@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_ALLOCATION_BENCH_H_
-#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_ALLOCATION_BENCH_H_
+#ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BENCH_ALLOCATIONS_H_
+#define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BENCH_ALLOCATIONS_H_
 
-#include "python_shim/torch_bridge/install.h"
+#include <stdint.h>
+
+#include "python_shim/torch_bridge/bench/bench_api.h"
 
 // Rounds of work for one of two allocators in the same process: ours (native =
 // 0) or torch's own (native = 1), both initialised and both reached through
@@ -22,36 +24,36 @@ extern "C" {
 
 // Lets both give back what they cache, and turns the history of events on or
 // off in both: `entries` of them, no contexts.
-STRATALLOC_BRIDGE_API int stratalloc_torch_bench_prepare(int history,
-                                                         uint64_t entries,
-                                                         char* message,
-                                                         int bytes);
+STRATALLOC_BENCH_API int stratalloc_bench_prepare(int history, uint64_t entries,
+                                                  char* message, int bytes);
 
 // `pairs` times per thread: allocate `size` bytes, free them.
-STRATALLOC_BRIDGE_API int stratalloc_torch_bench_pairs(
-    int native, uint64_t size, int pairs, int threads, double* nanoseconds,
-    char* message, int bytes);
+STRATALLOC_BENCH_API int stratalloc_bench_pairs(int native, uint64_t size,
+                                                int pairs, int threads,
+                                                double* nanoseconds,
+                                                char* message, int bytes);
 
 // One thread allocates `pairs` blocks, another frees them; at most 64 are on
 // their way.
-STRATALLOC_BRIDGE_API int stratalloc_torch_bench_handover(
-    int native, uint64_t size, int pairs, double* nanoseconds, char* message,
-    int bytes);
+STRATALLOC_BENCH_API int stratalloc_bench_handover(int native, uint64_t size,
+                                                   int pairs,
+                                                   double* nanoseconds,
+                                                   char* message, int bytes);
 
 // One operation of a recorded or made-up trace. `stream` counts from 0, the
 // first of the thread's. A block is allocated once, before it is used, and
 // freed at most once; what is left is freed after the time is taken.
-struct stratalloc_torch_operation {
+struct stratalloc_bench_operation {
   uint8_t kind;  // 0 malloc, 1 free, 2 record_stream, 3 empty_cache
   uint8_t stream;
   uint16_t unused;
   uint32_t block;  // below `blocks`
   uint64_t size;   // malloc only
 };
-STRATALLOC_BRIDGE_API int stratalloc_torch_bench_operations(
-    int native, const struct stratalloc_torch_operation* operations,
+STRATALLOC_BENCH_API int stratalloc_bench_operations(
+    int native, const struct stratalloc_bench_operation* operations,
     uint64_t count, uint64_t blocks, int streams, int threads,
     double* nanoseconds, char* message, int bytes);
 }
 
-#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_ALLOCATION_BENCH_H_
+#endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BENCH_ALLOCATIONS_H_
