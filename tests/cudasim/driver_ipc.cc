@@ -4,21 +4,13 @@
 
 #include <cuda.h>
 
+#include "tests/cudasim/driver.h"
 #include "tests/cudasim/ipc.h"
-#include "tests/cudasim/simulator.h"
 
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
-
-namespace {
-
-CUresult Answer(cudasim::Status status) {
-  return static_cast<CUresult>(status);
-}
+using cudasim::driver::Answer;
 
 static_assert(sizeof(CUipcMemHandle) == cudasim::kIpcHandleBytes);
 static_assert(sizeof(CUipcEventHandle) == cudasim::kIpcHandleBytes);
-
-}  // namespace
 
 #pragma GCC visibility push(default)
 extern "C" {

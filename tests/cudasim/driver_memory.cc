@@ -4,11 +4,9 @@
 
 #include <cuda.h>
 
+#include "tests/cudasim/driver.h"
 #include "tests/cudasim/memory.h"
 #include "tests/cudasim/refusals.h"
-#include "tests/cudasim/simulator.h"
-
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
 namespace cudasim {
 namespace {
@@ -16,8 +14,6 @@ namespace {
 Access AccessOf(CUmemAccess_flags flags) {
   return static_cast<Access>(static_cast<int>(flags));
 }
-
-CUresult Answer(Status status) { return static_cast<CUresult>(status); }
 
 // Is this a device that has no virtual memory management?
 bool IsPlain(const CUmemLocation& location) {
@@ -56,9 +52,9 @@ bool GrantsRdma(const Simulator& sim, uint64_t address, uint64_t bytes) {
 }  // namespace
 }  // namespace cudasim
 
-using cudasim::Answer;
 using cudasim::Lock;
 using cudasim::Simulator;
+using cudasim::driver::Answer;
 
 #pragma GCC visibility push(default)
 extern "C" {

@@ -9,19 +9,14 @@
 #include "tests/cudasim/contexts.h"
 #include "tests/cudasim/copies.h"
 #include "tests/cudasim/device_model.h"
-#include "tests/cudasim/simulator.h"
-
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
+#include "tests/cudasim/driver.h"
 
 using cudasim::Lock;
 using cudasim::Simulator;
 using cudasim::ThisThread;
+using cudasim::driver::Answer;
 
 namespace {
-
-CUresult Answer(cudasim::Status status) {
-  return static_cast<CUresult>(status);
-}
 
 bool IsDevice(int device) {
   return device >= 0 && device < Simulator::Get().config.devices;

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver's streams and events.
+// The driver's streams and events; those as in the runtime are stream_calls.inc
+// in its words.
 
 #include <cuda.h>
 
+#include "tests/cudasim/driver.h"
 #include "tests/cudasim/ordering.h"
-#include "tests/cudasim/simulator.h"
 
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
+using cudasim::kBroken;
+using cudasim::Number;
+using cudasim::driver::Answer;
 
 namespace {
 
-CUresult Answer(cudasim::Status status) {
-  return static_cast<CUresult>(status);
-}
+using Stream = CUstream;
+using Event = CUevent;
 
-template <typename Handle>
-uint64_t Number(Handle handle) {
-  return reinterpret_cast<uint64_t>(handle);
-}
-
-constexpr auto kBroken = cudasim::Entry::kAllowedWhenBroken;
+constexpr auto kWaitExternal = CU_EVENT_WAIT_EXTERNAL;
+constexpr auto kRecordExternal = CU_EVENT_RECORD_EXTERNAL;
 
 }  // namespace
+
+#include "tests/cudasim/stream_calls.inc"
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -40,29 +40,6 @@ CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned flags) {
   CUDASIM_NEEDS_CONTEXT();
   return Answer(
       cudasim::StreamCreate(flags, 0, reinterpret_cast<uint64_t*>(stream)));
-}
-
-CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
-  CUDASIM_ENTER("cuStreamDestroy", kBroken);
-  return Answer(cudasim::StreamDestroy(Number(stream)));
-}
-
-CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
-  CUDASIM_ENTER("cuStreamSynchronize");
-  return Answer(cudasim::StreamSynchronize(Number(stream)));
-}
-
-CUresult CUDAAPI cuStreamQuery(CUstream stream) {
-  CUDASIM_ENTER("cuStreamQuery");
-  return Answer(cudasim::StreamQuery(Number(stream)));
-}
-
-CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event,
-                                   unsigned flags) {
-  CUDASIM_ENTER("cuStreamWaitEvent", kBroken);
-  if ((flags & ~CU_EVENT_WAIT_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
-  return Answer(
-      cudasim::StreamWaitEvent(Number(stream), Number(event), flags != 0));
 }
 
 CUresult CUDAAPI cuStreamGetPriority(CUstream stream, int* priority) {
@@ -94,41 +71,6 @@ CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned flags) {
   CUDASIM_NEEDS_CONTEXT();
   return Answer(
       cudasim::EventCreate(flags, reinterpret_cast<uint64_t*>(event)));
-}
-
-CUresult CUDAAPI cuEventDestroy(CUevent event) {
-  CUDASIM_ENTER("cuEventDestroy", kBroken);
-  return Answer(cudasim::EventDestroy(Number(event)));
-}
-
-CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
-  CUDASIM_ENTER("cuEventRecord", kBroken);
-  return Answer(cudasim::EventRecord(Number(event), Number(stream)));
-}
-
-CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream,
-                                        unsigned flags) {
-  CUDASIM_ENTER("cuEventRecordWithFlags", kBroken);
-  if ((flags & ~CU_EVENT_RECORD_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
-  return Answer(
-      cudasim::EventRecord(Number(event), Number(stream), flags != 0));
-}
-
-CUresult CUDAAPI cuEventQuery(CUevent event) {
-  CUDASIM_ENTER("cuEventQuery");
-  return Answer(cudasim::EventQuery(Number(event)));
-}
-
-CUresult CUDAAPI cuEventSynchronize(CUevent event) {
-  CUDASIM_ENTER("cuEventSynchronize");
-  return Answer(cudasim::EventSynchronize(Number(event)));
-}
-
-CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent start,
-                                    CUevent end) {
-  CUDASIM_ENTER("cuEventElapsedTime");
-  return Answer(
-      cudasim::EventElapsed(milliseconds, Number(start), Number(end)));
 }
 
 }  // extern "C"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// runtime.h: how runtime functions answer. Every error is also kept as the
+// runtime.h: how runtime functions answer, and what they are called where their
+// text is shared with the driver (driver.h). Every error is also kept as the
 // thread's last error, as the real runtime does.
 
 #ifndef STRATALLOC_TESTS_CUDASIM_RUNTIME_H_
@@ -8,22 +9,18 @@
 
 #include <driver_types.h>
 
-#include <cstdint>
-
+#include "tests/cudasim/handles.h"
 #include "tests/cudasim/simulator.h"
 
 #define CUDASIM_ANSWER(status) ::cudasim::Answer(status)
+#define CUDASIM_CALL(name) cudaError_t CUDARTAPI cuda##name
+#define CUDASIM_NAME(name) "cuda" name
 
 namespace cudasim {
 
 inline cudaError_t Answer(Status status) {
   if (status != kOk) ThisThread().last_error = status;
   return static_cast<cudaError_t>(status);
-}
-
-template <typename Handle>
-uint64_t Number(Handle handle) {
-  return reinterpret_cast<uint64_t>(handle);
 }
 
 inline constexpr Entry kBroken = Entry::kAllowedWhenBroken;

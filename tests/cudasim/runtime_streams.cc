@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The runtime's streams and events.
+// The runtime's streams and events; those as in the driver are stream_calls.inc
+// in its words.
 
 #include <cuda_runtime_api.h>
 
@@ -10,6 +11,18 @@
 using cudasim::Answer;
 using cudasim::kBroken;
 using cudasim::Number;
+
+namespace {
+
+using Stream = cudaStream_t;
+using Event = cudaEvent_t;
+
+constexpr auto kWaitExternal = cudaEventWaitExternal;
+constexpr auto kRecordExternal = cudaEventRecordExternal;
+
+}  // namespace
+
+#include "tests/cudasim/stream_calls.inc"
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -33,31 +46,6 @@ cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t* stream,
   CUDASIM_ENTER("cudaStreamCreateWithPriority", kBroken);
   return Answer(cudasim::StreamCreate(flags, priority,
                                       reinterpret_cast<uint64_t*>(stream)));
-}
-
-cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
-  CUDASIM_ENTER("cudaStreamDestroy", kBroken);
-  return Answer(cudasim::StreamDestroy(Number(stream)));
-}
-
-cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream) {
-  CUDASIM_ENTER("cudaStreamSynchronize");
-  return Answer(cudasim::StreamSynchronize(Number(stream)));
-}
-
-cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
-  CUDASIM_ENTER("cudaStreamQuery");
-  return Answer(cudasim::StreamQuery(Number(stream)));
-}
-
-cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream,
-                                          cudaEvent_t event, unsigned flags) {
-  CUDASIM_ENTER("cudaStreamWaitEvent", kBroken);
-  if ((flags & ~cudaEventWaitExternal) != 0) {
-    return Answer(cudasim::kInvalidValue);
-  }
-  return Answer(
-      cudasim::StreamWaitEvent(Number(stream), Number(event), flags != 0));
 }
 
 cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t stream,
@@ -116,44 +104,6 @@ cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event,
   CUDASIM_ENTER("cudaEventCreateWithFlags", kBroken);
   return Answer(
       cudasim::EventCreate(flags, reinterpret_cast<uint64_t*>(event)));
-}
-
-cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
-  CUDASIM_ENTER("cudaEventDestroy", kBroken);
-  return Answer(cudasim::EventDestroy(Number(event)));
-}
-
-cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  CUDASIM_ENTER("cudaEventRecord", kBroken);
-  return Answer(cudasim::EventRecord(Number(event), Number(stream)));
-}
-
-cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event,
-                                               cudaStream_t stream,
-                                               unsigned flags) {
-  CUDASIM_ENTER("cudaEventRecordWithFlags", kBroken);
-  if ((flags & ~cudaEventRecordExternal) != 0) {
-    return Answer(cudasim::kInvalidValue);
-  }
-  return Answer(
-      cudasim::EventRecord(Number(event), Number(stream), flags != 0));
-}
-
-cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
-  CUDASIM_ENTER("cudaEventQuery");
-  return Answer(cudasim::EventQuery(Number(event)));
-}
-
-cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
-  CUDASIM_ENTER("cudaEventSynchronize");
-  return Answer(cudasim::EventSynchronize(Number(event)));
-}
-
-cudaError_t CUDARTAPI cudaEventElapsedTime(float* milliseconds,
-                                           cudaEvent_t start, cudaEvent_t end) {
-  CUDASIM_ENTER("cudaEventElapsedTime");
-  return Answer(
-      cudasim::EventElapsed(milliseconds, Number(start), Number(end)));
 }
 
 }  // extern "C"
