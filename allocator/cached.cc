@@ -181,6 +181,27 @@ void DeviceAllocator::MoveCachedLocked(Segment& segment, Address lo, Address hi,
   GiveUpLocked(moving, /*fenced=*/false);
 }
 
+bool DeviceAllocator::WaitForStreams(std::uint64_t fence) {
+  bool fenced = true, captures = false;
+  if (STRATALLOC_PLANTED(kEarlyReuse)) fence = 0;
+  const std::uint64_t asked = streams_.MayAsk(fence);
+  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
+    if ((asked >> bit & 1) == 0) continue;
+    const StreamId stream = streams_.StreamOf(bit);
+    if (device_.IsCapturing(stream)) {
+      captures = true;  // and waiting for its device would spoil it
+      fenced = false;
+    } else if (!device_.SynchronizeStream(stream)) {
+      fenced = false;
+    }
+  }
+  if (!captures && (asked >> StreamTable::kOverflowBit != 0 || !fenced)) {
+    fenced = !SomeCapture(~std::uint64_t{0}) &&
+             device_.SynchronizeDevice().has_value();
+  }
+  return fenced;
+}
+
 Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
   std::vector<HandleRef> leaving;
   std::uint64_t fence = 0;
@@ -208,25 +229,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
     }
     ++releasing_;
   }
-  // Kernels that used the freed memory may still be running: memory is not
-  // unmapped under them. The lock is not held while waiting.
-  bool fenced = true, captures = false;
-  if (STRATALLOC_PLANTED(kEarlyReuse)) fence = 0;
-  const std::uint64_t asked = streams_.MayAsk(fence);
-  for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
-    if ((asked >> bit & 1) == 0) continue;
-    const StreamId stream = streams_.StreamOf(bit);
-    if (device_.IsCapturing(stream)) {
-      captures = true;  // and waiting for its device would spoil it
-      fenced = false;
-    } else if (!device_.SynchronizeStream(stream)) {
-      fenced = false;
-    }
-  }
-  if (!captures && (asked >> StreamTable::kOverflowBit != 0 || !fenced)) {
-    fenced = !SomeCapture(~std::uint64_t{0}) &&
-             device_.SynchronizeDevice().has_value();
-  }
+  const bool fenced = WaitForStreams(fence);
   std::vector<std::unique_ptr<PlainMemory>> gone;
   Bytes released = 0;
   {

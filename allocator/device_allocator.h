@@ -497,6 +497,10 @@ class DeviceAllocator {
   // `only`: of this private pool alone. Nothing while a stream captures, and
   // nothing of private pools in use.
   Bytes ReleaseCached(Bytes wanted, PoolId only = {}) EXCLUDES(mutex_);
+  // Kernels that used freed memory may still be running, and memory is not
+  // unmapped under them. Waits without the lock; false if these streams' work
+  // may go on.
+  bool WaitForStreams(std::uint64_t fence) EXCLUDES(mutex_);
   // The same without waiting, for what [lo, hi) needs: free handles whose
   // streams have nothing left to do, or are the one that will use the memory,
   // so that the work is in order. First those whose memory is mapped there.

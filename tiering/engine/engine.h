@@ -36,7 +36,6 @@
 
 namespace stratalloc {
 
-
 struct EngineCounters {
   std::uint64_t evicted_handles = 0;      // left the device
   std::uint64_t restored_handles = 0;     // returned
@@ -280,8 +279,32 @@ class Engine final : public Reclaimer, public ScopeListener {
   // kOutOfMemory: not enough room for all; a part may have been restored.
   Status RestoreBatchLocked(DeviceState& state,
                             const std::vector<HandleRef>& handles, Room room,
-                            const std::vector<Address>& keep, bool planned,
-                            int attempts = 0) REQUIRES(arbiter_);
+                            const std::vector<Address>& keep, bool planned)
+      REQUIRES(arbiter_);
+  // One part of it, and its steps: memory is taken for all that is missing, or
+  // for as much as there is room for; it is mapped and copied run by run; what
+  // arrived is told; and whether another part is worth trying.
+  struct Restoring {
+    DeviceState& state;
+    Room room;
+    const std::vector<Address>& keep;
+    int attempts = 0;
+    std::vector<HandleRef> missing{};  // by address
+    // One for each, as far as there was room; nullptr once it is mapped.
+    std::vector<PhysicalMemory*> taken{};
+    std::vector<HandleRef> arrived{};
+    Status status{};
+    bool in_parts = false;  // there was no room for all
+    bool no_page_tables = false;
+  };
+  void TakeRoomLocked(Restoring& batch) REQUIRES(arbiter_);
+  void MoveInLocked(Restoring& batch) REQUIRES(arbiter_);
+  void MoveRunInLocked(Restoring& batch, std::size_t first, std::size_t end)
+      REQUIRES(arbiter_);
+  void AbortRestoreLocked(DeviceAllocator& device, HandleRef handle, bool lost)
+      REQUIRES(arbiter_);
+  void CommitLocked(Restoring& batch, bool planned) REQUIRES(arbiter_);
+  bool GoesOnLocked(Restoring& batch) REQUIRES(arbiter_);
   // DeviceAllocator::BeginRestore, once the driver has memory for the page
   // tables.
   static Result<std::size_t> BeginRestore(
@@ -293,6 +316,13 @@ class Engine final : public Reclaimer, public ScopeListener {
   // The slow half of EnterOperator: `handles` are the newest pins.
   Status Admit(StreamId stream, const char* name,
                std::span<const GuardedHandle> handles);
+  // Its steps: those that are here already are used at once; no device could
+  // ever hold them; the wait for room.
+  Result<bool> AcceptAll(StreamId stream,
+                         std::span<const GuardedHandle> handles);
+  Status CheckFits(const char* name, std::span<const GuardedHandle> handles);
+  Status WaitForRoom(StreamId stream, const char* name,
+                     std::span<const GuardedHandle> handles);
   // Does this operator wait behind those who were refused, though all it uses
   // may be there?
   bool Queues(const OperatorThread& thread) const;

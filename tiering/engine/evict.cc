@@ -33,13 +33,48 @@ constexpr char kTablesBusy[] =
     "torch's tables of cuBLAS workspaces are being changed, so nobody can tell "
     "what may leave";
 
+// What an eviction may choose from: candidate i is handles[i].
+struct Choice {
+  std::vector<HandleRef> handles;
+  std::vector<Candidate> candidates;
+  // Ticks until something that is not cold yet will be.
+  std::uint32_t next_cold = kLookAgainAfter;
+};
+
+Choice LookAtCandidates(DeviceAllocator& device,
+                        const std::vector<Address>& workspaces,
+                        const std::set<Address>& not_these, bool only_cold,
+                        std::uint32_t now) {
+  Choice choice;
+  for (const EvictableHandle& one : device.Evictable(workspaces)) {
+    if (one.state != HandleState::kResident || !one.lives || one.pinned ||
+        not_these.contains(one.handle.address())) {
+      continue;
+    }
+    const Candidate candidate{.id = choice.handles.size(),
+                              .bytes = one.handle.bytes(),
+                              .last_use = one.last_use,
+                              .intervals = one.intervals,
+                              .clean = one.clean};
+    if (only_cold && !IsCold(candidate, now)) {
+      if (const std::uint32_t after = ColdAfter(candidate); after != 0) {
+        choice.next_cold =
+            std::min(choice.next_cold, candidate.last_use + after + 1 - now);
+      }
+      continue;
+    }
+    choice.handles.push_back(one.handle);
+    choice.candidates.push_back(candidate);
+  }
+  return choice;
+}
+
 }  // namespace
 
 Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
                                  const std::vector<Address>& keep, Whom whom) {
   DeviceAllocator& device = *state.allocator;
-  const std::set<Address> kept(keep.begin(), keep.end());
-  std::set<Address> refused;
+  std::set<Address> not_these(keep.begin(), keep.end());
   const auto workspaces = LibraryWorkspaces::Addresses();
   if (!workspaces) {
     state.refusal = kTablesBusy;
@@ -51,35 +86,14 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
   bool drained = false;
   state.refusal.clear();
   while (freed < target) {
-    std::vector<HandleRef> handles;
-    std::vector<Candidate> candidates;
     const std::uint32_t now = device.use_clock().load();
-    std::uint32_t next_cold = kLookAgainAfter;
-    for (const EvictableHandle& one : device.Evictable(*workspaces)) {
-      const Address address = one.handle.address();
-      if (one.state != HandleState::kResident || !one.lives || one.pinned ||
-          kept.contains(address) || refused.contains(address)) {
-        continue;
-      }
-      const Candidate candidate{.id = handles.size(),
-                                .bytes = one.handle.bytes(),
-                                .last_use = one.last_use,
-                                .intervals = one.intervals,
-                                .clean = one.clean};
-      if (whom == Whom::kCold && !IsCold(candidate, now)) {
-        if (const std::uint32_t after = ColdAfter(candidate); after != 0) {
-          next_cold = std::min(next_cold, candidate.last_use + after + 1 - now);
-        }
-        continue;
-      }
-      handles.push_back(one.handle);
-      candidates.push_back(candidate);
-    }
+    Choice choice = LookAtCandidates(device, *workspaces, not_these,
+                                     whom == Whom::kCold, now);
     const std::vector<Candidate> chosen =
-        ChooseVictims(std::move(candidates), now, target - freed);
+        ChooseVictims(std::move(choice.candidates), now, target - freed);
     if (whom == Whom::kCold && chosen.empty()) {
       // Asked again when something may have turned cold.
-      state.relief_from = now + next_cold;
+      state.relief_from = now + choice.next_cold;
       break;
     }
     if (chosen.empty() && !drained) {
@@ -99,7 +113,7 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
     std::vector<HandleRef> victims;
     for (const Candidate& candidate : chosen) {
       if (victims.size() == kMaxBatch) break;
-      victims.push_back(handles[candidate.id]);
+      victims.push_back(choice.handles[candidate.id]);
     }
     // A batch that came to nothing because of pins is no reason to stop; one
     // that a tier refused is.
@@ -108,7 +122,7 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
     if (!state.refusal.empty()) why = state.refusal;
     freed += batch;
     // Whoever could not leave now will not in the next round either.
-    for (HandleRef victim : victims) refused.insert(victim.address());
+    for (HandleRef victim : victims) not_these.insert(victim.address());
     if (batch == 0 && !state.refusal.empty()) break;
   }
   return freed;

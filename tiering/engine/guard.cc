@@ -250,98 +250,107 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
                 " (its own operands among them)");
 }
 
-Status Engine::Admit(StreamId stream, const char* name,
-                     std::span<const GuardedHandle> all) {
-  OperatorThread& thread = OperatorThread::ThisThread();
-  const std::vector<GuardedHandle> handles(all.begin(), all.end());
-  const auto accept = [&]() -> Result<bool> {
-    bool complete = true;
-    for (const DeviceState* state : movers_) {
-      STRATALLOC_ASSIGN_OR_RETURN(const bool here,
-                                  Accept(*state->allocator, stream, handles));
-      complete &= here;
-    }
-    return complete;
-  };
-  // Everything is on the device, some of it still arriving?
-  const bool queues = Queues(thread);
-  if (!queues) {
-    STRATALLOC_ASSIGN_OR_RETURN(const bool complete, accept());
-    if (complete) return {};
-  }
+Result<bool> Engine::AcceptAll(StreamId stream,
+                               std::span<const GuardedHandle> handles) {
+  bool complete = true;
   for (const DeviceState* state : movers_) {
-    // Whatever others do, nobody need wait for that.
-    DeviceAllocator& device = *state->allocator;
-    if (const Bytes bytes = BytesOf(device, handles);
-        !device.CouldHold(bytes)) {
-      return Fail(
-          ErrorCode::kOutOfMemory,
-          "CUDA out of memory. " + std::string(name) + " needs " +
-              FormatBytes(bytes) + " of handles on GPU " +
-              std::to_string(static_cast<int>(device.device().index())) +
-              " at once, which is more than the limit of " +
-              FormatBytes(device.most()) +
-              "; split its tensors, or raise gpu_limit or the memory "
-              "fraction if they are what limits it");
-    }
+    STRATALLOC_ASSIGN_OR_RETURN(const bool here,
+                                Accept(*state->allocator, stream, handles));
+    complete &= here;
   }
+  return complete;
+}
 
-  const std::int64_t started = NowNs();
-  DeviceAllocator& first = *DeviceOf(handles.front().handle.address());
+Status Engine::CheckFits(const char* name,
+                         std::span<const GuardedHandle> handles) {
+  for (const DeviceState* state : movers_) {
+    DeviceAllocator& device = *state->allocator;
+    const Bytes bytes = BytesOf(device, handles);
+    if (device.CouldHold(bytes)) continue;
+    return Fail(ErrorCode::kOutOfMemory,
+                "CUDA out of memory. " + std::string(name) + " needs " +
+                    FormatBytes(bytes) + " of handles on GPU " +
+                    std::to_string(static_cast<int>(device.device().index())) +
+                    " at once, which is more than the limit of " +
+                    FormatBytes(device.most()) +
+                    "; split its tensors, or raise gpu_limit or the memory "
+                    "fraction if they are what limits it");
+  }
+  return {};
+}
+
+Status Engine::WaitForRoom(StreamId stream, const char* name,
+                           std::span<const GuardedHandle> handles) {
+  OperatorThread& thread = OperatorThread::ThisThread();
+  const Device& first = DeviceOf(handles.front().handle.address())->device();
   // The answer to who is not let try at all.
   Status status = Fail(ErrorCode::kOutOfMemory,
                        "CUDA out of memory. " + std::string(name) +
                            " came after others that wait for room");
-  {
-    // Between tries nothing is pinned: neither what the operators around this
-    // one use (Waiting's part) nor what this one wants. For a try that need not
-    // wait its pins stay, and cancel what has only been chosen.
-    Waiting waiting(*this, /*fresh=*/thread.depth() == 1);
-    bool served = false, pinned = true;
-    const auto pin = [&] {
-      if (std::exchange(pinned, true)) return;
-      for (const GuardedHandle& guarded : handles) {
-        thread.Pin(guarded.handle.entry());
+  // Between tries nothing is pinned: neither what the operators around this one
+  // use (Waiting's part) nor what this one wants. For a try that need not wait
+  // its pins stay, and cancel what has only been chosen.
+  Waiting waiting(*this, /*fresh=*/thread.depth() == 1);
+  bool pinned = true;
+  const auto pin = [&] {
+    if (std::exchange(pinned, true)) return;
+    for (const GuardedHandle& guarded : handles) {
+      thread.Pin(guarded.handle.entry());
+    }
+  };
+  const auto unpin = [&] {
+    if (std::exchange(pinned, false)) thread.DropPins(handles.size());
+  };
+  const auto next = [&] {
+    if (waiting.MayTry()) return true;
+    unpin();
+    return !thread.hurried && waiting.Await();
+  };
+  while (next()) {
+    auto lack = Admission::Lack::kPins;
+    {
+      MutexLock arbiter(arbiter_);
+      waiting.AssertArbiterHeld();
+      status = waiting.ResumeLocked();
+      pin();
+      for (const DeviceState* state : movers_) {
+        if (!status) break;
+        status = RestoreForLocked(*state->allocator, name, handles, &lack);
       }
-    };
-    const auto unpin = [&] {
-      if (std::exchange(pinned, false)) thread.DropPins(handles.size());
-    };
-    const auto next = [&] {
-      if (waiting.MayTry()) return true;
+      if (status || status.error().code != ErrorCode::kOutOfMemory) {
+        return status;
+      }
       unpin();
-      return !thread.hurried && waiting.Await();
-    };
-    while (!served && next()) {
-      auto lack = Admission::Lack::kPins;
-      {
-        MutexLock arbiter(arbiter_);
-        waiting.AssertArbiterHeld();
-        status = waiting.ResumeLocked();
-        pin();
-        for (const DeviceState* state : movers_) {
-          if (!status) break;
-          status = RestoreForLocked(*state->allocator, name, handles, &lack);
-        }
-        served = status || status.error().code != ErrorCode::kOutOfMemory;
-        if (!served) unpin();
-      }
-      if (!served) {
-        waiting.Refused(lack);
-        if (thread.hurried) break;
-        // Under a capture nothing leaves, whoever gets on.
-        if (first.device().IsCapturing(stream)) break;
-      }
     }
-    if (!served) {
-      if (Status resumed = waiting.GiveUp(); !resumed) status = resumed;
-      pin();  // the caller takes them back
-    }
+    waiting.Refused(lack);
+    // Under a capture nothing leaves, whoever gets on.
+    if (thread.hurried || first.IsCapturing(stream)) break;
   }
+  if (Status resumed = waiting.GiveUp(); !resumed) status = resumed;
+  pin();  // the caller takes them back
+  return status;
+}
+
+Status Engine::Admit(StreamId stream, const char* name,
+                     std::span<const GuardedHandle> all) {
+  const std::vector<GuardedHandle> handles(all.begin(), all.end());
+  // Everything is on the device, some of it still arriving?
+  if (!Queues(OperatorThread::ThisThread())) {
+    STRATALLOC_ASSIGN_OR_RETURN(const bool complete,
+                                AcceptAll(stream, handles));
+    if (complete) return {};
+  }
+  // Whatever others do, nobody need wait for that.
+  STRATALLOC_RETURN_IF_ERROR(CheckFits(name, handles));
+
+  const std::int64_t started = NowNs();
+  const DeviceIndex first =
+      DeviceOf(handles.front().handle.address())->device().index();
+  const Status status = WaitForRoom(stream, name, handles);
   const std::uint64_t waited = static_cast<std::uint64_t>(NowNs() - started);
   stalls_.fetch_add(1, std::memory_order_relaxed);
   stall_ns_.fetch_add(waited, std::memory_order_relaxed);
-  Ledger::Get().OnStall(first.device().index(), CurrentScope().scope, waited);
+  Ledger::Get().OnStall(first, CurrentScope().scope, waited);
   if (!status) return status;
   for (const DeviceState* state : movers_) {
     DeviceAllocator& device = *state->allocator;
@@ -349,7 +358,7 @@ Status Engine::Admit(StreamId stream, const char* name,
       STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
     }
   }
-  STRATALLOC_ASSIGN_OR_RETURN(const bool complete, accept());
+  STRATALLOC_ASSIGN_OR_RETURN(const bool complete, AcceptAll(stream, handles));
   STRATALLOC_CHECK(complete, "pinned and restored, and away again");
   return {};
 }

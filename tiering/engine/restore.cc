@@ -96,126 +96,140 @@ Result<std::size_t> Engine::BeginRestore(
 Status Engine::RestoreBatchLocked(DeviceState& state,
                                   const std::vector<HandleRef>& handles,
                                   Room room, const std::vector<Address>& keep,
-                                  bool planned, int attempts) {
+                                  bool planned) {
   DeviceAllocator& device = *state.allocator;
-  std::vector<HandleRef> missing = device.AwayOf(handles);
-  std::sort(missing.begin(), missing.end(),
-            [](HandleRef a, HandleRef b) { return a.address() < b.address(); });
-  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
-  if (missing.empty()) return {};
+  for (int attempts = 0;;) {
+    Restoring batch{.state = state,
+                    .room = room,
+                    .keep = keep,
+                    .attempts = attempts,
+                    .missing = device.AwayOf(handles)};
+    std::sort(
+        batch.missing.begin(), batch.missing.end(),
+        [](HandleRef a, HandleRef b) { return a.address() < b.address(); });
+    batch.missing.erase(std::unique(batch.missing.begin(), batch.missing.end()),
+                        batch.missing.end());
+    if (batch.missing.empty()) return {};
+    TakeRoomLocked(batch);
+    MoveInLocked(batch);
+    for (PhysicalMemory* memory : batch.taken) {
+      if (memory != nullptr) device.PutPhysical(memory);
+    }
+    // Empty: all of this part was freed meanwhile, or could not be mapped.
+    if (!batch.arrived.empty()) CommitLocked(batch, planned);
+    if (!GoesOnLocked(batch)) return batch.status;
+    attempts = batch.attempts;
+  }
+}
 
+void Engine::TakeRoomLocked(Restoring& batch) {
+  DeviceAllocator& device = *batch.state.allocator;
   Bytes need = 0;
-  for (HandleRef handle : missing) need += handle.bytes();
-  std::vector<PhysicalMemory*> taken;
-  Status status;
+  for (HandleRef handle : batch.missing) need += handle.bytes();
   bool followed = false;
   lower_.OpenReserve(true);
-  while (taken.size() < missing.size()) {
-    const Bytes bytes = missing[taken.size()].bytes();
+  while (batch.taken.size() < batch.missing.size()) {
+    const Bytes bytes = batch.missing[batch.taken.size()].bytes();
     Result<PhysicalMemory*> physical = device.TakePhysical(bytes);
     if (physical) {
-      taken.push_back(*physical);
+      batch.taken.push_back(*physical);
       need -= bytes;
       continue;
     }
     const bool may_evict = physical.error().code == ErrorCode::kOutOfMemory &&
-                           room == Room::kEvict && ++attempts <= kRoomAttempts;
+                           batch.room == Room::kEvict &&
+                           ++batch.attempts <= kRoomAttempts;
     if (may_evict) {
-      NotePressure(state);
+      NotePressure(batch.state);
       // Once: a look asks for the headroom back, which is then taken again.
       if (!std::exchange(followed, true)) device.FollowCard();
     }
-    if (!may_evict ||
-        (EvictVictimsLocked(state, need, keep, Whom::kAnybody) == 0 &&
-         !device.RaiseLimit())) {
-      status = tl::unexpected(physical.error());
+    if (!may_evict || (EvictVictimsLocked(batch.state, need, batch.keep,
+                                          Whom::kAnybody) == 0 &&
+                       !device.RaiseLimit())) {
+      batch.status = tl::unexpected(physical.error());
       break;
     }
   }
   lower_.OpenReserve(false);
   // What there is room for comes first: its host copies make room for the
   // next victims when no other tier has any.
-  const bool in_parts = !status && !taken.empty() &&
-                        status.error().code == ErrorCode::kOutOfMemory;
-  if (in_parts) {
-    missing.resize(taken.size());
-    status = {};
+  batch.in_parts = !batch.status && !batch.taken.empty() &&
+                   batch.status.error().code == ErrorCode::kOutOfMemory;
+  if (batch.in_parts) {
+    batch.missing.resize(batch.taken.size());
+    batch.status = {};
   }
-  std::vector<HandleRef> arrived;
-  bool no_page_tables = false;
-  const auto abort = [&](HandleRef handle, bool lost) REQUIRES(arbiter_) {
-    // Bytes that came from the disk may have stayed in a host buffer.
-    const LowerCopy* copy = lower_.Find(handle.address());
-    const bool host = copy != nullptr && copy->host;
-    const bool disk = copy != nullptr && copy->disk;
-    device.AbortRestore(handle, lost           ? HandleState::kPoisoned
-                                : host && disk ? HandleState::kHostAndDisk
-                                : host         ? HandleState::kHost
-                                               : HandleState::kDisk);
-  };
-  for (std::size_t next = 0; status && next < missing.size();) {
+}
+
+void Engine::MoveInLocked(Restoring& batch) {
+  for (std::size_t next = 0; batch.status && next < batch.missing.size();) {
     // What is copied meanwhile hides what mapping costs: a run is no longer
     // than all before it.
     const std::size_t most =
-        std::min(missing.size() - next, std::max<std::size_t>(next, 1));
-    const auto run = std::span<const HandleRef>(missing).subspan(next, most);
-    const Result<std::size_t> begun =
-        BeginRestore(device, run, std::span(taken).subspan(next, most));
+        std::min(batch.missing.size() - next, std::max<std::size_t>(next, 1));
+    const Result<std::size_t> begun = BeginRestore(
+        *batch.state.allocator,
+        std::span<const HandleRef>(batch.missing).subspan(next, most),
+        std::span(batch.taken).subspan(next, most));
     if (!begun) {
-      status = tl::unexpected(begun.error());
-      no_page_tables = status.error().code == ErrorCode::kOutOfMemory;
-      break;
+      batch.status = tl::unexpected(begun.error());
+      batch.no_page_tables = begun.error().code == ErrorCode::kOutOfMemory;
+      return;
     }
-    // Freed meanwhile; its physical handle is put back below.
-    if (*begun == 0) {
-      ++next;
+    // None: freed meanwhile; its physical handle is put back by the caller.
+    const std::size_t end = next + *begun;
+    for (std::size_t i = next; i < end; ++i) batch.taken[i] = nullptr;
+    MoveRunInLocked(batch, next, end);
+    next = std::max(end, next + 1);
+  }
+}
+
+void Engine::MoveRunInLocked(Restoring& batch, std::size_t first,
+                             std::size_t end) {
+  DeviceState& state = batch.state;
+  DeviceAllocator& device = *state.allocator;
+  for (std::size_t at = first; at < end; ++at) {
+    const HandleRef handle = batch.missing[at];
+    const LowerCopy* copy = lower_.Find(handle.address());
+    const bool from_disk = copy != nullptr && !copy->host;
+    const Status copied = CopyInLocked(state, handle);
+    if (copied) {
+      batch.arrived.push_back(handle);
       continue;
     }
-    const std::size_t end = next + *begun;
-    for (std::size_t i = next; i < end; ++i) taken[i] = nullptr;
-    for (; status && next < end; ++next) {
-      const HandleRef handle = missing[next];
-      const LowerCopy* copy = lower_.Find(handle.address());
-      const bool from_disk = copy != nullptr && !copy->host;
-      status = CopyInLocked(state, handle);
-      if (status) {
-        arrived.push_back(handle);
-        continue;
-      }
-      const Error error = status.error();
-      const std::string owners = OwnersOf(device, handle);
-      const bool lost = error.code == ErrorCode::kCorrupt;
-      // Nothing may be copying into it when it is unmapped again.
-      SettleCopies(state, state.copy_in);
-      abort(handle, lost);
-      for (std::size_t i = next + 1; i < end; ++i) abort(missing[i], false);
-      status = Fail(error.code, "cannot restore " + owners + " from " +
-                                    (lost || from_disk ? "disk: " : "host: ") +
-                                    error.message);
+    const Error& error = copied.error();
+    const std::string owners = OwnersOf(device, handle);
+    const bool lost = error.code == ErrorCode::kCorrupt;
+    // Nothing may be copying into it when it is unmapped again.
+    SettleCopies(state, state.copy_in);
+    AbortRestoreLocked(device, handle, lost);
+    for (std::size_t i = at + 1; i < end; ++i) {
+      AbortRestoreLocked(device, batch.missing[i], /*lost=*/false);
     }
+    batch.status =
+        Fail(error.code, "cannot restore " + owners + " from " +
+                             (lost || from_disk ? "disk: " : "host: ") +
+                             error.message);
+    return;
   }
-  for (std::size_t i = 0; i < taken.size(); ++i) {
-    if (taken[i] != nullptr) device.PutPhysical(taken[i]);
-  }
-  const auto the_others = [&]() REQUIRES(arbiter_) -> Status {
-    if (no_page_tables) {
-      // More leaves with every attempt: what comes free goes to the driver.
-      if (room != Room::kEvict || ++attempts > kRoomAttempts) return status;
-      NotePressure(state);
-      if (EvictVictimsLocked(state, attempts * missing.front().bytes(), keep,
-                             Whom::kAnybody) == 0) {
-        return status;
-      }
-    } else if (!in_parts || !status) {
-      return status;
-    } else {
-      attempts = 0;
-    }
-    return RestoreBatchLocked(state, handles, room, keep, planned, attempts);
-  };
-  // All of this part was freed meanwhile, or could not be mapped.
-  if (arrived.empty()) return the_others();
+}
 
+void Engine::AbortRestoreLocked(DeviceAllocator& device, HandleRef handle,
+                                bool lost) {
+  // Bytes that came from the disk may have stayed in a host buffer.
+  const LowerCopy* copy = lower_.Find(handle.address());
+  const bool host = copy != nullptr && copy->host;
+  const bool disk = copy != nullptr && copy->disk;
+  device.AbortRestore(handle, lost           ? HandleState::kPoisoned
+                              : host && disk ? HandleState::kHostAndDisk
+                              : host         ? HandleState::kHost
+                                             : HandleState::kDisk);
+}
+
+void Engine::CommitLocked(Restoring& batch, bool planned) {
+  DeviceState& state = batch.state;
+  DeviceAllocator& device = *state.allocator;
   EventId event = device.TakeEvent();
   if (event == kNoEvent || !device.device().RecordEvent(event, state.copy_in)) {
     // Without an event the copies are waited for here.
@@ -223,14 +237,30 @@ Status Engine::RestoreBatchLocked(DeviceState& state,
     event = kNoEvent;
     SettleCopies(state, state.copy_in);
   }
-  for (HandleRef handle : arrived) {
+  for (HandleRef handle : batch.arrived) {
     counters_.restored_bytes += handle.bytes();
     ++counters_.restored_handles;
     if (planned) ++counters_.planned_handles;
   }
-  device.CommitRestore(std::move(arrived), event);
+  device.CommitRestore(std::move(batch.arrived), event);
   lower_.RefillReserve(device.use_clock().load());
-  return the_others();
+}
+
+bool Engine::GoesOnLocked(Restoring& batch) {
+  if (batch.no_page_tables) {
+    // More leaves with every attempt: what comes free goes to the driver.
+    if (batch.room != Room::kEvict || ++batch.attempts > kRoomAttempts) {
+      return false;
+    }
+    NotePressure(batch.state);
+    return EvictVictimsLocked(batch.state,
+                              static_cast<Bytes>(batch.attempts) *
+                                  batch.missing.front().bytes(),
+                              batch.keep, Whom::kAnybody) != 0;
+  }
+  if (!batch.in_parts || !batch.status) return false;
+  batch.attempts = 0;
+  return true;
 }
 
 }  // namespace stratalloc
