@@ -189,6 +189,25 @@ TEST_F(BlockHeapTest, AnotherClassTakesOverWholeHandlesAndGivesThemBack) {
   EXPECT_EQ(Broken(), "");
 }
 
+TEST_F(BlockHeapTest, WhatIsTakenOverJoinsTheNeighboursOfItsPool) {
+  Pool& gradients = PoolOfClass(LifetimeClass::kGradient);
+  Pool& transient = PoolOfClass(LifetimeClass::kTransient);
+  Segment& segment = *heap().AddSegment(gradients, region(), 6 * kHandle);
+  Set(segment, 0, 6, HandleState::kResident);
+  const Address base = segment.base;
+  for (const Address at : {base, base + 2 * kHandle}) {
+    heap().TakeOver(transient, {at, at + 2 * kHandle});
+    // In use, so that the next run begins behind it.
+    HandOut(heap().BlockAt(at), 2 * kHandle);
+    EXPECT_EQ(Broken(), "");
+  }
+  EXPECT_EQ(heap().segments().size(), 2u) << "one of each class";
+  for (const Address at : {base, base + 2 * kHandle}) {
+    GiveBack(heap().Find(at));
+  }
+  EXPECT_EQ(transient.free_blocks().Largest(), 4 * kHandle);
+}
+
 TEST_F(BlockHeapTest, SpaceWithoutMemoryIsTakenOverWhereNothingIsInTheWay) {
   Pool& gradients = PoolOfClass(LifetimeClass::kGradient);
   Pool& transient = PoolOfClass(LifetimeClass::kTransient);
@@ -229,7 +248,7 @@ TEST_F(BlockHeapTest, ARecentPoolIsTheOneOfItsKey) {
                                 PoolKind::kSmall),
               &pool);
     // Another key under the same hash is not taken for it.
-    EXPECT_EQ(heap().RecentPool(StreamId{64 + (16 << 9)},
+    EXPECT_EQ(heap().RecentPool(StreamId{64 + (1 << 14)},
                                 LifetimeClass::kTransient, PoolKind::kSmall),
               nullptr);
   }

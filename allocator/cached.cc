@@ -183,7 +183,6 @@ void DeviceAllocator::MoveCachedLocked(Segment& segment, Address lo, Address hi,
 
 bool DeviceAllocator::WaitForStreams(std::uint64_t fence) {
   bool fenced = true, captures = false;
-  if (STRATALLOC_PLANTED(kEarlyReuse)) fence = 0;
   const std::uint64_t asked = streams_.MayAsk(fence);
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
     if ((asked >> bit & 1) == 0) continue;
@@ -229,6 +228,7 @@ Bytes DeviceAllocator::ReleaseCached(Bytes wanted, PoolId only) {
     }
     ++releasing_;
   }
+  if (STRATALLOC_PLANTED(kEarlyReuse)) fence = 0;
   const bool fenced = WaitForStreams(fence);
   std::vector<std::unique_ptr<PlainMemory>> gone;
   Bytes released = 0;

@@ -68,9 +68,9 @@ struct OperatorThread;
 struct EvictableHandle {
   HandleRef handle;
   HandleState state = HandleState::kResident;
-  bool lives = false;   // a live block lies over it
-  bool pinned = false;  // by somebody, or a library keeps a workspace there
-  bool clean = false;   // as far as the guard knows
+  bool lives = false;  // a live block lies over it
+  bool pinned = false;
+  bool clean = false;  // as far as the guard knows
   bool has_copy = false;
   std::uint32_t last_use = 0;
   std::array<std::uint32_t, HandleEntry::kIntervals> intervals{};
@@ -348,9 +348,12 @@ class DeviceAllocator {
   std::atomic<std::uint32_t>& use_clock() { return use_clock_; }
 
   // Every handle with memory, or bytes away, of what may leave, in address
-  // order. `library`: blocks that libraries keep as workspaces.
-  std::vector<EvictableHandle> Evictable(
-      const std::vector<Address>& library = {}) EXCLUDES(mutex_);
+  // order.
+  std::vector<EvictableHandle> Evictable() EXCLUDES(mutex_);
+  // Those that an eviction may choose from now, what has arrived included.
+  // `library`: blocks that libraries keep as workspaces, which stay.
+  std::vector<EvictableHandle> Candidates(const std::vector<Address>& library)
+      EXCLUDES(mutex_);
   // Of the live blocks over the handle.
   std::vector<std::pair<Charge, Bytes>> LiveOver(HandleRef handle)
       EXCLUDES(mutex_);
@@ -450,6 +453,7 @@ class DeviceAllocator {
   std::set<Address> HandlesUnderLocked(const std::vector<Address>& blocks)
       REQUIRES(mutex_);
   void SettleArrivalsLocked() REQUIRES(mutex_);
+  std::vector<EvictableHandle> EvictableLocked() REQUIRES(mutex_);
 
   // ladder_device.cc
   class ForLadder;
@@ -723,7 +727,7 @@ class DeviceAllocator {
   int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
   std::uint64_t releases_ GUARDED_BY(mutex_) = 0;  // and those that are over
   Condition released_;
-  int fencing_ GUARDED_BY(mutex_) = 0;  // BeginFencingLocked without its end
+  int fencing_ GUARDED_BY(mutex_) = 0;  // BeginFencing without its end
   Condition fenced_;
 };
 

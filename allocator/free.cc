@@ -103,7 +103,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
     }
     pool.File(block);
   } else {
-    pool.File(block);  // RefileLocked takes out what it looks at
+    pool.File(block);  // Refile takes out what it looks at
     // Whole handles: a handle that lost its last live block changes what the
     // free blocks beside this one are worth.
     const HandleRegion& region = *segment.region;

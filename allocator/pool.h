@@ -56,7 +56,7 @@ class Pool {
   const std::set<Block*, ByAddress>& unmapped_blocks() const {
     return unmapped_blocks_;
   }
-  // Memory that may come back, see DeviceAllocator::FindAwaySpaceLocked.
+  // Memory that may come back, see Residency::FindAwaySpace.
   const std::set<FreeKey>& parked_blocks() const { return parked_blocks_; }
   // Only the ordinary pools of a stream keep blocks in bins.
   bool has_bins() const { return has_bins_; }

@@ -10,6 +10,7 @@
 #include "allocator/device_allocator.h"
 
 namespace stratalloc {
+
 void DeviceAllocator::CreateOrUsePool(
     PoolId id, std::shared_ptr<const MemorySource> source) {
   MutexLock lock(mutex_);
@@ -140,6 +141,8 @@ Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
 }
 
 bool DeviceAllocator::NoSplitLocked(const Pool& pool) const {
+  // Everybody's pools split, whatever was said of the pool {0, 0}.
+  if (!pool.key().owner.is_private()) return false;
   const PrivatePool* const owner = private_pools_.Find(pool.key().owner);
   return owner != nullptr && owner->no_split;
 }

@@ -122,6 +122,18 @@ TEST_F(PrivatePoolTest, APoolThatLendsServesTheLastResort) {
   Release(kUser);
 }
 
+TEST_F(PrivatePoolTest, WhatIsSaidOfNobodysIdIsNotSaidOfEverybodysPools) {
+  allocator().CreateOrUsePool(PoolId{});
+  ASSERT_TRUE(allocator().SetNoSplit(PoolId{}).has_value());
+  Free(Malloc(16 * kMiB));
+  const Address part = Malloc(4 * kMiB);
+  BlockView block;
+  ASSERT_TRUE(allocator().FindLive(part, &block));
+  EXPECT_EQ(block.bytes, 4 * kMiB) << "it is split";
+  Free(part);
+  Release(PoolId{});
+}
+
 TEST_F(PrivatePoolTest, WithoutSplittingEverySegmentIsOneBlock) {
   allocator().CreateOrUsePool(kUser);
   ASSERT_TRUE(allocator().SetNoSplit(kUser).has_value());

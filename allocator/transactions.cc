@@ -6,13 +6,32 @@
 
 namespace stratalloc {
 
-std::vector<EvictableHandle> DeviceAllocator::Evictable(
+std::vector<EvictableHandle> DeviceAllocator::Evictable() {
+  MutexLock lock(mutex_);
+  return EvictableLocked();
+}
+
+std::vector<EvictableHandle> DeviceAllocator::Candidates(
     const std::vector<Address>& library) {
   MutexLock lock(mutex_);
   SettleArrivalsLocked();
   const std::set<Address> of_library = HandlesUnderLocked(library);
+  std::vector<EvictableHandle> all = EvictableLocked();
+  std::erase_if(all, [&](const EvictableHandle& one) {
+    return one.state != HandleState::kResident || !one.lives || one.pinned ||
+           of_library.contains(one.handle.address());
+  });
+  return all;
+}
+
+std::vector<EvictableHandle> DeviceAllocator::EvictableLocked() {
   EmptyBinsLocked();  // `live` is looked at
+  std::size_t mapped = 0;
+  for (const auto& [base, segment] : heap_.segments()) {
+    if (segment->evictable()) mapped += segment->mapped;
+  }
   std::vector<EvictableHandle> all;
+  all.reserve(mapped);
   for (const auto& [base, segment] : heap_.segments()) {
     if (!segment->evictable() || segment->mapped == 0) continue;
     ForEachHandleOf(*segment, [&](HandleRef handle) {
@@ -22,8 +41,7 @@ std::vector<EvictableHandle> DeviceAllocator::Evictable(
       all.push_back({.handle = handle,
                      .state = state,
                      .lives = entry.live > 0,
-                     .pinned = entry.pins.load() != 0 ||
-                               of_library.contains(handle.address()),
+                     .pinned = entry.pins.load() != 0,
                      .clean = entry.has_copy.load() && !entry.dirty.load(),
                      .has_copy = entry.has_copy.load(),
                      .last_use = entry.last_use.load(),

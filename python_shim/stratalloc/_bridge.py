@@ -13,6 +13,7 @@ import os
 import re
 
 from stratalloc import _core
+from stratalloc._errors import UnsupportedTorchError
 
 _OUT_OF_MEMORY = 2  # of entry_point.h
 
@@ -25,17 +26,12 @@ class Storage(ctypes.Structure):
                 ("device", ctypes.c_int)]
 
 
-def _unsupported(message):
-    from stratalloc import _enable
-
-    return _enable.UnsupportedTorchError(message)
-
-
 def bridge_name(version):
     """File name of the bridge for a torch version such as 2.11.0+cu130."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
-        raise _unsupported(f"stratalloc: cannot read torch version {version!r}")
+        raise UnsupportedTorchError(
+            f"stratalloc: cannot read torch version {version!r}")
     return "libstratalloc_torch_%s_%s.so" % match.groups()
 
 
@@ -59,7 +55,7 @@ def load(version):
     name = bridge_name(version)
     minor = ".".join(re.match(r"(\d+)\.(\d+)", version).groups())
     if minors and minor not in minors:
-        raise _unsupported(
+        raise UnsupportedTorchError(
             f"stratalloc: torch {version} is not supported (bridges here: "
             f"torch {', '.join(minors)})")
     path = _core.library_path(name)
@@ -67,13 +63,13 @@ def load(version):
     try:
         lib = ctypes.CDLL(path)
     except OSError as error:
-        raise _unsupported(
+        raise UnsupportedTorchError(
             f"stratalloc: the bridge for torch {minor} does not load into "
             f"torch {version}: {error}") from None
     # Before any other symbol: another minor's file may lack some.
     built_for = "%d.%d" % divmod(lib.stratalloc_torch_built_for(), 100)
     if built_for != minor:
-        raise _unsupported(
+        raise UnsupportedTorchError(
             f"stratalloc: {name} was built for torch {built_for}, this is "
             f"torch {version}")
     _declare(lib)

@@ -19,6 +19,7 @@ from stratalloc import _bridge
 from stratalloc import _core
 from stratalloc import _gpus
 from stratalloc import _witness
+from stratalloc._errors import UnsupportedTorchError
 from stratalloc.settings import Config
 
 _log = logging.getLogger("stratalloc")
@@ -26,10 +27,6 @@ _lock = threading.RLock()
 _active = None  # the resolved Config the core was told
 _guarded = False
 _said_no_gpu = False
-
-
-class UnsupportedTorchError(RuntimeError):
-    """This torch has no bridge in this installation."""
 
 
 def strict():

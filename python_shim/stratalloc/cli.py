@@ -11,15 +11,10 @@ script nothing.
 """
 
 import argparse
-import contextlib
-import os
-import shutil
 import sys
 
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_CANNOT = 3
+from stratalloc._command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
+from stratalloc._command import CannotRunError, UsageError
 
 _EPILOG = ("exit codes: 0 fine, 1 the job failed, 2 usage, 3 not possible on "
            "this machine or installation; `run` passes the script's own on")
@@ -51,14 +46,6 @@ def main(argv=None):
         return EXIT_CANNOT
 
 
-class UsageError(Exception):
-    """What the user typed cannot be meant."""
-
-
-class CannotRunError(Exception):
-    """The machine or the installation lacks something."""
-
-
 def _parser():
     parser = argparse.ArgumentParser(
         prog="stratalloc", epilog=_EPILOG, allow_abbrev=False,
@@ -88,16 +75,6 @@ def _result_file(path):
     except OSError as error:
         raise UsageError(f"--json {path}: nothing can be written there: "
                          f"{error.strerror}") from None
-
-
-def size(option, text):
-    """The bytes that an option's text means; UsageError if it means none."""
-    from stratalloc.settings import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}") from None
 
 
 def _add_card(parser):
@@ -203,29 +180,3 @@ def _doctor(args):
     from stratalloc import doctor
 
     return doctor.main(args)
-
-
-def console():
-    """A rich console: colours only on a terminal, none with NO_COLOR."""
-    try:
-        from rich.console import Console
-    except ImportError:
-        raise CannotRunError(
-            "stratalloc: this command prints tables with the package rich, "
-            "which is not installed; run `pip install rich`") from None
-    plain = not sys.stdout.isatty() or bool(os.environ.get("NO_COLOR"))
-    return Console(file=sys.stdout, no_color=plain, highlight=False,
-                   width=shutil.get_terminal_size((100, 24)).columns)
-
-
-# More columns than any table has; rich would cut cells that are not wrapped.
-_WHOLE = 1 << 14
-
-
-def show(out, table):
-    """Prints a table whole: a narrow terminal wraps its lines, a pipe takes
-    them as they are, and no number is cut."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(setattr, out, "width", out.width)
-        out.width = _WHOLE
-        out.print(table, crop=False)

@@ -15,7 +15,7 @@ import tempfile
 
 from stratalloc import _bridge
 from stratalloc import _core
-from stratalloc import cli
+from stratalloc import _command
 from stratalloc import simulate
 from stratalloc.settings import Config
 from stratalloc.settings import format_size
@@ -34,8 +34,8 @@ def main(args):
         for name, state, detail in findings:
             print(f"{state:<8} {name:<18} {detail}")
     if broken:
-        return cli.EXIT_CANNOT
-    return cli.EXIT_OK if written else cli.EXIT_FAILED
+        return _command.EXIT_CANNOT
+    return _command.EXIT_OK if written else _command.EXIT_FAILED
 
 
 def _findings():

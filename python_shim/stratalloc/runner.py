@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 
-from stratalloc import cli
+from stratalloc import _command
 from stratalloc.settings import Config
 
 # What describes a simulated device, besides its size.
@@ -32,14 +32,14 @@ def run(args):
         if args.allocator != "native":
             config.resolved()  # nothing is started if that cannot be
     except ValueError as error:
-        raise cli.UsageError(error) from None
+        raise _command.UsageError(error) from None
     _prepare(args, config)
     try:
         code = _execute(args)
     except BaseException as error:
-        _report_from_the_program_on(error, lambda: _end(args, cli.EXIT_FAILED))
+        _report_from_the_program_on(error, lambda: _end(args, _command.EXIT_FAILED))
         raise
-    return code if _end(args, code) else code or cli.EXIT_FAILED
+    return code if _end(args, code) else code or _command.EXIT_FAILED
 
 
 def _end(args, code):
@@ -57,19 +57,19 @@ def _check(args):
         given = ["--" + name for name in _OF_SIMULATED
                  if getattr(args, name) is not None]
         if given:
-            raise cli.UsageError(
+            raise _command.UsageError(
                 f"{', '.join(given)}: about simulated GPUs; give --simulate "
                 "SIZE as well" + ("" if args.devices is None else
                 ", or choose real ones with CUDA_VISIBLE_DEVICES"))
     elif args.simulate != "card":
-        cli.size("--simulate", args.simulate)
+        _command.size("--simulate", args.simulate)
     if args.module:
         _check_module(args.target)
     elif not os.path.exists(args.target):
-        raise cli.UsageError(f"no such script: {args.target}")
+        raise _command.UsageError(f"no such script: {args.target}")
     elif os.path.isdir(args.target) and not os.path.exists(
             os.path.join(args.target, "__main__.py")):
-        raise cli.UsageError(
+        raise _command.UsageError(
             f"{args.target} is a directory without a __main__.py; name the "
             f"script in it: {os.path.join(args.target, 'SCRIPT.py')}")
 
@@ -82,7 +82,7 @@ def _check_module(name):
     except ValueError:
         found = None  # no name at all, or __main__
     if found is None:
-        raise cli.UsageError(f"no such module: {name}")
+        raise _command.UsageError(f"no such module: {name}")
 
 
 def _prepare(args, config):
@@ -101,7 +101,7 @@ def _prepare(args, config):
                           _or(args.mode, "eager"), _or(args.seed, 0),
                           args.card, args.profile, args.numbers)
         except ValueError as error:
-            raise cli.UsageError(error) from None
+            raise _command.UsageError(error) from None
         simulate.for_children()
         print(f"stratalloc: {simulate.label()}", file=sys.stderr)
     if args.allocator == "native":
@@ -109,12 +109,12 @@ def _prepare(args, config):
     try:
         import torch
     except ImportError as error:
-        raise cli.CannotRunError(
+        raise _command.CannotRunError(
             f"stratalloc: torch cannot be imported ({error}); install torch "
             f"({', '.join(_minors())}) into this Python") from None
     reason = _gpus.why_none(torch)
     if reason is not None:
-        raise cli.CannotRunError(
+        raise _command.CannotRunError(
             f"stratalloc run: there is no GPU for {args.target}: {reason}; "
             "`stratalloc run --simulate 8GiB` has a simulated one")
     if _enable.enable(config):
@@ -179,7 +179,7 @@ def _execute(args):
             _execute_file(os.path.abspath(args.target))
     except SystemExit as stop:
         return _exit_code(stop)
-    return cli.EXIT_OK
+    return _command.EXIT_OK
 
 
 def _execute_file(path):
@@ -197,11 +197,11 @@ def _execute_file(path):
 def _exit_code(stop):
     """What the interpreter would exit with for this SystemExit."""
     if stop.code is None:
-        return cli.EXIT_OK
+        return _command.EXIT_OK
     if isinstance(stop.code, int):
         return stop.code
     print(stop.code, file=sys.stderr)
-    return cli.EXIT_FAILED
+    return _command.EXIT_FAILED
 
 
 def _write_results(args, code):

@@ -5,6 +5,7 @@ A rule takes the `Tree` and yields "path:line: what is wrong; what to do".
 Nothing is built and nothing is imported from the project.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -62,6 +63,22 @@ _RULE_NUMBERS = re.compile(
 _RULES_OF_DESIGN = "Residency rules"
 _LOCKS_OF_DESIGN = "Lock order"
 _LOCK_RANKS = "allocator/base/lock_ranks.h"
+
+# What a README says is ours: a file, or a name in the manner of C++ or of a
+# member, perhaps with its class and (). Words of one hump may be English.
+_NAMED_FILE = re.compile(r"(?:[\w.]+/)*\w+\.(?:cc|h|cu|py|bzl)")
+_NAME = re.compile(
+    r"(?:\w+::)*([A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+|[a-z]\w*_)(?:\(\))?"
+    r"|(?:\w+::)+(\w+)(?:\(\))?"
+)
+# What a comment in C++ says is: a source of ours (headers may be others'), a
+# function under a lock, a member of one of our classes.
+_SOURCE_IN_COMMENT = re.compile(r"(?<![\w/.<-])(?:\w+/)*\w+\.cc\b")
+_LOCKED_IN_COMMENT = re.compile(r"\b\w+Locked\b")
+_MEMBER_IN_COMMENT = re.compile(r"\b([A-Z]\w+)::(\w+)\b")
+_OUR_CLASS = re.compile(
+    r"\b(?:class|struct)\s+(?:\w+\([^)]*\)\s+)?([A-Z]\w+)"
+)
 
 CPP = (".h", ".cc", ".cu")
 # What has to carry a licence line and belong to a target.
@@ -266,6 +283,134 @@ def unknown_rules(tree: Tree) -> Iterator[str]:
                     )
 
 
+def _words(tree: Tree) -> set[str]:
+    """Every identifier of the code; comments of C++ are none."""
+    words = set()
+    for file in tree.files(CPP + (".inc",)):
+        words.update(re.findall(r"\w+", file.code))
+    for file in tree.files((".py", ".bzl", ".bazel", ".sh", ".lds", "dev")):
+        words.update(re.findall(r"\w+", file.text))
+    return words
+
+
+def _is_of_a_room(path: str) -> bool:
+    return not path.startswith("tests/") and (
+        room_of(path) is not None or path in ("DESIGN.md", "CONTRIBUTING.md")
+    )
+
+
+def _names_in_readme(text: str) -> Iterator[tuple[int, str]]:
+    code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code:
+            for name in re.findall(r"`([^`]+)`", line):
+                yield number, name
+
+
+def unknown_names(tree: Tree) -> Iterator[str]:
+    """What a README or a comment names by its name is there to be found."""
+    words = _words(tree)
+    paths = tree.paths()
+
+    def is_file(name: str) -> bool:
+        return any(path == name or path.endswith("/" + name) for path in paths)
+
+    for file in tree.files((".md",)):
+        if not _is_of_a_room(file.path):
+            continue
+        for number, name in _names_in_readme(file.text):
+            match = _NAME.fullmatch(name)
+            if (not is_file(name) if _NAMED_FILE.fullmatch(name) else
+                    match and (match[1] or match[2]) not in words):
+                yield (
+                    f"{file.path}:{number}: `{name}` is nowhere; it was "
+                    "renamed, perhaps, or is gone"
+                )
+    classes = {
+        name
+        for file in tree.files(CPP)
+        for name in _OUR_CLASS.findall(file.code)
+    }
+    for file in tree.files(CPP):
+        if not _is_of_a_room(file.path):
+            continue
+        for comment in re.finditer(r"//[^\n]*", file.text):
+            text = comment.group()
+            gone = [name for name in _SOURCE_IN_COMMENT.findall(text)
+                    if not is_file(name)]
+            gone += [name for name in _LOCKED_IN_COMMENT.findall(text)
+                     if name not in words]
+            gone += [f"{owner}::{name}"
+                     for owner, name in _MEMBER_IN_COMMENT.findall(text)
+                     if owner in classes and name not in words]
+            line = file.text.count("\n", 0, comment.start()) + 1
+            for name in dict.fromkeys(gone):
+                yield (
+                    f"{file.path}:{line}: {name} is nowhere; it was renamed, "
+                    "perhaps, or is gone"
+                )
+
+
+def import_cycles(tree: Tree) -> Iterator[str]:
+    """Modules of a package import each other in one direction.
+
+    Imports inside functions count as well: they hide a cycle, and do not undo
+    it. Those for type checkers alone do not run.
+    """
+    modules = {}
+    for file in tree.files((".py",)):
+        if not _is_of_a_room(file.path) or _BESIDE_CODE.search(file.path):
+            continue
+        name = file.path[: -len(".py")].replace("/", ".")
+        name = name.removeprefix("python_shim.").removesuffix(".__init__")
+        modules[name] = file
+    imports = {name: sorted(_imports(name, file, modules))
+               for name, file in modules.items()}
+    done: set[str] = set()
+
+    def walk(name: str, above: tuple[str, ...]) -> Iterator[str]:
+        if name in above:
+            cycle = above[above.index(name):] + (name,)
+            yield (
+                f"{modules[name].path}: {' -> '.join(cycle)}; what two modules "
+                "need of each other belongs below both"
+            )
+        elif name not in done:
+            for other in imports[name]:
+                yield from walk(other, above + (name,))
+            done.add(name)
+
+    for name in sorted(modules):
+        yield from walk(name, ())
+
+
+def _imports(name: str, file: File, modules: dict[str, File]) -> set[str]:
+    """The modules of `modules` that a module imports, its own package aside."""
+    found = set()
+    tree = ast.parse(file.text)
+    unrun = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
+        for statement in branch.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in unrun:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.update(f"{node.module}.{alias.name}" if
+                         f"{node.module}.{alias.name}" in modules
+                         else node.module for alias in node.names)
+    # A package is there before its modules are.
+    return {other for other in found if other in modules and other != name
+            and not name.startswith(other + ".")}
+
+
 def lock_order(tree: Tree) -> Iterator[str]:
     """DESIGN.md has the ranks of locks, each once, in their order."""
     ranks = [
@@ -311,5 +456,7 @@ ALL = (
     missing_readmes,
     wide_readmes,
     unknown_rules,
+    unknown_names,
     lock_order,
+    import_cycles,
 )

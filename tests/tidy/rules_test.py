@@ -258,6 +258,62 @@ class RulesTest(unittest.TestCase):
                     {path: text},
                 )
 
+    def test_unknown_names_in_a_readme(self):
+        for name in ("`Block::Gone`", "`BlockGone`", "`BlockGone()`",
+                     "`gone_`", "`gone.cc`", "`allocator/gone.h`"):
+            with self.subTest(name):
+                self._expect(
+                    "unknown_names",
+                    f"allocator/README.md:4: {name} is nowhere",
+                    {"allocator/README.md": _CLEAN["allocator/README.md"]
+                     + f"\nSee {name}.\n"},
+                )
+
+    def test_unknown_names_in_a_comment(self):
+        code = "struct Block { int left_; };\nclass API(x) Pool {};\n"
+        for text, name in (("see gone.cc", "gone.cc"),
+                           ("as GoneLocked does", "GoneLocked"),
+                           ("Block::Gone", "Block::Gone"),
+                           ("Pool::Gone", "Pool::Gone")):
+            with self.subTest(text):
+                self._expect(
+                    "unknown_names",
+                    f"allocator/block.h:4: {name} is nowhere",
+                    {"allocator/block.h": self._header(f"{code}// {text}")},
+                )
+
+    def test_names_that_are_there_or_not_ours(self):
+        self.assertEqual(self._complaints({
+            "allocator/README.md": _CLEAN["allocator/README.md"]
+            + "\n`block.cc`, `kText`, `LockRank::kFirst`, `Word`, `left_`,\n"
+            "`a sentence of Gone::Gone`.\n```\n`Gone::Gone`\n```\n",
+            "tests/README.md": "`Gone::Gone`\n",
+            "allocator/block.h": self._header(
+                "struct Block { int left_; };\n"
+                "// Dispatcher::Gone, <gone.h>, block.cc, Block::left_"),
+        }), {})
+
+    def test_import_cycles(self):
+        package = "python_shim/door/"
+        clean = {
+            "python_shim/BUILD.bazel": _CLEAN["python_shim/BUILD.bazel"]
+            + 'py_library(name = "p", srcs = glob(["door/*.py"]))\n',
+            package + "__init__.py": f"# {_SPDX}from door import a\n",
+            package + "a.py": f"# {_SPDX}import os\nfrom door import b\n",
+            package + "b.py": f"# {_SPDX}from typing import TYPE_CHECKING\n"
+            "if TYPE_CHECKING:\n    from door import a\n",
+        }
+        self.assertEqual(self._complaints(clean), {})
+        for back in ("from door import a\n", "import door.a\n",
+                     "from door.a import x\n",
+                     "def f():\n    from door import a\n"):
+            with self.subTest(back):
+                self._expect(
+                    "import_cycles",
+                    "python_shim/door/a.py: door.a -> door.b -> door.a",
+                    {**clean, package + "b.py": f"# {_SPDX}{back}"},
+                )
+
     def test_lock_order(self):
         design = _CLEAN["DESIGN.md"]
         first, second = "| kFirst | a |\n", "| kSecond | b |\n"

@@ -363,7 +363,7 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   mutable Mutex arbiter_{LockRank::kArbiter};
   LowerCopies lower_;        // arbiter
-  EngineCounters counters_;  // arbiter; copied under counters_mutex_
+  EngineCounters counters_;  // arbiter
   std::string sabotage_;     // test hook; arbiter
 
   // True once anything has left: before that, learning costs nothing.

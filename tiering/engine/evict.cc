@@ -34,23 +34,20 @@ constexpr char kTablesBusy[] =
     "what may leave";
 
 // What an eviction may choose from: candidate i is handles[i].
-struct Choice {
+struct Victims {
   std::vector<HandleRef> handles;
   std::vector<Candidate> candidates;
   // Ticks until something that is not cold yet will be.
   std::uint32_t next_cold = kLookAgainAfter;
 };
 
-Choice LookAtCandidates(DeviceAllocator& device,
-                        const std::vector<Address>& workspaces,
-                        const std::set<Address>& not_these, bool only_cold,
-                        std::uint32_t now) {
-  Choice choice;
-  for (const EvictableHandle& one : device.Evictable(workspaces)) {
-    if (one.state != HandleState::kResident || !one.lives || one.pinned ||
-        not_these.contains(one.handle.address())) {
-      continue;
-    }
+Victims LookAtCandidates(DeviceAllocator& device,
+                         const std::vector<Address>& workspaces,
+                         const std::set<Address>& not_these, bool only_cold,
+                         std::uint32_t now) {
+  Victims choice;
+  for (const EvictableHandle& one : device.Candidates(workspaces)) {
+    if (not_these.contains(one.handle.address())) continue;
     const Candidate candidate{.id = choice.handles.size(),
                               .bytes = one.handle.bytes(),
                               .last_use = one.last_use,
@@ -87,8 +84,8 @@ Bytes Engine::EvictVictimsLocked(DeviceState& state, Bytes target,
   state.refusal.clear();
   while (freed < target) {
     const std::uint32_t now = device.use_clock().load();
-    Choice choice = LookAtCandidates(device, *workspaces, not_these,
-                                     whom == Whom::kCold, now);
+    Victims choice = LookAtCandidates(device, *workspaces, not_these,
+                                      whom == Whom::kCold, now);
     const std::vector<Candidate> chosen =
         ChooseVictims(std::move(choice.candidates), now, target - freed);
     if (whom == Whom::kCold && chosen.empty()) {

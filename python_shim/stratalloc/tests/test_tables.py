@@ -12,21 +12,21 @@ import termios
 import pytest
 
 _BENCH = """
-from stratalloc import cli
+from stratalloc import _command
 from stratalloc.bench import main
 row = main.entry("malloc/free 4 MiB, two threads, two streams, recorded on one",
                  [123456789.0], [987654321.0], "native of another name")
 row.update(ratio_low=0.123, ratio_high=12345.678, ours_calls=1234.0,
            native_calls=5678.0, goal="<= 0.123456789x")
 row["pass"] = True
-main._show(cli.console(), {"machine": {"device": "simulated"}, "rounds": 15,
+main._show(_command.console(), {"machine": {"device": "simulated"}, "rounds": 15,
                            "benchmarks": []}, "allocations", [row])
 """
 _BENCH_CELLS = ("recorded on one", "123456789", "native of another name "
                 "987654321", "0.12-12345.68", "<= 0.123456789x", "held")
 
 _DEMO = """
-from stratalloc import cli
+from stratalloc import _command
 from stratalloc.demo import story
 from stratalloc.demo import tables
 big = 123456789 << 20
@@ -39,7 +39,7 @@ for name in ("peak_allocated", "device_capacity", "bytes_restored",
              "bytes_from_disk", "peak_reserved", "parameter_bytes",
              "restored_before_use"):
     values[name] = big
-story._tell_ours(cli.console(), {**values, "error": None, "queries": []})
+story._tell_ours(_command.console(), {**values, "error": None, "queries": []})
 """
 _DEMO_CELLS = ("many.parts.0", "123456789.0", "33/33/33", "120563.3 GiB",
                "host, in use", "host, pinned")
