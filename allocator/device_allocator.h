@@ -543,7 +543,7 @@ class DeviceAllocator {
   // Memory for `size` bytes at `start`, or in a segment of its own (0).
   Block* MapRunLocked(Pool& pool, Address start, Bytes size, Bytes limit,
                       const StreamsIdle& idle) REQUIRES(mutex_);
-  // private_pool.cc
+  // pool_requests.cc
   // raw_capture.cc
   bool NoteCaptureLocked(StreamId stream) REQUIRES(mutex_);
   // What an operator made, if its stream captures: perhaps no operator of the

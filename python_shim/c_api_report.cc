@@ -80,47 +80,13 @@ nlohmann::json PinnedByOwner(DeviceAllocator& device) {
   return list;
 }
 
-}  // namespace
-}  // namespace stratalloc
+nlohmann::json BytesOf(const StatArray& array) {
+  return {{"current", array.stats[0].current}, {"peak", array.stats[0].peak}};
+}
 
-using namespace stratalloc;  // the C face of this namespace
-
-extern "C" {
-
-char* stratalloc_report_json(int device) {
-  nlohmann::json report;
-  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
-  if (!allocator) {
-    report["error"] = allocator.error().message;
-    return ToC(report.dump());
-  }
-  DeviceAllocator* const opened = *allocator;
-  const DeviceStats stats = StatsOf(opened);
-  const Capacity capacity = CapacityOf(device, opened);
-  const Config& config = Core::Get().config();
-  const auto bytes = [](const StatArray& a) {
-    return nlohmann::json{{"current", a.stats[0].current},
-                          {"peak", a.stats[0].peak}};
-  };
-  report["device"] = device;
-  report["opened"] = opened != nullptr;
-  report["device_capacity"] = capacity.card;
-  report["gpu_limit"] = capacity.limit;
-  report["allocated"] = bytes(stats.allocated_bytes);
-  report["reserved"] = bytes(stats.reserved_bytes);
-  report["active"] = bytes(stats.active_bytes);
-  report["requested"] = bytes(stats.requested_bytes);
-  report["live"] = Ledger::Get().LiveBytes(static_cast<DeviceIndex>(device));
-  report["reservation"] = {
-      {"lo", opened != nullptr ? opened->table().base() : 0},
-      {"hi", opened != nullptr ? opened->table().end() : 0}};
-  report["config"] = {{"tiering", config.tiering},
-                      {"host_budget", config.device.host_budget},
-                      {"disk_budget", config.device.disk_budget}};
-  Engine* engine = Core::Get().engine();
-  report["why_no_tiering"] = engine == nullptr   ? Core::Get().WhyNoEngine()
-                             : opened == nullptr ? ""
-                                                 : engine->WhyNot(*opened);
+// What has moved, and where it is. `engine` or `opened` may be nullptr.
+void Tiering(Engine* engine, DeviceAllocator* opened, nlohmann::json* out) {
+  nlohmann::json& report = *out;
   if (engine != nullptr) engine->CollectDropped();
   const EngineCounters c =
       engine != nullptr ? engine->Counters() : EngineCounters{};
@@ -151,6 +117,46 @@ char* stratalloc_report_json(int device) {
       {"disk_used", engine != nullptr ? engine->DiskUsed() : 0},
       {"disk_mode", engine != nullptr ? engine->DiskMode() : "off"},
   };
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+char* stratalloc_report_json(int device) {
+  nlohmann::json report;
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator) {
+    report["error"] = allocator.error().message;
+    return ToC(report.dump());
+  }
+  DeviceAllocator* const opened = *allocator;
+  const DeviceStats stats = StatsOf(opened);
+  const Capacity capacity = CapacityOf(device, opened);
+  const Config& config = Core::Get().config();
+  report["device"] = device;
+  report["opened"] = opened != nullptr;
+  report["device_capacity"] = capacity.card;
+  report["gpu_limit"] = capacity.limit;
+  report["allocated"] = BytesOf(stats.allocated_bytes);
+  report["reserved"] = BytesOf(stats.reserved_bytes);
+  report["active"] = BytesOf(stats.active_bytes);
+  report["requested"] = BytesOf(stats.requested_bytes);
+  report["live"] = Ledger::Get().LiveBytes(static_cast<DeviceIndex>(device));
+  report["reservation"] = {
+      {"lo", opened != nullptr ? opened->table().base() : 0},
+      {"hi", opened != nullptr ? opened->table().end() : 0}};
+  report["config"] = {{"tiering", config.tiering},
+                      {"host_budget", config.device.host_budget},
+                      {"disk_budget", config.device.disk_budget}};
+  Engine* engine = Core::Get().engine();
+  report["why_no_tiering"] = engine == nullptr   ? Core::Get().WhyNoEngine()
+                             : opened == nullptr ? ""
+                                                 : engine->WhyNot(*opened);
+  Tiering(engine, opened, &report);
   report["stays"] =
       opened != nullptr ? StayingBytes(*opened) : nlohmann::json::object();
   report["pinned"] =

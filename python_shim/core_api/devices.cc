@@ -4,7 +4,7 @@
 #include <string>
 
 #include "allocator/base/check.h"
-#include "allocator/device/plain_memory.h"
+#include "allocator/device/uncached.h"
 #include "python_shim/core.h"
 #include "python_shim/core_api/operators.h"
 #include "python_shim/imports.h"
@@ -58,8 +58,8 @@ int CopyData(Address to, Address from, Bytes bytes) {
   DeviceAllocator* device = Allocator::Get().FindByAddress(to);
   if (device == nullptr) device = Allocator::Get().FindByAddress(from);
   if (device == nullptr) {
-    return PlainCopy(reinterpret_cast<void*>(to),
-                     reinterpret_cast<const void*>(from), bytes);
+    return UncachedCopy(reinterpret_cast<void*>(to),
+                        reinterpret_cast<const void*>(from), bytes);
   }
   // Cloning and copy-on-write call this outside any operator: both ends must
   // be on the device while the copy runs.
@@ -78,9 +78,11 @@ int CopyData(Address to, Address from, Bytes bytes) {
 
 int UncachedMalloc(Bytes size, void** out) {
   *out = nullptr;
-  return size == 0 ? 0 : PlainMalloc(size, out);
+  return size == 0 ? 0 : stratalloc::UncachedMalloc(size, out);
 }
 
-int UncachedFree(void* ptr) { return ptr == nullptr ? 0 : PlainFree(ptr); }
+int UncachedFree(void* ptr) {
+  return ptr == nullptr ? 0 : stratalloc::UncachedFree(ptr);
+}
 
 }  // namespace stratalloc::core

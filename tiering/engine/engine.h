@@ -272,8 +272,14 @@ class Engine final : public Reclaimer, public ScopeListener {
       REQUIRES(arbiter_);
   Status ChecksumLocked(DeviceState& state, std::vector<Departure>& batch)
       REQUIRES(arbiter_);
+  // Both fail with the device alone: what a tier refuses stays.
   Status CopyOutLocked(DeviceState& state, std::vector<Departure>& batch)
       REQUIRES(arbiter_);
+  Status CopyToDiskLocked(DeviceState& state, Departure& leaving,
+                          LowerCopy& copy) REQUIRES(arbiter_);
+  // It stays, and `why` is what the reclaim is told.
+  static void RefuseLocked(DeviceState& state, Departure& leaving,
+                           const Error& why);
 
   // restore.cc; arbiter held
   // kOutOfMemory: not enough room for all; a part may have been restored.

@@ -243,20 +243,44 @@ Error Engine::Changed(DeviceAllocator& device, HandleRef handle) {
               "other code writes"};
 }
 
+void Engine::RefuseLocked(DeviceState& state, Departure& leaving,
+                          const Error& why) {
+  leaving.stays = true;
+  // A disk that fails and a foreign writer get a line, once for each reason;
+  // the program goes on while memory lasts. A spent budget is told by whoever
+  // runs out.
+  if (why.code == ErrorCode::kIo || why.code == ErrorCode::kCorrupt) {
+    state.refused.Tell(LogLevel::kWarning, why.message, kStays + why.message);
+  }
+  state.refusal = why.message;
+}
+
+Status Engine::CopyToDiskLocked(DeviceState& state, Departure& leaving,
+                                LowerCopy& copy) {
+  DeviceAllocator& device = *state.allocator;
+  Result<void*> staging = lower_.TakeStaging();
+  if (!staging) {
+    RefuseLocked(state, leaving, staging.error());
+    return {};
+  }
+  STRATALLOC_RETURN_IF_ERROR(
+      device.device().CopyToHost(*staging, leaving.handle.address(),
+                                 leaving.handle.bytes(), state.copy_out));
+  leaving.to = HandleState::kDisk;
+  Departure* const alone[] = {&leaving};
+  STRATALLOC_RETURN_IF_ERROR(SumLocked(state, alone));
+  if (state.checksum_words[0] != leaving.checksum) {
+    RefuseLocked(state, leaving, Changed(device, leaving.handle));
+  } else if (Status written = lower_.WriteToDisk(copy, *staging); !written) {
+    RefuseLocked(state, leaving, written.error());
+  }
+  return {};
+}
+
 Status Engine::CopyOutLocked(DeviceState& state,
                              std::vector<Departure>& batch) {
   DeviceAllocator& device = *state.allocator;
   const std::uint32_t now = device.use_clock().load();
-  const auto refuse = [&](Departure& leaving, const Error& why) {
-    leaving.stays = true;
-    // A disk that fails and a foreign writer get a line, once for each reason;
-    // the program goes on while memory lasts. A spent budget is told by whoever
-    // runs out.
-    if (why.code == ErrorCode::kIo || why.code == ErrorCode::kCorrupt) {
-      state.refused.Tell(LogLevel::kWarning, why.message, kStays + why.message);
-    }
-    state.refusal = why.message;
-  };
   std::vector<Departure*> copied;
   for (Departure& leaving : batch) {
     if (leaving.clean) continue;
@@ -274,32 +298,18 @@ Status Engine::CopyOutLocked(DeviceState& state,
       continue;
     } else if (!lower_.disk_allowed() ||
                buffer.error().code == ErrorCode::kIo) {
-      refuse(leaving, buffer.error());
+      RefuseLocked(state, leaving, buffer.error());
       continue;
     }
     // No buffer to be had: through a staging buffer straight to the disk.
-    Result<void*> staging = lower_.TakeStaging();
-    if (!staging) {
-      refuse(leaving, staging.error());
-      continue;
-    }
-    STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
-        *staging, leaving.handle.address(), bytes, state.copy_out));
-    leaving.to = HandleState::kDisk;
-    Departure* const alone[] = {&leaving};
-    STRATALLOC_RETURN_IF_ERROR(SumLocked(state, alone));
-    if (state.checksum_words[0] != leaving.checksum) {
-      refuse(leaving, Changed(device, leaving.handle));
-    } else if (Status written = lower_.WriteToDisk(copy, *staging); !written) {
-      refuse(leaving, written.error());
-    }
+    STRATALLOC_RETURN_IF_ERROR(CopyToDiskLocked(state, leaving, copy));
   }
   if (copied.empty()) return {};
   // Summed again behind the copies: what did not change meanwhile is what left.
   STRATALLOC_RETURN_IF_ERROR(SumLocked(state, copied));
   for (std::size_t i = 0; i < copied.size(); ++i) {
     if (state.checksum_words[i] != copied[i]->checksum) {
-      refuse(*copied[i], Changed(device, copied[i]->handle));
+      RefuseLocked(state, *copied[i], Changed(device, copied[i]->handle));
     }
   }
   return {};

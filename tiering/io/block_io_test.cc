@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "tiering/io/break_rings_test.h"
-#include "tiering/io/ring.h"
+#include "tiering/io/io_ring.h"
 #include "tiering/io/sync_io.h"
 
 namespace stratalloc {
@@ -45,7 +45,7 @@ class BlockIoTest : public testing::TestWithParam<Kind> {
       return;
     }
     // Four entries: 64 requests do not fit the submission queue.
-    auto ring = Ring::Create(4);
+    auto ring = IoRing::Create(4);
     if (!ring) GTEST_SKIP() << ring.error().message;
     if (GetParam() == Kind::kRegisteredRing) {
       const iovec buffer{data_, 2 * kBytes};

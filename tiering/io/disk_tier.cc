@@ -13,7 +13,7 @@
 #include "allocator/base/check.h"
 #include "tiering/io/block_io.h"
 #include "tiering/io/chunk.h"
-#include "tiering/io/ring.h"
+#include "tiering/io/io_ring.h"
 #include "tiering/io/spill_file.h"
 #include "tiering/io/sync_io.h"
 
@@ -90,7 +90,7 @@ struct DiskTier::State {
   bool abandoned = false;
 
   void OpenIo();
-  void RegisterStaging(Ring& ring);
+  void RegisterStaging(IoRing& ring);
   Status CheckUsable() const;
   int RegisteredBuffer(const char* data, Bytes bytes) const;
   void StartPayload(bool write, char* data, const DiskChunk& chunk);
@@ -102,10 +102,10 @@ struct DiskTier::State {
 };
 
 void DiskTier::State::OpenIo() {
-  Result<std::unique_ptr<Ring>> ring =
+  Result<std::unique_ptr<IoRing>> ring =
       options.refuse_for_testing.io_uring
           ? Fail(ErrorCode::kUnsupported, "refused for a test")
-          : Ring::Create(kRingEntries);
+          : IoRing::Create(kRingEntries);
   if (!ring) {
     Log(LogLevel::kInfo,
         "the disk tier works without io_uring, one transfer after the other (" +
@@ -118,7 +118,7 @@ void DiskTier::State::OpenIo() {
   io = std::move(*ring);
 }
 
-void DiskTier::State::RegisterStaging(Ring& ring) {
+void DiskTier::State::RegisterStaging(IoRing& ring) {
   if (options.staging[0] == nullptr || options.staging[1] == nullptr ||
       options.max_chunk_bytes == 0) {
     return;

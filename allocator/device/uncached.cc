@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device/plain_memory.h"
+#include "allocator/device/uncached.h"
 
 #include "allocator/device/cuda_api.h"
 
@@ -18,15 +18,15 @@ int Run(Call&& call) {
 
 }  // namespace
 
-int PlainMalloc(Bytes bytes, void** out) {
+int UncachedMalloc(Bytes bytes, void** out) {
   return Run([&](const CudaApi& api) { return api.cudaMalloc(out, bytes); });
 }
 
-int PlainFree(void* address) {
+int UncachedFree(void* address) {
   return Run([&](const CudaApi& api) { return api.cudaFree(address); });
 }
 
-int PlainCopy(void* to, const void* from, Bytes bytes) {
+int UncachedCopy(void* to, const void* from, Bytes bytes) {
   return Run([&](const CudaApi& api) {
     const cudaError_t error =
         api.cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, nullptr);

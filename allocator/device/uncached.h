@@ -6,20 +6,20 @@
 // Each function returns the cudaError_t of its call as a number, which torch
 // turns into its own exception, and leaves no error behind for torch's next
 // cudaGetLastError. 35 (cudaErrorInsufficientDriver) if the process has no
-// CUDA. Thread-safety: any thread, no lock taken. PlainFree and PlainCopy wait
-// for the device.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_PLAIN_MEMORY_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_PLAIN_MEMORY_H_
+// CUDA. Thread-safety: any thread, no lock taken. UncachedFree and UncachedCopy
+// wait for the device.
+#ifndef STRATALLOC_ALLOCATOR_DEVICE_UNCACHED_H_
+#define STRATALLOC_ALLOCATOR_DEVICE_UNCACHED_H_
 
 #include "allocator/base/bytes.h"
 
 namespace stratalloc {
 
-int PlainMalloc(Bytes bytes, void** out);
-int PlainFree(void* address);
+int UncachedMalloc(Bytes bytes, void** out);
+int UncachedFree(void* address);
 // Device to device, complete on return.
-int PlainCopy(void* to, const void* from, Bytes bytes);
+int UncachedCopy(void* to, const void* from, Bytes bytes);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_PLAIN_MEMORY_H_
+#endif  // STRATALLOC_ALLOCATOR_DEVICE_UNCACHED_H_

@@ -9,8 +9,8 @@
 // After fork: AbandonAfterFork() closes the descriptor and touches nothing of
 // what the kernel shares with the parent.
 // Invariants: queued_ + submitted_ + completed = started.
-#ifndef STRATALLOC_TIERING_IO_RING_H_
-#define STRATALLOC_TIERING_IO_RING_H_
+#ifndef STRATALLOC_TIERING_IO_IO_RING_H_
+#define STRATALLOC_TIERING_IO_IO_RING_H_
 
 #include <sys/uio.h>
 
@@ -21,11 +21,11 @@
 
 namespace stratalloc {
 
-class Ring : public BlockIo {
+class IoRing : public BlockIo {
  public:
   // `entries`: most requests in flight; further ones wait in a list.
-  static Result<std::unique_ptr<Ring>> Create(unsigned entries);
-  ~Ring() override;
+  static Result<std::unique_ptr<IoRing>> Create(unsigned entries);
+  ~IoRing() override;
 
   Status Register(const iovec* buffers, unsigned count);
 
@@ -37,7 +37,7 @@ class Ring : public BlockIo {
 
  private:
   struct Uring;  // keeps liburing.h out of this header
-  explicit Ring(std::unique_ptr<Uring> uring);
+  explicit IoRing(std::unique_ptr<Uring> uring);
 
   void Enqueue(IoRequest* request);
   void FillSubmissionQueue();
@@ -59,4 +59,4 @@ class Ring : public BlockIo {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TIERING_IO_RING_H_
+#endif  // STRATALLOC_TIERING_IO_IO_RING_H_

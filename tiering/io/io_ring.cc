@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiering/io/ring.h"
+#include "tiering/io/io_ring.h"
 
 #include <liburing.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 
 namespace stratalloc {
 
-struct Ring::Uring {
+struct IoRing::Uring {
   io_uring ring;
 };
 
@@ -45,47 +45,47 @@ void Prepare(io_uring_sqe* sqe, IoRequest* request) {
 
 }  // namespace
 
-Ring::Ring(std::unique_ptr<Uring> uring) : uring_(std::move(uring)) {}
+IoRing::IoRing(std::unique_ptr<Uring> uring) : uring_(std::move(uring)) {}
 
-Result<std::unique_ptr<Ring>> Ring::Create(unsigned entries) {
+Result<std::unique_ptr<IoRing>> IoRing::Create(unsigned entries) {
   auto uring = std::make_unique<Uring>();
   if (const int e = io_uring_queue_init(entries, &uring->ring, 0); e < 0) {
     return Fail(ErrorCode::kUnsupported,
                 std::string("io_uring_setup: ") + std::strerror(-e));
   }
-  return std::unique_ptr<Ring>(new Ring(std::move(uring)));
+  return std::unique_ptr<IoRing>(new IoRing(std::move(uring)));
 }
 
-Ring::~Ring() {
+IoRing::~IoRing() {
   if (!abandoned_) io_uring_queue_exit(&uring_->ring);
 }
 
-Status Ring::Register(const iovec* buffers, unsigned count) {
+Status IoRing::Register(const iovec* buffers, unsigned count) {
   const int e = io_uring_register_buffers(&uring_->ring, buffers, count);
   if (e == 0) return {};
   return Fail(ErrorCode::kUnsupported,
               std::string("io_uring_register_buffers: ") + std::strerror(-e));
 }
 
-void Ring::Enqueue(IoRequest* request) {
+void IoRing::Enqueue(IoRequest* request) {
   request->next = nullptr;
   *last_ = request;
   last_ = &request->next;
 }
 
-void Ring::Start(IoRequest* request) {
+void IoRing::Start(IoRequest* request) {
   request->done = 0;
   request->error = 0;
   Enqueue(request);
 }
 
 // One system call for all of them, so that the kernel merges neighbours.
-void Ring::Flush() {
+void IoRing::Flush() {
   FillSubmissionQueue();
   Submit(/*wait=*/0);
 }
 
-void Ring::FillSubmissionQueue() {
+void IoRing::FillSubmissionQueue() {
   // After a failure nothing new is begun; what is in flight is waited for.
   // In flight never exceeds the ring's size, so completions cannot overflow.
   while (first_ != nullptr && error_ == 0 && !broken_ &&
@@ -100,7 +100,7 @@ void Ring::FillSubmissionQueue() {
   }
 }
 
-bool Ring::Submit(unsigned wait) {
+bool IoRing::Submit(unsigned wait) {
   for (int retry = 0; retry < kMostBusyRetries && !broken_; ++retry) {
     if (filled_ == 0 && wait == 0) return true;
     const int taken = io_uring_submit_and_wait(&uring_->ring, wait);
@@ -124,7 +124,7 @@ bool Ring::Submit(unsigned wait) {
 
 // Takes every completion that is there; the rest of a short transfer and a
 // request that was interrupted are queued again.
-void Ring::Reap() {
+void IoRing::Reap() {
   io_uring_cqe* cqe = nullptr;
   while (in_flight_ > 0 && io_uring_peek_cqe(&uring_->ring, &cqe) == 0) {
     auto* const request = static_cast<IoRequest*>(io_uring_cqe_get_data(cqe));
@@ -143,7 +143,7 @@ void Ring::Reap() {
   }
 }
 
-int Ring::Finish() {
+int IoRing::Finish() {
   for (;;) {
     Reap();
     FillSubmissionQueue();
@@ -158,7 +158,7 @@ int Ring::Finish() {
 // The kernel refuses submissions. Entries it has not taken would be submitted
 // by a later call with memory that is no longer theirs, so the ring is not
 // used again; what it has taken is waited for.
-void Ring::GiveUp(int error) {
+void IoRing::GiveUp(int error) {
   broken_ = true;
   if (error_ == 0) error_ = error;
   filled_ = 0;
@@ -171,7 +171,7 @@ void Ring::GiveUp(int error) {
   }
 }
 
-void Ring::AbandonAfterFork() {
+void IoRing::AbandonAfterFork() {
   if (abandoned_) return;
   abandoned_ = true;
   broken_ = true;

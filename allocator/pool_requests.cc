@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: private pools, routes to them, what a capture puts off.
-#include "allocator/private_pool.h"
+// DeviceAllocator: what is asked of private pools, routes to them, what a
+// capture puts off.
 
 #include <chrono>
 #include <thread>
