@@ -167,6 +167,9 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
 
   Error Refuse(MallocAttempt& attempt, bool fits_nowhere) override {
     Error refused = device_.OutOfMemory(attempt.requested, fits_nowhere);
+    if (attempt.captured) {
+      device_.reclaimer_->NotePressure(device_.device_.index());
+    }
     MutexLock lock(device_.mutex_);
     CountRetryLocked(attempt);
     device_.stats_.num_ooms += refused.code == ErrorCode::kOutOfMemory;
@@ -245,7 +248,7 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     // CapturingLocked asks it.
     device_.private_pools_.NoteStream(attempt.key.stream);
     if (!device_.CapturingLocked()) return;
-    attempt.may_reclaim = false;
+    attempt.captured = std::exchange(attempt.may_reclaim, false);
     if (PrivatePool* const own =
             device_.private_pools_.Find(attempt.key.owner)) {
       own->addresses_kept = true;

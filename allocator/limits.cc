@@ -50,7 +50,7 @@ void DeviceAllocator::SetFraction(double fraction) {
     SetSlowReasonLocked(SlowReason::kCollection, CollectsOldLocked());
     return AllocatedLocked() > limit_.Now();
   }();
-  if (fell && reclaimer_ != nullptr) reclaimer_->OnLimitFell(device_.index());
+  if (fell && reclaimer_ != nullptr) reclaimer_->NotePressure(device_.index());
 }
 
 }  // namespace stratalloc

@@ -45,6 +45,8 @@ struct MallocAttempt {
   // The Reclaimer may be asked: there is one, tiering is on, the request is not
   // nested, and no stream captures.
   bool may_reclaim = false;
+  // It might be but for a stream that captures.
+  bool captured = false;
   // Its plain segments are cudaMalloc's, not somebody else's allocator's.
   bool plain = false;
   // It was refused behind those who wait, and is not queued again.

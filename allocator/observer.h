@@ -131,8 +131,10 @@ class Reclaimer {
   // a threshold was crossed. Called under the device lock: must only set a
   // flag.
   virtual void OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) = 0;
-  // The limit fell below what is in use: the device is under pressure.
-  virtual void OnLimitFell(DeviceIndex) {}
+  // The device is under pressure from now on: the limit fell below what is in
+  // use, or somebody was refused while a capture let nothing leave, who finds
+  // room made before the next try. Called without the device lock; never waits.
+  virtual void NotePressure(DeviceIndex) {}
   // Why Reclaim could not do more, for the out-of-memory message, e.g. "the
   // host budget of 32 MiB is spent and no disk is used". May be empty.
   virtual const char* LastRefusal(DeviceIndex device) = 0;

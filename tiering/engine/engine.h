@@ -91,7 +91,7 @@ class Engine final : public Reclaimer, public ScopeListener {
     return options_.gpu_offload_threshold;
   }
   void OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) override;
-  void OnLimitFell(DeviceIndex device) override;
+  void NotePressure(DeviceIndex device) override;
   const char* LastRefusal(DeviceIndex device) override;
 
   // ScopeListener.

@@ -149,6 +149,34 @@ TEST_F(EngineCaptureTest, ACaptureFindsRoomOnADeviceThatWasFull) {
   }
 }
 
+// Nothing had to leave before, so nothing made room; a program that tries again
+// must not be refused for ever beside bytes that may leave.
+TEST_F(EngineCaptureTest, ACaptureThatWasRefusedFindsRoomTheNextTime) {
+  Rig::Options options;
+  options.capacity = 32 * kMiB;
+  Open(options);
+  const StreamId stream = rig_->NewStream();
+  const auto layers = Layers(3);
+  const Bytes wanted = rig_->device().limit() - 2 * kHandle;
+  const auto capture = [&] {
+    BeginReading(stream, {});
+    Result<AllocatedBlock> block = rig_->device().Malloc(
+        {wanted, stream, LifetimeClass::kTransient, Charge{}});
+    if (block) inside_ = block->address;
+    End(stream);
+    return block.has_value();
+  };
+  EXPECT_FALSE(rig_->engine().UnderPressure(DeviceIndex{0}));
+  EXPECT_FALSE(capture());
+  EXPECT_TRUE(rig_->engine().UnderPressure(DeviceIndex{0}));
+  Release();
+  EXPECT_TRUE(capture());
+  EXPECT_EQ(Counters().evicted_handles, 3u);
+  Release();
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
 TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCaptures) {
   Open({});
   const auto layers = Layers(2);

@@ -40,7 +40,7 @@ void Engine::NotePressure(DeviceState& state) {
   state.allocator->LookAtPressure();
 }
 
-void Engine::OnLimitFell(DeviceIndex device) {
+void Engine::NotePressure(DeviceIndex device) {
   if (off()) return;
   NotePressure(devices_[static_cast<int>(device)]);
 }
