@@ -393,10 +393,12 @@ class DeviceAllocator {
       EXCLUDES(mutex_);
   void AbortRestore(HandleRef handle, HandleState to) EXCLUDES(mutex_);
   // Makes `stream` wait for those of this device's `handles` that are on their
-  // way, unless it captures; `here`: those that it may use. False if others are
-  // away, leave, or are not enqueued yet. REQUIRES: they are pinned.
+  // way, unless it captures. `use` is called of each that it may use, under the
+  // lock. False if others are away, leave, or are not enqueued yet. REQUIRES:
+  // they are pinned.
   Result<bool> Await(StreamId stream, std::span<const GuardedHandle> handles,
-                     std::vector<GuardedHandle>* here) EXCLUDES(mutex_);
+                     const std::function<void(const GuardedHandle&)>& use)
+      EXCLUDES(mutex_);
   // Waits until every outstanding arrival is complete. During a capture too.
   Status DrainArrivals() EXCLUDES(mutex_);
 

@@ -158,9 +158,9 @@ void DeviceAllocator::AbortRestore(HandleRef handle, HandleState to) {
   residency_.AbortRestore(handle, to);
 }
 
-Result<bool> DeviceAllocator::Await(StreamId stream,
-                                    std::span<const GuardedHandle> handles,
-                                    std::vector<GuardedHandle>* here) {
+Result<bool> DeviceAllocator::Await(
+    StreamId stream, std::span<const GuardedHandle> handles,
+    const std::function<void(const GuardedHandle&)>& use) {
   // A capture cannot wait for an event from outside.
   const bool capturing = device_.IsCapturing(stream);
   MutexLock lock(mutex_);
@@ -177,7 +177,7 @@ Result<bool> DeviceAllocator::Await(StreamId stream,
     if (s == HandleState::kCopyingIn && !capturing) {
       STRATALLOC_ASSIGN_OR_RETURN(is_here, residency_.Await(handle, stream));
     }
-    if (is_here) here->push_back(guarded);
+    if (is_here) use(guarded);
     complete = complete && is_here;
   }
   return complete;

@@ -189,15 +189,14 @@ DeviceAllocator* Engine::DeviceOf(Address address) const {
 
 Result<bool> Engine::Accept(DeviceAllocator& device, StreamId stream,
                             std::span<const GuardedHandle> handles) {
-  // A stream that captures cannot: Admit has the host wait for the copies.
-  std::vector<GuardedHandle> here;
-  const Result<bool> complete = device.Await(stream, handles, &here);
-  // Again for what was resident at first: it may have left and returned while
-  // this operator waited.
   const std::uint64_t bit = std::uint64_t{1} << device.streams().BitOf(stream);
   const std::uint32_t now = device.use_clock().load();
-  for (const auto& [handle, written] : here) NoteUse(handle, bit, written, now);
-  return complete;
+  // A stream that captures cannot wait: Admit has the host wait for the copies.
+  return device.Await(stream, handles, [&](const GuardedHandle& guarded) {
+    // Again for what was resident at first: it may have left and returned while
+    // this operator waited.
+    NoteUse(guarded.handle, bit, guarded.written, now);
+  });
 }
 
 bool Engine::IsHopeless(DeviceAllocator& device,
