@@ -27,7 +27,7 @@ Status Differ(const std::string& what, const char* left, std::uint64_t a,
   return Fail(ErrorCode::kInvalidArgument,
               "ledger: " + what + ": " + left + " = " + std::to_string(a) +
                   " bytes but " + right + " = " + std::to_string(b) +
-                  " bytes; an allocation, free, re-label or move was reported "
+                  " bytes; an allocation, free, re-label or move was counted "
                   "twice or not at all");
 }
 
@@ -44,20 +44,26 @@ std::uint64_t Ledger::Key(DeviceIndex device, Charge charge) {
          static_cast<std::uint8_t>(Raw(device));
 }
 
-Bytes Ledger::Entry::OnTier(TierId tier) const {
-  if (tier != TierId::kDevice) return cold.tier_bytes[Index(tier)];
-  const Bytes live = ChargeAccount::Read(account.live);
-  return live - std::min(live, Below());
-}
-
 LedgerRow Ledger::Entry::Row() const {
-  LedgerRow row = cold;
+  LedgerRow row = named;
   row.live = ChargeAccount::Read(account.live);
   row.peak = ChargeAccount::Read(account.peak);
   row.allocated = ChargeAccount::Read(account.allocated);
   row.freed = ChargeAccount::Read(account.freed);
-  row.tier_bytes[Index(TierId::kDevice)] =
-      row.live - std::min(row.live, Below());
+  row.relabelled =
+      static_cast<std::int64_t>(ChargeAccount::Read(account.relabelled));
+  Bytes below = 0;
+  for (const TierId tier : {TierId::kHost, TierId::kDisk}) {
+    row.tier_bytes[Index(tier)] =
+        ChargeAccount::Read(account.below[Index(tier)]);
+    below += row.tier_bytes[Index(tier)];
+  }
+  // A report that is read while bytes move may see more below than there are.
+  row.tier_bytes[Index(TierId::kDevice)] = row.live - std::min(row.live, below);
+  row.evicted_bytes = ChargeAccount::Read(account.evicted);
+  row.restored_bytes = ChargeAccount::Read(account.restored);
+  row.to_disk_bytes = ChargeAccount::Read(account.to_disk);
+  row.from_disk_bytes = ChargeAccount::Read(account.from_disk);
   return row;
 }
 
@@ -69,76 +75,16 @@ Ledger::Entry* Ledger::FindLocked(DeviceIndex device, Charge charge) {
 Ledger::Entry& Ledger::RowLocked(DeviceIndex device, Charge charge) {
   if (Entry* row = FindLocked(device, charge)) return *row;
   Entry& row = rows_.emplace_back();
-  row.cold.device = device;
-  row.cold.charge = charge;
+  row.named.device = device;
+  row.named.charge = charge;
   row.account.total = &live_[Index(device)];
   index_.emplace(Key(device, charge), &row);
   return row;
 }
 
-Bytes Ledger::AvailableLocked(const Entry& row, TierId tier, Bytes bytes,
-                              const char* what) {
-  const Bytes held = row.OnTier(tier);
-  if (__builtin_expect(bytes <= held, 1)) return bytes;
-  // The name is looked up by CheckInvariants' caller, not here under locks;
-  // ids are enough to find the row.
-  if (violations_++ == 0) {
-    first_violation_ = std::string(what) + " of " + std::to_string(bytes) +
-                       " bytes, but the row holds " + std::to_string(held) +
-                       " (device " + std::to_string(Raw(row.cold.device)) +
-                       ", scope #" +
-                       std::to_string(Raw(row.cold.charge.scope)) + ", " +
-                       CategoryName(row.cold.charge.category) + ")";
-  }
-  return held;
-}
-
-ChargeAccount* Ledger::Account(DeviceIndex device, Charge charge) {
+ChargeAccount& Ledger::Of(DeviceIndex device, Charge charge) {
   MutexLock lock(mutex_);
-  return &RowLocked(device, charge).account;
-}
-
-void Ledger::OnAllocate(DeviceIndex device, Charge charge, Bytes bytes) {
-  MutexLock lock(mutex_);
-  RowLocked(device, charge).account.Allocate(bytes);
-}
-
-void Ledger::OnFree(DeviceIndex device, Charge charge, Bytes bytes) {
-  MutexLock lock(mutex_);
-  Entry& row = RowLocked(device, charge);
-  row.account.Free(AvailableLocked(row, TierId::kDevice, bytes, "free"));
-}
-
-void Ledger::OnRelabel(DeviceIndex device, Charge from, Charge to,
-                       Bytes bytes) {
-  if (from == to) return;
-  MutexLock lock(mutex_);
-  Entry& source = RowLocked(device, from);
-  Entry& target = RowLocked(device, to);
-  const Bytes taken =
-      AvailableLocked(source, TierId::kDevice, bytes, "re-label");
-  ChargeAccount::Add(source.account.live, -taken);
-  source.cold.relabelled -= static_cast<std::int64_t>(taken);
-  ChargeAccount::Add(target.account.live, taken);
-  target.cold.relabelled += static_cast<std::int64_t>(taken);
-  target.account.RaisePeak();
-}
-
-void Ledger::OnMove(DeviceIndex device, Charge charge, TierId from, TierId to,
-                    Bytes bytes, bool moved) {
-  if (from == to) return;
-  MutexLock lock(mutex_);
-  Entry& entry = RowLocked(device, charge);
-  const Bytes taken = AvailableLocked(entry, from, bytes, "move");
-  LedgerRow& row = entry.cold;
-  // What is on the device is what is live and not below.
-  if (from != TierId::kDevice) row.tier_bytes[Index(from)] -= taken;
-  if (to != TierId::kDevice) row.tier_bytes[Index(to)] += taken;
-  if (!moved) return;
-  if (from == TierId::kDevice) row.evicted_bytes += bytes;
-  if (to == TierId::kDevice) row.restored_bytes += bytes;
-  if (to == TierId::kDisk) row.to_disk_bytes += bytes;
-  if (from == TierId::kDisk) row.from_disk_bytes += bytes;
+  return RowLocked(device, charge).account;
 }
 
 void Ledger::OnStall(DeviceIndex device, ScopeId scope, std::uint64_t ns) {
@@ -147,8 +93,8 @@ void Ledger::OnStall(DeviceIndex device, ScopeId scope, std::uint64_t ns) {
   if (row == nullptr) {
     row = &RowLocked(device, Charge{scope, Category::kUnknown});
   }
-  ++row->cold.stalls;
-  row->cold.stall_ns += ns;
+  ++row->named.stalls;
+  row->named.stall_ns += ns;
 }
 
 std::vector<LedgerRow> Ledger::Rows() const {
@@ -172,7 +118,7 @@ Bytes Ledger::LiveBytes(DeviceIndex device) const {
 void Ledger::ResetPeaks(DeviceIndex device) {
   MutexLock lock(mutex_);
   for (Entry& row : rows_) {
-    if (row.cold.device != device) continue;
+    if (row.named.device != device) continue;
     row.account.peak.store(ChargeAccount::Read(row.account.live),
                            std::memory_order_relaxed);
   }
@@ -184,12 +130,6 @@ Status Ledger::CheckInvariants() const {
   std::array<Bytes, kMaxDevices> live{};
   {
     MutexLock lock(mutex_);
-    if (violations_ > 0) {
-      return Fail(
-          ErrorCode::kInvalidArgument,
-          "ledger: " + std::to_string(violations_) +
-              " reports did not add up; the first: " + first_violation_);
-    }
     for (const Entry& entry : rows_) rows.push_back(entry.Row());
     for (std::size_t i = 0; i < live.size(); ++i) {
       live[i] = ChargeAccount::Read(live_[i]);
@@ -205,8 +145,12 @@ Status Ledger::CheckInvariants() const {
                     "allocated - freed + relabelled", flow);
     }
     Bytes tiers = 0;
-    for (const Bytes bytes : row.tier_bytes) tiers += bytes;
-    if (row.live != tiers) {
+    bool negative = false;
+    for (const Bytes bytes : row.tier_bytes) {
+      tiers += bytes;
+      negative |= static_cast<std::int64_t>(bytes) < 0;
+    }
+    if (row.live != tiers || negative) {
       return Differ(Describe(row), "live", row.live, "sum of tiers", tiers);
     }
     if (row.peak < row.live) {
@@ -233,8 +177,6 @@ void Ledger::ResetForTesting() {
   rows_.clear();
   index_.clear();
   for (std::atomic<Bytes>& live : live_) live.store(0);
-  first_violation_.clear();
-  violations_ = 0;
 }
 
 }  // namespace stratalloc

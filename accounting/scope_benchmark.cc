@@ -45,14 +45,14 @@ BENCHMARK(BM_PushPopWithListener);
 void BM_ChargeCredit(benchmark::State& state) {
   Ledger ledger;
   for (std::uint32_t i = 0; i < 600; ++i) {
-    ledger.OnAllocate(DeviceIndex{0},
-                      {static_cast<ScopeId>(i), Category::kActivation}, 512);
+    ledger.Of(DeviceIndex{0}, {static_cast<ScopeId>(i), Category::kActivation})
+        .Allocate(512);
   }
   std::uint32_t scope = 0;
   for (auto _ : state) {
     const Charge charge{static_cast<ScopeId>(scope), Category::kActivation};
-    ledger.OnAllocate(DeviceIndex{0}, charge, 512);
-    ledger.OnFree(DeviceIndex{0}, charge, 512);
+    ledger.Of(DeviceIndex{0}, charge).Allocate(512);
+    ledger.Of(DeviceIndex{0}, charge).Free(512);
     scope = scope == 599 ? 0 : scope + 1;
   }
 }

@@ -19,9 +19,9 @@
 #include "allocator/base/ids.h"
 #include "allocator/block_pin.h"
 #include "allocator/block_state.h"
+#include "allocator/charge_account.h"
 #include "allocator/free_index.h"
 #include "allocator/handle_table.h"
-#include "allocator/observer.h"
 #include "allocator/size_rules.h"
 
 namespace stratalloc {
@@ -52,7 +52,7 @@ struct alignas(64) Block {
   Bytes size = 0;
   Bytes requested = 0;  // while live
   Charge charge;        // while live
-  // The observer's account of `charge`, or nullptr: call it. While live.
+  // The account of `charge`; nullptr without accounting. While live.
   ChargeAccount* account = nullptr;
   Block* bin_next = nullptr;  // while binned
   BlockState state = BlockState::kUnmapped;

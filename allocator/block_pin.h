@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "allocator/base/bytes.h"
-#include "allocator/observer.h"
+#include "allocator/charge_account.h"
 
 namespace stratalloc {
 

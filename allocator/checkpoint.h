@@ -14,7 +14,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/observer.h"
+#include "allocator/charge_account.h"
 #include "allocator/pool_id.h"
 
 namespace stratalloc {

@@ -37,6 +37,7 @@
 #include "allocator/block.h"
 #include "allocator/block_heap.h"
 #include "allocator/block_traces.h"
+#include "allocator/charge_account.h"
 #include "allocator/checkpoint.h"
 #include "allocator/deferred_frees.h"
 #include "allocator/device/device.h"
@@ -47,13 +48,13 @@
 #include "allocator/ipc.h"
 #include "allocator/live_counters.h"
 #include "allocator/malloc_request.h"
-#include "allocator/observer.h"
 #include "allocator/page_store.h"
 #include "allocator/plain_memory.h"
 #include "allocator/pointer_blocks.h"
 #include "allocator/pool.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"
+#include "allocator/reclaimer.h"
 #include "allocator/residency.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
@@ -107,11 +108,7 @@ class DeviceAllocator {
   ~DeviceAllocator();
 
   // Plugged in before the first Malloc; may be nullptr.
-  void SetObserver(AllocObserver* observer) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    observer_ = observer;
-    residency_.SetObserver(observer);
-  }
+  void SetAccounts(ChargeAccounts* accounts) { accounts_ = accounts; }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   // Why there is none, for who is refused memory. Before the device is found.
   void SetWhyNoReclaimer(std::string why) {
@@ -684,7 +681,7 @@ class DeviceAllocator {
   HandleTable table_;
   StreamTable streams_;
   std::atomic<std::uint32_t> use_clock_{1};
-  AllocObserver* observer_ = nullptr;
+  ChargeAccounts* accounts_ = nullptr;
   Reclaimer* reclaimer_ = nullptr;
   std::string why_no_reclaimer_;
 

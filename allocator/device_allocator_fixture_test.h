@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,22 +19,16 @@ namespace stratalloc {
 
 inline constexpr Charge kOwner{ScopeId{3}, Category::kParameter};
 
-class Recorder final : public AllocObserver {
+class Recorder final : public ChargeAccounts {
  public:
-  void OnAllocate(DeviceIndex, Charge charge, Bytes bytes) override {
-    if (charge == kOwner) live += bytes;
-    all += bytes;
+  ChargeAccount& Of(DeviceIndex, Charge charge) override {
+    ChargeAccount& account = charge == kOwner ? owner : other;
+    account.total = &all;
+    return account;
   }
-  void OnFree(DeviceIndex, Charge charge, Bytes bytes) override {
-    if (charge == kOwner) live -= bytes;
-    all -= bytes;
-  }
-  void OnRelabel(DeviceIndex, Charge from, Charge to, Bytes bytes) override {
-    if (from == kOwner) live -= bytes;
-    if (to == kOwner) live += bytes;
-  }
-  void OnMove(DeviceIndex, Charge, TierId, TierId, Bytes, bool) override {}
-  Bytes live = 0, all = 0;
+  void ResetPeaks(DeviceIndex) override {}
+  ChargeAccount owner, other;
+  std::atomic<Bytes> all{0};
 };
 
 class DeviceAllocatorTest : public testing::Test {
@@ -51,7 +46,7 @@ class DeviceAllocatorTest : public testing::Test {
     auto made = DeviceAllocator::Create(*device, options);
     ASSERT_TRUE(made.has_value()) << made.error().message;
     allocator_ = std::move(*made);
-    allocator_->SetObserver(&recorder_);
+    allocator_->SetAccounts(&recorder_);
   }
   void TearDown() override {
     cudasim_clear_faults();
@@ -63,7 +58,7 @@ class DeviceAllocatorTest : public testing::Test {
     allocator_.reset();
     // After the allocator, as torch's own streams, which live for ever.
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-    EXPECT_EQ(recorder_.all, 0u);
+    EXPECT_EQ(recorder_.all.load(), 0u);
     EXPECT_EQ(cudasim_violation_count(), 0);
     char text[1024];
     cudasim_leak_report(text, sizeof(text));

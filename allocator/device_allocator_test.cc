@@ -306,10 +306,10 @@ TEST_F(DeviceAllocatorTest, ADriverErrorAfterAnEvictionEvictsNoMore) {
 
 TEST_F(DeviceAllocatorTest, ARelabelMovesTheChargeOfWhatTheRangeTouches) {
   const Address a = Malloc(1000), b = Malloc(1000);
-  EXPECT_EQ(recorder_.live, 2048u);
+  EXPECT_EQ(recorder_.owner.live.load(), 2048u);
   const Charge other{ScopeId{9}, Category::kBuffer};
   allocator().Relabel(a + 100, 10, other, /*keep_category=*/false);
-  EXPECT_EQ(recorder_.live, 1024u);
+  EXPECT_EQ(recorder_.owner.live.load(), 1024u);
   BlockView view;
   ASSERT_TRUE(allocator().FindLive(a, &view));
   EXPECT_EQ(view.charge, other);

@@ -29,12 +29,12 @@ constexpr std::uint32_t kServedFast = kOutstanding | Bit(SlowReason::kHistory);
 }  // namespace
 
 ChargeAccount* DeviceAllocator::AccountLocked(Charge charge) {
-  if (observer_ == nullptr) return nullptr;
+  if (accounts_ == nullptr) return nullptr;
   RecentAccount& recent = recent_accounts_[(Raw(charge.scope) * kCategories +
                                             Raw(charge.category)) %
                                            kRecent];
   if (recent.account == nullptr || !(recent.charge == charge)) {
-    recent = {charge, observer_->Account(device_.index(), charge)};
+    recent = {charge, &accounts_->Of(device_.index(), charge)};
   }
   return recent.account;
 }
@@ -136,11 +136,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
     block->charge = charge;
     block->account = AccountLocked(charge);
   }
-  if (block->account != nullptr) {
-    block->account->Allocate(size);
-  } else if (observer_ != nullptr) {
-    observer_->OnAllocate(device_.index(), charge, size);
-  }
+  if (block->account != nullptr) block->account->Allocate(size);
   if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
     traces_.Alloc(*block);
   }
@@ -175,11 +171,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   }
   const Bytes size = block->size;
   live_.FreeAtOnce(pool.key().kind, size, block->requested);
-  if (block->account != nullptr) {
-    block->account->Free(size);
-  } else if (observer_ != nullptr) {
-    observer_->OnFree(device_.index(), block->charge, size);
-  }
+  if (block->account != nullptr) block->account->Free(size);
   block->requested = 0;
   block->state = BlockState::kBinned;
   *out = AnswerLocked(address, size, block->charge);

@@ -30,26 +30,14 @@ namespace {
 constexpr Charge kOwner{ScopeId{3}, Category::kParameter};
 constexpr Charge kOther{ScopeId{4}, Category::kActivation};
 
-// An observer with accounts, as the ledger has.
-class Books final : public AllocObserver {
+class Books final : public ChargeAccounts {
  public:
-  ChargeAccount* Account(DeviceIndex, Charge charge) override {
+  ChargeAccount& Of(DeviceIndex, Charge charge) override {
     ChargeAccount& account = charge == kOwner ? owner : other;
     account.total = &total;
-    return &account;
+    return account;
   }
-  void OnAllocate(DeviceIndex device, Charge charge, Bytes bytes) override {
-    Account(device, charge)->Allocate(bytes);
-  }
-  void OnFree(DeviceIndex device, Charge charge, Bytes bytes) override {
-    Account(device, charge)->Free(bytes);
-  }
-  void OnRelabel(DeviceIndex device, Charge from, Charge to,
-                 Bytes bytes) override {
-    ChargeAccount::Add(Account(device, from)->live, -bytes);
-    ChargeAccount::Add(Account(device, to)->live, bytes);
-  }
-  void OnMove(DeviceIndex, Charge, TierId, TierId, Bytes, bool) override {}
+  void ResetPeaks(DeviceIndex) override {}
 
   ChargeAccount owner, other;
   std::atomic<Bytes> total{0};
@@ -67,7 +55,7 @@ class FastPathTest : public testing::Test {
     auto made = DeviceAllocator::Create(*device, {});
     ASSERT_TRUE(made.has_value()) << made.error().message;
     allocator_ = std::move(*made);
-    allocator_->SetObserver(&books_);
+    allocator_->SetAccounts(&books_);
   }
   void TearDown() override {
     ExpectSound();

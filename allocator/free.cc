@@ -64,7 +64,8 @@ void DeviceAllocator::ReleaseBlockLocked(Block* block) {
 void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   Segment& segment = *block->segment;
   Pool& pool = *segment.pool;
-  bool plain = true;  // every handle is resident: no cutting needed
+  bool plain = true;         // every handle is resident: no cutting needed
+  Bytes here = block->size;  // on the device
   if (block->pins.any()) {
     NoteUnobservedLocked(*block);
     DropPinsLocked(block);
@@ -76,19 +77,16 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
       --entry.live;
       const HandleState state = entry.state.load();
       if (state != HandleState::kResident) plain = false;
-      if (IsAway(state) && observer_ != nullptr) {
-        observer_->OnMove(device_.index(), block->charge,
-                          Residency::TierOf(state), TierId::kDevice, bytes,
-                          /*moved=*/false);
+      if (IsAway(state) && block->account != nullptr) {
+        block->account->Free(bytes, Residency::TierOf(state));
+        here -= bytes;
       }
       if (entry.live > 0) return;
       private_pools_.DropFreed(entry);
       residency_.Drop(handle);
     });
   }
-  if (owned && observer_ != nullptr) {
-    observer_->OnFree(device_.index(), block->charge, block->size);
-  }
+  if (owned && block->account != nullptr) block->account->Free(here);
   frees_.Forget(block);
   block->raw = block->streams_noted = block->shared = false;
   block->charge = {};

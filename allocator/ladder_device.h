@@ -16,9 +16,9 @@
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
 #include "allocator/malloc_attempt.h"
-#include "allocator/observer.h"
 #include "allocator/pool.h"
 #include "allocator/private_pool.h"
+#include "allocator/reclaimer.h"
 
 namespace stratalloc {
 
@@ -86,7 +86,7 @@ class LadderDevice {
   // Why there is no memory; counted. kDevice if the device answers nobody.
   virtual Error Refuse(MallocAttempt& attempt, bool fits_nowhere) = 0;
 
-  // ---- the Reclaimer (observer.h) ------------------------------------------
+  // ---- the Reclaimer (reclaimer.h) ------------------------------------------
   // REQUIRES: may_reclaim. Without the lock.
 
   virtual bool IsCrowded() = 0;

@@ -262,11 +262,7 @@ Block* DeviceAllocator::HandOutLocked(Block* block, Bytes size, Bytes requested,
     block->oversize = block->streams_noted = true;
   }
   block->account = AccountLocked(charge);
-  if (block->account != nullptr) {
-    block->account->Allocate(size);
-  } else if (observer_ != nullptr) {
-    observer_->OnAllocate(device_.index(), charge, size);
-  }
+  if (block->account != nullptr) block->account->Allocate(size);
   if (history_.attentive()) traces_.Alloc(*block);
   return block;
 }

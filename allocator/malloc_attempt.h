@@ -13,7 +13,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/result.h"
-#include "allocator/observer.h"
+#include "allocator/charge_account.h"
 #include "allocator/pool.h"
 #include "allocator/views.h"
 

@@ -7,7 +7,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/observer.h"
+#include "allocator/charge_account.h"
 
 namespace stratalloc {
 

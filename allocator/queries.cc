@@ -74,28 +74,13 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
     Charge to = charge;
     if (keep_category) to.category = b->charge.category;
     if (to == b->charge) continue;
-    const Charge from = b->charge;
+    ChargeAccount* const from = std::exchange(b->account, AccountLocked(to));
     b->charge = to;
-    b->account = AccountLocked(to);
-    if (observer_ == nullptr) continue;
-    // The ledger moves device bytes; what is away is brought up in the books
-    // first and put back under the new owner, without counting as traffic.
-    const auto away = [&](bool up) {
-      mutex_.AssertHeld();
-      if (!heap_.MayBeAway(*b)) return;
-      ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
-        const HandleState state = handle.entry().state.load();
-        if (!IsAway(state)) return;
-        const TierId tier = Residency::TierOf(state);
-        observer_->OnMove(device_.index(), up ? from : to,
-                          up ? tier : TierId::kDevice,
-                          up ? TierId::kDevice : tier, inside,
-                          /*moved=*/false);
-      });
-    };
-    away(/*up=*/true);
-    observer_->OnRelabel(device_.index(), from, to, b->size);
-    away(/*up=*/false);
+    if (from == nullptr) continue;
+    ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
+      from->Give(inside, Residency::TierOf(handle.entry().state.load()),
+                 *b->account);
+    });
   }
 }
 
@@ -128,7 +113,7 @@ void DeviceAllocator::ResetPeakStats() {
   MutexLock lock(mutex_);
   stats_.ResetPeaks();
   live_.ResetPeaks();
-  if (observer_ != nullptr) observer_->OnResetPeaks(device_.index());
+  if (accounts_ != nullptr) accounts_->ResetPeaks(device_.index());
 }
 void DeviceAllocator::ResetAccumulatedStats() {
   MutexLock lock(mutex_);

@@ -41,9 +41,8 @@ void Residency::MoveStats(HandleRef handle, int sign) {
 
 void Residency::MoveCharges(HandleRef handle, TierId from, TierId to,
                             bool moved) {
-  if (observer_ == nullptr) return;
   p_.heap.ForEachLive(handle, [&](const Block& block, Bytes inside) {
-    observer_->OnMove(p_.device.index(), block.charge, from, to, inside, moved);
+    if (block.account != nullptr) block.account->Move(inside, from, to, moved);
   });
 }
 

@@ -36,7 +36,6 @@
 #include "allocator/block_traces.h"
 #include "allocator/event_pool.h"
 #include "allocator/live_counters.h"
-#include "allocator/observer.h"
 #include "allocator/page_store.h"
 
 namespace stratalloc {
@@ -77,7 +76,6 @@ class Residency {
   };
   explicit Residency(const Parts& parts) : p_(parts) {}
 
-  void SetObserver(AllocObserver* observer) { observer_ = observer; }
   // Moves on whenever a handle begins to leave: a block handed out in this
   // epoch lies in resident, dirty, fenced handles.
   std::uint32_t epoch() const { return epoch_; }
@@ -163,7 +161,6 @@ class Residency {
   void MoveCharges(HandleRef handle, TierId from, TierId to, bool moved);
 
   const Parts p_;
-  AllocObserver* observer_ = nullptr;
   std::uint32_t epoch_ = 0;
   std::deque<Arrival> arrivals_;
   std::uint64_t last_arrival_ = 0;

@@ -9,7 +9,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/block_state.h"
-#include "allocator/observer.h"
+#include "allocator/charge_account.h"
 #include "allocator/pool_id.h"
 #include "allocator/size_rules.h"
 #include "allocator/trace_event.h"

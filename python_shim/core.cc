@@ -123,7 +123,7 @@ Status Core::Init(int device_count) {
 }
 
 Status Core::Plug(DeviceAllocator& device) {
-  device.SetObserver(&Ledger::Get());
+  device.SetAccounts(&Ledger::Get());
   Engine* engine = engine_.load();
   if (engine == nullptr) return {};
   // Staging buffers are made once: as large as the largest card will want.

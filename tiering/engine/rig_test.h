@@ -73,7 +73,7 @@ class Rig {
                                   Device::Open(static_cast<DeviceIndex>(i)));
       STRATALLOC_ASSIGN_OR_RETURN(std::unique_ptr<DeviceAllocator> made,
                                   DeviceAllocator::Create(device, allocator));
-      made->SetObserver(&rig->ledger_);
+      made->SetAccounts(&rig->ledger_);
       rig->devices_.push_back(std::move(made));
     }
     Engine::Options engine;

@@ -1,84 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two doors through which the allocator speaks to higher rooms. It owns
-// these interfaces; accounting implements AllocObserver, tiering implements
-// Reclaimer; python_shim plugs them in before the first block exists.
-#ifndef STRATALLOC_ALLOCATOR_OBSERVER_H_
-#define STRATALLOC_ALLOCATOR_OBSERVER_H_
-
-#include <atomic>
+// The door through which the allocator asks tiering for memory. It owns the
+// interface; tiering implements it, and python_shim plugs it in before the
+// first block exists, as accounting's accounts (charge_account.h).
+#ifndef STRATALLOC_ALLOCATOR_RECLAIMER_H_
+#define STRATALLOC_ALLOCATOR_RECLAIMER_H_
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
 
 namespace stratalloc {
-
-// Who pays for a block. Stored in the block; a re-label replaces it.
-struct Charge {
-  ScopeId scope = kRootScope;
-  Category category = Category::kUnknown;
-
-  friend bool operator==(const Charge&, const Charge&) = default;
-};
-
-// What an observer keeps of one device and charge, as far as every malloc and
-// free moves it: the allocator adds here itself, under its device lock, rather
-// than call. Relaxed atomics, so that reports may read without the lock;
-// writers are serialised by it, so none of this is a read-modify-write.
-struct ChargeAccount {
-  std::atomic<Bytes> live{0};
-  std::atomic<Bytes> peak{0};           // of live
-  std::atomic<Bytes> allocated{0};      // cumulative
-  std::atomic<Bytes> freed{0};          // cumulative
-  std::atomic<Bytes>* total = nullptr;  // live bytes of the whole device
-
-  static void Add(std::atomic<Bytes>& to, Bytes n) {
-    to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
-  static Bytes Read(const std::atomic<Bytes>& from) {
-    return from.load(std::memory_order_relaxed);
-  }
-  void RaisePeak() {
-    if (const Bytes now = Read(live); now > Read(peak)) {
-      peak.store(now, std::memory_order_relaxed);
-    }
-  }
-  void Allocate(Bytes n) {
-    Add(live, n);
-    Add(allocated, n);
-    Add(*total, n);
-    RaisePeak();
-  }
-  // REQUIRES: n <= live.
-  void Free(Bytes n) {
-    Add(live, -n);
-    Add(freed, n);
-    Add(*total, -n);
-  }
-};
-
-// Told of every byte that changes hands. Called under the device lock: must
-// not wait, allocate device memory, call Python or take a lock of lower rank
-// than LockRank::kLedger. Never fails.
-class AllocObserver {
- public:
-  virtual ~AllocObserver() = default;
-  // Where OnAllocate and OnFree of this charge would add, valid for the life
-  // of the observer: adding to it is the same as calling them. nullptr: call.
-  virtual ChargeAccount* Account(DeviceIndex, Charge) { return nullptr; }
-  // The device's peaks are reset.
-  virtual void OnResetPeaks(DeviceIndex) {}
-  virtual void OnAllocate(DeviceIndex device, Charge charge, Bytes bytes) = 0;
-  // `charge` is the block's, so the credit goes where the charge went.
-  virtual void OnFree(DeviceIndex device, Charge charge, Bytes bytes) = 0;
-  virtual void OnRelabel(DeviceIndex device, Charge from, Charge to,
-                         Bytes bytes) = 0;
-  // `bytes` of a block moved between tiers. A free of non-resident bytes
-  // reports from = the tier they were on, to = kDevice, moved = false first,
-  // so that per tier sums stay true without counting traffic.
-  virtual void OnMove(DeviceIndex device, Charge charge, TierId from, TierId to,
-                      Bytes bytes, bool moved) = 0;
-};
 
 // One malloc that found no memory, as a Reclaimer serves it.
 class MemoryRequest {
@@ -142,4 +73,4 @@ class Reclaimer {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_OBSERVER_H_
+#endif  // STRATALLOC_ALLOCATOR_RECLAIMER_H_
