@@ -6,30 +6,16 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "allocator/device_allocator.h"
+#include "allocator/two_accounts_test.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 
 namespace stratalloc {
-
-inline constexpr Charge kOwner{ScopeId{3}, Category::kParameter};
-
-class Recorder final : public ChargeAccounts {
- public:
-  ChargeAccount& Of(DeviceIndex, Charge charge) override {
-    ChargeAccount& account = charge == kOwner ? owner : other;
-    account.total = &all;
-    return account;
-  }
-  void ResetPeaks(DeviceIndex) override {}
-  ChargeAccount owner, other;
-  std::atomic<Bytes> all{0};
-};
 
 class DeviceAllocatorTest : public testing::Test {
  protected:
@@ -58,7 +44,7 @@ class DeviceAllocatorTest : public testing::Test {
     allocator_.reset();
     // After the allocator, as torch's own streams, which live for ever.
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-    EXPECT_EQ(recorder_.all.load(), 0u);
+    EXPECT_EQ(recorder_.total.load(), 0u);
     EXPECT_EQ(cudasim_violation_count(), 0);
     char text[1024];
     cudasim_leak_report(text, sizeof(text));
@@ -103,7 +89,7 @@ class DeviceAllocatorTest : public testing::Test {
     return calls;
   }
 
-  Recorder recorder_;
+  TwoAccounts recorder_;
   std::unique_ptr<DeviceAllocator> allocator_;
   std::vector<cudaStream_t> streams_;
   std::vector<Address> live_;

@@ -10,6 +10,7 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/moving_test.h"
+#include "allocator/two_accounts_test.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 
@@ -27,21 +28,7 @@ class DeviceAllocatorTestPeer {
 
 namespace {
 
-constexpr Charge kOwner{ScopeId{3}, Category::kParameter};
 constexpr Charge kOther{ScopeId{4}, Category::kActivation};
-
-class Books final : public ChargeAccounts {
- public:
-  ChargeAccount& Of(DeviceIndex, Charge charge) override {
-    ChargeAccount& account = charge == kOwner ? owner : other;
-    account.total = &total;
-    return account;
-  }
-  void ResetPeaks(DeviceIndex) override {}
-
-  ChargeAccount owner, other;
-  std::atomic<Bytes> total{0};
-};
 
 class FastPathTest : public testing::Test {
  protected:
@@ -87,7 +74,7 @@ class FastPathTest : public testing::Test {
     DeviceAllocatorTestPeer::SetSlowReason(*allocator_, reason, on);
   }
 
-  Books books_;
+  TwoAccounts books_;
   std::unique_ptr<DeviceAllocator> allocator_;
   AllocatedBlock block_;
   cudaStream_t stream_ = nullptr;

@@ -104,8 +104,6 @@ STRATALLOC_API void stratalloc_scope_push(uint32_t scope, int category,
                                           int lifetime);
 STRATALLOC_API int stratalloc_scope_pop(void); /* 0 if the stack was empty */
 STRATALLOC_API uint32_t stratalloc_scope_current(int* category, int* lifetime);
-/* Nanoseconds per push and pop of this thread, over `pairs` of them. */
-STRATALLOC_API double stratalloc_bench_scope_pair_ns(int pairs);
 /* Moves the charge of the block(s) holding [ptr, ptr + bytes) to `scope`,
  * `category`; category -1 keeps it. Address and handles do not change. */
 STRATALLOC_API int stratalloc_relabel(const void* ptr, uint64_t bytes,

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: scopes.
-#include <algorithm>
 #include <cstdint>
 
 #include "accounting/scope_stack.h"
 #include "accounting/scope_table.h"
-#include "allocator/base/clock.h"
 #include "python_shim/core.h"
 
 using namespace stratalloc;  // the C face of this namespace
@@ -28,15 +26,6 @@ uint32_t stratalloc_scope_current(int* category, int* lifetime) {
   if (category != nullptr) *category = Raw(frame.category);
   if (lifetime != nullptr) *lifetime = Raw(frame.lifetime);
   return Raw(frame.scope);
-}
-
-double stratalloc_bench_scope_pair_ns(int pairs) {
-  const std::int64_t began = NowNs();
-  for (int i = 0; i < pairs; ++i) {
-    PushScope({});
-    PopScope();
-  }
-  return static_cast<double>(NowNs() - began) / std::max(pairs, 1);
 }
 
 int stratalloc_relabel(const void* ptr, uint64_t bytes, uint32_t scope,
