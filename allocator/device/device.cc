@@ -607,7 +607,9 @@ Result<Address> Device::LoadVariable(const void* fatbin,
 
 Status Device::Launch(void* kernel, unsigned blocks, unsigned threads,
                       StreamId stream, void** arguments) const {
-  STRATALLOC_ON_DEVICE_FOR(stream, index_);
+  // A stream says of which device it is, but CUDA takes no launch from
+  // elsewhere.
+  STRATALLOC_ON_DEVICE(index_);
   STRATALLOC_DRIVER(
       api_->cuLaunchKernel(
           static_cast<CUfunction>(kernel), blocks, 1, 1, threads, 1, 1, 0,

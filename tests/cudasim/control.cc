@@ -94,9 +94,11 @@ int cudasim_range_is_accessible(uint64_t address, uint64_t bytes) {
   uint64_t start = 0;
   const cudasim::Mapping* mapping = sim.addresses.FindMapping(address, &start);
   if (mapping == nullptr) return 0;
+  const cudasim::ThreadState& thread = cudasim::ThisThread();
   const int device = mapping->extent->location == cudasim::Location::kDevice
                          ? mapping->extent->device
-                         : cudasim::ThisThread().device;
+                     : thread.launching != nullptr ? thread.launching->device
+                                                   : thread.device;
   return sim.addresses.Problem(address, bytes, device, true).empty() ? 1 : 0;
 }
 

@@ -271,6 +271,8 @@ Status Launches::Launch(const void* function, const unsigned grid[3],
   Lock lock(sim.mu);
   Stream* stream = sim.FindStream(stream_handle);
   if (stream == nullptr) return kInvalidHandle;
+  // A copy may go to another device's stream, a launch may not.
+  if (stream->device != thread.device) return kInvalidHandle;
   if (!LoadCode(function, stream->device)) return kOutOfMemory;
   Capture* capture = nullptr;
   if (const Status status = sim.captures.Enqueue(stream, &capture);

@@ -128,6 +128,31 @@ TEST_F(LaunchTest, WhatATwinTouchedIsPendingUntilAnEdge) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
+TEST_F(LaunchTest, AnotherDevicesStreamTakesNoLaunch) {
+  cudasim_register_twin("tests::Fill", FillTwin);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+            cudaSuccess);
+  void* there = nullptr;
+  ASSERT_EQ(cudaMalloc(&there, 1), cudaSuccess);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  Block block;
+  CUdeviceptr to = block.address;
+  int value = 9;
+  void* arguments[] = {&to, &value};
+  EXPECT_EQ(Launch(&Stub, arguments, stream), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(block.Peek(), 0);
+  char byte = 5;
+  EXPECT_EQ(cudaMemcpyAsync(there, &byte, 1, cudaMemcpyHostToDevice, stream),
+            cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(*static_cast<char*>(cudasim_host_view(there)), 5);
+  EXPECT_EQ(cudaFree(there), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 TEST_F(LaunchTest, KernelsOfModulesAreFoundByName) {
   CUmodule module = nullptr;
   ASSERT_EQ(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);

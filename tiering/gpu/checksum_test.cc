@@ -152,6 +152,24 @@ TEST_F(ChecksumTest, OnAModelledCardItTakesTheTimeOfReading) {
   ASSERT_EQ(cudasim_set_card(0, "generic"), 0);
 }
 
+// A kernel that does not run leaves a wrong sum behind it: 0.
+TEST_F(ChecksumTest, WhoCannotGoToTheDeviceGetsNoSum) {
+  const Device there = Device::Open(DeviceIndex{1}).value();
+  const StreamId stream = there.CreateStream().value();
+  const auto checksum = DeviceChecksum::Load(there, stream, result_);
+  ASSERT_TRUE(checksum) << checksum.error().message;
+  const DeviceChecksum::Range nothing{address_, 0};
+  ASSERT_EQ(cudasim_fail("cuCtxPushCurrent", 1, 999, /*forever=*/1), 0);
+  EXPECT_TRUE(checksum->Launch({&nothing, 1}, result_, stream)) << "no kernel";
+  const DeviceChecksum::Range range{address_, kHandle};
+  const Status launched = checksum->Launch({&range, 1}, result_, stream);
+  cudasim_clear_faults();
+  ASSERT_FALSE(launched);
+  EXPECT_THAT(launched.error().message, HasSubstr("cuCtxPushCurrent"));
+  EXPECT_TRUE(there.SynchronizeStream(stream));
+  there.DestroyStream(stream);
+}
+
 TEST_F(ChecksumTest, SeveralRangesAtATimeGiveSeveralResults) {
   Upload();
   const auto checksum = Load();
