@@ -266,6 +266,13 @@ class DeviceAllocator {
   // no such pool.
   bool KeepForPool(PoolId id, std::span<HandleEntry* const> operands)
       EXCLUDES(mutex_);
+  // A look at the captures of other threads, for who waits until bytes may
+  // leave. Asks the driver, and waits for nothing.
+  struct OthersCaptures {
+    bool under_way = false;        // or about to begin
+    std::uint64_t times_over = 0;  // PoolRoutes::times_over
+  };
+  OthersCaptures LookAtCaptures() EXCLUDES(mutex_);
   // Does one of these streams of streams() capture? All that it has, if they
   // mean the whole device. Asks the driver.
   bool SomeCapture(std::uint64_t streams) const;
@@ -545,6 +552,8 @@ class DeviceAllocator {
   // pool_requests.cc
   // raw_capture.cc
   bool NoteCaptureLocked(StreamId stream) REQUIRES(mutex_);
+  // Does `stream` capture, or another that this thread captures on?
+  bool CapturesHereLocked(StreamId stream) REQUIRES(mutex_);
   // What an operator made, if its stream captures: perhaps no operator of the
   // capture names it.
   void KeepMadeLocked(const Block& block) REQUIRES(mutex_);

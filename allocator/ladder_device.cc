@@ -241,14 +241,17 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
   // To the private pool that its stream is routed to. While a stream captures
-  // nothing is evicted, and the pool's addresses are a graph's.
+  // nothing is evicted, and the pool's addresses are a graph's. Who captures
+  // would wait for itself; whoever else lacks memory waits for the end of that.
   void FollowRouteLocked(MallocAttempt& attempt) REQUIRES(device_.mutex_) {
     attempt.key.owner = device_.RouteLocked(attempt.key.stream);
     device_.SettleRoutesLocked();
     // CapturingLocked asks it.
     device_.private_pools_.NoteStream(attempt.key.stream);
     if (!device_.CapturingLocked()) return;
-    attempt.captured = std::exchange(attempt.may_reclaim, false);
+    if (device_.CapturesHereLocked(attempt.key.stream)) {
+      attempt.captured = std::exchange(attempt.may_reclaim, false);
+    }
     if (PrivatePool* const own =
             device_.private_pools_.Find(attempt.key.owner)) {
       own->addresses_kept = true;

@@ -43,9 +43,10 @@ struct MallocAttempt {
   // ---- what may be done for it -------------------------------------------
 
   // The Reclaimer may be asked: there is one, tiering is on, the request is not
-  // nested, and no stream captures.
+  // nested, and this thread captures nothing. Where others capture, that is
+  // waited for: nothing leaves before their captures are over.
   bool may_reclaim = false;
-  // It might be but for a stream that captures.
+  // It might be but for a capture of its own.
   bool captured = false;
   // Its plain segments are cudaMalloc's, not somebody else's allocator's.
   bool plain = false;

@@ -48,17 +48,31 @@ void PoolRoutes::Reopen(PoolRoute& route) {
 
 bool PoolRoutes::NoteCapture(StreamId stream) {
   if (!device_.IsCapturing(stream)) return false;
-  if (std::find(captures_.begin(), captures_.end(), stream) ==
-      captures_.end()) {
-    captures_.push_back(stream);
+  if (!Knows(stream)) {
+    captures_.push_back({stream, std::this_thread::get_id()});
     Publish();
   }
   return true;
 }
 
+bool PoolRoutes::Knows(StreamId stream) const {
+  return std::any_of(captures_.begin(), captures_.end(),
+                     [&](const Noted& one) { return one.stream == stream; });
+}
+
+bool PoolRoutes::IsOfThisThread() const {
+  const std::thread::id self = std::this_thread::get_id();
+  return std::any_of(routes_.begin(), routes_.end(),
+                     [&](const PoolRoute& route) {
+                       return route.open() && route.thread == self;
+                     }) ||
+         std::any_of(captures_.begin(), captures_.end(),
+                     [&](const Noted& one) { return one.thread == self; });
+}
+
 bool PoolRoutes::SomeNotedCapture() {
-  if (std::erase_if(captures_, [&](StreamId stream) {
-        return !device_.IsCapturing(stream);
+  if (std::erase_if(captures_, [&](const Noted& one) {
+        return !device_.IsCapturing(one.stream);
       }) > 0) {
     Publish();
   }
@@ -104,12 +118,12 @@ bool PoolRoutes::Captures(const PoolRoute& route) const {
   if (!ExternalStreams::Has(route.stream)) {
     return device_.IsCapturing(route.stream);
   }
-  return std::find(captures_.begin(), captures_.end(), route.stream) !=
-         captures_.end();
+  return Knows(route.stream);
 }
 
 void PoolRoutes::Publish() {
-  may_capture_.store(!captures_.empty() || SomeOpen());
+  const bool some = !captures_.empty() || SomeOpen();
+  if (may_capture_.exchange(some) && !some) times_over_.fetch_add(1);
   // Of a stream that is not asked the filter tells whether it captures after
   // all.
   may_route_.store(

@@ -91,6 +91,12 @@ class PoolRoutes {
 
   // Does the stream capture? Then it is known of until it is over.
   bool NoteCapture(StreamId stream);
+  // Is a capture that is known of this thread's own, or about to be?
+  bool IsOfThisThread() const;
+  // How often the last of them was over. No lock.
+  std::uint64_t times_over() const {
+    return times_over_.load(std::memory_order_relaxed);
+  }
   // Forgets what is over of those; is there one left?
   bool SomeNotedCapture();
   bool SomeOpen() const;
@@ -101,13 +107,19 @@ class PoolRoutes {
 
  private:
   bool Captures(const PoolRoute& route) const;
+  bool Knows(StreamId stream) const;
   void Publish();
 
   const Device& device_;
   std::int64_t (*const now_)();
   std::vector<PoolRoute> routes_;
-  std::vector<StreamId> captures_;  // that were noted
+  struct Noted {
+    StreamId stream{};
+    std::thread::id thread{};  // that used it first
+  };
+  std::vector<Noted> captures_;
   std::atomic<bool> may_capture_{false}, may_route_{false};
+  std::atomic<std::uint64_t> times_over_{0};
 };
 
 }  // namespace stratalloc

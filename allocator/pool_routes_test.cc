@@ -105,6 +105,37 @@ TEST_F(PoolRoutesTest, ACaptureIsOpenUntilItsRouteIsTakenBack) {
   EXPECT_FALSE(routes_->MayCapture());
 }
 
+TEST_F(PoolRoutesTest, ACaptureIsOfTheThreadThatBeganIt) {
+  const StreamId stream = NewStream();
+  for (const bool routed : {true, false}) {
+    for (const bool elsewhere : {true, false}) {
+      SCOPED_TRACE((routed ? "routed, " : "noted, ") +
+                   std::string(elsewhere ? "elsewhere" : "here"));
+      elsewhere_ = elsewhere;
+      const std::uint64_t before = routes_->times_over();
+      Begin(stream);
+      if (routed) {
+        AddOfCapture(kGraph, stream);
+      } else if (elsewhere) {
+        std::thread([&] { routes_->NoteCapture(stream); }).join();
+      } else {
+        routes_->NoteCapture(stream);
+      }
+      EXPECT_TRUE(routes_->MayCapture());
+      EXPECT_EQ(routes_->IsOfThisThread(), !elsewhere);
+      EXPECT_EQ(routes_->times_over(), before);
+      End(stream);
+      if (routed) {
+        routes_->Remove(routes_->Of(kGraph));
+      } else {
+        EXPECT_FALSE(routes_->SomeNotedCapture());
+      }
+      EXPECT_FALSE(routes_->IsOfThisThread());
+      EXPECT_EQ(routes_->times_over(), before + 1);
+    }
+  }
+}
+
 TEST_F(PoolRoutesTest, ItsOwnThreadKnowsAtOnceThatItFailed) {
   const StreamId stream = NewStream();
   AddOfCapture(kGraph, stream);

@@ -64,6 +64,20 @@ bool DeviceAllocator::NoteCaptureLocked(StreamId stream) {
   return true;
 }
 
+bool DeviceAllocator::CapturesHereLocked(StreamId stream) {
+  return routes_.IsOfThisThread() || device_.IsCapturing(stream);
+}
+
+DeviceAllocator::OthersCaptures DeviceAllocator::LookAtCaptures() {
+  OthersCaptures seen;
+  if (MayCapture()) {
+    MutexLock lock(mutex_);
+    seen.under_way = !MayEvictLocked() && !routes_.IsOfThisThread();
+  }
+  seen.times_over = routes_.times_over();
+  return seen;
+}
+
 void DeviceAllocator::KeepUntilFreed(HandleEntry& operand) {
   MutexLock lock(mutex_);
   private_pools_.KeepUntilFreed(operand);

@@ -41,6 +41,19 @@ class EngineCaptureTest : public EngineTest {
     ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
     if (inside_ != 0) Free(std::exchange(inside_, 0));
   }
+  // Without torch, and noticed by the operator of it that allocates.
+  void BeginRaw(StreamId stream) {
+    ASSERT_EQ(cudaStreamBeginCapture(Rig::ToCuda(stream),
+                                     cudaStreamCaptureModeRelaxed),
+              cudaSuccess);
+    rig_->device().NoteCapture(stream);
+    ASSERT_TRUE(rig_->device().MayCapture());
+  }
+  static void EndRaw(StreamId stream) {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(Rig::ToCuda(stream), &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
   void Read(Address address, StreamId stream) {
     const Access access{address, kHandle, /*written=*/false};
     const Status entered =
@@ -175,6 +188,98 @@ TEST_F(EngineCaptureTest, ACaptureThatWasRefusedFindsRoomTheNextTime) {
   Release();
   ExpectLayers(layers);
   FreeAll(layers);
+}
+
+// Who needs room meanwhile gets it afterwards, though nobody says that a
+// capture is over.
+TEST_F(EngineCaptureTest, OtherThreadsWaitForTheEndOfACapture) {
+  for (const bool routed : {true, false}) {
+    for (const bool mallocs : {true, false}) {
+      SCOPED_TRACE(std::string(routed ? "torch's, " : "a raw one, ") +
+                   (mallocs ? "a malloc" : "an operator"));
+      Rig::Options options;
+      options.capacity = 32 * kMiB;
+      Open(options);
+      const StreamId stream = rig_->NewStream();
+      const auto layers = Layers(1);
+      ASSERT_EQ(Evict(), kHandle);
+      const Bytes rest = rig_->device().limit();
+      const Address all = Malloc(rest);
+      Write(all, rest, 7);
+      if (routed) {
+        Begin(stream, /*allocates=*/false);
+      } else {
+        BeginRaw(stream);
+      }
+      bool served = false;
+      std::atomic<bool> done = false;
+      std::thread other([&] {
+        if (mallocs) {
+          const auto block = rig_->device().Malloc(
+              {kHandle, kDefaultStream, LifetimeClass::kTransient, Charge{}});
+          served = block.has_value();
+          if (served) Free(block->address);
+        } else {
+          const Access access{layers[0], kHandle, /*written=*/false};
+          served = rig_->engine()
+                       .EnterOperator(kDefaultStream, "other", {&access, 1})
+                       .has_value();
+          if (served) rig_->engine().LeaveOperator();
+        }
+        done = true;
+      });
+      while (!done && !rig_->engine().IsCrowded()) std::this_thread::yield();
+      if (routed) {
+        End(stream);
+      } else {
+        EndRaw(stream);
+      }
+      other.join();
+      EXPECT_TRUE(served);
+      if (routed) Release();
+      ExpectLayers(layers);
+      ExpectReads(all, rest, 7);
+      FreeAll(layers);
+      Free(all);
+      EXPECT_EQ(rig_->Close(), "");
+      rig_.reset();
+    }
+  }
+}
+
+TEST_F(EngineCaptureTest, WhoCapturesDoesNotWaitForItself) {
+  for (const bool on_its_stream : {true, false}) {
+    SCOPED_TRACE(on_its_stream ? "on its stream" : "on another");
+    Rig::Options options;
+    options.capacity = 32 * kMiB;
+    Open(options);
+    const StreamId stream = rig_->NewStream();
+    const auto layers = Layers(3);
+    std::atomic<bool> ran = false, done = false, waited = false;
+    std::thread other([&] {  // with nobody else there no thread waits
+      Read(layers[0], kDefaultStream);
+      ran = true;
+      while (!done) {
+        if (rig_->engine().IsCrowded()) waited = true;
+        std::this_thread::yield();
+      }
+    });
+    while (!ran) std::this_thread::yield();
+    Begin(stream);
+    EXPECT_FALSE(rig_->device()
+                     .Malloc({rig_->device().limit() - 2 * kHandle,
+                              on_its_stream ? stream : kDefaultStream,
+                              LifetimeClass::kTransient, Charge{}})
+                     .has_value());
+    done = true;
+    other.join();
+    EXPECT_FALSE(waited);
+    End(stream);
+    Release();
+    FreeAll(layers);
+    EXPECT_EQ(rig_->Close(), "");
+    rig_.reset();
+  }
 }
 
 TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCaptures) {

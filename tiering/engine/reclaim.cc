@@ -21,6 +21,13 @@ Admission::World Engine::LookAround() {
       // Its pins go when whoever waits polls, whatever the threads do.
       .under_way = PinPoll::UnderWay(),
       .progress = others.progress + unpinned_.load(std::memory_order_relaxed)};
+  for (const DeviceState* state : all_) {
+    // A capture ends without a word to anybody, and until then nothing leaves.
+    const DeviceAllocator::OthersCaptures captures =
+        state->allocator->LookAtCaptures();
+    world.under_way |= captures.under_way;
+    world.progress += captures.times_over;
+  }
   for (const DeviceState* state : movers_) {
     world.freed += static_cast<std::uint64_t>(state->allocator->FreedCount());
   }
