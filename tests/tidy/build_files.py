@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files the BUILD files name, without asking Bazel.
+"""What the BUILD files say, without asking Bazel.
 
 A test cannot ask the Bazel server that runs it. BUILD files are valid Python:
 each is executed with a real glob() and a stand-in for every rule that writes
-down the strings it is given; loops and string arithmetic work by themselves.
+down what it is given; loops and string arithmetic work by themselves.
 """
 
+import dataclasses
 import re
+from collections.abc import Iterator
 
 from tests.tidy.tree import Tree
 
@@ -16,26 +18,39 @@ _LOCAL_REPOSITORIES = {"rules_cc": "third_party/rules_cc"}
 _LOAD = re.compile(r'\bload\(\s*"([^"]+)"')
 
 
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a rule or a macro; `file` is the BUILD file's path."""
+
+    file: str
+    rule: str
+    arguments: dict[str, object]  # those without a name under ""
+
+    @property
+    def name(self) -> str:
+        return str(self.arguments.get("name", self.rule))
+
+
+def strings_in(value) -> set[str]:
+    """All strings of a list, a tuple or a dictionary, keys too."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple)):
+        return set().union(*map(strings_in, value))
+    return set()
+
+
 class _Anything:
     """A rule, a macro or a loaded constant: takes all, is empty."""
 
-    def __init__(self, strings: set[str]):
-        self._strings = strings
-
-    def _note(self, value) -> None:
-        if isinstance(value, str):
-            self._strings.add(value)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                self._note(key)
-                self._note(item)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                self._note(item)
+    def __init__(self, name: str, note):
+        self._name = name
+        self._note = note
 
     def __call__(self, *args, **kwargs):
-        self._note(args)
-        self._note(kwargs)
+        self._note(self._name, {"": args, **kwargs})
         return self
 
     def __getattr__(self, name):
@@ -59,14 +74,14 @@ class _Anything:
 class _Globals(dict):
     """Every name that Python does not know is a rule."""
 
-    def __init__(self, strings: set[str]):
+    def __init__(self, note):
         super().__init__()
-        self._strings = strings
+        self._note = note
 
     def __missing__(self, name):
         if name in _BUILTINS:
             return _BUILTINS[name]
-        return _Anything(self._strings)
+        return _Anything(name, self._note)
 
 
 # What a BUILD file may use of the language; `__builtins__` empty otherwise.
@@ -104,8 +119,9 @@ def _package_files(tree: Tree, package: str) -> list[str]:
     ]
 
 
-def _strings_of(tree: Tree, package: str, text: str) -> set[str]:
-    strings: set[str] = set()
+def _calls_of(tree: Tree, package: str, text: str) -> list[Call]:
+    found: list[Call] = []
+    file = package + "/BUILD.bazel" if package else "BUILD.bazel"
     inside = _package_files(tree, package)
 
     def glob(include, exclude=(), **_):
@@ -118,11 +134,18 @@ def _strings_of(tree: Tree, package: str, text: str) -> set[str]:
             and not any(pattern.fullmatch(path) for pattern in unwanted)
         ]
 
-    scope = _Globals(strings)
+    def note(rule, arguments):
+        # The package's call stands before all rules.
+        if any(call.rule == "package" and call.arguments.get("default_testonly")
+               for call in found):
+            arguments = {"testonly": True, **arguments}
+        found.append(Call(file, rule, arguments))
+
+    scope = _Globals(note)
     scope["__builtins__"] = {}
     scope["glob"] = glob
-    exec(compile(text, package + "/BUILD.bazel", "exec"), scope)
-    return strings
+    exec(compile(text, file, "exec"), scope)
+    return found
 
 
 def _path_of(label: str, package: str) -> str:
@@ -139,16 +162,21 @@ def _path_of(label: str, package: str) -> str:
     return f"{package}/{label}" if package else label
 
 
+def calls(tree: Tree) -> Iterator[Call]:
+    """What all BUILD files call, in the order of their paths."""
+    for file in tree.files(("BUILD.bazel",)):
+        yield from _calls_of(tree, file.folder, file.text)
+
+
 def named_files(tree: Tree) -> set[str]:
     """Paths of all files that a BUILD file names or a load() reads."""
     named: set[str] = set()
     for file in tree.files(("BUILD.bazel", ".bzl", "WORKSPACE")):
         for label in _LOAD.findall(file.text):
             named.add(_path_of(label, file.folder))
-        if file.name != "BUILD.bazel":
-            continue
-        for string in _strings_of(tree, file.folder, file.text):
-            named.add(_path_of(string, file.folder))
+    for call in calls(tree):
+        for string in strings_in(call.arguments):
+            named.add(_path_of(string, call.file.rpartition("/")[0]))
     # Labels that macros of bazel/*.bzl hand to every test.
     for file in tree.files((".bzl",)):
         for label in re.findall(r'"(//[\w/.-]+:[\w./-]+)"', file.text):

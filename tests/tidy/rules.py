@@ -10,20 +10,9 @@ import re
 from collections.abc import Iterator
 
 from tests.tidy import build_files
+from tests.tidy.doors import room_doors
+from tests.tidy.rooms import right_of, room_of
 from tests.tidy.tree import File, Tree
-
-# The one-way street, left to right: a room includes only itself and what
-# stands before it. The longest matching name is a file's room.
-ROOMS = (
-    "allocator/base",
-    "allocator/device",
-    "allocator",
-    "accounting",
-    "tiering",
-    "telemetry",
-    "python_shim",
-    "tests",
-)
 
 _CUDA_ROOMS = (
     "allocator/device/", "tiering/gpu/", "tests/conformance/", "tests/cudasim/",
@@ -85,12 +74,6 @@ CPP = (".h", ".cc", ".cu")
 _SOURCES = CPP + (".py", ".sh", ".bzl", ".S", ".lds")
 
 
-def room_of(path: str) -> str | None:
-    """The room a path lies in, or None outside of all."""
-    inside = [room for room in ROOMS if path.startswith(room + "/")]
-    return max(inside, key=len, default=None)
-
-
 def _includes(file: File) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(file.text.splitlines(), 1):
         match = _INCLUDE.match(line)
@@ -106,7 +89,7 @@ def upward_includes(tree: Tree) -> Iterator[str]:
             continue
         for number, header in _includes(file):
             other = room_of(header)
-            if other is None or ROOMS.index(other) <= ROOMS.index(room):
+            if other is None or not right_of(other, room):
                 continue
             # A test beside the code is a test: it may run on the simulator.
             if file.is_test and other == "tests":
@@ -446,6 +429,7 @@ def lock_order(tree: Tree) -> Iterator[str]:
 
 ALL = (
     upward_includes,
+    room_doors,
     cuda_headers,
     torch_headers,
     simulator_names,

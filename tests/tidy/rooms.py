@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rooms of the repository: which there are, and which a path lies in."""
+
+# The one-way street, left to right: a room includes only itself and what
+# stands before it. The longest matching name is a file's room.
+ROOMS = (
+    "allocator/base",
+    "allocator/device",
+    "allocator",
+    "accounting",
+    "tiering",
+    "telemetry",
+    "python_shim",
+    "tests",
+)
+
+
+def room_of(path: str) -> str | None:
+    """The room a path lies in, or None outside of all."""
+    inside = [room for room in ROOMS if path.startswith(room + "/")]
+    return max(inside, key=len, default=None)
+
+
+def right_of(other: str, room: str) -> bool:
+    """Whether `other` stands to the right of `room`."""
+    return ROOMS.index(other) > ROOMS.index(room)
