@@ -2,7 +2,8 @@
 //
 // control.h: the doors of the simulated CUDA device that CUDA itself does not
 // have: capacity, mode, planned failures, call counts, violations, live
-// objects, host twins of kernels, and the accesses of bridged operators.
+// objects, host twins of kernels, and the accesses of bridged operators. Those
+// of time are in control_time.h, which comes with it.
 //
 // All functions are C, may be called from any thread and take the simulator's
 // own lock; none may be called from inside a host function of a stream. None
@@ -15,6 +16,8 @@
 #define STRATALLOC_TESTS_CUDASIM_CONTROL_H_
 
 #include <stdint.h>
+
+#include "tests/cudasim/control_time.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -84,50 +87,6 @@ int cudasim_profile(int device, char* text, int bytes);
 // Applies a JSON profile to the device's card. -1 if it has an error, which is
 // printed and leaves the card as it was.
 int cudasim_apply_profile(int device, const char* json);
-
-// --- The virtual clock (virtual_clock.h) -------------------------------------
-// All 0 while no card or profile is in force.
-//
-// 1 if they are kept: a card or profile is in force on some device.
-int cudasim_time_is_kept(void);
-// The calling thread's now, and when all work of the stream, or of the device,
-// is over.
-int64_t cudasim_virtual_now_ns(void);
-int64_t cudasim_stream_virtual_ns(void* stream);
-int64_t cudasim_device_virtual_ns(int device);
-// "h2d_bytes", "d2h_bytes", "d2d_bytes", "memset_bytes", "operators", "flops",
-// "kernel_ns", "copy_ns", "compute_busy_ns", "up_busy_ns", "down_busy_ns",
-// "peer_busy_ns", "host_wait_ns", "calls_ns"; -1 for another name.
-double cudasim_virtual_total(const char* what);
-// All of them, with "now_ns" and "end_ns", as one JSON object.
-int cudasim_virtual_report(char* text, int bytes);
-void cudasim_virtual_reset(void);
-// The calling thread worked for that long without calling CUDA (read a file,
-// say).
-void cudasim_host_work(double ns);
-// It computed a checksum over so many bytes of the host, at the card's
-// "host_checksum_gb_per_s".
-void cudasim_host_checksum(uint64_t bytes);
-// The calling thread is one of the program's (0) or waits on its own account
-// (1). Threads named "stratalloc..." start with 1.
-void cudasim_set_background(int background);
-
-// What an operator costs: floating-point operations in `dtype`, bytes read and
-// written. cudasim_operator_cost also charges the calling thread for an
-// operator of PyTorch, cudasim_kernel_cost does not (replayed work, twins).
-enum {
-  CUDASIM_FP64 = 0,
-  CUDASIM_FP32 = 1,
-  CUDASIM_TF32 = 2,
-  CUDASIM_FP16 = 3,
-  CUDASIM_BF16 = 4,
-  CUDASIM_FP8 = 5,
-  CUDASIM_INT8 = 6
-};
-void cudasim_operator_cost(void* stream, double flops, double bytes, int dtype);
-// A copy between pageable host memory and the device that was no CUDA call.
-void cudasim_copy_cost(void* stream, int to_device, double bytes);
-void cudasim_kernel_cost(void* stream, double flops, double bytes, int dtype);
 
 // --- Unmapping ---------------------------------------------------------------
 // 1: cuMemUnmap waits for all work of the device first (CUDASIM_UNMAP=waits).
