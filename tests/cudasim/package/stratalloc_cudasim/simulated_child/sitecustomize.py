@@ -7,7 +7,6 @@ nothing happens but that another sitecustomize further down the path has its
 turn. Without the variable of for_children() nothing happens at all.
 """
 
-import importlib.machinery
 import importlib.util
 import json
 import os
@@ -17,58 +16,33 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _TOLD = os.environ.get("STRATALLOC_SIMULATED_CHILD")
 
 
-class _BeforeTorch:
-    """Finds torch once, and has the device loaded around its execution."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
+def _load(path):
+    """A module by its place: its package may not be on the path."""
+    spec = importlib.util.spec_from_file_location("around_torch", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-class _Loader:
-    """torch's own loader, between the device and the operator bridge."""
+def _before():
+    if importlib.util.find_spec("stratalloc_cudasim") is None:
+        # The parent's, before an allocator of another version.
+        sys.path[:0] = json.loads(_TOLD)["places"]
+    from stratalloc_cudasim import children
 
-    def __init__(self, loader):
-        self._loader = loader
-
-    def create_module(self, spec):
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module):
-        # From here on torch is an ordinary module again.
-        module.__spec__.loader = module.__loader__ = self._loader
-        if importlib.util.find_spec("stratalloc_cudasim") is None:
-            # The parent's, before an allocator of another version.
-            sys.path[:0] = json.loads(_TOLD)["places"]
-        from stratalloc import _autoload
-        from stratalloc_cudasim import children
-
-        children.before_torch()
-        self._loader.exec_module(module)
-        children.after_torch(module)
-        # torch does this itself where the package is installed.
-        _autoload.autoload()
-
-    def __getattr__(self, name):
-        return getattr(self._loader, name)
+    children.before_torch()
 
 
-def _next_sitecustomize():
-    """This one must not hide another one further down the path."""
-    rest = [place for place in sys.path
-            if os.path.abspath(place or os.curdir) != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+def _after(torch):
+    from stratalloc import _autoload
+    from stratalloc_cudasim import children
+
+    children.after_torch(torch)
+    # torch does this itself where the package is installed.
+    _autoload.autoload()
 
 
+_around = _load(os.path.join(os.path.dirname(_HERE), "around_torch.py"))
 if _TOLD is not None:
-    sys.meta_path.insert(0, _BeforeTorch())
-_next_sitecustomize()
+    _around.around_torch(_before, _after)
+_around.pass_turn(_HERE)
