@@ -36,7 +36,7 @@
 
 namespace stratalloc {
 
-// See the state x event table in tiering/README.md.
+// See the state x event table in allocator/RESIDENCY.md.
 enum class HandleState : std::uint8_t {
   kUnmapped = 0,     // no bytes anywhere: nothing live here
   kResident = 1,     // mapped, usable

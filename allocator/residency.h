@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How handles leave the device and return, step by step; who wants that, and
 // where the bytes go meanwhile, is tiering's. The states, and which event moves
-// a handle from which to which: handle_table.h, tiering/README.md.
+// a handle from which to which: handle_table.h, RESIDENCY.md.
 //
 //   Mark         kResident -> kLeaving: chosen; a pin that comes now wins
 //   BeginEvict   kLeaving -> kCopyingOut: its streams are known, and taken
@@ -18,7 +18,7 @@
 // handle's bytes was freed while they were away is *dropped*: its state falls
 // to kUnmapped, and whoever keeps copies is told once (TakeDropped).
 //
-// Thread-safety: the caller holds the device lock, but for WaitForArrivals.
+// Thread-safety: the caller holds the device lock.
 // Lifetime: the device's. Fails: as the driver does, and then nothing has
 // changed. Invariants: BlockHeap::away() counts the handles that are away; a
 // handle in kCopyingIn is in the hands of whoever began its restore, or in
