@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "allocator/external_streams.h"
 #include "tiering/engine/engine_fixture_test.h"
@@ -20,7 +21,19 @@ constexpr PoolId kGraph{1, 0};
 
 class EngineCaptureTest : public EngineTest {
  protected:
-  void Begin(StreamId stream, bool allocates = true) {
+  // A rig with `n` layers, and a stream to capture.
+  std::vector<Address> OpenWith(int n) {
+    Open({});
+    stream_ = rig_->NewStream();
+    return Layers(n);
+  }
+  void ReleaseAndFree(const std::vector<Address>& layers) {
+    Release();
+    ExpectLayers(layers);
+    FreeAll(layers);
+  }
+  // What torch does before it captures, and then.
+  void Route(StreamId stream) {
     ASSERT_TRUE(
         rig_->device()
             .BeginAllocateToPool(
@@ -28,9 +41,15 @@ class EngineCaptureTest : public EngineTest {
                 [stream](StreamId s) { return s == stream && Captures(s); },
                 stream)
             .has_value());
+  }
+  static void StartCapture(StreamId stream) {
     ASSERT_EQ(cudaStreamBeginCapture(Rig::ToCuda(stream),
                                      cudaStreamCaptureModeGlobal),
               cudaSuccess);
+  }
+  void Begin(StreamId stream, bool allocates = true) {
+    Route(stream);
+    StartCapture(stream);
     if (allocates) inside_ = Malloc(kHandle, stream);
   }
   void End(StreamId stream) {
@@ -68,9 +87,7 @@ class EngineCaptureTest : public EngineTest {
         [stream](StreamId s) { return Captures(s) && s == stream; }, stream,
         reads);
     ASSERT_TRUE(begun.has_value()) << begun.error().message;
-    ASSERT_EQ(cudaStreamBeginCapture(Rig::ToCuda(stream),
-                                     cudaStreamCaptureModeGlobal),
-              cudaSuccess);
+    StartCapture(stream);
   }
   static bool Captures(StreamId stream) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -88,19 +105,18 @@ class EngineCaptureTest : public EngineTest {
     ASSERT_TRUE(rig_->device().ReleasePool(kGraph).has_value());
   }
 
+  StreamId stream_{};
   Address inside_ = 0;
 };
 
 TEST_F(EngineCaptureTest, WhatAGraphReadsStaysUntilItsPoolIsGone) {
-  Open({});
-  const auto layers = Layers(3);
-  const StreamId stream = rig_->NewStream();
+  const auto layers = OpenWith(3);
   const StreamId other = rig_->NewStream();
-  Begin(stream);
-  Read(layers[0], stream);
-  Read(layers[0], stream);
+  Begin(stream_);
+  Read(layers[0], stream_);
+  Read(layers[0], stream_);
   Read(layers[1], other);  // does not capture
-  End(stream);
+  End(stream_);
   EXPECT_EQ(Evict(), 2 * kHandle);
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
   EXPECT_EQ(rig_->StateOf(layers[1]), HandleState::kHost);
@@ -115,12 +131,10 @@ TEST_F(EngineCaptureTest, WhatAGraphReadsStaysUntilItsPoolIsGone) {
 }
 
 TEST_F(EngineCaptureTest, AFreedBlockOfAGraphIsOrdinaryMemory) {
-  Open({});
-  const auto layers = Layers(1);
-  const StreamId stream = rig_->NewStream();
-  Begin(stream);
-  Read(layers[0], stream);
-  End(stream);
+  const auto layers = OpenWith(1);
+  Begin(stream_);
+  Read(layers[0], stream_);
+  End(stream_);
   FreeAll(layers);
   ASSERT_TRUE(rig_->device().EmptyCache().has_value());
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kUnmapped);
@@ -185,9 +199,7 @@ TEST_F(EngineCaptureTest, ACaptureThatWasRefusedFindsRoomTheNextTime) {
   Release();
   EXPECT_TRUE(capture());
   EXPECT_EQ(Counters().evicted_handles, 3u);
-  Release();
-  ExpectLayers(layers);
-  FreeAll(layers);
+  ReleaseAndFree(layers);
 }
 
 // Who needs room meanwhile gets it afterwards, though nobody says that a
@@ -283,59 +295,39 @@ TEST_F(EngineCaptureTest, WhoCapturesDoesNotWaitForItself) {
 }
 
 TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCaptures) {
-  Open({});
-  const auto layers = Layers(2);
-  const StreamId stream = rig_->NewStream();
-  Begin(stream);
+  const auto layers = OpenWith(2);
+  Begin(stream_);
   EXPECT_EQ(Evict(), 0u);
-  End(stream);
+  End(stream_);
   EXPECT_EQ(Evict(), 2 * kHandle);
-  Release();
-  ExpectLayers(layers);
-  FreeAll(layers);
+  ReleaseAndFree(layers);
 }
 
 // Of operators in place alone: its stream has no memory of its own.
 TEST_F(EngineCaptureTest, NothingLeavesWhileAStreamCapturesThatNeverAllocated) {
-  Open({});
-  const auto layers = Layers(2);
-  const StreamId stream = rig_->NewStream();
-  Read(layers[0], stream);
-  Begin(stream, /*allocates=*/false);
-  Read(layers[1], stream);
+  const auto layers = OpenWith(2);
+  Read(layers[0], stream_);
+  Begin(stream_, /*allocates=*/false);
+  Read(layers[1], stream_);
   EXPECT_EQ(Evict(), 0u);
-  End(stream);
+  End(stream_);
   EXPECT_EQ(Evict(), kHandle) << "the other is the graph's";
-  Release();
-  ExpectLayers(layers);
-  FreeAll(layers);
+  ReleaseAndFree(layers);
 }
 
 // Torch sets a route and then begins its capture: an event that is recorded in
 // between would be part of the graph.
 TEST_F(EngineCaptureTest, NothingLeavesBetweenARouteAndItsFirstUse) {
-  Open({});
-  const auto layers = Layers(1);
-  const StreamId stream = rig_->NewStream();
-  ASSERT_TRUE(
-      rig_->device()
-          .BeginAllocateToPool(
-              kGraph,
-              [stream](StreamId s) { return s == stream && Captures(s); },
-              stream)
-          .has_value());
+  const auto layers = OpenWith(1);
+  Route(stream_);
   Bytes elsewhere = 1;  // waits until it is known
   std::thread evicts([&] { elsewhere = Evict(); });
-  ASSERT_EQ(
-      cudaStreamBeginCapture(Rig::ToCuda(stream), cudaStreamCaptureModeGlobal),
-      cudaSuccess);
+  StartCapture(stream_);
   evicts.join();
   EXPECT_EQ(elsewhere, 0u);
-  End(stream);
+  End(stream_);
   EXPECT_EQ(Evict(), kHandle);
-  Release();
-  ExpectLayers(layers);
-  FreeAll(layers);
+  ReleaseAndFree(layers);
 }
 
 // The first operator inside may need what is away, and room for it.
@@ -347,44 +339,36 @@ TEST_F(EngineCaptureTest, AMemPoolKeepsNothingFromLeaving) {
                   .has_value());
   EXPECT_EQ(Evict(), kHandle);
   ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
-  Release();
-  ExpectLayers(layers);
-  FreeAll(layers);
+  ReleaseAndFree(layers);
 }
 
 // Torch takes back the route of a capture that it could end, and no other.
 TEST_F(EngineCaptureTest, ACaptureThatFailedBeforeItAllocatedStopsNoEviction) {
-  Open({});
-  const auto layers = Layers(2);
-  const StreamId stream = rig_->NewStream();
-  BeginReading(stream, {});
+  const auto layers = OpenWith(2);
+  BeginReading(stream_, {});
   EXPECT_EQ(Evict(), 0u) << "it captures";
-  Spoil(stream);
+  Spoil(stream_);
   Bytes elsewhere = 1;
   std::thread([&] { elsewhere = Evict(); }).join();
   EXPECT_EQ(elsewhere, 0u);
-  EndSpoilt(stream);
+  EndSpoilt(stream_);
   EXPECT_EQ(Evict(), 2 * kHandle) << "its thread is back";
   ExpectLayers(layers);
   EXPECT_FALSE(rig_->device().MayCapture());
   ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
-  Release();
-  ExpectLayers(layers);
-  FreeAll(layers);
+  ReleaseAndFree(layers);
 }
 
 TEST_F(EngineCaptureTest, WhatACaptureKeptThatFailedLeavesAgain) {
-  Open({});
-  const auto layers = Layers(3);
-  const StreamId stream = rig_->NewStream();
-  Begin(stream);  // of a graph that is kept, in the same pool
-  Read(layers[0], stream);
-  End(stream);
-  BeginReading(stream, {});
-  Read(layers[0], stream);
-  Read(layers[1], stream);
-  Spoil(stream);
-  EndSpoilt(stream);
+  const auto layers = OpenWith(3);
+  Begin(stream_);  // of a graph that is kept, in the same pool
+  Read(layers[0], stream_);
+  End(stream_);
+  BeginReading(stream_, {});
+  Read(layers[0], stream_);
+  Read(layers[1], stream_);
+  Spoil(stream_);
+  EndSpoilt(stream_);
   EXPECT_EQ(Evict(), 2 * kHandle) << "the other graph keeps what it reads";
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
   ExpectLayers(layers);
@@ -401,14 +385,12 @@ TEST_F(EngineCaptureTest, WhatACaptureKeptThatFailedLeavesAgain) {
 // Another thread cannot tell a capture that failed from one about to begin, but
 // that takes no second.
 TEST_F(EngineCaptureTest, ACaptureThatFailedInAThreadThatEndedStopsNoEviction) {
-  Open({});
-  const auto layers = Layers(2);
-  const StreamId stream = rig_->NewStream();
+  const auto layers = OpenWith(2);
   std::thread([&] {
-    BeginReading(stream, {});
-    Read(layers[0], stream);
-    Spoil(stream);
-    EndSpoilt(stream);
+    BeginReading(stream_, {});
+    Read(layers[0], stream_);
+    Spoil(stream_);
+    EndSpoilt(stream_);
   }).join();
   EXPECT_EQ(Evict(), 2 * kHandle);
   EXPECT_FALSE(rig_->device().MayCapture());
@@ -442,9 +424,7 @@ TEST_F(EngineCaptureTest, AFailedCaptureOfAStreamThatIsGoneStopsNoEviction) {
   EXPECT_EQ(Evict(), 2 * kHandle);
   ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
   Release();
-  Release();
-  ExpectLayers(layers);
-  FreeAll(layers);
+  ReleaseAndFree(layers);
 }
 
 TEST_F(EngineCaptureTest, ARouteWaitsForTheEventsOfAnEviction) {
@@ -475,15 +455,13 @@ TEST_F(EngineCaptureTest, ARouteWaitsForTheEventsOfAnEviction) {
 // An event from outside would spoil the capture: the copies are over before
 // the operator goes on.
 TEST_F(EngineCaptureTest, BytesThatAreAwayReturnBeforeTheyAreCaptured) {
-  Open({});
-  const auto layers = Layers(2);
-  const StreamId stream = rig_->NewStream();
-  Read(layers[0], stream);
+  const auto layers = OpenWith(2);
+  Read(layers[0], stream_);
   EXPECT_EQ(Evict(), 2 * kHandle);
-  Begin(stream);
-  Read(layers[0], stream);
+  Begin(stream_);
+  Read(layers[0], stream_);
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
-  End(stream);
+  End(stream_);
   EXPECT_EQ(Evict(), 0u);
   ExpectLayers(layers);
   Release();
@@ -537,9 +515,7 @@ TEST_F(EngineCaptureTest, WhatCannotBeBroughtBackFailsBeforeTheRoute) {
 
 // A compiled graph's call captures what it launches without operators.
 TEST_F(EngineCaptureTest, WhatOperatorsAroundACaptureUseStays) {
-  Open({});
-  const auto layers = Layers(3);
-  const StreamId stream = rig_->NewStream();
+  const auto layers = OpenWith(3);
   const StreamId other = rig_->NewStream();
   EXPECT_EQ(Evict(), 3 * kHandle);
   const Access outer{layers[0], kHandle, false};
@@ -547,9 +523,9 @@ TEST_F(EngineCaptureTest, WhatOperatorsAroundACaptureUseStays) {
   ASSERT_TRUE(rig_->engine().EnterOperator(other, "call", {&outer, 1}));
   ASSERT_TRUE(rig_->engine().EnterOperator(other, "inside", {&inner, 1}));
   const Address made = Malloc(kHandle, other);
-  BeginReading(stream, {});
+  BeginReading(stream_, {});
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
-  End(stream);
+  End(stream_);
   rig_->engine().LeaveOperator();
   rig_->engine().LeaveOperator();
   EXPECT_EQ(Evict(), 0u) << "what the operators used and made";
@@ -575,9 +551,7 @@ TEST_F(EngineCaptureTest, AMemPoolKeepsNothingOfTheOperatorsAroundIt) {
   rig_->engine().LeaveOperator();
   EXPECT_EQ(Evict(), kHandle);
   ASSERT_TRUE(rig_->device().EndAllocateToPool(kGraph).has_value());
-  Release();
-  ExpectLayers(layers);
-  FreeAll(layers);
+  ReleaseAndFree(layers);
 }
 
 }  // namespace

@@ -17,18 +17,13 @@ from torch import nn  # noqa: E402
 from torch.cuda import comm, nccl  # noqa: E402
 from torch.nn.parallel import replicate  # noqa: E402
 
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.evicting import evicting  # noqa: E402
 from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import _tiers  # noqa: E402
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    assert stratalloc.enable(host_budget="1GiB", disk_budget=0)
-    torch.cuda.init()
 
 
 @pytest.fixture(autouse=True)

@@ -16,18 +16,13 @@ simulate.load("64MiB", mode="async", seed=3)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 
 MIB = 1 << 20
 
 runtime = ctypes.CDLL("libcudart.so.13")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    assert stratalloc.enable(host_budget="1GiB", disk_budget=0)
-    torch.cuda.init()
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ simulate.load("64MiB", mode="async", seed=5)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.evicting import evicting  # noqa: E402
 from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
@@ -34,12 +35,6 @@ runtime.cudaMemcpyAsync.argtypes = (ctypes.c_void_p, ctypes.c_void_p,
                                     ctypes.c_size_t, ctypes.c_int,
                                     ctypes.c_void_p)
 original_data_ptr = torch._C.TensorBase.data_ptr
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    assert stratalloc.enable(host_budget="1GiB", disk_budget=0)
-    torch.cuda.init()
 
 
 @pytest.fixture(autouse=True)

@@ -15,12 +15,8 @@ import torch  # noqa: E402
 from torch.distributed import fsdp  # noqa: E402
 from torchvision import ops  # noqa: E402
 
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    assert stratalloc.enable(host_budget="1GiB")
 
 
 @pytest.fixture(autouse=True)

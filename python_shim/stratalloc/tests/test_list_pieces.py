@@ -13,7 +13,10 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
+
+torch.set_num_threads(1)
 
 
 def _model():
@@ -35,12 +38,6 @@ def _power_iteration(device, steps=3):
         norm = torch.stack(torch._foreach_norm(vectors)).norm()
         vectors = torch._foreach_div(vectors, norm)
     return [v.cpu() for v in vectors]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    torch.set_num_threads(1)
-    assert stratalloc.enable(host_budget="1GiB", disk_budget=0)
 
 
 def test_it_runs_in_slices_then():

@@ -16,6 +16,7 @@ simulate.load("256MiB")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 from stratalloc import _modules  # noqa: E402
 from stratalloc import _scopes  # noqa: E402
@@ -23,12 +24,6 @@ from stratalloc import _scopes  # noqa: E402
 SIZE = 64
 WEIGHT = SIZE * SIZE * 4
 BIAS = 512  # 256 bytes, rounded
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled():
-    assert stratalloc.enable(host_budget="64MiB", disk_budget=0)
-    torch.cuda.init()
 
 
 @pytest.fixture(autouse=True)
