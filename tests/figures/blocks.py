@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What measurements say, as the text of a README; from JSON to Markdown."""
+
+import math
+import statistics
+import textwrap
+from collections.abc import Iterator
+
+ALLOCATORS = ("native", "expandable", "stratalloc", "tiered")
+NATIVES, OURS = ALLOCATORS[:2], ALLOCATORS[2:]
+# Where the narrowest of the READMEs fold.
+_COLUMNS = 80
+# The goal of replays: our time over native's.
+_REPLAY_GOAL = 0.5
+
+_ON = "allocations, tiering on"
+_OFF = "allocations, tiering off"
+_CALLS = "allocations, tiering on, CUDA calls cost 300 ns"
+
+
+def _geomean(values) -> float:
+    values = list(values)
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _text(text: str) -> Iterator[str]:
+    yield from textwrap.wrap(text, _COLUMNS, break_on_hyphens=False)
+
+
+def _mib(count: int) -> int:
+    return round(count / 2**20)
+
+
+def _four(values) -> str:
+    return " / ".join(f"{value:.0f}" for value in values)
+
+
+def _least(by: dict) -> int:
+    return min(by[name]["reserved"] for name in NATIVES)
+
+
+def _peaks(by: dict) -> Iterator[str]:
+    """Peak reserved; ours in bold where it is above the smaller native."""
+    for name in ALLOCATORS:
+        peak = by[name]["reserved"]
+        above = name in OURS and peak > _least(by)
+        yield f"**{_mib(peak)}**" if above else str(_mib(peak))
+
+
+def _later(by: dict, name: str) -> float:
+    """An operation of a later run: processor's time and the card's."""
+    return statistics.median(by[name]["ns"]) + by[name]["card_ns"]["later"]
+
+
+def _of_native(by: dict, name: str) -> float:
+    return _later(by, name) / _later(by, "native")
+
+
+def replay(measured: dict) -> Iterator[str]:
+    """Of `python -m tests.replay.table --json`."""
+    traces = measured["traces"]
+
+    def ratio(one):
+        return one["reserved_at_allocated"] / max(1, one["allocated"])
+
+    means = {name: _geomean(ratio(by[name]) for by in traces.values())
+             for name in ALLOCATORS}
+    yield from _text(
+        f"Reserved / allocated at the peak of allocated, geometric mean of "
+        f"{len(traces)}: native {means['native']:.4f}, expandable "
+        f"{means['expandable']:.4f}, ours {means['stratalloc']:.4f} with "
+        f"tiering off and {means['tiered']:.4f} with it on.")
+    yield ""
+    yield ("| trace | native | expandable | off | on | card, first | "
+           "processor, later | card, later | on, off of native, later |")
+    yield "|---|---|---|---|---|---|---|---|---|"
+    every: dict[str, list] = {"first": [], "processor": [], "later": []}
+    for trace, by in traces.items():
+        times = {
+            "first": [by[name]["card_ns"]["first"] for name in ALLOCATORS],
+            "processor": [statistics.median(by[name]["ns"])
+                          for name in ALLOCATORS],
+            "later": [by[name]["card_ns"]["later"] for name in ALLOCATORS],
+        }
+        for key, values in times.items():
+            every[key].append(values)
+        yield (f"| {trace} | {' | '.join(_peaks(by))} | "
+               f"{' | '.join(map(_four, times.values()))} | "
+               f"{_of_native(by, 'tiered'):.2f}, "
+               f"{_of_native(by, 'stratalloc'):.2f} |")
+    # Half a nanosecond at least: one trace asks the card for nothing later.
+    yield "| geomean | | | | | " + " | ".join(
+        _four(_geomean(max(value, 0.5) for value in column)
+              for column in zip(*rows))
+        for rows in every.values()) + " | |"
+    for name, tiering in (("tiered", "on"), ("stratalloc", "off")):
+        met = [trace for trace, by in traces.items()
+               if _of_native(by, name) <= _REPLAY_GOAL]
+        first = [by[name]["card_ns"]["first"] / by["native"]["card_ns"]["first"]
+                 for by in traces.values()]
+        above = {trace: 100 * (by[name]["reserved"] / _least(by) - 1)
+                 for trace, by in traces.items()
+                 if by[name]["reserved"] > _least(by)}
+        worst = max(above, key=above.__getitem__, default="")
+        yield ""
+        yield from _text(
+            f"Tiering {tiering}: the goal of {_REPLAY_GOAL} is met on "
+            f"{len(met)} of {len(traces)} traces"
+            + (f" ({', '.join(met)})" if met else "")
+            + f", a first run takes {min(first):.2f} to {max(first):.2f} of "
+            "native's time. Peaks above the smaller native's: "
+            + (f"{len(above)}, by at most {above[worst]:.1f} % ({worst})."
+               if above else "none."))
+
+
+def allocations(measured: dict) -> Iterator[str]:
+    """Of `./dev bench --json FILE`: mallocs and frees against native's."""
+    rows: dict[str, dict[str, dict]] = {}
+    for row in measured["benchmarks"]:
+        if row["group"] in (_ON, _OFF, _CALLS):
+            rows.setdefault(row["name"], {})[row["group"]] = row
+    yield ("| | tiering on | tiering off | native | ratio on | off | "
+           "on, calls 300 ns | bar |")
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, by in rows.items():
+        on, off = by[_ON], by[_OFF]
+        ratios = [f"**{row['ratio']:.2f}**" if row["pass"] is False
+                  else f"{row['ratio']:.2f}"
+                  for row in (on, off, by[_CALLS])]
+        yield (f"| {name.removeprefix('malloc/free ')} | {on['value']:.0f} | "
+               f"{off['value']:.0f} | {on['baseline']:.0f} | "
+               f"{' | '.join(ratios)} | {on['goal'] or ''} |")
+    yield ""
+    yield from _text(_ran(measured))
+
+
+def edges(measured: dict, begins: tuple[str, ...]) -> Iterator[str]:
+    """Of the same: what a scope, a module's call, a guarded operator takes."""
+    yield "| | ns | without | more | bar |"
+    yield "|---|---|---|---|---|"
+    for row in measured["benchmarks"]:
+        if row["name"].startswith(begins):
+            base = row["baseline"]
+            yield (f"| {row['name']} | {row['value']:.0f} | "
+                   + ("| | " if base is None else
+                      f"{base:.0f} | {row['value'] - base:.0f} | ")
+                   + f"{row['goal'] or ''} |")
+    yield ""
+    yield from _text(_ran(measured))
+
+
+def _ran(measured: dict) -> str:
+    machine = measured["machine"]
+    return (f"`stratalloc bench`, {measured['rounds']} rounds, "
+            f"{machine['device']} device, {machine['cores']} cores of "
+            f"{machine['cpu']}, torch {machine['torch']}.")
+
+
+def instructions(measured: dict) -> Iterator[str]:
+    """Of tests/benchmarks/instructions.py."""
+    counts = measured["instructions"]
+    yield f"| {measured['compiler']} | malloc | free |"
+    yield "|---|---|---|"
+    for name in dict.fromkeys(key.partition(" ")[2] for key in counts):
+        yield (f"| `{name}` | {counts['malloc ' + name]} | "
+               f"{counts['free ' + name]} |")

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The READMEs say what was measured, and nothing else between the marks."""
+
+import unittest
+
+from tests.figures import blocks, figures
+
+_MIB = 1 << 20
+
+
+def _replayed(reserved, first=10.0, later=0.0):
+    return {"reserved": reserved * _MIB, "reserved_at_allocated": 3 * _MIB,
+            "allocated": 2 * _MIB, "ns": [90.0, 100.0, 500.0],
+            "card_ns": {"first": first, "later": later}}
+
+
+class FiguresTest(unittest.TestCase):
+    def test_every_readme_says_what_was_measured(self):
+        self.assertEqual(
+            list(figures.stale(figures.ROOT)), [],
+            "python3 -m tests.figures.figures --write")
+
+    def test_a_block_is_renewed_and_the_rest_is_kept(self):
+        text = "a\n<!-- figures: x -->\nold\n<!-- end of figures -->\nb\n"
+        self.assertEqual(figures.renewed(text, "x", ["1", "", "2"]),
+                         text.replace("old", "1\n\n2"))
+
+    def test_a_block_has_both_marks_once(self):
+        begin, end = "<!-- figures: x -->\n", "<!-- end of figures -->\n"
+        for text in ("", begin, end, end + begin, begin + end + end,
+                     begin + begin + end, begin.replace("x", "y") + end):
+            with self.subTest(text), self.assertRaises(figures.NoBlockError):
+                figures.renewed(text, "x", [])
+
+    def test_a_replay_above_the_smaller_native(self):
+        lines = list(blocks.replay({"traces": {
+            "one": {"native": _replayed(9), "expandable": _replayed(8),
+                    "stratalloc": _replayed(8, 80.0, 900.0),
+                    "tiered": _replayed(10, 5.0)},
+            "two": {"native": _replayed(9, later=900.0),
+                    "expandable": _replayed(9), "stratalloc": _replayed(9),
+                    "tiered": _replayed(9)}}}))
+        said = " ".join("\n".join(lines).split())
+        self.assertIn("native 1.5000", said)
+        self.assertIn(
+            "| one | 9 | 8 | 8 | **10** | 10 / 10 / 80 / 5 | "
+            "100 / 100 / 100 / 100 | 0 / 0 / 900 / 0 | 1.00, 10.00 |", lines)
+        self.assertIn("| two | 9 | 9 | 9 | 9 | 10 / 10 / 10 / 10 | "
+                      "100 / 100 / 100 / 100 | 900 / 0 / 0 / 0 | 0.10, 0.10 |",
+                      lines)
+        self.assertIn("Tiering on: the goal of 0.5 is met on 1 of 2 traces "
+                      "(two), a first run takes 0.50 to 1.00 of native's time. "
+                      "Peaks above the smaller native's: 1, by at most 25.0 % "
+                      "(one).", said)
+        self.assertTrue(said.endswith(
+            "(two), a first run takes 1.00 to 8.00 of native's time. Peaks "
+            "above the smaller native's: none."), said)
+
+    def test_a_ratio_that_misses_its_goal(self):
+        machine = {"device": "simulated", "cores": 2, "cpu": "C",
+                   "torch": "2.11.0"}
+        rows = [
+            {"name": "malloc/free 512 B", "group": "allocations, " + group,
+             "value": value, "baseline": 400.0, "ratio": ratio,
+             "goal": "<= 0.25x", "pass": ratio <= 0.25}
+            for group, value, ratio in (
+                ("tiering on", 90.4, 0.2), ("tiering off", 120.0, 0.3),
+                ("tiering on, CUDA calls cost 300 ns", 80.0, 0.1))
+        ] + [{"name": "op guard, two", "group": "operators", "value": 105.0,
+              "baseline": 22.0, "goal": "<= +100"},
+             {"name": "push+pop", "group": "operators", "value": 8.0,
+              "baseline": None, "goal": None}]
+        measured = {"machine": machine, "rounds": 15, "benchmarks": rows}
+        self.assertEqual(list(blocks.allocations(measured))[2:], [
+            "| 512 B | 90 | 120 | 400 | 0.20 | **0.30** | 0.10 | <= 0.25x |",
+            "", "`stratalloc bench`, 15 rounds, simulated device, 2 cores of "
+            "C, torch 2.11.0."])
+        self.assertEqual(list(blocks.edges(measured, ("op", "push")))[2:4], [
+            "| op guard, two | 105 | 22 | 83 | <= +100 |",
+            "| push+pop | 8 | | |  |"])
+
+
+if __name__ == "__main__":
+    unittest.main()
