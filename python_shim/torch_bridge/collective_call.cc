@@ -65,7 +65,7 @@ CollectiveCall::CollectiveCall(const char* name,
 }
 
 CollectiveCall::~CollectiveCall() {
-  if (!pins_.empty()) CollectivesUnderWay::Release(pins_, /*unobserved=*/true);
+  if (!pins_.empty()) CollectivesUnderWay::Unpin(pins_, /*unobserved=*/true);
 }
 
 void CollectiveCall::Returned(const torch::jit::Stack& stack) {
@@ -77,8 +77,8 @@ void CollectiveCall::Returned(const torch::jit::Stack& stack) {
   if (const Holder work = collective_.Work(stack)) {
     all.Add(std::exchange(pins_, {}), work);
   } else if (synchronous_) {
-    CollectivesUnderWay::Release(std::exchange(pins_, {}),
-                                 /*unobserved=*/false);
+    CollectivesUnderWay::Unpin(std::exchange(pins_, {}),
+                               /*unobserved=*/false);
   }
 }
 

@@ -54,7 +54,7 @@ CollectivesUnderWay& CollectivesUnderWay::Get() {
   return *all;
 }
 
-void CollectivesUnderWay::Release(const CollectivePins& pins, bool unobserved) {
+void CollectivesUnderWay::Unpin(const CollectivePins& pins, bool unobserved) {
   if (pins.empty()) return;
   core::UnpinBlocks(pins, unobserved);
 }
@@ -107,7 +107,7 @@ void CollectivesUnderWay::EndCoalescing(const Holder& group,
   if (work && !pins.empty()) {
     Add(std::move(pins), work);
   } else {
-    Release(pins, /*unobserved=*/true);
+    Unpin(pins, /*unobserved=*/true);
   }
 }
 
@@ -191,7 +191,7 @@ void CollectivesUnderWay::CollectDead() {
     }
   }
   for (Entry& entry : dead) {
-    Release(std::exchange(entry.pins, {}), /*unobserved=*/true);
+    Unpin(std::exchange(entry.pins, {}), /*unobserved=*/true);
   }
   MutexLock lock(mutex_);
   over_.splice(over_.end(), dead);
@@ -203,7 +203,7 @@ bool CollectivesUnderWay::Finish(Entry& entry) {
   const Progress progress =
       entry.asked ? ProgressOf(entry.asked) : Progress::kUnknown;
   if (progress == Progress::kUnderWay) return false;
-  Release(std::exchange(entry.pins, {}), progress == Progress::kUnknown);
+  Unpin(std::exchange(entry.pins, {}), progress == Progress::kUnknown);
   return true;
 }
 

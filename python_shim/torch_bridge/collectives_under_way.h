@@ -48,7 +48,7 @@ class CollectivesUnderWay {
   // Takes the pins over until `work` is complete.
   void Add(CollectivePins pins, const Holder& work) EXCLUDES(mutex_);
   // Nothing to wait for: the pins go at once.
-  static void Release(const CollectivePins& pins, bool unobserved);
+  static void Unpin(const CollectivePins& pins, bool unobserved);
 
   // Takes the pins over if the group coalesces now; they are left if not.
   bool AddToBatch(const Holder& group, CollectivePins& pins) EXCLUDES(mutex_);

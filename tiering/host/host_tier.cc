@@ -176,7 +176,7 @@ void HostTier::Free(HostBuffer buffer) {
       [](const char* at, const auto& slab) { return at < slab->data(); });
   STRATALLOC_CHECK(next != state.slabs.begin() && (*(next - 1))->Contains(data),
                    "a host buffer that is not of this tier was freed");
-  (*(next - 1))->Give(data, buffer.bytes);
+  (*(next - 1))->Free(data, buffer.bytes);
   state.used.fetch_sub(buffer.bytes, std::memory_order_relaxed);
 }
 

@@ -139,7 +139,7 @@ void* Slab::Take(Bytes bytes) {
   return data_ + *offset;
 }
 
-void Slab::Give(void* data, Bytes bytes) {
+void Slab::Free(void* data, Bytes bytes) {
   free_.Add(static_cast<Bytes>(static_cast<char*>(data) - data_), bytes);
   largest_free_ = free_.largest();
 }

@@ -26,7 +26,7 @@ namespace stratalloc {
 class Slab {
  public:
   // `bytes` is a multiple of the page size. `expected_buffer` is the size of
-  // most buffers to come: it bounds the free list, so that Take and Give do
+  // most buffers to come: it bounds the free list, so that Take and Free do
   // not call malloc.
   static Result<std::unique_ptr<Slab>> Create(const Device& device, Bytes bytes,
                                               Bytes expected_buffer);
@@ -38,8 +38,8 @@ class Slab {
   // (2 MiB) come from the low end, larger ones from the high end, so that both
   // kinds leave room for each other.
   void* Take(Bytes bytes);
-  // REQUIRES: [data, data + bytes) came from Take and was not given since.
-  void Give(void* data, Bytes bytes);
+  // REQUIRES: [data, data + bytes) came from Take and was not freed since.
+  void Free(void* data, Bytes bytes);
 
   char* data() const { return data_; }
   Bytes bytes() const { return bytes_; }

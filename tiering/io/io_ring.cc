@@ -110,7 +110,7 @@ bool IoRing::Submit(unsigned wait) {
       return true;
     }
     if (!IsTransient(-taken)) {
-      GiveUp(-taken);
+      Break(-taken);
       return false;
     }
     // Interrupted, or the kernel is short of requests and completions free
@@ -118,7 +118,7 @@ bool IoRing::Submit(unsigned wait) {
     if (in_flight_ > 0) return true;
     sched_yield();
   }
-  if (!broken_) GiveUp(EBUSY);
+  if (!broken_) Break(EBUSY);
   return false;
 }
 
@@ -158,7 +158,7 @@ int IoRing::Finish() {
 // The kernel refuses submissions. Entries it has not taken would be submitted
 // by a later call with memory that is no longer theirs, so the ring is not
 // used again; what it has taken is waited for.
-void IoRing::GiveUp(int error) {
+void IoRing::Break(int error) {
   broken_ = true;
   if (error_ == 0) error_ = error;
   filled_ = 0;

@@ -45,7 +45,7 @@ class IoRing : public BlockIo {
   // the ring cannot be used any more.
   bool Submit(unsigned wait);
   void Reap();
-  void GiveUp(int error);
+  void Break(int error);
 
   std::unique_ptr<Uring> uring_;
   IoRequest* first_ = nullptr;  // not yet in the submission queue
