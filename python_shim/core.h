@@ -31,7 +31,8 @@ class Core {
 
   // kInvalidArgument after Init: the tiers exist by then.
   Status Configure(Config config);
-  // Idempotent; remembers the first failure.
+  // Once: after a success a later call does nothing. What fails (more devices
+  // than kMaxDevices) fails again, and leaves CUDA not initialised to us.
   Status Init(int device_count);
   bool initialized() const {
     return initialized_.load(std::memory_order_acquire);

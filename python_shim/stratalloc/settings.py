@@ -201,7 +201,9 @@ class Config:
         .90, _FRACTION,
         "share of the host budget above which the coldest copies go to disk")
     telemetry: str = _setting(
-        "counters", _LEVEL, "off, counters, events, callsites, full")
+        "counters", _LEVEL,
+        "off, counters, events, callsites, full: checked, and without effect "
+        "yet; counters are always kept")
 
     def __post_init__(self):
         unset = [field for field in _gpu_thresholds()
