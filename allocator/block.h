@@ -73,7 +73,7 @@ struct alignas(64) Block {
   Block* next = nullptr;
   FreeIndex::Place filed;         // while kFree and filed
   std::vector<StreamId> streams;  // record_stream'ed, besides the pool's own
-  BlockPins pins;
+  PinCounts pins;
   Block* older_pointer = nullptr;  // while in PointerBlocks
   Block* newer_pointer = nullptr;
 

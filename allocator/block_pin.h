@@ -9,8 +9,8 @@
 // address now. The pins of a block are counted by reason.
 //
 // Invariant: a block with any pin has one pin on each of its handles for it
-// (CheckInvariants compares). Plain values; DeviceAllocator changes them under
-// its lock.
+// (CheckInvariants compares). Plain values; BlockPins changes them under the
+// device lock.
 #ifndef STRATALLOC_ALLOCATOR_BLOCK_PIN_H_
 #define STRATALLOC_ALLOCATOR_BLOCK_PIN_H_
 
@@ -40,7 +40,7 @@ struct BlockPin {
 };
 
 // What a block knows of its pins.
-struct BlockPins {
+struct PinCounts {
   std::uint64_t serial = 0;  // 0: none
   std::array<std::uint32_t, kPinReasons> count{};
 

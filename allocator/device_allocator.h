@@ -12,7 +12,7 @@
 // for every rung that waits. Methods ending in Locked need it held.
 // Lifetime: as long as the process; the destructor is for tests.
 // Invariants (CheckInvariants): those of block_heap.h, handle_pool.h and
-// pointer_blocks.h; allocated <= active <= reserved, each the sum of what is on
+// block_pins.h; allocated <= active <= reserved, each the sum of what is on
 // the device; reserved = sum of mapped handles, of which a position that merely
 // keeps a mapping (device/handle_pool.h) is none; in evictable regions each
 // handle's `live` = live blocks over it.
@@ -36,6 +36,7 @@
 #include "allocator/base/mutex.h"
 #include "allocator/block.h"
 #include "allocator/block_heap.h"
+#include "allocator/block_pins.h"
 #include "allocator/block_traces.h"
 #include "allocator/charge_account.h"
 #include "allocator/checkpoint.h"
@@ -50,7 +51,6 @@
 #include "allocator/malloc_request.h"
 #include "allocator/page_store.h"
 #include "allocator/plain_memory.h"
-#include "allocator/pointer_blocks.h"
 #include "allocator/pool.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"
@@ -204,27 +204,13 @@ class DeviceAllocator {
   // number.
   void CloseDescriptors() EXCLUDES(mutex_);
 
-  // ---- pins that outlast an operator (block_pin.h) -----------------------
+  // ---- pins that outlast an operator (block_pins.h) ----------------------
 
-  // Of the block that holds `address`. No pin (serial 0) if none does, or if it
-  // is of a class that never leaves.
-  // REQUIRES: its bytes are on the device and stay until this returns (pinned
-  // by an operator, say).
   BlockPin PinBlock(Address address, PinReason reason) EXCLUDES(mutex_);
-  // False: the block has been freed, or `pin` is none. `unobserved`: nobody saw
-  // on which streams the block was used: before it leaves every device is
-  // waited for.
   bool UnpinBlock(const BlockPin& pin, bool unobserved) EXCLUDES(mutex_);
-  // Has the block of `pin` not been freed, and is it pinned for that reason?
   bool IsPinned(const BlockPin& pin) EXCLUDES(mutex_);
-  // Is the block that holds `address` pinned, but for a collective, which ends
-  // by itself? One that data_ptr() gave away is the newest of these from now
-  // on: whoever asks is about to give it away again.
   bool KeepsPointer(Address address) EXCLUDES(mutex_);
-  // Of the blocks that data_ptr() gave away the newest keep that pin: at most
-  // `count`, and with more than one at most `bytes`. False: all do.
   bool DropOldPointers(Bytes bytes, std::size_t count) EXCLUDES(mutex_);
-  // One entry per block and reason.
   std::vector<PinnedBytes> Pinned() EXCLUDES(mutex_);
 
   // ---- private pools (private_pool.h) -----------------------------------
@@ -442,13 +428,6 @@ class DeviceAllocator {
   DeviceAllocator(Device device, const Options& options, Bytes capacity,
                   HandleTable table);
 
-  // slow_reasons.h. The same reason is set by one owner only: it is a bit, not
-  // a count.
-  void SetSlowReasonLocked(SlowReason reason, bool on) REQUIRES(mutex_) {
-    const auto bit = static_cast<std::uint32_t>(reason);
-    slow_reasons_ = on ? slow_reasons_ | bit : slow_reasons_ & ~bit;
-  }
-
   // Not while a stream captures: an event that is recorded for bytes that leave
   // would be part of the graph. And not while one is about to (pool_routes.h).
   bool MayEvictLocked() REQUIRES(mutex_);
@@ -642,17 +621,6 @@ class DeviceAllocator {
   Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
   Segment* AddSegmentLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
   void DropEmptySegmentsLocked() REQUIRES(mutex_);
-  // block_pin.cc
-  // The block of a pin that holds; else nullptr.
-  Block* PinnedLocked(const BlockPin& pin) REQUIRES(mutex_);
-  BlockPin PinBlockLocked(Block* block, PinReason reason) REQUIRES(mutex_);
-  // One pin less for that reason. REQUIRES: it has one.
-  void TakePinBackLocked(Block* block, PinReason reason, bool unobserved)
-      REQUIRES(mutex_);
-  void NoteUnobservedLocked(const Block& block) REQUIRES(mutex_);
-  // A block that has been freed, or has lost all pins, is no pointer's.
-  void ForgetPointerLocked(Block& block) REQUIRES(mutex_);
-  void DropPinsLocked(Block* block) REQUIRES(mutex_);
   // The first position without memory in [lo, hi) whose mapping cannot be had:
   // it is of memory that is used elsewhere, and work that used it here may
   // still be running. 0 if there is none.
@@ -677,7 +645,6 @@ class DeviceAllocator {
   };
   // nullptr if all is well, else what is not.
   const char* CheckHandlesLocked(OnDeviceSums* sums) REQUIRES(mutex_);
-  const char* CheckPointersLocked() REQUIRES(mutex_);
   const char* CheckSumsLocked(const OnDeviceSums& sums) REQUIRES(mutex_);
 
   // share.cc: are the descriptors of all devices, with those that the handles
@@ -697,12 +664,11 @@ class DeviceAllocator {
   // What a malloc or free out of a bin touches, together and apart from what
   // only the whole way writes.
   alignas(64) Mutex mutex_{LockRank::kDevice};
-  std::uint32_t slow_reasons_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t pin_serial_ GUARDED_BY(mutex_) = 0;
+  SlowReasons slow_ GUARDED_BY(mutex_);
   Bytes pressure_at_ GUARDED_BY(mutex_) = 0;  // OnPressure above it
   LiveCounters live_ GUARDED_BY(mutex_);
   BlockHeap heap_ GUARDED_BY(mutex_);
-  PointerBlocks pointers_ GUARDED_BY(mutex_);
+  BlockPins pins_ GUARDED_BY(mutex_);
   // Accounts by hash, as found last.
   static constexpr int kRecent = 32;
   struct RecentAccount {

@@ -100,18 +100,18 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
   if (!options_.tiering) lifetime = LifetimeClass::kTransient;
 
   MutexLock lock(mutex_);
-  if ((slow_reasons_ & ~kServedFast) != 0) return false;
+  if ((slow_.word() & ~kServedFast) != 0) return false;
   Pool* pool = heap_.RecentPool(stream, lifetime, kind);
   if (pool == nullptr) return false;
   Block* block = pool->bins().Take(size);
   // As every malloc does: what is done by now counts as free before this
   // block counts as handed out. It is out of its bin, so that nothing of this
   // can touch it.
-  if (__builtin_expect((slow_reasons_ & kOutstanding) != 0, 0)) {
-    if ((slow_reasons_ & Bit(SlowReason::kPendingFrees)) != 0) {
+  if (__builtin_expect((slow_.word() & kOutstanding) != 0, 0)) {
+    if ((slow_.word() & Bit(SlowReason::kPendingFrees)) != 0) {
       ProcessEventsLocked();
     }
-    if ((slow_reasons_ & Bit(SlowReason::kArrivals)) != 0) {
+    if ((slow_.word() & Bit(SlowReason::kArrivals)) != 0) {
       SettleArrivalsLocked();
     }
   }
@@ -137,7 +137,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
     block->account = AccountLocked(charge);
   }
   if (block->account != nullptr) block->account->Allocate(size);
-  if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
+  if (__builtin_expect(slow_.word() != 0, 0) && history_.attentive()) {
     traces_.Alloc(*block);
   }
   *out = HandedOutLocked(*block, size, charge);
@@ -146,7 +146,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
 
 bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   MutexLock lock(mutex_);
-  if ((slow_reasons_ & ~kServedFast) != 0) return false;
+  if ((slow_.word() & ~kServedFast) != 0) return false;
   Block* block = heap_.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated ||
       (block->streams_noted && !STRATALLOC_PLANTED(kBinnedInUse))) {
@@ -166,7 +166,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
     EmptyBinsLocked(pool);
     if (!pool.bins().Put(block)) return false;
   }
-  if (__builtin_expect(slow_reasons_ != 0, 0) && history_.attentive()) {
+  if (__builtin_expect(slow_.word() != 0, 0) && history_.attentive()) {
     if (traces_.FreeAtOnce(*block)) NoteHistoryLocked();
   }
   const Bytes size = block->size;

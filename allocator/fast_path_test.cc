@@ -22,7 +22,7 @@ class DeviceAllocatorTestPeer {
   static void SetSlowReason(DeviceAllocator& allocator, SlowReason reason,
                             bool on) {
     MutexLock lock(allocator.mutex_);
-    allocator.SetSlowReasonLocked(reason, on);
+    allocator.slow_.Set(reason, on);
   }
 };
 

@@ -40,7 +40,7 @@ void DeviceAllocator::FreeLocked(Block* block) {
   // memory can be handed out again.
   if (!block->streams.empty()) {
     block->state = BlockState::kPending;
-    ForgetPointerLocked(*block);
+    pins_.ForgetPointer(*block);
     if (!PutOffLocked(block)) RecordFreeEventsLocked(block);
   }
   if (block->state != BlockState::kPending) ReleaseBlockLocked(block);
@@ -48,7 +48,7 @@ void DeviceAllocator::FreeLocked(Block* block) {
 
 void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
   frees_.Record(block);
-  SetSlowReasonLocked(SlowReason::kPendingFrees, true);
+  slow_.Set(SlowReason::kPendingFrees, true);
 }
 
 void DeviceAllocator::ReleaseBlockLocked(Block* block) {
@@ -66,10 +66,7 @@ void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
   Pool& pool = *segment.pool;
   bool plain = true;         // every handle is resident: no cutting needed
   Bytes here = block->size;  // on the device
-  if (block->pins.any()) {
-    NoteUnobservedLocked(*block);
-    DropPinsLocked(block);
-  }
+  pins_.Drop(*block);
   if (segment.region->evictable) {
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
       mutex_.AssertHeld();
@@ -140,7 +137,7 @@ void DeviceAllocator::ProcessEventsLocked() {
   if (CapturingLocked()) return;
   RedeemPutOffLocked();
   for (Block* block : frees_.Collect()) ReleaseBlockLocked(block);
-  SetSlowReasonLocked(SlowReason::kPendingFrees, frees_.pending());
+  slow_.Set(SlowReason::kPendingFrees, frees_.pending());
 }
 
 Status DeviceAllocator::SynchronizePendingFrees() {

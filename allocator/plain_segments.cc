@@ -111,7 +111,7 @@ bool DeviceAllocator::CollectsOldLocked() {
 std::vector<std::unique_ptr<PlainMemory>> DeviceAllocator::CollectOldLocked() {
   const double threshold = Settings::Get().collection_threshold();
   const bool on = CollectsOldLocked();
-  SetSlowReasonLocked(SlowReason::kCollection, on);
+  slow_.Set(SlowReason::kCollection, on);
   if (!on || CapturingLocked()) return {};
   const auto most =
       static_cast<Bytes>(threshold * static_cast<double>(limit_.Now()));

@@ -168,14 +168,14 @@ bool DeviceAllocator::PutOffLocked(Block* block) {
 }
 
 void DeviceAllocator::NoteRoutesLocked() {
-  SetSlowReasonLocked(SlowReason::kPoolFilter,
-                      routes_.MayRoute() || frees_.some_put_off());
+  slow_.Set(SlowReason::kPoolFilter,
+            routes_.MayRoute() || frees_.some_put_off());
 }
 
 void DeviceAllocator::RedeemPutOffLocked() {
   if (!frees_.some_put_off() || CapturingLocked()) return;
   for (Block* block : frees_.Redeem()) ReleaseBlockLocked(block);
-  SetSlowReasonLocked(SlowReason::kPendingFrees, frees_.pending());
+  slow_.Set(SlowReason::kPendingFrees, frees_.pending());
   NoteRoutesLocked();
 }
 

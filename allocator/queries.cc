@@ -202,22 +202,6 @@ const char* DeviceAllocator::CheckHandlesLocked(OnDeviceSums* sums) {
   return wrong;
 }
 
-const char* DeviceAllocator::CheckPointersLocked() {
-  std::size_t pointers = 0;
-  for (const auto& [base, segment] : heap_.segments()) {
-    for (const Block* b = segment->first; b != nullptr; b = b->next) {
-      if (b->pins.of(PinReason::kPointer) == 0) continue;
-      if (b->state != BlockState::kAllocated) {
-        return "what data_ptr() gave away is allocated";
-      }
-      ++pointers;
-    }
-  }
-  return pointers == pointers_.count() && pointers_.CheckInvariants()
-             ? nullptr
-             : "what data_ptr() gave away is listed";
-}
-
 const char* DeviceAllocator::CheckSumsLocked(const OnDeviceSums& sums) {
   DeviceStats stats{stats_, {}, {}, {}, {}, {}};
   live_.Fill(&stats);
@@ -247,7 +231,7 @@ Status DeviceAllocator::CheckInvariants() {
   OnDeviceSums sums;
   const char* broken = heap_.CheckInvariants();
   if (broken == nullptr) broken = CheckHandlesLocked(&sums);
-  if (broken == nullptr) broken = CheckPointersLocked();
+  if (broken == nullptr) broken = pins_.Check();
   if (broken == nullptr) broken = CheckSumsLocked(sums);
   if (broken == nullptr) return {};
   return Fail(ErrorCode::kInvalidArgument,

@@ -102,7 +102,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
   block->shared = block->streams_noted = true;  // its free takes the whole way
   // Once: nobody takes this pin back.
   if (block->pins.of(PinReason::kShared) == 0) {
-    PinBlockLocked(block, PinReason::kShared);
+    pins_.Pin(*block, PinReason::kShared);
   }
   const HandleRegion& region = *block->segment->region;
   return SharedBlock{WriteSharedHandle(region.handle_bytes, descriptors),

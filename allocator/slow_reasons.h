@@ -4,11 +4,13 @@
 //
 // A feature that must see every block (history, a private pool's filter, ...)
 // or that changes how a block is found or given back sets its bit for as long
-// as it is on, with DeviceAllocator::SetSlowReasonLocked. Word and fast path
-// are under the device lock, so no call that missed the bit is under way when
-// the lock is next free. With a bit of the last group set, Malloc and Free run
-// whole. The first three only cost more on the way: the fast path looks after
-// what is outstanding and records, and otherwise goes on.
+// as it is on. Word and fast path are under the device lock, so no call that
+// missed the bit is under way when the lock is next free. With a bit of the
+// last group set, Malloc and Free run whole. The first three only cost more on
+// the way: the fast path looks after what is outstanding and records, and
+// otherwise goes on.
+//
+// Device lock for everything here.
 #ifndef STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
 #define STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
 
@@ -23,6 +25,19 @@ enum class SlowReason : std::uint32_t {
 
   kPoolFilter = 1u << 3,  // allocations may go to a private pool; capture
   kCollection = 1u << 4,  // garbage collection ages free blocks
+};
+
+class SlowReasons {
+ public:
+  std::uint32_t word() const { return word_; }
+  // The same reason is set by one owner only: it is a bit, not a count.
+  void Set(SlowReason reason, bool on) {
+    const auto bit = static_cast<std::uint32_t>(reason);
+    word_ = on ? word_ | bit : word_ & ~bit;
+  }
+
+ private:
+  std::uint32_t word_ = 0;
 };
 
 }  // namespace stratalloc

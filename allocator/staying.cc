@@ -28,7 +28,7 @@ constexpr std::array<const char*, kStayReasons> kNames = {
     "evictable"};
 
 // Of several the one that lasts longest.
-StayReason ReasonOf(const BlockPins& pins) {
+StayReason ReasonOf(const PinCounts& pins) {
   StayReason reason = StayReason::kEvictable;
   for (int i = 0; i < kPinReasons; ++i) {
     const auto pin = static_cast<PinReason>(i);

@@ -56,7 +56,7 @@ void DeviceAllocator::RecordSnapshot(PoolId pool, Bytes active) {
 }
 
 void DeviceAllocator::NoteHistoryLocked() {
-  SetSlowReasonLocked(SlowReason::kHistory, history_.attentive());
+  slow_.Set(SlowReason::kHistory, history_.attentive());
 }
 
 }  // namespace stratalloc

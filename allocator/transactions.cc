@@ -150,7 +150,7 @@ void DeviceAllocator::CommitRestore(std::vector<HandleRef> handles,
                                     EventId event) {
   MutexLock lock(mutex_);
   residency_.CommitRestore(std::move(handles), event);
-  SetSlowReasonLocked(SlowReason::kArrivals, residency_.some_arrive());
+  slow_.Set(SlowReason::kArrivals, residency_.some_arrive());
 }
 
 void DeviceAllocator::AbortRestore(HandleRef handle, HandleState to) {
@@ -187,7 +187,7 @@ void DeviceAllocator::SettleArrivalsLocked() {
   if (!residency_.some_arrive()) return;
   if (CapturingLocked()) return;  // asking for an event would spoil it
   residency_.Settle();
-  SetSlowReasonLocked(SlowReason::kArrivals, residency_.some_arrive());
+  slow_.Set(SlowReason::kArrivals, residency_.some_arrive());
 }
 
 Status DeviceAllocator::DrainArrivals() {
@@ -199,7 +199,7 @@ Status DeviceAllocator::DrainArrivals() {
   STRATALLOC_RETURN_IF_ERROR(device_.SynchronizeEvent(newest.event));
   MutexLock lock(mutex_);
   residency_.EndArrivals(newest.number);
-  SetSlowReasonLocked(SlowReason::kArrivals, residency_.some_arrive());
+  slow_.Set(SlowReason::kArrivals, residency_.some_arrive());
   return {};
 }
 
