@@ -66,7 +66,7 @@ struct alignas(64) Block {
   // The use clock then; and events it waits for.
   std::uint32_t clock = 0;
   std::uint32_t pending_events = 0;
-  // Plain segments: DeviceAllocator::searches_ when it was given back.
+  // Plain segments: PlainSegments::searches when it was given back.
   std::uint32_t freed_at = 0;
   bool shared = false;  // another process may have its memory; while live
   Block* prev = nullptr;

@@ -6,7 +6,7 @@
 // has not been given back: it is not merged with its neighbours and its
 // handles still count it as live, so taking it again costs nothing per handle.
 // Whoever needs the whole truth about free memory empties the bins first
-// (DeviceAllocator::EmptyBinsLocked): malloc before it splits a block that is
+// (LiveBlocks::EmptyBins): malloc before it splits a block that is
 // larger than one in a bin need be and before it maps memory, eviction before
 // it chooses, every report.
 //

@@ -65,8 +65,7 @@ void BlockPins::TakeBack(Block& block, PinReason reason, bool unobserved) {
   }
 }
 
-void BlockPins::Drop(Block& block) {
-  if (!block.pins.any()) return;
+void BlockPins::DropUnobserved(Block& block) {
   NoteUnobserved(block);
   DropAll(block);
 }

@@ -40,7 +40,9 @@ class BlockPins {
   bool Unpin(const BlockPin& pin, bool unobserved);
   // A block is freed: the streams that used it are not known, and it has no pin
   // left.
-  void Drop(Block& block);
+  void Drop(Block& block) {
+    if (__builtin_expect(block.pins.any(), 0)) DropUnobserved(block);
+  }
 
   // ---- pointers -----------------------------------------------------------
 
@@ -68,6 +70,7 @@ class BlockPins {
   Block* Of(const BlockPin& pin) const;
   // One pin less for that reason. REQUIRES: it has one.
   void TakeBack(Block& block, PinReason reason, bool unobserved);
+  void DropUnobserved(Block& block);
   void DropAll(Block& block);
   static void NoteUnobserved(const Block& block);
 

@@ -5,7 +5,7 @@
 // back to it before they run another branch: tensors that a graph will write
 // must be allocated again, at the addresses that are in the graph.
 //
-// A plain value, taken and applied by DeviceAllocator (checkpoint.cc). It holds
+// A plain value, taken and applied by Checkpoints. It holds
 // no memory: between the two the pool must be in use, so that its memory stays.
 #ifndef STRATALLOC_ALLOCATOR_CHECKPOINT_H_
 #define STRATALLOC_ALLOCATOR_CHECKPOINT_H_

@@ -21,11 +21,8 @@
 
 #include <array>
 #include <atomic>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -34,26 +31,30 @@
 
 #include "allocator/base/condition.h"
 #include "allocator/base/mutex.h"
-#include "allocator/block.h"
 #include "allocator/block_heap.h"
 #include "allocator/block_pins.h"
 #include "allocator/block_traces.h"
+#include "allocator/captures.h"
 #include "allocator/charge_account.h"
-#include "allocator/checkpoint.h"
+#include "allocator/checkpoints.h"
 #include "allocator/deferred_frees.h"
 #include "allocator/device/device.h"
 #include "allocator/device_limit.h"
 #include "allocator/event_pool.h"
+#include "allocator/free_handles.h"
 #include "allocator/handle_table.h"
 #include "allocator/history.h"
 #include "allocator/ipc.h"
+#include "allocator/live_blocks.h"
 #include "allocator/live_counters.h"
 #include "allocator/malloc_request.h"
 #include "allocator/page_store.h"
-#include "allocator/plain_memory.h"
+#include "allocator/placement.h"
+#include "allocator/plain_segments.h"
 #include "allocator/pool.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"
+#include "allocator/recent_accounts.h"
 #include "allocator/reclaimer.h"
 #include "allocator/residency.h"
 #include "allocator/slow_reasons.h"
@@ -108,7 +109,7 @@ class DeviceAllocator {
   ~DeviceAllocator();
 
   // Plugged in before the first Malloc; may be nullptr.
-  void SetAccounts(ChargeAccounts* accounts) { accounts_ = accounts; }
+  void SetAccounts(ChargeAccounts* accounts) { accounts_.Use(accounts); }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   // Why there is none, for who is refused memory. Before the device is found.
   void SetWhyNoReclaimer(std::string why) {
@@ -240,9 +241,6 @@ class DeviceAllocator {
   bool IsCapturing(StreamId stream) const {
     return MayCapture() && device_.IsCapturing(stream);
   }
-  // Does a stream capture that allocated here, ran a guarded operator since, or
-  // was recorded on a block?
-  bool CapturingLocked() REQUIRES(mutex_);
   // If `stream` captures into a pool of this device: `operands`, which the
   // caller has pinned, stay where they are until the pool has no use left, and
   // true. They may be another device's.
@@ -254,17 +252,16 @@ class DeviceAllocator {
       EXCLUDES(mutex_);
   // A look at the captures of other threads, for who waits until bytes may
   // leave. Asks the driver, and waits for nothing.
-  struct OthersCaptures {
-    bool under_way = false;        // or about to begin
-    std::uint64_t times_over = 0;  // PoolRoutes::times_over
-  };
+  using OthersCaptures = Captures::Others;
   OthersCaptures LookAtCaptures() EXCLUDES(mutex_);
   // Does one of these streams of streams() capture? All that it has, if they
   // mean the whole device. Asks the driver.
-  bool SomeCapture(std::uint64_t streams) const;
+  bool SomeCapture(std::uint64_t streams) const {
+    return captures_.Some(streams);
+  }
   // Does one of this device's own streams capture that may be asked?
-  bool SomeOwnCapture() const;
-  // If `stream` captures (raw_capture.cc), captures are looked for here until
+  bool SomeOwnCapture() const { return captures_.SomeOwn(); }
+  // If `stream` captures (captures.h), captures are looked for here until
   // it is over.
   void NoteCapture(StreamId stream) EXCLUDES(mutex_);
   // What such a capture uses, which the caller has pinned, stays until it is
@@ -351,7 +348,7 @@ class DeviceAllocator {
   std::vector<HandleRef> AwayOf(std::span<const HandleRef> handles)
       EXCLUDES(mutex_);
 
-  // May bytes leave now (MayEvictLocked)? Waits until it is known whether a
+  // May bytes leave now (Captures::MayEvict)? Waits until it is known whether a
   // route's stream is about to capture: for microseconds, or once for a second
   // if its thread cannot tell.
   bool AwaitRoutes() EXCLUDES(mutex_);
@@ -428,18 +425,6 @@ class DeviceAllocator {
   DeviceAllocator(Device device, const Options& options, Bytes capacity,
                   HandleTable table);
 
-  // Not while a stream captures: an event that is recorded for bytes that leave
-  // would be part of the graph. And not while one is about to (pool_routes.h).
-  bool MayEvictLocked() REQUIRES(mutex_);
-  Bytes AllocatedLocked() REQUIRES(mutex_);
-  bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
-  bool CouldHoldLocked(Bytes bytes) REQUIRES(mutex_);
-  // Addresses of the handles that overlap these allocated blocks.
-  std::set<Address> HandlesUnderLocked(const std::vector<Address>& blocks)
-      REQUIRES(mutex_);
-  void SettleArrivalsLocked() REQUIRES(mutex_);
-  std::vector<EvictableHandle> EvictableLocked() REQUIRES(mutex_);
-
   // ladder_device.cc
   class ForLadder;
   // SlowMalloc as far as the driver is ready: kNotReady.
@@ -455,11 +440,6 @@ class DeviceAllocator {
   // Waits for the work of the device; not while a stream captures, whose
   // capture that would spoil.
   void Settle() EXCLUDES(mutex_);
-  // A free block of the pool, all of it mapped, or nullptr.
-  Block* FindCachedLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
-  Block* TryMallocLocked(Pool& pool, Bytes size, Bytes limit) REQUIRES(mutex_);
-  Block* HandOutLocked(Block* block, Bytes size, Bytes requested, Charge charge)
-      REQUIRES(mutex_);
   // How far a growth by `size` would go beyond garbage_collection_threshold; 0
   // without a fraction.
   Bytes AboveCollectionThreshold(Bytes size) EXCLUDES(mutex_);
@@ -467,118 +447,9 @@ class DeviceAllocator {
   // answers nobody.
   Error OutOfMemory(Bytes requested, bool hopeless = false) EXCLUDES(mutex_);
   void MaybeSignalPressureLocked() REQUIRES(mutex_);
-
-  // free.cc
-  // Statistics and events of a free.
-  void FreeLocked(Block* block) REQUIRES(mutex_);
-  void ReleaseBlockLocked(Block* block) REQUIRES(mutex_);
-  // The part of it that concerns memory: handles, merging, the free index.
-  // `owned`: statistics and ledger do not know yet that the block is free.
-  void GiveBackLocked(Block* block, bool owned) REQUIRES(mutex_);
-  void ProcessEventsLocked() REQUIRES(mutex_);
-  Status SynchronizePendingFrees() EXCLUDES(mutex_);
-  // One event per recorded stream of a block that is freed.
-  void RecordFreeEventsLocked(Block* block) REQUIRES(mutex_);
-
-  // cached.cc
-  // Gives up wholly free handles of every pool until `wanted` bytes came free.
-  // Waits for the streams that used them, without the lock. Returns the bytes.
-  // `only`: of this private pool alone. Nothing while a stream captures, and
-  // nothing of private pools in use.
-  Bytes ReleaseCached(Bytes wanted, PoolId only = {}) EXCLUDES(mutex_);
-  // Kernels that used freed memory may still be running, and memory is not
-  // unmapped under them. Waits without the lock; false if these streams' work
-  // may go on.
-  bool WaitForStreams(std::uint64_t fence) EXCLUDES(mutex_);
-  // The same without waiting, for what [lo, hi) needs: free handles whose
-  // streams have nothing left to do, or are the one that will use the memory,
-  // so that the work is in order. First those whose memory is mapped there.
-  void MoveCachedLocked(Segment& segment, Address lo, Address hi,
-                        const StreamsIdle& idle) REQUIRES(mutex_);
-  // May this free handle's memory be used elsewhere, by `own`, at once?
-  bool MayMoveLocked(HandleRef handle, std::uint64_t own,
-                     const StreamsIdle& idle) REQUIRES(mutex_);
-  // Where the memory is while it may move; no region if it may not, or is in
-  // [lo, hi). `near`: a block to look at first, and then the one looked at:
-  // memory that was used together lies together.
-  HandleRef FreeElsewhereLocked(const PhysicalMemory* memory, Address lo,
-                                Address hi, std::uint64_t own,
-                                const StreamsIdle& idle,
-                                const Block** near = nullptr) REQUIRES(mutex_);
-  // Wholly free handles until `wanted` bytes are found, of those that
-  // accept(handle, streams that used it) says yes to.
-  std::vector<HandleRef> FreeHandlesLocked(
-      Bytes wanted, PoolId only,
-      const std::function<bool(HandleRef, std::uint64_t)>& accept)
-      REQUIRES(mutex_);
-  // kResident or kReleasing -> kUnmapped. In address order per segment.
-  void GiveUpLocked(const std::vector<HandleRef>& handles, bool fenced)
-      REQUIRES(mutex_);
-  // The streams (bits of streams_) that work on a free handle may be on.
-  std::uint64_t UsersLocked(HandleRef handle) REQUIRES(mutex_);
-  // The bit under which a stream's own work is in order; 0 if it shares one.
-  std::uint64_t OwnBitLocked(StreamId stream) REQUIRES(mutex_);
-  // Asks each stream once; false for everything while a stream captures.
-  StreamsIdle AskStreamsLocked() REQUIRES(mutex_);
-
-  // heap_.FindTakeOver, where classes are kept apart.
-  BlockHeap::Run FindTakeOverLocked(const Pool& pool, Bytes size,
-                                    const BlockHeap::BusyPlace* busy = nullptr)
-      REQUIRES(mutex_);
-  // Memory for `size` bytes at `start`, or in a segment of its own (0).
-  Block* MapRunLocked(Pool& pool, Address start, Bytes size, Bytes limit,
-                      const StreamsIdle& idle) REQUIRES(mutex_);
-  // pool_requests.cc
-  // raw_capture.cc
-  bool NoteCaptureLocked(StreamId stream) REQUIRES(mutex_);
-  // Does `stream` capture, or another that this thread captures on?
-  bool CapturesHereLocked(StreamId stream) REQUIRES(mutex_);
-  // What an operator made, if its stream captures: perhaps no operator of the
-  // capture names it.
-  void KeepMadeLocked(const Block& block) REQUIRES(mutex_);
-
-  PoolId RouteLocked(StreamId stream) REQUIRES(mutex_);
-  void SettleRoutesLocked() REQUIRES(mutex_);
-  // A cached block of a pool that serves everybody when memory runs out.
-  Block* BorrowLocked(PoolKey key, Bytes size) REQUIRES(mutex_);
-  bool NoSplitLocked(const Pool& pool) const REQUIRES(mutex_);
-  // While a stream captures: keeps a freed block for later, true.
-  bool PutOffLocked(Block* block) REQUIRES(mutex_);
-  void NoteRoutesLocked() REQUIRES(mutex_);  // in slow_reasons.h's word
-  // Once no stream captures: frees what was put off.
-  void RedeemPutOffLocked() REQUIRES(mutex_);
-  // Drops private pools without use and memory.
-  void ForgetPoolsLocked() REQUIRES(mutex_);
-
-  // plain_segments.cc
-  // Where memory of such a pool comes from in one piece: the private pool's own
-  // allocator; cudaMalloc on a device without virtual memory management, and
-  // where the program wants plain segments for what never leaves. nullptr: it
-  // comes by handles.
-  std::shared_ptr<const MemorySource> SourceLocked(const PoolKey& key) const
-      REQUIRES(mutex_);
-  // The best fit; of plain segments only blocks that native would take for
-  // `size` while max_split_size is set.
-  Block* FindFreeLocked(const Pool& pool, Bytes size) REQUIRES(mutex_);
-  bool CollectsOldLocked() REQUIRES(mutex_);
-  // Native's garbage collection: free plain segments that have not been used
-  // for long, if more than the threshold is reserved. The caller destroys what
-  // it gets after the lock.
-  std::vector<std::unique_ptr<PlainMemory>> CollectOldLocked() REQUIRES(mutex_);
-  // Brings the statistics of free parts of plain segments up to date.
-  void CountInactiveLocked() REQUIRES(mutex_);
-  // Memory for `size` from the pool's source; nullptr if it has no source, or
-  // that no memory, or the limit no room. It counts against the limit from
-  // before the source is asked, so that two threads cannot pass it together.
-  Result<std::unique_ptr<PlainMemory>> FetchPlain(const PoolKey& key,
-                                                  Bytes size) EXCLUDES(mutex_);
-  // Its one block, free.
-  Block* AddPlainLocked(Pool& pool, std::unique_ptr<PlainMemory> memory)
-      REQUIRES(mutex_);
-  // Takes away the plain segments that were released. The caller destroys
-  // what it gets after the lock.
-  std::vector<std::unique_ptr<PlainMemory>> TakeEmptyPlainLocked()
-      REQUIRES(mutex_);
+  Bytes AllocatedLocked() REQUIRES(mutex_);
+  bool CannotFitLocked(Bytes size) REQUIRES(mutex_);
+  bool CouldHoldLocked(Bytes bytes) REQUIRES(mutex_);
 
   // fast_path.cc
   // FastMalloc when no bin has a block of the size.
@@ -592,52 +463,29 @@ class DeviceAllocator {
     return {address, size, live_.allocated_bytes(),
             static_cast<Bytes>(stats_.reserved_bytes.stats[0].current), charge};
   }
-  ChargeAccount* AccountLocked(Charge charge) REQUIRES(mutex_);
-  // What handing out `block` means for the handles below it.
-  void NoteHandedOutLocked(Block& block) REQUIRES(mutex_);
-  void PinForOperatorLocked(const Block& block, OperatorThread& thread)
-      REQUIRES(mutex_);
-  // Gives back what the bins hold: after it, free memory is merged and no
-  // handle counts a free block as live.
-  void EmptyBinsLocked() REQUIRES(mutex_);
-  void EmptyBinsLocked(Pool& pool) REQUIRES(mutex_);
 
-  // traces.cc
-  void NoteHistoryLocked() REQUIRES(mutex_);  // in slow_reasons.h's word
-  // staying.cc
+  // free.cc, releases.cc
+  Status SynchronizePendingFrees() EXCLUDES(mutex_);
+  // Gives up wholly free handles of every pool until `wanted` bytes came free.
+  // Waits for the streams that used them, without the lock. Returns the bytes.
+  // `only`: of this private pool alone. Nothing while a stream captures, and
+  // nothing of private pools in use.
+  Bytes ReleaseCached(Bytes wanted, PoolId only = {}) EXCLUDES(mutex_);
+  // Kernels that used freed memory may still be running, and memory is not
+  // unmapped under them. Waits without the lock; false if these streams' work
+  // may go on.
+  bool WaitForStreams(std::uint64_t fence) EXCLUDES(mutex_);
+
+  // transactions.cc, staying.cc
+  void SettleArrivalsLocked() REQUIRES(mutex_);
+  std::vector<EvictableHandle> EvictableLocked() REQUIRES(mutex_);
+  // Addresses of the handles that overlap these allocated blocks.
+  std::set<Address> HandlesUnderLocked(const std::vector<Address>& blocks)
+      REQUIRES(mutex_);
   Staying StayingLocked(const std::vector<Address>& workspaces)
       REQUIRES(mutex_);
 
-  // checkpoint.cc
-  std::vector<CheckpointBlock> AllocatedInLocked(PoolId id) REQUIRES(mutex_);
-  // The free block of the pool over all of `wanted`, or nullptr.
-  Block* FreeSpanLocked(const CheckpointBlock& wanted, PoolId id)
-      REQUIRES(mutex_);
-  // REQUIRES: FreeSpanLocked(wanted, id) has it.
-  void TakeSpanLocked(const CheckpointBlock& wanted, PoolId id)
-      REQUIRES(mutex_);
-
-  // layout.cc
-  Pool& PoolLocked(const PoolKey& key) REQUIRES(mutex_);
-  Segment* AddSegmentLocked(Pool& pool, Bytes size) REQUIRES(mutex_);
-  void DropEmptySegmentsLocked() REQUIRES(mutex_);
-  // The first position without memory in [lo, hi) whose mapping cannot be had:
-  // it is of memory that is used elsewhere, and work that used it here may
-  // still be running. 0 if there is none.
-  Address BusyPlaceLocked(Address lo, Address hi, std::uint64_t own,
-                          const StreamsIdle& idle) REQUIRES(mutex_);
-  // What is free elsewhere moves there, and then the driver is asked.
-  PageStore::Mapped MoveAndMapLocked(Address start, Bytes size, Bytes limit,
-                                     const StreamsIdle& idle) REQUIRES(mutex_);
-  // Gives [lo, hi) of the segment memory. What it lacks, or what else the
-  // driver said, is in lacking_ and driver_error_.
-  PageStore::Mapped MapLocked(Segment& segment, Address lo, Address hi,
-                              Bytes limit, const StreamsIdle& idle)
-      REQUIRES(mutex_);
-  // Do positions of this segment that nothing lives at keep their mappings? In
-  // private pools a capture must find nothing to unmap.
-  static bool KeepsMappings(const Segment& segment);
-  // queries.cc
+  // queries.cc, share.cc
   Status EnablePeerLocked(DeviceIndex peer) REQUIRES(mutex_);
   // Bytes on the device, added up block by block and handle by handle.
   struct OnDeviceSums {
@@ -646,9 +494,8 @@ class DeviceAllocator {
   // nullptr if all is well, else what is not.
   const char* CheckHandlesLocked(OnDeviceSums* sums) REQUIRES(mutex_);
   const char* CheckSumsLocked(const OnDeviceSums& sums) REQUIRES(mutex_);
-
-  // share.cc: are the descriptors of all devices, with those that the handles
-  // of `block` lack, below a quarter of the process's limit on open files?
+  // Are the descriptors of all devices, with those that the handles of `block`
+  // lack, below a quarter of the process's limit on open files?
   Status CheckDescriptorsLocked(const Block& block) REQUIRES(mutex_);
 
   const Device device_;
@@ -657,7 +504,6 @@ class DeviceAllocator {
   HandleTable table_;
   StreamTable streams_;
   std::atomic<std::uint32_t> use_clock_{1};
-  ChargeAccounts* accounts_ = nullptr;
   Reclaimer* reclaimer_ = nullptr;
   std::string why_no_reclaimer_;
 
@@ -669,35 +515,25 @@ class DeviceAllocator {
   LiveCounters live_ GUARDED_BY(mutex_);
   BlockHeap heap_ GUARDED_BY(mutex_);
   BlockPins pins_ GUARDED_BY(mutex_);
-  // Accounts by hash, as found last.
-  static constexpr int kRecent = 32;
-  struct RecentAccount {
-    Charge charge;
-    ChargeAccount* account = nullptr;
-  };
-  RecentAccount recent_accounts_[kRecent] GUARDED_BY(mutex_);
+  RecentAccounts accounts_ GUARDED_BY(mutex_);
 
   SegmentStats stats_ GUARDED_BY(mutex_);
   History history_ GUARDED_BY(mutex_);
   PageStore pages_ GUARDED_BY(mutex_);
-  std::map<Address, std::unique_ptr<PlainMemory>> plain_ GUARDED_BY(mutex_);
-  const std::shared_ptr<const MemorySource> cuda_malloc_;
-  // The same, where there is no virtual memory management.
-  const std::shared_ptr<const MemorySource> own_source_;
-  // Searches of large pools while garbage collection is on: the clock of ages.
-  std::uint32_t searches_ GUARDED_BY(mutex_) = 0;
-  std::atomic<int> plain_count_{0};  // plain_.size(), to look at without lock
+  DeviceLimit limit_ GUARDED_BY(mutex_);
   PoolRoutes routes_{device_};  // the device lock but for MayCapture, MayRoute
   PrivatePools private_pools_ GUARDED_BY(mutex_);
   EventPool events_ GUARDED_BY(mutex_);
   DeferredFrees frees_ GUARDED_BY(mutex_);
   BlockTraces traces_ GUARDED_BY(mutex_);
+  Captures captures_;  // the device lock but for Some, SomeOwn
   Residency residency_ GUARDED_BY(mutex_);
-  // Memory that the last TryMallocLocked would have needed more of.
-  Bytes lacking_ GUARDED_BY(mutex_) = 0;
-  // Why the last TryMallocLocked failed, if that was not for want of memory.
-  std::optional<Error> driver_error_ GUARDED_BY(mutex_);
-  DeviceLimit limit_ GUARDED_BY(mutex_);
+  PlainSegments plain_;  // the device lock but for `some`
+  LiveBlocks blocks_ GUARDED_BY(mutex_);
+  FreeHandles free_handles_ GUARDED_BY(mutex_);
+  Placement placement_ GUARDED_BY(mutex_);
+  Checkpoints checkpoints_ GUARDED_BY(mutex_);
+
   int releasing_ GUARDED_BY(mutex_) = 0;  // ReleaseCached calls under way
   std::uint64_t releases_ GUARDED_BY(mutex_) = 0;  // and those that are over
   Condition released_;

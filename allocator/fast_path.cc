@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceAllocator: malloc out of a bin, or else the best fit that is mapped;
-// free into a bin (block_bins.h), and emptying the bins.
+// free into a bin (block_bins.h).
 //
 // Out of a bin and back: one exchange of the lock word, then a few loads and
 // additions: a dozen cache lines in all, the lock, the counters and the account
@@ -28,47 +28,6 @@ constexpr std::uint32_t kServedFast = kOutstanding | Bit(SlowReason::kHistory);
 
 }  // namespace
 
-ChargeAccount* DeviceAllocator::AccountLocked(Charge charge) {
-  if (accounts_ == nullptr) return nullptr;
-  RecentAccount& recent = recent_accounts_[(Raw(charge.scope) * kCategories +
-                                            Raw(charge.category)) %
-                                           kRecent];
-  if (recent.account == nullptr || !(recent.charge == charge)) {
-    recent = {charge, &accounts_->Of(device_.index(), charge)};
-  }
-  return recent.account;
-}
-
-void DeviceAllocator::NoteHandedOutLocked(Block& block) {
-  const std::uint32_t now = use_clock_.load(std::memory_order_relaxed);
-  const std::uint64_t bit =
-      std::uint64_t{1} << streams_.BitOf(block.segment->pool->key().stream);
-  ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
-    HandleEntry& entry = handle.entry();
-    // Load before read-modify-write: in the common case nothing changes.
-    if (!entry.dirty.load(std::memory_order_relaxed)) entry.dirty.store(true);
-    if ((entry.fence.load(std::memory_order_relaxed) & bit) == 0) {
-      entry.fence.fetch_or(bit);
-    }
-    entry.last_use.store(now, std::memory_order_relaxed);
-  });
-  block.epoch = residency_.epoch();
-  block.clock = now;
-}
-
-void DeviceAllocator::PinForOperatorLocked(const Block& block,
-                                           OperatorThread& thread) {
-  if (!thread.KeepsWhatItAllocates()) return;
-  // The default stream cannot capture.
-  if (__builtin_expect(block.segment->pool->key().stream != kDefaultStream,
-                       0)) {
-    KeepMadeLocked(block);
-  }
-  ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
-    thread.PinForOutermost(handle.entry());
-  });
-}
-
 inline AllocatedBlock DeviceAllocator::HandedOutLocked(const Block& block,
                                                        Bytes size,
                                                        Charge charge) {
@@ -83,9 +42,9 @@ inline AllocatedBlock DeviceAllocator::HandedOutLocked(const Block& block,
                                                       Bytes requested,
                                                       Charge charge,
                                                       AllocatedBlock* out) {
-  Block* block = FindCachedLocked(pool, size);
+  Block* block = placement_.FindCached(pool, size);
   if (block == nullptr) return false;
-  block = HandOutLocked(block, size, requested, charge);
+  block = blocks_.HandOut(block, size, requested, charge);
   *out = HandedOutLocked(*block, block->size, charge);
   return true;
 }
@@ -109,7 +68,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
   // can touch it.
   if (__builtin_expect((slow_.word() & kOutstanding) != 0, 0)) {
     if ((slow_.word() & Bit(SlowReason::kPendingFrees)) != 0) {
-      ProcessEventsLocked();
+      blocks_.Process();
     }
     if ((slow_.word() & Bit(SlowReason::kArrivals)) != 0) {
       SettleArrivalsLocked();
@@ -124,17 +83,17 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
     // In the bin nothing began to leave, or the bin would be empty: the
     // handles are as the last hand-out left them, but for the clock.
     if (block->clock != use_clock_.load(std::memory_order_relaxed)) {
-      NoteHandedOutLocked(*block);
+      blocks_.NoteHandedOut(*block);
     }
     OperatorThread& thread = OperatorThread::ThisThread();
     if (__builtin_expect(thread.KeepsWhatItAllocates(), 0)) {
-      PinForOperatorLocked(*block, thread);
+      blocks_.PinForOperator(*block, thread);
     }
   }
   live_.HandOut(kind, size, requested);
   if (!(block->charge == charge)) {
     block->charge = charge;
-    block->account = AccountLocked(charge);
+    block->account = accounts_.Of(charge);
   }
   if (block->account != nullptr) block->account->Allocate(size);
   if (__builtin_expect(slow_.word() != 0, 0) && history_.attentive()) {
@@ -163,11 +122,11 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   if (!pool.bins().Put(block)) {
     if (block->size > BlockBins::kMaxBytes) return false;
     // Full, or a size of the past is in its place: start again.
-    EmptyBinsLocked(pool);
+    blocks_.EmptyBins(pool);
     if (!pool.bins().Put(block)) return false;
   }
   if (__builtin_expect(slow_.word() != 0, 0) && history_.attentive()) {
-    if (traces_.FreeAtOnce(*block)) NoteHistoryLocked();
+    if (traces_.FreeAtOnce(*block)) blocks_.NoteHistory();
   }
   const Bytes size = block->size;
   live_.FreeAtOnce(pool.key().kind, size, block->requested);
@@ -176,17 +135,6 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   block->state = BlockState::kBinned;
   *out = AnswerLocked(address, size, block->charge);
   return true;
-}
-
-void DeviceAllocator::EmptyBinsLocked() {
-  for (auto& [key, pool] : heap_.pools()) EmptyBinsLocked(*pool);
-}
-
-void DeviceAllocator::EmptyBinsLocked(Pool& pool) {
-  pool.bins().Empty([&](Block* block) {
-    mutex_.AssertHeld();
-    GiveBackLocked(block, /*owned=*/false);
-  });
 }
 
 }  // namespace stratalloc

@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: Free, record_stream, deferred frees, giving memory back.
+// DeviceAllocator: Free and record_stream; waiting for what was freed.
 #include <algorithm>
-#include <bit>
-#include <memory>
-#include <optional>
-#include <set>
-#include <string>
-#include <utility>
 
-#include "allocator/base/check.h"
-#include "allocator/base/planted.h"
 #include "allocator/device_allocator.h"
-#include "allocator/settings.h"
 
 namespace stratalloc {
 
@@ -23,89 +14,8 @@ Result<AllocatedBlock> DeviceAllocator::SlowFree(Address address) {
   }
   const Bytes size = block->size;
   const Charge charge = block->charge;
-  FreeLocked(block);
+  blocks_.Free(block);
   return AnswerLocked(address, size, charge);
-}
-
-void DeviceAllocator::FreeLocked(Block* block) {
-  if (history_.attentive()) {
-    traces_.Free(TraceAction::kFreeRequested, *block);
-  }
-  const PoolKind kind = block->segment->pool->key().kind;
-  live_.Free(kind, block->size, heap_.OnDevice(*block));
-  if (std::exchange(block->oversize, false)) {
-    stats_.oversize_allocations.Decrease(1);
-  }
-  // Streams that were recorded on the block must pass this point before its
-  // memory can be handed out again.
-  if (!block->streams.empty()) {
-    block->state = BlockState::kPending;
-    pins_.ForgetPointer(*block);
-    if (!PutOffLocked(block)) RecordFreeEventsLocked(block);
-  }
-  if (block->state != BlockState::kPending) ReleaseBlockLocked(block);
-}
-
-void DeviceAllocator::RecordFreeEventsLocked(Block* block) {
-  frees_.Record(block);
-  slow_.Set(SlowReason::kPendingFrees, true);
-}
-
-void DeviceAllocator::ReleaseBlockLocked(Block* block) {
-  if (history_.attentive() &&
-      traces_.Free(TraceAction::kFreeCompleted, *block)) {
-    NoteHistoryLocked();  // the last context may have been what kept it on
-  }
-  live_.Complete(block->segment->pool->key().kind, block->size,
-                 block->requested, heap_.OnDevice(*block));
-  GiveBackLocked(block, /*owned=*/true);
-}
-
-void DeviceAllocator::GiveBackLocked(Block* block, bool owned) {
-  Segment& segment = *block->segment;
-  Pool& pool = *segment.pool;
-  bool plain = true;         // every handle is resident: no cutting needed
-  Bytes here = block->size;  // on the device
-  pins_.Drop(*block);
-  if (segment.region->evictable) {
-    ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
-      mutex_.AssertHeld();
-      HandleEntry& entry = handle.entry();
-      --entry.live;
-      const HandleState state = entry.state.load();
-      if (state != HandleState::kResident) plain = false;
-      if (IsAway(state) && block->account != nullptr) {
-        block->account->Free(bytes, Residency::TierOf(state));
-        here -= bytes;
-      }
-      if (entry.live > 0) return;
-      private_pools_.DropFreed(entry);
-      residency_.Drop(handle);
-    });
-  }
-  if (owned && block->account != nullptr) block->account->Free(here);
-  frees_.Forget(block);
-  block->raw = block->streams_noted = block->shared = false;
-  block->charge = {};
-  block->account = nullptr;
-  block->requested = 0;
-  block->state = BlockState::kFree;
-  if (plain) {
-    block = heap_.Merge(block);
-    block->freed_at = searches_;
-    if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) {
-      block->state = BlockState::kParked;  // never to be found as free
-    }
-    pool.File(block);
-  } else {
-    pool.File(block);  // Refile takes out what it looks at
-    // Whole handles: a handle that lost its last live block changes what the
-    // free blocks beside this one are worth.
-    const HandleRegion& region = *segment.region;
-    const Address lo = region.AddressOf(region.IndexOf(block->address));
-    const Address hi = region.AddressOf(region.IndexOf(block->end() - 1) + 1);
-    heap_.Refile(segment, lo, hi);
-  }
 }
 
 Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
@@ -127,32 +37,25 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     block->streams.push_back(stream);
     block->streams_noted = true;
   }
-  if (routes_.MayRoute() && NoteCaptureLocked(stream)) {
+  if (routes_.MayRoute() && captures_.Note(stream)) {
     frees_.NoteCaptured(block, stream);
   }
   return {};
-}
-
-void DeviceAllocator::ProcessEventsLocked() {
-  if (CapturingLocked()) return;
-  RedeemPutOffLocked();
-  for (Block* block : frees_.Collect()) ReleaseBlockLocked(block);
-  slow_.Set(SlowReason::kPendingFrees, frees_.pending());
 }
 
 Status DeviceAllocator::SynchronizePendingFrees() {
   DeferredFrees::Wait wait;
   {
     MutexLock lock(mutex_);
-    if (CapturingLocked()) return {};  // waiting would spoil the capture
-    RedeemPutOffLocked();
+    if (captures_.UnderWay()) return {};  // waiting would spoil the capture
+    blocks_.RedeemPutOff();
     ++stats_.num_sync_all_streams;
     wait = frees_.BeginWait();
   }
   DeferredFrees::Await(device_, &wait);
   MutexLock lock(mutex_);
-  for (Block* block : frees_.EndWait(wait)) ReleaseBlockLocked(block);
-  ProcessEventsLocked();
+  for (Block* block : frees_.EndWait(wait)) blocks_.Release(block);
+  blocks_.Process();
   return wait.status;
 }
 

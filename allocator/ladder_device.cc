@@ -32,9 +32,9 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     if (attempt.key.owner.is_private()) {
       attempt.key.lifetime = LifetimeClass::kTransient;  // never evicted
     }
-    device_.ProcessEventsLocked();
+    device_.blocks_.Process();
     device_.SettleArrivalsLocked();
-    if (attempt.key.kind == PoolKind::kLarge) ++device_.searches_;
+    if (attempt.key.kind == PoolKind::kLarge) device_.plain_.NoteSearch();
     Block* block = TryLocked(attempt, LimitLocked(Reach::kCached));
     if (block != nullptr) device_.MaybeSignalPressureLocked();
     return ServeLocked(attempt, block);
@@ -56,8 +56,8 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   bool SearchReleased(MallocAttempt& attempt, bool collected) override {
     MutexLock lock(device_.mutex_);
     Block* block = TryLocked(attempt, LimitLocked(attempt.reach()));
-    if (block != nullptr && collected && !device_.CapturingLocked()) {
-      device_.pages_.ReleaseFree(device_.AskStreamsLocked());
+    if (block != nullptr && collected && !device_.captures_.UnderWay()) {
+      device_.pages_.ReleaseFree(device_.captures_.AskStreams());
     }
     return ServeLocked(attempt, block);
   }
@@ -96,28 +96,34 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   // ---- memory -------------------------------------------------------------
 
   bool FetchPlain(MallocAttempt& attempt) override {
-    Result<std::unique_ptr<PlainMemory>> memory =
-        device_.FetchPlain(attempt.key, attempt.size);
-    if (!memory) {
-      attempt.failed = memory.error();
-      return attempt.EndFailed();
+    PlainSegments::Fetch fetch;  // its source may end with it: after the lock
+    {
+      MutexLock lock(device_.mutex_);
+      fetch = device_.plain_.BeginFetch(attempt.key, attempt.size);
     }
-    if (*memory == nullptr) return false;
+    if (fetch.source == nullptr) return false;
+    Result<Address> address = fetch.Ask();
+    if (IsNoMemory(address) && ReleaseFree() > 0) address = fetch.Ask();
     MutexLock lock(device_.mutex_);
-    return ServeLocked(
-        attempt, HandOutLocked(attempt, device_.AddPlainLocked(
-                                            device_.PoolLocked(attempt.key),
-                                            *std::move(memory))));
+    if (address) {
+      Pool& pool = device_.placement_.PoolOf(attempt.key);
+      Block* const block = device_.plain_.Add(pool, fetch, *address);
+      return ServeLocked(attempt, HandOutLocked(attempt, block));
+    }
+    device_.plain_.EndFetch(fetch);
+    if (IsNoMemory(address)) return false;
+    attempt.failed = address.error();
+    return attempt.EndFailed();
   }
 
   bool IsPlain(const PoolKey& key) override {
     MutexLock lock(device_.mutex_);
-    return device_.SourceLocked(key) == device_.cuda_malloc_;
+    return device_.plain_.IsCudaMalloc(key);
   }
 
   bool Borrow(MallocAttempt& attempt) override {
     MutexLock lock(device_.mutex_);
-    Block* block = device_.BorrowLocked(attempt.key, attempt.size);
+    Block* block = device_.placement_.Borrow(attempt.key, attempt.size);
     return block != nullptr &&
            ServeLocked(attempt, HandOutLocked(attempt, block));
   }
@@ -125,7 +131,15 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   void CollectOld() override {
     std::vector<std::unique_ptr<PlainMemory>> old;  // destroyed after the lock
     MutexLock lock(device_.mutex_);
-    old = device_.CollectOldLocked();
+    device_.slow_.Set(SlowReason::kCollection, device_.plain_.CollectsOld());
+    const Bytes wanted = device_.plain_.AboveThreshold();
+    if (wanted == 0 || device_.captures_.UnderWay()) return;
+    device_.blocks_.EmptyBins();
+    for (HandleRef handle : device_.plain_.Old(wanted)) {
+      // cudaFree waits for whoever may still use it.
+      device_.free_handles_.GiveUp({handle}, /*fenced=*/true);
+    }
+    old = device_.plain_.TakeEmpty();
   }
 
   Bytes AboveCollectionThreshold(Bytes size) override {
@@ -160,7 +174,7 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   Address FindAwaySpace(const MallocAttempt& attempt) override {
     MutexLock lock(device_.mutex_);
     return device_.residency_.FindAwaySpace(
-        device_.PoolLocked(attempt.key),
+        device_.placement_.PoolOf(attempt.key),
         device_.table_.region(/*evictable=*/true, attempt.key.kind),
         attempt.size);
   }
@@ -197,6 +211,15 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
  private:
+  static bool IsNoMemory(const Result<Address>& answer) {
+    return !answer && answer.error().code == ErrorCode::kOutOfMemory;
+  }
+  // What is free here the driver has not.
+  Bytes ReleaseFree() EXCLUDES(device_.mutex_) {
+    MutexLock lock(device_.mutex_);
+    if (device_.captures_.UnderWay()) return 0;
+    return device_.pages_.ReleaseFree(device_.captures_.AskStreams());
+  }
   Bytes LimitLocked(Reach reach) const REQUIRES(device_.mutex_) {
     if (reach == Reach::kCached) return 0;
     const Bytes limit = device_.limit_.Now();
@@ -208,19 +231,18 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   // A block that is handed out, or nullptr, and then why.
   Block* TryLocked(MallocAttempt& attempt, Bytes limit)
       REQUIRES(device_.mutex_) {
-    device_.driver_error_.reset();
-    device_.lacking_ = attempt.size;
-    Block* block = device_.TryMallocLocked(device_.PoolLocked(attempt.key),
-                                           attempt.size, limit);
-    if (block == nullptr) attempt.failed = device_.driver_error_;
-    attempt.lacking = device_.lacking_;
-    return block == nullptr ? nullptr : HandOutLocked(attempt, block);
+    Placement::Found found = device_.placement_.Search(
+        device_.placement_.PoolOf(attempt.key), attempt.size, limit);
+    attempt.lacking = found.lacking;
+    if (found.block != nullptr) return HandOutLocked(attempt, found.block);
+    attempt.failed = std::move(found.error);
+    return nullptr;
   }
 
   Block* HandOutLocked(const MallocAttempt& attempt, Block* block)
       REQUIRES(device_.mutex_) {
-    return device_.HandOutLocked(block, attempt.size, attempt.requested,
-                                 attempt.charge);
+    return device_.blocks_.HandOut(block, attempt.size, attempt.requested,
+                                   attempt.charge);
   }
 
   // A block that was handed out is the answer; false without one.
@@ -244,12 +266,12 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   // nothing is evicted, and the pool's addresses are a graph's. Who captures
   // would wait for itself; whoever else lacks memory waits for the end of that.
   void FollowRouteLocked(MallocAttempt& attempt) REQUIRES(device_.mutex_) {
-    attempt.key.owner = device_.RouteLocked(attempt.key.stream);
-    device_.SettleRoutesLocked();
-    // CapturingLocked asks it.
+    attempt.key.owner = device_.captures_.RouteOf(attempt.key.stream);
+    device_.captures_.Settle();
+    // Captures::UnderWay asks it.
     device_.private_pools_.NoteStream(attempt.key.stream);
-    if (!device_.CapturingLocked()) return;
-    if (device_.CapturesHereLocked(attempt.key.stream)) {
+    if (!device_.captures_.UnderWay()) return;
+    if (device_.captures_.IsHere(attempt.key.stream)) {
       attempt.captured = std::exchange(attempt.may_reclaim, false);
     }
     if (PrivatePool* const own =
@@ -276,7 +298,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   attempt.charge = request.charge;
   attempt.raw = request.raw;
   attempt.nested = OperatorThread::ThisThread().in_ladder;
-  attempt.all_plain = own_source_ != nullptr;
+  attempt.all_plain = plain_.has_all();
   attempt.may_reclaim =
       options_.tiering && reclaimer_ != nullptr && !attempt.nested;
   attempt.lacking = attempt.size;

@@ -47,7 +47,7 @@ void DeviceAllocator::SetFraction(double fraction) {
     MutexLock lock(mutex_);
     limit_.SetFraction(fraction);
     pressure_at_ = 0;  // a share of the limit: the next malloc asks
-    slow_.Set(SlowReason::kCollection, CollectsOldLocked());
+    slow_.Set(SlowReason::kCollection, plain_.CollectsOld());
     return AllocatedLocked() > limit_.Now();
   }();
   if (fell && reclaimer_ != nullptr) reclaimer_->NotePressure(device_.index());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: what is asked of private pools, routes to them, what a
-// capture puts off.
+// DeviceAllocator: what is asked of private pools, routes to them,
+// captures.
 
 #include <chrono>
 #include <thread>
@@ -24,21 +24,21 @@ Status DeviceAllocator::BeginAllocateToPool(
   while (fencing_ > 0) fenced_.Wait(mutex_);
   const Status status =
       private_pools_.BeginRoute(id, std::move(filter), current, captures);
-  NoteRoutesLocked();
+  captures_.Publish();
   return status;
 }
 
 Status DeviceAllocator::EndAllocateToPool(PoolId id) {
   MutexLock lock(mutex_);
   const Status status = private_pools_.EndRoute(id);
-  NoteRoutesLocked();
+  captures_.Publish();
   return status;
 }
 
 Status DeviceAllocator::ReleasePool(PoolId id) {
   MutexLock lock(mutex_);
   STRATALLOC_RETURN_IF_ERROR(private_pools_.Release(id));
-  ForgetPoolsLocked();
+  placement_.ForgetPools();
   return {};
 }
 
@@ -46,7 +46,7 @@ bool DeviceAllocator::KeepForGraph(StreamId stream,
                                    std::span<HandleEntry* const> operands) {
   MutexLock lock(mutex_);
   const bool kept = private_pools_.KeepForGraph(stream, operands);
-  NoteRoutesLocked();
+  captures_.Publish();
   return kept;
 }
 
@@ -82,7 +82,7 @@ Result<std::vector<Address>> DeviceAllocator::AllocatedIn(PoolId id) {
     return tl::unexpected(pool.error());
   }
   std::vector<Address> live;
-  for (const CheckpointBlock& block : AllocatedInLocked(id)) {
+  for (const CheckpointBlock& block : checkpoints_.AllocatedIn(id)) {
     live.push_back(block.address);
   }
   return live;
@@ -92,30 +92,30 @@ Bytes DeviceAllocator::PrivateAllocated() {
   MutexLock lock(mutex_);
   Bytes bytes = 0;
   for (const auto& [id, pool] : private_pools_.all()) {
-    for (const CheckpointBlock& block : AllocatedInLocked(id)) {
+    for (const CheckpointBlock& block : checkpoints_.AllocatedIn(id)) {
       bytes += block.bytes;
     }
   }
   return bytes;
 }
 
-PoolId DeviceAllocator::RouteLocked(StreamId stream) {
-  const PoolId id = private_pools_.RouteOf(stream);
-  NoteRoutesLocked();
-  return id;
+Result<Checkpoint> DeviceAllocator::TakeCheckpoint(PoolId id) {
+  MutexLock lock(mutex_);
+  return checkpoints_.Take(id);
 }
 
-void DeviceAllocator::SettleRoutesLocked() {
-  private_pools_.Settle();
-  NoteRoutesLocked();
+Result<CheckpointDelta> DeviceAllocator::GoBackTo(
+    const Checkpoint& checkpoint) {
+  MutexLock lock(mutex_);
+  return checkpoints_.GoBack(checkpoint);
 }
 
 bool DeviceAllocator::AwaitRoutes() {
   for (;;) {
     {
       MutexLock lock(mutex_);
-      SettleRoutesLocked();
-      if (!routes_.SomeDoubtful()) return MayEvictLocked();
+      captures_.Settle();
+      if (!routes_.SomeDoubtful()) return captures_.MayEvict();
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(PoolRoutes::kLookNs));
   }
@@ -127,82 +127,35 @@ bool DeviceAllocator::MayCaptureStill() {
   return MayCapture();
 }
 
-Block* DeviceAllocator::BorrowLocked(PoolKey key, Bytes size) {
-  if (key.owner.is_private()) return nullptr;
-  key.lifetime = LifetimeClass::kTransient;
-  for (const auto& [id, lender] : private_pools_.all()) {
-    if (!lender.use_on_oom) continue;
-    key.owner = id;
-    const Pool* pool = heap_.FindPool(key);
-    if (pool == nullptr) continue;
-    if (Block* block = FindFreeLocked(*pool, size)) return block;
+void DeviceAllocator::NoteCapture(StreamId stream) {
+  MutexLock lock(mutex_);
+  captures_.Note(stream);
+}
+
+Captures::Others DeviceAllocator::LookAtCaptures() {
+  Captures::Others seen;
+  if (MayCapture()) {
+    MutexLock lock(mutex_);
+    seen.under_way = captures_.SomeOfOthers();
   }
-  return nullptr;
+  seen.times_over = routes_.times_over();
+  return seen;
 }
 
-bool DeviceAllocator::NoSplitLocked(const Pool& pool) const {
-  // Everybody's pools split, whatever was said of the pool {0, 0}.
-  if (!pool.key().owner.is_private()) return false;
-  const PrivatePool* const owner = private_pools_.Find(pool.key().owner);
-  return owner != nullptr && owner->no_split;
-}
-
-bool DeviceAllocator::CapturingLocked() {
-  const bool capturing = private_pools_.Capturing();
-  NoteRoutesLocked();  // what is over is forgotten
-  return capturing;
-}
-
-bool DeviceAllocator::MayEvictLocked() {
-  SettleRoutesLocked();
-  // An open one's stream captures, or is about to.
-  return !routes_.SomeOpen() && !CapturingLocked();
-}
-
-bool DeviceAllocator::PutOffLocked(Block* block) {
-  for (const StreamId stream : block->streams) NoteCaptureLocked(stream);
-  if (!CapturingLocked()) return false;
-  frees_.PutOff(block);
-  NoteRoutesLocked();
-  return true;
-}
-
-void DeviceAllocator::NoteRoutesLocked() {
-  slow_.Set(SlowReason::kPoolFilter,
-            routes_.MayRoute() || frees_.some_put_off());
-}
-
-void DeviceAllocator::RedeemPutOffLocked() {
-  if (!frees_.some_put_off() || CapturingLocked()) return;
-  for (Block* block : frees_.Redeem()) ReleaseBlockLocked(block);
-  slow_.Set(SlowReason::kPendingFrees, frees_.pending());
-  NoteRoutesLocked();
-}
-
-void DeviceAllocator::ForgetPoolsLocked() {
-  private_pools_.Forget([&](PoolId id) REQUIRES(mutex_) {
-    if (!id.is_private()) return true;  // those pools are everybody's
-    for (const auto& [key, pool] : heap_.pools()) {
-      if (key.owner != id) continue;
-      for (const auto& segment : pool->segments()) {
-        if (segment->mapped != 0) return false;
-      }
-    }
-    DropEmptySegmentsLocked();
-    heap_.ErasePoolsOf(id);
-    return true;
-  });
+void DeviceAllocator::KeepUntilFreed(HandleEntry& operand) {
+  MutexLock lock(mutex_);
+  private_pools_.KeepUntilFreed(operand);
 }
 
 Status DeviceAllocator::EmptyPool(PoolId id) {
   {
     MutexLock lock(mutex_);
-    if (private_pools_.IsInUse(id) || CapturingLocked()) return {};
+    if (private_pools_.IsInUse(id) || captures_.UnderWay()) return {};
   }
   if (Status status = SynchronizePendingFrees(); !status) return status;
   ReleaseCached(~Bytes{0}, id);
   MutexLock lock(mutex_);
-  pages_.ReleaseFree(AskStreamsLocked());
+  pages_.ReleaseFree(captures_.AskStreams());
   return {};
 }
 

@@ -16,7 +16,7 @@
 // stream at once, is no capture's and never open.
 //
 // A capture that torch did not begin has no route; whoever uses its stream has
-// it noted (raw_capture.cc).
+// it noted (captures.h).
 //
 // Failures that remain: streams of other devices, which join a capture later
 // and unseen, can be caught in the microseconds between the look at them and

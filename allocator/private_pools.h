@@ -6,7 +6,7 @@
 // What a capture uses stays where it is, because its graph runs again without a
 // guard: an operand of a routed capture until its pool has no use left, or
 // until the capture is found to have failed; one of a capture that torch did
-// not begin (raw_capture.cc) until it is freed. Each is pinned once by each.
+// not begin (captures.h) until it is freed. Each is pinned once by each.
 //
 // Thread-safety: the caller holds the device lock. Lifetime: the device's.
 // Fails: kNotFound for a pool that is not there, kInvalidArgument for a route
@@ -48,6 +48,13 @@ class PrivatePools {
   void Use(PoolId id, std::shared_ptr<const MemorySource> source = nullptr);
   Status Release(PoolId id);  // one use less
   bool IsInUse(PoolId id) const;
+  // Is every segment of its pools one block? Everybody's pools split, whatever
+  // was said of the pool {0, 0}.
+  bool IsUnsplit(PoolId id) const {
+    if (!id.is_private()) return false;
+    const PrivatePool* const pool = Find(id);
+    return pool != nullptr && pool->no_split;
+  }
   // Forgets the pools without use that `empty` says yes to.
   void Forget(const std::function<bool(PoolId)>& empty);
 

@@ -28,6 +28,12 @@ bool DeviceAllocator::Owns(Address address) {
   return block != nullptr && block->state == BlockState::kAllocated;
 }
 
+bool DeviceAllocator::ContainsPlain(Address address) {
+  if (!plain_.some()) return false;
+  MutexLock lock(mutex_);
+  return plain_.Contains(address);
+}
+
 bool DeviceAllocator::FindLive(Address address, BlockView* out) {
   MutexLock lock(mutex_);
   Block* block = heap_.BlockAt(address);
@@ -56,7 +62,7 @@ Result<SegmentView> DeviceAllocator::BaseAllocation(Address address) {
 
 Bytes DeviceAllocator::LargestCached() {
   MutexLock lock(mutex_);
-  EmptyBinsLocked();
+  blocks_.EmptyBins();
   Bytes largest = 0;
   for (auto& [key, pool] : heap_.pools()) {
     largest = std::max(largest, pool->free_blocks().Largest());
@@ -74,7 +80,7 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
     Charge to = charge;
     if (keep_category) to.category = b->charge.category;
     if (to == b->charge) continue;
-    ChargeAccount* const from = std::exchange(b->account, AccountLocked(to));
+    ChargeAccount* const from = std::exchange(b->account, accounts_.Of(to));
     b->charge = to;
     if (from == nullptr) continue;
     ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
@@ -104,7 +110,10 @@ Status DeviceAllocator::EnablePeerLocked(DeviceIndex peer) {
 
 DeviceStats DeviceAllocator::Stats() {
   MutexLock lock(mutex_);
-  CountInactiveLocked();
+  if (plain_.MayBeInactive()) {
+    blocks_.EmptyBins();
+    plain_.CountInactive();
+  }
   DeviceStats stats{stats_, {}, {}, {}, {}, {}};
   live_.Fill(&stats);
   return stats;
@@ -113,7 +122,7 @@ void DeviceAllocator::ResetPeakStats() {
   MutexLock lock(mutex_);
   stats_.ResetPeaks();
   live_.ResetPeaks();
-  if (accounts_ != nullptr) accounts_->ResetPeaks(device_.index());
+  accounts_.ResetPeaks();
 }
 void DeviceAllocator::ResetAccumulatedStats() {
   MutexLock lock(mutex_);
@@ -123,7 +132,7 @@ void DeviceAllocator::ResetAccumulatedStats() {
 
 std::vector<SegmentView> DeviceAllocator::Snapshot() {
   MutexLock lock(mutex_);
-  EmptyBinsLocked();
+  blocks_.EmptyBins();
   std::vector<SegmentView> views;
   for (const auto& placed : heap_.segments()) {
     const Segment& segment = *placed.second;
@@ -227,7 +236,7 @@ const char* DeviceAllocator::CheckSumsLocked(const OnDeviceSums& sums) {
 
 Status DeviceAllocator::CheckInvariants() {
   MutexLock lock(mutex_);
-  EmptyBinsLocked();
+  blocks_.EmptyBins();
   OnDeviceSums sums;
   const char* broken = heap_.CheckInvariants();
   if (broken == nullptr) broken = CheckHandlesLocked(&sums);

@@ -95,7 +95,7 @@ Staying DeviceAllocator::Stays() {
 }
 
 Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
-  SettleRoutesLocked();  // what a capture kept that failed leaves
+  captures_.Settle();  // what a capture kept that failed leaves
   const std::set<Address> named(workspaces.begin(), workspaces.end());
   const std::set<Address> kept = HandlesUnderLocked(workspaces);
   const std::set<const HandleEntry*> of_graphs = private_pools_.Operands();
@@ -149,7 +149,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
 
 Bytes DeviceAllocator::StayingBytes() {
   MutexLock lock(mutex_);
-  EmptyBinsLocked();
+  blocks_.EmptyBins();
   Bytes stays = 0;
   for (const auto& [base, segment] : heap_.segments()) {
     if (segment->evictable()) {
@@ -175,7 +175,7 @@ std::string DeviceAllocator::WhyNoMore(const std::string& refusal) {
   const Staying staying = StayingLocked(workspaces);
   std::string why = refusal;
   if (why.empty() && staying.of(StayReason::kEvictable) > 0 &&
-      !MayEvictLocked()) {
+      !captures_.MayEvict()) {
     why = "nothing leaves while a CUDA graph is captured";
   }
   return (why.empty() ? "" : why + "; ") + "on the device: " + staying.ToText();

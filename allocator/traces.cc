@@ -11,12 +11,12 @@ namespace stratalloc {
 void DeviceAllocator::ConfigureHistory(const History::Options& options) {
   MutexLock lock(mutex_);
   history_.Configure(options);
-  NoteHistoryLocked();
+  blocks_.NoteHistory();
 }
 
 void DeviceAllocator::NoteTracker() {
   MutexLock lock(mutex_);
-  NoteHistoryLocked();
+  blocks_.NoteHistory();
 }
 
 std::vector<TraceEvent> DeviceAllocator::Traces() {
@@ -38,7 +38,7 @@ Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
   event.address = free_bytes;
   event.bytes = rounded;
   event.stream = stream;
-  event.pool = routes_.MayRoute() ? RouteLocked(stream) : PoolId{};
+  event.pool = routes_.MayRoute() ? captures_.RouteOf(stream) : PoolId{};
   history_.Record(std::move(event), nullptr, nullptr);
   return rounded;
 }
@@ -53,10 +53,6 @@ void DeviceAllocator::RecordSnapshot(PoolId pool, Bytes active) {
   event.stream = StreamId{0};
   event.pool = pool;
   history_.Record(std::move(event), nullptr, nullptr);
-}
-
-void DeviceAllocator::NoteHistoryLocked() {
-  slow_.Set(SlowReason::kHistory, history_.attentive());
 }
 
 }  // namespace stratalloc

@@ -25,7 +25,7 @@ std::vector<EvictableHandle> DeviceAllocator::Candidates(
 }
 
 std::vector<EvictableHandle> DeviceAllocator::EvictableLocked() {
-  EmptyBinsLocked();  // `live` is looked at
+  blocks_.EmptyBins();  // `live` is looked at
   std::size_t mapped = 0;
   for (const auto& [base, segment] : heap_.segments()) {
     if (segment->evictable()) mapped += segment->mapped;
@@ -78,7 +78,7 @@ std::vector<HandleRef> DeviceAllocator::AwayOf(
 
 bool DeviceAllocator::BeginFencing() {
   MutexLock lock(mutex_);
-  if (!MayEvictLocked()) return false;
+  if (!captures_.MayEvict()) return false;
   ++fencing_;
   return true;
 }
@@ -93,8 +93,8 @@ std::vector<Departure> DeviceAllocator::MarkLeaving(
   MutexLock lock(mutex_);
   std::vector<Departure> marked;
   for (HandleRef handle : handles) {
-    if (!MayEvictLocked()) break;
-    EmptyBinsLocked();
+    if (!captures_.MayEvict()) break;
+    blocks_.EmptyBins();
     if (residency_.Mark(handle)) marked.push_back({.handle = handle});
   }
   return marked;
@@ -106,7 +106,7 @@ void DeviceAllocator::BeginEvict(std::vector<Departure>* marked,
                                  bool may_leave) {
   MutexLock lock(mutex_);
   // A capture may have begun meanwhile, and the fence would be in it.
-  may_leave = may_leave && MayEvictLocked();
+  may_leave = may_leave && captures_.MayEvict();
   const std::set<Address> of_library = HandlesUnderLocked(library);
   std::erase_if(*marked, [&](Departure& departure) {
     mutex_.AssertHeld();
@@ -185,7 +185,7 @@ Result<bool> DeviceAllocator::Await(
 
 void DeviceAllocator::SettleArrivalsLocked() {
   if (!residency_.some_arrive()) return;
-  if (CapturingLocked()) return;  // asking for an event would spoil it
+  if (captures_.UnderWay()) return;  // asking for an event would spoil it
   residency_.Settle();
   slow_.Set(SlowReason::kArrivals, residency_.some_arrive());
 }
@@ -208,7 +208,7 @@ Status DeviceAllocator::DrainArrivals() {
 Result<PhysicalMemory*> DeviceAllocator::TakePhysical(Bytes bytes) {
   const auto take = [&]() REQUIRES(mutex_) {
     // The copy stream writes it: whoever used it last must have finished.
-    return pages_.Take(bytes, limit_.Now(), AskStreamsLocked());
+    return pages_.Take(bytes, limit_.Now(), captures_.AskStreams());
   };
   {
     MutexLock lock(mutex_);
@@ -249,7 +249,7 @@ void DeviceAllocator::PutEvent(EventId event) {
 std::vector<std::pair<HandleRef, std::uint32_t>>
 DeviceAllocator::TakeDropped() {
   MutexLock lock(mutex_);
-  EmptyBinsLocked();
+  blocks_.EmptyBins();
   return residency_.TakeDropped();
 }
 

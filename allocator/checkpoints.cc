@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: taking checkpoints of private pools and going back to them.
-#include "allocator/checkpoint.h"
+#include "allocator/checkpoints.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/device_allocator.h"
 
 namespace stratalloc {
 
-std::vector<CheckpointBlock> DeviceAllocator::AllocatedInLocked(PoolId id) {
+std::vector<CheckpointBlock> Checkpoints::AllocatedIn(PoolId id) const {
   std::vector<CheckpointBlock> allocated;
-  for (const auto& [key, pool] : heap_.pools()) {
+  for (const auto& [key, pool] : p_.heap.pools()) {
     if (key.owner != id) continue;
     for (const auto& segment : pool->segments()) {
       for (const Block* b = segment->first; b != nullptr; b = b->next) {
@@ -29,19 +27,17 @@ std::vector<CheckpointBlock> DeviceAllocator::AllocatedInLocked(PoolId id) {
   return allocated;
 }
 
-Result<Checkpoint> DeviceAllocator::TakeCheckpoint(PoolId id) {
-  MutexLock lock(mutex_);
-  PrivatePool* const pool = private_pools_.Find(id);
+Result<Checkpoint> Checkpoints::Take(PoolId id) {
+  PrivatePool* const pool = p_.private_pools.Find(id);
   if (pool == nullptr) {
     return Fail(ErrorCode::kNotFound, "Could not find private pool id");
   }
   pool->addresses_kept = true;
-  return Checkpoint{id, AllocatedInLocked(id)};
+  return Checkpoint{id, AllocatedIn(id)};
 }
 
-Block* DeviceAllocator::FreeSpanLocked(const CheckpointBlock& wanted,
-                                       PoolId id) {
-  Block* block = heap_.BlockAt(wanted.address);
+Block* Checkpoints::FreeSpan(const CheckpointBlock& wanted, PoolId id) const {
+  Block* block = p_.heap.BlockAt(wanted.address);
   if (block == nullptr || block->state != BlockState::kFree ||
       block->end() < wanted.address + wanted.bytes ||
       block->segment->pool->key().owner != id) {
@@ -50,34 +46,32 @@ Block* DeviceAllocator::FreeSpanLocked(const CheckpointBlock& wanted,
   return block;
 }
 
-Result<CheckpointDelta> DeviceAllocator::GoBackTo(
-    const Checkpoint& checkpoint) {
-  MutexLock lock(mutex_);
+Result<CheckpointDelta> Checkpoints::GoBack(const Checkpoint& checkpoint) {
   const PoolId id = checkpoint.pool;
-  if (!private_pools_.IsInUse(id)) {
+  if (!p_.private_pools.IsInUse(id)) {
     return Fail(ErrorCode::kNotFound,
                 "Could not find private pool id: no graph or MemPool that uses "
                 "it is alive, so its memory may be gone");
   }
-  ProcessEventsLocked();
-  EmptyBinsLocked();  // what they hold is free, and not filed as free
+  p_.blocks.Process();
+  p_.blocks.EmptyBins();  // what they hold is free, and not filed as free
   CheckpointDelta delta;
   std::vector<std::vector<StreamId>> recorded;
-  delta.freed = AllocatedInLocked(id);
+  delta.freed = AllocatedIn(id);
   for (const CheckpointBlock& live : delta.freed) {
-    Block* block = heap_.BlockAt(live.address);
+    Block* block = p_.heap.BlockAt(live.address);
     // A graph orders its own streams: nobody waits for the uses recorded here.
     recorded.push_back(std::exchange(block->streams, {}));
     block->streams_noted = block->shared = false;
-    FreeLocked(block);
+    p_.blocks.Free(block);
   }
   for (const CheckpointBlock& wanted : checkpoint.allocated) {
-    if (FreeSpanLocked(wanted, id) != nullptr) continue;
+    if (FreeSpan(wanted, id) != nullptr) continue;
     // Freed with events outstanding, or the pool's memory moved on. What was
     // freed comes back before the caller hears of it: nothing is lost.
     for (std::size_t i = 0; i < delta.freed.size(); ++i) {
-      TakeSpanLocked(delta.freed[i], id);
-      Block* block = heap_.BlockAt(delta.freed[i].address);
+      TakeSpan(delta.freed[i], id);
+      Block* block = p_.heap.BlockAt(delta.freed[i].address);
       block->streams = std::move(recorded[i]);
       block->streams_noted = !block->streams.empty();
     }
@@ -90,24 +84,24 @@ Result<CheckpointDelta> DeviceAllocator::GoBackTo(
                     "before going back.");
   }
   for (const CheckpointBlock& wanted : checkpoint.allocated) {
-    TakeSpanLocked(wanted, id);
+    TakeSpan(wanted, id);
   }
   delta.allocated = checkpoint.allocated;
   return delta;
 }
 
-void DeviceAllocator::TakeSpanLocked(const CheckpointBlock& wanted, PoolId id) {
-  Block* block = FreeSpanLocked(wanted, id);
+void Checkpoints::TakeSpan(const CheckpointBlock& wanted, PoolId id) {
+  Block* block = FreeSpan(wanted, id);
   STRATALLOC_CHECK(block != nullptr, "a span that was free");
   Pool& pool = *block->segment->pool;
   if (block->address < wanted.address) {
     pool.Unfile(block);
-    Block* rest = heap_.Split(block, wanted.address - block->address);
+    Block* rest = p_.heap.Split(block, wanted.address - block->address);
     pool.File(block);
     pool.File(rest);
     block = rest;
   }
-  HandOutLocked(block, wanted.bytes, wanted.requested, wanted.charge);
+  p_.blocks.HandOut(block, wanted.bytes, wanted.requested, wanted.charge);
 }
 
 }  // namespace stratalloc

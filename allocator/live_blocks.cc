@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/live_blocks.h"
+
+#include <utility>
+
+#include "allocator/base/planted.h"
+#include "allocator/operator_thread.h"
+#include "allocator/settings.h"
+
+namespace stratalloc {
+
+// ---- handed out -------------------------------------------------------------
+
+Block* LiveBlocks::HandOut(Block* block, Bytes size, Bytes requested,
+                           Charge charge) {
+  Pool& pool = *block->segment->pool;
+  const PoolKind kind = pool.key().kind;
+  pool.Unfile(block);
+  const Bytes oversize = Settings::Get().max_split_size();
+  // FindRun may start inside a larger free block; the front is what we use.
+  if (p_.private_pools.IsUnsplit(pool.key().owner) ||
+      (block->segment->plain && size >= oversize)) {
+    size = block->size;
+  }
+  if (block->size > size) {
+    pool.File(p_.heap.Split(block, size));
+    if (STRATALLOC_PLANTED(kWrongSplit)) requested += 512;
+  }
+  block->state = BlockState::kAllocated;
+  block->requested = requested;
+  block->charge = charge;
+  if (block->segment->region->evictable) {
+    ForEachHandleOf(*block,
+                    [](HandleRef handle, Bytes) { ++handle.entry().live; });
+    if (pool.evictable()) {
+      NoteHandedOut(*block);
+      PinForOperator(*block, OperatorThread::ThisThread());
+    }
+  }
+  p_.live.HandOut(kind, size, requested);
+  if (size >= oversize) {
+    p_.stats.oversize_allocations.Increase(1);
+    block->oversize = block->streams_noted = true;
+  }
+  block->account = p_.accounts.Of(charge);
+  if (block->account != nullptr) block->account->Allocate(size);
+  if (p_.history.attentive()) p_.traces.Alloc(*block);
+  return block;
+}
+
+void LiveBlocks::NoteHandedOut(Block& block) {
+  const std::uint32_t now = p_.use_clock.load(std::memory_order_relaxed);
+  const std::uint64_t bit =
+      std::uint64_t{1} << p_.streams.BitOf(block.segment->pool->key().stream);
+  ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
+    HandleEntry& entry = handle.entry();
+    // Load before read-modify-write: in the common case nothing changes.
+    if (!entry.dirty.load(std::memory_order_relaxed)) entry.dirty.store(true);
+    if ((entry.fence.load(std::memory_order_relaxed) & bit) == 0) {
+      entry.fence.fetch_or(bit);
+    }
+    entry.last_use.store(now, std::memory_order_relaxed);
+  });
+  block.epoch = p_.residency.epoch();
+  block.clock = now;
+}
+
+void LiveBlocks::PinForOperator(const Block& block, OperatorThread& thread) {
+  if (!thread.KeepsWhatItAllocates()) return;
+  // The default stream cannot capture.
+  if (__builtin_expect(block.segment->pool->key().stream != kDefaultStream,
+                       0)) {
+    p_.captures.KeepMade(block);
+  }
+  ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
+    thread.PinForOutermost(handle.entry());
+  });
+}
+
+// ---- freed ------------------------------------------------------------------
+
+void LiveBlocks::Free(Block* block) {
+  if (p_.history.attentive()) {
+    p_.traces.Free(TraceAction::kFreeRequested, *block);
+  }
+  const PoolKind kind = block->segment->pool->key().kind;
+  p_.live.Free(kind, block->size, p_.heap.OnDevice(*block));
+  if (std::exchange(block->oversize, false)) {
+    p_.stats.oversize_allocations.Decrease(1);
+  }
+  // Streams that were recorded on the block must pass this point before its
+  // memory can be handed out again.
+  if (!block->streams.empty()) {
+    block->state = BlockState::kPending;
+    p_.pins.ForgetPointer(*block);
+    if (!p_.captures.PutOff(block)) {
+      p_.frees.Record(block);
+      p_.slow.Set(SlowReason::kPendingFrees, true);
+    }
+  }
+  if (block->state != BlockState::kPending) Release(block);
+}
+
+void LiveBlocks::Release(Block* block) {
+  if (p_.history.attentive() &&
+      p_.traces.Free(TraceAction::kFreeCompleted, *block)) {
+    NoteHistory();  // the last context may have been what kept it on
+  }
+  p_.live.Complete(block->segment->pool->key().kind, block->size,
+                   block->requested, p_.heap.OnDevice(*block));
+  GiveBack(block, /*owned=*/true);
+}
+
+void LiveBlocks::Process() {
+  if (p_.captures.UnderWay()) return;
+  RedeemPutOff();
+  for (Block* block : p_.frees.Collect()) Release(block);
+  p_.slow.Set(SlowReason::kPendingFrees, p_.frees.pending());
+}
+
+void LiveBlocks::RedeemPutOff() {
+  if (!p_.frees.some_put_off() || p_.captures.UnderWay()) return;
+  for (Block* block : p_.frees.Redeem()) Release(block);
+  p_.slow.Set(SlowReason::kPendingFrees, p_.frees.pending());
+  p_.captures.Publish();
+}
+
+// ---- given back -------------------------------------------------------------
+
+void LiveBlocks::GiveBack(Block* block, bool owned) {
+  Segment& segment = *block->segment;
+  Pool& pool = *segment.pool;
+  bool plain = true;         // every handle is resident: no cutting needed
+  Bytes here = block->size;  // on the device
+  p_.pins.Drop(*block);
+  if (segment.region->evictable) {
+    ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
+      HandleEntry& entry = handle.entry();
+      --entry.live;
+      const HandleState state = entry.state.load();
+      if (state != HandleState::kResident) plain = false;
+      if (IsAway(state) && block->account != nullptr) {
+        block->account->Free(bytes, Residency::TierOf(state));
+        here -= bytes;
+      }
+      if (entry.live > 0) return;
+      p_.private_pools.DropFreed(entry);
+      p_.residency.Drop(handle);
+    });
+  }
+  if (owned && block->account != nullptr) block->account->Free(here);
+  p_.frees.Forget(block);
+  block->raw = block->streams_noted = block->shared = false;
+  block->charge = {};
+  block->account = nullptr;
+  block->requested = 0;
+  block->state = BlockState::kFree;
+  if (plain) {
+    block = p_.heap.Merge(block);
+    block->freed_at = p_.plain.searches();
+    if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) {
+      block->state = BlockState::kParked;  // never to be found as free
+    }
+    pool.File(block);
+  } else {
+    pool.File(block);  // Refile takes out what it looks at
+    // Whole handles: a handle that lost its last live block changes what the
+    // free blocks beside this one are worth.
+    const HandleRegion& region = *segment.region;
+    const Address lo = region.AddressOf(region.IndexOf(block->address));
+    const Address hi = region.AddressOf(region.IndexOf(block->end() - 1) + 1);
+    p_.heap.Refile(segment, lo, hi);
+  }
+}
+
+void LiveBlocks::EmptyBins() {
+  for (const auto& [key, pool] : p_.heap.pools()) EmptyBins(*pool);
+}
+
+void LiveBlocks::EmptyBins(Pool& pool) {
+  pool.bins().Empty([&](Block* block) { GiveBack(block, /*owned=*/false); });
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a block: handed out, freed, and given back once nothing uses its
+// memory. Each step moves the statistics, the account that pays, the handles
+// below the block, its pins, what history hears and the pool's indexes
+// together, so that whoever holds the lock sees no half of it.
+//
+//   HandOut   kFree -> kAllocated
+//   Free      kAllocated -> kFree, or kPending while events or a capture are
+//             outstanding
+//   Process   kPending -> kFree, of those whose events are done
+//   EmptyBins kBinned -> kFree: what the fast path has freed (fast_path.cc)
+//
+// Where memory for a request comes from is Placement's; which block serves one
+// out of a bin is the fast path's, which uses the pieces below.
+//
+// Thread-safety: the caller holds the device lock. Lifetime: the device's.
+// Nothing here fails: what the driver does not tell leaves a block pending.
+// Invariant: allocated <= active, each the sum of what is on the device; in
+// evictable regions each handle's `live` = live and binned blocks over it
+// (DeviceAllocator::CheckInvariants).
+#ifndef STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
+#define STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "allocator/block_heap.h"
+#include "allocator/block_pins.h"
+#include "allocator/block_traces.h"
+#include "allocator/captures.h"
+#include "allocator/charge_account.h"
+#include "allocator/deferred_frees.h"
+#include "allocator/live_counters.h"
+#include "allocator/plain_segments.h"
+#include "allocator/recent_accounts.h"
+#include "allocator/residency.h"
+#include "allocator/slow_reasons.h"
+
+namespace stratalloc {
+
+struct OperatorThread;
+
+class LiveBlocks {
+ public:
+  struct Parts {
+    BlockHeap& heap;
+    LiveCounters& live;
+    SegmentStats& stats;
+    History& history;
+    BlockTraces& traces;
+    RecentAccounts& accounts;
+    BlockPins& pins;
+    PrivatePools& private_pools;
+    Captures& captures;
+    DeferredFrees& frees;
+    Residency& residency;
+    const PlainSegments& plain;
+    StreamTable& streams;
+    std::atomic<std::uint32_t>& use_clock;
+    SlowReasons& slow;
+  };
+  explicit LiveBlocks(const Parts& parts) : p_(parts) {}
+
+  // ---- handed out ----------------------------------------------------------
+
+  // The front of a free block that is filed: `size` bytes, or all of it where
+  // its pool does not split. Charged, counted and told of.
+  Block* HandOut(Block* block, Bytes size, Bytes requested, Charge charge);
+  // What that means for the handles below it.
+  void NoteHandedOut(Block& block);
+  // They stay until the outermost operator of the thread has returned, if it is
+  // inside one: no guard saw the block as an argument.
+  void PinForOperator(const Block& block, OperatorThread& thread);
+
+  // ---- freed ---------------------------------------------------------------
+
+  void Free(Block* block);
+  // Pending blocks whose events are done are given back; none while a stream
+  // captures. Also those of a capture that is over.
+  void Process();
+  void Release(Block* block);  // a pending one of which that is known
+  // What was put off by a capture waits for events now, if none is under way.
+  void RedeemPutOff();
+
+  // ---- given back ----------------------------------------------------------
+
+  // What the bins hold: after it free memory is merged, and no handle counts a
+  // free block as live.
+  void EmptyBins();
+  void EmptyBins(Pool& pool);
+  // The slow reason of history, after what may have changed it.
+  void NoteHistory() {
+    p_.slow.Set(SlowReason::kHistory, p_.history.attentive());
+  }
+
+ private:
+  // Handles, merging and the free index. `owned`: statistics and ledger do not
+  // know yet that the block is free.
+  void GiveBack(Block* block, bool owned);
+
+  const Parts p_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
