@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "allocator/base/check.h"
@@ -331,6 +332,20 @@ Address BlockHeap::FindRun(const Pool& pool, Bytes size,
   }
   if (best != 0) *needed = least;
   return best;
+}
+
+std::set<Address> BlockHeap::HandlesUnder(
+    const std::vector<Address>& blocks) const {
+  std::set<Address> handles;
+  for (const Address address : blocks) {
+    if (table_.RegionOf(address) == nullptr) continue;
+    const Block* block = Find(address);
+    if (block == nullptr || block->state != BlockState::kAllocated) continue;
+    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
+      handles.insert(handle.address());
+    });
+  }
+  return handles;
 }
 
 }  // namespace stratalloc

@@ -24,6 +24,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "allocator/base/extents.h"
@@ -104,6 +105,9 @@ class BlockHeap {
   bool MayBeAway(const Block& block) const {
     return away_ != 0 && block.segment->region->evictable;
   }
+  // Addresses of the handles that overlap these blocks, as far as they are
+  // allocated here.
+  std::set<Address> HandlesUnder(const std::vector<Address>& blocks) const;
   // Cuts a block that is in no index; the second part, in no index either.
   Block* Split(Block* block, Bytes at);
   // With its neighbours of the same free state. In no index, before and after.

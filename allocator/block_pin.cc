@@ -37,33 +37,33 @@ bool PinPoll::UnderWay() {
 bool PinPoll::IsRunning() { return running; }
 
 BlockPin DeviceAllocator::PinBlock(Address address, PinReason reason) {
-  MutexLock lock(mutex_);
-  return pins_.Pin(address, reason);
+  MutexLock lock(p_.mutex);
+  return p_.pins.Pin(address, reason);
 }
 
 bool DeviceAllocator::UnpinBlock(const BlockPin& pin, bool unobserved) {
-  MutexLock lock(mutex_);
-  return pins_.Unpin(pin, unobserved);
+  MutexLock lock(p_.mutex);
+  return p_.pins.Unpin(pin, unobserved);
 }
 
 bool DeviceAllocator::IsPinned(const BlockPin& pin) {
-  MutexLock lock(mutex_);
-  return pins_.IsPinned(pin);
+  MutexLock lock(p_.mutex);
+  return p_.pins.IsPinned(pin);
 }
 
 bool DeviceAllocator::KeepsPointer(Address address) {
-  MutexLock lock(mutex_);
-  return pins_.KeepsPointer(address);
+  MutexLock lock(p_.mutex);
+  return p_.pins.KeepsPointer(address);
 }
 
 bool DeviceAllocator::DropOldPointers(Bytes bytes, std::size_t count) {
-  MutexLock lock(mutex_);
-  return pins_.DropOldPointers(bytes, count);
+  MutexLock lock(p_.mutex);
+  return p_.pins.DropOldPointers(bytes, count);
 }
 
 std::vector<PinnedBytes> DeviceAllocator::Pinned() {
-  MutexLock lock(mutex_);
-  return pins_.All();
+  MutexLock lock(p_.mutex);
+  return p_.pins.All();
 }
 
 }  // namespace stratalloc

@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of one device's allocator on a small simulated device, connected as
-// DeviceAllocator connects them, but without its lock: for tests of one part
-// among real neighbours.
+// The parts of one device's allocator on a small simulated device, without
+// DeviceAllocator and by one thread: for tests of one part among real
+// neighbours.
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_PARTS_FIXTURE_TEST_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_PARTS_FIXTURE_TEST_H_
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "allocator/checkpoints.h"
-#include "allocator/free_handles.h"
-#include "allocator/live_blocks.h"
-#include "allocator/placement.h"
+#include "allocator/device_parts.h"
 #include "allocator/two_accounts_test.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
@@ -24,58 +20,6 @@ namespace stratalloc {
 
 constexpr Bytes kCard = 64 * kMiB;
 constexpr Bytes kHandle = 2 * kMiB;
-
-// Without `table` where the device has no virtual memory management.
-struct DeviceParts {
-  explicit DeviceParts(const Device& opened)
-      : device(opened),
-        table(device.has_virtual_memory()
-                  ? HandleTable::Create(device, kCard, kHandle).value()
-                  : HandleTable()) {}
-  ~DeviceParts() {
-    const StreamsIdle idle = captures.AskStreams();
-    EXPECT_TRUE(device.SynchronizeDevice().has_value());
-    free_handles.EndRelease(free_handles.BeginRelease(~Bytes{0}, PoolId{}),
-                            /*fenced=*/true);
-    plain.TakeEmpty();
-    pages.ReleaseFree(idle);
-    placement.DropEmptySegments();
-    if (device.has_virtual_memory()) table.Destroy(device);
-  }
-
-  const Device device;
-  HandleTable table;
-  StreamTable streams;
-  std::atomic<std::uint32_t> use_clock{1};
-  SlowReasons slow;
-  LiveCounters live;
-  SegmentStats stats;
-  History history;
-  BlockHeap heap{table, stats, history};
-  BlockPins pins{heap};
-  RecentAccounts accounts{device.index()};
-  PageStore pages{device};
-  DeviceLimit limit{device, kCard, /*gpu_limit=*/0};
-  PoolRoutes routes{device};
-  PrivatePools private_pools{device, routes};
-  EventPool events{device};
-  DeferredFrees frees{device, events};
-  BlockTraces traces{history, heap, device.index()};
-  Captures captures{{device, streams, routes, private_pools, frees, slow}};
-  Residency residency{{device, heap, pages, events, traces, live, stats}};
-  PlainSegments plain{
-      {device, private_pools, limit, heap, pages, traces, stats},
-      /*tiering=*/true};
-  LiveBlocks blocks{{heap, live, stats, history, traces, accounts, pins,
-                     private_pools, captures, frees, residency, plain, streams,
-                     use_clock, slow}};
-  FreeHandles free_handles{
-      {heap, pages, traces, stats, streams, private_pools, captures, blocks}};
-  Placement placement{{table, heap, pages, traces, stats, private_pools,
-                       captures, plain, blocks, free_handles},
-                      {.tiering = true, .segment_bytes = 8 * kMiB}};
-  Checkpoints checkpoints{{heap, private_pools, blocks}};
-};
 
 class DevicePartsTest : public testing::Test {
  protected:
@@ -87,16 +31,32 @@ class DevicePartsTest : public testing::Test {
     cudasim_reset_for_testing();
     cudasim_set_mode(1);
     cudasim_set_capacity(0, kCard);
-    parts_ =
-        std::make_unique<DeviceParts>(Device::Open(DeviceIndex{0}).value());
+    const Device device = Device::Open(DeviceIndex{0}).value();
+    parts_ = std::make_unique<DeviceParts>(
+        device, DeviceOptions{.segment_least = 8 * kMiB}, kCard,
+        // Without virtual memory management there is none.
+        device.has_virtual_memory()
+            ? HandleTable::Create(device, kCard, kHandle).value()
+            : HandleTable());
     parts_->accounts.Use(&accounts_);
+  }
+  void Close() {
+    DeviceParts& p = *parts_;
+    EXPECT_TRUE(p.device.SynchronizeDevice().has_value());
+    p.free_handles.EndRelease(p.free_handles.BeginRelease(~Bytes{0}, PoolId{}),
+                              /*fenced=*/true);
+    p.plain.TakeEmpty();
+    p.pages.ReleaseFree(p.captures.AskStreams());
+    p.placement.DropEmptySegments();
+    if (p.device.has_virtual_memory()) p.table.Destroy(p.device);
+    parts_.reset();
   }
   // Every block must have been freed.
   void TearDown() override {
     cudasim_clear_faults();
     EXPECT_EQ(Broken(), "");
     EXPECT_EQ(parts_->live.allocated_bytes(), 0u);
-    parts_.reset();
+    Close();
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
     EXPECT_EQ(accounts_.total.load(), 0u);
     EXPECT_EQ(cudasim_violation_count(), 0);

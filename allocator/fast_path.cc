@@ -31,7 +31,7 @@ constexpr std::uint32_t kServedFast = kOutstanding | Bit(SlowReason::kHistory);
 inline AllocatedBlock DeviceAllocator::HandedOutLocked(const Block& block,
                                                        Bytes size,
                                                        Charge charge) {
-  if (__builtin_expect(live_.allocated_bytes() > pressure_at_, 0)) {
+  if (__builtin_expect(p_.live.allocated_bytes() > p_.pressure_at, 0)) {
     MaybeSignalPressureLocked();
   }
   return AnswerLocked(block.address, size, charge);
@@ -42,9 +42,9 @@ inline AllocatedBlock DeviceAllocator::HandedOutLocked(const Block& block,
                                                       Bytes requested,
                                                       Charge charge,
                                                       AllocatedBlock* out) {
-  Block* block = placement_.FindCached(pool, size);
+  Block* block = p_.placement.FindCached(pool, size);
   if (block == nullptr) return false;
-  block = blocks_.HandOut(block, size, requested, charge);
+  block = p_.blocks.HandOut(block, size, requested, charge);
   *out = HandedOutLocked(*block, block->size, charge);
   return true;
 }
@@ -56,22 +56,22 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
   if (requested - 1 >= kMaxRequest - 1) return false;
   const Bytes size = Settings::Get().Round(requested);
   const PoolKind kind = KindOf(size);
-  if (!options_.tiering) lifetime = LifetimeClass::kTransient;
+  if (!p_.options.tiering) lifetime = LifetimeClass::kTransient;
 
-  MutexLock lock(mutex_);
-  if ((slow_.word() & ~kServedFast) != 0) return false;
-  Pool* pool = heap_.RecentPool(stream, lifetime, kind);
+  MutexLock lock(p_.mutex);
+  if ((p_.slow.word() & ~kServedFast) != 0) return false;
+  Pool* pool = p_.heap.RecentPool(stream, lifetime, kind);
   if (pool == nullptr) return false;
   Block* block = pool->bins().Take(size);
   // As every malloc does: what is done by now counts as free before this
   // block counts as handed out. It is out of its bin, so that nothing of this
   // can touch it.
-  if (__builtin_expect((slow_.word() & kOutstanding) != 0, 0)) {
-    if ((slow_.word() & Bit(SlowReason::kPendingFrees)) != 0) {
-      blocks_.Process();
+  if (__builtin_expect((p_.slow.word() & kOutstanding) != 0, 0)) {
+    if ((p_.slow.word() & Bit(SlowReason::kPendingFrees)) != 0) {
+      p_.blocks.Process();
     }
-    if ((slow_.word() & Bit(SlowReason::kArrivals)) != 0) {
-      SettleArrivalsLocked();
+    if ((p_.slow.word() & Bit(SlowReason::kArrivals)) != 0) {
+      p_.arrivals.Settle();
     }
   }
   if (__builtin_expect(block == nullptr, 0)) {
@@ -82,31 +82,31 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
   if (IsEvictable(lifetime)) {
     // In the bin nothing began to leave, or the bin would be empty: the
     // handles are as the last hand-out left them, but for the clock.
-    if (block->clock != use_clock_.load(std::memory_order_relaxed)) {
-      blocks_.NoteHandedOut(*block);
+    if (block->clock != p_.use_clock.load(std::memory_order_relaxed)) {
+      p_.blocks.NoteHandedOut(*block);
     }
     OperatorThread& thread = OperatorThread::ThisThread();
     if (__builtin_expect(thread.KeepsWhatItAllocates(), 0)) {
-      blocks_.PinForOperator(*block, thread);
+      p_.blocks.PinForOperator(*block, thread);
     }
   }
-  live_.HandOut(kind, size, requested);
+  p_.live.HandOut(kind, size, requested);
   if (!(block->charge == charge)) {
     block->charge = charge;
-    block->account = accounts_.Of(charge);
+    block->account = p_.accounts.Of(charge);
   }
   if (block->account != nullptr) block->account->Allocate(size);
-  if (__builtin_expect(slow_.word() != 0, 0) && history_.attentive()) {
-    traces_.Alloc(*block);
+  if (__builtin_expect(p_.slow.word() != 0, 0) && p_.history.attentive()) {
+    p_.traces.Alloc(*block);
   }
   *out = HandedOutLocked(*block, size, charge);
   return true;
 }
 
 bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
-  MutexLock lock(mutex_);
-  if ((slow_.word() & ~kServedFast) != 0) return false;
-  Block* block = heap_.Find(address);
+  MutexLock lock(p_.mutex);
+  if ((p_.slow.word() & ~kServedFast) != 0) return false;
+  Block* block = p_.heap.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated ||
       (block->streams_noted && !STRATALLOC_PLANTED(kBinnedInUse))) {
     return false;
@@ -114,7 +114,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   Pool& pool = *block->segment->pool;
   // Something began to leave since the block was handed out: its handles may
   // be away, or have copies that its end makes worthless.
-  if (pool.evictable() && block->epoch != residency_.epoch() &&
+  if (pool.evictable() && block->epoch != p_.residency.epoch() &&
       !STRATALLOC_PLANTED(kBinnedAway)) {
     return false;
   }
@@ -122,14 +122,14 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   if (!pool.bins().Put(block)) {
     if (block->size > BlockBins::kMaxBytes) return false;
     // Full, or a size of the past is in its place: start again.
-    blocks_.EmptyBins(pool);
+    p_.blocks.EmptyBins(pool);
     if (!pool.bins().Put(block)) return false;
   }
-  if (__builtin_expect(slow_.word() != 0, 0) && history_.attentive()) {
-    if (traces_.FreeAtOnce(*block)) blocks_.NoteHistory();
+  if (__builtin_expect(p_.slow.word() != 0, 0) && p_.history.attentive()) {
+    if (p_.traces.FreeAtOnce(*block)) p_.blocks.NoteHistory();
   }
   const Bytes size = block->size;
-  live_.FreeAtOnce(pool.key().kind, size, block->requested);
+  p_.live.FreeAtOnce(pool.key().kind, size, block->requested);
   if (block->account != nullptr) block->account->Free(size);
   block->requested = 0;
   block->state = BlockState::kBinned;

@@ -21,8 +21,8 @@ class DeviceAllocatorTestPeer {
  public:
   static void SetSlowReason(DeviceAllocator& allocator, SlowReason reason,
                             bool on) {
-    MutexLock lock(allocator.mutex_);
-    allocator.slow_.Set(reason, on);
+    MutexLock lock(allocator.p_.mutex);
+    allocator.p_.slow.Set(reason, on);
   }
 };
 

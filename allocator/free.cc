@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: Free and record_stream; waiting for what was freed.
+// DeviceAllocator: what else is done with a block, and free memory, than to
+// hand it out.
 #include <algorithm>
+#include <utility>
 
 #include "allocator/device_allocator.h"
 
 namespace stratalloc {
 
 Result<AllocatedBlock> DeviceAllocator::SlowFree(Address address) {
-  MutexLock lock(mutex_);
-  Block* block = heap_.Find(address);
+  MutexLock lock(p_.mutex);
+  Block* block = p_.heap.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound, "not the base of an allocated block");
   }
   const Bytes size = block->size;
   const Charge charge = block->charge;
-  blocks_.Free(block);
+  p_.blocks.Free(block);
   return AnswerLocked(address, size, charge);
 }
 
 Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
-  MutexLock lock(mutex_);
-  Block* block = heap_.BlockAt(address);
+  MutexLock lock(p_.mutex);
+  Block* block = p_.heap.BlockAt(address);
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound,
                 "record_stream on memory that is not allocated here");
   }
   if (block->segment->evictable()) {
-    const std::uint64_t bit = std::uint64_t{1} << streams_.BitOf(stream);
+    const std::uint64_t bit = std::uint64_t{1} << p_.streams.BitOf(stream);
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
       handle.entry().fence.fetch_or(bit);
     });
@@ -37,26 +39,47 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     block->streams.push_back(stream);
     block->streams_noted = true;
   }
-  if (routes_.MayRoute() && captures_.Note(stream)) {
-    frees_.NoteCaptured(block, stream);
+  if (p_.routes.MayRoute() && p_.captures.Note(stream)) {
+    p_.frees.NoteCaptured(block, stream);
   }
   return {};
 }
 
-Status DeviceAllocator::SynchronizePendingFrees() {
-  DeferredFrees::Wait wait;
-  {
-    MutexLock lock(mutex_);
-    if (captures_.UnderWay()) return {};  // waiting would spoil the capture
-    blocks_.RedeemPutOff();
-    ++stats_.num_sync_all_streams;
-    wait = frees_.BeginWait();
+bool DeviceAllocator::ContainsPlain(Address address) {
+  if (!p_.plain.some()) return false;
+  MutexLock lock(p_.mutex);
+  return p_.plain.Contains(address);
+}
+
+void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
+                              bool keep_category) {
+  MutexLock lock(p_.mutex);
+  const Address hi = address + std::max<Bytes>(bytes, 1);
+  for (Block* b = p_.heap.BlockAt(address); b != nullptr && b->address < hi;
+       b = b->next) {
+    if (!IsLive(b->state)) continue;
+    Charge to = charge;
+    if (keep_category) to.category = b->charge.category;
+    if (to == b->charge) continue;
+    ChargeAccount* const from = std::exchange(b->account, p_.accounts.Of(to));
+    b->charge = to;
+    if (from == nullptr) continue;
+    ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
+      from->Give(inside, Residency::TierOf(handle.entry().state.load()),
+                 *b->account);
+    });
   }
-  DeferredFrees::Await(device_, &wait);
-  MutexLock lock(mutex_);
-  for (Block* block : frees_.EndWait(wait)) blocks_.Release(block);
-  blocks_.Process();
-  return wait.status;
+}
+
+Status DeviceAllocator::EmptyCache() {
+  {
+    MutexLock lock(p_.mutex);
+    if (p_.captures.UnderWay()) return {};  // the next call, after it, will
+  }
+  if (Status status = waits_.SynchronizePendingFrees(); !status) return status;
+  waits_.GiveToDriver();
+  if (reclaimer_ != nullptr) reclaimer_->OnEmptyCache(p_.device.index());
+  return {};
 }
 
 }  // namespace stratalloc

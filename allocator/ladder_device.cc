@@ -22,30 +22,30 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   // ---- searches -----------------------------------------------------------
 
   bool Search(MallocAttempt& attempt, Reach reach) override {
-    MutexLock lock(device_.mutex_);
+    MutexLock lock(device_.p_.mutex);
     return ServeLocked(attempt, TryLocked(attempt, LimitLocked(reach)));
   }
 
   bool SearchFirst(MallocAttempt& attempt) override {
-    MutexLock lock(device_.mutex_);
-    if (device_.routes_.MayRoute()) FollowRouteLocked(attempt);
+    MutexLock lock(device_.p_.mutex);
+    if (device_.p_.routes.MayRoute()) FollowRouteLocked(attempt);
     if (attempt.key.owner.is_private()) {
       attempt.key.lifetime = LifetimeClass::kTransient;  // never evicted
     }
-    device_.blocks_.Process();
-    device_.SettleArrivalsLocked();
-    if (attempt.key.kind == PoolKind::kLarge) device_.plain_.NoteSearch();
+    device_.p_.blocks.Process();
+    device_.p_.arrivals.Settle();
+    if (attempt.key.kind == PoolKind::kLarge) device_.p_.plain.NoteSearch();
     Block* block = TryLocked(attempt, LimitLocked(Reach::kCached));
     if (block != nullptr) device_.MaybeSignalPressureLocked();
     return ServeLocked(attempt, block);
   }
 
   bool Grow(MallocAttempt& attempt) override {
-    MutexLock lock(device_.mutex_);
+    MutexLock lock(device_.p_.mutex);
     Bytes limit = LimitLocked(attempt.reach());
     if (const double threshold = Settings::Get().collection_threshold();
-        threshold > 0 && device_.limit_.fraction() < 1.0) {
-      const auto hard_limit = static_cast<double>(device_.limit_.Now());
+        threshold > 0 && device_.p_.limit.fraction() < 1.0) {
+      const auto hard_limit = static_cast<double>(device_.p_.limit.Now());
       limit = std::min(limit, static_cast<Bytes>(threshold * hard_limit));
     }
     Block* block = TryLocked(attempt, limit);
@@ -54,16 +54,16 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
   bool SearchReleased(MallocAttempt& attempt, bool collected) override {
-    MutexLock lock(device_.mutex_);
+    MutexLock lock(device_.p_.mutex);
     Block* block = TryLocked(attempt, LimitLocked(attempt.reach()));
-    if (block != nullptr && collected && !device_.captures_.UnderWay()) {
-      device_.pages_.ReleaseFree(device_.captures_.AskStreams());
+    if (block != nullptr && collected && !device_.p_.captures.UnderWay()) {
+      device_.p_.pages.ReleaseFree(device_.p_.captures.AskStreams());
     }
     return ServeLocked(attempt, block);
   }
 
   bool SearchBeyondEmergency(MallocAttempt& attempt) override {
-    MutexLock lock(device_.mutex_);
+    MutexLock lock(device_.p_.mutex);
     Block* block = TryLocked(attempt, LimitLocked(Reach::kEmergency));
     if (block == nullptr) {
       block = TryLocked(attempt, LimitLocked(Reach::kLimit));
@@ -72,7 +72,7 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
   bool SearchAgain(MallocAttempt& attempt, bool is_retry) override {
-    MutexLock lock(device_.mutex_);
+    MutexLock lock(device_.p_.mutex);
     if (is_retry) CountRetryLocked(attempt);
     Block* block = TryLocked(attempt, LimitLocked(Reach::kLimit));
     if (block != nullptr) CountRetryLocked(attempt);
@@ -80,16 +80,16 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
   std::uint64_t Releases() override {
-    MutexLock lock(device_.mutex_);
-    return device_.releases_;
+    MutexLock lock(device_.p_.mutex);
+    return device_.waits_.releases();
   }
 
   bool SearchAfterReleases(MallocAttempt& attempt, std::uint64_t seen,
                            bool* came_free) override {
-    MutexLock lock(device_.mutex_);
-    while (device_.releasing_ > 0) device_.released_.Wait(device_.mutex_);
+    MutexLock lock(device_.p_.mutex);
+    device_.waits_.AwaitReleases();
     Block* block = TryLocked(attempt, LimitLocked(Reach::kLimit));
-    *came_free = device_.releases_ != seen;
+    *came_free = device_.waits_.releases() != seen;
     return ServeLocked(attempt, block);
   }
 
@@ -98,48 +98,49 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   bool FetchPlain(MallocAttempt& attempt) override {
     PlainSegments::Fetch fetch;  // its source may end with it: after the lock
     {
-      MutexLock lock(device_.mutex_);
-      fetch = device_.plain_.BeginFetch(attempt.key, attempt.size);
+      MutexLock lock(device_.p_.mutex);
+      fetch = device_.p_.plain.BeginFetch(attempt.key, attempt.size);
     }
     if (fetch.source == nullptr) return false;
     Result<Address> address = fetch.Ask();
     if (IsNoMemory(address) && ReleaseFree() > 0) address = fetch.Ask();
-    MutexLock lock(device_.mutex_);
+    MutexLock lock(device_.p_.mutex);
     if (address) {
-      Pool& pool = device_.placement_.PoolOf(attempt.key);
-      Block* const block = device_.plain_.Add(pool, fetch, *address);
+      Pool& pool = device_.p_.placement.PoolOf(attempt.key);
+      Block* const block = device_.p_.plain.Add(pool, fetch, *address);
       return ServeLocked(attempt, HandOutLocked(attempt, block));
     }
-    device_.plain_.EndFetch(fetch);
+    device_.p_.plain.EndFetch(fetch);
     if (IsNoMemory(address)) return false;
     attempt.failed = address.error();
     return attempt.EndFailed();
   }
 
   bool IsPlain(const PoolKey& key) override {
-    MutexLock lock(device_.mutex_);
-    return device_.plain_.IsCudaMalloc(key);
+    MutexLock lock(device_.p_.mutex);
+    return device_.p_.plain.IsCudaMalloc(key);
   }
 
   bool Borrow(MallocAttempt& attempt) override {
-    MutexLock lock(device_.mutex_);
-    Block* block = device_.placement_.Borrow(attempt.key, attempt.size);
+    MutexLock lock(device_.p_.mutex);
+    Block* block = device_.p_.placement.Borrow(attempt.key, attempt.size);
     return block != nullptr &&
            ServeLocked(attempt, HandOutLocked(attempt, block));
   }
 
   void CollectOld() override {
     std::vector<std::unique_ptr<PlainMemory>> old;  // destroyed after the lock
-    MutexLock lock(device_.mutex_);
-    device_.slow_.Set(SlowReason::kCollection, device_.plain_.CollectsOld());
-    const Bytes wanted = device_.plain_.AboveThreshold();
-    if (wanted == 0 || device_.captures_.UnderWay()) return;
-    device_.blocks_.EmptyBins();
-    for (HandleRef handle : device_.plain_.Old(wanted)) {
+    MutexLock lock(device_.p_.mutex);
+    device_.p_.slow.Set(SlowReason::kCollection,
+                        device_.p_.plain.CollectsOld());
+    const Bytes wanted = device_.p_.plain.AboveThreshold();
+    if (wanted == 0 || device_.p_.captures.UnderWay()) return;
+    device_.p_.blocks.EmptyBins();
+    for (HandleRef handle : device_.p_.plain.Old(wanted)) {
       // cudaFree waits for whoever may still use it.
-      device_.free_handles_.GiveUp({handle}, /*fenced=*/true);
+      device_.p_.free_handles.GiveUp({handle}, /*fenced=*/true);
     }
-    old = device_.plain_.TakeEmpty();
+    old = device_.p_.plain.TakeEmpty();
   }
 
   Bytes AboveCollectionThreshold(Bytes size) override {
@@ -151,18 +152,18 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
   Bytes ReleaseCached(Bytes wanted, PoolId only) override {
-    return device_.ReleaseCached(wanted, only);
+    return device_.waits_.ReleaseCached(wanted, only);
   }
 
   bool MayMove(PoolId owner) override {
-    MutexLock lock(device_.mutex_);
-    const PrivatePool* const own = device_.private_pools_.Find(owner);
+    MutexLock lock(device_.p_.mutex);
+    const PrivatePool* const own = device_.p_.private_pools.Find(owner);
     return own != nullptr && !own->addresses_kept;
   }
 
   void SynchronizePendingFrees() override {
     // What could not be waited for stays pending.
-    (void)device_.SynchronizePendingFrees();
+    (void)device_.waits_.SynchronizePendingFrees();
   }
 
   bool FreeMemory() override { return Settings::Get().FreeMemory(); }
@@ -172,21 +173,21 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   bool CannotFit(Bytes size) override { return device_.CannotFit(size); }
 
   Address FindAwaySpace(const MallocAttempt& attempt) override {
-    MutexLock lock(device_.mutex_);
-    return device_.residency_.FindAwaySpace(
-        device_.placement_.PoolOf(attempt.key),
-        device_.table_.region(/*evictable=*/true, attempt.key.kind),
+    MutexLock lock(device_.p_.mutex);
+    return device_.p_.residency.FindAwaySpace(
+        device_.p_.placement.PoolOf(attempt.key),
+        device_.p_.table.region(/*evictable=*/true, attempt.key.kind),
         attempt.size);
   }
 
   Error Refuse(MallocAttempt& attempt, bool fits_nowhere) override {
     Error refused = device_.OutOfMemory(attempt.requested, fits_nowhere);
     if (attempt.captured) {
-      device_.reclaimer_->NotePressure(device_.device_.index());
+      device_.reclaimer_->NotePressure(device_.p_.device.index());
     }
-    MutexLock lock(device_.mutex_);
+    MutexLock lock(device_.p_.mutex);
     CountRetryLocked(attempt);
-    device_.stats_.num_ooms += refused.code == ErrorCode::kOutOfMemory;
+    device_.p_.stats.num_ooms += refused.code == ErrorCode::kOutOfMemory;
     return refused;
   }
 
@@ -195,19 +196,19 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   bool IsCrowded() override { return device_.reclaimer_->IsCrowded(); }
 
   bool UnderPressure() override {
-    return device_.reclaimer_->UnderPressure(device_.device_.index());
+    return device_.reclaimer_->UnderPressure(device_.p_.device.index());
   }
 
   bool RestoreSpace(Address away) override {
-    return device_.reclaimer_->RestoreSpace(device_.device_.index(), away);
+    return device_.reclaimer_->RestoreSpace(device_.p_.device.index(), away);
   }
 
   void ReclaimCold(Bytes bytes) override {
-    device_.reclaimer_->ReclaimCold(device_.device_.index(), bytes);
+    device_.reclaimer_->ReclaimCold(device_.p_.device.index(), bytes);
   }
 
   bool Reclaim(MemoryRequest& request) override {
-    return device_.reclaimer_->Reclaim(device_.device_.index(), request);
+    return device_.reclaimer_->Reclaim(device_.p_.device.index(), request);
   }
 
  private:
@@ -215,24 +216,24 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     return !answer && answer.error().code == ErrorCode::kOutOfMemory;
   }
   // What is free here the driver has not.
-  Bytes ReleaseFree() EXCLUDES(device_.mutex_) {
-    MutexLock lock(device_.mutex_);
-    if (device_.captures_.UnderWay()) return 0;
-    return device_.pages_.ReleaseFree(device_.captures_.AskStreams());
+  Bytes ReleaseFree() EXCLUDES(device_.p_.mutex) {
+    MutexLock lock(device_.p_.mutex);
+    if (device_.p_.captures.UnderWay()) return 0;
+    return device_.p_.pages.ReleaseFree(device_.p_.captures.AskStreams());
   }
-  Bytes LimitLocked(Reach reach) const REQUIRES(device_.mutex_) {
+  Bytes LimitLocked(Reach reach) const REQUIRES(device_.p_.mutex) {
     if (reach == Reach::kCached) return 0;
-    const Bytes limit = device_.limit_.Now();
+    const Bytes limit = device_.p_.limit.Now();
     if (reach == Reach::kLimit) return limit;
     return static_cast<Bytes>(static_cast<double>(limit) *
-                              device_.options_.emergency_threshold);
+                              device_.p_.options.emergency_threshold);
   }
 
   // A block that is handed out, or nullptr, and then why.
   Block* TryLocked(MallocAttempt& attempt, Bytes limit)
-      REQUIRES(device_.mutex_) {
-    Placement::Found found = device_.placement_.Search(
-        device_.placement_.PoolOf(attempt.key), attempt.size, limit);
+      REQUIRES(device_.p_.mutex) {
+    Placement::Found found = device_.p_.placement.Search(
+        device_.p_.placement.PoolOf(attempt.key), attempt.size, limit);
     attempt.lacking = found.lacking;
     if (found.block != nullptr) return HandOutLocked(attempt, found.block);
     attempt.failed = std::move(found.error);
@@ -240,14 +241,14 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
   Block* HandOutLocked(const MallocAttempt& attempt, Block* block)
-      REQUIRES(device_.mutex_) {
-    return device_.blocks_.HandOut(block, attempt.size, attempt.requested,
-                                   attempt.charge);
+      REQUIRES(device_.p_.mutex) {
+    return device_.p_.blocks.HandOut(block, attempt.size, attempt.requested,
+                                     attempt.charge);
   }
 
   // A block that was handed out is the answer; false without one.
   bool ServeLocked(MallocAttempt& attempt, Block* block)
-      REQUIRES(device_.mutex_) {
+      REQUIRES(device_.p_.mutex) {
     if (block == nullptr) return false;
     if (attempt.raw) block->raw = block->streams_noted = true;
     attempt.answer =
@@ -256,26 +257,26 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
   // Once, whichever rung serves it.
-  void CountRetryLocked(MallocAttempt& attempt) REQUIRES(device_.mutex_) {
+  void CountRetryLocked(MallocAttempt& attempt) REQUIRES(device_.p_.mutex) {
     if (!std::exchange(attempt.retried, true)) {
-      ++device_.stats_.num_alloc_retries;
+      ++device_.p_.stats.num_alloc_retries;
     }
   }
 
   // To the private pool that its stream is routed to. While a stream captures
   // nothing is evicted, and the pool's addresses are a graph's. Who captures
   // would wait for itself; whoever else lacks memory waits for the end of that.
-  void FollowRouteLocked(MallocAttempt& attempt) REQUIRES(device_.mutex_) {
-    attempt.key.owner = device_.captures_.RouteOf(attempt.key.stream);
-    device_.captures_.Settle();
+  void FollowRouteLocked(MallocAttempt& attempt) REQUIRES(device_.p_.mutex) {
+    attempt.key.owner = device_.p_.captures.RouteOf(attempt.key.stream);
+    device_.p_.captures.Settle();
     // Captures::UnderWay asks it.
-    device_.private_pools_.NoteStream(attempt.key.stream);
-    if (!device_.captures_.UnderWay()) return;
-    if (device_.captures_.IsHere(attempt.key.stream)) {
+    device_.p_.private_pools.NoteStream(attempt.key.stream);
+    if (!device_.p_.captures.UnderWay()) return;
+    if (device_.p_.captures.IsHere(attempt.key.stream)) {
       attempt.captured = std::exchange(attempt.may_reclaim, false);
     }
     if (PrivatePool* const own =
-            device_.private_pools_.Find(attempt.key.owner)) {
+            device_.p_.private_pools.Find(attempt.key.owner)) {
       own->addresses_kept = true;
     }
   }
@@ -294,13 +295,13 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   attempt.size = Settings::Get().Round(request.size);
   attempt.key = {request.stream, request.lifetime, KindOf(attempt.size)};
   // Without tiering nothing is ever away, so the classes may share handles.
-  if (!options_.tiering) attempt.key.lifetime = LifetimeClass::kTransient;
+  if (!p_.options.tiering) attempt.key.lifetime = LifetimeClass::kTransient;
   attempt.charge = request.charge;
   attempt.raw = request.raw;
   attempt.nested = OperatorThread::ThisThread().in_ladder;
-  attempt.all_plain = plain_.has_all();
+  attempt.all_plain = p_.plain.has_all();
   attempt.may_reclaim =
-      options_.tiering && reclaimer_ != nullptr && !attempt.nested;
+      p_.options.tiering && reclaimer_ != nullptr && !attempt.nested;
   attempt.lacking = attempt.size;
   ForLadder device(*this);
   return Climb(attempt, device);

@@ -1,56 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: how much memory it may have.
+// DeviceAllocator: how much memory it may have, and has.
 #include "allocator/device_allocator.h"
 
 namespace stratalloc {
 
 Bytes DeviceAllocator::limit() {
-  MutexLock lock(mutex_);
-  return limit_.Now();
+  MutexLock lock(p_.mutex);
+  return p_.limit.Now();
 }
 
 Bytes DeviceAllocator::most() {
-  MutexLock lock(mutex_);
-  return limit_.Most();
+  MutexLock lock(p_.mutex);
+  return p_.limit.Most();
 }
 
 void DeviceAllocator::FollowCard() {
-  MutexLock lock(mutex_);
-  if (limit_.Follow(pages_.TakeRefused(), pages_.ours())) pressure_at_ = 0;
+  MutexLock lock(p_.mutex);
+  if (p_.limit.Follow(p_.pages.TakeRefused(), p_.pages.ours()))
+    p_.pressure_at = 0;
 }
 
 bool DeviceAllocator::RaiseLimit() {
-  MutexLock lock(mutex_);
+  MutexLock lock(p_.mutex);
   bool raised = false;
-  if (limit_.Raise(pages_.ours(), &raised)) pressure_at_ = 0;
+  if (p_.limit.Raise(p_.pages.ours(), &raised)) p_.pressure_at = 0;
   return raised;
 }
 
 bool DeviceAllocator::CouldHold(Bytes bytes) {
-  MutexLock lock(mutex_);
+  MutexLock lock(p_.mutex);
   return CouldHoldLocked(bytes);
 }
 
 bool DeviceAllocator::CouldHoldLocked(Bytes bytes) {
   bool fits = false;
-  if (limit_.CouldHold(bytes, pages_.ours(), &fits)) pressure_at_ = 0;
+  if (p_.limit.CouldHold(bytes, p_.pages.ours(), &fits)) p_.pressure_at = 0;
   return fits;
 }
 
 double DeviceAllocator::fraction() {
-  MutexLock lock(mutex_);
-  return limit_.fraction();
+  MutexLock lock(p_.mutex);
+  return p_.limit.fraction();
 }
 
 void DeviceAllocator::SetFraction(double fraction) {
   const bool fell = [&] {
-    MutexLock lock(mutex_);
-    limit_.SetFraction(fraction);
-    pressure_at_ = 0;  // a share of the limit: the next malloc asks
-    slow_.Set(SlowReason::kCollection, plain_.CollectsOld());
-    return AllocatedLocked() > limit_.Now();
+    MutexLock lock(p_.mutex);
+    p_.limit.SetFraction(fraction);
+    p_.pressure_at = 0;  // a share of the limit: the next malloc asks
+    p_.slow.Set(SlowReason::kCollection, p_.plain.CollectsOld());
+    return AllocatedLocked() > p_.limit.Now();
   }();
-  if (fell && reclaimer_ != nullptr) reclaimer_->NotePressure(device_.index());
+  if (fell && reclaimer_ != nullptr)
+    reclaimer_->NotePressure(p_.device.index());
+}
+
+Bytes DeviceAllocator::Allocated() {
+  MutexLock lock(p_.mutex);
+  return AllocatedLocked();
+}
+
+Occupancy DeviceAllocator::Occupied() {
+  MutexLock lock(p_.mutex);
+  return {p_.limit.Now(), AllocatedLocked(), p_.heap.away() > 0};
+}
+
+bool DeviceAllocator::CannotFit(Bytes bytes) {
+  MutexLock lock(p_.mutex);
+  return CannotFitLocked(bytes);
+}
+
+std::int64_t DeviceAllocator::FreedCount() {
+  MutexLock lock(p_.mutex);
+  return p_.live.freed_count();
+}
+
+void DeviceAllocator::LookAtPressure() {
+  MutexLock lock(p_.mutex);
+  p_.pressure_at = 0;  // the next malloc asks
 }
 
 }  // namespace stratalloc

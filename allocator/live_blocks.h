@@ -17,7 +17,7 @@
 // Nothing here fails: what the driver does not tell leaves a block pending.
 // Invariant: allocated <= active, each the sum of what is on the device; in
 // evictable regions each handle's `live` = live and binned blocks over it
-// (DeviceAllocator::CheckInvariants).
+// (DeviceReports::CheckInvariants).
 #ifndef STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
 #define STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
 

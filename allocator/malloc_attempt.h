@@ -5,7 +5,7 @@
 // A plain value of the thread that asks, without a lock. The allocator fills in
 // the first part, rungs the second, and the searches of ladder_device.h the
 // third. A malloc that is tried again from the beginning
-// (DeviceAllocator::WhenReady) has a new one.
+// (DeviceWaits::WhenReady) has a new one.
 #ifndef STRATALLOC_ALLOCATOR_MALLOC_ATTEMPT_H_
 #define STRATALLOC_ALLOCATOR_MALLOC_ATTEMPT_H_
 

@@ -118,7 +118,7 @@ TEST_F(PlainSegmentsTest, APoolsOwnAllocatorComesFirst) {
 }
 
 TEST_F(PlainSegmentsTest, WithVirtualMemoryItComesByHandles) {
-  parts_.reset();
+  Close();
   ASSERT_EQ(cudasim_set_virtual_memory(-1, 1), 0);
   Open();
   EXPECT_EQ(plain().SourceOf(kLarge), nullptr);

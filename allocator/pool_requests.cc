@@ -1,161 +1,157 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: what is asked of private pools, routes to them,
-// captures.
+#include "allocator/pool_requests.h"
 
 #include <chrono>
 #include <thread>
 #include <utility>
 
-#include "allocator/base/check.h"
-#include "allocator/device_allocator.h"
-
 namespace stratalloc {
 
-void DeviceAllocator::CreateOrUsePool(
-    PoolId id, std::shared_ptr<const MemorySource> source) {
-  MutexLock lock(mutex_);
-  private_pools_.Use(id, std::move(source));
+void PoolRequests::CreateOrUsePool(PoolId id,
+                                   std::shared_ptr<const MemorySource> source) {
+  MutexLock lock(p_.mutex);
+  p_.private_pools.Use(id, std::move(source));
 }
 
-Status DeviceAllocator::BeginAllocateToPool(
-    PoolId id, std::function<bool(StreamId)> filter, StreamId current) {
+Status PoolRequests::BeginAllocateToPool(PoolId id,
+                                         std::function<bool(StreamId)> filter,
+                                         StreamId current) {
   const bool captures = !filter(current);
-  MutexLock lock(mutex_);
-  while (fencing_ > 0) fenced_.Wait(mutex_);
+  MutexLock lock(p_.mutex);
+  while (p_.fencing > 0) p_.fenced.Wait(p_.mutex);
   const Status status =
-      private_pools_.BeginRoute(id, std::move(filter), current, captures);
-  captures_.Publish();
+      p_.private_pools.BeginRoute(id, std::move(filter), current, captures);
+  p_.captures.Publish();
   return status;
 }
 
-Status DeviceAllocator::EndAllocateToPool(PoolId id) {
-  MutexLock lock(mutex_);
-  const Status status = private_pools_.EndRoute(id);
-  captures_.Publish();
+Status PoolRequests::EndAllocateToPool(PoolId id) {
+  MutexLock lock(p_.mutex);
+  const Status status = p_.private_pools.EndRoute(id);
+  p_.captures.Publish();
   return status;
 }
 
-Status DeviceAllocator::ReleasePool(PoolId id) {
-  MutexLock lock(mutex_);
-  STRATALLOC_RETURN_IF_ERROR(private_pools_.Release(id));
-  placement_.ForgetPools();
+Status PoolRequests::ReleasePool(PoolId id) {
+  MutexLock lock(p_.mutex);
+  STRATALLOC_RETURN_IF_ERROR(p_.private_pools.Release(id));
+  p_.placement.ForgetPools();
   return {};
 }
 
-bool DeviceAllocator::KeepForGraph(StreamId stream,
-                                   std::span<HandleEntry* const> operands) {
-  MutexLock lock(mutex_);
-  const bool kept = private_pools_.KeepForGraph(stream, operands);
-  captures_.Publish();
+bool PoolRequests::KeepForGraph(StreamId stream,
+                                std::span<HandleEntry* const> operands) {
+  MutexLock lock(p_.mutex);
+  const bool kept = p_.private_pools.KeepForGraph(stream, operands);
+  p_.captures.Publish();
   return kept;
 }
 
-bool DeviceAllocator::KeepForPool(PoolId id,
-                                  std::span<HandleEntry* const> operands) {
-  MutexLock lock(mutex_);
-  return private_pools_.KeepForPool(id, operands);
+bool PoolRequests::KeepForPool(PoolId id,
+                               std::span<HandleEntry* const> operands) {
+  MutexLock lock(p_.mutex);
+  return p_.private_pools.KeepForPool(id, operands);
 }
 
-int DeviceAllocator::PoolUseCount(PoolId id) {
-  MutexLock lock(mutex_);
-  const PrivatePool* const pool = private_pools_.Find(id);
+int PoolRequests::PoolUseCount(PoolId id) {
+  MutexLock lock(p_.mutex);
+  const PrivatePool* const pool = p_.private_pools.Find(id);
   return pool == nullptr ? 0 : pool->use_count;
 }
 
-Status DeviceAllocator::SetUseOnOom(PoolId id, bool use_on_oom) {
-  MutexLock lock(mutex_);
-  STRATALLOC_ASSIGN_OR_RETURN(PrivatePool * pool, private_pools_.Get(id));
+Status PoolRequests::SetUseOnOom(PoolId id, bool use_on_oom) {
+  MutexLock lock(p_.mutex);
+  STRATALLOC_ASSIGN_OR_RETURN(PrivatePool * pool, p_.private_pools.Get(id));
   pool->use_on_oom = use_on_oom;
   return {};
 }
 
-Status DeviceAllocator::SetNoSplit(PoolId id) {
-  MutexLock lock(mutex_);
-  STRATALLOC_ASSIGN_OR_RETURN(PrivatePool * pool, private_pools_.Get(id));
+Status PoolRequests::SetNoSplit(PoolId id) {
+  MutexLock lock(p_.mutex);
+  STRATALLOC_ASSIGN_OR_RETURN(PrivatePool * pool, p_.private_pools.Get(id));
   pool->no_split = true;
   return {};
 }
 
-Result<std::vector<Address>> DeviceAllocator::AllocatedIn(PoolId id) {
-  MutexLock lock(mutex_);
-  if (auto pool = private_pools_.Get(id); !pool) {
+Result<std::vector<Address>> PoolRequests::AllocatedIn(PoolId id) {
+  MutexLock lock(p_.mutex);
+  if (auto pool = p_.private_pools.Get(id); !pool) {
     return tl::unexpected(pool.error());
   }
   std::vector<Address> live;
-  for (const CheckpointBlock& block : checkpoints_.AllocatedIn(id)) {
+  for (const CheckpointBlock& block : p_.checkpoints.AllocatedIn(id)) {
     live.push_back(block.address);
   }
   return live;
 }
 
-Bytes DeviceAllocator::PrivateAllocated() {
-  MutexLock lock(mutex_);
+Bytes PoolRequests::PrivateAllocated() {
+  MutexLock lock(p_.mutex);
   Bytes bytes = 0;
-  for (const auto& [id, pool] : private_pools_.all()) {
-    for (const CheckpointBlock& block : checkpoints_.AllocatedIn(id)) {
+  for (const auto& [id, pool] : p_.private_pools.all()) {
+    for (const CheckpointBlock& block : p_.checkpoints.AllocatedIn(id)) {
       bytes += block.bytes;
     }
   }
   return bytes;
 }
 
-Result<Checkpoint> DeviceAllocator::TakeCheckpoint(PoolId id) {
-  MutexLock lock(mutex_);
-  return checkpoints_.Take(id);
+Result<Checkpoint> PoolRequests::TakeCheckpoint(PoolId id) {
+  MutexLock lock(p_.mutex);
+  return p_.checkpoints.Take(id);
 }
 
-Result<CheckpointDelta> DeviceAllocator::GoBackTo(
-    const Checkpoint& checkpoint) {
-  MutexLock lock(mutex_);
-  return checkpoints_.GoBack(checkpoint);
+Result<CheckpointDelta> PoolRequests::GoBackTo(const Checkpoint& checkpoint) {
+  MutexLock lock(p_.mutex);
+  return p_.checkpoints.GoBack(checkpoint);
 }
 
-bool DeviceAllocator::AwaitRoutes() {
+bool PoolRequests::AwaitRoutes() {
   for (;;) {
     {
-      MutexLock lock(mutex_);
-      captures_.Settle();
-      if (!routes_.SomeDoubtful()) return captures_.MayEvict();
+      MutexLock lock(p_.mutex);
+      p_.captures.Settle();
+      if (!p_.routes.SomeDoubtful()) return p_.captures.MayEvict();
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(PoolRoutes::kLookNs));
   }
 }
 
-bool DeviceAllocator::MayCaptureStill() {
+bool PoolRequests::MayCaptureStill() {
   if (!MayCapture()) return false;
   (void)AwaitRoutes();
   return MayCapture();
 }
 
-void DeviceAllocator::NoteCapture(StreamId stream) {
-  MutexLock lock(mutex_);
-  captures_.Note(stream);
+void PoolRequests::NoteCapture(StreamId stream) {
+  MutexLock lock(p_.mutex);
+  p_.captures.Note(stream);
 }
 
-Captures::Others DeviceAllocator::LookAtCaptures() {
+PoolRequests::OthersCaptures PoolRequests::LookAtCaptures() {
   Captures::Others seen;
   if (MayCapture()) {
-    MutexLock lock(mutex_);
-    seen.under_way = captures_.SomeOfOthers();
+    MutexLock lock(p_.mutex);
+    seen.under_way = p_.captures.SomeOfOthers();
   }
-  seen.times_over = routes_.times_over();
+  seen.times_over = p_.routes.times_over();
   return seen;
 }
 
-void DeviceAllocator::KeepUntilFreed(HandleEntry& operand) {
-  MutexLock lock(mutex_);
-  private_pools_.KeepUntilFreed(operand);
+void PoolRequests::KeepUntilFreed(HandleEntry& operand) {
+  MutexLock lock(p_.mutex);
+  p_.private_pools.KeepUntilFreed(operand);
 }
 
-Status DeviceAllocator::EmptyPool(PoolId id) {
+Status PoolRequests::EmptyPool(PoolId id) {
   {
-    MutexLock lock(mutex_);
-    if (private_pools_.IsInUse(id) || captures_.UnderWay()) return {};
+    MutexLock lock(p_.mutex);
+    if (p_.private_pools.IsInUse(id) || p_.captures.UnderWay()) return {};
   }
-  if (Status status = SynchronizePendingFrees(); !status) return status;
-  ReleaseCached(~Bytes{0}, id);
-  MutexLock lock(mutex_);
-  pages_.ReleaseFree(captures_.AskStreams());
+  if (Status status = waits_.SynchronizePendingFrees(); !status) return status;
+  waits_.ReleaseCached(~Bytes{0}, id);
+  MutexLock lock(p_.mutex);
+  p_.pages.ReleaseFree(p_.captures.AskStreams());
   return {};
 }
 

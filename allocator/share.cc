@@ -24,16 +24,34 @@ std::size_t MostDescriptors() {
 
 }  // namespace
 
+Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
+  return waits_.WhenReady([&] {
+    MutexLock lock(p_.mutex);
+    return EnablePeerLocked(peer);
+  });
+}
+
+Status DeviceAllocator::EnablePeerLocked(DeviceIndex peer) {
+  if (peer == p_.device.index() || p_.pages.IsPeer(peer)) return {};
+  for (const auto& [base, segment] : p_.heap.segments()) {
+    if (segment->plain) continue;  // whoever made it shares it
+    STRATALLOC_RETURN_IF_ERROR(
+        p_.pages.GrantPeer(*segment->region, base, segment->end(), peer));
+  }
+  p_.pages.AddPeer(peer);
+  return {};
+}
+
 std::vector<DeviceIndex> DeviceAllocator::peers() {
-  MutexLock lock(mutex_);
-  return pages_.peers();
+  MutexLock lock(p_.mutex);
+  return p_.pages.peers();
 }
 
 Status DeviceAllocator::CheckDescriptorsLocked(const Block& block) {
   std::size_t needed = 0;
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
-    mutex_.AssertHeld();
-    needed += !pages_.HasDescriptor(handle);
+    p_.mutex.AssertHeld();
+    needed += !p_.pages.HasDescriptor(handle);
   });
   const std::size_t most = MostDescriptors();
   const std::size_t open = HandlePool::OpenDescriptors();
@@ -52,9 +70,9 @@ Status DeviceAllocator::CheckDescriptorsLocked(const Block& block) {
 }
 
 void DeviceAllocator::CloseDescriptors() {
-  MutexLock lock(mutex_);
+  MutexLock lock(p_.mutex);
   std::set<PhysicalHandle> shared;
-  for (const auto& [base, segment] : heap_.segments()) {
+  for (const auto& [base, segment] : p_.heap.segments()) {
     if (segment->plain) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!b->shared || !IsLive(b->state)) continue;
@@ -65,12 +83,12 @@ void DeviceAllocator::CloseDescriptors() {
       });
     }
   }
-  pages_.CloseDescriptors(shared);
+  p_.pages.CloseDescriptors(shared);
 }
 
 Result<SharedBlock> DeviceAllocator::Share(Address address) {
-  MutexLock lock(mutex_);
-  Block* block = heap_.Find(address);
+  MutexLock lock(p_.mutex);
+  Block* block = p_.heap.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound, "invalid device pointer");
   }
@@ -78,20 +96,20 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
     // Its maker's memory, which only the driver can name to others.
     const Address base = block->segment->base;
     STRATALLOC_ASSIGN_OR_RETURN(std::string handle,
-                                WriteMallocHandle(device_, base));
+                                WriteMallocHandle(p_.device, base));
     return SharedBlock{std::move(handle), block->address - base};
   }
   std::vector<int> descriptors;
   Status status = CheckDescriptorsLocked(*block);
   ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
-    mutex_.AssertHeld();
+    p_.mutex.AssertHeld();
     if (!status) return;
     if (!IsOnDevice(handle.entry().state.load())) {
       status = Fail(ErrorCode::kInvalidArgument,
                     "a block is shared while its bytes are away");
       return;
     }
-    Result<int> descriptor = pages_.Descriptor(handle);
+    Result<int> descriptor = p_.pages.Descriptor(handle);
     if (descriptor) {
       descriptors.push_back(*descriptor);
     } else {
@@ -102,7 +120,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
   block->shared = block->streams_noted = true;  // its free takes the whole way
   // Once: nobody takes this pin back.
   if (block->pins.of(PinReason::kShared) == 0) {
-    pins_.Pin(*block, PinReason::kShared);
+    p_.pins.Pin(*block, PinReason::kShared);
   }
   const HandleRegion& region = *block->segment->region;
   return SharedBlock{WriteSharedHandle(region.handle_bytes, descriptors),

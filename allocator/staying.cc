@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "allocator/device_allocator.h"
+#include "allocator/device_reports.h"
 #include "allocator/workspaces.h"
 
 namespace stratalloc {
@@ -72,35 +72,21 @@ std::string Staying::ToText() const {
   return text.empty() ? "nothing" : text;
 }
 
-std::set<Address> DeviceAllocator::HandlesUnderLocked(
-    const std::vector<Address>& blocks) {
-  std::set<Address> handles;
-  for (const Address address : blocks) {
-    if (!Contains(address)) continue;
-    const Block* block = heap_.Find(address);
-    if (block == nullptr || block->state != BlockState::kAllocated) continue;
-    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
-      handles.insert(handle.address());
-    });
-  }
-  return handles;
-}
-
-Staying DeviceAllocator::Stays() {
+Staying DeviceReports::Stays() {
   // Without an answer what is torch's counts as what else it is.
   const std::vector<Address> workspaces =
       LibraryWorkspaces::Addresses().value_or(std::vector<Address>());
-  MutexLock lock(mutex_);
+  MutexLock lock(p_.mutex);
   return StayingLocked(workspaces);
 }
 
-Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
-  captures_.Settle();  // what a capture kept that failed leaves
+Staying DeviceReports::StayingLocked(const std::vector<Address>& workspaces) {
+  p_.captures.Settle();  // what a capture kept that failed leaves
   const std::set<Address> named(workspaces.begin(), workspaces.end());
-  const std::set<Address> kept = HandlesUnderLocked(workspaces);
-  const std::set<const HandleEntry*> of_graphs = private_pools_.Operands();
+  const std::set<Address> kept = p_.heap.HandlesUnder(workspaces);
+  const std::set<const HandleEntry*> of_graphs = p_.private_pools.Operands();
   std::map<const HandleEntry*, StayReason> pinned;
-  for (const auto& [base, segment] : heap_.segments()) {
+  for (const auto& [base, segment] : p_.heap.segments()) {
     if (!segment->region->evictable) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (b->state != BlockState::kAllocated || !b->pins.any()) continue;
@@ -122,7 +108,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
     return found == pinned.end() ? lasts : std::min(lasts, found->second);
   };
   const auto of_block = [&](const Block& block) {
-    if (!options_.tiering) return StayReason::kTieringOff;
+    if (!p_.options.tiering) return StayReason::kTieringOff;
     if (block.segment->pool->key().owner.is_private()) {
       return StayReason::kPrivatePool;
     }
@@ -131,7 +117,7 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
     return StayReason::kActivation;
   };
   Staying staying;
-  for (const auto& [base, segment] : heap_.segments()) {
+  for (const auto& [base, segment] : p_.heap.segments()) {
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (b->state != BlockState::kAllocated) continue;
       if (!segment->evictable()) {
@@ -147,11 +133,11 @@ Staying DeviceAllocator::StayingLocked(const std::vector<Address>& workspaces) {
   return staying;
 }
 
-Bytes DeviceAllocator::StayingBytes() {
-  MutexLock lock(mutex_);
-  blocks_.EmptyBins();
+Bytes DeviceReports::StayingBytes() {
+  MutexLock lock(p_.mutex);
+  p_.blocks.EmptyBins();
   Bytes stays = 0;
-  for (const auto& [base, segment] : heap_.segments()) {
+  for (const auto& [base, segment] : p_.heap.segments()) {
     if (segment->evictable()) {
       ForEachHandleOf(*segment, [&](HandleRef handle) {
         if (handle.entry().pins.load() != 0 &&
@@ -168,14 +154,14 @@ Bytes DeviceAllocator::StayingBytes() {
   return stays;
 }
 
-std::string DeviceAllocator::WhyNoMore(const std::string& refusal) {
+std::string DeviceReports::WhyNoMore(const std::string& refusal) {
   const std::vector<Address> workspaces =
       LibraryWorkspaces::Addresses().value_or(std::vector<Address>());
-  MutexLock lock(mutex_);
+  MutexLock lock(p_.mutex);
   const Staying staying = StayingLocked(workspaces);
   std::string why = refusal;
   if (why.empty() && staying.of(StayReason::kEvictable) > 0 &&
-      !captures_.MayEvict()) {
+      !p_.captures.MayEvict()) {
     why = "nothing leaves while a CUDA graph is captured";
   }
   return (why.empty() ? "" : why + "; ") + "on the device: " + staying.ToText();

@@ -5,7 +5,7 @@
 // A handle stays or goes whole, so every block in an evictable handle counts
 // under the handle's reason: what shares a handle with a pinned tensor stays
 // for the same reason. If several reasons hold, the one that lasts longest
-// counts (the order below). Plain values; DeviceAllocator::Stays() makes them
+// counts (the order below). Plain values; DeviceReports::Stays() makes them
 // under the device lock, and says what it costs.
 #ifndef STRATALLOC_ALLOCATOR_STAYING_H_
 #define STRATALLOC_ALLOCATOR_STAYING_H_

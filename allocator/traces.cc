@@ -9,20 +9,20 @@
 namespace stratalloc {
 
 void DeviceAllocator::ConfigureHistory(const History::Options& options) {
-  MutexLock lock(mutex_);
-  history_.Configure(options);
-  blocks_.NoteHistory();
+  MutexLock lock(p_.mutex);
+  p_.history.Configure(options);
+  p_.blocks.NoteHistory();
 }
 
 void DeviceAllocator::NoteTracker() {
-  MutexLock lock(mutex_);
-  blocks_.NoteHistory();
+  MutexLock lock(p_.mutex);
+  p_.blocks.NoteHistory();
 }
 
 std::vector<TraceEvent> DeviceAllocator::Traces() {
   const std::vector<History::Entry> entries = [&] {
-    MutexLock lock(mutex_);
-    return history_.Copy();
+    MutexLock lock(p_.mutex);
+    return p_.history.Copy();
   }();
   return History::Events(entries);
 }
@@ -30,29 +30,29 @@ std::vector<TraceEvent> DeviceAllocator::Traces() {
 Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
                                          Bytes free_bytes) {
   const Bytes rounded = Settings::Get().Round(bytes);
-  MutexLock lock(mutex_);
-  if (!history_.records()) return rounded;
+  MutexLock lock(p_.mutex);
+  if (!p_.history.records()) return rounded;
   TracePoint event;
   event.action = TraceAction::kOutOfMemory;
-  event.device = device_.index();
+  event.device = p_.device.index();
   event.address = free_bytes;
   event.bytes = rounded;
   event.stream = stream;
-  event.pool = routes_.MayRoute() ? captures_.RouteOf(stream) : PoolId{};
-  history_.Record(std::move(event), nullptr, nullptr);
+  event.pool = p_.routes.MayRoute() ? p_.captures.RouteOf(stream) : PoolId{};
+  p_.history.Record(std::move(event), nullptr, nullptr);
   return rounded;
 }
 
 void DeviceAllocator::RecordSnapshot(PoolId pool, Bytes active) {
-  MutexLock lock(mutex_);
-  if (!history_.records()) return;
+  MutexLock lock(p_.mutex);
+  if (!p_.history.records()) return;
   TracePoint event;
   event.action = TraceAction::kSnapshot;
-  event.device = device_.index();
+  event.device = p_.device.index();
   event.bytes = active;
   event.stream = StreamId{0};
   event.pool = pool;
-  history_.Record(std::move(event), nullptr, nullptr);
+  p_.history.Record(std::move(event), nullptr, nullptr);
 }
 
 }  // namespace stratalloc

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: what tiering asks of it, each under one hold of the lock.
-#include <utility>
+#include "allocator/transactions.h"
 
-#include "allocator/device_allocator.h"
+#include <algorithm>
+#include <set>
+#include <utility>
 
 namespace stratalloc {
 
-std::vector<EvictableHandle> DeviceAllocator::Evictable() {
-  MutexLock lock(mutex_);
+std::vector<EvictableHandle> Transactions::Evictable() {
+  MutexLock lock(p_.mutex);
   return EvictableLocked();
 }
 
-std::vector<EvictableHandle> DeviceAllocator::Candidates(
+std::vector<EvictableHandle> Transactions::Candidates(
     const std::vector<Address>& library) {
-  MutexLock lock(mutex_);
-  SettleArrivalsLocked();
-  const std::set<Address> of_library = HandlesUnderLocked(library);
+  MutexLock lock(p_.mutex);
+  p_.arrivals.Settle();
+  const std::set<Address> of_library = p_.heap.HandlesUnder(library);
   std::vector<EvictableHandle> all = EvictableLocked();
   std::erase_if(all, [&](const EvictableHandle& one) {
     return one.state != HandleState::kResident || !one.lives || one.pinned ||
@@ -24,15 +25,15 @@ std::vector<EvictableHandle> DeviceAllocator::Candidates(
   return all;
 }
 
-std::vector<EvictableHandle> DeviceAllocator::EvictableLocked() {
-  blocks_.EmptyBins();  // `live` is looked at
+std::vector<EvictableHandle> Transactions::EvictableLocked() {
+  p_.blocks.EmptyBins();  // `live` is looked at
   std::size_t mapped = 0;
-  for (const auto& [base, segment] : heap_.segments()) {
+  for (const auto& [base, segment] : p_.heap.segments()) {
     if (segment->evictable()) mapped += segment->mapped;
   }
   std::vector<EvictableHandle> all;
   all.reserve(mapped);
-  for (const auto& [base, segment] : heap_.segments()) {
+  for (const auto& [base, segment] : p_.heap.segments()) {
     if (!segment->evictable() || segment->mapped == 0) continue;
     ForEachHandleOf(*segment, [&](HandleRef handle) {
       const HandleEntry& entry = handle.entry();
@@ -51,19 +52,18 @@ std::vector<EvictableHandle> DeviceAllocator::EvictableLocked() {
   return all;
 }
 
-std::vector<std::pair<Charge, Bytes>> DeviceAllocator::LiveOver(
-    HandleRef handle) {
-  MutexLock lock(mutex_);
+std::vector<std::pair<Charge, Bytes>> Transactions::LiveOver(HandleRef handle) {
+  MutexLock lock(p_.mutex);
   std::vector<std::pair<Charge, Bytes>> live;
-  heap_.ForEachLive(handle, [&](const Block& block, Bytes inside) {
+  p_.heap.ForEachLive(handle, [&](const Block& block, Bytes inside) {
     live.emplace_back(block.charge, inside);
   });
   return live;
 }
 
-std::vector<HandleRef> DeviceAllocator::AwayOf(
+std::vector<HandleRef> Transactions::AwayOf(
     std::span<const HandleRef> handles) {
-  MutexLock lock(mutex_);
+  MutexLock lock(p_.mutex);
   std::vector<HandleRef> away;
   for (HandleRef handle : handles) {
     const HandleState state = handle.entry().state.load();
@@ -76,61 +76,61 @@ std::vector<HandleRef> DeviceAllocator::AwayOf(
 
 // ---- leaving ----------------------------------------------------------------
 
-bool DeviceAllocator::BeginFencing() {
-  MutexLock lock(mutex_);
-  if (!captures_.MayEvict()) return false;
-  ++fencing_;
+bool Transactions::BeginFencing() {
+  MutexLock lock(p_.mutex);
+  if (!p_.captures.MayEvict()) return false;
+  ++p_.fencing;
   return true;
 }
 
-void DeviceAllocator::EndFencing() {
-  MutexLock lock(mutex_);
-  if (--fencing_ == 0) fenced_.NotifyAll();
+void Transactions::EndFencing() {
+  MutexLock lock(p_.mutex);
+  if (--p_.fencing == 0) p_.fenced.NotifyAll();
 }
 
-std::vector<Departure> DeviceAllocator::MarkLeaving(
+std::vector<Departure> Transactions::MarkLeaving(
     std::span<const HandleRef> handles) {
-  MutexLock lock(mutex_);
+  MutexLock lock(p_.mutex);
   std::vector<Departure> marked;
   for (HandleRef handle : handles) {
-    if (!captures_.MayEvict()) break;
-    blocks_.EmptyBins();
-    if (residency_.Mark(handle)) marked.push_back({.handle = handle});
+    if (!p_.captures.MayEvict()) break;
+    p_.blocks.EmptyBins();
+    if (p_.residency.Mark(handle)) marked.push_back({.handle = handle});
   }
   return marked;
 }
 
-void DeviceAllocator::BeginEvict(std::vector<Departure>* marked,
-                                 std::uint64_t users,
-                                 const std::vector<Address>& library,
-                                 bool may_leave) {
-  MutexLock lock(mutex_);
+void Transactions::BeginEvict(std::vector<Departure>* marked,
+                              std::uint64_t users,
+                              const std::vector<Address>& library,
+                              bool may_leave) {
+  MutexLock lock(p_.mutex);
   // A capture may have begun meanwhile, and the fence would be in it.
-  may_leave = may_leave && captures_.MayEvict();
-  const std::set<Address> of_library = HandlesUnderLocked(library);
+  may_leave = may_leave && p_.captures.MayEvict();
+  const std::set<Address> of_library = p_.heap.HandlesUnder(library);
   std::erase_if(*marked, [&](Departure& departure) {
-    mutex_.AssertHeld();
+    p_.mutex.AssertHeld();
     const bool goes = may_leave &&
                       !of_library.contains(departure.handle.address()) &&
-                      residency_.BeginEvict(&departure, users);
-    if (!goes) residency_.AbortEvict(departure.handle);
+                      p_.residency.BeginEvict(&departure, users);
+    if (!goes) p_.residency.AbortEvict(departure.handle);
     return !goes;
   });
-  if (!marked->empty()) ++fencing_;
+  if (!marked->empty()) ++p_.fencing;
 }
 
-void DeviceAllocator::CommitEvict(std::vector<Departure>* departures) {
-  MutexLock lock(mutex_);
-  residency_.CommitEvict(departures);
+void Transactions::CommitEvict(std::vector<Departure>* departures) {
+  MutexLock lock(p_.mutex);
+  p_.residency.CommitEvict(departures);
 }
 
 // ---- returning --------------------------------------------------------------
 
-Result<std::size_t> DeviceAllocator::BeginRestore(
+Result<std::size_t> Transactions::BeginRestore(
     std::span<const HandleRef> handles,
     std::span<PhysicalMemory* const> memory) {
-  return WhenReady([&]() -> Result<std::size_t> {
-    MutexLock lock(mutex_);
+  return waits_.WhenReady([&]() -> Result<std::size_t> {
+    MutexLock lock(p_.mutex);
     std::size_t run = 0;
     for (; run < handles.size(); ++run) {
       const HandleRef handle = handles[run];
@@ -141,41 +141,41 @@ Result<std::size_t> DeviceAllocator::BeginRestore(
     }
     if (run == 0) return run;
     STRATALLOC_RETURN_IF_ERROR(
-        residency_.BeginRestore(handles.first(run), memory.first(run)));
+        p_.residency.BeginRestore(handles.first(run), memory.first(run)));
     return run;
   });
 }
 
-void DeviceAllocator::CommitRestore(std::vector<HandleRef> handles,
-                                    EventId event) {
-  MutexLock lock(mutex_);
-  residency_.CommitRestore(std::move(handles), event);
-  slow_.Set(SlowReason::kArrivals, residency_.some_arrive());
+void Transactions::CommitRestore(std::vector<HandleRef> handles,
+                                 EventId event) {
+  MutexLock lock(p_.mutex);
+  p_.residency.CommitRestore(std::move(handles), event);
+  p_.arrivals.Publish();
 }
 
-void DeviceAllocator::AbortRestore(HandleRef handle, HandleState to) {
-  MutexLock lock(mutex_);
-  residency_.AbortRestore(handle, to);
+void Transactions::AbortRestore(HandleRef handle, HandleState to) {
+  MutexLock lock(p_.mutex);
+  p_.residency.AbortRestore(handle, to);
 }
 
-Result<bool> DeviceAllocator::Await(
+Result<bool> Transactions::Await(
     StreamId stream, std::span<const GuardedHandle> handles,
     const std::function<void(const GuardedHandle&)>& use) {
   // A capture cannot wait for an event from outside.
-  const bool capturing = device_.IsCapturing(stream);
-  MutexLock lock(mutex_);
-  SettleArrivalsLocked();
+  const bool capturing = p_.device.IsCapturing(stream);
+  MutexLock lock(p_.mutex);
+  p_.arrivals.Settle();
   bool complete = true;
   for (const GuardedHandle& guarded : handles) {
     const HandleRef handle = guarded.handle;
-    if (!Contains(handle.address())) continue;
+    if (p_.table.RegionOf(handle.address()) == nullptr) continue;
     const HandleState s = handle.entry().state.load();
     // kLeaving and kCopyingOut are the arbiter's holder's to decide, when it
     // sees the caller's pin.
     bool is_here = s == HandleState::kResident || s == HandleState::kUnmapped ||
                    s == HandleState::kReleasing;
     if (s == HandleState::kCopyingIn && !capturing) {
-      STRATALLOC_ASSIGN_OR_RETURN(is_here, residency_.Await(handle, stream));
+      STRATALLOC_ASSIGN_OR_RETURN(is_here, p_.residency.Await(handle, stream));
     }
     if (is_here) use(guarded);
     complete = complete && is_here;
@@ -183,110 +183,81 @@ Result<bool> DeviceAllocator::Await(
   return complete;
 }
 
-void DeviceAllocator::SettleArrivalsLocked() {
-  if (!residency_.some_arrive()) return;
-  if (captures_.UnderWay()) return;  // asking for an event would spoil it
-  residency_.Settle();
-  slow_.Set(SlowReason::kArrivals, residency_.some_arrive());
-}
-
-Status DeviceAllocator::DrainArrivals() {
+Status Transactions::DrainArrivals() {
   const Residency::Newest newest = [&] {
-    MutexLock lock(mutex_);
-    return residency_.NewestArrival();
+    MutexLock lock(p_.mutex);
+    return p_.residency.NewestArrival();
   }();
   if (newest.event == kNoEvent) return {};
-  STRATALLOC_RETURN_IF_ERROR(device_.SynchronizeEvent(newest.event));
-  MutexLock lock(mutex_);
-  residency_.EndArrivals(newest.number);
-  slow_.Set(SlowReason::kArrivals, residency_.some_arrive());
+  STRATALLOC_RETURN_IF_ERROR(p_.device.SynchronizeEvent(newest.event));
+  MutexLock lock(p_.mutex);
+  p_.residency.EndArrivals(newest.number);
+  p_.arrivals.Publish();
   return {};
 }
 
 // ---- memory and events for a restore ----------------------------------------
 
-Result<PhysicalMemory*> DeviceAllocator::TakePhysical(Bytes bytes) {
-  const auto take = [&]() REQUIRES(mutex_) {
+Result<PhysicalMemory*> Transactions::TakePhysical(Bytes bytes) {
+  const auto take = [&]() REQUIRES(p_.mutex) {
     // The copy stream writes it: whoever used it last must have finished.
-    return pages_.Take(bytes, limit_.Now(), captures_.AskStreams());
+    return p_.pages.Take(bytes, p_.limit.Now(), p_.captures.AskStreams());
   };
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(p_.mutex);
     Result<PhysicalMemory*> memory = take();
     if (memory) return memory;
   }
-  ReleaseCached(bytes);
-  MutexLock lock(mutex_);
-  // Memory that another thread is releasing right now is worth waiting for.
-  while (releasing_ > 0) released_.Wait(mutex_);
+  waits_.ReleaseCached(bytes);
+  MutexLock lock(p_.mutex);
+  waits_.AwaitReleases();
   return take();
 }
 
-void DeviceAllocator::PutPhysical(PhysicalMemory* memory) {
-  MutexLock lock(mutex_);
-  pages_.PutTaken(memory);
+void Transactions::PutPhysical(PhysicalMemory* memory) {
+  MutexLock lock(p_.mutex);
+  p_.pages.PutTaken(memory);
 }
 
-EventId DeviceAllocator::TakeEvent() {
+EventId Transactions::TakeEvent() {
   {
-    MutexLock lock(mutex_);
-    if (const EventId event = events_.TakeUnused(); event != kNoEvent) {
+    MutexLock lock(p_.mutex);
+    if (const EventId event = p_.events.TakeUnused(); event != kNoEvent) {
       return event;
     }
   }
-  Result<EventId> event = device_.CreateEvent();
+  Result<EventId> event = p_.device.CreateEvent();
   return event ? *event : kNoEvent;
 }
 
-void DeviceAllocator::PutEvent(EventId event) {
-  MutexLock lock(mutex_);
-  events_.Put(event, kDefaultStream);
+void Transactions::PutEvent(EventId event) {
+  MutexLock lock(p_.mutex);
+  p_.events.Put(event, kDefaultStream);
 }
 
-// ---- copies below
-// -------------------------------------------------------------
+// ---- copies below ----------------------------------------------------------
 
-std::vector<std::pair<HandleRef, std::uint32_t>>
-DeviceAllocator::TakeDropped() {
-  MutexLock lock(mutex_);
-  blocks_.EmptyBins();
-  return residency_.TakeDropped();
+std::vector<std::pair<HandleRef, std::uint32_t>> Transactions::TakeDropped() {
+  MutexLock lock(p_.mutex);
+  p_.blocks.EmptyBins();
+  return p_.residency.TakeDropped();
 }
 
-void DeviceAllocator::NoteHostCopyGone(HandleRef handle, bool written,
-                                       bool on_disk) {
-  MutexLock lock(mutex_);
-  residency_.NoteHostCopyGone(handle, written, on_disk);
+void Transactions::NoteHostCopyGone(HandleRef handle, bool written,
+                                    bool on_disk) {
+  MutexLock lock(p_.mutex);
+  p_.residency.NoteHostCopyGone(handle, written, on_disk);
 }
 
-bool DeviceAllocator::NoteChunkGone(HandleRef handle, bool in_host) {
-  MutexLock lock(mutex_);
-  return residency_.NoteChunkGone(handle, in_host);
+bool Transactions::NoteChunkGone(HandleRef handle, bool in_host) {
+  MutexLock lock(p_.mutex);
+  return p_.residency.NoteChunkGone(handle, in_host);
 }
 
-// ---- how much
-// ----------------------------------------------------------------
-
-Bytes DeviceAllocator::Allocated() {
-  MutexLock lock(mutex_);
-  return AllocatedLocked();
-}
-
-Occupancy DeviceAllocator::Occupied() {
-  MutexLock lock(mutex_);
-  return {limit_.Now(), AllocatedLocked(), heap_.away() > 0};
-}
-
-bool DeviceAllocator::CannotFit(Bytes bytes) {
-  MutexLock lock(mutex_);
-  return CannotFitLocked(bytes);
-}
-
-std::array<Bytes, kTiers> DeviceAllocator::TiersOf(Address address,
-                                                   Bytes bytes) {
+std::array<Bytes, kTiers> Transactions::TiersOf(Address address, Bytes bytes) {
   std::array<Bytes, kTiers> tiers{};
-  HandleRegion* const region = table_.RegionOf(address);
-  MutexLock lock(mutex_);
+  HandleRegion* const region = p_.table.RegionOf(address);
+  MutexLock lock(p_.mutex);
   for (Address at = address; at < address + bytes;) {
     const std::uint64_t index = region->IndexOf(at);
     const Address stop =

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: everything that reads, relabels or checks.
+#include "allocator/device_reports.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
-
-#include "allocator/base/check.h"
-#include "allocator/device_allocator.h"
 
 namespace stratalloc {
 namespace {
@@ -22,29 +20,23 @@ bool IsMapped(const Block& block) {
 
 }  // namespace
 
-bool DeviceAllocator::Owns(Address address) {
-  MutexLock lock(mutex_);
-  const Block* block = heap_.Find(address);
+bool DeviceReports::Owns(Address address) {
+  MutexLock lock(p_.mutex);
+  const Block* block = p_.heap.Find(address);
   return block != nullptr && block->state == BlockState::kAllocated;
 }
 
-bool DeviceAllocator::ContainsPlain(Address address) {
-  if (!plain_.some()) return false;
-  MutexLock lock(mutex_);
-  return plain_.Contains(address);
-}
-
-bool DeviceAllocator::FindLive(Address address, BlockView* out) {
-  MutexLock lock(mutex_);
-  Block* block = heap_.BlockAt(address);
+bool DeviceReports::FindLive(Address address, BlockView* out) {
+  MutexLock lock(p_.mutex);
+  Block* block = p_.heap.BlockAt(address);
   if (block == nullptr || !IsLive(block->state)) return false;
   *out = ViewOf(*block);
   return true;
 }
 
-Result<SegmentView> DeviceAllocator::BaseAllocation(Address address) {
-  MutexLock lock(mutex_);
-  Block* block = heap_.BlockAt(address);
+Result<SegmentView> DeviceReports::BaseAllocation(Address address) {
+  MutexLock lock(p_.mutex);
+  Block* block = p_.heap.BlockAt(address);
   if (block == nullptr || !IsLive(block->state)) {
     return Fail(ErrorCode::kNotFound, "invalid device pointer");
   }
@@ -60,86 +52,48 @@ Result<SegmentView> DeviceAllocator::BaseAllocation(Address address) {
   return view;
 }
 
-Bytes DeviceAllocator::LargestCached() {
-  MutexLock lock(mutex_);
-  blocks_.EmptyBins();
+Bytes DeviceReports::LargestCached() {
+  MutexLock lock(p_.mutex);
+  p_.blocks.EmptyBins();
   Bytes largest = 0;
-  for (auto& [key, pool] : heap_.pools()) {
+  for (auto& [key, pool] : p_.heap.pools()) {
     largest = std::max(largest, pool->free_blocks().Largest());
   }
   return largest;
 }
 
-void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
-                              bool keep_category) {
-  MutexLock lock(mutex_);
-  const Address hi = address + std::max<Bytes>(bytes, 1);
-  for (Block* b = heap_.BlockAt(address); b != nullptr && b->address < hi;
-       b = b->next) {
-    if (!IsLive(b->state)) continue;
-    Charge to = charge;
-    if (keep_category) to.category = b->charge.category;
-    if (to == b->charge) continue;
-    ChargeAccount* const from = std::exchange(b->account, accounts_.Of(to));
-    b->charge = to;
-    if (from == nullptr) continue;
-    ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
-      from->Give(inside, Residency::TierOf(handle.entry().state.load()),
-                 *b->account);
-    });
+DeviceStats DeviceReports::Stats() {
+  MutexLock lock(p_.mutex);
+  if (p_.plain.MayBeInactive()) {
+    p_.blocks.EmptyBins();
+    p_.plain.CountInactive();
   }
-}
-
-Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
-  return WhenReady([&] {
-    MutexLock lock(mutex_);
-    return EnablePeerLocked(peer);
-  });
-}
-
-Status DeviceAllocator::EnablePeerLocked(DeviceIndex peer) {
-  if (peer == device_.index() || pages_.IsPeer(peer)) return {};
-  for (const auto& [base, segment] : heap_.segments()) {
-    if (segment->plain) continue;  // whoever made it shares it
-    STRATALLOC_RETURN_IF_ERROR(
-        pages_.GrantPeer(*segment->region, base, segment->end(), peer));
-  }
-  pages_.AddPeer(peer);
-  return {};
-}
-
-DeviceStats DeviceAllocator::Stats() {
-  MutexLock lock(mutex_);
-  if (plain_.MayBeInactive()) {
-    blocks_.EmptyBins();
-    plain_.CountInactive();
-  }
-  DeviceStats stats{stats_, {}, {}, {}, {}, {}};
-  live_.Fill(&stats);
+  DeviceStats stats{p_.stats, {}, {}, {}, {}, {}};
+  p_.live.Fill(&stats);
   return stats;
 }
-void DeviceAllocator::ResetPeakStats() {
-  MutexLock lock(mutex_);
-  stats_.ResetPeaks();
-  live_.ResetPeaks();
-  accounts_.ResetPeaks();
+void DeviceReports::ResetPeakStats() {
+  MutexLock lock(p_.mutex);
+  p_.stats.ResetPeaks();
+  p_.live.ResetPeaks();
+  p_.accounts.ResetPeaks();
 }
-void DeviceAllocator::ResetAccumulatedStats() {
-  MutexLock lock(mutex_);
-  stats_.ResetAccumulated();
-  live_.ResetAccumulated();
+void DeviceReports::ResetAccumulatedStats() {
+  MutexLock lock(p_.mutex);
+  p_.stats.ResetAccumulated();
+  p_.live.ResetAccumulated();
 }
 
-std::vector<SegmentView> DeviceAllocator::Snapshot() {
-  MutexLock lock(mutex_);
-  blocks_.EmptyBins();
+std::vector<SegmentView> DeviceReports::Snapshot() {
+  MutexLock lock(p_.mutex);
+  p_.blocks.EmptyBins();
   std::vector<SegmentView> views;
-  for (const auto& placed : heap_.segments()) {
+  for (const auto& placed : p_.heap.segments()) {
     const Segment& segment = *placed.second;
     HandleRegion& region = *segment.region;
     bool open = false;
     // Room for all at once: growing would copy.
-    std::size_t left = heap_.CountBlocks(segment.base, segment.end());
+    std::size_t left = p_.heap.CountBlocks(segment.base, segment.end());
     for (Block* b = segment.first; b != nullptr; b = b->next, --left) {
       // The next one comes while this one is looked at.
       if (b->next != nullptr) {
@@ -149,7 +103,7 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
       // A block is cut where its handles come and go: a snapshot speaks of
       // device memory only.
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
-        mutex_.AssertHeld();
+        p_.mutex.AssertHeld();
         const HandleState state = handle.entry().state.load();
         if (state == HandleState::kUnmapped || IsAway(state)) {
           open = false;
@@ -162,7 +116,7 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
           view.stream = segment.pool->key().stream;
           view.kind = region.kind;
           view.plain = segment.plain;
-          view.context = history_.SegmentContext(segment.base);
+          view.context = p_.history.SegmentContext(segment.base);
           view.owner = segment.pool->key().owner;
           views.push_back(std::move(view));
           views.back().blocks.reserve(left);
@@ -177,9 +131,10 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
           view.blocks.back().bytes += inside;
           view.blocks.back().requested += requested;
         } else {
-          view.blocks.push_back(BlockView{
-              at, inside, requested, b->state, b->charge,
-              IsLive(b->state) ? history_.BlockContext(b->address) : nullptr});
+          view.blocks.push_back(
+              BlockView{at, inside, requested, b->state, b->charge,
+                        IsLive(b->state) ? p_.history.BlockContext(b->address)
+                                         : nullptr});
         }
         view.bytes += inside;
       });
@@ -188,13 +143,13 @@ std::vector<SegmentView> DeviceAllocator::Snapshot() {
   return views;
 }
 
-const char* DeviceAllocator::CheckHandlesLocked(OnDeviceSums* sums) {
+const char* DeviceReports::CheckHandlesLocked(OnDeviceSums* sums) {
   const char* wrong = nullptr;
-  for (const auto& [base, segment] : heap_.segments()) {
+  for (const auto& [base, segment] : p_.heap.segments()) {
     ForEachHandleOf(*segment, [&, plain = segment->plain](HandleRef handle) {
-      mutex_.AssertHeld();
+      p_.mutex.AssertHeld();
       const HandleState state = handle.entry().state.load();
-      if (IsOnDevice(state) && !plain && !pages_.IsGranted(handle)) {
+      if (IsOnDevice(state) && !plain && !p_.pages.IsGranted(handle)) {
         wrong = "what is on the device has memory of its own, with rights";
       }
       if (state != HandleState::kUnmapped && !IsAway(state)) {
@@ -203,7 +158,7 @@ const char* DeviceAllocator::CheckHandlesLocked(OnDeviceSums* sums) {
     });
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!IsLive(b->state)) continue;
-      const Bytes here = heap_.OnDevice(*b).size;
+      const Bytes here = p_.heap.OnDevice(*b).size;
       sums->active += here;
       if (b->state == BlockState::kAllocated) sums->allocated += here;
     }
@@ -211,9 +166,9 @@ const char* DeviceAllocator::CheckHandlesLocked(OnDeviceSums* sums) {
   return wrong;
 }
 
-const char* DeviceAllocator::CheckSumsLocked(const OnDeviceSums& sums) {
-  DeviceStats stats{stats_, {}, {}, {}, {}, {}};
-  live_.Fill(&stats);
+const char* DeviceReports::CheckSumsLocked(const OnDeviceSums& sums) {
+  DeviceStats stats{p_.stats, {}, {}, {}, {}, {}};
+  p_.live.Fill(&stats);
   const auto current = [](const StatArray& a) {
     return static_cast<Bytes>(a.stats[0].current);
   };
@@ -223,10 +178,10 @@ const char* DeviceAllocator::CheckSumsLocked(const OnDeviceSums& sums) {
   if (sums.active != current(stats.active_bytes)) {
     return "active_bytes = live bytes on the device";
   }
-  if (sums.mapped != current(stats_.reserved_bytes)) {
+  if (sums.mapped != current(p_.stats.reserved_bytes)) {
     return "reserved_bytes = mapped handles";
   }
-  if (const char* wrong = pages_.CheckInvariants(sums.mapped)) return wrong;
+  if (const char* wrong = p_.pages.CheckInvariants(sums.mapped)) return wrong;
   if (sums.allocated > sums.active || sums.active > sums.mapped ||
       current(stats.requested_bytes) > sums.active) {
     return "requested <= active, allocated <= active <= reserved";
@@ -234,13 +189,13 @@ const char* DeviceAllocator::CheckSumsLocked(const OnDeviceSums& sums) {
   return nullptr;
 }
 
-Status DeviceAllocator::CheckInvariants() {
-  MutexLock lock(mutex_);
-  blocks_.EmptyBins();
+Status DeviceReports::CheckInvariants() {
+  MutexLock lock(p_.mutex);
+  p_.blocks.EmptyBins();
   OnDeviceSums sums;
-  const char* broken = heap_.CheckInvariants();
+  const char* broken = p_.heap.CheckInvariants();
   if (broken == nullptr) broken = CheckHandlesLocked(&sums);
-  if (broken == nullptr) broken = pins_.Check();
+  if (broken == nullptr) broken = p_.pins.Check();
   if (broken == nullptr) broken = CheckSumsLocked(sums);
   if (broken == nullptr) return {};
   return Fail(ErrorCode::kInvalidArgument,

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is told of one device: statistics, snapshots, single blocks, why bytes
+// stay where they are (staying.h), and whether its sums hold. DeviceAllocator
+// offers it as its own.
+//
+// Thread-safety: every method; they take the device lock. Lifetime: the
+// device's. Nothing is changed but for bins that are emptied and free parts
+// that are counted. Fails: kNotFound for an address that is no block's.
+#ifndef STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
+#define STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
+
+#include <string>
+#include <vector>
+
+#include "allocator/device_parts.h"
+#include "allocator/staying.h"
+#include "allocator/views.h"
+
+namespace stratalloc {
+
+class DeviceReports {
+ public:
+  explicit DeviceReports(DeviceParts& parts) : p_(parts) {}
+
+  // ---- statistics and snapshots
+  // ----------------------------------------------
+
+  DeviceStats Stats() EXCLUDES(p_.mutex);
+  void ResetPeakStats() EXCLUDES(p_.mutex);
+  void ResetAccumulatedStats() EXCLUDES(p_.mutex);
+  std::vector<SegmentView> Snapshot() EXCLUDES(p_.mutex);
+
+  Bytes LargestCached() EXCLUDES(p_.mutex);
+  // Those of block_heap.h, handle_pool.h and block_pins.h; allocated <= active
+  // <= reserved, each the sum of what is on the device; reserved = sum of
+  // mapped handles, of which a position that merely keeps a mapping
+  // (device/handle_pool.h) is none; in evictable regions each handle's `live` =
+  // live blocks over it. kInvalidArgument, and which of them does not hold.
+  Status CheckInvariants() EXCLUDES(p_.mutex);
+
+  // ---- single blocks -------------------------------------------------------
+
+  // Is it the base of an allocated block?
+  bool Owns(Address address) EXCLUDES(p_.mutex);
+  // A live block's charge and rounded size, for reports of misuse.
+  bool FindLive(Address address, BlockView* out) EXCLUDES(p_.mutex);
+  // The contiguous mapped range around the block that holds `address`.
+  Result<SegmentView> BaseAllocation(Address address) EXCLUDES(p_.mutex);
+
+  // ---- what stays ----------------------------------------------------------
+
+  // Why each allocated byte is on the device (staying.h): the sum is the
+  // current allocated_bytes. Looks at every block and asks for the libraries'
+  // workspaces: for reports and errors.
+  Staying Stays() EXCLUDES(p_.mutex);
+  // What to tell people after an eviction came to less than was asked:
+  // `refusal`, if a tier had a reason, and what is on the device by reason.
+  std::string WhyNoMore(const std::string& refusal) EXCLUDES(p_.mutex);
+
+  // Bytes that no eviction could take now: blocks of transient pools, and
+  // evictable handles that are pinned.
+  Bytes StayingBytes() EXCLUDES(p_.mutex);
+
+ private:
+  // Bytes on the device, added up block by block and handle by handle.
+  struct OnDeviceSums {
+    Bytes allocated = 0, active = 0, mapped = 0;
+  };
+  // nullptr if all is well, else what is not.
+  const char* CheckHandlesLocked(OnDeviceSums* sums) REQUIRES(p_.mutex);
+  const char* CheckSumsLocked(const OnDeviceSums& sums) REQUIRES(p_.mutex);
+  Staying StayingLocked(const std::vector<Address>& workspaces)
+      REQUIRES(p_.mutex);
+
+  DeviceParts& p_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
