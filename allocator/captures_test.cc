@@ -137,6 +137,8 @@ TEST_F(CapturesTest, FreesOfRecordedBlocksArePutOffMeanwhile) {
   EXPECT_FALSE(parts().frees.pending()) << "no event was recorded";
   EXPECT_TRUE(Filters());
   End();
+  EXPECT_FALSE(captures().UnderWay());
+  EXPECT_TRUE(Filters()) << "until the free is looked after";
   parts().blocks.RedeemPutOff();
   EXPECT_FALSE(parts().frees.some_put_off());
   EXPECT_FALSE(Filters());

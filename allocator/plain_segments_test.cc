@@ -72,8 +72,10 @@ TEST_F(PlainSegmentsTest, ASegmentComesAndGoesWhole) {
 TEST_F(PlainSegmentsTest, TheOldestGoFirst) {
   threshold = .25;
   parts().limit.SetFraction(.9);
+  Address newest = 0;
   for (int i = 0; i < 3; ++i) {
     Block* const block = Fetch(10 * kMiB);
+    newest = block->address;
     parts().blocks.HandOut(block, 10 * kMiB, 10 * kMiB, kOwner);
     for (int search = 0; search < 4; ++search) plain().NoteSearch();
     Free(block);
@@ -85,6 +87,7 @@ TEST_F(PlainSegmentsTest, TheOldestGoFirst) {
   EXPECT_EQ(old.size(), 2u) << "those of at least average age";
   GiveUp(old);
   EXPECT_EQ(plain().TakeEmpty().size(), 2u);
+  EXPECT_TRUE(plain().Contains(newest));
   EXPECT_EQ(plain().AboveThreshold(), 0u);
   parts().limit.SetFraction(1.0);
   EXPECT_FALSE(plain().CollectsOld()) << "nothing to collect for";
