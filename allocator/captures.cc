@@ -72,7 +72,7 @@ void Captures::Publish() {
 void Captures::KeepMade(const Block& block) {
   if (!Note(block.segment->pool->key().stream)) return;
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
-    p_.private_pools.KeepUntilFreed(handle.entry());
+    p_.private_pools.KeepUntilFreed(handle.use());
   });
 }
 

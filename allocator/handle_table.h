@@ -12,6 +12,10 @@
 // the reservation; the physical memory behind it is a PhysicalHandle, which
 // moves between positions (recycling).
 //
+// Nobody outside this room sees a HandleEntry: they have a HandleRef, which
+// tells the state, whether what lives there may leave, and what operators did
+// with it (handle_use.h).
+//
 // Thread-safety: the atomics of HandleEntry are read by the op guard without
 // a lock. Every other member, and every *change* of `state` except where
 // noted, needs the device lock.
@@ -23,7 +27,6 @@
 #ifndef STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
 #define STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -32,6 +35,7 @@
 #include "allocator/base/result.h"
 #include "allocator/device/device.h"
 #include "allocator/external_streams.h"
+#include "allocator/handle_use.h"
 #include "allocator/size_rules.h"
 
 namespace stratalloc {
@@ -64,23 +68,14 @@ constexpr bool IsOnDevice(HandleState s) {
 
 struct PhysicalMemory;
 
-struct alignas(64) HandleEntry {
+// One line of the cache: the guard's pin, look and note touch no other. A use
+// is its base, so that a pin is a pointer to what it counts, and the handle is
+// still found (HandleTable::RefOf).
+struct alignas(64) HandleEntry : HandleUse {
   std::atomic<HandleState> state{HandleState::kUnmapped};
-  // Written since the lower copy was made; set by the guard while it holds a
-  // pin, cleared by the evictor while pins are zero.
-  std::atomic<bool> dirty{false};
   // Tiering keeps a copy below; when the last live block goes, the allocator
   // reports the handle as dropped. Written under the device lock.
   std::atomic<bool> has_copy{false};
-  std::atomic<std::uint32_t> pins{0};
-  // Bit i: stream i of the device's StreamTable used this handle since it was
-  // last fenced. Set while pinned, taken by the evictor.
-  std::atomic<std::uint64_t> fence{0};
-  // Planner's clock at the last use, and the last four times between uses, the
-  // newest first; 0 = not known. Uses that lie close together are one.
-  static constexpr int kIntervals = 4;
-  std::atomic<std::uint32_t> last_use{0};
-  std::atomic<std::uint32_t> intervals[kIntervals]{};
   // Its pool's memory never leaves, although the region is evictable. Written
   // under the device lock, and only while nothing lives here: whoever uses what
   // lives here may read it without.
@@ -93,14 +88,7 @@ struct alignas(64) HandleEntry {
   std::uint32_t generation = 0;  // moves on whenever its bytes are given up
 };
 
-inline std::array<std::uint32_t, HandleEntry::kIntervals> IntervalsOf(
-    const HandleEntry& entry) {
-  std::array<std::uint32_t, HandleEntry::kIntervals> intervals;
-  for (int i = 0; i < HandleEntry::kIntervals; ++i) {
-    intervals[i] = entry.intervals[i].load(std::memory_order_relaxed);
-  }
-  return intervals;
-}
+static_assert(sizeof(HandleEntry) == 64);
 
 struct HandleRegion {
   Address base = 0;
@@ -124,7 +112,15 @@ struct HandleRef {
   HandleRegion* region = nullptr;
   std::uint64_t index = 0;
 
-  HandleEntry& entry() const { return region->entries[index]; }
+  HandleUse& use() const { return region->entries[index]; }
+  HandleState state(std::memory_order order = std::memory_order_seq_cst) const {
+    return region->entries[index].state.load(order);
+  }
+  // Its pool's memory never leaves. See HandleEntry::stays for who may ask.
+  bool stays() const {
+    return region->entries[index].stays.load(std::memory_order_relaxed);
+  }
+  HandleEntry& entry() const { return region->entries[index]; }  // this room's
   Address address() const { return region->AddressOf(index); }
   Bytes bytes() const { return region->handle_bytes; }
   friend bool operator==(const HandleRef&, const HandleRef&) = default;
@@ -150,15 +146,21 @@ class HandleTable {
   HandleRegion& region(bool evictable, PoolKind kind) {
     return regions_[(evictable ? 0 : 2) + static_cast<int>(kind)];
   }
-  // The handle of an entry of this table; no region for another table's.
-  HandleRef RefOf(const HandleEntry& entry) {
+  // The handle whose use this is; no region if it is another table's.
+  HandleRef RefOf(const HandleUse& use) {
+    const auto* const entry = static_cast<const HandleEntry*>(&use);
     for (HandleRegion& region : regions_) {
-      if (&entry >= region.entries &&
-          &entry < region.entries + region.count()) {
-        return {&region, static_cast<std::uint64_t>(&entry - region.entries)};
+      if (entry >= region.entries && entry < region.entries + region.count()) {
+        return {&region, static_cast<std::uint64_t>(entry - region.entries)};
       }
     }
     return {};
+  }
+  // The handle that holds `address`; no region outside the reservation.
+  HandleRef RefOf(Address address) {
+    HandleRegion* const region = RegionOf(address);
+    if (region == nullptr) return {};
+    return {region, region->IndexOf(address)};
   }
   // nullptr for an address outside the reservation.
   HandleRegion* RegionOf(Address address) {

@@ -53,13 +53,7 @@ void LiveBlocks::NoteHandedOut(Block& block) {
   const std::uint64_t bit =
       std::uint64_t{1} << p_.streams.BitOf(block.segment->pool->key().stream);
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
-    HandleEntry& entry = handle.entry();
-    // Load before read-modify-write: in the common case nothing changes.
-    if (!entry.dirty.load(std::memory_order_relaxed)) entry.dirty.store(true);
-    if ((entry.fence.load(std::memory_order_relaxed) & bit) == 0) {
-      entry.fence.fetch_or(bit);
-    }
-    entry.last_use.store(now, std::memory_order_relaxed);
+    handle.use().NoteHandedOut(bit, now);
   });
   block.epoch = p_.residency.epoch();
   block.clock = now;
@@ -73,7 +67,7 @@ void LiveBlocks::PinForOperator(const Block& block, OperatorThread& thread) {
     p_.captures.KeepMade(block);
   }
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
-    thread.PinForOutermost(handle.entry());
+    thread.PinForOutermost(handle.use());
   });
 }
 

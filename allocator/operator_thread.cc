@@ -27,7 +27,7 @@ ThreadList& Threads() {
 
 // Takes back the pins from number `from` on. release: what the operator noted
 // (fence bits, dirty) is visible to an evictor that sees the pin gone.
-void Drop(std::vector<HandleEntry*>& pins, std::size_t from) {
+void Drop(std::vector<HandleUse*>& pins, std::size_t from) {
   for (std::size_t i = from; i < pins.size(); ++i) {
     pins[i]->pins.fetch_sub(1, std::memory_order_release);
   }
@@ -107,9 +107,9 @@ void OperatorThread::LeaveCall() {
       std::memory_order_release);
 }
 
-void OperatorThread::PinForOutermost(HandleEntry& entry) {
-  entry.pins.fetch_add(1, std::memory_order_seq_cst);
-  (marks.empty() ? made_ : outermost_pins_).push_back(&entry);
+void OperatorThread::PinForOutermost(HandleUse& use) {
+  use.pins.fetch_add(1, std::memory_order_seq_cst);
+  (marks.empty() ? made_ : outermost_pins_).push_back(&use);
 }
 
 void OperatorThread::DropPins(std::size_t n) {
@@ -121,12 +121,12 @@ void OperatorThread::Suspend() {
   if (!noted_.empty()) {
     // Between Resume and NoteAgain: what was noted first is what holds.
     for (Noted& noted : noted_) {
-      noted.entry->pins.fetch_sub(1, std::memory_order_release);
+      noted.use->pins.fetch_sub(1, std::memory_order_release);
     }
   } else {
-    ForEachPin([&](HandleEntry& entry) {
-      noted_.push_back({&entry, entry.fence.load(), entry.dirty.load()});
-      entry.pins.fetch_sub(1, std::memory_order_release);
+    ForEachPin([&](HandleUse& use) {
+      noted_.push_back({&use, use.fence.load(), use.dirty.load()});
+      use.pins.fetch_sub(1, std::memory_order_release);
     });
   }
   suspended.store(true, std::memory_order_seq_cst);
@@ -134,16 +134,15 @@ void OperatorThread::Suspend() {
 
 void OperatorThread::Resume() {
   suspended.store(false, std::memory_order_seq_cst);
-  ForEachPin([](HandleEntry& entry) {
-    entry.pins.fetch_add(1, std::memory_order_seq_cst);
-  });
+  ForEachPin(
+      [](HandleUse& use) { use.pins.fetch_add(1, std::memory_order_seq_cst); });
 }
 
 void OperatorThread::NoteAgain() {
   if (STRATALLOC_PLANTED(kNotNoted)) noted_.clear();
   for (const Noted& noted : noted_) {
-    noted.entry->fence.fetch_or(noted.fence);
-    if (noted.dirty) noted.entry->dirty.store(true);
+    noted.use->fence.fetch_or(noted.fence);
+    if (noted.dirty) noted.use->dirty.store(true);
   }
   noted_.clear();
 }

@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "allocator/base/thread_local.h"
-#include "allocator/handle_table.h"
+#include "allocator/handle_use.h"
 
 namespace stratalloc {
 
@@ -51,7 +51,7 @@ struct OperatorThread {
   std::uint64_t ticket = 0;
   // What it enters now is tried once: it is as well off without (data_ptr()).
   bool hurried = false;
-  std::vector<HandleEntry*> pins;
+  std::vector<HandleUse*> pins;
   std::vector<std::size_t> marks;  // pins.size() at each operator's entry
 
   // Made by a thread's first call, gone when the thread ends.
@@ -63,10 +63,10 @@ struct OperatorThread {
   // dropped when they leave; blocks allocated inside stay pinned until the
   // outermost one leaves (PinForOutermost).
   void Leave();
-  void Pin(HandleEntry& entry) {
+  void Pin(HandleUse& use) {
     // seq_cst: see "who wins" in handle_table.h.
-    entry.pins.fetch_add(1, std::memory_order_seq_cst);
-    pins.push_back(&entry);
+    use.pins.fetch_add(1, std::memory_order_seq_cst);
+    pins.push_back(&use);
   }
   // Leaves the innermost operator, whose pins become those of a call.
   void LeaveIntoCall();
@@ -76,9 +76,9 @@ struct OperatorThread {
   bool KeepsWhatItAllocates() const {
     return !marks.empty() || !held_marks_.empty();
   }
-  // Keeps `entry` until the outermost operator of this thread leaves, and the
+  // Keeps `use` until the outermost operator of this thread leaves, and the
   // outermost call. REQUIRES: KeepsWhatItAllocates().
-  void PinForOutermost(HandleEntry& entry);
+  void PinForOutermost(HandleUse& use);
   // Takes back the newest `n` pins.
   void DropPins(std::size_t n);
 
@@ -91,13 +91,13 @@ struct OperatorThread {
   // Takes them again. Whatever left meanwhile is still away: the caller brings
   // it back, and then calls NoteAgain.
   void Resume();
-  // Every pin: f(HandleEntry&).
+  // Every pin: f(HandleUse&).
   template <typename F>
   void ForEachPin(F&& f) const {
-    for (HandleEntry* entry : pins) f(*entry);
-    for (HandleEntry* entry : outermost_pins_) f(*entry);
-    for (HandleEntry* entry : held_) f(*entry);
-    for (HandleEntry* entry : made_) f(*entry);
+    for (HandleUse* use : pins) f(*use);
+    for (HandleUse* use : outermost_pins_) f(*use);
+    for (HandleUse* use : held_) f(*use);
+    for (HandleUse* use : made_) f(*use);
   }
   // What the operators had noted before the suspension holds still: their
   // streams use the handles, and those they write are dirty. An eviction in
@@ -106,15 +106,15 @@ struct OperatorThread {
 
  private:
   struct Noted {
-    HandleEntry* entry;
+    HandleUse* use;
     std::uint64_t fence;
     bool dirty;
   };
   static OperatorThread& Register();
 
-  std::vector<HandleEntry*> outermost_pins_;
-  std::vector<HandleEntry*> held_;       // operands of calls
-  std::vector<HandleEntry*> made_;       // allocated inside calls
+  std::vector<HandleUse*> outermost_pins_;
+  std::vector<HandleUse*> held_;         // operands of calls
+  std::vector<HandleUse*> made_;         // allocated inside calls
   std::vector<std::size_t> held_marks_;  // held_.size() at each call's entry
   std::vector<Noted> noted_;             // while suspended, and until NoteAgain
 };

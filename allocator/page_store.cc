@@ -69,11 +69,8 @@ class PageStore::Mapping {
   std::vector<HandleRef> Commit() {
     for (HandleRef handle : wanted_) {
       HandleEntry& entry = handle.entry();
-      entry.fence.store(0);
-      entry.dirty.store(true);
+      entry.Begin();
       entry.has_copy.store(false);
-      // Of what lay here before.
-      for (auto& interval : entry.intervals) interval.store(0);
       entry.physical->used_at = handle.address();
       entry.state.store(HandleState::kResident);
     }

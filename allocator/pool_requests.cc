@@ -40,7 +40,7 @@ Status PoolRequests::ReleasePool(PoolId id) {
 }
 
 bool PoolRequests::KeepForGraph(StreamId stream,
-                                std::span<HandleEntry* const> operands) {
+                                std::span<HandleUse* const> operands) {
   MutexLock lock(p_.mutex);
   const bool kept = p_.private_pools.KeepForGraph(stream, operands);
   p_.captures.Publish();
@@ -48,7 +48,7 @@ bool PoolRequests::KeepForGraph(StreamId stream,
 }
 
 bool PoolRequests::KeepForPool(PoolId id,
-                               std::span<HandleEntry* const> operands) {
+                               std::span<HandleUse* const> operands) {
   MutexLock lock(p_.mutex);
   return p_.private_pools.KeepForPool(id, operands);
 }
@@ -138,7 +138,7 @@ PoolRequests::OthersCaptures PoolRequests::LookAtCaptures() {
   return seen;
 }
 
-void PoolRequests::KeepUntilFreed(HandleEntry& operand) {
+void PoolRequests::KeepUntilFreed(HandleUse& operand) {
   MutexLock lock(p_.mutex);
   p_.private_pools.KeepUntilFreed(operand);
 }

@@ -92,16 +92,16 @@ class PoolRequests {
   // If `stream` captures into a pool of this device: `operands`, which the
   // caller has pinned, stay where they are until the pool has no use left, and
   // true. They may be another device's.
-  bool KeepForGraph(StreamId stream, std::span<HandleEntry* const> operands)
+  bool KeepForGraph(StreamId stream, std::span<HandleUse* const> operands)
       EXCLUDES(p_.mutex);
   // The same of a pool into which a capture has yet to begin. False if there is
   // no such pool.
-  bool KeepForPool(PoolId id, std::span<HandleEntry* const> operands)
+  bool KeepForPool(PoolId id, std::span<HandleUse* const> operands)
       EXCLUDES(p_.mutex);
   // What a capture uses that torch did not begin, which the caller has pinned,
   // stays until it is freed: there is no pool whose end would say that its
-  // graph is gone. REQUIRES: the entry is of this device.
-  void KeepUntilFreed(HandleEntry& operand) EXCLUDES(p_.mutex);
+  // graph is gone. REQUIRES: it is of a handle of this device.
+  void KeepUntilFreed(HandleUse& operand) EXCLUDES(p_.mutex);
 
  private:
   DeviceParts& p_;

@@ -53,7 +53,7 @@ struct PoolRoute {
   int looks = 0;  // that found no capture, in a row
   std::int64_t looked_at = 0;
   // Operands that it has added to those of its pool.
-  std::vector<HandleEntry*> operands{};
+  std::vector<HandleUse*> operands{};
 
   bool open() const { return of_capture && !over; }
 };

@@ -32,7 +32,7 @@
 
 namespace stratalloc {
 
-struct HandleEntry;   // handle_table.h
+struct HandleUse;     // handle_use.h
 struct MemorySource;  // memory_source.h
 
 struct PrivatePool {
@@ -50,7 +50,7 @@ struct PrivatePool {
   // Where its segments come from; nullptr: the device's own memory.
   std::shared_ptr<const MemorySource> source;
   // Evictable handles that captures into it use, each pinned once.
-  std::set<HandleEntry*> operands;
+  std::set<HandleUse*> operands;
 };
 
 }  // namespace stratalloc

@@ -16,9 +16,9 @@ Error NoSuchPool(PoolId id) {
 }
 
 // A graph may still run.
-void FenceForGraphs(HandleEntry& entry) {
-  entry.fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
-  entry.pins.fetch_sub(1);
+void FenceForGraphs(HandleUse& operand) {
+  operand.fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
+  operand.pins.fetch_sub(1);
 }
 
 }  // namespace
@@ -116,7 +116,7 @@ void PrivatePools::Settle() {
     PrivatePool* const pool = Find(route->pool);
     if (pool == nullptr) continue;
     ++pool->failed;
-    for (HandleEntry* operand : route->operands) {
+    for (HandleUse* operand : route->operands) {
       if (pool->operands.erase(operand) != 0) operand->pins.fetch_sub(1);
     }
     DropOperands(*pool);
@@ -134,7 +134,7 @@ bool PrivatePools::Capturing() {
 }
 
 bool PrivatePools::KeepForGraph(StreamId stream,
-                                std::span<HandleEntry* const> operands) {
+                                std::span<HandleUse* const> operands) {
   if (!routes_.NoteCapture(stream)) {
     Settle();
     return false;
@@ -147,7 +147,7 @@ bool PrivatePools::KeepForGraph(StreamId stream,
 }
 
 bool PrivatePools::KeepForPool(PoolId id,
-                               std::span<HandleEntry* const> operands) {
+                               std::span<HandleUse* const> operands) {
   PrivatePool* const pool = Find(id);
   if (pool == nullptr || pool->use_count == 0) return false;
   Keep(id, *pool, operands);
@@ -155,9 +155,9 @@ bool PrivatePools::KeepForPool(PoolId id,
 }
 
 void PrivatePools::Keep(PoolId id, PrivatePool& pool,
-                        std::span<HandleEntry* const> operands) {
+                        std::span<HandleUse* const> operands) {
   PoolRoute* const route = routes_.Of(id);
-  for (HandleEntry* operand : operands) {
+  for (HandleUse* operand : operands) {
     if (!pool.operands.insert(operand).second) continue;
     operand->pins.fetch_add(1);
     if (route != nullptr) route->operands.push_back(operand);
@@ -166,22 +166,22 @@ void PrivatePools::Keep(PoolId id, PrivatePool& pool,
 
 void PrivatePools::DropOperands(PrivatePool& pool) {
   if (pool.in_use()) return;
-  for (HandleEntry* operand : std::exchange(pool.operands, {})) {
+  for (HandleUse* operand : std::exchange(pool.operands, {})) {
     FenceForGraphs(*operand);
   }
 }
 
-void PrivatePools::KeepUntilFreed(HandleEntry& operand) {
+void PrivatePools::KeepUntilFreed(HandleUse& operand) {
   if (raw_operands_.insert(&operand).second) operand.pins.fetch_add(1);
 }
 
-void PrivatePools::DropRawOperand(HandleEntry& freed) {
+void PrivatePools::DropRawOperand(HandleUse& freed) {
   if (raw_operands_.erase(&freed) != 0) FenceForGraphs(freed);
 }
 
-std::set<const HandleEntry*> PrivatePools::Operands() const {
-  std::set<const HandleEntry*> operands(raw_operands_.begin(),
-                                        raw_operands_.end());
+std::set<const HandleUse*> PrivatePools::Operands() const {
+  std::set<const HandleUse*> operands(raw_operands_.begin(),
+                                      raw_operands_.end());
   for (const auto& [id, pool] : pools_) {
     operands.insert(pool.operands.begin(), pool.operands.end());
   }

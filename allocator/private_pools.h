@@ -81,31 +81,30 @@ class PrivatePools {
   // If `stream` captures into a pool: `operands`, which the caller has pinned,
   // stay until the pool has no use left, and true. They may be of another
   // device.
-  bool KeepForGraph(StreamId stream, std::span<HandleEntry* const> operands);
+  bool KeepForGraph(StreamId stream, std::span<HandleUse* const> operands);
   // The same of a pool into which a capture has yet to begin. False if there is
   // no such pool.
-  bool KeepForPool(PoolId id, std::span<HandleEntry* const> operands);
+  bool KeepForPool(PoolId id, std::span<HandleUse* const> operands);
   // An operand of a capture that torch did not begin.
-  void KeepUntilFreed(HandleEntry& operand);
+  void KeepUntilFreed(HandleUse& operand);
   // The last block over the handle was freed.
-  void DropFreed(HandleEntry& freed) {
+  void DropFreed(HandleUse& freed) {
     if (!raw_operands_.empty()) DropRawOperand(freed);
   }
   // Every operand that is kept, once.
-  std::set<const HandleEntry*> Operands() const;
+  std::set<const HandleUse*> Operands() const;
 
  private:
-  void Keep(PoolId id, PrivatePool& pool,
-            std::span<HandleEntry* const> operands);
+  void Keep(PoolId id, PrivatePool& pool, std::span<HandleUse* const> operands);
   // If no graph can be replayed any more.
   static void DropOperands(PrivatePool& pool);
-  void DropRawOperand(HandleEntry& freed);
+  void DropRawOperand(HandleUse& freed);
   void Reopen(PoolRoute& route);  // it is not over
 
   const Device& device_;
   PoolRoutes& routes_;
   std::map<PoolId, PrivatePool> pools_;
-  std::set<HandleEntry*> raw_operands_;
+  std::set<HandleUse*> raw_operands_;
   // Those of pools, and those that a malloc asked for while there were routes.
   std::set<StreamId> streams_;
 };

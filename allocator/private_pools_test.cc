@@ -59,7 +59,7 @@ class PrivatePoolsTest : public testing::Test {
   std::optional<PrivatePools> pools_;
   cudaStream_t raw_ = nullptr;
   StreamId stream_{};
-  HandleEntry one_, two_;
+  HandleUse one_, two_;
 };
 
 TEST_F(PrivatePoolsTest, APoolIsInUseUntilItsLastUseIsGivenUp) {
@@ -112,7 +112,7 @@ TEST_F(PrivatePoolsTest, OnlyStreamsWithMemoryHereAreAskedWhetherTheyCapture) {
 }
 
 TEST_F(PrivatePoolsTest, AnOperandIsPinnedOnceUntilThePoolHasNoUse) {
-  HandleEntry* const operands[] = {&one_, &two_};
+  HandleUse* const operands[] = {&one_, &two_};
   EXPECT_FALSE(pools_->KeepForGraph(stream_, operands)) << "no capture";
   CaptureInto(kGraph);
   EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
@@ -128,7 +128,7 @@ TEST_F(PrivatePoolsTest, AnOperandIsPinnedOnceUntilThePoolHasNoUse) {
 }
 
 TEST_F(PrivatePoolsTest, AFailedCaptureKeepsNothing) {
-  HandleEntry* const operands[] = {&one_};
+  HandleUse* const operands[] = {&one_};
   CaptureInto(kGraph);
   EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
   EndCapture();
@@ -144,7 +144,7 @@ TEST_F(PrivatePoolsTest, AFailedCaptureKeepsNothing) {
 }
 
 TEST_F(PrivatePoolsTest, APoolThatIsToBeCapturedIntoKeepsOperands) {
-  HandleEntry* const operands[] = {&one_};
+  HandleUse* const operands[] = {&one_};
   EXPECT_FALSE(pools_->KeepForPool(kUser, operands));
   pools_->Use(kUser);
   EXPECT_TRUE(pools_->KeepForPool(kUser, operands));

@@ -84,8 +84,8 @@ Staying DeviceReports::StayingLocked(const std::vector<Address>& workspaces) {
   p_.captures.Settle();  // what a capture kept that failed leaves
   const std::set<Address> named(workspaces.begin(), workspaces.end());
   const std::set<Address> kept = p_.heap.HandlesUnder(workspaces);
-  const std::set<const HandleEntry*> of_graphs = p_.private_pools.Operands();
-  std::map<const HandleEntry*, StayReason> pinned;
+  const std::set<const HandleUse*> of_graphs = p_.private_pools.Operands();
+  std::map<const HandleUse*, StayReason> pinned;
   for (const auto& [base, segment] : p_.heap.segments()) {
     if (!segment->region->evictable) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
@@ -93,18 +93,18 @@ Staying DeviceReports::StayingLocked(const std::vector<Address>& workspaces) {
       const StayReason reason = ReasonOf(b->pins);
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
         StayReason& lasts =
-            pinned.try_emplace(&handle.entry(), reason).first->second;
+            pinned.try_emplace(&handle.use(), reason).first->second;
         lasts = std::min(lasts, reason);
       });
     }
   }
   const auto of_handle = [&](HandleRef handle) {
-    const HandleEntry& entry = handle.entry();
+    const HandleUse& use = handle.use();
     if (kept.contains(handle.address())) return StayReason::kWorkspace;
     StayReason lasts = StayReason::kEvictable;
-    if (entry.pins.load() != 0) lasts = StayReason::kOperator;
-    if (of_graphs.contains(&entry)) lasts = StayReason::kGraph;
-    const auto found = pinned.find(&entry);
+    if (use.pins.load() != 0) lasts = StayReason::kOperator;
+    if (of_graphs.contains(&use)) lasts = StayReason::kGraph;
+    const auto found = pinned.find(&use);
     return found == pinned.end() ? lasts : std::min(lasts, found->second);
   };
   const auto of_block = [&](const Block& block) {

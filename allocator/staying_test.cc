@@ -86,10 +86,9 @@ TEST_F(StayingTest, AWorkspaceKeepsWhatSharesItsHandle) {
 TEST_F(StayingTest, AnOperatorsOperandsAreItsUntilItReturns) {
   const Address operand = Malloc(2 * kMiB);
   Malloc(2 * kMiB);
-  HandleRegion* region = allocator().table().RegionOf(operand);
   OperatorThread& thread = OperatorThread::ThisThread();
   thread.Enter();
-  thread.Pin(region->entries[region->IndexOf(operand)]);
+  thread.Pin(allocator().table().RefOf(operand).use());
   EXPECT_EQ(Stays().of(StayReason::kOperator), 2 * kMiB);
   EXPECT_EQ(Stays().of(StayReason::kEvictable), 2 * kMiB);
   thread.Leave();
@@ -99,13 +98,12 @@ TEST_F(StayingTest, AnOperatorsOperandsAreItsUntilItReturns) {
 TEST_F(StayingTest, AGraphsPoolAndWhatItReads) {
   const Address operand = Malloc(2 * kMiB);
   Malloc(4 * kMiB);
-  HandleRegion* region = allocator().table().RegionOf(operand);
-  HandleEntry* entry = &region->entries[region->IndexOf(operand)];
+  HandleUse* const use = &allocator().table().RefOf(operand).use();
   const StreamId stream = NewStream();
   Route(kGraph);
   Capture(stream, true);
   Malloc(kMiB * 3, stream);
-  EXPECT_TRUE(allocator().KeepForGraph(stream, {&entry, 1}));
+  EXPECT_TRUE(allocator().KeepForGraph(stream, {&use, 1}));
   EXPECT_THAT(allocator().WhyNoMore(""), HasSubstr("is captured"));
   Capture(stream, false);
   EndRoute(kGraph);

@@ -180,8 +180,7 @@ void BlockHeap::ChangePool(Block* block, Address lo, Address hi, Pool& pool) {
   from.erase(held);
   segment->pool = &pool;
   for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
-    // Of what lay here before.
-    for (auto& interval : region.entries[i].intervals) interval.store(0);
+    region.entries[i].ForgetIntervals();  // of what lay here before
   }
   NoteStays(*segment, !pool.evictable());
   pool.File(block);

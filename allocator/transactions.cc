@@ -46,7 +46,7 @@ std::vector<EvictableHandle> Transactions::EvictableLocked() {
                      .clean = entry.has_copy.load() && !entry.dirty.load(),
                      .has_copy = entry.has_copy.load(),
                      .last_use = entry.last_use.load(),
-                     .intervals = IntervalsOf(entry)});
+                     .intervals = entry.Intervals()});
     });
   }
   return all;

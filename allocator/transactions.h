@@ -28,7 +28,7 @@ struct EvictableHandle {
   bool clean = false;  // as far as the guard knows
   bool has_copy = false;
   std::uint32_t last_use = 0;
-  std::array<std::uint32_t, HandleEntry::kIntervals> intervals{};
+  std::array<std::uint32_t, HandleUse::kIntervals> intervals{};
 };
 
 // One handle of an operator, as the guard sees it.

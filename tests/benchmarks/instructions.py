@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many instructions a malloc and a free execute, by callgrind.
+"""How many instructions a malloc, a free and an operator execute.
 
     python3 instructions.py HOT_PATH            prints the table
     python3 instructions.py HOT_PATH --write    renews instructions.json
 
-HOT_PATH is the program built from hot_path.cc. Counts do not depend on the
-machine's load; they do depend on the compiler, which the table names.
+HOT_PATH is the program built from hot_path.cc. What callgrind counts does not
+depend on the machine's load; it does depend on the compiler, which the table
+names.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def measure(program):
              "--auto=no", out],
             check=True, capture_output=True, text=True).stdout
     counts = {}
-    row = re.compile(r"^\s*([\d,]+) .*:(malloc|free)_(\w+)\b")
+    row = re.compile(r"^\s*([\d,]+) .*:(malloc|free|enter|leave)_(\w+)\b")
     for line in text.splitlines():
         found = row.match(line)
         if found and "hot_path" in line:

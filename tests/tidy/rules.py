@@ -32,6 +32,8 @@ _INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 _MUTEX = re.compile(
     r"\bstd::(?:recursive_|shared_)?(?:timed_)?mutex\b|\bpthread_mutex_t\b"
 )
+# What the allocator keeps of a handle, by its name and by the ways to it.
+_HANDLE_ENTRY = re.compile(r"\bHandleEntry\b|\.entry\(\)|->entries\b")
 # Its library, functions, variables and module. The name of the package to
 # install is for users, its folder for upward_includes.
 _SIMULATOR = re.compile(
@@ -165,6 +167,20 @@ def raw_mutexes(tree: Tree) -> Iterator[str]:
                 yield (
                     f"{file.path}:{number}: {match.group()}; use the ranked "
                     "mutex of allocator/base/mutex.h"
+                )
+
+
+def handle_entries(tree: Tree) -> Iterator[str]:
+    """What is mapped and lives at a handle is the allocator's own."""
+    for file in tree.files(CPP):
+        if file.path.startswith("allocator/") or room_of(file.path) is None:
+            continue
+        for number, line in enumerate(file.code.splitlines(), 1):
+            match = _HANDLE_ENTRY.search(line)
+            if match:
+                yield (
+                    f"{file.path}:{number}: {match.group()}; ask the HandleRef "
+                    "for its state and its use, or the DeviceAllocator"
                 )
 
 
@@ -486,6 +502,7 @@ ALL = (
     torch_headers,
     simulator_names,
     raw_mutexes,
+    handle_entries,
     unfinished_marks,
     orphans,
     licence_lines,

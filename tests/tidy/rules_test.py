@@ -258,6 +258,21 @@ class RulesTest(unittest.TestCase):
                     {"allocator/block.h": self._header(f"{kind} m;")},
                 )
 
+    def test_handle_entry(self):
+        for way in ("HandleEntry", "handle.entry()", "region->entries"):
+            with self.subTest(way):
+                self._expect(
+                    "handle_entries",
+                    "tiering/guard.h:2: ",
+                    {
+                        "tiering/README.md": "",
+                        "tiering/BUILD.bazel": f"# {_SPDX}"
+                        'cc_library(name = "all", hdrs = glob(["*.h"]))\n',
+                        "tiering/guard.h": self._header(f"{way};"),
+                        "allocator/block.h": self._header(f"{way};"),
+                    },
+                )
+
     def test_unfinished_mark(self):
         self._expect(
             "unfinished_marks",

@@ -44,8 +44,8 @@ Status Engine::BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
     if (!captures || off()) return {};
     // What operators around the capture use, their kernels may read inside
     // without an operator: a compiled graph's call captures what it launches.
-    std::vector<HandleEntry*> pinned;
-    thread.ForEachPin([&](HandleEntry& entry) { pinned.push_back(&entry); });
+    std::vector<HandleUse*> pinned;
+    thread.ForEachPin([&](HandleUse& use) { pinned.push_back(&use); });
     if (pinned.empty()) return {};
     device.KeepForPool(pool, pinned);
     // Replays come on any stream, and only this one was ordered behind copies
@@ -85,11 +85,11 @@ void Engine::KeepForRawCapture(DeviceAllocator& device, StreamId stream,
                                OperatorThread& thread) {
   if (!device.device().IsCapturing(stream)) return;
   device.NoteCapture(stream);
-  for (HandleEntry* entry : thread.pins) {
+  for (HandleUse* use : thread.pins) {
     for (const DeviceState* state : movers_) {
       DeviceAllocator& owner = *state->allocator;
-      if (owner.table().RefOf(*entry).region != nullptr) {
-        owner.KeepUntilFreed(*entry);
+      if (owner.table().RefOf(*use).region != nullptr) {
+        owner.KeepUntilFreed(*use);
       }
     }
   }

@@ -243,7 +243,7 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
   if (!status && !no_room) return tl::unexpected(status.error());
   for (HandleRef handle : handles) {
     if (ranges.empty()) break;
-    if (handle.entry().state.load() != HandleState::kPoisoned) continue;
+    if (handle.state() != HandleState::kPoisoned) continue;
     return Fail(ErrorCode::kCorrupt,
                 "the bytes of " + OwnersOf(device, handle) +
                     " on disk were damaged and are lost; free it: assign "
@@ -362,7 +362,7 @@ Status Engine::TestHook(const std::string& name, const std::string& value) {
                             std::string::npos) {
         continue;
       }
-      if (copy.handle.entry().state.load() != HandleState::kDisk) continue;
+      if (copy.handle.state() != HandleState::kDisk) continue;
       return lower_.disk()->FlipByteForTesting(copy.disk);
     }
     return Fail(ErrorCode::kNotFound,

@@ -66,7 +66,7 @@ TEST_F(EngineLeavingTest, FreedWhileLeavingIsReleasedAtTheEnd) {
 TEST_F(EngineLeavingTest, ALookCancelsWhatIsLeaving) {
   std::thread looker([&] { ExpectReads(layers_[0], kHandle, 1); });
   ASSERT_TRUE(
-      Eventually([&] { return rig_->EntryOf(layers_[0]).pins.load() > 0; }));
+      Eventually([&] { return rig_->UseOf(layers_[0]).pins.load() > 0; }));
   GoOn();
   looker.join();
   EXPECT_EQ(moved_, kHandle) << "the other one";

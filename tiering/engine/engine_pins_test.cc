@@ -128,7 +128,7 @@ TEST_F(EnginePinsTest, FreeingWhatIsPinnedWaitsForItsUsers) {
   constexpr Bytes kBytes = 256 * kKiB;
   const Address freed = Malloc(kBytes), other = Malloc(kBytes);
   Write(other, kBytes, 3);
-  ASSERT_EQ(&rig_->EntryOf(freed), &rig_->EntryOf(other));
+  ASSERT_EQ(&rig_->UseOf(freed), &rig_->UseOf(other));
   Pin(freed, PinReason::kExported);
   const StreamId theirs = rig_->NewStream();
   const cudasim_access access{freed, kBytes, 0};

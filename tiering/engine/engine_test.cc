@@ -119,7 +119,7 @@ TEST_F(EngineTest, AWriteAfterTheReturnMakesItDirty) {
   Evict();
   ExpectReads(layers[0], kHandle, 1);
   Write(layers[1], kHandle, 20);
-  EXPECT_TRUE(rig_->EntryOf(layers[1]).dirty.load());
+  EXPECT_TRUE(rig_->UseOf(layers[1]).dirty.load());
   Evict();
   EXPECT_EQ(Counters().clean_drops, 1u);
   ExpectReads(layers[0], kHandle, 1);
@@ -133,7 +133,7 @@ TEST_F(EngineTest, AWriteAfterTheReturnMakesItDirty) {
 TEST_F(EngineTest, AHandleThatTwoTensorsShareIsPinnedOnce) {
   Open({});
   const auto layers = Layers(2);
-  HandleEntry& shared = rig_->EntryOf(layers[0]);
+  HandleUse& shared = rig_->UseOf(layers[0]);
   const Access accesses[] = {{layers[0], 512, false},
                              {layers[0] + 1024, 512, true},
                              {layers[0] + kHandle - 512, 1024, false},
@@ -145,13 +145,13 @@ TEST_F(EngineTest, AHandleThatTwoTensorsShareIsPinnedOnce) {
     ASSERT_TRUE(
         rig_->engine().EnterOperator(kDefaultStream, "three", accesses));
     EXPECT_TRUE(shared.dirty.load()) << away;
-    EXPECT_FALSE(rig_->EntryOf(layers[1]).dirty.load());
+    EXPECT_FALSE(rig_->UseOf(layers[1]).dirty.load());
     EXPECT_GE(shared.pins.load(), 1u);
-    EXPECT_EQ(rig_->EntryOf(layers[1]).pins.load(), 1u);
+    EXPECT_EQ(rig_->UseOf(layers[1]).pins.load(), 1u);
     EXPECT_EQ(EvictOnly(layers[0], 2 * kHandle), 0u) << "both are in use";
     rig_->engine().LeaveOperator();
     EXPECT_EQ(shared.pins.load(), 0u);
-    EXPECT_EQ(rig_->EntryOf(layers[1]).pins.load(), 0u);
+    EXPECT_EQ(rig_->UseOf(layers[1]).pins.load(), 0u);
   }
   FreeAll(layers);
 }
@@ -538,7 +538,7 @@ TEST_F(EngineTest, AnOperatorThatCannotFitIsToldItsBytesAndTheLimit) {
   for (const char* word : {"aten::_foreach", "24.00 MiB", "16.00 MiB"}) {
     EXPECT_THAT(status.error().message, HasSubstr(word));
   }
-  EXPECT_EQ(rig_->EntryOf(layers[0]).pins.load(), 0u);
+  EXPECT_EQ(rig_->UseOf(layers[0]).pins.load(), 0u);
   ExpectLayers(layers);
   FreeAll(layers);
 }

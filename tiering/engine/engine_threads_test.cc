@@ -67,7 +67,7 @@ TEST_F(EngineThreadsTest, TwoOperatorsThatDoNotFitTogetherTakeTurns) {
   // Refused at least once, and waiting with nothing pinned.
   ASSERT_TRUE(Eventually([&] {
     return rig_->engine().IsCrowded() &&
-           rig_->EntryOf(layers[5]).pins.load() == 0;
+           rig_->UseOf(layers[5]).pins.load() == 0;
   }));
   EXPECT_FALSE(done);
   busy.Leave();

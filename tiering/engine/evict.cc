@@ -326,7 +326,7 @@ Bytes Engine::EvictBatchLocked(DeviceState& state,
   if (batch.empty()) return 0;
   std::uint64_t users = 0;
   for (const Departure& leaving : batch) {
-    users |= leaving.handle.entry().fence.load();
+    users |= leaving.handle.use().fence.load();
   }
   // Now that they are marked: whatever entered a table before is in it.
   const auto workspaces = LibraryWorkspaces::Addresses();

@@ -41,30 +41,11 @@ Bytes BytesOf(const DeviceAllocator& device,
 
 void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                      std::uint32_t now) {
-  HandleEntry& entry = handle.entry();
-  // Load before read-modify-write: in the common case nothing changes and no
-  // cache line is dirtied.
-  if ((entry.fence.load(std::memory_order_relaxed) & stream_bit) == 0) {
-    entry.fence.fetch_or(stream_bit, std::memory_order_relaxed);
-  }
   if (STRATALLOC_PLANTED(kLostDirty)) written = false;
-  if (written && !entry.dirty.load(std::memory_order_relaxed)) {
-    entry.dirty.store(true, std::memory_order_relaxed);
+  if (handle.use().NoteOperator(stream_bit, written, now, kBurstOperators) &&
+      learning_.load(std::memory_order_relaxed)) {
+    UseLog::ThisThread().Note(handle.address());
   }
-  const std::uint32_t last = entry.last_use.load(std::memory_order_relaxed);
-  // `last` is ahead where another thread took its ticks later.
-  if (static_cast<std::int32_t>(now - last) >
-      static_cast<std::int32_t>(kBurstOperators)) {
-    constexpr auto kRelaxed = std::memory_order_relaxed;
-    for (int i = HandleEntry::kIntervals - 1; i > 0; --i) {
-      entry.intervals[i].store(entry.intervals[i - 1].load(kRelaxed), kRelaxed);
-    }
-    entry.intervals[0].store(now - last, kRelaxed);
-    if (learning_.load(std::memory_order_relaxed)) {
-      UseLog::ThisThread().Note(handle.address());
-    }
-  }
-  entry.last_use.store(now, std::memory_order_relaxed);
 }
 
 Status Engine::EnterOperator(StreamId stream, const char* name,
@@ -110,7 +91,7 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
     }
     // An activation, all of it: one block, of one pool. It lives, so that this
     // does not change.
-    if (at.entry().stays.load(std::memory_order_relaxed)) continue;
+    if (at.stays()) continue;
     ++now;
     HandleRegion* const region = at.region;
     Address end = access.address + access.bytes;
@@ -124,10 +105,9 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
         handles.back().written |= access.written;
       } else {
         pinned = handle;
-        thread.Pin(handle.entry());
+        thread.Pin(handle.use());
         handles.push_back({handle, access.written});
-        resident = handle.entry().state.load(std::memory_order_seq_cst) ==
-                   HandleState::kResident;
+        resident = handle.state() == HandleState::kResident;
         if (!resident) all_resident = false;
       }
       if (resident) NoteUse(handle, bit, access.written, now);
@@ -213,7 +193,7 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
   for (const GuardedHandle& guarded : handles) {
     if (!device.Contains(guarded.handle.address())) continue;
     wanted.push_back(guarded.handle);
-    if (guarded.handle.entry().state.load() == HandleState::kPoisoned) {
+    if (guarded.handle.state() == HandleState::kPoisoned) {
       return Fail(ErrorCode::kCorrupt,
                   std::string(name) + " needs " +
                       OwnersOf(device, guarded.handle) +
@@ -294,7 +274,7 @@ Status Engine::WaitForRoom(StreamId stream, const char* name,
   const auto pin = [&] {
     if (std::exchange(pinned, true)) return;
     for (const GuardedHandle& guarded : handles) {
-      thread.Pin(guarded.handle.entry());
+      thread.Pin(guarded.handle.use());
     }
   };
   const auto unpin = [&] {

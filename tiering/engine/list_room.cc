@@ -27,7 +27,7 @@ bool EachHandle(DeviceAllocator& device, const Access& access, F&& f) {
   for (std::uint64_t i = region->IndexOf(access.address);
        i < region->count() && region->AddressOf(i) < end; ++i) {
     const HandleRef handle{region, i};
-    if (handle.entry().stays.load(std::memory_order_relaxed)) return true;
+    if (handle.stays()) return true;
     if (!f(handle)) return false;
   }
   return true;
@@ -80,7 +80,7 @@ bool FitsAsItIs(DeviceAllocator& device, std::span<const Access> accesses,
   return std::all_of(accesses.begin(), accesses.end(),
                      [&](const Access& access) {
                        return EachHandle(device, access, [](HandleRef handle) {
-                         return !IsAway(handle.entry().state.load());
+                         return !IsAway(handle.state());
                        });
                      });
 }

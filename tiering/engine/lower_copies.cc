@@ -185,16 +185,16 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
   std::vector<Choice> choices;
   for (auto& [address, copy] : copies_) {
     if (!copy.host) continue;
-    const HandleEntry& entry = copy.handle.entry();
-    const HandleState state = entry.state.load();
+    const HandleUse& use = copy.handle.use();
+    const HandleState state = copy.handle.state();
     if (state == HandleState::kCopyingOut || state == HandleState::kLeaving) {
       continue;
     }
     const int cost = copy.disk ? 0 : IsAway(state) ? 2 : 1;
     if (cost == 2 && !disk_allowed()) continue;
     Candidate candidate;
-    candidate.last_use = entry.last_use.load();
-    candidate.intervals = IntervalsOf(entry);
+    candidate.last_use = use.last_use.load();
+    candidate.intervals = use.Intervals();
     choices.push_back({cost, Coldness(candidate, now), &copy});
   }
   std::sort(
@@ -208,7 +208,6 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
   });
   for (Choice& choice : choices) {
     LowerCopy& copy = *choice.copy;
-    const HandleEntry& entry = copy.handle.entry();
     const bool written = choice.cost == 2;
     if (written) {
       if (Status status = WriteToDisk(copy, copy.host.data); !status) {
@@ -216,7 +215,7 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
         return false;
       }
     }
-    if (entry.state.load() == HandleState::kCopyingIn) {
+    if (copy.handle.state() == HandleState::kCopyingIn) {
       if (!copy.device->DrainArrivals()) continue;
     }
     copy.device->NoteHostCopyGone(copy.handle, written,

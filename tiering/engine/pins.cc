@@ -18,9 +18,9 @@ constexpr Bytes kPointerShare = 8;
 // Pins on small blocks cost more memory than the blocks do.
 constexpr std::size_t kMostPointers = 4096;
 
-bool IsPinnedHere(const OperatorThread& thread, const HandleEntry& entry) {
+bool IsPinnedHere(const OperatorThread& thread, const HandleUse& use) {
   bool pinned = false;
-  thread.ForEachPin([&](const HandleEntry& one) { pinned |= &one == &entry; });
+  thread.ForEachPin([&](const HandleUse& one) { pinned |= &one == &use; });
   return pinned;
 }
 
@@ -78,12 +78,11 @@ bool Engine::MustHandOut(Address address) {
       address >= device->table().evictable_end()) {
     return false;
   }
-  const HandleRegion* const region = device->table().RegionOf(address);
-  const HandleEntry& entry = region->entries[region->IndexOf(address)];
-  if (entry.stays.load(std::memory_order_relaxed)) return false;
+  const HandleRef handle = device->table().RefOf(address);
+  if (handle.stays()) return false;
   const OperatorThread& thread = OperatorThread::ThisThread();
   // An operator that asks for the address of its own operand, as most do.
-  if (IsPinnedHere(thread, entry)) return false;
+  if (IsPinnedHere(thread, handle.use())) return false;
   return !device->KeepsPointer(address);
 }
 

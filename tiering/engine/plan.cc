@@ -60,10 +60,9 @@ void Engine::Prefetch(ScopeTrace::Step step) {
     }
     std::vector<HandleRef> missing;
     for (Address address : expected) {
-      HandleRegion* region = device.table().RegionOf(address);
-      if (region == nullptr) continue;
-      const HandleRef handle{region, region->IndexOf(address)};
-      if (IsAway(handle.entry().state.load())) missing.push_back(handle);
+      const HandleRef handle = device.table().RefOf(address);
+      if (handle.region == nullptr) continue;  // another device's
+      if (IsAway(handle.state())) missing.push_back(handle);
     }
     if (missing.empty()) continue;
     MutexLock arbiter(arbiter_);

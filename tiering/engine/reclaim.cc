@@ -57,13 +57,13 @@ Status Engine::ResumeLocked(OperatorThread& thread) {
     DeviceAllocator& device = *state->allocator;
     std::vector<HandleRef> away;
     bool poisoned = false, arriving = false;
-    thread.ForEachPin([&](HandleEntry& entry) {
-      const HandleState s = entry.state.load();
+    thread.ForEachPin([&](HandleUse& use) {
+      const HandleRef handle = device.table().RefOf(use);
+      if (handle.region == nullptr) return;
+      const HandleState s = handle.state();
       // Somebody else brings it back, and ordered only its own stream.
       arriving |= s == HandleState::kCopyingIn;
       if (!IsAway(s)) return;
-      const HandleRef handle = device.table().RefOf(entry);
-      if (handle.region == nullptr) return;
       poisoned |= s == HandleState::kPoisoned;
       away.push_back(handle);
     });
@@ -125,8 +125,7 @@ bool Engine::RestoreSpace(DeviceIndex index, Address address) {
   if (off()) return false;
   DeviceState& state = devices_[static_cast<int>(index)];
   DeviceAllocator& device = *state.allocator;
-  HandleRegion* const region = device.table().RegionOf(address);
-  const HandleRef handle{region, region->IndexOf(address)};
+  const HandleRef handle = device.table().RefOf(address);
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
   // Before the first refusal nothing leaves, for this neither. It comes where

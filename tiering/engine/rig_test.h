@@ -233,18 +233,19 @@ class Rig {
     }
     return nullptr;
   }
-  HandleEntry& EntryOf(Address address) {
+  HandleRef RefOf(Address address) {
     HandleRegion* const region = RegionOf(address);
-    return region->entries[region->IndexOf(address)];
+    return {region, region->IndexOf(address)};
   }
-  HandleState StateOf(Address address) { return EntryOf(address).state; }
+  HandleUse& UseOf(Address address) { return RefOf(address).use(); }
+  HandleState StateOf(Address address) { return RefOf(address).state(); }
   // Is any of these bytes?
   bool IsAway(Address address, Bytes bytes) {
     HandleRegion* region = RegionOf(address);
     if (region == nullptr) return false;  // plain memory
     for (std::uint64_t i = region->IndexOf(address);
          i < region->count() && region->AddressOf(i) < address + bytes; ++i) {
-      if (stratalloc::IsAway(region->entries[i].state)) return true;
+      if (stratalloc::IsAway(HandleRef{region, i}.state())) return true;
     }
     return false;
   }
