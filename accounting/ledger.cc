@@ -172,11 +172,4 @@ Status Ledger::CheckInvariants() const {
   return {};
 }
 
-void Ledger::ResetForTesting() {
-  MutexLock lock(mutex_);
-  rows_.clear();
-  index_.clear();
-  for (std::atomic<Bytes>& live : live_) live.store(0);
-}
-
 }  // namespace stratalloc

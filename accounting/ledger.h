@@ -82,7 +82,6 @@ class Ledger final : public ChargeAccounts {
   void ResetPeaks(DeviceIndex device) override;
   // kInvalidArgument with the row and the two numbers that differ.
   Status CheckInvariants() const;
-  void ResetForTesting();
 
  private:
   // Scope, category and device in one integer: a look-up hashes one word.

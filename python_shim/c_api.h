@@ -169,16 +169,6 @@ STRATALLOC_API int stratalloc_is_pinned(const stratalloc_pin* pin);
 STRATALLOC_API int stratalloc_must_hand_out(uint64_t address);
 STRATALLOC_API void stratalloc_hand_out(uint64_t address);
 
-/* ---- test hooks -------------------------------------------------------- */
-
-/* "sabotage_restore" = substring of an owner: the first restore of one of its
- *    handles brings zeros; "flip_spill_byte" = substring of an owner: one bit
- *    of one of its chunks in the spill file is flipped now; "fail_disk" =
- *    count of writes to fail. Returns 0, or STRATALLOC_NOT_FOUND if nothing
- *    matched. Used by tests and by `stratalloc demo --sabotage`. */
-STRATALLOC_API int stratalloc_test_hook(const char* name, const char* value,
-                                        stratalloc_error* error);
-
 /* ---- memory of other processes ------------------------------------------ */
 
 /* For tests of what another process sends (core_api/ipc.h): maps the bytes that

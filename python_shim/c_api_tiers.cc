@@ -91,11 +91,4 @@ int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],
   return 0;
 }
 
-int stratalloc_test_hook(const char* name, const char* value,
-                         stratalloc_error* error) {
-  Result<Engine*> engine = EngineOrError();
-  if (!engine) return ToC(engine.error(), error);
-  return ToC((*engine)->TestHook(name, value), error);
-}
-
 }  // extern "C"

@@ -102,7 +102,6 @@ def _declare(lib):
         ("pin_blocks", i32, (text, i32, ranges, i32, pins, error)),
         ("unpin_blocks", None, (pins, i32, i32)),
         ("is_pinned", i32, (pins,)),
-        ("test_hook", i32, (text, text, error)),
     ):
         function = getattr(lib, "stratalloc_" + name)
         function.restype = result
@@ -274,13 +273,3 @@ def unpin(pins):
 def is_pinned(pin):
     """Is the block of this pin alive, and pinned for this reason?"""
     return bool(lib().stratalloc_is_pinned(ctypes.byref(pin)))
-
-
-def test_hook(name, value):
-    """Plans a fault; see c_api.h. Raises if nothing matched."""
-    error = Error()
-    code = lib().stratalloc_test_hook(name.encode(), str(value).encode(),
-                                      ctypes.byref(error))
-    if code:
-        raise_error(code, error.message.decode("utf-8", "replace")
-                    or f"stratalloc: the hook {name}={value} matched nothing")

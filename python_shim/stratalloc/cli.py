@@ -135,7 +135,7 @@ def _add_demo(commands):
                         help="pinned host memory for evicted blocks (32MiB)")
     _add_card(parser)
     parser.add_argument("--sabotage", metavar="LAYER",
-                        help="test hook: spoil the restore of one layer, which "
+                        help="spoil the weights of one layer on the GPU, which "
                         "the demo must notice")
     _add_json(parser, "the results")
     parser.set_defaults(function=_demo)

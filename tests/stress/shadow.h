@@ -4,7 +4,7 @@
 //
 // Only a few words of a block are written and compared: both ends and both
 // sides of every 2 MiB edge. That every other byte survives a move is what the
-// checksums of the engine's own copies say (tiering/engine/evict.cc).
+// checksums of the engine's own copies say (tiering/engine/eviction.cc).
 //
 // Thread-safety: a block belongs to one thread, or `mutex` guards it.
 #ifndef STRATALLOC_TESTS_STRESS_SHADOW_H_

@@ -63,7 +63,7 @@ void Worker::Step() {
   if (dice < 90) return StepPool();
   if (dice < 94) return StepHand();
   if (dice < 96 && world_.corruption) {
-    engine().TestHook("flip_spill_byte", "");
+    world_.rig->disk_faults().FlipReads(1);
     return;
   }
   if (dice < 98) return StepElsewhere();
@@ -353,7 +353,7 @@ void Worker::StepRare() {
     device().SetFraction(here().fraction *
                          (Chance(60) ? 1.0 : 0.5 + 0.1 * Below(5)));
   } else if (dice < 6 && world_.disk) {
-    engine().TestHook("fail_disk", std::to_string(1 + Below(2)));
+    rig.disk_faults().FailWrites(static_cast<int>(1 + Below(2)));
   } else if (dice < 10 && !blocks_.empty()) {
     const Shadow& block = *blocks_[Below(blocks_.size())];
     device().Relabel(

@@ -50,7 +50,7 @@ Status Engine::BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
     device.KeepForPool(pool, pinned);
     // Replays come on any stream, and only this one was ordered behind copies
     // on their way.
-    for (const DeviceState* state : movers_) {
+    for (const TieredDevice* state : movers_) {
       if (Status arrived = state->allocator->DrainArrivals(); !arrived) {
         // The caller takes a failure for no route.
         (void)device.EndAllocateToPool(pool);
@@ -86,7 +86,7 @@ void Engine::KeepForRawCapture(DeviceAllocator& device, StreamId stream,
   if (!device.device().IsCapturing(stream)) return;
   device.NoteCapture(stream);
   for (HandleUse* use : thread.pins) {
-    for (const DeviceState* state : movers_) {
+    for (const TieredDevice* state : movers_) {
       DeviceAllocator& owner = *state->allocator;
       if (owner.table().RefOf(*use).region != nullptr) {
         owner.KeepUntilFreed(*use);

@@ -2,10 +2,7 @@
 // Engine: set-up, the Reclaimer's face, evict and restore by name, counters.
 #include "tiering/engine/engine.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "allocator/base/check.h"
@@ -13,9 +10,6 @@
 
 namespace stratalloc {
 namespace {
-
-// One page of pinned words that checksums are copied to.
-constexpr Bytes kChecksumWords = 4096;
 
 bool Overlaps(HandleRef handle, std::span<const AddressRange> ranges) {
   if (ranges.empty()) return true;
@@ -53,43 +47,31 @@ Engine::Engine(Options options)
 Engine::~Engine() {
   thread_.reset();
   MutexLock arbiter(arbiter_);
-  for (DeviceState* state : movers_) {
-    DeviceAllocator& device = *state->allocator;
-    device.SetReclaimer(nullptr);
+  for (TieredDevice* state : movers_) {
+    state->allocator->SetReclaimer(nullptr);
     // Copies in flight read the buffers that go now.
-    SettleCopies(*state, state->copy_in);
-    device.DrainArrivals();
-    lower_.CloseForTesting();
-    device.device().DestroyStream(state->copy_out);
-    device.device().DestroyStream(state->copy_in);
+    state->Settle(state->copy_in);
+    state->allocator->DrainArrivals();
   }
-  // Of devices that take no part, too.
-  for (DeviceState* state : all_) {
-    if (state->checksum_words == nullptr) continue;
-    state->allocator->device().SynchronizeDevice();
-    state->allocator->device().UnregisterHost(state->checksum_words);
-    munmap(state->checksum_words, kChecksumWords);
-  }
+  lower_.Close();
+  for (TieredDevice* state : all_) state->Close();
 }
 
-Engine::DeviceState* Engine::StateOf(const DeviceAllocator& device) {
+TieredDevice* Engine::StateOf(const DeviceAllocator& device) {
   return &devices_[static_cast<int>(device.device().index())];
 }
 
 Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   MutexLock arbiter(arbiter_);
-  DeviceState& state = *StateOf(device);
-  state.allocator = &device;
+  TieredDevice& state = *StateOf(device);
   state.under_pressure = options_.under_pressure;
-  Status prepared = PrepareLocked(state, largest_handle);
-  if (!prepared) {
-    state.why_not = prepared.error().message;
-    device.SetWhyNoReclaimer(state.why_not);
-    for (StreamId* stream : {&state.copy_out, &state.copy_in}) {
-      if (*stream != kDefaultStream) device.device().DestroyStream(*stream);
-      *stream = kDefaultStream;
-    }
+  Status prepared = state.Prepare(device);
+  if (prepared) {
+    const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
+    prepared = lower_.Open(device.device(),
+                           std::max(large.handle_bytes, largest_handle));
   }
+  if (!prepared) state.Refuse(prepared.error());
   all_.Add(&state);
   if (!prepared) return prepared;
   device.SetReclaimer(this);
@@ -97,54 +79,13 @@ Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   return {};
 }
 
-Status Engine::PrepareLocked(DeviceState& state, Bytes largest_handle) {
-  DeviceAllocator& device = *state.allocator;
-  if (!device.device().has_virtual_memory()) {
-    return Fail(ErrorCode::kUnsupported,
-                device.device().why_no_virtual_memory() +
-                    ", its memory comes from cudaMalloc");
-  }
-  STRATALLOC_ASSIGN_OR_RETURN(state.copy_out, device.device().CreateStream());
-  STRATALLOC_ASSIGN_OR_RETURN(state.copy_in, device.device().CreateStream());
-  void* page = mmap(nullptr, kChecksumWords, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) {
-    return Fail(ErrorCode::kHostOutOfMemory, "no page for checksums");
-  }
-  if (Status pinned = device.device().RegisterHost(page, kChecksumWords);
-      !pinned) {
-    munmap(page, kChecksumWords);
-    return pinned;
-  }
-  state.checksum_words = static_cast<std::uint64_t*>(page);
-  STRATALLOC_ASSIGN_OR_RETURN(
-      state.checksum, DeviceChecksum::Load(device.device(), state.copy_out,
-                                           state.checksum_words));
-  const HandleRegion& large = device.table().region(true, PoolKind::kLarge);
-  STRATALLOC_RETURN_IF_ERROR(lower_.Open(
-      device.device(), std::max(large.handle_bytes, largest_handle)));
-  return {};
-}
-
-Status Engine::CheckTakesPart(const DeviceState& state) {
-  if (state.why_not.empty()) return {};
-  return Fail(
-      ErrorCode::kUnsupported,
-      "GPU " +
-          std::to_string(static_cast<int>(state.allocator->device().index())) +
-          " takes no part in tiering, so nothing on it moves: " +
-          state.why_not +
-          ". Name what lies on other devices, or nothing, or move the model to "
-          "a device that can evict");
-}
-
 Result<Bytes> Engine::MoveAll(Result<Bytes> (Engine::*verb)(
     DeviceAllocator&, std::span<const AddressRange>)) {
-  if (movers_.begin() == movers_.end() && all_.begin() != all_.end()) {
-    return tl::unexpected(CheckTakesPart(**all_.begin()).error());
+  if (movers_.empty() && !all_.empty()) {
+    return tl::unexpected((*all_.begin())->CheckTakesPart().error());
   }
   Result<Bytes> moved = Bytes{0};
-  for (DeviceState* state : movers_) {
+  for (TieredDevice* state : movers_) {
     Result<Bytes> here = (this->*verb)(*state->allocator, {});
     if (moved && here) {
       *moved += *here;
@@ -169,8 +110,8 @@ const char* Engine::LastRefusal(DeviceIndex device) {
 Result<Bytes> Engine::Evict(DeviceAllocator& device,
                             std::span<const AddressRange> ranges) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
-  DeviceState& state = *StateOf(device);
-  STRATALLOC_RETURN_IF_ERROR(CheckTakesPart(state));
+  TieredDevice& state = *StateOf(device);
+  STRATALLOC_RETURN_IF_ERROR(state.CheckTakesPart());
   PinPoll::Run();
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
@@ -207,8 +148,8 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
 Result<Bytes> Engine::Restore(DeviceAllocator& device,
                               std::span<const AddressRange> ranges) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
-  DeviceState& state = *StateOf(device);
-  STRATALLOC_RETURN_IF_ERROR(CheckTakesPart(state));
+  TieredDevice& state = *StateOf(device);
+  STRATALLOC_RETURN_IF_ERROR(state.CheckTakesPart());
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
   std::vector<HandleRef> handles;
@@ -256,7 +197,7 @@ Result<Bytes> Engine::Restore(DeviceAllocator& device,
 void Engine::CollectDropped() {
   if (off()) return;
   MutexLock arbiter(arbiter_);
-  for (DeviceState* state : movers_) lower_.CollectDropped(*state->allocator);
+  for (TieredDevice* state : movers_) lower_.CollectDropped(*state->allocator);
 }
 
 void Engine::OnEmptyCache(DeviceIndex device) {
@@ -340,35 +281,6 @@ void Engine::AbandonAfterFork() {
   off_.store(true, std::memory_order_relaxed);
   if (lower_.disk() != nullptr) lower_.disk()->AbandonAfterFork();
   (void)thread_.release();  // its worker stayed in the parent
-}
-
-Status Engine::TestHook(const std::string& name, const std::string& value) {
-  MutexLock arbiter(arbiter_);
-  if (name == "sabotage_restore") {
-    sabotage_ = value;
-    return {};
-  }
-  if (name == "fail_disk") {
-    if (!lower_.disk_allowed()) {
-      return Fail(ErrorCode::kNotFound, "no disk is used");
-    }
-    STRATALLOC_RETURN_IF_ERROR(lower_.OpenDiskForTesting());
-    lower_.disk()->FailWritesForTesting(std::atoi(value.c_str()));
-    return {};
-  }
-  if (name == "flip_spill_byte") {
-    for (auto& [address, copy] : lower_.all()) {
-      if (!copy.disk || OwnersOf(*copy.device, copy.handle).find(value) ==
-                            std::string::npos) {
-        continue;
-      }
-      if (copy.handle.state() != HandleState::kDisk) continue;
-      return lower_.disk()->FlipByteForTesting(copy.disk);
-    }
-    return Fail(ErrorCode::kNotFound,
-                "no handle of '" + value + "' lives on disk only");
-  }
-  return Fail(ErrorCode::kNotFound, "no test hook '" + name + "'");
 }
 
 }  // namespace stratalloc

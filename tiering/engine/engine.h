@@ -18,7 +18,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,25 +27,13 @@
 #include "allocator/device_allocator.h"
 #include "tiering/engine/access.h"
 #include "tiering/engine/admission.h"
+#include "tiering/engine/engine_counters.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/migration_thread.h"
-#include "tiering/engine/told.h"
-#include "tiering/gpu/checksum.h"
+#include "tiering/engine/tiered_device.h"
 #include "tiering/policy/scope_trace.h"
 
 namespace stratalloc {
-
-struct EngineCounters {
-  std::uint64_t evicted_handles = 0;      // left the device
-  std::uint64_t restored_handles = 0;     // returned
-  std::uint64_t restored_before_use = 0;  // ... by plan or guard
-  std::uint64_t planned_handles = 0;      // ... by plan
-  std::uint64_t clean_drops = 0;        // left without a copy: checksums equal
-  std::uint64_t dirty_by_checksum = 0;  // looked clean, was not
-  Bytes evicted_bytes = 0, restored_bytes = 0;
-  Bytes to_disk_bytes = 0, from_disk_bytes = 0;
-  std::uint64_t stalls = 0, stall_ns = 0;
-};
 
 class Engine final : public Reclaimer, public ScopeListener {
  public:
@@ -168,75 +155,20 @@ class Engine final : public Reclaimer, public ScopeListener {
   void AbandonAfterFork();
   bool off() const { return off_.load(std::memory_order_relaxed); }
 
-  // See stratalloc_test_hook in python_shim/c_api.h.
-  Status TestHook(const std::string& name, const std::string& value);
-
  private:
-  struct DeviceState {
-    DeviceAllocator* allocator = nullptr;
-    std::string why_not;  // it takes no part; empty: it does
-    StreamId copy_out = kDefaultStream;
-    StreamId copy_in = kDefaultStream;
-    std::optional<DeviceChecksum> checksum;
-    // Pinned words that `copy_out` copies its results to; arbiter. Of no other
-    // device: where waiting for that stream fails a copy may still come.
-    std::uint64_t* checksum_words = nullptr;
-    std::string refusal;  // why the last reclaim stopped; arbiter
-    // What people know of it; arbiter.
-    Told refused;    // somebody's bytes have no place below
-    Told stopped;    // the device failed an eviction
-    Told unsettled;  // ... and does not synchronise any more
-    // Thresholds count from here on.
-    std::atomic<bool> under_pressure{false};
-    std::atomic<bool> relief_asked{false};
-    // Nothing is cold for good before the clock is there.
-    std::atomic<std::uint32_t> relief_from{0};
-  };
-  // Devices in the order in which they came. Read without a lock while the
-  // arbiter's holder adds one.
-  class DeviceList {
-   public:
-    void Add(DeviceState* state) {
-      const int count = count_.load(std::memory_order_relaxed);
-      states_[count] = state;
-      // release: readers look at states below the count.
-      count_.store(count + 1, std::memory_order_release);
-    }
-    DeviceState* const* begin() const { return states_.data(); }
-    DeviceState* const* end() const {
-      return begin() + count_.load(std::memory_order_acquire);
-    }
-
-   private:
-    std::array<DeviceState*, kMaxDevices> states_{};
-    std::atomic<int> count_{0};
-  };
   // What a restore does when there is no room.
   enum class Room { kEvict, kOnlyFree };
   // Who may be evicted: whatever is not in use, or what is cold for good.
   enum class Whom { kAnybody, kCold };
 
-  DeviceState* StateOf(const DeviceAllocator& device);
-  // AddDevice's work; on failure nothing of it is left.
-  Status PrepareLocked(DeviceState& state, Bytes largest_handle)
-      REQUIRES(arbiter_);
-  // An error for a device that takes no part.
-  static Status CheckTakesPart(const DeviceState& state);
+  TieredDevice* StateOf(const DeviceAllocator& device);
   Result<Bytes> MoveAll(Result<Bytes> (Engine::*verb)(
       DeviceAllocator&, std::span<const AddressRange>));
-  std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
-  // Somebody wrote to the handle while it was copied out.
-  Error Changed(DeviceAllocator& device, HandleRef handle);
-  // Waits until nothing is copied on `stream` any more, by whatever call the
-  // driver still answers. A driver that answers none has lost the device.
-  void SettleCopies(DeviceState& state, StreamId stream) REQUIRES(arbiter_);
 
   // reclaim.cc
   Admission::World LookAround();
   // The ticket of what this thread is doing now.
   std::uint64_t TicketOf(OperatorThread& thread);
-  // From here on thresholds count on this device.
-  void NotePressure(DeviceState& state);
   // This thread's wait for room.
   class Waiting;
   // Pins again what the operators of `thread` use, and brings back what of it
@@ -245,78 +177,19 @@ class Engine final : public Reclaimer, public ScopeListener {
   Status ResumeLocked(OperatorThread& thread) REQUIRES(arbiter_);
 
   // evict.cc; arbiter held
-  Bytes EvictVictimsLocked(DeviceState& state, Bytes target,
+  // Until `target` bytes came free, or nobody can leave. Not those of `keep`.
+  Bytes EvictVictimsLocked(TieredDevice& state, Bytes target,
                            const std::vector<Address>& keep, Whom whom)
       REQUIRES(arbiter_);
-  Bytes EvictBatchLocked(DeviceState& state,
+  // See Eviction::Run.
+  Bytes EvictBatchLocked(TieredDevice& state,
                          const std::vector<HandleRef>& victims)
       REQUIRES(arbiter_);
-  // Waits for the streams of what leaves, and checks or copies its bytes; false
-  // if the device failed, and then nothing may leave.
-  bool MoveOutLocked(DeviceState& state, std::vector<Departure>& batch,
-                     std::uint64_t may_ask) REQUIRES(arbiter_);
-  // What can leave leaves, the rest stays. The bytes that came free.
-  Bytes EndEvictLocked(DeviceState& state, std::vector<Departure>& batch)
-      REQUIRES(arbiter_);
-  // `may_wait_for`: what was asked about captures, as MayAsk had it.
-  Status FenceLocked(DeviceState& state, std::uint64_t streams,
-                     std::uint64_t may_wait_for) REQUIRES(arbiter_);
-  class FencingElsewhere;
-  // No capture begins on other devices until `elsewhere` goes; false if one is
-  // there.
-  bool HoldOthers(DeviceAllocator& device, FencingElsewhere& elsewhere)
-      REQUIRES(arbiter_);
-  // The device's checksums of `handles`, behind whatever copy_out has to do, in
-  // checksum_words.
-  Status SumLocked(DeviceState& state, std::span<Departure* const> handles)
-      REQUIRES(arbiter_);
-  Status ChecksumLocked(DeviceState& state, std::vector<Departure>& batch)
-      REQUIRES(arbiter_);
-  // Both fail with the device alone: what a tier refuses stays.
-  Status CopyOutLocked(DeviceState& state, std::vector<Departure>& batch)
-      REQUIRES(arbiter_);
-  Status CopyToDiskLocked(DeviceState& state, Departure& leaving,
-                          LowerCopy& copy) REQUIRES(arbiter_);
-  // It stays, and `why` is what the reclaim is told.
-  static void RefuseLocked(DeviceState& state, Departure& leaving,
-                           const Error& why);
-
-  // restore.cc; arbiter held
-  // kOutOfMemory: not enough room for all; a part may have been restored.
-  Status RestoreBatchLocked(DeviceState& state,
+  // See Restoration::Run. For room, others than `keep` leave.
+  Status RestoreBatchLocked(TieredDevice& state,
                             const std::vector<HandleRef>& handles, Room room,
                             const std::vector<Address>& keep, bool planned)
       REQUIRES(arbiter_);
-  // One part of it, and its steps: memory is taken for all that is missing, or
-  // for as much as there is room for; it is mapped and copied run by run; what
-  // arrived is told; and whether another part is worth trying.
-  struct Restoring {
-    DeviceState& state;
-    Room room;
-    const std::vector<Address>& keep;
-    int attempts = 0;
-    std::vector<HandleRef> missing{};  // by address
-    // One for each, as far as there was room; nullptr once it is mapped.
-    std::vector<PhysicalMemory*> taken{};
-    std::vector<HandleRef> arrived{};
-    Status status{};
-    bool in_parts = false;  // there was no room for all
-    bool no_page_tables = false;
-  };
-  void TakeRoomLocked(Restoring& batch) REQUIRES(arbiter_);
-  void MoveInLocked(Restoring& batch) REQUIRES(arbiter_);
-  void MoveRunInLocked(Restoring& batch, std::size_t first, std::size_t end)
-      REQUIRES(arbiter_);
-  void AbortRestoreLocked(DeviceAllocator& device, HandleRef handle, bool lost)
-      REQUIRES(arbiter_);
-  void CommitLocked(Restoring& batch, bool planned) REQUIRES(arbiter_);
-  bool GoesOnLocked(Restoring& batch) REQUIRES(arbiter_);
-  // DeviceAllocator::BeginRestore, once the driver has memory for the page
-  // tables.
-  static Result<std::size_t> BeginRestore(
-      DeviceAllocator& device, std::span<const HandleRef> handles,
-      std::span<PhysicalMemory* const> memory);
-  Status CopyInLocked(DeviceState& state, HandleRef handle) REQUIRES(arbiter_);
 
   // guard.cc
   // The slow half of EnterOperator: `handles` are the newest pins.
@@ -344,6 +217,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   // Could the handles never be on the device together with what stays there?
   bool IsHopeless(DeviceAllocator& device,
                   std::span<const GuardedHandle> handles);
+  class AccessWalk;
   void NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
                std::uint32_t now);
 
@@ -358,19 +232,18 @@ class Engine final : public Reclaimer, public ScopeListener {
   // plan.cc
   void OnScopeEvent(ScopeTrace::Step step);
   void Prefetch(ScopeTrace::Step step);
-  void RelievePressure(DeviceState& state);
+  void RelievePressure(TieredDevice& state);
 
   const Options options_;
   Admission admission_;
   std::atomic<bool> off_{false};
-  std::array<DeviceState, kMaxDevices> devices_;  // by ordinal
+  std::array<TieredDevice, kMaxDevices> devices_;  // by ordinal
   DeviceList all_;     // whose streams may capture, and run graphs
   DeviceList movers_;  // of them those that take part
 
   mutable Mutex arbiter_{LockRank::kArbiter};
   LowerCopies lower_;        // arbiter
   EngineCounters counters_;  // arbiter
-  std::string sabotage_;     // test hook; arbiter
 
   // True once anything has left: before that, learning costs nothing.
   std::atomic<bool> learning_{false};

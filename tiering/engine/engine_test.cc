@@ -475,7 +475,7 @@ TEST_F(EngineTest, ADiskThatFailsLeavesTheBytesWhereTheyAre) {
   options.disk_budget = 64 * kMiB;
   Open(options);
   const auto layers = Layers(6);
-  ASSERT_TRUE(rig_->engine().TestHook("fail_disk", "2").has_value());
+  rig_->disk_faults().FailWrites(2);
   const Bytes moved = Evict();
   EXPECT_LT(moved, 6 * kHandle);
   EXPECT_EQ(rig_->Check(), "");
@@ -498,8 +498,7 @@ TEST_F(EngineTest, AFlippedByteIsAnErrorThatNamesTheLayer) {
   Write(*broken, kHandle, 9);
   const auto layers = Layers(1);
   EXPECT_EQ(Evict(), 2 * kHandle);
-  ASSERT_TRUE(
-      rig_->engine().TestHook("flip_spill_byte", "net.broken").has_value());
+  rig_->disk_faults().FlipReads(1);
   for (int i = 0; i < 2; ++i) {
     bool computed = false;
     Status status = rig_->Operate(kDefaultStream, {{*broken, 8, false}},
@@ -567,19 +566,6 @@ TEST_F(EngineTest, ADriverThatFailsOnceIsAnErrorOnceAndNothingIsLost) {
     }
   }
   EXPECT_EQ(cudasim_violation_count(), 0);
-  FreeAll(layers);
-}
-
-TEST_F(EngineTest, TheSabotageHookShows) {
-  Open({});
-  const auto layers = Layers(1);
-  ASSERT_TRUE(rig_->engine()
-                  .TestHook("sabotage_restore", ScopeName(ScopeId{1}))
-                  .has_value());
-  Evict();
-  Result<bool> reads = rig_->Reads(layers[0], kHandle, 1);
-  ASSERT_TRUE(reads.has_value());
-  EXPECT_FALSE(*reads) << "zeros, or the demo's check checks nothing";
   FreeAll(layers);
 }
 

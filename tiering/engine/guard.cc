@@ -48,75 +48,103 @@ void Engine::NoteUse(HandleRef handle, std::uint64_t stream_bit, bool written,
   }
 }
 
+// The way through the accesses of one operator: what was found for the one
+// before is tried first, since most operators stay on one device, and tensors
+// of one layer share handles. Inlined, or its place would go through memory.
+class Engine::AccessWalk {
+ public:
+  AccessWalk(Engine& engine, OperatorThread& thread, StreamId stream)
+      : engine_(engine), thread_(thread), stream_(stream) {
+    handles_.clear();
+  }
+
+  [[gnu::always_inline]] void Take(const Access& access) {
+    if (!Find(access)) return;
+    ++now_;
+    HandleRegion* const region = at_.region;
+    Address end = access.address + access.bytes;
+    if (end > region->base + region->bytes - region->handle_bytes) {
+      end = std::min(end, region->AddressOf(region->count()));
+    }
+    for (std::uint64_t i = at_.index; region->AddressOf(i) < end; ++i) {
+      Use({region, i}, access.written);
+    }
+    if (pinned_.region == region) at_ = pinned_;
+  }
+  [[gnu::always_inline]] void KeepTime() const {
+    // A tick per access that is looked at. Two threads may take the same ones:
+    // ages are for comparing, and an exchange per operator costs 6 ns.
+    if (device_ != nullptr) {
+      device_->use_clock().store(now_, std::memory_order_relaxed);
+    }
+  }
+
+  // What is pinned, each once in a row; is all of it here?
+  std::vector<GuardedHandle>& handles() const { return handles_; }
+  bool all_resident() const { return all_resident_; }
+  DeviceAllocator* device() const { return device_; }  // the last one
+
+ private:
+  // Where the access begins; false if nothing of it can leave.
+  [[gnu::always_inline]] bool Find(const Access& access) {
+    if (access.bytes == 0) return false;
+    if (device_ == nullptr || !device_->Contains(access.address)) {
+      DeviceAllocator* const other = engine_.DeviceOf(access.address);
+      if (other == nullptr) return false;
+      KeepTime();
+      device_ = other;
+      bit_ = std::uint64_t{1} << device_->streams().BitOf(stream_);
+      now_ = device_->use_clock().load(std::memory_order_relaxed);
+    }
+    if (access.address >= device_->table().evictable_end()) return false;
+    // Divisions are what this would cost, and neighbours lie together.
+    if (at_.region == nullptr || !at_.region->Contains(access.address)) {
+      at_ = device_->table().RefOf(access.address);
+    } else if (access.address - at_.address() >= at_.region->handle_bytes) {
+      at_.index = at_.region->IndexOf(access.address);
+    }
+    // An activation, all of it: one block, of one pool. It lives, so that this
+    // does not change.
+    return !at_.stays();
+  }
+  [[gnu::always_inline]] void Use(HandleRef handle, bool written) {
+    if (handle == pinned_) {
+      // Once is enough: it cannot leave before this operator does.
+      handles_.back().written |= written;
+    } else {
+      pinned_ = handle;
+      thread_.Pin(handle.use());
+      handles_.push_back({handle, written});
+      resident_ = handle.state() == HandleState::kResident;
+      if (!resident_) all_resident_ = false;
+    }
+    if (resident_) engine_.NoteUse(handle, bit_, written, now_);
+  }
+
+  Engine& engine_;
+  OperatorThread& thread_;
+  const StreamId stream_;
+  std::vector<GuardedHandle>& handles_ = guard_handles;
+  bool all_resident_ = true;
+  DeviceAllocator* device_ = nullptr;
+  std::uint64_t bit_ = 0;  // of the stream, on this device
+  std::uint32_t now_ = 0;  // by this device's clock
+  HandleRef at_;           // where the last access began or ended
+  HandleRef pinned_;       // the last one that was pinned
+  bool resident_ = false;  // is it?
+};
+
 Status Engine::EnterOperator(StreamId stream, const char* name,
                              std::span<const Access> accesses) {
   OperatorThread& thread = OperatorThread::ThisThread();
   thread.Enter();
   if (accesses.empty() || off()) return {};
-  std::vector<GuardedHandle>& handles = guard_handles;
-  handles.clear();
-  bool all_resident = true;
-  // Of the access before this one: most operators stay on one device, and
-  // tensors of one layer share handles.
-  DeviceAllocator* device = nullptr;
-  std::uint64_t bit = 0;
-  std::uint32_t now = 0;
-  HandleRef at;      // where the last access began or ended
-  HandleRef pinned;  // the last one that was pinned
-  bool resident = false;
-  const auto keep_time = [&] {
-    // A tick per access that is looked at. Two threads may take the same ones:
-    // ages are for comparing, and an exchange per operator costs 6 ns.
-    if (device != nullptr) {
-      device->use_clock().store(now, std::memory_order_relaxed);
-    }
-  };
-  for (const Access& access : accesses) {
-    if (access.bytes == 0) continue;
-    if (device == nullptr || !device->Contains(access.address)) {
-      DeviceAllocator* const other = DeviceOf(access.address);
-      if (other == nullptr) continue;
-      keep_time();
-      device = other;
-      bit = std::uint64_t{1} << device->streams().BitOf(stream);
-      now = device->use_clock().load(std::memory_order_relaxed);
-    }
-    if (access.address >= device->table().evictable_end()) continue;
-    // Divisions are what this would cost, and neighbours lie together.
-    if (at.region == nullptr || !at.region->Contains(access.address)) {
-      at.region = device->table().RegionOf(access.address);
-      at.index = at.region->IndexOf(access.address);
-    } else if (access.address - at.address() >= at.region->handle_bytes) {
-      at.index = at.region->IndexOf(access.address);
-    }
-    // An activation, all of it: one block, of one pool. It lives, so that this
-    // does not change.
-    if (at.stays()) continue;
-    ++now;
-    HandleRegion* const region = at.region;
-    Address end = access.address + access.bytes;
-    if (end > region->base + region->bytes - region->handle_bytes) {
-      end = std::min(end, region->AddressOf(region->count()));
-    }
-    for (std::uint64_t i = at.index; region->AddressOf(i) < end; ++i) {
-      const HandleRef handle{region, i};
-      if (handle == pinned) {
-        // Once is enough: it cannot leave before this operator does.
-        handles.back().written |= access.written;
-      } else {
-        pinned = handle;
-        thread.Pin(handle.use());
-        handles.push_back({handle, access.written});
-        resident = handle.state() == HandleState::kResident;
-        if (!resident) all_resident = false;
-      }
-      if (resident) NoteUse(handle, bit, access.written, now);
-    }
-    if (pinned.region == region) at = pinned;
-  }
-  keep_time();
-  if (!all_resident || (Queues(thread) && !handles.empty())) {
-    for (const DeviceState* state : all_) {  // before anything leaves
+  AccessWalk walk(*this, thread, stream);
+  for (const Access& access : accesses) walk.Take(access);
+  walk.KeepTime();
+  const std::vector<GuardedHandle>& handles = walk.handles();
+  if (!walk.all_resident() || (Queues(thread) && !handles.empty())) {
+    for (const TieredDevice* state : all_) {  // before anything leaves
       if (state->allocator->MayCapture()) state->allocator->NoteCapture(stream);
     }
     if (Status status = Admit(stream, name, handles); !status) {
@@ -125,13 +153,13 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
     }
   }
   bool kept = false;
-  for (const DeviceState* state : all_) {
+  for (const TieredDevice* state : all_) {
     if (!state->allocator->MayCapture()) continue;
     kept |= KeepForGraph(*state->allocator, stream, thread);
   }
   // The default stream cannot capture: most operators ask the driver nothing.
   if (stream != kDefaultStream && !handles.empty() && !kept) {
-    KeepForRawCapture(*device, stream, thread);
+    KeepForRawCapture(*walk.device(), stream, thread);
   }
   return {};
 }
@@ -155,13 +183,13 @@ void Engine::LeaveCall() {
 bool Engine::Queues(const OperatorThread& thread) const {
   if (!admission_.crowded() || thread.depth() != 1) return false;
   // A capture that waits for another thread holds up everybody.
-  return std::none_of(all_.begin(), all_.end(), [](const DeviceState* state) {
+  return std::none_of(all_.begin(), all_.end(), [](const TieredDevice* state) {
     return state->allocator->MayCapture();
   });
 }
 
 DeviceAllocator* Engine::DeviceOf(Address address) const {
-  for (const DeviceState* state : movers_) {
+  for (const TieredDevice* state : movers_) {
     if (state->allocator->Contains(address)) return state->allocator;
   }
   return nullptr;
@@ -187,7 +215,7 @@ bool Engine::IsHopeless(DeviceAllocator& device,
 Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
                                 std::span<const GuardedHandle> handles,
                                 Admission::Lack* lack) {
-  DeviceState& state = *StateOf(device);
+  TieredDevice& state = *StateOf(device);
   lower_.CollectDropped(device);
   std::vector<HandleRef> wanted;
   for (const GuardedHandle& guarded : handles) {
@@ -232,7 +260,7 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
 Result<bool> Engine::AcceptAll(StreamId stream,
                                std::span<const GuardedHandle> handles) {
   bool complete = true;
-  for (const DeviceState* state : movers_) {
+  for (const TieredDevice* state : movers_) {
     STRATALLOC_ASSIGN_OR_RETURN(const bool here,
                                 Accept(*state->allocator, stream, handles));
     complete &= here;
@@ -242,7 +270,7 @@ Result<bool> Engine::AcceptAll(StreamId stream,
 
 Status Engine::CheckFits(const char* name,
                          std::span<const GuardedHandle> handles) {
-  for (const DeviceState* state : movers_) {
+  for (const TieredDevice* state : movers_) {
     DeviceAllocator& device = *state->allocator;
     const Bytes bytes = BytesOf(device, handles);
     if (device.CouldHold(bytes)) continue;
@@ -292,7 +320,7 @@ Status Engine::WaitForRoom(StreamId stream, const char* name,
       waiting.AssertArbiterHeld();
       status = waiting.ResumeLocked();
       pin();
-      for (const DeviceState* state : movers_) {
+      for (const TieredDevice* state : movers_) {
         if (!status) break;
         status = RestoreForLocked(*state->allocator, name, handles, &lack);
       }
@@ -331,7 +359,7 @@ Status Engine::Admit(StreamId stream, const char* name,
   stall_ns_.fetch_add(waited, std::memory_order_relaxed);
   Ledger::Get().OnStall(first, CurrentScope().scope, waited);
   if (!status) return status;
-  for (const DeviceState* state : movers_) {
+  for (const TieredDevice* state : movers_) {
     DeviceAllocator& device = *state->allocator;
     if (device.device().IsCapturing(stream)) {
       STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());

@@ -70,6 +70,7 @@ Status LowerCopies::OpenDisk() {
   options.max_chunk_bytes = chunk_bytes_;
   options.staging[0] = staging_[0].data;
   options.staging[1] = staging_[1].data;
+  options.wrap_io = options_.wrap_io;
   STRATALLOC_ASSIGN_OR_RETURN(disk_, DiskTier::Open(options));
   return {};
 }
@@ -298,7 +299,7 @@ Result<void*> LowerCopies::TakeStaging() {
   return staging_[staging_next_].data;
 }
 
-void LowerCopies::CloseForTesting() {
+void LowerCopies::Close() {
   for (StagingUse& use : staging_use_) {
     if (use.event != kNoEvent) use.device->PutEvent(use.event);
     use.event = kNoEvent;

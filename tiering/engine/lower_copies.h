@@ -44,6 +44,7 @@ class LowerCopies {
     Bytes disk_budget = 0;
     std::string disk_dir;
     double cpu_offload_threshold = 0.90;
+    WrapIo wrap_io = {};  // see DiskTier::Options
   };
 
   explicit LowerCopies(Options options) : options_(std::move(options)) {}
@@ -89,8 +90,8 @@ class LowerCopies {
   // The buffer taken last is read by copies on `stream` until they are done.
   Status MarkStaging(DeviceAllocator& device, StreamId stream);
 
-  // The staging events go back to `device`. Before the tiers are destroyed.
-  void CloseForTesting();
+  // The staging events go back to their devices. Before those are destroyed.
+  void Close();
 
   bool disk_allowed() const { return options_.disk_budget > 0; }
   DiskTier* disk() const { return disk_.get(); }
@@ -98,8 +99,6 @@ class LowerCopies {
   const Options& options() const { return options_; }
   Bytes written_bytes() const { return written_bytes_; }  // to disk, ever
   Bytes read_bytes() const { return read_bytes_; }        // from disk, ever
-  // Opens the spill file now; for tests that inject faults before first use.
-  Status OpenDiskForTesting() { return OpenDisk(); }
   const std::map<Address, LowerCopy>& all() const { return copies_; }
   std::map<Address, LowerCopy>& all() { return copies_; }
 

@@ -43,7 +43,7 @@ Status Engine::PinBlocks(const char* name, PinReason reason,
   STRATALLOC_RETURN_IF_ERROR(EnterOperator(kDefaultStream, name, accesses));
   // Whoever uses the pointer does so on streams that nobody can tell.
   Status status;
-  for (const DeviceState* state : movers_) {
+  for (const TieredDevice* state : movers_) {
     if (!status) break;
     DeviceAllocator& device = *state->allocator;
     const auto here = [&](const Access& access) {

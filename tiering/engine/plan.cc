@@ -47,7 +47,7 @@ void Engine::OnScopeEvent(ScopeTrace::Step step) {
 void Engine::Prefetch(ScopeTrace::Step step) {
   // What is expected must not take the room of who waits for some.
   if (off() || admission_.crowded()) return;
-  for (DeviceState* state : movers_) {
+  for (TieredDevice* state : movers_) {
     DeviceAllocator& device = *state->allocator;
     const Bytes handle_bytes =
         device.table().region(true, PoolKind::kLarge).handle_bytes;
@@ -83,7 +83,7 @@ void Engine::Prefetch(ScopeTrace::Step step) {
 }
 
 void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
-  DeviceState& state = devices_[static_cast<int>(device)];
+  TieredDevice& state = devices_[static_cast<int>(device)];
   if (thread_ == nullptr || off() ||
       !state.under_pressure.load(std::memory_order_relaxed)) {
     return;
@@ -100,7 +100,7 @@ void Engine::OnPressure(DeviceIndex device, Bytes allocated, Bytes limit) {
   }
 }
 
-void Engine::RelievePressure(DeviceState& state) {
+void Engine::RelievePressure(TieredDevice& state) {
   if (off()) return;
   DeviceAllocator& device = *state.allocator;
   // Before looking: whoever crosses the threshold from here on asks again.

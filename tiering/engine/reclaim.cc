@@ -21,14 +21,14 @@ Admission::World Engine::LookAround() {
       // Its pins go when whoever waits polls, whatever the threads do.
       .under_way = PinPoll::UnderWay(),
       .progress = others.progress + unpinned_.load(std::memory_order_relaxed)};
-  for (const DeviceState* state : all_) {
+  for (const TieredDevice* state : all_) {
     // A capture ends without a word to anybody, and until then nothing leaves.
     const DeviceAllocator::OthersCaptures captures =
         state->allocator->LookAtCaptures();
     world.under_way |= captures.under_way;
     world.progress += captures.times_over;
   }
-  for (const DeviceState* state : movers_) {
+  for (const TieredDevice* state : movers_) {
     world.freed += static_cast<std::uint64_t>(state->allocator->FreedCount());
   }
   world.progress += world.freed;
@@ -42,18 +42,13 @@ std::uint64_t Engine::TicketOf(OperatorThread& thread) {
   return thread.ticket;
 }
 
-void Engine::NotePressure(DeviceState& state) {
-  if (state.under_pressure.exchange(true)) return;
-  state.allocator->LookAtPressure();
-}
-
 void Engine::NotePressure(DeviceIndex device) {
   if (off()) return;
-  NotePressure(devices_[static_cast<int>(device)]);
+  devices_[static_cast<int>(device)].NotePressure();
 }
 
 Status Engine::ResumeLocked(OperatorThread& thread) {
-  for (DeviceState* state : movers_) {
+  for (TieredDevice* state : movers_) {
     DeviceAllocator& device = *state->allocator;
     std::vector<HandleRef> away;
     bool poisoned = false, arriving = false;
@@ -85,8 +80,8 @@ Status Engine::ResumeLocked(OperatorThread& thread) {
 
 bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
   if (off()) return false;
-  DeviceState& state = devices_[static_cast<int>(index)];
-  NotePressure(state);
+  TieredDevice& state = devices_[static_cast<int>(index)];
+  state.NotePressure();
   state.allocator->FollowCard();
   Waiting waiting(*this);
   while (waiting.Await()) {
@@ -123,7 +118,7 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
 
 bool Engine::RestoreSpace(DeviceIndex index, Address address) {
   if (off()) return false;
-  DeviceState& state = devices_[static_cast<int>(index)];
+  TieredDevice& state = devices_[static_cast<int>(index)];
   DeviceAllocator& device = *state.allocator;
   const HandleRef handle = device.table().RefOf(address);
   MutexLock arbiter(arbiter_);
@@ -141,7 +136,7 @@ bool Engine::RestoreSpace(DeviceIndex index, Address address) {
 
 Bytes Engine::ReclaimCold(DeviceIndex device, Bytes bytes) {
   if (off()) return 0;
-  DeviceState& state = devices_[static_cast<int>(device)];
+  TieredDevice& state = devices_[static_cast<int>(device)];
   const std::uint32_t now = state.allocator->use_clock().load();
   if (static_cast<std::int32_t>(now - state.relief_from.load()) < 0) return 0;
   MutexLock arbiter(arbiter_);

@@ -25,6 +25,7 @@
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 #include "tiering/engine/engine.h"
+#include "tiering/io/disk_faults_test.h"
 
 namespace stratalloc {
 
@@ -80,6 +81,7 @@ class Rig {
     engine.lower.host_budget = options.host_budget;
     engine.lower.disk_budget = options.disk_budget;
     engine.lower.disk_dir = options.disk_dir;
+    engine.lower.wrap_io = rig->disk_faults_.Wrap();
     engine.background = options.background;
     engine.under_pressure = options.under_pressure;
     engine.quiet_ns = options.quiet_ns;
@@ -151,6 +153,7 @@ class Rig {
   DeviceAllocator& device(std::size_t i = 0) { return *devices_[i]; }
   Engine& engine() { return *engine_; }
   Ledger& ledger() { return ledger_; }
+  DiskFaults& disk_faults() { return disk_faults_; }
 
   StreamId NewStream() {
     cudaStream_t stream = nullptr;
@@ -254,6 +257,7 @@ class Rig {
   Rig() = default;
 
   Ledger ledger_;
+  DiskFaults disk_faults_;
   std::vector<std::unique_ptr<DeviceAllocator>> devices_;
   std::unique_ptr<Engine> engine_;
   std::vector<StreamId> streams_;

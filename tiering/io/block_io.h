@@ -10,6 +10,8 @@
 #define STRATALLOC_TIERING_IO_BLOCK_IO_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 
 #include "allocator/base/bytes.h"
 
@@ -45,6 +47,9 @@ class BlockIo {
   // In a forked child: lets go of the descriptors, submits nothing.
   virtual void AbandonAfterFork() {}
 };
+
+// Puts something between the disk tier and what moves its bytes.
+using WrapIo = std::function<std::unique_ptr<BlockIo>(std::unique_ptr<BlockIo>)>;
 
 }  // namespace stratalloc
 

@@ -84,12 +84,12 @@ struct DiskTier::State {
 
   int failures = 0;  // consecutive failed writes
   std::atomic<bool> offline{false};
-  std::atomic<int> failing_writes{0};  // FailWritesForTesting
 
   const pid_t owner;  // a forked child must not touch ring or file
   bool abandoned = false;
 
   void OpenIo();
+  void Use(std::unique_ptr<BlockIo> moves);
   void RegisterStaging(IoRing& ring);
   Status CheckUsable() const;
   int RegisteredBuffer(const char* data, Bytes bytes) const;
@@ -110,12 +110,16 @@ void DiskTier::State::OpenIo() {
     Log(LogLevel::kInfo,
         "the disk tier works without io_uring, one transfer after the other (" +
             ring.error().message + ")");
-    io = std::make_unique<SyncIo>();
+    Use(std::make_unique<SyncIo>());
     return;
   }
   uses_ring = true;
   RegisterStaging(**ring);
-  io = std::move(*ring);
+  Use(std::move(*ring));
+}
+
+void DiskTier::State::Use(std::unique_ptr<BlockIo> moves) {
+  io = options.wrap_io ? options.wrap_io(std::move(moves)) : std::move(moves);
 }
 
 void DiskTier::State::RegisterStaging(IoRing& ring) {
@@ -193,7 +197,7 @@ bool DiskTier::State::LeaveBrokenRing() {
   Log(LogLevel::kWarning,
       "io_uring stopped taking requests; the disk tier goes on without it, "
       "one transfer after the other");
-  io = std::make_unique<SyncIo>();
+  Use(std::make_unique<SyncIo>());
   uses_ring = false;
   registered = false;
   return true;
@@ -202,10 +206,6 @@ bool DiskTier::State::LeaveBrokenRing() {
 // 0 or an errno. Fills in the checksum, computed while the payload is already
 // on its way.
 int DiskTier::State::TryWrite(const void* data, DiskChunk* chunk) {
-  if (failing_writes.load(std::memory_order_relaxed) > 0) {
-    failing_writes.fetch_sub(1, std::memory_order_relaxed);
-    return ENOSPC;
-  }
   StartPayload(/*write=*/true, static_cast<char*>(const_cast<void*>(data)),
                *chunk);
   chunk->checksum = PayloadChecksum(data, chunk->bytes);
@@ -365,29 +365,6 @@ void DiskTier::AbandonAfterFork() {
   state_->abandoned = true;
   state_->io->AbandonAfterFork();
   state_->file->AbandonAfterFork();
-}
-
-Status DiskTier::FlipByteForTesting(const DiskChunk& chunk) {
-  State& state = *state_;
-  STRATALLOC_RETURN_IF_ERROR(state.CheckUsable());
-  // A block in the middle of the payload; O_DIRECT wants all of it.
-  const Block block;
-  const auto at = static_cast<off_t>(chunk.offset + kIoBlock +
-                                     RoundDown(chunk.bytes / 2, kIoBlock));
-  const auto whole = static_cast<ssize_t>(kIoBlock);
-  if (pread(state.file->fd(), block.data(), kIoBlock, at) == whole) {
-    block.data()[kIoBlock / 2] ^= 0x10;
-    if (pwrite(state.file->fd(), block.data(), kIoBlock, at) == whole) {
-      return {};
-    }
-  }
-  return Fail(ErrorCode::kIo, std::string("flipping a byte of the spill file "
-                                          "failed: ") +
-                                  std::strerror(errno));
-}
-
-void DiskTier::FailWritesForTesting(int count) {
-  state_->failing_writes.store(count, std::memory_order_relaxed);
 }
 
 }  // namespace stratalloc

@@ -22,6 +22,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/result.h"
+#include "tiering/io/block_io.h"
 
 namespace stratalloc {
 
@@ -45,6 +46,8 @@ class DiskTier {
     // Two page-aligned pinned buffers of max_chunk_bytes each; registered with
     // io_uring where the kernel lets us.
     void* staging[2] = {nullptr, nullptr};
+    // None: nothing is between.
+    WrapIo wrap_io = {};
     // What the kernel or file system is made to refuse, so that tests take
     // each fallback.
     struct Refuse {
@@ -75,10 +78,6 @@ class DiskTier {
   // "io_uring, O_DIRECT, registered buffers" or what it fell back to.
   std::string Mode() const;
   void AbandonAfterFork();
-  // Flips one bit of the stored payload of `chunk` in the file.
-  Status FlipByteForTesting(const DiskChunk& chunk);
-  // The next `count` writes fail as if the disk was full (ENOSPC).
-  void FailWritesForTesting(int count);
 
  private:
   struct State;

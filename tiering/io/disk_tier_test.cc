@@ -18,6 +18,7 @@
 
 #include "allocator/base/check.h"
 #include "tiering/io/break_rings_test.h"
+#include "tiering/io/disk_faults_test.h"
 
 namespace stratalloc {
 namespace {
@@ -75,7 +76,7 @@ class DiskTierTest : public testing::Test {
     SetLogSinkForTesting(nullptr);
     std::filesystem::remove_all(directory_);
   }
-  DiskTier::Options Budget(Bytes budget, Refuse refuse = {}) const {
+  DiskTier::Options Budget(Bytes budget, Refuse refuse = {}) {
     DiskTier::Options options;
     options.directory = directory_;
     options.budget = budget;
@@ -83,9 +84,10 @@ class DiskTierTest : public testing::Test {
     options.staging[0] = staging_[0].data();
     options.staging[1] = staging_[1].data();
     options.refuse_for_testing = refuse;
+    options.wrap_io = faults_.Wrap();
     return options;
   }
-  std::unique_ptr<DiskTier> Open(Bytes budget, Refuse refuse = {}) const {
+  std::unique_ptr<DiskTier> Open(Bytes budget, Refuse refuse = {}) {
     auto tier = DiskTier::Open(Budget(budget, refuse));
     EXPECT_TRUE(tier) << tier.error().message;
     return tier ? std::move(*tier) : nullptr;
@@ -93,6 +95,7 @@ class DiskTierTest : public testing::Test {
 
   std::string directory_;
   Pages staging_[2];
+  DiskFaults faults_;
 };
 
 // Both sizes, through staging and through other memory, in every mode.
@@ -191,7 +194,7 @@ TEST_F(DiskTierTest, AFlippedByteIsCorruptAndNamed) {
     data.Fill(3);
     const auto chunk = tier->Write(data.data(), kSmall, 4711, 5);
     ASSERT_TRUE(chunk);
-    ASSERT_TRUE(tier->FlipByteForTesting(*chunk));
+    faults_.FlipReads(1);
     const Status status = tier->Read(*chunk, back.data());
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, ErrorCode::kCorrupt);
@@ -199,8 +202,7 @@ TEST_F(DiskTierTest, AFlippedByteIsCorruptAndNamed) {
               std::string::npos)
         << status.error().message;
     EXPECT_NE(status.error().message.find("checksum"), std::string::npos);
-    // Flipped back it is whole again: nothing else was touched.
-    ASSERT_TRUE(tier->FlipByteForTesting(*chunk));
+    // As it was it is whole: nothing else was touched.
     EXPECT_TRUE(tier->Read(*chunk, back.data()));
   }
 }
@@ -245,7 +247,7 @@ TEST_F(DiskTierTest, AFullDiskIsSaidAndThreeInARowSwitchOff) {
   ASSERT_TRUE(kept);
   const Bytes used = tier->used();
 
-  tier->FailWritesForTesting(2);
+  faults_.FailWrites(2);
   for (int i = 0; i < 2; ++i) {
     const auto failed = tier->Write(data.data(), kSmall, 2, 1);
     ASSERT_FALSE(failed);
@@ -263,7 +265,7 @@ TEST_F(DiskTierTest, AFullDiskIsSaidAndThreeInARowSwitchOff) {
   EXPECT_EQ(tier->used(), used);
   EXPECT_FALSE(tier->offline());
 
-  tier->FailWritesForTesting(3);
+  faults_.FailWrites(3);
   for (int i = 0; i < 6; ++i) {
     EXPECT_FALSE(tier->Write(data.data(), kSmall, 2, 1));
     EXPECT_EQ(tier->offline(), i >= 2);

@@ -153,6 +153,17 @@ def _import_torch(args):
     return torch
 
 
+def _spoil(torch, model, layer):
+    """Weights of one layer become zeros, as if they had returned so."""
+    spoiled = [p for name, p in model.named_parameters() if layer in name]
+    if not spoiled:
+        raise SystemExit(f"demo: --sabotage {layer}: no layer has that in its "
+                         "name; try encoder.layer.0")
+    with torch.no_grad():
+        for parameter in spoiled:
+            parameter.zero_()
+
+
 def _run(torch, args, events):
     model, tokenizer = load_model()
     events.send("loaded", parameter_bytes=_bytes(model.parameters()))
@@ -164,9 +175,7 @@ def _run(torch, args, events):
     model.to(target)
     events.send("moved")
     if args.sabotage and args.phase == "stratalloc":
-        from stratalloc import _core
-
-        _core.test_hook("sabotage_restore", args.sabotage)
+        _spoil(torch, model, args.sabotage)
     texts = sentences()
     for _ in range(args.rounds):
         embedded = _embed_all(torch, model, tokenizer, texts, target, events)

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine has done since it was made, as a report tells it. Plain
+// numbers: the arbiter's holder adds, and a copy is told (Engine::Counters).
+#ifndef STRATALLOC_TIERING_ENGINE_ENGINE_COUNTERS_H_
+#define STRATALLOC_TIERING_ENGINE_ENGINE_COUNTERS_H_
+
+#include <cstdint>
+
+#include "allocator/base/bytes.h"
+
+namespace stratalloc {
+
+struct EngineCounters {
+  std::uint64_t evicted_handles = 0;      // left the device
+  std::uint64_t restored_handles = 0;     // returned
+  std::uint64_t restored_before_use = 0;  // ... by plan or guard
+  std::uint64_t planned_handles = 0;      // ... by plan
+  std::uint64_t clean_drops = 0;        // left without a copy: checksums equal
+  std::uint64_t dirty_by_checksum = 0;  // looked clean, was not
+  Bytes evicted_bytes = 0, restored_bytes = 0;
+  Bytes to_disk_bytes = 0, from_disk_bytes = 0;
+  std::uint64_t stalls = 0, stall_ns = 0;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_ENGINE_ENGINE_COUNTERS_H_

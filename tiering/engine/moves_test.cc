@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Eviction, Restoration and TieredDevice without an engine around them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "allocator/device_allocator.h"
+#include "tests/cudasim/control.h"
+#include "tests/cudasim/cuda_calls.h"
+#include "tiering/engine/eviction.h"
+#include "tiering/engine/restoration.h"
+
+namespace stratalloc {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr Bytes kHandle = 2 * kMiB;
+constexpr Bytes kCard = 8 * kMiB;
+
+class MovesTest : public testing::Test {
+ protected:
+  void Open(Bytes host_budget) {
+    cudasim_set_verbose(0);
+    cudasim_reset_for_testing();
+    cudasim_set_capacity(0, kCard);
+    auto device = Device::Open(DeviceIndex{0});
+    ASSERT_TRUE(device.has_value());
+    DeviceAllocator::Options options;
+    options.host_budget = host_budget;
+    auto made = DeviceAllocator::Create(*device, options);
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    allocator_ = std::move(*made);
+    const Status prepared = state_.Prepare(*allocator_);
+    ASSERT_TRUE(prepared.has_value()) << prepared.error().message;
+    LowerCopies::Options below;
+    below.host_budget = host_budget;
+    lower_.emplace(below);
+    ASSERT_TRUE(lower_->Open(allocator_->device(), kHandle).has_value());
+    all_.Add(&state_);
+  }
+  void TearDown() override {
+    for (Address block : blocks_) {
+      EXPECT_TRUE(allocator_->Free(block).has_value());
+    }
+    lower_->CollectDropped(*allocator_);
+    lower_->Close();
+    state_.Close();
+    lower_.reset();
+    allocator_.reset();
+    EXPECT_EQ(cudasim_violation_count(), 0);
+    char text[1024] = "";
+    cudasim_leak_report(text, sizeof(text));
+    EXPECT_STREQ(text, "no leaks\n");
+  }
+  // A block of one handle, every byte of it `value`.
+  HandleRef Malloc(int value) {
+    auto block = allocator_->Malloc(
+        {kHandle, kDefaultStream, LifetimeClass::kPersistent, {}});
+    EXPECT_TRUE(block.has_value()) << block.error().message;
+    blocks_.push_back(block->address);
+    cudaMemset(reinterpret_cast<void*>(block->address), value, kHandle);
+    return allocator_->table().RefOf(block->address);
+  }
+  static int LastByte(HandleRef handle) {
+    unsigned char byte = 0;
+    cudaMemcpy(&byte,
+               reinterpret_cast<const void*>(handle.address() + kHandle - 1), 1,
+               cudaMemcpyDeviceToHost);
+    return byte;
+  }
+  Bytes Evict(const std::vector<HandleRef>& victims) {
+    return Eviction({state_, *lower_, counters_, all_}).Run(victims);
+  }
+
+  std::unique_ptr<DeviceAllocator> allocator_;
+  TieredDevice state_;
+  std::optional<LowerCopies> lower_;
+  EngineCounters counters_;
+  DeviceList all_;
+  std::vector<Address> blocks_;
+};
+
+TEST_F(MovesTest, WhatLeftReturnsWithItsBytes) {
+  Open(16 * kMiB);
+  const HandleRef one = Malloc(7), two = Malloc(8);
+  Eviction eviction({state_, *lower_, counters_, all_});
+  EXPECT_EQ(eviction.Run({one, two}), 2 * kHandle);
+  EXPECT_TRUE(eviction.began());
+  EXPECT_EQ(one.state(), HandleState::kHost);
+  EXPECT_EQ(counters_.evicted_handles, 2u);
+
+  Restoration planned({state_, *lower_, counters_, nullptr, /*planned=*/true});
+  // Named twice, in any order.
+  ASSERT_TRUE(planned.Run(std::vector{two, one, two}).has_value());
+  ASSERT_TRUE(allocator_->DrainArrivals().has_value());
+  EXPECT_EQ(one.state(), HandleState::kResident);
+  EXPECT_EQ(LastByte(one), 7);
+  EXPECT_EQ(LastByte(two), 8);
+  EXPECT_EQ(counters_.restored_handles, 2u);
+  EXPECT_EQ(counters_.planned_handles, 2u);
+  EXPECT_EQ(counters_.restored_bytes, 2 * kHandle);
+}
+
+TEST_F(MovesTest, WhatIsPinnedStaysAndNothingBegan) {
+  Open(16 * kMiB);
+  const HandleRef one = Malloc(1);
+  one.use().pins.fetch_add(1);
+  Eviction eviction({state_, *lower_, counters_, all_});
+  EXPECT_EQ(eviction.Run({one}), 0u);
+  EXPECT_FALSE(eviction.began());
+  EXPECT_EQ(one.state(), HandleState::kResident);
+  one.use().pins.fetch_sub(1);
+}
+
+TEST_F(MovesTest, WhatNoTierTakesStaysAndTheReasonIsKept) {
+  Open(kHandle);
+  const HandleRef one = Malloc(1), two = Malloc(2);
+  EXPECT_EQ(Evict({one, two}), kHandle);
+  EXPECT_EQ(one.state(), HandleState::kHost);
+  EXPECT_EQ(two.state(), HandleState::kResident);
+  EXPECT_THAT(state_.refusal, HasSubstr("host budget of 2.00 MiB is spent"));
+  EXPECT_EQ(LastByte(two), 2);
+}
+
+TEST_F(MovesTest, ARestoreAsksForTheRoomItLacksUnlessItMayNot) {
+  Open(16 * kMiB);
+  const HandleRef away = Malloc(9);
+  ASSERT_EQ(Evict({away}), kHandle);
+  std::vector<HandleRef> others;
+  for (Bytes used = 0; used < kCard; used += kHandle) {
+    others.push_back(Malloc(3));
+  }
+
+  const Status free_only =
+      Restoration({state_, *lower_, counters_, nullptr}).Run({&away, 1});
+  ASSERT_FALSE(free_only.has_value());
+  EXPECT_EQ(free_only.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_FALSE(state_.under_pressure.load()) << "nobody was refused";
+
+  std::vector<Bytes> asked;
+  const auto in_vain = [&](Bytes bytes) {
+    asked.push_back(bytes);
+    return Bytes{0};
+  };
+  const Status refused =
+      Restoration({state_, *lower_, counters_, in_vain}).Run({&away, 1});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_THAT(asked, ElementsAre(kHandle));
+  EXPECT_TRUE(state_.under_pressure.load());
+  EXPECT_EQ(away.state(), HandleState::kHost);
+
+  const auto evicts = [&](Bytes) { return Evict({others[0]}); };
+  ASSERT_TRUE(Restoration({state_, *lower_, counters_, evicts})
+                  .Run({&away, 1})
+                  .has_value());
+  ASSERT_TRUE(allocator_->DrainArrivals().has_value());
+  EXPECT_EQ(LastByte(away), 9);
+  EXPECT_EQ(others[0].state(), HandleState::kHost);
+  EXPECT_EQ(counters_.planned_handles, 0u);
+}
+
+TEST_F(MovesTest, ADeviceThatIsRefusedSaysWhyAndIsNoMover) {
+  Open(16 * kMiB);
+  EXPECT_TRUE(state_.CheckTakesPart().has_value());
+  state_.Refuse(Error{ErrorCode::kDevice, "not today"});
+  const Status refused = state_.CheckTakesPart();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("moves: not today. Name"));
+  EXPECT_EQ(state_.copy_out, kDefaultStream) << "its streams are given back";
+}
+
+}  // namespace
+}  // namespace stratalloc

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine keeps of one device: its copy streams, its checksum kernel,
+// under which pressure it is, and what people were told of it. One that cannot
+// take part is kept as well, with the reason.
+//
+// Thread-safety: the atomics from any thread. What Prepare sets is fixed once
+// the device can be found; the rest is the arbiter's holder's.
+// Lifetime: as long as the engine.
+// Fails: Prepare as the driver does, or for want of memory, and then nothing
+// of it is left but what says so.
+#ifndef STRATALLOC_TIERING_ENGINE_TIERED_DEVICE_H_
+#define STRATALLOC_TIERING_ENGINE_TIERED_DEVICE_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "allocator/device_allocator.h"
+#include "tiering/engine/told.h"
+#include "tiering/gpu/checksum.h"
+
+namespace stratalloc {
+
+struct TieredDevice {
+  DeviceAllocator* allocator = nullptr;
+  std::string why_not;  // it takes no part; empty: it does
+  StreamId copy_out = kDefaultStream;
+  StreamId copy_in = kDefaultStream;
+  std::optional<DeviceChecksum> checksum;
+  // Pinned words that `copy_out` copies its results to. Of no other device:
+  // where waiting for that stream fails a copy may still come.
+  std::uint64_t* checksum_words = nullptr;
+
+  std::string refusal;  // why the last reclaim stopped
+  // What people know of it.
+  Told refused;    // somebody's bytes have no place below
+  Told stopped;    // the device failed an eviction
+  Told unsettled;  // ... and does not synchronise any more
+
+  // Thresholds count from here on.
+  std::atomic<bool> under_pressure{false};
+  std::atomic<bool> relief_asked{false};
+  // Nothing is cold for good before the clock is there.
+  std::atomic<std::uint32_t> relief_from{0};
+
+  // Makes streams, words and the kernel for `device`. REQUIRES: once.
+  Status Prepare(DeviceAllocator& device);
+  // It takes no part, because `why`.
+  void Refuse(const Error& why);
+  // An error for a device that takes no part.
+  Status CheckTakesPart() const;
+  // Thresholds count from here on.
+  void NotePressure();
+  // Waits until nothing is copied on `stream` any more, by whatever call the
+  // driver still answers. A driver that answers none has lost the device.
+  void Settle(StreamId stream);
+  // Gives back what Prepare made. Nothing may be copied any more.
+  void Close();
+
+ private:
+  Status MakeWords();
+};
+
+// Devices in the order in which they came. Read without a lock while the
+// arbiter's holder adds one.
+class DeviceList {
+ public:
+  void Add(TieredDevice* device) {
+    const int count = count_.load(std::memory_order_relaxed);
+    devices_[count] = device;
+    // release: readers look at devices below the count.
+    count_.store(count + 1, std::memory_order_release);
+  }
+  TieredDevice* const* begin() const { return devices_.data(); }
+  TieredDevice* const* end() const {
+    return begin() + count_.load(std::memory_order_acquire);
+  }
+  bool empty() const { return begin() == end(); }
+
+ private:
+  std::array<TieredDevice*, kMaxDevices> devices_{};
+  std::atomic<int> count_{0};
+};
+
+// The owners of what lives over the handle, by name, for messages.
+std::string OwnersOf(DeviceAllocator& device, HandleRef handle);
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_ENGINE_TIERED_DEVICE_H_

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A disk that fails when it is told to: wraps what moves the disk tier's bytes
+// (DiskTier::Options::wrap_io). All transfers are made; of some the tier hears
+// something else, as of a disk that is full or that has rotten.
+//
+// Thread-safety: FailWrites and FlipReads from any thread.
+// Lifetime: longer than the tiers that it was given to.
+#ifndef STRATALLOC_TIERING_IO_DISK_FAULTS_TEST_H_
+#define STRATALLOC_TIERING_IO_DISK_FAULTS_TEST_H_
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "tiering/io/block_io.h"
+
+namespace stratalloc {
+
+class DiskFaults {
+ public:
+  // The next `count` chunks that are written meet ENOSPC.
+  void FailWrites(int count) { failing_writes_.store(count); }
+  // Of the next `count` chunks that are read one bit has changed.
+  void FlipReads(int count) { flipped_reads_.store(count); }
+
+  WrapIo Wrap() {
+    return [this](std::unique_ptr<BlockIo> io) {
+      return std::make_unique<Io>(*this, std::move(io));
+    };
+  }
+
+ private:
+  class Io final : public BlockIo {
+   public:
+    Io(DiskFaults& faults, std::unique_ptr<BlockIo> io)
+        : faults_(faults), io_(std::move(io)) {}
+    void Start(IoRequest* request) override {
+      // The header is smaller than what it is of, or as large and comes after.
+      if (payload_ == nullptr || request->bytes > payload_->bytes) {
+        payload_ = request;
+      }
+      io_->Start(request);
+    }
+    void Flush() override { io_->Flush(); }
+    int Finish() override {
+      const int error = io_->Finish();
+      const IoRequest* const moved = std::exchange(payload_, nullptr);
+      if (error != 0 || moved == nullptr) return error;
+      if (moved->write) return Takes(faults_.failing_writes_) ? ENOSPC : 0;
+      if (Takes(faults_.flipped_reads_)) moved->data[moved->bytes / 2] ^= 0x10;
+      return 0;
+    }
+    bool broken() const override { return io_->broken(); }
+    void AbandonAfterFork() override { io_->AbandonAfterFork(); }
+
+   private:
+    static bool Takes(std::atomic<int>& count) {
+      int left = count.load();
+      while (left > 0 && !count.compare_exchange_weak(left, left - 1)) {
+      }
+      return left > 0;
+    }
+
+    DiskFaults& faults_;
+    const std::unique_ptr<BlockIo> io_;
+    const IoRequest* payload_ = nullptr;
+  };
+
+  std::atomic<int> failing_writes_{0}, flipped_reads_{0};
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TIERING_IO_DISK_FAULTS_TEST_H_
