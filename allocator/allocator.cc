@@ -4,15 +4,28 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace stratalloc {
 
 constinit std::array<Allocator::Freed, Allocator::kRemembered>
     Allocator::freed_{};
 
+constinit OpenedDevices opened_devices;
+
 Allocator& Allocator::Get() {
-  static Allocator* allocator = new Allocator;
+  static Allocator* allocator = new Allocator(opened_devices);
   return *allocator;
+}
+
+Allocator::Allocator(OpenedDevices& opened) : opened_(opened) {
+  fractions_.fill(1.0);
+}
+
+Allocator::~Allocator() {
+  const std::vector<DeviceAllocator*> all(Opened().begin(), Opened().end());
+  opened_.Forget();
+  for (DeviceAllocator* device : all) delete device;
 }
 
 Status Allocator::Init(int count, const DeviceAllocator::Options& options,
@@ -62,25 +75,17 @@ Result<DeviceAllocator*> Allocator::Open(DeviceIndex index) {
   made.SetFraction(fractions_[static_cast<std::size_t>(number)]);
   if (history_) made.ConfigureHistory(*history_);
   made.NoteTracker();
-  // release: whoever sees the pointer, or the count, sees what it points to.
-  const std::size_t count = opened_count_.load(std::memory_order_relaxed);
-  opened_[count] = created->release();
-  devices_[number].store(&made, std::memory_order_release);
-  opened_count_.store(count + 1, std::memory_order_release);
+  opened_.Add(*created->release());
   hooks_.opened(made);
   return &made;
 }
 
 DeviceAllocator* Allocator::Find(DeviceIndex device) const {
-  const int index = static_cast<int>(device);
-  if (index < 0 || index >= device_count()) return nullptr;
-  return devices_[index].load(std::memory_order_acquire);
+  return opened_.Find(static_cast<int>(device));
 }
 
 DeviceAllocator* Allocator::FindByAddress(Address address) const {
-  for (DeviceAllocator* device : Opened()) {
-    if (device->Contains(address)) return device;
-  }
+  if (DeviceAllocator* const owner = opened_.OwnerOf(address)) return owner;
   for (DeviceAllocator* device : Opened()) {
     if (device->ContainsPlain(address)) return device;
   }
@@ -128,18 +133,6 @@ bool Allocator::LastOwner(Address address, Charge* charge) const {
   charge->scope = ScopeId{static_cast<std::uint32_t>(packed >> 8)};
   charge->category = static_cast<Category>(packed & 0xff);
   return true;
-}
-
-void Allocator::ShutdownForTesting() {
-  MutexLock lock(mutex_);
-  const std::size_t count = opened_count_.exchange(0);
-  for (auto& device : devices_) device.store(nullptr);
-  for (std::size_t i = 0; i < count; ++i) {
-    delete std::exchange(opened_[i], nullptr);
-  }
-  fractions_.fill(1.0);
-  history_.reset();
-  count_.store(0);
 }
 
 }  // namespace stratalloc

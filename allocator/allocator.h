@@ -7,7 +7,8 @@
 // finding takes none. Settings hold for devices that are opened later.
 // Fails: a device that cannot be opened is an error for each who asks, tried
 // again each time, and nothing to the others.
-// Lifetime: never destroyed.
+// Lifetime: the process's is never destroyed. One of a test's own closes its
+// devices, of which every block must have been freed.
 #ifndef STRATALLOC_ALLOCATOR_ALLOCATOR_H_
 #define STRATALLOC_ALLOCATOR_ALLOCATOR_H_
 
@@ -19,6 +20,7 @@
 
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
+#include "allocator/opened_devices.h"
 
 namespace stratalloc {
 
@@ -30,7 +32,13 @@ class Allocator {
     std::function<void(DeviceAllocator&)> opened;
   };
 
-  static Allocator& Get();
+  static Allocator& Get();  // of opened_devices
+
+  // Opens devices into `opened`, which is empty.
+  explicit Allocator(OpenedDevices& opened);
+  ~Allocator();
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
 
   // There are devices [0, count), none of them opened. Idempotent: a later call
   // may only add devices.
@@ -47,10 +55,7 @@ class Allocator {
   // blocks are closed, on every device: the limit is the process's.
   Result<SharedBlock> Share(DeviceAllocator& device, Address address);
   // In the order in which they were opened.
-  std::span<DeviceAllocator* const> Opened() const {
-    // acquire: below the count there are pointers and what they point to.
-    return {opened_.data(), opened_count_.load(std::memory_order_acquire)};
-  }
+  std::span<DeviceAllocator* const> Opened() const { return opened_.InOrder(); }
 
   // DeviceAllocator's, of devices opened or not.
   double Fraction(DeviceIndex device) const EXCLUDES(mutex_);
@@ -68,21 +73,14 @@ class Allocator {
   }
   bool LastOwner(Address address, Charge* charge) const;
 
-  // For tests: every block must have been freed.
-  void ShutdownForTesting() EXCLUDES(mutex_);
-
  private:
-  Allocator() { fractions_.fill(1.0); }
-
   mutable Mutex mutex_{LockRank::kOpening};
   DeviceAllocator::Options options_ GUARDED_BY(mutex_);
   Hooks hooks_ GUARDED_BY(mutex_);
   std::array<double, kMaxDevices> fractions_ GUARDED_BY(mutex_);
   std::optional<History::Options> history_ GUARDED_BY(mutex_);
   std::atomic<int> count_{0};
-  std::array<std::atomic<DeviceAllocator*>, kMaxDevices> devices_{};
-  std::array<DeviceAllocator*, kMaxDevices> opened_{};
-  std::atomic<std::size_t> opened_count_{0};
+  OpenedDevices& opened_;
   // A ring of the last frees: lossy and lock-free, read only for reports.
   static constexpr std::size_t kRemembered = 4096;
   struct Freed {

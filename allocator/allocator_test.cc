@@ -8,8 +8,10 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/cudasim/control.h"
@@ -48,13 +50,14 @@ class AllocatorTest : public testing::Test {
                     .has_value());
   }
   void TearDown() override {
-    all().ShutdownForTesting();
+    all_.reset();
+    EXPECT_TRUE(opened_here_.InOrder().empty());
     char text[1024] = "";
     cudasim_leak_report(text, sizeof(text));
     EXPECT_STREQ(text, "no leaks\n");
   }
-  static Allocator& all() { return Allocator::Get(); }
-  static DeviceAllocator& Open(DeviceIndex index) {
+  Allocator& all() { return *all_; }
+  DeviceAllocator& Open(DeviceIndex index) {
     Result<DeviceAllocator*> device = all().Open(index);
     EXPECT_TRUE(device.has_value()) << device.error().message;
     return **device;
@@ -66,6 +69,8 @@ class AllocatorTest : public testing::Test {
     return block->address;
   }
 
+  OpenedDevices opened_here_;
+  std::optional<Allocator> all_{std::in_place, opened_here_};
   std::vector<int> plugged_, opened_;
   bool refuse_ = false;
 };
@@ -194,11 +199,32 @@ TEST_F(AllocatorTest, ManyThreadsOpenItOnce) {
   std::vector<DeviceAllocator*> seen(8);
   std::vector<std::thread> threads;
   for (DeviceAllocator*& mine : seen) {
-    threads.emplace_back([&mine] { mine = &Open(kSecond); });
+    threads.emplace_back([this, &mine] { mine = &Open(kSecond); });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(seen, testing::Each(all().Find(kSecond)));
   EXPECT_THAT(plugged_, ElementsAre(1));
+}
+
+TEST_F(AllocatorTest, WhatIsForgottenIsFoundByNobody) {
+  DeviceAllocator& last = Open(kLast);
+  const Address block = Malloc(last);
+  const int ordinal = static_cast<int>(kLast);
+  EXPECT_EQ(opened_here_.Find(ordinal), &last);
+  EXPECT_EQ(opened_here_.OwnerOf(block), &last);
+  EXPECT_EQ(opened_here_.OwnerOf(last.table().end()), nullptr);
+  for (const int none : {-1, 0, kMaxDevices}) {
+    EXPECT_EQ(opened_here_.Find(none), nullptr) << none;
+  }
+  EXPECT_EQ(opened_devices.Find(ordinal), nullptr) << "another's";
+  EXPECT_TRUE(last.Free(block).has_value());
+
+  opened_here_.Forget();  // as the child of a fork does
+  EXPECT_EQ(opened_here_.Find(ordinal), nullptr);
+  EXPECT_EQ(opened_here_.OwnerOf(block), nullptr);
+  EXPECT_EQ(all().FindByAddress(block), nullptr);
+  EXPECT_TRUE(all().Opened().empty());
+  opened_here_.Add(last);  // for who closes it
 }
 
 }  // namespace

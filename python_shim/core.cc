@@ -58,9 +58,6 @@ std::vector<Card> Cards(int count) {
 
 }  // namespace
 
-constinit std::atomic<DeviceAllocator*> Core::fast_devices_[kMaxDevices]{};
-constinit std::atomic<DeviceAllocator*> Core::fast_opened_[kMaxDevices]{};
-
 Core& Core::Get() {
   static Core* core = new Core;
   return *core;
@@ -100,7 +97,8 @@ Status Core::Init(int device_count) {
   options.tiering = tiering;
   STRATALLOC_RETURN_IF_ERROR(Allocator::Get().Init(
       device_count, options,
-      {[this](DeviceAllocator& device) { return Plug(device); }, &Publish}));
+      {[this](DeviceAllocator& device) { return Plug(device); },
+       [](DeviceAllocator&) { StopAtExit(); }}));
   static std::atomic<bool> once{false};
   if (!once.exchange(true)) {
     const std::vector<Card> cards = Cards(device_count);
@@ -112,8 +110,7 @@ Status Core::Init(int device_count) {
     pthread_atfork(nullptr, nullptr, [] {
       Core& core = Core::Get();
       core.abandoned_.store(true, std::memory_order_relaxed);
-      for (auto& device : fast_devices_) device.store(nullptr);
-      for (auto& device : fast_opened_) device.store(nullptr);
+      opened_devices.Forget();
       EndEvictable();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });
@@ -150,23 +147,13 @@ Status Core::Plug(DeviceAllocator& device) {
   return {};
 }
 
-void Core::Publish(DeviceAllocator& device) {
-  if (Core::Get().abandoned()) return;
+void Core::StopAtExit() {
   // By now CUDA has registered what it does at the end, and ours comes before.
   static std::atomic<bool> once{false};
-  if (!once.exchange(true)) {
-    std::atexit([] {
-      if (Engine* e = Core::Get().engine()) e->StopBackground();
-    });
-  }
-  fast_devices_[static_cast<int>(device.device().index())].store(
-      &device, std::memory_order_release);
-  // Under the lock of Allocator::Open: one at a time.
-  for (auto& slot : fast_opened_) {
-    if (slot.load(std::memory_order_relaxed) != nullptr) continue;
-    slot.store(&device, std::memory_order_release);
-    return;
-  }
+  if (once.exchange(true)) return;
+  std::atexit([] {
+    if (Engine* e = Core::Get().engine()) e->StopBackground();
+  });
 }
 
 Status Core::NotInAFork() const {

@@ -8,8 +8,9 @@
 // settings for devices to come.
 //
 // Thread-safety: every method. Lifetime: as long as the process.
-// After fork: in the child everything is off (design rule 14): frees do
-// nothing, mallocs fail, the spill file's ring is closed unsubmitted.
+// After fork: in the child everything is off (design rule 14): no device is
+// found any more, so frees do nothing, mallocs fail; the spill file's ring is
+// closed unsubmitted.
 #ifndef STRATALLOC_PYTHON_SHIM_CORE_H_
 #define STRATALLOC_PYTHON_SHIM_CORE_H_
 
@@ -48,20 +49,6 @@ class Core {
   std::string WhyNoEngine() const {
     return why_no_engine_.load(std::memory_order_acquire);
   }
-  // The same for the fast path, without words: nullptr for whatever Device()
-  // has an error for. One load.
-  static DeviceAllocator* FastDevice(int index) {
-    if (static_cast<unsigned>(index) >= unsigned{kMaxDevices}) return nullptr;
-    return fast_devices_[index].load(std::memory_order_acquire);
-  }
-  // The device whose reservation holds `address`, or nullptr.
-  static DeviceAllocator* FastOwner(Address address) {
-    for (const std::atomic<DeviceAllocator*>& slot : fast_opened_) {
-      DeviceAllocator* device = slot.load(std::memory_order_acquire);
-      if (device == nullptr || device->Contains(address)) return device;
-    }
-    return nullptr;
-  }
   // The device, opened if it is not, or an error that names it.
   Result<DeviceAllocator*> Device(int index) const;
   // The same, but nullptr for one that is not opened, which stays so.
@@ -74,14 +61,10 @@ class Core {
  private:
   Core() = default;  // no tiers, until configured
 
-  // While a device is opened: the rooms are plugged in; the fast path finds it.
+  // While a device is opened: the rooms are plugged in.
   Status Plug(DeviceAllocator& device);
-  static void Publish(DeviceAllocator& device);
-
-  // By ordinal, and in the order of opening, without gaps; all gone in the
-  // child of a fork.
-  static std::atomic<DeviceAllocator*> fast_devices_[kMaxDevices];
-  static std::atomic<DeviceAllocator*> fast_opened_[kMaxDevices];
+  // Once it can be found.
+  static void StopAtExit();
 
   Mutex mutex_{LockRank::kRegistry};
   Config config_;

@@ -110,7 +110,7 @@ Result<AllocatedBlock> Malloc(int device, Bytes size, StreamId stream,
                               MallocHint hint) {
   const ScopeFrame frame = Allocating(hint);
   const bool raw = hint == MallocHint::kUnseen;
-  DeviceAllocator* const fast = Core::FastDevice(device);
+  DeviceAllocator* const fast = opened_devices.Find(device);
   // Filled where the caller has it: copied there, its words would be loaded
   // while their stores are on their way (5 ns).
   Result<AllocatedBlock> block;
@@ -123,7 +123,7 @@ Result<AllocatedBlock> Malloc(int device, Bytes size, StreamId stream,
 }
 
 std::optional<DeviceIndex> Free(Address address, AllocatedBlock* freed) {
-  DeviceAllocator* const fast = Core::FastOwner(address);
+  DeviceAllocator* const fast = opened_devices.OwnerOf(address);
   if (fast != nullptr && fast->FastFree(address, freed)) {
     Allocator::NoteFreed(*freed);
     return fast->device().index();
