@@ -159,8 +159,12 @@ def _ran(measured: dict) -> str:
 def instructions(measured: dict) -> Iterator[str]:
     """Of tests/benchmarks/instructions.py."""
     counts = measured["instructions"]
-    yield f"| {measured['compiler']} | malloc | free |"
-    yield "|---|---|---|"
-    for name in dict.fromkeys(key.partition(" ")[2] for key in counts):
-        yield (f"| `{name}` | {counts['malloc ' + name]} | "
-               f"{counts['free ' + name]} |")
+    for begin, end in (("malloc", "free"), ("enter", "leave")):
+        yield f"| {measured['compiler']} | {begin} | {end} |"
+        yield "|---|---|---|"
+        for key, count in counts.items():
+            verb, _, name = key.partition(" ")
+            if verb == begin:
+                yield f"| `{name}` | {count} | {counts[f'{end} {name}']} |"
+        if begin == "malloc":
+            yield ""

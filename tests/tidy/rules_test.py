@@ -4,7 +4,6 @@
 import os
 import tempfile
 import unittest
-from unittest import mock
 
 from tests.tidy import rules
 from tests.tidy.tree import Tree
@@ -321,15 +320,6 @@ class RulesTest(unittest.TestCase):
         self._expect(
             "long_headers", f"{path}:351: 351 lines, 350 are the most",
             {path: header(351)})
-        # One of the listed: as long as it is, and no longer; not for ever.
-        with mock.patch.dict(rules._LONG_HEADERS, {path: 400}, clear=True):
-            self.assertEqual(self._complaints({path: header(400)}), {})
-            self._expect(
-                "long_headers", f"{path}:401: 401 lines, 400 are the most",
-                {path: header(401)})
-            self._expect(
-                "long_headers", f"{path}: 350 lines; take it off",
-                {path: header(350)})
 
     def test_room_without_readme(self):
         for room in ("allocator", "allocator/device", "tests",

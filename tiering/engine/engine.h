@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine moves handles between tiers: it answers the allocator's Reclaim,
 // the op guard's EnterOperator, the planner's look ahead, and evict/restore
-// asked for by name. Rules and the state x event table: tiering/README.md.
+// asked for by name. Rules: tiering/README.md; the states of a handle:
+// allocator/RESIDENCY.md.
 //
 // One eviction or restore at a time: the arbiter (LockRank::kArbiter), held
 // across copies and disk I/O, never while a device lock is held. Device locks
