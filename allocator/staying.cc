@@ -164,7 +164,12 @@ std::string DeviceReports::WhyNoMore(const std::string& refusal) {
       !p_.captures.MayEvict()) {
     why = "nothing leaves while a CUDA graph is captured";
   }
-  return (why.empty() ? "" : why + "; ") + "on the device: " + staying.ToText();
+  // A block keeps all of each handle that it touches.
+  const auto reserved =
+      static_cast<Bytes>(p_.stats.reserved_bytes.stats[0].current);
+  return (why.empty() ? "" : why + "; ") +
+         "on the device: " + staying.ToText() + ", in " +
+         FormatBytes(reserved) + " of reserved memory";
 }
 
 }  // namespace stratalloc

@@ -125,9 +125,10 @@ TEST_F(StayingTest, ARefusalNamesTheTierAndTheRest) {
   Malloc(4 * kMiB);
   EXPECT_EQ(allocator().WhyNoMore("the host budget is spent"),
             "the host budget is spent; on the device: 3.00 MiB activations, "
-            "4.00 MiB evictable");
+            "4.00 MiB evictable, in 8.00 MiB of reserved memory");
   EXPECT_EQ(allocator().WhyNoMore(""),
-            "on the device: 3.00 MiB activations, 4.00 MiB evictable");
+            "on the device: 3.00 MiB activations, 4.00 MiB evictable, in 8.00 "
+            "MiB of reserved memory");
 }
 
 TEST_F(StayingTest, WithoutTieringThereIsOneReason) {

@@ -542,6 +542,31 @@ TEST_F(EngineTest, AnOperatorThatCannotFitIsToldItsBytesAndTheLimit) {
   FreeAll(layers);
 }
 
+TEST_F(EngineTest, WhoIsRefusedForWhatOthersUseIsToldWhyOnce) {
+  Rig::Options options;
+  options.capacity = 16 * kMiB;
+  options.running_ns = 20'000'000;
+  Open(options);
+  const auto layers = Layers(9);
+  Evict();
+  std::vector<Access> used;
+  for (std::size_t i = 2; i < 9; ++i) used.push_back({layers[i], 512, false});
+  Busy busy(rig_->engine(), used);
+  const Access both{layers[0], 2 * kHandle, false};
+  const Status refused = rig_->engine().EnterOperator(
+      kDefaultStream, "aten::_foreach", {&both, 1});
+  busy.Leave();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(
+      refused.error().message,
+      HasSubstr("aten::_foreach needs 4.00 MiB of handles on GPU 0 at once, "
+                "but the limit of 16.00 MiB is reached. stratalloc could not "
+                "evict more: on the device: 16.00 MiB in use by an operator, "
+                "in 16.00 MiB of reserved memory"));
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
 TEST_F(EngineTest, ADriverThatFailsOnceIsAnErrorOnceAndNothingIsLost) {
   Rig::Options options;
   options.host_budget = 4 * kMiB;

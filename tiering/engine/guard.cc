@@ -238,13 +238,13 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
                     FormatBytes(BytesOf(device, handles)) +
                     " of handles on GPU " +
                     std::to_string(static_cast<int>(device.device().index())) +
-                    " at once; the limit is " + FormatBytes(device.limit()) +
-                    ". " + why);
+                    " at once" + why);
   };
   // Evicting everything for what fits nowhere helps nobody.
   if (IsHopeless(device, handles)) {
     *lack = Admission::Lack::kMemory;
-    return refuse("It does not fit beside what cannot leave; " +
+    return refuse("; the limit is " + FormatBytes(device.limit()) +
+                  ". It does not fit beside what cannot leave; " +
                   device.WhyNoMore("") + " (its own operands among them)");
   }
   const std::uint64_t before = counters_.restored_handles;
@@ -252,9 +252,10 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
                                      /*planned=*/false);
   counters_.restored_before_use += counters_.restored_handles - before;
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-  return refuse(status.error().message + ". stratalloc could not evict more: " +
-                device.WhyNoMore(state.refusal) +
-                " (its own operands among them)");
+  return refuse(
+      ", but " + status.error().message +
+      ". stratalloc could not evict more: " + device.WhyNoMore(state.refusal) +
+      " (its own operands among them)");
 }
 
 Result<bool> Engine::AcceptAll(StreamId stream,
