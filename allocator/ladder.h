@@ -37,7 +37,7 @@
 // rung with `failure_ends`.
 //
 // A nested malloc leaves out what asks the Reclaimer, waits for events, or
-// gives up all that is cached; one while a stream captures, what asks the
+// gives up all that is cached; one of a thread that captures, what asks the
 // Reclaimer.
 //
 // No CUDA here, no blocks and no lock of the device: a rung knows one request
