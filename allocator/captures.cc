@@ -58,8 +58,8 @@ void Captures::Settle() {
   Publish();
 }
 
-bool Captures::Note(StreamId stream) {
-  if (!p_.routes.NoteCapture(stream)) return false;
+bool Captures::Note(StreamId stream, bool works_on_it) {
+  if (!p_.routes.NoteCapture(stream, works_on_it)) return false;
   Publish();
   return true;
 }
@@ -77,7 +77,7 @@ void Captures::KeepMade(const Block& block) {
 }
 
 bool Captures::PutOff(Block* block) {
-  for (const StreamId stream : block->streams) Note(stream);
+  for (const StreamId stream : block->streams) Note(stream, false);
   if (!UnderWay()) return false;
   p_.frees.PutOff(block);
   Publish();

@@ -87,7 +87,7 @@ class Captures {
   // Finds the routes of captures that are over.
   void Settle();
   // Does the stream capture? Then captures are looked for until it is over.
-  bool Note(StreamId stream);
+  bool Note(StreamId stream, bool works_on_it = true);
   // Routes or captures may have changed, or what is put off: for the fast path.
   void Publish();
 

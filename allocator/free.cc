@@ -39,7 +39,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
     block->streams.push_back(stream);
     block->streams_noted = true;
   }
-  if (p_.routes.MayRoute() && p_.captures.Note(stream)) {
+  if (p_.routes.MayRoute() && p_.captures.Note(stream, /*works_on_it=*/false)) {
     p_.frees.NoteCaptured(block, stream);
   }
   return {};

@@ -193,7 +193,11 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
 
   // ---- the Reclaimer --------------------------------------------------------
 
-  bool IsCrowded() override { return device_.reclaimer_->IsCrowded(); }
+  // A capture that waits for this thread must not wait for those behind whom
+  // it would queue, and who wait for the capture's end.
+  bool IsCrowded() override {
+    return device_.reclaimer_->IsCrowded() && !device_.MayCapture();
+  }
 
   bool UnderPressure() override {
     return device_.reclaimer_->UnderPressure(device_.p_.device.index());

@@ -51,6 +51,8 @@ struct OperatorThread {
   std::uint64_t ticket = 0;
   // What it enters now is tried once: it is as well off without (data_ptr()).
   bool hurried = false;
+  // Devices it waits for room on, as bits by ordinal.
+  std::uint64_t wanting = 0;
   std::vector<HandleUse*> pins;
   std::vector<std::size_t> marks;  // pins.size() at each operator's entry
 

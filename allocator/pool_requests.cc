@@ -130,7 +130,7 @@ void PoolRequests::NoteCapture(StreamId stream) {
 
 PoolRequests::OthersCaptures PoolRequests::LookAtCaptures() {
   Captures::Others seen;
-  if (MayCapture()) {
+  if (p_.routes.MayRoute()) {
     MutexLock lock(p_.mutex);
     seen.under_way = p_.captures.SomeOfOthers();
   }

@@ -46,11 +46,17 @@ void PoolRoutes::Reopen(PoolRoute& route) {
   Publish();
 }
 
-bool PoolRoutes::NoteCapture(StreamId stream) {
+bool PoolRoutes::NoteCapture(StreamId stream, bool works_on_it) {
   if (!device_.IsCapturing(stream)) return false;
   if (!Knows(stream)) {
-    captures_.push_back({stream, std::this_thread::get_id()});
+    captures_.push_back({stream});
     Publish();
+  }
+  for (Noted& one : captures_) {
+    if (works_on_it && one.stream == stream &&
+        one.thread == std::thread::id{}) {
+      one.thread = std::this_thread::get_id();
+    }
   }
   return true;
 }

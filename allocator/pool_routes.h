@@ -24,7 +24,8 @@
 // asked, so that only its own thread tells whether its capture failed.
 //
 // Knows streams, pools by id and operands by address, no blocks. Thread-safety:
-// the device lock, but for MayCapture and MayRoute, which need none. Lifetime:
+// the device lock, but for MayCapture, MayRoute and times_over, which need
+// none. Lifetime:
 // the device's.
 #ifndef STRATALLOC_ALLOCATOR_POOL_ROUTES_H_
 #define STRATALLOC_ALLOCATOR_POOL_ROUTES_H_
@@ -89,8 +90,9 @@ class PoolRoutes {
   PoolRoute* For(StreamId stream);
   void Reopen(PoolRoute& route);  // it is not over
 
-  // Does the stream capture? Then it is known of until it is over.
-  bool NoteCapture(StreamId stream);
+  // Does the stream capture? Then it is known of until it is over, as this
+  // thread's if that works on it: others free and record what it uses.
+  bool NoteCapture(StreamId stream, bool works_on_it = true);
   // Is a capture that is known of this thread's own, or about to be?
   bool IsOfThisThread() const;
   // How often the last of them was over. No lock.
@@ -115,7 +117,7 @@ class PoolRoutes {
   std::vector<PoolRoute> routes_;
   struct Noted {
     StreamId stream{};
-    std::thread::id thread{};  // that used it first
+    std::thread::id thread{};  // that worked on it first; or none yet
   };
   std::vector<Noted> captures_;
   std::atomic<bool> may_capture_{false}, may_route_{false};

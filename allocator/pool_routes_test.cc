@@ -136,6 +136,25 @@ TEST_F(PoolRoutesTest, ACaptureIsOfTheThreadThatBeganIt) {
   }
 }
 
+// A thread that frees what a stream uses, or records it, captures nothing.
+TEST_F(PoolRoutesTest, ACaptureIsOfWhoeverWorksOnIt) {
+  const StreamId stream = NewStream();
+  Begin(stream);
+  EXPECT_TRUE(routes_->NoteCapture(stream, /*works_on_it=*/false));
+  EXPECT_TRUE(routes_->MayCapture());
+  EXPECT_FALSE(routes_->IsOfThisThread());
+  std::thread([&] { routes_->NoteCapture(stream, false); }).join();
+  EXPECT_TRUE(routes_->NoteCapture(stream));
+  EXPECT_TRUE(routes_->IsOfThisThread());
+  std::thread([&] {
+    EXPECT_TRUE(routes_->NoteCapture(stream));
+    EXPECT_FALSE(routes_->IsOfThisThread()) << "it was first";
+  }).join();
+  EXPECT_TRUE(routes_->IsOfThisThread());
+  End(stream);
+  EXPECT_FALSE(routes_->SomeNotedCapture());
+}
+
 TEST_F(PoolRoutesTest, ItsOwnThreadKnowsAtOnceThatItFailed) {
   const StreamId stream = NewStream();
   AddOfCapture(kGraph, stream);

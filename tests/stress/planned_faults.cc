@@ -69,7 +69,7 @@ constexpr Call kOpening[] = {
     {"cuCtxPushCurrent", kUnknown},
 };
 
-// A driver that answers neither has lost the device (Engine::SettleCopies).
+// A driver that answers neither has lost the device (TieredDevice::Settle).
 bool IsWait(const std::string& call) {
   return call == "cudaStreamSynchronize" || call == "cudaDeviceSynchronize";
 }

@@ -41,11 +41,13 @@ class Admission {
  public:
   // The rest of the process, as one who waits sees it.
   struct World {
-    bool others = false;     // other threads have run operators
-    bool running = false;    // one is inside an operator, and pins what it uses
-    bool under_way = false;  // what ends by itself pins what it uses
+    bool others = false;   // other threads have run operators
+    bool running = false;  // one is inside an operator, and pins what it uses
+    // What ends by itself pins what it uses, or keeps everything: a capture.
+    bool under_way = false;
     // Moves on when another thread enters or leaves an operator, when memory is
-    // freed and when a pin is taken back; not by what those do who wait.
+    // freed, when a pin is taken back and when a capture ends; not by what
+    // those do who wait.
     std::uint64_t progress = 0;
     std::uint64_t freed = 0;  // of these, memory that was freed
   };

@@ -298,7 +298,12 @@ Status Engine::WaitForRoom(StreamId stream, const char* name,
   // Between tries nothing is pinned: neither what the operators around this one
   // use (Waiting's part) nor what this one wants. For a try that need not wait
   // its pins stay, and cancel what has only been chosen.
-  Waiting waiting(*this, /*fresh=*/thread.depth() == 1);
+  std::uint64_t wanting = 0;
+  for (const GuardedHandle& guarded : handles) {
+    const Device& device = DeviceOf(guarded.handle.address())->device();
+    wanting |= std::uint64_t{1} << static_cast<unsigned>(device.index());
+  }
+  Waiting waiting(*this, wanting, /*fresh=*/thread.depth() == 1);
   bool pinned = true;
   const auto pin = [&] {
     if (std::exchange(pinned, true)) return;

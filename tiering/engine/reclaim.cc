@@ -15,6 +15,7 @@ namespace stratalloc {
 
 Admission::World Engine::LookAround() {
   const OtherThreads others = LookAtOthers();
+  const std::uint64_t wanting = OperatorThread::ThisThread().wanting;
   Admission::World world{
       .others = others.any,
       .running = others.inside,
@@ -22,10 +23,13 @@ Admission::World Engine::LookAround() {
       .under_way = PinPoll::UnderWay(),
       .progress = others.progress + unpinned_.load(std::memory_order_relaxed)};
   for (const TieredDevice* state : all_) {
-    // A capture ends without a word to anybody, and until then nothing leaves.
+    // A capture ends without a word to anybody, and until then nothing leaves
+    // its device. Who lacks memory of another need not wait for that.
+    const auto device =
+        static_cast<unsigned>(state->allocator->device().index());
     const DeviceAllocator::OthersCaptures captures =
         state->allocator->LookAtCaptures();
-    world.under_way |= captures.under_way;
+    world.under_way |= captures.under_way && (wanting >> device & 1) != 0;
     world.progress += captures.times_over;
   }
   for (const TieredDevice* state : movers_) {
@@ -83,7 +87,7 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
   TieredDevice& state = devices_[static_cast<int>(index)];
   state.NotePressure();
   state.allocator->FollowCard();
-  Waiting waiting(*this);
+  Waiting waiting(*this, std::uint64_t{1} << static_cast<unsigned>(index));
   while (waiting.Await()) {
     auto lack = Admission::Lack::kPins;
     {

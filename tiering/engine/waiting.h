@@ -24,11 +24,15 @@ namespace stratalloc {
 
 class Engine::Waiting {
  public:
-  // `fresh`: an outermost operator, which has not begun.
-  explicit Waiting(Engine& engine, bool fresh = false)
+  // `wanting`: the devices that lack room, as bits by ordinal. `fresh`: an
+  // outermost operator, which has not begun.
+  Waiting(Engine& engine, std::uint64_t wanting, bool fresh = false)
       : engine_(engine),
         thread_(OperatorThread::ThisThread()),
-        turn_(engine.admission_, engine.TicketOf(thread_), fresh) {}
+        turn_(engine.admission_, engine.TicketOf(thread_), fresh) {
+    thread_.wanting = wanting;
+  }
+  ~Waiting() { thread_.wanting = 0; }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
