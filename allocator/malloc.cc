@@ -15,7 +15,6 @@
 #include "allocator/settings.h"
 
 namespace stratalloc {
-namespace {}  // namespace
 
 Result<std::unique_ptr<DeviceAllocator>> DeviceAllocator::Create(
     Device opened, const Options& options) {

@@ -6,8 +6,8 @@
 // Thread-safety: the atomics from any thread. What Prepare sets is fixed once
 // the device can be found; the rest is the arbiter's holder's.
 // Lifetime: as long as the engine.
-// Fails: Prepare as the driver does, or for want of memory, and then nothing
-// of it is left but what says so.
+// Fails: Prepare as the driver does, or for want of memory; what it had made
+// by then goes with Refuse and Close.
 #ifndef STRATALLOC_TIERING_ENGINE_TIERED_DEVICE_H_
 #define STRATALLOC_TIERING_ENGINE_TIERED_DEVICE_H_
 
