@@ -87,7 +87,7 @@ DeviceAllocator* Allocator::Find(DeviceIndex device) const {
 DeviceAllocator* Allocator::FindByAddress(Address address) const {
   if (DeviceAllocator* const owner = opened_.OwnerOf(address)) return owner;
   for (DeviceAllocator* device : Opened()) {
-    if (device->ContainsPlain(address)) return device;
+    if (device->ContainsUnmanaged(address)) return device;
   }
   return nullptr;
 }

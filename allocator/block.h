@@ -37,7 +37,8 @@ struct Segment {
   std::uint64_t mapped = 0;  // handles that are not kUnmapped
   Block* first = nullptr;
   bool oversize = false;  // counts in oversize_segments
-  bool plain = false;     // memory that comes and goes whole (plain_memory.h)
+  bool unmanaged =
+      false;  // memory that comes and goes whole (unmanaged_memory.h)
 
   Address end() const { return base + bytes; }
   // May what lives here leave? Transient pools lie in the same regions as what
@@ -66,7 +67,7 @@ struct alignas(64) Block {
   // The use clock then; and events it waits for.
   std::uint32_t clock = 0;
   std::uint32_t pending_events = 0;
-  // Plain segments: PlainSegments::searches when it was given back.
+  // Unmanaged segments: UnmanagedSegments::searches when it was given back.
   std::uint32_t freed_at = 0;
   bool shared = false;  // another process may have its memory; while live
   Block* prev = nullptr;

@@ -138,12 +138,12 @@ Segment* BlockHeap::AddSegment(Pool& pool, HandleRegion& region, Bytes bytes) {
   return &Place(std::move(segment), pool, BlockState::kUnmapped);
 }
 
-Segment& BlockHeap::AddPlainSegment(Pool& pool, HandleRegion& region) {
+Segment& BlockHeap::AddUnmanagedSegment(Pool& pool, HandleRegion& region) {
   auto segment = std::make_unique<Segment>();
   segment->region = &region;
   segment->base = region.base;
   segment->bytes = region.bytes;
-  segment->plain = true;
+  segment->unmanaged = true;
   Segment& placed = Place(std::move(segment), pool, BlockState::kFree);
   NoteMapped(placed, 1);
   return placed;
@@ -166,7 +166,7 @@ void BlockHeap::DropSegments(Pool& pool,
       return false;
     }
     Forget(*segment);
-    if (!segment->plain) {
+    if (!segment->unmanaged) {
       SpaceOf(*segment->region).Add(segment->base, segment->bytes);
     }
     return true;

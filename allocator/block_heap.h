@@ -74,9 +74,9 @@ class BlockHeap {
   // much side by side; one block without memory. nullptr if there is none.
   Segment* AddSegment(Pool& pool, HandleRegion& region, Bytes bytes);
   // A segment of one handle with memory, one free block.
-  Segment& AddPlainSegment(Pool& pool, HandleRegion& region);
+  Segment& AddUnmanagedSegment(Pool& pool, HandleRegion& region);
   // Ends the segments of `pool` that `gone` says yes to, each without memory or
-  // plain, and one free block: their address space is free.
+  // unmanaged, and one free block: their address space is free.
   void DropSegments(Pool& pool, const std::function<bool(Segment&)>& gone);
   Segment& SegmentOf(HandleRef handle) const;
   // So many handles of it have memory, or bytes away, that had none, or the

@@ -55,7 +55,7 @@ class BlockPinsTest : public ::testing::Test {
   static bool Observed(const Block& block) {
     bool observed = true;
     ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
-      observed = observed && handle.entry().fence.load() == 0;
+      observed = observed && handle.entry().used_streams.load() == 0;
     });
     return observed;
   }

@@ -35,8 +35,8 @@ void BlockTraces::Mapped(TraceAction action,
     TraceAction what = action;
     if (action == TraceAction::kSegmentMap) {
       history_.RememberSegment(segment.base);
-      if (segment.plain) what = TraceAction::kSegmentAlloc;
-    } else if (segment.plain) {
+      if (segment.unmanaged) what = TraceAction::kSegmentAlloc;
+    } else if (segment.unmanaged) {
       what = TraceAction::kSegmentFree;
     }
     Record(what, base, end - base, segment,

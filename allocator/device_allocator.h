@@ -113,7 +113,7 @@ class DeviceAllocator : public PoolRequests,
   }
   // The same for memory of pools with an allocator of their own, which lies
   // anywhere.
-  bool ContainsPlain(Address address) EXCLUDES(p_.mutex);
+  bool ContainsUnmanaged(Address address) EXCLUDES(p_.mutex);
   // May the block at this address leave the device, as far as its class goes?
   // REQUIRES: it lives, if it is this allocator's. No lock.
   bool MayLeave(Address address) {

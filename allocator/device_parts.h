@@ -34,13 +34,13 @@
 #include "allocator/live_counters.h"
 #include "allocator/page_store.h"
 #include "allocator/placement.h"
-#include "allocator/plain_segments.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"
 #include "allocator/recent_accounts.h"
 #include "allocator/residency.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/stats.h"
+#include "allocator/unmanaged_segments.h"
 
 namespace stratalloc {
 
@@ -99,16 +99,16 @@ struct DeviceParts {
       {device, heap, pages, events, traces, live, stats}};
   Arrivals arrivals GUARDED_BY(mutex){residency, captures, slow};
   // The device lock but for `some`.
-  PlainSegments plain{
+  UnmanagedSegments unmanaged{
       {device, private_pools, limit, heap, pages, traces, stats},
       options.tiering};
   LiveBlocks blocks GUARDED_BY(mutex){
       {heap, live, stats, history, traces, accounts, pins, private_pools,
-       captures, frees, residency, plain, streams, use_clock, slow}};
+       captures, frees, residency, unmanaged, streams, use_clock, slow}};
   FreeHandles free_handles GUARDED_BY(mutex){
       {heap, pages, traces, stats, streams, private_pools, captures, blocks}};
   Placement placement GUARDED_BY(mutex){
-      {table, heap, pages, traces, stats, private_pools, captures, plain,
+      {table, heap, pages, traces, stats, private_pools, captures, unmanaged,
        blocks, free_handles},
       {options.tiering,
        std::max(options.segment_least, capacity / kSegmentFraction)}};

@@ -45,7 +45,7 @@ class DevicePartsTest : public testing::Test {
     EXPECT_TRUE(p.device.SynchronizeDevice().has_value());
     p.free_handles.EndRelease(p.free_handles.BeginRelease(~Bytes{0}, PoolId{}),
                               /*fenced=*/true);
-    p.plain.TakeEmpty();
+    p.unmanaged.TakeEmpty();
     p.pages.ReleaseFree(p.captures.AskStreams());
     p.placement.DropEmptySegments();
     if (p.device.has_virtual_memory()) p.table.Destroy(p.device);

@@ -64,9 +64,9 @@ Bytes DeviceReports::LargestCached() {
 
 DeviceStats DeviceReports::Stats() {
   MutexLock lock(p_.mutex);
-  if (p_.plain.MayBeInactive()) {
+  if (p_.unmanaged.MayBeInactive()) {
     p_.blocks.EmptyBins();
-    p_.plain.CountInactive();
+    p_.unmanaged.CountInactive();
   }
   DeviceStats stats{p_.stats, {}, {}, {}, {}, {}};
   p_.live.Fill(&stats);
@@ -115,7 +115,7 @@ std::vector<SegmentView> DeviceReports::Snapshot() {
           view.address = at;
           view.stream = segment.pool->key().stream;
           view.kind = region.kind;
-          view.plain = segment.plain;
+          view.unmanaged = segment.unmanaged;
           view.context = p_.history.SegmentContext(segment.base);
           view.owner = segment.pool->key().owner;
           views.push_back(std::move(view));
@@ -146,16 +146,17 @@ std::vector<SegmentView> DeviceReports::Snapshot() {
 const char* DeviceReports::CheckHandlesLocked(OnDeviceSums* sums) {
   const char* wrong = nullptr;
   for (const auto& [base, segment] : p_.heap.segments()) {
-    ForEachHandleOf(*segment, [&, plain = segment->plain](HandleRef handle) {
-      p_.mutex.AssertHeld();
-      const HandleState state = handle.entry().state.load();
-      if (IsOnDevice(state) && !plain && !p_.pages.IsGranted(handle)) {
-        wrong = "what is on the device has memory of its own, with rights";
-      }
-      if (state != HandleState::kUnmapped && !IsAway(state)) {
-        sums->mapped += handle.bytes();
-      }
-    });
+    ForEachHandleOf(
+        *segment, [&, unmanaged = segment->unmanaged](HandleRef handle) {
+          p_.mutex.AssertHeld();
+          const HandleState state = handle.entry().state.load();
+          if (IsOnDevice(state) && !unmanaged && !p_.pages.IsGranted(handle)) {
+            wrong = "what is on the device has memory of its own, with rights";
+          }
+          if (state != HandleState::kUnmapped && !IsAway(state)) {
+            sums->mapped += handle.bytes();
+          }
+        });
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!IsLive(b->state)) continue;
       const Bytes here = p_.heap.OnDevice(*b).size;

@@ -14,9 +14,9 @@ void DeviceWaits::Settle() {
   (void)p_.device.SynchronizeDevice();
 }
 
-bool DeviceWaits::WaitForStreams(std::uint64_t fence) {
+bool DeviceWaits::WaitForStreams(std::uint64_t used_streams) {
   bool fenced = true, captures = false;
-  const std::uint64_t asked = p_.streams.MayAsk(fence);
+  const std::uint64_t asked = p_.streams.MayAsk(used_streams);
   for (int bit = 0; bit < StreamTable::kOverflowBit; ++bit) {
     if ((asked >> bit & 1) == 0) continue;
     const StreamId stream = p_.streams.StreamOf(bit);
@@ -46,14 +46,14 @@ Bytes DeviceWaits::ReleaseCached(Bytes wanted, PoolId only) {
     if (release.is_nothing()) return 0;
     ++releasing_;
   }
-  if (STRATALLOC_PLANTED(kEarlyReuse)) release.fence = 0;
-  const bool fenced = WaitForStreams(release.fence);
-  std::vector<std::unique_ptr<PlainMemory>> gone;
+  if (STRATALLOC_PLANTED(kEarlyReuse)) release.used_streams = 0;
+  const bool fenced = WaitForStreams(release.used_streams);
+  std::vector<std::unique_ptr<UnmanagedMemory>> gone;
   Bytes released = 0;
   {
     MutexLock lock(p_.mutex);
     released = p_.free_handles.EndRelease(release, fenced);
-    gone = p_.plain.TakeEmpty();
+    gone = p_.unmanaged.TakeEmpty();
     p_.placement.ForgetPools();
   }
   gone.clear();  // cudaFree waits for the device

@@ -73,7 +73,7 @@ class DeviceWaits {
   // Waits for the work of the device.
   void Settle() EXCLUDES(p_.mutex);
   // False if these streams' work may go on.
-  bool WaitForStreams(std::uint64_t fence) EXCLUDES(p_.mutex);
+  bool WaitForStreams(std::uint64_t used_streams) EXCLUDES(p_.mutex);
 
   DeviceParts& p_;
   int releasing_ GUARDED_BY(p_.mutex) = 0;  // ReleaseCached calls under way

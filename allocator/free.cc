@@ -30,7 +30,7 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
   if (block->segment->evictable()) {
     const std::uint64_t bit = std::uint64_t{1} << p_.streams.BitOf(stream);
     ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
-      handle.entry().fence.fetch_or(bit);
+      handle.entry().used_streams.fetch_or(bit);
     });
   }
   if (stream == block->segment->pool->key().stream) return {};
@@ -45,10 +45,10 @@ Status DeviceAllocator::RecordStream(Address address, StreamId stream) {
   return {};
 }
 
-bool DeviceAllocator::ContainsPlain(Address address) {
-  if (!p_.plain.some()) return false;
+bool DeviceAllocator::ContainsUnmanaged(Address address) {
+  if (!p_.unmanaged.some()) return false;
   MutexLock lock(p_.mutex);
-  return p_.plain.Contains(address);
+  return p_.unmanaged.Contains(address);
 }
 
 void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,

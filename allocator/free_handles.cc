@@ -13,7 +13,7 @@ std::uint64_t FreeHandles::UsersOf(HandleRef handle) const {
   // still run when the pool's last use is over: only the device knows.
   const int bit = key.owner.is_private() ? StreamTable::kOverflowBit
                                          : p_.streams.BitOf(key.stream);
-  return std::uint64_t{1} << bit | handle.entry().fence.load();
+  return std::uint64_t{1} << bit | handle.entry().used_streams.load();
 }
 
 std::vector<HandleRef> FreeHandles::Find(
@@ -59,7 +59,7 @@ void FreeHandles::GiveUp(const std::vector<HandleRef>& handles, bool fenced) {
          ++i) {
       const HandleRef handle = handles[i];
       const bool idle = fenced || STRATALLOC_PLANTED(kEarlyReuse);
-      if (segment.plain) {
+      if (segment.unmanaged) {
         handle.entry().state.store(HandleState::kUnmapped);
       } else {
         p_.pages.GiveUp(handle, handle.entry().physical,
@@ -79,7 +79,7 @@ void FreeHandles::GiveUp(const std::vector<HandleRef>& handles, bool fenced) {
 bool FreeHandles::MayMove(HandleRef handle, std::uint64_t own,
                           const StreamsIdle& idle) const {
   const Segment& from = p_.heap.SegmentOf(handle);
-  if (from.plain || p_.private_pools.IsInUse(from.pool->key().owner))
+  if (from.unmanaged || p_.private_pools.IsInUse(from.pool->key().owner))
     return false;
   if (STRATALLOC_PLANTED(kEarlyReuse)) return true;
   std::uint64_t users = UsersOf(handle);
@@ -157,7 +157,7 @@ Address FreeHandles::BusyPlace(Address lo, Address hi, std::uint64_t own,
     const HandleEntry& entry = region.entries[i];
     if (entry.state.load() != HandleState::kUnmapped ||
         entry.physical == nullptr || entry.physical->free ||
-        idle(entry.fence.load())) {
+        idle(entry.used_streams.load())) {
       continue;
     }
     if (Elsewhere(entry.physical, lo, hi, own, idle).region == nullptr) {
@@ -170,11 +170,11 @@ Address FreeHandles::BusyPlace(Address lo, Address hi, std::uint64_t own,
 FreeHandles::Release FreeHandles::BeginRelease(Bytes wanted, PoolId only) {
   Release release;
   release.handles = Find(wanted, only, [&](HandleRef, std::uint64_t users) {
-    release.fence |= users;
+    release.used_streams |= users;
     return true;
   });
   // What moved here earlier may still be used through its old address.
-  release.fence |= p_.pages.fence();
+  release.used_streams |= p_.pages.used_streams();
   release.last_put = p_.pages.last_put();
   for (HandleRef handle : release.handles) {
     handle.entry().state.store(HandleState::kReleasing);
@@ -191,7 +191,7 @@ Bytes FreeHandles::EndRelease(const Release& release, bool fenced) {
     }
     return 0;
   }
-  p_.pages.Fenced(release.fence, release.last_put);
+  p_.pages.Fenced(release.used_streams, release.last_put);
   GiveUp(release.handles, /*fenced=*/true);
   Bytes released = 0;
   for (HandleRef handle : release.handles) released += handle.bytes();

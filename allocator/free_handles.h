@@ -39,9 +39,9 @@ class FreeHandles {
   // Handles on their way back.
   struct Release {
     std::vector<HandleRef> handles;
-    std::uint64_t fence = 0;     // streams to wait for
-    std::uint64_t last_put = 0;  // what had moved by then
-    bool is_nothing() const { return handles.empty() && fence == 0; }
+    std::uint64_t used_streams = 0;  // streams to wait for
+    std::uint64_t last_put = 0;      // what had moved by then
+    bool is_nothing() const { return handles.empty() && used_streams == 0; }
   };
 
   explicit FreeHandles(const Parts& parts) : p_(parts) {}
@@ -49,7 +49,7 @@ class FreeHandles {
   // Do positions of this segment that nothing lives at keep their mappings? In
   // private pools a capture must find nothing to unmap.
   static bool KeepsMappings(const Segment& segment) {
-    return !segment.plain && !segment.pool->key().owner.is_private();
+    return !segment.unmanaged && !segment.pool->key().owner.is_private();
   }
 
   // ---- they move -----------------------------------------------------------
@@ -80,7 +80,7 @@ class FreeHandles {
   // The bytes that came free; none unless everything on its streams has run.
   Bytes EndRelease(const Release& release, bool fenced);
   // kResident or kReleasing -> kUnmapped. In address order per segment. Of a
-  // plain segment PlainSegments::TakeEmpty does the rest.
+  // unmanaged segment UnmanagedSegments::TakeEmpty does the rest.
   void GiveUp(const std::vector<HandleRef>& handles, bool fenced);
 
  private:

@@ -47,7 +47,7 @@ class FreeHandlesTest : public DevicePartsTest {
 TEST_F(FreeHandlesTest, AReleaseTakesWholeFreeHandlesAndNoMoreThanAsked) {
   FreeHandles::Release release = handles().BeginRelease(3 * kMiB, PoolId{});
   EXPECT_EQ(release.handles.size(), 2u);
-  EXPECT_EQ(release.fence, 1u) << "the default stream used them";
+  EXPECT_EQ(release.used_streams, 1u) << "the default stream used them";
   EXPECT_EQ(State(0), HandleState::kReleasing);
   EXPECT_EQ(Search(kLarge, 4 * kMiB, 0).block, nullptr) << "nobody's";
   EXPECT_EQ(handles().EndRelease(release, /*fenced=*/true), 2 * kHandle);
@@ -79,7 +79,7 @@ TEST_F(FreeHandlesTest, PrivatePoolsInUseKeepTheirs) {
   EXPECT_EQ(others.handles.size(), 2u) << "one has moved to the pool";
   const FreeHandles::Release own = handles().BeginRelease(~Bytes{0}, kUser);
   ASSERT_EQ(own.handles.size(), 1u);
-  EXPECT_EQ(own.fence >> StreamTable::kOverflowBit & 1, 1u)
+  EXPECT_EQ(own.used_streams >> StreamTable::kOverflowBit & 1, 1u)
       << "a graph runs on any stream";
   handles().EndRelease(others, /*fenced=*/true);
   handles().EndRelease(own, /*fenced=*/true);

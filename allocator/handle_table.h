@@ -82,7 +82,7 @@ struct alignas(64) HandleEntry : HandleUse {
   std::atomic<bool> stays{false};
   // Device lock from here on.
   // What is mapped here. A position that is kUnmapped may keep a mapping that
-  // nothing uses, see device/handle_pool.h; `fence` says who may still.
+  // nothing uses, see device/handle_pool.h; `used_streams` says who may still.
   PhysicalMemory* physical = nullptr;
   std::uint32_t live = 0;        // live blocks that overlap this handle
   std::uint32_t generation = 0;  // moves on whenever its bytes are given up

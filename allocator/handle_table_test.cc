@@ -101,14 +101,14 @@ TEST(OperatorThread, WhileItWaitsItPinsNothingAndForgetsNothing) {
   thread.Enter();
   thread.Pin(a);
   thread.PinForOutermost(b);
-  a.fence.store(5);
+  a.used_streams.store(5);
   a.dirty.store(true);
   thread.Suspend();
   EXPECT_TRUE(thread.suspended.load());
   EXPECT_EQ(a.pins.load(), 0u);
   EXPECT_EQ(b.pins.load(), 0u);
   // An eviction takes what was noted, and a restore makes it clean.
-  a.fence.store(0);
+  a.used_streams.store(0);
   a.dirty.store(false);
   thread.Resume();
   EXPECT_FALSE(thread.suspended.load());
@@ -119,9 +119,9 @@ TEST(OperatorThread, WhileItWaitsItPinsNothingAndForgetsNothing) {
   EXPECT_EQ(a.pins.load(), 0u);
   thread.Resume();
   thread.NoteAgain();
-  EXPECT_EQ(a.fence.load(), 5u);
+  EXPECT_EQ(a.used_streams.load(), 5u);
   EXPECT_TRUE(a.dirty.load());
-  EXPECT_EQ(b.fence.load(), 0u);
+  EXPECT_EQ(b.used_streams.load(), 0u);
   EXPECT_FALSE(b.dirty.load());
   thread.Leave();
   EXPECT_EQ(a.pins.load(), 0u);

@@ -28,14 +28,14 @@ struct HandleUse {
   std::atomic<std::uint32_t> intervals[kIntervals]{};
   // Bit i: stream i of the device's StreamTable used this handle since it was
   // last fenced. Set while pinned, taken by the evictor.
-  std::atomic<std::uint64_t> fence{0};
+  std::atomic<std::uint64_t> used_streams{0};
   // Written since the lower copy was made; set while pinned, cleared by the
   // evictor while pins are zero.
   std::atomic<bool> dirty{false};
 
   // New bytes lie here: what is known is of what lay here before.
   void Begin() {
-    fence.store(0);
+    used_streams.store(0);
     dirty.store(true);
     ForgetIntervals();
   }
@@ -46,8 +46,8 @@ struct HandleUse {
   // Another stream uses it. Load before read-modify-write, here and below: in
   // the common case nothing changes and no cache line is dirtied.
   void NoteStream(std::uint64_t stream_bit) {
-    if ((fence.load(std::memory_order_relaxed) & stream_bit) == 0) {
-      fence.fetch_or(stream_bit, std::memory_order_relaxed);
+    if ((used_streams.load(std::memory_order_relaxed) & stream_bit) == 0) {
+      used_streams.fetch_or(stream_bit, std::memory_order_relaxed);
     }
   }
   void NoteWrite() {

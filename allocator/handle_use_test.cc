@@ -45,14 +45,14 @@ TEST(HandleUse, StreamsAddUpAndAWriteStaysNoted) {
   EXPECT_FALSE(use.dirty.load()) << "it was read";
   use.NoteOperator(4, true, 2, kBurst);
   use.NoteOperator(1, false, 3, kBurst);
-  EXPECT_EQ(use.fence.load(), 5u);
+  EXPECT_EQ(use.used_streams.load(), 5u);
   EXPECT_TRUE(use.dirty.load());
 }
 
 TEST(HandleUse, WhatIsHandedOutIsWrittenOnItsStream) {
   HandleUse use;
   use.NoteHandedOut(2, 7);
-  EXPECT_EQ(use.fence.load(), 2u);
+  EXPECT_EQ(use.used_streams.load(), 2u);
   EXPECT_TRUE(use.dirty.load());
   EXPECT_EQ(use.last_use.load(), 7u);
   EXPECT_EQ(use.pins.load(), 0u);
@@ -62,7 +62,7 @@ TEST(HandleUse, NewBytesHaveNoPast) {
   HandleUse use;
   use.NoteOperator(6, false, 50, kBurst);
   use.Begin();
-  EXPECT_EQ(use.fence.load(), 0u);
+  EXPECT_EQ(use.used_streams.load(), 0u);
   EXPECT_TRUE(use.dirty.load()) << "no copy holds them";
   EXPECT_EQ(use.Intervals(), Intervals{});
 }

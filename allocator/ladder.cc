@@ -32,9 +32,9 @@ bool Take(MallocAttempt& attempt, LadderDevice& device) {
   while (true) {
     if (device.Search(attempt, Reach::kLimit)) return true;
     if (attempt.failed) return attempt.EndFailed();
-    if (attempt.plain) {
+    if (attempt.unmanaged) {
       attempt.lacking = Settings::Get().SegmentBytes(attempt.size);
-      if (device.FetchPlain(attempt)) return true;
+      if (device.FetchUnmanaged(attempt)) return true;
     }
     // A freed remainder may complete another handle.
     if (device.ReleaseCached(attempt.lacking, PoolId{}) == 0) return false;
@@ -83,7 +83,7 @@ bool AskOthers(MallocAttempt& attempt, LadderDevice& device) {
 // Whoever was refused and waits comes first: what it waits for would be taken
 // here as soon as it comes free.
 bool QueueBehindWhoWaits(MallocAttempt& attempt, LadderDevice& device) {
-  attempt.plain = device.IsPlain(attempt.key);
+  attempt.unmanaged = device.IsUnmanaged(attempt.key);
   attempt.queued = attempt.may_reclaim && device.IsCrowded() &&
                    device.CouldHold(attempt.size);
   return attempt.queued && Reclaim(attempt, device);
@@ -105,12 +105,12 @@ bool Grow(MallocAttempt& attempt, LadderDevice& device) {
 }
 
 bool CollectOld(MallocAttempt& attempt, LadderDevice& device) {
-  if (attempt.all_plain) device.CollectOld();
+  if (attempt.all_unmanaged) device.CollectOld();
   return false;
 }
 
 bool Buy(MallocAttempt& attempt, LadderDevice& device) {
-  return device.FetchPlain(attempt);
+  return device.FetchUnmanaged(attempt);
 }
 
 bool Borrow(MallocAttempt& attempt, LadderDevice& device) {
@@ -162,7 +162,7 @@ bool ReleaseAll(MallocAttempt& attempt, LadderDevice& device) {
 bool OutlastReleases(MallocAttempt& attempt, LadderDevice& device) {
   for (bool came_free = true; came_free;) {
     const std::uint64_t seen = device.Releases();
-    if (device.FetchPlain(attempt)) return true;
+    if (device.FetchUnmanaged(attempt)) return true;
     if (device.SearchAfterReleases(attempt, seen, &came_free)) return true;
   }
   return false;

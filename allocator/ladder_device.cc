@@ -34,7 +34,7 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     }
     device_.p_.blocks.Process();
     device_.p_.arrivals.Settle();
-    if (attempt.key.kind == PoolKind::kLarge) device_.p_.plain.NoteSearch();
+    if (attempt.key.kind == PoolKind::kLarge) device_.p_.unmanaged.NoteSearch();
     Block* block = TryLocked(attempt, LimitLocked(Reach::kCached));
     if (block != nullptr) device_.MaybeSignalPressureLocked();
     return ServeLocked(attempt, block);
@@ -95,11 +95,12 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
 
   // ---- memory -------------------------------------------------------------
 
-  bool FetchPlain(MallocAttempt& attempt) override {
-    PlainSegments::Fetch fetch;  // its source may end with it: after the lock
+  bool FetchUnmanaged(MallocAttempt& attempt) override {
+    UnmanagedSegments::Fetch
+        fetch;  // its source may end with it: after the lock
     {
       MutexLock lock(device_.p_.mutex);
-      fetch = device_.p_.plain.BeginFetch(attempt.key, attempt.size);
+      fetch = device_.p_.unmanaged.BeginFetch(attempt.key, attempt.size);
     }
     if (fetch.source == nullptr) return false;
     Result<Address> address = fetch.Ask();
@@ -107,18 +108,18 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     MutexLock lock(device_.p_.mutex);
     if (address) {
       Pool& pool = device_.p_.placement.PoolOf(attempt.key);
-      Block* const block = device_.p_.plain.Add(pool, fetch, *address);
+      Block* const block = device_.p_.unmanaged.Add(pool, fetch, *address);
       return ServeLocked(attempt, HandOutLocked(attempt, block));
     }
-    device_.p_.plain.EndFetch(fetch);
+    device_.p_.unmanaged.EndFetch(fetch);
     if (IsNoMemory(address)) return false;
     attempt.failed = address.error();
     return attempt.EndFailed();
   }
 
-  bool IsPlain(const PoolKey& key) override {
+  bool IsUnmanaged(const PoolKey& key) override {
     MutexLock lock(device_.p_.mutex);
-    return device_.p_.plain.IsCudaMalloc(key);
+    return device_.p_.unmanaged.IsCudaMalloc(key);
   }
 
   bool Borrow(MallocAttempt& attempt) override {
@@ -129,18 +130,19 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
   }
 
   void CollectOld() override {
-    std::vector<std::unique_ptr<PlainMemory>> old;  // destroyed after the lock
+    std::vector<std::unique_ptr<UnmanagedMemory>>
+        old;  // destroyed after the lock
     MutexLock lock(device_.p_.mutex);
     device_.p_.slow.Set(SlowReason::kCollection,
-                        device_.p_.plain.CollectsOld());
-    const Bytes wanted = device_.p_.plain.AboveThreshold();
+                        device_.p_.unmanaged.CollectsOld());
+    const Bytes wanted = device_.p_.unmanaged.AboveThreshold();
     if (wanted == 0 || device_.p_.captures.UnderWay()) return;
     device_.p_.blocks.EmptyBins();
-    for (HandleRef handle : device_.p_.plain.Old(wanted)) {
+    for (HandleRef handle : device_.p_.unmanaged.Old(wanted)) {
       // cudaFree waits for whoever may still use it.
       device_.p_.free_handles.GiveUp({handle}, /*fenced=*/true);
     }
-    old = device_.p_.plain.TakeEmpty();
+    old = device_.p_.unmanaged.TakeEmpty();
   }
 
   Bytes AboveCollectionThreshold(Bytes size) override {
@@ -303,7 +305,7 @@ Result<AllocatedBlock> DeviceAllocator::ClimbLadder(
   attempt.charge = request.charge;
   attempt.raw = request.raw;
   attempt.nested = OperatorThread::ThisThread().in_ladder;
-  attempt.all_plain = p_.plain.has_all();
+  attempt.all_unmanaged = p_.unmanaged.has_all();
   attempt.may_reclaim =
       p_.options.tiering && reclaimer_ != nullptr && !attempt.nested;
   attempt.lacking = attempt.size;

@@ -51,15 +51,15 @@ class LadderDevice {
 
   // ---- memory -------------------------------------------------------------
 
-  // A plain segment, if the request's pool has a source for such; also true if
-  // the source fails for another reason than memory. Calls the source without
-  // the lock.
-  virtual bool FetchPlain(MallocAttempt& attempt) = 0;
-  // Do the pool's plain segments come from cudaMalloc?
-  virtual bool IsPlain(const PoolKey& key) = 0;
+  // An unmanaged segment, if the request's pool has a source for such; also
+  // true if the source fails for another reason than memory. Calls the source
+  // without the lock.
+  virtual bool FetchUnmanaged(MallocAttempt& attempt) = 0;
+  // Do the pool's unmanaged segments come from cudaMalloc?
+  virtual bool IsUnmanaged(const PoolKey& key) = 0;
   // A cached block of a private pool that lends.
   virtual bool Borrow(MallocAttempt& attempt) = 0;
-  // Plain segments that were searched past for long, while more than the
+  // Unmanaged segments that were searched past for long, while more than the
   // threshold of garbage collection is reserved.
   virtual void CollectOld() = 0;
   // How far `size` more would go beyond that threshold.

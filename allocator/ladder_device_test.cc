@@ -271,8 +271,8 @@ TEST_F(LadderDeviceTest, WithGarbageCollectionGrowthStopsAtTheThreshold) {
   Settings::Get().UseCollectionThreshold(nullptr);
 }
 
-TEST_F(LadderDeviceTest, TheReclaimersRequestGrowsByPlainSegmentsToo) {
-  Settings::Get().UsePlainSegments([] { return true; });
+TEST_F(LadderDeviceTest, TheReclaimersRequestGrowsByUnmanagedSegmentsToo) {
+  Settings::Get().UseUnmanagedSegments([] { return true; });
   const Address evicted = Malloc(50 * kMiB);
   reclaimer_.reclaim = [&](MemoryRequest& request) {
     EXPECT_FALSE(request.Take());
@@ -282,7 +282,7 @@ TEST_F(LadderDeviceTest, TheReclaimersRequestGrowsByPlainSegmentsToo) {
   };
   EXPECT_NE(Malloc(4 * kMiB, kDefaultStream, LifetimeClass::kTransient), 0u);
   EXPECT_EQ(reclaimer_.asked, 1);
-  Settings::Get().UsePlainSegments(nullptr);
+  Settings::Get().UseUnmanagedSegments(nullptr);
 }
 
 TEST_F(LadderDeviceTest, ASourceThatFailsEndsItWithItsOwnError) {

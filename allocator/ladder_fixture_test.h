@@ -33,7 +33,7 @@ class FakeLadderDevice final : public LadderDevice {
   bool captures = false;   // so the first search says
   bool crowded = false, pressure = false;
   bool could_hold = true, cannot_fit = false;
-  bool frees = false, plain = false, threshold = false, may_move = false;
+  bool frees = false, unmanaged = false, threshold = false, may_move = false;
   bool restores = false;
   Address away = 0;
   Bytes too_much = 0;
@@ -77,14 +77,16 @@ class FakeLadderDevice final : public LadderDevice {
     return Try(attempt, "search after releases");
   }
 
-  bool FetchPlain(MallocAttempt& attempt) override {
-    Note("fetch plain");
-    if (serves == "fetch plain") return Serve(attempt);
-    if (fails != "fetch plain") return false;
+  bool FetchUnmanaged(MallocAttempt& attempt) override {
+    Note("fetch unmanaged");
+    if (serves == "fetch unmanaged") return Serve(attempt);
+    if (fails != "fetch unmanaged") return false;
     attempt.failed = {ErrorCode::kDevice, "it failed"};
     return attempt.EndFailed();
   }
-  bool IsPlain(const PoolKey&) override { return Note("is plain", plain); }
+  bool IsUnmanaged(const PoolKey&) override {
+    return Note("is unmanaged", unmanaged);
+  }
   bool Borrow(MallocAttempt& attempt) override {
     return Note("borrow", serves == "borrow") && Serve(attempt);
   }

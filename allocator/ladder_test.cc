@@ -39,15 +39,15 @@ TEST_F(LadderTest, ARequestThatNothingServesIsRefusedAfterAllOfIt) {
   EXPECT_THAT(
       device_.asked,
       ElementsAre(
-          "search first", "free memory",                       // cached
-          "is plain", "is crowded", "find away",               // queue, restore
-          "under pressure", "grow to limit", "fetch plain",    // grow, buy
-          "has threshold", "borrow", "above threshold",        // borrow
-          "release 4.00 MiB", "search released to limit",      // release
-          "fetch plain", "borrow",                             // again
-          "wait for frees", "search again",                    // wait
-          "search limit", "release 6.00 MiB",                  // release all
-          "releases", "fetch plain", "search after releases",  // outlast
+          "search first", "free memory",              // cached
+          "is unmanaged", "is crowded", "find away",  // queue, restore
+          "under pressure", "grow to limit", "fetch unmanaged",  // grow, buy
+          "has threshold", "borrow", "above threshold",          // borrow
+          "release 4.00 MiB", "search released to limit",        // release
+          "fetch unmanaged", "borrow",                           // again
+          "wait for frees", "search again",                      // wait
+          "search limit", "release 6.00 MiB",                    // release all
+          "releases", "fetch unmanaged", "search after releases",  // outlast
           "could hold", "reclaim (inside)", "search limit (inside)",
           "release 6.00 MiB (inside)",              // evict
           "free memory",                            // ask others again
@@ -59,27 +59,27 @@ TEST_F(LadderTest, ANestedRequestSearchesGrowsAndReleasesOnly) {
   device_.crowded = device_.pressure = device_.frees = true;
   device_.away = 8 * kMiB;
   EXPECT_FALSE(Climb(attempt_, device_).has_value());
-  EXPECT_THAT(
-      device_.asked,
-      ElementsAre("search first", "free memory", "search cached", "is plain",
-                  "grow to limit", "fetch plain", "has threshold", "borrow",
-                  "above threshold", "release 4.00 MiB",
-                  "search released to limit", "fetch plain", "borrow",
-                  "search again, a retry", "releases", "fetch plain",
-                  "search after releases", "refuse"));
+  EXPECT_THAT(device_.asked,
+              ElementsAre("search first", "free memory", "search cached",
+                          "is unmanaged", "grow to limit", "fetch unmanaged",
+                          "has threshold", "borrow", "above threshold",
+                          "release 4.00 MiB", "search released to limit",
+                          "fetch unmanaged", "borrow", "search again, a retry",
+                          "releases", "fetch unmanaged",
+                          "search after releases", "refuse"));
 }
 
 TEST_F(LadderTest, WhileAStreamCapturesTheReclaimerIsNotAsked) {
   device_.captures = device_.crowded = device_.pressure = true;
   EXPECT_FALSE(Climb(attempt_, device_).has_value());
-  EXPECT_THAT(
-      device_.asked,
-      ElementsAre("search first", "free memory", "is plain", "grow to limit",
-                  "fetch plain", "has threshold", "borrow", "above threshold",
-                  "release 4.00 MiB", "search released to limit", "fetch plain",
-                  "borrow", "wait for frees", "search again, a retry",
-                  "release all", "releases", "fetch plain",
-                  "search after releases", "refuse"));
+  EXPECT_THAT(device_.asked,
+              ElementsAre("search first", "free memory", "is unmanaged",
+                          "grow to limit", "fetch unmanaged", "has threshold",
+                          "borrow", "above threshold", "release 4.00 MiB",
+                          "search released to limit", "fetch unmanaged",
+                          "borrow", "wait for frees", "search again, a retry",
+                          "release all", "releases", "fetch unmanaged",
+                          "search after releases", "refuse"));
 }
 
 TEST_F(LadderTest, UnderPressureTheEmergencyThresholdHoldsUntilNothingIsCold) {
@@ -87,17 +87,17 @@ TEST_F(LadderTest, UnderPressureTheEmergencyThresholdHoldsUntilNothingIsCold) {
   EXPECT_FALSE(Climb(attempt_, device_).has_value());
   EXPECT_THAT(
       device_.asked,
-      ElementsAre("search first", "free memory", "is plain", "is crowded",
-                  "find away", "under pressure", "grow to emergency",
-                  "fetch plain", "has threshold", "borrow", "above threshold",
-                  "release 4.00 MiB", "search released to emergency",
-                  "fetch plain", "borrow", "reclaim cold 6.00 MiB (inside)",
-                  "search beyond emergency (inside)", "wait for frees",
-                  "search again", "search limit", "release 6.00 MiB",
-                  "releases", "fetch plain", "search after releases",
-                  "could hold", "reclaim (inside)", "search limit (inside)",
-                  "release 6.00 MiB (inside)", "free memory", "cannot fit",
-                  "release all", "refuse"));
+      ElementsAre(
+          "search first", "free memory", "is unmanaged", "is crowded",
+          "find away", "under pressure", "grow to emergency", "fetch unmanaged",
+          "has threshold", "borrow", "above threshold", "release 4.00 MiB",
+          "search released to emergency", "fetch unmanaged", "borrow",
+          "reclaim cold 6.00 MiB (inside)", "search beyond emergency (inside)",
+          "wait for frees", "search again", "search limit", "release 6.00 MiB",
+          "releases", "fetch unmanaged", "search after releases", "could hold",
+          "reclaim (inside)", "search limit (inside)",
+          "release 6.00 MiB (inside)", "free memory", "cannot fit",
+          "release all", "refuse"));
 }
 
 TEST_F(LadderTest, TheFirstAnswerEndsTheClimb) {
@@ -130,7 +130,7 @@ TEST_P(DriverFailsTest, ItsErrorIsTheAnswer) {
 INSTANTIATE_TEST_SUITE_P(
     Everywhere, DriverFailsTest,
     testing::Values(Failure{"grow to limit", "grow to limit"},
-                    Failure{"fetch plain", "fetch plain"},
+                    Failure{"fetch unmanaged", "fetch unmanaged"},
                     // Native's order: who lends is asked first.
                     Failure{"search released to limit", "borrow"},
                     Failure{"search beyond emergency",

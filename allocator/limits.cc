@@ -48,7 +48,7 @@ void DeviceAllocator::SetFraction(double fraction) {
     MutexLock lock(p_.mutex);
     p_.limit.SetFraction(fraction);
     p_.pressure_at = 0;  // a share of the limit: the next malloc asks
-    p_.slow.Set(SlowReason::kCollection, p_.plain.CollectsOld());
+    p_.slow.Set(SlowReason::kCollection, p_.unmanaged.CollectsOld());
     return AllocatedLocked() > p_.limit.Now();
   }();
   if (fell && reclaimer_ != nullptr)

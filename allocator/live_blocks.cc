@@ -19,7 +19,7 @@ Block* LiveBlocks::HandOut(Block* block, Bytes size, Bytes requested,
   const Bytes oversize = Settings::Get().max_split_size();
   // FindRun may start inside a larger free block; the front is what we use.
   if (p_.private_pools.IsUnsplit(pool.key().owner) ||
-      (block->segment->plain && size >= oversize)) {
+      (block->segment->unmanaged && size >= oversize)) {
     size = block->size;
   }
   if (block->size > size) {
@@ -151,7 +151,7 @@ void LiveBlocks::GiveBack(Block* block, bool owned) {
   block->state = BlockState::kFree;
   if (plain) {
     block = p_.heap.Merge(block);
-    block->freed_at = p_.plain.searches();
+    block->freed_at = p_.unmanaged.searches();
     if (STRATALLOC_PLANTED(kLostBlock) && block->size > 2 * kMiB) {
       block->state = BlockState::kParked;  // never to be found as free
     }

@@ -31,10 +31,10 @@
 #include "allocator/charge_account.h"
 #include "allocator/deferred_frees.h"
 #include "allocator/live_counters.h"
-#include "allocator/plain_segments.h"
 #include "allocator/recent_accounts.h"
 #include "allocator/residency.h"
 #include "allocator/slow_reasons.h"
+#include "allocator/unmanaged_segments.h"
 
 namespace stratalloc {
 
@@ -54,7 +54,7 @@ class LiveBlocks {
     Captures& captures;
     DeferredFrees& frees;
     Residency& residency;
-    const PlainSegments& plain;
+    const UnmanagedSegments& unmanaged;
     StreamTable& streams;
     std::atomic<std::uint32_t>& use_clock;
     SlowReasons& slow;

@@ -42,7 +42,7 @@ TEST_F(LiveBlocksTest, AHandedOutBlockIsChargedCountedAndNotedBelow) {
   EXPECT_EQ(LiveOn(*block->segment, 3), (Live{1, 1, 0}));
   ForEachHandleOf(*block, [](HandleRef handle, Bytes) {
     EXPECT_TRUE(handle.entry().dirty.load());
-    EXPECT_EQ(handle.entry().fence.load(), 1u) << "the default stream";
+    EXPECT_EQ(handle.entry().used_streams.load(), 1u) << "the default stream";
     EXPECT_EQ(handle.entry().last_use.load(), 7u);
   });
   Block* const second = Malloc(kLarge, kMiB);

@@ -37,8 +37,8 @@ struct MallocAttempt {
   // By an observer or a callback of the ladder itself: it may search, grow and
   // release what is cached, and evicts nothing (design rule 13).
   bool nested = false;
-  // The device has no virtual memory management: all its memory is plain.
-  bool all_plain = false;
+  // The device has no virtual memory management: all its memory is unmanaged.
+  bool all_unmanaged = false;
 
   // ---- what may be done for it -------------------------------------------
 
@@ -48,8 +48,8 @@ struct MallocAttempt {
   bool may_reclaim = false;
   // It might be but for a capture of its own.
   bool captured = false;
-  // Its plain segments are cudaMalloc's, not somebody else's allocator's.
-  bool plain = false;
+  // Its unmanaged segments are cudaMalloc's, not somebody else's allocator's.
+  bool unmanaged = false;
   // It was refused behind those who wait, and is not queued again.
   bool queued = false;
   // Under pressure memory between the emergency threshold and the limit is left
@@ -70,7 +70,8 @@ struct MallocAttempt {
   // `failed` is the answer: native's words, then which call. Returns true.
   // REQUIRES: there is one.
   bool EndFailed() {
-    const char* const what = all_plain ? "CUDA error: " : "CUDA driver error: ";
+    const char* const what =
+        all_unmanaged ? "CUDA error: " : "CUDA driver error: ";
     answer = tl::unexpected(Error{failed->code, what + failed->message});
     return true;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How to get memory and give it back: see plain_memory.h, which also says what
-// a source may do.
+// How to get memory and give it back: see unmanaged_memory.h, which also says
+// what a source may do.
 #ifndef STRATALLOC_ALLOCATOR_MEMORY_SOURCE_H_
 #define STRATALLOC_ALLOCATOR_MEMORY_SOURCE_H_
 

@@ -36,8 +36,8 @@ TEST_F(MemorySourceTest, MemoryOfAnotherAllocatorComesAndGoesInSegments) {
   EXPECT_EQ(Reserved(), 38 * kMiB);
   EXPECT_EQ(Of(allocator().Stats().segment).current, 3);
   EXPECT_EQ(OwnerOf(large), kUser);
-  EXPECT_TRUE(allocator().ContainsPlain(huge + 5));
-  EXPECT_FALSE(allocator().ContainsPlain(huge + 16 * kMiB));
+  EXPECT_TRUE(allocator().ContainsUnmanaged(huge + 5));
+  EXPECT_FALSE(allocator().ContainsUnmanaged(huge + 16 * kMiB));
   ASSERT_TRUE(allocator().CheckInvariants().has_value());
   // What is free is used again, and is not given back while the pool lives.
   Free(large);
@@ -56,7 +56,7 @@ TEST_F(MemorySourceTest, MemoryOfAnotherAllocatorComesAndGoesInSegments) {
   ASSERT_TRUE(allocator().EmptyCache().has_value());
   EXPECT_TRUE(lender.out.empty());
   EXPECT_EQ(Reserved(), 0u);
-  EXPECT_FALSE(allocator().ContainsPlain(huge));
+  EXPECT_FALSE(allocator().ContainsUnmanaged(huge));
 }
 
 TEST_F(MemorySourceTest, AnotherAllocatorsMemoryCountsAgainstTheLimit) {

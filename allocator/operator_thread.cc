@@ -26,7 +26,7 @@ ThreadList& Threads() {
 }
 
 // Takes back the pins from number `from` on. release: what the operator noted
-// (fence bits, dirty) is visible to an evictor that sees the pin gone.
+// (used streams, dirty) is visible to an evictor that sees the pin gone.
 void Drop(std::vector<HandleUse*>& pins, std::size_t from) {
   for (std::size_t i = from; i < pins.size(); ++i) {
     pins[i]->pins.fetch_sub(1, std::memory_order_release);
@@ -125,7 +125,7 @@ void OperatorThread::Suspend() {
     }
   } else {
     ForEachPin([&](HandleUse& use) {
-      noted_.push_back({&use, use.fence.load(), use.dirty.load()});
+      noted_.push_back({&use, use.used_streams.load(), use.dirty.load()});
       use.pins.fetch_sub(1, std::memory_order_release);
     });
   }
@@ -141,7 +141,7 @@ void OperatorThread::Resume() {
 void OperatorThread::NoteAgain() {
   if (STRATALLOC_PLANTED(kNotNoted)) noted_.clear();
   for (const Noted& noted : noted_) {
-    noted.use->fence.fetch_or(noted.fence);
+    noted.use->used_streams.fetch_or(noted.used_streams);
     if (noted.dirty) noted.use->dirty.store(true);
   }
   noted_.clear();

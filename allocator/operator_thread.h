@@ -109,7 +109,7 @@ struct OperatorThread {
  private:
   struct Noted {
     HandleUse* use;
-    std::uint64_t fence;
+    std::uint64_t used_streams;
     bool dirty;
   };
   static OperatorThread& Register();

@@ -85,7 +85,7 @@ class PageStore::Mapping {
       if (!kept_[i] && i >= fresh_) continue;
       PhysicalMemory*& memory = SlotOf(i);
       if (!kept_[i]) in_vain.push_back(&memory);
-      pool_.Put(memory, memory->fence);
+      pool_.Put(memory, memory->used_streams);
     }
     (void)pool_.Unmap(std::move(in_vain));
   }
@@ -113,7 +113,7 @@ class PageStore::Mapping {
       return false;
     }
     bool failed = false;
-    if (slot != nullptr && user_.idle(handle.entry().fence.load())) {
+    if (slot != nullptr && user_.idle(handle.entry().used_streams.load())) {
       failed = !Note(pool_.Unmap(&slot), answer);
     }
     const bool busy = slot != nullptr && !failed;
@@ -122,7 +122,7 @@ class PageStore::Mapping {
         Note(pool_.Map(handle.address(), *memory, &slot), answer)) {
       return true;
     }
-    pool_.Put(*memory, (*memory)->fence);
+    pool_.Put(*memory, (*memory)->used_streams);
     return false;
   }
 
@@ -154,7 +154,7 @@ PageStore::Answer PageStore::Map(HandleRegion& region, Address lo, Address hi,
   Answer answer;
   Mapping mapping(*this, region, lo, hi, user);
   // Beyond the limit nothing is mapped in vain.
-  limit -= std::min(limit, plain_bytes());
+  limit -= std::min(limit, unmanaged_bytes());
   if (const Bytes used = physical_.used_bytes() + mapping.needed();
       used > limit) {
     answer.lacking = used - limit;
@@ -171,16 +171,16 @@ PageStore::Answer PageStore::Map(HandleRegion& region, Address lo, Address hi,
 }
 
 void PageStore::GiveUp(HandleRef handle, PhysicalMemory* memory,
-                       std::uint64_t fence, bool keeps) {
+                       std::uint64_t used_streams, bool keeps) {
   HandleEntry& entry = handle.entry();
   entry.state.store(HandleState::kUnmapped);
-  entry.fence.store(fence);
+  entry.used_streams.store(used_streams);
   // Where bytes are away a stray access must fault. Where the driver refuses,
   // the mapping is kept as others are.
   if (entry.physical != nullptr && (!keeps || entry.live > 0)) {
     (void)physical_.Unmap(&entry.physical);
   }
-  physical_.Put(memory, fence);
+  physical_.Put(memory, used_streams);
 }
 
 bool PageStore::DropKept(HandleRegion& region, Address lo, Address hi,
@@ -189,7 +189,7 @@ bool PageStore::DropKept(HandleRegion& region, Address lo, Address hi,
   for (std::uint64_t i = region.IndexOf(lo); region.AddressOf(i) < hi; ++i) {
     HandleEntry& entry = region.entries[i];
     if (entry.physical == nullptr) continue;
-    if (!idle(entry.fence.load())) return false;
+    if (!idle(entry.used_streams.load())) return false;
     kept.push_back(&entry.physical);
   }
   return physical_.Unmap(std::move(kept)).has_value();
@@ -198,14 +198,14 @@ bool PageStore::DropKept(HandleRegion& region, Address lo, Address hi,
 Result<PhysicalMemory*> PageStore::Take(Bytes bytes, Bytes limit,
                                         const StreamsIdle& idle) {
   Result<PhysicalMemory*> memory = physical_.Take(
-      bytes, limit - std::min(limit, plain_bytes()), /*own=*/0, idle);
+      bytes, limit - std::min(limit, unmanaged_bytes()), /*own=*/0, idle);
   if (memory) taken_bytes_ += bytes;
   return memory;
 }
 
 void PageStore::PutTaken(PhysicalMemory* memory) {
   taken_bytes_ -= memory->bytes;
-  physical_.Put(memory, /*fence=*/0);
+  physical_.Put(memory, /*used_streams=*/0);
 }
 
 Status PageStore::MapTaken(std::span<const HandleRef> run,
@@ -271,9 +271,9 @@ const char* PageStore::CheckInvariants(Bytes mapped) const {
   if (!physical_.CheckInvariants()) {
     return "free memory is listed once and knows its mappings";
   }
-  if (mapped - plain_bytes_ + physical_.free_bytes() + taken_bytes_ !=
+  if (mapped - unmanaged_bytes_ + physical_.free_bytes() + taken_bytes_ !=
       physical_.created_bytes()) {
-    return "created = mapped - plain + free + taken physical handles";
+    return "created = mapped - unmanaged + free + taken physical handles";
   }
   return nullptr;
 }

@@ -5,8 +5,8 @@
 // are wanted and which are done with.
 //
 // Memory that is used nowhere is kept for the next position, and so are its
-// mappings (device/handle_pool.h). Plain segments, whose memory somebody else
-// makes, are counted here, because the limit speaks of both.
+// mappings (device/handle_pool.h). Unmanaged segments, whose memory somebody
+// else makes, are counted here, because the limit speaks of both.
 //
 // Thread-safety: the caller holds the device lock. Lifetime: the device's.
 // Fails as the driver does; a call that fails has changed nothing, but for
@@ -52,20 +52,22 @@ class PageStore {
 
   // ---- how much ----------------------------------------------------------
 
-  // In use, plain segments included: what the limit speaks of.
-  Bytes used_bytes() const { return physical_.used_bytes() + plain_bytes(); }
+  // In use, unmanaged segments included: what the limit speaks of.
+  Bytes used_bytes() const {
+    return physical_.used_bytes() + unmanaged_bytes();
+  }
   // What the driver gave us, used or not.
-  Bytes ours() const { return physical_.created_bytes() + plain_bytes(); }
+  Bytes ours() const { return physical_.created_bytes() + unmanaged_bytes(); }
   Bytes free_bytes() const { return physical_.free_bytes(); }
-  Bytes plain_bytes() const { return plain_bytes_ + fetching_bytes_; }
-  Bytes plain_segment_bytes() const { return plain_bytes_; }
-  // A plain segment is asked for, has come or was refused; has gone.
+  Bytes unmanaged_bytes() const { return unmanaged_bytes_ + fetching_bytes_; }
+  Bytes unmanaged_segment_bytes() const { return unmanaged_bytes_; }
+  // An unmanaged segment is asked for, has come or was refused; has gone.
   void BeginFetch(Bytes bytes) { fetching_bytes_ += bytes; }
   void EndFetch(Bytes bytes, bool came) {
     fetching_bytes_ -= bytes;
-    if (came) plain_bytes_ += bytes;
+    if (came) unmanaged_bytes_ += bytes;
   }
-  void NotePlainGone(Bytes bytes) { plain_bytes_ -= bytes; }
+  void NoteUnmanagedGone(Bytes bytes) { unmanaged_bytes_ -= bytes; }
   // Has the driver had no memory for us since this was asked last?
   bool TakeRefused() { return physical_.TakeRefused(); }
   // Gives free memory whose streams are idle back to the driver.
@@ -82,19 +84,19 @@ class PageStore {
   Answer Map(HandleRegion& region, Address lo, Address hi, Bytes limit,
              bool keeps, const User& user);
   // The position no longer has `memory`, its own so far, and is kUnmapped.
-  // `fence`: streams that may still use it. Never fails.
-  void GiveUp(HandleRef handle, PhysicalMemory* memory, std::uint64_t fence,
-              bool keeps);
+  // `used_streams`: streams that may still use it. Never fails.
+  void GiveUp(HandleRef handle, PhysicalMemory* memory,
+              std::uint64_t used_streams, bool keeps);
   // Unmaps what positions in [lo, hi) keep; false if work may still use it, or
   // the driver refuses.
   bool DropKept(HandleRegion& region, Address lo, Address hi,
                 const StreamsIdle& idle);
-  // Everything on the streams `fence` that was enqueued before Put number
-  // `until` has run.
-  void Fenced(std::uint64_t fence, std::uint64_t until) {
-    physical_.Fenced(fence, until);
+  // Everything on the streams `used_streams` that was enqueued before Put
+  // number `until` has run.
+  void Fenced(std::uint64_t used_streams, std::uint64_t until) {
+    physical_.Fenced(used_streams, until);
   }
-  std::uint64_t fence() const { return physical_.fence(); }
+  std::uint64_t used_streams() const { return physical_.used_streams(); }
   std::uint64_t last_put() const { return physical_.last_put(); }
 
   // ---- bytes leave and return ------------------------------------------
@@ -133,7 +135,8 @@ class PageStore {
 
   // May what is mapped at the position be used?
   bool IsGranted(HandleRef handle) const;
-  // `mapped`: bytes of the positions that are on the device, plain ones too.
+  // `mapped`: bytes of the positions that are on the device, unmanaged ones
+  // too.
   const char* CheckInvariants(Bytes mapped) const;
 
  private:
@@ -142,7 +145,7 @@ class PageStore {
   Device device_;
   HandlePool physical_;
   std::vector<DeviceIndex> peers_;
-  Bytes plain_bytes_ = 0;
+  Bytes unmanaged_bytes_ = 0;
   Bytes fetching_bytes_ = 0;  // asked for, not there yet
   Bytes taken_bytes_ = 0;     // neither mapped nor back yet
 };

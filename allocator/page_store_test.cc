@@ -55,8 +55,9 @@ class PageStoreTest : public testing::Test {
     return store_->Map(*region_, At(from).address(), At(to).address(), limit,
                        /*keeps=*/true, {own, idle});
   }
-  void GiveUp(std::uint64_t index, std::uint64_t fence, bool keeps = true) {
-    store_->GiveUp(At(index), At(index).entry().physical, fence, keeps);
+  void GiveUp(std::uint64_t index, std::uint64_t used_streams,
+              bool keeps = true) {
+    store_->GiveUp(At(index), At(index).entry().physical, used_streams, keeps);
   }
   // Of the positions that are on the device.
   std::string Broken() {
@@ -118,10 +119,10 @@ TEST_F(PageStoreTest, BeyondTheLimitNothingIsMapped) {
   const PageStore::Answer answer =
       Map(0, 4, kIdle, kOne, /*limit=*/3 * kHandle);
   EXPECT_EQ(answer.mapped, PageStore::Mapped::kNoMemory);
-  EXPECT_EQ(answer.lacking, 2 * kHandle) << "plain segments count";
+  EXPECT_EQ(answer.lacking, 2 * kHandle) << "unmanaged segments count";
   EXPECT_FALSE(answer.error.has_value());
   EXPECT_EQ(cudasim_calls("cuMemCreate"), calls);
-  store_->NotePlainGone(kHandle);
+  store_->NoteUnmanagedGone(kHandle);
   EXPECT_EQ(store_->used_bytes(), 0u);
 }
 

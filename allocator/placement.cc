@@ -20,11 +20,11 @@ Block* Placement::FindCached(Pool& pool, Bytes size) {
   // Best fit means the best of all: a block in a bin may fit better than any
   // that was given back.
   if (pool.bins().largest() > size) p_.blocks.EmptyBins(pool);
-  if (Block* block = PlainSegments::BestFit(pool, size)) return block;
+  if (Block* block = UnmanagedSegments::BestFit(pool, size)) return block;
   // Before memory grows, what the bins keep apart is merged and counts again.
   if (pool.bins().empty()) return nullptr;
   p_.blocks.EmptyBins(pool);
-  return PlainSegments::BestFit(pool, size);
+  return UnmanagedSegments::BestFit(pool, size);
 }
 
 Block* Placement::Borrow(PoolKey key, Bytes size) {
@@ -35,7 +35,7 @@ Block* Placement::Borrow(PoolKey key, Bytes size) {
     key.owner = id;
     const Pool* pool = p_.heap.FindPool(key);
     if (pool == nullptr) continue;
-    if (Block* block = PlainSegments::BestFit(*pool, size)) return block;
+    if (Block* block = UnmanagedSegments::BestFit(*pool, size)) return block;
   }
   return nullptr;
 }
@@ -43,7 +43,7 @@ Block* Placement::Borrow(PoolKey key, Bytes size) {
 Placement::Found Placement::Search(Pool& pool, Bytes size, Bytes limit) {
   Found found{.block = FindCached(pool, size), .lacking = size};
   if (found.block != nullptr || limit == 0 ||
-      p_.plain.SourceOf(pool.key()) != nullptr) {
+      p_.unmanaged.SourceOf(pool.key()) != nullptr) {
     return found;
   }
   // Free handles of other classes where they lie cost nothing, and are asked
@@ -168,8 +168,9 @@ void Placement::DropEmptySegments() {
   const StreamsIdle idle = p_.captures.AskStreams();
   for (const auto& [key, pool] : p_.heap.pools()) {
     p_.heap.DropSegments(*pool, [&](Segment& segment) {
-      return !segment.plain && p_.pages.DropKept(*segment.region, segment.base,
-                                                 segment.end(), idle);
+      return !segment.unmanaged &&
+             p_.pages.DropKept(*segment.region, segment.base, segment.end(),
+                               idle);
     });
   }
 }

@@ -23,8 +23,8 @@
 #include "allocator/free_handles.h"
 #include "allocator/live_blocks.h"
 #include "allocator/page_store.h"
-#include "allocator/plain_segments.h"
 #include "allocator/private_pools.h"
+#include "allocator/unmanaged_segments.h"
 
 namespace stratalloc {
 
@@ -38,7 +38,7 @@ class Placement {
     SegmentStats& stats;
     PrivatePools& private_pools;
     Captures& captures;
-    PlainSegments& plain;
+    UnmanagedSegments& unmanaged;
     LiveBlocks& blocks;
     FreeHandles& free_handles;
   };

@@ -16,8 +16,8 @@ Error NoSuchPool(PoolId id) {
 }
 
 // A graph may still run.
-void FenceForGraphs(HandleUse& operand) {
-  operand.fence.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
+void NoteGraphStreams(HandleUse& operand) {
+  operand.used_streams.fetch_or(std::uint64_t{1} << StreamTable::kGraphBit);
   operand.pins.fetch_sub(1);
 }
 
@@ -167,7 +167,7 @@ void PrivatePools::Keep(PoolId id, PrivatePool& pool,
 void PrivatePools::DropOperands(PrivatePool& pool) {
   if (pool.in_use()) return;
   for (HandleUse* operand : std::exchange(pool.operands, {})) {
-    FenceForGraphs(*operand);
+    NoteGraphStreams(*operand);
   }
 }
 
@@ -176,7 +176,7 @@ void PrivatePools::KeepUntilFreed(HandleUse& operand) {
 }
 
 void PrivatePools::DropRawOperand(HandleUse& freed) {
-  if (raw_operands_.erase(&freed) != 0) FenceForGraphs(freed);
+  if (raw_operands_.erase(&freed) != 0) NoteGraphStreams(freed);
 }
 
 std::set<const HandleUse*> PrivatePools::Operands() const {

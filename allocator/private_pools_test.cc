@@ -16,8 +16,8 @@ namespace stratalloc {
 namespace {
 
 constexpr PoolId kGraph{1, 0}, kUser{0, 1};
-constexpr std::uint64_t kGraphFence = std::uint64_t{1}
-                                      << StreamTable::kGraphBit;
+constexpr std::uint64_t kGraphStreams = std::uint64_t{1}
+                                        << StreamTable::kGraphBit;
 
 class PrivatePoolsTest : public testing::Test {
  protected:
@@ -124,7 +124,7 @@ TEST_F(PrivatePoolsTest, AnOperandIsPinnedOnceUntilThePoolHasNoUse) {
   EXPECT_EQ(one_.pins.load(), 1u) << "the graph runs again";
   EXPECT_TRUE(pools_->Release(kGraph).has_value());
   EXPECT_EQ(one_.pins.load(), 0u);
-  EXPECT_EQ(one_.fence.load(), kGraphFence) << "and may still run";
+  EXPECT_EQ(one_.used_streams.load(), kGraphStreams) << "and may still run";
 }
 
 TEST_F(PrivatePoolsTest, AFailedCaptureKeepsNothing) {
@@ -162,7 +162,7 @@ TEST_F(PrivatePoolsTest, WhatACaptureOfOthersUsedStaysUntilItIsFreed) {
   EXPECT_EQ(two_.pins.load(), 0u) << "was not kept";
   pools_->DropFreed(one_);
   EXPECT_EQ(one_.pins.load(), 0u);
-  EXPECT_EQ(one_.fence.load(), kGraphFence);
+  EXPECT_EQ(one_.used_streams.load(), kGraphStreams);
 }
 
 }  // namespace

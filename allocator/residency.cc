@@ -67,13 +67,13 @@ bool Residency::Mark(HandleRef handle) {
 bool Residency::BeginEvict(Departure* departure, std::uint64_t users) {
   HandleEntry& entry = departure->handle.entry();
   if (entry.pins.load(std::memory_order_seq_cst) != 0 ||
-      (entry.fence.load() & ~users) != 0) {
+      (entry.used_streams.load() & ~users) != 0) {
     return false;
   }
   entry.state.store(HandleState::kCopyingOut, std::memory_order_seq_cst);
   // Taken, not read: a bit that is set from here on (record_stream) was not
   // waited for, and keeps the handle.
-  departure->fence = entry.fence.exchange(0);
+  departure->used_streams = entry.used_streams.exchange(0);
   departure->generation = entry.generation;
   departure->clean = entry.has_copy.load() && !entry.dirty.load();
   return true;
@@ -91,7 +91,7 @@ void Residency::AbortEvict(HandleRef handle) {
 
 void Residency::Stay(Departure* departure) {
   HandleEntry& entry = departure->handle.entry();
-  entry.fence.fetch_or(departure->fence);
+  entry.used_streams.fetch_or(departure->used_streams);
   if (!departure->clean) {
     entry.dirty.store(true);
     entry.has_copy.store(false);
@@ -106,7 +106,7 @@ void Residency::CommitEvict(std::vector<Departure>* departures) {
   std::vector<PhysicalMemory**> slots;
   for (Departure& departure : *departures) {
     HandleEntry& entry = departure.handle.entry();
-    if (departure.stays || entry.fence.load() != 0) {
+    if (departure.stays || entry.used_streams.load() != 0) {
       Stay(&departure);
       continue;
     }
@@ -153,7 +153,7 @@ bool Residency::Leave(HandleRef handle, PhysicalMemory* memory, HandleState to,
   }
   p_.traces.LiveOver(handle, /*allocated=*/false, "evicted");
   p_.traces.Mapped(TraceAction::kSegmentUnmap, {handle}, "evicted");
-  p_.pages.GiveUp(handle, memory, /*fence=*/0, /*keeps=*/true);
+  p_.pages.GiveUp(handle, memory, /*used_streams=*/0, /*keeps=*/true);
   p_.stats.reserved_bytes.For(segment.region->kind,
                               [&](Stat& s) { s.Decrease(handle.bytes()); });
   ++p_.stats.num_device_free;
@@ -187,7 +187,7 @@ void Residency::Arrive(HandleRef handle) {
               /*moved=*/true);
   p_.traces.LiveOver(handle, /*allocated=*/false, "restored");
   p_.traces.Mapped(TraceAction::kSegmentMap, {handle}, "restored");
-  // The fence set is kept: record_stream may have added to it while away.
+  // The used streams are kept: record_stream may have added to it while away.
   entry.dirty.store(false);
   entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);
   p_.traces.LiveOver(handle, /*allocated=*/true, "restored");

@@ -52,7 +52,7 @@ struct Departure {
   // finds that untrue clears it. The streams that used the handle, taken from
   // it; and which bytes leave.
   bool clean = false;
-  std::uint64_t fence = 0;
+  std::uint64_t used_streams = 0;
   std::uint32_t generation = 0;
   // Set by the caller before CommitEvict.
   HandleState to = HandleState::kHost;

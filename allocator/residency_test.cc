@@ -149,22 +149,23 @@ TEST_F(ResidencyTest, OnlyWhatLivesAndIsUnpinnedMayLeave) {
 TEST_F(ResidencyTest, WhoComesAfterTheLookKeepsTheHandle) {
   ASSERT_TRUE(residency_->Mark(At(0)));
   Departure leaving{.handle = At(0)};
-  Entry(0).fence = 6;
+  Entry(0).used_streams = 6;
   EXPECT_FALSE(residency_->BeginEvict(&leaving, /*users=*/2)) << "stream 2";
   ++Entry(0).pins;
   EXPECT_FALSE(residency_->BeginEvict(&leaving, /*users=*/6));
   --Entry(0).pins;
   ASSERT_TRUE(residency_->BeginEvict(&leaving, /*users=*/6));
-  EXPECT_EQ(leaving.fence, 6u);
-  EXPECT_EQ(Entry(0).fence.load(), 0u) << "taken";
+  EXPECT_EQ(leaving.used_streams, 6u);
+  EXPECT_EQ(Entry(0).used_streams.load(), 0u) << "taken";
   // record_stream while it leaves: nobody waited for that stream.
-  Entry(0).fence = 8;
+  Entry(0).used_streams = 8;
   std::vector<Departure> all{leaving};
   residency_->CommitEvict(&all);
   EXPECT_EQ(all[0].left, Departure::Left::kStayed);
   EXPECT_FALSE(all[0].error.has_value());
   EXPECT_EQ(State(0), HandleState::kResident);
-  EXPECT_EQ(Entry(0).fence.load(), 14u) << "all of them, for the next time";
+  EXPECT_EQ(Entry(0).used_streams.load(), 14u)
+      << "all of them, for the next time";
 }
 
 TEST_F(ResidencyTest, WhatStaysWithoutATrueCopyIsDirty) {

@@ -53,12 +53,12 @@ TEST_F(RungTest, OthersAreAskedAndWhatIsCachedSearchedIfTheyFreed) {
 TEST_F(RungTest, WhoComesWhileOthersWaitQueuesBehindThem) {
   device_.serves = "search limit";
   EXPECT_FALSE(Climbed("queue behind who waits"));
-  EXPECT_THAT(device_.asked, ElementsAre("is plain", "is crowded"));
+  EXPECT_THAT(device_.asked, ElementsAre("is unmanaged", "is crowded"));
   EXPECT_FALSE(attempt_.queued);
   device_.crowded = true;
   EXPECT_TRUE(Climbed("queue behind who waits"));
   EXPECT_THAT(device_.asked,
-              ElementsAre("is plain", "is crowded", "could hold",
+              ElementsAre("is unmanaged", "is crowded", "could hold",
                           "reclaim (inside)", "search limit (inside)"));
   EXPECT_TRUE(Served());
 }
@@ -71,7 +71,7 @@ TEST_F(RungTest, NobodyQueuesForWhatTheDeviceCannotHoldOrMayNotEvict) {
   device_.could_hold = true;
   attempt_.may_reclaim = false;
   EXPECT_FALSE(Climbed("queue behind who waits"));
-  EXPECT_THAT(device_.asked, ElementsAre("is plain"));
+  EXPECT_THAT(device_.asked, ElementsAre("is unmanaged"));
 }
 
 TEST_F(RungTest, WhoWasRefusedInTheQueueIsNotQueuedAgain) {
@@ -115,10 +115,10 @@ TEST_F(RungTest, GrowthStopsAtTheEmergencyThresholdUnderPressure) {
   EXPECT_FALSE(attempt_.soft);
 }
 
-TEST_F(RungTest, OldSegmentsGoWhereAllMemoryIsPlain) {
+TEST_F(RungTest, OldSegmentsGoWhereAllMemoryIsUnmanaged) {
   EXPECT_FALSE(Climbed("collect old segments"));
   EXPECT_THAT(device_.asked, IsEmpty());
-  attempt_.all_plain = true;
+  attempt_.all_unmanaged = true;
   EXPECT_FALSE(Climbed("collect old segments"));
   EXPECT_THAT(device_.asked, ElementsAre("collect old"));
 }
@@ -127,8 +127,8 @@ TEST_F(RungTest, ASegmentIsBoughtTwice) {
   for (const char* rung : {"buy a segment", "buy after the release"}) {
     device_.serves.clear();
     EXPECT_FALSE(Climbed(rung));
-    EXPECT_THAT(device_.asked, ElementsAre("fetch plain"));
-    device_.serves = "fetch plain";
+    EXPECT_THAT(device_.asked, ElementsAre("fetch unmanaged"));
+    device_.serves = "fetch unmanaged";
     EXPECT_TRUE(Climbed(rung));
     EXPECT_TRUE(Served());
   }
@@ -217,15 +217,15 @@ TEST_F(RungTest, WhatIsLackingIsReleasedAsLongAsAnythingCameFree) {
   EXPECT_THAT(device_.asked, ElementsAre("search limit"));
 }
 
-TEST_F(RungTest, APlainRequestLacksASegment) {
-  attempt_.plain = true;
+TEST_F(RungTest, AnUnmanagedRequestLacksASegment) {
+  attempt_.unmanaged = true;
   EXPECT_FALSE(Climbed("release all"));
   EXPECT_EQ(attempt_.lacking, Settings::Get().SegmentBytes(kAsked));
-  EXPECT_THAT(device_.asked,
-              ElementsAre("search limit", "fetch plain", "release 20.00 MiB"));
-  device_.serves = "fetch plain";
+  EXPECT_THAT(device_.asked, ElementsAre("search limit", "fetch unmanaged",
+                                         "release 20.00 MiB"));
+  device_.serves = "fetch unmanaged";
   EXPECT_TRUE(Climbed("release all"));
-  EXPECT_EQ(device_.asked.back(), "fetch plain");
+  EXPECT_EQ(device_.asked.back(), "fetch unmanaged");
 }
 
 TEST_F(RungTest, WhoMayNotEvictReleasesAllUnlessNested) {
@@ -239,8 +239,8 @@ TEST_F(RungTest, WhoMayNotEvictReleasesAllUnlessNested) {
 
 TEST_F(RungTest, ReleasesThatEndMeanwhileAreSearchedAgain) {
   EXPECT_FALSE(Climbed("outlast releases"));
-  EXPECT_THAT(device_.asked,
-              ElementsAre("releases", "fetch plain", "search after releases"));
+  EXPECT_THAT(device_.asked, ElementsAre("releases", "fetch unmanaged",
+                                         "search after releases"));
   device_.ending = 2;
   EXPECT_FALSE(Climbed("outlast releases"));
   EXPECT_EQ(device_.asked.size(), 9u) << "twice more";
@@ -248,9 +248,9 @@ TEST_F(RungTest, ReleasesThatEndMeanwhileAreSearchedAgain) {
   device_.serves = "search after releases";
   EXPECT_TRUE(Climbed("outlast releases"));
   EXPECT_EQ(device_.asked.size(), 3u);
-  device_.serves = "fetch plain";
+  device_.serves = "fetch unmanaged";
   EXPECT_TRUE(Climbed("outlast releases"));
-  EXPECT_THAT(device_.asked, ElementsAre("releases", "fetch plain"));
+  EXPECT_THAT(device_.asked, ElementsAre("releases", "fetch unmanaged"));
 }
 
 TEST_F(RungTest, TheReclaimerTriesBetweenItsEvictions) {
@@ -298,7 +298,7 @@ TEST_F(RungTest, ADriverThatFailsEndsWhatTheReclaimerTries) {
   device_.fails = "search limit";
   EXPECT_TRUE(Climbed("evict"));
   EXPECT_EQ(Message(), "CUDA driver error: it failed");
-  attempt_.all_plain = true;
+  attempt_.all_unmanaged = true;
   EXPECT_TRUE(Climbed("evict"));
   EXPECT_EQ(Message(), "CUDA error: it failed") << "as native on such a device";
 }

@@ -39,7 +39,7 @@ class Settings {
   void UseLargeSegmentSize(std::uint64_t (*get)()) {
     large_segment_size_.store(get);
   }
-  void UsePlainSegments(bool (*get)()) { plain_segments_.store(get); }
+  void UseUnmanagedSegments(bool (*get)()) { unmanaged_segments_.store(get); }
   // Asks whoever can free memory outside the allocator's sight to do so; true
   // if something came free. Called without a lock.
   void UseFreeMemory(int (*run)()) { free_memory_.store(run); }
@@ -83,8 +83,8 @@ class Settings {
   }
   // Does what never leaves the device come from cudaMalloc, though handles
   // could be had? The program said that segments are not to be expandable.
-  bool plain_segments() const {
-    const auto get = plain_segments_.load(std::memory_order_relaxed);
+  bool unmanaged_segments() const {
+    const auto get = unmanaged_segments_.load(std::memory_order_relaxed);
     return get != nullptr && get();
   }
   // What cudaMalloc is asked for on behalf of a block of `size` bytes.
@@ -106,7 +106,7 @@ class Settings {
   std::atomic<double (*)()> threshold_{nullptr};
   std::atomic<std::uint64_t (*)()> non_split_rounding_{nullptr};
   std::atomic<std::uint64_t (*)()> large_segment_size_{nullptr};
-  std::atomic<bool (*)()> plain_segments_{nullptr};
+  std::atomic<bool (*)()> unmanaged_segments_{nullptr};
   std::atomic<int (*)()> free_memory_{nullptr};
 };
 

@@ -34,7 +34,7 @@ Status DeviceAllocator::EnablePeer(DeviceIndex peer) {
 Status DeviceAllocator::EnablePeerLocked(DeviceIndex peer) {
   if (peer == p_.device.index() || p_.pages.IsPeer(peer)) return {};
   for (const auto& [base, segment] : p_.heap.segments()) {
-    if (segment->plain) continue;  // whoever made it shares it
+    if (segment->unmanaged) continue;  // whoever made it shares it
     STRATALLOC_RETURN_IF_ERROR(
         p_.pages.GrantPeer(*segment->region, base, segment->end(), peer));
   }
@@ -73,7 +73,7 @@ void DeviceAllocator::CloseDescriptors() {
   MutexLock lock(p_.mutex);
   std::set<PhysicalHandle> shared;
   for (const auto& [base, segment] : p_.heap.segments()) {
-    if (segment->plain) continue;
+    if (segment->unmanaged) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!b->shared || !IsLive(b->state)) continue;
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
@@ -92,7 +92,7 @@ Result<SharedBlock> DeviceAllocator::Share(Address address) {
   if (block == nullptr || block->state != BlockState::kAllocated) {
     return Fail(ErrorCode::kNotFound, "invalid device pointer");
   }
-  if (block->segment->plain) {
+  if (block->segment->unmanaged) {
     // Its maker's memory, which only the driver can name to others.
     const Address base = block->segment->base;
     STRATALLOC_ASSIGN_OR_RETURN(std::string handle,

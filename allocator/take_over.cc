@@ -23,7 +23,7 @@ namespace stratalloc {
 BlockHeap::Run BlockHeap::PartFor(const Pool& pool, const HandleRegion* region,
                                   const Block* block, bool unmapped_too) {
   if (block == nullptr || block->segment->region != region ||
-      block->segment->plain) {
+      block->segment->unmanaged) {
     return {};
   }
   if (block->state != BlockState::kFree &&

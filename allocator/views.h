@@ -36,7 +36,7 @@ struct BlockView {
 // One contiguous range of memory on the device, for snapshots.
 struct SegmentView {
   Address address = 0;
-  bool plain = false;  // does not grow or shrink
+  bool unmanaged = false;  // does not grow or shrink
   Bytes bytes = 0;
   StreamId stream = kDefaultStream;
   PoolKind kind = PoolKind::kSmall;

@@ -183,7 +183,7 @@ Device Device::WithHandles(HandleKind kind, std::string why) const {
 Device Device::WithoutVirtualMemory(std::string why) const {
   Device device = *this;
   device.granularity_ = 0;
-  device.why_plain_ = std::move(why);
+  device.why_unmanaged_ = std::move(why);
   return device;
 }
 

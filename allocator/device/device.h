@@ -59,7 +59,7 @@ class Device {
   // FreeMalloc, and nothing of reservations, handles and mappings.
   bool has_virtual_memory() const { return granularity_ != 0; }
   // "it has ...": why not; "" if it has.
-  const std::string& why_no_virtual_memory() const { return why_plain_; }
+  const std::string& why_no_virtual_memory() const { return why_unmanaged_; }
   // The same device, which makes handles of that kind, or none. `why`: those of
   // it cannot be exported.
   Device WithHandles(HandleKind kind, std::string why) const;
@@ -154,7 +154,7 @@ class Device {
   Bytes granularity_;
   HandleKind kind_;
   std::string why_not_exportable_;
-  std::string why_plain_;
+  std::string why_unmanaged_;
 };
 
 }  // namespace stratalloc

@@ -55,16 +55,16 @@ Result<PhysicalMemory*> HandlePool::Take(Bytes bytes, Bytes limit,
 bool HandlePool::TakeBack(PhysicalMemory* memory, std::uint64_t own,
                           const StreamsIdle& idle) {
   if (!memory->free) return false;
-  const std::uint64_t others = memory->fence & ~own;
+  const std::uint64_t others = memory->used_streams & ~own;
   if (others != 0 && !idle(others)) return false;
   Unlink(memory);
   return true;
 }
 
-void HandlePool::Put(PhysicalMemory* memory, std::uint64_t fence) {
+void HandlePool::Put(PhysicalMemory* memory, std::uint64_t used_streams) {
   STRATALLOC_CHECK(!memory->free, "memory is put back once");
   memory->free = true;
-  memory->fence = fence;
+  memory->used_streams = used_streams;
   memory->put = ++last_put_;
   PhysicalMemory*& head = free_[memory->bytes];
   memory->prev = nullptr;
@@ -132,24 +132,24 @@ Status HandlePool::Unmap(std::vector<PhysicalMemory**> slots) {
   return first;
 }
 
-void HandlePool::Fenced(std::uint64_t fence, std::uint64_t until) {
+void HandlePool::Fenced(std::uint64_t used_streams, std::uint64_t until) {
   for (auto& [bytes, head] : free_) {
     for (PhysicalMemory* memory = head; memory != nullptr;
          memory = memory->next) {
-      if (memory->put <= until) memory->fence &= ~fence;
+      if (memory->put <= until) memory->used_streams &= ~used_streams;
     }
   }
 }
 
-std::uint64_t HandlePool::fence() const {
-  std::uint64_t fence = 0;
+std::uint64_t HandlePool::used_streams() const {
+  std::uint64_t used_streams = 0;
   for (const auto& [bytes, head] : free_) {
     for (const PhysicalMemory* memory = head; memory != nullptr;
          memory = memory->next) {
-      fence |= memory->fence;
+      used_streams |= memory->used_streams;
     }
   }
-  return fence;
+  return used_streams;
 }
 
 Result<int> HandlePool::Descriptor(const PhysicalMemory& memory) {
@@ -184,7 +184,7 @@ Bytes HandlePool::ReleaseFree(const StreamsIdle& idle, Bytes keep) {
   for (auto& [bytes, head] : free_) {
     for (PhysicalMemory* memory = head; memory != nullptr && left > keep;
          memory = memory->next) {
-      if (memory->fence != 0 && !idle(memory->fence)) continue;
+      if (memory->used_streams != 0 && !idle(memory->used_streams)) continue;
       going.push_back(memory);
       for (const auto& mapping : memory->mappings) {
         slots.push_back(mapping.slot);

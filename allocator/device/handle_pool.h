@@ -46,7 +46,7 @@ struct PhysicalMemory {
   bool free = false;
   // Streams (bits) that may still use it through an address it was put back
   // from. Meaningful while free.
-  std::uint64_t fence = 0;
+  std::uint64_t used_streams = 0;
   std::uint64_t put = 0;  // number of the Put that freed it
   Address used_at = 0;    // while not free; 0 if it is only taken
   std::vector<Mapping> mappings;
@@ -74,8 +74,8 @@ class HandlePool {
   bool TakeBack(PhysicalMemory* memory, std::uint64_t own,
                 const StreamsIdle& idle);
   // Keeps memory that is used nowhere any more, but for work on the streams
-  // `fence`. Never fails.
-  void Put(PhysicalMemory* memory, std::uint64_t fence);
+  // `used_streams`. Never fails.
+  void Put(PhysicalMemory* memory, std::uint64_t used_streams);
 
   // Without access rights: those are granted by ranges, and noted here. `*slot`
   // becomes `memory`. REQUIRES: *slot is null.
@@ -95,11 +95,11 @@ class HandlePool {
   // refuses stay as they are; the first such answer is returned.
   Status Unmap(std::vector<PhysicalMemory**> slots);
 
-  // Everything on the streams `fence` that was enqueued before Put number
-  // `until` has run.
-  void Fenced(std::uint64_t fence, std::uint64_t until);
+  // Everything on the streams `used_streams` that was enqueued before Put
+  // number `until` has run.
+  void Fenced(std::uint64_t used_streams, std::uint64_t until);
   // The streams that free memory may still be used by.
-  std::uint64_t fence() const;
+  std::uint64_t used_streams() const;
   std::uint64_t last_put() const { return last_put_; }
 
   // The memory's file descriptor for other processes, made once and closed

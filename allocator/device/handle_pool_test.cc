@@ -141,7 +141,7 @@ TEST_F(HandlePoolTest, WhatWasWaitedForIsFree) {
   pool_->Put(one, kOne);
   const std::uint64_t until = pool_->last_put();
   pool_->Put(two, kOne);  // after the wait began
-  EXPECT_EQ(pool_->fence(), kOne);
+  EXPECT_EQ(pool_->used_streams(), kOne);
   pool_->Fenced(kOne, until);
   EXPECT_EQ(pool_->ReleaseFree(Busy), kHandle);
   EXPECT_FALSE(pool_->TakeBack(two, kTwo, Busy));

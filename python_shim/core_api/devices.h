@@ -28,8 +28,9 @@ STRATALLOC_API int CopyPeer(Address to, int to_device, Address from,
 STRATALLOC_API int CopyData(Address to, Address from, Bytes bytes);
 
 // cudaMalloc on the current device and cudaFree, in no statistic: caching
-// switched off, and the plain segments of a MemPool(allocator=...). Work before
-// Init. The runtime's own last error is cleared; a size of 0 gives nullptr.
+// switched off, and the unmanaged segments of a MemPool(allocator=...). Work
+// before Init. The runtime's own last error is cleared; a size of 0 gives
+// nullptr.
 STRATALLOC_API int UncachedMalloc(Bytes size, void** out);
 STRATALLOC_API int UncachedFree(void* ptr);
 

@@ -18,7 +18,7 @@ void UseSettings(const TorchSettings& settings) {
   s.UseMaxNonSplitRounding(settings.max_non_split_rounding);
   s.UseLargeSegmentSize(settings.large_segment_size);
   s.UseCollectionThreshold(settings.collection_threshold);
-  s.UsePlainSegments(settings.plain_segments);
+  s.UseUnmanagedSegments(settings.unmanaged_segments);
   s.UseFreeMemory(settings.free_memory);
 }
 

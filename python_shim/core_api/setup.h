@@ -35,7 +35,7 @@ struct TorchSettings {
   Bytes (*large_segment_size)();
   double (*collection_threshold)();
   // The program said expandable_segments:False.
-  bool (*plain_segments)();
+  bool (*unmanaged_segments)();
   // Frees memory that others were done with; whether there was any. Called
   // without a lock whenever nothing cached serves a malloc.
   int (*free_memory)();

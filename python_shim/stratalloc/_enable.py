@@ -99,7 +99,7 @@ def library(config=None, **overrides):
 
     Given to change_current_allocator() it becomes the whole allocator when
     CUDA is initialised, before the first block exists. Given to a MemPool it
-    serves plain segments that are never evicted. Everything but the swap
+    serves unmanaged segments that are never evicted. Everything but the swap
     happens here, as in enable().
     """
     with _lock:

@@ -34,7 +34,7 @@ def test_the_first_malloc_puts_the_whole_allocator_in_place():
     assert torch.cuda.memory_allocated() == 0
 
 
-def test_a_second_plugin_serves_plain_segments():
+def test_a_second_plugin_serves_unmanaged_segments():
     """What a MemPool does with its allocator, through the same functions."""
     mine = ctypes.CDLL(BRIDGE.library._name)
     mine.stratalloc_malloc.restype = ctypes.c_void_p

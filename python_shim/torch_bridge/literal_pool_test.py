@@ -9,7 +9,7 @@ DEVICE, BRIDGE = support.load()
 import torch
 
 
-def test_native_stays_and_the_pool_takes_plain_segments():
+def test_native_stays_and_the_pool_takes_unmanaged_segments():
     plugin = torch.cuda.memory.CUDAPluggableAllocator(
         BRIDGE.library._name, "stratalloc_malloc", "stratalloc_free"
     )

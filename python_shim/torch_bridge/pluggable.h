@@ -21,7 +21,7 @@
 // plugin frees.
 //
 // In a MemPool(allocator=...) the plugin is not in torch's atomic: then it
-// serves plain segments from cudaMalloc, which nothing evicts and which the
+// serves unmanaged segments from cudaMalloc, which nothing evicts and which the
 // pool's owner counts. No memory is NULL there, which the owner's ladder knows
 // how to take.
 //

@@ -51,7 +51,7 @@ SegmentInfo ToTorch(const SegmentView& from, int device) {
   segment.stream = ToStream(from.stream);
   segment.is_large = from.kind == PoolKind::kLarge;
   // Ours grow by handles, as torch's expandable ones: viewers join neighbours.
-  segment.is_expandable = !from.plain;
+  segment.is_expandable = !from.unmanaged;
   segment.owner_private_pool_id = {from.owner.graph, from.owner.user};
   segment.context_when_allocated = ToContext(from.context);
   segment.blocks.reserve(from.blocks.size());

@@ -204,7 +204,7 @@ void UseSettings() {
     return Bytes{Config::large_segment_size()};
   };
   settings.collection_threshold = &Config::garbage_collection_threshold;
-  settings.plain_segments = &SaidNotExpandable;
+  settings.unmanaged_segments = &SaidNotExpandable;
   SaidNotExpandable();  // what the environment says, before it is replaced
   settings.free_memory = &RunFreeMemoryCallbacks;
   core::UseSettings(settings);

@@ -10,7 +10,7 @@ void ForEachHandle(DeviceAllocator& device, std::span<const Access> accesses,
   HandleTable& table = device.table();
   for (const Access& access : accesses) {
     HandleRegion* region = table.RegionOf(access.address);
-    if (region == nullptr) continue;  // plain memory has none
+    if (region == nullptr) continue;  // unmanaged memory has none
     for (std::uint64_t i = region->IndexOf(access.address);
          i < region->count() &&
          region->AddressOf(i) < access.address + access.bytes;

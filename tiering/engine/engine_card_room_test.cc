@@ -195,23 +195,24 @@ TEST_F(EngineCardRoomTest, ALimitThatTheProgramSetStaysAsItIs) {
 }
 
 // Of memory that comes from cudaMalloc the driver must have what left.
-TEST_F(EngineCardRoomTest, WhatLeavesMakesRoomForPlainSegments) {
+TEST_F(EngineCardRoomTest, WhatLeavesMakesRoomForUnmanagedSegments) {
   AddLayers(kCard + 2 * kLayer);
-  Settings::Get().UsePlainSegments([] { return true; });
+  Settings::Get().UseUnmanagedSegments([] { return true; });
   std::vector<Address> activations;
   for (int i = 0; i < 4; ++i) {
     activations.push_back(
         Malloc(24 * kMiB, kDefaultStream, LifetimeClass::kTransient));
   }
-  std::size_t plain = 0;
-  for (const SegmentView& view : rig_->device().Snapshot()) plain += view.plain;
-  EXPECT_EQ(plain, activations.size());
+  std::size_t unmanaged = 0;
+  for (const SegmentView& view : rig_->device().Snapshot())
+    unmanaged += view.unmanaged;
+  EXPECT_EQ(unmanaged, activations.size());
   ExpectAll();
   FreeAll(activations);
   // And back: cached segments make room for what returns.
   ExpectAll();
   EXPECT_EQ(rig_->Check(), "");
-  Settings::Get().UsePlainSegments(nullptr);
+  Settings::Get().UseUnmanagedSegments(nullptr);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ Bytes Eviction::Run(const std::vector<HandleRef>& victims) {
   if (batch_.empty()) return 0;
   std::uint64_t users = 0;
   for (const Departure& leaving : batch_) {
-    users |= leaving.handle.use().fence.load();
+    users |= leaving.handle.use().used_streams.load();
   }
   // Now that they are marked: whatever entered a table before is in it.
   const auto workspaces = LibraryWorkspaces::Addresses();
@@ -69,7 +69,7 @@ bool Eviction::HoldOthers() {
 
 bool Eviction::MoveOut(std::uint64_t may_ask) {
   std::uint64_t streams = 0;
-  for (const Departure& leaving : batch_) streams |= leaving.fence;
+  for (const Departure& leaving : batch_) streams |= leaving.used_streams;
   Status status = Fence(streams, may_ask);
   state_.allocator->EndFencing();
   if (status) status = Check();

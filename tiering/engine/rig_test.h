@@ -245,7 +245,7 @@ class Rig {
   // Is any of these bytes?
   bool IsAway(Address address, Bytes bytes) {
     HandleRegion* region = RegionOf(address);
-    if (region == nullptr) return false;  // plain memory
+    if (region == nullptr) return false;  // unmanaged memory
     for (std::uint64_t i = region->IndexOf(address);
          i < region->count() && region->AddressOf(i) < address + bytes; ++i) {
       if (stratalloc::IsAway(HandleRef{region, i}.state())) return true;

@@ -4,14 +4,15 @@
 // made, for a MemPool with an allocator of its own (NCCL, a plugin).
 //
 //   MemorySource   how to get memory and give it back
-//   PlainMemory    one piece of it, as a segment: a region of a single handle
+//   UnmanagedMemory    one piece of it, as a segment: a region of a single
+//   handle
 //                  that is resident as long as it lives, and never evicted
 //
 // A source may run code that is not ours: it is called without any lock, except
-// that its own end (the last PlainMemory or pool that names it) may come under
-// the device lock. It must not allocate through stratalloc.
+// that its own end (the last UnmanagedMemory or pool that names it) may come
+// under the device lock. It must not allocate through stratalloc.
 //
-// Lifetime: a PlainMemory gives its memory back when it is destroyed, which
+// Lifetime: a UnmanagedMemory gives its memory back when it is destroyed, which
 // must be without the device lock. Fails: `allocate` says kOutOfMemory, and the
 // request goes on to look elsewhere, or another error, which ends it.
 #ifndef STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
@@ -26,17 +27,17 @@
 
 namespace stratalloc {
 
-class PlainMemory {
+class UnmanagedMemory {
  public:
-  PlainMemory(std::shared_ptr<const MemorySource> source, Address address,
-              Bytes bytes, PoolKind kind)
+  UnmanagedMemory(std::shared_ptr<const MemorySource> source, Address address,
+                  Bytes bytes, PoolKind kind)
       : source_(std::move(source)) {
     entry_.state.store(HandleState::kResident);
     region_ = {address, bytes, bytes, /*evictable=*/false, kind, &entry_};
   }
-  PlainMemory(const PlainMemory&) = delete;
-  PlainMemory& operator=(const PlainMemory&) = delete;
-  ~PlainMemory() { source_->free(region_.base); }
+  UnmanagedMemory(const UnmanagedMemory&) = delete;
+  UnmanagedMemory& operator=(const UnmanagedMemory&) = delete;
+  ~UnmanagedMemory() { source_->free(region_.base); }
 
   HandleRegion& region() { return region_; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/plain_segments.h"
+#include "allocator/unmanaged_segments.h"
 
 #include <utility>
 
@@ -16,13 +16,13 @@ std::shared_ptr<const MemorySource> CudaMalloc(const Device& device) {
 
 }  // namespace
 
-PlainSegments::PlainSegments(const Parts& parts, bool tiering)
+UnmanagedSegments::UnmanagedSegments(const Parts& parts, bool tiering)
     : p_(parts),
       tiering_(tiering),
       cuda_malloc_(CudaMalloc(parts.device)),
       own_source_(parts.device.has_virtual_memory() ? nullptr : cuda_malloc_) {}
 
-std::shared_ptr<const MemorySource> PlainSegments::SourceOf(
+std::shared_ptr<const MemorySource> UnmanagedSegments::SourceOf(
     const PoolKey& key) const {
   if (key.owner.is_private()) {
     const PrivatePool* const owner = p_.private_pools.Find(key.owner);
@@ -30,10 +30,12 @@ std::shared_ptr<const MemorySource> PlainSegments::SourceOf(
   }
   if (own_source_ != nullptr) return own_source_;
   const bool leaves = tiering_ && IsEvictable(key.lifetime);
-  return !leaves && Settings::Get().plain_segments() ? cuda_malloc_ : nullptr;
+  return !leaves && Settings::Get().unmanaged_segments() ? cuda_malloc_
+                                                         : nullptr;
 }
 
-PlainSegments::Fetch PlainSegments::BeginFetch(const PoolKey& key, Bytes size) {
+UnmanagedSegments::Fetch UnmanagedSegments::BeginFetch(const PoolKey& key,
+                                                       Bytes size) {
   Fetch fetch{SourceOf(key), Settings::Get().SegmentBytes(size), key};
   if (fetch.source == nullptr) return fetch;
   if (p_.pages.used_bytes() + fetch.bytes > p_.limit.Now()) return {};
@@ -41,15 +43,15 @@ PlainSegments::Fetch PlainSegments::BeginFetch(const PoolKey& key, Bytes size) {
   return fetch;
 }
 
-void PlainSegments::EndFetch(const Fetch& fetch) {
+void UnmanagedSegments::EndFetch(const Fetch& fetch) {
   p_.pages.EndFetch(fetch.bytes, /*came=*/false);
 }
 
-Block* PlainSegments::Add(Pool& pool, const Fetch& fetch, Address address) {
-  auto memory = std::make_unique<PlainMemory>(fetch.source, address,
-                                              fetch.bytes, fetch.key.kind);
+Block* UnmanagedSegments::Add(Pool& pool, const Fetch& fetch, Address address) {
+  auto memory = std::make_unique<UnmanagedMemory>(fetch.source, address,
+                                                  fetch.bytes, fetch.key.kind);
   HandleRegion& region = memory->region();
-  Segment& segment = p_.heap.AddPlainSegment(pool, region);
+  Segment& segment = p_.heap.AddUnmanagedSegment(pool, region);
   p_.pages.EndFetch(region.bytes, /*came=*/true);
   p_.stats.reserved_bytes.For(region.kind, [&](Stat& s) {
     s.Increase(static_cast<std::int64_t>(region.bytes));
@@ -65,14 +67,14 @@ Block* PlainSegments::Add(Pool& pool, const Fetch& fetch, Address address) {
   return segment.first;
 }
 
-std::vector<std::unique_ptr<PlainMemory>> PlainSegments::TakeEmpty() {
-  std::vector<std::unique_ptr<PlainMemory>> empty;
+std::vector<std::unique_ptr<UnmanagedMemory>> UnmanagedSegments::TakeEmpty() {
+  std::vector<std::unique_ptr<UnmanagedMemory>> empty;
   if (memory_.empty()) return empty;
   for (const auto& [key, pool] : p_.heap.pools()) {
     p_.heap.DropSegments(*pool, [&](Segment& segment) {
-      if (!segment.plain) return false;
+      if (!segment.unmanaged) return false;
       if (segment.oversize) p_.stats.oversize_segments.Decrease(1);
-      p_.pages.NotePlainGone(segment.bytes);
+      p_.pages.NoteUnmanagedGone(segment.bytes);
       auto memory = memory_.find(segment.base);
       empty.push_back(std::move(memory->second));
       memory_.erase(memory);
@@ -83,20 +85,20 @@ std::vector<std::unique_ptr<PlainMemory>> PlainSegments::TakeEmpty() {
   return empty;
 }
 
-bool PlainSegments::CollectsOld() const {
+bool UnmanagedSegments::CollectsOld() const {
   return own_source_ != nullptr && Settings::Get().collection_threshold() > 0 &&
          p_.limit.fraction() < 1.0;
 }
 
-Bytes PlainSegments::AboveThreshold() const {
+Bytes UnmanagedSegments::AboveThreshold() const {
   if (!CollectsOld()) return 0;
   const auto most = static_cast<Bytes>(Settings::Get().collection_threshold() *
                                        static_cast<double>(p_.limit.Now()));
-  const Bytes plain = p_.pages.plain_segment_bytes();
-  return plain > most ? plain - most : 0;
+  const Bytes unmanaged = p_.pages.unmanaged_segment_bytes();
+  return unmanaged > most ? unmanaged - most : 0;
 }
 
-std::vector<HandleRef> PlainSegments::Old(Bytes wanted) const {
+std::vector<HandleRef> UnmanagedSegments::Old(Bytes wanted) const {
   std::vector<Block*> old;
   for (const auto& [key, pool] : p_.heap.pools()) {
     if (key.kind != PoolKind::kLarge || key.owner.is_private()) continue;
@@ -122,9 +124,9 @@ std::vector<HandleRef> PlainSegments::Old(Bytes wanted) const {
   return leaving;
 }
 
-Block* PlainSegments::BestFit(const Pool& pool, Bytes size) {
+Block* UnmanagedSegments::BestFit(const Pool& pool, Bytes size) {
   Block* block = pool.free_blocks().Find(size);
-  if (block == nullptr || !block->segment->plain) return block;
+  if (block == nullptr || !block->segment->unmanaged) return block;
   const Bytes oversize = Settings::Get().max_split_size();
   const bool fits =
       size < oversize
@@ -133,17 +135,17 @@ Block* PlainSegments::BestFit(const Pool& pool, Bytes size) {
   return fits ? block : nullptr;
 }
 
-bool PlainSegments::Contains(Address address) const {
+bool UnmanagedSegments::Contains(Address address) const {
   auto above = memory_.upper_bound(address);
   return above != memory_.begin() &&
          std::prev(above)->second->region().Contains(address);
 }
 
-bool PlainSegments::MayBeInactive() const {
+bool UnmanagedSegments::MayBeInactive() const {
   return !memory_.empty() || p_.stats.inactive_split.stats[0].current != 0;
 }
 
-void PlainSegments::CountInactive() {
+void UnmanagedSegments::CountInactive() {
   for (const PoolKind kind : {PoolKind::kSmall, PoolKind::kLarge}) {
     std::int64_t count = 0;
     std::int64_t bytes = 0;
@@ -151,7 +153,7 @@ void PlainSegments::CountInactive() {
       if (key.kind != kind) continue;
       pool->free_blocks().ForEach([&](const FreeKey& free) {
         const Segment& segment = *free.block->segment;
-        if (!segment.plain || free.size == segment.bytes) return true;
+        if (!segment.unmanaged || free.size == segment.bytes) return true;
         ++count;
         bytes += static_cast<std::int64_t>(free.size);
         return true;

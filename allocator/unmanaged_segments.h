@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The segments of one device whose memory comes and goes in one piece
-// (plain_memory.h): which pools have such, the segments themselves, and
+// (unmanaged_memory.h): which pools have such, the segments themselves, and
 // native's rules against memory stranded beside a small block. Here, and only
 // here, they matter: nothing of such a segment can go back while a block in it
 // lives.
@@ -12,7 +12,7 @@
 //
 // Thread-safety: the caller holds the device lock, but for Fetch::Ask and
 // `some`. Lifetime: the device's. Fails: as the source does (memory_source.h).
-// Invariant: a plain segment is in the heap while its memory is here.
+// Invariant: an unmanaged segment is in the heap while its memory is here.
 #ifndef STRATALLOC_ALLOCATOR_PLAIN_SEGMENTS_H_
 #define STRATALLOC_ALLOCATOR_PLAIN_SEGMENTS_H_
 
@@ -27,12 +27,12 @@
 #include "allocator/device/device.h"
 #include "allocator/device_limit.h"
 #include "allocator/page_store.h"
-#include "allocator/plain_memory.h"
 #include "allocator/private_pools.h"
+#include "allocator/unmanaged_memory.h"
 
 namespace stratalloc {
 
-class PlainSegments {
+class UnmanagedSegments {
  public:
   struct Parts {
     const Device& device;
@@ -52,12 +52,12 @@ class PlainSegments {
   };
 
   // `tiering`: what may leave comes by handles, whatever the settings say.
-  PlainSegments(const Parts& parts, bool tiering);
+  UnmanagedSegments(const Parts& parts, bool tiering);
 
   // ---- whose memory comes so -----------------------------------------------
 
   // The private pool's own allocator; cudaMalloc on a device without virtual
-  // memory management, and where the program wants plain segments for what
+  // memory management, and where the program wants unmanaged segments for what
   // never leaves. nullptr: it comes by handles.
   std::shared_ptr<const MemorySource> SourceOf(const PoolKey& key) const;
   bool IsCudaMalloc(const PoolKey& key) const {
@@ -78,7 +78,7 @@ class PlainSegments {
 
   // Takes away those that were given up. The caller destroys what it gets
   // after the lock: it may wait for the whole device.
-  std::vector<std::unique_ptr<PlainMemory>> TakeEmpty();
+  std::vector<std::unique_ptr<UnmanagedMemory>> TakeEmpty();
   // Native's garbage collection: is it on? Ages are counted in searches, so
   // that then every search must be seen.
   bool CollectsOld() const;
@@ -94,12 +94,12 @@ class PlainSegments {
 
   // ---- what there is -------------------------------------------------------
 
-  // The pool's best fit; of plain segments only blocks that native would take
-  // for `size` while max_split_size is set.
+  // The pool's best fit; of unmanaged segments only blocks that native would
+  // take for `size` while max_split_size is set.
   static Block* BestFit(const Pool& pool, Bytes size);
   bool Contains(Address address) const;
   bool some() const { return count_.load(std::memory_order_acquire) != 0; }
-  // Do the statistics of free parts of plain segments need CountInactive?
+  // Do the statistics of free parts of unmanaged segments need CountInactive?
   bool MayBeInactive() const;
   // Brings them up to date. REQUIRES: bins are empty.
   void CountInactive();
@@ -110,7 +110,7 @@ class PlainSegments {
   const std::shared_ptr<const MemorySource> cuda_malloc_;
   // The same, where there is no virtual memory management.
   const std::shared_ptr<const MemorySource> own_source_;
-  std::map<Address, std::unique_ptr<PlainMemory>> memory_;
+  std::map<Address, std::unique_ptr<UnmanagedMemory>> memory_;
   std::atomic<int> count_{0};  // memory_.size(), to look at without lock
   std::uint32_t searches_ = 0;
 };

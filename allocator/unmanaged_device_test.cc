@@ -14,7 +14,7 @@ namespace {
 Bytes max_split_size = ~Bytes{0};
 double threshold = 0;
 
-class PlainDeviceTest : public DeviceAllocatorTest {
+class UnmanagedDeviceTest : public DeviceAllocatorTest {
  protected:
   void SetUp() override {
     max_split_size = ~Bytes{0};
@@ -34,7 +34,7 @@ class PlainDeviceTest : public DeviceAllocatorTest {
   static Bytes Used() { return cudasim_used(0); }
 };
 
-TEST_F(PlainDeviceTest, MemoryComesInNativesSizes) {
+TEST_F(UnmanagedDeviceTest, MemoryComesInNativesSizes) {
   const Address small = Malloc(1000);
   EXPECT_EQ(Used(), 2 * kMiB);
   const Address medium = Malloc(3 * kMiB);
@@ -44,7 +44,7 @@ TEST_F(PlainDeviceTest, MemoryComesInNativesSizes) {
   EXPECT_EQ(Of(allocator().Stats().segment).current, 3);
   EXPECT_EQ(Of(allocator().Stats().reserved_bytes).current, 40 << 20);
   for (const SegmentView& view : allocator().Snapshot()) {
-    EXPECT_TRUE(view.plain);
+    EXPECT_TRUE(view.unmanaged);
   }
   // The rest of a segment serves others.
   const Address second = Malloc(5 * kMiB);
@@ -56,7 +56,7 @@ TEST_F(PlainDeviceTest, MemoryComesInNativesSizes) {
   EXPECT_EQ(allocator().Stats().num_device_free, 3);
 }
 
-TEST_F(PlainDeviceTest, HistoryNamesThemSegmentsNotMappings) {
+TEST_F(UnmanagedDeviceTest, HistoryNamesThemSegmentsNotMappings) {
   History::Options options;
   options.enabled = true;
   options.max_entries = 10;
@@ -71,12 +71,12 @@ TEST_F(PlainDeviceTest, HistoryNamesThemSegmentsNotMappings) {
   EXPECT_EQ(events.back().bytes, 20 * kMiB);
 }
 
-TEST_F(PlainDeviceTest, NothingCanBeEvicted) {
+TEST_F(UnmanagedDeviceTest, NothingCanBeEvicted) {
   EXPECT_FALSE(allocator().tiering());
   EXPECT_FALSE(allocator().device().has_virtual_memory());
 }
 
-TEST_F(PlainDeviceTest, CachedSegmentsGoBeforeOutOfMemory) {
+TEST_F(UnmanagedDeviceTest, CachedSegmentsGoBeforeOutOfMemory) {
   Free(Malloc(30 * kMiB));
   Free(Malloc(20 * kMiB, NewStream()));
   EXPECT_EQ(Used(), 50 * kMiB);
@@ -91,7 +91,7 @@ TEST_F(PlainDeviceTest, CachedSegmentsGoBeforeOutOfMemory) {
   EXPECT_EQ(Used(), 0u);  // everything was given back for it
 }
 
-TEST_F(PlainDeviceTest, AnErrorOtherThanMemoryIsToldAsItIs) {
+TEST_F(UnmanagedDeviceTest, AnErrorOtherThanMemoryIsToldAsItIs) {
   Free(Malloc(30 * kMiB));
   ASSERT_EQ(cudasim_fail("cudaMalloc", 1, cudaErrorInvalidValue, /*forever=*/0),
             0);
@@ -109,7 +109,7 @@ TEST_F(PlainDeviceTest, AnErrorOtherThanMemoryIsToldAsItIs) {
   EXPECT_TRUE(allocator().CheckInvariants().has_value());
 }
 
-TEST_F(PlainDeviceTest, ASegmentWithALiveBlockStays) {
+TEST_F(UnmanagedDeviceTest, ASegmentWithALiveBlockStays) {
   const Address kept = Malloc(2 * kMiB);
   Free(Malloc(15 * kMiB));
   Free(Malloc(4 * kMiB));
@@ -122,7 +122,7 @@ TEST_F(PlainDeviceTest, ASegmentWithALiveBlockStays) {
   EXPECT_EQ(Of(allocator().Stats().inactive_split).current, 0);
 }
 
-TEST_F(PlainDeviceTest, TheLimitHolds) {
+TEST_F(UnmanagedDeviceTest, TheLimitHolds) {
   allocator().SetFraction(0.5);
   Malloc(20 * kMiB);
   auto refused = allocator().Malloc(
@@ -131,7 +131,7 @@ TEST_F(PlainDeviceTest, TheLimitHolds) {
   EXPECT_EQ(Used(), 20 * kMiB);
 }
 
-TEST_F(PlainDeviceTest, OversizeBlocksAreNotSplit) {
+TEST_F(UnmanagedDeviceTest, OversizeBlocksAreNotSplit) {
   max_split_size = 24 * kMiB;
   Free(Malloc(40 * kMiB));
   const Address below = Malloc(20 * kMiB);
@@ -158,7 +158,7 @@ TEST_F(PlainDeviceTest, OversizeBlocksAreNotSplit) {
   EXPECT_EQ(Used(), 60 * kMiB);
 }
 
-TEST_F(PlainDeviceTest, OldSegmentsGoFirst) {
+TEST_F(UnmanagedDeviceTest, OldSegmentsGoFirst) {
   threshold = 0.5;
   allocator().SetFraction(0.99);
   const Address old = Malloc(14 * kMiB);
@@ -174,7 +174,7 @@ TEST_F(PlainDeviceTest, OldSegmentsGoFirst) {
 }
 
 // The fraction is set after the blocks were there, and nothing grew since.
-TEST_F(PlainDeviceTest, SearchesCountFromTheMomentThatAgesDo) {
+TEST_F(UnmanagedDeviceTest, SearchesCountFromTheMomentThatAgesDo) {
   threshold = 0.5;
   const Address cold = Malloc(16 * kMiB);
   const Address hot = Malloc(18 * kMiB);
@@ -186,7 +186,7 @@ TEST_F(PlainDeviceTest, SearchesCountFromTheMomentThatAgesDo) {
   EXPECT_EQ(Used(), 28 * kMiB) << "the one that nobody asked for is gone";
 }
 
-TEST_F(PlainDeviceTest, OldSegmentsWithALiveBlockStay) {
+TEST_F(UnmanagedDeviceTest, OldSegmentsWithALiveBlockStay) {
   threshold = 0.3;
   allocator().SetFraction(0.99);
   const Address kept = Malloc(3 * kMiB);  // of 20 MiB
@@ -197,7 +197,7 @@ TEST_F(PlainDeviceTest, OldSegmentsWithALiveBlockStay) {
   Free(kept);
 }
 
-TEST_F(PlainDeviceTest, ABlockWaitsForTheStreamsRecordedOnIt) {
+TEST_F(UnmanagedDeviceTest, ABlockWaitsForTheStreamsRecordedOnIt) {
   const StreamId other = NewStream();
   const Address address = Malloc(12 * kMiB);
   ASSERT_TRUE(allocator().RecordStream(address, other).has_value());
@@ -207,27 +207,28 @@ TEST_F(PlainDeviceTest, ABlockWaitsForTheStreamsRecordedOnIt) {
   EXPECT_EQ(Used(), 0u);
 }
 
-TEST_F(PlainDeviceTest, ItIsFoundByAddress) {
+TEST_F(UnmanagedDeviceTest, ItIsFoundByAddress) {
   const Address address = Malloc(3 * kMiB);
   EXPECT_FALSE(allocator().Contains(address));
-  EXPECT_TRUE(allocator().ContainsPlain(address + 100));
+  EXPECT_TRUE(allocator().ContainsUnmanaged(address + 100));
   EXPECT_TRUE(allocator().Owns(address));
-  EXPECT_FALSE(allocator().ContainsPlain(address - 1));
+  EXPECT_FALSE(allocator().ContainsUnmanaged(address - 1));
 }
 
-// With virtual memory management, where the program asked for plain segments.
-bool plain_segments = false;
+// With virtual memory management, where the program asked for unmanaged
+// segments.
+bool unmanaged_segments = false;
 
-class PlainByChoiceTest : public DeviceAllocatorTest {
+class UnmanagedByChoiceTest : public DeviceAllocatorTest {
  protected:
   void SetUp() override {
-    plain_segments = true;
-    Settings::Get().UsePlainSegments([] { return plain_segments; });
+    unmanaged_segments = true;
+    Settings::Get().UseUnmanagedSegments([] { return unmanaged_segments; });
     Open(64 * kMiB, {.tiering = true});
   }
   void TearDown() override {
     DeviceAllocatorTest::TearDown();
-    Settings::Get().UsePlainSegments(nullptr);
+    Settings::Get().UseUnmanagedSegments(nullptr);
   }
   Address MallocTransient(Bytes bytes) {
     return Malloc(bytes, kDefaultStream, LifetimeClass::kTransient);
@@ -240,7 +241,7 @@ class PlainByChoiceTest : public DeviceAllocatorTest {
   }
 };
 
-TEST_F(PlainByChoiceTest, WhatNeverLeavesComesFromCudaMalloc) {
+TEST_F(UnmanagedByChoiceTest, WhatNeverLeavesComesFromCudaMalloc) {
   const Address transient = MallocTransient(3 * kMiB);
   EXPECT_EQ(cudasim_used(0), 20 * kMiB);
   EXPECT_EQ(HandleKind(transient), 'c') << "legacy IPC";
@@ -253,27 +254,27 @@ TEST_F(PlainByChoiceTest, WhatNeverLeavesComesFromCudaMalloc) {
   EXPECT_EQ(cudasim_used(0), 0u);
 }
 
-TEST_F(PlainByChoiceTest, WithoutTieringEverythingDoes) {
+TEST_F(UnmanagedByChoiceTest, WithoutTieringEverythingDoes) {
   Open(64 * kMiB, {.tiering = false});
   const Address weight = Malloc(3 * kMiB);
   EXPECT_EQ(HandleKind(weight), 'c');
   Free(weight);
 }
 
-TEST_F(PlainByChoiceTest, ItMayBeChosenAnyTime) {
-  plain_segments = false;
+TEST_F(UnmanagedByChoiceTest, ItMayBeChosenAnyTime) {
+  unmanaged_segments = false;
   const Address before = MallocTransient(3 * kMiB);
   EXPECT_EQ(HandleKind(before), 'e');
-  plain_segments = true;
+  unmanaged_segments = true;
   const Address after = MallocTransient(9 * kMiB);
   EXPECT_EQ(HandleKind(after), 'c');
-  plain_segments = false;
+  unmanaged_segments = false;
   const Address again = MallocTransient(30 * kMiB);
   EXPECT_EQ(HandleKind(again), 'e');
   for (const Address address : {before, after, again}) Free(address);
 }
 
-TEST_F(PlainByChoiceTest, FreeHandlesGoBackForIt) {
+TEST_F(UnmanagedByChoiceTest, FreeHandlesGoBackForIt) {
   const Address weight = Malloc(60 * kMiB);
   Free(weight);
   const Address transient = MallocTransient(40 * kMiB);
