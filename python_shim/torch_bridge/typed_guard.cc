@@ -328,85 +328,85 @@ std::optional<torch::CppFunction> Make(const GuardedOperator& guarded) {
 }
 
 template <typename... Functions>
-std::multimap<std::string, Maker> MakersOf() {
-  return {{TypedGuard<Functions>::Letters(), &Make<Functions>}...};
-}
+struct FunctionTypes {
+  static std::multimap<std::string, Maker> Makers() {
+    return {{TypedGuard<Functions>::Letters(), &Make<Functions>}...};
+  }
+};
 
 // The types that several operators share, and those of what a step of a
 // transformer or a convolutional network is made of.
+using GuardedTypes = FunctionTypes<
+    // One tensor.
+    Tensor(const Tensor&), Tensor&(Tensor&), Tensor&(const Tensor&, Tensor&),
+    Tensor(const Tensor&, const Scalar&), Tensor&(Tensor&, const Scalar&),
+    Tensor&(const Tensor&, const Scalar&, Tensor&),
+    Tensor(const Tensor&, const Scalar&, const Scalar&),
+    Tensor(const Tensor&, int64_t), Tensor(const Tensor&, IntArrayRef),
+    Tensor(const Tensor&, IntArrayRef, bool),
+    Tensor(const Tensor&, int64_t, bool), Two(const Tensor&, int64_t, bool),
+    Tensor(const Tensor&, at::OptionalIntArrayRef, bool, MaybeType),
+    Tensor(const Tensor&, int64_t, MaybeType),
+    Tensor(const Tensor&, std::string_view),
+    Two(const Tensor&, double, std::optional<bool>),
+    Tensor(const Tensor&, const MaybeScalar&, const MaybeScalar&),
+    // Two.
+    Tensor(const Tensor&, const Tensor&), Tensor&(Tensor&, const Tensor&),
+    Tensor&(const Tensor&, const Tensor&, Tensor&),
+    Tensor(const Tensor&, const Tensor&, const Scalar&),
+    Tensor&(Tensor&, const Tensor&, const Scalar&),
+    Tensor&(const Tensor&, const Tensor&, const Scalar&, Tensor&),
+    Tensor&(Tensor&, const Tensor&, bool),
+    Tensor(const Tensor&, const Tensor&, int64_t),
+    Tensor(const Tensor&, int64_t, const Tensor&),
+    Tensor(const Tensor&, const Tensor&, IntArrayRef),
+    Tensor(const Tensor&, const Tensor&, double),
+    Tensor(const Tensor&, const Tensor&, std::string_view),
+    Tensor(const Tensor&, const Tensor&, int64_t, at::ScalarType),
+    Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool),
+    Tensor(const Tensor&, const Tensor&, int64_t, bool, bool),
+    Tensor(const Tensor&, int64_t, const Tensor&, bool),
+    Tensor&(Tensor&, int64_t, const Tensor&, const Scalar&),
+    // More.
+    Tensor(const Tensor&, const Tensor&, const Tensor&),
+    Tensor&(Tensor&, const Tensor&, const Tensor&),
+    Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&),
+    Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&),
+    Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&,
+           const Scalar&),
+    Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&,
+            const Scalar&),
+    Tensor&(const Tensor&, const Tensor&, const Tensor&, const Scalar&,
+            const Scalar&, Tensor&),
+    Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&),
+    Tensor&(Tensor&, int64_t, const Tensor&, const Tensor&),
+    Tensor(const Tensor&, const MaybeTensors&),
+    Tensor&(Tensor&, const MaybeTensors&, const Tensor&, bool, bool),
+    Three(const Tensor&, IntArrayRef, const MaybeTensor&, const MaybeTensor&,
+          double),
+    Three(const Tensor&, const MaybeTensor&, const MaybeTensor&,
+          const MaybeTensor&, const MaybeTensor&, bool, double, double),
+    Tensor(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, IntArrayRef,
+           int64_t, bool, bool, bool),
+    // Lists.
+    Tensor(const at::ITensorListRef&, int64_t), Tensor(TensorList, int64_t),
+    void(TensorList), void(TensorList, const Scalar&),
+    void(TensorList, Scalars), void(TensorList, const Tensor&),
+    void(TensorList, TensorList), void(TensorList, TensorList, const Scalar&),
+    void(TensorList, TensorList, bool),
+    void(TensorList, TensorList, TensorList),
+    void(TensorList, TensorList, TensorList, const Scalar&),
+    void(TensorList, TensorList, TensorList, Scalars), Tensors(TensorList),
+    Tensors(TensorList, const Scalar&), Tensors(TensorList, Scalars),
+    Tensors(TensorList, TensorList),
+    Tensors(TensorList, TensorList, const Scalar&),
+    Tensors(TensorList, const Scalar&, MaybeType),
+    void(TensorList, TensorList, TensorList, TensorList, TensorList, TensorList,
+         double, double, double, double, double, bool, bool, const MaybeTensor&,
+         const MaybeTensor&)>;
+
 const std::multimap<std::string, Maker>& Makers() {
-  static const auto& makers = *new auto(
-      MakersOf<
-          // One tensor.
-          Tensor(const Tensor&), Tensor&(Tensor&),
-          Tensor&(const Tensor&, Tensor&), Tensor(const Tensor&, const Scalar&),
-          Tensor&(Tensor&, const Scalar&),
-          Tensor&(const Tensor&, const Scalar&, Tensor&),
-          Tensor(const Tensor&, const Scalar&, const Scalar&),
-          Tensor(const Tensor&, int64_t), Tensor(const Tensor&, IntArrayRef),
-          Tensor(const Tensor&, IntArrayRef, bool),
-          Tensor(const Tensor&, int64_t, bool),
-          Two(const Tensor&, int64_t, bool),
-          Tensor(const Tensor&, at::OptionalIntArrayRef, bool, MaybeType),
-          Tensor(const Tensor&, int64_t, MaybeType),
-          Tensor(const Tensor&, std::string_view),
-          Two(const Tensor&, double, std::optional<bool>),
-          Tensor(const Tensor&, const MaybeScalar&, const MaybeScalar&),
-          // Two.
-          Tensor(const Tensor&, const Tensor&), Tensor&(Tensor&, const Tensor&),
-          Tensor&(const Tensor&, const Tensor&, Tensor&),
-          Tensor(const Tensor&, const Tensor&, const Scalar&),
-          Tensor&(Tensor&, const Tensor&, const Scalar&),
-          Tensor&(const Tensor&, const Tensor&, const Scalar&, Tensor&),
-          Tensor&(Tensor&, const Tensor&, bool),
-          Tensor(const Tensor&, const Tensor&, int64_t),
-          Tensor(const Tensor&, int64_t, const Tensor&),
-          Tensor(const Tensor&, const Tensor&, IntArrayRef),
-          Tensor(const Tensor&, const Tensor&, double),
-          Tensor(const Tensor&, const Tensor&, std::string_view),
-          Tensor(const Tensor&, const Tensor&, int64_t, at::ScalarType),
-          Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool),
-          Tensor(const Tensor&, const Tensor&, int64_t, bool, bool),
-          Tensor(const Tensor&, int64_t, const Tensor&, bool),
-          Tensor&(Tensor&, int64_t, const Tensor&, const Scalar&),
-          // More.
-          Tensor(const Tensor&, const Tensor&, const Tensor&),
-          Tensor&(Tensor&, const Tensor&, const Tensor&),
-          Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&),
-          Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&),
-          Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&,
-                 const Scalar&),
-          Tensor&(Tensor&, const Tensor&, const Tensor&, const Scalar&,
-                  const Scalar&),
-          Tensor&(const Tensor&, const Tensor&, const Tensor&, const Scalar&,
-                  const Scalar&, Tensor&),
-          Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&),
-          Tensor&(Tensor&, int64_t, const Tensor&, const Tensor&),
-          Tensor(const Tensor&, const MaybeTensors&),
-          Tensor&(Tensor&, const MaybeTensors&, const Tensor&, bool, bool),
-          Three(const Tensor&, IntArrayRef, const MaybeTensor&,
-                const MaybeTensor&, double),
-          Three(const Tensor&, const MaybeTensor&, const MaybeTensor&,
-                const MaybeTensor&, const MaybeTensor&, bool, double, double),
-          Tensor(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef,
-                 IntArrayRef, int64_t, bool, bool, bool),
-          // Lists.
-          Tensor(const at::ITensorListRef&, int64_t),
-          Tensor(TensorList, int64_t), void(TensorList),
-          void(TensorList, const Scalar&), void(TensorList, Scalars),
-          void(TensorList, const Tensor&), void(TensorList, TensorList),
-          void(TensorList, TensorList, const Scalar&),
-          void(TensorList, TensorList, bool),
-          void(TensorList, TensorList, TensorList),
-          void(TensorList, TensorList, TensorList, const Scalar&),
-          void(TensorList, TensorList, TensorList, Scalars),
-          Tensors(TensorList), Tensors(TensorList, const Scalar&),
-          Tensors(TensorList, Scalars), Tensors(TensorList, TensorList),
-          Tensors(TensorList, TensorList, const Scalar&),
-          Tensors(TensorList, const Scalar&, MaybeType),
-          void(TensorList, TensorList, TensorList, TensorList, TensorList,
-               TensorList, double, double, double, double, double, bool, bool,
-               const MaybeTensor&, const MaybeTensor&)>());
+  static const auto& makers = *new auto(GuardedTypes::Makers());
   return makers;
 }
 

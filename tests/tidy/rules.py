@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from tests.tidy import build_files
 from tests.tidy.doors import room_doors
+from tests.tidy.functions import long_functions
 from tests.tidy.rooms import right_of, room_of
 from tests.tidy.tree import File, Tree
 
@@ -497,6 +498,7 @@ ALL = (
     orphans,
     licence_lines,
     long_headers,
+    long_functions,
     missing_readmes,
     wide_readmes,
     unknown_rules,

@@ -321,6 +321,49 @@ class RulesTest(unittest.TestCase):
             "long_headers", f"{path}:351: 351 lines, 350 are the most",
             {path: header(351)})
 
+    def test_long_function(self):
+        signatures = (
+            "int F(int a,\n      int b) {",
+            "template <class T>\nvoid G(T t) {",
+            "A::A(int a)\n    : a_{a}, b_({a, 1}) {",
+            "bool A::operator()(const char* s = \"{;\", char c = '}') const {",
+        )
+        path = "allocator/block.h"
+        for signature in signatures:
+            folds = signature.count("\n")
+
+            def planted(lines, signature=signature, folds=folds):
+                body = "  if (f(1)) {\n  }\n" + "  f();\n" * (
+                    lines - folds - 4)
+                # Its class is no function, nor is a line of a macro.
+                return {path: self._header(
+                    "#define M(x) { x\nnamespace n {\nclass A : B<int(char)> "
+                    f"{{\n  int c;\n{signature}\n{body}}}\n" + "int f();\n"
+                    * 70 + "};\n}")}
+
+            with self.subTest(signature):
+                self.assertEqual(self._complaints(planted(60)), {})
+                self._expect(
+                    "long_functions", f"{path}:6: a function of 61 lines",
+                    planted(61))
+
+    def test_long_python_function(self):
+        path = "python_shim/simulate.py"
+        said = '    """Says.\n' + "\n" * 70 + '    """\n'
+
+        def planted(lines, path=path):
+            return {path: f"# {_SPDX}def f():\n{said}"
+                    + "    f()\n" * (lines - 1)}
+
+        self.assertEqual(self._complaints(planted(60)), {})
+        self._expect("long_functions", f"{path}:74: a function of 61 lines",
+                     planted(61))
+        # Tests may have theirs.
+        for test in ("python_shim/door_test.py", "python_shim/tests/door.py",
+                     "python_shim/testing/door.py"):
+            with self.subTest(test):
+                self.assertEqual(self._complaints(planted(61, test)), {})
+
     def test_room_without_readme(self):
         for room in ("allocator", "allocator/device", "tests",
                      "tests/cudasim"):
