@@ -85,12 +85,12 @@ std::string logged;
 int logged_level = 0;
 
 TEST(Log, GoesToTheSink) {
-  SetLogSinkForTesting([](int level, const char* message) {
+  SetLogSink([](int level, const char* message) {
     logged_level = level;
     logged = message;
   });
   Log(LogLevel::kWarning, "hello");
-  SetLogSinkForTesting(nullptr);
+  SetLogSink(nullptr);
   EXPECT_EQ(logged, "hello");
   EXPECT_EQ(logged_level, 30);
   testing::internal::CaptureStderr();

@@ -27,7 +27,7 @@ void Log(LogLevel level, const std::string& message) {
   std::fprintf(stderr, "stratalloc: %s\n", message.c_str());
 }
 
-void SetLogSinkForTesting(LogSink sink) {
+void SetLogSink(LogSink sink) {
   log_sink.store(sink, std::memory_order_release);
 }
 

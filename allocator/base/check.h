@@ -17,9 +17,9 @@ namespace stratalloc {
 // be called while the arbiter is held.
 enum class LogLevel : int { kInfo = 20, kWarning = 30, kError = 40 };
 void Log(LogLevel level, const std::string& message);
-// Where the lines go instead, for tests. nullptr restores stderr.
+// Where the lines go instead; nullptr: to stderr again.
 using LogSink = void (*)(int level, const char* message);
-void SetLogSinkForTesting(LogSink sink);
+void SetLogSink(LogSink sink);
 
 }  // namespace stratalloc
 

@@ -122,7 +122,7 @@ int Main(int argc, char** argv) {
                  plant.c_str());
     return 2;
   }
-  if (!verbose) SetLogSinkForTesting([](int, const char*) {});
+  if (!verbose) SetLogSink([](int, const char*) {});
   signal(SIGALRM, OnAlarm);
   signal(SIGABRT, OnEnd);
   signal(SIGSEGV, OnEnd);

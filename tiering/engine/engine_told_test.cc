@@ -18,11 +18,11 @@ class EngineToldTest : public EngineTest {
  protected:
   void SetUp() override {
     lines.clear();
-    SetLogSinkForTesting([](int, const char* text) { lines.push_back(text); });
+    SetLogSink([](int, const char* text) { lines.push_back(text); });
   }
   void TearDown() override {
     EngineTest::TearDown();
-    SetLogSinkForTesting(nullptr);
+    SetLogSink(nullptr);
   }
   static long Count(const std::string& words) {
     return std::count_if(lines.begin(), lines.end(), [&](const auto& line) {
@@ -46,7 +46,7 @@ class EngineToldTest : public EngineTest {
 
 TEST(ToldTest, AReasonIsToldOnceUntilItChangesOrIsOver) {
   lines.clear();
-  SetLogSinkForTesting([](int, const char* text) { lines.push_back(text); });
+  SetLogSink([](int, const char* text) { lines.push_back(text); });
   Told told;
   EXPECT_FALSE(told.lasts());
   told.Tell(LogLevel::kWarning, "full", "full, 1 byte");
@@ -56,7 +56,7 @@ TEST(ToldTest, AReasonIsToldOnceUntilItChangesOrIsOver) {
   told.Over();
   EXPECT_FALSE(told.lasts());
   told.Tell(LogLevel::kWarning, "broken", "broken again");
-  SetLogSinkForTesting(nullptr);
+  SetLogSink(nullptr);
   EXPECT_EQ(lines, (std::vector<std::string>{"full, 1 byte", "broken",
                                              "broken again"}));
 }

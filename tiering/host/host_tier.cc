@@ -40,7 +40,7 @@ struct HostTier::State {
       : budget(given.budget),
         device(given.device),
         is_given(given.is_given),
-        root(given.root_for_testing) {}
+        root(given.root) {}
 
   const Bytes budget;
   const Device device;

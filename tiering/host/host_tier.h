@@ -40,7 +40,7 @@ class HostTier {
     // Somebody wants exactly that much: only a memory cgroup says no before the
     // kernel does, not what the machine has available just now.
     bool is_given = false;
-    std::string root_for_testing;  // before /proc and /sys/fs/cgroup
+    std::string root = {};  // of /proc and /sys/fs/cgroup; "" = /
   };
   explicit HostTier(Options options);
   ~HostTier();  // for tests; the product's tier is never destroyed

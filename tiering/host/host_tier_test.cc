@@ -204,7 +204,7 @@ TEST_F(HostTierTest, ABudgetThatWasGivenYieldsToTheCgroupAlone) {
   std::filesystem::create_directories(root / "proc/self");
   std::ofstream(root / "proc/meminfo") << "MemAvailable: 1024 kB\n";
   HostTier::Options options = Budget(32 * kMiB);
-  options.root_for_testing = root;
+  options.root = root;
   const auto refused = HostTier(options).Allocate(2 * kMiB);
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("the machine or its container has"),

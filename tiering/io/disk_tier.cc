@@ -103,9 +103,8 @@ struct DiskTier::State {
 
 void DiskTier::State::OpenIo() {
   Result<std::unique_ptr<IoRing>> ring =
-      options.refuse_for_testing.io_uring
-          ? Fail(ErrorCode::kUnsupported, "refused for a test")
-          : IoRing::Create(kRingEntries);
+      options.without.io_uring ? Fail(ErrorCode::kUnsupported, "switched off")
+                               : IoRing::Create(kRingEntries);
   if (!ring) {
     Log(LogLevel::kInfo,
         "the disk tier works without io_uring, one transfer after the other (" +
@@ -129,10 +128,9 @@ void DiskTier::State::RegisterStaging(IoRing& ring) {
   }
   const iovec buffers[2] = {{options.staging[0], options.max_chunk_bytes},
                             {options.staging[1], options.max_chunk_bytes}};
-  const Status status =
-      options.refuse_for_testing.registration
-          ? Fail(ErrorCode::kUnsupported, "refused for a test")
-          : ring.Register(buffers, 2);
+  const Status status = options.without.registration
+                            ? Fail(ErrorCode::kUnsupported, "switched off")
+                            : ring.Register(buffers, 2);
   registered = status.has_value();
   if (registered) return;
   Log(LogLevel::kInfo,
@@ -249,8 +247,8 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Options& options) {
   SpillFile::Options file;
   file.directory = options.directory;
   file.quota = options.budget;
-  file.refuse_tmpfile_for_testing = options.refuse_for_testing.tmpfile;
-  file.refuse_direct_for_testing = options.refuse_for_testing.direct;
+  file.without_tmpfile = options.without.tmpfile;
+  file.without_direct = options.without.direct;
   STRATALLOC_ASSIGN_OR_RETURN(state->file, SpillFile::Open(file));
   state->OpenIo();
   state->requests.reserve(

@@ -48,14 +48,14 @@ class DiskTier {
     void* staging[2] = {nullptr, nullptr};
     // None: nothing is between.
     WrapIo wrap_io = {};
-    // What the kernel or file system is made to refuse, so that tests take
-    // each fallback.
-    struct Refuse {
+    // What is not even tried, as if the kernel or the file system had refused
+    // it.
+    struct Without {
       bool io_uring = false;
       bool registration = false;
       bool tmpfile = false;
       bool direct = false;
-    } refuse_for_testing = {};
+    } without = {};
   };
   static Result<std::unique_ptr<DiskTier>> Open(const Options& options);
   ~DiskTier();

@@ -61,34 +61,33 @@ class Pages {
   char* const data_;
 };
 
-using Refuse = DiskTier::Options::Refuse;
+using Without = DiskTier::Options::Without;
 
 class DiskTierTest : public testing::Test {
  protected:
   DiskTierTest() : staging_{Pages(kLarge), Pages(kLarge)} {
     log_lines.clear();
-    SetLogSinkForTesting(
-        [](int, const char* text) { log_lines.push_back(text); });
+    SetLogSink([](int, const char* text) { log_lines.push_back(text); });
     directory_ = testing::TempDir() + "disk" + std::to_string(getpid());
     std::filesystem::create_directory(directory_);
   }
   ~DiskTierTest() override {
-    SetLogSinkForTesting(nullptr);
+    SetLogSink(nullptr);
     std::filesystem::remove_all(directory_);
   }
-  DiskTier::Options Budget(Bytes budget, Refuse refuse = {}) {
+  DiskTier::Options Budget(Bytes budget, Without without = {}) {
     DiskTier::Options options;
     options.directory = directory_;
     options.budget = budget;
     options.max_chunk_bytes = kLarge;
     options.staging[0] = staging_[0].data();
     options.staging[1] = staging_[1].data();
-    options.refuse_for_testing = refuse;
+    options.without = without;
     options.wrap_io = faults_.Wrap();
     return options;
   }
-  std::unique_ptr<DiskTier> Open(Bytes budget, Refuse refuse = {}) {
-    auto tier = DiskTier::Open(Budget(budget, refuse));
+  std::unique_ptr<DiskTier> Open(Bytes budget, Without without = {}) {
+    auto tier = DiskTier::Open(Budget(budget, without));
     EXPECT_TRUE(tier) << tier.error().message;
     return tier ? std::move(*tier) : nullptr;
   }
@@ -135,7 +134,7 @@ TEST_F(DiskTierTest, RoundTripsWithEverythingTheKernelOffers) {
 }
 
 TEST_F(DiskTierTest, RoundTripsWithoutRegisteredBuffers) {
-  const auto tier = Open(128 * kMiB, Refuse{.registration = true});
+  const auto tier = Open(128 * kMiB, Without{.registration = true});
   ASSERT_TRUE(tier);
   RoundTrip(*tier, staging_[1].data());
   EXPECT_EQ(tier->Mode().find("registered"), std::string::npos);
@@ -143,7 +142,7 @@ TEST_F(DiskTierTest, RoundTripsWithoutRegisteredBuffers) {
 }
 
 TEST_F(DiskTierTest, RoundTripsWithoutIoUring) {
-  const auto tier = Open(128 * kMiB, Refuse{.io_uring = true});
+  const auto tier = Open(128 * kMiB, Without{.io_uring = true});
   ASSERT_TRUE(tier);
   RoundTrip(*tier, staging_[0].data());
   EXPECT_EQ(tier->Mode(), "preadv2/pwritev2, O_DIRECT");
@@ -151,7 +150,7 @@ TEST_F(DiskTierTest, RoundTripsWithoutIoUring) {
 }
 
 TEST_F(DiskTierTest, RoundTripsWithNothingTheKernelOffers) {
-  const auto tier = Open(128 * kMiB, Refuse{true, true, true, true});
+  const auto tier = Open(128 * kMiB, Without{true, true, true, true});
   ASSERT_TRUE(tier);
   RoundTrip(*tier, staging_[0].data());
   EXPECT_EQ(tier->Mode(), "preadv2/pwritev2, buffered");
@@ -187,8 +186,8 @@ TEST_F(DiskTierTest, ASpentQuotaIsAnErrorAndNotAFailure) {
 }
 
 TEST_F(DiskTierTest, AFlippedByteIsCorruptAndNamed) {
-  for (const Refuse refuse : {Refuse{}, Refuse{.io_uring = true}}) {
-    const auto tier = Open(64 * kMiB, refuse);
+  for (const Without without : {Without{}, Without{.io_uring = true}}) {
+    const auto tier = Open(64 * kMiB, without);
     ASSERT_TRUE(tier);
     Pages data(kSmall), back(kSmall);
     data.Fill(3);

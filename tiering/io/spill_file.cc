@@ -63,11 +63,11 @@ Result<std::unique_ptr<SpillFile>> SpillFile::Open(const Options& options) {
 }
 
 Status SpillFile::OpenUnnamed(const Options& options) {
-  if (options.refuse_direct_for_testing) LeaveDirect("refused for a test");
+  if (options.without_direct) LeaveDirect("switched off");
   for (;;) {
     const int extra = O_CLOEXEC | (direct_ ? O_DIRECT : 0);
     int error = EOPNOTSUPP;
-    if (!options.refuse_tmpfile_for_testing) {
+    if (!options.without_tmpfile) {
       fd_ = open(directory_.c_str(), O_TMPFILE | O_RDWR | extra, 0600);
       error = errno;
     }

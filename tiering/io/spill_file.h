@@ -32,8 +32,8 @@ class SpillFile {
   struct Options {
     std::string directory;  // "" = $TMPDIR or /tmp
     Bytes quota = 0;
-    bool refuse_tmpfile_for_testing = false;
-    bool refuse_direct_for_testing = false;
+    bool without_tmpfile = false;
+    bool without_direct = false;
   };
   static Result<std::unique_ptr<SpillFile>> Open(const Options& options);
   ~SpillFile();

@@ -22,13 +22,12 @@ class SpillFileTest : public testing::Test {
  protected:
   SpillFileTest() {
     log_lines.clear();
-    SetLogSinkForTesting(
-        [](int, const char* text) { log_lines.push_back(text); });
+    SetLogSink([](int, const char* text) { log_lines.push_back(text); });
     directory_ = testing::TempDir() + "spill" + std::to_string(getpid());
     std::filesystem::create_directory(directory_);
   }
   ~SpillFileTest() override {
-    SetLogSinkForTesting(nullptr);
+    SetLogSink(nullptr);
     std::filesystem::remove_all(directory_);
   }
   SpillFile::Options Quota(Bytes quota) const {
@@ -66,7 +65,7 @@ TEST_F(SpillFileTest, IsUnnamedAndPrivate) {
 
 TEST_F(SpillFileTest, WithoutTmpfileItIsUnlinkedAtOnce) {
   SpillFile::Options options = Quota(kMiB);
-  options.refuse_tmpfile_for_testing = true;
+  options.without_tmpfile = true;
   const auto file = SpillFile::Open(options);
   ASSERT_TRUE(file) << file.error().message;
   ExpectUnnamedAndPrivate(**file);
@@ -76,7 +75,7 @@ TEST_F(SpillFileTest, WithoutTmpfileItIsUnlinkedAtOnce) {
 
 TEST_F(SpillFileTest, WithoutDirectItIsBuffered) {
   SpillFile::Options options = Quota(kMiB);
-  options.refuse_direct_for_testing = true;
+  options.without_direct = true;
   const auto file = SpillFile::Open(options);
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_FALSE((*file)->direct());
