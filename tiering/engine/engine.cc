@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/base/clock.h"
 
 namespace stratalloc {
 namespace {
@@ -31,7 +30,7 @@ Engine::Engine(Options options)
                                            PinPoll::Run();
                                          }
                                        },
-                                   .now_ns = &NowNs};
+                                   .now_ns = options_.now_ns};
         if (options_.quiet_ns != 0) waiting.quiet_ns = options_.quiet_ns;
         if (options_.running_ns != 0) waiting.running_ns = options_.running_ns;
         return waiting;

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "accounting/scope_stack.h"
+#include "allocator/base/clock.h"
 #include "allocator/base/mutex.h"
 #include "allocator/device_allocator.h"
 #include "tiering/engine/access.h"
@@ -50,6 +51,8 @@ class Engine final : public Reclaimer, public ScopeListener {
     bool background = true;
     // See Admission::Options; 0 = its own.
     std::int64_t quiet_ns = 0, running_ns = 0;
+    // By which those who wait for room tell the time.
+    std::function<std::int64_t()> now_ns = &NowNs;
   };
 
   explicit Engine(Options options);

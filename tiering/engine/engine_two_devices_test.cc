@@ -4,6 +4,9 @@
 // capture; and what each keeps on its own account.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #include "tiering/engine/engine_fixture_test.h"
@@ -209,6 +212,84 @@ TEST_F(PointersOfTwoDevicesTest, OnlyTheDeviceThatLacksRoomLetsGo) {
   EXPECT_FALSE(rig_->engine().Reclaim(DeviceIndex{1}, wants));
   EXPECT_EQ(Counters().evicted_handles, 4u);
   EXPECT_EQ(EvictFrom(0), 0u);
+}
+
+// A thread that waits for room of device 0 while another captures. The clock
+// moves on when those who wait look at it, so that it says how often they did.
+class WaitingBesideACaptureTest : public EngineTest {
+ protected:
+  static constexpr std::int64_t kQuiet = 100, kRunning = 1000;
+
+  void Open2() {
+    Rig::Options options;
+    options.devices = 2;
+    options.capacity = 16 * kMiB;
+    options.host_budget = kHandle;
+    options.quiet_ns = kQuiet;
+    options.running_ns = kRunning;
+    options.now_ns = [this] { return now_ += 10; };
+    Open(options);
+  }
+  // What `wait` looked at the clock for, while a thread that has run operators
+  // captures on `device`.
+  std::int64_t LookedFor(int device, const std::function<void()>& wait) {
+    EXPECT_EQ(cudaSetDevice(device), cudaSuccess);
+    const StreamId stream = rig_->NewStream();
+    EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
+    std::atomic<bool> captures{false}, done{false};
+    std::thread other([&] {
+      EXPECT_TRUE(rig_->engine().EnterOperator(stream, "any", {}).has_value());
+      rig_->engine().LeaveOperator();
+      EXPECT_EQ(cudaStreamBeginCapture(Rig::ToCuda(stream),
+                                       cudaStreamCaptureModeRelaxed),
+                cudaSuccess);
+      rig_->device(static_cast<std::size_t>(device)).NoteCapture(stream);
+      captures = true;
+      while (!done) std::this_thread::yield();
+      cudaGraph_t graph = nullptr;
+      EXPECT_EQ(cudaStreamEndCapture(Rig::ToCuda(stream), &graph), cudaSuccess);
+      EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    });
+    while (!captures) std::this_thread::yield();
+    const std::int64_t before = now_;
+    wait();
+    const std::int64_t after = now_;
+    done = true;
+    other.join();
+    return after - before;
+  }
+
+  std::atomic<std::int64_t> now_{0};
+};
+
+TEST_F(WaitingBesideACaptureTest, AMallocMindsThoseOfItsOwnDevice) {
+  Open2();
+  const auto wait = [&] {
+    Unserved wants(kHandle);
+    EXPECT_FALSE(rig_->engine().Reclaim(DeviceIndex{0}, wants));
+  };
+  EXPECT_GE(LookedFor(0, wait), kRunning);
+  EXPECT_LT(LookedFor(1, wait), kRunning) << "its end would help nobody";
+}
+
+// What it needs is all that the host holds, so that nothing can leave for it.
+TEST_F(WaitingBesideACaptureTest, AnOperatorMindsThoseOfItsOperandsDevices) {
+  Open2();
+  const auto layers = Layers(1);
+  ASSERT_EQ(Evict(), kHandle);
+  const Address rest = Malloc(rig_->device().limit());
+  const auto wait = [&] {
+    const Access access{layers[0], kHandle, /*written=*/false};
+    const Status entered =
+        rig_->engine().EnterOperator(kDefaultStream, "read", {&access, 1});
+    ASSERT_FALSE(entered.has_value());
+    EXPECT_EQ(entered.error().code, ErrorCode::kOutOfMemory);
+  };
+  EXPECT_GE(LookedFor(0, wait), kRunning);
+  EXPECT_LT(LookedFor(1, wait), kRunning);
+  Free(rest);
+  ExpectLayers(layers);
+  FreeAll(layers);
 }
 
 }  // namespace
