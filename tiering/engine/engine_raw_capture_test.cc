@@ -3,6 +3,7 @@
 // nothing of ours spoils them.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -138,6 +139,69 @@ TEST_F(EngineRawCaptureTest, FreesAndMallocsDoNotSpoilIt) {
   End();
   EXPECT_TRUE(rig_->device().EmptyCache().has_value());
   EXPECT_EQ(rig_->device().Stats().active_bytes.stats[0].current, 0);
+}
+
+// The first operator that is seen of it may need what is away, and room for
+// that: a capture that nobody knew of forbids nothing yet.
+TEST_F(EngineRawCaptureTest, ItsFirstOperatorStillFindsRoom) {
+  const auto layers = Layers(2);
+  EXPECT_EQ(EvictOnly(layers[0], kHandle), kHandle);
+  const Address rest = Malloc(rig_->device().limit() - kHandle, kDefaultStream,
+                              LifetimeClass::kTransient);
+  Begin();
+  Read(layers[0]);
+  EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
+  EXPECT_EQ(rig_->StateOf(layers[1]), HandleState::kHost);
+  EXPECT_TRUE(rig_->device().MayCapture()) << "from here on it is known";
+  End();
+  Free(rest);
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
+// Those who wait for room wait for the capture's end; who is part of it, or
+// whom it waits for, must not queue behind them. Else operators do.
+TEST_F(EngineRawCaptureTest, NobodyQueuesBehindThoseWhoWaitForIt) {
+  for (const bool captures : {true, false}) {
+    SCOPED_TRACE(captures ? "a capture" : "an operator");
+    const auto layers = Layers(2);
+    EXPECT_EQ(EvictOnly(layers[0], kHandle), kHandle);
+    const Bytes bytes = rig_->device().limit() - kHandle;
+    const Address rest = Malloc(bytes);
+    std::optional<Busy> busy;  // keeps everything
+    if (captures) {
+      Begin();
+      rig_->device().NoteCapture(stream_);
+    } else {
+      busy.emplace(rig_->engine(),
+                   std::vector<Access>{{rest, bytes, false},
+                                       {layers[1], kHandle, false}});
+    }
+    std::thread waits([&] {
+      const Access access{layers[0], kHandle, /*written=*/false};
+      const Status entered =
+          rig_->engine().EnterOperator(kDefaultStream, "waits", {&access, 1});
+      EXPECT_TRUE(entered.has_value()) << entered.error().message;
+      if (entered) rig_->engine().LeaveOperator();
+    });
+    EXPECT_TRUE(Eventually([&] { return rig_->engine().IsCrowded(); }));
+    const std::uint64_t stalls = Counters().stalls;
+    const Access here{layers[1], kHandle, /*written=*/false};
+    EXPECT_TRUE(rig_->engine()
+                    .EnterOperator(kDefaultStream, "here", {&here, 1})
+                    .has_value());
+    EXPECT_EQ(Counters().stalls, captures ? stalls : stalls + 1);
+    rig_->engine().LeaveOperator();
+    if (captures) {
+      End();
+    } else {
+      busy->Leave();
+    }
+    waits.join();
+    Free(rest);
+    ExpectLayers(layers);
+    FreeAll(layers);
+  }
 }
 
 }  // namespace
