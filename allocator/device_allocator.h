@@ -72,7 +72,6 @@ class DeviceAllocator : public PoolRequests,
   }
 
   const Device& device() const { return p_.device; }
-  bool tiering() const { return p_.options.tiering; }
   HandleTable& table() { return p_.table; }
   StreamTable& streams() { return p_.streams; }
   Bytes capacity() const { return p_.capacity; }
@@ -95,7 +94,6 @@ class DeviceAllocator : public PoolRequests,
   // The two halves of them, for callers that count nanoseconds. Fast: a block
   // out of a bin or of free memory that is mapped, or into a bin; false if this
   // call must take the whole way, and nothing anybody can see has changed then.
-  // Slow: the whole way.
   bool FastMalloc(Bytes size, StreamId stream, LifetimeClass lifetime,
                   Charge charge, AllocatedBlock* out) EXCLUDES(p_.mutex);
   bool FastFree(Address address, AllocatedBlock* out) EXCLUDES(p_.mutex);
@@ -111,16 +109,13 @@ class DeviceAllocator : public PoolRequests,
   bool Contains(Address address) const {
     return address >= p_.table.base() && address < p_.table.end();
   }
-  // The same for memory of pools with an allocator of their own, which lies
-  // anywhere.
+  // The same for unmanaged segments, which lie anywhere.
   bool ContainsUnmanaged(Address address) EXCLUDES(p_.mutex);
   // May the block at this address leave the device, as far as its class goes?
   // REQUIRES: it lives, if it is this allocator's. No lock.
   bool MayLeave(Address address) {
     if (!Contains(address) || address >= p_.table.evictable_end()) return false;
-    HandleRegion& region = *p_.table.RegionOf(address);
-    return !region.entries[region.IndexOf(address)].stays.load(
-        std::memory_order_relaxed);
+    return !p_.table.RefOf(address).stays();
   }
   Status RecordStream(Address address, StreamId stream) EXCLUDES(p_.mutex);
   void Relabel(Address address, Bytes bytes, Charge charge, bool keep_category)
@@ -237,7 +232,6 @@ class DeviceAllocator : public PoolRequests,
   }
 
   // limits.cc, share.cc
-  Bytes AllocatedLocked() REQUIRES(p_.mutex);
   bool CannotFitLocked(Bytes size) REQUIRES(p_.mutex);
   bool CouldHoldLocked(Bytes bytes) REQUIRES(p_.mutex);
   Status EnablePeerLocked(DeviceIndex peer) REQUIRES(p_.mutex);

@@ -49,7 +49,7 @@ void DeviceAllocator::SetFraction(double fraction) {
     p_.limit.SetFraction(fraction);
     p_.pressure_at = 0;  // a share of the limit: the next malloc asks
     p_.slow.Set(SlowReason::kCollection, p_.unmanaged.CollectsOld());
-    return AllocatedLocked() > p_.limit.Now();
+    return p_.live.allocated_bytes() > p_.limit.Now();
   }();
   if (fell && reclaimer_ != nullptr)
     reclaimer_->NotePressure(p_.device.index());
@@ -57,12 +57,12 @@ void DeviceAllocator::SetFraction(double fraction) {
 
 Bytes DeviceAllocator::Allocated() {
   MutexLock lock(p_.mutex);
-  return AllocatedLocked();
+  return p_.live.allocated_bytes();
 }
 
 Occupancy DeviceAllocator::Occupied() {
   MutexLock lock(p_.mutex);
-  return {p_.limit.Now(), AllocatedLocked(), p_.heap.away() > 0};
+  return {p_.limit.Now(), p_.live.allocated_bytes(), p_.heap.away() > 0};
 }
 
 bool DeviceAllocator::CannotFit(Bytes bytes) {

@@ -108,13 +108,11 @@ void DeviceAllocator::MaybeSignalPressureLocked() {
     const Bytes limit = p_.limit.Now();
     p_.pressure_at = static_cast<Bytes>(reclaimer_->PressureThreshold() *
                                         static_cast<double>(limit));
-    reclaimer_->OnPressure(p_.device.index(), AllocatedLocked(), limit);
+    reclaimer_->OnPressure(p_.device.index(), p_.live.allocated_bytes(), limit);
   } else {
     p_.pressure_at = ~Bytes{0};
   }
 }
-
-Bytes DeviceAllocator::AllocatedLocked() { return p_.live.allocated_bytes(); }
 
 Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
   OutOfMemoryFacts facts;
@@ -142,7 +140,7 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
                      " could not be allocated on GPU " +
                      std::to_string(static_cast<int>(p_.device.index())) + "."};
   }
-  facts.allocated = AllocatedLocked();
+  facts.allocated = p_.live.allocated_bytes();
   facts.reserved = static_cast<Bytes>(p_.stats.reserved_bytes.stats[0].current);
   facts.total = info ? info->total : p_.capacity;
   facts.free = info ? info->free : 0;

@@ -72,8 +72,9 @@ TEST_F(UnmanagedDeviceTest, HistoryNamesThemSegmentsNotMappings) {
 }
 
 TEST_F(UnmanagedDeviceTest, NothingCanBeEvicted) {
-  EXPECT_FALSE(allocator().tiering());
   EXPECT_FALSE(allocator().device().has_virtual_memory());
+  EXPECT_FALSE(allocator().MayLeave(Malloc(3 * kMiB)));
+  EXPECT_EQ(allocator().Stays().of(StayReason::kTieringOff), 3 * kMiB);
 }
 
 TEST_F(UnmanagedDeviceTest, CachedSegmentsGoBeforeOutOfMemory) {
