@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@ class ScriptedReclaimer final : public Reclaimer {
     if (cold) std::exchange(cold, nullptr)();
     return 0;
   }
+  bool IsCrowded() const override { return crowded; }
   bool UnderPressure(DeviceIndex) const override { return pressure; }
   double PressureThreshold() const override { return 0.5; }
   void OnPressure(DeviceIndex, Bytes allocated, Bytes) override {
@@ -45,7 +47,7 @@ class ScriptedReclaimer final : public Reclaimer {
     return false;
   };
   std::function<void()> cold;
-  bool pressure = false;
+  bool crowded = false, pressure = false;
   int asked = 0;
   std::vector<Bytes> wanted_cold, told;
 };
@@ -188,6 +190,39 @@ TEST_F(LadderDeviceTest, AMallocWhileItsStreamCapturesAsksNoReclaimer) {
           .Malloc({30 * kMiB, stream, LifetimeClass::kTransient, kOwner})
           .has_value());
   EXPECT_EQ(reclaimer_.asked, 1) << "it is over";
+  EndRoute(kGraph);
+  Release(kGraph);
+}
+
+// Those who wait, wait for the end of a capture, which may wait for whoever
+// comes now.
+TEST_F(LadderDeviceTest, NobodyQueuesWhileAStreamMayCapture) {
+  const StreamId stream = NewStream();
+  reclaimer_.crowded = true;
+  Malloc(3 * kMiB);
+  EXPECT_EQ(reclaimer_.asked, 1) << "behind those who wait";
+  Capture(stream, true);
+  // By another thread, so that it is not this one's own.
+  std::thread([&] { allocator().NoteCapture(stream); }).join();
+  Malloc(3 * kMiB);
+  EXPECT_EQ(reclaimer_.asked, 1);
+  Capture(stream, false);
+  EXPECT_FALSE(allocator().MayCaptureStill());
+  Malloc(3 * kMiB);
+  EXPECT_EQ(reclaimer_.asked, 2);
+}
+
+// One load instead of a call of the driver for each of torch's record_stream.
+TEST_F(LadderDeviceTest, RecordingAStreamAsksNobodyWhileNobodyRoutes) {
+  const StreamId stream = NewStream();
+  const Address address = Malloc(3 * kMiB);
+  const auto asked = [] { return cudasim_calls("cudaStreamIsCapturing"); };
+  const long before = asked();
+  ASSERT_TRUE(allocator().RecordStream(address, stream).has_value());
+  EXPECT_EQ(asked(), before);
+  Route(kGraph);
+  ASSERT_TRUE(allocator().RecordStream(address, stream).has_value());
+  EXPECT_EQ(asked(), before + 1);
   EndRoute(kGraph);
   Release(kGraph);
 }
