@@ -35,18 +35,6 @@ bool Captures::Some(std::uint64_t streams) const {
   return false;
 }
 
-bool Captures::SomeOwn() const {
-  for (int bit = 0; bit < StreamTable::kOverflowBit && p_.streams.Has(bit);
-       ++bit) {
-    const StreamId stream = p_.streams.StreamOf(bit);
-    if (!IsElsewhere(stream) && !ExternalStreams::Has(stream) &&
-        p_.device.IsCapturing(stream)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 PoolId Captures::RouteOf(StreamId stream) {
   const PoolId id = p_.private_pools.RouteOf(stream);
   Publish();

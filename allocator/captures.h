@@ -18,7 +18,7 @@
 // known to live: by whoever uses it, and, once it was seen to capture, until
 // the next call here sees that over.
 //
-// Thread-safety: the caller holds the device lock, but for Some and SomeOwn.
+// Thread-safety: the caller holds the device lock, but for Some.
 // Lifetime: the device's. Failures that remain: a capture that begins between a
 // question and what it was asked for, where that is no event; streams that no
 // operator used, as with routes (private_pool.h), an external one also before
@@ -65,8 +65,6 @@ class Captures {
   // Does one of these streams of the device's StreamTable capture? All that it
   // has, if they mean the whole device. Asks the driver.
   bool Some(std::uint64_t streams) const;
-  // Does one of this device's own streams capture that may be asked?
-  bool SomeOwn() const;
 
   // Does `stream` capture, or another that this thread captures on?
   bool IsHere(StreamId stream) const {

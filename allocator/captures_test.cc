@@ -42,7 +42,6 @@ TEST_F(CapturesTest, OneThatTorchDidNotBeginIsKnownOnceNoted) {
   Begin();
   EXPECT_FALSE(captures().UnderWay()) << "nobody has asked the driver";
   EXPECT_TRUE(captures().Some(bit_));
-  EXPECT_TRUE(captures().SomeOwn());
   EXPECT_TRUE(captures().Note(stream_));
   EXPECT_TRUE(captures().UnderWay());
   EXPECT_FALSE(captures().MayEvict());
@@ -52,7 +51,6 @@ TEST_F(CapturesTest, OneThatTorchDidNotBeginIsKnownOnceNoted) {
   EXPECT_TRUE(captures().MayEvict());
   EXPECT_FALSE(Filters());
   EXPECT_FALSE(captures().Note(stream_));
-  EXPECT_FALSE(captures().SomeOwn());
 }
 
 TEST_F(CapturesTest, ManyStreamsMeanEveryStream) {
@@ -81,6 +79,23 @@ TEST_F(CapturesTest, ARouteOfACaptureThatHasYetToBeginForbidsEvictions) {
   EXPECT_TRUE(captures().MayEvict());
   EXPECT_FALSE(Filters());
   ASSERT_TRUE(pools.Release(kGraph).has_value());
+}
+
+// What one thread captures is no other's, but on the stream that captures.
+TEST_F(CapturesTest, OneIsHereForItsThreadAndOnItsStream) {
+  const StreamId other = NewStream();
+  EXPECT_FALSE(captures().IsHere(stream_));
+  Begin();
+  std::thread([&] {
+    ASSERT_TRUE(captures().Note(stream_));
+    EXPECT_TRUE(captures().IsHere(other)) << "this thread captures";
+  }).join();
+  EXPECT_FALSE(captures().IsHere(other));
+  EXPECT_FALSE(captures().IsHere(kDefaultStream));
+  EXPECT_TRUE(captures().IsHere(stream_)) << "as autograd's thread works on it";
+  End();
+  captures().Settle();
+  EXPECT_FALSE(captures().IsHere(stream_));
 }
 
 TEST_F(CapturesTest, WorkIsInOrderAndIdleOnlyWithoutACapture) {

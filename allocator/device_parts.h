@@ -93,7 +93,7 @@ struct DeviceParts {
   EventPool events GUARDED_BY(mutex){device};
   DeferredFrees frees GUARDED_BY(mutex){device, events};
   BlockTraces traces GUARDED_BY(mutex){history, heap, device.index()};
-  // The device lock but for Some, SomeOwn.
+  // The device lock but for Some.
   Captures captures{{device, streams, routes, private_pools, frees, slow}};
   Residency residency GUARDED_BY(mutex){
       {device, heap, pages, events, traces, live, stats}};

@@ -117,10 +117,11 @@ bool PoolRequests::AwaitRoutes() {
   }
 }
 
-bool PoolRequests::MayCaptureStill() {
+bool PoolRequests::CapturesHere(StreamId stream) {
   if (!MayCapture()) return false;
-  (void)AwaitRoutes();
-  return MayCapture();
+  MutexLock lock(p_.mutex);
+  p_.captures.Settle();
+  return p_.captures.IsHere(stream);
 }
 
 void PoolRequests::NoteCapture(StreamId stream) {

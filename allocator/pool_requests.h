@@ -62,12 +62,13 @@ class PoolRequests {
   // False: no stream captures into a private pool here, and no other capture is
   // known of. No lock, no driver.
   bool MayCapture() const { return p_.routes.MayCapture(); }
-  // The same, after a look at the captures that it knows, since one that torch
-  // could not end may be over. Waits as AwaitRoutes does.
-  bool MayCaptureStill() EXCLUDES(p_.mutex);
   bool IsCapturing(StreamId stream) const {
     return MayCapture() && p_.device.IsCapturing(stream);
   }
+  // Does `stream` capture, or another that this thread captures on, as far as
+  // captures are known of here? Asks the driver, and waits for nothing: a
+  // thread that is back here tells by itself that its own capture is over.
+  bool CapturesHere(StreamId stream) EXCLUDES(p_.mutex);
   // A look at the captures of other threads, for who waits until bytes may
   // leave. Asks the driver, and waits for nothing.
   using OthersCaptures = Captures::Others;
@@ -77,8 +78,6 @@ class PoolRequests {
   bool SomeCapture(std::uint64_t streams) const {
     return p_.captures.Some(streams);
   }
-  // Does one of this device's own streams capture that may be asked?
-  bool SomeOwnCapture() const { return p_.captures.SomeOwn(); }
   // May bytes leave now (Captures::MayEvict)? Waits until it is known whether a
   // route's stream is about to capture: for microseconds, or once for a second
   // if its thread cannot tell.

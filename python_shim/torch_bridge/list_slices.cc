@@ -3,6 +3,7 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,11 +13,18 @@
 #include <vector>
 
 #include "python_shim/core_api/lists.h"
+#include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/joined_list.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
 namespace stratalloc {
 namespace {
+
+// The stream that an operator on `device` runs on now.
+StreamId StreamOn(int device) {
+  return ToStreamId(
+      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
+}
 
 class SlicedCall {
  public:
@@ -78,14 +86,14 @@ class SlicedCall {
   ListElements Elements() const { return {accesses_, ends_, expected_}; }
 
   size_t NextSlice(size_t first) const {
-    return core::NextSlice(device_, Elements(), first);
+    return core::NextSlice(device_, StreamOn(device_), Elements(), first);
   }
 
   // Throws, with nothing touched, if the element that takes most is refused:
   // half a step of an optimizer is worse than none.
   void TryDoubtful() const {
     const std::optional<size_t> doubtful =
-        core::DoubtfulElement(device_, Elements());
+        core::DoubtfulElement(device_, StreamOn(device_), Elements());
     if (!doubtful.has_value()) return;
     const size_t element = *doubtful;
     const torch::jit::Stack stack = guarded_.list.Slice(arguments_, element, 1);
@@ -171,14 +179,16 @@ bool FitsWhole(const ListOperator& list, const AccessList& accesses) {
     for (const Access& access : accesses.All()) results += access.bytes;
     results /= list.tensor_lists().size();
   }
-  return core::ListFits(accesses.device(), accesses.All(), results);
+  return core::ListFits(accesses.device(), StreamOn(accesses.device()),
+                        accesses.All(), results);
 }
 
 bool SlicesMayHelp(const ListOperator& list, const AccessList& accesses) {
   // No room is enough for so much: true says that slices would not help.
   return list.MayRunAgain() && accesses.size() > 1 &&
          !accesses.SeveralDevices() &&
-         !core::ListFits(accesses.device(), accesses.All(), ~Bytes{0} / 2);
+         !core::ListFits(accesses.device(), StreamOn(accesses.device()),
+                         accesses.All(), ~Bytes{0} / 2);
 }
 
 bool RunInSlices(const GuardedOperator& guarded, uint64_t lo, uint64_t hi,

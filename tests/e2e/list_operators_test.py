@@ -113,3 +113,13 @@ def test_what_still_cannot_fit_and_what_stays_whole():
     assert "slices" not in said["captured"]
     assert "out of memory" in said["captured"]
     assert said["again"] == "done"
+
+
+def test_runs_in_slices_while_another_thread_captures():
+    """Its graph keeps none of them."""
+    done = running.last_json(running.on_device(
+        f"{_CAPACITY}MiB", running.program("list_beside_capture.py"),
+        conf=_CONF))
+    assert done["said"] == "done"
+    assert done["slices"] > 1 and done["elements"] == 10
+    assert done["values"] == [2.0] * 10

@@ -276,17 +276,19 @@ bool MayLeave(Address address) {
          address < stratalloc_evictable_hi;
 }
 
-bool ListFits(int, std::span<const Access> accesses, Bytes results) {
+bool ListFits(int, StreamId, std::span<const Access> accesses, Bytes results) {
   const Bytes room = Get().room;
   return room == 0 || Sum(accesses) + results <= room;
 }
-std::size_t NextSlice(int, const ListElements& elements, std::size_t first) {
+std::size_t NextSlice(int, StreamId, const ListElements& elements,
+                      std::size_t first) {
   for (std::size_t i = first + 1; i < elements.ends.size(); ++i) {
     if (Sum(elements, first, i + 1) > Get().room) return i - first;
   }
   return elements.ends.size() - first;
 }
-std::optional<std::size_t> DoubtfulElement(int, const ListElements& elements) {
+std::optional<std::size_t> DoubtfulElement(int, StreamId,
+                                           const ListElements& elements) {
   std::optional<std::size_t> widest;
   Bytes most = Get().room;
   for (std::size_t i = 0; i < elements.ends.size(); ++i) {
