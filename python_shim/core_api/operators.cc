@@ -44,4 +44,6 @@ void LeaveCall() {
   }
 }
 
+bool InsideOperator() { return OperatorThread::ThisThread().depth() > 0; }
+
 }  // namespace stratalloc::core

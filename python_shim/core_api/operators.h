@@ -38,6 +38,8 @@ STRATALLOC_API void LeaveOperator();
 // and other calls.
 STRATALLOC_API void LeaveIntoCall();
 STRATALLOC_API void LeaveCall();
+// Is this thread inside an operator, or a call?
+STRATALLOC_API bool InsideOperator();
 
 }  // namespace stratalloc::core
 

@@ -2,6 +2,8 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BRIDGE_ERROR_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_BRIDGE_ERROR_H_
 
+#include <c10/util/Exception.h>
+
 #include <utility>
 
 #include "allocator/base/result.h"
@@ -14,7 +16,17 @@ namespace stratalloc {
 // (RuntimeError). The message is the core's, unchanged: frameworks also match
 // the text "CUDA out of memory". Thrown here and nowhere deeper: the core
 // itself never throws.
+//
+// kOusted is an OustedError while the operator is under way, which no kernel
+// takes for memory and goes on without its operands.
 [[noreturn]] void ThrowError(const Error& error);
+
+class OustedError final : public c10::Error {
+  using c10::Error::Error;
+};
+// For the guard of an operator, in a handler after the operator is left: the
+// same error once more inside another operator, else c10::OutOfMemoryError.
+[[noreturn]] void LeaveOusted(const OustedError& error);
 
 // What the core answered, or its error thrown.
 inline void OrThrow(const Status& status) {

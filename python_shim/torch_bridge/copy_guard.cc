@@ -3,12 +3,13 @@
 
 #include <ATen/ops/copy_native.h>
 
+#include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
 namespace stratalloc {
 
 at::Tensor& GuardedCopy(at::Tensor& self, const at::Tensor& from,
-                        bool non_blocking) {
+                        bool non_blocking) try {
   uint64_t lo, hi;
   if (!AnythingEvictable(&lo, &hi)) {
     return at::native::copy_(self, from, non_blocking);
@@ -20,6 +21,8 @@ at::Tensor& GuardedCopy(at::Tensor& self, const at::Tensor& from,
                      /*whole_storage=*/false);
   const OperatorPin pin(kCopyName, accesses);
   return at::native::copy_(self, from, non_blocking);
+} catch (const OustedError& error) {
+  LeaveOusted(error);
 }
 
 }  // namespace stratalloc

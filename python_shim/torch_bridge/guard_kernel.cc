@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/collective_call.h"
 #include "python_shim/torch_bridge/list_slices.h"
 #include "python_shim/torch_bridge/operator_pin.h"
@@ -34,7 +35,7 @@ GuardKernel::GuardKernel(GuardedOperator guarded)
 
 void GuardKernel::operator()(const c10::OperatorHandle& op,
                              c10::DispatchKeySet keys,
-                             torch::jit::Stack* stack) {
+                             torch::jit::Stack* stack) try {
   uint64_t lo, hi;
   if (!AnythingEvictable(&lo, &hi)) {
     guarded_.previous.callBoxed(op, keys, stack);
@@ -66,6 +67,8 @@ void GuardKernel::operator()(const c10::OperatorHandle& op,
   const OperatorPin pin(guarded_.name.c_str(), accesses);
   Run(guarded_.name.c_str(), guarded_.collective, accesses, stack,
       [&] { guarded_.previous.callBoxed(op, keys, stack); });
+} catch (const OustedError& error) {
+  LeaveOusted(error);
 }
 
 LateGuardKernel::LateGuardKernel(const c10::OperatorHandle& op,
@@ -76,7 +79,7 @@ LateGuardKernel::LateGuardKernel(const c10::OperatorHandle& op,
 
 void LateGuardKernel::operator()(const c10::OperatorHandle& op,
                                  c10::DispatchKeySet keys,
-                                 torch::jit::Stack* stack) {
+                                 torch::jit::Stack* stack) try {
   uint64_t lo, hi;
   if (AnythingEvictable(&lo, &hi)) {
     AccessList accesses(lo, hi);
@@ -89,6 +92,8 @@ void LateGuardKernel::operator()(const c10::OperatorHandle& op,
     }
   }
   op.redispatchBoxed(keys & kBelowBackendSelect, stack);
+} catch (const OustedError& error) {
+  LeaveOusted(error);
 }
 
 }  // namespace stratalloc

@@ -261,6 +261,38 @@ def test_operator_defined_later_is_guarded():
     assert torch.ops.bridge_late.twice(torch.ones(4)).tolist() == [3] * 4
 
 
+def _ousted(call):
+    BRIDGE.core.recording_oust_mallocs(1)
+    with pytest.raises(RuntimeError, match="Others took the room") as raised:
+        call()
+    return raised.type
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: x + 1,  # typed
+    lambda x: torch.topk(x, 2),  # boxed
+])
+def test_who_runs_an_operator_is_told_of_memory_that_others_took(call):
+    x = torch.ones(4, device="cuda")
+    assert _ousted(lambda: call(x)) is torch.OutOfMemoryError
+
+
+def test_inside_an_operator_it_is_no_want_of_memory():
+    """A kernel that answered it another way would miss its operands."""
+    seen = []
+    library = torch.library.Library("bridge_ousted", "FRAGMENT")
+    library.define("around(Tensor x) -> Tensor")
+
+    def around(x):
+        seen.append(_ousted(lambda: x + 1))
+        return x + 2
+
+    library.impl("around", around, "CUDA")
+    x = torch.ones(4, device="cuda")
+    assert torch.ops.bridge_ousted.around(x).tolist() == [3] * 4
+    assert seen == [RuntimeError]
+
+
 def test_replaced_kernel_is_guarded_after_a_rescan():
     x = torch.ones(4, device="cuda")
     library = torch.library.Library("aten", "IMPL")

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/list_slices.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 
@@ -233,7 +234,8 @@ class TypedGuard<Result(Arguments...)> {
   explicit TypedGuard(const GuardedOperator& guarded)
       : guarded_(std::make_shared<const GuardedOperator>(guarded)) {}
 
-  Result operator()(c10::DispatchKeySet keys, Arguments... arguments) const {
+  Result operator()(c10::DispatchKeySet keys, Arguments... arguments) const
+      try {
     uint64_t lo, hi;
     if (!AnythingEvictable(&lo, &hi)) {
       return CallPrevious(keys, std::forward<Arguments>(arguments)...);
@@ -258,6 +260,8 @@ class TypedGuard<Result(Arguments...)> {
     }
     const OperatorPin pin(guarded_->name.c_str(), accesses);
     return CallPrevious(keys, std::forward<Arguments>(arguments)...);
+  } catch (const OustedError& error) {
+    LeaveOusted(error);
   }
 
  private:

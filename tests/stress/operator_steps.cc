@@ -33,7 +33,7 @@ bool Worker::NoteRefusal(const char* what, const Place& place,
   if (error.code == ErrorCode::kCorrupt && world_.corruption) {
     ++tally_.poisoned;
   } else if (world_.threaded && !world_.roomy &&
-             error.message.find("took the room") != std::string::npos) {
+             error.code == ErrorCode::kOusted) {
     ++tally_.ousted;  // by what others allocated that never leaves
   } else if (!room && !world_.faults.Explains(error)) {
     world_.Complain(std::string(what) + " failed strangely: " + error.message);

@@ -307,7 +307,7 @@ TEST_F(EngineThreadsTest, AnOperatorWhoseRoomWasTakenForGoodIsToldSo) {
                   .has_value());
   auto refused = rig_->Malloc(8 * kMiB);
   ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().code, ErrorCode::kDevice);
+  EXPECT_EQ(refused.error().code, ErrorCode::kOusted);
   EXPECT_NE(refused.error().message.find("took the room"), std::string::npos)
       << refused.error().message;
   other.join();

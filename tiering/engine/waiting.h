@@ -68,8 +68,8 @@ class Engine::Waiting {
   }
   // After Await was false: waits until what the thread's operators use is back.
   // It was there together before; but if others took its room for good, by
-  // memory that never leaves, the operators cannot go on. The error is not one
-  // of memory then, because a kernel may answer that by going on another way.
+  // memory that never leaves, the operators cannot go on: kOusted, because a
+  // kernel may answer kOutOfMemory by going on another way.
   Status GiveUp() {
     const std::int64_t since = NowNs();
     while (true) {
@@ -87,10 +87,11 @@ class Engine::Waiting {
     thread_.Resume();
     thread_.NoteAgain();
     suspended_ = false;
-    return Fail(ErrorCode::kDevice,
-                "an operator waited for memory, and meanwhile other threads "
-                "took the room of what it uses, which cannot be brought back "
-                "beside it; let fewer threads run at once");
+    return Fail(ErrorCode::kOusted,
+                "CUDA out of memory. An operator waited for memory, and "
+                "meanwhile other threads took the room of what it uses, which "
+                "cannot be brought back beside it; let fewer threads run at "
+                "once");
   }
 
  private:

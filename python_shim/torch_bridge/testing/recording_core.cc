@@ -49,6 +49,7 @@ struct Recorded {
   std::string failing;
   Error failure{};
   int failing_mallocs = 0;
+  int ousted_mallocs = 0;
   int devices = 0;
   double fraction = 1.0;
   Bytes allocated = 0;
@@ -131,6 +132,11 @@ Result<AllocatedBlock> Malloc(int, Bytes size, StreamId, MallocHint hint) {
   void* ptr = nullptr;
   const auto malloc_on_device = Runtime<int (*)(void**, size_t)>("cudaMalloc");
   const Bytes bytes = (size + 511) / 512 * 512;
+  if (core.ousted_mallocs > 0) {
+    --core.ousted_mallocs;
+    return Fail(ErrorCode::kOusted,
+                "CUDA out of memory. Others took the room.");
+  }
   if (core.failing_mallocs > 0 || malloc_on_device(&ptr, bytes) != 0) {
     if (core.failing_mallocs > 0) --core.failing_mallocs;
     ++core.ooms;
@@ -270,6 +276,7 @@ Status EnterOperator(int device, StreamId, const char* name,
 void LeaveOperator() { --open_operators; }
 void LeaveIntoCall() { --open_operators; }
 void LeaveCall() {}
+bool InsideOperator() { return open_operators > 0; }
 
 bool MayLeave(Address address) {
   return address >= stratalloc_evictable_lo &&
@@ -339,6 +346,7 @@ void recording_set_room(uint64_t room, uint64_t most) {
 }
 
 void recording_fail_mallocs(int count) { Get().failing_mallocs = count; }
+void recording_oust_mallocs(int count) { Get().ousted_mallocs = count; }
 
 long recording_enters(void) { return Get().enters; }
 int recording_device(void) { return Get().device; }

@@ -27,6 +27,8 @@ STRATALLOC_API void recording_fail_operator(const char* part, int code,
 STRATALLOC_API void recording_set_room(uint64_t room, uint64_t most);
 // The next `count` mallocs fail: out of memory.
 STRATALLOC_API void recording_fail_mallocs(int count);
+// The same with kOusted.
+STRATALLOC_API void recording_oust_mallocs(int count);
 
 // How often EnterOperator succeeded, the device of the last time, and
 // operators entered but not left on this thread.
