@@ -37,6 +37,63 @@ StayReason ReasonOf(const PinCounts& pins) {
   return reason;
 }
 
+// What a heap has on the device beside what is allocated, exact: the sum of
+// both is what is reserved.
+class Unallocated {
+ public:
+  // The caller holds the device lock.
+  explicit Unallocated(const BlockHeap& heap) {
+    for (const auto& [base, segment] : heap.segments()) Add(*segment);
+  }
+
+  // "1.00 MiB free beside them in their handles"; "" if there is none.
+  std::string ToText() const {
+    std::string text;
+    const auto add = [&](Bytes bytes, const char* what) {
+      if (bytes == 0) return;
+      if (!text.empty()) text += ", ";
+      text += FormatBytes(bytes) + " " + what;
+    };
+    add(beside_, "free beside them in their handles");
+    add(pending_, "freed while other streams use it");
+    add(private_, "free in private pools");
+    add(cached_, "cached");
+    return text;
+  }
+
+ private:
+  static bool IsHere(HandleRef handle) {
+    const HandleState state = handle.entry().state.load();
+    return state != HandleState::kUnmapped && !IsAway(state);
+  }
+
+  void Add(const Segment& segment) {
+    std::map<Address, Bytes> live;  // by handle
+    for (const Block* b = segment.first; b != nullptr; b = b->next) {
+      if (!IsLive(b->state)) continue;
+      ForEachHandleOf(*b, [&](HandleRef handle, Bytes bytes) {
+        if (!IsHere(handle)) return;
+        live[handle.address()] += bytes;
+        if (b->state == BlockState::kPending) pending_ += bytes;
+      });
+    }
+    // A block keeps all of each handle that it touches.
+    ForEachHandleOf(segment, [&](HandleRef handle) {
+      if (!IsHere(handle)) return;
+      const auto found = live.find(handle.address());
+      if (found != live.end()) {
+        beside_ += handle.bytes() - found->second;
+      } else if (segment.pool->key().owner.is_private()) {
+        private_ += handle.bytes();
+      } else {
+        cached_ += handle.bytes();
+      }
+    });
+  }
+
+  Bytes beside_ = 0, pending_ = 0, private_ = 0, cached_ = 0;
+};
+
 }  // namespace
 
 StayReason StayReasonOf(PinReason reason) {
@@ -164,12 +221,14 @@ std::string DeviceReports::WhyNoMore(const std::string& refusal) {
       !p_.captures.MayEvict()) {
     why = "nothing leaves while a CUDA graph is captured";
   }
-  // A block keeps all of each handle that it touches.
   const auto reserved =
       static_cast<Bytes>(p_.stats.reserved_bytes.stats[0].current);
-  return (why.empty() ? "" : why + "; ") +
-         "on the device: " + staying.ToText() + ", in " +
-         FormatBytes(reserved) + " of reserved memory";
+  const std::string unallocated = Unallocated(p_.heap).ToText();
+  std::string text = staying.ToText();
+  if (staying.total() == 0 && !unallocated.empty()) text.clear();
+  if (!text.empty() && !unallocated.empty()) text += ", ";
+  return (why.empty() ? "" : why + "; ") + "on the device: " + text +
+         unallocated + ", in " + FormatBytes(reserved) + " of reserved memory";
 }
 
 }  // namespace stratalloc

@@ -123,12 +123,45 @@ TEST_F(StayingTest, ASharedBlockSaysSo) {
 TEST_F(StayingTest, ARefusalNamesTheTierAndTheRest) {
   Transient(3 * kMiB);
   Malloc(4 * kMiB);
-  EXPECT_EQ(allocator().WhyNoMore("the host budget is spent"),
-            "the host budget is spent; on the device: 3.00 MiB activations, "
-            "4.00 MiB evictable, in 8.00 MiB of reserved memory");
+  EXPECT_EQ(
+      allocator().WhyNoMore("the host budget is spent"),
+      "the host budget is spent; on the device: 3.00 MiB activations, "
+      "4.00 MiB evictable, 1024.00 KiB free beside them in their handles, "
+      "in 8.00 MiB of reserved memory");
+  EXPECT_EQ(
+      allocator().WhyNoMore(""),
+      "on the device: 3.00 MiB activations, 4.00 MiB evictable, 1024.00 KiB "
+      "free beside them in their handles, in 8.00 MiB of reserved "
+      "memory");
+}
+
+// One small block of a graph keeps a handle; what it freed its pool keeps.
+TEST_F(StayingTest, ARefusalAccountsForAllThatIsReserved) {
+  const StreamId stream = NewStream();
+  Route(kGraph);
+  Capture(stream, true);
+  const Address freed = Malloc(12 * kMiB, stream);
+  Malloc(512, stream);
+  Free(freed);
+  Capture(stream, false);
+  EndRoute(kGraph);
+  const Address cached = Transient(16 * kMiB);
+  Free(cached);
   EXPECT_EQ(allocator().WhyNoMore(""),
-            "on the device: 3.00 MiB activations, 4.00 MiB evictable, in 8.00 "
-            "MiB of reserved memory");
+            "on the device: 512 bytes in private pools, 2.00 MiB free beside "
+            "them in their handles, 12.00 MiB free in private pools, 16.00 MiB "
+            "cached, in 30.00 MiB of reserved memory");
+  Release(kGraph);
+}
+
+TEST_F(StayingTest, ARefusalOfWhatOnlyCachedMemoryFills) {
+  EXPECT_EQ(allocator().WhyNoMore(""),
+            "on the device: nothing, in 0 bytes of reserved memory");
+  const Address cached = Transient(16 * kMiB);
+  Free(cached);
+  EXPECT_EQ(allocator().WhyNoMore(""),
+            "on the device: 16.00 MiB cached, in 16.00 MiB of reserved "
+            "memory");
 }
 
 TEST_F(StayingTest, WithoutTieringThereIsOneReason) {
