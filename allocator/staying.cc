@@ -55,6 +55,7 @@ class Unallocated {
       text += FormatBytes(bytes) + " " + what;
     };
     add(beside_, "free beside them in their handles");
+    add(beside_private_, "free beside blocks of private pools");
     add(pending_, "freed while other streams use it");
     add(private_, "free in private pools");
     add(cached_, "cached");
@@ -78,12 +79,14 @@ class Unallocated {
       });
     }
     // A block keeps all of each handle that it touches.
+    const bool of_private = segment.pool->key().owner.is_private();
     ForEachHandleOf(segment, [&](HandleRef handle) {
       if (!IsHere(handle)) return;
       const auto found = live.find(handle.address());
       if (found != live.end()) {
-        beside_ += handle.bytes() - found->second;
-      } else if (segment.pool->key().owner.is_private()) {
+        (of_private ? beside_private_ : beside_) +=
+            handle.bytes() - found->second;
+      } else if (of_private) {
         private_ += handle.bytes();
       } else {
         cached_ += handle.bytes();
@@ -91,7 +94,8 @@ class Unallocated {
     });
   }
 
-  Bytes beside_ = 0, pending_ = 0, private_ = 0, cached_ = 0;
+  Bytes beside_ = 0, beside_private_ = 0, pending_ = 0, private_ = 0,
+        cached_ = 0;
 };
 
 }  // namespace

@@ -149,8 +149,8 @@ TEST_F(StayingTest, ARefusalAccountsForAllThatIsReserved) {
   Free(cached);
   EXPECT_EQ(allocator().WhyNoMore(""),
             "on the device: 512 bytes in private pools, 2.00 MiB free beside "
-            "them in their handles, 12.00 MiB free in private pools, 16.00 MiB "
-            "cached, in 30.00 MiB of reserved memory");
+            "blocks of private pools, 12.00 MiB free in private pools, 16.00 "
+            "MiB cached, in 30.00 MiB of reserved memory");
   Release(kGraph);
 }
 
