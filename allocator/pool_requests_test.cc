@@ -149,16 +149,16 @@ TEST_F(PoolRequestsTest, ACaptureIsAskedForWhileOneIsKnown) {
   const long asked = Asked();
   EXPECT_FALSE(requests().MayCapture()) << "nobody has noted it";
   EXPECT_FALSE(requests().IsCapturing(stream_));
-  EXPECT_FALSE(requests().MayCaptureStill());
+  EXPECT_FALSE(requests().CapturesHere(stream_));
   EXPECT_FALSE(requests().LookAtCaptures().under_way);
   EXPECT_EQ(Asked(), asked) << "without a route the driver is not asked";
   requests().NoteCapture(stream_);
   EXPECT_TRUE(requests().MayCapture());
   EXPECT_TRUE(requests().IsCapturing(stream_));
-  EXPECT_TRUE(requests().MayCaptureStill());
+  EXPECT_TRUE(requests().CapturesHere(stream_));
   const std::uint64_t over = requests().LookAtCaptures().times_over;
   EndCapture();
-  EXPECT_FALSE(requests().MayCaptureStill());
+  EXPECT_FALSE(requests().CapturesHere(stream_));
   EXPECT_EQ(requests().LookAtCaptures().times_over, over + 1);
 }
 

@@ -67,8 +67,8 @@ Status Engine::BeginAllocateToPool(DeviceAllocator& device, PoolId pool,
 
 // What is captured runs again whenever the graph is replayed, and then nobody
 // asks the guard.
-bool Engine::KeepForGraph(DeviceAllocator& device, StreamId stream,
-                          OperatorThread& thread) {
+bool Engine::KeepForRoutedCapture(DeviceAllocator& device, StreamId stream,
+                                  OperatorThread& thread) {
   const std::uint64_t epoch = thread.epoch.load(std::memory_order_relaxed);
   // All pins of the operator: parts of it that entered before, on other
   // devices, are captured with it.

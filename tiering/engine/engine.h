@@ -227,8 +227,8 @@ class Engine final : public Reclaimer, public ScopeListener {
 
   // capture.cc
   // True if `stream` captures into a pool of the device.
-  bool KeepForGraph(DeviceAllocator& device, StreamId stream,
-                    OperatorThread& thread);
+  bool KeepForRoutedCapture(DeviceAllocator& device, StreamId stream,
+                            OperatorThread& thread);
   // If `stream`, of this device, captures without torch's knowing.
   void KeepForRawCapture(DeviceAllocator& device, StreamId stream,
                          OperatorThread& thread);

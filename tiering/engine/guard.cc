@@ -155,7 +155,7 @@ Status Engine::EnterOperator(StreamId stream, const char* name,
   bool kept = false;
   for (const TieredDevice* state : all_) {
     if (!state->allocator->MayCapture()) continue;
-    kept |= KeepForGraph(*state->allocator, stream, thread);
+    kept |= KeepForRoutedCapture(*state->allocator, stream, thread);
   }
   // The default stream cannot capture: most operators ask the driver nothing.
   if (stream != kDefaultStream && !handles.empty() && !kept) {
@@ -339,7 +339,7 @@ Status Engine::WaitForRoom(StreamId stream, const char* name,
     // Under a capture nothing leaves, whoever gets on.
     if (thread.hurried || first.IsCapturing(stream)) break;
   }
-  if (Status resumed = waiting.GiveUp(); !resumed) status = resumed;
+  if (Status resumed = waiting.Stop(); !resumed) status = resumed;
   pin();  // the caller takes them back
   return status;
 }

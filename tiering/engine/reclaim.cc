@@ -114,7 +114,7 @@ bool Engine::Reclaim(DeviceIndex index, MemoryRequest& request) {
     }
     waiting.Refused(lack);
   }
-  if (Status resumed = waiting.GiveUp(); !resumed) {
+  if (Status resumed = waiting.Stop(); !resumed) {
     request.Fail(resumed.error());
   }
   return false;

@@ -6,7 +6,7 @@
 //
 //   Await -> (arbiter) ResumeLocked -> try -> done
 //     ^                                 |
-//     +---------- Refused <-------------+        Await is false: GiveUp
+//     +---------- Refused <-------------+        Await is false: Stop
 //
 // Thread-safety: the thread's own. Every method without a lock, but
 // ResumeLocked, which needs the arbiter.
@@ -70,7 +70,7 @@ class Engine::Waiting {
   // It was there together before; but if others took its room for good, by
   // memory that never leaves, the operators cannot go on: kOusted, because a
   // kernel may answer kOutOfMemory by going on another way.
-  Status GiveUp() {
+  Status Stop() {
     const std::int64_t since = NowNs();
     while (true) {
       {
