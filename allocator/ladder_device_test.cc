@@ -207,7 +207,7 @@ TEST_F(LadderDeviceTest, NobodyQueuesWhileAStreamMayCapture) {
   Malloc(3 * kMiB);
   EXPECT_EQ(reclaimer_.asked, 1);
   Capture(stream, false);
-  EXPECT_FALSE(allocator().MayCaptureStill());
+  EXPECT_FALSE(allocator().LookAtCaptures().under_way);
   Malloc(3 * kMiB);
   EXPECT_EQ(reclaimer_.asked, 2);
 }

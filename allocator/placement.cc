@@ -176,15 +176,20 @@ void Placement::DropEmptySegments() {
 }
 
 void Placement::ForgetPools() {
+  const auto all_segments = [&](PoolId id, auto holds) {
+    return std::ranges::all_of(p_.heap.pools(), [&](const auto& entry) {
+      return entry.first.owner != id ||
+             std::ranges::all_of(entry.second->segments(), holds);
+    });
+  };
   p_.private_pools.Forget([&](PoolId id) {
     if (!id.is_private()) return true;  // those pools are everybody's
-    for (const auto& [key, pool] : p_.heap.pools()) {
-      if (key.owner != id) continue;
-      for (const auto& segment : pool->segments()) {
-        if (segment->mapped != 0) return false;
-      }
+    if (!all_segments(id, [](const auto& s) { return s->mapped == 0; })) {
+      return false;
     }
     DropEmptySegments();
+    // The driver may refuse to unmap what was kept: asked again next time.
+    if (!all_segments(id, [](const auto&) { return false; })) return false;
     p_.heap.ErasePoolsOf(id);
     return true;
   });

@@ -117,5 +117,26 @@ TEST_F(PlacementTest, APrivatePoolIsForgottenOnceItsMemoryIsGone) {
   EXPECT_EQ(parts().heap.FindPool(key), nullptr);
 }
 
+TEST_F(PlacementTest, APrivatePoolStaysWhileTheDriverKeepsItsMappings) {
+  parts().private_pools.Use(kUser);
+  PoolKey key = Of(LifetimeClass::kTransient);
+  key.owner = kUser;
+  Block* const block = Malloc(key, kHandle);
+  HandleRegion* const region = block->segment->region;
+  const HandleRef handle{region, region->IndexOf(block->address)};
+  Free(block);
+  ASSERT_TRUE(parts().private_pools.Release(kUser).has_value());
+  cudasim_fail("cuMemUnmap", 1, /*error=*/2, /*every=*/1);
+  parts().free_handles.GiveUp({handle}, /*fenced=*/true);
+  ASSERT_NE(handle.entry().physical, nullptr) << "the driver kept it mapped";
+  parts().placement.ForgetPools();
+  EXPECT_NE(parts().private_pools.Find(kUser), nullptr);
+  EXPECT_NE(parts().heap.FindPool(key), nullptr);
+  cudasim_clear_faults();
+  parts().placement.ForgetPools();
+  EXPECT_EQ(parts().private_pools.Find(kUser), nullptr);
+  EXPECT_EQ(parts().heap.FindPool(key), nullptr);
+}
+
 }  // namespace
 }  // namespace stratalloc
