@@ -6,20 +6,16 @@
 #ifndef STRATALLOC_ACCOUNTING_CATEGORY_H_
 #define STRATALLOC_ACCOUNTING_CATEGORY_H_
 
-#include <string_view>
-
 #include "allocator/base/ids.h"
-#include "allocator/base/result.h"
 
 namespace stratalloc {
 
-// "unknown", "parameter", "buffer", "gradient", "optimizer", "activation";
-// "invalid" for a value that is none of them.
+// "unknown", "parameter", "buffer", "gradient", "optimizer_state",
+// "activation", "input", "temporary", "workspace"; "invalid" for a value that
+// is none of them.
 const char* CategoryName(Category category);
 // "unknown", "persistent", "gradient", "optimizer", "transient"; "invalid".
 const char* LifetimeName(LifetimeClass lifetime);
-// kInvalidArgument names the valid ones. Case matters.
-Result<Category> ParseCategory(std::string_view name);
 
 }  // namespace stratalloc
 

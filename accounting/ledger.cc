@@ -2,7 +2,9 @@
 #include "accounting/ledger.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
+#include <utility>
 
 #include "accounting/category.h"
 #include "accounting/scope_table.h"
@@ -46,25 +48,28 @@ std::uint64_t Ledger::Key(DeviceIndex device, Charge charge) {
 
 LedgerRow Ledger::Entry::Row() const {
   LedgerRow row = named;
-  row.live = ChargeAccount::Read(account.live);
-  row.peak = ChargeAccount::Read(account.peak);
-  row.allocated = ChargeAccount::Read(account.allocated);
-  row.freed = ChargeAccount::Read(account.freed);
-  row.relabelled =
-      static_cast<std::int64_t>(ChargeAccount::Read(account.relabelled));
-  Bytes below = 0;
+  row.live = Read(account.live);
+  row.peak = Read(account.peak);
+  row.allocated = Read(account.allocated);
+  row.freed = Read(account.freed);
+  row.relabelled = static_cast<std::int64_t>(Read(account.relabelled));
+  row.at_peak = account.AtPeak();
+  row.blocks = Read(account.blocks);
+  row.blocks_allocated = Read(account.blocks_made);
+  row.blocks_freed = Read(account.blocks_freed);
   for (const TierId tier : {TierId::kHost, TierId::kDisk}) {
-    row.tier_bytes[Index(tier)] =
-        ChargeAccount::Read(account.below[Index(tier)]);
-    below += row.tier_bytes[Index(tier)];
+    row.tier_bytes[Index(tier)] = Read(account.below[Index(tier)]);
   }
-  // A report that is read while bytes move may see more below than there are.
-  row.tier_bytes[Index(TierId::kDevice)] = row.live - std::min(row.live, below);
-  row.evicted_bytes = ChargeAccount::Read(account.evicted);
-  row.restored_bytes = ChargeAccount::Read(account.restored);
-  row.to_disk_bytes = ChargeAccount::Read(account.to_disk);
-  row.from_disk_bytes = ChargeAccount::Read(account.from_disk);
+  row.tier_bytes[Index(TierId::kDevice)] = account.OnDevice();
+  row.evicted_bytes = Read(account.evicted);
+  row.restored_bytes = Read(account.restored);
+  row.to_disk_bytes = Read(account.to_disk);
+  row.from_disk_bytes = Read(account.from_disk);
   return row;
+}
+
+ScopeRow Ledger::Scope::Row() const {
+  return {device, scope, Read(account.live), Read(account.peak)};
 }
 
 Ledger::Entry* Ledger::FindLocked(DeviceIndex device, Charge charge) {
@@ -77,9 +82,21 @@ Ledger::Entry& Ledger::RowLocked(DeviceIndex device, Charge charge) {
   Entry& row = rows_.emplace_back();
   row.named.device = device;
   row.named.charge = charge;
-  row.account.total = &live_[Index(device)];
+  row.account.device = &devices_[Index(device)];
+  row.account.scope = &ScopeLocked(device, charge.scope);
   index_.emplace(Key(device, charge), &row);
   return row;
+}
+
+ScopeAccount& Ledger::ScopeLocked(DeviceIndex device, ScopeId scope) {
+  const std::uint64_t key = Key(device, {scope, Category::kUnknown});
+  const auto found = scope_index_.find(key);
+  if (found != scope_index_.end()) return found->second->account;
+  Scope& made = scopes_.emplace_back();
+  made.device = device;
+  made.scope = scope;
+  scope_index_.emplace(key, &made);
+  return made.account;
 }
 
 ChargeAccount& Ledger::Of(DeviceIndex device, Charge charge) {
@@ -111,65 +128,114 @@ std::vector<LedgerRow> Ledger::Rows() const {
   return rows;
 }
 
-Bytes Ledger::LiveBytes(DeviceIndex device) const {
-  return ChargeAccount::Read(live_[Index(device)]);
+std::vector<ScopeRow> Ledger::Scopes() const {
+  std::vector<ScopeRow> rows;
+  {
+    MutexLock lock(mutex_);
+    for (const Scope& scope : scopes_) rows.push_back(scope.Row());
+  }
+  std::sort(rows.begin(), rows.end(), [](const ScopeRow& a, const ScopeRow& b) {
+    return std::tuple(a.device, a.scope) < std::tuple(b.device, b.scope);
+  });
+  return rows;
+}
+
+DeviceTotals Ledger::Totals(DeviceIndex device) const {
+  const DeviceAccount& account = devices_[Index(device)];
+  return {Read(account.live), Read(account.on_device), Read(account.peak)};
 }
 
 void Ledger::ResetPeaks(DeviceIndex device) {
   MutexLock lock(mutex_);
   for (Entry& row : rows_) {
-    if (row.named.device != device) continue;
-    row.account.peak.store(ChargeAccount::Read(row.account.live),
-                           std::memory_order_relaxed);
+    if (row.named.device == device) row.account.ResetPeak();
   }
+  for (Scope& scope : scopes_) {
+    if (scope.device == device) scope.account.ResetPeak();
+  }
+  devices_[Index(device)].BeginPeak();
 }
 
-Status Ledger::CheckInvariants() const {
-  // Rows and totals under one lock, names (another leaf lock) after it.
-  std::vector<LedgerRow> rows;
-  std::array<Bytes, kMaxDevices> live{};
-  {
-    MutexLock lock(mutex_);
-    for (const Entry& entry : rows_) rows.push_back(entry.Row());
-    for (std::size_t i = 0; i < live.size(); ++i) {
-      live[i] = ChargeAccount::Read(live_[i]);
-    }
+// Rows and totals under one lock, names (another leaf lock) after it.
+Ledger::Everything Ledger::Copy() const {
+  Everything all;
+  MutexLock lock(mutex_);
+  for (const Entry& entry : rows_) all.rows.push_back(entry.Row());
+  for (const Scope& scope : scopes_) all.scopes.push_back(scope.Row());
+  for (std::size_t i = 0; i < all.totals.size(); ++i) {
+    all.totals[i] = Totals(static_cast<DeviceIndex>(i));
   }
-  std::array<Bytes, kMaxDevices> sums{};
+  return all;
+}
+
+Status Ledger::CheckRow(const LedgerRow& row) {
+  const Bytes flow =
+      row.allocated - row.freed + static_cast<Bytes>(row.relabelled);
+  if (row.live != flow) {
+    return Differ(Describe(row), "live", row.live,
+                  "allocated - freed + relabelled", flow);
+  }
+  Bytes tiers = 0;
+  bool negative = false;
+  for (const Bytes bytes : row.tier_bytes) {
+    tiers += bytes;
+    negative |= static_cast<std::int64_t>(bytes) < 0;
+  }
+  if (row.live != tiers || negative) {
+    return Differ(Describe(row), "live", row.live, "sum of tiers", tiers);
+  }
+  if (row.peak < row.live) {
+    return Differ(Describe(row), "peak", row.peak, "live", row.live);
+  }
+  return {};
+}
+
+Status Ledger::CheckSums(const Everything& all) {
+  std::array<DeviceTotals, kMaxDevices> sums{};
+  std::map<std::pair<DeviceIndex, ScopeId>, Bytes> scopes;
   std::int64_t relabelled = 0;
-  for (const LedgerRow& row : rows) {
-    const Bytes flow =
-        row.allocated - row.freed + static_cast<Bytes>(row.relabelled);
-    if (row.live != flow) {
-      return Differ(Describe(row), "live", row.live,
-                    "allocated - freed + relabelled", flow);
-    }
-    Bytes tiers = 0;
-    bool negative = false;
-    for (const Bytes bytes : row.tier_bytes) {
-      tiers += bytes;
-      negative |= static_cast<std::int64_t>(bytes) < 0;
-    }
-    if (row.live != tiers || negative) {
-      return Differ(Describe(row), "live", row.live, "sum of tiers", tiers);
-    }
-    if (row.peak < row.live) {
-      return Differ(Describe(row), "peak", row.peak, "live", row.live);
-    }
-    sums[Index(row.device)] += row.live;
+  for (const LedgerRow& row : all.rows) {
+    DeviceTotals& sum = sums[Index(row.device)];
+    sum.live += row.live;
+    sum.on_device += row.tier_bytes[Index(TierId::kDevice)];
+    sum.peak += row.at_peak;
+    scopes[{row.device, row.charge.scope}] += row.live;
     relabelled += row.relabelled;
   }
-  for (std::size_t device = 0; device < live.size(); ++device) {
-    if (sums[device] != live[device]) {
-      return Differ("device " + std::to_string(device), "sum of scopes",
-                    sums[device], "live", live[device]);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const std::string device = "device " + std::to_string(i);
+    const DeviceTotals& total = all.totals[i];
+    if (sums[i].live != total.live) {
+      return Differ(device, "sum of scopes", sums[i].live, "live", total.live);
     }
+    if (sums[i].on_device != total.on_device) {
+      return Differ(device, "sum of scopes on the device", sums[i].on_device,
+                    "on the device", total.on_device);
+    }
+    if (sums[i].peak != total.peak) {
+      return Differ(device, "sum of scopes at the peak", sums[i].peak, "peak",
+                    total.peak);
+    }
+  }
+  for (const ScopeRow& scope : all.scopes) {
+    const Bytes sum = scopes[{scope.device, scope.scope}];
+    if (sum == scope.live) continue;
+    return Differ(ScopeName(scope.scope), "sum of categories", sum, "live",
+                  scope.live);
   }
   if (relabelled != 0) {
     return Differ("all rows", "sum of re-labels",
                   static_cast<std::uint64_t>(relabelled), "zero", 0);
   }
   return {};
+}
+
+Status Ledger::CheckInvariants() const {
+  const Everything all = Copy();
+  for (const LedgerRow& row : all.rows) {
+    if (Status status = CheckRow(row); !status) return status;
+  }
+  return CheckSums(all);
 }
 
 }  // namespace stratalloc

@@ -17,7 +17,8 @@
 // CheckInvariants().
 //
 // Invariants, checked by CheckInvariants() at quiescent points:
-//   sum over rows of live               = LiveBytes(device)
+//   sum over rows of live, on the device, at its peak = Totals(device)
+//   sum over a scope's rows of live     = ScopeRow::live
 //   row.live    = row.allocated - row.freed + row.relabelled
 //   row.live    = sum over tiers of row.tier_bytes, of which none is negative
 //   row.peak   >= row.live
@@ -48,7 +49,10 @@ struct LedgerRow {
   Bytes allocated = 0;          // cumulative
   Bytes freed = 0;              // cumulative
   std::int64_t relabelled = 0;  // re-labels to here minus from here
-  std::array<Bytes, kTiers> tier_bytes{};  // where `live` is now
+  Bytes at_peak = 0;            // on the device when that held the most
+  std::uint64_t blocks = 0;     // live
+  std::uint64_t blocks_allocated = 0, blocks_freed = 0;  // cumulative
+  std::array<Bytes, kTiers> tier_bytes{};                // where `live` is now
   // Traffic, cumulative; a free or a re-label of evicted bytes is none.
   Bytes evicted_bytes = 0;   // device -> host or disk
   Bytes restored_bytes = 0;  // host or disk -> device
@@ -56,6 +60,20 @@ struct LedgerRow {
   Bytes from_disk_bytes = 0;
   std::uint64_t stalls = 0;  // times the scope waited for its bytes
   std::uint64_t stall_ns = 0;
+};
+
+// Of all categories of a scope.
+struct ScopeRow {
+  DeviceIndex device{0};
+  ScopeId scope = kRootScope;
+  Bytes live = 0;
+  Bytes peak_owned = 0;  // of live, on all tiers together
+};
+
+struct DeviceTotals {
+  Bytes live = 0;       // on all tiers together
+  Bytes on_device = 0;  // torch's allocated_bytes.all.current
+  Bytes peak = 0;       // of on_device, since the start or ResetPeaks()
 };
 
 class Ledger final : public ChargeAccounts {
@@ -75,8 +93,9 @@ class Ledger final : public ChargeAccounts {
 
   // Every row ever charged, ordered by device, scope, category.
   std::vector<LedgerRow> Rows() const;
-  // On all tiers together.
-  Bytes LiveBytes(DeviceIndex device) const;
+  // Every scope ever charged, ordered by device, scope.
+  std::vector<ScopeRow> Scopes() const;
+  DeviceTotals Totals(DeviceIndex device) const;
   // Every row's peak becomes its live. Exact if no malloc of the device runs
   // (the allocator calls it under the device lock).
   void ResetPeaks(DeviceIndex device) override;
@@ -99,14 +118,34 @@ class Ledger final : public ChargeAccounts {
 
     LedgerRow Row() const;
   };
+  struct Scope {
+    DeviceIndex device;
+    ScopeId scope;
+    ScopeAccount account;
 
+    ScopeRow Row() const;
+  };
+  // Of one moment, for the checks.
+  struct Everything {
+    std::vector<LedgerRow> rows;
+    std::vector<ScopeRow> scopes;
+    std::array<DeviceTotals, kMaxDevices> totals;
+  };
+
+  Everything Copy() const;
+  static Status CheckRow(const LedgerRow& row);
+  static Status CheckSums(const Everything& all);
+  ScopeAccount& ScopeLocked(DeviceIndex device, ScopeId scope) REQUIRES(mutex_);
   Entry& RowLocked(DeviceIndex device, Charge charge) REQUIRES(mutex_);
   Entry* FindLocked(DeviceIndex device, Charge charge) REQUIRES(mutex_);
 
   mutable Mutex mutex_{LockRank::kLedger};
   std::deque<Entry> rows_ GUARDED_BY(mutex_);  // references stay valid
   tsl::robin_map<std::uint64_t, Entry*, KeyHash> index_ GUARDED_BY(mutex_);
-  std::array<std::atomic<Bytes>, kMaxDevices> live_{};
+  std::deque<Scope> scopes_ GUARDED_BY(mutex_);  // likewise
+  tsl::robin_map<std::uint64_t, Scope*, KeyHash> scope_index_
+      GUARDED_BY(mutex_);
+  std::array<DeviceAccount, kMaxDevices> devices_;
 };
 
 }  // namespace stratalloc

@@ -60,8 +60,8 @@ TEST_F(LedgerTest, ChargesAndCreditsTheSameRow) {
   EXPECT_EQ(row.allocated, 1536u);
   EXPECT_EQ(row.freed, 512u);
   EXPECT_EQ(On(row, TierId::kDevice), 1024u);
-  EXPECT_EQ(ledger_.LiveBytes(kGpu), 1024u);
-  EXPECT_EQ(ledger_.LiveBytes(kOtherGpu), 0u);
+  EXPECT_EQ(ledger_.Totals(kGpu).live, 1024u);
+  EXPECT_EQ(ledger_.Totals(kOtherGpu).live, 0u);
   ExpectSound();
 }
 
@@ -74,8 +74,8 @@ TEST_F(LedgerTest, CategoriesScopesAndDevicesAreApart) {
   EXPECT_EQ(Row(kGradients).live, 2u);
   EXPECT_EQ(Row(kNobody).live, 4u);
   EXPECT_EQ(Row(kWeights, kOtherGpu).live, 8u);
-  EXPECT_EQ(ledger_.LiveBytes(kGpu), 7u);
-  EXPECT_EQ(ledger_.LiveBytes(kOtherGpu), 8u);
+  EXPECT_EQ(ledger_.Totals(kGpu).live, 7u);
+  EXPECT_EQ(ledger_.Totals(kOtherGpu).live, 8u);
   ExpectSound();
 }
 
@@ -126,7 +126,7 @@ TEST_F(LedgerTest, MovesCountTrafficAndKeepLive) {
   EXPECT_EQ(On(row, TierId::kDevice), 100u);
   EXPECT_EQ(row.restored_bytes, 60u);
   EXPECT_EQ(row.from_disk_bytes, 40u);
-  EXPECT_EQ(ledger_.LiveBytes(kGpu), 100u);
+  EXPECT_EQ(ledger_.Totals(kGpu).live, 100u);
   ExpectSound();
 }
 
@@ -144,7 +144,7 @@ TEST_F(LedgerTest, DeviceStraightToDiskIsEvictedAndWritten) {
 TEST_F(LedgerTest, FreeOfEvictedBytesIsNoTraffic) {
   ledger_.Of(kGpu, kWeights).Allocate(100);
   ledger_.Of(kGpu, kWeights).Move(100, TierId::kDevice, TierId::kHost, true);
-  ledger_.Of(kGpu, kWeights).Free(100, TierId::kHost);
+  ledger_.Of(kGpu, kWeights).FreeBytes(100, TierId::kHost);
   const LedgerRow row = Row(kWeights);
   EXPECT_EQ(row.live, 0u);
   EXPECT_EQ(row.evicted_bytes, 100u);
@@ -164,10 +164,10 @@ TEST_F(LedgerTest, RelabelMovesTheChargeAndRaisesTheNewPeak) {
   EXPECT_EQ(Row(kWeights).peak, 110u);
   EXPECT_EQ(Row(kWeights).relabelled, 100);
   EXPECT_EQ(Row(kWeights).allocated, 10u);
-  EXPECT_EQ(ledger_.LiveBytes(kGpu), 110u);
+  EXPECT_EQ(ledger_.Totals(kGpu).live, 110u);
   ExpectSound();
   ledger_.Of(kGpu, kWeights).Free(110);
-  EXPECT_EQ(ledger_.LiveBytes(kGpu), 0u);
+  EXPECT_EQ(ledger_.Totals(kGpu).live, 0u);
   ExpectSound();
 }
 
@@ -243,7 +243,7 @@ TEST_F(LedgerTest, ManyScopesStayApart) {
   for (std::uint32_t i = 0; i < kScopes; ++i) {
     EXPECT_EQ(rows[i].live, 2u * (i + 1));
   }
-  EXPECT_EQ(ledger_.LiveBytes(kGpu), Bytes{kScopes} * (kScopes + 1));
+  EXPECT_EQ(ledger_.Totals(kGpu).live, Bytes{kScopes} * (kScopes + 1));
   ExpectSound();
 }
 
@@ -268,7 +268,8 @@ TEST_F(LedgerTest, ThreadsOnSharedRowsAddUp) {
       };
       const auto free_one = [&](std::size_t i) {
         const Block block = blocks[i];
-        ledger_.Of(kGpu, block.charge).Free(block.bytes, block.tier);
+        ledger_.Of(kGpu, block.charge).FreeBytes(block.bytes, block.tier);
+        ledger_.Of(kGpu, block.charge).CountFreed();
         blocks[i] = blocks.back();
         blocks.pop_back();
       };
@@ -292,6 +293,8 @@ TEST_F(LedgerTest, ThreadsOnSharedRowsAddUp) {
         } else {
           const Charge to = any_charge();
           Give(blocks[i].charge, to, blocks[i].bytes, blocks[i].tier);
+          ledger_.Of(kGpu, blocks[i].charge)
+              .GiveBlocks(1, ledger_.Of(kGpu, to));
           blocks[i].charge = to;
         }
       }
@@ -301,8 +304,109 @@ TEST_F(LedgerTest, ThreadsOnSharedRowsAddUp) {
   }
   for (std::thread& thread : threads) thread.join();
   ExpectSound();
-  EXPECT_EQ(ledger_.LiveBytes(kGpu), 0u);
-  for (const LedgerRow& row : ledger_.Rows()) EXPECT_EQ(row.live, 0u);
+  EXPECT_EQ(ledger_.Totals(kGpu).live, 0u);
+  for (const LedgerRow& row : ledger_.Rows()) {
+    EXPECT_EQ(row.live, 0u);
+    EXPECT_EQ(row.blocks, 0u);
+  }
+}
+
+TEST_F(LedgerTest, BlocksAreCountedWhereTheyWereMadeAndFreed) {
+  ledger_.Of(kGpu, kNobody).Allocate(100);
+  ledger_.Of(kGpu, kNobody).Allocate(100);
+  Give(kNobody, kWeights, 100);
+  ledger_.Of(kGpu, kNobody).GiveBlocks(1, ledger_.Of(kGpu, kWeights));
+  ledger_.Of(kGpu, kWeights).Free(100);
+  const LedgerRow nobody = Row(kNobody);
+  const LedgerRow weights = Row(kWeights);
+  EXPECT_EQ(nobody.blocks, 1u);
+  EXPECT_EQ(nobody.blocks_allocated, 2u);
+  EXPECT_EQ(nobody.blocks_freed, 0u);
+  EXPECT_EQ(weights.blocks, 0u);
+  EXPECT_EQ(weights.blocks_allocated, 0u);
+  EXPECT_EQ(weights.blocks_freed, 1u);
+}
+
+// Its categories' peaks are of different moments and say nothing of it.
+TEST_F(LedgerTest, AScopesPeakIsOfAllItsCategoriesAtOnce) {
+  ledger_.Of(kGpu, kWeights).Allocate(100);
+  ledger_.Of(kGpu, kWeights).Move(100, TierId::kDevice, TierId::kHost, true);
+  ledger_.Of(kGpu, kGradients).Allocate(30);
+  Give(kGradients, kWeights, 30);
+  ledger_.Of(kGpu, kWeights).Free(30);
+  ledger_.Of(kGpu, kGradients).Allocate(20);
+  std::vector<ScopeRow> scopes = ledger_.Scopes();
+  ASSERT_EQ(scopes.size(), 1u);
+  EXPECT_EQ(scopes[0].scope, kWeights.scope);
+  EXPECT_EQ(scopes[0].live, 120u);
+  EXPECT_EQ(scopes[0].peak_owned, 130u);
+  ledger_.ResetPeaks(kGpu);
+  EXPECT_EQ(ledger_.Scopes()[0].peak_owned, 120u);
+  ExpectSound();
+}
+
+// Beside a ledger that copies the world at every new peak.
+TEST_F(LedgerTest, WhatTheDeviceHeldAtItsPeakIsExact) {
+  constexpr int kCharges = 6;
+  const auto charge = [](unsigned i) {
+    return Charge{static_cast<ScopeId>(i / 2),
+                  i % 2 ? Category::kActivation : Category::kParameter};
+  };
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    Ledger ledger;
+    std::mt19937 random(seed);
+    std::array<std::array<Bytes, kTiers>, kCharges> now{};
+    std::array<Bytes, kCharges> at_peak{};
+    Bytes peak = 0;
+    const auto on_device = [&] {
+      Bytes sum = 0;
+      for (const auto& tiers : now) sum += tiers[0];
+      return sum;
+    };
+    const auto copy = [&] {
+      peak = on_device();
+      for (int i = 0; i < kCharges; ++i) at_peak[i] = now[i][0];
+    };
+    for (int step = 0; step < 400; ++step) {
+      const unsigned i = random() % kCharges, j = random() % kCharges;
+      const Bytes bytes = 1 + random() % 50;
+      const auto from = static_cast<TierId>(random() % kTiers);
+      const auto to = static_cast<TierId>(random() % kTiers);
+      Bytes& there = now[i][static_cast<std::size_t>(from)];
+      ChargeAccount& account = ledger.Of(kGpu, charge(i));
+      const unsigned what = random() % 20;
+      if (what < 8) {
+        account.Allocate(bytes);
+        now[i][0] += bytes;
+      } else if (what == 19) {
+        ledger.ResetPeaks(kGpu);
+        copy();
+      } else if (there < bytes) {
+        continue;
+      } else if (what < 12) {
+        account.FreeBytes(bytes, from);
+        there -= bytes;
+      } else if (what < 15 && i != j) {
+        account.Give(bytes, from, ledger.Of(kGpu, charge(j)));
+        there -= bytes;
+        now[j][static_cast<std::size_t>(from)] += bytes;
+      } else {
+        account.Move(bytes, from, to, true);
+        there -= bytes;
+        now[i][static_cast<std::size_t>(to)] += bytes;
+      }
+      if (on_device() > peak) copy();
+      for (const LedgerRow& row : ledger.Rows()) {
+        const unsigned n =
+            2 * Raw(row.charge.scope) +
+            (row.charge.category == Category::kActivation ? 1 : 0);
+        ASSERT_EQ(row.at_peak, at_peak[n]) << "seed " << seed;
+      }
+      ASSERT_EQ(ledger.Totals(kGpu).peak, peak) << "seed " << seed;
+      const Status status = ledger.CheckInvariants();
+      ASSERT_TRUE(status.has_value()) << status.error().message;
+    }
+  }
 }
 
 }  // namespace

@@ -4,18 +4,26 @@
 // owns the accounts and reports them; the allocator adds to them itself, since
 // a call for each malloc would cost as much as the malloc.
 //
+// What the device held at its peak is known of every account without copying
+// any: a peak has a number, and an account that is about to change for the
+// first time since the last peak notes what it holds. One that has not changed
+// since holds now what it held then.
+//
 // Thread-safety: of one device's accounts the writers hold its lock; so none of
 // this is a read-modify-write. Atomics, so that reports may read without the
 // lock: each number is whole, and they add up at quiescent points.
 // Lifetime: an account's is the process's. Nothing here fails; numbers that do
 // not add up are found by whoever owns the accounts.
-// Invariant: live = allocated - freed + relabelled; of it `below` lies on other
-// tiers, the rest on the device.
+// Invariants: live = allocated - freed + relabelled; of it `below` lies on
+// other tiers, the rest on the device; the sums over a device's accounts are
+// its DeviceAccount, live, on the device, and at the peak; over a scope's, its
+// ScopeAccount.
 #ifndef STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
 #define STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
@@ -30,74 +38,165 @@ struct Charge {
   friend bool operator==(const Charge&, const Charge&) = default;
 };
 
+using Amount = std::atomic<Bytes>;
+
+inline void Add(Amount& to, Bytes n) {
+  to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+inline Bytes Read(const Amount& from) {
+  return from.load(std::memory_order_relaxed);
+}
+inline void Raise(Amount& peak, const Amount& now) {
+  if (const Bytes n = Read(now); n > Read(peak)) {
+    peak.store(n, std::memory_order_relaxed);
+  }
+}
+
+// What all accounts of a device add up to.
+struct DeviceAccount {
+  Amount live{0};       // on all tiers together
+  Amount on_device{0};  // what torch calls allocated
+  Amount peak{0};       // of on_device
+  Amount peaks{0};      // how often it was raised or reset
+
+  void Grow(Bytes n) {
+    Add(on_device, n);
+    if (Read(on_device) > Read(peak)) BeginPeak();
+  }
+  // What is on the device is its peak.
+  void BeginPeak() {
+    peak.store(Read(on_device), std::memory_order_relaxed);
+    Add(peaks, 1);
+  }
+};
+
+// What the accounts of one scope, on one device, add up to.
+struct ScopeAccount {
+  Amount live{0};
+  Amount peak{0};  // of live
+
+  void ResetPeak() { peak.store(Read(live), std::memory_order_relaxed); }
+};
+
 // Of one device and charge.
 struct ChargeAccount {
-  using Number = std::atomic<Bytes>;
-
-  Number live{0};           // on all tiers together
-  Number peak{0};           // of live
-  Number allocated{0};      // cumulative
-  Number freed{0};          // cumulative
-  Number relabelled{0};     // given here minus given away, modulo 2^64
-  Number* total = nullptr;  // live bytes of the whole device
-  Number below[kTiers]{};   // of live, by tier; [kDevice] is not used
+  DeviceAccount* device = nullptr;
+  ScopeAccount* scope = nullptr;
+  Amount live{0};          // on all tiers together
+  Amount peak{0};          // of live
+  Amount allocated{0};     // cumulative
+  Amount freed{0};         // cumulative
+  Amount relabelled{0};    // given here minus given away, modulo 2^64
+  Amount blocks{0};        // live
+  Amount blocks_made{0};   // cumulative, without those that were given
+  Amount blocks_freed{0};  // cumulative
+  Amount below[kTiers]{};  // of live, by tier; [kDevice] is not used
+  Amount held_at_peak{0};  // on the device, at the peak of number `peaks_seen`
+  Amount peaks_seen{0};
   // Traffic, cumulative; a free or a re-label of evicted bytes is none.
-  Number evicted{0};   // device -> host or disk
-  Number restored{0};  // host or disk -> device
-  Number to_disk{0}, from_disk{0};
+  Amount evicted{0};   // device -> host or disk
+  Amount restored{0};  // host or disk -> device
+  Amount to_disk{0}, from_disk{0};
 
-  static void Add(Number& to, Bytes n) {
-    to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  Bytes OnDevice() const {
+    // A report that is read while bytes move may see more below than there are.
+    const Bytes elsewhere =
+        Read(below[Index(TierId::kHost)]) + Read(below[Index(TierId::kDisk)]);
+    const Bytes all = Read(live);
+    return all > elsewhere ? all - elsewhere : 0;
   }
-  static Bytes Read(const Number& from) {
-    return from.load(std::memory_order_relaxed);
-  }
-  void RaisePeak() {
-    if (const Bytes now = Read(live); now > Read(peak)) {
-      peak.store(now, std::memory_order_relaxed);
-    }
+  // On the device when that held the most, since the start or the last reset.
+  Bytes AtPeak() const {
+    return Read(peaks_seen) == Read(device->peaks) ? Read(held_at_peak)
+                                                   : OnDevice();
   }
 
-  // New bytes, on the device.
+  // A new block, on the device.
   void Allocate(Bytes n) {
+    KeepAtPeak();
     Add(live, n);
     Add(allocated, n);
-    Add(*total, n);
-    RaisePeak();
+    Add(blocks, 1);
+    Add(blocks_made, 1);
+    Add(scope->live, n);
+    Add(device->live, n);
+    RaisePeaks();
+    device->Grow(n);
   }
+  // A block that is wholly on the device.
   void Free(Bytes n) {
+    FreeBytes(n, TierId::kDevice);
+    CountFreed();
+  }
+  // Bytes of a block, on this tier; then CountFreed, once for the block.
+  void FreeBytes(Bytes n, TierId tier) {
+    if (tier == TierId::kDevice) {
+      KeepAtPeak();
+      Add(device->on_device, -n);
+    } else {
+      Add(Below(tier), -n);
+    }
     Add(live, -n);
     Add(freed, n);
-    Add(*total, -n);
+    Add(scope->live, -n);
+    Add(device->live, -n);
   }
-  // Bytes that lie on this tier.
-  void Free(Bytes n, TierId tier) {
-    Free(n);
-    if (tier != TierId::kDevice) Add(Below(tier), -n);
+  void CountFreed() {
+    Add(blocks, -1);
+    Add(blocks_freed, 1);
   }
-  // Bytes on this tier are the other account's from now on.
+  // Bytes on this tier are the other account's from now on; then GiveBlocks.
   void Give(Bytes n, TierId tier, ChargeAccount& to) {
+    KeepAtPeak();
+    to.KeepAtPeak();
     Add(live, -n);
     Add(relabelled, -n);
+    Add(scope->live, -n);
     Add(to.live, n);
     Add(to.relabelled, n);
-    to.RaisePeak();
-    if (tier == TierId::kDevice) return;
-    Add(Below(tier), -n);
-    Add(to.Below(tier), n);
+    Add(to.scope->live, n);
+    if (tier != TierId::kDevice) {
+      Add(Below(tier), -n);
+      Add(to.Below(tier), n);
+    }
+    to.RaisePeaks();
   }
+  void GiveBlocks(Bytes count, ChargeAccount& to) {
+    Add(blocks, -count);
+    Add(to.blocks, count);
+  }
+  void ResetPeak() { peak.store(Read(live), std::memory_order_relaxed); }
   // `moved` false: one of two copies was given up, and nothing travelled.
   void Move(Bytes n, TierId from, TierId to, bool moved) {
     if (from == to) return;
+    KeepAtPeak();
     if (from != TierId::kDevice) Add(Below(from), -n);
     if (to != TierId::kDevice) Add(Below(to), n);
+    if (from == TierId::kDevice) Add(device->on_device, -n);
+    if (to == TierId::kDevice) device->Grow(n);
     if (!moved) return;
     if (from == TierId::kDevice) Add(evicted, n);
     if (to == TierId::kDevice) Add(restored, n);
     if (to == TierId::kDisk) Add(to_disk, n);
     if (from == TierId::kDisk) Add(from_disk, n);
   }
-  Number& Below(TierId tier) { return below[static_cast<std::size_t>(tier)]; }
+
+ private:
+  static std::size_t Index(TierId tier) {
+    return static_cast<std::size_t>(tier);
+  }
+  Amount& Below(TierId tier) { return below[Index(tier)]; }
+  void RaisePeaks() {
+    Raise(peak, live);
+    Raise(scope->peak, scope->live);
+  }
+  // Before every change of what is on the device.
+  void KeepAtPeak() {
+    const Bytes now = Read(device->peaks);
+    if (Read(peaks_seen) == now) return;
+    held_at_peak.store(OnDevice(), std::memory_order_relaxed);
+    peaks_seen.store(now, std::memory_order_relaxed);
+  }
 };
 
 // Where the accounts are: accounting's. Called under the device lock: must not

@@ -92,7 +92,9 @@ class ResetAccounts final : public ChargeAccounts {
   ChargeAccount& Of(DeviceIndex, Charge) override { return account; }
   void ResetPeaks(DeviceIndex) override { ++resets; }
 
-  ChargeAccount account;
+  DeviceAccount device;
+  ScopeAccount scope;
+  ChargeAccount account{&device, &scope};
   int resets = 0;
 };
 

@@ -46,7 +46,7 @@ class FastPathTest : public testing::Test {
   }
   void TearDown() override {
     ExpectSound();
-    EXPECT_EQ(books_.total.load(), 0u);
+    EXPECT_EQ(books_.device.live.load(), 0u);
     allocator_.reset();
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
     EXPECT_EQ(cudasim_violation_count(), 0);

@@ -57,7 +57,8 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
   const Address hi = address + std::max<Bytes>(bytes, 1);
   for (Block* b = p_.heap.BlockAt(address); b != nullptr && b->address < hi;
        b = b->next) {
-    if (!IsLive(b->state)) continue;
+    // What was given up and only waits for its streams is nobody's.
+    if (b->state != BlockState::kAllocated) continue;
     Charge to = charge;
     if (keep_category) to.category = b->charge.category;
     if (to == b->charge) continue;
@@ -68,6 +69,7 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
       from->Give(inside, Residency::TierOf(handle.entry().state.load()),
                  *b->account);
     });
+    from->GiveBlocks(1, *b->account);
   }
 }
 

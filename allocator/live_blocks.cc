@@ -79,6 +79,7 @@ void LiveBlocks::Free(Block* block) {
   }
   const PoolKind kind = block->segment->pool->key().kind;
   p_.live.Free(kind, block->size, p_.heap.OnDevice(*block));
+  PayBack(*block);
   if (std::exchange(block->oversize, false)) {
     p_.stats.oversize_allocations.Decrease(1);
   }
@@ -95,6 +96,22 @@ void LiveBlocks::Free(Block* block) {
   if (block->state != BlockState::kPending) Release(block);
 }
 
+// Its owner has given it up, whatever still waits: torch counts it no more.
+void LiveBlocks::PayBack(Block& block) {
+  ChargeAccount* const account = std::exchange(block.account, nullptr);
+  if (account == nullptr) return;
+  Bytes here = block.size;
+  if (block.segment->region->evictable) {
+    ForEachHandleOf(block, [&](HandleRef handle, Bytes bytes) {
+      const HandleState state = handle.entry().state.load();
+      if (!IsAway(state)) return;
+      account->FreeBytes(bytes, Residency::TierOf(state));
+      here -= bytes;
+    });
+  }
+  account->Free(here);
+}
+
 void LiveBlocks::Release(Block* block) {
   if (p_.history.attentive() &&
       p_.traces.Free(TraceAction::kFreeCompleted, *block)) {
@@ -102,7 +119,7 @@ void LiveBlocks::Release(Block* block) {
   }
   p_.live.Complete(block->segment->pool->key().kind, block->size,
                    block->requested, p_.heap.OnDevice(*block));
-  GiveBack(block, /*owned=*/true);
+  GiveBack(block);
 }
 
 void LiveBlocks::Process() {
@@ -121,28 +138,21 @@ void LiveBlocks::RedeemPutOff() {
 
 // ---- given back -------------------------------------------------------------
 
-void LiveBlocks::GiveBack(Block* block, bool owned) {
+void LiveBlocks::GiveBack(Block* block) {
   Segment& segment = *block->segment;
   Pool& pool = *segment.pool;
-  bool plain = true;         // every handle is resident: no cutting needed
-  Bytes here = block->size;  // on the device
+  bool plain = true;  // every handle is resident: no cutting needed
   p_.pins.Drop(*block);
   if (segment.region->evictable) {
-    ForEachHandleOf(*block, [&](HandleRef handle, Bytes bytes) {
+    ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
       HandleEntry& entry = handle.entry();
       --entry.live;
-      const HandleState state = entry.state.load();
-      if (state != HandleState::kResident) plain = false;
-      if (IsAway(state) && block->account != nullptr) {
-        block->account->Free(bytes, Residency::TierOf(state));
-        here -= bytes;
-      }
+      if (entry.state.load() != HandleState::kResident) plain = false;
       if (entry.live > 0) return;
       p_.private_pools.DropFreed(entry);
       p_.residency.Drop(handle);
     });
   }
-  if (owned && block->account != nullptr) block->account->Free(here);
   p_.frees.Forget(block);
   block->raw = block->streams_noted = block->shared = false;
   block->charge = {};
@@ -172,7 +182,7 @@ void LiveBlocks::EmptyBins() {
 }
 
 void LiveBlocks::EmptyBins(Pool& pool) {
-  pool.bins().Empty([&](Block* block) { GiveBack(block, /*owned=*/false); });
+  pool.bins().Empty([&](Block* block) { GiveBack(block); });
 }
 
 }  // namespace stratalloc

@@ -94,9 +94,10 @@ class LiveBlocks {
   }
 
  private:
-  // Handles, merging and the free index. `owned`: statistics and ledger do not
-  // know yet that the block is free.
-  void GiveBack(Block* block, bool owned);
+  // The account is paid back what the block costs, tier by tier.
+  void PayBack(Block& block);
+  // Handles, merging and the free index; statistics know by now.
+  void GiveBack(Block* block);
 
   const Parts p_;
 };

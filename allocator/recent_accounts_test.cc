@@ -42,7 +42,7 @@ class RecentAccountsTest : public testing::Test {
 
 TEST_F(RecentAccountsTest, AccountingIsAskedOnceForEachCharge) {
   const Charge weights{ScopeId{7}, Category::kParameter};
-  const Charge states{ScopeId{7}, Category::kOptimizer};
+  const Charge states{ScopeId{7}, Category::kOptimizerState};
   ChargeAccount* const of_weights = recent_.Of(weights);
   ChargeAccount* const of_states = recent_.Of(states);
   EXPECT_NE(of_weights, of_states);

@@ -3,8 +3,6 @@
 #ifndef STRATALLOC_ALLOCATOR_TWO_ACCOUNTS_TEST_H_
 #define STRATALLOC_ALLOCATOR_TWO_ACCOUNTS_TEST_H_
 
-#include <atomic>
-
 #include "allocator/charge_account.h"
 
 namespace stratalloc {
@@ -15,13 +13,15 @@ class TwoAccounts final : public ChargeAccounts {
  public:
   ChargeAccount& Of(DeviceIndex, Charge charge) override {
     ChargeAccount& account = charge == kOwner ? owner : other;
-    account.total = &total;
+    account.device = &device;
+    account.scope = charge == kOwner ? &owners_scope : &others_scope;
     return account;
   }
   void ResetPeaks(DeviceIndex) override {}
 
   ChargeAccount owner, other;
-  std::atomic<Bytes> total{0};
+  ScopeAccount owners_scope, others_scope;
+  DeviceAccount device;
 };
 
 }  // namespace stratalloc

@@ -145,7 +145,7 @@ char* stratalloc_report_json(int device) {
   report["reserved"] = BytesOf(stats.reserved_bytes);
   report["active"] = BytesOf(stats.active_bytes);
   report["requested"] = BytesOf(stats.requested_bytes);
-  report["live"] = Ledger::Get().LiveBytes(static_cast<DeviceIndex>(device));
+  report["live"] = Ledger::Get().Totals(static_cast<DeviceIndex>(device)).live;
   report["reservation"] = {
       {"lo", opened != nullptr ? opened->table().base() : 0},
       {"hi", opened != nullptr ? opened->table().end() : 0}};

@@ -71,11 +71,14 @@ enum class Category : std::uint8_t {
   kUnknown = 0,
   kParameter = 1,
   kBuffer = 2,
-  kGradient = 3,
-  kOptimizer = 4,
-  kActivation = 5,
+  kGradient = 3,  // of a parameter; others are autograd's own: activations
+  kOptimizerState = 4,
+  kActivation = 5,  // outlives the scope that made it
+  kInput = 6,       // made outside any scope, then given to a model
+  kTemporary = 7,   // its scope, a forward, a node or a step, still runs
+  kWorkspace = 8,   // a library's own memory, no tensor's
 };
-inline constexpr int kCategories = 6;
+inline constexpr int kCategories = 9;
 
 template <typename Id>
 constexpr auto Raw(Id id) {

@@ -180,7 +180,7 @@ TEST_F(EngineTest, FreedWhileAwayGivesEverythingBack) {
   Free(b);
   EXPECT_EQ(rig_->Check(), "");  // also collects what was dropped
   EXPECT_EQ(rig_->engine().HostUsed(), 0u);
-  EXPECT_EQ(rig_->ledger().LiveBytes(DeviceIndex{0}), 0u);
+  EXPECT_EQ(rig_->ledger().Totals(DeviceIndex{0}).live, 0u);
   const Address again = Malloc(512);
   Write(again, 512, 3);
   Evict();

@@ -110,7 +110,7 @@ class Rig {
     engine_.reset();
     while (!devices_.empty()) {
       devices_.pop_back();  // ends what was pending
-      if (ledger_.LiveBytes(static_cast<DeviceIndex>(devices_.size())) != 0) {
+      if (ledger_.Totals(static_cast<DeviceIndex>(devices_.size())).live != 0) {
         wrong += "the ledger still counts live bytes\n";
       }
     }
