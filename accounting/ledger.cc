@@ -81,7 +81,7 @@ Ledger::Entry& Ledger::RowLocked(DeviceIndex device, Charge charge) {
   if (Entry* row = FindLocked(device, charge)) return *row;
   Entry& row = rows_.emplace_back();
   row.named.device = device;
-  row.named.charge = charge;
+  row.named.charge = {charge.scope, charge.category};
   row.account.device = &devices_[Index(device)];
   row.account.scope = &ScopeLocked(device, charge.scope);
   index_.emplace(Key(device, charge), &row);

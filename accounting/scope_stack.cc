@@ -14,12 +14,28 @@ STRATALLOC_FAST_THREAD_LOCAL internal::ScopeTop internal::scope_top;
 namespace {
 
 constinit std::atomic<ScopeListener*> listener{nullptr};
+constinit std::atomic<void (*)(FrameId)> frame_end{nullptr};
+
+void EndFrame(const ScopeFrame& frame) {
+  if (__builtin_expect(frame.account == 0, 1)) return;
+  if (auto* const end = frame_end.load(std::memory_order_acquire)) {
+    end(frame.account);
+  }
+}
+
+void EndThread(void* below) {
+  internal::ScopeTop& top = internal::scope_top;
+  while (top.depth > 0) {
+    if (--top.depth >= kMaxScopeDepth) continue;
+    EndFrame(top.frame);
+    top.frame = top.below[top.depth];
+  }
+  delete[] static_cast<ScopeFrame*>(below);
+  top = {};
+}
 
 [[gnu::noinline]] ScopeFrame* MakeBelow() {
-  static ThreadEnd& end = *new ThreadEnd([](void* below) {
-    delete[] static_cast<ScopeFrame*>(below);
-    internal::scope_top = {};
-  });
+  static ThreadEnd& end = *new ThreadEnd(&EndThread);
   auto* const below = new ScopeFrame[kMaxScopeDepth];
   end.Await(below);
   return below;
@@ -30,6 +46,10 @@ constinit std::atomic<ScopeListener*> listener{nullptr};
 void SetScopeListener(ScopeListener* new_listener) {
   // Release pairs with the acquire in push and pop: a listener is seen whole.
   listener.store(new_listener, std::memory_order_release);
+}
+
+void SetFrameEnd(void (*end)(FrameId account)) {
+  frame_end.store(end, std::memory_order_release);
 }
 
 void PushScope(const ScopeFrame& frame) {
@@ -48,10 +68,11 @@ bool PopScope() {
   if (__builtin_expect(top.depth == 0, 0)) return false;
   const int depth = --top.depth;
   if (__builtin_expect(depth >= kMaxScopeDepth, 0)) return true;
-  const ScopeId left = top.frame.scope;
+  const ScopeFrame left = top.frame;
   top.frame = top.below[depth];
+  EndFrame(left);
   ScopeListener* const told = listener.load(std::memory_order_acquire);
-  if (told != nullptr) told->OnLeave(left);
+  if (told != nullptr) told->OnLeave(left.scope);
   return true;
 }
 

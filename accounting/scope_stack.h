@@ -10,7 +10,8 @@
 // Depth: frames beyond kMaxScopeDepth are counted but not stored, so that
 // push and pop stay balanced and the innermost stored frame keeps paying.
 // Lifetime: what lies below the top is made by a thread's first push and goes
-// when the thread ends; a thread that ends inside scopes leaves them untold.
+// when the thread ends; of scopes it ends inside of, the listener is not told,
+// but their accounts end.
 // Failure: none.
 #ifndef STRATALLOC_ACCOUNTING_SCOPE_STACK_H_
 #define STRATALLOC_ACCOUNTING_SCOPE_STACK_H_
@@ -26,6 +27,9 @@ struct ScopeFrame {
   ScopeId scope = kRootScope;
   Category category = Category::kUnknown;
   LifetimeClass lifetime = LifetimeClass::kUnknown;
+  // What it has allocated that is temporary until the frame ends
+  // (allocator/frame_accounts.h). 0: nothing yet.
+  FrameId account = 0;
 };
 
 // Told of entering and leaving; tiering's planner listens. Called on the
@@ -45,6 +49,10 @@ class ScopeListener {
 // threads may still be inside the old listener: it must outlive them.
 void SetScopeListener(ScopeListener* listener);
 
+// Told when a frame with an account ends, be it with its thread; on that
+// thread, no lock held. One for the process; must not throw.
+void SetFrameEnd(void (*end)(FrameId account));
+
 void PushScope(const ScopeFrame& frame);
 // A pop without a push is ignored and returns false.
 bool PopScope();
@@ -63,6 +71,10 @@ extern STRATALLOC_FAST_THREAD_LOCAL ScopeTop scope_top;
 // The frame on top, or the root frame. Valid until this thread's next push
 // or pop.
 inline const ScopeFrame& CurrentScope() { return internal::scope_top.frame; }
+// Gives the frame on top an account. REQUIRES: a frame is pushed.
+inline void SetFrameAccount(FrameId account) {
+  internal::scope_top.frame.account = account;
+}
 // Frames pushed and not popped, stored or not.
 inline int ScopeDepth() { return internal::scope_top.depth; }
 

@@ -159,6 +159,32 @@ TEST_F(ScopeStackTest, WorksInAThreadsLastDestructors) {
   EXPECT_TRUE(balanced);
 }
 
+std::vector<FrameId> ended;
+
+// Innermost first, with those that nobody popped.
+TEST_F(ScopeStackTest, AFramesAccountEndsWithItAndWithItsThread) {
+  ended.clear();
+  SetFrameEnd([](FrameId account) { ended.push_back(account); });
+  PushScope(Frame(3));
+  SetFrameAccount(11);
+  PushScope(Frame(4));
+  EXPECT_EQ(CurrentScope().account, 0u);
+  PopScope();
+  EXPECT_TRUE(ended.empty()) << "it had none";
+  EXPECT_EQ(CurrentScope().account, 11u);
+  PopScope();
+  EXPECT_EQ(ended, std::vector<FrameId>{11});
+  std::thread([] {
+    PushScope(Frame(3));
+    SetFrameAccount(12);
+    PushScope(Frame(4));
+    PushScope(Frame(5));
+    SetFrameAccount(13);
+  }).join();
+  EXPECT_EQ(ended, (std::vector<FrameId>{11, 13, 12}));
+  SetFrameEnd(nullptr);
+}
+
 class Counter : public ScopeListener {
  public:
   void OnEnter(ScopeId) override { entered.fetch_add(1); }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/frame_accounts.h"
+
 namespace stratalloc {
 
 BlockPin BlockPins::Pin(Address address, PinReason reason) {
@@ -127,7 +129,8 @@ std::vector<PinnedBytes> BlockPins::All() const {
       for (int i = 0; i < kPinReasons; ++i) {
         const auto reason = static_cast<PinReason>(i);
         if (b->pins.of(reason) != 0) {
-          pinned.push_back({b->charge, reason, b->size});
+          pinned.push_back(
+              {FrameAccounts::Get().Resolved(b->charge), reason, b->size});
         }
       }
     }

@@ -34,9 +34,13 @@ namespace stratalloc {
 struct Charge {
   ScopeId scope = kRootScope;
   Category category = Category::kUnknown;
+  // Of a temporary: the frame on whose end it is one no more
+  // (frame_accounts.h). 0: it stays what it is.
+  std::uint32_t frame : 24 = 0;
 
   friend bool operator==(const Charge&, const Charge&) = default;
 };
+static_assert(sizeof(Charge) == 8, "a block's first cache line is full");
 
 using Amount = std::atomic<Bytes>;
 

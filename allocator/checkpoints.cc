@@ -6,8 +6,19 @@
 #include <utility>
 
 #include "allocator/base/check.h"
+#include "allocator/frame_accounts.h"
 
 namespace stratalloc {
+namespace {
+
+// The frame will have ended when the pool goes back to this.
+Charge ChargeOf(const Block& block) {
+  Charge charge = FrameAccounts::Get().Resolved(block.charge);
+  if (block.charge.frame != 0) charge.category = Category::kActivation;
+  return charge;
+}
+
+}  // namespace
 
 std::vector<CheckpointBlock> Checkpoints::AllocatedIn(PoolId id) const {
   std::vector<CheckpointBlock> allocated;
@@ -16,7 +27,7 @@ std::vector<CheckpointBlock> Checkpoints::AllocatedIn(PoolId id) const {
     for (const auto& segment : pool->segments()) {
       for (const Block* b = segment->first; b != nullptr; b = b->next) {
         if (b->state != BlockState::kAllocated) continue;
-        allocated.push_back({b->address, b->size, b->requested, b->charge});
+        allocated.push_back({b->address, b->size, b->requested, ChargeOf(*b)});
       }
     }
   }

@@ -120,6 +120,7 @@ class DeviceAllocator : public PoolRequests,
   Status RecordStream(Address address, StreamId stream) EXCLUDES(p_.mutex);
   void Relabel(Address address, Bytes bytes, Charge charge, bool keep_category)
       EXCLUDES(p_.mutex);
+  void EndFrame(FrameId id) EXCLUDES(p_.mutex);
   // Gives cached memory back to the driver; waits for the streams involved.
   Status EmptyCache() EXCLUDES(p_.mutex);
   // The same but for what waits for events: the driver needs memory of the card

@@ -5,12 +5,14 @@
 #include <string>
 #include <utility>
 
+#include "allocator/frame_accounts.h"
+
 namespace stratalloc {
 namespace {
 
 BlockView ViewOf(const Block& block) {
   return BlockView{block.address, block.size, block.requested, block.state,
-                   block.charge};
+                   FrameAccounts::Get().Resolved(block.charge)};
 }
 
 // Free address space and blocks whose handles are away are no device memory.
@@ -132,7 +134,8 @@ std::vector<SegmentView> DeviceReports::Snapshot() {
           view.blocks.back().requested += requested;
         } else {
           view.blocks.push_back(
-              BlockView{at, inside, requested, b->state, b->charge,
+              BlockView{at, inside, requested, b->state,
+                        FrameAccounts::Get().Resolved(b->charge),
                         IsLive(b->state) ? p_.history.BlockContext(b->address)
                                          : nullptr});
         }

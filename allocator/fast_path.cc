@@ -95,7 +95,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
     block->charge = charge;
     block->account = p_.accounts.Of(charge);
   }
-  if (block->account != nullptr) block->account->Allocate(size);
+  p_.blocks.Pay(*block);
   if (__builtin_expect(p_.slow.word() != 0, 0) && p_.history.attentive()) {
     p_.traces.Alloc(*block);
   }
@@ -130,7 +130,7 @@ bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   }
   const Bytes size = block->size;
   p_.live.FreeAtOnce(pool.key().kind, size, block->requested);
-  if (block->account != nullptr) block->account->Free(size);
+  p_.blocks.PayBackHere(*block);
   block->requested = 0;
   block->state = BlockState::kBinned;
   *out = AnswerLocked(address, size, block->charge);

@@ -59,18 +59,13 @@ void DeviceAllocator::Relabel(Address address, Bytes bytes, Charge charge,
        b = b->next) {
     // What was given up and only waits for its streams is nobody's.
     if (b->state != BlockState::kAllocated) continue;
-    Charge to = charge;
-    if (keep_category) to.category = b->charge.category;
-    if (to == b->charge) continue;
-    ChargeAccount* const from = std::exchange(b->account, p_.accounts.Of(to));
-    b->charge = to;
-    if (from == nullptr) continue;
-    ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
-      from->Give(inside, Residency::TierOf(handle.entry().state.load()),
-                 *b->account);
-    });
-    from->GiveBlocks(1, *b->account);
+    p_.blocks.Relabel(*b, charge, keep_category);
   }
+}
+
+void DeviceAllocator::EndFrame(FrameId id) {
+  MutexLock lock(p_.mutex);
+  p_.blocks.EndFrame(id);
 }
 
 Status DeviceAllocator::EmptyCache() {

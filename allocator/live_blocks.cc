@@ -43,7 +43,7 @@ Block* LiveBlocks::HandOut(Block* block, Bytes size, Bytes requested,
     block->oversize = block->streams_noted = true;
   }
   block->account = p_.accounts.Of(charge);
-  if (block->account != nullptr) block->account->Allocate(size);
+  Pay(*block);
   if (p_.history.attentive()) p_.traces.Alloc(*block);
   return block;
 }
@@ -98,18 +98,68 @@ void LiveBlocks::Free(Block* block) {
 
 // Its owner has given it up, whatever still waits: torch counts it no more.
 void LiveBlocks::PayBack(Block& block) {
-  ChargeAccount* const account = std::exchange(block.account, nullptr);
-  if (account == nullptr) return;
+  if (block.account == nullptr) return;
+  ChargeAccount& account =
+      block.charge.frame == 0 ? *block.account : LeaveFrame(block);
+  block.account = nullptr;
+  block.charge.frame = 0;
   Bytes here = block.size;
   if (block.segment->region->evictable) {
     ForEachHandleOf(block, [&](HandleRef handle, Bytes bytes) {
       const HandleState state = handle.entry().state.load();
       if (!IsAway(state)) return;
-      account->FreeBytes(bytes, Residency::TierOf(state));
+      account.FreeBytes(bytes, Residency::TierOf(state));
       here -= bytes;
     });
   }
-  account->Free(here);
+  account.Free(here);
+}
+
+ChargeAccount& LiveBlocks::LeaveFrame(const Block& block) {
+  const FrameId id = block.charge.frame;
+  FrameAccount& frame = FrameAccounts::Get().at(id);
+  Add(frame.bytes, -block.size);
+  Add(frame.blocks, -1);
+  if (!frame.ended) return *block.account;
+  if (Read(frame.blocks) == 0) FrameAccounts::Get().Recycle(id);
+  return *p_.accounts.Of({block.charge.scope, Category::kActivation});
+}
+
+void LiveBlocks::Relabel(Block& block, Charge charge, bool keep_category) {
+  if (keep_category) {
+    charge.category = FrameAccounts::Get().Resolved(block.charge).category;
+    // Who names it will want it when its frame has ended, too.
+    if (charge.category == Category::kTemporary && block.charge.frame != 0) {
+      charge.category = Category::kActivation;
+    }
+  }
+  if (charge == block.charge) return;
+  if (block.account != nullptr) {
+    ChargeAccount& from =
+        block.charge.frame == 0 ? *block.account : LeaveFrame(block);
+    ChargeAccount& to = *p_.accounts.Of(charge);
+    ForEachHandleOf(block, [&](HandleRef handle, Bytes inside) {
+      from.Give(inside, Residency::TierOf(handle.entry().state.load()), to);
+    });
+    from.GiveBlocks(1, to);
+    block.account = &to;
+  } else {
+    block.account = p_.accounts.Of(charge);
+  }
+  block.charge = charge;
+}
+
+void LiveBlocks::EndFrame(FrameId id) {
+  FrameAccount& frame = FrameAccounts::Get().at(id);
+  if (Read(frame.blocks) == 0) return FrameAccounts::Get().Recycle(id);
+  frame.ended = true;
+  ChargeAccount* const was =
+      p_.accounts.Of({frame.scope, Category::kTemporary});
+  if (was == nullptr) return;
+  ChargeAccount& is = *p_.accounts.Of({frame.scope, Category::kActivation});
+  // Frames hold transient blocks alone, and those are on the device.
+  was->Give(Read(frame.bytes), TierId::kDevice, is);
+  was->GiveBlocks(Read(frame.blocks), is);
 }
 
 void LiveBlocks::Release(Block* block) {

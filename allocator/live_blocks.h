@@ -30,6 +30,7 @@
 #include "allocator/captures.h"
 #include "allocator/charge_account.h"
 #include "allocator/deferred_frees.h"
+#include "allocator/frame_accounts.h"
 #include "allocator/live_counters.h"
 #include "allocator/recent_accounts.h"
 #include "allocator/residency.h"
@@ -88,6 +89,25 @@ class LiveBlocks {
   // free block as live.
   void EmptyBins();
   void EmptyBins(Pool& pool);
+  // Its account pays for a block that was handed out, and is paid back one that
+  // is wholly on the device.
+  void Pay(const Block& block) {
+    if (block.account == nullptr) return;
+    block.account->Allocate(block.size);
+    if (block.charge.frame == 0) return;
+    FrameAccount& frame = FrameAccounts::Get().at(block.charge.frame);
+    Add(frame.bytes, block.size);
+    Add(frame.blocks, 1);
+  }
+  void PayBackHere(const Block& block) {
+    if (block.account == nullptr) return;
+    (block.charge.frame == 0 ? *block.account : LeaveFrame(block))
+        .Free(block.size);
+  }
+  // Somebody else pays from now on. Its category stays if `keep_category`.
+  void Relabel(Block& block, Charge charge, bool keep_category);
+  // The frame has ended: what is left of it is no longer temporary.
+  void EndFrame(FrameId id);
   // The slow reason of history, after what may have changed it.
   void NoteHistory() {
     p_.slow.Set(SlowReason::kHistory, p_.history.attentive());
@@ -96,6 +116,8 @@ class LiveBlocks {
  private:
   // The account is paid back what the block costs, tier by tier.
   void PayBack(Block& block);
+  // The block is its frame's no more. Who pays for it.
+  ChargeAccount& LeaveFrame(const Block& block);
   // Handles, merging and the free index; statistics know by now.
   void GiveBack(Block* block);
 

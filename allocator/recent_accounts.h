@@ -22,6 +22,7 @@ class RecentAccounts {
   // nullptr if nobody does.
   ChargeAccount* Of(Charge charge) {
     if (accounts_ == nullptr) return nullptr;
+    charge.frame = 0;  // frames have the same one
     Recent& recent =
         recent_[(Raw(charge.scope) * kCategories + Raw(charge.category)) %
                 kRecent];

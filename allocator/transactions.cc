@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "allocator/frame_accounts.h"
+
 namespace stratalloc {
 
 std::vector<EvictableHandle> Transactions::Evictable() {
@@ -56,7 +58,7 @@ std::vector<std::pair<Charge, Bytes>> Transactions::LiveOver(HandleRef handle) {
   MutexLock lock(p_.mutex);
   std::vector<std::pair<Charge, Bytes>> live;
   p_.heap.ForEachLive(handle, [&](const Block& block, Bytes inside) {
-    live.emplace_back(block.charge, inside);
+    live.emplace_back(FrameAccounts::Get().Resolved(block.charge), inside);
   });
   return live;
 }

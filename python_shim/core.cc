@@ -12,6 +12,7 @@
 #include "accounting/ledger.h"
 #include "allocator/base/check.h"
 #include "allocator/size_rules.h"
+#include "python_shim/core_api/blocks.h"
 
 uint64_t stratalloc_evictable_lo = 0;
 uint64_t stratalloc_evictable_hi = 0;
@@ -121,6 +122,7 @@ Status Core::Init(int device_count) {
 
 Status Core::Plug(DeviceAllocator& device) {
   device.SetAccounts(&Ledger::Get());
+  SetFrameEnd(&core::EndFrame);
   Engine* engine = engine_.load();
   if (engine == nullptr) return {};
   // Staging buffers are made once: as large as the largest card will want.

@@ -48,6 +48,10 @@ inline constexpr EventId kNoEvent{0};
 enum class ScopeId : std::uint32_t {};
 inline constexpr ScopeId kRootScope{0};
 
+// What a frame of a scope stack has allocated (allocator/frame_accounts.h). 0:
+// none.
+using FrameId = std::uint32_t;
+
 // Where bytes live. A handle may have copies on several tiers at once.
 enum class TierId : std::uint8_t { kDevice = 0, kHost = 1, kDisk = 2 };
 inline constexpr int kTiers = 3;

@@ -26,6 +26,7 @@ enum class LockRank : int {
                     // no waiting for events, I/O or threads, no callbacks into
                     // Python, no logging
   kLedger = 70,     // charge and credit; leaf
+  kFrames = 75,     // the numbers of frame accounts; leaf
   kScopes = 80,     // scope names; leaf
   kInterner = 90,   // what is made once: CUDA's entry points, loaded kernels,
                     // the list of threads; leaf

@@ -10,6 +10,7 @@
 #include "accounting/scope_table.h"
 #include "allocator/base/check.h"
 #include "allocator/external_streams.h"
+#include "allocator/frame_accounts.h"
 #include "python_shim/core.h"
 
 namespace stratalloc::core {
@@ -20,12 +21,38 @@ DeviceAllocator* DeviceOf(Address address) {
                                  : Allocator::Get().FindByAddress(address);
 }
 
+// The account of the frame on top, on this device.
+FrameId FrameOn(DeviceIndex device, ScopeId scope) {
+  FrameAccounts& accounts = FrameAccounts::Get();
+  FrameId id = CurrentScope().account;
+  while (id != 0 && accounts.at(id).device != device) id = accounts.at(id).next;
+  if (__builtin_expect(id != 0, 1)) return id;
+  if (Core::Get().abandoned()) return 0;
+  id = accounts.Begin(device, scope);
+  if (id == 0) return 0;
+  accounts.at(id).next = CurrentScope().account;
+  SetFrameAccount(id);
+  return id;
+}
+
+// What a frame of activations makes is temporary until it ends.
+Charge ChargeOf(const ScopeFrame& frame, int device) {
+  Charge charge{frame.scope, frame.category};
+  if (frame.category == Category::kActivation &&
+      frame.lifetime == LifetimeClass::kTransient && ScopeDepth() > 0) {
+    charge.frame = FrameOn(static_cast<DeviceIndex>(device), frame.scope);
+    if (charge.frame != 0) charge.category = Category::kTemporary;
+  }
+  return charge;
+}
+
 // Who is allocating: the scope on top, corrected by what autograd knows.
 ScopeFrame Allocating(MallocHint hint) {
   ScopeFrame frame = CurrentScope();
   if (__builtin_expect(hint == MallocHint::kNone, 1)) return frame;
   if (hint == MallocHint::kUnseen || hint == MallocHint::kScratch) {
     frame.lifetime = LifetimeClass::kTransient;
+    frame.category = Category::kWorkspace;
     return frame;
   }
   if (hint == MallocHint::kCopy) {
@@ -74,19 +101,15 @@ void ReportBadFree(Address address) {
 // the fast path pays for the frame it is in.
 __attribute__((noinline)) void SlowMalloc(int device, Bytes size,
                                           StreamId stream,
-                                          const ScopeFrame& frame, bool raw,
+                                          LifetimeClass lifetime, Charge charge,
+                                          bool raw,
                                           Result<AllocatedBlock>* block) {
   Result<DeviceAllocator*> allocator = Core::Get().Device(device);
   if (!allocator) {
     *block = tl::unexpected(std::move(allocator).error());
     return;
   }
-  *block = (*allocator)
-               ->SlowMalloc({size,
-                             stream,
-                             frame.lifetime,
-                             {frame.scope, frame.category},
-                             raw});
+  *block = (*allocator)->SlowMalloc({size, stream, lifetime, charge, raw});
 }
 
 __attribute__((noinline)) std::optional<DeviceIndex> SlowFree(
@@ -106,18 +129,33 @@ __attribute__((noinline)) std::optional<DeviceIndex> SlowFree(
 
 }  // namespace
 
+void EndFrame(FrameId account) {
+  if (Core::Get().abandoned()) return;
+  FrameAccounts& accounts = FrameAccounts::Get();
+  while (account != 0) {
+    const FrameAccount& frame = accounts.at(account);
+    const FrameId next = frame.next;
+    if (Read(frame.blocks) == 0) {
+      accounts.Recycle(account);  // by nobody else: none of its blocks is left
+    } else if (DeviceAllocator* device = Allocator::Get().Find(frame.device)) {
+      device->EndFrame(account);
+    }
+    account = next;
+  }
+}
+
 Result<AllocatedBlock> Malloc(int device, Bytes size, StreamId stream,
                               MallocHint hint) {
   const ScopeFrame frame = Allocating(hint);
+  const Charge charge = ChargeOf(frame, device);
   const bool raw = hint == MallocHint::kUnseen;
   DeviceAllocator* const fast = opened_devices.Find(device);
   // Filled where the caller has it: copied there, its words would be loaded
   // while their stores are on their way (5 ns).
   Result<AllocatedBlock> block;
   if (fast == nullptr || raw ||
-      !fast->FastMalloc(size, stream, frame.lifetime,
-                        {frame.scope, frame.category}, &*block)) {
-    SlowMalloc(device, size, stream, frame, raw, &block);
+      !fast->FastMalloc(size, stream, frame.lifetime, charge, &*block)) {
+    SlowMalloc(device, size, stream, frame.lifetime, charge, raw, &block);
   }
   return block;
 }

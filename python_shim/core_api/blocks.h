@@ -31,6 +31,8 @@ enum class MallocHint : int {
 // ..."). Waits for events, copies and disk. REQUIRES: size > 0.
 STRATALLOC_API Result<AllocatedBlock> Malloc(int device, Bytes size,
                                              StreamId stream, MallocHint hint);
+// What the frame has left is temporary no more (SetFrameEnd).
+void EndFrame(FrameId account);
 // For deleters: never fails. *freed describes the block, and the answer is its
 // device. nullopt if nothing was freed: of nullptr; in a forked child; or of an
 // unknown pointer or a double free, which is reported with the owner that it

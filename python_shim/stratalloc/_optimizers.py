@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 
 from stratalloc._construction import _subclasses
 from stratalloc._construction import recognizer
-from stratalloc._stack import LIFETIME_OPTIMIZER, OPTIMIZER
+from stratalloc._stack import LIFETIME_OPTIMIZER, OPTIMIZER_STATE
 
 
 def _wrapper(original, steps):
@@ -38,7 +38,7 @@ def _wrapper(original, steps):
         if is_compiling() or not steps.active:
             return original(self, *args, **kwargs)
         steps.before(self)
-        push(steps.scope(self), OPTIMIZER, LIFETIME_OPTIMIZER)
+        push(steps.scope(self), OPTIMIZER_STATE, LIFETIME_OPTIMIZER)
         try:
             result = original(self, *args, **kwargs)
         finally:

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from stratalloc import _stack
 from stratalloc import _storages
-from stratalloc._stack import BUFFER, GRADIENT, OPTIMIZER, PARAMETER
+from stratalloc._stack import BUFFER, GRADIENT, OPTIMIZER_STATE, PARAMETER
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -283,7 +283,7 @@ class Owners:
             return
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
-                self.relabel(tensor, scope, OPTIMIZER)
+                self.relabel(tensor, scope, OPTIMIZER_STATE)
 
     def relabel(self, tensor, scope, category):
         """Moves the charge of the tensor's storage; False if it has none.

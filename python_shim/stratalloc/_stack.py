@@ -7,9 +7,12 @@ allocator/base/ids.h.
 """
 
 # Category: what a block is charged as.
-CATEGORIES = ("unknown", "parameter", "buffer", "gradient", "optimizer",
-              "activation")
-UNKNOWN, PARAMETER, BUFFER, GRADIENT, OPTIMIZER, ACTIVATION = range(6)
+CATEGORIES = ("unknown", "parameter", "buffer", "gradient", "optimizer_state",
+              "activation", "input", "temporary", "workspace")
+(UNKNOWN, PARAMETER, BUFFER, GRADIENT, OPTIMIZER_STATE, ACTIVATION, INPUT,
+ TEMPORARY, WORKSPACE) = range(9)
+# Spellings of earlier versions.
+OLDER = {"optimizer": "optimizer_state"}
 
 # Lifetime class: which blocks it may share a handle with; only TRANSIENT is
 # never evicted.

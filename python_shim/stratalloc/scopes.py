@@ -14,8 +14,11 @@ _LIFETIMES = {
     _stack.PARAMETER: _stack.LIFETIME_PERSISTENT,
     _stack.BUFFER: _stack.LIFETIME_PERSISTENT,
     _stack.GRADIENT: _stack.LIFETIME_GRADIENT,
-    _stack.OPTIMIZER: _stack.LIFETIME_OPTIMIZER,
+    _stack.OPTIMIZER_STATE: _stack.LIFETIME_OPTIMIZER,
     _stack.ACTIVATION: _stack.LIFETIME_TRANSIENT,
+    _stack.INPUT: _stack.LIFETIME_UNKNOWN,
+    _stack.TEMPORARY: _stack.LIFETIME_TRANSIENT,
+    _stack.WORKSPACE: _stack.LIFETIME_TRANSIENT,
     _stack.UNKNOWN: _stack.LIFETIME_UNKNOWN,
 }
 
@@ -39,9 +42,12 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
     Args:
       name: a non-empty str without NUL. Each distinct path is kept for the
         life of the process: no step numbers in it.
-      category: "parameter", "buffer", "gradient", "optimizer", "activation"
-        or "unknown": what the bytes are charged as, and with it whether they
-        may be evicted (everything but "activation"). None: as around it.
+      category: one of "parameter", "buffer", "gradient", "optimizer_state",
+        "activation", "input", "temporary", "workspace" and "unknown": what the
+        bytes are charged as, and with it whether they may be evicted
+        (everything but "activation", "temporary" and "workspace"; an
+        activation is "temporary" while its scope lasts). "optimizer", of
+        earlier versions, is "optimizer_state". None: as around it.
 
     Raises:
       TypeError: name is not a str; or a generator, coroutine or class is
@@ -61,6 +67,7 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
             raise ValueError(
                 f"stratalloc.scope: name must be non-empty and without NUL, "
                 f"not {name!r}")
+        category = _stack.OLDER.get(category, category)
         if category is not None and category not in _stack.CATEGORIES:
             raise ValueError(
                 f"stratalloc.scope: category {category!r} does not exist; use "

@@ -9,9 +9,9 @@ from torch import nn
 
 from stratalloc import _modules
 from stratalloc import _stack
-from stratalloc._stack import GRADIENT, LIFETIME_OPTIMIZER, OPTIMIZER
+from stratalloc._stack import GRADIENT, LIFETIME_OPTIMIZER, OPTIMIZER_STATE
 
-STEP = (OPTIMIZER, LIFETIME_OPTIMIZER)
+STEP = (OPTIMIZER_STATE, LIFETIME_OPTIMIZER)
 
 
 def _model():
@@ -77,8 +77,8 @@ def test_state_and_gradients_belong_to_the_parameters_owner(stack, foreach):
     weight = model[1].weight
     state = optimizer.state[weight]
     assert stack.label(weight.grad) == ("Sequential.1", GRADIENT)
-    assert stack.label(state["exp_avg"]) == ("Sequential.1", OPTIMIZER)
-    assert stack.label(state["exp_avg_sq"]) == ("Sequential.1", OPTIMIZER)
+    assert stack.label(state["exp_avg"]) == ("Sequential.1", OPTIMIZER_STATE)
+    assert stack.label(state["exp_avg_sq"]) == ("Sequential.1", OPTIMIZER_STATE)
     # Each state tensor once; gradients are new after every backward.
     del stack.relabelled[:]
     model(torch.ones(1, 4)).sum().backward()
@@ -95,7 +95,7 @@ def test_loaded_state_is_labelled_again(stack):
     del stack.relabelled[:]
     optimizer.step()
     state = optimizer.state[model[0].weight]
-    assert stack.label(state["exp_avg"]) == ("Sequential.0", OPTIMIZER)
+    assert stack.label(state["exp_avg"]) == ("Sequential.0", OPTIMIZER_STATE)
 
 
 def test_parameters_of_nobody_cost_one_walk(stack, monkeypatch):

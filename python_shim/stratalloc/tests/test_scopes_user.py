@@ -11,7 +11,7 @@ from torch import nn
 from stratalloc import _modules
 from stratalloc import _stack
 from stratalloc._stack import (ACTIVATION, BUFFER, LIFETIME_PERSISTENT,
-                               LIFETIME_TRANSIENT, LIFETIME_UNKNOWN, OPTIMIZER,
+                               LIFETIME_TRANSIENT, LIFETIME_UNKNOWN, OPTIMIZER_STATE,
                                UNKNOWN)
 from stratalloc.scopes import scope
 
@@ -58,7 +58,7 @@ def test_category_decides_the_lifetime(stack):
         with scope("nothing", category="unknown"):
             assert stack.top()[1:] == (UNKNOWN, LIFETIME_UNKNOWN)
     with scope("moments", category="optimizer"):
-        assert stack.top()[1] == OPTIMIZER
+        assert stack.top()[1] == OPTIMIZER_STATE
 
 
 def test_exception_pops_and_passes(stack):
