@@ -23,6 +23,12 @@ nlohmann::json Layers(DeviceIndex device) {
         {"category", CategoryName(row.charge.category)},
         {"live", row.live},
         {"peak", row.peak},
+        {"at_peak", row.at_peak},
+        {"allocated", row.allocated},
+        {"freed", row.freed},
+        {"blocks", row.blocks},
+        {"blocks_allocated", row.blocks_allocated},
+        {"blocks_freed", row.blocks_freed},
         {"device", row.tier_bytes[0]},
         {"host", row.tier_bytes[1]},
         {"disk", row.tier_bytes[2]},
@@ -35,6 +41,19 @@ nlohmann::json Layers(DeviceIndex device) {
     });
   }
   return layers;
+}
+
+nlohmann::json Scopes(DeviceIndex device) {
+  nlohmann::json scopes = nlohmann::json::array();
+  for (const ScopeRow& row : Ledger::Get().Scopes()) {
+    if (row.device != device) continue;
+    scopes.push_back({
+        {"owner", ScopeName(row.scope)},
+        {"live", row.live},
+        {"peak_owned", row.peak_owned},
+    });
+  }
+  return scopes;
 }
 
 // Zeros for a device that is not opened (nullptr).
@@ -162,6 +181,7 @@ char* stratalloc_report_json(int device) {
   report["pinned"] =
       opened != nullptr ? PinnedByOwner(*opened) : nlohmann::json::array();
   report["layers"] = Layers(static_cast<DeviceIndex>(device));
+  report["scopes"] = Scopes(static_cast<DeviceIndex>(device));
   return ToC(report.dump());
 }
 

@@ -27,7 +27,8 @@ from torch.optim import Optimizer
 
 from stratalloc._construction import _subclasses
 from stratalloc._construction import recognizer
-from stratalloc._stack import LIFETIME_OPTIMIZER, OPTIMIZER_STATE
+from stratalloc._stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
+                               TEMPORARY)
 
 
 def _wrapper(original, steps):
@@ -37,8 +38,8 @@ def _wrapper(original, steps):
     def step(self, *args, **kwargs):
         if is_compiling() or not steps.active:
             return original(self, *args, **kwargs)
-        steps.before(self)
-        push(steps.scope(self), OPTIMIZER_STATE, LIFETIME_OPTIMIZER)
+        category = steps.before(self)
+        push(steps.scope(self), category, LIFETIME_OPTIMIZER)
         try:
             result = original(self, *args, **kwargs)
         finally:
@@ -55,12 +56,13 @@ _is_ours = recognizer(_wrapper)
 class _Seen:
     """What of one optimizer's state is charged already."""
 
-    __slots__ = ("state", "counts", "strays")
+    __slots__ = ("state", "counts", "strays", "stateless")
 
     def __init__(self):
         self.state = 0  # id of the dict: load_state_dict makes a new one
         self.counts = {}  # id(parameter) -> entries of its state
         self.strays = 0
+        self.stateless = set()  # ids of parameters that a step gave no state
 
 
 class Steps:
@@ -87,6 +89,16 @@ class Steps:
             return torch_hook(func)
 
         self._our_hook = profile_hook_step
+        self._load = torch_load = Optimizer.load_state_dict
+
+        @functools.wraps(torch_load)
+        def load_state_dict(optimizer, *args, **kwargs):
+            result = torch_load(optimizer, *args, **kwargs)
+            if self.active and not is_compiling():
+                self.after(optimizer)
+            return result
+
+        self._our_load = Optimizer.load_state_dict = load_state_dict
         Optimizer.profile_hook_step = staticmethod(profile_hook_step)
         for cls in _subclasses(Optimizer):
             step = cls.__dict__.get("step")
@@ -95,6 +107,8 @@ class Steps:
 
     def uninstall(self):
         self.active = False
+        if Optimizer.load_state_dict is self._our_load:
+            Optimizer.load_state_dict = self._load
         if Optimizer.profile_hook_step is self._our_hook:
             Optimizer.profile_hook_step = staticmethod(self._torch_hook)
         for cls in _subclasses(Optimizer):
@@ -120,6 +134,11 @@ class Steps:
         return scope
 
     def before(self, optimizer):
+        """Charges gradients; what the step will make, as far as is known.
+
+        A step that finds parameters without state makes it; all that another
+        makes is gone when it ends, but for what after() finds.
+        """
         seen = self._of(optimizer)
         strays = self.owners.relabel_gradients(_parameters(optimizer))
         if strays > seen.strays:
@@ -127,17 +146,31 @@ class Steps:
             # walk; those that no module owns stay strays.
             self.owners.relabel_all()
             seen.strays = self.owners.relabel_gradients(_parameters(optimizer))
+        state = optimizer.state
+        makes_state = any(
+            parameter not in state and id(parameter) not in seen.stateless
+            for parameter in _parameters(optimizer)
+            if parameter.grad is not None)
+        return OPTIMIZER_STATE if makes_state else TEMPORARY
 
     def after(self, optimizer):
         seen = self._of(optimizer)
         if seen.state != id(optimizer.state):
             seen.state = id(optimizer.state)
             seen.counts.clear()
+            seen.stateless.clear()
         for parameter in _parameters(optimizer):
             state = optimizer.state.get(parameter)
-            if not state or seen.counts.get(id(parameter)) == len(state):
+            if not state:
+                if parameter.grad is not None:
+                    seen.stateless.add(id(parameter))
                 continue
-            seen.counts[id(parameter)] = len(state)
+            if seen.counts.get(id(parameter)) == len(state):
+                continue
+            # Lists grow without a word (LBFGS): looked at every time.
+            if not any(isinstance(value, (list, dict))
+                       for value in state.values()):
+                seen.counts[id(parameter)] = len(state)
             self.owners.relabel_state(parameter, state.values())
 
     def _of(self, optimizer):

@@ -281,9 +281,8 @@ class Owners:
         scope = self.owner(parameter)
         if scope is None:
             return
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor):
-                self.relabel(tensor, scope, OPTIMIZER_STATE)
+        for tensor in _tensors_in(tensors):
+            self.relabel(tensor, scope, OPTIMIZER_STATE)
 
     def relabel(self, tensor, scope, category):
         """Moves the charge of the tensor's storage; False if it has none.
@@ -304,12 +303,31 @@ class Owners:
             storage = tensor.untyped_storage()
             address, size = storage.data_ptr(), storage.nbytes()
         except (RuntimeError, ValueError):
-            # Functional and uninitialised (lazy) tensors, sparse layouts:
-            # they have no address, so there is nothing to charge.
-            return False
+            return self._relabel_inside(tensor, scope, category)
         if not address or not size:
             return False
         return self._native.relabel(address, size, scope, category)
+
+    def _relabel_inside(self, tensor, scope, category):
+        """Of a tensor without a storage of its own: sparse layouts."""
+        try:
+            storages = _storages.of(tensor)
+        except (TypeError, RuntimeError):
+            # Functional and uninitialised (lazy) tensors: no bytes anywhere.
+            return False
+        return any([self._native.relabel(address, size, scope, category)
+                    for _, address, size in storages if size])
+
+
+def _tensors_in(values):
+    """The tensors of an optimizer's state, in lists and dicts too (LBFGS)."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from _tensors_in(value.values())
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_in(value)
 
 
 def _is_cuda(tensor):

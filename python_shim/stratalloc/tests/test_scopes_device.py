@@ -113,8 +113,9 @@ def test_training_charges_gradients_and_state():
         optimizer.step()
     assert live("Trained.linear", "parameter") == WEIGHT + BIAS
     assert live("Trained.linear", "gradient") == WEIGHT + BIAS
-    assert live("Trained.linear", "optimizer") == 2 * (WEIGHT + BIAS)
-    assert live("Optimizer.AdamW", "optimizer") == 0
+    assert live("Trained.linear", "optimizer_state") == 2 * (WEIGHT + BIAS)
+    assert live("Optimizer.AdamW", "optimizer_state") == 0
+    assert live("Optimizer.AdamW", "temporary") == 0
     optimizer.zero_grad()
     assert live("Trained.linear", "gradient") == 0
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from stratalloc import _modules
 from stratalloc import _stack
-from stratalloc._stack import GRADIENT, LIFETIME_OPTIMIZER, OPTIMIZER_STATE
+from stratalloc._stack import (GRADIENT, LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
+                               TEMPORARY)
 
 STEP = (OPTIMIZER_STATE, LIFETIME_OPTIMIZER)
 
@@ -87,15 +88,53 @@ def test_state_and_gradients_belong_to_the_parameters_owner(stack, foreach):
     assert stack.label(weight.grad) == ("Sequential.1", GRADIENT)
 
 
-def test_loaded_state_is_labelled_again(stack):
+def test_loaded_state_is_labelled_at_once(stack):
     model = _model()
     optimizer = torch.optim.AdamW(model.parameters())
     optimizer.step()
-    optimizer.load_state_dict(optimizer.state_dict())
-    del stack.relabelled[:]
+    saved = optimizer.state_dict()
+    fresh = torch.optim.AdamW(model.parameters())
+    for optimizer in (optimizer, fresh):
+        del stack.relabelled[:]
+        optimizer.load_state_dict(saved)
+        moments = optimizer.state[model[0].weight]["exp_avg"]
+        assert stack.label(moments) == ("Sequential.0", OPTIMIZER_STATE)
+
+
+class Making(torch.optim.Optimizer):
+    """Makes state in its first step; notes the category of each."""
+
+    def __init__(self, parameters, stack):
+        super().__init__(parameters, {})
+        self.stack, self.seen = stack, []
+
+    def step(self, closure=None):
+        self.seen.append(self.stack.top()[1])
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                self.state[parameter]["moments"] = [torch.ones(3)]
+
+
+def test_a_step_makes_state_while_some_is_missing(stack):
+    model = _model()
+    optimizer = Making(model[0].parameters(), stack)
     optimizer.step()
-    state = optimizer.state[model[0].weight]
-    assert stack.label(state["exp_avg"]) == ("Sequential.0", OPTIMIZER_STATE)
+    optimizer.step()
+    optimizer.param_groups[0]["params"] += list(model[1].parameters())
+    optimizer.step()
+    optimizer.step()
+    assert optimizer.seen == [OPTIMIZER_STATE, TEMPORARY] * 2
+    moments = optimizer.state[model[1].weight]["moments"][0]
+    assert stack.label(moments) == ("Sequential.1", OPTIMIZER_STATE)
+
+
+def test_an_optimizer_without_state_makes_temporaries(stack):
+    optimizer = Noting(_model().parameters(), lr=0.1)
+    optimizer.stack = stack
+    optimizer.step()
+    assert optimizer.seen[1] == OPTIMIZER_STATE, "nobody knows before"
+    optimizer.step()
+    assert optimizer.seen[1] == TEMPORARY
 
 
 def test_parameters_of_nobody_cost_one_walk(stack, monkeypatch):
@@ -190,7 +229,8 @@ def test_subclass_calling_super_is_balanced(stack):
 
     model = _model()
     Twice(model.parameters(), lr=0.1).step()
-    assert stack.pushed[-1] == ("Optimizer.Twice", *STEP)
+    assert stack.pushed[-1] == ("Optimizer.Twice", TEMPORARY,
+                                LIFETIME_OPTIMIZER), "the second step of two"
 
 
 def test_classes_used_before_install_are_wrapped_and_restored():
@@ -203,7 +243,9 @@ def test_classes_used_before_install_are_wrapped_and_restored():
     try:
         _modules.install()
         optimizer.step()
-        assert fake.pushed == [("Optimizer.Adagrad", *STEP)]
+        # Adagrad has its state from the beginning.
+        assert fake.pushed == [("Optimizer.Adagrad", TEMPORARY,
+                                LIFETIME_OPTIMIZER)]
         _modules.uninstall()
         assert torch.optim.Adagrad.step.__wrapped__ is raw
         assert torch.optim.Adagrad.step.hooked is True
