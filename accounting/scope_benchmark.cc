@@ -15,6 +15,7 @@ class Silent : public ScopeListener {
  public:
   void OnEnter(ScopeId) override {}
   void OnLeave(ScopeId) override {}
+  void OnBackward(ScopeId) override {}
 };
 
 // One push and one pop; nobody listens. Bar: 15 ns.

@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <type_traits>
+#include <utility>
+
+#include "accounting/node_scopes.h"
 
 namespace stratalloc {
 
@@ -20,6 +23,16 @@ void EndFrame(const ScopeFrame& frame) {
   if (__builtin_expect(frame.account == 0, 1)) return;
   if (auto* const end = frame_end.load(std::memory_order_acquire)) {
     end(frame.account);
+  }
+}
+
+void Tell(internal::ScopeTop& top) {
+  ScopeListener* const told = listener.load(std::memory_order_acquire);
+  if (told == nullptr) return;
+  const ScopeFrame& frame = top.frame;
+  if (!frame.backward) return told->OnEnter(frame.scope);
+  if (std::exchange(top.told_backward, frame.scope) != frame.scope) {
+    told->OnBackward(frame.scope);
   }
 }
 
@@ -58,9 +71,11 @@ void PushScope(const ScopeFrame& frame) {
   if (__builtin_expect(depth >= kMaxScopeDepth, 0)) return;
   if (__builtin_expect(top.below == nullptr, 0)) top.below = MakeBelow();
   top.below[depth] = top.frame;
+  const bool in_backward = frame.backward || top.frame.in_backward;
   top.frame = frame;
-  ScopeListener* const told = listener.load(std::memory_order_acquire);
-  if (told != nullptr) told->OnEnter(frame.scope);
+  top.frame.in_backward = in_backward;
+  NodeScopes::Begin(frame.scope);
+  Tell(top);
 }
 
 bool PopScope() {
@@ -70,7 +85,9 @@ bool PopScope() {
   if (__builtin_expect(depth >= kMaxScopeDepth, 0)) return true;
   const ScopeFrame left = top.frame;
   top.frame = top.below[depth];
+  NodeScopes::Begin(top.frame.scope);
   EndFrame(left);
+  if (left.backward) return true;
   ScopeListener* const told = listener.load(std::memory_order_acquire);
   if (told != nullptr) told->OnLeave(left.scope);
   return true;

@@ -30,18 +30,24 @@ struct ScopeFrame {
   // What it has allocated that is temporary until the frame ends
   // (allocator/frame_accounts.h). 0: nothing yet.
   FrameId account = 0;
+  // A backward node's (node_scopes.h); and: it, or one below it.
+  bool backward = false;
+  bool in_backward = false;
 };
 
 // Told of entering and leaving; tiering's planner listens. Called on the
 // thread that pushes or pops, with no lock held and possibly with the GIL
 // held. Must not throw. OnEnter comes when the frame is on top (what the
-// listener waits for is the scope's own), OnLeave when it is gone. Frames
-// beyond kMaxScopeDepth are not told.
+// listener waits for is the scope's own), OnLeave when it is gone. Of backward
+// nodes it hears OnBackward alone, when their scope is another than that of the
+// node before on this thread: a layer's nodes follow each other. Frames beyond
+// kMaxScopeDepth are not told.
 class ScopeListener {
  public:
   virtual ~ScopeListener() = default;
   virtual void OnEnter(ScopeId scope) = 0;
   virtual void OnLeave(ScopeId scope) = 0;
+  virtual void OnBackward(ScopeId scope) = 0;
 };
 
 // One listener for the process; nullptr removes it. Scopes that are open at
@@ -63,6 +69,7 @@ namespace internal {
 struct ScopeTop {
   ScopeFrame frame;
   int depth = 0;
+  ScopeId told_backward = kRootScope;
   ScopeFrame* below = nullptr;
 };
 extern STRATALLOC_FAST_THREAD_LOCAL ScopeTop scope_top;

@@ -36,6 +36,9 @@ class Recorder : public ScopeListener {
     events.emplace_back('-', Raw(scope));
     top_at_leave.push_back(Raw(CurrentScope().scope));
   }
+  void OnBackward(ScopeId scope) override {
+    events.emplace_back('b', Raw(scope));
+  }
   std::vector<std::pair<char, std::uint32_t>> events;
   std::vector<std::uint32_t> top_at_enter;
   std::vector<std::uint32_t> top_at_leave;
@@ -159,6 +162,32 @@ TEST_F(ScopeStackTest, WorksInAThreadsLastDestructors) {
   EXPECT_TRUE(balanced);
 }
 
+// A layer's nodes follow each other, and a recomputation runs inside of one.
+TEST_F(ScopeStackTest, BackwardIsToldOncePerLayer) {
+  Recorder recorder;
+  SetScopeListener(&recorder);
+  const auto backward = [](std::uint32_t scope) {
+    ScopeFrame frame = Frame(scope);
+    frame.backward = true;
+    return frame;
+  };
+  for (const std::uint32_t scope : {9, 9, 8, 9}) {
+    PushScope(backward(scope));
+    EXPECT_TRUE(CurrentScope().in_backward);
+    PopScope();
+  }
+  EXPECT_FALSE(CurrentScope().in_backward);
+  PushScope(backward(9));
+  PushScope(Frame(8));
+  EXPECT_FALSE(CurrentScope().backward);
+  EXPECT_TRUE(CurrentScope().in_backward);
+  PopScope();
+  PopScope();
+  const std::vector<std::pair<char, std::uint32_t>> expected = {
+      {'b', 9}, {'b', 8}, {'b', 9}, {'+', 8}, {'-', 8}};
+  EXPECT_EQ(recorder.events, expected);
+}
+
 std::vector<FrameId> ended;
 
 // Innermost first, with those that nobody popped.
@@ -189,6 +218,7 @@ class Counter : public ScopeListener {
  public:
   void OnEnter(ScopeId) override { entered.fetch_add(1); }
   void OnLeave(ScopeId) override { left.fetch_add(1); }
+  void OnBackward(ScopeId) override {}
   std::atomic<int> entered{0};
   std::atomic<int> left{0};
 };

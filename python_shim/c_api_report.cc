@@ -10,6 +10,7 @@
 #include "accounting/ledger.h"
 #include "accounting/scope_table.h"
 #include "python_shim/core.h"
+#include "python_shim/core_api/nodes.h"
 
 namespace stratalloc {
 namespace {
@@ -181,6 +182,7 @@ char* stratalloc_report_json(int device) {
   report["pinned"] =
       opened != nullptr ? PinnedByOwner(*opened) : nlohmann::json::array();
   report["layers"] = Layers(static_cast<DeviceIndex>(device));
+  report["nodes_without_scope"] = core::NodesWithoutScope();
   report["scopes"] = Scopes(static_cast<DeviceIndex>(device));
   return ToC(report.dump());
 }

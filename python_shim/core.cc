@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accounting/ledger.h"
+#include "accounting/node_scopes.h"
 #include "allocator/base/check.h"
 #include "allocator/size_rules.h"
 #include "python_shim/core_api/blocks.h"
@@ -112,6 +113,7 @@ Status Core::Init(int device_count) {
       Core& core = Core::Get();
       core.abandoned_.store(true, std::memory_order_relaxed);
       opened_devices.Forget();
+      NodeScopes::Use(nullptr);
       EndEvictable();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });

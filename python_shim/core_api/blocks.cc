@@ -62,11 +62,16 @@ ScopeFrame Allocating(MallocHint hint) {
     }
     return frame;
   }
+  // A forward inside of a node recomputes what it needs (checkpoints).
+  if (frame.in_backward && !frame.backward) return frame;
   const bool fixed = frame.lifetime == LifetimeClass::kPersistent ||
                      frame.lifetime == LifetimeClass::kOptimizer;
   if (hint == MallocHint::kGradient && !fixed) {
     frame.lifetime = LifetimeClass::kGradient;
     frame.category = Category::kGradient;
+  } else if (hint == MallocHint::kBesideGradient && !fixed) {
+    frame.lifetime = LifetimeClass::kGradient;
+    frame.category = Category::kActivation;
   } else if (hint == MallocHint::kBackward && !fixed) {
     frame.lifetime = LifetimeClass::kTransient;
     if (frame.category == Category::kUnknown) {

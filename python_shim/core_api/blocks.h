@@ -18,13 +18,16 @@ namespace stratalloc::core {
 enum class MallocHint : int {
   kNone = 0,
   kBackward = 1,  // inside a backward node of autograd
-  kGradient = 2,  // ... that feeds an AccumulateGrad
+  kGradient = 2,  // ... whose result this is, and feeds an AccumulateGrad
   // a raw pointer that no operator will name: must never be evicted
   kUnseen = 3,
   // a copy of memory that may leave: may leave too, whatever the scope
   kCopy = 4,
   // a library's own memory, no tensor's: apart from what may leave
   kScratch = 5,
+  // inside a node that feeds an AccumulateGrad, and of another size: lives
+  // where the gradients are, because nobody knows for sure
+  kBesideGradient = 6,
 };
 
 // kOutOfMemory has native's whole text ("CUDA out of memory. Tried to allocate

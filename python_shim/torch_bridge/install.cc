@@ -7,6 +7,7 @@
 #include <string>
 #include <typeinfo>
 
+#include "python_shim/torch_bridge/backward_scopes.h"
 #include "python_shim/torch_bridge/entry_point.h"
 #include "python_shim/torch_bridge/torch_allocator.h"
 
@@ -90,6 +91,7 @@ int stratalloc_torch_install(char* message, int bytes) {
                 "already owns memory. Move stratalloc.enable() before the "
                 "first CUDA tensor, torch.cuda.init() or .to(\"cuda\").");
     stratalloc::SwapInAllocator();
+    stratalloc::FollowBackward();
   });
 }
 

@@ -23,12 +23,6 @@ constexpr int kMaxNodes = 24;
 constexpr int kMaxNodesInAll = 512;  // cat can have a thousand edges
 constexpr int64_t kUnknown = -1;
 
-// By name: names compare across libraries, and the header is not needed.
-bool IsAccumulateGrad(const Node& node) {
-  return std::strcmp(typeid(node).name(),
-                     "N5torch8autograd14AccumulateGradE") == 0;
-}
-
 // Of the gradient that arrives at an edge.
 struct Extent {
   int64_t elements = kUnknown;
@@ -107,26 +101,40 @@ bool Reaches(const Edge& edge, int* left) {
   return false;
 }
 
-MallocHint HintOf(const Node& node) {
+// `size`: of the memory asked for.
+MallocHint HintOf(const Node& node, size_t size) {
   // AccumulateGrad itself allocates when it cannot take the gradient over.
   if (IsAccumulateGrad(node)) return MallocHint::kGradient;
   int in_all = kMaxNodesInAll;
+  bool reaches = false;
   for (const Edge& edge : node.next_edges()) {
     // A share for each: a walk back through activations ends somewhere, too,
     // and must not use up what the way to the weight needs.
     const int share = std::min(kMaxNodes, in_all);
     int left = share;
-    if (Reaches(edge, &left)) return MallocHint::kGradient;
+    if (Reaches(edge, &left)) {
+      const int64_t bytes = ExtentInto(*edge.function, edge.input_nr).bytes;
+      if (bytes == kUnknown || bytes == static_cast<int64_t>(size)) {
+        return MallocHint::kGradient;
+      }
+      reaches = true;
+    }
     in_all -= share - std::max(left, 0);
   }
+  if (reaches) return MallocHint::kBesideGradient;
   return copying_evictable ? MallocHint::kCopy : MallocHint::kBackward;
 }
 
 }  // namespace
 
-MallocHint LifetimeHintInBackward() {
+bool IsAccumulateGrad(const Node& node) {
+  return std::strcmp(typeid(node).name(),
+                     "N5torch8autograd14AccumulateGradE") == 0;
+}
+
+MallocHint LifetimeHintInBackward(size_t size) {
   const std::shared_ptr<Node> node = torch::autograd::get_current_node();
-  return node == nullptr ? MallocHint::kNone : HintOf(*node);
+  return node == nullptr ? MallocHint::kNone : HintOf(*node, size);
 }
 
 }  // namespace stratalloc

@@ -6,6 +6,7 @@
 #include "python_shim/torch_bridge/evictable_copy.h"
 
 namespace torch::autograd {
+struct Node;
 int get_current_graph_task_id();  // of graph_task.h, which includes the engine
 }  // namespace torch::autograd
 
@@ -26,23 +27,27 @@ namespace stratalloc {
 // whose gradients wait until the last is there). What such a node really does
 // is not asked: one that computes a new tensor of equal size costs the wrong
 // place for memory that dies soon, a missed one costs memory that cannot leave.
-// At most 24 nodes are looked at per edge, 512 per allocation. A node with
-// several results gets one answer for all of them: the engine does not say
-// which result an allocation belongs to.
+// At most 24 nodes are looked at per edge, 512 per allocation. The engine does
+// not say which result an allocation belongs to: all of a node's live where
+// gradients do, and those of `size` bytes as what feeds the leaf are called
+// gradients. The leaf's own node corrects that (backward_scopes.h).
 //
 // A copy of what may leave is a kind of its own (evictable_copy.h), unless it
 // becomes a gradient.
 //
 // Outside backward the price is two thread-local reads. Any thread, no lock.
-core::MallocHint LifetimeHintInBackward();  // the rest of it
-inline core::MallocHint CurrentLifetimeHint() {
+core::MallocHint LifetimeHintInBackward(size_t size);  // the rest of it
+// Does the node give a leaf its gradient? By name: names compare across
+// libraries.
+bool IsAccumulateGrad(const torch::autograd::Node& node);
+inline core::MallocHint CurrentLifetimeHint(size_t size) {
   // The engine sets its graph task around the node, and a number is cheaper to
   // ask for than a counted pointer (3 ns of a malloc and free of 85).
   if (__builtin_expect(torch::autograd::get_current_graph_task_id() < 0, 1)) {
     return copying_evictable ? core::MallocHint::kCopy
                              : core::MallocHint::kNone;
   }
-  return LifetimeHintInBackward();
+  return LifetimeHintInBackward(size);
 }
 
 }  // namespace stratalloc

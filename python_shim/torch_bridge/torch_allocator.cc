@@ -17,6 +17,7 @@
 #include "python_shim/core_api/operators.h"
 #include "python_shim/core_api/setup.h"
 #include "python_shim/core_api/statistics.h"
+#include "python_shim/torch_bridge/backward_scopes.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/collectives_under_way.h"
 #include "python_shim/torch_bridge/conversions.h"
@@ -72,13 +73,16 @@ void ReportToProfiler(const AllocatedBlock& block, int64_t bytes, int device) {
 }
 
 core::MallocHint LifetimeHint(size_t size, const void* caller) {
-  if (__atomic_load_n(&stratalloc_evictable_hi, __ATOMIC_RELAXED) == 0) {
-    return core::MallocHint::kNone;
-  }
   if (C10_UNLIKELY(IsWorkspaceInTheMaking(size, caller))) {
     return core::MallocHint::kScratch;
   }
-  return CurrentLifetimeHint();
+  return CurrentLifetimeHint(size);
+}
+
+Result<AllocatedBlock> MallocWithHint(c10::DeviceIndex device, size_t size,
+                                      StreamId stream, core::MallocHint hint) {
+  const BetweenNodes between;
+  return core::Malloc(device, size, stream, hint);
 }
 
 }  // namespace
@@ -103,7 +107,10 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
       "CUDA out of memory. Tried to allocate more than 1EB memory.");
   CollectivesUnderWay::Bury();
   const ContextOfCall context(RecordContext::STATE);
-  const Result<AllocatedBlock> block = core::Malloc(device, size, stream, hint);
+  const Result<AllocatedBlock> block =
+      C10_LIKELY(hint == core::MallocHint::kNone)
+          ? core::Malloc(device, size, stream, hint)
+          : MallocWithHint(device, size, stream, hint);
   if (C10_UNLIKELY(!block)) {
     out_of_memory_.Throw(device, size, stream, block.error());
   }

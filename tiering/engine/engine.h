@@ -88,6 +88,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   // ScopeListener.
   void OnEnter(ScopeId scope) override;
   void OnLeave(ScopeId scope) override;
+  void OnBackward(ScopeId scope) override;
 
   // The op guard. Enter makes every accessed byte resident on its device,
   // orders `stream` after the copies that brought them, and pins them until

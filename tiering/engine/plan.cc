@@ -34,6 +34,12 @@ void Engine::OnLeave(ScopeId scope) {
   }
 }
 
+void Engine::OnBackward(ScopeId scope) {
+  if (learning_.load(std::memory_order_relaxed)) {
+    OnScopeEvent(ScopeTrace::Backward(scope));
+  }
+}
+
 void Engine::OnScopeEvent(ScopeTrace::Step step) {
   if (off()) return;
   auto [ended, used] = UseLog::ThisThread().Begin(step);

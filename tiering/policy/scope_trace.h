@@ -26,8 +26,10 @@ class ScopeTrace {
  public:
   using Step = std::uint64_t;
   static constexpr Step kNoStep = ~Step{0};
-  static Step Entered(ScopeId scope) { return Step{Raw(scope)} * 2; }
-  static Step Left(ScopeId scope) { return Step{Raw(scope)} * 2 + 1; }
+  static Step Entered(ScopeId scope) { return Step{Raw(scope)} * 4; }
+  static Step Left(ScopeId scope) { return Step{Raw(scope)} * 4 + 1; }
+  // Its backward began. Apart from its forward: another order.
+  static Step Backward(ScopeId scope) { return Step{Raw(scope)} * 4 + 2; }
 
   // `step` ended: it used the handles at `used` and was followed by `next`.
   void Learn(Step step, std::vector<Address> used, Step next);

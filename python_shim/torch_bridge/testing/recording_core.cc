@@ -20,6 +20,7 @@
 #include "python_shim/core_api/history.h"
 #include "python_shim/core_api/ipc.h"
 #include "python_shim/core_api/lists.h"
+#include "python_shim/core_api/nodes.h"
 #include "python_shim/core_api/operators.h"
 #include "python_shim/core_api/pins.h"
 #include "python_shim/core_api/setup.h"
@@ -71,6 +72,7 @@ Recorded& Get() {
 }
 
 thread_local int open_operators = 0;
+thread_local int open_nodes = 0;
 
 Bytes Sum(std::span<const Access> accesses) {
   Bytes bytes = 0;
@@ -277,6 +279,13 @@ void LeaveOperator() { --open_operators; }
 void LeaveIntoCall() { --open_operators; }
 void LeaveCall() {}
 bool InsideOperator() { return open_operators > 0; }
+
+void NumberNodes(std::uint64_t (*)(), std::uint64_t (*)()) {}
+void EnterNode(std::uint64_t, std::uint64_t) { ++open_nodes; }
+void EnterNodeOfLeaf(Address) { ++open_nodes; }
+void LeaveNode() { --open_nodes; }
+void LeaveNodeOfLeaf(Address) { --open_nodes; }
+bool InsideScope() { return open_nodes > 0; }
 
 bool MayLeave(Address address) {
   return address >= stratalloc_evictable_lo &&

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/core_api/nodes.h"
+
+#include <atomic>
+#include <optional>
+
+#include "accounting/node_scopes.h"
+#include "accounting/scope_stack.h"
+#include "python_shim/core.h"
+
+namespace stratalloc::core {
+namespace {
+
+constinit std::atomic<std::uint64_t> without_scope{0};
+
+void Enter(ScopeId scope) {
+  PushScope({.scope = scope,
+             .category = Category::kActivation,
+             .lifetime = LifetimeClass::kTransient,
+             .backward = true});
+}
+
+// Whose live block this address is in; nullptr: nobody's.
+DeviceAllocator* Find(Address address, BlockView* block) {
+  if (address == 0 || Core::Get().abandoned()) return nullptr;
+  DeviceAllocator* const device = Allocator::Get().FindByAddress(address);
+  return device != nullptr && device->FindLive(address, block) ? device
+                                                               : nullptr;
+}
+
+}  // namespace
+
+void NumberNodes(std::uint64_t (*next)(), std::uint64_t (*thread)()) {
+  static const NodeScopes::Numbers numbers{next, thread};
+  NodeScopes::Use(&numbers);
+}
+
+void EnterNode(std::uint64_t thread, std::uint64_t number) {
+  std::optional<ScopeId> scope;
+  if (!Core::Get().abandoned()) scope = NodeScopes::Find(thread, number);
+  if (!scope) without_scope.fetch_add(1, std::memory_order_relaxed);
+  Enter(scope.value_or(kRootScope));
+}
+
+void EnterNodeOfLeaf(Address memory) {
+  BlockView block;
+  DeviceAllocator* const device = Find(memory, &block);
+  Enter(device != nullptr ? block.charge.scope : kRootScope);
+}
+
+void LeaveNode() { PopScope(); }
+
+void LeaveNodeOfLeaf(Address gradient) {
+  const Charge charge{CurrentScope().scope, Category::kGradient};
+  PopScope();
+  BlockView block;
+  DeviceAllocator* const device = Find(gradient, &block);
+  if (device == nullptr || block.charge.category == Category::kGradient) return;
+  device->Relabel(gradient, 1, charge, /*keep_category=*/false);
+}
+
+bool InsideScope() { return ScopeDepth() > 0; }
+
+std::uint64_t NodesWithoutScope() {
+  return without_scope.load(std::memory_order_relaxed);
+}
+
+}  // namespace stratalloc::core

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_shim/torch_bridge/backward_scopes.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <typeinfo>
+
+#include "python_shim/core_api/nodes.h"
+#include "python_shim/torch_bridge/lifetime_hint.h"
+
+namespace stratalloc {
+namespace {
+
+using torch::autograd::Node;
+
+// Where a leaf's bytes are; 0 of what has no storage of its own. Without the
+// checks of the public accessors: those would copy a copy-on-write storage.
+Address MemoryOf(const at::Tensor& leaf) {
+  if (!leaf.defined() || !leaf.has_storage()) return 0;
+  return reinterpret_cast<Address>(
+      leaf.unsafeGetTensorImpl()->unsafe_storage().data());
+}
+
+const at::Tensor& LeafOf(const Node& node) {
+  return static_cast<const torch::autograd::AccumulateGrad&>(node).variable;
+}
+
+void Enter(const Node& node) {
+  if (IsAccumulateGrad(node)) {
+    core::EnterNodeOfLeaf(MemoryOf(LeafOf(node)));
+  } else {
+    core::EnterNode(node.thread_id(), node.sequence_nr());
+  }
+}
+
+std::unique_ptr<at::ObserverContext> OnNode(const at::RecordFunction& call) {
+  if (call.seqNr() >= 0) {
+    core::EnterNode(call.forwardThreadId(),
+                    static_cast<std::uint64_t>(call.seqNr()));
+    return nullptr;
+  }
+  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
+  if (node != nullptr) {
+    Enter(*node);
+  } else {
+    core::EnterNodeOfLeaf(0);
+  }
+  return nullptr;
+}
+
+void OnNodeEnd(const at::RecordFunction& call, at::ObserverContext*) {
+  if (call.seqNr() >= 0) return core::LeaveNode();
+  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
+  const bool leaf = node != nullptr && IsAccumulateGrad(*node);
+  core::LeaveNodeOfLeaf(leaf ? MemoryOf(LeafOf(*node).grad()) : 0);
+}
+
+}  // namespace
+
+void FollowBackward() {
+  static const bool once = [] {
+    core::NumberNodes(&at::sequence_number::peek,
+                      &at::RecordFunction::currentThreadId);
+    at::addGlobalCallback(at::RecordFunctionCallback(&OnNode, &OnNodeEnd)
+                              .scopes({at::RecordScope::BACKWARD_FUNCTION}));
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+BetweenNodes::BetweenNodes() {
+  if (core::InsideScope()) return;
+  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
+  if (node == nullptr) return;
+  Enter(*node);
+  entered_ = true;
+}
+
+BetweenNodes::~BetweenNodes() {
+  if (entered_) core::LeaveNode();
+}
+
+}  // namespace stratalloc
