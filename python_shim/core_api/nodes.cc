@@ -50,12 +50,14 @@ void EnterNodeOfLeaf(Address memory) {
 
 void LeaveNode() { PopScope(); }
 
-void LeaveNodeOfLeaf(Address gradient) {
+void LeaveNodeOfLeaf(Address gradient, Bytes bytes) {
   const Charge charge{CurrentScope().scope, Category::kGradient};
   PopScope();
   BlockView block;
   DeviceAllocator* const device = Find(gradient, &block);
-  if (device == nullptr || block.charge.category == Category::kGradient) return;
+  if (device == nullptr) return;
+  const bool alone = block.address == gradient && block.requested == bytes;
+  if (block.charge.category == Category::kGradient && !alone) return;
   device->Relabel(gradient, 1, charge, /*keep_category=*/false);
 }
 

@@ -24,9 +24,9 @@ STRATALLOC_API void EnterNode(std::uint64_t thread, std::uint64_t number);
 // scope that its memory is charged to.
 STRATALLOC_API void EnterNodeOfLeaf(Address memory);
 STRATALLOC_API void LeaveNode();
-// The same of a leaf's node: what its gradient is in is charged as such, and to
-// the leaf's scope, if it was not before.
-STRATALLOC_API void LeaveNodeOfLeaf(Address gradient);
+// The same of a leaf's node: its gradient is charged as such, and to the leaf's
+// scope. One that shares its memory with others' stays where one of them is.
+STRATALLOC_API void LeaveNodeOfLeaf(Address gradient, Bytes bytes);
 // Is a scope or a node open on this thread?
 STRATALLOC_API bool InsideScope();
 

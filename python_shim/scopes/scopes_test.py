@@ -85,7 +85,7 @@ def test_interned_path_has_one_id_and_its_name_back():
         ((-1, 0, 0), OverflowError),
         ((2**32, 0, 0), OverflowError),
         ((2**70, 0, 0), OverflowError),
-        ((1, 6, 0), ValueError),
+        ((1, 9, 0), ValueError),
         ((1, -1, 0), ValueError),
         ((1, 0, 5), ValueError),
         ((1, 0, -1), ValueError),
@@ -120,7 +120,7 @@ def test_relabel_of_foreign_memory_is_false():
         ((-1, 2, 3, 4), OverflowError),
         ((1, "2", 3, 4), TypeError),
         ((1, 2, 3, -2), ValueError),
-        ((1, 2, 3, 6), ValueError),
+        ((1, 2, 3, 9), ValueError),
     ],
 )
 def test_bad_relabel_raises(arguments, error):

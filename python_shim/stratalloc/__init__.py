@@ -33,6 +33,10 @@ _NAMES = {
     "stats": "_reports",
     "memory_summary": "_reports",
     "report": "_reports",
+    "holders": "_holders",
+    "peak": "_holders",
+    "watch": "_modules",
+    "annotate": "_modules",
     "scope": "scopes",
     "__version__": "_version",  # written by the build, from bazel/version.bzl
 }

@@ -27,7 +27,9 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.modules import module as _torch_module
 
+from stratalloc import _scope_names
 from stratalloc import _stack
+from stratalloc import _storages
 from stratalloc._construction import Construction, building
 from stratalloc._materialize import Materialize
 from stratalloc._optimizers import Steps
@@ -222,11 +224,81 @@ def owner(tensor):
     return installation.owners.owner(tensor) if installation else None
 
 
-def relabel_all():
-    """Charges parameters, buffers and gradients to the modules that own them.
+def named_tensors():
+    """[(owner, name, category, tensor)] of what modules and optimizers hold."""
+    installation = _installed
+    if installation is None:
+        return []
+    found = installation.owners.named_tensors()
+    names = {id(tensor): (owner, name)
+             for owner, name, _, tensor in found}
+    return found + installation.steps.named_state(names)
 
-    For reports: gradients are otherwise labelled at the next optimizer step.
-    Costs a few microseconds per tensor. Returns the number of modules.
+
+def relabel_all():
+    """Charges what modules and optimizers hold to the modules that own it.
+
+    For reports: some is otherwise labelled at the next optimizer step. Costs
+    a few microseconds per tensor. Returns the number of modules.
     """
     installation = _installed
-    return installation.owners.relabel_all() if installation else 0
+    if installation is None:
+        return 0
+    count = installation.owners.relabel_all()
+    installation.steps.relabel_all()
+    return count
+
+
+def watch(model, optimizer=None):
+    """Names the modules of `model` now, and the state of `optimizer`.
+
+    Both are named by themselves when a module is first called or moved and
+    when the optimizer steps; this is for what is asked before.
+
+    Raises:
+      TypeError: model is no nn.Module, or optimizer no torch.optim.Optimizer.
+      RuntimeError: stratalloc is not enabled.
+    """
+    installation = _installed
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError("stratalloc.watch: model must be an nn.Module, not "
+                        f"{type(model).__name__}")
+    if optimizer is not None and not isinstance(optimizer,
+                                                torch.optim.Optimizer):
+        raise TypeError("stratalloc.watch: optimizer must be a "
+                        "torch.optim.Optimizer, not "
+                        f"{type(optimizer).__name__}")
+    if installation is None:
+        raise RuntimeError("stratalloc.watch: stratalloc is not enabled, so "
+                           "nothing is charged; call stratalloc.enable() first")
+    installation.owners.name_tree(model)
+    installation.owners.relabel_tree(model)
+    if optimizer is not None:
+        installation.steps.after(optimizer)
+
+
+def annotate(tensor, name, category=None):
+    """Charges the memory of `tensor` to the scope `name` from now on.
+
+    For memory that no module made: a cache, a pool of buffers. All of the
+    storage moves, and with it what shares it.
+
+    Args:
+      tensor: on a CUDA device; others have nothing to charge.
+      name: str, a scope's; as in stratalloc.scope, but a whole path.
+      category: as in stratalloc.scope; None: as it was.
+
+    Returns: the bytes that were charged, 0 of a tensor that has none of ours.
+
+    Raises: TypeError, ValueError as stratalloc.scope.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError("stratalloc.annotate: tensor must be a torch.Tensor, "
+                        f"not {type(tensor).__name__}")
+    _scope_names.check("annotate", name)
+    number = _scope_names.category("annotate", category)
+    functions = _stack.functions()
+    scope = functions.intern(name)
+    return sum(size for _, address, size in _storages.of(tensor)
+               if size and functions.relabel(address, size, scope,
+                                             -1 if number is None else number))

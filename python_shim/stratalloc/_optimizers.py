@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 
 from stratalloc._construction import _subclasses
 from stratalloc._construction import recognizer
+from stratalloc._owners import tensors_in
 from stratalloc._stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
                                TEMPORARY)
 
@@ -172,6 +173,28 @@ class Steps:
                        for value in state.values()):
                 seen.counts[id(parameter)] = len(state)
             self.owners.relabel_state(parameter, state.values())
+
+    def relabel_all(self):
+        """What was put into states since they were looked at."""
+        for optimizer, seen in list(self._seen.items()):
+            seen.counts.clear()
+            self.after(optimizer)
+
+    def named_state(self, names):
+        """[(owner, name, category, tensor)] of all states.
+
+        names: id(parameter) -> (owner, name).
+        """
+        found = []
+        for optimizer in list(self._seen):
+            for parameter in _parameters(optimizer):
+                if id(parameter) not in names:
+                    continue
+                owner, name = names[id(parameter)]
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    found += [(owner, f"{name}.{key}", OPTIMIZER_STATE, tensor)
+                              for tensor in tensors_in([value])]
+        return found
 
     def _of(self, optimizer):
         seen = self._seen.get(optimizer)

@@ -240,6 +240,32 @@ class Owners:
                 if isinstance(tensor, torch.Tensor):
                     self._own(ref, name, tensor, category)
 
+    def named_tensors(self):
+        """[(owner, name, category, tensor)] of parameters, buffers, gradients.
+
+        Each tensor once, under its first owner.
+        """
+        with self._lock:
+            found = []
+            for ref in list(self._modules.values()):
+                module = ref()
+                for name, key in list(ref.owned.items()) if module else ():
+                    entry = self._tensors.get(key)
+                    if entry is None or entry[0] is not ref:
+                        continue
+                    tensor = (module._parameters.get(name)
+                              if name in module._parameters
+                              else module._buffers.get(name))
+                    if tensor is None or id(tensor) != key:
+                        continue
+                    owner = self._paths[entry[2]]
+                    found.append((owner, name, entry[3], tensor))
+                    gradient = tensor.grad if tensor.is_leaf else None
+                    if gradient is not None:
+                        found.append((owner, name + ".grad", GRADIENT,
+                                      gradient))
+            return found
+
     def relabel_tree(self, root):
         """Re-labels everything that the named modules below `root` own."""
         with self._lock:
@@ -281,7 +307,7 @@ class Owners:
         scope = self.owner(parameter)
         if scope is None:
             return
-        for tensor in _tensors_in(tensors):
+        for tensor in tensors_in(tensors):
             self.relabel(tensor, scope, OPTIMIZER_STATE)
 
     def relabel(self, tensor, scope, category):
@@ -319,15 +345,15 @@ class Owners:
                     for _, address, size in storages if size])
 
 
-def _tensors_in(values):
+def tensors_in(values):
     """The tensors of an optimizer's state, in lists and dicts too (LBFGS)."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, dict):
-            yield from _tensors_in(value.values())
+            yield from tensors_in(value.values())
         elif isinstance(value, (list, tuple)):
-            yield from _tensors_in(value)
+            yield from tensors_in(value)
 
 
 def _is_cuda(tensor):

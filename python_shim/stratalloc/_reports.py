@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """report(), stats() and memory_summary(): what the core knows, read-only."""
 
+import shutil
+
 from stratalloc import _core
 from stratalloc import _pins
 from stratalloc import _tiers
+from stratalloc import _tree
 from stratalloc.settings import format_size
 
 
@@ -21,6 +24,9 @@ def report(device=None):
     """
     if not _core.initialized():
         return {}
+    from stratalloc import _modules  # torch is there by now
+
+    _modules.relabel_all()
     values = _core.report(_tiers.device_index(device))
     if "error" in values:
         raise RuntimeError(values["error"])
@@ -34,17 +40,30 @@ def stats(device=None):
             if not isinstance(value, list)}
 
 
-def memory_summary(device=None):
+def memory_summary(device=None, depth=None, all=False):  # noqa: A002
     """Text for people: what is on which tier, what moved, who owns it.
 
-    torch's own summary (torch.cuda.memory_summary) speaks of the device only.
+    The owners are a tree, the largest first, as long as the terminal is high:
+    what each has now on all tiers, on which of them, and what it had on the
+    device when that held the most. `depth` levels of it, or all of its lines
+    if `all`. torch's own summary (torch.cuda.memory_summary) speaks of the
+    device only.
     """
     values = report(device)
     if not values:
         return "stratalloc: CUDA is not initialised under this allocator"
+    most = None
+    if not all and depth is None:
+        most = max(shutil.get_terminal_size().lines - 4, 8)
+    owners = [(row["owner"], row["category"],
+               *(row[key] for key in _COLUMNS.values()))
+              for row in values["layers"]]
     return "\n".join([*_totals(values), *_stays(values["stays"]), "",
-                      *_owners(values["layers"],
-                               values["allocated"]["peak"])])
+                      *_tree.lines(owners, list(_COLUMNS), depth, most)])
+
+
+_COLUMNS = {"now": "live", "on device": "device", "host": "host",
+            "disk": "disk", "at the peak": "at_peak"}
 
 
 def _totals(values):
@@ -80,39 +99,8 @@ def _stays(stays):
                 stays.items(), key=lambda item: -item[1]))
 
 
-_NAME = 40  # columns of an owner's name
-# What is gone is shown if it was this share of the peak of all; a model has
-# hundreds of owners of activations that were never worth a line.
-_MATTERED = 100
-
-
-def _owners(layers, peak):
-    """Who has memory, and who had much: the largest first."""
-    yield _row("owner", "live", "peak", "device", "host", "disk", "category",
-               width=_NAME)
-    gone = []
-    for row in sorted(layers, key=lambda row: (-row["live"], -row["peak"])):
-        if row["live"] or row["peak"] * _MATTERED >= peak > 0:
-            yield _row(_shortened(row["owner"]), *(row[key] for key in (
-                "live", "peak", "device", "host", "disk")), row["category"],
-                       width=_NAME)
-        elif row["peak"]:
-            gone.append(row["peak"])
-    if gone:
-        yield (f"and {len(gone)} with nothing now, none of which ever had more "
-               f"than {format_size(max(gone))}")
-
-
-def _shortened(name):
-    """The beginning, which says whose it is, and the end, which says what."""
-    if len(name) <= _NAME:
-        return name
-    end = _NAME * 3 // 5
-    return name[:_NAME - end - 1] + "…" + name[-end:]
-
-
-def _row(name, *values, width=18):
+def _row(name, *values):
     """One line of a table; numbers become sizes, None becomes "-"."""
     texts = [format_size(value) if isinstance(value, int)
              else "-" if value is None else value for value in values]
-    return f"{name:<{width}}" + "".join(f" {text:>11}" for text in texts)
+    return f"{name:<18}" + "".join(f" {text:>11}" for text in texts)

@@ -6,6 +6,7 @@ import inspect
 
 from torch.compiler import is_compiling
 
+from stratalloc import _scope_names
 from stratalloc import _stack
 
 # A category decides the lifetime class, and so whether the bytes may be
@@ -59,22 +60,9 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
     __slots__ = ("_name", "_category", "_functions", "_paths")
 
     def __init__(self, name, category=None):
-        if not isinstance(name, str):
-            raise TypeError(
-                f"stratalloc.scope: name must be a str, not "
-                f"{type(name).__name__}")
-        if not name or "\0" in name:
-            raise ValueError(
-                f"stratalloc.scope: name must be non-empty and without NUL, "
-                f"not {name!r}")
-        category = _stack.OLDER.get(category, category)
-        if category is not None and category not in _stack.CATEGORIES:
-            raise ValueError(
-                f"stratalloc.scope: category {category!r} does not exist; use "
-                f"one of {', '.join(_stack.CATEGORIES)} or None")
+        _scope_names.check("scope", name)
         self._name = name
-        self._category = (None if category is None
-                          else _stack.CATEGORIES.index(category))
+        self._category = _scope_names.category("scope", category)
         self._functions = None
         self._paths = {}  # outer scope id -> our scope id there
 

@@ -19,12 +19,16 @@ namespace {
 
 using torch::autograd::Node;
 
-// Where a leaf's bytes are; 0 of what has no storage of its own. Without the
+// Where a tensor's storage is; 0 of what has none of its own. Without the
 // checks of the public accessors: those would copy a copy-on-write storage.
-Address MemoryOf(const at::Tensor& leaf) {
-  if (!leaf.defined() || !leaf.has_storage()) return 0;
-  return reinterpret_cast<Address>(
-      leaf.unsafeGetTensorImpl()->unsafe_storage().data());
+struct Memory {
+  Address address = 0;
+  Bytes bytes = 0;
+};
+Memory MemoryOf(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return {};
+  const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  return {reinterpret_cast<Address>(storage.data()), storage.nbytes()};
 }
 
 const at::Tensor& LeafOf(const Node& node) {
@@ -33,7 +37,7 @@ const at::Tensor& LeafOf(const Node& node) {
 
 void Enter(const Node& node) {
   if (IsAccumulateGrad(node)) {
-    core::EnterNodeOfLeaf(MemoryOf(LeafOf(node)));
+    core::EnterNodeOfLeaf(MemoryOf(LeafOf(node)).address);
   } else {
     core::EnterNode(node.thread_id(), node.sequence_nr());
   }
@@ -57,8 +61,11 @@ std::unique_ptr<at::ObserverContext> OnNode(const at::RecordFunction& call) {
 void OnNodeEnd(const at::RecordFunction& call, at::ObserverContext*) {
   if (call.seqNr() >= 0) return core::LeaveNode();
   const std::shared_ptr<Node> node = torch::autograd::get_current_node();
-  const bool leaf = node != nullptr && IsAccumulateGrad(*node);
-  core::LeaveNodeOfLeaf(leaf ? MemoryOf(LeafOf(*node).grad()) : 0);
+  Memory gradient;
+  if (node != nullptr && IsAccumulateGrad(*node)) {
+    gradient = MemoryOf(LeafOf(*node).grad());
+  }
+  core::LeaveNodeOfLeaf(gradient.address, gradient.bytes);
 }
 
 }  // namespace

@@ -101,10 +101,18 @@ bool Reaches(const Edge& edge, int* left) {
   return false;
 }
 
+bool IsOf(const Extent& extent, size_t size) {
+  return extent.bytes == kUnknown || extent.bytes == static_cast<int64_t>(size);
+}
+
 // `size`: of the memory asked for.
 MallocHint HintOf(const Node& node, size_t size) {
-  // AccumulateGrad itself allocates when it cannot take the gradient over.
-  if (IsAccumulateGrad(node)) return MallocHint::kGradient;
+  // AccumulateGrad itself allocates when it cannot take the gradient over, and
+  // the leaf's hooks run.
+  if (IsAccumulateGrad(node)) {
+    return IsOf(ExtentInto(node, 0), size) ? MallocHint::kGradient
+                                           : MallocHint::kBesideGradient;
+  }
   int in_all = kMaxNodesInAll;
   bool reaches = false;
   for (const Edge& edge : node.next_edges()) {
@@ -113,8 +121,7 @@ MallocHint HintOf(const Node& node, size_t size) {
     const int share = std::min(kMaxNodes, in_all);
     int left = share;
     if (Reaches(edge, &left)) {
-      const int64_t bytes = ExtentInto(*edge.function, edge.input_nr).bytes;
-      if (bytes == kUnknown || bytes == static_cast<int64_t>(size)) {
+      if (IsOf(ExtentInto(*edge.function, edge.input_nr), size)) {
         return MallocHint::kGradient;
       }
       reaches = true;

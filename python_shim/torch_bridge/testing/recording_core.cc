@@ -284,7 +284,7 @@ void NumberNodes(std::uint64_t (*)(), std::uint64_t (*)()) {}
 void EnterNode(std::uint64_t, std::uint64_t) { ++open_nodes; }
 void EnterNodeOfLeaf(Address) { ++open_nodes; }
 void LeaveNode() { --open_nodes; }
-void LeaveNodeOfLeaf(Address) { --open_nodes; }
+void LeaveNodeOfLeaf(Address, Bytes) { --open_nodes; }
 bool InsideScope() { return open_nodes > 0; }
 
 bool MayLeave(Address address) {

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holders() and peak(): who holds memory, now or when the device held most."""
+
+import dataclasses
+import html
+import shutil
+from collections.abc import Mapping
+
+from stratalloc import _core
+from stratalloc import _modules
+from stratalloc import _reports
+from stratalloc import _stack
+from stratalloc import _storages
+from stratalloc import _tree
+
+_BY = ("module", "category", "site", "tensor")
+_AT = ("now", "peak")
+_TIERS = ("device", "host", "disk")
+NO_SITES = "(sites are not recorded)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """One row: `bytes` on `tier`, in `count` blocks (None: not known)."""
+
+    name: str
+    category: str
+    bytes: int
+    count: int | None
+    tier: str
+
+
+class Holders(Mapping):
+    """Rows that add up to `total` bytes of `device`, the largest first.
+
+    Attributes:
+      total: int, bytes. At the peak: of the device alone.
+      at: "now" or "peak".
+      device: int.
+      rows: list of Holder.
+
+    Also a mapping with the keys of to_dict(). str() is a tree for people, as
+    long as the terminal is high; text(depth=..., all=True) has the rest.
+    """
+
+    def __init__(self, total, at, device, rows):
+        self.total, self.at, self.device = total, at, device
+        self.rows = sorted(rows, key=lambda row: (-row.bytes, row.name,
+                                                  row.category, row.tier))
+
+    def to_dict(self):
+        """{"total", "at", "device", "rows": [{"name", "category", ...}]}."""
+        return {"total": self.total, "at": self.at, "device": self.device,
+                "rows": [dataclasses.asdict(row) for row in self.rows]}
+
+    def to_pandas(self):
+        """A DataFrame with a line for each row."""
+        import pandas
+
+        return pandas.DataFrame(
+            [dataclasses.asdict(row) for row in self.rows],
+            columns=[field.name for field in dataclasses.fields(Holder)])
+
+    def text(self, depth=None, all=False):  # noqa: A002 - as the option reads
+        """The tree: `depth` levels, and all of its lines if `all`."""
+        most = None
+        if not all and depth is None:
+            most = max(shutil.get_terminal_size().lines - 4, 8)
+        return "\n".join(_tree.lines(
+            [(row.name, row.category, row.bytes) for row in self.rows],
+            depth=depth, most=most))
+
+    def __str__(self):
+        return self.text()
+
+    def __rich__(self):
+        from rich.text import Text
+
+        return Text(self.text(), no_wrap=True)
+
+    def _repr_html_(self):
+        return f"<pre>{html.escape(self.text(all=True))}</pre>"
+
+    def __repr__(self):
+        return (f"<stratalloc.Holders of device {self.device} {self.at}: "
+                f"{self.total} bytes in {len(self.rows)} rows>")
+
+    def __getitem__(self, key):
+        return self.to_dict()[key]
+
+    def __iter__(self):
+        return iter(("total", "at", "device", "rows"))
+
+    def __len__(self):
+        return 4
+
+
+def holders(by="module", at="now", device=None):
+    """Who holds memory.
+
+    Args:
+      by: "module": a row per owner, category and tier. "category": a row per
+        category and tier. "tensor": now only; parameters, buffers, gradients
+        and optimizer state by name, the rest by owner. "site": lines of code,
+        where they are recorded; one row says so where they are not.
+      at: "now", on all tiers; or "peak": what the device held when that was
+        the most since the start or torch.cuda.reset_peak_memory_stats(). The
+        peak's rows have the owners and categories of that moment: a gradient
+        that was named later is where it was charged then.
+      device: as torch takes it; None: the current one.
+
+    Returns: Holders; rows add up to its total, in bytes. At "now" that is
+    stats()["live"], at "peak" torch.cuda.max_memory_allocated().
+
+    Raises:
+      ValueError: by or at is none of these, or tensors of the past are asked.
+      RuntimeError: CUDA is not initialised under this allocator.
+    """
+    if by not in _BY:
+        raise ValueError(f"stratalloc.holders: by={by!r} does not exist; use "
+                         f"one of {', '.join(_BY)}")
+    if at not in _AT:
+        raise ValueError(f"stratalloc.holders: at={at!r} does not exist; use "
+                         "now or peak")
+    if by == "tensor" and at == "peak":
+        raise ValueError("stratalloc.holders: tensors of the peak are gone; "
+                         "use by=\"module\", or at=\"now\"")
+    values = _reports.report(device)
+    if not values:
+        raise RuntimeError("stratalloc.holders: CUDA is not initialised under "
+                           "this allocator; call it after the first use of "
+                           "the device")
+    rows = list(_now(values["layers"]) if at == "now"
+                else _at_peak(values["layers"]))
+    total = sum(row.bytes for row in rows)
+    if by == "category":
+        rows = _by_category(rows)
+    elif by == "tensor":
+        rows = _by_tensor(rows, values["device"])
+    elif by == "site":
+        rows = [Holder(NO_SITES, "unknown", total, None, "device")]
+    return Holders(total, at, values["device"], rows)
+
+
+def peak(device=None):
+    """holders(at="peak"): what the device held when that was the most."""
+    return holders(at="peak", device=device)
+
+
+def _now(layers):
+    for row in layers:
+        on = [tier for tier in _TIERS if row[tier]]
+        for tier in on:
+            # A block may lie on two tiers; then it is of neither.
+            yield Holder(row["owner"], row["category"], row[tier],
+                         row["blocks"] if len(on) == 1 else None, tier)
+
+
+def _at_peak(layers):
+    for row in layers:
+        if row["at_peak"]:
+            yield Holder(row["owner"], row["category"], row["at_peak"], None,
+                         "device")
+
+
+def _by_category(rows):
+    sums = {}
+    for row in rows:
+        size, count = sums.get((row.category, row.tier), (0, 0))
+        known = None not in (count, row.count)
+        sums[row.category, row.tier] = (size + row.bytes,
+                                        count + row.count if known else None)
+    return [Holder(category, category, size, count, tier)
+            for (category, tier), (size, count) in sums.items()]
+
+
+def _by_tensor(rows, device):
+    """Named tensors first; what they do not explain stays with its owner."""
+    left = {(row.name, row.category, row.tier): row for row in rows}
+    named = []
+    for owner, name, category, size, tier in _tensors(device):
+        key = (owner, category, tier)
+        row = left.get(key)
+        # What lies on two tiers, or in a block with others, has no row.
+        if row is None or row.bytes < size:
+            continue
+        named.append(Holder(f"{owner}.{name}", category, size, 1, tier))
+        rest = row.bytes - size
+        if rest:
+            left[key] = Holder(row.name, category, rest,
+                               row.count - 1 if row.count else None, tier)
+        else:
+            del left[key]
+    return named + list(left.values())
+
+
+def _tensors(device):
+    """(owner, name, category, bytes, tier) of each storage on the device."""
+    seen = set()
+    for owner, name, category, tensor in _modules.named_tensors():
+        try:
+            storages = _storages.of(tensor)
+        except (TypeError, RuntimeError):
+            continue  # it has no memory, or nobody can tell where
+        for index, address, size in storages:
+            if index != device or not size or address in seen:
+                continue
+            seen.add(address)
+            tiers = _core.residency(address, size)
+            if size in tiers:  # whole on one tier
+                yield (owner, name, _stack.CATEGORIES[category], size,
+                       _TIERS[tiers.index(size)])

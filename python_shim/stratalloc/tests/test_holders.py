@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""holders(), peak(), watch(), annotate(), and who pays for backward."""
+
+import gc
+import threading
+
+import pytest
+
+from stratalloc import simulate
+
+simulate.load("256MiB")
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
+import stratalloc  # noqa: E402
+
+BATCH, SIZE = 32, 256
+ACTIVATION = BATCH * SIZE * 4
+WEIGHT = SIZE * SIZE * 4
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(SIZE, SIZE, bias=False)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+def net(name, layers=3):
+    """A model whose root name nobody else uses: rows outlive tests."""
+    return type(name, (nn.Sequential,), {})(
+        *[Layer() for _ in range(layers)]).to("cuda")
+
+
+def rows(owner, at="now"):
+    return {(row.name[len(owner) + 1:], row.category): row.bytes
+            for row in stratalloc.holders(at=at).rows
+            if row.name.split(".")[0] == owner}
+
+
+def total(owner, category, at="now"):
+    return sum(size for (_, what), size in rows(owner, at).items()
+               if what == category)
+
+
+@pytest.fixture(autouse=True)
+def _sums():
+    """Whatever a test did, rows add up to what torch says."""
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    yield
+    now = stratalloc.holders()
+    on_device = sum(row.bytes for row in now.rows if row.tier == "device")
+    assert on_device == torch.cuda.memory_allocated()
+    assert now.total == stratalloc.stats()["live"]
+    assert stratalloc.peak().total == torch.cuda.max_memory_allocated()
+    for by in ("category", "tensor", "site"):
+        found = stratalloc.holders(by=by)
+        assert found.total == now.total == sum(row.bytes for row in found.rows)
+
+
+def test_three_layers_by_hand():
+    """Every byte of a step, as derived on paper.
+
+    x is (32, 256) float32: 32 KiB. A layer is y = relu(x W'), W (256, 256):
+    256 KiB. Forward keeps per layer relu's result, which relu's backward and
+    the next matmul share; the matmul's own result dies with the layer's
+    forward. Backward of a layer, last to first: relu's input gradient (32
+    KiB), the weight's gradient (256 KiB), and but for the first layer its
+    input's (32 KiB).
+    """
+    model = net("ByHand")
+    x = torch.randn(BATCH, SIZE, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    out = model(x)
+    expected = {(f"{i}.linear", "parameter"): WEIGHT for i in range(3)}
+    expected |= {(str(i), "activation"): ACTIVATION for i in range(3)}
+    assert rows("ByHand") == expected
+    gradient = torch.ones_like(out)
+    out.backward(gradient)
+    # out lives in our hands, the other activations are gone.
+    expected = {(f"{i}.linear", what): WEIGHT for i in range(3)
+                for what in ("parameter", "gradient")}
+    expected["2", "activation"] = ACTIVATION
+    assert rows("ByHand") == expected
+    # The peak: the first layer's relu gave its input gradient, and the matmul
+    # the weight's. Layer 0's activation is held by the graph still.
+    assert total("ByHand", "gradient", "peak") == 3 * WEIGHT
+    assert total("ByHand", "parameter", "peak") == 3 * WEIGHT
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    optimizer.step()
+    steps = total("ByHand", "optimizer_state")
+    assert steps == 3 * 2 * WEIGHT  # its step counters are on the host
+    torch.cuda.reset_peak_memory_stats()
+    optimizer.step()
+    # sqrt(exp_avg_sq), its quotient, and the quotient of the parameter before,
+    # which lives until the name gets another.
+    at_peak = {(row.name, row.category): row.bytes
+               for row in stratalloc.peak().rows}
+    assert at_peak["Optimizer.Adam", "temporary"] == 3 * WEIGHT
+    assert rows("Optimizer") == {}
+
+
+def test_backward_belongs_to_the_layer():
+    model = net("Backward")
+    x = torch.randn(BATCH, SIZE, device="cuda", requires_grad=True)
+    seen = []
+    # Inside of the graph, while layer 1's nodes run.
+    model[1].linear.weight.register_hook(
+        lambda grad: seen.append(torch.empty(4096, device="cuda")))
+    model(x).sum().backward()
+    found = rows("Backward")
+    assert found["1.linear", "gradient"] == WEIGHT
+    assert found["1.linear", "activation"] == seen[0].nbytes == 16384
+    # What is not the model's has its gradient elsewhere, too.
+    assert total("(no scope)", "gradient") == x.grad.nbytes
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputation_belongs_to_the_layer(reentrant):
+    model = net("Checked%d" % reentrant)
+    x = torch.randn(BATCH, SIZE, device="cuda", requires_grad=True)
+    checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+    name = "Checked%d" % reentrant
+    made = {(row["owner"], row["category"]): row["blocks_allocated"]
+            for row in stratalloc.report()["layers"]}
+    # Two results for each forward; the second is the recomputation's.
+    for i in range(3):
+        assert made[f"{name}.{i}.linear", "temporary"] == 2, made
+        assert total(name, "gradient") == 3 * WEIGHT
+    assert not {what for _, what in rows(name)} - {"parameter", "gradient"}
+
+
+def test_a_graph_of_a_thread_that_is_gone():
+    model = net("Threaded")
+    x = torch.randn(BATCH, SIZE, device="cuda")
+    made = []
+    thread = threading.Thread(target=lambda: made.append(model(x)))
+    thread.start()
+    thread.join()
+    before = stratalloc.report()["nodes_without_scope"]
+    made.pop().sum().backward()
+    assert stratalloc.report()["nodes_without_scope"] == before
+    assert {f"{i}.linear" for i in range(3)} == {
+        name for name, what in rows("Threaded") if what == "gradient"}
+
+
+def test_double_backward_belongs_to_the_layer():
+    model = net("Twice")
+    x = torch.randn(BATCH, SIZE, device="cuda", requires_grad=True)
+    (slope,) = torch.autograd.grad(model(x).pow(2).sum(), x, create_graph=True)
+    assert total("Twice", "activation") > 0
+    before = stratalloc.report()["nodes_without_scope"]
+    slope.pow(2).sum().backward()
+    assert stratalloc.report()["nodes_without_scope"] == before
+    # What autograd.grad returns is a gradient of the layer that computed it.
+    assert total("Twice", "gradient") == 3 * WEIGHT + slope.nbytes
+    del slope
+    assert total("Twice", "gradient") == 3 * WEIGHT
+    assert total("Twice", "activation") == 0
+
+
+def test_loaded_state_is_the_parameters_before_the_next_step():
+    model = net("Resumed")
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+    model(torch.randn(BATCH, SIZE, device="cuda")).sum().backward()
+    optimizer.step()
+    saved = {key: value.cpu() if torch.is_tensor(value) else value
+             for key, value in optimizer.state_dict().items()}
+    before = stratalloc.holders(by="category")
+    optimizer.load_state_dict(saved)
+    assert total("Resumed", "optimizer_state") == 3 * 2 * WEIGHT
+    assert (stratalloc.holders(by="category").to_dict()["rows"]
+            == before["rows"])
+
+
+def test_tensors_have_names():
+    model = net("Named", layers=1)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(BATCH, SIZE, device="cuda")).sum().backward()
+    optimizer.step()
+    names = {row.name for row in stratalloc.holders(by="tensor").rows
+             if row.name.startswith("Named") and row.bytes == WEIGHT}
+    assert names == {f"Named.0.linear.weight{what}"
+                     for what in ("", ".grad", ".exp_avg", ".exp_avg_sq")}
+
+
+def test_watch_names_before_the_first_use():
+    with torch.device("cuda"):
+        model = type("Watched", (nn.Module,), {})()
+        model.layers = nn.ModuleList([nn.Linear(SIZE, SIZE) for _ in range(2)])
+    stratalloc.watch(model, torch.optim.SGD(model.parameters()))
+    assert ("layers.1", "parameter") in rows("Watched")
+    with pytest.raises(TypeError, match="nn.Module, not int"):
+        stratalloc.watch(3)
+    with pytest.raises(TypeError, match="Optimizer, not list"):
+        stratalloc.watch(model, [])
+
+
+def test_annotate_charges_a_storage():
+    cache = torch.empty(1 << 20, device="cuda", dtype=torch.uint8)
+    assert stratalloc.annotate(cache[:5], "Annotated.kv",
+                               category="buffer") == 1 << 20
+    assert rows("Annotated") == {("kv", "buffer"): 1 << 20}
+    assert stratalloc.annotate(torch.ones(3), "Annotated.cpu") == 0
+    with pytest.raises(ValueError, match="'cash' does not exist"):
+        stratalloc.annotate(cache, "Annotated.kv", category="cash")
+    with pytest.raises(ValueError, match="non-empty"):
+        stratalloc.annotate(cache, "")
+    with pytest.raises(TypeError, match="Tensor, not str"):
+        stratalloc.annotate("cache", "kv")
+
+
+def test_results_are_dicts_and_text():
+    model = net("Shown", layers=12)
+    found = stratalloc.holders()
+    assert dict(found) == found.to_dict()
+    assert set(found["rows"][0]) == {"name", "category", "bytes", "count",
+                                     "tier"}
+    assert "0–11 × 12" in str(found)
+    assert "<pre>" in found._repr_html_()
+    assert len(found.text(all=True).splitlines()) >= len(
+        str(found).splitlines())
+    assert stratalloc.holders(by="site").rows[0].name == (
+        "(sites are not recorded)")
+    for wrong in ({"by": "layer"}, {"at": "then"},
+                  {"by": "tensor", "at": "peak"}):
+        with pytest.raises(ValueError, match="stratalloc.holders"):
+            stratalloc.holders(**wrong)
+    del model
