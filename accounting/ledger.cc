@@ -50,11 +50,11 @@ LedgerRow Ledger::Entry::Row() const {
   LedgerRow row = named;
   row.live = Read(account.live);
   row.peak = Read(account.peak);
-  row.allocated = Read(account.allocated);
+  row.allocated = account.Allocated();
   row.freed = Read(account.freed);
   row.relabelled = static_cast<std::int64_t>(Read(account.relabelled));
   row.at_peak = account.AtPeak();
-  row.blocks = Read(account.blocks);
+  row.blocks = account.Blocks();
   row.blocks_allocated = Read(account.blocks_made);
   row.blocks_freed = Read(account.blocks_freed);
   for (const TierId tier : {TierId::kHost, TierId::kDisk}) {
@@ -142,7 +142,8 @@ std::vector<ScopeRow> Ledger::Scopes() const {
 
 DeviceTotals Ledger::Totals(DeviceIndex device) const {
   const DeviceAccount& account = devices_[Index(device)];
-  return {Read(account.live), Read(account.on_device), Read(account.peak)};
+  const Bytes on_device = Read(account.on_device);
+  return {on_device + Read(account.below), on_device, Read(account.peak)};
 }
 
 void Ledger::ResetPeaks(DeviceIndex device) {
@@ -169,12 +170,6 @@ Ledger::Everything Ledger::Copy() const {
 }
 
 Status Ledger::CheckRow(const LedgerRow& row) {
-  const Bytes flow =
-      row.allocated - row.freed + static_cast<Bytes>(row.relabelled);
-  if (row.live != flow) {
-    return Differ(Describe(row), "live", row.live,
-                  "allocated - freed + relabelled", flow);
-  }
   Bytes tiers = 0;
   bool negative = false;
   for (const Bytes bytes : row.tier_bytes) {

@@ -19,7 +19,6 @@
 // Invariants, checked by CheckInvariants() at quiescent points:
 //   sum over rows of live, on the device, at its peak = Totals(device)
 //   sum over a scope's rows of live     = ScopeRow::live
-//   row.live    = row.allocated - row.freed + row.relabelled
 //   row.live    = sum over tiers of row.tier_bytes, of which none is negative
 //   row.peak   >= row.live
 //   sum over rows of relabelled         = 0

@@ -14,10 +14,9 @@
 // lock: each number is whole, and they add up at quiescent points.
 // Lifetime: an account's is the process's. Nothing here fails; numbers that do
 // not add up are found by whoever owns the accounts.
-// Invariants: live = allocated - freed + relabelled; of it `below` lies on
-// other tiers, the rest on the device; the sums over a device's accounts are
-// its DeviceAccount, live, on the device, and at the peak; over a scope's, its
-// ScopeAccount.
+// Invariants: of `live` `below` lies on other tiers, the rest on the device;
+// the sums over a device's accounts are its DeviceAccount, live, on the device,
+// and at the peak; over a scope's, its ScopeAccount.
 #ifndef STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
 #define STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
 
@@ -58,8 +57,8 @@ inline void Raise(Amount& peak, const Amount& now) {
 
 // What all accounts of a device add up to.
 struct DeviceAccount {
-  Amount live{0};       // on all tiers together
   Amount on_device{0};  // what torch calls allocated
+  Amount below{0};      // on other tiers
   Amount peak{0};       // of on_device
   Amount peaks{0};      // how often it was raised or reset
 
@@ -88,12 +87,11 @@ struct ChargeAccount {
   ScopeAccount* scope = nullptr;
   Amount live{0};          // on all tiers together
   Amount peak{0};          // of live
-  Amount allocated{0};     // cumulative
   Amount freed{0};         // cumulative
   Amount relabelled{0};    // given here minus given away, modulo 2^64
-  Amount blocks{0};        // live
   Amount blocks_made{0};   // cumulative, without those that were given
   Amount blocks_freed{0};  // cumulative
+  Amount blocks_given{0};  // here minus away, modulo 2^64
   Amount below[kTiers]{};  // of live, by tier; [kDevice] is not used
   Amount held_at_peak{0};  // on the device, at the peak of number `peaks_seen`
   Amount peaks_seen{0};
@@ -102,6 +100,12 @@ struct ChargeAccount {
   Amount restored{0};  // host or disk -> device
   Amount to_disk{0}, from_disk{0};
 
+  Bytes Allocated() const {  // cumulative
+    return Read(live) + Read(freed) - Read(relabelled);
+  }
+  Bytes Blocks() const {  // live
+    return Read(blocks_made) + Read(blocks_given) - Read(blocks_freed);
+  }
   Bytes OnDevice() const {
     // A report that is read while bytes move may see more below than there are.
     const Bytes elsewhere =
@@ -119,11 +123,8 @@ struct ChargeAccount {
   void Allocate(Bytes n) {
     KeepAtPeak();
     Add(live, n);
-    Add(allocated, n);
-    Add(blocks, 1);
     Add(blocks_made, 1);
     Add(scope->live, n);
-    Add(device->live, n);
     RaisePeaks();
     device->Grow(n);
   }
@@ -139,16 +140,13 @@ struct ChargeAccount {
       Add(device->on_device, -n);
     } else {
       Add(Below(tier), -n);
+      Add(device->below, -n);
     }
     Add(live, -n);
     Add(freed, n);
     Add(scope->live, -n);
-    Add(device->live, -n);
   }
-  void CountFreed() {
-    Add(blocks, -1);
-    Add(blocks_freed, 1);
-  }
+  void CountFreed() { Add(blocks_freed, 1); }
   // Bytes on this tier are the other account's from now on; then GiveBlocks.
   void Give(Bytes n, TierId tier, ChargeAccount& to) {
     KeepAtPeak();
@@ -166,8 +164,8 @@ struct ChargeAccount {
     to.RaisePeaks();
   }
   void GiveBlocks(Bytes count, ChargeAccount& to) {
-    Add(blocks, -count);
-    Add(to.blocks, count);
+    Add(blocks_given, -count);
+    Add(to.blocks_given, count);
   }
   void ResetPeak() { peak.store(Read(live), std::memory_order_relaxed); }
   // `moved` false: one of two copies was given up, and nothing travelled.
@@ -176,8 +174,13 @@ struct ChargeAccount {
     KeepAtPeak();
     if (from != TierId::kDevice) Add(Below(from), -n);
     if (to != TierId::kDevice) Add(Below(to), n);
-    if (from == TierId::kDevice) Add(device->on_device, -n);
-    if (to == TierId::kDevice) device->Grow(n);
+    if (from == TierId::kDevice) {
+      Add(device->on_device, -n);
+      Add(device->below, n);
+    } else if (to == TierId::kDevice) {
+      Add(device->below, -n);
+      device->Grow(n);
+    }
     if (!moved) return;
     if (from == TierId::kDevice) Add(evicted, n);
     if (to == TierId::kDevice) Add(restored, n);

@@ -44,7 +44,7 @@ class DeviceAllocatorTest : public testing::Test {
     allocator_.reset();
     // After the allocator, as torch's own streams, which live for ever.
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-    EXPECT_EQ(recorder_.device.live.load(), 0u);
+    EXPECT_EQ(recorder_.device.on_device.load(), 0u);
     EXPECT_EQ(cudasim_violation_count(), 0);
     char text[1024];
     cudasim_leak_report(text, sizeof(text));

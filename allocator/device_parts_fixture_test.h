@@ -58,7 +58,7 @@ class DevicePartsTest : public testing::Test {
     EXPECT_EQ(parts_->live.allocated_bytes(), 0u);
     Close();
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-    EXPECT_EQ(accounts_.device.live.load(), 0u);
+    EXPECT_EQ(accounts_.device.on_device.load(), 0u);
     EXPECT_EQ(cudasim_violation_count(), 0);
     char text[1024];
     cudasim_leak_report(text, sizeof(text));

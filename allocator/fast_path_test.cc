@@ -46,7 +46,7 @@ class FastPathTest : public testing::Test {
   }
   void TearDown() override {
     ExpectSound();
-    EXPECT_EQ(books_.device.live.load(), 0u);
+    EXPECT_EQ(books_.device.on_device.load(), 0u);
     allocator_.reset();
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
     EXPECT_EQ(cudasim_violation_count(), 0);
@@ -379,8 +379,8 @@ TEST_F(FastPathTest, ThreadsShareBinsAndEveryNumberAddsUp) {
   EXPECT_EQ(stats.allocation.stats[0].freed, kThreads * kRounds);
   EXPECT_EQ(stats.active_bytes.stats[0].current, 0);
   EXPECT_EQ(books_.owner.live.load() + books_.other.live.load(), 0u);
-  EXPECT_EQ(static_cast<std::int64_t>(books_.owner.allocated.load() +
-                                      books_.other.allocated.load()),
+  EXPECT_EQ(static_cast<std::int64_t>(books_.owner.Allocated() +
+                                      books_.other.Allocated()),
             stats.allocated_bytes.stats[0].allocated);
 }
 

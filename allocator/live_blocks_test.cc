@@ -37,7 +37,7 @@ TEST_F(LiveBlocksTest, AHandedOutBlockIsChargedCountedAndNotedBelow) {
   Block* const block = Malloc(kLarge, 3 * kMiB);
   EXPECT_EQ(block->size, 3 * kMiB) << "the rest is free";
   EXPECT_EQ(Allocated(), 3 << 20);
-  EXPECT_EQ(accounts_.device.live.load(), 3 * kMiB);
+  EXPECT_EQ(accounts_.device.on_device.load(), 3 * kMiB);
   EXPECT_EQ(block->account, &accounts_.owner);
   EXPECT_EQ(LiveOn(*block->segment, 3), (Live{1, 1, 0}));
   ForEachHandleOf(*block, [](HandleRef handle, Bytes) {
@@ -49,7 +49,7 @@ TEST_F(LiveBlocksTest, AHandedOutBlockIsChargedCountedAndNotedBelow) {
   EXPECT_EQ(LiveOn(*block->segment, 3), (Live{1, 2, 0}));
   Free(block);
   EXPECT_EQ(LiveOn(*second->segment, 3), (Live{0, 1, 0}));
-  EXPECT_EQ(accounts_.device.live.load(), kMiB);
+  EXPECT_EQ(accounts_.device.on_device.load(), kMiB);
   EXPECT_EQ(second->prev->state, BlockState::kFree);
   Free(second);
   EXPECT_EQ(Active(), 0);
@@ -64,7 +64,7 @@ TEST_F(LiveBlocksTest, RecordedStreamsKeepAFreedBlockPending) {
   Free(block);
   EXPECT_EQ(block->state, BlockState::kPending);
   EXPECT_EQ(Allocated(), 0);
-  EXPECT_EQ(accounts_.device.live.load(), 0u) << "nobody's, as torch counts";
+  EXPECT_EQ(accounts_.device.on_device.load(), 0u) << "nobody's, as torch counts";
   EXPECT_EQ(Active(), 3 << 20);
   EXPECT_NE(parts().slow.word() & kPending, 0u);
   parts().blocks.Process();
@@ -90,7 +90,7 @@ TEST_F(LiveBlocksTest, EmptiedBinsMergeAndCountNoMore) {
   EXPECT_EQ(LiveOn(segment, 2), (Live{0, 0}));
   EXPECT_EQ(segment.first->size, 4 * kMiB) << "merged with the rest";
   EXPECT_EQ(segment.first->state, BlockState::kFree);
-  EXPECT_EQ(accounts_.device.live.load(), 0u) << "it was paid back before";
+  EXPECT_EQ(accounts_.device.on_device.load(), 0u) << "it was paid back before";
 }
 
 TEST_F(LiveBlocksTest, AFreedBlockHasNoPinAndNoMark) {
