@@ -108,6 +108,10 @@ STRATALLOC_API uint32_t stratalloc_scope_current(int* category, int* lifetime);
  * `category`; category -1 keeps it. Address and handles do not change. */
 STRATALLOC_API int stratalloc_relabel(const void* ptr, uint64_t bytes,
                                       uint32_t scope, int category);
+/* The same of the block at `ptr` if nobody pays for it yet: made outside of any
+ * scope, with no category. STRATALLOC_NOT_FOUND if somebody does. */
+STRATALLOC_API int stratalloc_adopt(const void* ptr, uint32_t scope,
+                                    int category);
 
 /* ---- tiers ------------------------------------------------------------- */
 

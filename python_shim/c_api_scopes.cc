@@ -43,4 +43,17 @@ int stratalloc_relabel(const void* ptr, uint64_t bytes, uint32_t scope,
   return 0;
 }
 
+int stratalloc_adopt(const void* ptr, uint32_t scope, int category) {
+  const Address address = reinterpret_cast<Address>(ptr);
+  DeviceAllocator* device = Allocator::Get().FindByAddress(address);
+  BlockView block;
+  if (device == nullptr || Core::Get().abandoned() ||
+      !device->FindLive(address, &block) || block.charge != Charge{}) {
+    return STRATALLOC_NOT_FOUND;
+  }
+  device->Relabel(address, 1, {ScopeId{scope}, static_cast<Category>(category)},
+                  /*keep_category=*/false);
+  return 0;
+}
+
 }  // extern "C"

@@ -7,8 +7,8 @@
 // integers.
 //
 // The GIL: push, pop and current keep it; a scope listener therefore must not
-// wait for copies, I/O or another thread. intern, name and relabel release it
-// around the core, which takes locks.
+// wait for copies, I/O or another thread. intern, name, relabel and adopt
+// release it around the core, which takes locks.
 //
 // Errors: a wrong number or type of arguments is a TypeError, an id that does
 // not fit its type an OverflowError, a category or lifetime that does not
@@ -135,6 +135,25 @@ PyObject* Relabel(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return PyBool_FromLong(code == 0);
 }
 
+PyObject* Adopt(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  std::uint32_t scope;
+  int category;
+  if (!CheckCount("adopt", count, 3)) return nullptr;
+  const unsigned long long address = PyLong_AsUnsignedLongLong(args[0]);
+  if (PyErr_Occurred()) return nullptr;
+  if (!ParseScope(args[1], &scope) ||
+      !ParseSmall(args[2], "category", 0, stratalloc::kCategories, &category)) {
+    return nullptr;
+  }
+  int code;
+  Py_BEGIN_ALLOW_THREADS;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): Python keeps addresses as ints.
+  code =
+      stratalloc_adopt(reinterpret_cast<const void*>(address), scope, category);
+  Py_END_ALLOW_THREADS;
+  return PyBool_FromLong(code == 0);
+}
+
 PyMethodDef kMethods[] = {
     {"push", Erase(Push), METH_FASTCALL,
      "push(scope_id, category, lifetime)\n\n"
@@ -155,6 +174,10 @@ PyMethodDef kMethods[] = {
      "relabel(address, bytes, scope_id, category) -> bool\n\n"
      "Moves the charge of the device block(s) holding these bytes; category\n"
      "-1 keeps it. False if they are not in a block of ours."},
+    {"adopt", Erase(Adopt), METH_FASTCALL,
+     "adopt(address, scope_id, category) -> bool\n\n"
+     "Charges the device block that holds this address, if nobody pays for it\n"
+     "yet: it was made outside of any scope. False otherwise."},
     {nullptr, nullptr, 0, nullptr},
 };
 

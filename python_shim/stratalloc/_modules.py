@@ -35,7 +35,7 @@ from stratalloc._materialize import Materialize
 from stratalloc._optimizers import Steps
 from stratalloc._owners import Owners
 from stratalloc._stack import (ACTIVATION, BUFFER, LIFETIME_PERSISTENT,
-                               LIFETIME_TRANSIENT, PARAMETER)
+                               LIFETIME_TRANSIENT, PARAMETER, ROOT)
 
 _lock = threading.Lock()
 _installed = None
@@ -130,8 +130,9 @@ class _Installation:
 
 
 def _call_wrapper(original, installation):
-    push, pop = installation.native.push, installation.native.pop
-    scopes = installation.owners.scopes
+    native, owners = installation.native, installation.owners
+    push, pop, current = native.push, native.pop, native.current
+    scopes, roots, adopt = owners.scopes, owners.root_scopes, owners.adopt
 
     def __call__(self, *args, **kwargs):
         if is_compiling() or not installation.active:
@@ -139,6 +140,8 @@ def _call_wrapper(original, installation):
         scope = scopes.get(id(self))
         if scope is None:
             scope = installation.scope_of(self)
+        if scope in roots and current()[0] == ROOT:
+            adopt(scope, (*args, kwargs))
         push(scope, ACTIVATION, LIFETIME_TRANSIENT)
         try:
             # torch's own __call__, written out: a frame and a copy of the
@@ -155,6 +158,8 @@ def _call_wrapper(original, installation):
         scope = scopes.get(id(self))
         if scope is None:
             scope = installation.scope_of(self)
+        if scope in roots and current()[0] == ROOT:
+            adopt(scope, (*args, kwargs))
         push(scope, ACTIVATION, LIFETIME_TRANSIENT)
         try:
             return original(self, *args, **kwargs)

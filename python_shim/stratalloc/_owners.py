@@ -25,7 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from stratalloc import _stack
 from stratalloc import _storages
-from stratalloc._stack import BUFFER, GRADIENT, OPTIMIZER_STATE, PARAMETER
+from stratalloc._stack import (BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE,
+                               PARAMETER)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -79,6 +80,7 @@ class Owners:
         self._paths = {}  # scope id -> path, of module scopes only
         self._by_scope = {}  # scope id -> _Ref of the module named last
         self._roots = set()  # names of live roots
+        self.root_scopes = set()  # scope ids of roots
         self._class_scopes = {}  # class name -> scope id
         self.on_device = _is_cuda
 
@@ -124,6 +126,7 @@ class Owners:
                 self._remember(module, full,
                                base if unique and module is inner else None)
                 self._label_own(module)
+            self.root_scopes.add(self.scopes[id(root)])
             return self.scopes[id(root)]
 
     def _base(self, inner):
@@ -309,6 +312,29 @@ class Owners:
             return
         for tensor in tensors_in(tensors):
             self.relabel(tensor, scope, OPTIMIZER_STATE)
+
+    def adopt(self, scope, values, depth=3):
+        """What enters a root module is its input, if it is nobody's yet.
+
+        values: tensors, and tuples, lists and dicts of them.
+        """
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if value.is_cuda and not isinstance(value, FakeTensor):
+                    self._adopt(scope, value)
+            elif depth and isinstance(value, (tuple, list)):
+                self.adopt(scope, value, depth - 1)
+            elif depth and isinstance(value, dict):
+                self.adopt(scope, value.values(), depth - 1)
+
+    def _adopt(self, scope, tensor):
+        try:
+            storages = _storages.of(tensor)
+        except (TypeError, RuntimeError):
+            return  # it has no memory, or nobody can tell where
+        for _, address, size in storages:
+            if size:
+                self._native.adopt(address, scope, INPUT)
 
     def relabel(self, tensor, scope, category):
         """Moves the charge of the tensor's storage; False if it has none.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scope stack in Python, for tests that run on CPU tensors alone.
 
-The same six functions as stratalloc._scopes; it records what was pushed and
-re-labelled, and counts a pop without a push.
+The same seven functions as stratalloc._scopes; it records what was pushed,
+re-labelled and adopted, and counts a pop without a push.
 """
 
 import threading
@@ -12,6 +12,7 @@ class FakeStack:
     def __init__(self):
         self.paths = [""]
         self.relabelled = []  # (address, bytes, path, category)
+        self.adopted = []  # (address, path, category)
         self.pushed = []  # (path, category, lifetime), of all threads
         self.extra_pops = 0
         self._local = threading.local()
@@ -47,6 +48,10 @@ class FakeStack:
 
     def relabel(self, address, size, scope, category):
         self.relabelled.append((address, size, self.paths[scope], category))
+        return True
+
+    def adopt(self, address, scope, category):
+        self.adopted.append((address, self.paths[scope], category))
         return True
 
     # ---- for assertions --------------------------------------------------

@@ -54,6 +54,7 @@ def _sums():
     gc.collect()
     torch.cuda.reset_peak_memory_stats()
     yield
+    gc.collect()
     now = stratalloc.holders()
     on_device = sum(row.bytes for row in now.rows if row.tier == "device")
     assert on_device == torch.cuda.memory_allocated()
@@ -80,13 +81,14 @@ def test_three_layers_by_hand():
     out = model(x)
     expected = {(f"{i}.linear", "parameter"): WEIGHT for i in range(3)}
     expected |= {(str(i), "activation"): ACTIVATION for i in range(3)}
+    expected["", "input"] = x.nbytes
     assert rows("ByHand") == expected
     gradient = torch.ones_like(out)
     out.backward(gradient)
     # out lives in our hands, the other activations are gone.
     expected = {(f"{i}.linear", what): WEIGHT for i in range(3)
                 for what in ("parameter", "gradient")}
-    expected["2", "activation"] = ACTIVATION
+    expected |= {("2", "activation"): ACTIVATION, ("", "input"): x.nbytes}
     assert rows("ByHand") == expected
     # The peak: the first layer's relu gave its input gradient, and the matmul
     # the weight's. Layer 0's activation is held by the graph still.
@@ -117,8 +119,8 @@ def test_backward_belongs_to_the_layer():
     found = rows("Backward")
     assert found["1.linear", "gradient"] == WEIGHT
     assert found["1.linear", "activation"] == seen[0].nbytes == 16384
-    # What is not the model's has its gradient elsewhere, too.
-    assert total("(no scope)", "gradient") == x.grad.nbytes
+    # The input's gradient is where the input is.
+    assert found["", "gradient"] == found["", "input"] == x.nbytes
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -132,8 +134,8 @@ def test_recomputation_belongs_to_the_layer(reentrant):
     # Two results for each forward; the second is the recomputation's.
     for i in range(3):
         assert made[f"{name}.{i}.linear", "temporary"] == 2, made
-        assert total(name, "gradient") == 3 * WEIGHT
-    assert not {what for _, what in rows(name)} - {"parameter", "gradient"}
+        assert total(name, "gradient") == 3 * WEIGHT + x.grad.nbytes
+    assert not total(name, "activation") + total(name, "temporary")
 
 
 def test_a_graph_of_a_thread_that_is_gone():
@@ -159,9 +161,11 @@ def test_double_backward_belongs_to_the_layer():
     slope.pow(2).sum().backward()
     assert stratalloc.report()["nodes_without_scope"] == before
     # What autograd.grad returns is a gradient of the layer that computed it.
-    assert total("Twice", "gradient") == 3 * WEIGHT + slope.nbytes
+    found = rows("Twice")
+    assert found["0.linear", "gradient"] == WEIGHT + slope.nbytes
+    assert found["", "gradient"] == x.grad.nbytes
     del slope
-    assert total("Twice", "gradient") == 3 * WEIGHT
+    assert total("Twice", "gradient") == 3 * WEIGHT + x.grad.nbytes
     assert total("Twice", "activation") == 0
 
 
@@ -200,6 +204,22 @@ def test_watch_names_before_the_first_use():
         stratalloc.watch(3)
     with pytest.raises(TypeError, match="Optimizer, not list"):
         stratalloc.watch(model, [])
+
+
+def test_what_enters_the_root_module_is_its_input():
+    model = net("Entered")
+    x, y, z = (torch.randn(BATCH, SIZE, device="cuda") for _ in range(3))
+    with stratalloc.scope("Loader"):
+        mine = torch.randn(BATCH, SIZE, device="cuda")
+    wrapper = type("Entered2", (nn.Module,), {
+        "forward": lambda self, x, more, key=None: model(x)})()
+    wrapper(x, [(mine, y[:3])], key={"z": z})
+    assert rows("Entered2") == {("", "input"): 3 * x.nbytes}
+    assert total("Loader", "unknown") == mine.nbytes, "its own scope's"
+    # A part of a model called by itself is no root, and its input anybody's.
+    other = torch.randn(BATCH, SIZE, device="cuda")
+    model[0](other)
+    assert total("Entered", "input") == 0
 
 
 def test_annotate_charges_a_storage():
