@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""At the peak nearly every byte has a module and a category."""
+
+from tests.e2e import running
+
+LEAST = 0.99
+
+
+def test_at_the_peak():
+    cases = running.last_json(running.on_device(
+        "256MiB", running.program("attribution.py"),
+        options=("--devices", "2") if running.SIMULATED else ()))
+    assert len(cases) == 12
+    # What a loop makes outside of any scope: labels, a scaler's scale.
+    low = {name: case for name, case in cases.items()
+           if case["attributed"] < LEAST or case["nodes"]}
+    assert not low, low

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of what the device held at its peak has a module and a category.
+
+Prints a JSON object: case -> {"peak", "attributed", "rest", "nodes"}.
+"""
+
+import contextlib
+import gc
+import json
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import stratalloc
+
+DEVICE = "cuda"
+VOCABULARY, WIDTH, BATCH, LENGTH = 500, 128, 8, 32
+
+
+class Model(nn.Module):
+    """A language model; its loss is a module of its own, as Trainers have."""
+
+    def __init__(self, tied=False, checkpointed=False, layer=None):
+        super().__init__()
+        layer = layer or (lambda: nn.TransformerEncoderLayer(
+            WIDTH, 4, 4 * WIDTH, batch_first=True, dropout=0.1))
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.ModuleList([layer() for _ in range(3)])
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.loss = nn.CrossEntropyLoss()
+        self.checkpointed = checkpointed
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens, labels=None):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = (checkpoint(layer, x, use_reentrant=False)
+                 if self.checkpointed else layer(x))
+        x = self.head(x)
+        if labels is None:
+            return x
+        return self.loss(x.flatten(0, 1), labels.flatten())
+
+
+class LowRank(nn.Module):
+    def __init__(self, base, rank=4):
+        super().__init__()
+        self.base = base
+        self.down = nn.Linear(base.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+class Experts(nn.Module):
+    def __init__(self, count=4):
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, count)
+        self.experts = nn.ModuleList([nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(),
+            nn.Linear(4 * WIDTH, WIDTH)) for _ in range(count)])
+
+    def forward(self, x):
+        weight = self.gate(x).softmax(-1)
+        best = weight.argmax(-1)
+        out = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            mine = best == i
+            out[mine] = expert(x[mine]) * weight[mine][:, i:i + 1]
+        return x + out
+
+
+def tokens():
+    return torch.randint(0, VOCABULARY, (BATCH, LENGTH), device=DEVICE)
+
+
+def train(model, wrap=None, half=False, parts=1, optimizer=torch.optim.AdamW,
+          steps=3):
+    model = model.to(DEVICE)
+    wrapped = wrap(model) if wrap else model
+    optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
+    scaler = torch.amp.GradScaler(DEVICE, enabled=half)
+    for _ in range(steps):
+        for _ in range(parts):
+            with (torch.autocast(DEVICE, torch.float16) if half
+                  else contextlib.nullcontext()):
+                loss = wrapped(tokens(), tokens())
+            scaler.scale(loss.mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return measure()
+
+
+def infer():
+    model = Model().to(DEVICE).eval()
+    with torch.no_grad():
+        for _ in range(2):
+            model(tokens())
+    return measure()
+
+
+def low_rank():
+    model = Model()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for layer in model.layers:
+        layer.linear1 = LowRank(layer.linear1)
+        layer.linear2 = LowRank(layer.linear2)
+    return train(model)
+
+
+def generate():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(
+        vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=3, n_head=4,
+        n_positions=64, bos_token_id=1, eos_token_id=2)).to(DEVICE).eval()
+    prompt = torch.randint(0, VOCABULARY, (2, 5), device=DEVICE)
+    model.generate(prompt, max_new_tokens=10, do_sample=False, pad_token_id=0)
+    return measure()
+
+
+CASES = {
+    "inference": infer,
+    "training": lambda: train(Model()),
+    "checkpointed": lambda: train(Model(checkpointed=True)),
+    "half precision": lambda: train(Model(), half=True),
+    "low rank": low_rank,
+    "accumulation": lambda: train(Model(), parts=3),
+    "tied weights": lambda: train(Model(tied=True)),
+    "momentum": lambda: train(Model(), optimizer=lambda parameters: (
+        torch.optim.SGD(parameters, lr=0.1, momentum=0.9))),
+    "experts": lambda: train(Model(layer=Experts)),
+    "generate": generate,
+    "DataParallel": lambda: train(Model(), wrap=nn.DataParallel),
+    "aot_eager": lambda: train(Model(), wrap=lambda model: torch.compile(
+        model, backend="aot_eager")),
+}
+
+
+def measure():
+    peak = stratalloc.peak()
+    rest = [row for row in peak.rows
+            if row.name.startswith("(") or row.category == "unknown"]
+    assert peak.total == torch.cuda.max_memory_allocated()
+    return {
+        "peak": peak.total,
+        "attributed": 1 - sum(row.bytes for row in rest) / peak.total,
+        "rest": {f"{row.name}, {row.category}": row.bytes for row in rest},
+        "nodes": stratalloc.report()["nodes_without_scope"],
+    }
+
+
+def main():
+    found = {}
+    for name, case in CASES.items():
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        found[name] = case()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
