@@ -135,6 +135,23 @@ TEST_F(StayingTest, ARefusalNamesTheTierAndTheRest) {
       "memory");
 }
 
+TEST_F(StayingTest, WhatWaitsForItsStreamsIsAccountedFor) {
+  const StreamId stream = NewStream();
+  const Address used = Malloc(3 * kMiB);
+  ASSERT_TRUE(allocator().RecordStream(used, stream).has_value());
+  cudasim_hold_streams(1);
+  cudasim_note_access(reinterpret_cast<void*>(Raw(stream)), "kernel", nullptr,
+                      0);
+  Free(used);
+  EXPECT_EQ(
+      allocator().WhyNoMore(""),
+      "on the device: 1024.00 KiB free beside them in their handles, 3.00 "
+      "MiB freed while other streams use it, in 4.00 MiB of reserved "
+      "memory");
+  cudasim_hold_streams(0);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
 // One small block of a graph keeps a handle; what it freed its pool keeps.
 TEST_F(StayingTest, ARefusalAccountsForAllThatIsReserved) {
   const StreamId stream = NewStream();

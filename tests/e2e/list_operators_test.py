@@ -123,3 +123,4 @@ def test_runs_in_slices_while_another_thread_captures():
     assert done["said"] == "done"
     assert done["slices"] > 1 and done["elements"] == 10
     assert done["values"] == [2.0] * 10
+    assert done["captured"] == [2.0] * 8

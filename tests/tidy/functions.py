@@ -19,6 +19,11 @@ _CHARACTER = re.compile(r"'(?:\\.|[^'\\\n])'")
 _AROUND = re.compile(
     r"\s*(template\s*<[^{};]*?>\s*)?(inline\s+|typedef\s+)?"
     r"((namespace|class|struct|union|enum)\b|extern\b[^()]*$)")
+# A function that returns `struct stat` ends in its parameters.
+_PARAMETERS = re.compile(
+    r"\)[\s&]*((const|noexcept|override|final)\b[\s&]*)*$")
+# Of a class: no part of the method behind it.
+_ACCESS = re.compile(r"\s*(public|protected|private)\s*:(?!:)")
 
 
 def _is_product(path: str) -> bool:
@@ -39,7 +44,9 @@ def _cpp(code: str) -> Iterator[tuple[int, int]]:
             at = head = code.index("\n", at) if code[at] == "#" else at + 1
         elif code[at] != "{":
             at += 1
-        elif _AROUND.match(code, head, at) or "(" not in code[head:at]:
+        elif "(" not in code[head:at] or (
+                _AROUND.match(code, head, at)
+                and not _PARAMETERS.search(code[head:at])):
             at = head = at + 1
         else:
             end = _closing(code, at)
@@ -50,6 +57,8 @@ def _cpp(code: str) -> Iterator[tuple[int, int]]:
                     or re.compile(r"\s*[,{]").match(code, end)):
                 at = end
                 continue
+            while access := _ACCESS.match(code, head, at):
+                head = access.end()
             begin = head + len(code[head:at]) - len(code[head:at].lstrip())
             yield code.count("\n", 0, begin) + 1, code.count("\n", 0, end) + 1
             at = head = end

@@ -9,7 +9,6 @@ ROOMS = (
     "allocator",
     "accounting",
     "tiering",
-    "telemetry",
     "python_shim",
     "tests",
 )

@@ -327,6 +327,7 @@ class RulesTest(unittest.TestCase):
             "template <class T>\nvoid G(T t) {",
             "A::A(int a)\n    : a_{a}, b_({a, 1}) {",
             "bool A::operator()(const char* s = \"{;\", char c = '}') const {",
+            "struct stat H() const {",
         )
         path = "allocator/block.h"
         for signature in signatures:
@@ -346,6 +347,17 @@ class RulesTest(unittest.TestCase):
                 self._expect(
                     "long_functions", f"{path}:6: a function of 61 lines",
                     planted(61))
+
+    def test_an_access_label_is_no_line_of_a_method(self):
+        def planted(lines):
+            body = "    f();\n" * (lines - 2)
+            return {"allocator/block.h": self._header(
+                'class CAPABILITY("lock") A {\n public:\n\n  void F() {\n'
+                f"{body}  }}\n}};\n")}
+
+        self.assertEqual(self._complaints(planted(60)), {})
+        self._expect("long_functions", "allocator/block.h:5: a function of 61",
+                     planted(61))
 
     def test_long_python_function(self):
         path = "python_shim/simulate.py"

@@ -71,7 +71,7 @@ class Engine::Waiting {
   // memory that never leaves, the operators cannot go on: kOusted, because a
   // kernel may answer kOutOfMemory by going on another way.
   Status Stop() {
-    const std::int64_t since = NowNs();
+    const std::int64_t since = engine_.options_.now_ns();
     while (true) {
       {
         MutexLock arbiter(engine_.arbiter_);
@@ -81,7 +81,9 @@ class Engine::Waiting {
         }
       }
       Refused();
-      if (NowNs() - since > engine_.admission_.running_ns()) break;
+      if (engine_.options_.now_ns() - since > engine_.admission_.running_ns()) {
+        break;
+      }
       turn_.AwaitChange();
     }
     thread_.Resume();

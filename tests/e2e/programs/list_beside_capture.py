@@ -15,6 +15,8 @@ from stratalloc import _bridge
 MIB = 1 << 20
 
 many = [torch.ones(4 * MIB // 4, device="cuda") for _ in range(10)]
+static = torch.ones(8, device="cuda")
+captured = ["nothing"]
 began, runs, ended = (threading.Event() for _ in range(3))
 slices = []
 
@@ -28,13 +30,16 @@ def add_scalar(tensors, scalar):
 
 
 def capture():
-    static = torch.ones(8, device="cuda")
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             static.add_(1.0)
             began.set()
             runs.wait()
+        graph.replay()
+        captured[0] = static.tolist()
+    except RuntimeError as error:
+        captured[0] = str(error)
     finally:
         began.set()
         ended.set()
@@ -56,4 +61,5 @@ finally:
     runs.set()
     capturing.join()
 print(json.dumps({"said": said, "slices": len(slices), "elements": sum(slices),
+                  "captured": captured[0],
                   "values": [tensor[-1].item() for tensor in many]}))
