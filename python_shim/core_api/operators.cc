@@ -44,6 +44,8 @@ void LeaveCall() {
   }
 }
 
-bool InsideOperator() { return OperatorThread::ThisThread().depth() > 0; }
+bool InsideOperator() {
+  return OperatorThread::ThisThread().KeepsWhatItAllocates();
+}
 
 }  // namespace stratalloc::core

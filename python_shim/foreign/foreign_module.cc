@@ -20,6 +20,7 @@
 //
 // Lifetime: what bind() was given is kept until the process ends.
 #include <cstdint>
+#include <cstring>
 
 #include "python_shim/c_api.h"
 #include "python_shim/foreign/exports.h"
@@ -38,9 +39,11 @@ using stratalloc::Erase;
 using EnterCall = int (*)(const char* name, const void* const* tensors,
                           int count, int written, int copies, int kind,
                           void** out, char* message, int bytes);
-using LeaveCall = void (*)(void* call);
+using LeaveCall = int (*)(void* call, char* message, int bytes);
 
 constexpr int kOutOfMemory = 2;  // of entry_point.h
+
+constexpr int kText = 2048;  // of an error, with its end
 
 EnterCall enter_call = nullptr;
 LeaveCall leave_call = nullptr;
@@ -88,17 +91,39 @@ bool DoEnter(PyObject* name_object, PyObject* reads, PyObject* writes,
     written = operands.count();
     if (!operands.Add(reads, &overrides)) return false;
   }
-  char message[2048] = "";
+  char message[kText] = "";
   int code = 0;
   Py_BEGIN_ALLOW_THREADS;
   code = enter_call(name, operands.tensors().data(), operands.count(), written,
-                    copies ? 1 : 0, function ? 1 : 0, call, message,
-                    static_cast<int>(sizeof(message)));
+                    copies ? 1 : 0, function ? 1 : 0, call, message, kText);
   Py_END_ALLOW_THREADS;
   if (code == 0) return true;
   PyErr_SetString(code == kOutOfMemory ? out_of_memory : PyExc_RuntimeError,
                   message);
   return false;
+}
+
+// Ends a call of whose code the exception, if any, is set. One that is what it
+// was told when others took its room, which it must not take for memory, is
+// OutOfMemoryError outside.
+void LeaveRaising(void* call) {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  char told[kText] = "";
+  const bool ousted = leave_call(call, told, kText) != 0 && value != nullptr &&
+                      PyErr_GivenExceptionMatches(type, PyExc_RuntimeError);
+  PyObject* const text = ousted ? PyObject_Str(value) : nullptr;
+  const char* const said =
+      text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
+  if (said != nullptr && std::strncmp(said, told, std::strlen(told)) == 0) {
+    Py_DECREF(type);
+    Py_DECREF(value);
+    Py_XDECREF(trace);
+    PyErr_SetString(out_of_memory, told);
+  } else {
+    PyErr_Restore(type, value, trace);
+  }
+  Py_XDECREF(text);
 }
 
 PyObject* Enter(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -126,7 +151,7 @@ PyObject* Call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   PyObject* const result =
       PyObject_Call(args[4], args[5], args[6] == Py_None ? nullptr : args[6]);
-  if (call != nullptr) leave_call(call);
+  if (call != nullptr) LeaveRaising(call);
   return result;
 }
 
@@ -139,8 +164,10 @@ PyObject* Leave(PyObject*, PyObject* call) {
     }
     return nullptr;
   }
-  leave_call(address);
-  Py_RETURN_NONE;
+  char told[kText] = "";
+  if (leave_call(address, told, kText) == 0) Py_RETURN_NONE;
+  return PyUnicode_DecodeUTF8(told, static_cast<Py_ssize_t>(std::strlen(told)),
+                              "replace");
 }
 
 PyObject* DataPtr(PyObject* self, PyObject*) {
@@ -189,7 +216,10 @@ PyMethodDef kMethods[] = {
     {"call", Erase(Call), METH_FASTCALL,
      "call(name, reads, writes, function, callable, args, kwargs)\n\n"
      "enter(), callable(*args, **kwargs), leave(); kwargs may be None."},
-    {"leave", Leave, METH_O, "leave(call)\n\nEnds what enter() began."},
+    {"leave", Leave, METH_O,
+     "leave(call) -> str or None\n\n"
+     "Ends what enter() began. A text: others took its room meanwhile, and a\n"
+     "RuntimeError that begins so is torch.OutOfMemoryError from here on."},
     {"make_data_ptr", MakeDataPtr, METH_O,
      "make_data_ptr(original) -> method\n\n"
      "torch.Tensor.data_ptr: calls `original` and hands its result out."},

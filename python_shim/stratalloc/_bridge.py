@@ -98,8 +98,9 @@ def _declare(lib):
         function.argtypes = arguments
     lib.stratalloc_torch_note_settings.restype = None
     lib.stratalloc_torch_note_settings.argtypes = ()
-    lib.stratalloc_torch_call_leave.restype = None
-    lib.stratalloc_torch_call_leave.argtypes = (ctypes.c_void_p,)
+    lib.stratalloc_torch_call_leave.restype = i32
+    lib.stratalloc_torch_call_leave.argtypes = (
+        ctypes.c_void_p, ctypes.c_char_p, i32)
 
 
 def loaded():

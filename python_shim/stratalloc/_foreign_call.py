@@ -57,8 +57,19 @@ def entered(name, reads=(), writes=(), copies=False, streams=()):
         call = enter(name, _listed(reads), _listed(writes), copies, False)
     try:
         yield
-    finally:
+    except RuntimeError as error:
+        told = leave(call)
+        if told is not None and str(error).startswith(told):
+            import torch
+
+            # Inside it was no want of memory: nobody must go on without the
+            # operands (bridge_error.h).
+            raise torch.OutOfMemoryError(told) from error
+        raise
+    except BaseException:
         leave(call)
+        raise
+    leave(call)
 
 
 def _listed(tensors):

@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <string>
 #include <utility>
 
 #include "allocator/base/result.h"
@@ -17,16 +18,21 @@ namespace stratalloc {
 // the text "CUDA out of memory". Thrown here and nowhere deeper: the core
 // itself never throws.
 //
-// kOusted is an OustedError while the operator is under way, which no kernel
-// takes for memory and goes on without its operands.
+// kOusted is an OustedError while an operator or a call is under way, which no
+// kernel, and no code of a call, takes for memory and goes on without its
+// operands.
 [[noreturn]] void ThrowError(const Error& error);
 
 class OustedError final : public c10::Error {
   using c10::Error::Error;
 };
 // For the guard of an operator, in a handler after the operator is left: the
-// same error once more inside another operator, else c10::OutOfMemoryError.
+// same error once more inside another operator or a call, else
+// c10::OutOfMemoryError.
 [[noreturn]] void LeaveOusted(const OustedError& error);
+// For the end of a call, after it was left: what the thread was told inside of
+// it, if that was kOusted and nothing is under way any more; "" else. Once.
+std::string TakeOusted();
 
 // What the core answered, or its error thrown.
 inline void OrThrow(const Status& status) {

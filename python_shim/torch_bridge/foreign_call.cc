@@ -5,8 +5,10 @@
 #include <torch/csrc/autograd/forward_grad.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 
+#include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/entry_point.h"
 #include "python_shim/torch_bridge/evictable_copy.h"
 #include "python_shim/torch_bridge/operator_pin.h"
@@ -75,4 +77,11 @@ int stratalloc_torch_call_enter(const char* name, const void* const* tensors,
   });
 }
 
-void stratalloc_torch_call_leave(stratalloc_torch_call* call) { delete call; }
+int stratalloc_torch_call_leave(stratalloc_torch_call* call, char* message,
+                                int bytes) {
+  if (call == nullptr) return 0;
+  delete call;
+  const std::string ousted = stratalloc::TakeOusted();
+  std::snprintf(message, static_cast<size_t>(bytes), "%s", ousted.c_str());
+  return ousted.empty() ? 0 : 1;
+}

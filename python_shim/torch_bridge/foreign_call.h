@@ -35,9 +35,11 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_call_enter(
     const char* name, const void* const* tensors, int count, int written,
     int copies, int kind, stratalloc_torch_call** out, char* message,
     int bytes);
-// NULL is fine.
-STRATALLOC_BRIDGE_API void stratalloc_torch_call_leave(
-    stratalloc_torch_call* call);
+// NULL is fine. 1 if nothing is under way any more and others took, while it
+// was, the room of what it uses: an exception that begins with `message` is
+// torch.OutOfMemoryError from here on. Else 0.
+STRATALLOC_BRIDGE_API int stratalloc_torch_call_leave(
+    stratalloc_torch_call* call, char* message, int bytes);
 }
 
 #endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_FOREIGN_CALL_H_

@@ -6,6 +6,7 @@ from python_shim.torch_bridge.testing import bridge as support
 DEVICE, BRIDGE = support.load()
 
 # pylint: disable=wrong-import-position
+import ctypes
 import threading
 
 import pytest
@@ -291,6 +292,27 @@ def test_inside_an_operator_it_is_no_want_of_memory():
     x = torch.ones(4, device="cuda")
     assert torch.ops.bridge_ousted.around(x).tolist() == [3] * 4
     assert seen == [RuntimeError]
+
+
+def test_inside_a_call_it_is_no_want_of_memory():
+    """The code of a call holds addresses of what is away now."""
+    x = torch.ones(4, device="cuda")
+    tensors = (ctypes.c_void_p * 1)(x._cdata)
+    call, text = ctypes.c_void_p(), ctypes.create_string_buffer(300)
+    BRIDGE.evictable()
+    lib = BRIDGE.library
+    for _ in range(2):
+        assert lib.stratalloc_torch_call_enter(
+            b"call", tensors, 1, 0, 0, 1, ctypes.byref(call), text, 300) == 0
+        assert call.value
+        assert _ousted(lambda: x + 1) is RuntimeError
+        assert lib.stratalloc_torch_call_leave(call, text, 300) == 1
+        assert text.value.startswith(b"CUDA out of memory. Others took")
+    # A call that was told nothing has nothing to tell.
+    assert lib.stratalloc_torch_call_enter(
+        b"call", tensors, 1, 0, 0, 1, ctypes.byref(call), text, 300) == 0
+    assert lib.stratalloc_torch_call_leave(call, text, 300) == 0
+    assert _ousted(lambda: x + 1) is torch.OutOfMemoryError
 
 
 def test_replaced_kernel_is_guarded_after_a_rescan():

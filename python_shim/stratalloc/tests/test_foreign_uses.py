@@ -23,7 +23,8 @@ from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.evicting import evicting  # noqa: E402
 from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
-from stratalloc import (_compiled, _exports, _foreign, _functions,  # noqa: E402
+from stratalloc import (_compiled, _exports, _foreign,  # noqa: E402
+                        _foreign_call, _functions,
                         _tiers)
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -417,6 +418,52 @@ def test_entering_what_is_no_tensor():
     with pytest.raises(ValueError, match="what enter"):
         _foreign.leave(0)
     _foreign.leave(None)
+
+
+def test_what_was_told_inside_is_out_of_memory_outside():
+    """Others took the room of a call; whoever made it may make it smaller."""
+    told = "CUDA out of memory. Others took it."
+
+    def enter(name, tensors, count, written, copies, kind, out, *text):
+        out[0] = 1
+        return 0
+
+    def leave(call, text, size):
+        ctypes.memmove(text, told.encode() + b"\0", len(told) + 1)
+        return 1
+
+    pointer, i32 = ctypes.c_void_p, ctypes.c_int
+    doors = (
+        ctypes.CFUNCTYPE(i32, pointer, pointer, i32, i32, i32, i32,
+                         ctypes.POINTER(pointer), pointer, i32)(enter),
+        ctypes.CFUNCTYPE(i32, pointer, pointer, i32)(leave))
+    weight = parameter()
+
+    def fail(error):
+        raise error
+
+    def called(error):
+        _foreign.call("x", [weight], (), True, fail, (error,), None)
+
+    def entered(error):
+        with _foreign_call.entered("x", [weight]):
+            raise error
+
+    try:
+        _foreign.bind(*(ctypes.cast(door, pointer).value for door in doors),
+                      torch.Tensor, torch.OutOfMemoryError, nn.Parameter,
+                      torch._C.DisableTorchFunction,
+                      torch._C._is_torch_function_mode_enabled)
+        for run in (called, entered):
+            with pytest.raises(torch.OutOfMemoryError, match="Others took it"):
+                run(RuntimeError(told + " Exception raised from"))
+            for other in (RuntimeError("other"), ValueError(told),
+                          KeyboardInterrupt()):
+                with pytest.raises(type(other)) as raised:
+                    run(other)
+                assert raised.value is other
+    finally:
+        _foreign_call.bind(torch)
 
 
 def test_overrides_are_not_asked_for_addresses():

@@ -72,6 +72,7 @@ Recorded& Get() {
 }
 
 thread_local int open_operators = 0;
+thread_local int open_calls = 0;
 thread_local int open_nodes = 0;
 
 Bytes Sum(std::span<const Access> accesses) {
@@ -276,9 +277,12 @@ Status EnterOperator(int device, StreamId, const char* name,
   return {};
 }
 void LeaveOperator() { --open_operators; }
-void LeaveIntoCall() { --open_operators; }
-void LeaveCall() {}
-bool InsideOperator() { return open_operators > 0; }
+void LeaveIntoCall() {
+  --open_operators;
+  ++open_calls;
+}
+void LeaveCall() { --open_calls; }
+bool InsideOperator() { return open_operators > 0 || open_calls > 0; }
 
 void NumberNodes(std::uint64_t (*)(), std::uint64_t (*)()) {}
 void EnterNode(std::uint64_t, std::uint64_t) { ++open_nodes; }
