@@ -12,6 +12,7 @@
 #include "allocator/external_streams.h"
 #include "allocator/frame_accounts.h"
 #include "python_shim/core.h"
+#include "python_shim/holders_text.h"
 
 namespace stratalloc::core {
 namespace {
@@ -115,6 +116,10 @@ __attribute__((noinline)) void SlowMalloc(int device, Bytes size,
     return;
   }
   *block = (*allocator)->SlowMalloc({size, stream, lifetime, charge, raw});
+  if (!*block) {
+    *block = tl::unexpected(
+        WithHolders(std::move(*block).error(), (*allocator)->device().index()));
+  }
 }
 
 __attribute__((noinline)) std::optional<DeviceIndex> SlowFree(

@@ -222,6 +222,21 @@ def test_what_enters_the_root_module_is_its_input():
     assert total("Entered", "input") == 0
 
 
+def test_a_refusal_names_the_largest_holders():
+    with stratalloc.scope("Refused.cache", category="activation"):
+        cache = torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
+    with stratalloc.scope("Refused.small", category="activation"):
+        small = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError) as raised:
+            torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+    text = str(raised.value)
+    assert text.startswith("CUDA out of memory. Tried to allocate 100.00 MiB")
+    assert len(raised.value.args) == 1
+    assert "on GPU 0, Refused.cache holds 200.00 MiB (activation), " in text
+    assert "Refused.small 8.00 MiB (temporary)" in text
+    del cache, small
+
+
 def test_annotate_charges_a_storage():
     cache = torch.empty(1 << 20, device="cuda", dtype=torch.uint8)
     assert stratalloc.annotate(cache[:5], "Annotated.kv",
