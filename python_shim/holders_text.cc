@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 #include "accounting/category.h"
@@ -43,11 +42,10 @@ std::string LargestHolders(DeviceIndex device) {
   return text + ".";
 }
 
-Error WithHolders(Error error, DeviceIndex device) {
-  if (error.code != ErrorCode::kOutOfMemory) return error;
+void AddHolders(Error* error, DeviceIndex device) {
+  if (error->code != ErrorCode::kOutOfMemory) return;
   const std::string holders = LargestHolders(device);
-  if (!holders.empty()) error.message += " " + holders;
-  return error;
+  if (!holders.empty()) error->message += " " + holders;
 }
 
 }  // namespace stratalloc

@@ -19,7 +19,7 @@ namespace stratalloc {
 std::string LargestHolders(DeviceIndex device);
 
 // kOutOfMemory says who holds the memory, too; other errors stay as they are.
-Error WithHolders(Error error, DeviceIndex device);
+void AddHolders(Error* error, DeviceIndex device);
 
 }  // namespace stratalloc
 

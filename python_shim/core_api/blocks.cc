@@ -116,10 +116,7 @@ __attribute__((noinline)) void SlowMalloc(int device, Bytes size,
     return;
   }
   *block = (*allocator)->SlowMalloc({size, stream, lifetime, charge, raw});
-  if (!*block) {
-    *block = tl::unexpected(
-        WithHolders(std::move(*block).error(), (*allocator)->device().index()));
-  }
+  if (!*block) AddHolders(&block->error(), (*allocator)->device().index());
 }
 
 __attribute__((noinline)) std::optional<DeviceIndex> SlowFree(

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/core_api/operators.h"
 
-#include <utility>
-
 #include "allocator/operator_thread.h"
 #include "python_shim/core.h"
 #include "python_shim/holders_text.h"
@@ -14,16 +12,18 @@ bool MayLeave(Address address) {
   return device != nullptr && device->MayLeave(address);
 }
 
-Status EnterOperator(int device, StreamId stream, const char* name,
+Status EnterOperator(int, StreamId stream, const char* name,
                      std::span<const Access> accesses) {
   if (Engine* engine = Core::Get().engine()) {
-    Status entered = engine->EnterOperator(stream, name, accesses);
-    if (__builtin_expect(entered.has_value(), 1)) return entered;
-    return tl::unexpected(WithHolders(std::move(entered).error(),
-                                      static_cast<DeviceIndex>(device)));
+    return engine->EnterOperator(stream, name, accesses);
   }
   OperatorThread::ThisThread().Enter();
   return {};
+}
+
+Error Refusal(Error error, int device) {
+  AddHolders(&error, static_cast<DeviceIndex>(device));
+  return error;
 }
 
 void LeaveOperator() {

@@ -31,6 +31,9 @@ STRATALLOC_API bool MayLeave(Address address);
 STRATALLOC_API Status EnterOperator(int device, StreamId stream,
                                     const char* name,
                                     std::span<const Access> accesses);
+// What EnterOperator answered, with who holds the memory if it was for want of
+// that: apart, because entering is paid for by every operator.
+STRATALLOC_API Error Refusal(Error error, int device);
 STRATALLOC_API void LeaveOperator();
 // The innermost operator ends, and what it pinned stays until LeaveCall: a call
 // into code that launches kernels of its own between the operators it runs

@@ -6,6 +6,7 @@
 
 #include <bitset>
 #include <span>
+#include <utility>
 
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
@@ -21,7 +22,9 @@ void Enter(int device, const char* name, std::span<const Access> accesses) {
     stream = ToStreamId(
         c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
   }
-  OrThrow(core::EnterOperator(device, stream, name, accesses));
+  Status entered = core::EnterOperator(device, stream, name, accesses);
+  if (C10_LIKELY(entered.has_value())) return;
+  ThrowError(core::Refusal(std::move(entered).error(), device));
 }
 
 [[gnu::noinline]] int EnterEachDevice(const char* name, const AccessList& all) {

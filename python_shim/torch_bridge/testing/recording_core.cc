@@ -276,6 +276,7 @@ Status EnterOperator(int device, StreamId, const char* name,
   ++open_operators;
   return {};
 }
+Error Refusal(Error error, int) { return error; }
 void LeaveOperator() { --open_operators; }
 void LeaveIntoCall() {
   --open_operators;
