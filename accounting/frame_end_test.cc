@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <random>
@@ -139,6 +140,39 @@ TEST_F(FrameEndTest, ARelabelTakesABlockOutOfItsFrame) {
   for (const Address address : {a, b, c}) Free(address);
   EXPECT_EQ(Begin(), frame) << "nobody has it any more";
   device_->EndFrame(frame);
+}
+
+// A frame without blocks ends without the device's lock (core::EndFrame), while
+// whoever freed its last one still holds that.
+TEST_F(FrameEndTest, ThreadsFreeWhatOthersFramesMade) {
+  constexpr int kThreads = 4, kRounds = 3000;
+  std::array<std::atomic<Address>, 16> shared{};
+  std::vector<std::thread> threads;
+  for (unsigned seed = 1; seed <= kThreads; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      for (int round = 0; round < kRounds; ++round) {
+        const ScopeId scope{1 + static_cast<std::uint32_t>(random() % 3)};
+        const FrameId frame = Begin(scope);
+        for (unsigned i = random() % 3; i > 0; --i) {
+          const Address made = Malloc(512 * (1 + random() % 64), frame, scope);
+          const Address other = shared[random() % 16].exchange(made);
+          if (other != 0) Free(other);
+        }
+        if (FrameAccounts::Get().at(frame).HasNoBlocks()) {
+          FrameAccounts::Get().Recycle(frame);
+        } else {
+          device_->EndFrame(frame);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ExpectSound();
+  for (std::atomic<Address>& address : shared) {
+    if (address.load() != 0) Free(address);
+  }
+  EXPECT_EQ(Live(Category::kTemporary, ScopeId{1}), 0u);
 }
 
 // Beside a model that looks at every block.

@@ -29,6 +29,17 @@ struct FrameAccount {
   bool ended = false;  // what is live is an activation; device lock
   FrameId next = 0;    // the frame's account on another device; or free ones
   Amount bytes{0}, blocks{0};  // live
+
+  // Asked by the frame's own thread, the one that adds some: then it stays so.
+  bool HasNoBlocks() const {
+    return blocks.load(std::memory_order_acquire) == 0;
+  }
+  // The blocks that are left.
+  Bytes DropBlock() {
+    const Bytes left = blocks.load(std::memory_order_relaxed) - 1;
+    blocks.store(left, std::memory_order_release);
+    return left;
+  }
 };
 
 class FrameAccounts {

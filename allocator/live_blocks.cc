@@ -118,10 +118,13 @@ void LiveBlocks::PayBack(Block& block) {
 ChargeAccount& LiveBlocks::LeaveFrame(const Block& block) {
   const FrameId id = block.charge.frame;
   FrameAccount& frame = FrameAccounts::Get().at(id);
+  const bool ended = frame.ended;
   Add(frame.bytes, -block.size);
-  Add(frame.blocks, -1);
-  if (!frame.ended) return *block.account;
-  if (Read(frame.blocks) == 0) FrameAccounts::Get().Recycle(id);
+  // Once an open frame has no block its thread may end it without the lock, and
+  // the account be another's: the last look at it is before this.
+  const Bytes left = frame.DropBlock();
+  if (!ended) return *block.account;
+  if (left == 0) FrameAccounts::Get().Recycle(id);
   return *p_.accounts.Of({block.charge.scope, Category::kActivation});
 }
 

@@ -142,7 +142,7 @@ void EndFrame(FrameId account) {
   while (account != 0) {
     const FrameAccount& frame = accounts.at(account);
     const FrameId next = frame.next;
-    if (Read(frame.blocks) == 0) {
+    if (frame.HasNoBlocks()) {
       accounts.Recycle(account);  // by nobody else: none of its blocks is left
     } else if (DeviceAllocator* device = Allocator::Get().Find(frame.device)) {
       device->EndFrame(account);
