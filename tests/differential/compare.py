@@ -20,6 +20,7 @@ Not compared, and why:
   num_alloc_retries, num_sync_*       the ladder has other rungs
   the hint of expandable_segments     wrong here, left out (pytorch 173049)
   "allocated in private pools"        native adds up what is free in them
+  "Of the ... allocated on GPU"       who holds it: native cannot know
   requested_bytes of a checkpoint gone back to
                                       native forgets what was asked for: it
                                       counts its own sizes of the blocks; and

@@ -19,12 +19,14 @@ HINT = re.compile(
     r" If reserved but unallocated memory is large try [^.]*\. "
     r"| with [^ ]* [^ ]* allocated in private pools \(e\.g\., CUDA Graphs\),"
 )
+# Who holds the memory, behind the whole of native's text: native cannot know.
+HOLDERS = re.compile(r" Of the [^ ]* [^ ]* allocated on GPU [0-9]+, .* holds .*")
 
 
 def text_of(error):
-    """An exception's first line without numbers, and without the hint."""
+    """An exception's first line without numbers, hint and holders."""
     text = str(error).split("\n", maxsplit=1)[0].split("Exception raised")[0]
-    text = NUMBERS.sub("N", HINT.sub(" ", text + " "))
+    text = NUMBERS.sub("N", HINT.sub(" ", HOLDERS.sub("", text) + " "))
     return f"{type(error).__name__}: {' '.join(text.split())}"
 
 
