@@ -147,6 +147,11 @@ class BlockHeap {
   // The pools of the stream's other classes.
   std::vector<Pool*> OtherClasses(const Pool& pool) const;
 
+  // Makes this heap, which has nothing yet, the same as `other`: for trying
+  // what would happen. Its table is for the same addresses, and gets the
+  // states. REQUIRES: no bin of `other` has a block.
+  void CopyFrom(const BlockHeap& other);
+
   // `nullptr` if all is well, else what is not.
   const char* CheckInvariants() const;
 
@@ -162,6 +167,7 @@ class BlockHeap {
                  BlockState state);
   // A segment that is one free block is about to go: nobody finds it any more.
   void Forget(const Segment& segment);
+  void CopySegment(const Segment& from, Pool& pool);
   // The half of Merge that looks back.
   Block* MergeBack(Block* block);
   // `block` grows over its next neighbour, which ends. Neither is in an index.

@@ -66,6 +66,10 @@ class DeviceAllocator : public PoolRequests,
     p_.accounts.Use(accounts);
   }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
+  Result<Explanation> Explain(const MallocRequest& request) {
+    return DeviceReports::Explain(request,
+                                  reclaimer_ != nullptr && p_.options.tiering);
+  }
   // Why there is none, for who is refused memory. Before the device is found.
   void SetWhyNoReclaimer(std::string why) {
     why_no_reclaimer_ = std::move(why);

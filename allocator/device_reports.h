@@ -13,6 +13,10 @@
 #include <vector>
 
 #include "allocator/device_parts.h"
+#include "allocator/explanation.h"
+#include "allocator/fragmentation.h"
+#include "allocator/heap_copy.h"
+#include "allocator/malloc_request.h"
 #include "allocator/staying.h"
 #include "allocator/views.h"
 
@@ -57,6 +61,15 @@ class DeviceReports {
   // `refusal`, if a tier had a reason, and what is on the device by reason.
   std::string WhyNoMore(const std::string& refusal) EXCLUDES(p_.mutex);
 
+  // What is reserved beside what is allocated, and why (fragmentation.h).
+  Fragmentation Fragments() EXCLUDES(p_.mutex);
+  // What would serve a request (explanation.h); makes none. Copies every block.
+  // `may_evict`: there is somebody who would. Fails as the driver does that is
+  // asked for the card's memory, and with kHostOutOfMemory; kInvalidArgument
+  // for 0 and for more than any card has.
+  Result<Explanation> Explain(const MallocRequest& request, bool may_evict)
+      EXCLUDES(p_.mutex);
+
   // Bytes that no eviction could take now: blocks of transient pools, and
   // evictable handles that are pinned.
   Bytes StayingBytes() EXCLUDES(p_.mutex);
@@ -71,6 +84,13 @@ class DeviceReports {
   const char* CheckSumsLocked(const OnDeviceSums& sums) REQUIRES(p_.mutex);
   Staying StayingLocked(const std::vector<Address>& workspaces)
       REQUIRES(p_.mutex);
+  Result<Explanation> ExplainLocked(const MallocRequest& request,
+                                    bool may_evict,
+                                    const std::vector<Address>& workspaces)
+      REQUIRES(p_.mutex);
+  // Everything that may leave leaves the copy.
+  void EvictAll(const std::vector<Address>& workspaces, HeapCopy& copy,
+                Explanation* out) REQUIRES(p_.mutex);
 
   DeviceParts& p_;
 };

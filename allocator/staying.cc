@@ -2,11 +2,11 @@
 #include "allocator/staying.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <set>
 
 #include "allocator/device_reports.h"
+#include "allocator/fragmentation.h"
+#include "allocator/stay_reasons.h"
 #include "allocator/workspaces.h"
 
 namespace stratalloc {
@@ -26,77 +26,6 @@ constexpr std::array<const char*, kStayReasons> kNames = {
     "in use by an operator",
     "activations",
     "evictable"};
-
-// Of several the one that lasts longest.
-StayReason ReasonOf(const PinCounts& pins) {
-  StayReason reason = StayReason::kEvictable;
-  for (int i = 0; i < kPinReasons; ++i) {
-    const auto pin = static_cast<PinReason>(i);
-    if (pins.of(pin) != 0) reason = std::min(reason, StayReasonOf(pin));
-  }
-  return reason;
-}
-
-// What a heap has on the device beside what is allocated, exact: the sum of
-// both is what is reserved.
-class Unallocated {
- public:
-  // The caller holds the device lock.
-  explicit Unallocated(const BlockHeap& heap) {
-    for (const auto& [base, segment] : heap.segments()) Add(*segment);
-  }
-
-  // "1.00 MiB free beside them in their handles"; "" if there is none.
-  std::string ToText() const {
-    std::string text;
-    const auto add = [&](Bytes bytes, const char* what) {
-      if (bytes == 0) return;
-      if (!text.empty()) text += ", ";
-      text += FormatBytes(bytes) + " " + what;
-    };
-    add(beside_, "free beside them in their handles");
-    add(beside_private_, "free beside blocks of private pools");
-    add(pending_, "freed while other streams use it");
-    add(private_, "free in private pools");
-    add(cached_, "cached");
-    return text;
-  }
-
- private:
-  static bool IsHere(HandleRef handle) {
-    const HandleState state = handle.entry().state.load();
-    return state != HandleState::kUnmapped && !IsAway(state);
-  }
-
-  void Add(const Segment& segment) {
-    std::map<Address, Bytes> live;  // by handle
-    for (const Block* b = segment.first; b != nullptr; b = b->next) {
-      if (!IsLive(b->state)) continue;
-      ForEachHandleOf(*b, [&](HandleRef handle, Bytes bytes) {
-        if (!IsHere(handle)) return;
-        live[handle.address()] += bytes;
-        if (b->state == BlockState::kPending) pending_ += bytes;
-      });
-    }
-    // A block keeps all of each handle that it touches.
-    const bool of_private = segment.pool->key().owner.is_private();
-    ForEachHandleOf(segment, [&](HandleRef handle) {
-      if (!IsHere(handle)) return;
-      const auto found = live.find(handle.address());
-      if (found != live.end()) {
-        (of_private ? beside_private_ : beside_) +=
-            handle.bytes() - found->second;
-      } else if (of_private) {
-        private_ += handle.bytes();
-      } else {
-        cached_ += handle.bytes();
-      }
-    });
-  }
-
-  Bytes beside_ = 0, beside_private_ = 0, pending_ = 0, private_ = 0,
-        cached_ = 0;
-};
 
 }  // namespace
 
@@ -142,56 +71,29 @@ Staying DeviceReports::Stays() {
 }
 
 Staying DeviceReports::StayingLocked(const std::vector<Address>& workspaces) {
-  p_.captures.Settle();  // what a capture kept that failed leaves
-  const std::set<Address> named(workspaces.begin(), workspaces.end());
-  const std::set<Address> kept = p_.heap.HandlesUnder(workspaces);
-  const std::set<const HandleUse*> of_graphs = p_.private_pools.Operands();
-  std::map<const HandleUse*, StayReason> pinned;
-  for (const auto& [base, segment] : p_.heap.segments()) {
-    if (!segment->region->evictable) continue;
-    for (const Block* b = segment->first; b != nullptr; b = b->next) {
-      if (b->state != BlockState::kAllocated || !b->pins.any()) continue;
-      const StayReason reason = ReasonOf(b->pins);
-      ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
-        StayReason& lasts =
-            pinned.try_emplace(&handle.use(), reason).first->second;
-        lasts = std::min(lasts, reason);
-      });
-    }
-  }
-  const auto of_handle = [&](HandleRef handle) {
-    const HandleUse& use = handle.use();
-    if (kept.contains(handle.address())) return StayReason::kWorkspace;
-    StayReason lasts = StayReason::kEvictable;
-    if (use.pins.load() != 0) lasts = StayReason::kOperator;
-    if (of_graphs.contains(&use)) lasts = StayReason::kGraph;
-    const auto found = pinned.find(&use);
-    return found == pinned.end() ? lasts : std::min(lasts, found->second);
-  };
-  const auto of_block = [&](const Block& block) {
-    if (!p_.options.tiering) return StayReason::kTieringOff;
-    if (block.segment->pool->key().owner.is_private()) {
-      return StayReason::kPrivatePool;
-    }
-    if (block.raw) return StayReason::kRaw;
-    if (named.contains(block.address)) return StayReason::kWorkspace;
-    return StayReason::kActivation;
-  };
+  const StayReasons reasons(p_, workspaces);
   Staying staying;
   for (const auto& [base, segment] : p_.heap.segments()) {
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (b->state != BlockState::kAllocated) continue;
       if (!segment->evictable()) {
-        staying.of(of_block(*b)) += b->size;
+        staying.of(reasons.Of(*b)) += b->size;
         continue;
       }
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes bytes) {
         if (IsAway(handle.entry().state.load())) return;
-        staying.of(of_handle(handle)) += bytes;
+        staying.of(reasons.Of(handle)) += bytes;
       });
     }
   }
   return staying;
+}
+
+Fragmentation DeviceReports::Fragments() {
+  MutexLock lock(p_.mutex);
+  p_.blocks.Process();
+  p_.blocks.EmptyBins();
+  return FragmentationOf(p_.heap, p_.use_clock.load());
 }
 
 Bytes DeviceReports::StayingBytes() {
@@ -227,7 +129,8 @@ std::string DeviceReports::WhyNoMore(const std::string& refusal) {
   }
   const auto reserved =
       static_cast<Bytes>(p_.stats.reserved_bytes.stats[0].current);
-  const std::string unallocated = Unallocated(p_.heap).ToText();
+  const std::string unallocated =
+      FragmentationOf(p_.heap, p_.use_clock.load()).ToText();
   std::string text = staying.ToText();
   if (staying.total() == 0 && !unallocated.empty()) text.clear();
   if (!text.empty() && !unallocated.empty()) text += ", ";
