@@ -94,6 +94,19 @@ STRATALLOC_API void stratalloc_listen_to_host(
  * without zeros; their sum is allocated.current unless blocks come and go
  * meanwhile. */
 STRATALLOC_API char* stratalloc_report_json(int device);
+/* What is reserved and not allocated (allocator/fragmentation.h): "reserved",
+ * "allocated", "rounding", "pending", "stranded", "separated", "releasable",
+ * "in_private_pools", and "holes": a list of
+ * {"address","bytes","free","blocks",
+ * "stream","lifetime","oldest":{"address","bytes","owner","category"},"age"}.
+ * {} for a device that is not opened; {"error"} for one that CUDA has not. */
+STRATALLOC_API char* stratalloc_fragmentation_json(int device);
+/* What would serve a malloc of this thread (allocator/explanation.h): "size",
+ * "block", "served_by", "certain", "leaves", "may_leave", "room_needed",
+ * "room_below", "missing", "limit_helps", "remedy", and "frees": a list of {"address",
+ * "bytes","owner","category"}. {"error"} if the driver or the host says no. */
+STRATALLOC_API char* stratalloc_explain_json(int device, uint64_t size,
+                                             uint64_t stream);
 
 /* ---- scopes ------------------------------------------------------------ */
 

@@ -12,7 +12,7 @@
 #include "allocator/external_streams.h"
 #include "allocator/frame_accounts.h"
 #include "python_shim/core.h"
-#include "python_shim/holders_text.h"
+#include "python_shim/refusal_text.h"
 
 namespace stratalloc::core {
 namespace {
@@ -115,8 +115,11 @@ __attribute__((noinline)) void SlowMalloc(int device, Bytes size,
     *block = tl::unexpected(std::move(allocator).error());
     return;
   }
-  *block = (*allocator)->SlowMalloc({size, stream, lifetime, charge, raw});
-  if (!*block) AddHolders(&block->error(), (*allocator)->device().index());
+  const MallocRequest request{size, stream, lifetime, charge, raw};
+  *block = (*allocator)->SlowMalloc(request);
+  if (*block) return;
+  AddHolders(&block->error(), (*allocator)->device().index());
+  AddRemedy(&block->error(), **allocator, request);
 }
 
 __attribute__((noinline)) std::optional<DeviceIndex> SlowFree(

@@ -3,7 +3,7 @@
 
 #include "allocator/operator_thread.h"
 #include "python_shim/core.h"
-#include "python_shim/holders_text.h"
+#include "python_shim/refusal_text.h"
 
 namespace stratalloc::core {
 

@@ -35,6 +35,8 @@ _NAMES = {
     "report": "_reports",
     "holders": "_holders",
     "peak": "_holders",
+    "fragmentation": "_fragments",
+    "explain": "_explanation",
     "watch": "_modules",
     "annotate": "_modules",
     "scope": "scopes",

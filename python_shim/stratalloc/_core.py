@@ -91,6 +91,8 @@ def _declare(lib):
         ("holds", i32, (u64,)),
         ("string_free", None, (ctypes.c_void_p,)),
         ("report_json", ctypes.c_void_p, (i32,)),
+        ("fragmentation_json", ctypes.c_void_p, (i32,)),
+        ("explain_json", ctypes.c_void_p, (i32, u64, u64)),
         ("scope_intern", u32, (text,)),
         ("scope_name", ctypes.c_void_p, (u32,)),
         ("scope_push", None, (u32, i32, i32)),
@@ -223,6 +225,23 @@ def report(device):
     """The core's report on one device as a dict; {} before CUDA exists."""
     text = _take_string(lib().stratalloc_report_json(device))
     return json.loads(text) if text else {}
+
+
+def fragmentation(device):
+    """What is reserved and not allocated (c_api.h) as a dict; {} before."""
+    return _answer(lib().stratalloc_fragmentation_json(device))
+
+
+def explain(device, size, stream):
+    """What would serve a malloc (c_api.h) as a dict."""
+    return _answer(lib().stratalloc_explain_json(device, size, stream))
+
+
+def _answer(text):
+    values = json.loads(_take_string(text))
+    if "error" in values:
+        raise RuntimeError(values["error"])
+    return values
 
 
 def _move(function, device, ranges):

@@ -19,8 +19,11 @@ HINT = re.compile(
     r" If reserved but unallocated memory is large try [^.]*\. "
     r"| with [^ ]* [^ ]* allocated in private pools \(e\.g\., CUDA Graphs\),"
 )
-# Who holds the memory, behind the whole of native's text: native cannot know.
-HOLDERS = re.compile(r" Of the [^ ]* [^ ]* allocated on GPU [0-9]+, .* holds .*")
+# Behind the whole of native's text: who holds the memory, what would have
+# served. Native cannot know.
+HOLDERS = re.compile(
+    r" Of the [^ ]* [^ ]* allocated on GPU [0-9]+, .* holds .*"
+    r"| [^ ]* [^ ]* more would have served it.*")
 
 
 def text_of(error):

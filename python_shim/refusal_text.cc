@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/holders_text.h"
+#include "python_shim/refusal_text.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include "accounting/category.h"
 #include "accounting/ledger.h"
 #include "accounting/scope_table.h"
+#include "python_shim/core.h"
 
 namespace stratalloc {
 namespace {
@@ -46,6 +47,26 @@ void AddHolders(Error* error, DeviceIndex device) {
   if (error->code != ErrorCode::kOutOfMemory) return;
   const std::string holders = LargestHolders(device);
   if (!holders.empty()) error->message += " " + holders;
+}
+
+Bytes RoomBelow() {
+  Engine* const engine = Core::Get().engine();
+  if (engine == nullptr) return 0;
+  engine->CollectDropped();  // room of blocks that were freed
+  const DeviceOptions& budgets = Core::Get().config().device;
+  return budgets.host_budget -
+         std::min(budgets.host_budget, engine->HostUsed()) +
+         budgets.disk_budget -
+         std::min(budgets.disk_budget, engine->DiskUsed());
+}
+
+void AddRemedy(Error* error, DeviceAllocator& device,
+               const MallocRequest& request) {
+  if (error->code != ErrorCode::kOutOfMemory) return;
+  const Result<Explanation> said = device.Explain(request);
+  if (!said) return;
+  const std::string remedy = said->Remedy(RoomBelow());
+  if (!remedy.empty()) error->message += " " + remedy;
 }
 
 }  // namespace stratalloc

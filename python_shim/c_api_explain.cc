@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: fragmentation, and what would serve a request.
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "accounting/category.h"
+#include "accounting/scope_stack.h"
+#include "accounting/scope_table.h"
+#include "python_shim/core.h"
+#include "python_shim/refusal_text.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr const char* kLifetimes[kLifetimeClasses] = {
+    "unknown", "persistent", "gradient", "optimizer", "transient"};
+
+nlohmann::json BlockJson(const BlockView& block) {
+  return {{"address", block.address},
+          {"bytes", block.bytes},
+          {"owner", ScopeName(block.charge.scope)},
+          {"category", CategoryName(block.charge.category)}};
+}
+
+nlohmann::json HoleJson(const Hole& hole) {
+  return {{"address", hole.address},
+          {"bytes", hole.bytes},
+          {"free", hole.free},
+          {"blocks", hole.blocks},
+          {"stream", Raw(hole.pool.stream)},
+          {"lifetime", kLifetimes[static_cast<int>(hole.pool.lifetime)]},
+          {"private_pool", hole.pool.owner.is_private()},
+          {"oldest", BlockJson(hole.oldest)},
+          {"age", hole.age}};
+}
+
+nlohmann::json FragmentationJson(DeviceAllocator& device) {
+  const Fragmentation found = device.Fragments();
+  nlohmann::json holes = nlohmann::json::array();
+  for (const Hole& hole : found.holes) holes.push_back(HoleJson(hole));
+  return {{"reserved", found.reserved},
+          {"allocated", found.allocated},
+          {"rounding", found.rounding},
+          {"pending", found.pending},
+          {"stranded", found.stranded},
+          {"separated", found.separated},
+          {"releasable", found.releasable},
+          {"in_private_pools", found.in_private_pools},
+          {"holes", holes}};
+}
+
+nlohmann::json ExplanationJson(const Explanation& said) {
+  const Bytes room = RoomBelow();
+  nlohmann::json frees = nlohmann::json::array();
+  for (const BlockView& block : said.frees) frees.push_back(BlockJson(block));
+  return {{"size", said.requested},
+          {"block", said.size},
+          {"served_by", ServedByName(said.by)},
+          {"certain", said.certain},
+          {"leaves", said.leaves},
+          {"may_leave", said.may_leave},
+          {"room_needed", said.room_needed()},
+          {"room_below", room},
+          {"missing", said.missing},
+          {"limit_helps", said.limit_helps},
+          {"remedy", said.Remedy(room)},
+          {"frees", frees}};
+}
+
+nlohmann::json ErrorJson(const Error& error) {
+  return {{"error", error.message}};
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+char* stratalloc_fragmentation_json(int device) {
+  const Result<DeviceAllocator*> opened = Core::Get().Opened(device);
+  if (!opened) return ToC(ErrorJson(opened.error()).dump());
+  if (*opened == nullptr) return ToC(std::string("{}"));
+  return ToC(FragmentationJson(**opened).dump());
+}
+
+char* stratalloc_explain_json(int device, uint64_t size, uint64_t stream) {
+  const Result<DeviceAllocator*> opened = Core::Get().Device(device);
+  if (!opened) return ToC(ErrorJson(opened.error()).dump());
+  MallocRequest request;
+  request.size = size;
+  request.stream = StreamId{stream};
+  request.lifetime = CurrentScope().lifetime;
+  const Result<Explanation> said = (*opened)->Explain(request);
+  if (!said) return ToC(ErrorJson(said.error()).dump());
+  return ToC(ExplanationJson(*said).dump());
+}
+
+}  // extern "C"

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""explain(): would a request be served, after what, and what would help."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from stratalloc import _core
+from stratalloc import _tiers
+from stratalloc.settings import format_size, parse_size
+
+_SHOWN = 5  # blocks, for people
+_NO_CARD = 1 << 60  # bytes, more than any has
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation(Mapping):
+    """What was found on a copy of the device's blocks; also a mapping.
+
+    Attributes, sizes in bytes:
+      size: what was asked. block: what its block takes.
+      served_by: the first of these after which it fits:
+        "now" (what is free, or may grow), "waiting" (for other streams),
+        "eviction", "headroom" (the same, and the part of the card that is left
+        to others), or "nothing".
+      certain: False where somebody else has the last word: the driver, the
+        tiers below, a capture under way.
+      leaves: what has to be evicted, at least. may_leave: what could be.
+      room_needed: on host or disk, for what leaves; room_below: what they have.
+      missing: what is lacking with all that done.
+      limit_helps: with `missing` more in gpu_limit or the memory fraction it
+        would be served.
+      frees: blocks whose end would serve it, as dicts with address, bytes,
+        owner and category; empty if that is no less than what is missing.
+      remedy: a sentence; "" if nothing is needed.
+    """
+
+    size: int
+    block: int
+    served_by: str
+    certain: bool
+    leaves: int
+    may_leave: int
+    room_needed: int
+    room_below: int
+    missing: int
+    limit_helps: bool
+    remedy: str
+    frees: list
+
+    @property
+    def fits(self):
+        """Is it served: without eviction, or with as much as has room?"""
+        if self.served_by in ("eviction", "headroom"):
+            return self.room_needed <= self.room_below
+        return self.served_by != "nothing"
+
+    def to_dict(self):
+        """The attributes, and "fits"."""
+        return {**dataclasses.asdict(self), "fits": self.fits}
+
+    def __getitem__(self, key):
+        return self.to_dict()[key]
+
+    def __iter__(self):
+        return iter((*(field.name for field in dataclasses.fields(self)),
+                     "fits"))
+
+    def __len__(self):
+        return len(dataclasses.fields(self)) + 1
+
+    def __str__(self):
+        lines = [f"{format_size(self.size)}: {_OUTCOMES[self.served_by](self)}"]
+        if self.remedy:
+            lines.append(self.remedy)
+        lines += [f"  {format_size(block['bytes'])} of {block['owner']} "
+                  f"({block['category']})" for block in self.frees[:_SHOWN]]
+        if len(self.frees) > _SHOWN:
+            lines.append(f"  and {len(self.frees) - _SHOWN} more")
+        return "\n".join(lines)
+
+
+_OUTCOMES = {
+    "now": lambda said: "served from what is free",
+    "waiting": lambda said: "served once other streams are done with what was "
+                            "freed",
+    "eviction": lambda said: f"served if {format_size(said.leaves)} are "
+                             f"evicted; {format_size(said.may_leave)} may leave",
+    "headroom": lambda said: f"served if {format_size(said.leaves)} are "
+                             "evicted and the memory that is left to others on "
+                             "the card is taken",
+    "nothing": lambda said: f"refused, {format_size(said.missing)} are missing "
+                            "with everything evicted that may leave",
+}
+
+
+def explain(size, device=None):
+    """Would a block of this size be served now; if not, why, and what helps?
+
+    Nothing is allocated: the request is tried on a copy of the device's
+    blocks, for the current stream. Other threads and processes go on meanwhile.
+
+    Args:
+      size: bytes, or text as "2 GiB".
+      device: as torch takes it; None: the current one.
+
+    Returns: Explanation.
+
+    Raises:
+      ValueError: size is 0, negative or unreadable.
+      RuntimeError: the process does not use this allocator, or the driver does
+        not answer.
+    """
+    import torch
+
+    try:
+        wanted = parse_size(size) if isinstance(size, str) else int(size)
+    except ValueError as error:
+        raise ValueError(f"stratalloc.explain: size={size!r}: {error}") from None
+    if not 0 < wanted < _NO_CARD:
+        raise ValueError(f"stratalloc.explain: size={size!r} is no block of any "
+                         "card; give bytes above 0, or text as \"2 GiB\"")
+    if _core.loaded():
+        torch.cuda.init()
+    if not _core.initialized():
+        raise RuntimeError("stratalloc.explain: this process does not use this "
+                           "allocator; call stratalloc.enable() first")
+    index = _tiers.device_index(device)
+    stream = torch.cuda.current_stream(index).cuda_stream
+    return Explanation(**_core.explain(index, wanted, stream))
