@@ -73,6 +73,32 @@ class Experts(nn.Module):
         return x + out
 
 
+def reduced(model):
+    """A replica of one: buckets and hooks are as of many."""
+    return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
+
+
+def sharded(model):
+    """Each layer by itself, and the rest."""
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def alone(wrap):
+    """In a process group of one; sharded parameters want one, too."""
+    def case():
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        try:
+            return train(Model(), wrap=wrap)
+        finally:
+            torch.distributed.destroy_process_group()
+    return case
+
+
 def tokens():
     return torch.randint(0, VOCABULARY, (BATCH, LENGTH), device=DEVICE)
 
@@ -137,6 +163,8 @@ CASES = {
     "experts": lambda: train(Model(layer=Experts)),
     "generate": generate,
     "DataParallel": lambda: train(Model(), wrap=nn.DataParallel),
+    "DistributedDataParallel": alone(reduced),
+    "fully_shard": alone(sharded),
     "aot_eager": lambda: train(Model(), wrap=lambda model: torch.compile(
         model, backend="aot_eager")),
 }
