@@ -69,7 +69,8 @@ LedgerRow Ledger::Entry::Row() const {
 }
 
 ScopeRow Ledger::Scope::Row() const {
-  return {device, scope, Read(account.live), Read(account.peak)};
+  return {device, scope, Read(account.live), Read(account.peak),
+          Read(account.device_peak)};
 }
 
 Ledger::Entry* Ledger::FindLocked(DeviceIndex device, Charge charge) {
@@ -214,9 +215,15 @@ Status Ledger::CheckSums(const Everything& all) {
   }
   for (const ScopeRow& scope : all.scopes) {
     const Bytes sum = scopes[{scope.device, scope.scope}];
-    if (sum == scope.live) continue;
-    return Differ(ScopeName(scope.scope), "sum of categories", sum, "live",
-                  scope.live);
+    if (sum != scope.live) {
+      return Differ(ScopeName(scope.scope), "sum of categories", sum, "live",
+                    scope.live);
+    }
+    const Bytes peak = all.totals[Index(scope.device)].peak;
+    if (scope.peak_allocated > peak) {
+      return Differ(ScopeName(scope.scope), "peak while it allocated",
+                    scope.peak_allocated, "the device's peak", peak);
+    }
   }
   if (relabelled != 0) {
     return Differ("all rows", "sum of re-labels",

@@ -20,7 +20,7 @@
 //   sum over rows of live, on the device, at its peak = Totals(device)
 //   sum over a scope's rows of live     = ScopeRow::live
 //   row.live    = sum over tiers of row.tier_bytes, of which none is negative
-//   row.peak   >= row.live
+//   row.peak   >= row.live;  ScopeRow::peak_allocated <= the device's peak
 //   sum over rows of relabelled         = 0
 #ifndef STRATALLOC_ACCOUNTING_LEDGER_H_
 #define STRATALLOC_ACCOUNTING_LEDGER_H_
@@ -67,6 +67,8 @@ struct ScopeRow {
   ScopeId scope = kRootScope;
   Bytes live = 0;
   Bytes peak_owned = 0;  // of live, on all tiers together
+  // Of everybody, on the device, while the scope allocated (charge_account.h).
+  Bytes peak_allocated = 0;
 };
 
 struct DeviceTotals {

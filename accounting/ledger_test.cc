@@ -327,6 +327,30 @@ TEST_F(LedgerTest, BlocksAreCountedWhereTheyWereMadeAndFreed) {
   EXPECT_EQ(weights.blocks_freed, 1u);
 }
 
+TEST_F(LedgerTest, WhatEverybodyHadWhileAScopeAllocated) {
+  constexpr Charge kOther{static_cast<ScopeId>(2), Category::kActivation};
+  const auto peak_of = [&](ScopeId scope) {
+    for (const ScopeRow& row : ledger_.Scopes()) {
+      if (row.scope == scope) return row.peak_allocated;
+    }
+    return Bytes{0};
+  };
+  ledger_.Of(kGpu, kWeights).Allocate(100);
+  ledger_.Of(kGpu, kOther).Allocate(50);
+  ledger_.Of(kGpu, kOther).Free(50);
+  ledger_.Of(kGpu, kWeights).Allocate(10);
+  EXPECT_EQ(peak_of(kWeights.scope), 110u) << "not the other's 150";
+  EXPECT_EQ(peak_of(kOther.scope), 150u);
+  ledger_.Of(kGpu, kWeights).Move(110, TierId::kDevice, TierId::kHost, true);
+  ledger_.Of(kGpu, kGradients).Allocate(20);
+  EXPECT_EQ(peak_of(kWeights.scope), 110u) << "only 20 are on the device";
+  ledger_.ResetPeaks(kGpu);
+  EXPECT_EQ(peak_of(kWeights.scope), 0u);
+  ledger_.Of(kGpu, kGradients).Allocate(5);
+  EXPECT_EQ(peak_of(kWeights.scope), 25u);
+  ExpectSound();
+}
+
 // Its categories' peaks are of different moments and say nothing of it.
 TEST_F(LedgerTest, AScopesPeakIsOfAllItsCategoriesAtOnce) {
   ledger_.Of(kGpu, kWeights).Allocate(100);

@@ -77,8 +77,15 @@ struct DeviceAccount {
 struct ScopeAccount {
   Amount live{0};
   Amount peak{0};  // of live
+  // The most that everybody had on the device right after an allocation of this
+  // scope. What it frees or only reads raises nothing, and what another thread
+  // has between two of its allocations it does not see.
+  Amount device_peak{0};
 
-  void ResetPeak() { peak.store(Read(live), std::memory_order_relaxed); }
+  void ResetPeak() {
+    peak.store(Read(live), std::memory_order_relaxed);
+    device_peak.store(0, std::memory_order_relaxed);
+  }
 };
 
 // Of one device and charge.
@@ -127,6 +134,7 @@ struct ChargeAccount {
     Add(scope->live, n);
     RaisePeaks();
     device->Grow(n);
+    Raise(scope->device_peak, device->on_device);
   }
   // A block that is wholly on the device.
   void Free(Bytes n) {

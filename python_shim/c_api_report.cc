@@ -52,6 +52,7 @@ nlohmann::json Scopes(DeviceIndex device) {
         {"owner", ScopeName(row.scope)},
         {"live", row.live},
         {"peak_owned", row.peak_owned},
+        {"peak_allocated", row.peak_allocated},
     });
   }
   return scopes;

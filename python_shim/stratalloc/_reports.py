@@ -20,6 +20,13 @@ def report(device=None):
     stays beyond an operator by owner and reason, `pins` what pin() keeps by who
     pinned it.
 
+    `scopes` has, for each owner, `live` and `peak_owned`: its own bytes on all
+    tiers, now and at most; `peak_allocated`: the most that everybody had on the
+    device right after an allocation of it or of an owner below it, while it ran,
+    0 if it made none since the last reset; and `share_at_peak`: its own bytes
+    on the device when that held the most. Only the shares add up, to
+    torch.cuda.max_memory_allocated().
+
     {} before CUDA is initialised under our allocator.
     """
     if not _core.initialized():
@@ -31,7 +38,23 @@ def report(device=None):
     if "error" in values:
         raise RuntimeError(values["error"])
     values["pins"] = _pins.listed(values["device"])
+    _complete_peaks(values)
     return values
+
+
+def _complete_peaks(values):
+    """What happens while a module runs happens while those around it run."""
+    shares, peaks = {}, {}
+    for row in values["layers"]:
+        shares[row["owner"]] = shares.get(row["owner"], 0) + row["at_peak"]
+    for row in values["scopes"]:
+        path = _tree.parts(row["owner"])
+        for end in range(1, len(path) + 1):
+            key = tuple(path[:end])
+            peaks[key] = max(peaks.get(key, 0), row["peak_allocated"])
+    for row in values["scopes"]:
+        row["peak_allocated"] = peaks[tuple(_tree.parts(row["owner"]))]
+        row["share_at_peak"] = shares.get(row["owner"], 0)
 
 
 def stats(device=None):

@@ -63,14 +63,15 @@ def build(rows, columns):
     for path, category, *sizes in rows:
         node = root
         _add(node.total, sizes)
-        for part in _parts(path):
+        for part in parts(path):
             node = node.below.setdefault(part, Node(part, columns))
             _add(node.total, sizes)
         _add(node.own.setdefault(category, [0] * columns), sizes)
     return root
 
 
-def _parts(path):
+def parts(path):
+    """The names that a path consists of, the outermost first."""
     if path.startswith("("):
         return [path]  # "(no scope)" and its like
     return [_printable(part) for part in re.split(r"[./]", path) if part]
