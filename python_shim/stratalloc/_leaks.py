@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""leaks(): who holds more after each step, for ever."""
+
+import collections
+import dataclasses
+import html
+import logging
+import threading
+from collections.abc import Mapping
+
+from stratalloc import _growth
+from stratalloc._holders import NO_SITES
+from stratalloc.settings import format_size
+
+_LOG = logging.getLogger("stratalloc")
+_WINDOWS = 4  # that have to grow, one after another
+_LEAST = 2 * (_WINDOWS + 2)  # steps; a third of them may warm up
+
+
+@dataclasses.dataclass(frozen=True)
+class Leak:
+    """`bytes` and `count` (of blocks) that came during the last `steps` steps.
+
+    `per_step`: bytes, on average.
+    """
+
+    name: str
+    category: str
+    bytes: int
+    count: int
+    per_step: float
+    tier: str = "all"
+
+
+class Leaks(Mapping):
+    """Steps that are watched, and what grows with them; also a mapping.
+
+    Attributes:
+      rows: list of Leak, the fastest first; of the steps seen so far.
+      total: int, bytes that the rows have gained.
+      seen: int, steps so far, of which the last `steps` count.
+      sites: where it was allocated; says that sites are not recorded.
+    """
+
+    sites = NO_SITES
+
+    def __init__(self, steps, device, hooked):
+        self.steps, self.device = steps, device
+        self.seen = 0
+        self._marks = collections.deque(maxlen=steps)
+        self._lock = threading.Lock()
+        self._hook = _after_each_optimizer(self.step) if hooked else None
+
+    def step(self):
+        """A step is over. Optimizers say so themselves, unless told not to."""
+        now = _growth.mark(f"step {self.seen}", self.device)
+        with self._lock:
+            self._marks.append(now)
+            self.seen += 1
+
+    def stop(self):
+        """Optimizers are not listened to any more; what was seen stays."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    @property
+    def rows(self):
+        with self._lock:
+            marks = list(self._marks)
+        return _growing(marks)
+
+    @property
+    def total(self):
+        return sum(row.bytes for row in self.rows)
+
+    def to_dict(self):
+        """{"total", "at", "device", "rows": [{"name", "category", ...}]}."""
+        rows = self.rows
+        return {"total": sum(row.bytes for row in rows),
+                "at": f"the last {min(self.seen, self.steps)} steps",
+                "device": self.device,
+                "rows": [dataclasses.asdict(row) for row in rows]}
+
+    def to_pandas(self):
+        """A DataFrame with a line for each row."""
+        import pandas
+
+        return pandas.DataFrame(
+            [dataclasses.asdict(row) for row in self.rows],
+            columns=[field.name for field in dataclasses.fields(Leak)])
+
+    def __str__(self):
+        if self.seen < _LEAST:
+            return (f"{self.seen} steps seen; from {_LEAST} on it can be told "
+                    "what grows")
+        rows = self.rows
+        if not rows:
+            return f"nothing grows over {min(self.seen, self.steps)} steps"
+        return "\n".join(
+            f"{format_size(int(row.per_step))} per step: {row.name} "
+            f"({row.category}), {format_size(row.bytes)} in {row.count} blocks"
+            for row in rows)
+
+    def _repr_html_(self):
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def __repr__(self):
+        return f"<stratalloc.Leaks after {self.seen} steps>"
+
+    def __getitem__(self, key):
+        return self.to_dict()[key]
+
+    def __iter__(self):
+        return iter(("total", "at", "device", "rows"))
+
+    def __len__(self):
+        return 4
+
+    def __bool__(self):
+        return bool(self.rows)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+        if self:
+            _LOG.warning("memory grows with every step:\n%s", self)
+
+
+def leaks(steps=20, device=None, on="optimizer"):
+    """Watches steps, and tells who holds more after each of them.
+
+        with stratalloc.leaks(steps=30) as found:
+            train()
+        print(found)
+
+    Somebody leaks who has gained bytes in each quarter of the last two thirds
+    of the steps, counting in each quarter the step with the least. What grows
+    while it warms up, and a cache that is full by then, do not; a cache that
+    fills during all of the steps does: watch more steps. Marks are taken after
+    optimizer steps and at step(), and keep no tensor.
+
+    Args:
+      steps: how many are looked at, the last ones; 12 at least.
+      device: as torch takes it; None: the current one of whoever steps.
+      on: "optimizer": each torch.optim.Optimizer.step() is a step;
+        "call": only step() is, as in a loop without an optimizer.
+
+    Returns: Leaks, to be used by `with`, or until stop().
+
+    Raises:
+      ValueError: steps or on is none of these.
+    """
+    if not isinstance(steps, int) or steps < _LEAST:
+        raise ValueError(f"stratalloc.leaks: steps={steps!r} are too few to "
+                         f"tell growth from a warm-up; use {_LEAST} or more")
+    if on not in ("optimizer", "call"):
+        raise ValueError(f"stratalloc.leaks: on={on!r} does not exist; use "
+                         "optimizer or call")
+    return Leaks(steps, device, on == "optimizer")
+
+
+def _after_each_optimizer(step):
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    return register_optimizer_step_post_hook(lambda *_: step())
+
+
+def _growing(marks):
+    """[Leak]: whose least grows from quarter to quarter."""
+    if len(marks) < _LEAST:
+        return []
+    late = marks[len(marks) // 3:]
+    size = len(late) // _WINDOWS
+    late = late[len(late) - size * _WINDOWS:]
+    windows = [late[i * size:(i + 1) * size] for i in range(_WINDOWS)]
+    rows = []
+    for key in late[-1].held:
+        least = [min(each.held.get(key, (0, 0)) for each in window)
+                 for window in windows]
+        if all(one[0] < two[0] for one, two in zip(least, least[1:])):
+            gained = [last - first for first, last in zip(least[0], least[-1])]
+            rows.append(Leak(*key, *gained,
+                             gained[0] / (size * (_WINDOWS - 1))))
+    return sorted(rows, key=lambda row: (-row.bytes, row.name, row.category))
