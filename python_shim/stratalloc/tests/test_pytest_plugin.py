@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pytest plug-in: real suites in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+CONFTEST = "import torch  # as suites do: the plug-in came before\n"
+MODULE = """
+import pytest, torch
+from torch import nn
+
+kept = []
+
+@pytest.fixture(scope="module")
+def net():
+    return type("Net", (nn.Sequential,), {})(
+        nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
+
+def run(net, rows):
+    with torch.no_grad():
+        return net(torch.randn(rows, 256, device="cuda"))
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_small(net):
+    run(net, 8)
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_large(net):
+    run(net, ROWS)
+
+def test_keeps(net):
+    kept.append(run(net, 64))
+
+def test_elsewhere():
+    pass
+"""
+SIMULATED = ("--stratalloc-simulate", "64MiB")
+
+
+@pytest.fixture(name="suite")
+def _suite(tmp_path):
+    """Runs pytest on the module: (exit code, output)."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+
+    def run(*options, rows=8, text=MODULE):
+        (tmp_path / "test_net.py").write_text(text.replace("ROWS", str(rows)))
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q",
+             *options, str(tmp_path)],
+            capture_output=True, text=True, check=False, timeout=300,
+            cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
+        return done.returncode, done.stdout + done.stderr
+
+    run.folder = tmp_path
+    return run
+
+
+def test_a_limit_names_the_layers(suite):
+    assert suite(*SIMULATED)[0] == 0
+    code, text = suite(*SIMULATED, rows=2048)
+    assert code == 1 and "1 failed, 3 passed" in text
+    assert "test_large" in text and "limit 1 MiB: Net (input) 2 MiB" in text
+    assert "0 refused calls" in text
+
+
+def test_what_a_test_leaves_is_a_leak(suite):
+    code, text = suite(*SIMULATED, "--stratalloc-leaks")
+    assert code == 1 and "1 failed, 3 passed" in text
+    assert "the test leaves 64 KiB behind: Net.2 (activation) 64 KiB" in text
+    assert suite(*SIMULATED, "--stratalloc-leaks-above", "64KiB")[0] == 0
+
+
+def test_a_budget_is_written_and_broken_by_layer(suite):
+    code, text = suite(*SIMULATED, "--stratalloc-update-budgets")
+    file = suite.folder / "test_net.budget.json"
+    assert code == 0 and str(file) in text
+    content = json.loads(file.read_text())
+    assert set(content["tests"]) == {"test_small", "test_large", "test_keeps",
+                                     "test_elsewhere"}
+    for test in content["tests"].values():
+        assert sum(test["layers"].values()) == test["peak"]
+    assert suite(*SIMULATED)[0] == 0
+    code, text = suite(*SIMULATED, rows=512)
+    assert code == 1 and "above the budget of" in text
+    assert "+504 KiB    Net (input): 8 KiB -> 512 KiB" in text
+    content["tolerance"] = 9
+    file.write_text(json.dumps(content))
+    assert suite(*SIMULATED, "-k", "large", rows=100)[0] == 0
+    suite(*SIMULATED, "--stratalloc-update-budgets", "-k", "small")
+    again = json.loads(file.read_text())
+    assert again["tolerance"] == 9
+    assert again["tests"]["test_large"] == content["tests"]["test_large"]
+
+
+@pytest.mark.parametrize("content", [
+    "{", "[]", '{"version": 2}', '{"version": 1}',
+    '{"version": 1, "tests": {"test_small": {"peak": "1 MiB", "layers": {}}}}',
+    '{"version": 1, "tolerance": "much", "tests": {}}'])
+def test_a_file_that_is_no_budget_says_so(suite, content):
+    file = suite.folder / "test_net.budget.json"
+    file.write_text(content)
+    code, text = suite(*SIMULATED, "-k", "small")
+    assert code == 1 and "test_net.budget.json" in text
+    assert file.read_text() == content
+
+
+def test_without_an_option_nothing_is_asked_of_us(suite):
+    text = """
+import sys
+def test_untouched():
+    # What `import torch` asks for, by the other entry point, and the plug-in.
+    assert {name for name in sys.modules if name.startswith("stratalloc.")} == {
+        "stratalloc._autoload", "stratalloc._witness",
+        "stratalloc.pytest_plugin"}
+    assert sys.modules["torch"].cuda.memory.get_allocator_backend() == "native"
+"""
+    code, out = suite(text=text)
+    assert code == 0, out
+
+
+@pytest.mark.parametrize("options, said", [
+    (("--stratalloc-card", "a100"), "give --stratalloc-simulate SIZE"),
+    (("--stratalloc-simulate", "64XB"), "unknown unit 'XB'"),
+    ((*SIMULATED, "--stratalloc-card", "b52"), "b52"),
+    ((*SIMULATED, "--stratalloc-leaks-above", "few"), "not a size"),
+    (("--stratalloc-leaks",), "give --stratalloc or"),
+    (("--stratalloc-update-budgets",), "give --stratalloc or"),
+    ((*SIMULATED, "-p", "torch"), "torch is"),
+])
+def test_options_that_cannot_be(suite, options, said):
+    code, text = suite(*options)
+    assert code == 4 and said in text, text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("mark", ["", "'2 XB'", "1, 2", "None", "size=3"])
+def test_a_mark_that_is_no_size(suite, mark):
+    text = ("import pytest, torch\n"
+            f"@pytest.mark.limit_gpu_memory({mark})\n"
+            "def test_it(): torch.ones(3, device='cuda')\n")
+    code, out = suite(*SIMULATED, text=text)
+    assert code == 1 and "limit_gpu_memory(" in out, out
+    assert "During handling" not in out
+
+
+def test_a_test_that_fails_fails_as_itself(suite):
+    text = ("import pytest, torch\n"
+            "@pytest.mark.limit_gpu_memory('1 KiB')\n"
+            "def test_it():\n"
+            "    kept = torch.ones(9999, device='cuda')\n"
+            "    assert kept.sum() == 1\n")
+    code, out = suite(*SIMULATED, "--stratalloc-leaks", text=text)
+    assert code == 1 and "AssertionError" in out
+    assert "at once" not in out and "behind" not in out
+
+
+def test_the_card_and_a_model_of_real_size(suite):
+    text = ("import torch\n"
+            "def test_it():\n"
+            "    assert torch.cuda.get_device_properties(0).total_memory"
+            " > 20 << 30\n"
+            "    torch.nn.Linear(40000, 40000, device='cuda')\n")
+    code, out = suite("--stratalloc-simulate", "card", "--stratalloc-card",
+                      "rtx4090", "--stratalloc-numbers", "off", text=text)
+    assert code == 0, out
