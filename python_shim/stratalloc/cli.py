@@ -55,6 +55,7 @@ def _parser():
                         help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="command")
     _add_run(commands)
+    _add_estimate(commands)
     _add_demo(commands)
     _add_bench(commands)
     _add_doctor(commands)
@@ -121,6 +122,34 @@ def _run(args):
     from stratalloc import runner
 
     return runner.run(args)
+
+
+def _add_estimate(commands):
+    parser = commands.add_parser(
+        "estimate", epilog=_EPILOG, allow_abbrev=False,
+        help="what a script needs on a card, by layer, without the card",
+        usage="stratalloc estimate --card NAME [options] (script.py | "
+        "-m module) [args ...]")
+    _add_card(parser)
+    parser.add_argument("--numbers", choices=("on", "off"), default="off",
+                        help="on: compute, too, for scripts that decide by "
+                        "values (off)")
+    _add_json(parser, "peaks by layer")
+    parser.add_argument("-m", dest="module", action="store_true",
+                        help="the target is a module name, as in python -m")
+    parser.add_argument("target", help=argparse.SUPPRESS)
+    parser.add_argument("args", nargs=argparse.REMAINDER,
+                        help=argparse.SUPPRESS)
+    parser.set_defaults(function=_estimate)
+
+
+def _estimate(args):
+    if not args.card:
+        raise UsageError("--card NAME says which card is estimated: h200, "
+                         "a100, rtx4090, t4, wsl2")
+    from stratalloc import estimate
+
+    return estimate.main(args)
 
 
 def _add_demo(commands):

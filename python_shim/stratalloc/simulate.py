@@ -15,6 +15,7 @@ entry-point group `stratalloc.simulated_device`, and the module has
                             the devices, then torch; ValueError, RuntimeError
     for_children()          Python processes started from here on have them too
     check_model(card, profile)      ValueError if there is none
+    card_memory(card, profile)      bytes that the card has; the same
     missing()               names of its files that are not there
     label(), last_line()    a sentence for every output; what the run did
     counters(), calls(), virtual_time()     figures
@@ -23,7 +24,7 @@ entry-point group `stratalloc.simulated_device`, and the module has
     after_enable(torch)     once, when the core has its settings
 
 and calls register(itself) as soon as a device is loaded. Before that none of it
-is called but load, check_model and missing. Any other name that is asked of
+is called but load, check_model, card_memory and missing. Any other name that is asked of
 this module (driver, violations, ...) is the device's own.
 """
 

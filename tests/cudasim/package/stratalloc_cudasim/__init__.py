@@ -21,6 +21,7 @@ from stratalloc_cudasim.counts import violations
 from stratalloc_cudasim.counts import virtual_time
 from stratalloc_cudasim.device import after_enable
 from stratalloc_cudasim.device import before_enable
+from stratalloc_cudasim.device import card_memory
 from stratalloc_cudasim.device import check_model
 from stratalloc_cudasim.device import directory
 from stratalloc_cudasim.device import driver

@@ -7,6 +7,7 @@ torch. What is missing is a LibraryError, a bad argument a ValueError.
 
 import ctypes
 import os
+import subprocess
 import sys
 
 from stratalloc import _core
@@ -111,6 +112,30 @@ def check_model(card, profile):
                 f"are {', '.join(CARDS)}")
     if profile is not None and not os.path.isfile(profile):
         raise ValueError(f"stratalloc: the profile {profile} is not a file")
+
+
+def card_memory(card, profile):
+    """Bytes that the card has, asked in a process of its own: in this one a
+    device would be open. ValueError if there is no such card or file."""
+    check_model(card, profile)
+    done = subprocess.run([sys.executable, "-c", _ASK, card or "",
+                           profile or ""], capture_output=True, text=True,
+                          check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ValueError(f"stratalloc: the memory of {card or profile} is not "
+                         f"known: {last}")
+    return int(done.stdout)
+
+
+_ASK = """
+import sys
+from stratalloc_cudasim import device
+card, profile = (text or None for text in sys.argv[1:])
+device.open_device("card" if card else "64MiB", 1, "eager", 0, card, profile,
+                   None)
+print(device.driver().cudasim_capacity(0))
+"""
 
 
 def _check_model(memory, card, profile):

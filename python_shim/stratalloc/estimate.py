@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stratalloc estimate`: what a script needs on a card, before it is rented.
+
+The script runs on a simulated GPU that models the card and has many times its
+memory, so that nothing is refused and nothing leaves: its peak is what it
+needs. Numbers are off unless asked for: shapes and memory are real, values are
+not, so a script that decides by values (until a loss falls) may not end.
+"""
+
+import shutil
+import sys
+
+from stratalloc import _command
+from stratalloc import _tree
+from stratalloc.settings import format_size
+
+_TIMES = 16  # the card's memory
+# What tiering may move out between uses.
+_MAY_LEAVE = ("parameter", "buffer", "gradient", "optimizer_state")
+
+
+def main(args):
+    """The exit code: the script's own; 0 whether it fits or not."""
+    from stratalloc import runner
+    from stratalloc import simulate
+
+    try:
+        capacity = simulate.card_memory(args.card, args.profile)
+    except ValueError as error:
+        raise _command.UsageError(error) from None
+    args.simulate = str(_TIMES * capacity)
+    args.numbers = args.numbers or "off"
+    args.devices = args.mode = args.seed = None
+    args.allocator = "stratalloc"
+    args.conf = "tiering:off"
+    file, args.json = args.json, None
+    ended = None
+    try:
+        code = runner.run(args)
+    except BaseException as error:  # what it had needed by then is told, too
+        ended = error
+        code = _command.EXIT_FAILED
+        raise
+    finally:
+        if not isinstance(ended, _command.UsageError):
+            found = _found(args, capacity, code)
+            if file:
+                file.write(found)
+            else:
+                _print(found)
+    return code
+
+
+def _found(args, capacity, code):
+    from stratalloc import _core
+
+    found = {"card": args.card or args.profile, "capacity": capacity,
+             "exit_code": code, "devices": []}
+    if not _core.initialized():
+        return found
+    import torch
+
+    from stratalloc import _holders
+
+    for device in range(torch.cuda.device_count()):
+        peak = _holders.peak(device)
+        moving = sum(row.bytes for row in peak.rows
+                     if row.category in _MAY_LEAVE)
+        found["devices"].append({
+            "device": device, "peak_allocated": peak.total,
+            "peak_reserved": torch.cuda.max_memory_reserved(device),
+            "fits": torch.cuda.max_memory_reserved(device) <= capacity,
+            "may_leave": moving, "rows": peak.to_dict()["rows"]})
+    return found
+
+
+def _print(found):
+    if not found["devices"]:
+        print("the script did not use the GPU")
+        return
+    for device in found["devices"]:
+        reserved, capacity = device["peak_reserved"], found["capacity"]
+        print(f"needs {format_size(device['peak_allocated'])}, "
+              f"{format_size(reserved)} reserved; {found['card']} has "
+              f"{format_size(capacity)}: "
+              + (f"fits, {format_size(capacity - reserved)} are left"
+                 if device["fits"] else
+                 f"does not fit, {format_size(reserved - capacity)} are "
+                 f"missing; {format_size(device['may_leave'])} of it may leave "
+                 "the GPU between uses, with tiering"))
+        print("\n".join(_tree.lines(
+            [(row["name"], row["category"], row["bytes"])
+             for row in device["rows"]],
+            most=max(shutil.get_terminal_size().lines - 4, 8))))
+    if found["exit_code"]:
+        print(f"the script ended with code {found['exit_code']}: it may need "
+              "more than it got to", file=sys.stderr)
+

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stratalloc estimate`: peaks of real sizes, on a card that nobody has."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+# 12 layers of 8192 x 8192 float32, 256 MiB each.
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+
+net = type("Net", (nn.Sequential,), {})(
+    *[nn.Linear(8192, 8192, bias=False) for _ in range(12)]).cuda()
+optimizer = torch.optim.SGD(net.parameters(), .1, foreach=False)
+for _ in range(2):
+    net(torch.randn(64, 8192, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+sys.exit(len(sys.argv) - 1)
+"""
+LAYER = 8192 * 8192 * 4
+
+
+@pytest.fixture(name="estimate")
+def _estimate(tmp_path):
+    def run(*options, text=SCRIPT, arguments=()):
+        script = tmp_path / "script.py"
+        script.write_text(text)
+        return subprocess.run(
+            [sys.executable, "-m", "stratalloc", "estimate", *options, script,
+             *arguments], capture_output=True, text=True, check=False,
+            timeout=300, env={**os.environ, "LINES": "30"})
+    return run
+
+
+def test_what_fits_and_what_is_missing(estimate):
+    done = estimate("--card", "a100", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    device, = found["devices"]
+    assert device["fits"] and found["capacity"] > 70 << 30
+    # Parameters and gradients, and less than a layer of anything else.
+    assert 24 * LAYER < device["peak_allocated"] < 25 * LAYER
+    assert device["may_leave"] == 24 * LAYER
+    assert sum(row["bytes"] for row in device["rows"]) == (
+        device["peak_allocated"])
+    larger = SCRIPT.replace("range(12)", "range(33)")
+    done = estimate("--card", "t4", text=larger)
+    assert done.returncode == 0
+    assert "t4 has 14.58 GiB: does not fit, " in done.stdout
+    assert "16.50 GiB of it may leave" in done.stdout
+    assert re.search(r"1–3\d × 3\d ", done.stdout)
+
+
+def test_how_the_script_ends(estimate):
+    done = estimate("--card", "t4", arguments=("a", "b"))
+    assert done.returncode == 2 and "needs 6" in done.stdout
+    assert "ended with code 2" in done.stderr
+    done = estimate("--card", "t4", text=SCRIPT.replace(
+        "sys.exit", "[][1]; sys.exit"))
+    assert done.returncode == 1 and "IndexError" in done.stderr
+    assert "needs 6" in done.stdout
+    done = estimate("--card", "t4", text="print('nothing')")
+    assert done.returncode == 0
+    assert "the script did not use the GPU" in done.stdout
+
+
+@pytest.mark.parametrize("options, said", [
+    ((), "--card NAME"),
+    (("--card", "b52"), "b52"),
+    (("--card", "t4", "--profile", "none.json"), "none.json"),
+    (("--card", "t4", "--numbers", "maybe"), "maybe"),
+])
+def test_what_cannot_be_estimated(estimate, options, said):
+    done = estimate(*options)
+    assert done.returncode == 2 and said in done.stderr
+    assert "Traceback" not in done.stderr and not done.stdout
