@@ -97,6 +97,7 @@ ScopeAccount& Ledger::ScopeLocked(DeviceIndex device, ScopeId scope) {
   made.device = device;
   made.scope = scope;
   scope_index_.emplace(key, &made);
+  limits_.Add({device, scope, &made.account});
   return made.account;
 }
 
@@ -113,6 +114,36 @@ void Ledger::OnStall(DeviceIndex device, ScopeId scope, std::uint64_t ns) {
   }
   ++row->named.stalls;
   row->named.stall_ns += ns;
+}
+
+void Ledger::Limit(DeviceIndex device, std::string_view path, Bytes bytes) {
+  MutexLock lock(mutex_);
+  std::vector<ScopeLimits::Owner> owners;
+  for (Scope& scope : scopes_) {
+    owners.push_back({scope.device, scope.scope, &scope.account});
+  }
+  limits_.Set(device, path, bytes, owners);
+}
+
+bool Ledger::Unlimit(DeviceIndex device, std::string_view path) {
+  MutexLock lock(mutex_);
+  return limits_.Remove(device, path);
+}
+
+std::vector<ScopeLimits::Limit> Ledger::Limits() const {
+  MutexLock lock(mutex_);
+  return limits_.All();
+}
+
+bool Ledger::HasLimits(DeviceIndex device) const {
+  MutexLock lock(mutex_);
+  return limits_.HasSome(device);
+}
+
+Status Ledger::Admit(DeviceIndex device, const ChargeAccount& account,
+                     Bytes size) {
+  MutexLock lock(mutex_);
+  return limits_.Admit(device, *account.scope, size);
 }
 
 std::vector<LedgerRow> Ledger::Rows() const {

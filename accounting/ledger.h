@@ -31,8 +31,10 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "accounting/scope_limits.h"
 #include "allocator/base/mutex.h"
 #include "allocator/base/result.h"
 #include "allocator/charge_account.h"
@@ -92,6 +94,15 @@ class Ledger final : public ChargeAccounts {
   // if it has one, else in its row of unknown category. Add up by scope.
   void OnStall(DeviceIndex device, ScopeId scope, std::uint64_t ns);
 
+  // Of a scope and everything below it (scope_limits.h). A limit replaces an
+  // earlier one; Unlimit is false if there was none.
+  void Limit(DeviceIndex device, std::string_view path, Bytes bytes);
+  bool Unlimit(DeviceIndex device, std::string_view path);
+  std::vector<ScopeLimits::Limit> Limits() const;
+  bool HasLimits(DeviceIndex device) const;
+  Status Admit(DeviceIndex device, const ChargeAccount& account,
+               Bytes size) override;
+
   // Every row ever charged, ordered by device, scope, category.
   std::vector<LedgerRow> Rows() const;
   // Every scope ever charged, ordered by device, scope.
@@ -146,6 +157,7 @@ class Ledger final : public ChargeAccounts {
   std::deque<Scope> scopes_ GUARDED_BY(mutex_);  // likewise
   tsl::robin_map<std::uint64_t, Scope*, KeyHash> scope_index_
       GUARDED_BY(mutex_);
+  ScopeLimits limits_ GUARDED_BY(mutex_);
   std::array<DeviceAccount, kMaxDevices> devices_;
 };
 

@@ -6,8 +6,15 @@
 #include <utility>
 
 #include "accounting/node_scopes.h"
+#include "accounting/scope_table.h"
+#include "accounting/scope_times.h"
 
 namespace stratalloc {
+
+struct internal::Below {
+  ScopeTimes* times = ScopeTimes::Take();
+  ScopeFrame frames[kMaxScopeDepth];
+};
 
 // No constructor and no destructor: no guard on each access, and scopes work
 // in thread-exit handlers, where Python still frees tensors.
@@ -41,15 +48,18 @@ void EndThread(void* below) {
   while (top.depth > 0) {
     if (--top.depth >= kMaxScopeDepth) continue;
     EndFrame(top.frame);
-    top.frame = top.below[top.depth];
+    top.below->times->Leave(top.frame.payer, top.frame.backward);
+    top.frame = top.below->frames[top.depth];
   }
-  delete[] static_cast<ScopeFrame*>(below);
+  auto* const mine = static_cast<internal::Below*>(below);
+  ScopeTimes::GiveBack(mine->times);
+  delete mine;
   top = {};
 }
 
-[[gnu::noinline]] ScopeFrame* MakeBelow() {
+[[gnu::noinline]] internal::Below* MakeBelow() {
   static ThreadEnd& end = *new ThreadEnd(&EndThread);
-  auto* const below = new ScopeFrame[kMaxScopeDepth];
+  auto* const below = new internal::Below;
   end.Await(below);
   return below;
 }
@@ -70,10 +80,16 @@ void PushScope(const ScopeFrame& frame) {
   const int depth = top.depth++;
   if (__builtin_expect(depth >= kMaxScopeDepth, 0)) return;
   if (__builtin_expect(top.below == nullptr, 0)) top.below = MakeBelow();
-  top.below[depth] = top.frame;
-  const bool in_backward = frame.backward || top.frame.in_backward;
+  const ScopeFrame& below = top.below->frames[depth] = top.frame;
   top.frame = frame;
-  top.frame.in_backward = in_backward;
+  top.frame.in_backward = frame.backward || below.in_backward;
+  top.frame.recomputes = below.in_backward && !frame.backward &&
+                         (frame.module || below.recomputes);
+  top.frame.payer = __builtin_expect(top.frame.recomputes, 0)
+                        ? RecomputationOf(frame.scope)
+                        : frame.scope;
+  top.below->times->Enter(top.frame.payer, frame.backward, depth > 0,
+                          below.payer, below.backward);
   NodeScopes::Begin(frame.scope);
   Tell(top);
 }
@@ -84,7 +100,8 @@ bool PopScope() {
   const int depth = --top.depth;
   if (__builtin_expect(depth >= kMaxScopeDepth, 0)) return true;
   const ScopeFrame left = top.frame;
-  top.frame = top.below[depth];
+  top.below->times->Leave(left.payer, left.backward);
+  top.frame = top.below->frames[depth];
   NodeScopes::Begin(top.frame.scope);
   EndFrame(left);
   if (left.backward) return true;

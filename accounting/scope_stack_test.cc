@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "accounting/scope_table.h"
 #include "gtest/gtest.h"
 
 namespace stratalloc {
@@ -186,6 +187,40 @@ TEST_F(ScopeStackTest, BackwardIsToldOncePerLayer) {
   const std::vector<std::pair<char, std::uint32_t>> expected = {
       {'b', 9}, {'b', 8}, {'b', 9}, {'+', 8}, {'-', 8}};
   EXPECT_EQ(recorder.events, expected);
+}
+
+// A module inside of a node, and all that it enters, pays as a recomputation;
+// what a hook opens there, and a node inside of it, does not.
+TEST_F(ScopeStackTest, AModuleInsideOfANodeRecomputes) {
+  const ScopeId layer = InternScope("Net.layer"), part = InternScope("part");
+  ScopeFrame module{layer, Category::kActivation, LifetimeClass::kTransient};
+  module.module = true;
+  ScopeFrame node = module;
+  node.module = false;
+  node.backward = true;
+  ScopeFrame user{part, Category::kActivation, LifetimeClass::kTransient};
+
+  PushScope(module);
+  EXPECT_EQ(CurrentScope().payer, layer);
+  PushScope(node);
+  EXPECT_EQ(CurrentScope().payer, layer);
+  PushScope(user);
+  EXPECT_EQ(CurrentScope().payer, part);
+  PopScope();
+  PushScope(module);
+  EXPECT_EQ(CurrentScope().scope, layer);
+  EXPECT_EQ(ScopeName(CurrentScope().payer), "Net.layer/recomputation");
+  PushScope(user);
+  EXPECT_EQ(ScopeName(CurrentScope().payer), "part/recomputation");
+  PopScope();
+  PushScope(node);
+  EXPECT_EQ(CurrentScope().payer, layer);
+  PopScope();
+  PopScope();
+  EXPECT_EQ(CurrentScope().payer, layer);
+  PopScope();
+  PopScope();
+  EXPECT_EQ(CurrentScope().payer, kRootScope);
 }
 
 std::vector<FrameId> ended;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accounting/scope_table.h"
 
-#include <cstdint>
 #include <deque>
 #include <unordered_map>
 
@@ -10,46 +9,82 @@
 namespace stratalloc {
 namespace {
 
-struct Table {
-  Mutex mutex{LockRank::kScopes};
-  // A deque: `ids` keeps views of the names, which must not move.
-  std::deque<std::string> names GUARDED_BY(mutex){std::string()};
-  std::unordered_map<std::string_view, ScopeId> ids GUARDED_BY(mutex);
-};
+class Table {
+ public:
+  static Table& Get() {
+    static Table* const table = new Table();  // read until the process ends
+    return *table;
+  }
 
-Table& GetTable() {
-  static Table* const table = new Table();  // read until the process ends
-  return *table;
-}
+  ScopeId Intern(std::string_view path) {
+    if (path.empty()) return kRootScope;
+    MutexLock lock(mutex_);
+    return InternLocked(path);
+  }
+
+  std::string Name(ScopeId scope) {
+    if (scope == kRootScope) return "(no scope)";
+    MutexLock lock(mutex_);
+    const std::uint32_t index = Raw(scope);
+    if (index < names_.size()) return names_[index];
+    return "scope #" + std::to_string(index);
+  }
+
+  ScopeId RecomputationOf(ScopeId scope) {
+    if (scope == kRootScope || scope == kOtherScopes) return scope;
+    MutexLock lock(mutex_);
+    if (Raw(scope) >= names_.size()) return scope;
+    const auto found = recomputations_.find(scope);
+    if (found != recomputations_.end()) return found->second;
+    const ScopeId made =
+        InternLocked(names_[Raw(scope)] + std::string("/recomputation"));
+    recomputations_.emplace(scope, made);
+    return made;
+  }
+
+  int Count() {
+    MutexLock lock(mutex_);
+    return static_cast<int>(names_.size());
+  }
+  std::uint64_t NotInterned() {
+    MutexLock lock(mutex_);
+    return not_interned_;
+  }
+
+ private:
+  ScopeId InternLocked(std::string_view path) REQUIRES(mutex_) {
+    const auto found = ids_.find(path);
+    if (found != ids_.end()) return found->second;
+    if (names_.size() >= kMostScopes ||
+        path.size() > kMostScopeNames - name_bytes_) {
+      ++not_interned_;
+      return kOtherScopes;
+    }
+    name_bytes_ += path.size();
+    const auto id = ScopeId{static_cast<std::uint32_t>(names_.size())};
+    names_.emplace_back(path);
+    ids_.emplace(names_.back(), id);
+    return id;
+  }
+
+  Mutex mutex_{LockRank::kScopes};
+  // A deque: `ids_` keeps views of the names, which must not move.
+  std::deque<std::string> names_ GUARDED_BY(mutex_){std::string(),
+                                                    "(other scopes)"};
+  std::unordered_map<std::string_view, ScopeId> ids_ GUARDED_BY(mutex_);
+  std::unordered_map<ScopeId, ScopeId> recomputations_ GUARDED_BY(mutex_);
+  Bytes name_bytes_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t not_interned_ GUARDED_BY(mutex_) = 0;
+};
 
 }  // namespace
 
-ScopeId InternScope(std::string_view path) {
-  if (path.empty()) return kRootScope;
-  Table& table = GetTable();
-  MutexLock lock(table.mutex);
-  const auto found = table.ids.find(path);
-  if (found != table.ids.end()) return found->second;
-  const auto id =
-      static_cast<ScopeId>(static_cast<std::uint32_t>(table.names.size()));
-  table.names.emplace_back(path);
-  table.ids.emplace(table.names.back(), id);
-  return id;
+ScopeId InternScope(std::string_view path) { return Table::Get().Intern(path); }
+std::string ScopeName(ScopeId scope) { return Table::Get().Name(scope); }
+ScopeId RecomputationOf(ScopeId scope) {
+  return Table::Get().RecomputationOf(scope);
 }
-
-std::string ScopeName(ScopeId scope) {
-  if (scope == kRootScope) return "(no scope)";
-  Table& table = GetTable();
-  MutexLock lock(table.mutex);
-  const std::uint32_t index = Raw(scope);
-  if (index < table.names.size()) return table.names[index];
-  return "scope #" + std::to_string(index);
-}
-
-int ScopeCount() {
-  Table& table = GetTable();
-  MutexLock lock(table.mutex);
-  return static_cast<int>(table.names.size());
-}
+int ScopeCount() { return Table::Get().Count(); }
+std::uint64_t ScopesNotInterned() { return Table::Get().NotInterned(); }
 
 }  // namespace stratalloc

@@ -38,6 +38,24 @@ TEST(ScopeTable, UnknownIdHasANameToPrint) {
   EXPECT_EQ(ScopeName(static_cast<ScopeId>(4000000000u)), "scope #4000000000");
 }
 
+TEST(ScopeTable, ARecomputationIsBelowItsLayer) {
+  const ScopeId layer = InternScope("Net.layers.7");
+  const ScopeId again = RecomputationOf(layer);
+  EXPECT_EQ(ScopeName(again), "Net.layers.7/recomputation");
+  EXPECT_EQ(RecomputationOf(layer), again);
+  EXPECT_EQ(InternScope("Net.layers.7/recomputation"), again);
+  EXPECT_EQ(RecomputationOf(kRootScope), kRootScope);
+  EXPECT_EQ(RecomputationOf(ScopeId{4000000000u}), ScopeId{4000000000u});
+}
+
+// One name as long as all may be together leaves no room for it.
+TEST(ScopeTable, NamesAreBoundedInBytes) {
+  const std::uint64_t before = ScopesNotInterned();
+  EXPECT_EQ(InternScope(std::string(kMostScopeNames, 'x')), kOtherScopes);
+  EXPECT_EQ(ScopesNotInterned(), before + 1);
+  EXPECT_NE(InternScope("still there is room"), kOtherScopes);
+}
+
 TEST(ScopeTable, IdsAreDense) {
   const int before = ScopeCount();
   const ScopeId id = InternScope("dense");

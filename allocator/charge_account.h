@@ -26,6 +26,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "allocator/base/result.h"
 
 namespace stratalloc {
 
@@ -81,6 +82,8 @@ struct ScopeAccount {
   // scope. What it frees or only reads raises nothing, and what another thread
   // has between two of its allocations it does not see.
   Amount device_peak{0};
+  // Accounting wants to be asked first (ChargeAccounts::Admit).
+  std::atomic<bool> limited{false};
 
   void ResetPeak() {
     peak.store(Read(live), std::memory_order_relaxed);
@@ -224,6 +227,9 @@ class ChargeAccounts {
   virtual ChargeAccount& Of(DeviceIndex device, Charge charge) = 0;
   // Every peak of the device is what is live.
   virtual void ResetPeaks(DeviceIndex device) = 0;
+  // May this account's scope, which is limited, own `size` bytes more? Then
+  // they are charged to it under the same lock. kLimited, and why not.
+  virtual Status Admit(DeviceIndex, const ChargeAccount&, Bytes) { return {}; }
 };
 
 }  // namespace stratalloc

@@ -65,6 +65,11 @@ class DeviceAllocator : public PoolRequests,
     MutexLock lock(p_.mutex);
     p_.accounts.Use(accounts);
   }
+  // Some of the accounts' scopes are limited, or none is.
+  void SetScopeLimits(bool some) EXCLUDES(p_.mutex) {
+    MutexLock lock(p_.mutex);
+    p_.slow.Set(SlowReason::kScopeLimits, some);
+  }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   Result<Explanation> Explain(const MallocRequest& request) {
     return DeviceReports::Explain(request,

@@ -25,6 +25,8 @@ constexpr std::uint32_t Bit(SlowReason reason) {
 constexpr std::uint32_t kOutstanding =
     Bit(SlowReason::kPendingFrees) | Bit(SlowReason::kArrivals);
 constexpr std::uint32_t kServedFast = kOutstanding | Bit(SlowReason::kHistory);
+constexpr std::uint32_t kFreedFast =
+    kServedFast | Bit(SlowReason::kScopeLimits);
 
 }  // namespace
 
@@ -59,7 +61,10 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
   if (!p_.options.tiering) lifetime = LifetimeClass::kTransient;
 
   MutexLock lock(p_.mutex);
-  if ((p_.slow.word() & ~kServedFast) != 0) return false;
+  if ((p_.slow.word() & ~kServedFast) != 0 &&
+      ((p_.slow.word() & ~kFreedFast) != 0 || p_.accounts.IsLimited(charge))) {
+    return false;
+  }
   Pool* pool = p_.heap.RecentPool(stream, lifetime, kind);
   if (pool == nullptr) return false;
   Block* block = pool->bins().Take(size);
@@ -105,7 +110,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
 
 bool DeviceAllocator::FastFree(Address address, AllocatedBlock* out) {
   MutexLock lock(p_.mutex);
-  if ((p_.slow.word() & ~kServedFast) != 0) return false;
+  if ((p_.slow.word() & ~kFreedFast) != 0) return false;
   Block* block = p_.heap.Find(address);
   if (block == nullptr || block->state != BlockState::kAllocated ||
       (block->streams_noted && !STRATALLOC_PLANTED(kBinnedInUse))) {

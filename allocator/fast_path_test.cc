@@ -3,6 +3,7 @@
 // the numbers say meanwhile, and who makes them merge again.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <random>
 #include <thread>
@@ -164,6 +165,75 @@ TEST_F(FastPathTest, WhoPaysIsAskedEveryTime) {
   allocator_->Free(a);
   EXPECT_EQ(books_.owner.live.load(), 0u) << "credited where it was moved to";
   EXPECT_EQ(books_.other.live.load(), 0u);
+}
+
+// What a limited scope asks for takes the whole way; others, and every free,
+// stay on the short one.
+TEST_F(FastPathTest, OnlyALimitedScopeIsAsked) {
+  const Address a = Malloc(512), b = Malloc(512, kOther);
+  books_.owners_scope.limited = true;
+  allocator_->SetScopeLimits(true);
+  EXPECT_TRUE(allocator_->FastFree(a, &block_));
+  EXPECT_TRUE(allocator_->FastFree(b, &block_));
+  EXPECT_FALSE(Fast(512, &block_, kOwner));
+  ASSERT_TRUE(Fast(512, &block_, kOther));
+  EXPECT_TRUE(allocator_->Free(block_.address).has_value());
+  allocator_->SetScopeLimits(false);
+  ASSERT_TRUE(Fast(512, &block_, kOwner));
+  EXPECT_TRUE(allocator_->Free(block_.address).has_value());
+}
+
+TEST_F(FastPathTest, AScopeOwnsWhatItMayAndIsRefusedTheRest) {
+  books_.owners_scope.limited = true;
+  books_.may_own = 4 * kMiB;
+  allocator_->SetScopeLimits(true);
+  const Address first = Malloc(3 * kMiB);
+  const auto reserved = allocator_->Stats().reserved_bytes.stats[0].current;
+  const auto refused = allocator_->Malloc(
+      {2 * kMiB, kDefaultStream, LifetimeClass::kUnknown, kOwner});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kLimited);
+  EXPECT_EQ(refused.error().message, "may not");
+  EXPECT_EQ(allocator_->Stats().num_ooms, 1);
+  EXPECT_EQ(allocator_->Stats().reserved_bytes.stats[0].current, reserved)
+      << "nothing was fetched for it";
+  const Address others = Malloc(2 * kMiB, kOther);
+  EXPECT_EQ(books_.owner.live.load(), 3 * kMiB);
+  EXPECT_TRUE(allocator_->Free(first).has_value());
+  const Address again = Malloc(4 * kMiB);
+  for (const Address at : {others, again}) {
+    EXPECT_TRUE(allocator_->Free(at).has_value());
+  }
+  allocator_->SetScopeLimits(false);
+}
+
+// Eight threads ask for a third of what is left each: never more than two have
+// it at a time.
+TEST_F(FastPathTest, ALimitHoldsAmongThreads) {
+  books_.owners_scope.limited = true;
+  books_.may_own = 6 * kMiB;
+  allocator_->SetScopeLimits(true);
+  std::atomic<int> had{0}, refused{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        auto block = allocator_->Malloc(
+            {2 * kMiB, kDefaultStream, LifetimeClass::kUnknown, kOwner});
+        if (!block) {
+          ++refused;
+          continue;
+        }
+        ++had;
+        EXPECT_TRUE(allocator_->Free(block->address).has_value());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(had + refused, 8 * 200);
+  EXPECT_GE(had, 3);
+  EXPECT_LE(books_.owners_scope.peak.load(), 6 * kMiB);
+  allocator_->SetScopeLimits(false);
 }
 
 TEST_F(FastPathTest, AnyOtherReasonClosesIt) {

@@ -34,6 +34,7 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     }
     device_.p_.blocks.Process();
     device_.p_.arrivals.Settle();
+    if (!AdmitLocked(attempt)) return ServeLocked(attempt, nullptr);
     if (attempt.key.kind == PoolKind::kLarge) device_.p_.unmanaged.NoteSearch();
     Block* block = TryLocked(attempt, LimitLocked(Reach::kCached));
     if (block != nullptr) device_.MaybeSignalPressureLocked();
@@ -246,15 +247,32 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     return nullptr;
   }
 
-  Block* HandOutLocked(const MallocAttempt& attempt, Block* block)
+  // May its scope own so much? Asked first, so that nothing leaves for what is
+  // refused, and where it is charged, because others may have come between.
+  bool AdmitLocked(MallocAttempt& attempt) REQUIRES(device_.p_.mutex) {
+    if (attempt.forbidden) return false;
+    Status admitted = device_.p_.accounts.Admit(attempt.charge, attempt.size);
+    if (admitted) return true;
+    attempt.forbidden = std::move(admitted).error();
+    ++device_.p_.stats.num_ooms;
+    return false;
+  }
+
+  Block* HandOutLocked(MallocAttempt& attempt, Block* block)
       REQUIRES(device_.p_.mutex) {
+    if (!AdmitLocked(attempt)) return nullptr;
     return device_.p_.blocks.HandOut(block, attempt.size, attempt.requested,
                                      attempt.charge);
   }
 
-  // A block that was handed out is the answer; false without one.
+  // A block that was handed out is the answer, and so is that it may not be;
+  // false without either.
   bool ServeLocked(MallocAttempt& attempt, Block* block)
       REQUIRES(device_.p_.mutex) {
+    if (attempt.forbidden) {
+      attempt.answer = tl::unexpected(*attempt.forbidden);
+      return true;
+    }
     if (block == nullptr) return false;
     if (attempt.raw) block->raw = block->streams_noted = true;
     attempt.answer =

@@ -63,6 +63,8 @@ struct MallocAttempt {
   // A driver that fails for another reason than memory fails whatever is given
   // back. Of the last search; nothing if that was for want of memory.
   std::optional<Error> failed;
+  // The scope's limit: nothing that is given back would serve it.
+  std::optional<Error> forbidden;
   bool retried = false;                          // counted as a retry, once
   std::optional<Result<AllocatedBlock>> answer;  // ends the climb
 

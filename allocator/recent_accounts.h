@@ -31,6 +31,16 @@ class RecentAccounts {
     }
     return recent.account;
   }
+  bool IsLimited(Charge charge) {
+    const ChargeAccount* const account = Of(charge);
+    return account != nullptr &&
+           account->scope->limited.load(std::memory_order_relaxed);
+  }
+  // May this many bytes more be charged?
+  Status Admit(Charge charge, Bytes size) {
+    if (!IsLimited(charge)) return {};
+    return accounts_->Admit(device_, *Of(charge), size);
+  }
   void ResetPeaks() {
     if (accounts_ != nullptr) accounts_->ResetPeaks(device_);
   }

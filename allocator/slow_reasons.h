@@ -25,6 +25,8 @@ enum class SlowReason : std::uint32_t {
 
   kPoolFilter = 1u << 3,  // allocations may go to a private pool; capture
   kCollection = 1u << 4,  // garbage collection ages free blocks
+  // Some scopes' bytes are limited: their mallocs run whole; frees do not.
+  kScopeLimits = 1u << 5,
 };
 
 class SlowReasons {

@@ -18,10 +18,15 @@ class TwoAccounts final : public ChargeAccounts {
     return account;
   }
   void ResetPeaks(DeviceIndex) override {}
+  Status Admit(DeviceIndex, const ChargeAccount& account, Bytes size) override {
+    if (Read(account.scope->live) + size <= may_own) return {};
+    return Fail(ErrorCode::kLimited, "may not");
+  }
 
   ChargeAccount owner, other;
   ScopeAccount owners_scope, others_scope;
   DeviceAccount device;
+  Bytes may_own = 0;  // of a limited scope
 };
 
 }  // namespace stratalloc

@@ -12,9 +12,9 @@
 // that its own end (the last UnmanagedMemory or pool that names it) may come
 // under the device lock. It must not allocate through stratalloc.
 //
-// Lifetime: an UnmanagedMemory gives its memory back when it is destroyed, which
-// must be without the device lock. Fails: `allocate` says kOutOfMemory, and the
-// request goes on to look elsewhere, or another error, which ends it.
+// Lifetime: an UnmanagedMemory gives its memory back when it is destroyed,
+// which must be without the device lock. Fails: `allocate` says kOutOfMemory,
+// and the request goes on to look elsewhere, or another error, which ends it.
 #ifndef STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
 #define STRATALLOC_ALLOCATOR_PLAIN_MEMORY_H_
 

@@ -88,6 +88,10 @@ STRATALLOC_API void stratalloc_listen_to_host(
  * (pinned for it, in whole slabs), all without the disk's two buffers;
  * `why_no_tiering`: why nothing can be evicted from it, "" if something can or
  * it is not opened;
+ * `scopes`: a list of {"owner","live","peak_owned","peak_allocated","entered",
+ * "own_ns","backward_nodes","own_backward_ns"}, the last four of all devices
+ * (accounting/scope_times.h); `limits`: a list of {"owner","bytes","owned"};
+ * `scopes_not_interned`;
  * `pinned`: a list of {"owner","reason","bytes"} of what is pinned beyond an
  * operator; and
  * `stays`: the bytes on the device by why they are there (allocator/staying.h),
@@ -103,8 +107,9 @@ STRATALLOC_API char* stratalloc_report_json(int device);
 STRATALLOC_API char* stratalloc_fragmentation_json(int device);
 /* What would serve a malloc of this thread (allocator/explanation.h): "size",
  * "block", "served_by", "certain", "leaves", "may_leave", "room_needed",
- * "room_below", "missing", "limit_helps", "remedy", and "frees": a list of {"address",
- * "bytes","owner","category"}. {"error"} if the driver or the host says no. */
+ * "room_below", "missing", "limit_helps", "remedy", and "frees": a list of
+ * {"address", "bytes","owner","category"}. {"error"} if the driver or the host
+ * says no. */
 STRATALLOC_API char* stratalloc_explain_json(int device, uint64_t size,
                                              uint64_t stream);
 
@@ -117,6 +122,15 @@ STRATALLOC_API void stratalloc_scope_push(uint32_t scope, int category,
                                           int lifetime);
 STRATALLOC_API int stratalloc_scope_pop(void); /* 0 if the stack was empty */
 STRATALLOC_API uint32_t stratalloc_scope_current(int* category, int* lifetime);
+/* The frame of a module's call: an activation, transient; inside of a backward
+ * node its recomputation pays (accounting/scope_stack.h). */
+STRATALLOC_API void stratalloc_scope_enter_module(uint32_t scope);
+/* The scope `path` and everything below it may own `bytes` on this device and
+ * its tiers below; UINT64_MAX takes the limit away
+ * (accounting/scope_limits.h). */
+STRATALLOC_API int stratalloc_limit_scope(int device, const char* path,
+                                          uint64_t bytes,
+                                          stratalloc_error* error);
 /* Moves the charge of the block(s) holding [ptr, ptr + bytes) to `scope`,
  * `category`; category -1 keeps it. Address and handles do not change. */
 STRATALLOC_API int stratalloc_relabel(const void* ptr, uint64_t bytes,

@@ -80,21 +80,32 @@ extern "C" {
 
 char* stratalloc_fragmentation_json(int device) {
   const Result<DeviceAllocator*> opened = Core::Get().Opened(device);
-  if (!opened) return ToC(ErrorJson(opened.error()).dump());
+  if (!opened)
+    return ToC(
+        ErrorJson(opened.error())
+            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   if (*opened == nullptr) return ToC(std::string("{}"));
-  return ToC(FragmentationJson(**opened).dump());
+  return ToC(FragmentationJson(**opened).dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 char* stratalloc_explain_json(int device, uint64_t size, uint64_t stream) {
   const Result<DeviceAllocator*> opened = Core::Get().Device(device);
-  if (!opened) return ToC(ErrorJson(opened.error()).dump());
+  if (!opened)
+    return ToC(
+        ErrorJson(opened.error())
+            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   MallocRequest request;
   request.size = size;
   request.stream = StreamId{stream};
   request.lifetime = CurrentScope().lifetime;
   const Result<Explanation> said = (*opened)->Explain(request);
-  if (!said) return ToC(ErrorJson(said.error()).dump());
-  return ToC(ExplanationJson(*said).dump());
+  if (!said)
+    return ToC(
+        ErrorJson(said.error())
+            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return ToC(ExplanationJson(*said).dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // extern "C"

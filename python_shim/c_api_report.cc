@@ -9,6 +9,7 @@
 #include "accounting/category.h"
 #include "accounting/ledger.h"
 #include "accounting/scope_table.h"
+#include "accounting/scope_times.h"
 #include "python_shim/core.h"
 #include "python_shim/core_api/nodes.h"
 
@@ -44,18 +45,46 @@ nlohmann::json Layers(DeviceIndex device) {
   return layers;
 }
 
+// Time is the process's: the same on every device.
 nlohmann::json Scopes(DeviceIndex device) {
-  nlohmann::json scopes = nlohmann::json::array();
+  std::map<ScopeId, std::pair<ScopeRow, ScopeTime>> rows;
   for (const ScopeRow& row : Ledger::Get().Scopes()) {
-    if (row.device != device) continue;
+    if (row.device == device) rows[row.scope].first = row;
+  }
+  for (const ScopeTime& time : ScopeTimes::All())
+    rows[time.scope].second = time;
+  nlohmann::json scopes = nlohmann::json::array();
+  for (const auto& [scope, row] : rows) {
+    const auto& [bytes, time] = row;
     scopes.push_back({
-        {"owner", ScopeName(row.scope)},
-        {"live", row.live},
-        {"peak_owned", row.peak_owned},
-        {"peak_allocated", row.peak_allocated},
+        {"owner", ScopeName(scope)},
+        {"live", bytes.live},
+        {"peak_owned", bytes.peak_owned},
+        {"peak_allocated", bytes.peak_allocated},
+        {"entered", time.entered},
+        {"own_ns", time.ns},
+        {"backward_nodes", time.backward_nodes},
+        {"own_backward_ns", time.backward_ns},
     });
   }
   return scopes;
+}
+
+nlohmann::json Limits(DeviceIndex device) {
+  nlohmann::json limits = nlohmann::json::array();
+  for (const ScopeLimits::Limit& limit : Ledger::Get().Limits()) {
+    if (limit.device != device) continue;
+    limits.push_back({{"owner", limit.path},
+                      {"bytes", limit.bytes},
+                      {"owned", limit.owned}});
+  }
+  return limits;
+}
+
+// A name that is no UTF-8 is C's; it must not end the process.
+char* Text(const nlohmann::json& report) {
+  return ToC(
+      report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 // Zeros for a device that is not opened (nullptr).
@@ -152,7 +181,7 @@ char* stratalloc_report_json(int device) {
   Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) {
     report["error"] = allocator.error().message;
-    return ToC(report.dump());
+    return Text(report);
   }
   DeviceAllocator* const opened = *allocator;
   const DeviceStats stats = StatsOf(opened);
@@ -185,7 +214,9 @@ char* stratalloc_report_json(int device) {
   report["layers"] = Layers(static_cast<DeviceIndex>(device));
   report["nodes_without_scope"] = core::NodesWithoutScope();
   report["scopes"] = Scopes(static_cast<DeviceIndex>(device));
-  return ToC(report.dump());
+  report["scopes_not_interned"] = ScopesNotInterned();
+  report["limits"] = Limits(static_cast<DeviceIndex>(device));
+  return Text(report);
 }
 
 }  // extern "C"

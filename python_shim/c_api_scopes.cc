@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: scopes.
 #include <cstdint>
+#include <string>
 
+#include "accounting/ledger.h"
 #include "accounting/scope_stack.h"
 #include "accounting/scope_table.h"
 #include "python_shim/core.h"
@@ -20,12 +22,40 @@ void stratalloc_scope_push(uint32_t scope, int category, int lifetime) {
   PushScope({ScopeId{scope}, static_cast<Category>(category),
              static_cast<LifetimeClass>(lifetime)});
 }
+void stratalloc_scope_enter_module(uint32_t scope) {
+  PushScope({.scope = ScopeId{scope},
+             .category = Category::kActivation,
+             .lifetime = LifetimeClass::kTransient,
+             .module = true});
+}
 int stratalloc_scope_pop(void) { return PopScope(); }
 uint32_t stratalloc_scope_current(int* category, int* lifetime) {
   const ScopeFrame& frame = CurrentScope();
   if (category != nullptr) *category = Raw(frame.category);
   if (lifetime != nullptr) *lifetime = Raw(frame.lifetime);
   return Raw(frame.scope);
+}
+
+int stratalloc_limit_scope(int device, const char* path, uint64_t bytes,
+                           stratalloc_error* error) {
+  const Result<DeviceAllocator*> opened = Core::Get().Opened(device);
+  if (!opened) return ToC(opened.error(), error);
+  const auto index = static_cast<DeviceIndex>(device);
+  if (bytes == UINT64_MAX) {
+    if (!Ledger::Get().Unlimit(index, path)) {
+      return ToC(Error{ErrorCode::kNotFound, std::string(path) +
+                                                 " has no limit on device " +
+                                                 std::to_string(device)},
+                 error);
+    }
+  } else {
+    Ledger::Get().Limit(index, path, bytes);
+  }
+  // One that is opened later is told when it is plugged in.
+  if (*opened != nullptr) {
+    (*opened)->SetScopeLimits(Ledger::Get().HasLimits(index));
+  }
+  return 0;
 }
 
 int stratalloc_relabel(const void* ptr, uint64_t bytes, uint32_t scope,

@@ -77,8 +77,11 @@ constexpr Setting kSettings[] = {
      [](std::string_view value, Config& c) {
        return Read(value, &c.engine.under_pressure);
      }},
-    // Nobody in the core records at levels yet.
-    {"telemetry", [](std::string_view, Config&) { return true; }},
+    {"telemetry",
+     [](std::string_view value, Config& c) {
+       c.counts_time = value != "off";
+       return true;
+     }},
 };
 
 }  // namespace

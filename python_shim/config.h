@@ -18,6 +18,7 @@ namespace stratalloc {
 
 struct Config {
   bool tiering = true;
+  bool counts_time = true;  // of scopes: every level of telemetry but "off"
   DeviceAllocator::Options device;
   Engine::Options engine;
 };

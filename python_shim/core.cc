@@ -11,6 +11,7 @@
 
 #include "accounting/ledger.h"
 #include "accounting/node_scopes.h"
+#include "accounting/scope_times.h"
 #include "allocator/base/check.h"
 #include "allocator/size_rules.h"
 #include "python_shim/core_api/blocks.h"
@@ -73,6 +74,7 @@ Status Core::Configure(Config config) {
                 "first CUDA call");
   }
   config_ = std::move(config);
+  ScopeTimes::Count(config_.counts_time);
   return {};
 }
 
@@ -114,6 +116,7 @@ Status Core::Init(int device_count) {
       core.abandoned_.store(true, std::memory_order_relaxed);
       opened_devices.Forget();
       NodeScopes::Use(nullptr);
+      ScopeTimes::Abandon();
       EndEvictable();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });
@@ -124,6 +127,7 @@ Status Core::Init(int device_count) {
 
 Status Core::Plug(DeviceAllocator& device) {
   device.SetAccounts(&Ledger::Get());
+  device.SetScopeLimits(Ledger::Get().HasLimits(device.device().index()));
   SetFrameEnd(&core::EndFrame);
   Engine* engine = engine_.load();
   if (engine == nullptr) return {};

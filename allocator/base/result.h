@@ -27,6 +27,8 @@ enum class ErrorCode : std::uint8_t {
   kOusted,  // for want of memory what an operator under way uses cannot
             // come back: kOutOfMemory to whoever runs it, but not to
             // its kernel, which may go on after that another way
+  kLimited,  // a scope may not own so much: kOutOfMemory to whoever asked, and
+             // nothing that the device does would change it
 };
 
 // `message` says what happened, why, and what to do next, in one or two

@@ -38,10 +38,10 @@ FrameId FrameOn(DeviceIndex device, ScopeId scope) {
 
 // What a frame of activations makes is temporary until it ends.
 Charge ChargeOf(const ScopeFrame& frame, int device) {
-  Charge charge{frame.scope, frame.category};
+  Charge charge{frame.payer, frame.category};
   if (frame.category == Category::kActivation &&
       frame.lifetime == LifetimeClass::kTransient && ScopeDepth() > 0) {
-    charge.frame = FrameOn(static_cast<DeviceIndex>(device), frame.scope);
+    charge.frame = FrameOn(static_cast<DeviceIndex>(device), frame.payer);
     if (charge.frame != 0) charge.category = Category::kTemporary;
   }
   return charge;
@@ -118,6 +118,11 @@ __attribute__((noinline)) void SlowMalloc(int device, Bytes size,
   const MallocRequest request{size, stream, lifetime, charge, raw};
   *block = (*allocator)->SlowMalloc(request);
   if (*block) return;
+  if (block->error().code == ErrorCode::kLimited) {
+    // The message names those who hold what is limited.
+    block->error().code = ErrorCode::kOutOfMemory;
+    return;
+  }
   AddHolders(&block->error(), (*allocator)->device().index());
   AddRemedy(&block->error(), **allocator, request);
 }

@@ -6,9 +6,9 @@
 // It holds no state: the stack is the core's, thread-local, and ids are plain
 // integers.
 //
-// The GIL: push, pop and current keep it; a scope listener therefore must not
-// wait for copies, I/O or another thread. intern, name, relabel and adopt
-// release it around the core, which takes locks.
+// The GIL: push, enter, pop and current keep it; a scope listener therefore
+// must not wait for copies, I/O or another thread. intern, name, relabel and
+// adopt release it around the core, which takes locks.
 //
 // Errors: a wrong number or type of arguments is a TypeError, an id that does
 // not fit its type an OverflowError, a category or lifetime that does not
@@ -68,6 +68,13 @@ PyObject* Push(PyObject*, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   }
   stratalloc_scope_push(scope, category, lifetime);
+  Py_RETURN_NONE;
+}
+
+PyObject* Enter(PyObject*, PyObject* id) {
+  std::uint32_t scope;
+  if (!ParseScope(id, &scope)) return nullptr;
+  stratalloc_scope_enter_module(scope);
   Py_RETURN_NONE;
 }
 
@@ -158,6 +165,11 @@ PyMethodDef kMethods[] = {
     {"push", Erase(Push), METH_FASTCALL,
      "push(scope_id, category, lifetime)\n\n"
      "Puts a frame on this thread's scope stack. Pair with pop()."},
+    {"enter", Enter, METH_O,
+     "enter(scope_id)\n\n"
+     "The frame of a module's call: push(scope_id, ACTIVATION, TRANSIENT), "
+     "and\n"
+     "inside of a backward node a recomputation. Pair with pop()."},
     {"pop", Pop, METH_NOARGS,
      "pop() -> bool\n\n"
      "Takes the top frame off; False (and no effect) if the stack is empty."},

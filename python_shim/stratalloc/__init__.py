@@ -38,6 +38,7 @@ _NAMES = {
     "mark": "_growth",
     "diff": "_growth",
     "leaks": "_leaks",
+    "limit": "_limits",
     "fragmentation": "_fragments",
     "explain": "_explanation",
     "watch": "_modules",

@@ -72,7 +72,7 @@ class Pin(ctypes.Structure):
 
 
 _PIN_PROGRAM = 2  # STRATALLOC_PIN_PROGRAM
-_NOBODY_SAYS = (1 << 64) - 1
+_NOBODY_SAYS = _NO_LIMIT = (1 << 64) - 1
 
 
 def _declare(lib):
@@ -97,6 +97,7 @@ def _declare(lib):
         ("scope_name", ctypes.c_void_p, (u32,)),
         ("scope_push", None, (u32, i32, i32)),
         ("scope_pop", i32, ()),
+        ("limit_scope", i32, (i32, text, u64, error)),
         ("relabel", i32, (ctypes.c_void_p, u64, u32, i32)),
         ("evict", i32, (i32, ranges, i32, moved, error)),
         ("restore", i32, (i32, ranges, i32, moved, error)),
@@ -235,6 +236,16 @@ def fragmentation(device):
 def explain(device, size, stream):
     """What would serve a malloc (c_api.h) as a dict."""
     return _answer(lib().stratalloc_explain_json(device, size, stream))
+
+
+def limit_scope(device, path, size):
+    """Bytes that a scope and what is below it may own; None: no limit."""
+    error = Error()
+    code = lib().stratalloc_limit_scope(
+        device, path.encode(), _NO_LIMIT if size is None else size,
+        ctypes.byref(error))
+    if size is not None or code != NOT_FOUND:
+        check(code, error)
 
 
 def _answer(text):

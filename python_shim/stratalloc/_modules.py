@@ -34,8 +34,7 @@ from stratalloc._construction import Construction, building
 from stratalloc._materialize import Materialize
 from stratalloc._optimizers import Steps
 from stratalloc._owners import Owners
-from stratalloc._stack import (ACTIVATION, BUFFER, LIFETIME_PERSISTENT,
-                               LIFETIME_TRANSIENT, PARAMETER, ROOT)
+from stratalloc._stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER, ROOT
 
 _lock = threading.Lock()
 _installed = None
@@ -131,7 +130,7 @@ class _Installation:
 
 def _call_wrapper(original, installation):
     native, owners = installation.native, installation.owners
-    push, pop, current = native.push, native.pop, native.current
+    enter, pop, current = native.enter, native.pop, native.current
     scopes, roots, adopt = owners.scopes, owners.root_scopes, owners.adopt
 
     def __call__(self, *args, **kwargs):
@@ -142,7 +141,7 @@ def _call_wrapper(original, installation):
             scope = installation.scope_of(self)
         if scope in roots and current()[0] == ROOT:
             adopt(scope, (*args, kwargs))
-        push(scope, ACTIVATION, LIFETIME_TRANSIENT)
+        enter(scope)
         try:
             # torch's own __call__, written out: a frame and a copy of the
             # arguments less per call.
@@ -160,7 +159,7 @@ def _call_wrapper(original, installation):
             scope = installation.scope_of(self)
         if scope in roots and current()[0] == ROOT:
             adopt(scope, (*args, kwargs))
-        push(scope, ACTIVATION, LIFETIME_TRANSIENT)
+        enter(scope)
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -264,7 +263,6 @@ def watch(model, optimizer=None):
       TypeError: model is no nn.Module, or optimizer no torch.optim.Optimizer.
       RuntimeError: stratalloc is not enabled.
     """
-    installation = _installed
     if not isinstance(model, torch.nn.Module):
         raise TypeError("stratalloc.watch: model must be an nn.Module, not "
                         f"{type(model).__name__}")
@@ -273,13 +271,24 @@ def watch(model, optimizer=None):
         raise TypeError("stratalloc.watch: optimizer must be a "
                         "torch.optim.Optimizer, not "
                         f"{type(optimizer).__name__}")
-    if installation is None:
-        raise RuntimeError("stratalloc.watch: stratalloc is not enabled, so "
-                           "nothing is charged; call stratalloc.enable() first")
-    installation.owners.name_tree(model)
+    path_of("watch", model)
+    installation = _installed
     installation.owners.relabel_tree(model)
     if optimizer is not None:
         installation.steps.after(optimizer)
+
+
+def path_of(function, module):
+    """The path of a module, which gets one if it has none.
+
+    Raises RuntimeError if nothing is charged.
+    """
+    installation = _installed
+    if installation is None:
+        raise RuntimeError(f"stratalloc.{function}: stratalloc is not enabled, "
+                           "so nothing is charged; call stratalloc.enable() "
+                           "first")
+    return installation.native.name(installation.owners.name_tree(module))
 
 
 def annotate(tensor, name, category=None):

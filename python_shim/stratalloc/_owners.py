@@ -164,7 +164,7 @@ class Owners:
         ref = _Ref(module, self._forget_module)
         ref.key, ref.root, ref.owned = key, root, {}
         scope = self._native.intern(path)
-        self._paths[scope] = path
+        self._paths[scope] = self._native.name(scope)  # as far as it was kept
         self._by_scope[scope] = ref
         self._modules[key] = ref
         self.scopes[key] = scope  # last: a reader sees a finished entry

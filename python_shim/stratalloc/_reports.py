@@ -25,7 +25,17 @@ def report(device=None):
     device right after an allocation of it or of an owner below it, while it ran,
     0 if it made none since the last reset; and `share_at_peak`: its own bytes
     on the device when that held the most. Only the shares add up, to
-    torch.cuda.max_memory_allocated().
+    torch.cuda.max_memory_allocated(). `entered`: how often it
+    was, by calls, construction and moves to a device; `time_ns`: the host time
+    in it, in nanoseconds, with that of owners below it, `own_ns` without;
+    `backward_nodes`, `backward_ns` and `own_backward_ns` likewise. These are of
+    all devices together; what runs on a device may run later. What a layer
+    computes again during backward is below it, "layer/recomputation".
+
+    `limits` has what limit() set: `owner`, `bytes`, and what it has `owned`.
+    `nodes_without_scope` counts autograd nodes of unknown scope,
+    `scopes_not_interned` scopes that are "(other scopes)" because there were
+    more than 262144 names.
 
     {} before CUDA is initialised under our allocator.
     """
@@ -44,7 +54,7 @@ def report(device=None):
 
 def _complete_peaks(values):
     """What happens while a module runs happens while those around it run."""
-    shares, peaks = {}, {}
+    shares, peaks, times = {}, {}, {}
     for row in values["layers"]:
         shares[row["owner"]] = shares.get(row["owner"], 0) + row["at_peak"]
     for row in values["scopes"]:
@@ -52,8 +62,13 @@ def _complete_peaks(values):
         for end in range(1, len(path) + 1):
             key = tuple(path[:end])
             peaks[key] = max(peaks.get(key, 0), row["peak_allocated"])
+            forward, backward = times.get(key, (0, 0))
+            times[key] = (forward + row["own_ns"],
+                          backward + row["own_backward_ns"])
     for row in values["scopes"]:
-        row["peak_allocated"] = peaks[tuple(_tree.parts(row["owner"]))]
+        key = tuple(_tree.parts(row["owner"]))
+        row["peak_allocated"] = peaks[key]
+        row["time_ns"], row["backward_ns"] = times[key]
         row["share_at_peak"] = shares.get(row["owner"], 0)
 
 

@@ -202,8 +202,8 @@ class Config:
         "share of the host budget above which the coldest copies go to disk")
     telemetry: str = _setting(
         "counters", _LEVEL,
-        "off, counters, events, callsites, full: checked, and without effect "
-        "yet; counters are always kept")
+        "off, counters, events, callsites, full: off counts no time of scopes; "
+        "the rest is checked, and without effect yet; bytes are always counted")
 
     def __post_init__(self):
         unset = [field for field in _gpu_thresholds()

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scope stack in Python, for tests that run on CPU tensors alone.
 
-The same seven functions as stratalloc._scopes; it records what was pushed,
+The same eight functions as stratalloc._scopes; it records what was pushed,
 re-labelled and adopted, and counts a pop without a push.
 """
 
 import threading
+
+from stratalloc import _stack
 
 
 class FakeStack:
@@ -25,6 +27,9 @@ class FakeStack:
     def push(self, scope, category, lifetime):
         self._frames().append((scope, category, lifetime))
         self.pushed.append((self.paths[scope], category, lifetime))
+
+    def enter(self, scope):
+        self.push(scope, _stack.ACTIVATION, _stack.LIFETIME_TRANSIENT)
 
     def pop(self):
         frames = self._frames()

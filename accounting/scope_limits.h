@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Limits that a program sets for scopes: how many bytes a scope and everything
+// below its path may own together, on all tiers. What would be more is refused
+// when it is asked for; what is theirs already stays, and a re-label or a
+// restore is never refused.
+//
+// Thread-safety: the caller holds the lock of the ledger whose accounts these
+// are; for exact answers the device's, too. Lifetime: the ledger's. Fails:
+// Admit, with kLimited.
+// Equation: an account is `limited` while a limit covers its scope.
+#ifndef STRATALLOC_ACCOUNTING_SCOPE_LIMITS_H_
+#define STRATALLOC_ACCOUNTING_SCOPE_LIMITS_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/base/bytes.h"
+#include "allocator/base/ids.h"
+#include "allocator/base/result.h"
+#include "allocator/charge_account.h"
+
+namespace stratalloc {
+
+// Is it this path, or below it: "Net.head" and "Net/loss" of "Net", not "Net2"?
+bool IsBelow(std::string_view path, std::string_view above);
+
+class ScopeLimits {
+ public:
+  // A scope and what all of its categories add up to.
+  struct Owner {
+    DeviceIndex device;
+    ScopeId scope;
+    ScopeAccount* account;
+  };
+  struct Limit {
+    DeviceIndex device;
+    std::string path;
+    Bytes bytes;
+    Bytes owned;
+  };
+
+  // A limit replaces an earlier one of the same path. `owners`: every account.
+  void Set(DeviceIndex device, std::string_view path, Bytes bytes,
+           const std::vector<Owner>& owners);
+  // False if there was none.
+  bool Remove(DeviceIndex device, std::string_view path);
+  // A scope has its first account.
+  void Add(const Owner& owner);
+
+  // May it own `size` bytes more? The message is native's first words, which
+  // limit it would exceed, and who owns most of what is below that.
+  Status Admit(DeviceIndex device, const ScopeAccount& account,
+               Bytes size) const;
+
+  std::vector<Limit> All() const;
+  bool HasSome(DeviceIndex device) const;
+
+ private:
+  struct Entry {
+    DeviceIndex device;
+    std::string path;
+    Bytes bytes;
+    std::vector<Owner> owners;
+
+    Bytes Owned() const;
+    bool Covers(const ScopeAccount& account) const;
+    Error Refusal(const ScopeAccount& account, Bytes size) const;
+  };
+
+  std::vector<Entry> entries_;
+};
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_ACCOUNTING_SCOPE_LIMITS_H_

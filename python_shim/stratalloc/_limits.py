@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""limit(): how much a scope, or the whole process, may own."""
+
+from stratalloc import _core
+from stratalloc import _modules
+from stratalloc import _scope_names
+from stratalloc import _tiers
+from stratalloc.settings import format_size, parse_size
+
+
+class Limit:
+    """What limit() set. remove(), or the end of a `with`, takes it away."""
+
+    def __init__(self, path, size, device):
+        self.scope, self.bytes, self.device = path, size, device
+
+    def remove(self):
+        """Takes the limit away, if it is there; a later one of the scope, too."""
+        _core.limit_scope(self.device, self.scope, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.remove()
+        return False
+
+    def __repr__(self):
+        return (f"<stratalloc.Limit of {self.scope} on device {self.device}: "
+                f"{format_size(self.bytes)}>")
+
+
+def limit(size, scope, device=None):
+    """Refuses what would make a scope own more than `size`.
+
+    A scope owns what was allocated in it and in everything below its path, in
+    forward and backward, on all tiers together: an eviction frees nothing of
+    it. What is more raises torch.OutOfMemoryError, which names the scope and
+    the largest owners below it; nothing is evicted for it. What the scope owns
+    already stays, and what becomes its own otherwise (weights that are moved
+    into a module, a re-label) is counted and not refused. For the whole
+    process there are gpu_limit and torch.cuda.set_per_process_memory_fraction.
+
+        stratalloc.limit("2 GiB", scope="kv cache")
+        with stratalloc.limit("512 MiB", scope=model.encoder):
+            model(batch)
+
+    Args:
+      size: bytes, or text as "2 GiB"; 0 refuses everything.
+      scope: a path (as stratalloc.scope and reports spell it, and as it may
+        yet come), or an nn.Module.
+      device: as torch takes it; None: the current one.
+
+    Returns: Limit. A later one of the same scope and device replaces it.
+
+    Raises:
+      ValueError: size is negative or unreadable, or the scope's name is empty.
+      TypeError: scope is neither a str nor a module.
+      RuntimeError: stratalloc is not enabled, or the device does not exist.
+    """
+    import torch
+
+    try:
+        wanted = parse_size(size) if isinstance(size, str) else int(size)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"stratalloc.limit: size={size!r}: {error}") from None
+    if not 0 <= wanted < 1 << 60:
+        raise ValueError(f"stratalloc.limit: size={size!r}: give bytes from 0, "
+                         "or text as \"2 GiB\"")
+    if isinstance(scope, torch.nn.Module):
+        path = _modules.path_of("limit", scope)
+    else:
+        _scope_names.check("limit", scope)
+        path = scope
+    if _core.loaded():
+        torch.cuda.init()
+    if not _core.initialized():
+        raise RuntimeError("stratalloc.limit: this process does not use this "
+                           "allocator; call stratalloc.enable() first")
+    index = _tiers.device_index(device)
+    _core.limit_scope(index, path, wanted)
+    return Limit(path, wanted, index)
