@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "allocator/base/mutex.h"
@@ -35,31 +36,58 @@ class Intervals {
     }
     MutexLock lock(mutex_);
     const Change last = Last();
-    if (changes_.empty() || changes_.back().scope != last.scope) {
-      if (changes_.size() == kMostChanges) changes_.pop_front();
-      changes_.push_back(last);
+    if (changes_.empty() || At(changes_.size() - 1).scope != last.scope) {
+      Append(last);
     }
     last_node_.store(next, std::memory_order_relaxed);
     last_scope_.store(scope, std::memory_order_relaxed);
   }
-  std::optional<ScopeId> Find(std::uint64_t node) {
+  // `near`: which change was found last; a hint, renewed here. Backward runs
+  // through the numbers downwards, so the next node is of the same change or of
+  // the one before.
+  std::optional<ScopeId> Find(std::uint64_t node, std::size_t* near) {
     MutexLock lock(mutex_);
-    if (node >= Last().node) return Last().scope;
-    const auto after = std::upper_bound(
-        changes_.begin(), changes_.end(), node,
-        [](std::uint64_t n, const Change& change) { return n < change.node; });
-    if (after == changes_.begin()) return std::nullopt;
-    return std::prev(after)->scope;
+    const Change last = Last();
+    if (node >= last.node) return last.scope;
+    if (changes_.empty() || node < At(0).node) return std::nullopt;
+    std::size_t at = *near;
+    if (!Holds(at, node) && !Holds(--at, node)) at = Search(node);
+    *near = at;
+    return At(at).scope;
   }
 
  private:
+  // From the oldest one.
+  const Change& At(std::size_t i) const REQUIRES(mutex_) {
+    i += oldest_;
+    return changes_[i < kMostChanges ? i : i - kMostChanges];
+  }
+  void Append(Change change) REQUIRES(mutex_) {
+    if (changes_.size() < kMostChanges) return changes_.push_back(change);
+    changes_[oldest_] = change;
+    oldest_ = (oldest_ + 1) % kMostChanges;
+  }
+  bool Holds(std::size_t at, std::uint64_t node) const REQUIRES(mutex_) {
+    return at < changes_.size() && At(at).node <= node &&
+           (at + 1 == changes_.size() || node < At(at + 1).node);
+  }
+  // REQUIRES: the node is not before the first change.
+  std::size_t Search(std::uint64_t node) const REQUIRES(mutex_) {
+    std::size_t at = 0, above = changes_.size();
+    while (above - at > 1) {
+      const std::size_t middle = at + (above - at) / 2;
+      (At(middle).node <= node ? at : above) = middle;
+    }
+    return at;
+  }
   Change Last() const {
     return {last_node_.load(std::memory_order_relaxed),
             last_scope_.load(std::memory_order_relaxed)};
   }
 
   Mutex mutex_{LockRank::kFrames};
-  std::deque<Change> changes_ GUARDED_BY(mutex_);
+  std::vector<Change> changes_ GUARDED_BY(mutex_);  // a ring once it is full
+  std::size_t oldest_ GUARDED_BY(mutex_) = 0;
   // Written by the thread alone.
   std::atomic<std::uint64_t> last_node_{0};
   std::atomic<ScopeId> last_scope_{kRootScope};
@@ -89,7 +117,7 @@ class Threads {
     all_.erase(ended_.front());
     ended_.pop_front();
   }
-  // Whoever looks into it keeps it.
+  // Whoever looks into it keeps it (Looked).
   std::shared_ptr<Intervals> Find(std::uint64_t thread) {
     MutexLock lock(mutex_);
     const auto it = all_.find(thread);
@@ -105,6 +133,26 @@ class Threads {
 };
 
 STRATALLOC_FAST_THREAD_LOCAL Intervals* mine = nullptr;
+
+// Whose numbers this thread looked up last: those of one thread, node by node,
+// while its graph is walked. Then the list of threads is not asked, nor its
+// lock.
+struct Looked {
+  std::uint64_t thread = 0;
+  std::shared_ptr<Intervals> intervals;  // null: nobody's yet
+  std::size_t near = 0;
+};
+STRATALLOC_FAST_THREAD_LOCAL Looked* looked = nullptr;
+
+[[gnu::noinline]] Looked* MakeLooked() {
+  static ThreadEnd& end = *new ThreadEnd([](void* ended) {
+    delete static_cast<Looked*>(ended);
+    looked = nullptr;
+  });
+  looked = new Looked();
+  end.Await(looked);
+  return looked;
+}
 
 [[gnu::noinline]] Intervals* MakeMine(const NodeScopes::Numbers& numbers) {
   static ThreadEnd& end = *new ThreadEnd([](void* intervals) {
@@ -128,8 +176,13 @@ void NodeScopes::BeginAt(std::uint64_t next, ScopeId scope,
 
 std::optional<ScopeId> NodeScopes::Find(std::uint64_t thread,
                                         std::uint64_t node) {
-  const std::shared_ptr<Intervals> found = Threads::Get().Find(thread);
-  return found == nullptr ? std::nullopt : found->Find(node);
+  Looked& last = *(looked != nullptr ? looked : MakeLooked());
+  if (last.intervals == nullptr || last.thread != thread) {
+    std::shared_ptr<Intervals> found = Threads::Get().Find(thread);
+    if (found == nullptr) return std::nullopt;
+    last = {thread, std::move(found), 0};
+  }
+  return last.intervals->Find(node, &last.near);
 }
 
 }  // namespace stratalloc

@@ -9,10 +9,12 @@
 //
 // Thread-safety: any. Begin is called by the thread that enters or leaves; a
 // thread that runs backward looks up another's numbers. One kFrames lock (leaf)
-// per thread, taken when nodes were made since the last call and in look-ups.
+// per thread, taken when nodes were made since the last call and in look-ups;
+// another when a look-up is of another thread's numbers than the one before.
 // Bounds: the last 65536 changes of scope of a thread, the last 256 threads
-// that ended; what is older is not found. Lifetime: the process's; a thread's
-// intervals outlive it, because its graph may. Failure: none.
+// that ended, and whose numbers a thread looked up last; what is older is not
+// found. Lifetime: the process's; a thread's intervals outlive it, because its
+// graph may. Failure: none.
 #ifndef STRATALLOC_ACCOUNTING_NODE_SCOPES_H_
 #define STRATALLOC_ACCOUNTING_NODE_SCOPES_H_
 

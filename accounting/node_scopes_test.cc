@@ -110,6 +110,53 @@ TEST_F(NodeScopesTest, ThreadsThatEndedAreForgottenInTurn) {
   EXPECT_NE(NodeScopes::Find(100299, 0), std::nullopt);
 }
 
+// A thread keeps where it looked last: of one thread's numbers, in one place.
+TEST_F(NodeScopesTest, WhoLooksElsewhereFindsWhatIsThere) {
+  const std::uint64_t first = thread_, second = ++thread_;
+  for (const std::uint64_t each : {first, second}) {
+    thread_ = each;
+    OnThread([&] {
+      next_node = 0;
+      for (std::uint32_t node = 0; node < 100; ++node) {
+        PushScope(Frame(each == first ? 1 + node : 1001 + node));
+        next_node++;
+        PopScope();
+      }
+    });
+  }
+  // Down as backward goes, then far, in both by turns.
+  for (const std::uint64_t node : {99, 98, 98, 97, 3, 90, 91, 0, 99}) {
+    EXPECT_EQ(NodeScopes::Find(first, node), ScopeId(1 + node));
+    EXPECT_EQ(NodeScopes::Find(first, node), ScopeId(1 + node));
+    EXPECT_EQ(NodeScopes::Find(second, node), ScopeId(1001 + node));
+  }
+}
+
+TEST_F(NodeScopesTest, WhereItLookedMayBeForgotten) {
+  OnThread([&] {
+    const auto scopes = [](std::uint32_t count) {
+      for (std::uint32_t i = 0; i < count; ++i) {
+        PushScope(Frame(1 + next_node % 5));
+        next_node++;
+        PopScope();
+      }
+    };
+    const auto expect_near = [&](std::uint64_t node) {
+      for (const std::uint64_t each : {node, node - 1, node + 1, node}) {
+        EXPECT_EQ(Of(each), ScopeId(1 + each % 5)) << each;
+      }
+    };
+    scopes(60000);
+    expect_near(29000);
+    scopes(10000);  // 70000 changes in all: the first ones go
+    expect_near(29000);
+    expect_near(5000);
+    scopes(1000);
+    EXPECT_EQ(Of(5000), std::nullopt) << "it was the last one found";
+    expect_near(70000);
+  });
+}
+
 // Beside a list with an entry for each node.
 TEST_F(NodeScopesTest, EveryNodeIsFoundWhileMoreAreMade) {
   for (unsigned seed = 1; seed <= 20; ++seed) {

@@ -5,7 +5,8 @@
 //   hot_path PAIRS
 //
 // On the simulated device, as the bridge calls it: tiering on, the ledger
-// plugged in, no scope, class "unknown" (which can be evicted).
+// plugged in, no scope but where a row says so, class "unknown" (which can be
+// evicted).
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 
 #include "python_shim/c_api.h"
 #include "python_shim/core_api/blocks.h"
+#include "python_shim/core_api/nodes.h"
 #include "python_shim/core_api/operators.h"
 #include "python_shim/core_api/setup.h"
 #include "tests/cudasim/cuda_calls.h"
@@ -56,6 +58,7 @@ MEASURED(4MiB)
 MEASURED(64MiB)
 MEASURED(best_fit)
 MEASURED(in_operator)
+MEASURED(in_scope)
 
 // An operator and its return; its operands are there.
 #define MEASURED_OPERATOR(name)                                      \
@@ -73,6 +76,45 @@ MEASURED_OPERATOR(nothing)
 MEASURED_OPERATOR(three_of_one)
 MEASURED_OPERATOR(eight_apart)
 
+// A call that enters, and one that leaves.
+#define MEASURED_ENTRY(name, entering, leaving, ...)                    \
+  extern "C" __attribute__((noinline)) void enter_##name(__VA_ARGS__) { \
+    asm volatile("# enter_" #name);                                     \
+    entering;                                                           \
+  }                                                                     \
+  extern "C" __attribute__((noinline)) void leave_##name() {            \
+    leaving;                                                            \
+    asm volatile("# leave_" #name);                                     \
+  }
+#define MEASURED_SCOPE(name)                                                \
+  MEASURED_ENTRY(                                                           \
+      name,                                                                 \
+      stratalloc_scope_push(scope, static_cast<int>(Category::kActivation), \
+                            static_cast<int>(LifetimeClass::kTransient)),   \
+      stratalloc_scope_pop(), std::uint32_t scope)
+#define MEASURED_NODE(name)                                                 \
+  MEASURED_ENTRY(name, core::EnterNode(kThread, number), core::LeaveNode(), \
+                 std::uint64_t number)
+
+namespace {
+
+// Autograd's numbers: of nodes, and of the one thread there is.
+std::uint64_t next_node = 0;
+constexpr std::uint64_t kThread = 1;
+// What the leaf's node is given and gives.
+Address leaf = 0, gradient = 0;
+constexpr Bytes kLeaf = 4096;
+
+}  // namespace
+
+MEASURED_SCOPE(scope)
+MEASURED_SCOPE(scope_of_node)
+MEASURED_SCOPE(scope_of_malloc)
+MEASURED_NODE(node)
+MEASURED_NODE(node_apart)
+MEASURED_ENTRY(leaf, core::EnterNodeOfLeaf(leaf),
+               core::LeaveNodeOfLeaf(gradient, kLeaf))
+
 namespace {
 
 template <bool (*Enter)(std::span<const Access>), void (*Leave)()>
@@ -87,6 +129,50 @@ template <Address (*Take)(Bytes), void (*Give)(Address)>
 void Pairs(int pairs, Bytes size) {
   Free(Malloc(size));  // makes the segment
   for (int i = 0; i < pairs; ++i) Give(Take(size));
+}
+
+// What accounting does for modules, for the nodes that they make, and for the
+// first malloc in each.
+void Scopes(int pairs) {
+  core::NumberNodes([] { return next_node; }, [] { return kThread; });
+  const std::uint32_t layers[] = {stratalloc_scope_intern("bench.a"),
+                                  stratalloc_scope_intern("bench.b")};
+  for (int i = 0; i < pairs; ++i) {
+    enter_scope(layers[i % 2]);
+    leave_scope();
+  }
+  for (int i = 0; i < pairs; ++i) {
+    enter_scope_of_node(layers[i % 2]);
+    next_node++;
+    leave_scope_of_node();
+  }
+  for (int i = 0; i < pairs; ++i) {
+    enter_scope_of_malloc(layers[i % 2]);
+    free_in_scope(malloc_in_scope(512));
+    leave_scope_of_malloc();
+  }
+}
+
+// Backward through what Scopes made, as autograd goes, and in an order that it
+// never has.
+void Nodes(int pairs) {
+  const auto nodes = static_cast<std::uint64_t>(pairs);
+  for (std::uint64_t i = 0; i < nodes; ++i) {
+    enter_node(nodes - 1 - i);
+    leave_node();
+  }
+  for (std::uint64_t i = 0; i < nodes; ++i) {
+    enter_node_apart(i * 377 % nodes);
+    leave_node_apart();
+  }
+  leaf = Malloc(kLeaf);
+  gradient = Malloc(kLeaf);
+  for (int i = 0; i < pairs; ++i) {
+    enter_leaf();
+    leave_leaf();
+  }
+  Free(leaf);
+  Free(gradient);
 }
 
 }  // namespace
@@ -142,5 +228,7 @@ int main(int argc, char** argv) {
   }
   Operators<enter_eight_apart, leave_eight_apart>(pairs, apart);
   Free(base);
-  return 0;
+  Scopes(pairs);
+  Nodes(pairs);
+  return core::NodesWithoutScope() == 0 ? 0 : 1;
 }
