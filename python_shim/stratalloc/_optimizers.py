@@ -148,10 +148,11 @@ class Steps:
             self.owners.relabel_all()
             seen.strays = self.owners.relabel_gradients(_parameters(optimizer))
         state = optimizer.state
+        # In the order of what the questions take: a tensor's hash is dear.
         makes_state = any(
-            parameter not in state and id(parameter) not in seen.stateless
-            for parameter in _parameters(optimizer)
-            if parameter.grad is not None)
+            id(parameter) not in seen.stateless and parameter not in state
+            and parameter.grad is not None
+            for parameter in _parameters(optimizer))
         return OPTIMIZER_STATE if makes_state else TEMPORARY
 
     def after(self, optimizer):
@@ -160,10 +161,12 @@ class Steps:
             seen.state = id(optimizer.state)
             seen.counts.clear()
             seen.stateless.clear()
+        states = optimizer.state
         for parameter in _parameters(optimizer):
-            state = optimizer.state.get(parameter)
+            state = states.get(parameter) if states else None
             if not state:
-                if parameter.grad is not None:
+                if (id(parameter) not in seen.stateless
+                        and parameter.grad is not None):
                     seen.stateless.add(id(parameter))
                 continue
             if seen.counts.get(id(parameter)) == len(state):
