@@ -143,10 +143,46 @@ def edges(measured: dict, begins: tuple[str, ...]) -> Iterator[str]:
             base = row["baseline"]
             yield (f"| {row['name']} | {row['value']:.0f} | "
                    + ("| | " if base is None else
-                      f"{base:.0f} | {row['value'] - base:.0f} | ")
+                      f"{base:.0f} | {_more(row):.0f} | ")
                    + f"{row['goal'] or ''} |")
     yield ""
     yield from _text(_ran(measured))
+
+
+def _more(row: dict) -> float:
+    return row.get("difference", row["value"] - row["baseline"])
+
+
+def attribution(measured: dict) -> Iterator[str]:
+    """Of the same: what accounting takes, and its share of a training step."""
+    yield ("| | ns | without | more (95 %) | in a step | of it on meta | "
+           "on the CPU | bar |")
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in measured["benchmarks"]:
+        if "shares" not in row:
+            continue
+        low, high = row["difference_range"]
+        more = f"{row['difference']:.0f}"
+        if row["pass"] is False and not row["goal"].endswith("%"):
+            more = f"**{more}**"
+        occurs = sorted(set(row["occurs"].values()))
+        yield (f"| {row['name']} | {row['value']:.0f} | "
+               f"{row['baseline']:.0f} | {more} ({low:.0f} to {high:.0f}) | "
+               f"{', '.join(map(str, occurs))} | {_share(row, 'meta')} | "
+               f"{_share(row, 'cpu')} | {row['goal'] or ''} |")
+    yield ""
+    yield from _text(_ran(measured))
+
+
+def _share(row: dict, device: str) -> str:
+    """Of the step; that of a whole step with its range, bold if missed."""
+    if device not in row["shares"]:
+        return ""
+    share, low, high = (f"{100 * each:.1f}" for each in row["shares"][device])
+    if row["goal"] is None or not row["goal"].endswith("%"):
+        return f"{share} %"
+    return (f"**{share} %**" if row["pass"] is False else f"{share} %") + (
+        f" ({low} to {high})")
 
 
 def _ran(measured: dict) -> str:

@@ -33,6 +33,8 @@ BLOCKS: dict[str, tuple[str, str, Callable[[dict], Iterator[str]]]] = {
               functools.partial(blocks.edges, begins=("op guard",))),
     "scopes": ("python_shim/scopes/README.md", "tests/figures/bench.json",
                functools.partial(blocks.edges, begins=("push+pop", "nn."))),
+    "attribution": ("accounting/README.md", "tests/figures/bench.json",
+                    blocks.attribution),
     "instructions": ("tests/benchmarks/README.md",
                      "tests/benchmarks/instructions.json",
                      blocks.instructions),

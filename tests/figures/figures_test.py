@@ -79,6 +79,30 @@ class FiguresTest(unittest.TestCase):
             "| op guard, two | 105 | 22 | 83 | <= +100 |",
             "| push+pop | 8 | | |  |"])
 
+    def test_a_share_that_misses_its_bar(self):
+        machine = {"device": "simulated", "cores": 2, "cpu": "C",
+                   "torch": "2.11.0"}
+        node = {"name": "node", "value": 900.4, "baseline": 700.0,
+                "difference": 199.6, "difference_range": [180.2, 221.0],
+                "occurs": {"meta": 3, "cpu": 4}, "goal": "<= +100",
+                "shares": {"meta": [0.002, 0.001, 0.003],
+                           "cpu": [0.02, 0.01, 0.03]}, "pass": False}
+        step = {**node, "name": "step", "occurs": {}, "goal": "<= 3%",
+                "shares": {"cpu": [0.04, 0.036, 0.0442]}}
+        measured = {"machine": machine, "rounds": 15, "benchmarks": [
+            node, {"name": "push+pop", "value": 8.0, "baseline": None},
+            step, {**step, "name": "held", "pass": True}]}
+        self.assertEqual(list(blocks.attribution(measured))[2:5], [
+            "| node | 900 | 700 | **200** (180 to 221) | 3, 4 | 0.2 % | "
+            "2.0 % | <= +100 |",
+            "| step | 900 | 700 | 200 (180 to 221) |  |  | **4.0 %** "
+            "(3.6 to 4.4) | <= 3% |",
+            "| held | 900 | 700 | 200 (180 to 221) |  |  | 4.0 % "
+            "(3.6 to 4.4) | <= 3% |"])
+        self.assertEqual(
+            list(blocks.edges(measured, ("node",)))[2],
+            "| node | 900 | 700 | 200 | <= +100 |")
+
 
 if __name__ == "__main__":
     unittest.main()

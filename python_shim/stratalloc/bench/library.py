@@ -30,6 +30,9 @@ def load(torch):
     number = ctypes.POINTER(ctypes.c_double)
     for symbol, arguments in (
         ("snapshot_ns", (i32, i32, number, number, text, i32)),
+        ("account_pairs", (i32, i32, number, text, i32)),
+        ("scoped_pairs", (i32, i32, number, text, i32)),
+        ("follow_backward", (i32, text, i32)),
         ("prepare", (i32, u64, text, i32)),
         ("pairs", (i32, u64, i32, i32, number, text, i32)),
         ("handover", (i32, u64, i32, number, text, i32)),

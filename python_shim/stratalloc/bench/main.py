@@ -11,6 +11,7 @@ import sys
 from stratalloc import _command
 from stratalloc import simulate
 from stratalloc.bench import allocations
+from stratalloc.bench import attribution_lines
 from stratalloc.bench import snapshots
 from stratalloc.demo.phases import package_environment
 
@@ -78,6 +79,9 @@ def main(args):
         _show(out, values, group, rows)
     worker = _Worker(args.device)
     try:
+        rows = attribution_lines.measured(worker, entry, args.rounds)
+        _show(out, values, "attribution, and its share of a training step", rows,
+              attribution_lines.COLUMNS, attribution_lines.cells)
         rows = list(_benchmarks(worker, args.rounds))
         rows += snapshots.lines(entry, args.device, args.rounds)
         if args.device == "sim":
@@ -100,11 +104,13 @@ _GROUPS = {
 }
 
 
-def _show(out, values, group, rows):
+def _show(out, values, group, rows, columns=None, cells=None):
     for row in rows:
         row["group"] = group
     values["benchmarks"] += rows
-    _command.show(out, _table(values, group, rows))
+    if columns is None:
+        columns, cells = _columns(rows)
+    _command.show(out, _table(values, group, rows, columns, cells))
 
 
 def _allocations(args, group, tiering, call_ns, trace_files):
@@ -168,8 +174,6 @@ def _benchmarks(worker, rounds):
                 goal=_SCOPE_CORE_GOAL)
     yield entry("push+pop, Python", ask("scope", count=100000),
                 goal=_SCOPE_PYTHON_GOAL)
-    yield entry("nn.Module call",
-                *ask("module", "plain", count=50000), "no wrapper")
     for what, elements, count, goal in (
         ("two tensors", 0, 20000, _GUARD_GOAL),
         (f"list of {_LIST}", _LIST, 2000,
@@ -261,7 +265,7 @@ def commit():
     return done.stdout.strip() or None
 
 
-def _table(values, group, rows):
+def _table(values, group, rows, columns, cells):
     from rich import box
     from rich.table import Table
 
@@ -270,29 +274,34 @@ def _table(values, group, rows):
         title=f"{group}: {where} device, {values['rounds']} rounds, medians",
         box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False,
         collapse_padding=True)
-    # Where CUDA calls are counted there is a ratio per round, too.
-    counted = any(row.get("ratio_low") is not None for row in rows)
-    table.add_column("benchmark", no_wrap=True)
-    for name in ("ours, ns", "baseline, ns", "ratio",
-                 "10-90%" if counted else "spread",
-                 *(("calls",) if counted else ()), "goal", ""):
-        table.add_column(name, justify="right", no_wrap=True)
+    for i, name in enumerate((*columns, "goal", "")):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
     for row in rows:
-        difference = row.get("difference")
-        cells = [
-            row["name"],
-            f"{row['value']:.0f}"
-            + (f" ({difference:+.0f})" if difference is not None else ""),
-            "-" if row["baseline"] is None else
-            f"{row['baseline_name']} {row['baseline']:.0f}",
-            "-" if row["ratio"] is None else f"{row['ratio']:.2f}x"]
-        if counted:
-            cells += [f"{row['ratio_low']:.2f}-{row['ratio_high']:.2f}",
-                      "-" if row["ours_calls"] is None else
-                      f"{row['ours_calls']:.2g} : {row['native_calls']:.2g}"]
-        else:
-            cells.append("-" if row["spread"] is None
-                         else f"±{100 * row['spread']:.0f}%")
-        table.add_row(*cells, row["goal"] or "-",
+        table.add_row(*cells(row), row["goal"] or "-",
                       {True: "held", False: "missed", None: ""}[row["pass"]])
     return table
+
+
+def _columns(rows):
+    """(their names, what they say of a line), without the goal."""
+    # Where CUDA calls are counted there is a ratio per round, too.
+    counted = any(row.get("ratio_low") is not None for row in rows)
+
+    def cells(row):
+        difference = row.get("difference")
+        yield row["name"]
+        yield f"{row['value']:.0f}" + (
+            f" ({difference:+.0f})" if difference is not None else "")
+        yield ("-" if row["baseline"] is None else
+               f"{row['baseline_name']} {row['baseline']:.0f}")
+        yield "-" if row["ratio"] is None else f"{row['ratio']:.2f}x"
+        if counted:
+            yield f"{row['ratio_low']:.2f}-{row['ratio_high']:.2f}"
+            yield ("-" if row["ours_calls"] is None else
+                   f"{row['ours_calls']:.2g} : {row['native_calls']:.2g}")
+        else:
+            yield ("-" if row["spread"] is None
+                   else f"±{100 * row['spread']:.0f}%")
+
+    return ("benchmark", "ours, ns", "baseline, ns", "ratio",
+            *(("10-90%", "calls") if counted else ("spread",))), cells

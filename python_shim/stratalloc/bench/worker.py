@@ -20,6 +20,7 @@ import sys
 import time
 
 from stratalloc.bench import allocations
+from stratalloc.bench import attribution
 from stratalloc.bench import library
 
 _SIMULATED_MEMORY = 1 << 30
@@ -71,15 +72,15 @@ def _scope(torch, count):
 
     push, pop = _scopes.push, _scopes.pop
     scope = _scopes.intern("bench")
-    start = time.perf_counter_ns()
+    start = time.thread_time_ns()
     for _ in range(count):
         push(scope, 0, 0)
         pop()
-    scoped = time.perf_counter_ns() - start
-    start = time.perf_counter_ns()
+    scoped = time.thread_time_ns() - start
+    start = time.thread_time_ns()
     for _ in range(count):
         pass
-    empty = time.perf_counter_ns() - start
+    empty = time.thread_time_ns() - start
     return {"ours": (scoped - empty) / count}
 
 
@@ -87,24 +88,6 @@ def _scope_core(torch, count):
     """Push and pop of the core, from C++."""
     del torch
     return {"ours": library.scopes_ns(count)}
-
-
-def _module(torch, count):
-    """A module that returns its argument, called with and without wrapper."""
-    class Same(torch.nn.Module):
-        def forward(self, value):
-            return value
-
-    def calls(module):
-        start = time.perf_counter_ns()
-        for _ in range(count):
-            module(1)
-        return (time.perf_counter_ns() - start) / count
-
-    class Plain(Same):
-        __call__ = torch.nn.Module._wrapped_call_impl
-
-    return {"ours": calls(Same()), "plain": calls(Plain())}
 
 
 def _guard(torch, elements, count):
@@ -169,8 +152,10 @@ def _counters(torch):
     return simulate.counters()
 
 
-_MEASURES = {"allocations": allocations.measure, "scope": _scope, "scope_core": _scope_core,
-             "module": _module, "guard": _guard,
+_MEASURES = {"allocations": allocations.measure,
+             "attribution": attribution.measure,
+             "attribution_counts": attribution.counts,
+             "scope": _scope, "scope_core": _scope_core, "guard": _guard,
              "minilm": _minilm, "counters": _counters}
 
 if __name__ == "__main__":

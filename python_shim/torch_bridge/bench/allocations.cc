@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "python_shim/torch_bridge/bench/both_allocators.h"
+#include "python_shim/torch_bridge/bench/thread_time.h"
 #include "python_shim/torch_bridge/entry_point.h"
 
 namespace stratalloc {
@@ -39,13 +39,6 @@ CUDAStream StreamOf(int threads, int thread, int index) {
   }();
   if (threads == 1 && index == 0) return c10::cuda::getDefaultCUDAStream(0);
   return (*streams)[static_cast<size_t>(thread * kMaxStreams + index)];
-}
-
-double ThreadCpuNanoseconds() {
-  timespec time = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) * 1e9 +
-         static_cast<double>(time.tv_nsec);
 }
 
 // work(thread), in as many threads, begun together: nanoseconds, see the

@@ -6,7 +6,8 @@
 
 extern "C" {
 
-// Nanoseconds per push and pop of a scope by this thread, over `pairs` of them.
+// Processor time in ns per push and pop of a scope by this thread, over
+// `pairs`.
 STRATALLOC_BENCH_API double stratalloc_bench_scopes_ns(int pairs);
 }
 
