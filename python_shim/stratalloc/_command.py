@@ -5,9 +5,9 @@ Standard library only until something is printed, so that `run` costs the
 script nothing.
 """
 
+import argparse
 import contextlib
 import os
-import shutil
 import sys
 
 EXIT_OK = 0
@@ -34,17 +34,42 @@ def size(option, text):
         raise UsageError(f"{option} {text}: {error}") from None
 
 
-def console():
-    """A rich console: colours only on a terminal, none with NO_COLOR."""
+def depth(text):
+    """argparse's type of --depth."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of levels; give 0 (the total alone) or more")
+    return int(text)
+
+
+def console(stream=None):
+    """A rich console on `stream` (stdout): colours only on a terminal, none
+    with NO_COLOR."""
+    stream = stream or sys.stdout
     try:
         from rich.console import Console
     except ImportError:
         raise CannotRunError(
             "stratalloc: this command prints tables with the package rich, "
             "which is not installed; run `pip install rich`") from None
-    plain = not sys.stdout.isatty() or bool(os.environ.get("NO_COLOR"))
-    return Console(file=sys.stdout, no_color=plain, highlight=False,
-                   width=shutil.get_terminal_size((100, 24)).columns)
+    from stratalloc import _table
+
+    plain = not stream.isatty() or bool(os.environ.get("NO_COLOR"))
+    width, height = _table.terminal(stream)
+    return Console(file=stream, no_color=plain, highlight=False, width=width,
+                   height=height)
+
+
+def tell(result, args, stream):
+    """Prints a result's tree as --all and --depth say: with rich if that is
+    there and `stream` a terminal, else as text."""
+    page = result._page(  # pylint: disable=protected-access
+        args.depth, args.all, more="--all or --depth N has them")
+    if stream.isatty():
+        with contextlib.suppress(CannotRunError):
+            console(stream).print(page)
+            return
+    print(page.text(stream), file=stream)
 
 
 # More columns than any table has; rich would cut cells that are not wrapped.

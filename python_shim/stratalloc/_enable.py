@@ -35,7 +35,8 @@ def strict():
 
 
 def config():
-    """The active Config with every default filled in; None before enable."""
+    """The active Config with every default filled in, sizes in bytes; None
+    before enable."""
     return _active
 
 

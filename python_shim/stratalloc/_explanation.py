@@ -2,18 +2,21 @@
 """explain(): would a request be served, after what, and what would help."""
 
 import dataclasses
-from collections.abc import Mapping
 
 from stratalloc import _core
 from stratalloc import _tiers
+from stratalloc._page import Page
+from stratalloc._result import Result, frame
+from stratalloc._table import Row, Table
 from stratalloc.settings import format_size, parse_size
 
 _SHOWN = 5  # blocks, for people
+_OF_A_BLOCK = ("address", "bytes", "owner", "category")
 _NO_CARD = 1 << 60  # bytes, more than any has
 
 
-@dataclasses.dataclass(frozen=True)
-class Explanation(Mapping):
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Explanation(Result):
     """What was found on a copy of the device's blocks; also a mapping.
 
     Attributes, sizes in bytes:
@@ -58,25 +61,34 @@ class Explanation(Mapping):
         """The attributes, and "fits"."""
         return {**dataclasses.asdict(self), "fits": self.fits}
 
-    def __getitem__(self, key):
-        return self.to_dict()[key]
+    def to_pandas(self):
+        """A pandas.DataFrame of `frees`; ImportError without pandas."""
+        return frame(_OF_A_BLOCK, self.frees)
 
-    def __iter__(self):
-        return iter((*(field.name for field in dataclasses.fields(self)),
-                     "fits"))
-
-    def __len__(self):
-        return len(dataclasses.fields(self)) + 1
-
-    def __str__(self):
-        lines = [f"{format_size(self.size)}: {_OUTCOMES[self.served_by](self)}"]
+    def _page(self, depth=None, all=False):  # noqa: A002
+        parts = [f"{format_size(self.size)}: {_OUTCOMES[self.served_by](self)}"]
         if self.remedy:
-            lines.append(self.remedy)
-        lines += [f"  {format_size(block['bytes'])} of {block['owner']} "
-                  f"({block['category']})" for block in self.frees[:_SHOWN]]
-        if len(self.frees) > _SHOWN:
-            lines.append(f"  and {len(self.frees) - _SHOWN} more")
-        return "\n".join(lines)
+            parts.append(self.remedy)
+        if self.frees:
+            parts.append(_blocks(self.frees, len(self.frees) if all
+                                 else _SHOWN))
+        return Page(parts)
+
+    def __repr__(self):
+        return (f"<stratalloc.Explanation of {self.size} bytes: served by "
+                f"{self.served_by}>")
+
+
+def _blocks(frees, most):
+    hidden = frees[most:]
+    rest = "" if not hidden else (
+        f"and {len(hidden)} more, "
+        f"{format_size(sum(block['bytes'] for block in hidden))}; "
+        "text(all=True) has them")
+    return Table(
+        ("it helps if these end", "bytes"),
+        [Row(block["owner"], (format_size(block["bytes"]),),
+             (block["category"],)) for block in frees[:most]], rest)
 
 
 _OUTCOMES = {
@@ -103,10 +115,11 @@ def explain(size, device=None):
       size: bytes, or text as "2 GiB".
       device: as torch takes it; None: the current one.
 
-    Returns: Explanation.
+    Returns: Explanation, sizes in bytes.
 
     Raises:
-      ValueError: size is 0, negative or unreadable.
+      ValueError: size is 0, negative or unreadable, or the device is none of
+        this machine's CUDA devices.
       RuntimeError: the process does not use this allocator, or the driver does
         not answer.
     """

@@ -2,11 +2,12 @@
 """fragmentation(): what a device has reserved and nobody has, and why."""
 
 import dataclasses
-import html
-from collections.abc import Mapping
 
 from stratalloc import _core
 from stratalloc import _tiers
+from stratalloc._page import Page
+from stratalloc._result import Result, dicts, frame
+from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
 
 _SHOWN = 10  # holes, for people
@@ -38,7 +39,7 @@ class Hole:
     lifetime: str
 
 
-class Fragmentation(Mapping):
+class Fragmentation(Result):
     """Bytes of one device; also a mapping with the keys of to_dict().
 
     allocated + pending + stranded + releasable + in_private_pools = reserved.
@@ -69,69 +70,64 @@ class Fragmentation(Mapping):
         """{"device", the attributes, "holes": [{...}]}."""
         return {"device": self.device,
                 **{name: getattr(self, name) for name in self._BYTES},
-                "holes": [dataclasses.asdict(hole) for hole in self.holes]}
+                "holes": dicts(self.holes)}
 
     def to_pandas(self):
-        """A DataFrame with a line for each hole."""
-        import pandas
+        """A pandas.DataFrame with a line for each hole; ImportError without
+        pandas."""
+        return frame([field.name for field in dataclasses.fields(Hole)],
+                     dicts(self.holes))
 
-        return pandas.DataFrame(
-            [dataclasses.asdict(hole) for hole in self.holes],
-            columns=[field.name for field in dataclasses.fields(Hole)])
+    def _page(self, depth=None, all=False):  # noqa: A002
+        parts = [f"{format_size(self.reserved)} reserved on device "
+                 f"{self.device}", self._sums()]
+        if self.holes:
+            parts += ["", _holes(self.holes, len(self.holes) if all
+                                 else _SHOWN)]
+        return Page(parts)
 
-    def text(self, all=False):  # noqa: A002 - as the option reads
-        """For people: the sum, then the largest holes, all of them if `all`."""
-        lines = [f"{format_size(self.reserved)} reserved on device "
-                 f"{self.device}:"]
-        lines += [f"  {format_size(size):>11}  {what}" for size, what in (
-            (self.allocated, "allocated, of it "
-             f"{format_size(self.rounding)} rounding"),
-            (self.pending, "freed, and other streams still use it"),
-            (self.stranded, "free in handles that something keeps, of it "
-             f"{format_size(self.separated)} because lifetime classes are "
-             "kept apart"),
-            (self.releasable, "free for every request"),
-            (self.in_private_pools, "free in private pools"))]
-        shown = self.holes if all else self.holes[:_SHOWN]
-        lines += [_hole_line(hole) for hole in shown]
-        if len(shown) < len(self.holes):
-            rest = sum(hole.free for hole in self.holes[len(shown):])
-            lines.append(f"and {len(self.holes) - len(shown)} smaller holes, "
-                         f"{format_size(rest)}; text(all=True) has them")
-        return "\n".join(lines)
+    def _sums(self):
+        def row(name, size, note, level=0):
+            share = size / self.reserved if self.reserved else 0.0
+            return Row(name, (format_size(size),), (note,), level + 1, share)
 
-    def __str__(self):
-        return self.text()
-
-    def __rich__(self):
-        from rich.text import Text
-
-        return Text(self.text(), no_wrap=True)
-
-    def _repr_html_(self):
-        return f"<pre>{html.escape(self.text(all=True))}</pre>"
+        return Table(("", ""), [
+            row("allocated", self.allocated, "in use"),
+            row("of it rounding", self.rounding, "nobody asked for it", 1),
+            row("pending", self.pending, "freed, other streams still use it"),
+            row("stranded", self.stranded,
+                "free, in handles that something keeps"),
+            row("of it separated", self.separated,
+                "lifetime classes have handles of their own", 1),
+            row("releasable", self.releasable, "free for every request"),
+            row("in private pools", self.in_private_pools,
+                "free, for graphs and MemPools alone")])
 
     def __repr__(self):
         return (f"<stratalloc.Fragmentation of device {self.device}: "
                 f"{self.stranded} of {self.reserved} bytes stranded in "
                 f"{len(self.holes)} holes>")
 
-    def __getitem__(self, key):
-        return self.to_dict()[key]
 
-    def __iter__(self):
-        return iter(("device", *self._BYTES, "holes"))
+def _holes(holes, most):
+    shown, hidden = holes[:most], holes[most:]
+    rest = "" if not hidden else (
+        f"and {len(hidden)} smaller holes, "
+        f"{format_size(sum(hole.free for hole in hidden))} free; "
+        "text(all=True) has them")
+    return Table(
+        ("holes are kept by", "free", "of", "its block"),
+        [Row(hole.owner, tuple(map(format_size, (hole.free, hole.bytes,
+                                                 hole.block_bytes))),
+             tuple(_about(hole))) for hole in shown], rest, "it is")
 
-    def __len__(self):
-        return len(self._BYTES) + 2
 
-
-def _hole_line(hole):
-    age = "" if hole.age is None else f", age {hole.age} operators"
-    others = f" and {hole.blocks - 1} more" if hole.blocks > 1 else ""
-    return (f"hole of {format_size(hole.free)} in {format_size(hole.bytes)}: "
-            f"{format_size(hole.block_bytes)} of {hole.owner} "
-            f"({hole.category}{age}){others}")
+def _about(hole):
+    yield hole.category
+    if hole.blocks > 1:
+        yield f"the oldest of {hole.blocks} blocks"
+    if hole.age is not None:
+        yield f"age {hole.age} operators"
 
 
 def fragmentation(device=None):
@@ -145,7 +141,7 @@ def fragmentation(device=None):
     Returns: Fragmentation, in bytes; zeros before the device is used.
 
     Raises:
-      RuntimeError: the device does not exist.
+      ValueError: the device is none of this machine's CUDA devices.
     """
     if not _core.initialized():
         return Fragmentation(0, {}, [])

@@ -2,14 +2,13 @@
 """mark() and diff(): who holds more, or less, than before."""
 
 import dataclasses
-import html
-from collections.abc import Mapping
 
 from stratalloc import _core
 from stratalloc import _reports
+from stratalloc import _tree
+from stratalloc._page import Page
+from stratalloc._result import Rows
 from stratalloc.settings import format_size
-
-_SHOWN = 20  # rows, for people
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +39,18 @@ class Change:
     tier: str = "all"
 
 
-class Growth(Mapping):
+class Growth(Rows):
     """What changed between two marks; rows add up to `total`.
 
     Attributes:
       total: int, bytes. at: "a to b", the marks' names. device: int.
       rows: list of Change, the largest growth first; none of 0.
 
-    Also a mapping with the keys of to_dict().
+    Also a mapping with the keys of to_dict(). str() is a tree, the largest
+    changes first, as Holders' is.
     """
+
+    _row = Change
 
     def __init__(self, at, device, rows):
         self.at, self.device = at, device
@@ -56,55 +58,20 @@ class Growth(Mapping):
                                                   row.category))
         self.total = sum(row.bytes for row in self.rows)
 
-    def to_dict(self):
-        """{"total", "at", "device", "rows": [{"name", "category", ...}]}."""
-        return {"total": self.total, "at": self.at, "device": self.device,
-                "rows": [dataclasses.asdict(row) for row in self.rows]}
-
-    def to_pandas(self):
-        """A DataFrame with a line for each row."""
-        import pandas
-
-        return pandas.DataFrame(
-            [dataclasses.asdict(row) for row in self.rows],
-            columns=[field.name for field in dataclasses.fields(Change)])
-
-    def text(self, all=False):  # noqa: A002 - as the option reads
-        """A line per row, the largest changes first, all of them if `all`."""
-        lines = [f"{_signed(self.total)} from {self.at} on device "
-                 f"{self.device}"]
-        rows = sorted(self.rows, key=lambda row: -abs(row.bytes))
-        shown = rows if all else rows[:_SHOWN]
-        lines += [f"{_signed(row.bytes):>12} in {row.count:+d} blocks  "
-                  f"{row.name} ({row.category})" for row in shown]
-        if len(shown) < len(rows):
-            lines.append(f"and {len(rows) - len(shown)} smaller changes; "
-                         "text(all=True) has them")
-        return "\n".join(lines)
-
-    def __str__(self):
-        return self.text()
-
-    def __rich__(self):
-        from rich.text import Text
-
-        return Text(self.text(), no_wrap=True)
-
-    def _repr_html_(self):
-        return f"<pre>{html.escape(self.text(all=True))}</pre>"
+    def _page(self, depth=None, all=False):  # noqa: A002
+        said = (f"{_signed(self.total)} from {self.at} on device "
+                f"{self.device}")
+        if not self.rows:
+            return Page([said + ": nothing changed"], depth, all)
+        columns = [_tree.Column("bytes", _signed),
+                   _tree.Column("blocks", "{:+d}".format, weighs=False)]
+        return Page([said, _tree.Tree(
+            [(row.name, row.category, row.bytes, row.count)
+             for row in self.rows], columns)], depth, all)
 
     def __repr__(self):
         return (f"<stratalloc.Growth {self.at} of device {self.device}: "
                 f"{self.total:+d} bytes in {len(self.rows)} rows>")
-
-    def __getitem__(self, key):
-        return self.to_dict()[key]
-
-    def __iter__(self):
-        return iter(("total", "at", "device", "rows"))
-
-    def __len__(self):
-        return 4
 
 
 def _signed(size):
@@ -121,7 +88,7 @@ def mark(name=None, device=None):
     Returns: Mark; of nothing before CUDA is initialised.
 
     Raises:
-      RuntimeError: the device does not exist.
+      ValueError: the device is none of this machine's CUDA devices.
     """
     if name is None:
         _count[0] += 1

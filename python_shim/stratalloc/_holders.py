@@ -2,9 +2,6 @@
 """holders() and peak(): who holds memory, now or when the device held most."""
 
 import dataclasses
-import html
-import shutil
-from collections.abc import Mapping
 
 from stratalloc import _core
 from stratalloc import _modules
@@ -12,6 +9,8 @@ from stratalloc import _reports
 from stratalloc import _stack
 from stratalloc import _storages
 from stratalloc import _tree
+from stratalloc._page import Page
+from stratalloc._result import Rows
 
 _BY = ("module", "category", "site", "tensor")
 _AT = ("now", "peak")
@@ -30,7 +29,7 @@ class Holder:
     tier: str
 
 
-class Holders(Mapping):
+class Holders(Rows):
     """Rows that add up to `total` bytes of `device`, the largest first.
 
     Attributes:
@@ -40,59 +39,35 @@ class Holders(Mapping):
       rows: list of Holder.
 
     Also a mapping with the keys of to_dict(). str() is a tree for people, as
-    long as the terminal is high; text(depth=..., all=True) has the rest.
+    long as the terminal is high; text(depth=..., all=True) has the rest. By
+    category and by line of code it is a list.
     """
 
-    def __init__(self, total, at, device, rows):
+    _row = Holder
+
+    def __init__(self, total, at, device, rows, by="module"):
         self.total, self.at, self.device = total, at, device
         self.rows = sorted(rows, key=lambda row: (-row.bytes, row.name,
                                                   row.category, row.tier))
+        self._is_tree = by in ("module", "tensor")
 
-    def to_dict(self):
-        """{"total", "at", "device", "rows": [{"name", "category", ...}]}."""
-        return {"total": self.total, "at": self.at, "device": self.device,
-                "rows": [dataclasses.asdict(row) for row in self.rows]}
-
-    def to_pandas(self):
-        """A DataFrame with a line for each row."""
-        import pandas
-
-        return pandas.DataFrame(
-            [dataclasses.asdict(row) for row in self.rows],
-            columns=[field.name for field in dataclasses.fields(Holder)])
-
-    def text(self, depth=None, all=False):  # noqa: A002 - as the option reads
-        """The tree: `depth` levels, and all of its lines if `all`."""
-        most = None
-        if not all and depth is None:
-            most = max(shutil.get_terminal_size().lines - 4, 8)
-        return "\n".join(_tree.lines(
-            [(row.name, row.category, row.bytes) for row in self.rows],
-            depth=depth, most=most))
-
-    def __str__(self):
-        return self.text()
-
-    def __rich__(self):
-        from rich.text import Text
-
-        return Text(self.text(), no_wrap=True)
-
-    def _repr_html_(self):
-        return f"<pre>{html.escape(self.text(all=True))}</pre>"
+    def _page(self, depth=None, all=False, **how):  # noqa: A002
+        # Where something is on a lower tier, each tier has a column.
+        tiers = [tier for tier in _TIERS
+                 if any(row.tier == tier for row in self.rows)]
+        if tiers in ([], ["device"]):
+            tiers = []
+        columns = [*_tree.BYTES, *map(_tree.Column, tiers)]
+        rows = [(row.name, row.category, row.bytes,
+                 *(row.bytes if row.tier == tier else 0 for tier in tiers))
+                for row in self.rows]
+        when = "at its peak" if self.at == "peak" else "now"
+        return Page([_tree.Tree(rows, columns, f"device {self.device} {when}",
+                                self._is_tree)], depth, all, **how)
 
     def __repr__(self):
         return (f"<stratalloc.Holders of device {self.device} {self.at}: "
                 f"{self.total} bytes in {len(self.rows)} rows>")
-
-    def __getitem__(self, key):
-        return self.to_dict()[key]
-
-    def __iter__(self):
-        return iter(("total", "at", "device", "rows"))
-
-    def __len__(self):
-        return 4
 
 
 def holders(by="module", at="now", device=None):
@@ -113,7 +88,8 @@ def holders(by="module", at="now", device=None):
     stats()["live"], at "peak" torch.cuda.max_memory_allocated().
 
     Raises:
-      ValueError: by or at is none of these, or tensors of the past are asked.
+      ValueError: by or at is none of these, tensors of the past are asked, or
+        the device is none of this machine's CUDA devices.
       RuntimeError: CUDA is not initialised under this allocator.
     """
     if by not in _BY:
@@ -139,12 +115,30 @@ def holders(by="module", at="now", device=None):
         rows = _by_tensor(rows, values["device"])
     elif by == "site":
         rows = [Holder(NO_SITES, "unknown", total, None, "device")]
-    return Holders(total, at, values["device"], rows)
+    return Holders(total, at, values["device"], rows, by)
 
 
 def peak(device=None):
-    """holders(at="peak"): what the device held when that was the most."""
+    """holders(at="peak"): what the device held when that was the most.
+
+    Args:
+      device: as torch takes it; None: the current one.
+
+    Returns: Holders; rows add up to torch.cuda.max_memory_allocated(), in bytes.
+
+    Raises:
+      ValueError, RuntimeError: as holders().
+    """
     return holders(at="peak", device=device)
+
+
+def peaks():
+    """[Holders] at the peak of each device; none before CUDA is initialised."""
+    if not _core.initialized():
+        return []
+    import torch
+
+    return [peak(device) for device in range(torch.cuda.device_count())]
 
 
 def _now(layers):

@@ -3,14 +3,14 @@
 
 import collections
 import dataclasses
-import html
 import logging
 import threading
-from collections.abc import Mapping
 
 from stratalloc import _growth
+from stratalloc import _tree
 from stratalloc._holders import NO_SITES
-from stratalloc.settings import format_size
+from stratalloc._page import Page
+from stratalloc._result import Rows
 
 _LOG = logging.getLogger("stratalloc")
 _WINDOWS = 4  # that have to grow, one after another
@@ -21,28 +21,30 @@ _LEAST = 2 * (_WINDOWS + 2)  # steps; a third of them may warm up
 class Leak:
     """`bytes` and `count` (of blocks) that came during the last `steps` steps.
 
-    `per_step`: bytes, on average.
+    `per_step`: bytes, on average, rounded down.
     """
 
     name: str
     category: str
     bytes: int
     count: int
-    per_step: float
+    per_step: int
     tier: str = "all"
 
 
-class Leaks(Mapping):
+class Leaks(Rows):
     """Steps that are watched, and what grows with them; also a mapping.
 
     Attributes:
       rows: list of Leak, the fastest first; of the steps seen so far.
       total: int, bytes that the rows have gained.
+      at: "the last n steps".
       seen: int, steps so far, of which the last `steps` count.
       sites: where it was allocated; says that sites are not recorded.
     """
 
     sites = NO_SITES
+    _row = Leak
 
     def __init__(self, steps, device, hooked):
         self.steps, self.device = steps, device
@@ -74,48 +76,27 @@ class Leaks(Mapping):
     def total(self):
         return sum(row.bytes for row in self.rows)
 
-    def to_dict(self):
-        """{"total", "at", "device", "rows": [{"name", "category", ...}]}."""
-        rows = self.rows
-        return {"total": sum(row.bytes for row in rows),
-                "at": f"the last {min(self.seen, self.steps)} steps",
-                "device": self.device,
-                "rows": [dataclasses.asdict(row) for row in rows]}
+    @property
+    def at(self):
+        return f"the last {min(self.seen, self.steps)} steps"
 
-    def to_pandas(self):
-        """A DataFrame with a line for each row."""
-        import pandas
-
-        return pandas.DataFrame(
-            [dataclasses.asdict(row) for row in self.rows],
-            columns=[field.name for field in dataclasses.fields(Leak)])
-
-    def __str__(self):
+    def _page(self, depth=None, all=False):  # noqa: A002
         if self.seen < _LEAST:
-            return (f"{self.seen} steps seen; from {_LEAST} on it can be told "
-                    "what grows")
+            return Page([f"{self.seen} steps seen; from {_LEAST} on it can be "
+                         "told what grows"], depth, all)
         rows = self.rows
         if not rows:
-            return f"nothing grows over {min(self.seen, self.steps)} steps"
-        return "\n".join(
-            f"{format_size(int(row.per_step))} per step: {row.name} "
-            f"({row.category}), {format_size(row.bytes)} in {row.count} blocks"
-            for row in rows)
-
-    def _repr_html_(self):
-        return f"<pre>{html.escape(str(self))}</pre>"
+            return Page([f"nothing grows over {min(self.seen, self.steps)} "
+                         "steps"], depth, all)
+        columns = [_tree.Column("per step"),
+                   _tree.Column("gained", weighs=False),
+                   _tree.Column("blocks", str, weighs=False)]
+        return Page([_tree.Tree(
+            [(row.name, row.category, row.per_step, row.bytes, row.count)
+             for row in rows], columns, self.at)], depth, all)
 
     def __repr__(self):
         return f"<stratalloc.Leaks after {self.seen} steps>"
-
-    def __getitem__(self, key):
-        return self.to_dict()[key]
-
-    def __iter__(self):
-        return iter(("total", "at", "device", "rows"))
-
-    def __len__(self):
-        return 4
 
     def __bool__(self):
         return bool(self.rows)
@@ -183,5 +164,5 @@ def _growing(marks):
         if all(one[0] < two[0] for one, two in zip(least, least[1:])):
             gained = [last - first for first, last in zip(least[0], least[-1])]
             rows.append(Leak(*key, *gained,
-                             gained[0] / (size * (_WINDOWS - 1))))
+                             gained[0] // (size * (_WINDOWS - 1))))
     return sorted(rows, key=lambda row: (-row.bytes, row.name, row.category))

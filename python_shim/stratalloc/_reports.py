@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """report(), stats() and memory_summary(): what the core knows, read-only."""
 
-import shutil
-
 from stratalloc import _core
 from stratalloc import _pins
 from stratalloc import _tiers
 from stratalloc import _tree
-from stratalloc.settings import format_size
+from stratalloc._page import Page
+from stratalloc._stats import Stats
 
 
 def report(device=None):
@@ -73,9 +72,27 @@ def _complete_peaks(values):
 
 
 def stats(device=None):
-    """The totals of report() without the lists."""
-    return {key: value for key, value in report(device).items()
-            if not isinstance(value, list)}
+    """The totals of report() without the lists.
+
+    Args:
+      device: as torch takes it; None: the current one.
+
+    Returns: Stats, a dict of ints (bytes, counts, nanoseconds), texts and
+    dicts of these; {} before CUDA is initialised.
+
+    Raises:
+      ValueError: the device is none of this machine's CUDA devices.
+      RuntimeError: the device is lost.
+    """
+    return _totals(report(device))
+
+
+def _totals(values):
+    lists = values.get("layers", [])
+    return Stats({key: value for key, value in values.items()
+                  if not isinstance(value, list)},
+                 tuple(sum(row[tier] for row in lists)
+                       for tier in ("host", "disk")))
 
 
 def memory_summary(device=None, depth=None, all=False):  # noqa: A002
@@ -83,62 +100,31 @@ def memory_summary(device=None, depth=None, all=False):  # noqa: A002
 
     The owners are a tree, the largest first, as long as the terminal is high:
     what each has now on all tiers, on which of them, and what it had on the
-    device when that held the most. `depth` levels of it, or all of its lines
-    if `all`. torch's own summary (torch.cuda.memory_summary) speaks of the
-    device only.
+    device when that held the most. torch's own summary
+    (torch.cuda.memory_summary) speaks of the device only.
+
+    Args:
+      device: as torch takes it; None: the current one.
+      depth: levels of the tree below its total, with all of their lines.
+      all: all lines of the tree.
+
+    Returns: str, of several lines; one that says so before CUDA is initialised.
+
+    Raises:
+      ValueError: depth is no int, or below 0, or the device is none of this
+        machine's CUDA devices.
+      RuntimeError: the device is lost.
     """
     values = report(device)
-    if not values:
-        return "stratalloc: CUDA is not initialised under this allocator"
-    most = None
-    if not all and depth is None:
-        most = max(shutil.get_terminal_size().lines - 4, 8)
-    owners = [(row["owner"], row["category"],
-               *(row[key] for key in _COLUMNS.values()))
-              for row in values["layers"]]
-    return "\n".join([*_totals(values), *_stays(values["stays"]), "",
-                      *_tree.lines(owners, list(_COLUMNS), depth, most)])
+    parts = _totals(values).parts()
+    if values:
+        owners = [(row["owner"], row["category"],
+                   *(row[key] for key in _COLUMNS.values()))
+                  for row in values["layers"]]
+        parts += ["", _tree.Tree(owners, list(map(_tree.Column, _COLUMNS)),
+                                 "owner")]
+    return Page(parts, depth, all, "all=True or depth=N has them").text()
 
 
 _COLUMNS = {"now": "live", "on device": "device", "host": "host",
-            "disk": "disk", "at the peak": "at_peak"}
-
-
-def _totals(values):
-    config, tiers = values["config"], values["tiers"]
-    now = {tier: sum(row[tier] for row in values["layers"])
-           for tier in ("device", "host", "disk")}
-    tiering = "on" if config["tiering"] else "off"
-    yield f"stratalloc, device {values['device']}, tiering {tiering}"
-    yield _row("", "now", "peak", "limit")
-    yield _row("allocated", values["allocated"]["current"],
-               values["allocated"]["peak"], values["gpu_limit"])
-    yield _row("reserved", values["reserved"]["current"],
-               values["reserved"]["peak"], values["gpu_limit"])
-    yield _row("evicted to host", now["host"], None, None)
-    yield _row("evicted to disk", now["disk"], None, config["disk_budget"])
-    yield _row("live, all tiers", values["live"], None, None)
-    yield _row("host memory used", tiers["host_used"], tiers["host_peak"],
-               config["host_budget"])
-    yield _row("  pinned for it", tiers["host_reserved"],
-               tiers["host_reserved_peak"], config["host_budget"])
-    yield (f"moved: {format_size(tiers['bytes_evicted'])} out, "
-           f"{format_size(tiers['bytes_restored'])} in, "
-           f"{format_size(tiers['bytes_to_disk'])} to disk, "
-           f"{format_size(tiers['bytes_from_disk'])} from disk; operators "
-           f"waited {tiers['stalls']} times, "
-           f"{tiers['stall_ns'] / 1e6:.1f} ms")
-
-
-def _stays(stays):
-    if stays:
-        yield "on the device: " + ", ".join(
-            f"{format_size(size)} {reason}" for reason, size in sorted(
-                stays.items(), key=lambda item: -item[1]))
-
-
-def _row(name, *values):
-    """One line of a table; numbers become sizes, None becomes "-"."""
-    texts = [format_size(value) if isinstance(value, int)
-             else "-" if value is None else value for value in values]
-    return f"{name:<18}" + "".join(f" {text:>11}" for text in texts)
+            "disk": "disk", "at peak": "at_peak"}

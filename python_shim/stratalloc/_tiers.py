@@ -18,7 +18,20 @@ from stratalloc import _enable
 
 
 def evict(obj=None, device=None):
-    """Moves memory off the device; returns the bytes that left it."""
+    """Moves memory off the device; returns the bytes that left it.
+
+    Args:
+      obj: a module, an optimizer, a tensor, or any iterable or mapping of
+        those; None: everything that may leave.
+      device: as torch takes it; None: every device.
+
+    Returns: int; 0 before CUDA is initialised.
+
+    Raises:
+      RuntimeError: stratalloc is not enabled, or a device that was named takes
+        no part in tiering.
+      TypeError: obj holds something else, or a tensor without memory is named.
+    """
     return _move(_core.evict, obj, device)
 
 

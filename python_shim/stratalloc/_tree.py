@@ -2,49 +2,73 @@
 """A tree of bytes for people: modules below modules, the largest first.
 
 Repeated layers are one line: children that are numbered in a row and alike
-(the same names and categories below them, whatever their bytes) are shown as
-"0–31 × 32", with the sum of their bytes.
+(the same names and categories below them, whatever their bytes, but none grows
+where another shrinks) are shown as "0–31 × 32", with the sum of their bytes. A part that holds nothing itself and
+has one part below it shares that one's line: "net.layers.0–31 × 32".
 """
 
+import dataclasses
 import re
 
+from stratalloc import _table
 from stratalloc.settings import format_size
 
-_WIDTH = 44  # columns of a name with its indentation
-_CATEGORIES = 2  # of a line, the largest
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Numbers of every row: `show` makes text of one.
+
+    `weighs`: it says which rows are the largest, by its absolute value.
+    """
+
+    title: str
+    show: object = format_size
+    weighs: bool = True
+
+
+_DEEPEST = 64  # levels; what is deeper is one name
+
+BYTES = (Column("bytes"),)
 
 
 class Node:
     """One part of a path: what it holds itself, and what is below it.
 
-    Bytes are lists of one number per column of the table.
+    `total` has a sum per column; `weight` the sum of absolute values, of the
+    columns that weigh: where numbers may be negative, a part that changed much
+    may have a total of 0. A node never weighs less than one below it.
     """
 
-    __slots__ = ("name", "own", "below", "total")
+    __slots__ = ("name", "before", "own", "below", "total", "weight")
 
-    def __init__(self, name, columns):
+    def __init__(self, name, before, columns):
         self.name = name
-        self.own = {}  # category -> bytes
+        self.before = before  # what separates it from the path above: . or /
+        self.own = {}  # category -> numbers
         self.below = {}  # name -> Node
         self.total = [0] * columns
+        self.weight = [0] * columns
 
     def add(self, other):
         """What `other` holds is here too; the two are alike."""
         _add(self.total, other.total)
+        _add(self.weight, other.weight)
         for category, sizes in other.own.items():
             _add(self.own.setdefault(category, [0] * len(sizes)), sizes)
         for name, node in other.below.items():
-            mine = self.below.setdefault(name, Node(name, len(self.total)))
+            mine = self.below.setdefault(
+                name, Node(name, node.before, len(self.total)))
             mine.add(node)
 
     def shape(self):
         """What must be alike in repeated layers."""
-        return (frozenset(self.own),
+        return (frozenset((category, sizes[0] < 0)
+                          for category, sizes in self.own.items()),
                 frozenset((name, node.shape())
                           for name, node in self.below.items()))
 
     def categories(self):
-        """category -> bytes, of everything in it."""
+        """category -> numbers, of everything in it."""
         found = {category: list(sizes) for category, sizes in self.own.items()}
         for node in self.below.values():
             for category, sizes in node.categories().items():
@@ -57,40 +81,40 @@ def _add(to, sizes):
         to[i] += size
 
 
-def build(rows, columns):
-    """The tree of (path, category, bytes of each column)."""
-    root = Node("total", columns)
-    for path, category, *sizes in rows:
-        node = root
-        _add(node.total, sizes)
-        for part in parts(path):
-            node = node.below.setdefault(part, Node(part, columns))
-            _add(node.total, sizes)
-        _add(node.own.setdefault(category, [0] * columns), sizes)
-    return root
-
-
 def parts(path):
     """The names that a path consists of, the outermost first."""
+    return [name for _, name in _split(path)]
+
+
+def _split(path):
+    """[(what stands before it, name)]."""
     if path.startswith("("):
-        return [path]  # "(no scope)" and its like
-    return [_printable(part) for part in re.split(r"[./]", path) if part]
+        return [("", path)]  # "(no scope)" and its like
+    return re.findall(r"([./]?)([^./]+)", path)
 
 
-def _printable(name):
-    return "".join(c if c.isprintable() else "?" for c in name)
+def _levels(path):
+    """_split(), and no deeper than a walk goes: scopes nest at will."""
+    found = _split(path)
+    if len(found) > _DEEPEST:
+        rest = found[_DEEPEST - 1:]
+        found[_DEEPEST - 1:] = [
+            (rest[0][0], rest[0][1] + "".join(map("".join, rest[1:])))]
+    return found
 
 
 def _is_number(name):
-    return name.isdecimal() and name.isascii()
+    """As a list of modules counts: no "01", whose order is somebody's own."""
+    return (name.isascii() and name.isdecimal() and len(name) < 10
+            and str(int(name)) == name)
 
 
 def folded(node):
     """[(name, Node)]: the children, repeated ones as one, largest first."""
     runs = []
-    for number, child in sorted((int(name), child)
-                                for name, child in node.below.items()
-                                if _is_number(name)):
+    for number, child in sorted(((int(name), child)
+                                 for name, child in node.below.items()
+                                 if _is_number(name)), key=lambda one: one[0]):
         last = runs[-1] if runs else None
         if (last and last[-1][0] + 1 == number
                 and last[-1][1].shape() == child.shape()):
@@ -103,54 +127,113 @@ def folded(node):
         if len(run) == 1:
             children.append((run[0][1].name, run[0][1]))
             continue
-        merged = Node("", len(node.total))
+        merged = Node("", run[0][1].before, len(node.total))
         for _, child in run:
             merged.add(child)
         children.append((f"{run[0][0]}–{run[-1][0]} × {len(run)}", merged))
-    return sorted(children, key=lambda child: (-max(child[1].total), child[0]))
+    return sorted(children, key=lambda child: (-max(child[1].weight), child[0]))
 
 
-def lines(rows, columns=("bytes",), depth=None, most=None):
-    """Text: a header, a line for the total, then one for each node with bytes.
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line: a node, and the index of the line that it is below."""
 
-    rows: (path, category, bytes of each column). depth: levels below the
-    total; None: all. most: lines; what is left out is counted in the last.
-    The largest nodes are shown, whatever their level.
+    name: str
+    level: int
+    node: Node
+    above: int | None
+
+
+class Tree:
+    """The tree of rows (path, category, number of each column).
+
+    heading: the names' title. split: paths consist of names; else each is one.
+    Rows of zeros do not exist.
     """
-    flat = list(_flatten(build(rows, len(columns)), "total", 0, depth))
-    kept = range(len(flat))
-    if most is not None and len(flat) > most:
-        # A node is never larger than its parent, so these are a tree too.
-        kept = sorted(sorted(kept, key=lambda i: (-max(flat[i][2].total), i))
-                      [:max(most - 1, 1)])
-    yield f"{'':<{_WIDTH}}" + "".join(f" {name:>11}" for name in columns)
-    for i in kept:
-        yield _line(*flat[i])
-    if len(kept) < len(flat):
-        yield (f"and {len(flat) - len(kept)} smaller; text(all=True) or "
-               "depth= has them")
 
+    def __init__(self, rows, columns=BYTES, heading="", split=True):
+        self.columns, self.heading = columns, heading
+        self.root = Node("total", "", len(columns))
+        for path, category, *sizes in rows:
+            if any(sizes):
+                self._insert(_levels(path) if split else [("", path)],
+                             category, sizes)
 
-def _flatten(node, name, level, depth):
-    yield name, level, node
-    if depth is not None and level >= depth:
-        return
-    for child_name, child in folded(node):
-        if max(child.total):
-            yield from _flatten(child, child_name, level + 1, depth)
+    def _insert(self, path, category, sizes):
+        weight = [abs(size) if column.weighs else 0
+                  for size, column in zip(sizes, self.columns)]
+        node = self.root
+        _add(node.total, sizes)
+        _add(node.weight, weight)
+        for before, name in path:
+            node = node.below.setdefault(
+                name, Node(name, before, len(self.columns)))
+            _add(node.total, sizes)
+            _add(node.weight, weight)
+        _add(node.own.setdefault(category, [0] * len(sizes)), sizes)
 
+    def lines(self, depth=None):
+        """[Line]: the total, and `depth` levels below it; None: all."""
+        found = []
 
-def _line(name, level, node):
-    label = "  " * level + name
-    if len(label) > _WIDTH:
-        end = _WIDTH * 3 // 5
-        label = label[:_WIDTH - end - 1] + "…" + label[-end:]
-    found = sorted(((max(sizes), category) for category, sizes
-                    in node.categories().items() if max(sizes)), reverse=True)
-    text = ", ".join(f"{category} {format_size(size)}"
-                     for size, category in found[:_CATEGORIES])
-    if len(found) > _CATEGORIES:
-        text += ", …"
-    return (f"{label:<{_WIDTH}}"
-            + "".join(f" {format_size(size):>11}" for size in node.total)
-            + f"  {text}").rstrip()
+        def put(name, level, node, above):
+            at = len(found)
+            found.append(Line(name, level, node, above))
+            if depth is not None and level >= depth:
+                return
+            for child_name, child in folded(node):
+                put(*_shared(child_name, child, level), at)
+
+        def _shared(name, node, level):
+            # Not behind a count: "0–31 × 32.mlp" reads as a fraction.
+            while (node.name and not node.own
+                   and len(below := folded(node)) == 1):
+                child_name, child = below[0]
+                name, node = name + child.before + child_name, child
+            return name, level + 1, node
+
+        put("total", 0, self.root, None)
+        return found
+
+    def table(self, depth=None, most=None, more=""):
+        """Of lines(depth), `most` of them; what is left out is told in the
+        last, and `more` is how to see it. The largest stay, whatever their
+        level."""
+        lines = self.lines(depth)
+        kept = set(range(len(lines)))
+        if most is not None and len(lines) > most:
+            # A node is never larger than its parent, so these are a tree too.
+            kept = set(sorted(kept, key=lambda i: (-max(lines[i].node.weight),
+                                                   i))[:max(most - 1, 1)])
+        rest = ""
+        if len(kept) < len(lines):
+            size = sum(line.node.total[0] for i, line in enumerate(lines)
+                       if i not in kept and line.above in kept)
+            rest = (f"and {len(lines) - len(kept)} smaller, "
+                    f"{self.columns[0].show(size)}" + (more and f"; {more}"))
+        return _table.Table(
+            (self.heading, *(column.title for column in self.columns)),
+            [self._row(lines[i]) for i in sorted(kept)], rest, "by category")
+
+    def _row(self, line):
+        node = line.node
+        found = sorted(((max(map(abs, sizes)), category, sizes)
+                        for category, sizes in self._weighing(node)),
+                       key=lambda one: (-one[0], one[1]))
+        found = [one for one in found if one[0]]
+        show = self.columns[0].show
+        notes = tuple(f"{category} {show(max(sizes, key=abs))}"
+                      for _, category, sizes in found)
+        if [category for _, category, _ in found] == [line.name]:
+            notes = ()  # the line has said it
+        whole = max(self.root.weight)
+        return _table.Row(
+            line.name,
+            tuple(column.show(number)
+                  for column, number in zip(self.columns, node.total)),
+            notes, line.level, max(node.weight) / whole if whole else 0.0)
+
+    def _weighing(self, node):
+        for category, sizes in node.categories().items():
+            yield category, [size for size, column in zip(sizes, self.columns)
+                             if column.weighs]

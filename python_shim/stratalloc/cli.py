@@ -14,7 +14,7 @@ import argparse
 import sys
 
 from stratalloc._command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
-from stratalloc._command import CannotRunError, UsageError
+from stratalloc._command import CannotRunError, UsageError, depth
 
 _EPILOG = ("exit codes: 0 fine, 1 the job failed, 2 usage, 3 not possible on "
            "this machine or installation; `run` passes the script's own on")
@@ -78,6 +78,14 @@ def _result_file(path):
                          f"{error.strerror}") from None
 
 
+def _add_lines(parser):
+    parser.add_argument("--all", action="store_true",
+                        help="all lines of the tree, not as many as the "
+                        "terminal has")
+    parser.add_argument("--depth", type=depth, metavar="N",
+                        help="N levels of the tree, with all of their lines")
+
+
 def _add_card(parser):
     parser.add_argument("--card", metavar="NAME",
                         help="model a card on the simulated GPU: h200, a100, "
@@ -109,6 +117,10 @@ def _add_run(commands):
                         default="stratalloc", help="torch's or ours (ours)")
     parser.add_argument("--conf", metavar="k:v,...",
                         help="settings, in place of STRATALLOC_CONF")
+    parser.add_argument("--report", action="store_true",
+                        help="tell on stderr, when the program has ended or "
+                        "failed, who held memory at the peak")
+    _add_lines(parser)
     _add_json(parser, "allocator report and counters after the script")
     parser.add_argument("-m", dest="module", action="store_true",
                         help="the target is a module name, as in python -m")
@@ -119,6 +131,9 @@ def _add_run(commands):
 
 
 def _run(args):
+    if not args.report and (args.all or args.depth is not None):
+        raise UsageError("--all, --depth: lines of the report; give "
+                         "--report as well")
     from stratalloc import runner
 
     return runner.run(args)
@@ -134,6 +149,7 @@ def _add_estimate(commands):
     parser.add_argument("--numbers", choices=("on", "off"), default="off",
                         help="on: compute, too, for scripts that decide by "
                         "values (off)")
+    _add_lines(parser)
     _add_json(parser, "peaks by layer")
     parser.add_argument("-m", dest="module", action="store_true",
                         help="the target is a module name, as in python -m")

@@ -7,11 +7,9 @@ needs. Numbers are off unless asked for: shapes and memory are real, values are
 not, so a script that decides by values (until a loss falls) may not end.
 """
 
-import shutil
 import sys
 
 from stratalloc import _command
-from stratalloc import _tree
 from stratalloc.settings import format_size
 
 _TIMES = 16  # the card's memory
@@ -31,6 +29,7 @@ def main(args):
     args.simulate = str(_TIMES * capacity)
     args.numbers = args.numbers or "off"
     args.devices = args.mode = args.seed = None
+    args.report = False  # what it tells is here
     args.allocator = "stratalloc"
     args.conf = "tiering:off"
     file, args.json = args.json, None
@@ -43,42 +42,39 @@ def main(args):
         raise
     finally:
         if not isinstance(ended, _command.UsageError):
-            found = _found(args, capacity, code)
+            from stratalloc import _holders
+
+            peaks = _holders.peaks()
+            found = _found(args, capacity, code, peaks)
             if file:
                 file.write(found)
             else:
-                _print(found)
+                _print(args, found, peaks)
     return code
 
 
-def _found(args, capacity, code):
-    from stratalloc import _core
+def _found(args, capacity, code, peaks):
+    return {"card": args.card or args.profile, "capacity": capacity,
+            "exit_code": code,
+            "devices": [_of_device(capacity, peak) for peak in peaks]}
 
-    found = {"card": args.card or args.profile, "capacity": capacity,
-             "exit_code": code, "devices": []}
-    if not _core.initialized():
-        return found
+
+def _of_device(capacity, peak):
     import torch
 
-    from stratalloc import _holders
-
-    for device in range(torch.cuda.device_count()):
-        peak = _holders.peak(device)
-        moving = sum(row.bytes for row in peak.rows
-                     if row.category in _MAY_LEAVE)
-        found["devices"].append({
-            "device": device, "peak_allocated": peak.total,
-            "peak_reserved": torch.cuda.max_memory_reserved(device),
-            "fits": torch.cuda.max_memory_reserved(device) <= capacity,
-            "may_leave": moving, "rows": peak.to_dict()["rows"]})
-    return found
+    reserved = torch.cuda.max_memory_reserved(peak.device)
+    return {"device": peak.device, "peak_allocated": peak.total,
+            "peak_reserved": reserved, "fits": reserved <= capacity,
+            "may_leave": sum(row.bytes for row in peak.rows
+                             if row.category in _MAY_LEAVE),
+            "rows": peak["rows"]}
 
 
-def _print(found):
+def _print(args, found, peaks):
     if not found["devices"]:
         print("the script did not use the GPU")
         return
-    for device in found["devices"]:
+    for device, peak in zip(found["devices"], peaks):
         reserved, capacity = device["peak_reserved"], found["capacity"]
         print(f"needs {format_size(device['peak_allocated'])}, "
               f"{format_size(reserved)} reserved; {found['card']} has "
@@ -88,10 +84,7 @@ def _print(found):
                  f"does not fit, {format_size(reserved - capacity)} are "
                  f"missing; {format_size(device['may_leave'])} of it may leave "
                  "the GPU between uses, with tiering"))
-        print("\n".join(_tree.lines(
-            [(row["name"], row["category"], row["bytes"])
-             for row in device["rows"]],
-            most=max(shutil.get_terminal_size().lines - 4, 8))))
+        _command.tell(peak, args, sys.stdout)
     if found["exit_code"]:
         print(f"the script ended with code {found['exit_code']}: it may need "
               "more than it got to", file=sys.stderr)

@@ -47,6 +47,8 @@ def _end(args, code):
     threads that Python waits for, as at its own end."""
     threading._shutdown()  # pylint: disable=protected-access
     written = _write_results(args, code)
+    if args.report:
+        _tell_holders(args)
     _tell_simulated()
     return written
 
@@ -63,6 +65,9 @@ def _check(args):
                 ", or choose real ones with CUDA_VISIBLE_DEVICES"))
     elif args.simulate != "card":
         _command.size("--simulate", args.simulate)
+    if args.report and args.allocator == "native":
+        raise _command.UsageError("--report: torch's allocator does not know "
+                                  "who holds memory; leave --allocator out")
     if args.module:
         _check_module(args.target)
     elif not os.path.exists(args.target):
@@ -156,6 +161,23 @@ def _tell_simulated():
     line = simulate.last_line()
     if line is not None:
         print(f"stratalloc: {line}", file=sys.stderr)
+
+
+def _tell_holders(args):
+    """Who held memory at the peak of each device that held something."""
+    from stratalloc import _holders
+
+    try:
+        found = [peak for peak in _holders.peaks() if peak.total]
+        for peak in found:
+            _command.tell(peak, args, sys.stderr)
+    except Exception as error:  # pylint: disable=broad-except
+        # A device that is lost cannot be asked; the exit code stays known.
+        print(f"stratalloc: --report: {error}", file=sys.stderr)
+    else:
+        if not found:
+            print("stratalloc: --report: the program held no memory of a GPU",
+                  file=sys.stderr)
 
 
 def _minors():

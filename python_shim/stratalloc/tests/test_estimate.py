@@ -58,6 +58,29 @@ def test_what_fits_and_what_is_missing(estimate):
     assert re.search(r"\d–3\d × 3\d ", done.stdout)
 
 
+_PARTS = """
+import torch, stratalloc
+kept = []
+for i in range(40):
+    with stratalloc.scope(f"part{i}", category="buffer"):
+        kept.append(torch.ones((i + 1) << 10, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize("options, parts, last", [
+    ((), 24, "and 16 smaller, 544 KiB; --all or --depth N has them"),
+    (("--all",), 40, "  part0                  4 KiB  buffer 4 KiB"),
+    (("--depth", "0"), 0, "total                 3.20 MiB  buffer 3.20 MiB"),
+    (("--depth", "1"), 40, "  part0                  4 KiB  buffer 4 KiB")])
+def test_all_lines_and_levels(estimate, options, parts, last):
+    done = estimate("--card", "t4", *options, text=_PARTS)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("needs 3.20 MiB, ") and lines[-1] == last
+    assert lines[1] == "device 0 at its peak     bytes  by category"
+    assert sum("part" in line for line in lines) == parts
+
+
 def test_how_the_script_ends(estimate):
     done = estimate("--card", "t4", arguments=("a", "b"))
     assert done.returncode == 2 and "needs 6" in done.stdout
@@ -76,6 +99,9 @@ def test_how_the_script_ends(estimate):
     (("--card", "b52"), "b52"),
     (("--card", "t4", "--profile", "none.json"), "none.json"),
     (("--card", "t4", "--numbers", "maybe"), "maybe"),
+    (("--card", "t4", "--depth", "-1"), "no number of levels"),
+    (("--card", "t4", "--depth", "two"), "no number of levels"),
+    (("--card", "t4", "--depth"), "--depth"),
 ])
 def test_what_cannot_be_estimated(estimate, options, said):
     done = estimate(*options)

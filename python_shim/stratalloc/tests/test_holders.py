@@ -258,8 +258,10 @@ def test_results_are_dicts_and_text():
     assert dict(found) == found.to_dict()
     assert set(found["rows"][0]) == {"name", "category", "bytes", "count",
                                      "tier"}
-    assert "0–11 × 12" in str(found)
-    assert "<pre>" in found._repr_html_()
+    assert "Shown.0–11 × 12" in str(found)
+    assert "Shown.0–11 × 12" in found._repr_html_()
+    rows = stratalloc.peak()["rows"]
+    assert sum(row["bytes"] for row in rows) == stratalloc.peak()["total"]
     assert len(found.text(all=True).splitlines()) >= len(
         str(found).splitlines())
     assert stratalloc.holders(by="site").rows[0].name == (

@@ -37,22 +37,24 @@ def test_what_is_gone_is_shown_if_it_made_the_peak(monkeypatch):
         monkeypatch, _row("here", 5 << 20, 5 << 20),
         _row("gone.large", 0, 300 << 20), _row("never", 0, 0))
     at = next(i for i, line in enumerate(lines) if line.startswith("total"))
-    total, gone, large, here = lines[at:]
+    total, gone, here = lines[at:]
     assert total.split()[1:3] == ["5", "MiB"]
     assert "305 MiB" in total
-    assert large.split() == ["large", "0", "B", "0", "B", "0", "B", "0", "B",
-                             "300", "MiB", "activation", "300", "MiB"]
-    assert gone.split()[0] == "gone" and here.split()[0] == "here"
+    assert gone.split() == ["gone.large", "0", "B", "0", "B", "0", "B", "0",
+                            "B", "300", "MiB", "activation", "300", "MiB"]
+    assert here.split()[0] == "here"
 
 
 def test_as_many_rows_as_the_terminal_has(monkeypatch):
-    monkeypatch.setenv("LINES", "14")
+    monkeypatch.setenv("LINES", "26")
     rows = [_row(f"layer{i:02}", 1 << i, 0) for i in range(20)]
     lines = _summary(monkeypatch, *rows)
     at = next(i for i, line in enumerate(lines) if line.startswith("total"))
     shown = [line.split()[0] for line in lines[at + 1:-1]]
     assert shown == [f"layer{i:02}" for i in range(19, 11, -1)]
-    assert lines[-1].startswith("and 12 smaller")
+    assert lines[-1] == ("and 12 smaller, 4.00 KiB; all=True or depth=N has "
+                         "them")
+    assert len(lines) == 26 - 3, "and the prompt"
     assert len(_summary(monkeypatch, *rows, all=True)) == at + 21
     assert len(_summary(monkeypatch, *rows, depth=0)) == at + 1
 

@@ -40,6 +40,67 @@ def test_a_failing_program_is_told_as_python_tells_it(tmp_path):
     assert report[-1] == "IndexError: list index out of range"
 
 
+_HOLDS = """
+import sys, torch, stratalloc
+kept = []
+for i in range(40):
+    with stratalloc.scope(f"part{i}.deep", category="buffer"):
+        kept.append(torch.ones((i + 1) << 10, device="cuda"))
+how = sys.argv[1] if len(sys.argv) > 1 else ""
+if how == "error":
+    [][1]
+elif how == "memory":
+    torch.empty(1 << 30, device="cuda")
+elif how:
+    sys.exit(int(how))
+"""
+
+
+@pytest.mark.parametrize("how, code, before", [
+    ("", 0, None), ("7", 7, None), ("error", 1, "IndexError"),
+    ("memory", 1, "torch.OutOfMemoryError")])
+def test_the_report_is_told_however_the_program_ends(how, code, before,
+                                                     tmp_path):
+    text = _HOLDS.replace("sys.argv[1]", repr(how)).replace(
+        "len(sys.argv) > 1", str(bool(how)))
+    done = _run(tmp_path, "--report", "--simulate", "64MiB", text=text,
+                COLUMNS="90", LINES="20")
+    assert done.returncode == code and done.stdout == ""
+    lines = done.stderr.splitlines()
+    at = lines.index(next(line for line in lines if line.startswith(
+        "device 0 at its peak")))
+    assert before is None or any(before in line for line in lines[:at])
+    # 40 parts of 4 KiB to 160 KiB: 820 of 4 KiB.
+    assert lines[at + 1].split()[:3] == ["total", "3.20", "MiB"]
+    assert lines[at + 2].split()[:3] == ["part39.deep", "160", "KiB"]
+    assert lines[-2].startswith("and 26 smaller, ") and lines[-2].endswith(
+        "; --all or --depth N has them")
+    assert len(lines) - 1 - at == 1 + 20 - 4
+    assert lines[-1].startswith("stratalloc: simulated: ")
+
+
+def test_the_report_is_as_long_as_asked_and_json_is_of_integers(tmp_path):
+    found = {}
+    for options in (("--all",), ("--depth", "0"), ()):
+        done = _run(tmp_path, "--report", *options, "--json", "-",
+                    "--simulate", "64MiB", text=_HOLDS)
+        assert done.returncode == 0, done.stderr
+        found[options] = sum("part" in line
+                             for line in done.stderr.splitlines())
+        rows = json.loads(done.stdout)["devices"][0]["layers"]
+        assert {type(row["at_peak"]) for row in rows} == {int}
+        assert sum(row["at_peak"] for row in rows) == 820 * 4096
+    assert found[("--all",)] == 40 and found[("--depth", "0")] == 0
+    assert 0 < found[()] < 40
+
+
+def test_the_report_of_a_program_that_holds_nothing(tmp_path):
+    done = _run(tmp_path, "--report", "--simulate", "64MiB", text="import torch")
+    assert done.returncode == 0
+    assert ("stratalloc: --report: the program held no memory of a GPU"
+            in done.stderr.splitlines())
+
+
 _THREADS = """
 import concurrent.futures, sys, threading, torch
 ended = threading.Event()

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stratalloc returns: attributes, a mapping, and a page for people.
+
+A result says what it has (to_dict) and how it reads (_page); everything else
+is here: `result["key"]`, `dict(result)`, print(result), rich.print(result), a
+notebook's cell, to_pandas(). Bytes and counts are ints, never text.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from stratalloc._page import Page
+
+
+class Result(Mapping):
+    """A mapping with the keys of to_dict()."""
+
+    def to_dict(self):
+        """The same as a dict of dicts, lists, ints and texts, for JSON."""
+        raise NotImplementedError
+
+    def _page(self, depth=None, all=False) -> Page:  # noqa: A002
+        raise NotImplementedError
+
+    def text(self, all=False):  # noqa: A002 - as the option reads
+        """For people; every row if `all`."""
+        return self._page(all=all).text()
+
+    def __str__(self):
+        return self._page().text()
+
+    def __rich_console__(self, console, options):
+        yield self._page()
+
+    def _repr_html_(self):
+        return self._page(all=True).html()
+
+    def __getitem__(self, key):
+        return self.to_dict()[key]
+
+    def __iter__(self):
+        return iter(self.to_dict())
+
+    def __len__(self):
+        return len(self.to_dict())
+
+
+class Rows(Result):
+    """A result with `rows`, of the dataclass that `_row` is."""
+
+    _row = None
+
+    def to_dict(self):
+        """{"total", "at", "device", "rows": [{"name", "category", "bytes",
+        "count", "tier"}]}; bytes of the rows add up to total."""
+        rows = self.rows
+        return {"total": sum(row.bytes for row in rows), "at": self.at,
+                "device": self.device, "rows": dicts(rows)}
+
+    def to_pandas(self):
+        """A pandas.DataFrame with a line for each row.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        return frame([field.name for field in dataclasses.fields(self._row)],
+                     dicts(self.rows))
+
+    def text(self, depth=None, all=False):  # noqa: A002 - as the option reads
+        """A tree for people, as long as the terminal is high.
+
+        Args:
+          depth: levels of it below the total, with all of their lines.
+          all: all of its lines.
+
+        Raises:
+          ValueError: depth is no int, or below 0.
+        """
+        return self._page(depth, all).text()
+
+
+def dicts(rows):
+    """Of dataclasses whose fields are ints and texts."""
+    return [dict(vars(row)) for row in rows]
+
+
+def frame(columns, rows):
+    """A DataFrame of dicts, with these columns even if there are none."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            f"stratalloc: to_pandas() needs pandas, which cannot be imported "
+            f"({error}); run `pip install pandas`, or use to_dict()") from None
+    return pandas.DataFrame(rows, columns=list(columns))
