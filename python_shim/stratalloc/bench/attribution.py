@@ -242,12 +242,12 @@ def counts(torch, device):
     """
     training = _Training(torch, device)
     training.step()
-    with _counted_pushes() as pushed:
+    with _counted_modules() as modules:
         training.step()
     unknown = _nodes_without_scope()
     nodes, leaves = _nodes_below(training.loss().grad_fn)
     training.step()
-    if pushed["activation"] == 0:
+    if modules[0] == 0:
         raise RuntimeError(f"a step on {device} entered no module's scope")
     if _nodes_without_scope() != unknown:
         raise RuntimeError(f"nodes of a step on {device} found no scope")
@@ -257,27 +257,27 @@ def counts(torch, device):
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     on_cuda.step()
     after = torch.cuda.memory_stats()["allocation.all.allocated"]
-    return {"modules": pushed["activation"] - 1, "roots": 1, "nodes": nodes,
+    return {"modules": modules[0] - 1, "roots": 1, "nodes": nodes,
             "leaves": leaves, "mallocs": after - before}
 
 
-class _counted_pushes:
-    """The scopes entered meanwhile, by category's name."""
+class _counted_modules:
+    """How often a module's scope was entered meanwhile: a list of one."""
 
     def __enter__(self):
         from stratalloc import _modules, _stack
 
         self._modules, self._stack = _modules, _stack
-        entered = dict.fromkeys(_stack.CATEGORIES, 0)
+        entered = [0]
         functions = _stack.functions()
 
         class Counting:
             def __getattr__(self, name):
                 return getattr(functions, name)
 
-            def push(self, scope, category, lifetime):
-                entered[_stack.CATEGORIES[category]] += 1
-                functions.push(scope, category, lifetime)
+            def enter(self, scope):
+                entered[0] += 1
+                functions.enter(scope)
 
         self._use(Counting())
         return entered
