@@ -146,6 +146,11 @@ Status Ledger::Admit(DeviceIndex device, const ChargeAccount& account,
   return limits_.Admit(device, *account.scope, size);
 }
 
+Status Ledger::MayOwn(DeviceIndex device, ScopeId scope, Bytes size) {
+  MutexLock lock(mutex_);
+  return limits_.Admit(device, ScopeLocked(device, scope), size);
+}
+
 std::vector<LedgerRow> Ledger::Rows() const {
   std::vector<LedgerRow> rows;
   {

@@ -102,6 +102,8 @@ class Ledger final : public ChargeAccounts {
   bool HasLimits(DeviceIndex device) const;
   Status Admit(DeviceIndex device, const ChargeAccount& account,
                Bytes size) override;
+  // The same of a scope, for who only asks.
+  Status MayOwn(DeviceIndex device, ScopeId scope, Bytes size);
 
   // Every row ever charged, ordered by device, scope, category.
   std::vector<LedgerRow> Rows() const;

@@ -6,11 +6,21 @@
 #include <utility>
 
 #include "accounting/scope_table.h"
+#include "accounting/scope_text.h"
 
 namespace stratalloc {
 namespace {
 
 constexpr std::size_t kShown = 3;
+
+// Never less than `bytes`, as people read it: with two digits the nearest may
+// be.
+std::string AtLeast(Bytes bytes) {
+  Bytes unit = 1;
+  while (bytes > unit * 1024) unit *= 1024;
+  const Bytes hundredths = (bytes * 100 + unit - 1) / unit;
+  return FormatBytes((hundredths * unit + 99) / 100);
+}
 
 }  // namespace
 
@@ -39,20 +49,21 @@ Error ScopeLimits::Entry::Refusal(const ScopeAccount& account,
                    [](const Owner& a, const Owner& b) {
                      return Read(a.account->live) > Read(b.account->live);
                    });
-  std::string asks = path;
+  const std::string limited = OneLine(path);
+  std::string asks = limited;
   for (const Owner& owner : owners) {
-    if (owner.account == &account) asks = ScopeName(owner.scope);
+    if (owner.account == &account) asks = ScopeText(owner.scope);
   }
   const Bytes owned = Owned();
   std::string text =
       "CUDA out of memory. Tried to allocate " + FormatBytes(size) + " in " +
-      asks + " on GPU " + std::to_string(Raw(device)) + ", but " + path +
+      asks + " on GPU " + std::to_string(Raw(device)) + ", but " + limited +
       " is limited to " + FormatBytes(bytes) + " (stratalloc.limit) and owns " +
       FormatBytes(owned) + ". ";
   for (std::size_t i = 0; i < std::min(kShown, largest.size()); ++i) {
     const Bytes live = Read(largest[i].account->live);
     if (live == 0) break;
-    text += (i == 0 ? "Of these, " : ", ") + ScopeName(largest[i].scope) +
+    text += (i == 0 ? "Of these, " : ", ") + ScopeText(largest[i].scope) +
             (i == 0 ? " owns " : " ") + FormatBytes(live);
     if (i + 1 == std::min(kShown, largest.size()) ||
         Read(largest[i + 1].account->live) == 0) {
@@ -61,7 +72,7 @@ Error ScopeLimits::Entry::Refusal(const ScopeAccount& account,
   }
   return {ErrorCode::kLimited, text +
                                    "Free some of it, or raise the limit by " +
-                                   FormatBytes(owned + size - bytes) + "."};
+                                   AtLeast(owned + size - bytes) + "."};
 }
 
 void ScopeLimits::Set(DeviceIndex device, std::string_view path, Bytes bytes,

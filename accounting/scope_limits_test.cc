@@ -117,6 +117,9 @@ TEST_F(ScopeLimitsTest, TheRefusalNamesScopeLimitAndLargestOwners) {
       "is limited to 8.00 MiB (stratalloc.limit) and owns 7.50 MiB. Of these, "
       "F.b owns 4.00 MiB, F.c 2.00 MiB, F.a 1024.00 KiB. Free some of it, or "
       "raise the limit by 512.00 KiB.");
+  // Two digits are never too few.
+  EXPECT_THAT(Ask("F.c", kMiB + kMiB / 2 + 1),
+              HasSubstr("raise the limit by 1.01 MiB."));
   ledger_.Limit(kGpu, "G", 0);
   EXPECT_EQ(
       Ask("G", kMiB),

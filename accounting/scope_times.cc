@@ -49,8 +49,15 @@ ScopeTimes* ScopeTimes::Take() {
   return Sheets::Get().Take();
 }
 
+ScopeTimes::~ScopeTimes() {
+  for (const auto& chunk : chunks_) delete chunk.load();
+}
+
 void ScopeTimes::GiveBack(ScopeTimes* sheet) {
-  if (abandoned_.load(std::memory_order_relaxed)) return;
+  if (abandoned_.load(std::memory_order_relaxed)) {
+    delete sheet;  // nobody adds it up
+    return;
+  }
   Sheets::Get().GiveBack(sheet);
 }
 

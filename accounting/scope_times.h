@@ -44,8 +44,12 @@ class ScopeTimes {
   // Of every scope that was ever entered, ordered by scope; what is open now
   // up to its last change.
   static std::vector<ScopeTime> All();
-  // In a forked child, where nobody may hold the list's lock for ever.
-  static void Abandon() { abandoned_.store(true, std::memory_order_relaxed); }
+  // In a forked child, where nobody may hold the list's lock for ever: no time
+  // is counted any more.
+  static void Abandon() {
+    abandoned_.store(true, std::memory_order_relaxed);
+    Count(false);
+  }
 
   // A sheet for the calling thread, until it gives it back.
   static ScopeTimes* Take();
@@ -54,7 +58,10 @@ class ScopeTimes {
   // `scope` comes on top; `below` was, if `inside` of a scope.
   void Enter(ScopeId scope, bool backward, bool inside, ScopeId below,
              bool below_backward) {
-    if (__builtin_expect(!on_.load(std::memory_order_relaxed), 0)) return;
+    if (__builtin_expect(!on_.load(std::memory_order_relaxed), 0)) {
+      since_ = 0;
+      return;
+    }
     const std::uint64_t now = NowTicks();
     if (inside) AddTo(At(below).of[below_backward].ticks, Since(now));
     AddTo(At(scope).of[backward].entered, 1);
@@ -62,7 +69,10 @@ class ScopeTimes {
   }
   // `scope` was on top.
   void Leave(ScopeId scope, bool backward) {
-    if (__builtin_expect(!on_.load(std::memory_order_relaxed), 0)) return;
+    if (__builtin_expect(!on_.load(std::memory_order_relaxed), 0)) {
+      since_ = 0;
+      return;
+    }
     const std::uint64_t now = NowTicks();
     AddTo(At(scope).of[backward].ticks, Since(now));
     since_ = now;
@@ -81,6 +91,7 @@ class ScopeTimes {
   class Sheets;
 
   ScopeTimes() = default;
+  ~ScopeTimes();
 
   static void AddTo(Count64& to, std::uint64_t n) {
     to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);

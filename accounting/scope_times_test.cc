@@ -106,8 +106,12 @@ TEST(ScopeTimes, SwitchedOffNothingIsCounted) {
   ScopeTimes::Count(false);
   PushScope(Frame(scope));
   PopScope();
+  PushScope(Frame(scope));
+  Spend(kSpent);
   ScopeTimes::Count(true);
   EXPECT_EQ(Of(scope).entered, 0u);
+  PopScope();
+  EXPECT_EQ(Of(scope).ns, 0u) << "what passed while nothing was counted";
   PushScope(Frame(scope));
   PopScope();
   EXPECT_EQ(Of(scope).entered, 1u);

@@ -34,7 +34,8 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     }
     device_.p_.blocks.Process();
     device_.p_.arrivals.Settle();
-    if (!AdmitLocked(attempt)) return ServeLocked(attempt, nullptr);
+    if (!AdmitLocked(attempt, attempt.size))
+      return ServeLocked(attempt, nullptr);
     if (attempt.key.kind == PoolKind::kLarge) device_.p_.unmanaged.NoteSearch();
     Block* block = TryLocked(attempt, LimitLocked(Reach::kCached));
     if (block != nullptr) device_.MaybeSignalPressureLocked();
@@ -249,9 +250,10 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
 
   // May its scope own so much? Asked first, so that nothing leaves for what is
   // refused, and where it is charged, because others may have come between.
-  bool AdmitLocked(MallocAttempt& attempt) REQUIRES(device_.p_.mutex) {
+  bool AdmitLocked(MallocAttempt& attempt, Bytes size)
+      REQUIRES(device_.p_.mutex) {
     if (attempt.forbidden) return false;
-    Status admitted = device_.p_.accounts.Admit(attempt.charge, attempt.size);
+    Status admitted = device_.p_.accounts.Admit(attempt.charge, size);
     if (admitted) return true;
     attempt.forbidden = std::move(admitted).error();
     ++device_.p_.stats.num_ooms;
@@ -260,7 +262,10 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
 
   Block* HandOutLocked(MallocAttempt& attempt, Block* block)
       REQUIRES(device_.p_.mutex) {
-    if (!AdmitLocked(attempt)) return nullptr;
+    if (!AdmitLocked(attempt,
+                     device_.p_.blocks.HandedOutOf(*block, attempt.size))) {
+      return nullptr;
+    }
     return device_.p_.blocks.HandOut(block, attempt.size, attempt.requested,
                                      attempt.charge);
   }

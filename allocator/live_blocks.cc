@@ -11,17 +11,21 @@ namespace stratalloc {
 
 // ---- handed out -------------------------------------------------------------
 
+// FindRun may start inside a larger free block; the front is what is used.
+Bytes LiveBlocks::HandedOutOf(const Block& block, Bytes size) const {
+  const bool whole =
+      p_.private_pools.IsUnsplit(block.segment->pool->key().owner) ||
+      (block.segment->unmanaged && size >= Settings::Get().max_split_size());
+  return whole ? block.size : size;
+}
+
 Block* LiveBlocks::HandOut(Block* block, Bytes size, Bytes requested,
                            Charge charge) {
   Pool& pool = *block->segment->pool;
   const PoolKind kind = pool.key().kind;
   pool.Unfile(block);
   const Bytes oversize = Settings::Get().max_split_size();
-  // FindRun may start inside a larger free block; the front is what we use.
-  if (p_.private_pools.IsUnsplit(pool.key().owner) ||
-      (block->segment->unmanaged && size >= oversize)) {
-    size = block->size;
-  }
+  size = HandedOutOf(*block, size);
   if (block->size > size) {
     pool.File(p_.heap.Split(block, size));
     if (STRATALLOC_PLANTED(kWrongSplit)) requested += 512;

@@ -64,6 +64,9 @@ class LiveBlocks {
 
   // ---- handed out ----------------------------------------------------------
 
+  // What a request of `size` takes of this free block: some are not split.
+  Bytes HandedOutOf(const Block& block, Bytes size) const;
+
   // The front of a free block that is filed: `size` bytes, or all of it where
   // its pool does not split. Charged, counted and told of.
   Block* HandOut(Block* block, Bytes size, Bytes requested, Charge charge);

@@ -107,7 +107,7 @@ STRATALLOC_API char* stratalloc_report_json(int device);
 STRATALLOC_API char* stratalloc_fragmentation_json(int device);
 /* What would serve a malloc of this thread (allocator/explanation.h): "size",
  * "block", "served_by", "certain", "leaves", "may_leave", "room_needed",
- * "room_below", "missing", "limit_helps", "remedy", and "frees": a list of
+ * "room_below", "missing", "limit_helps", "remedy" and "frees": a list of
  * {"address", "bytes","owner","category"}. {"error"} if the driver or the host
  * says no. */
 STRATALLOC_API char* stratalloc_explain_json(int device, uint64_t size,

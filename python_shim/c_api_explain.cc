@@ -4,6 +4,7 @@
 #include <string>
 
 #include "accounting/category.h"
+#include "accounting/ledger.h"
 #include "accounting/scope_stack.h"
 #include "accounting/scope_table.h"
 #include "python_shim/core.h"
@@ -12,8 +13,11 @@
 namespace stratalloc {
 namespace {
 
-constexpr const char* kLifetimes[kLifetimeClasses] = {
-    "unknown", "persistent", "gradient", "optimizer", "transient"};
+// A name that is no UTF-8 is C's; it must not end the process.
+char* Text(const nlohmann::json& json) {
+  return ToC(
+      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 nlohmann::json BlockJson(const BlockView& block) {
   return {{"address", block.address},
@@ -28,7 +32,7 @@ nlohmann::json HoleJson(const Hole& hole) {
           {"free", hole.free},
           {"blocks", hole.blocks},
           {"stream", Raw(hole.pool.stream)},
-          {"lifetime", kLifetimes[static_cast<int>(hole.pool.lifetime)]},
+          {"lifetime", LifetimeName(hole.pool.lifetime)},
           {"private_pool", hole.pool.owner.is_private()},
           {"oldest", BlockJson(hole.oldest)},
           {"age", hole.age}};
@@ -80,32 +84,28 @@ extern "C" {
 
 char* stratalloc_fragmentation_json(int device) {
   const Result<DeviceAllocator*> opened = Core::Get().Opened(device);
-  if (!opened)
-    return ToC(
-        ErrorJson(opened.error())
-            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (!opened) return Text(ErrorJson(opened.error()));
   if (*opened == nullptr) return ToC(std::string("{}"));
-  return ToC(FragmentationJson(**opened).dump(
-      -1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return Text(FragmentationJson(**opened));
 }
 
 char* stratalloc_explain_json(int device, uint64_t size, uint64_t stream) {
   const Result<DeviceAllocator*> opened = Core::Get().Device(device);
-  if (!opened)
-    return ToC(
-        ErrorJson(opened.error())
-            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (!opened) return Text(ErrorJson(opened.error()));
   MallocRequest request;
   request.size = size;
   request.stream = StreamId{stream};
   request.lifetime = CurrentScope().lifetime;
   const Result<Explanation> said = (*opened)->Explain(request);
-  if (!said)
-    return ToC(
-        ErrorJson(said.error())
-            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  return ToC(ExplanationJson(*said).dump(
-      -1, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (!said) return Text(ErrorJson(said.error()));
+  nlohmann::json json = ExplanationJson(*said);
+  if (const Status may = Ledger::Get().MayOwn((*opened)->device().index(),
+                                              CurrentScope().payer, said->size);
+      !may) {
+    json["served_by"] = "limit";
+    json["remedy"] = may.error().message;
+  }
+  return Text(json);
 }
 
 }  // extern "C"

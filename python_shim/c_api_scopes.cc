@@ -38,8 +38,11 @@ uint32_t stratalloc_scope_current(int* category, int* lifetime) {
 
 int stratalloc_limit_scope(int device, const char* path, uint64_t bytes,
                            stratalloc_error* error) {
-  const Result<DeviceAllocator*> opened = Core::Get().Opened(device);
+  // Opened before, so that nobody opens it between the two steps below.
+  const Result<DeviceAllocator*> opened = Core::Get().Device(device);
   if (!opened) return ToC(opened.error(), error);
+  static Mutex& mutex = *new Mutex(LockRank::kRegistry);
+  MutexLock lock(mutex);
   const auto index = static_cast<DeviceIndex>(device);
   if (bytes == UINT64_MAX) {
     if (!Ledger::Get().Unlimit(index, path)) {
@@ -51,10 +54,7 @@ int stratalloc_limit_scope(int device, const char* path, uint64_t bytes,
   } else {
     Ledger::Get().Limit(index, path, bytes);
   }
-  // One that is opened later is told when it is plugged in.
-  if (*opened != nullptr) {
-    (*opened)->SetScopeLimits(Ledger::Get().HasLimits(index));
-  }
+  (*opened)->SetScopeLimits(Ledger::Get().HasLimits(index));
   return 0;
 }
 

@@ -127,7 +127,6 @@ Status Core::Init(int device_count) {
 
 Status Core::Plug(DeviceAllocator& device) {
   device.SetAccounts(&Ledger::Get());
-  device.SetScopeLimits(Ledger::Get().HasLimits(device.device().index()));
   SetFrameEnd(&core::EndFrame);
   Engine* engine = engine_.load();
   if (engine == nullptr) return {};

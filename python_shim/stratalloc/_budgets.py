@@ -45,8 +45,9 @@ def read(path):
         raise BudgetError(f"{path} is no budget of version {_VERSION}; write "
                           "it anew with --stratalloc-update-budgets")
     try:
-        if not 0 <= float(content.get("tolerance", _TOLERANCE)):
-            raise ValueError("tolerance is negative")
+        tolerance = content.get("tolerance", _TOLERANCE)
+        if not isinstance(tolerance, (int, float)) or not 0 <= tolerance:
+            raise ValueError(f"tolerance {tolerance!r} is no number from 0 on")
         for test in content["tests"].values():
             for size in (test["peak"], *test["layers"].values()):
                 if not isinstance(size, int):

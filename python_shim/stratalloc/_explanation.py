@@ -24,7 +24,7 @@ class Explanation(Result):
       served_by: the first of these after which it fits:
         "now" (what is free, or may grow), "waiting" (for other streams),
         "eviction", "headroom" (the same, and the part of the card that is left
-        to others), or "nothing".
+        to others), or "nothing"; "limit": its scope may not own it (limit()).
       certain: False where somebody else has the last word: the driver, the
         tiers below, a capture under way.
       leaves: what has to be evicted, at least. may_leave: what could be.
@@ -55,7 +55,7 @@ class Explanation(Result):
         """Is it served: without eviction, or with as much as has room?"""
         if self.served_by in ("eviction", "headroom"):
             return self.room_needed <= self.room_below
-        return self.served_by != "nothing"
+        return self.served_by not in ("nothing", "limit")
 
     def to_dict(self):
         """The attributes, and "fits"."""
@@ -92,6 +92,7 @@ def _blocks(frees, most):
 
 
 _OUTCOMES = {
+    "limit": lambda said: "refused by a limit of the scope that asks",
     "now": lambda said: "served from what is free",
     "waiting": lambda said: "served once other streams are done with what was "
                             "freed",
@@ -127,7 +128,7 @@ def explain(size, device=None):
 
     try:
         wanted = parse_size(size) if isinstance(size, str) else int(size)
-    except ValueError as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"stratalloc.explain: size={size!r}: {error}") from None
     if not 0 < wanted < _NO_CARD:
         raise ValueError(f"stratalloc.explain: size={size!r} is no block of any "

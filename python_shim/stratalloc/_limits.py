@@ -62,7 +62,7 @@ def limit(size, scope, device=None):
 
     try:
         wanted = parse_size(size) if isinstance(size, str) else int(size)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"stratalloc.limit: size={size!r}: {error}") from None
     if not 0 <= wanted < 1 << 60:
         raise ValueError(f"stratalloc.limit: size={size!r}: give bytes from 0, "

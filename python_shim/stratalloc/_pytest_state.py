@@ -2,6 +2,7 @@
 """What the pytest plug-in measures of each test, and holds against it."""
 
 import gc
+import sys
 
 import torch
 
@@ -22,7 +23,8 @@ class State:
     def __init__(self, leaks, updates):
         self._leaks = leaks
         self._budgets = _budgets.Budgets(updates)
-        self._before = None
+        self._before, self._prepared = {}, {}
+        self._passed = False
 
     @property
     def written(self):
@@ -30,19 +32,21 @@ class State:
 
     def begin(self):
         """A test begins, before its fixtures."""
+        _forget_last_failure()
+        gc.collect()
+        self._passed = False
+        self._before = self._held()
         if _core.initialized():
             for device in _devices():
                 torch.cuda.reset_peak_memory_stats(device)
 
     def begin_call(self):
         """Its fixtures are there."""
-        if self._leaks is not None:
-            gc.collect()
-            self._before = [_growth.mark(device=device)
-                            for device in _devices()]
+        self._prepared = self._held()
 
     def end_call(self, path, name, limit):
         """It passed. Returns what is wrong all the same, as text."""
+        self._passed = True
         if not _core.initialized():
             return []
         # Of several devices the one that held the most.
@@ -53,28 +57,50 @@ class State:
             wrong.append(
                 f"the device held {format_size(peak.total)} at once, limit "
                 f"{format_size(limit)}: {_largest(peak.rows)}")
-        wrong += self._left()
         wrong += self._budgets.check(path, name, peak)
         return wrong
 
-    def _left(self):
-        if self._leaks is None:
-            return []
+    def end(self):
+        """Its own fixtures are gone. Returns what it leaves behind, as text.
+
+        What a failed test holds its traceback holds.
+        """
+        if self._leaks is None or not self._passed:
+            return ""
         gc.collect()
-        # Before CUDA was initialised nobody had anything.
-        before = {mark.device: mark for mark in self._before if mark.held}
-        nothing = _growth.Mark("nothing", 0, 0, {})
-        left = [row for device in _devices() for row in _growth.diff(
-                    before.get(device, nothing),
-                    _growth.mark(device=device)).rows if row.category != _KEPT]
+        left = []
+        for key, size in self._held().items():
+            before = self._before.get(key, 0)
+            # Fixtures that outlive the test.
+            fixtures = max(self._prepared.get(key, 0) - before, 0)
+            if size > before + fixtures:
+                left.append(_growth.Change(*key[1:], size - before - fixtures,
+                                           0))
         total = sum(row.bytes for row in left)
         if total <= self._leaks:
-            return []
-        return [f"the test leaves {format_size(total)} behind: "
-                + _largest([row for row in left if row.bytes > 0])]
+            return ""
+        return (f"the test leaves {format_size(total)} behind: "
+                + _largest(left))
+
+    def _held(self):
+        """(device, owner, category) -> bytes."""
+        if self._leaks is None or not _core.initialized():
+            return {}
+        return {(device, *key): size for device in _devices()
+                for key, (size, _) in _growth.mark(device=device).held.items()
+                if key[1] != _KEPT}
 
     def write_budgets(self):
         self._budgets.write()
+
+
+def _forget_last_failure():
+    """It is kept for a debugger until the next test's call, and its frames keep
+    tensors. Clearing them is not enough: whoever looked at f_locals made copies.
+    """
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
 
 
 def _devices():

@@ -23,7 +23,7 @@ def main(args):
     from stratalloc import simulate
 
     try:
-        capacity = simulate.card_memory(args.card, args.profile)
+        capacity, available = simulate.card_memory(args.card, args.profile)
     except ValueError as error:
         raise _command.UsageError(error) from None
     args.simulate = str(_TIMES * capacity)
@@ -45,7 +45,7 @@ def main(args):
             from stratalloc import _holders
 
             peaks = _holders.peaks()
-            found = _found(args, capacity, code, peaks)
+            found = _found(args, capacity, available, code, peaks)
             if file:
                 file.write(found)
             else:
@@ -53,18 +53,19 @@ def main(args):
     return code
 
 
-def _found(args, capacity, code, peaks):
+def _found(args, capacity, available, code, peaks):
     return {"card": args.card or args.profile, "capacity": capacity,
             "exit_code": code,
-            "devices": [_of_device(capacity, peak) for peak in peaks]}
+            "devices": [_of_device(available, peak) for peak in peaks]}
 
 
-def _of_device(capacity, peak):
+def _of_device(available, peak):
     import torch
 
     reserved = torch.cuda.max_memory_reserved(peak.device)
     return {"device": peak.device, "peak_allocated": peak.total,
-            "peak_reserved": reserved, "fits": reserved <= capacity,
+            "peak_reserved": reserved, "available": available,
+            "fits": reserved <= available,
             "may_leave": sum(row.bytes for row in peak.rows
                              if row.category in _MAY_LEAVE),
             "rows": peak["rows"]}
@@ -75,13 +76,14 @@ def _print(args, found, peaks):
         print("the script did not use the GPU")
         return
     for device, peak in zip(found["devices"], peaks):
-        reserved, capacity = device["peak_reserved"], found["capacity"]
+        reserved, available = device["peak_reserved"], device["available"]
         print(f"needs {format_size(device['peak_allocated'])}, "
               f"{format_size(reserved)} reserved; {found['card']} has "
-              f"{format_size(capacity)}: "
-              + (f"fits, {format_size(capacity - reserved)} are left"
+              f"{format_size(found['capacity'])}, "
+              f"{format_size(available)} of it for programs: "
+              + (f"fits, {format_size(available - reserved)} are left"
                  if device["fits"] else
-                 f"does not fit, {format_size(reserved - capacity)} are "
+                 f"does not fit, {format_size(reserved - available)} are "
                  f"missing; {format_size(device['may_leave'])} of it may leave "
                  "the GPU between uses, with tiering"))
         _command.tell(peak, args, sys.stdout)

@@ -10,13 +10,14 @@ Ours is in place before a conftest imports torch. Then
     @pytest.mark.limit_gpu_memory("2 GiB")
 
 fails a test during which the device held more at once, fixtures included;
---stratalloc-leaks fails a test whose call leaves memory behind; and a file `test_x.budget.json` beside test_x.py fails tests that need more
-than is written there (--stratalloc-update-budgets writes it). Failures name the
+--stratalloc-leaks is an error at the teardown of a test that leaves memory
+behind when its own fixtures are gone (on a model of a wider fixture, too: its
+gradients, say); and a file `test_x.budget.json` beside test_x.py fails tests
+that need more than is written there (--stratalloc-update-budgets writes it). Failures name the
 layers. Without one of the first two options nothing here does anything, and
 neither torch nor the rest of the package is imported.
 """
 
-import gc
 import os
 import sys
 
@@ -151,9 +152,22 @@ def pytest_report_header(config):
 def pytest_runtest_setup(item):
     state = item.config.stash.get(_STATE, None)
     if state is not None:
-        gc.collect()
         state.begin()
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item):
+    """Outermost: what it looks at is what is left when fixtures are gone."""
+    result = yield
+    state = item.config.stash.get(_STATE, None)
+    if state is None:
+        return result
+    item.funcargs.clear()  # fixtures that are no more
+    left = state.end()
+    if left:
+        pytest.fail(left, pytrace=False)
+    return result
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -180,7 +194,10 @@ def _limit(mark):
     if len(mark.args) == 1 and not mark.kwargs:
         size, = mark.args
         try:
-            return parse_size(size) if isinstance(size, str) else int(size)
+            found = parse_size(size) if isinstance(size, str) else int(size)
+            if found >= 0:
+                return found
+            wrong = "a size is not negative"
         except (TypeError, ValueError) as error:
             wrong = str(error)
     given = ", ".join(repr(each) for each in mark.args)

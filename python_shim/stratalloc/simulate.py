@@ -15,7 +15,8 @@ entry-point group `stratalloc.simulated_device`, and the module has
                             the devices, then torch; ValueError, RuntimeError
     for_children()          Python processes started from here on have them too
     check_model(card, profile)      ValueError if there is none
-    card_memory(card, profile)      bytes that the card has; the same
+    card_memory(card, profile)      bytes that the card has, and those of them
+                            that are for programs; the same
     missing()               names of its files that are not there
     label(), last_line()    a sentence for every output; what the run did
     counters(), calls(), virtual_time()     figures

@@ -39,7 +39,10 @@ def test_json(tmp_path):
                 "ratio", "goal", "pass"} <= set(row)
         assert row["value"] > 0 and row["unit"] == "ns"
         groups.setdefault(row["group"], []).append(row)
-    *allocations, others = groups.values()
+    allocations = [rows for group, rows in groups.items()
+                   if group.startswith("allocations")]
+    others = groups["scopes, operators, the simulated device"]
+    assert "attribution" in " ".join(groups)
     assert len(allocations) == (3 if running.SIMULATED else 2)
     for rows in allocations:
         names = [row["name"] for row in rows]

@@ -84,13 +84,13 @@ def test_a_step_is_counted(device):
 
 def test_a_step_that_is_not_followed_is_not_measured():
     _modules.uninstall()
-    original = attribution._counted_pushes._use
-    attribution._counted_pushes._use = lambda self, functions: None
+    original = attribution._counted_modules._use
+    attribution._counted_modules._use = lambda self, functions: None
     try:
         with pytest.raises(RuntimeError, match="entered no module's scope"):
             attribution.counts(torch, "meta")
     finally:
-        attribution._counted_pushes._use = original
+        attribution._counted_modules._use = original
         _modules.install()
 
 

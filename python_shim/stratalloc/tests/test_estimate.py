@@ -39,6 +39,25 @@ def _estimate(tmp_path):
     return run
 
 
+def test_the_context_is_not_for_programs(estimate):
+    """Two MiB less than the card has are more than it has for a script."""
+    whole = """
+import torch
+capacity = int(CAPACITY)
+torch.empty(capacity - (2 << 20), dtype=torch.uint8, device="cuda")
+"""
+    done = estimate("--card", "t4", "--json", "-", text="import torch; torch.ones(1).cuda()")
+    found = json.loads(done.stdout)
+    device, = found["devices"]
+    assert 0 < device["available"] < found["capacity"]
+    for size, fits in ((found["capacity"], False),
+                       (device["available"], True)):
+        done = estimate("--card", "t4", "--json", "-",
+                        text=whole.replace("CAPACITY", str(size)))
+        device, = json.loads(done.stdout)["devices"]
+        assert device["fits"] is fits
+
+
 def test_what_fits_and_what_is_missing(estimate):
     done = estimate("--card", "a100", "--json", "-")
     assert done.returncode == 0, done.stderr
@@ -53,7 +72,8 @@ def test_what_fits_and_what_is_missing(estimate):
     larger = SCRIPT.replace("range(12)", "range(33)")
     done = estimate("--card", "t4", text=larger)
     assert done.returncode == 0
-    assert "t4 has 14.58 GiB: does not fit, " in done.stdout
+    assert re.search(r"t4 has 14.58 GiB, 14.\d+ GiB of it for programs: does not "
+                     "fit, ", done.stdout), done.stdout
     assert "16.50 GiB of it may leave" in done.stdout
     assert re.search(r"\d–3\d × 3\d ", done.stdout)
 

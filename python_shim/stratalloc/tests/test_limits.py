@@ -100,6 +100,27 @@ def test_observers_and_counters_hear_of_it():
     assert torch.cuda.memory_stats()["num_ooms"] == before + 1
 
 
+def test_a_block_that_is_not_split_is_taken_as_a_whole():
+    pool = torch.cuda.MemPool(no_split=True)
+    with torch.cuda.use_mem_pool(pool):
+        make(10 * MIB)
+        with stratalloc.limit("3 MiB", scope="whole"):
+            with stratalloc.scope("whole"), pytest.raises(
+                    torch.OutOfMemoryError, match="whole is limited to 3.00"):
+                make(2 * MIB)
+            assert limits() == {"whole": (3 * MIB, 0)}
+
+
+def test_explain_knows_of_it():
+    with stratalloc.limit("1 MiB", scope="asked"):
+        with stratalloc.scope("asked"):
+            said = stratalloc.explain("4 MiB")
+            assert said.served_by == "limit" and not said.fits
+            assert "asked is limited to 1024.00 KiB" in str(said)
+            assert stratalloc.explain("1 MiB").fits
+        assert stratalloc.explain("4 MiB").fits
+
+
 def test_a_program_goes_on_after_it():
     with stratalloc.limit("2 MiB", scope="goes on"), stratalloc.scope("goes on"):
         for _ in range(50):
@@ -124,6 +145,7 @@ def test_a_later_limit_replaces_and_removing_twice_is_nothing():
     (1 << 61, "x", ValueError, "give bytes from 0"),
     ("2 miles", "x", ValueError, "2 miles"),
     (None, "x", ValueError, "None"),
+    (float("inf"), "x", ValueError, "infinity"),
     (1, "", ValueError, "non-empty"),
     (1, "a\0b", ValueError, "NUL"),
     (1, None, TypeError, "must be a str"),

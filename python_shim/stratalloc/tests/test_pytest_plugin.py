@@ -69,9 +69,57 @@ def test_a_limit_names_the_layers(suite):
 
 def test_what_a_test_leaves_is_a_leak(suite):
     code, text = suite(*SIMULATED, "--stratalloc-leaks")
-    assert code == 1 and "1 failed, 3 passed" in text
+    assert code == 1 and "4 passed, 1 error" in text
+    assert "ERROR at teardown of test_keeps" in text
     assert "the test leaves 64 KiB behind: Net.2 (activation) 64 KiB" in text
     assert suite(*SIMULATED, "--stratalloc-leaks-above", "64KiB")[0] == 0
+
+
+FIXTURES = """
+import pytest, stratalloc, torch
+from torch import nn
+
+kept = []
+
+def net():
+    return nn.Linear(512, 512).cuda()
+
+@pytest.fixture
+def own():
+    return net()
+
+@pytest.fixture(scope="module")
+def shared():
+    return [net(), torch.empty(4 << 20, dtype=torch.uint8, device="cuda")]
+
+def test_trains_its_own(own):
+    own(torch.randn(8, 512, device="cuda")).sum().backward()
+
+def test_first_to_use_what_is_shared(shared):
+    with torch.no_grad():
+        shared[0](torch.randn(8, 512, device="cuda"))
+
+def test_frees_more_than_it_keeps(shared):
+    shared.pop()
+    with stratalloc.scope("cache"):
+        kept.append(torch.empty(2 << 20, dtype=torch.uint8, device="cuda"))
+
+def test_fails():
+    held = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    assert not held.numel()
+
+@pytest.mark.limit_gpu_memory("5 MiB")
+def test_after_it():
+    torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_fixtures_are_no_leaks_and_failures_are_nobody_elses(suite):
+    code, text = suite(*SIMULATED, "--stratalloc-leaks", text=FIXTURES)
+    assert code == 1 and "1 failed, 4 passed, 1 error" in text, text
+    assert "FAILED" in text and "test_net.py::test_fails" in text
+    assert "ERROR at teardown of test_frees_more_than_it_keeps" in text
+    assert "the test leaves 2 MiB behind: cache (unknown) 2 MiB" in text
 
 
 def test_a_budget_is_written_and_broken_by_layer(suite):

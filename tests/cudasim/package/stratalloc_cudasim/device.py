@@ -115,8 +115,10 @@ def check_model(card, profile):
 
 
 def card_memory(card, profile):
-    """Bytes that the card has, asked in a process of its own: in this one a
-    device would be open. ValueError if there is no such card or file."""
+    """(bytes that the card has, of these without its context's): asked in a
+    process of its own, because in this one a device would be open.
+
+    ValueError if there is no such card or file."""
     check_model(card, profile)
     done = subprocess.run([sys.executable, "-c", _ASK, card or "",
                            profile or ""], capture_output=True, text=True,
@@ -125,7 +127,8 @@ def card_memory(card, profile):
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ValueError(f"stratalloc: the memory of {card or profile} is not "
                          f"known: {last}")
-    return int(done.stdout)
+    memory, context = map(int, done.stdout.split())
+    return memory, memory - context
 
 
 _ASK = """
@@ -134,7 +137,8 @@ from stratalloc_cudasim import device
 card, profile = (text or None for text in sys.argv[1:])
 device.open_device("card" if card else "64MiB", 1, "eager", 0, card, profile,
                    None)
-print(device.driver().cudasim_capacity(0))
+print(device.driver().cudasim_capacity(0),
+      int(device.driver().cudasim_card_figure(0, b"context_bytes")))
 """
 
 
@@ -296,6 +300,8 @@ def _declare(driver):
         function = getattr(driver, "cudasim_" + name)
         function.restype = ctypes.c_uint64
         function.argtypes = (ctypes.c_int,)
+    driver.cudasim_card_figure.restype = ctypes.c_double
+    driver.cudasim_card_figure.argtypes = (ctypes.c_int, ctypes.c_char_p)
     driver.cudasim_virtual_report.argtypes = (ctypes.c_char_p, ctypes.c_int)
     for name in ("violation", "last_missing_twin", "refused_names"):
         getattr(driver, "cudasim_" + name).restype = ctypes.c_int
