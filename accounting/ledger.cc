@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "accounting/category.h"
-#include "accounting/scope_table.h"
+#include "accounting/scope_text.h"
 
 namespace stratalloc {
 namespace {
@@ -21,7 +21,7 @@ std::size_t Index(DeviceIndex device) {
 
 std::string Describe(const LedgerRow& row) {
   return "device " + std::to_string(Raw(row.device)) + ", " +
-         ScopeName(row.charge.scope) + ", " + CategoryName(row.charge.category);
+         ScopeText(row.charge.scope) + ", " + CategoryName(row.charge.category);
 }
 
 Status Differ(const std::string& what, const char* left, std::uint64_t a,
@@ -252,12 +252,12 @@ Status Ledger::CheckSums(const Everything& all) {
   for (const ScopeRow& scope : all.scopes) {
     const Bytes sum = scopes[{scope.device, scope.scope}];
     if (sum != scope.live) {
-      return Differ(ScopeName(scope.scope), "sum of categories", sum, "live",
+      return Differ(ScopeText(scope.scope), "sum of categories", sum, "live",
                     scope.live);
     }
     const Bytes peak = all.totals[Index(scope.device)].peak;
     if (scope.peak_allocated > peak) {
-      return Differ(ScopeName(scope.scope), "peak while it allocated",
+      return Differ(ScopeText(scope.scope), "peak while it allocated",
                     scope.peak_allocated, "the device's peak", peak);
     }
   }

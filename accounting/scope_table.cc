@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accounting/scope_table.h"
 
+#include <pthread.h>
+
 #include <deque>
 #include <unordered_map>
 
@@ -52,6 +54,15 @@ class Table {
   }
 
  private:
+  // A child has the table as it was between two changes, and its lock is open:
+  // whoever held it in the parent is not there to open it.
+  Table() {
+    pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
+                   [] { Get().AfterFork(); });
+  }
+  void BeforeFork() ACQUIRE(mutex_) { mutex_.Lock(); }
+  void AfterFork() RELEASE(mutex_) { mutex_.Unlock(); }
+
   ScopeId InternLocked(std::string_view path) REQUIRES(mutex_) {
     const auto found = ids_.find(path);
     if (found != ids_.end()) return found->second;

@@ -4,7 +4,8 @@
 // layer.0"); a user scope opened inside another gets "outer/inner", and what a
 // layer computes again during backward "layer/recomputation".
 //
-// Thread-safety: all methods; kScopes lock inside (leaf).
+// Thread-safety: all methods; kScopes lock inside (leaf). A fork waits for it,
+// and so a child may intern, too.
 // Lifetime: the table is never destroyed and only grows, about 100 bytes per
 // path, up to a bound: a program that puts a step number into a scope's name
 // must not fill the memory. Beyond it every new path is kOtherScopes.

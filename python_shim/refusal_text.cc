@@ -7,7 +7,7 @@
 
 #include "accounting/category.h"
 #include "accounting/ledger.h"
-#include "accounting/scope_table.h"
+#include "accounting/scope_text.h"
 #include "python_shim/core.h"
 
 namespace stratalloc {
@@ -36,7 +36,7 @@ std::string LargestHolders(DeviceIndex device) {
   std::string text = "Of the " + FormatBytes(all) + " allocated on GPU " +
                      std::to_string(Raw(device)) + ", ";
   for (std::size_t i = 0; i < std::min(kShown, rows.size()); ++i) {
-    text += (i == 0 ? "" : ", ") + ScopeName(rows[i].charge.scope) +
+    text += (i == 0 ? "" : ", ") + ScopeText(rows[i].charge.scope) +
             (i == 0 ? " holds " : " ") + FormatBytes(OnDevice(rows[i])) + " (" +
             CategoryName(rows[i].charge.category) + ")";
   }

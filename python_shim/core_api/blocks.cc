@@ -7,7 +7,7 @@
 
 #include "accounting/category.h"
 #include "accounting/scope_stack.h"
-#include "accounting/scope_table.h"
+#include "accounting/scope_text.h"
 #include "allocator/base/check.h"
 #include "allocator/external_streams.h"
 #include "allocator/frame_accounts.h"
@@ -93,7 +93,7 @@ void ReportBadFree(Address address) {
   Charge charge;
   if (Allocator::Get().LastOwner(address, &charge)) {
     Log(LogLevel::kError, "double free of " + Hex(address) +
-                              ", last owned by " + ScopeName(charge.scope) +
+                              ", last owned by " + ScopeText(charge.scope) +
                               " (" + CategoryName(charge.category) +
                               "); ignored");
     return;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scopes around the construction of modules.
+"""Scopes around the construction of modules and of optimizers.
 
 `torch.nn.Linear(..., device="cuda")` allocates its parameters inside
 `__init__`, so that is where the module's frame (category parameter, lifetime
@@ -9,6 +9,9 @@ persistent) must be on top. Python has no hook around construction that
 and, through `nn.Module.__init_subclass__`, of every class made later. Only
 the outermost `__init__` of an object pushes a frame; `super().__init__()`
 passes through. The path is not known yet, the class's name stands in for it.
+An optimizer may make its state there (Adagrad does): the same, with
+`torch.optim.Optimizer` in the place of `nn.Module`, a frame of its own, and a
+look at the state when `__init__` has ended.
 
 Not wrapped: ScriptModules (their metaclass wraps `__init__` itself) and
 Lightning modules (`save_hyperparameters` reads the frames of the `__init__`s
@@ -23,23 +26,23 @@ import weakref
 import torch
 from torch.compiler import is_compiling
 
-from stratalloc._stack import LIFETIME_PERSISTENT, PARAMETER
-
 _READS_FRAMES = ("lightning", "pytorch_lightning", "lightning_fabric")
 
 
-class _Building(threading.local):
-    """Modules of this thread whose __init__ has not returned, outer first."""
+class Building(threading.local):
+    """Objects of this thread whose __init__ has not returned, outer first."""
 
     def __init__(self):
         self.stack = []
 
 
-building = _Building()
+building = Building()  # of modules
 
 
 def _wrapper(original, construction):
     push, pop = construction.native.push, construction.native.pop
+    building, frame = construction.building, construction.frame
+    ended = construction.ended
 
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
@@ -48,14 +51,15 @@ def _wrapper(original, construction):
         stack = building.stack
         if stack and stack[-1] is self:
             return original(self, *args, **kwargs)
-        scope = construction.owners.class_scope(self)
+        top = frame(self)
         stack.append(self)
-        push(scope, PARAMETER, LIFETIME_PERSISTENT)
+        push(*top)
         try:
-            return original(self, *args, **kwargs)
+            original(self, *args, **kwargs)
         finally:
             pop()
             stack.pop()
+        ended(self)
 
     return __init__
 
@@ -64,8 +68,8 @@ def recognizer(wrapper):
     """Whether a function is one that `wrapper(original, of)` made, whatever it
     wraps: all of them share their code."""
     nothing = types.SimpleNamespace(push=None, pop=None)
-    code = wrapper(
-        lambda: None, types.SimpleNamespace(native=nothing)).__code__
+    code = wrapper(lambda: None, types.SimpleNamespace(
+        native=nothing, building=None, frame=None, ended=None)).__code__
     return lambda function: getattr(function, "__code__", None) is code
 
 
@@ -73,33 +77,38 @@ _is_ours = recognizer(_wrapper)
 
 
 class Construction:
-    """Wraps and unwraps; one per installation."""
+    """Wraps and unwraps; one per base class and installation.
 
-    def __init__(self, native, owners):
+    frame: object -> (scope, category, lifetime), on top in its __init__;
+    ended: called with the object when the outermost __init__ has returned.
+    """
+
+    def __init__(self, native, base, building, frame, ended):
         self.native = native
-        self.owners = owners
+        self.base = base
+        self.building, self.frame, self.ended = building, frame, ended
         self.active = False
         self._wrapped = weakref.WeakSet()
         self._hook = None
 
     def install(self):
-        module = torch.nn.Module
+        base = self.base
         self.active = True
 
         def __init_subclass__(cls, **kwargs):
-            super(module, cls).__init_subclass__(**kwargs)
+            super(base, cls).__init_subclass__(**kwargs)
             if self.active:
                 self._wrap(cls)
 
         self._hook = classmethod(__init_subclass__)
-        module.__init_subclass__ = self._hook
-        for cls in _subclasses(module):
+        base.__init_subclass__ = self._hook
+        for cls in _subclasses(base):
             self._wrap(cls)
 
     def uninstall(self):
         self.active = False
-        if torch.nn.Module.__dict__.get("__init_subclass__") is self._hook:
-            del torch.nn.Module.__init_subclass__
+        if self.base.__dict__.get("__init_subclass__") is self._hook:
+            del self.base.__init_subclass__
         for cls in list(self._wrapped):
             # Someone who wrapped on top of us keeps a wrapper that passes on.
             current = cls.__dict__.get("__init__")

@@ -6,7 +6,8 @@
   nn.Module._apply     (to, cuda, half ...) category parameter, persistent
   construction         _construction.py, category parameter, persistent
   lazy parameters      _materialize.py, category parameter, persistent
-  Optimizer.step       _optimizers.py, category optimizer
+  nn.Module.__setstate__  no frame: re-labels what deepcopy and pickle made
+  Optimizer.step       _optimizers.py, category optimizer_state or temporary
 so that the module's scope is on top *while* memory is allocated, and listens
 to the registration of parameters and buffers to re-label what was allocated
 before (a checkpoint that was loaded before the module existed).
@@ -47,7 +48,10 @@ class _Installation:
         native = _stack.functions()
         self.active = False
         self.owners = Owners()
-        self.construction = Construction(native, self.owners)
+        self.construction = Construction(
+            native, torch.nn.Module, building,
+            lambda module: (self.owners.class_scope(module), PARAMETER,
+                            LIFETIME_PERSISTENT), lambda module: None)
         self.materialize = Materialize(native)
         self.steps = Steps(native, self.owners)
         self.native = native
@@ -62,6 +66,9 @@ class _Installation:
         self._apply, module._apply = module._apply, _apply_wrapper(
             module._apply, self)
         self._our_apply = module._apply
+        self._set, module.__setstate__ = module.__setstate__, _set_wrapper(
+            module.__setstate__, self)
+        self._our_set = module.__setstate__
         self._handles = [
             _torch_module.register_module_parameter_registration_hook(
                 self._on_parameter),
@@ -85,6 +92,8 @@ class _Installation:
             module.__call__ = self._call
         if module._apply is self._our_apply:
             module._apply = self._apply
+        if module.__setstate__ is self._our_set:
+            module.__setstate__ = self._set
 
     def scope_of(self, module):
         """The scope of a module without a path; gives it one if it may.
@@ -178,6 +187,15 @@ def _apply_wrapper(original, installation):
         return installation.move(self, lambda: original(self, fn, recurse))
 
     return _apply
+
+
+def _set_wrapper(original, installation):
+    def __setstate__(self, state):
+        original(self, state)
+        if installation.active and not is_compiling():
+            installation.owners.register_all(self)
+
+    return __setstate__
 
 
 def _after_fork():
@@ -288,7 +306,8 @@ def path_of(function, module):
         raise RuntimeError(f"stratalloc.{function}: stratalloc is not enabled, "
                            "so nothing is charged; call stratalloc.enable() "
                            "first")
-    return installation.native.name(installation.owners.name_tree(module))
+    return installation.native.name(
+        installation.owners.name_tree(module, again=True))
 
 
 def annotate(tensor, name, category=None):

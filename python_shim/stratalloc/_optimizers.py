@@ -14,7 +14,8 @@ method of an object, see a plain function as before; one that was made before
 `install` holds the earlier function, and its optimizer's steps have no frame.
 
 Before a step the gradients are charged to the owners of their parameters,
-after it each new state tensor once.
+after it each new state tensor once. What an optimizer makes while it is
+constructed (Adagrad its sums) is state, too, and charged when that has ended.
 """
 
 import functools
@@ -25,8 +26,8 @@ import torch
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
-from stratalloc._construction import _subclasses
-from stratalloc._construction import recognizer
+from stratalloc._construction import (Building, Construction, _subclasses,
+                                      recognizer)
 from stratalloc._owners import tensors_in
 from stratalloc._stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
                                TEMPORARY)
@@ -45,7 +46,7 @@ def _wrapper(original, steps):
             result = original(self, *args, **kwargs)
         finally:
             pop()
-        steps.after(self)
+        steps.after(self, stepped=True)
         return result
 
     return step
@@ -75,6 +76,10 @@ class Steps:
         self.active = False
         self._scopes = {}  # class -> scope id
         self._seen = weakref.WeakKeyDictionary()  # optimizer -> _Seen
+        self._construction = Construction(
+            native, Optimizer, Building(),
+            lambda optimizer: (self.scope(optimizer), OPTIMIZER_STATE,
+                               LIFETIME_OPTIMIZER), self._constructed)
         self._torch_hook = None
         self._our_hook = None
 
@@ -105,9 +110,11 @@ class Steps:
             step = cls.__dict__.get("step")
             if self._is_torchs(step) and not _is_ours(step.__wrapped__):
                 self._rebuild(cls, _wrapper(step.__wrapped__, self))
+        self._construction.install()
 
     def uninstall(self):
         self.active = False
+        self._construction.uninstall()
         if Optimizer.load_state_dict is self._our_load:
             Optimizer.load_state_dict = self._load
         if Optimizer.profile_hook_step is self._our_hook:
@@ -155,7 +162,16 @@ class Steps:
             for parameter in _parameters(optimizer))
         return OPTIMIZER_STATE if makes_state else TEMPORARY
 
-    def after(self, optimizer):
+    def _constructed(self, optimizer):
+        # One that wraps another may have none of its own.
+        if {"state", "param_groups"} <= optimizer.__dict__.keys():
+            self.after(optimizer)
+
+    def after(self, optimizer, stepped=False):
+        """Charges what of the state is new to the owners of its parameters.
+
+        stepped: a step has ended; a parameter that has no state now gets none.
+        """
         seen = self._of(optimizer)
         if seen.state != id(optimizer.state):
             seen.state = id(optimizer.state)
@@ -165,22 +181,23 @@ class Steps:
         for parameter in _parameters(optimizer):
             state = states.get(parameter) if states else None
             if not state:
-                if (id(parameter) not in seen.stateless
+                if (stepped and id(parameter) not in seen.stateless
                         and parameter.grad is not None):
                     seen.stateless.add(id(parameter))
                 continue
             if seen.counts.get(id(parameter)) == len(state):
                 continue
+            # A copy: another thread's step may be filling it.
+            values = list(state.values())
             # Lists grow without a word (LBFGS): looked at every time.
-            if not any(isinstance(value, (list, dict))
-                       for value in state.values()):
-                seen.counts[id(parameter)] = len(state)
-            self.owners.relabel_state(parameter, state.values())
+            if not any(isinstance(value, (list, dict)) for value in values):
+                seen.counts[id(parameter)] = len(values)
+            self.owners.relabel_state(parameter, values)
 
     def relabel_all(self):
         """What was put into states since they were looked at."""
-        for optimizer, seen in list(self._seen.items()):
-            seen.counts.clear()
+        for optimizer in self._optimizers():
+            self._of(optimizer).counts.clear()
             self.after(optimizer)
 
     def named_state(self, names):
@@ -189,15 +206,22 @@ class Steps:
         names: id(parameter) -> (owner, name).
         """
         found = []
-        for optimizer in list(self._seen):
+        for optimizer in self._optimizers():
             for parameter in _parameters(optimizer):
                 if id(parameter) not in names:
                     continue
                 owner, name = names[id(parameter)]
-                for key, value in optimizer.state.get(parameter, {}).items():
+                state = optimizer.state.get(parameter, {})
+                for key, value in list(state.items()):
                     found += [(owner, f"{name}.{key}", OPTIMIZER_STATE, tensor)
                               for tensor in tensors_in([value])]
         return found
+
+    def _optimizers(self):
+        # keyrefs() is one step; iterating over the dictionary itself is many,
+        # between which another thread's optimizer may come.
+        found = (ref() for ref in self._seen.keyrefs())
+        return [optimizer for optimizer in found if optimizer is not None]
 
     def _of(self, optimizer):
         seen = self._seen.get(optimizer)
@@ -207,8 +231,8 @@ class Steps:
 
 
 def _parameters(optimizer):
-    for group in optimizer.param_groups:
-        yield from group["params"]
+    for group in list(optimizer.param_groups):
+        yield from list(group["params"])
 
 
 def _inner_code(hook):

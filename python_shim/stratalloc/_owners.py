@@ -23,12 +23,14 @@ import weakref
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from stratalloc import _scope_names
 from stratalloc import _stack
 from stratalloc import _storages
 from stratalloc._stack import (BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE,
                                PARAMETER)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_KINDS = (("_parameters", PARAMETER), ("_buffers", BUFFER))
 
 
 class _Ref(weakref.ref):
@@ -95,18 +97,19 @@ class Owners:
         name = class_name(module)
         scope = self._class_scopes.get(name)
         if scope is None:
-            scope = self._class_scopes[name] = self._native.intern(name)
+            scope = self._class_scopes[name] = self._native.intern(
+                _scope_names.storable(name))
         return scope
 
-    def name_tree(self, root):
+    def name_tree(self, root, again=False):
         """Names `root` and every unnamed module below it; returns its scope.
 
         Modules that have a name keep it. Re-labels the tensors of those that
-        get one.
+        get one. again: of a root that has a name, those added since, too.
         """
         with self._lock:
             scope = self.scopes.get(id(root))
-            if scope is not None:
+            if scope is not None and not again:
                 return scope
             inner, prefix = root, ""
             while (child := _wrapped_child(inner)) is not None:
@@ -126,7 +129,8 @@ class Owners:
                 self._remember(module, full,
                                base if unique and module is inner else None)
                 self._label_own(module)
-            self.root_scopes.add(self.scopes[id(root)])
+            if scope is None:
+                self.root_scopes.add(self.scopes[id(root)])
             return self.scopes[id(root)]
 
     def _base(self, inner):
@@ -163,6 +167,7 @@ class Owners:
         key = id(module)
         ref = _Ref(module, self._forget_module)
         ref.key, ref.root, ref.owned = key, root, {}
+        path = _scope_names.storable(path)
         scope = self._native.intern(path)
         self._paths[scope] = self._native.name(scope)  # as far as it was kept
         self._by_scope[scope] = ref
@@ -200,6 +205,14 @@ class Owners:
         with self._lock:
             self._own(ref, name, tensor, category)
 
+    def register_all(self, module):
+        """What a copied or unpickled module came with: no hook tells of it."""
+        for kind, category in _KINDS:
+            tensors = module.__dict__.get(kind) or {}
+            for name, tensor in list(tensors.items()):
+                if isinstance(tensor, torch.Tensor):
+                    self.register(module, name, tensor, category)
+
     def owner(self, tensor):
         """The scope id of the module that owns this tensor, or None."""
         entry = self._entry(tensor)
@@ -213,11 +226,7 @@ class Owners:
         module, name = entry[0](), entry[1]
         if module is None:
             return None
-        # A ScriptModule's are wrappers without get().
-        for tensors in (module._parameters, module._buffers):
-            if name in tensors and tensors[name] is tensor:
-                return entry
-        return None
+        return entry if _registered(module, name) is tensor else None
 
     def _own(self, ref, name, tensor, category):
         """Remembers the first owner (tied weights keep it) and re-labels."""
@@ -236,9 +245,8 @@ class Owners:
     def _label_own(self, module):
         ref = self._modules[id(module)]
         # Not parameters(recurse=False): subclasses override it.
-        for tensors, category in (("_parameters", PARAMETER),
-                                  ("_buffers", BUFFER)):
-            tensors = getattr(module, tensors, None) or {}
+        for kind, category in _KINDS:
+            tensors = module.__dict__.get(kind) or {}
             for name, tensor in list(tensors.items()):
                 if isinstance(tensor, torch.Tensor):
                     self._own(ref, name, tensor, category)
@@ -256,9 +264,7 @@ class Owners:
                     entry = self._tensors.get(key)
                     if entry is None or entry[0] is not ref:
                         continue
-                    tensor = (module._parameters.get(name)
-                              if name in module._parameters
-                              else module._buffers.get(name))
+                    tensor = _registered(module, name)
                     if tensor is None or id(tensor) != key:
                         continue
                     owner = self._paths[entry[2]]
@@ -351,6 +357,8 @@ class Owners:
             if parts is not None:
                 return any([self.relabel(part, scope, category)
                             for part in parts])
+        if tensor.is_quantized:  # scales of channels have storages of their own
+            return self._relabel_inside(tensor, scope, category)
         try:
             storage = tensor.untyped_storage()
             address, size = storage.data_ptr(), storage.nbytes()
@@ -361,7 +369,7 @@ class Owners:
         return self._native.relabel(address, size, scope, category)
 
     def _relabel_inside(self, tensor, scope, category):
-        """Of a tensor without a storage of its own: sparse layouts."""
+        """Of a tensor with no storage of its own, or others beside it."""
         try:
             storages = _storages.of(tensor)
         except (TypeError, RuntimeError):
@@ -373,13 +381,27 @@ class Owners:
 
 def tensors_in(values):
     """The tensors of an optimizer's state, in lists and dicts too (LBFGS)."""
-    for value in values:
+    for value in list(values):
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, dict):
             yield from tensors_in(value.values())
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
+
+
+def _registered(module, name):
+    """The parameter or buffer of this name that `module` has now, or None.
+
+    From its __dict__: what a subclass answers is its own affair, even an
+    exception. A ScriptModule's dicts are wrappers without get().
+    """
+    for kind, _ in _KINDS:
+        try:
+            return module.__dict__[kind][name]
+        except KeyError:
+            continue
+    return None
 
 
 def _is_cuda(tensor):

@@ -51,23 +51,34 @@ def report(device=None):
     return values
 
 
+class _Part:
+    """What is summed up over the owners at and below one part of a path."""
+
+    __slots__ = ("below", "peak", "ns", "backward_ns")
+
+    def __init__(self):
+        self.below = {}  # name -> _Part
+        self.peak = self.ns = self.backward_ns = 0
+
+
 def _complete_peaks(values):
     """What happens while a module runs happens while those around it run."""
-    shares, peaks, times = {}, {}, {}
+    shares, root, parts = {}, _Part(), []
     for row in values["layers"]:
         shares[row["owner"]] = shares.get(row["owner"], 0) + row["at_peak"]
     for row in values["scopes"]:
-        path = _tree.parts(row["owner"])
-        for end in range(1, len(path) + 1):
-            key = tuple(path[:end])
-            peaks[key] = max(peaks.get(key, 0), row["peak_allocated"])
-            forward, backward = times.get(key, (0, 0))
-            times[key] = (forward + row["own_ns"],
-                          backward + row["own_backward_ns"])
-    for row in values["scopes"]:
-        key = tuple(_tree.parts(row["owner"]))
-        row["peak_allocated"] = peaks[key]
-        row["time_ns"], row["backward_ns"] = times[key]
+        part = root
+        for name in _tree.parts(row["owner"]):
+            if name not in part.below:
+                part.below[name] = _Part()
+            part = part.below[name]
+            part.peak = max(part.peak, row["peak_allocated"])
+            part.ns += row["own_ns"]
+            part.backward_ns += row["own_backward_ns"]
+        parts.append(part)
+    for row, part in zip(values["scopes"], parts):
+        row["peak_allocated"] = part.peak
+        row["time_ns"], row["backward_ns"] = part.ns, part.backward_ns
         row["share_at_peak"] = shares.get(row["owner"], 0)
 
 

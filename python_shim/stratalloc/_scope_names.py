@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users write for a scope's name and category, checked."""
+"""Names of scopes: what users write, checked; what is stored."""
 
 from stratalloc import _stack
 
@@ -12,6 +12,15 @@ def check(function, name):
     if not name or "\0" in name:
         raise ValueError(f"stratalloc.{function}: name must be non-empty and "
                          f"without NUL, not {name!r}")
+    if name != storable(name):
+        raise ValueError(f"stratalloc.{function}: name holds a lone surrogate, "
+                         f"which is no text: {name!r}; decode it first")
+
+
+def storable(path):
+    """`path` as the core can hold it, which has text: torch takes any str for a
+    child's name, and a model must run whatever it calls its children."""
+    return path.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def category(function, name):

@@ -90,7 +90,8 @@ def _split(path):
     """[(what stands before it, name)]."""
     if path.startswith("("):
         return [("", path)]  # "(no scope)" and its like
-    return re.findall(r"([./]?)([^./]+)", path)
+    # A path without a name in it is one.
+    return re.findall(r"([./]?)([^./]+)", path) or [("", path)]
 
 
 def _levels(path):

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "accounting/category.h"
-#include "accounting/scope_table.h"
+#include "accounting/scope_text.h"
 #include "allocator/base/check.h"
 
 namespace stratalloc {
@@ -101,7 +101,7 @@ std::string OwnersOf(DeviceAllocator& device, HandleRef handle) {
   std::string owners;
   for (const auto& [charge, bytes] : device.LiveOver(handle)) {
     const std::string name =
-        ScopeName(charge.scope) + " (" + CategoryName(charge.category) + ")";
+        ScopeText(charge.scope) + " (" + CategoryName(charge.category) + ")";
     if (owners.find(name) != std::string::npos) continue;
     owners += (owners.empty() ? "" : ", ") + name;
   }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """holders(), peak(), watch(), annotate(), and who pays for backward."""
 
-import gc
 import threading
 
 import pytest
@@ -14,6 +13,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from accounts import rows, sums, total  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 
@@ -35,34 +35,6 @@ def net(name, layers=3):
     """A model whose root name nobody else uses: rows outlive tests."""
     return type(name, (nn.Sequential,), {})(
         *[Layer() for _ in range(layers)]).to("cuda")
-
-
-def rows(owner, at="now"):
-    return {(row.name[len(owner) + 1:], row.category): row.bytes
-            for row in stratalloc.holders(at=at).rows
-            if row.name.split(".")[0] == owner}
-
-
-def total(owner, category, at="now"):
-    return sum(size for (_, what), size in rows(owner, at).items()
-               if what == category)
-
-
-@pytest.fixture(autouse=True)
-def _sums():
-    """Whatever a test did, rows add up to what torch says."""
-    gc.collect()
-    torch.cuda.reset_peak_memory_stats()
-    yield
-    gc.collect()
-    now = stratalloc.holders()
-    on_device = sum(row.bytes for row in now.rows if row.tier == "device")
-    assert on_device == torch.cuda.memory_allocated()
-    assert now.total == stratalloc.stats()["live"]
-    assert stratalloc.peak().total == torch.cuda.max_memory_allocated()
-    for by in ("category", "tensor", "site"):
-        found = stratalloc.holders(by=by)
-        assert found.total == now.total == sum(row.bytes for row in found.rows)
 
 
 def test_three_layers_by_hand():

@@ -6,219 +6,27 @@
 A program has one to three threads. Each trains a model of its own kind (its
 class is named after seed and thread, so that nobody else pays into its rows)
 with random layers, checkpoints, hooks, exceptions in forward and in backward,
-optimizers, autocast, gradients of gradients, streams, evictions and pins.
-Between steps nobody runs. Prints one JSON line: {"programs", "looks", "wrong":
-[[seed, step, what], ...], "steps": {name: count}}.
+optimizers, autocast, gradients of gradients, sparse gradients, copies, streams,
+evictions and pins; backward may run on another thread than forward, a thread
+may end inside of its scopes, and somebody may ask while others run. Between
+steps nobody runs. Prints one JSON line: {"programs", "looks", "wrong": [[seed,
+step, what], ...], "steps": {name: count}, "happened": {what: count}}.
 """
 
 import collections
 import gc
 import json
 import random
+import re
 import sys
 import threading
-import traceback
 
 import torch
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import checkpoint
 
 import stratalloc
+from conservation_life import Life, happened, happens
 
 PARTS = ("allocated", "pending", "stranded", "releasable", "in_private_pools")
-
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, = ctx.saved_tensors
-        return 2 * x * gradient
-
-
-class Attention(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.inner = nn.MultiheadAttention(size, 2, batch_first=True)
-
-    def forward(self, x):
-        # The fast kernel has no second derivative.
-        with sdpa_kernel(SDPBackend.MATH):
-            x = x[None]
-            return self.inner(x, x, x, need_weights=False)[0][0]
-
-
-class Normal(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(size)
-
-    def forward(self, x):
-        return Square.apply(torch.tanh(self.norm(x)))
-
-
-class Told(Exception):
-    """Raised on purpose."""
-
-
-class Fails(nn.Module):
-    """Fails when it is told to, in forward or in backward."""
-
-    def __init__(self, size):
-        super().__init__()
-        self.linear = nn.Linear(size, size, bias=False)
-        self.fails = None
-
-    def forward(self, x):
-        y = self.linear(x)
-        if self.fails == "forward":
-            raise Told("in forward")
-        if self.fails == "backward" and y.requires_grad:
-            y.register_hook(self._raise)
-        return y
-
-    def _raise(self, gradient):
-        raise Told("in backward")
-
-
-KINDS = (lambda size: nn.Linear(size, size), Fails, Attention, Normal,
-         lambda size: nn.Sequential(nn.LayerNorm(size), nn.GELU(),
-                                    nn.Linear(size, size)))
-OPTIMIZERS = (lambda p: torch.optim.SGD(p, .001, momentum=.9),
-              lambda p: torch.optim.AdamW(p, .001),
-              lambda p: torch.optim.Adam(p, .001, foreach=False),
-              lambda p: torch.optim.Adagrad(p, .001))
-
-
-class Life:
-    """One thread's model and the steps it may take."""
-
-    STEPS = ("train", "train", "train", "infer", "fail_forward",
-             "fail_backward", "gradient_penalty", "evict", "restore", "pin",
-             "annotate", "scope", "forget", "stream", "half", "release")
-
-    def __init__(self, name, draw):
-        self.draw = draw
-        self.size = 2 * draw.randrange(8, 160)
-        self.rows = draw.randrange(4, 300)
-        layers = [draw.choice(KINDS)(self.size)
-                  for _ in range(draw.randrange(1, 6))]
-        if draw.random() < .3:
-            layers.append(layers[0])  # shared weights
-        self.layers = layers
-        self.checkpointed = {i for i in range(len(layers))
-                             if draw.random() < .3}
-        self.reentrant = draw.random() < .5
-        # A cycle: what lives ends with the collector, as in programs.
-        model = type(name, (nn.Module,), {
-            "forward": lambda model, x: self._forward(model, x)})()
-        model.layers = nn.ModuleList(layers)
-        self.model = model.cuda()
-        self.optimizer = draw.choice(OPTIMIZERS)(list(model.parameters()))
-        self.kept = []
-
-    def _forward(self, model, x):
-        for index, layer in enumerate(model.layers):
-            if index in self.checkpointed and model.training:
-                x = checkpoint(layer, x, use_reentrant=self.reentrant)
-            else:
-                x = layer(x)
-        return x
-
-    def _input(self):
-        return torch.randn(self.rows, self.size, device="cuda",
-                           requires_grad=True)
-
-    def step(self, name, failed):
-        """Takes one; out of memory is an end like another."""
-        try:
-            getattr(self, name)()
-        except (Told, torch.OutOfMemoryError):
-            self.optimizer.zero_grad()
-        except Exception:  # noqa: BLE001 - of a thread: told by its parent
-            failed.append(traceback.format_exc())
-
-    def train(self):
-        self.model.train()
-        loss = self.model(self._input()).square().mean()
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=self.draw.random() < .7)
-
-    def infer(self):
-        self.model.eval()
-        with torch.no_grad():
-            self.kept.append(self.model(self._input()))
-
-    def _fail(self, how):
-        fails = [layer for layer in self.layers if isinstance(layer, Fails)]
-        for layer in fails:
-            layer.fails = how
-        try:
-            self.train()
-        finally:
-            for layer in fails:
-                layer.fails = None
-
-    def fail_forward(self):
-        self._fail("forward")
-
-    def fail_backward(self):
-        self._fail("backward")
-
-    def gradient_penalty(self):
-        self.model.eval()
-        x = self._input()
-        gradient, = torch.autograd.grad(self.model(x).sum(), x,
-                                        create_graph=True, allow_unused=True)
-        if gradient is not None and gradient.requires_grad:
-            gradient.square().sum().backward()
-
-    def evict(self):
-        stratalloc.evict(self.model)
-
-    def restore(self):
-        stratalloc.restore(self.model)
-
-    def pin(self):
-        stratalloc.pin(self.model)
-        self.train()
-        stratalloc.unpin(self.model)
-
-    def annotate(self):
-        if self.kept:
-            stratalloc.annotate(self.kept[-1], f"{type(self.model).__name__}/x")
-
-    def scope(self):
-        with stratalloc.scope(type(self.model).__name__ + "/stage"):
-            self.kept.append(torch.ones(self.draw.randrange(1, 9999),
-                                        device="cuda"))
-            if self.draw.random() < .5:
-                raise Told("in a scope")
-
-    def forget(self):
-        del self.kept[:self.draw.randrange(len(self.kept) + 1)]
-
-    def stream(self):
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.infer()
-        self.kept[-1].record_stream(torch.cuda.current_stream())
-        torch.cuda.current_stream().wait_stream(side)
-
-    def half(self):
-        with torch.autocast("cuda", torch.bfloat16):
-            self.train()
-
-    def release(self):
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def moved():
@@ -286,6 +94,8 @@ def run(seed, counts):
     names = [f"Net{seed}x{i}" for i in range(draw.choice((1, 1, 2, 3)))]
     lives = [Life(name, random.Random(f"{seed}/{i}"))
              for i, name in enumerate(names)]
+    happens(f"programs with {len(lives)} threads")
+    evicted = stratalloc.stats()["tiers"]["bytes_evicted"]
     if draw.random() < .3:
         torch.cuda.reset_peak_memory_stats()
     for step in range(draw.randrange(2, 6)):
@@ -299,24 +109,32 @@ def run(seed, counts):
         for thread in threads:
             thread.join()
         yield step, failed + differences()
+    if stratalloc.stats()["tiers"]["bytes_evicted"] > evicted:
+        happens("programs with evictions")
     lives.clear()
     del threads
     gc.collect()
     wrong = differences()
     left = [row for row in stratalloc.report()["layers"]
-            if row["owner"].split(".")[0].split("/")[0] in names
+            if re.split("[./#]", row["owner"])[0] in names
             and row["live"]]
     yield "end", wrong + [f"left: {left}"] * bool(left)
 
 
 def main(first, last):
+    # The fast kernels have no second derivative. For the process: sdpa_kernel()
+    # is as well, whatever thread enters it.
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     counts, wrong, looks = collections.Counter(), [], 0
     for seed in range(first, last + 1):
         for step, what in run(seed, counts):
             looks += 1
             wrong += [[seed, step, each] for each in what]
     print(json.dumps({"programs": last - first + 1, "looks": looks,
-                      "wrong": wrong[:20], "steps": counts}))
+                      "wrong": wrong[:20], "steps": counts,
+                      "happened": happened}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accounting/scope_text.h"
+
+#include <cstddef>
+#include <string>
+
+#include "accounting/scope_table.h"
+#include "gtest/gtest.h"
+
+namespace stratalloc {
+namespace {
+
+TEST(ScopeText, WhatIsTextIsShownAsItIs) {
+  EXPECT_EQ(ScopeText(kRootScope), "(no scope)");
+  for (const std::string name : {"Net.layers.3", "kv cache/stage 2",
+                                 "<b>'\"\\%s{}", "\u00e9\u4e2d\U0001f525"}) {
+    EXPECT_EQ(ScopeText(InternScope(name)), name);
+  }
+}
+
+TEST(ScopeText, WhatWouldMoveACursorIsAQuestionMark) {
+  EXPECT_EQ(OneLine("a\nb\r\t\x1b[31mc\x7f"), "a?b???[31mc?");
+  EXPECT_EQ(OneLine("a\u0085b\u2028c\u2029d\u202ee\u2066f"), "a?b?c?d?e?f");
+}
+
+TEST(ScopeText, BytesThatAreNoTextAreOneEach) {
+  EXPECT_EQ(OneLine("a\xff\xfe"), "a??");
+  EXPECT_EQ(OneLine("\xc3"), "?") << "cut off";
+  EXPECT_EQ(OneLine("\xe2\x28\xa1"), "?(?");
+  EXPECT_EQ(OneLine("\xed\xa0\x80"), "?") << "a surrogate";
+}
+
+TEST(ScopeText, ALongNameHasItsEnds) {
+  const std::string text = OneLine("first" + std::string(100000, 'x') + "last");
+  EXPECT_EQ(text.size(), std::size_t{kLongestScopeText});
+  EXPECT_EQ(text.substr(0, 5), "first");
+  EXPECT_EQ(text.substr(text.size() - 4), "last");
+  EXPECT_NE(text.find("x...x"), std::string::npos);
+}
+
+// Whatever is left away: no character is cut.
+TEST(ScopeText, CharactersStayWhole) {
+  for (int before = 0; before < 4; ++before) {
+    std::string name(static_cast<std::size_t>(before), 'x');
+    for (int i = 0; i < 100; ++i) name += "\U0001f525";
+    const std::string text = OneLine(name);
+    EXPECT_LE(text.size(), std::size_t{kLongestScopeText});
+    EXPECT_EQ(OneLine(text), text) << "all of it is text";
+    EXPECT_EQ(text.find('?'), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace stratalloc
