@@ -299,6 +299,8 @@ def test_data_parallel():
     gradients come in one buffer, which is one layer's of it."""
     model = net("Parallel")
     wrapped = nn.DataParallel(model, device_ids=[0, 1])
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats(1)  # of another test's, before
     for _ in range(2):
         wrapped(data()).sum().backward()
         assert total("Parallel", "gradient") == 3 * WEIGHT
