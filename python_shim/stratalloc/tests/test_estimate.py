@@ -46,16 +46,17 @@ import torch
 capacity = int(CAPACITY)
 torch.empty(capacity - (2 << 20), dtype=torch.uint8, device="cuda")
 """
-    done = estimate("--card", "t4", "--json", "-", text="import torch; torch.ones(1).cuda()")
-    found = json.loads(done.stdout)
-    device, = found["devices"]
-    assert 0 < device["available"] < found["capacity"]
-    for size, fits in ((found["capacity"], False),
-                       (device["available"], True)):
+    def ask(size):
         done = estimate("--card", "t4", "--json", "-",
                         text=whole.replace("CAPACITY", str(size)))
-        device, = json.loads(done.stdout)["devices"]
-        assert device["fits"] is fits
+        found = json.loads(done.stdout)
+        device, = found["devices"]
+        return found["capacity"], device["available"], device["fits"]
+
+    capacity, available, fits = ask(15655239680)
+    assert capacity == 15655239680 and not fits
+    assert available == capacity - (110 << 20)
+    assert ask(available) == (capacity, available, True)
 
 
 def test_what_fits_and_what_is_missing(estimate):
