@@ -6,7 +6,7 @@
 // when it is allocated; the charge is stored in the block, and whoever frees
 // it, on whatever thread, credits that charge. A re-label moves the charge.
 //
-// Thread-safety: all methods; one kLedger lock (leaf) per ledger, taken under
+// Thread-safety: all methods; one kLedger lock per ledger, taken under
 // device locks, for the list of rows. The allocator looks a row's account up
 // once and adds to it under its device lock. Rows and totals read meanwhile are
 // whole numbers each, but add up at quiescent points only.

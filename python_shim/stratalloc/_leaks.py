@@ -19,7 +19,8 @@ _LEAST = 2 * (_WINDOWS + 2)  # steps; a third of them may warm up
 
 @dataclasses.dataclass(frozen=True)
 class Leak:
-    """`bytes` and `count` (of blocks) that came during the last `steps` steps.
+    """`bytes` and `count` (of blocks) that came from the first to the last of
+    the quarters that leaks() compares: fewer than in all of the steps.
 
     `per_step`: bytes, on average, rounded down.
     """
