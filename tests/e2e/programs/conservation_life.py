@@ -273,7 +273,8 @@ class Life:
             gradient.square().sum().backward()
 
     def evict(self):
-        stratalloc.evict(self.model)
+        # All that may leave, of others, too: what they name next is away.
+        stratalloc.evict(self.model if self.draw.random() < .5 else None)
 
     def restore(self):
         stratalloc.restore(self.model)
@@ -284,8 +285,13 @@ class Life:
         stratalloc.unpin(self.model)
 
     def annotate(self):
-        if self.kept:
-            stratalloc.annotate(self.kept[-1], f"{type(self.model).__name__}/x")
+        """Charges what may be on any tier to others, and a weight back."""
+        name = type(self.model).__name__ + "/x"
+        weight = self.draw.choice(list(self.model.parameters()))
+        stratalloc.evict(weight)
+        for tensor in (weight, *self.kept[-2:]):
+            stratalloc.annotate(tensor, name)
+        stratalloc.watch(self.model)
 
     def scope(self):
         with stratalloc.scope(type(self.model).__name__ + "/stage"):
