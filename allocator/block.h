@@ -69,7 +69,9 @@ struct alignas(64) Block {
   std::uint32_t pending_events = 0;
   // Unmanaged segments: UnmanagedSegments::searches when it was given back.
   std::uint32_t freed_at = 0;
-  bool shared = false;  // another process may have its memory; while live
+  // The line that asked for it. While live and sites are recorded
+  // (DeviceAllocator::RecordSites); else anything.
+  SiteId site = kNoSite;
   Block* prev = nullptr;
   Block* next = nullptr;
   FreeIndex::Place filed;         // while kFree and filed
@@ -77,6 +79,7 @@ struct alignas(64) Block {
   PinCounts pins;
   Block* older_pointer = nullptr;  // while in PointerBlocks
   Block* newer_pointer = nullptr;
+  bool shared = false;  // another process may have its memory; while live
 
   Address end() const { return address + size; }
 };

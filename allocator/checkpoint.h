@@ -24,6 +24,7 @@ struct CheckpointBlock {
   Bytes bytes = 0;
   Bytes requested = 0;
   Charge charge;
+  SiteId site = kNoSite;  // while sites are recorded
 };
 
 struct Checkpoint {

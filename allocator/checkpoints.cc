@@ -27,7 +27,8 @@ std::vector<CheckpointBlock> Checkpoints::AllocatedIn(PoolId id) const {
     for (const auto& segment : pool->segments()) {
       for (const Block* b = segment->first; b != nullptr; b = b->next) {
         if (b->state != BlockState::kAllocated) continue;
-        allocated.push_back({b->address, b->size, b->requested, ChargeOf(*b)});
+        allocated.push_back(
+            {b->address, b->size, b->requested, ChargeOf(*b), b->site});
       }
     }
   }
@@ -112,7 +113,9 @@ void Checkpoints::TakeSpan(const CheckpointBlock& wanted, PoolId id) {
     pool.File(rest);
     block = rest;
   }
-  p_.blocks.HandOut(block, wanted.bytes, wanted.requested, wanted.charge);
+  // It is what it was, whoever makes it so.
+  p_.blocks.HandOut(block, wanted.bytes, wanted.requested, wanted.charge)
+      ->site = wanted.site;
 }
 
 }  // namespace stratalloc

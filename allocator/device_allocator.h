@@ -207,6 +207,12 @@ class DeviceAllocator : public PoolRequests,
       EXCLUDES(p_.mutex);
   void RecordSnapshot(PoolId pool, Bytes active) EXCLUDES(p_.mutex);
 
+  // A block that is handed out keeps the site of its thread (thread_site.h)
+  // until it is freed, whatever moves it or pays for it. Off at first; blocks
+  // from before it was switched on have none, and Sites() tells of none while
+  // it is off.
+  void RecordSites(bool on) EXCLUDES(p_.mutex);
+
  private:
   friend class DeviceAllocatorTestPeer;
   DeviceAllocator(Device device, const Options& options, Bytes capacity,

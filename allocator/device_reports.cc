@@ -146,6 +146,11 @@ std::vector<SegmentView> DeviceReports::Snapshot() {
   return views;
 }
 
+std::vector<SiteBytes> DeviceReports::Sites() {
+  MutexLock lock(p_.mutex);
+  return SiteBytesOf(p_.heap);
+}
+
 const char* DeviceReports::CheckHandlesLocked(OnDeviceSums* sums) {
   const char* wrong = nullptr;
   for (const auto& [base, segment] : p_.heap.segments()) {

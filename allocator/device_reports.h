@@ -17,6 +17,7 @@
 #include "allocator/fragmentation.h"
 #include "allocator/heap_copy.h"
 #include "allocator/malloc_request.h"
+#include "allocator/site_bytes.h"
 #include "allocator/staying.h"
 #include "allocator/views.h"
 
@@ -61,6 +62,8 @@ class DeviceReports {
   // `refusal`, if a tier had a reason, and what is on the device by reason.
   std::string WhyNoMore(const std::string& refusal) EXCLUDES(p_.mutex);
 
+  // What was allocated where (site_bytes.h); looks at every block.
+  std::vector<SiteBytes> Sites() EXCLUDES(p_.mutex);
   // What is reserved beside what is allocated, and why (fragmentation.h).
   Fragmentation Fragments() EXCLUDES(p_.mutex);
   // What would serve a request (explanation.h); makes none. Copies every block.

@@ -24,7 +24,8 @@ constexpr std::uint32_t Bit(SlowReason reason) {
 // Reasons to do more than the least, but none to go the whole way.
 constexpr std::uint32_t kOutstanding =
     Bit(SlowReason::kPendingFrees) | Bit(SlowReason::kArrivals);
-constexpr std::uint32_t kServedFast = kOutstanding | Bit(SlowReason::kHistory);
+constexpr std::uint32_t kServedFast =
+    kOutstanding | Bit(SlowReason::kHistory) | Bit(SlowReason::kSites);
 constexpr std::uint32_t kFreedFast =
     kServedFast | Bit(SlowReason::kScopeLimits);
 
@@ -101,9 +102,7 @@ bool DeviceAllocator::FastMalloc(Bytes requested, StreamId stream,
     block->account = p_.accounts.Of(charge);
   }
   p_.blocks.Pay(*block);
-  if (__builtin_expect(p_.slow.word() != 0, 0) && p_.history.attentive()) {
-    p_.traces.Alloc(*block);
-  }
+  if (__builtin_expect(p_.slow.word() != 0, 0)) p_.blocks.Recall(*block);
   *out = HandedOutLocked(*block, size, charge);
   return true;
 }

@@ -6,6 +6,7 @@
 #include "allocator/base/planted.h"
 #include "allocator/operator_thread.h"
 #include "allocator/settings.h"
+#include "allocator/thread_site.h"
 
 namespace stratalloc {
 
@@ -48,8 +49,16 @@ Block* LiveBlocks::HandOut(Block* block, Bytes size, Bytes requested,
   }
   block->account = p_.accounts.Of(charge);
   Pay(*block);
-  if (p_.history.attentive()) p_.traces.Alloc(*block);
+  if (p_.slow.word() != 0) Recall(*block);
   return block;
+}
+
+void LiveBlocks::Recall(Block& block) {
+  const auto has = [word = p_.slow.word()](SlowReason reason) {
+    return (word & static_cast<std::uint32_t>(reason)) != 0;
+  };
+  if (has(SlowReason::kHistory)) p_.traces.Alloc(block);
+  if (has(SlowReason::kSites)) block.site = thread_site;
 }
 
 void LiveBlocks::NoteHandedOut(Block& block) {

@@ -70,6 +70,9 @@ class LiveBlocks {
   // The front of a free block that is filed: `size` bytes, or all of it where
   // its pool does not split. Charged, counted and told of.
   Block* HandOut(Block* block, Bytes size, Bytes requested, Charge charge);
+  // What is recorded of it: by history, and the line that asked for it.
+  // REQUIRES: the slow reasons say what.
+  void Recall(Block& block);
   // What that means for the handles below it.
   void NoteHandedOut(Block& block);
   // They stay until the outermost operator of the thread has returned, if it is

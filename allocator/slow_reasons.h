@@ -6,7 +6,7 @@
 // or that changes how a block is found or given back sets its bit for as long
 // as it is on. Word and fast path are under the device lock, so no call that
 // missed the bit is under way when the lock is next free. With a bit of the
-// last group set, Malloc and Free run whole. The first three only cost more on
+// last group set, Malloc and Free run whole. The first four only cost more on
 // the way: the fast path looks after what is outstanding and records, and
 // otherwise goes on.
 //
@@ -22,11 +22,12 @@ enum class SlowReason : std::uint32_t {
   kPendingFrees = 1u << 0,  // blocks wait for events of other streams
   kArrivals = 1u << 1,      // restores wait for their copies
   kHistory = 1u << 2,       // every allocation and free is recorded
+  kSites = 1u << 3,         // a block keeps the line that asked for it
 
-  kPoolFilter = 1u << 3,  // allocations may go to a private pool; capture
-  kCollection = 1u << 4,  // garbage collection ages free blocks
+  kPoolFilter = 1u << 4,  // allocations may go to a private pool; capture
+  kCollection = 1u << 5,  // garbage collection ages free blocks
   // Some scopes' bytes are limited: their mallocs run whole; frees do not.
-  kScopeLimits = 1u << 5,
+  kScopeLimits = 1u << 6,
 };
 
 class SlowReasons {

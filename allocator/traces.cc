@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: what history hears of blocks, mappings and evictions.
+// DeviceAllocator: what history hears of blocks, mappings and evictions, and
+// whether blocks keep the line that asked for them.
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +13,17 @@ void DeviceAllocator::ConfigureHistory(const History::Options& options) {
   MutexLock lock(p_.mutex);
   p_.history.Configure(options);
   p_.blocks.NoteHistory();
+}
+
+void DeviceAllocator::RecordSites(bool on) {
+  MutexLock lock(p_.mutex);
+  // Of blocks from before nobody knows.
+  for (const auto& [base, segment] : p_.heap.segments()) {
+    for (Block* b = segment->first; b != nullptr; b = b->next) {
+      b->site = kNoSite;
+    }
+  }
+  p_.slow.Set(SlowReason::kSites, on);
 }
 
 void DeviceAllocator::NoteTracker() {

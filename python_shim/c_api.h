@@ -105,6 +105,21 @@ STRATALLOC_API char* stratalloc_report_json(int device);
  * "stream","lifetime","oldest":{"address","bytes","owner","category"},"age"}.
  * {} for a device that is not opened; {"error"} for one that CUDA has not. */
 STRATALLOC_API char* stratalloc_fragmentation_json(int device);
+/* What was allocated where, by the sampled blocks that live (core_api/sites.h):
+ * "recorded", and if it is true "interval" (bytes; of smaller blocks one is
+ * sampled in so many), "distinct" (lines seen), "refused" (how often a line was
+ * counted as "(other sites)", since no more are told apart), and "rows": a list
+ * of {"owner" (the line),"category","live","blocks","device","host","disk"}.
+ * What was not sampled is one row; they add up to what is live on the device's
+ * tiers. {"error"} for a device that CUDA has not. */
+STRATALLOC_API char* stratalloc_sites_json(int device);
+/* Who finds the line that the calling thread runs: writes "file:line function"
+ * in UTF-8, at most `room` bytes without a 0, and returns how many; 0 if there
+ * is none. Called from any thread, without a lock of ours and mostly without
+ * the GIL, which it may take; never from a free. NULL for nobody; a call that
+ * has begun may still be under way then. */
+typedef int (*stratalloc_site_finder)(char* text, int room);
+STRATALLOC_API void stratalloc_find_sites(stratalloc_site_finder find);
 /* What would serve a malloc of this thread (allocator/explanation.h): "size",
  * "block", "served_by", "certain", "leaves", "may_leave", "room_needed",
  * "room_below", "missing", "limit_helps", "remedy" and "frees": a list of

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/config.h"
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -17,6 +19,15 @@ bool Read(std::string_view text, bool* to) {
 bool Read(std::string_view text, std::string* to) {
   *to = text;
   return true;
+}
+
+bool Read(std::string_view text, TelemetryLevel* to) {
+  constexpr std::string_view kLevels[] = {"off", "counters", "events",
+                                          "callsites", "full"};
+  const auto* const found =
+      std::find(std::begin(kLevels), std::end(kLevels), text);
+  *to = static_cast<TelemetryLevel>(found - std::begin(kLevels));
+  return found != std::end(kLevels);
 }
 
 template <typename Number>
@@ -77,11 +88,8 @@ constexpr Setting kSettings[] = {
      [](std::string_view value, Config& c) {
        return Read(value, &c.engine.under_pressure);
      }},
-    {"telemetry",
-     [](std::string_view value, Config& c) {
-       c.counts_time = value != "off";
-       return true;
-     }},
+    {"telemetry", [](std::string_view value,
+                     Config& c) { return Read(value, &c.telemetry); }},
 };
 
 }  // namespace

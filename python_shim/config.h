@@ -16,11 +16,19 @@
 
 namespace stratalloc {
 
+// How much is recorded, each with what those before it record.
+enum class TelemetryLevel { kOff, kCounters, kEvents, kCallsites, kFull };
+
 struct Config {
   bool tiering = true;
-  bool counts_time = true;  // of scopes: every level of telemetry but "off"
+  TelemetryLevel telemetry = TelemetryLevel::kCounters;
   DeviceAllocator::Options device;
   Engine::Options engine;
+
+  // Of scopes.
+  bool CountsTime() const { return telemetry != TelemetryLevel::kOff; }
+  // Are mallocs sampled for the line that asks (core_api/sites.h)?
+  bool RecordsSites() const { return telemetry >= TelemetryLevel::kCallsites; }
 };
 
 // One setting and its value, both as STRATALLOC_CONF writes them; sizes in

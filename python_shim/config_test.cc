@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/config.h"
 
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -21,7 +23,7 @@ TEST(Config, EverySettingReachesThoseWhomItIsFor) {
       {"gpu_reload_threshold", "0.125"},
       {"cpu_offload_threshold", "0.75"},
       {"eager_offload", "on"},
-      {"telemetry", "events"},
+      {"telemetry", "callsites"},
   };
   const Result<Config> read = ReadConfig(items);
   ASSERT_TRUE(read.has_value()) << read.error().message;
@@ -39,6 +41,22 @@ TEST(Config, EverySettingReachesThoseWhomItIsFor) {
   EXPECT_EQ(read->engine.gpu_reload_threshold, 0.125);
   EXPECT_EQ(read->engine.lower.cpu_offload_threshold, 0.75);
   EXPECT_TRUE(read->engine.under_pressure);
+  EXPECT_EQ(read->telemetry, TelemetryLevel::kCallsites);
+}
+
+TEST(Config, SitesAreRecordedFromCallsitesOn) {
+  for (const auto& [level, records] : {std::pair{"off", false},
+                                       {"counters", false},
+                                       {"events", false},
+                                       {"callsites", true},
+                                       {"full", true}}) {
+    const ConfigItem item{"telemetry", level};
+    const Result<Config> read = ReadConfig({&item, 1});
+    ASSERT_TRUE(read.has_value()) << level;
+    EXPECT_EQ(read->RecordsSites(), records) << level;
+    EXPECT_EQ(read->CountsTime(), std::string_view(level) != "off");
+  }
+  EXPECT_FALSE(Config{}.RecordsSites());
 }
 
 TEST(Config, WhatIsNotSaidStays) {
@@ -55,6 +73,7 @@ TEST(Config, WhatCannotBeReadIsNamed) {
                                  {"host_budget", ""},
                                  {"gpu_limit", "18446744073709551616"},
                                  {"gpu_offload_threshold", "half"},
+                                 {"telemetry", "loud"},
                                  {"tiering", "yes"}}) {
     const Result<Config> read = ReadConfig({&item, 1});
     ASSERT_FALSE(read.has_value()) << item.key;

@@ -74,7 +74,7 @@ Status Core::Configure(Config config) {
                 "first CUDA call");
   }
   config_ = std::move(config);
-  ScopeTimes::Count(config_.counts_time);
+  ScopeTimes::Count(config_.CountsTime());
   return {};
 }
 
@@ -127,6 +127,7 @@ Status Core::Init(int device_count) {
 
 Status Core::Plug(DeviceAllocator& device) {
   device.SetAccounts(&Ledger::Get());
+  if (config_.RecordsSites()) device.RecordSites(true);
   SetFrameEnd(&core::EndFrame);
   Engine* engine = engine_.load();
   if (engine == nullptr) return {};

@@ -49,6 +49,13 @@ class Core {
   std::string WhyNoEngine() const {
     return why_no_engine_.load(std::memory_order_acquire);
   }
+  // Who finds the line that a thread runs; nullptr for nobody (c_api.h).
+  stratalloc_site_finder site_finder() const {
+    return site_finder_.load(std::memory_order_acquire);
+  }
+  void UseSiteFinder(stratalloc_site_finder find) {
+    site_finder_.store(find, std::memory_order_release);
+  }
   // The device, opened if it is not, or an error that names it.
   Result<DeviceAllocator*> Device(int index) const;
   // The same, but nullptr for one that is not opened, which stays so.
@@ -71,6 +78,7 @@ class Core {
   std::atomic<bool> initialized_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<Engine*> engine_{nullptr};
+  std::atomic<stratalloc_site_finder> site_finder_{nullptr};
   std::atomic<const char*> why_no_engine_{"CUDA is not initialised yet"};
 };
 

@@ -48,6 +48,11 @@ inline constexpr EventId kNoEvent{0};
 enum class ScopeId : std::uint32_t {};
 inline constexpr ScopeId kRootScope{0};
 
+// A line of the program that allocates (accounting/site_table.h). 0: none that
+// is known, since the block was not sampled.
+enum class SiteId : std::uint32_t {};
+inline constexpr SiteId kNoSite{0};
+
 // What a frame of a scope stack has allocated (allocator/frame_accounts.h). 0:
 // none.
 using FrameId = std::uint32_t;

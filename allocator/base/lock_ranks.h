@@ -27,7 +27,7 @@ enum class LockRank : int {
                     // Python, no logging
   kLedger = 70,     // charge and credit; leaf
   kFrames = 75,     // the numbers of frame accounts; leaf
-  kScopes = 80,     // scope names; leaf
+  kScopes = 80,     // names of scopes and of sites; leaf
   kInterner = 90,   // what is made once: CUDA's entry points, loaded kernels,
                     // the list of threads; leaf
 };

@@ -93,6 +93,7 @@ def _declare(lib):
         ("report_json", ctypes.c_void_p, (i32,)),
         ("fragmentation_json", ctypes.c_void_p, (i32,)),
         ("explain_json", ctypes.c_void_p, (i32, u64, u64)),
+        ("sites_json", ctypes.c_void_p, (i32,)),
         ("scope_intern", u32, (text,)),
         ("scope_name", ctypes.c_void_p, (u32,)),
         ("scope_push", None, (u32, i32, i32)),
@@ -246,6 +247,11 @@ def limit_scope(device, path, size):
         ctypes.byref(error))
     if size is not None or code != NOT_FOUND:
         check(code, error)
+
+
+def sites(device):
+    """What was allocated where (c_api.h) as a dict."""
+    return _answer(lib().stratalloc_sites_json(device))
 
 
 def _answer(text):

@@ -5,6 +5,7 @@ import dataclasses
 
 from stratalloc import _core
 from stratalloc import _reports
+from stratalloc import _sites
 from stratalloc import _tree
 from stratalloc._page import Page
 from stratalloc._result import Rows
@@ -15,13 +16,16 @@ from stratalloc.settings import format_size
 class Mark:
     """What everybody held at one moment, on all tiers together.
 
-    `held` has (owner, category) -> (bytes, blocks). A mark keeps no tensor.
+    `held` has (owner, category) -> (bytes, blocks), `sites` the same of lines
+    of code, a moment later; None where they are not recorded. A mark keeps no
+    tensor.
     """
 
     name: str
     device: int
     total: int
     held: dict
+    sites: dict | None = None
 
     def __repr__(self):
         return (f"<stratalloc.Mark {self.name!r} of device {self.device}: "
@@ -47,16 +51,17 @@ class Growth(Rows):
       rows: list of Change, the largest growth first; none of 0.
 
     Also a mapping with the keys of to_dict(). str() is a tree, the largest
-    changes first, as Holders' is.
+    changes first, as Holders' is; by line of code a list.
     """
 
     _row = Change
 
-    def __init__(self, at, device, rows):
+    def __init__(self, at, device, rows, by="module"):
         self.at, self.device = at, device
         self.rows = sorted(rows, key=lambda row: (-row.bytes, row.name,
                                                   row.category))
         self.total = sum(row.bytes for row in self.rows)
+        self._is_tree = by == "module"
 
     def _page(self, depth=None, all=False):  # noqa: A002
         said = (f"{_signed(self.total)} from {self.at} on device "
@@ -67,7 +72,7 @@ class Growth(Rows):
                    _tree.Column("blocks", "{:+d}".format, weighs=False)]
         return Page([said, _tree.Tree(
             [(row.name, row.category, row.bytes, row.count)
-             for row in self.rows], columns)], depth, all)
+             for row in self.rows], columns, split=self._is_tree)], depth, all)
 
     def __repr__(self):
         return (f"<stratalloc.Growth {self.at} of device {self.device}: "
@@ -95,31 +100,41 @@ def mark(name=None, device=None):
         name = f"mark {_count[0]}"
     values = _reports.report(device)
     if not values:
-        return Mark(str(name), 0, 0, {})
-    held = {}
-    for row in values["layers"]:
-        if row["live"]:
-            held[row["owner"], row["category"]] = (row["live"], row["blocks"])
+        return Mark(str(name), 0, 0, {}, {} if _sites.on() else None)
+    held = _held(values["layers"])
+    sites = _sites.look(values["device"])
     return Mark(str(name), values["device"],
-                sum(size for size, _ in held.values()), held)
+                sum(size for size, _ in held.values()), held,
+                None if sites is None else _held(sites.rows))
 
 
 _count = [0]
 
 
-def diff(a, b=None):
+def _held(rows):
+    return {(row["owner"], row["category"]): (row["live"], row["blocks"])
+            for row in rows if row["live"]}
+
+
+def diff(a, b=None, by="module"):
     """What changed from mark `a` to mark `b`.
 
     Args:
       a: Mark. b: Mark of the same device; None: now.
+      by: "module": a row per owner and category. "site": per line of user code
+        and category, of the blocks that were sampled, and the rest as "(not
+        sampled)"; one row that says so where sites were not recorded.
 
-    Returns: Growth; rows add up to b.total - a.total. What moved to another
-    tier has not changed.
+    Returns: Growth; rows add up to b.total - a.total, by site too unless others
+    allocate while a mark is made. What moved to another tier has not changed.
 
     Raises:
       TypeError: a or b is no Mark.
-      ValueError: they are of different devices.
+      ValueError: they are of different devices, or by is none of these.
     """
+    if by not in ("module", "site"):
+        raise ValueError(f"stratalloc.diff: by={by!r} does not exist; use "
+                         "module or site")
     for each in (a,) if b is None else (a, b):
         if not isinstance(each, Mark):
             raise TypeError(f"stratalloc.diff: {each!r} is no mark; use what "
@@ -130,10 +145,26 @@ def diff(a, b=None):
         raise ValueError(f"stratalloc.diff: {a.name!r} is of device {a.device} "
                          f"and {b.name!r} of device {b.device}; mark the same "
                          "device twice")
+    if by == "module":
+        rows = _changes(a.held, b.held)
+    elif a.sites is None or b.sites is None:
+        rows = _changes({_NOBODY: _sum(a.held)}, {_NOBODY: _sum(b.held)})
+    else:
+        rows = _changes(a.sites, b.sites)
+    return Growth(f"{a.name} to {b.name}", b.device, rows, by)
+
+
+_NOBODY = (_sites.NOT_RECORDED, "unknown")
+
+
+def _sum(held):
+    return tuple(map(sum, zip((0, 0), *held.values())))
+
+
+def _changes(before, after):
     rows = []
-    for key in {**a.held, **b.held}:
-        before, after = a.held.get(key, (0, 0)), b.held.get(key, (0, 0))
-        if before != after:
-            rows.append(Change(*key, after[0] - before[0],
-                               after[1] - before[1]))
-    return Growth(f"{a.name} to {b.name}", b.device, rows)
+    for key in {**before, **after}:
+        was, now = before.get(key, (0, 0)), after.get(key, (0, 0))
+        if was != now:
+            rows.append(Change(*key, now[0] - was[0], now[1] - was[1]))
+    return rows

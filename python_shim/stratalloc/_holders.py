@@ -6,6 +6,7 @@ import dataclasses
 from stratalloc import _core
 from stratalloc import _modules
 from stratalloc import _reports
+from stratalloc import _sites
 from stratalloc import _stack
 from stratalloc import _storages
 from stratalloc import _tree
@@ -15,7 +16,6 @@ from stratalloc._result import Rows
 _BY = ("module", "category", "site", "tensor")
 _AT = ("now", "peak")
 _TIERS = ("device", "host", "disk")
-NO_SITES = "(sites are not recorded)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +76,11 @@ def holders(by="module", at="now", device=None):
     Args:
       by: "module": a row per owner, category and tier. "category": a row per
         category and tier. "tensor": now only; parameters, buffers, gradients
-        and optimizer state by name, the rest by owner. "site": lines of code,
-        where they are recorded; one row says so where they are not.
+        and optimizer state by name, the rest by owner. "site": now only; a
+        row per line of user code, category and tier, of the blocks that were
+        sampled (those of 64 KiB or more all are), and the rest as "(not
+        sampled)". Recorded from enable(telemetry="callsites") on; where they
+        are not one row says so.
       at: "now", on all tiers; or "peak": what the device held when that was
         the most since the start or torch.cuda.reset_peak_memory_stats(). The
         peak's rows have the owners and categories of that moment: a gradient
@@ -88,8 +91,8 @@ def holders(by="module", at="now", device=None):
     stats()["live"], at "peak" torch.cuda.max_memory_allocated().
 
     Raises:
-      ValueError: by or at is none of these, tensors of the past are asked, or
-        the device is none of this machine's CUDA devices.
+      ValueError: by or at is none of these, the past is asked for tensors or
+        sites, or the device is none of this machine's CUDA devices.
       RuntimeError: CUDA is not initialised under this allocator.
     """
     if by not in _BY:
@@ -101,6 +104,10 @@ def holders(by="module", at="now", device=None):
     if by == "tensor" and at == "peak":
         raise ValueError("stratalloc.holders: tensors of the peak are gone; "
                          "use by=\"module\", or at=\"now\"")
+    if by == "site" and at == "peak":
+        raise ValueError("stratalloc.holders: a block keeps its site only "
+                         "while it lives, so nobody knows the peak's; use "
+                         "at=\"now\" near the peak, or by=\"module\"")
     values = _reports.report(device)
     if not values:
         raise RuntimeError("stratalloc.holders: CUDA is not initialised under "
@@ -114,7 +121,8 @@ def holders(by="module", at="now", device=None):
     elif by == "tensor":
         rows = _by_tensor(rows, values["device"])
     elif by == "site":
-        rows = [Holder(NO_SITES, "unknown", total, None, "device")]
+        rows = _by_site(values["device"], total)
+        total = sum(row.bytes for row in rows)  # of the moment of its rows
     return Holders(total, at, values["device"], rows, by)
 
 
@@ -155,6 +163,13 @@ def _at_peak(layers):
         if row["at_peak"]:
             yield Holder(row["owner"], row["category"], row["at_peak"], None,
                          "device")
+
+
+def _by_site(device, total):
+    found = _sites.look(device)
+    if found is None:
+        return [Holder(_sites.NOT_RECORDED, "unknown", total, None, "device")]
+    return list(_now(found.rows))
 
 
 def _by_category(rows):

@@ -7,13 +7,15 @@ import logging
 import threading
 
 from stratalloc import _growth
+from stratalloc import _sites
 from stratalloc import _tree
-from stratalloc._holders import NO_SITES
 from stratalloc._page import Page
 from stratalloc._result import Rows
+from stratalloc.settings import format_size
 
 _LOG = logging.getLogger("stratalloc")
 _WINDOWS = 4  # that have to grow, one after another
+_SITES = 5  # that are told to people, the fastest
 _LEAST = 2 * (_WINDOWS + 2)  # steps; a third of them may warm up
 
 
@@ -41,10 +43,11 @@ class Leaks(Rows):
       total: int, bytes that the rows have gained.
       at: "the last n steps".
       seen: int, steps so far, of which the last `steps` count.
-      sites: where it was allocated; says that sites are not recorded.
+      sites: list of Leak whose names are lines of user code: where what grows
+        was allocated, as far as it was sampled; a text that says so where sites
+        are not recorded.
     """
 
-    sites = NO_SITES
     _row = Leak
 
     def __init__(self, steps, device, hooked):
@@ -69,9 +72,19 @@ class Leaks(Rows):
 
     @property
     def rows(self):
+        return _growing([mark.held for mark in self._seen()])
+
+    @property
+    def sites(self):
+        held = [mark.sites for mark in self._seen()]
+        if None in held or not _sites.on():
+            return _sites.NOT_RECORDED
+        return [row for row in _growing(held)
+                if row.name != _sites.NOT_SAMPLED]
+
+    def _seen(self):
         with self._lock:
-            marks = list(self._marks)
-        return _growing(marks)
+            return list(self._marks)
 
     @property
     def total(self):
@@ -92,9 +105,15 @@ class Leaks(Rows):
         columns = [_tree.Column("per step"),
                    _tree.Column("gained", weighs=False),
                    _tree.Column("blocks", str, weighs=False)]
-        return Page([_tree.Tree(
+        tree = _tree.Tree(
             [(row.name, row.category, row.per_step, row.bytes, row.count)
-             for row in rows], columns, self.at)], depth, all)
+             for row in rows], columns, self.at)
+        sites = self.sites
+        # Sentences: a table would cut a path where its line is.
+        return Page([tree, *([] if isinstance(sites, str) else [
+            f"allocated at {row.name} ({row.category}): "
+            f"{format_size(row.bytes)} in {row.count} blocks"
+            for row in sites[:_SITES]])], depth, all)
 
     def __repr__(self):
         return f"<stratalloc.Leaks after {self.seen} steps>"
@@ -150,17 +169,17 @@ def _after_each_optimizer(step):
     return register_optimizer_step_post_hook(lambda *_: step())
 
 
-def _growing(marks):
-    """[Leak]: whose least grows from quarter to quarter."""
-    if len(marks) < _LEAST:
+def _growing(steps):
+    """[Leak]: whose least grows from quarter to quarter of what each held."""
+    if len(steps) < _LEAST:
         return []
-    late = marks[len(marks) // 3:]
+    late = steps[len(steps) // 3:]
     size = len(late) // _WINDOWS
     late = late[len(late) - size * _WINDOWS:]
     windows = [late[i * size:(i + 1) * size] for i in range(_WINDOWS)]
     rows = []
-    for key in late[-1].held:
-        least = [min(each.held.get(key, (0, 0)) for each in window)
+    for key in late[-1]:
+        least = [min(held.get(key, (0, 0)) for held in window)
                  for window in windows]
         if all(one[0] < two[0] for one, two in zip(least, least[1:])):
             gained = [last - first for first, last in zip(least[0], least[-1])]

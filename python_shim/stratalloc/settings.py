@@ -202,8 +202,11 @@ class Config:
         "share of the host budget above which the coldest copies go to disk")
     telemetry: str = _setting(
         "counters", _LEVEL,
-        "off, counters, events, callsites, full: off counts no time of scopes; "
-        "the rest is checked, and without effect yet; bytes are always counted")
+        "off, counters, events, callsites, full. Off counts no time of scopes. "
+        "From `callsites` on memory is attributed to the lines of code that "
+        "allocate it, sampled by bytes: `holders(by=\"site\")`, "
+        "`diff(by=\"site\")`, `leaks().sites`. The rest is checked, and "
+        "without effect yet; bytes are always counted")
 
     def __post_init__(self):
         unset = [field for field in _gpu_thresholds()

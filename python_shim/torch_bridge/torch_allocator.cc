@@ -31,7 +31,6 @@ namespace stratalloc {
 
 namespace {
 
-using c10::CachingDeviceAllocator::RecordContext;
 using c10::CachingDeviceAllocator::SegmentInfo;
 using c10::CachingDeviceAllocator::TraceEntry;
 using c10::cuda::CUDACachingAllocator::AllocatorConfigInfo;
@@ -90,7 +89,7 @@ Result<AllocatedBlock> MallocWithHint(c10::DeviceIndex device, size_t size,
 void DeleteBlock(void* ptr) {
   if (ptr == nullptr) return;
   TraceDeallocation(ptr);
-  const ContextOfCall context(RecordContext::ALL);
+  const ContextOfFree context;
   AllocatedBlock freed;
   // An unknown pointer was reported by the core, with its last owner.
   const std::optional<DeviceIndex> device = core::Free(ToAddress(ptr), &freed);
@@ -106,7 +105,7 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
       OutOfMemoryError, size < kOneExbibyte,
       "CUDA out of memory. Tried to allocate more than 1EB memory.");
   CollectivesUnderWay::Bury();
-  const ContextOfCall context(RecordContext::STATE);
+  const ContextOfMalloc context(size);
   const Result<AllocatedBlock> block =
       C10_LIKELY(hint == core::MallocHint::kNone)
           ? core::Malloc(device, size, stream, hint)

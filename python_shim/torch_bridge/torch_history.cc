@@ -12,6 +12,8 @@
 #include "allocator/base/ring.h"
 #include "python_shim/core_api/history.h"
 #include "python_shim/core_api/setup.h"
+#include "python_shim/core_api/sites.h"
+#include "python_shim/torch_bridge/backward_scopes.h"
 #include "python_shim/torch_bridge/collectives_under_way.h"
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/stats_convert.h"
@@ -26,7 +28,7 @@ using c10::CachingDeviceAllocator::SegmentInfo;
 using c10::CachingDeviceAllocator::TraceEntry;
 using c10::cuda::CUDACachingAllocator::AllocatorTraceTracker;
 
-std::atomic<RecordContext> recorded_contexts{RecordContext::NEVER};
+std::atomic<std::uint32_t> gathering{0};
 
 namespace {
 
@@ -61,6 +63,14 @@ TraceEntry ToEntry(const TraceEvent& event) {
       event.compile_context, event.user_metadata);
 }
 
+static_assert(static_cast<int>(RecordContext::NEVER) == 0 &&
+              static_cast<int>(RecordContext::ALL) == 3);
+// The mutex of the state is held: nobody else writes these bits.
+void GatherContexts(RecordContext when) {
+  gathering.fetch_and(~Gathering::kContexts);
+  gathering.fetch_or(static_cast<std::uint32_t>(when));
+}
+
 void Track(const TraceEvent& event) {
   const auto* trackers = History().trackers.load(std::memory_order_acquire);
   if (trackers == nullptr) return;
@@ -73,17 +83,41 @@ void Track(const TraceEvent& event) {
 void ApplyHistory() {
   State& state = History();
   MutexLock lock(state.mutex);
+  if (core::RecordsSites()) gathering.fetch_or(Gathering::kSites);
   if (state.options.enabled) core::ConfigureHistory(state.options);
   if (state.trackers.load() != nullptr) core::TrackHistory(&Track);
 }
 
-void ContextOfCall::Gather() {
+void ContextOfFree::Gather() {
   const CreateContextFn recorder = context_recorder.load();
   if (recorder == nullptr) return;
   core::SetHistoryContext(recorder());
 }
 
-void ContextOfCall::Drop() { core::SetHistoryContext(nullptr); }
+void ContextOfFree::Drop() { core::SetHistoryContext(nullptr); }
+
+void ContextOfMalloc::Gather(std::size_t size) {
+  if ((gathered_ & Gathering::kContexts) != 0) {
+    if (const CreateContextFn recorder = context_recorder.load()) {
+      core::SetHistoryContext(recorder());
+    }
+  }
+  if ((gathered_ & Gathering::kSites) != 0) {
+    SiteId site = kNoSite;
+    if (core::SampleMalloc(size)) {
+      const BetweenNodes between;  // or nobody knows whose backward it is
+      site = core::FindSite();
+    }
+    site_before_ = core::ExchangeSite(site);
+  }
+}
+
+void ContextOfMalloc::Drop() {
+  if ((gathered_ & Gathering::kContexts) != 0) {
+    core::SetHistoryContext(nullptr);
+  }
+  if ((gathered_ & Gathering::kSites) != 0) core::ExchangeSite(site_before_);
+}
 
 bool TorchAllocator::isHistoryEnabled() { return History().enabled.load(); }
 
@@ -110,7 +144,7 @@ void TorchAllocator::recordHistory(
   if (!enabled || clear_history) state.annotations.Clear();
   // The recorder before the level that uses it, and the other way round.
   if (enabled) context_recorder.store(recorder);
-  recorded_contexts.store(enabled ? when : RecordContext::NEVER);
+  GatherContexts(enabled ? when : RecordContext::NEVER);
   core::ConfigureHistory(options);
   state.enabled.store(enabled);
 }

@@ -1,37 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rest of the bridge must do for history: gather the context of a
-// call before the core takes a lock, and hand it over for the call's length.
+// What the rest of the bridge must do for history and for sites: gather what a
+// call needs before the core takes a lock, since that may need the GIL, and
+// hand it over for the call's length.
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_TORCH_HISTORY_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_TORCH_HISTORY_H_
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "allocator/base/ids.h"
 
 namespace stratalloc {
 
-// native's rule: a context is gathered where the level asked for is reached.
-// NEVER while history is off: one relaxed load on the hot path.
-extern std::atomic<c10::CachingDeviceAllocator::RecordContext>
-    recorded_contexts;
+// What is gathered, and when: 0 while nothing is, which is one relaxed load on
+// the hot path.
+struct Gathering {
+  // native's rule of contexts: where the level asked for is reached.
+  static constexpr std::uint32_t kContexts = 3;  // a RecordContext
+  // The line that asks for a block, of mallocs that are sampled.
+  static constexpr std::uint32_t kSites = 4;
+};
+extern std::atomic<std::uint32_t> gathering;
 
-// Set-up at init(): what was asked for before there was a device.
+// Set-up at init(): what was asked for before there was a device, and whether
+// the core records sites.
 void ApplyHistory();
 
-class ContextOfCall {
+// native gathers of a malloc at every level.
+class ContextOfMalloc {
  public:
-  explicit ContextOfCall(c10::CachingDeviceAllocator::RecordContext level)
-      : gathered_(recorded_contexts.load(std::memory_order_relaxed) >= level) {
-    if (C10_UNLIKELY(gathered_)) Gather();
+  explicit ContextOfMalloc(std::size_t size)
+      : gathered_(gathering.load(std::memory_order_relaxed)) {
+    if (C10_UNLIKELY(gathered_ != 0)) Gather(size);
   }
-  ~ContextOfCall() {
-    if (C10_UNLIKELY(gathered_)) Drop();
+  ~ContextOfMalloc() {
+    if (C10_UNLIKELY(gathered_ != 0)) Drop();
   }
-  ContextOfCall(const ContextOfCall&) = delete;
-  ContextOfCall& operator=(const ContextOfCall&) = delete;
+  ContextOfMalloc(const ContextOfMalloc&) = delete;
+  ContextOfMalloc& operator=(const ContextOfMalloc&) = delete;
 
  private:
   // May take the GIL.
+  void Gather(std::size_t size);
+  void Drop();
+
+  const std::uint32_t gathered_;
+  SiteId site_before_{};
+};
+
+// Of a free at the highest level alone. No site: a deleter takes no GIL for it.
+class ContextOfFree {
+ public:
+  ContextOfFree()
+      : gathered_((gathering.load(std::memory_order_relaxed) &
+                   Gathering::kContexts) == kAll) {
+    if (C10_UNLIKELY(gathered_)) Gather();
+  }
+  ~ContextOfFree() {
+    if (C10_UNLIKELY(gathered_)) Drop();
+  }
+  ContextOfFree(const ContextOfFree&) = delete;
+  ContextOfFree& operator=(const ContextOfFree&) = delete;
+
+ private:
+  static constexpr auto kAll = static_cast<std::uint32_t>(
+      c10::CachingDeviceAllocator::RecordContext::ALL);
   static void Gather();
   static void Drop();
 

@@ -237,7 +237,8 @@ def test_results_are_dicts_and_text():
     assert len(found.text(all=True).splitlines()) >= len(
         str(found).splitlines())
     assert stratalloc.holders(by="site").rows[0].name == (
-        "(sites are not recorded)")
+        "(sites are not recorded: enable(telemetry=\"callsites\") "
+        "records them)")
     for wrong in ({"by": "layer"}, {"at": "then"},
                   {"by": "tensor", "at": "peak"}):
         with pytest.raises(ValueError, match="stratalloc.holders"):

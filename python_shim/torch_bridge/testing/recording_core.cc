@@ -24,6 +24,7 @@
 #include "python_shim/core_api/operators.h"
 #include "python_shim/core_api/pins.h"
 #include "python_shim/core_api/setup.h"
+#include "python_shim/core_api/sites.h"
 #include "python_shim/core_api/statistics.h"
 
 uint64_t stratalloc_evictable_lo = 0;
@@ -320,6 +321,11 @@ std::optional<std::size_t> DoubtfulElement(int, StreamId,
   }
   return widest;
 }
+
+bool RecordsSites() { return false; }
+bool SampleMalloc(Bytes) { return false; }
+SiteId FindSite() { return kNoSite; }
+SiteId ExchangeSite(SiteId) { return kNoSite; }
 
 void SetHistoryClock(std::int64_t (*)()) {}
 void ConfigureHistory(const HistoryOptions&) {}

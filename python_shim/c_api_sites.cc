@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: what was allocated where.
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "accounting/category.h"
+#include "accounting/site_sampler.h"
+#include "accounting/site_table.h"
+#include "python_shim/core.h"
+
+namespace stratalloc {
+namespace {
+
+// As the report's layers, so that who reads those reads these.
+nlohmann::json RowJson(const SiteBytes& row) {
+  return {{"owner", SiteName(row.site)},
+          {"category", CategoryName(row.category)},
+          {"live", row.on[0] + row.on[1] + row.on[2]},
+          {"blocks", row.blocks},
+          {"device", row.on[0]},
+          {"host", row.on[1]},
+          {"disk", row.on[2]}};
+}
+
+// File names are bytes: what is no UTF-8 is replaced, never an exception.
+char* Dump(const nlohmann::json& values) {
+  return ToC(
+      values.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+void stratalloc_find_sites(stratalloc_site_finder find) {
+  Core::Get().UseSiteFinder(find);
+}
+
+char* stratalloc_sites_json(int device) {
+  const bool recorded = Core::Get().config().RecordsSites();
+  nlohmann::json values = {{"recorded", recorded}};
+  if (!recorded || !Core::Get().initialized()) return Dump(values);
+  const Result<DeviceAllocator*> opened = Core::Get().Opened(device);
+  if (!opened) return Dump({{"error", opened.error().message}});
+  const SiteCounts counts = CountSites();
+  values["interval"] = kSiteInterval;
+  values["distinct"] = counts.distinct;
+  values["refused"] = counts.refused;
+  values["rows"] = nlohmann::json::array();
+  if (*opened != nullptr) {
+    for (const SiteBytes& row : (*opened)->Sites()) {
+      values["rows"].push_back(RowJson(row));
+    }
+  }
+  return Dump(values);
+}
+
+}  // extern "C"

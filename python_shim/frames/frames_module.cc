@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python extension `stratalloc._frames`: finds the line of user code that a
+// thread runs (user_line.h), for mallocs that are sampled.
+//
+//   begin(libraries)   the core asks from now on
+//   end()              nobody asks any more, and nobody is on the way
+//   line()             what would be found, for tests: None if there is none
+//
+// The GIL: the core asks without a lock of its own, so that to wait for the GIL
+// stops nobody who has it. Only a thread that Python knows takes it, since any
+// other has no frame. After end() nobody does: then the interpreter may be
+// finalised, where to take the GIL never returns. It waits, without the GIL,
+// for those that passed the gate before, who want nothing else.
+//
+// Errors: begin() raises TypeError of what is no sequence of str. Otherwise
+// none. After a fork the gate is shut in the child.
+#include <pthread.h>
+
+#include <atomic>
+
+#include "python_shim/c_api.h"
+#include "python_shim/frames/user_line.h"
+#include "python_shim/limited_api.h"
+
+namespace {
+
+using stratalloc::UserLine;
+
+std::atomic<bool> open{false};
+std::atomic<int> inside{0};  // threads past the gate
+
+void Leave() {
+  if (inside.fetch_sub(1) == 1 && !open.load()) inside.notify_all();
+}
+
+// Of c_api.h.
+int Find(char* text, int room) {
+  if (PyGILState_GetThisThreadState() == nullptr) return 0;
+  inside.fetch_add(1);
+  int written = 0;
+  if (open.load()) {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    written = UserLine::Find(text, room);
+    PyGILState_Release(state);
+  }
+  Leave();
+  return written;
+}
+
+PyObject* Begin(PyObject*, PyObject* libraries) {
+  if (!UserLine::SetLibraries(libraries)) return nullptr;
+  static const int once = pthread_atfork(nullptr, nullptr, [] {
+    open.store(false);
+    inside.store(0);  // whoever was inside is not in this process
+  });
+  static_cast<void>(once);
+  open.store(true);
+  stratalloc_find_sites(&Find);
+  Py_RETURN_NONE;
+}
+
+PyObject* End(PyObject*, PyObject*) {
+  stratalloc_find_sites(nullptr);
+  open.store(false);
+  Py_BEGIN_ALLOW_THREADS;
+  for (int some = inside.load(); some > 0; some = inside.load()) {
+    inside.wait(some);
+  }
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
+PyObject* Line(PyObject*, PyObject*) {
+  char text[1024];
+  const int bytes = UserLine::Find(text, static_cast<int>(sizeof(text)));
+  if (bytes == 0) Py_RETURN_NONE;
+  return PyUnicode_DecodeUTF8(text, bytes, "replace");
+}
+
+PyMethodDef kMethods[] = {
+    {"begin", Begin, METH_O,
+     "begin(libraries)\n\n"
+     "The core finds the lines of mallocs from now on; `libraries` are the\n"
+     "directories whose code is nobody's own."},
+    {"end", End, METH_NOARGS,
+     "end()\n\n"
+     "It finds none any more, and no thread is waiting for the GIL to."},
+    {"line", Line, METH_NOARGS,
+     "line() -> str | None\n\n"
+     "The line of user code that runs: \"file:line function\"."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef kModule = {
+    PyModuleDef_HEAD_INIT,
+    "_frames",
+    "Finds the line of user code that a thread runs.",
+    0,
+    kMethods,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__frames(void) { return PyModuleDef_Init(&kModule); }
