@@ -6,12 +6,13 @@
 
 #include <array>
 #include <atomic>
+#include <compare>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "accounting/ledger.h"
@@ -25,9 +26,41 @@ constexpr DeviceIndex kGpu{0};
 constexpr int kThreads = 8;
 constexpr int kShared = 64;  // places where threads leave blocks for others
 
-struct Sums {
-  Bytes allocated = 0, blocks = 0;
-  std::map<std::pair<ScopeId, Category>, Bytes> made;  // bytes by charge
+struct Key {
+  ScopeId scope;
+  Category category;
+  auto operator<=>(const Key&) const = default;
+};
+
+// What the threads know without the ledger, of one charge.
+struct Tally {
+  Bytes allocated = 0, freed = 0;
+  std::uint64_t blocks_allocated = 0, blocks_freed = 0;
+  std::int64_t relabelled = 0, blocks_relabelled = 0;
+
+  void operator+=(const Tally& other) {
+    allocated += other.allocated;
+    freed += other.freed;
+    blocks_allocated += other.blocks_allocated;
+    blocks_freed += other.blocks_freed;
+    relabelled += other.relabelled;
+    blocks_relabelled += other.blocks_relabelled;
+  }
+  Bytes live() const {
+    return allocated - freed + static_cast<Bytes>(relabelled);
+  }
+  std::uint64_t blocks() const {
+    return blocks_allocated - blocks_freed +
+           static_cast<std::uint64_t>(blocks_relabelled);
+  }
+};
+using Tallies = std::map<Key, Tally>;
+
+// A block that a thread leaves for others, and who pays for it.
+struct Left {
+  Address address;
+  Bytes bytes;
+  Key payer;
 };
 
 int Allocations() {
@@ -45,34 +78,75 @@ class ExactSumsTest : public testing::Test {
     device_->SetAccounts(&ledger_);
   }
 
-  // What one thread does, and what it made.
-  Sums Live(unsigned seed, int allocations) {
+  // What one thread does, and what it must come to.
+  Tallies Live(unsigned seed, int allocations) {
     std::mt19937 random(seed);
-    Sums sums;
+    const auto draw = [&random] {
+      return Key{ScopeId{static_cast<std::uint32_t>(random() % 5)},
+                 static_cast<Category>(random() % kCategories)};
+    };
+    Tallies tallies;
     for (int i = 0; i < allocations; ++i) {
-      const Charge charge{ScopeId{static_cast<std::uint32_t>(random() % 5)},
-                          static_cast<Category>(random() % kCategories)};
+      const Key key = draw();
       const Bytes bytes = 512 * (1 + random() % 32);
       const auto lifetime =
           static_cast<LifetimeClass>(random() % kLifetimeClasses);
-      const auto block =
-          device_->Malloc({bytes, kDefaultStream, lifetime, charge});
+      const auto block = device_->Malloc(
+          {bytes, kDefaultStream, lifetime, {key.scope, key.category}});
       EXPECT_TRUE(block.has_value());
       if (!block) break;
-      sums.allocated += bytes;
-      ++sums.blocks;
-      sums.made[{charge.scope, charge.category}] += bytes;
-      const Address other =
-          shared_[random() % kShared].exchange(block->address);
-      if (other == 0) continue;
-      if (random() % 4 == 0) {
-        const Charge to{ScopeId{static_cast<std::uint32_t>(random() % 5)},
-                        static_cast<Category>(random() % kCategories)};
-        device_->Relabel(other, 1, to, /*keep_category=*/false);
-      }
-      EXPECT_TRUE(device_->Free(other).has_value());
+      tallies[key].allocated += bytes;
+      ++tallies[key].blocks_allocated;
+      auto mine = std::make_unique<Left>(Left{block->address, bytes, key});
+      const std::unique_ptr<Left> other(
+          shared_[random() % kShared].exchange(mine.release()));
+      if (other == nullptr) continue;
+      if (random() % 4 == 0) Relabel(draw(), other.get(), &tallies);
+      Free(*other, &tallies);
     }
-    return sums;
+    return tallies;
+  }
+
+  void Relabel(Key to, Left* block, Tallies* tallies) {
+    device_->Relabel(block->address, 1, {to.scope, to.category},
+                     /*keep_category=*/false);
+    const auto bytes = static_cast<std::int64_t>(block->bytes);
+    (*tallies)[block->payer].relabelled -= bytes;
+    --(*tallies)[block->payer].blocks_relabelled;
+    (*tallies)[to].relabelled += bytes;
+    ++(*tallies)[to].blocks_relabelled;
+    block->payer = to;
+  }
+
+  void Free(const Left& block, Tallies* tallies) {
+    EXPECT_TRUE(device_->Free(block.address).has_value());
+    (*tallies)[block.payer].freed += block.bytes;
+    ++(*tallies)[block.payer].blocks_freed;
+  }
+
+  // Every row, each number, and all of them.
+  void ExpectRows(const Tallies& expected) {
+    Tallies missing = expected;
+    Bytes live = 0;
+    for (const LedgerRow& row : ledger_.Rows()) {
+      const Key key{row.charge.scope, row.charge.category};
+      const auto found = expected.find(key);
+      ASSERT_NE(found, expected.end()) << "nobody made it";
+      const Tally& tally = found->second;
+      EXPECT_EQ(row.allocated, tally.allocated);
+      EXPECT_EQ(row.freed, tally.freed);
+      EXPECT_EQ(row.relabelled, tally.relabelled);
+      EXPECT_EQ(row.live, tally.live());
+      EXPECT_EQ(row.blocks, tally.blocks());
+      EXPECT_EQ(row.blocks_allocated, tally.blocks_allocated);
+      EXPECT_EQ(row.blocks_freed, tally.blocks_freed);
+      live += tally.live();
+      missing.erase(key);
+    }
+    EXPECT_TRUE(missing.empty()) << "a row is not there";
+    EXPECT_EQ(ledger_.Totals(kGpu).live, live);
+    EXPECT_EQ(ledger_.Totals(kGpu).on_device, live);
+    EXPECT_EQ(device_->Allocated(), live);
   }
 
   void ExpectSound() {
@@ -83,56 +157,42 @@ class ExactSumsTest : public testing::Test {
 
   Ledger ledger_;
   std::unique_ptr<DeviceAllocator> device_;
-  std::array<std::atomic<Address>, kShared> shared_{};
+  std::array<std::atomic<Left*>, kShared> shared_{};
 };
 
 TEST_F(ExactSumsTest, EightThreadsThatFreeEachOthersBlocks) {
   const int allocations = Allocations();
-  std::vector<Sums> sums(kThreads);
+  std::vector<Tallies> made(kThreads);
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back(
-        [&, i] { sums[i] = Live(static_cast<unsigned>(i) + 1, allocations); });
+        [&, i] { made[i] = Live(static_cast<unsigned>(i) + 1, allocations); });
   }
   for (std::thread& thread : threads) thread.join();
   ExpectSound();
 
-  Sums all;
-  for (const Sums& one : sums) {
-    all.allocated += one.allocated;
-    all.blocks += one.blocks;
-    for (const auto& [charge, bytes] : one.made) all.made[charge] += bytes;
+  Tallies all;
+  Tally sum;
+  for (const Tallies& one : made) {
+    for (const auto& [key, tally] : one) {
+      all[key] += tally;
+      sum += tally;
+    }
   }
-  EXPECT_EQ(all.blocks, Bytes{kThreads} * static_cast<Bytes>(allocations));
-  Bytes live = 0, allocated = 0, blocks = 0;
-  for (const LedgerRow& row : ledger_.Rows()) {
-    live += row.live;
-    allocated += row.allocated;
-    blocks += row.blocks_allocated;
-    const auto made = all.made.find({row.charge.scope, row.charge.category});
-    EXPECT_EQ(row.allocated, made == all.made.end() ? 0 : made->second);
-    EXPECT_EQ(
-        static_cast<std::int64_t>(row.live),
-        static_cast<std::int64_t>(row.allocated - row.freed) + row.relabelled);
-  }
-  EXPECT_EQ(allocated, all.allocated);
-  EXPECT_EQ(blocks, all.blocks);
-  EXPECT_EQ(live, device_->Allocated());
-  EXPECT_EQ(ledger_.Totals(kGpu).on_device, live);
+  EXPECT_EQ(sum.blocks_allocated, static_cast<std::uint64_t>(kThreads) *
+                                      static_cast<std::uint64_t>(allocations));
+  ExpectRows(all);
   EXPECT_EQ(
       static_cast<Bytes>(device_->Stats().allocated_bytes.stats[0].allocated),
-      all.allocated);
+      sum.allocated);
 
-  for (std::atomic<Address>& address : shared_) {
-    if (address == 0) continue;
-    EXPECT_TRUE(device_->Free(address).has_value());
+  for (std::atomic<Left*>& left : shared_) {
+    const std::unique_ptr<Left> block(left.exchange(nullptr));
+    if (block != nullptr) Free(*block, &all);
   }
   ExpectSound();
+  ExpectRows(all);
   EXPECT_EQ(ledger_.Totals(kGpu).live, 0u);
-  for (const LedgerRow& row : ledger_.Rows()) {
-    EXPECT_EQ(row.live, 0u);
-    EXPECT_EQ(row.blocks, 0u);
-  }
 }
 
 }  // namespace
