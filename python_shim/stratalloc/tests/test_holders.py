@@ -37,47 +37,88 @@ def net(name, layers=3):
         *[Layer() for _ in range(layers)]).to("cuda")
 
 
+class ByHand:
+    """What is said on paper, against the accounts and against torch."""
+
+    def __init__(self):
+        self.before = torch.cuda.memory_allocated()
+
+    def expect(self, at, owned, others=0):
+        """`owned`: bytes of (path below the model, category), no row more.
+
+        Everything on the device is theirs, `others`' or older than the test,
+        so no byte is in no row.
+        """
+        device = (torch.cuda.memory_allocated() if at == "now"
+                  else torch.cuda.max_memory_allocated())
+        assert rows("ByHand", at) == owned
+        assert device == self.before + sum(owned.values()) + others
+
+
 def test_three_layers_by_hand():
     """Every byte of a step, as derived on paper.
 
-    x is (32, 256) float32: 32 KiB. A layer is y = relu(x W'), W (256, 256):
-    256 KiB. Forward keeps per layer relu's result, which relu's backward and
-    the next matmul share; the matmul's own result dies with the layer's
-    forward. Backward of a layer, last to first: relu's input gradient (32
-    KiB), the weight's gradient (256 KiB), and but for the first layer its
-    input's (32 KiB).
+    x is (32, 256) float32: 32 KiB. A layer is r = relu(y), y = x W', W (256,
+    256): 256 KiB. All rows below are sums of these two sizes.
     """
+    paper = ByHand()
     model = net("ByHand")
+    weights = {(f"{i}.linear", "parameter"): WEIGHT for i in range(3)}
+    paper.expect("now", weights)
+
+    # Forward. A layer keeps r, which relu's backward and the next matmul share;
+    # y dies with the layer's forward. Most is there when the last relu has made
+    # its r: the last y has outlived the linear module that made it, and of r
+    # nobody knows whether it will outlive its layer.
+    torch.cuda.reset_peak_memory_stats()
     x = torch.randn(BATCH, SIZE, device="cuda")
-    torch.cuda.reset_peak_memory_stats()
     out = model(x)
-    expected = {(f"{i}.linear", "parameter"): WEIGHT for i in range(3)}
-    expected |= {(str(i), "activation"): ACTIVATION for i in range(3)}
-    expected["", "input"] = x.nbytes
-    assert rows("ByHand") == expected
-    gradient = torch.ones_like(out)
+    kept = weights | {("", "input"): x.nbytes}
+    paper.expect("now", kept | {
+        (str(i), "activation"): ACTIVATION for i in range(3)})
+    paper.expect("peak", kept | {
+        ("0", "activation"): ACTIVATION, ("1", "activation"): ACTIVATION,
+        ("2.linear", "activation"): ACTIVATION,
+        ("2", "temporary"): ACTIVATION})
+
+    # Backward, last layer to first. A relu gives y's gradient, out of r, which
+    # is let go then; the matmul W's, and but for the first layer its input's.
+    # Most is there when the first layer's matmul has made the last gradient:
+    # out of y's of the same layer, which is the one activation left but for
+    # out, which we hold.
+    gradient = torch.ones_like(out)  # made outside of any scope: nobody's
+    torch.cuda.reset_peak_memory_stats()
     out.backward(gradient)
-    # out lives in our hands, the other activations are gone.
-    expected = {(f"{i}.linear", what): WEIGHT for i in range(3)
-                for what in ("parameter", "gradient")}
-    expected |= {("2", "activation"): ACTIVATION, ("", "input"): x.nbytes}
-    assert rows("ByHand") == expected
-    # The peak: the first layer's relu gave its input gradient, and the matmul
-    # the weight's. Layer 0's activation is held by the graph still.
-    assert total("ByHand", "gradient", "peak") == 3 * WEIGHT
-    assert total("ByHand", "parameter", "peak") == 3 * WEIGHT
+    kept |= {(f"{i}.linear", "gradient"): WEIGHT for i in range(3)}
+    kept |= {("2", "activation"): out.nbytes}
+    paper.expect("now", kept, gradient.nbytes)
+    paper.expect("peak", kept | {("0", "activation"): ACTIVATION},
+                 gradient.nbytes)
+
+    # A step makes for each weight, one after the other: sqrt(exp_avg_sq), its
+    # quotient, and holds the quotient of the weight before until the name gets
+    # another. Its step counters are on the host.
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-    optimizer.step()
-    steps = total("ByHand", "optimizer_state")
-    assert steps == 3 * 2 * WEIGHT  # its step counters are on the host
     torch.cuda.reset_peak_memory_stats()
     optimizer.step()
-    # sqrt(exp_avg_sq), its quotient, and the quotient of the parameter before,
-    # which lives until the name gets another.
-    at_peak = {(row.name, row.category): row.bytes
-               for row in stratalloc.peak().rows}
-    assert at_peak["Optimizer.Adam", "temporary"] == 3 * WEIGHT
+    of_the_step = 3 * WEIGHT
+    # The first one makes the states too, and whose each is, is known at its end.
+    states = {(f"{i}.linear", "optimizer_state"): 2 * WEIGHT for i in range(3)}
+    paper.expect("peak", kept,
+                 gradient.nbytes + of_the_step + sum(states.values()))
+    assert rows("Optimizer", "peak") == {
+        ("Adam", "optimizer_state"): of_the_step + sum(states.values())}
+    paper.expect("now", kept | states, gradient.nbytes)
+    torch.cuda.reset_peak_memory_stats()
+    optimizer.step()
+    paper.expect("peak", kept | states, gradient.nbytes + of_the_step)
+    assert rows("Optimizer", "peak") == {("Adam", "temporary"): of_the_step}
+    paper.expect("now", kept | states, gradient.nbytes)
     assert rows("Optimizer") == {}
+
+    optimizer.zero_grad()
+    del out, gradient
+    paper.expect("now", weights | states | {("", "input"): x.nbytes})
 
 
 def test_backward_belongs_to_the_layer():
