@@ -89,6 +89,11 @@ inline const ScopeFrame& CurrentScope() { return internal::scope_top.frame; }
 inline void SetFrameAccount(FrameId account) {
   internal::scope_top.frame.account = account;
 }
+// What the frame on top allocates from now on is of this category; what it has
+// allocated stays as it was. REQUIRES: a frame is pushed.
+inline void SetFrameCategory(Category category) {
+  internal::scope_top.frame.category = category;
+}
 // Frames pushed and not popped, stored or not.
 inline int ScopeDepth() { return internal::scope_top.depth; }
 

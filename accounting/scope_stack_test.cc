@@ -65,6 +65,19 @@ TEST_F(ScopeStackTest, LastPushedIsOnTop) {
   EXPECT_EQ(CurrentScope().scope, kRootScope);
 }
 
+TEST_F(ScopeStackTest, AFrameBelowKeepsItsNewCategory) {
+  PushScope(Frame(7));
+  SetFrameCategory(Category::kOptimizerState);
+  EXPECT_EQ(CurrentScope().category, Category::kOptimizerState);
+  PushScope(Frame(8));
+  EXPECT_EQ(CurrentScope().category, Category::kActivation);
+  PopScope();
+  EXPECT_EQ(Raw(CurrentScope().scope), 7u);
+  EXPECT_EQ(CurrentScope().category, Category::kOptimizerState);
+  EXPECT_EQ(CurrentScope().lifetime, LifetimeClass::kTransient);
+  PopScope();
+}
+
 TEST_F(ScopeStackTest, PopOfEmptyStackIsIgnored) {
   Recorder recorder;
   SetScopeListener(&recorder);

@@ -137,6 +137,9 @@ STRATALLOC_API void stratalloc_scope_push(uint32_t scope, int category,
                                           int lifetime);
 STRATALLOC_API int stratalloc_scope_pop(void); /* 0 if the stack was empty */
 STRATALLOC_API uint32_t stratalloc_scope_current(int* category, int* lifetime);
+/* What this scope's frame allocates from now on is of that category. 0, and
+ * nothing is done, if another scope's is on top. */
+STRATALLOC_API int stratalloc_scope_recategorize(uint32_t scope, int category);
 /* The frame of a module's call: an activation, transient; inside of a backward
  * node its recomputation pays (accounting/scope_stack.h). */
 STRATALLOC_API void stratalloc_scope_enter_module(uint32_t scope);

@@ -29,6 +29,11 @@ void stratalloc_scope_enter_module(uint32_t scope) {
              .module = true});
 }
 int stratalloc_scope_pop(void) { return PopScope(); }
+int stratalloc_scope_recategorize(uint32_t scope, int category) {
+  if (ScopeDepth() == 0 || Raw(CurrentScope().scope) != scope) return 0;
+  SetFrameCategory(static_cast<Category>(category));
+  return 1;
+}
 uint32_t stratalloc_scope_current(int* category, int* lifetime) {
   const ScopeFrame& frame = CurrentScope();
   if (category != nullptr) *category = Raw(frame.category);

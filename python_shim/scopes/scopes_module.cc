@@ -6,9 +6,9 @@
 // It holds no state: the stack is the core's, thread-local, and ids are plain
 // integers.
 //
-// The GIL: push, enter, pop and current keep it; a scope listener therefore
-// must not wait for copies, I/O or another thread. intern, name, relabel and
-// adopt release it around the core, which takes locks.
+// The GIL: push, enter, pop, current and recategorize keep it; a scope listener
+// therefore must not wait for copies, I/O or another thread. intern, name,
+// relabel and adopt release it around the core, which takes locks.
 //
 // Errors: a wrong number or type of arguments is a TypeError, an id that does
 // not fit its type an OverflowError, a category or lifetime that does not
@@ -88,6 +88,16 @@ PyObject* Current(PyObject*, PyObject*) {
   const std::uint32_t scope = stratalloc_scope_current(&category, &lifetime);
   return Py_BuildValue("(Iii)", static_cast<unsigned int>(scope), category,
                        lifetime);
+}
+
+PyObject* Recategorize(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  std::uint32_t scope;
+  int category;
+  if (!CheckCount("recategorize", count, 2) || !ParseScope(args[0], &scope) ||
+      !ParseSmall(args[1], "category", 0, stratalloc::kCategories, &category)) {
+    return nullptr;
+  }
+  return PyBool_FromLong(stratalloc_scope_recategorize(scope, category));
 }
 
 PyObject* Intern(PyObject*, PyObject* path) {
@@ -176,6 +186,10 @@ PyMethodDef kMethods[] = {
     {"current", Current, METH_NOARGS,
      "current() -> (scope_id, category, lifetime)\n\n"
      "The frame on top of this thread's stack; (0, 0, 0) if it is empty."},
+    {"recategorize", Erase(Recategorize), METH_FASTCALL,
+     "recategorize(scope_id, category) -> bool\n\n"
+     "What the frame on top allocates from now on is of this category; False\n"
+     "(and no effect) if it is not this scope's."},
     {"intern", Intern, METH_O,
      "intern(path) -> int\n\n"
      "The id of a scope path, the same for the same path. '' is 0."},

@@ -58,6 +58,23 @@ def test_pop_of_empty_stack_is_false():
     scopes.pop()
 
 
+def test_the_category_of_the_scope_on_top_alone():
+    assert scopes.recategorize(0, 4) is False, "no frame is there"
+    scopes.push(7, 4, 3)
+    scopes.push(8, 1, 1)
+    assert scopes.recategorize(7, 7) is False
+    assert scopes.current() == (8, 1, 1)
+    scopes.pop()
+    assert scopes.recategorize(7, 7) is True
+    assert scopes.current() == (7, 7, 3)
+    with pytest.raises(ValueError):
+        scopes.recategorize(7, 9)
+    with pytest.raises(TypeError):
+        scopes.recategorize(7)
+    assert scopes.current() == (7, 7, 3)
+    scopes.pop()
+
+
 def test_largest_scope_id():
     scopes.push(2**32 - 1, 0, 0)
     assert scopes.current()[0] == 2**32 - 1

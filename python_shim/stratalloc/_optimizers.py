@@ -2,9 +2,10 @@
 """Scopes around Optimizer.step, and owners for gradients and state.
 
 `step` of every optimizer class runs with the frame "Optimizer.<Class>"
-(category optimizer, lifetime optimizer) on top: moments are created there at
-the first step. Pre and post hooks of torch are not used: a post hook does not
-run when step raises, and the frame would stay.
+(lifetime optimizer) on top: what it makes is temporary, but while it makes
+state, which is at the first step (`_making.py`). Pre and post hooks of torch
+are not used: a post hook does not run when step raises, and the frame would
+stay.
 
 torch wraps `step` itself, once per class, when the first object of the class
 is made (`Optimizer.profile_hook_step`). Ours goes *inside* that wrapper: it is
@@ -28,6 +29,7 @@ from torch.optim import Optimizer
 
 from stratalloc._construction import (Building, Construction, _subclasses,
                                       recognizer)
+from stratalloc._making import Making, closures
 from stratalloc._owners import tensors_in
 from stratalloc._stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
                                TEMPORARY)
@@ -35,15 +37,23 @@ from stratalloc._stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
 
 def _wrapper(original, steps):
     push, pop = steps.native.push, steps.native.pop
+    closure_of = closures(original)
 
     @functools.wraps(original)
     def step(self, *args, **kwargs):
         if is_compiling() or not steps.active:
             return original(self, *args, **kwargs)
-        category = steps.before(self)
-        push(steps.scope(self), category, LIFETIME_OPTIMIZER)
+        scope, closure = steps.scope(self), closure_of(args, kwargs)
+        makes = steps.before(self)
+        push(scope, OPTIMIZER_STATE if makes else TEMPORARY, LIFETIME_OPTIMIZER)
         try:
-            result = original(self, *args, **kwargs)
+            if makes or closure is not None:
+                with Making(steps, self, scope) as making:
+                    if closure is not None:
+                        args, kwargs = making.arguments(args, kwargs)
+                    result = original(self, *args, **kwargs)
+            else:
+                result = original(self, *args, **kwargs)
         finally:
             pop()
         steps.after(self, stepped=True)
@@ -142,10 +152,10 @@ class Steps:
         return scope
 
     def before(self, optimizer):
-        """Charges gradients; what the step will make, as far as is known.
+        """Charges gradients; whether the step will make state.
 
-        A step that finds parameters without state makes it; all that another
-        makes is gone when it ends, but for what after() finds.
+        All that another step makes is gone when it ends, but for what after()
+        finds.
         """
         seen = self._of(optimizer)
         strays = self.owners.relabel_gradients(_parameters(optimizer))
@@ -154,13 +164,15 @@ class Steps:
             # walk; those that no module owns stay strays.
             self.owners.relabel_all()
             seen.strays = self.owners.relabel_gradients(_parameters(optimizer))
-        state = optimizer.state
+        return self.lacks_state(optimizer)
+
+    def lacks_state(self, optimizer):
+        """Whether there is a gradient whose parameter has no state yet."""
+        stateless, state = self._of(optimizer).stateless, optimizer.state
         # In the order of what the questions take: a tensor's hash is dear.
-        makes_state = any(
-            id(parameter) not in seen.stateless and parameter not in state
-            and parameter.grad is not None
-            for parameter in _parameters(optimizer))
-        return OPTIMIZER_STATE if makes_state else TEMPORARY
+        return any(id(parameter) not in stateless and parameter not in state
+                   and parameter.grad is not None
+                   for parameter in _parameters(optimizer))
 
     def _constructed(self, optimizer):
         # One that wraps another may have none of its own.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scope stack in Python, for tests that run on CPU tensors alone.
 
-The same eight functions as stratalloc._scopes; it records what was pushed,
+The same nine functions as stratalloc._scopes; it records what was pushed,
 re-labelled and adopted, and counts a pop without a push.
 """
 
@@ -16,6 +16,7 @@ class FakeStack:
         self.relabelled = []  # (address, bytes, path, category)
         self.adopted = []  # (address, path, category)
         self.pushed = []  # (path, category, lifetime), of all threads
+        self.recategorized = []  # (path, category)
         self.extra_pops = 0
         self._local = threading.local()
 
@@ -42,6 +43,14 @@ class FakeStack:
     def current(self):
         frames = self._frames()
         return frames[-1] if frames else (0, 0, 0)
+
+    def recategorize(self, scope, category):
+        frames = self._frames()
+        if not frames or frames[-1][0] != scope:
+            return False
+        frames[-1] = (scope, category, frames[-1][2])
+        self.recategorized.append((self.paths[scope], category))
+        return True
 
     def intern(self, path):
         if path not in self.paths:

@@ -39,6 +39,17 @@ def _estimate(tmp_path):
     return run
 
 
+def test_the_first_step_has_no_more_state_than_it_keeps(estimate):
+    """AdamW's two moments of each weight; what else it makes is temporary."""
+    text = SCRIPT.replace("SGD(net.parameters(), .1, foreach=False)",
+                          "AdamW(net.parameters())")
+    done = estimate("--card", "a100", "--json", "-", text=text)
+    device, = json.loads(done.stdout)["devices"]
+    state = [row["bytes"] for row in device["rows"]
+             if row["category"] == "optimizer_state"]
+    assert sum(state) == 12 * 2 * LAYER
+
+
 def test_the_context_is_not_for_programs(estimate):
     """Two MiB less than the card has are more than it has for a script."""
     whole = """
