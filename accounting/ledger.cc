@@ -183,6 +183,17 @@ DeviceTotals Ledger::Totals(DeviceIndex device) const {
   return {on_device + Read(account.below), on_device, Read(account.peak)};
 }
 
+Bytes Ledger::Owned(ScopeId scope) const {
+  MutexLock lock(mutex_);
+  Bytes owned = 0;
+  for (std::size_t device = 0; device < kMaxDevices; ++device) {
+    const auto found = scope_index_.find(
+        Key(static_cast<DeviceIndex>(device), {scope, Category::kUnknown}));
+    if (found != scope_index_.end()) owned += Read(found->second->account.live);
+  }
+  return owned;
+}
+
 void Ledger::ResetPeaks(DeviceIndex device) {
   MutexLock lock(mutex_);
   for (Entry& row : rows_) {

@@ -110,6 +110,8 @@ class Ledger final : public ChargeAccounts {
   // Every scope ever charged, ordered by device, scope.
   std::vector<ScopeRow> Scopes() const;
   DeviceTotals Totals(DeviceIndex device) const;
+  // What the scope owns, without those below its path: all devices and tiers.
+  Bytes Owned(ScopeId scope) const;
   // Every row's peak becomes its live. Exact if no malloc of the device runs
   // (the allocator calls it under the device lock).
   void ResetPeaks(DeviceIndex device) override;

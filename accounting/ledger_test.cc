@@ -51,6 +51,18 @@ class LedgerTest : public testing::Test {
   Ledger ledger_;
 };
 
+TEST_F(LedgerTest, AScopeOwnsItsCategoriesOnAllDevicesAndTiers) {
+  EXPECT_EQ(ledger_.Owned(kWeights.scope), 0u);
+  ledger_.Of(kGpu, kWeights).Allocate(512);
+  ledger_.Of(kGpu, kGradients).Allocate(1024);
+  ledger_.Of(kOtherGpu, kWeights).Allocate(2048);
+  ledger_.Of(kGpu, kNobody).Allocate(4096);
+  ledger_.Of(kGpu, kWeights).Move(512, TierId::kDevice, TierId::kHost, true);
+  EXPECT_EQ(ledger_.Owned(kWeights.scope), 512u + 1024u + 2048u);
+  Give(kGradients, kNobody, 1024);
+  EXPECT_EQ(ledger_.Owned(kWeights.scope), 512u + 2048u);
+}
+
 TEST_F(LedgerTest, ChargesAndCreditsTheSameRow) {
   ledger_.Of(kGpu, kWeights).Allocate(512);
   ledger_.Of(kGpu, kWeights).Allocate(1024);

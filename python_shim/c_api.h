@@ -143,6 +143,9 @@ STRATALLOC_API int stratalloc_scope_recategorize(uint32_t scope, int category);
 /* The frame of a module's call: an activation, transient; inside of a backward
  * node its recomputation pays (accounting/scope_stack.h). */
 STRATALLOC_API void stratalloc_scope_enter_module(uint32_t scope);
+/* Bytes that the scope owns, without those below its path: all devices and
+ * tiers. */
+STRATALLOC_API uint64_t stratalloc_scope_owned(uint32_t scope);
 /* The scope `path` and everything below it may own `bytes` on this device and
  * its tiers below; UINT64_MAX takes the limit away
  * (accounting/scope_limits.h). */

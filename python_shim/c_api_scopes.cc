@@ -34,6 +34,9 @@ int stratalloc_scope_recategorize(uint32_t scope, int category) {
   SetFrameCategory(static_cast<Category>(category));
   return 1;
 }
+uint64_t stratalloc_scope_owned(uint32_t scope) {
+  return Ledger::Get().Owned(ScopeId{scope});
+}
 uint32_t stratalloc_scope_current(int* category, int* lifetime) {
   const ScopeFrame& frame = CurrentScope();
   if (category != nullptr) *category = Raw(frame.category);

@@ -8,7 +8,7 @@
 //
 // The GIL: push, enter, pop, current and recategorize keep it; a scope listener
 // therefore must not wait for copies, I/O or another thread. intern, name,
-// relabel and adopt release it around the core, which takes locks.
+// owned, relabel and adopt release it around the core, which takes locks.
 //
 // Errors: a wrong number or type of arguments is a TypeError, an id that does
 // not fit its type an OverflowError, a category or lifetime that does not
@@ -130,6 +130,16 @@ PyObject* Name(PyObject*, PyObject* id) {
   return name;
 }
 
+PyObject* Owned(PyObject*, PyObject* id) {
+  std::uint32_t scope;
+  if (!ParseScope(id, &scope)) return nullptr;
+  std::uint64_t owned;
+  Py_BEGIN_ALLOW_THREADS;
+  owned = stratalloc_scope_owned(scope);
+  Py_END_ALLOW_THREADS;
+  return PyLong_FromUnsignedLongLong(owned);
+}
+
 PyObject* Relabel(PyObject*, PyObject* const* args, Py_ssize_t count) {
   std::uint32_t scope;
   int category;
@@ -196,6 +206,9 @@ PyMethodDef kMethods[] = {
     {"name", Name, METH_O,
      "name(scope_id) -> str\n\n"
      "The path of an id; '(no scope)' for 0."},
+    {"owned", Owned, METH_O,
+     "owned(scope_id) -> int\n\n"
+     "The bytes that this scope owns, on all devices and tiers."},
     {"relabel", Erase(Relabel), METH_FASTCALL,
      "relabel(address, bytes, scope_id, category) -> bool\n\n"
      "Moves the charge of the device block(s) holding these bytes; category\n"

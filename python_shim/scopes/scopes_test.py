@@ -90,6 +90,7 @@ def test_interned_path_has_one_id_and_its_name_back():
     assert scopes.name(scope) == path
     assert scopes.intern("") == 0
     assert scopes.name(0) == "(no scope)"
+    assert scopes.owned(scope) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ method of an object, see a plain function as before; one that was made before
 `install` holds the earlier function, and its optimizer's steps have no frame.
 
 Before a step the gradients are charged to the owners of their parameters,
-after it each new state tensor once. What an optimizer makes while it is
+after it each new state tensor once; all of them after a step that has left
+something charged to the class, since state that was replaced, and not written
+in place, is in no count. What an optimizer makes while it is
 constructed (Adagrad its sums) is state, too, and charged when that has ended.
 """
 
@@ -190,6 +192,7 @@ class Steps:
             seen.counts.clear()
             seen.stateless.clear()
         states = optimizer.state
+        left = stepped and self.native.owned(self.scope(optimizer)) > 0
         for parameter in _parameters(optimizer):
             state = states.get(parameter) if states else None
             if not state:
@@ -197,7 +200,7 @@ class Steps:
                         and parameter.grad is not None):
                     seen.stateless.add(id(parameter))
                 continue
-            if seen.counts.get(id(parameter)) == len(state):
+            if not left and seen.counts.get(id(parameter)) == len(state):
                 continue
             # A copy: another thread's step may be filling it.
             values = list(state.values())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scope stack in Python, for tests that run on CPU tensors alone.
 
-The same nine functions as stratalloc._scopes; it records what was pushed,
-re-labelled and adopted, and counts a pop without a push.
+The same ten functions as stratalloc._scopes; it records what was pushed,
+re-labelled and adopted, and counts a pop without a push. A scope owns nothing.
 """
 
 import threading
@@ -59,6 +59,9 @@ class FakeStack:
 
     def name(self, scope):
         return self.paths[scope] or "(no scope)"
+
+    def owned(self, scope):
+        return 0
 
     def relabel(self, address, size, scope, category):
         self.relabelled.append((address, size, self.paths[scope], category))

@@ -188,3 +188,41 @@ def test_what_a_step_replaced_for_itself_is_put_back():
     with pytest.raises(KeyError, match="planted"):
         optimizer.step()
     assert optimizer.__dict__["_init_group"] is fails
+
+
+# ---- state that is replaced -------------------------------------------------
+
+class Replacing(torch.optim.Optimizer):
+    """Keeps what it computes, not where it was; `clear` lets go of it before."""
+
+    def __init__(self, parameters, clear=False):
+        super().__init__(parameters, {})
+        self.clear = clear
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if self.clear:
+                state.clear()
+            old = state.pop("m", None)
+            state["m"] = (torch.zeros_like(parameter) if old is None
+                          else .9 * old + parameter.grad)
+            del old
+
+
+@pytest.mark.parametrize("clear", [False, True])
+def test_state_that_each_step_replaces(clear):
+    """clear: the new one may be the same object at the same address."""
+    name = f"Replaced{clear}"
+    model = net(name)
+    optimizer = Replacing(model.parameters(), clear)
+    for _ in range(4):
+        backward(model)
+        optimizer.step()
+        # Not rows of a report that looks for what is labelled late.
+        found = {(row["owner"], row["category"]): row["live"]
+                 for row in stratalloc._core.report(0)["layers"] if row["live"]}
+        assert all(found[f"{name}.{i}", "optimizer_state"] == WEIGHT
+                   for i in range(LAYERS))
+        assert not [key for key in found if key[0] == "Optimizer.Replacing"]
