@@ -73,7 +73,7 @@ class DeviceAllocator : public PoolRequests,
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   Result<Explanation> Explain(const MallocRequest& request) {
     return DeviceReports::Explain(request,
-                                  reclaimer_ != nullptr && p_.options.tiering);
+                                  p_.options.tiering ? reclaimer_ : nullptr);
   }
   // Why there is none, for who is refused memory. Before the device is found.
   void SetWhyNoReclaimer(std::string why) {

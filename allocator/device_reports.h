@@ -9,6 +9,7 @@
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "allocator/fragmentation.h"
 #include "allocator/heap_copy.h"
 #include "allocator/malloc_request.h"
+#include "allocator/reclaimer.h"
 #include "allocator/site_bytes.h"
 #include "allocator/staying.h"
 #include "allocator/views.h"
@@ -67,11 +69,11 @@ class DeviceReports {
   // What is reserved beside what is allocated, and why (fragmentation.h).
   Fragmentation Fragments() EXCLUDES(p_.mutex);
   // What would serve a request (explanation.h); makes none. Copies every block.
-  // `may_evict`: there is somebody who would. Fails as the driver does that is
+  // `reclaimer`: who would evict, or nullptr. Fails as the driver does that is
   // asked for the card's memory, and with kHostOutOfMemory; kInvalidArgument
   // for 0 and for more than any card has.
-  Result<Explanation> Explain(const MallocRequest& request, bool may_evict)
-      EXCLUDES(p_.mutex);
+  Result<Explanation> Explain(const MallocRequest& request,
+                              Reclaimer* reclaimer) EXCLUDES(p_.mutex);
 
   // Bytes that no eviction could take now: blocks of transient pools, and
   // evictable handles that are pinned.
@@ -88,12 +90,17 @@ class DeviceReports {
   Staying StayingLocked(const std::vector<Address>& workspaces)
       REQUIRES(p_.mutex);
   Result<Explanation> ExplainLocked(const MallocRequest& request,
-                                    bool may_evict,
-                                    const std::vector<Address>& workspaces)
+                                    const Reclaimer* reclaimer,
+                                    const std::vector<Address>& workspaces,
+                                    Explanation out) REQUIRES(p_.mutex);
+  Result<std::unique_ptr<HeapCopy>> CopyHeapLocked() REQUIRES(p_.mutex);
+  // As the ladder has it: of the pool that its stream is routed to.
+  HeapCopy::Wish WishLocked(const MallocRequest& request) REQUIRES(p_.mutex);
+  Doubt DoubtLocked(const PoolKey& key) REQUIRES(p_.mutex);
+  // What may leave, in the order of `reclaimer`.
+  std::vector<EvictableHandle> LeavingLocked(
+      const Reclaimer& reclaimer, const std::vector<Address>& workspaces)
       REQUIRES(p_.mutex);
-  // Everything that may leave leaves the copy.
-  void EvictAll(const std::vector<Address>& workspaces, HeapCopy& copy,
-                Explanation* out) REQUIRES(p_.mutex);
 
   DeviceParts& p_;
 };

@@ -3,6 +3,7 @@
 #include "allocator/explanation.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "allocator/heap_copy.h"
 #include "allocator/settings.h"
 #include "allocator/stay_reasons.h"
+#include "allocator/transactions.h"
 #include "allocator/workspaces.h"
 
 namespace stratalloc {
@@ -51,31 +53,62 @@ std::vector<Keeper> KeepersOf(const BlockHeap& heap) {
 // One request, tried on a copy step by step.
 class Trial {
  public:
-  Trial(HeapCopy& copy, const PoolKey& key, bool classes_meet, Explanation* out)
-      : copy_(copy), key_(key), classes_meet_(classes_meet), out_(*out) {}
+  Trial(HeapCopy& copy, const HeapCopy::Wish& wish, Explanation* out)
+      : copy_(copy), wish_(wish), out_(*out) {}
 
   bool Fits(Bytes limit, ServedBy by) {
-    if (!copy_.Serves(key_, out_.size, limit, classes_meet_, &lacking_)) {
-      return false;
-    }
+    last_ = copy_.Serves(wish_, limit);
+    if (!last_.served) return false;
     out_.by = by;
+    out_.block = last_.block;
     return true;
   }
-  Bytes lacking() const { return lacking_; }
+  // Tried between evictions, as Engine::Reclaim does: first of what the tiers
+  // below have room for, and only if that does not serve it, of all. `most`:
+  // with the headroom, which is taken last.
+  bool FitsAfter(const std::vector<EvictableHandle>& leaving, Bytes limit,
+                 Bytes most) {
+    std::vector<bool> gone(leaving.size());
+    for (const Bytes room : {out_.room_below, ~Bytes{0}}) {
+      Bytes target = Target(), freed = 0;
+      for (std::size_t i = 0; i < leaving.size(); ++i) {
+        const Bytes bytes = leaving[i].handle.bytes();
+        if (gone[i] || (!leaving[i].clean && out_.leaves + bytes > room)) {
+          continue;
+        }
+        gone[i] = true;
+        out_.leaves += bytes;
+        freed += bytes;
+        copy_.Evict(leaving[i].handle.address());
+        if (freed < target) continue;
+        if (Fits(limit, ServedBy::kEviction)) return true;
+        target = Target();
+        freed = 0;
+      }
+      if (Fits(limit, ServedBy::kEviction) || Fits(most, ServedBy::kHeadroom)) {
+        return true;
+      }
+    }
+    return false;
+  }
 
   // It was refused with `limit`, of which `most` would be there.
   void FindRemedy(Bytes limit, Bytes most) {
     out_.by = ServedBy::kNothing;
-    out_.missing = lacking_;
-    Bytes ignored = 0;
-    out_.limit_helps = limit + lacking_ <= most &&
-                       copy_.Serves(key_, out_.size, limit + lacking_,
-                                    classes_meet_, &ignored);
+    out_.missing = last_.lacking;
+    const Bytes more = limit + last_.lacking;
+    out_.limit_helps = more <= most && copy_.Serves(wish_, more).served;
     FindFrees(limit);
   }
 
  private:
+  // What an eviction is asked for.
+  Bytes Target() const {
+    return wish_.unmanaged != 0 ? wish_.unmanaged : last_.lacking;
+  }
   void FindFrees(Bytes limit) {
+    // What waits for other streams is had last, when the rest was released.
+    copy_.Release(PoolId{}, ~Bytes{0});
     std::vector<BlockView> frees;
     Bytes bytes = 0;
     for (const Keeper& keeper : KeepersOf(copy_.heap())) {
@@ -91,8 +124,7 @@ class Trial {
       }
       // To end that much is no better than to allocate less.
       if (bytes >= out_.missing) return;
-      Bytes ignored = 0;
-      if (copy_.Serves(key_, out_.size, limit, classes_meet_, &ignored)) {
+      if (copy_.Serves(wish_, limit).served) {
         out_.frees = std::move(frees);
         return;
       }
@@ -100,13 +132,29 @@ class Trial {
   }
 
   HeapCopy& copy_;
-  const PoolKey key_;
-  const bool classes_meet_;
+  const HeapCopy::Wish wish_;
   Explanation& out_;
-  Bytes lacking_ = 0;
+  HeapCopy::Found last_;
 };
 
 }  // namespace
+
+const char* DoubtText(Doubt doubt) {
+  switch (doubt) {
+    case Doubt::kNone:
+      return "";
+    case Doubt::kDriver:
+      return "the driver, which has to have the memory in one piece";
+    case Doubt::kSource:
+      return "the program's own allocator of this MemPool";
+    case Doubt::kTiers:
+      return "the host and the disk, which have to take what leaves";
+    case Doubt::kCapture:
+      return "the CUDA graph that is being captured, while which nothing "
+             "leaves";
+  }
+  return "";
+}
 
 const char* ServedByName(ServedBy by) {
   static constexpr const char* kNames[] = {"now", "waiting", "eviction",
@@ -120,28 +168,32 @@ Bytes Explanation::freed_bytes() const {
   return bytes;
 }
 
-std::string Explanation::Remedy(Bytes below) const {
+std::string Explanation::Remedy() const {
+  const std::string room = has_room() ? ""
+                                      : FormatBytes(leaves - room_below) +
+                                            " more on the host or on disk";
   if (by == ServedBy::kEviction || by == ServedBy::kHeadroom) {
-    if (room_needed() <= below) return "";
-    return "Room for " + FormatBytes(room_needed() - below) +
-           " more on the host or on disk would have served it: raise "
-           "host_budget or disk_budget.";
+    if (room.empty()) return "";
+    return "Room for " + room +
+           " would have served it: raise host_budget or disk_budget.";
   }
   if (by != ServedBy::kNothing || missing == 0) return "";
+  const std::string beside = room.empty() ? "" : ", with room for " + room;
   if (!frees.empty()) {
     return FormatBytes(freed_bytes()) + " in " + std::to_string(frees.size()) +
            (frees.size() == 1 ? " block" : " blocks") +
            " of handles that are free otherwise would have served it, if it "
-           "were freed: stratalloc.explain() names the owners.";
+           "were freed" +
+           beside + ": stratalloc.explain() names the owners.";
   }
-  return FormatBytes(missing) + " more would have served it" +
+  return FormatBytes(missing) + " more would have served it" + beside +
          (limit_helps ? ": the card has them, raise gpu_limit or the memory "
                         "fraction."
                       : ".");
 }
 
 Result<Explanation> DeviceReports::Explain(const MallocRequest& request,
-                                           bool may_evict) {
+                                           Reclaimer* reclaimer) {
   if (request.size == 0 || request.size >= kMaxRequest) {
     return Fail(ErrorCode::kInvalidArgument,
                 "no device has a block of " + std::to_string(request.size) +
@@ -150,52 +202,93 @@ Result<Explanation> DeviceReports::Explain(const MallocRequest& request,
   }
   const std::vector<Address> workspaces =
       LibraryWorkspaces::Addresses().value_or(std::vector<Address>());
+  Explanation out;
+  if (reclaimer != nullptr) out.room_below = reclaimer->RoomBelow();
   MutexLock lock(p_.mutex);
-  return ExplainLocked(request, may_evict, workspaces);
+  return ExplainLocked(request, reclaimer, workspaces, std::move(out));
+}
+
+HeapCopy::Wish DeviceReports::WishLocked(const MallocRequest& request) {
+  const Bytes size = Settings::Get().Round(request.size);
+  const bool tiering = p_.options.tiering;
+  PoolKey key{
+      .stream = request.stream,
+      .lifetime = tiering ? request.lifetime : LifetimeClass::kTransient,
+      .kind = KindOf(size)};
+  if (p_.routes.MayRoute()) key.owner = p_.captures.RouteOf(request.stream);
+  if (key.owner.is_private()) key.lifetime = LifetimeClass::kTransient;
+  return {key, size,
+          p_.unmanaged.SourceOf(key) == nullptr
+              ? 0
+              : Settings::Get().SegmentBytes(size),
+          tiering};
+}
+
+Doubt DeviceReports::DoubtLocked(const PoolKey& key) {
+  if (p_.captures.UnderWay()) return Doubt::kCapture;
+  if (p_.unmanaged.SourceOf(key) == nullptr) return Doubt::kNone;
+  return p_.unmanaged.IsCudaMalloc(key) ? Doubt::kDriver : Doubt::kSource;
+}
+
+Result<std::unique_ptr<HeapCopy>> DeviceReports::CopyHeapLocked() {
+  return HeapCopy::Make(p_.heap, p_.table, p_.pages.used_bytes(),
+                        {.may_move =
+                             [&](PoolId id) {
+                               p_.mutex.AssertHeld();
+                               return !p_.private_pools.IsInUse(id);
+                             },
+                         .lends =
+                             [&](PoolId id) {
+                               p_.mutex.AssertHeld();
+                               const auto* pool = p_.private_pools.Find(id);
+                               return pool != nullptr && pool->use_on_oom;
+                             },
+                         .unsplit =
+                             [&](PoolId id) {
+                               p_.mutex.AssertHeld();
+                               return p_.private_pools.IsUnsplit(id);
+                             }});
 }
 
 Result<Explanation> DeviceReports::ExplainLocked(
-    const MallocRequest& request, bool may_evict,
-    const std::vector<Address>& workspaces) {
-  Explanation out;
-  out.requested = request.size;
-  out.size = Settings::Get().Round(request.size);
+    const MallocRequest& request, const Reclaimer* reclaimer,
+    const std::vector<Address>& workspaces, Explanation out) {
   p_.blocks.Process();
   p_.arrivals.Settle();
   p_.blocks.EmptyBins();
-  const bool tiering = p_.options.tiering;
-  const PoolKey key{
-      .stream = request.stream,
-      .lifetime = tiering ? request.lifetime : LifetimeClass::kTransient,
-      .kind = KindOf(out.size)};
+  const HeapCopy::Wish wish = WishLocked(request);
+  out.requested = request.size;
+  out.size = wish.size;
+  out.doubt = DoubtLocked(wish.key);
   STRATALLOC_ASSIGN_OR_RETURN(const MemoryInfo card, p_.device.GetMemoryInfo());
   const Bytes there = p_.pages.ours() + card.free;
   const Bytes limit = std::min(p_.limit.Now(), there);
-  // Only who evicts takes the headroom.
-  const Bytes most = may_evict ? std::min(p_.limit.Allowed(), there) : limit;
-  STRATALLOC_ASSIGN_OR_RETURN(
-      const std::unique_ptr<HeapCopy> copy,
-      HeapCopy::Make(p_.heap, p_.table, p_.pages.used_bytes(),
-                     [&](const Pool& pool) {
-                       p_.mutex.AssertHeld();
-                       return !p_.private_pools.IsInUse(pool.key().owner);
-                     }));
-  out.certain = p_.device.has_virtual_memory() && !p_.captures.UnderWay() &&
-                p_.unmanaged.SourceOf(key) == nullptr;
-  Trial trial(*copy, key, tiering, &out);
+  STRATALLOC_ASSIGN_OR_RETURN(const std::unique_ptr<HeapCopy> copy,
+                              CopyHeapLocked());
+  Trial trial(*copy, wish, &out);
   if (trial.Fits(limit, ServedBy::kNow)) return out;
+  const PrivatePool* const own = p_.private_pools.Find(wish.key.owner);
+  if (wish.key.owner.is_private() && own != nullptr && !own->addresses_kept) {
+    copy->Release(wish.key.owner, wish.size);
+    if (trial.Fits(limit, ServedBy::kNow)) return out;
+  }
+  // By then the ladder has released what was free.
+  copy->Release(PoolId{}, wish.size);
   copy->CompletePending();
   if (trial.Fits(limit, ServedBy::kWaiting)) return out;
-  if (may_evict) {
-    out.leaves = trial.lacking();
-    EvictAll(workspaces, *copy, &out);
+  Bytes most = limit;
+  if (reclaimer != nullptr && p_.captures.MayEvict()) {
+    // Only who evicts takes the headroom.
+    most = std::min(p_.limit.Allowed(), there);
+    const auto leaving = LeavingLocked(*reclaimer, workspaces);
+    for (const EvictableHandle& one : leaving) {
+      out.may_leave += one.handle.bytes();
+    }
+    if (trial.FitsAfter(leaving, limit, most)) {
+      if (out.doubt == Doubt::kNone) out.doubt = Doubt::kTiers;
+      return out;
+    }
   }
-  if (trial.Fits(limit, ServedBy::kEviction) ||
-      trial.Fits(most, ServedBy::kHeadroom)) {
-    out.certain = false;  // the tiers below say
-    return out;
-  }
-  out.leaves = 0;
   trial.FindRemedy(most, there);
   for (BlockView& block : out.frees) {
     block.charge = FrameAccounts::Get().Resolved(block.charge);
@@ -203,31 +296,36 @@ Result<Explanation> DeviceReports::ExplainLocked(
   return out;
 }
 
-void DeviceReports::EvictAll(const std::vector<Address>& workspaces,
-                             HeapCopy& copy, Explanation* out) {
-  if (!p_.captures.MayEvict()) return;
+std::vector<EvictableHandle> DeviceReports::LeavingLocked(
+    const Reclaimer& reclaimer, const std::vector<Address>& workspaces) {
+  std::map<Address, EvictableHandle> leaving;
   const StayReasons reasons(p_, workspaces);
   for (const auto& [base, segment] : p_.heap.segments()) {
     if (!segment->evictable()) continue;
-    std::map<Address, HandleRef> live;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!IsLive(b->state)) continue;
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
-        if (IsOnDevice(handle.state()) &&
-            reasons.Of(handle) == StayReason::kEvictable) {
-          live.emplace(handle.address(), handle);
+        if (!IsOnDevice(handle.state()) ||
+            reasons.Of(handle) != StayReason::kEvictable) {
+          return;
         }
+        const HandleEntry& entry = handle.entry();
+        leaving.try_emplace(handle.address(),
+                            EvictableHandle{.handle = handle,
+                                            .state = handle.state(),
+                                            .lives = true,
+                                            .clean = entry.has_copy.load() &&
+                                                     !entry.dirty.load(),
+                                            .has_copy = entry.has_copy.load(),
+                                            .last_use = entry.last_use.load(),
+                                            .intervals = entry.Intervals()});
       });
     }
-    for (const auto& [address, handle] : live) {
-      const HandleEntry& entry = handle.entry();
-      copy.Evict(address);
-      out->may_leave += handle.bytes();
-      if (entry.has_copy.load() && !entry.dirty.load()) {
-        out->clean += handle.bytes();
-      }
-    }
   }
+  std::vector<EvictableHandle> sorted;
+  for (const auto& [address, one] : leaving) sorted.push_back(one);
+  reclaimer.Order(p_.use_clock.load(), &sorted);
+  return sorted;
 }
 
 }  // namespace stratalloc

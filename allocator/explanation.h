@@ -4,12 +4,10 @@
 //
 // Plain values. Of the moment when the device lock was held: other threads and
 // other processes go on. `certain` is false where somebody else has the last
-// word: the driver about unmanaged memory, the tiers below about room for what
-// is evicted, a capture that ends.
+// word: `doubt` says who.
 #ifndef STRATALLOC_ALLOCATOR_EXPLANATION_H_
 #define STRATALLOC_ALLOCATOR_EXPLANATION_H_
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -28,17 +26,29 @@ enum class ServedBy : unsigned char {
 };
 const char* ServedByName(ServedBy by);  // "now", "waiting", ...
 
+// Who has the last word.
+enum class Doubt : unsigned char {
+  kNone,
+  kDriver,   // about memory that it places itself (unmanaged_segments.h)
+  kSource,   // the program's own allocator, of a MemPool
+  kTiers,    // about room for what is evicted
+  kCapture,  // which ends
+};
+// "the driver, ...": a clause for people; "" of kNone.
+const char* DoubtText(Doubt doubt);
+
 struct Explanation {
   Bytes requested = 0;
-  Bytes size = 0;  // of its block
+  Bytes size = 0;   // of what is asked for, rounded
+  Bytes block = 0;  // of the block that would be handed out; 0 of kNothing
   ServedBy by = ServedBy::kNothing;
-  bool certain = true;
-  // kEviction, kHeadroom: handles that have to leave, at least.
+  Doubt doubt = Doubt::kNone;
+  bool certain() const { return doubt == Doubt::kNone; }
+  // Handles that would leave for it, also in vain; and of everything on the
+  // device, what may.
   Bytes leaves = 0;
-  // Of everything on the device, what may leave; of that, what has a copy below
-  // already and takes no room there.
   Bytes may_leave = 0;
-  Bytes clean = 0;
+  Bytes room_below = 0;  // Reclaimer::RoomBelow
   // kNothing: what is lacking with all that done.
   Bytes missing = 0;
   // kNothing: with `missing` more in gpu_limit and the memory fraction it would
@@ -49,11 +59,10 @@ struct Explanation {
   std::vector<BlockView> frees;
 
   Bytes freed_bytes() const;
-  // Below, for what leaves.
-  Bytes room_needed() const { return leaves - std::min(leaves, clean); }
+  bool has_room() const { return leaves <= room_below; }
   // One sentence that says what would have served it, for people; "" if there
-  // is nothing to say. `below`: bytes that the tiers below had room for.
-  std::string Remedy(Bytes below) const;
+  // is nothing to say.
+  std::string Remedy() const;
 };
 
 }  // namespace stratalloc

@@ -26,6 +26,9 @@ class NoRoom final : public Reclaimer {
   Bytes ReclaimCold(DeviceIndex, Bytes) override { return 0; }
   void OnPressure(DeviceIndex, Bytes, Bytes) override {}
   const char* LastRefusal(DeviceIndex) override { return ""; }
+  Bytes RoomBelow() override { return room; }
+
+  Bytes room = 26 * kMiB;
 };
 
 class ExplanationTest : public PrivatePoolTest {
@@ -56,8 +59,8 @@ TEST_F(ExplanationTest, AnEmptyCardServes) {
   const Explanation said = Explain(10 * kMiB + 1);
   EXPECT_EQ(said.by, ServedBy::kNow);
   EXPECT_EQ(said.size, 10 * kMiB + 512);
-  EXPECT_TRUE(said.certain);
-  EXPECT_EQ(said.Remedy(0), "");
+  EXPECT_TRUE(said.certain());
+  EXPECT_EQ(said.Remedy(), "");
 }
 
 TEST_F(ExplanationTest, MoreThanTheCardIsMissing) {
@@ -67,7 +70,7 @@ TEST_F(ExplanationTest, MoreThanTheCardIsMissing) {
   EXPECT_EQ(said.missing, 6 * kMiB);
   EXPECT_FALSE(said.limit_helps);
   EXPECT_TRUE(said.frees.empty()) << "40 MiB is no less than 6";
-  EXPECT_EQ(said.Remedy(0), "6.00 MiB more would have served it.");
+  EXPECT_EQ(said.Remedy(), "6.00 MiB more would have served it.");
 }
 
 TEST_F(ExplanationTest, AHigherLimitIsSaidWhereTheCardHasIt) {
@@ -76,7 +79,7 @@ TEST_F(ExplanationTest, AHigherLimitIsSaidWhereTheCardHasIt) {
   const Explanation said = Explain(20 * kMiB);
   EXPECT_EQ(said.missing, 8 * kMiB);
   EXPECT_TRUE(said.limit_helps);
-  EXPECT_THAT(said.Remedy(0), HasSubstr("raise gpu_limit"));
+  EXPECT_THAT(said.Remedy(), HasSubstr("raise gpu_limit"));
   allocator().SetFraction(40.0 / 64);
   EXPECT_EQ(Explain(20 * kMiB).by, ServedBy::kNow);
   allocator().SetFraction(40.0 / 64 - 1e-9);
@@ -106,7 +109,7 @@ TEST_F(ExplanationTest, SmallBlocksThatKeepHandlesAreNamed) {
   ASSERT_EQ(said.frees.size(), 2u);
   EXPECT_EQ(said.freed_bytes(), 2 * kSmall);
   EXPECT_EQ(said.frees[0].charge.scope, kOwner.scope);
-  EXPECT_THAT(said.Remedy(0), HasSubstr("handles that are free otherwise"));
+  EXPECT_THAT(said.Remedy(), HasSubstr("handles that are free otherwise"));
   EXPECT_FALSE(IsServed(Request(52 * kMiB, LifetimeClass::kTransient)));
   Free(said.frees[0].address);
   EXPECT_EQ(Explain(52 * kMiB).by, ServedBy::kNothing) << "the other one, too";
@@ -135,11 +138,12 @@ TEST_F(ExplanationTest, EvictionIsSaidOnlyWhereSomebodyEvicts) {
   allocator().SetReclaimer(&reclaimer_);
   const Explanation said = Explain(40 * kMiB);
   EXPECT_EQ(said.by, ServedBy::kEviction);
-  EXPECT_FALSE(said.certain);
+  EXPECT_FALSE(said.certain());
   EXPECT_EQ(said.leaves, 26 * kMiB);
   EXPECT_EQ(said.may_leave, 30 * kMiB);
-  EXPECT_EQ(said.Remedy(26 * kMiB), "") << "the tiers below had room";
-  EXPECT_THAT(said.Remedy(20 * kMiB), HasSubstr("Room for 6.00 MiB more"));
+  EXPECT_EQ(said.Remedy(), "") << "the tiers below have room";
+  reclaimer_.room = 20 * kMiB;
+  EXPECT_THAT(Explain(40 * kMiB).Remedy(), HasSubstr("Room for 6.00 MiB more"));
   const Explanation refused = Explain(45 * kMiB);
   EXPECT_EQ(refused.by, ServedBy::kNothing);
   EXPECT_EQ(refused.missing, 2 * kMiB) << "of whole handles";
@@ -190,7 +194,7 @@ TEST_F(ExplanationTest, WhatIsSaidComesTrue) {
           Request(bytes, LifetimeClass(random() % kLifetimeClasses),
                   random() % 2 == 0 ? kDefaultStream : other);
       const Explanation said = Explain(bytes, request.lifetime, request.stream);
-      ASSERT_TRUE(said.certain);
+      ASSERT_TRUE(said.certain());
       const bool serves = said.by != ServedBy::kNothing;
       ASSERT_EQ(IsServed(request), serves)
           << "seed " << seed << " step " << step << ": "

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "allocator/settings.h"
 #include "allocator/unmanaged_segments.h"
 
 namespace stratalloc {
@@ -18,19 +20,33 @@ Result<HandleTable> LikeTable(HandleTable& table) {
                          large.handle_bytes);
 }
 
+// Of the whole handles in a free block.
+template <typename F>
+void ForEachFreeHandle(const FreeKey& free, F&& f) {
+  HandleRegion& region = *free.block->segment->region;
+  const Address lo =
+      region.base + RoundUp(free.address - region.base, region.handle_bytes);
+  const Address hi =
+      region.base +
+      RoundDown(free.address + free.size - region.base, region.handle_bytes);
+  for (Address at = lo; at < hi; at += region.handle_bytes) {
+    f(HandleRef{&region, region.IndexOf(at)});
+  }
+}
+
 }  // namespace
 
-HeapCopy::HeapCopy(HandleTable table, Bytes used, MayMove may_move)
+HeapCopy::HeapCopy(HandleTable table, Bytes used, Rules rules)
     : table_(table),
       heap_(table_, stats_, history_),
       used_(used),
-      may_move_(std::move(may_move)) {}
+      rules_(std::move(rules)) {}
 
 Result<std::unique_ptr<HeapCopy>> HeapCopy::Make(const BlockHeap& heap,
                                                  HandleTable& table, Bytes used,
-                                                 const MayMove& may_move) {
+                                                 const Rules& rules) {
   STRATALLOC_ASSIGN_OR_RETURN(const HandleTable like, LikeTable(table));
-  std::unique_ptr<HeapCopy> copy(new HeapCopy(like, used, may_move));
+  std::unique_ptr<HeapCopy> copy(new HeapCopy(like, used, rules));
   copy->heap_.CopyFrom(heap);
   return copy;
 }
@@ -38,18 +54,13 @@ Result<std::unique_ptr<HeapCopy>> HeapCopy::Make(const BlockHeap& heap,
 Bytes HeapCopy::Releasable(BlockHeap::Run but) const {
   Bytes bytes = 0;
   for (const auto& [key, pool] : heap_.pools()) {
-    if (!may_move_(*pool)) continue;
+    if (!rules_.may_move(key.owner)) continue;
     pool->free_blocks().ForEach([&](const FreeKey& free) {
-      const HandleRegion& region = *free.block->segment->region;
-      const Address lo = region.base + RoundUp(free.address - region.base,
-                                               region.handle_bytes);
-      const Address hi =
-          region.base + RoundDown(free.address + free.size - region.base,
-                                  region.handle_bytes);
-      for (Address at = lo; at < hi; at += region.handle_bytes) {
-        const bool in_run = at + region.handle_bytes > but.lo && at < but.hi;
-        if (!in_run) bytes += region.handle_bytes;
-      }
+      ForEachFreeHandle(free, [&](HandleRef handle) {
+        const Address at = handle.address();
+        const bool in_run = at + handle.bytes() > but.lo && at < but.hi;
+        if (!in_run) bytes += handle.bytes();
+      });
       return true;
     });
   }
@@ -72,26 +83,64 @@ Bytes HeapCopy::HandlesOf(PoolKind kind, Bytes size) {
   return handle == 0 ? size : RoundUp(size, handle);  // 0: unmanaged memory
 }
 
+const Block* HeapCopy::FindFree(const Wish& wish) {
+  const Block* own =
+      UnmanagedSegments::BestFit(heap_.PoolOf(wish.key), wish.size);
+  if (own != nullptr || wish.key.owner.is_private()) return own;
+  for (const auto& [key, pool] : heap_.pools()) {
+    PoolKey lender = wish.key;
+    lender.owner = key.owner;
+    lender.lifetime = LifetimeClass::kTransient;
+    if (key != lender || !key.owner.is_private() || !rules_.lends(key.owner)) {
+      continue;
+    }
+    if (const Block* lent = UnmanagedSegments::BestFit(*pool, wish.size)) {
+      return lent;
+    }
+  }
+  return nullptr;
+}
+
+// As LiveBlocks::HandedOutOf.
+Bytes HeapCopy::HandedOut(const Wish& wish, PoolId owner, Bytes block,
+                          bool unmanaged) const {
+  const bool whole =
+      rules_.unsplit(owner) ||
+      (unmanaged && wish.size >= Settings::Get().max_split_size());
+  return whole ? block : wish.size;
+}
+
 // As Placement::Search, with the whole of the ladder's memory.
-bool HeapCopy::Serves(const PoolKey& key, Bytes size, Bytes limit,
-                      bool classes_meet, Bytes* lacking) {
-  *lacking = 0;
-  Pool& pool = heap_.PoolOf(key);
-  if (UnmanagedSegments::BestFit(pool, size) != nullptr) return true;
-  const bool meets = classes_meet && !key.owner.is_private();
+HeapCopy::Found HeapCopy::Serves(const Wish& wish, Bytes limit) {
+  const PoolId owner = wish.key.owner;
+  if (const Block* free = FindFree(wish); free != nullptr) {
+    const Segment& segment = *free->segment;
+    return {true, HandedOut(wish, segment.pool->key().owner, free->size,
+                            segment.unmanaged)};
+  }
+  Pool& pool = heap_.PoolOf(wish.key);
+  const bool meets =
+      wish.classes_meet && !owner.is_private() && wish.unmanaged == 0;
   const BlockHeap::BusyPlace busy = [](Address, Address) { return Address{0}; };
   const BlockHeap::Run free =
-      meets ? heap_.FindTakeOver(pool, size) : BlockHeap::Run{};
-  if (free.bytes() > 0) return true;
-  Bytes needed = 0;
-  Address start = heap_.FindRun(pool, size, busy, &needed);
-  BlockHeap::Run run{start, start == 0 ? 0 : start + size};
-  if (start == 0 && meets) run = heap_.FindTakeOver(pool, size, &busy);
-  needed = run.bytes() > 0 ? Unmapped(run) : HandlesOf(key.kind, size);
+      meets ? heap_.FindTakeOver(pool, wish.size) : BlockHeap::Run{};
+  if (free.bytes() > 0) return {true, wish.size};
+  BlockHeap::Run run;
+  Bytes needed = wish.unmanaged;
+  if (needed == 0) {
+    const Address start = heap_.FindRun(pool, wish.size, busy, &needed);
+    run = {start, start == 0 ? 0 : start + wish.size};
+    if (start == 0 && meets) run = heap_.FindTakeOver(pool, wish.size, &busy);
+    needed =
+        run.bytes() > 0 ? Unmapped(run) : HandlesOf(wish.key.kind, wish.size);
+  }
   const Bytes stays = used_ - std::min(used_, Releasable(run));
-  if (stays + needed <= limit) return true;
-  *lacking = stays + needed - limit;
-  return false;
+  if (stays + needed > limit) return {.lacking = stays + needed - limit};
+  return {true,
+          HandedOut(wish, owner,
+                    wish.unmanaged != 0 ? wish.unmanaged
+                                        : HandlesOf(wish.key.kind, wish.size),
+                    wish.unmanaged != 0)};
 }
 
 void HeapCopy::MakeFree(Block* block) {
@@ -120,6 +169,38 @@ void HeapCopy::Evict(Address handle) {
   used_ -= std::min(used_, ref.bytes());
   heap_.NoteLeft();
   heap_.Refile(ref);
+}
+
+void HeapCopy::Release(PoolId only, Bytes wanted) {
+  Bytes bytes = 0;
+  std::vector<HandleRef> going;
+  for (const auto& [key, pool] : heap_.pools()) {
+    if (only.is_private() ? key.owner != only : !rules_.may_move(key.owner)) {
+      continue;
+    }
+    pool->free_blocks().ForEach([&](const FreeKey& free) {
+      ForEachFreeHandle(free, [&](HandleRef handle) {
+        if (bytes >= wanted) return;
+        bytes += handle.bytes();
+        going.push_back(handle);
+      });
+      return bytes < wanted;
+    });
+  }
+  for (const HandleRef handle : going) {
+    Segment& segment = heap_.SegmentOf(handle);
+    // Of what is unmanaged the state is the heap's own that is copied.
+    if (segment.unmanaged) {
+      heap_.NoteUnmapped(segment, 1);
+      heap_.DropSegments(*segment.pool,
+                         [&](Segment& one) { return &one == &segment; });
+    } else {
+      handle.entry().state.store(HandleState::kUnmapped);
+      heap_.NoteUnmapped(segment, 1);
+      heap_.Refile(handle);
+    }
+  }
+  used_ -= std::min(used_, bytes);
 }
 
 void HeapCopy::Free(Address block) {

@@ -4,9 +4,10 @@
 // (block_heap.h), with a number for the memory. Nothing is asked of the driver.
 //
 // Streams count as idle, and free memory as free to move: waiting for them is
-// what a malloc does before it is refused.
+// what a malloc does before it is refused. So does address space: there is more
+// of it than any card has memory.
 //
-// Thread-safety: the constructor's caller holds the device lock, and no bin of
+// Thread-safety: Make's caller holds the device lock, and no bin of
 // the heap has a block; the copy itself is its owner's alone. It costs a look
 // at every block. Fails: Make, kHostOutOfMemory.
 // Invariants: those of BlockHeap; used() = bytes of handles with memory.
@@ -15,7 +16,6 @@
 
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/result.h"
@@ -25,36 +25,58 @@ namespace stratalloc {
 
 class HeapCopy {
  public:
-  // May the pool's free handles go elsewhere?
-  using MayMove = std::function<bool(const Pool& pool)>;
+  // What is said of the owner of a pool (private_pool.h).
+  struct Rules {
+    std::function<bool(PoolId)> may_move;  // may its free handles go elsewhere?
+    std::function<bool(PoolId)> lends;     // to whoever is out of memory?
+    std::function<bool(PoolId)> unsplit;   // is each segment one block?
+  };
+  // One malloc.
+  struct Wish {
+    PoolKey key;
+    Bytes size = 0;  // rounded
+    // What its source would be asked for (unmanaged_segments.h); 0: handles.
+    Bytes unmanaged = 0;
+    // Free handles of the stream's other lifetime classes serve, too.
+    bool classes_meet = false;
+  };
 
   // `used`: the bytes that a limit counts (page_store.h). `table`: of `heap`.
   static Result<std::unique_ptr<HeapCopy>> Make(const BlockHeap& heap,
                                                 HandleTable& table, Bytes used,
-                                                const MayMove& may_move);
+                                                const Rules& rules);
   ~HeapCopy() { table_.DropEntries(); }
   HeapCopy(const HeapCopy&) = delete;
   HeapCopy& operator=(const HeapCopy&) = delete;
 
-  // Would a malloc of `size` rounded bytes for the pool be served out of
-  // `limit` bytes? If not, `*lacking` is by how much the limit is too low.
-  // `classes_meet`: free handles of the stream's other lifetime classes serve,
-  // too, as with tiering.
-  bool Serves(const PoolKey& key, Bytes size, Bytes limit, bool classes_meet,
-              Bytes* lacking);
+  struct Found {
+    bool served = false;
+    Bytes block = 0;    // served: what the block would be
+    Bytes lacking = 0;  // not served: by how much the limit is too low
+  };
+  // Would it be served out of `limit` bytes?
+  Found Serves(const Wish& wish, Bytes limit);
 
   // What happens to it meanwhile.
   void CompletePending();      // other streams are done with what was freed
   void Evict(Address handle);  // which is on the device
   void Free(Address block);    // which is live
+  // At least `wanted` bytes of free handles, if they are there, have no memory
+  // any more: of this private pool, or of all that may move
+  // (FreeHandles::Find).
+  void Release(PoolId only, Bytes wanted);
 
   Bytes used() const { return used_; }
   const BlockHeap& heap() const { return heap_; }
 
  private:
-  HeapCopy(HandleTable table, Bytes used, MayMove may_move);
+  HeapCopy(HandleTable table, Bytes used, Rules rules);
 
   void MakeFree(Block* block);
+  // A free block of the owner's, or of one that lends.
+  const Block* FindFree(const Wish& wish);
+  Bytes HandedOut(const Wish& wish, PoolId owner, Bytes block,
+                  bool unmanaged) const;
   // What positions of the run lack; and what a place of its own takes.
   Bytes Unmapped(BlockHeap::Run run);
   Bytes HandlesOf(PoolKind kind, Bytes size);
@@ -66,7 +88,7 @@ class HeapCopy {
   History history_;
   BlockHeap heap_;
   Bytes used_;
-  const MayMove may_move_;
+  const Rules rules_;
 };
 
 }  // namespace stratalloc

@@ -5,11 +5,16 @@
 #ifndef STRATALLOC_ALLOCATOR_RECLAIMER_H_
 #define STRATALLOC_ALLOCATOR_RECLAIMER_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
 
 namespace stratalloc {
+
+struct EvictableHandle;  // transactions.h
 
 // One malloc that found no memory, as a Reclaimer serves it.
 class MemoryRequest {
@@ -66,6 +71,12 @@ class Reclaimer {
   // use, or somebody was refused while a capture let nothing leave, who finds
   // room made before the next try. Called without the device lock; never waits.
   virtual void NotePressure(DeviceIndex) {}
+  // Bytes that could leave before the tiers below are full. What they hold of
+  // handles that are on the device counts as room: a copy is given up for
+  // another. Called as Reclaim is.
+  virtual Bytes RoomBelow() { return 0; }
+  // In the order in which Reclaim would evict them at this tick. Any thread.
+  virtual void Order(std::uint32_t, std::vector<EvictableHandle>*) const {}
   // Why Reclaim could not do more, for the out-of-memory message, e.g. "the
   // host budget of 32 MiB is spent and no disk is used". May be empty.
   virtual const char* LastRefusal(DeviceIndex device) = 0;

@@ -121,8 +121,8 @@ STRATALLOC_API char* stratalloc_sites_json(int device);
 typedef int (*stratalloc_site_finder)(char* text, int room);
 STRATALLOC_API void stratalloc_find_sites(stratalloc_site_finder find);
 /* What would serve a malloc of this thread (allocator/explanation.h): "size",
- * "block", "served_by", "certain", "leaves", "may_leave", "room_needed",
- * "room_below", "missing", "limit_helps", "remedy" and "frees": a list of
+ * "block", "served_by", "certain", "depends_on", "leaves", "may_leave",
+ * "room_needed", "room_below", "missing", "limit_helps", "remedy" and "frees": a list of
  * {"address", "bytes","owner","category"}. {"error"} if the driver or the host
  * says no. */
 STRATALLOC_API char* stratalloc_explain_json(int device, uint64_t size,

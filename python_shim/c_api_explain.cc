@@ -54,21 +54,41 @@ nlohmann::json FragmentationJson(DeviceAllocator& device) {
 }
 
 nlohmann::json ExplanationJson(const Explanation& said) {
-  const Bytes room = RoomBelow();
   nlohmann::json frees = nlohmann::json::array();
   for (const BlockView& block : said.frees) frees.push_back(BlockJson(block));
   return {{"size", said.requested},
-          {"block", said.size},
+          {"block", said.by == ServedBy::kNothing ? said.size : said.block},
           {"served_by", ServedByName(said.by)},
-          {"certain", said.certain},
+          {"certain", said.certain()},
+          {"depends_on", DoubtText(said.doubt)},
           {"leaves", said.leaves},
           {"may_leave", said.may_leave},
-          {"room_needed", said.room_needed()},
-          {"room_below", room},
+          {"room_needed", said.leaves},
+          {"room_below", said.room_below},
           {"missing", said.missing},
           {"limit_helps", said.limit_helps},
-          {"remedy", said.Remedy(room)},
+          {"remedy", said.Remedy()},
           {"frees", frees}};
+}
+
+// A scope's limit is asked twice, as a malloc does (ladder_device.cc): before
+// any memory is looked for, and of the block that is found.
+nlohmann::json WithScopeLimit(DeviceIndex device, Explanation said) {
+  for (const Bytes bytes : {said.size, said.block}) {
+    const Status may =
+        Ledger::Get().MayOwn(device, CurrentScope().payer, bytes);
+    if (may) continue;
+    // Nothing is looked for on its behalf, and nothing else would help.
+    Explanation refused;
+    refused.requested = said.requested;
+    refused.size = said.size;
+    refused.doubt = bytes == said.size ? Doubt::kNone : said.doubt;
+    nlohmann::json json = ExplanationJson(refused);
+    json["served_by"] = "limit";
+    json["remedy"] = may.error().message;
+    return json;
+  }
+  return ExplanationJson(said);
 }
 
 nlohmann::json ErrorJson(const Error& error) {
@@ -98,14 +118,7 @@ char* stratalloc_explain_json(int device, uint64_t size, uint64_t stream) {
   request.lifetime = CurrentScope().lifetime;
   const Result<Explanation> said = (*opened)->Explain(request);
   if (!said) return Text(ErrorJson(said.error()));
-  nlohmann::json json = ExplanationJson(*said);
-  if (const Status may = Ledger::Get().MayOwn((*opened)->device().index(),
-                                              CurrentScope().payer, said->size);
-      !may) {
-    json["served_by"] = "limit";
-    json["remedy"] = may.error().message;
-  }
-  return Text(json);
+  return Text(WithScopeLimit((*opened)->device().index(), *said));
 }
 
 }  // extern "C"

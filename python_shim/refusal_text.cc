@@ -49,23 +49,12 @@ void AddHolders(Error* error, DeviceIndex device) {
   if (!holders.empty()) error->message += " " + holders;
 }
 
-Bytes RoomBelow() {
-  Engine* const engine = Core::Get().engine();
-  if (engine == nullptr) return 0;
-  engine->CollectDropped();  // room of blocks that were freed
-  const DeviceOptions& budgets = Core::Get().config().device;
-  return budgets.host_budget -
-         std::min(budgets.host_budget, engine->HostUsed()) +
-         budgets.disk_budget -
-         std::min(budgets.disk_budget, engine->DiskUsed());
-}
-
 void AddRemedy(Error* error, DeviceAllocator& device,
                const MallocRequest& request) {
   if (error->code != ErrorCode::kOutOfMemory) return;
   const Result<Explanation> said = device.Explain(request);
   if (!said) return;
-  const std::string remedy = said->Remedy(RoomBelow());
+  const std::string remedy = said->Remedy();
   if (!remedy.empty()) error->message += " " + remedy;
 }
 

@@ -24,9 +24,6 @@ std::string LargestHolders(DeviceIndex device);
 // kOutOfMemory says who holds the memory, too; other errors stay as they are.
 void AddHolders(Error* error, DeviceIndex device);
 
-// Bytes that the tiers below have room for.
-Bytes RoomBelow();
-
 // kOutOfMemory says what would have served the request, if anything would;
 // other errors stay as they are. Tries it on a copy of the device's blocks
 // (allocator/explanation.h).

@@ -20,15 +20,16 @@ class Explanation(Result):
     """What was found on a copy of the device's blocks; also a mapping.
 
     Attributes, sizes in bytes:
-      size: what was asked. block: what its block takes.
+      size: what was asked. block: what its block would take.
       served_by: the first of these after which it fits:
         "now" (what is free, or may grow), "waiting" (for other streams),
         "eviction", "headroom" (the same, and the part of the card that is left
         to others), or "nothing"; "limit": its scope may not own it (limit()).
-      certain: False where somebody else has the last word: the driver, the
-        tiers below, a capture under way.
-      leaves: what has to be evicted, at least. may_leave: what could be.
-      room_needed: on host or disk, for what leaves; room_below: what they have.
+      certain: False where somebody else has the last word, and depends_on says
+        who: the driver, the tiers below, a capture under way.
+      leaves: what would be evicted for it. may_leave: what could be.
+      room_needed: on host or disk, for what leaves; room_below: what they have,
+        copies of what is on the device included, which are given up for it.
       missing: what is lacking with all that done.
       limit_helps: with `missing` more in gpu_limit or the memory fraction it
         would be served.
@@ -41,6 +42,7 @@ class Explanation(Result):
     block: int
     served_by: str
     certain: bool
+    depends_on: str
     leaves: int
     may_leave: int
     room_needed: int
@@ -69,6 +71,8 @@ class Explanation(Result):
         parts = [f"{format_size(self.size)}: {_OUTCOMES[self.served_by](self)}"]
         if self.remedy:
             parts.append(self.remedy)
+        if self.depends_on:
+            parts.append(f"That depends on {self.depends_on}.")
         if self.frees:
             parts.append(_blocks(self.frees, len(self.frees) if all
                                  else _SHOWN))

@@ -199,6 +199,13 @@ void Engine::CollectDropped() {
   for (TieredDevice* state : movers_) lower_.CollectDropped(*state->allocator);
 }
 
+Bytes Engine::RoomBelow() {
+  CollectDropped();  // room of blocks that were freed
+  if (off()) return 0;
+  MutexLock arbiter(arbiter_);
+  return lower_.Room();
+}
+
 void Engine::OnEmptyCache(DeviceIndex device) {
   if (off()) return;
   MutexLock arbiter(arbiter_);

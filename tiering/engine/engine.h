@@ -142,6 +142,9 @@ class Engine final : public Reclaimer, public ScopeListener {
   // The copies of freed blocks go, on every device. Else the next eviction or
   // restore does that.
   void CollectDropped();
+  Bytes RoomBelow() override;
+  void Order(std::uint32_t now,
+             std::vector<EvictableHandle>* leaving) const override;
   Result<Bytes> RestoreAll();
 
   EngineCounters Counters() const;

@@ -2,6 +2,8 @@
 // Engine: who leaves, until enough has, for a restore too. How handles leave
 // and return is eviction.h's and restoration.h's.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <set>
 #include <string>
@@ -28,6 +30,14 @@ struct Victims {
   std::uint32_t next_cold = kLookAgainAfter;
 };
 
+Candidate CandidateOf(const EvictableHandle& one, std::size_t id) {
+  return {.id = id,
+          .bytes = one.handle.bytes(),
+          .last_use = one.last_use,
+          .intervals = one.intervals,
+          .clean = one.clean};
+}
+
 Victims LookAtCandidates(DeviceAllocator& device,
                          const std::vector<Address>& workspaces,
                          const std::set<Address>& not_these, bool only_cold,
@@ -35,11 +45,7 @@ Victims LookAtCandidates(DeviceAllocator& device,
   Victims choice;
   for (const EvictableHandle& one : device.Candidates(workspaces)) {
     if (not_these.contains(one.handle.address())) continue;
-    const Candidate candidate{.id = choice.handles.size(),
-                              .bytes = one.handle.bytes(),
-                              .last_use = one.last_use,
-                              .intervals = one.intervals,
-                              .clean = one.clean};
+    const Candidate candidate = CandidateOf(one, choice.handles.size());
     if (only_cold && !IsCold(candidate, now)) {
       if (const std::uint32_t after = ColdAfter(candidate); after != 0) {
         choice.next_cold =
@@ -54,6 +60,20 @@ Victims LookAtCandidates(DeviceAllocator& device,
 }
 
 }  // namespace
+
+void Engine::Order(std::uint32_t now,
+                   std::vector<EvictableHandle>* leaving) const {
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < leaving->size(); ++i) {
+    candidates.push_back(CandidateOf((*leaving)[i], i));
+  }
+  std::vector<EvictableHandle> sorted;
+  for (const Candidate& one :
+       ChooseVictims(std::move(candidates), now, ~Bytes{0})) {
+    sorted.push_back((*leaving)[one.id]);
+  }
+  *leaving = std::move(sorted);
+}
 
 Bytes Engine::EvictVictimsLocked(TieredDevice& state, Bytes target,
                                  const std::vector<Address>& keep, Whom whom) {

@@ -124,6 +124,25 @@ Bytes LowerCopies::HostRoom() const {
   return options_.host_budget - (reserve_open_ ? 0 : reserve_bytes_);
 }
 
+Bytes LowerCopies::Room() const {
+  Bytes host_held = 0, disk_held = 0;
+  for (const auto& [address, copy] : copies_) {
+    if (!IsAway(copy.handle.state())) continue;
+    // Of two the host's is given up.
+    if (copy.disk) {
+      disk_held += DiskTier::FileBytes(copy.disk.bytes);
+    } else {
+      host_held += copy.host.bytes;
+    }
+  }
+  const Bytes host = HostRoom() - std::min(HostRoom(), host_held);
+  if (!disk_allowed() || (disk_ != nullptr && disk_->offline())) return host;
+  const Bytes budget = options_.disk_budget - disk_reserve_bytes_;
+  const Bytes chunks = (budget - std::min(budget, disk_held)) /
+                       DiskTier::FileBytes(chunk_bytes_);
+  return host + chunks * chunk_bytes_;
+}
+
 void LowerCopies::RefillReserve(std::uint32_t now) {
   Error why;
   while (reserve_bytes_ > 0 &&

@@ -93,6 +93,9 @@ class LowerCopies {
   // The staging events go back to their devices. Before those are destroyed.
   void Close();
 
+  // Bytes of handles that could leave before both tiers are full, the reserve
+  // kept. Copies of resident handles count as room. In one piece or not.
+  Bytes Room() const;
   bool disk_allowed() const { return options_.disk_budget > 0; }
   DiskTier* disk() const { return disk_.get(); }
   HostTier* host() const { return host_.get(); }
