@@ -80,13 +80,16 @@ class Construction:
     """Wraps and unwraps; one per base class and installation.
 
     frame: object -> (scope, category, lifetime), on top in its __init__;
-    ended: called with the object when the outermost __init__ has returned.
+    ended: called with the object when the outermost __init__ has returned; made:
+    with each class that is made from now on.
     """
 
-    def __init__(self, native, base, building, frame, ended):
+    def __init__(self, native, base, building, frame, ended,
+                 made=lambda cls: None):
         self.native = native
         self.base = base
         self.building, self.frame, self.ended = building, frame, ended
+        self.made = made
         self.active = False
         self._wrapped = weakref.WeakSet()
         self._hook = None
@@ -99,6 +102,7 @@ class Construction:
             super(base, cls).__init_subclass__(**kwargs)
             if self.active:
                 self._wrap(cls)
+                self.made(cls)
 
         self._hook = classmethod(__init_subclass__)
         base.__init_subclass__ = self._hook

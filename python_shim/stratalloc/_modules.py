@@ -3,7 +3,7 @@
 
 `install()` wraps
   nn.Module.__call__   category activation, lifetime transient
-  nn.Module._apply     (to, cuda, half ...) category parameter, persistent
+  nn.Module._apply     _moves.py (to, cuda, half ...), parameter, persistent
   construction         _construction.py, category parameter, persistent
   lazy parameters      _materialize.py, category parameter, persistent
   nn.Module.__setstate__  no frame: re-labels what deepcopy and pickle made
@@ -33,6 +33,7 @@ from stratalloc import _stack
 from stratalloc import _storages
 from stratalloc._construction import Construction, building
 from stratalloc._materialize import Materialize
+from stratalloc._moves import Moves
 from stratalloc._optimizers import Steps
 from stratalloc._owners import Owners
 from stratalloc._stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER, ROOT
@@ -51,11 +52,12 @@ class _Installation:
         self.construction = Construction(
             native, torch.nn.Module, building,
             lambda module: (self.owners.class_scope(module), PARAMETER,
-                            LIFETIME_PERSISTENT), lambda module: None)
+                            LIFETIME_PERSISTENT), lambda module: None,
+            self._on_class)
         self.materialize = Materialize(native)
         self.steps = Steps(native, self.owners)
         self.native = native
-        self._moving = threading.local()
+        self.moves = Moves(native, self.owners, self.scope_of)
 
     def install(self):
         module = torch.nn.Module
@@ -63,9 +65,6 @@ class _Installation:
         self._call, module.__call__ = module.__call__, _call_wrapper(
             module.__call__, self)
         self._our_call = module.__call__
-        self._apply, module._apply = module._apply, _apply_wrapper(
-            module._apply, self)
-        self._our_apply = module._apply
         self._set, module.__setstate__ = module.__setstate__, _set_wrapper(
             module.__setstate__, self)
         self._our_set = module.__setstate__
@@ -75,6 +74,7 @@ class _Installation:
             _torch_module.register_module_buffer_registration_hook(
                 self._on_buffer),
         ]
+        self.moves.install()
         self.construction.install()
         self.materialize.install()
         self.steps.install()
@@ -85,13 +85,12 @@ class _Installation:
         self.steps.uninstall()
         self.materialize.uninstall()
         self.construction.uninstall()
+        self.moves.uninstall()
         for handle in self._handles:
             handle.remove()
         # Someone who wrapped on top of us keeps a wrapper that passes on.
         if module.__call__ is self._our_call:
             module.__call__ = self._call
-        if module._apply is self._our_apply:
-            module._apply = self._apply
         if module.__setstate__ is self._our_set:
             module.__setstate__ = self._set
 
@@ -105,28 +104,8 @@ class _Installation:
             return self.owners.class_scope(module)
         return self.owners.name_tree(module)
 
-    def move(self, module, apply):
-        """_apply with the module's frame on top."""
-        moving = self._moving
-        outermost = not getattr(moving, "busy", False)
-        scope = self.owners.scopes.get(id(module))
-        if scope is None:
-            scope = self.scope_of(module)
-        # Its own tensors only: the children push frames of their own.
-        category = PARAMETER
-        if not module._parameters and module._buffers:
-            category = BUFFER
-        self.native.push(scope, category, LIFETIME_PERSISTENT)
-        moving.busy = True
-        try:
-            return apply()
-        finally:
-            self.native.pop()
-            if outermost:
-                moving.busy = False
-                # Gradients, and buffers beside parameters, were charged as
-                # parameters.
-                self.owners.relabel_tree(module)
+    def _on_class(self, cls):
+        self.moves.wrap(cls)
 
     def _on_parameter(self, module, name, parameter):
         if not is_compiling() and isinstance(parameter, torch.Tensor):
@@ -178,15 +157,6 @@ def _call_wrapper(original, installation):
         return __call__
     # Someone wrapped __call__ before us: theirs is what has to run.
     return __call__on_another
-
-
-def _apply_wrapper(original, installation):
-    def _apply(self, fn, recurse=True):
-        if is_compiling() or not installation.active:
-            return original(self, fn, recurse)
-        return installation.move(self, lambda: original(self, fn, recurse))
-
-    return _apply
 
 
 def _set_wrapper(original, installation):

@@ -54,6 +54,64 @@ def make(name, **arguments):
     return type(name, (Block,), {})(**arguments)
 
 
+def charged(root):
+    """{(path, category): bytes} below `root`, as charged without a report."""
+    return {(row["owner"], row["category"]): row["live"]
+            for row in stratalloc._core.report(0)["layers"]
+            if row["live"] and row["owner"].split(".")[0] == root}
+
+
+class Flat(nn.Module):
+    """Makes one buffer of its weights once they have moved, as an RNN does."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.ones(SIZE, SIZE))
+                          for _ in range(2))
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        return flatten(self)
+
+
+def flatten(module):
+    flat = torch.cat([module.a.data, module.b.data])
+    module.a.data, module.b.data = flat[:SIZE], flat[SIZE:]
+    return module
+
+
+class Mixin:
+    """No module; FSDP2's classes have their _apply from such a one."""
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        return flatten(self)
+
+
+def test_what_an_overridden_apply_allocates_is_the_modules():
+    class Later(Flat):  # made after installation
+        def _apply(self, fn, recurse=True):
+            return flatten(super()._apply(fn, recurse))
+
+    class Mixed(Mixin, Flat):
+        pass
+
+    for cls in (Flat, Later, Mixed):
+        model = cls().to("cuda")
+        assert charged(cls.__name__) == {
+            (cls.__name__, "parameter"): 2 * WEIGHT}
+    model = type("Nests", (nn.Sequential,), {})(Flat()).to("cuda")
+    assert charged("Nests") == {("Nests.0", "parameter"): 2 * WEIGHT}
+
+
+def test_lstm_that_was_moved():
+    name = "MovedLSTM"
+    model = type(name, (nn.LSTM,), {})(SIZE, SIZE).to("cuda")
+    size = sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes()
+                for p in model.parameters()}.values())
+    assert charged(name) == {(name, "parameter"): -(-size // 512) * 512}
+
+
 def test_moved_model_owns_its_bytes_from_the_start():
     model = make("Moved").to("cuda")
     rows = {(row["owner"], row["category"]): row

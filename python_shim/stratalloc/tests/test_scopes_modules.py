@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from fake_stack import FakeStack
+from scoped_models import CONSTRUCT
 from scoped_models import FORWARD
 from scoped_models import Block
 from scoped_models import Model
@@ -203,6 +204,37 @@ def test_install_and_uninstall_restore_everything():
         assert fake.pushed == []
         assert _modules.names() == {}
         assert _modules.relabel_all() == 0
+    finally:
+        _modules.uninstall()
+        _stack.use(previous)
+
+
+def test_overridden_moves_are_restored():
+    class Mixin:
+        def _apply(self, fn, recurse=True):
+            return super()._apply(fn, recurse)
+
+    class Inherits(Mixin, nn.Module):
+        pass
+
+    def moves():
+        return (nn.RNNBase.__dict__["_apply"], nn.Module.__dict__["_apply"],
+                Mixin.__dict__["_apply"], Inherits.__dict__.get("_apply"),
+                nn.Linear.__dict__.get("_apply"))
+
+    saved = moves()
+    fake = FakeStack()
+    previous = _stack.use(fake)
+    try:
+        _modules.install()
+        assert nn.RNNBase.__dict__["_apply"] is not saved[0]
+        # One frame for each module, however many of its classes take part.
+        nn.LSTM(4, 4).half()
+        assert [path for path, *_ in fake.pushed] == ["LSTM", "LSTM"], "made"
+        Inherits().half()
+        assert fake.pushed[2:] == [("Inherits", *CONSTRUCT)]
+        _modules.uninstall()
+        assert moves() == saved
     finally:
         _modules.uninstall()
         _stack.use(previous)
