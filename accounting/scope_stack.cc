@@ -110,4 +110,8 @@ bool PopScope() {
   return true;
 }
 
+void PopScopesTo(int depth) {
+  while (ScopeDepth() > depth) PopScope();
+}
+
 }  // namespace stratalloc

@@ -69,6 +69,9 @@ void SetFrameEnd(void (*end)(FrameId account));
 void PushScope(const ScopeFrame& frame);
 // A pop without a push is ignored and returns false.
 bool PopScope();
+// Pops until `depth` frames are left; none, if there are no more than that. For
+// who must leave nothing behind of what it called.
+void PopScopesTo(int depth);
 
 namespace internal {
 // The frame on top apart from those below it, which are 2 KiB: see

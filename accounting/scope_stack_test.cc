@@ -65,6 +65,22 @@ TEST_F(ScopeStackTest, LastPushedIsOnTop) {
   EXPECT_EQ(CurrentScope().scope, kRootScope);
 }
 
+TEST_F(ScopeStackTest, PopsToADepthAndNeverBelow) {
+  Recorder recorder;
+  PushScope(Frame(1));
+  SetScopeListener(&recorder);
+  for (std::uint32_t scope : {2, 3, 4}) PushScope(Frame(scope));
+  recorder.events.clear();
+  PopScopesTo(1);
+  EXPECT_EQ(Raw(CurrentScope().scope), 1u);
+  EXPECT_EQ(recorder.events,
+            (decltype(recorder.events){{'-', 4u}, {'-', 3u}, {'-', 2u}}));
+  PopScopesTo(1);
+  PopScopesTo(7);
+  EXPECT_EQ(ScopeDepth(), 1);
+  PopScopesTo(0);
+}
+
 TEST_F(ScopeStackTest, AFrameBelowKeepsItsNewCategory) {
   PushScope(Frame(7));
   SetFrameCategory(Category::kOptimizerState);

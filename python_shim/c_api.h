@@ -141,8 +141,10 @@ STRATALLOC_API uint32_t stratalloc_scope_current(int* category, int* lifetime);
  * nothing is done, if another scope's is on top. */
 STRATALLOC_API int stratalloc_scope_recategorize(uint32_t scope, int category);
 /* The frame of a module's call: an activation, transient; inside of a backward
- * node its recomputation pays (accounting/scope_stack.h). */
-STRATALLOC_API void stratalloc_scope_enter_module(uint32_t scope);
+ * node its recomputation pays (accounting/scope_stack.h). Returns how many
+ * frames are below it; pops until no more than these are left. */
+STRATALLOC_API int stratalloc_scope_enter_module(uint32_t scope);
+STRATALLOC_API void stratalloc_scope_leave_module(int below);
 /* Bytes that the scope owns, without those below its path: all devices and
  * tiers. */
 STRATALLOC_API uint64_t stratalloc_scope_owned(uint32_t scope);

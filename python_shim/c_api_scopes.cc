@@ -22,12 +22,15 @@ void stratalloc_scope_push(uint32_t scope, int category, int lifetime) {
   PushScope({ScopeId{scope}, static_cast<Category>(category),
              static_cast<LifetimeClass>(lifetime)});
 }
-void stratalloc_scope_enter_module(uint32_t scope) {
+int stratalloc_scope_enter_module(uint32_t scope) {
+  const int below = ScopeDepth();
   PushScope({.scope = ScopeId{scope},
              .category = Category::kActivation,
              .lifetime = LifetimeClass::kTransient,
              .module = true});
+  return below;
 }
+void stratalloc_scope_leave_module(int below) { PopScopesTo(below); }
 int stratalloc_scope_pop(void) { return PopScope(); }
 int stratalloc_scope_recategorize(uint32_t scope, int category) {
   if (ScopeDepth() == 0 || Raw(CurrentScope().scope) != scope) return 0;

@@ -6,9 +6,9 @@
 // It holds no state: the stack is the core's, thread-local, and ids are plain
 // integers.
 //
-// The GIL: push, enter, pop, current and recategorize keep it; a scope listener
-// therefore must not wait for copies, I/O or another thread. intern, name,
-// owned, relabel and adopt release it around the core, which takes locks.
+// The GIL: push, enter, leave, pop, current and recategorize keep it; a scope
+// listener therefore must not wait for copies, I/O or another thread. intern,
+// name, owned, relabel and adopt release it around the core, which takes locks.
 //
 // Errors: a wrong number or type of arguments is a TypeError, an id that does
 // not fit its type an OverflowError, a category or lifetime that does not
@@ -74,7 +74,17 @@ PyObject* Push(PyObject*, PyObject* const* args, Py_ssize_t count) {
 PyObject* Enter(PyObject*, PyObject* id) {
   std::uint32_t scope;
   if (!ParseScope(id, &scope)) return nullptr;
-  stratalloc_scope_enter_module(scope);
+  return PyLong_FromLong(stratalloc_scope_enter_module(scope));
+}
+
+PyObject* Leave(PyObject*, PyObject* below) {
+  const long count = PyLong_AsLong(below);
+  if (count == -1 && PyErr_Occurred()) return nullptr;
+  if (count < 0 || count > std::numeric_limits<int>::max()) {
+    PyErr_Format(PyExc_ValueError, "%ld is no number of frames", count);
+    return nullptr;
+  }
+  stratalloc_scope_leave_module(static_cast<int>(count));
   Py_RETURN_NONE;
 }
 
@@ -186,10 +196,15 @@ PyMethodDef kMethods[] = {
      "push(scope_id, category, lifetime)\n\n"
      "Puts a frame on this thread's scope stack. Pair with pop()."},
     {"enter", Enter, METH_O,
-     "enter(scope_id)\n\n"
+     "enter(scope_id) -> int\n\n"
      "The frame of a module's call: push(scope_id, ACTIVATION, TRANSIENT), "
      "and\n"
-     "inside of a backward node a recomputation. Pair with pop()."},
+     "inside of a backward node a recomputation. Returns how many frames are\n"
+     "below it, for leave()."},
+    {"leave", Leave, METH_O,
+     "leave(below)\n\n"
+     "Pops what enter() pushed and what is left above it: as many frames stay\n"
+     "as it returned."},
     {"pop", Pop, METH_NOARGS,
      "pop() -> bool\n\n"
      "Takes the top frame off; False (and no effect) if the stack is empty."},

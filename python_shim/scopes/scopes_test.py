@@ -75,6 +75,23 @@ def test_the_category_of_the_scope_on_top_alone():
     scopes.pop()
 
 
+def test_leaving_ends_what_was_left_above():
+    scopes.push(7, 4, 3)
+    below = scopes.enter(8)
+    assert below == 1
+    scopes.push(9, 1, 1)
+    scopes.enter(10)
+    scopes.leave(below)
+    assert scopes.current() == (7, 4, 3)
+    scopes.leave(below)
+    assert scopes.current() == (7, 4, 3), "never its caller's"
+    with pytest.raises(ValueError):
+        scopes.leave(-1)
+    with pytest.raises(TypeError):
+        scopes.leave(None)
+    scopes.leave(0)
+
+
 def test_largest_scope_id():
     scopes.push(2**32 - 1, 0, 0)
     assert scopes.current()[0] == 2**32 - 1

@@ -118,7 +118,7 @@ class _Installation:
 
 def _call_wrapper(original, installation):
     native, owners = installation.native, installation.owners
-    enter, pop, current = native.enter, native.pop, native.current
+    enter, leave, current = native.enter, native.leave, native.current
     scopes, roots, adopt = owners.scopes, owners.root_scopes, owners.adopt
 
     def __call__(self, *args, **kwargs):
@@ -129,7 +129,7 @@ def _call_wrapper(original, installation):
             scope = installation.scope_of(self)
         if scope in roots and current()[0] == ROOT:
             adopt(scope, (*args, kwargs))
-        enter(scope)
+        below = enter(scope)
         try:
             # torch's own __call__, written out: a frame and a copy of the
             # arguments less per call.
@@ -137,7 +137,7 @@ def _call_wrapper(original, installation):
                 return self._call_impl(*args, **kwargs)
             return self._compiled_call_impl(*args, **kwargs)
         finally:
-            pop()
+            leave(below)
 
     def __call__on_another(self, *args, **kwargs):
         if is_compiling() or not installation.active:
@@ -147,11 +147,11 @@ def _call_wrapper(original, installation):
             scope = installation.scope_of(self)
         if scope in roots and current()[0] == ROOT:
             adopt(scope, (*args, kwargs))
-        enter(scope)
+        below = enter(scope)
         try:
             return original(self, *args, **kwargs)
         finally:
-            pop()
+            leave(below)
 
     if original is torch.nn.Module._wrapped_call_impl:
         return __call__

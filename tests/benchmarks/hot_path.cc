@@ -86,12 +86,9 @@ MEASURED_OPERATOR(eight_apart)
     leaving;                                                            \
     asm volatile("# leave_" #name);                                     \
   }
-#define MEASURED_SCOPE(name)                                                \
-  MEASURED_ENTRY(                                                           \
-      name,                                                                 \
-      stratalloc_scope_push(scope, static_cast<int>(Category::kActivation), \
-                            static_cast<int>(LifetimeClass::kTransient)),   \
-      stratalloc_scope_pop(), std::uint32_t scope)
+#define MEASURED_SCOPE(name)                                 \
+  MEASURED_ENTRY(name, stratalloc_scope_enter_module(scope), \
+                 stratalloc_scope_leave_module(0), std::uint32_t scope)
 #define MEASURED_NODE(name)                                                 \
   MEASURED_ENTRY(name, core::EnterNode(kThread, number), core::LeaveNode(), \
                  std::uint64_t number)

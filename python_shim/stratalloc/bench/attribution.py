@@ -277,7 +277,7 @@ class _counted_modules:
 
             def enter(self, scope):
                 entered[0] += 1
-                functions.enter(scope)
+                return functions.enter(scope)
 
         self._use(Counting())
         return entered

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scope stack in Python, for tests that run on CPU tensors alone.
 
-The same ten functions as stratalloc._scopes; it records what was pushed,
+The same eleven functions as stratalloc._scopes; it records what was pushed,
 re-labelled and adopted, and counts a pop without a push. A scope owns nothing.
 """
 
@@ -30,7 +30,12 @@ class FakeStack:
         self.pushed.append((self.paths[scope], category, lifetime))
 
     def enter(self, scope):
+        below = self.depth()
         self.push(scope, _stack.ACTIVATION, _stack.LIFETIME_TRANSIENT)
+        return below
+
+    def leave(self, below):
+        del self._frames()[below:]
 
     def pop(self):
         frames = self._frames()

@@ -84,11 +84,38 @@ def test_a_module_that_pops_its_own_frame():
     assert total("Popping", "activation") == out.nbytes
     with stratalloc.scope("Around"):
         model(data())
-        # The frame that the module lost was the scope's in turn.
-        assert _scopes.current() == (0, 0, 0)
         kept = ones(1)
-    assert rows("Around") == {}, "its frame was popped by another"
-    del kept
+    assert rows("Around") == {("", "unknown"): kept.nbytes}
+
+
+def test_a_module_that_does_not_leave_a_scope():
+    """What it opened ends with it: its caller's memory is its caller's."""
+    class Opening(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(SIZE, SIZE, bias=False)
+
+        def forward(self, x):
+            stratalloc.scope("opened").__enter__()
+            return self.inner(x)
+
+    class Calling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.opening = Opening()
+
+        def forward(self, x):
+            x = self.opening(x)
+            assert _scopes.name(_scopes.current()[0]) == "Calling"
+            self.kept = ones(1)
+            return x
+
+    model = Calling().to("cuda").requires_grad_(False)
+    out = model(data())
+    assert _scopes.current() == (0, 0, 0)
+    assert rows("Calling") == {
+        ("opening.inner", "parameter"): WEIGHT, ("", "activation"): 512,
+        ("opening.inner", "activation"): out.nbytes}
 
 
 def test_scopes_deeper_than_the_stack_stores():
