@@ -136,6 +136,7 @@ STRATALLOC_API char* stratalloc_scope_name(uint32_t scope);
 STRATALLOC_API void stratalloc_scope_push(uint32_t scope, int category,
                                           int lifetime);
 STRATALLOC_API int stratalloc_scope_pop(void); /* 0 if the stack was empty */
+STRATALLOC_API int stratalloc_scope_depth(void);
 STRATALLOC_API uint32_t stratalloc_scope_current(int* category, int* lifetime);
 /* What this scope's frame allocates from now on is of that category. 0, and
  * nothing is done, if another scope's is on top. */

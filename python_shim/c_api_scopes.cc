@@ -32,6 +32,7 @@ int stratalloc_scope_enter_module(uint32_t scope) {
 }
 void stratalloc_scope_leave_module(int below) { PopScopesTo(below); }
 int stratalloc_scope_pop(void) { return PopScope(); }
+int stratalloc_scope_depth(void) { return ScopeDepth(); }
 int stratalloc_scope_recategorize(uint32_t scope, int category) {
   if (ScopeDepth() == 0 || Raw(CurrentScope().scope) != scope) return 0;
   SetFrameCategory(static_cast<Category>(category));

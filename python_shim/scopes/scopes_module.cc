@@ -6,9 +6,10 @@
 // It holds no state: the stack is the core's, thread-local, and ids are plain
 // integers.
 //
-// The GIL: push, enter, leave, pop, current and recategorize keep it; a scope
-// listener therefore must not wait for copies, I/O or another thread. intern,
-// name, owned, relabel and adopt release it around the core, which takes locks.
+// The GIL: push, enter, leave, pop, depth, current and recategorize keep it; a
+// scope listener therefore must not wait for copies, I/O or another thread.
+// intern, name, owned, relabel and adopt release it around the core, which
+// takes locks.
 //
 // Errors: a wrong number or type of arguments is a TypeError, an id that does
 // not fit its type an OverflowError, a category or lifetime that does not
@@ -90,6 +91,10 @@ PyObject* Leave(PyObject*, PyObject* below) {
 
 PyObject* Pop(PyObject*, PyObject*) {
   return PyBool_FromLong(stratalloc_scope_pop());
+}
+
+PyObject* Depth(PyObject*, PyObject*) {
+  return PyLong_FromLong(stratalloc_scope_depth());
 }
 
 PyObject* Current(PyObject*, PyObject*) {
@@ -208,6 +213,9 @@ PyMethodDef kMethods[] = {
     {"pop", Pop, METH_NOARGS,
      "pop() -> bool\n\n"
      "Takes the top frame off; False (and no effect) if the stack is empty."},
+    {"depth", Depth, METH_NOARGS,
+     "depth() -> int\n\n"
+     "How many frames this thread's stack has."},
     {"current", Current, METH_NOARGS,
      "current() -> (scope_id, category, lifetime)\n\n"
      "The frame on top of this thread's stack; (0, 0, 0) if it is empty."},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eleven functions of the scope stack, and the integers they take.
+"""The twelve functions of the scope stack, and the integers they take.
 
 The functions are those of the extension `stratalloc._scopes`; a test replaces
 them with its own by `use(fake)`. The integers are the values of
@@ -26,7 +26,7 @@ _functions = None
 
 
 def functions():
-    """The object with push, enter, leave, pop, current, recategorize, intern, name,
+    """The object with push, enter, leave, pop, depth, current, recategorize, intern, name,
     owned, relabel and adopt.
 
     Raises ImportError when the extension is missing: a source tree or a

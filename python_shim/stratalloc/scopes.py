@@ -3,6 +3,7 @@
 
 import functools
 import inspect
+import threading
 
 from torch.compiler import is_compiling
 
@@ -57,7 +58,7 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
         exist.
     """
 
-    __slots__ = ("_name", "_category", "_functions", "_paths")
+    __slots__ = ("_name", "_category", "_functions", "_paths", "_open")
 
     def __init__(self, name, category=None):
         _scope_names.check("scope", name)
@@ -65,6 +66,8 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
         self._category = _scope_names.category("scope", category)
         self._functions = None
         self._paths = {}  # outer scope id -> our scope id there
+        # Thread -> frames that were below, for each time that it is inside.
+        self._open = {}
 
     def __enter__(self):
         if is_compiling():
@@ -82,12 +85,23 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
         if self._category is not None:
             category = self._category
             lifetime = _LIFETIMES[category]
+        self._open.setdefault(threading.get_ident(), []).append(
+            functions.depth())
         functions.push(inner, category, lifetime)
         return self
 
     def __exit__(self, *exception):
-        if not is_compiling():
-            self._functions.pop()
+        if is_compiling():
+            return False
+        # A generator may be closed by another thread, whose frames are none of
+        # ours, or when what it was in has ended, and our frame with it.
+        thread = threading.get_ident()
+        below = self._open.get(thread)
+        if below:
+            if self._functions.depth() > below.pop():
+                self._functions.pop()
+            if not below:
+                del self._open[thread]
         return False
 
     def __call__(self, function):

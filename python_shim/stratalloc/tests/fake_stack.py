@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scope stack in Python, for tests that run on CPU tensors alone.
 
-The same eleven functions as stratalloc._scopes; it records what was pushed,
+The same twelve functions as stratalloc._scopes; it records what was pushed,
 re-labelled and adopted, and counts a pop without a push. A scope owns nothing.
 """
 

@@ -118,6 +118,45 @@ def test_a_module_that_does_not_leave_a_scope():
         ("opening.inner", "activation"): out.nbytes}
 
 
+def _hanging(name):
+    with stratalloc.scope(name):
+        yield
+
+
+def test_a_generator_that_is_closed_when_its_module_has_ended():
+    class Generating(nn.Module):
+        def forward(self, x):
+            self.generator = _hanging("hanging")
+            next(self.generator)
+            return x
+
+    model = Generating()
+    model(data())
+    assert _scopes.current() == (0, 0, 0)
+    with stratalloc.scope("Outside"):
+        model(data())
+        old, model.generator = model.generator, None
+        old.close()
+        kept = ones(1)
+    assert rows("Outside") == {("", "unknown"): kept.nbytes}
+
+
+def test_a_generator_that_another_thread_closes():
+    generator = _hanging("Hanging")
+    next(generator)
+    kept = []
+
+    def close():
+        with stratalloc.scope("Closing"):
+            generator.close()
+            kept.append(ones(1))
+
+    on_thread(close)
+    assert rows("Closing") == {("", "unknown"): 512}
+    assert _scopes.pop(), "the frame is of the thread that entered it"
+    assert not _scopes.pop()
+
+
 def test_scopes_deeper_than_the_stack_stores():
     scope = stratalloc.scope("Deep", category="buffer")
     for _ in range(DEEPEST + 50):
