@@ -72,7 +72,7 @@ def fragmentation():
 
 def explanation(frees=6):
     return Explanation(
-        3 * MIB, 4 * MIB, "nothing", True, 0, 0, 0, 0, MIB, True,
+        3 * MIB, 4 * MIB, "nothing", True, "", 0, 0, 0, 0, MIB, True,
         "raise gpu_limit by 1 MiB",
         [{"address": i, "bytes": 512, "owner": "Net", "category": "buffer"}
          for i in range(frees)])
