@@ -140,15 +140,14 @@ bool Ledger::HasLimits(DeviceIndex device) const {
   return limits_.HasSome(device);
 }
 
-Status Ledger::Admit(DeviceIndex device, const ChargeAccount& account,
-                     Bytes size) {
+Status Ledger::Admit(DeviceIndex, const ChargeAccount& account, Bytes size) {
   MutexLock lock(mutex_);
-  return limits_.Admit(device, *account.scope, size);
+  return limits_.Admit(*account.scope, size);
 }
 
 Status Ledger::MayOwn(DeviceIndex device, ScopeId scope, Bytes size) {
   MutexLock lock(mutex_);
-  return limits_.Admit(device, ScopeLocked(device, scope), size);
+  return limits_.Admit(ScopeLocked(device, scope), size);
 }
 
 std::vector<LedgerRow> Ledger::Rows() const {
@@ -214,6 +213,7 @@ Ledger::Everything Ledger::Copy() const {
   for (std::size_t i = 0; i < all.totals.size(); ++i) {
     all.totals[i] = Totals(static_cast<DeviceIndex>(i));
   }
+  all.wrong_limits = limits_.AllWrong();
   return all;
 }
 
@@ -271,6 +271,10 @@ Status Ledger::CheckSums(const Everything& all) {
       return Differ(ScopeText(scope.scope), "peak while it allocated",
                     scope.peak_allocated, "the device's peak", peak);
     }
+  }
+  for (const ScopeLimits::Wrong& limit : all.wrong_limits) {
+    return Differ(OneLine(limit.path), "sum of its scopes", limit.sum,
+                  "what its limit counts", limit.owned);
   }
   if (relabelled != 0) {
     return Differ("all rows", "sum of re-labels",

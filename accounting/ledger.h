@@ -22,6 +22,7 @@
 //   row.live    = sum over tiers of row.tier_bytes, of which none is negative
 //   row.peak   >= row.live;  ScopeRow::peak_allocated <= the device's peak
 //   sum over rows of relabelled         = 0
+//   sum over a limited path's scopes of live = Limit::owned
 #ifndef STRATALLOC_ACCOUNTING_LEDGER_H_
 #define STRATALLOC_ACCOUNTING_LEDGER_H_
 
@@ -96,6 +97,7 @@ class Ledger final : public ChargeAccounts {
 
   // Of a scope and everything below it (scope_limits.h). A limit replaces an
   // earlier one; Unlimit is false if there was none.
+  // Both under the device lock, if the device has blocks.
   void Limit(DeviceIndex device, std::string_view path, Bytes bytes);
   bool Unlimit(DeviceIndex device, std::string_view path);
   std::vector<ScopeLimits::Limit> Limits() const;
@@ -146,6 +148,7 @@ class Ledger final : public ChargeAccounts {
     std::vector<LedgerRow> rows;
     std::vector<ScopeRow> scopes;
     std::array<DeviceTotals, kMaxDevices> totals;
+    std::vector<ScopeLimits::Wrong> wrong_limits;
   };
 
   Everything Copy() const;

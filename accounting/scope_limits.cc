@@ -30,16 +30,10 @@ bool IsBelow(std::string_view path, std::string_view above) {
           path[above.size()] == '/');
 }
 
-Bytes ScopeLimits::Entry::Owned() const {
+Bytes ScopeLimits::Entry::SumOfOwners() const {
   Bytes sum = 0;
   for (const Owner& owner : owners) sum += Read(owner.account->live);
   return sum;
-}
-
-bool ScopeLimits::Entry::Covers(const ScopeAccount& account) const {
-  return std::any_of(owners.begin(), owners.end(), [&](const Owner& owner) {
-    return owner.account == &account;
-  });
 }
 
 Error ScopeLimits::Entry::Refusal(const ScopeAccount& account,
@@ -54,7 +48,7 @@ Error ScopeLimits::Entry::Refusal(const ScopeAccount& account,
   for (const Owner& owner : owners) {
     if (owner.account == &account) asks = ScopeText(owner.scope);
   }
-  const Bytes owned = Owned();
+  const Bytes owned = Read(this->owned);
   std::string text =
       "CUDA out of memory. Tried to allocate " + FormatBytes(size) + " in " +
       asks + " on GPU " + std::to_string(Raw(device)) + ", but " + limited +
@@ -75,53 +69,80 @@ Error ScopeLimits::Entry::Refusal(const ScopeAccount& account,
                                    AtLeast(owned + size - bytes) + "."};
 }
 
+ScopeLimits::Entry* ScopeLimits::Innermost(DeviceIndex device,
+                                           std::string_view path,
+                                           const Entry* but) const {
+  Entry* innermost = nullptr;
+  for (const std::unique_ptr<Entry>& entry : entries_) {
+    if (entry.get() == but || entry->device != device ||
+        !IsBelow(path, entry->path)) {
+      continue;
+    }
+    if (innermost == nullptr || entry->path.size() > innermost->path.size()) {
+      innermost = entry.get();
+    }
+  }
+  return innermost;
+}
+
+void ScopeLimits::Link(const std::vector<Owner>& owners) {
+  for (const std::unique_ptr<Entry>& entry : entries_) {
+    entry->outer = Innermost(entry->device, entry->path, entry.get());
+  }
+  for (const Owner& owner : owners) {
+    owner.account->limited.store(
+        Innermost(owner.device, ScopeName(owner.scope)),
+        std::memory_order_relaxed);
+  }
+}
+
 void ScopeLimits::Set(DeviceIndex device, std::string_view path, Bytes bytes,
                       const std::vector<Owner>& owners) {
-  for (Entry& entry : entries_) {
-    if (entry.device != device || entry.path != path) continue;
-    entry.bytes = bytes;
+  for (const std::unique_ptr<Entry>& entry : entries_) {
+    if (entry->device != device || entry->path != path) continue;
+    entry->bytes = bytes;
     return;
   }
-  entries_.push_back({device, std::string(path), bytes, {}});
-  for (const Owner& owner : owners) Add(owner);
+  auto entry = std::make_unique<Entry>();
+  entry->device = device;
+  entry->path = path;
+  entry->bytes = bytes;
+  for (const Owner& owner : owners) {
+    if (owner.device == device && IsBelow(ScopeName(owner.scope), path)) {
+      entry->owners.push_back(owner);
+    }
+  }
+  entry->owned.store(entry->SumOfOwners(), std::memory_order_relaxed);
+  entries_.push_back(std::move(entry));
+  Link(entries_.back()->owners);
 }
 
 bool ScopeLimits::Remove(DeviceIndex device, std::string_view path) {
   const auto it =
-      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-        return entry.device == device && entry.path == path;
+      std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
+        return entry->device == device && entry->path == path;
       });
   if (it == entries_.end()) return false;
-  const std::vector<Owner> owners = std::move(it->owners);
+  const std::unique_ptr<Entry> gone = std::move(*it);
   entries_.erase(it);
-  for (const Owner& owner : owners) {
-    owner.account->limited.store(
-        std::any_of(
-            entries_.begin(), entries_.end(),
-            [&](const Entry& entry) { return entry.Covers(*owner.account); }),
-        std::memory_order_relaxed);
-  }
+  Link(gone->owners);
   return true;
 }
 
 void ScopeLimits::Add(const Owner& owner) {
   if (entries_.empty()) return;
-  const std::string name = ScopeName(owner.scope);
-  for (Entry& entry : entries_) {
-    if (entry.device != owner.device || !IsBelow(name, entry.path) ||
-        entry.Covers(*owner.account)) {
-      continue;
-    }
-    entry.owners.push_back(owner);
-    owner.account->limited.store(true, std::memory_order_relaxed);
+  Entry* const innermost = Innermost(owner.device, ScopeName(owner.scope));
+  for (LimitedSum* sum = innermost; sum != nullptr; sum = sum->outer) {
+    static_cast<Entry*>(sum)->owners.push_back(owner);
   }
+  owner.account->limited.store(innermost, std::memory_order_relaxed);
 }
 
-Status ScopeLimits::Admit(DeviceIndex device, const ScopeAccount& account,
-                          Bytes size) const {
-  for (const Entry& entry : entries_) {
-    if (entry.device != device || !entry.Covers(account)) continue;
-    const Bytes owned = entry.Owned();
+Status ScopeLimits::Admit(const ScopeAccount& account, Bytes size) const {
+  for (const LimitedSum* sum = account.limited.load(std::memory_order_relaxed);
+       sum != nullptr; sum = sum->outer) {
+    const Entry& entry = *static_cast<const Entry*>(sum);
+    const Bytes owned = Read(entry.owned);
     if (owned > entry.bytes || size > entry.bytes - owned) {
       return tl::unexpected(entry.Refusal(account, size));
     }
@@ -131,15 +152,26 @@ Status ScopeLimits::Admit(DeviceIndex device, const ScopeAccount& account,
 
 std::vector<ScopeLimits::Limit> ScopeLimits::All() const {
   std::vector<Limit> all;
-  for (const Entry& entry : entries_) {
-    all.push_back({entry.device, entry.path, entry.bytes, entry.Owned()});
+  for (const std::unique_ptr<Entry>& entry : entries_) {
+    all.push_back(
+        {entry->device, entry->path, entry->bytes, Read(entry->owned)});
   }
   return all;
 }
 
+std::vector<ScopeLimits::Wrong> ScopeLimits::AllWrong() const {
+  std::vector<Wrong> wrong;
+  for (const std::unique_ptr<Entry>& entry : entries_) {
+    const Bytes sum = entry->SumOfOwners();
+    if (sum == Read(entry->owned)) continue;
+    wrong.push_back({entry->path, Read(entry->owned), sum});
+  }
+  return wrong;
+}
+
 bool ScopeLimits::HasSome(DeviceIndex device) const {
-  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.device == device;
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return entry->device == device;
   });
 }
 

@@ -4,13 +4,20 @@
 // when it is asked for; what is theirs already stays, and a re-label or a
 // restore is never refused.
 //
+// The limits above a scope lie inside each other, because their paths begin
+// alike: its account knows the innermost, each limit the next one out, and
+// every charge adds to all of them (allocator/charge_account.h). To ask costs
+// no more than that chain.
+//
 // Thread-safety: the caller holds the lock of the ledger whose accounts these
-// are; for exact answers the device's, too. Lifetime: the ledger's. Fails:
-// Admit, with kLimited.
-// Equation: an account is `limited` while a limit covers its scope.
+// are; for exact answers, and to Set or Remove while there are blocks, the
+// device's, too. Lifetime: the ledger's. Fails: Admit, with kLimited.
+// Equations: an account is `limited` by the innermost limit that covers its
+// scope; a limit's `owned` = sum over the accounts it covers of live.
 #ifndef STRATALLOC_ACCOUNTING_SCOPE_LIMITS_H_
 #define STRATALLOC_ACCOUNTING_SCOPE_LIMITS_H_
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +47,12 @@ class ScopeLimits {
     Bytes owned;
   };
 
+  struct Wrong {
+    std::string path;
+    Bytes owned;  // as counted
+    Bytes sum;    // of what the scopes own
+  };
+
   // A limit replaces an earlier one of the same path. `owners`: every account.
   void Set(DeviceIndex device, std::string_view path, Bytes bytes,
            const std::vector<Owner>& owners);
@@ -50,25 +63,32 @@ class ScopeLimits {
 
   // May it own `size` bytes more? The message is native's first words, which
   // limit it would exceed, and who owns most of what is below that.
-  Status Admit(DeviceIndex device, const ScopeAccount& account,
-               Bytes size) const;
+  Status Admit(const ScopeAccount& account, Bytes size) const;
 
   std::vector<Limit> All() const;
+  // Those of which the second equation does not hold.
+  std::vector<Wrong> AllWrong() const;
   bool HasSome(DeviceIndex device) const;
 
  private:
-  struct Entry {
-    DeviceIndex device;
+  struct Entry : LimitedSum {
+    DeviceIndex device{0};
     std::string path;
-    Bytes bytes;
+    Bytes bytes = 0;
     std::vector<Owner> owners;
 
-    Bytes Owned() const;
-    bool Covers(const ScopeAccount& account) const;
+    Bytes SumOfOwners() const;
     Error Refusal(const ScopeAccount& account, Bytes size) const;
   };
 
-  std::vector<Entry> entries_;
+  // The innermost limit that covers the path; `but`: not this one. nullptr if
+  // there is none.
+  Entry* Innermost(DeviceIndex device, std::string_view path,
+                   const Entry* but = nullptr) const;
+  // Who is below which, after a limit came or went.
+  void Link(const std::vector<Owner>& owners);
+
+  std::vector<std::unique_ptr<Entry>> entries_;
 };
 
 }  // namespace stratalloc

@@ -2,6 +2,7 @@
 #include "accounting/scope_limits.h"
 
 #include <string>
+#include <vector>
 
 #include "accounting/ledger.h"
 #include "accounting/scope_table.h"
@@ -94,6 +95,40 @@ TEST_F(ScopeLimitsTest, ALaterLimitReplacesAnEarlierOne) {
   EXPECT_FALSE(ledger_.Unlimit(kGpu, "D"));
   EXPECT_FALSE(ledger_.HasLimits(kGpu));
   EXPECT_FALSE(Of("D").scope->limited);
+}
+
+// Whatever is charged below a limit, before and after it came, in scopes old
+// and new, is in the sums of all limits above; none is left of one that went.
+TEST_F(ScopeLimitsTest, SumsFollowEveryCharge) {
+  Of("S.x.a").Allocate(5);
+  Of("S.y").Allocate(7);
+  ledger_.Limit(kGpu, "S.x", 100);
+  ledger_.Limit(kGpu, "S", 100);
+  ledger_.Limit(kOtherGpu, "S", 100);
+  Of("S.x.b").Allocate(11);
+  Of("S.x.a").Give(2, TierId::kDevice, Of("S.y"));
+  Of("S.y").Give(3, TierId::kDevice, Of("T"));
+  Of("S.x.b").FreeBytes(1, TierId::kDevice);
+  const auto owned = [&] {
+    std::vector<Bytes> sums;
+    for (const auto& limit : ledger_.Limits()) sums.push_back(limit.owned);
+    return sums;
+  };
+  EXPECT_EQ(owned(), (std::vector<Bytes>{13, 19, 0}));
+  EXPECT_TRUE(ledger_.CheckInvariants().has_value());
+  // The one in the middle of the chain goes, and another comes.
+  ledger_.Limit(kGpu, "S.x.a", 100);
+  EXPECT_TRUE(ledger_.Unlimit(kGpu, "S.x"));
+  Of("S.x.a").Allocate(20);
+  Of("S.x.b").Allocate(30);
+  EXPECT_EQ(owned(), (std::vector<Bytes>{69, 0, 23}));
+  EXPECT_NE(Ask("S.x.a", 32), "") << "32 of 31 left in S";
+  EXPECT_TRUE(ledger_.CheckInvariants().has_value());
+  Of("S.x.b").scope->limited.load()->owned = 68;
+  const Status wrong = ledger_.CheckInvariants();
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_THAT(wrong.error().message, HasSubstr("what its limit counts = 68"));
+  Of("S.x.b").scope->limited.load()->owned = 69;
 }
 
 // It owned more when the limit was set.

@@ -16,7 +16,8 @@
 // not add up are found by whoever owns the accounts.
 // Invariants: of `live` `below` lies on other tiers, the rest on the device;
 // the sums over a device's accounts are its DeviceAccount, live, on the device,
-// and at the peak; over a scope's, its ScopeAccount.
+// and at the peak; over a scope's, its ScopeAccount; over the scopes below a
+// limit, its LimitedSum.
 #ifndef STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
 #define STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
 
@@ -74,6 +75,14 @@ struct DeviceAccount {
   }
 };
 
+// What a limited scope and everything below it own (accounting's
+// scope_limits.h): kept up by whoever is below, so that to ask costs no more
+// than there are limits above the asker. `outer`: the next limit above it.
+struct LimitedSum {
+  Amount owned{0};
+  LimitedSum* outer = nullptr;
+};
+
 // What the accounts of one scope, on one device, add up to.
 struct ScopeAccount {
   Amount live{0};
@@ -82,8 +91,17 @@ struct ScopeAccount {
   // scope. What it frees or only reads raises nothing, and what another thread
   // has between two of its allocations it does not see.
   Amount device_peak{0};
-  // Accounting wants to be asked first (ChargeAccounts::Admit).
-  std::atomic<bool> limited{false};
+  // The innermost limit above it, or nullptr. Accounting wants to be asked
+  // first (ChargeAccounts::Admit). Changed under the device lock.
+  std::atomic<LimitedSum*> limited{nullptr};
+
+  void Own(Bytes n) {
+    Add(live, n);
+    for (LimitedSum* sum = limited.load(std::memory_order_relaxed);
+         __builtin_expect(sum != nullptr, 0); sum = sum->outer) {
+      Add(sum->owned, n);
+    }
+  }
 
   void ResetPeak() {
     peak.store(Read(live), std::memory_order_relaxed);
@@ -134,7 +152,7 @@ struct ChargeAccount {
     KeepAtPeak();
     Add(live, n);
     Add(blocks_made, 1);
-    Add(scope->live, n);
+    scope->Own(n);
     RaisePeaks();
     device->Grow(n);
     Raise(scope->device_peak, device->on_device);
@@ -155,7 +173,7 @@ struct ChargeAccount {
     }
     Add(live, -n);
     Add(freed, n);
-    Add(scope->live, -n);
+    scope->Own(-n);
   }
   void CountFreed() { Add(blocks_freed, 1); }
   // Bytes on this tier are the other account's from now on; then GiveBlocks.
@@ -164,10 +182,10 @@ struct ChargeAccount {
     to.KeepAtPeak();
     Add(live, -n);
     Add(relabelled, -n);
-    Add(scope->live, -n);
+    scope->Own(-n);
     Add(to.live, n);
     Add(to.relabelled, n);
-    Add(to.scope->live, n);
+    to.scope->Own(n);
     if (tier != TierId::kDevice) {
       Add(Below(tier), -n);
       Add(to.Below(tier), n);

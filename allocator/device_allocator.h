@@ -21,6 +21,7 @@
 #define STRATALLOC_ALLOCATOR_DEVICE_ALLOCATOR_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -65,10 +66,12 @@ class DeviceAllocator : public PoolRequests,
     MutexLock lock(p_.mutex);
     p_.accounts.Use(accounts);
   }
-  // Some of the accounts' scopes are limited, or none is.
-  void SetScopeLimits(bool some) EXCLUDES(p_.mutex) {
+  // `change` limits scopes of the accounts or takes limits away, while nothing
+  // is charged; it returns whether some are limited then.
+  void ChangeScopeLimits(const std::function<bool()>& change)
+      EXCLUDES(p_.mutex) {
     MutexLock lock(p_.mutex);
-    p_.slow.Set(SlowReason::kScopeLimits, some);
+    p_.slow.Set(SlowReason::kScopeLimits, change());
   }
   void SetReclaimer(Reclaimer* reclaimer) { reclaimer_ = reclaimer; }
   Result<Explanation> Explain(const MallocRequest& request) {

@@ -76,6 +76,7 @@ class FastPathTest : public testing::Test {
   }
 
   TwoAccounts books_;
+  LimitedSum limit_;
   std::unique_ptr<DeviceAllocator> allocator_;
   AllocatedBlock block_;
   cudaStream_t stream_ = nullptr;
@@ -171,22 +172,22 @@ TEST_F(FastPathTest, WhoPaysIsAskedEveryTime) {
 // stay on the short one.
 TEST_F(FastPathTest, OnlyALimitedScopeIsAsked) {
   const Address a = Malloc(512), b = Malloc(512, kOther);
-  books_.owners_scope.limited = true;
-  allocator_->SetScopeLimits(true);
+  books_.owners_scope.limited = &limit_;
+  allocator_->ChangeScopeLimits([] { return true; });
   EXPECT_TRUE(allocator_->FastFree(a, &block_));
   EXPECT_TRUE(allocator_->FastFree(b, &block_));
   EXPECT_FALSE(Fast(512, &block_, kOwner));
   ASSERT_TRUE(Fast(512, &block_, kOther));
   EXPECT_TRUE(allocator_->Free(block_.address).has_value());
-  allocator_->SetScopeLimits(false);
+  allocator_->ChangeScopeLimits([] { return false; });
   ASSERT_TRUE(Fast(512, &block_, kOwner));
   EXPECT_TRUE(allocator_->Free(block_.address).has_value());
 }
 
 TEST_F(FastPathTest, AScopeOwnsWhatItMayAndIsRefusedTheRest) {
-  books_.owners_scope.limited = true;
+  books_.owners_scope.limited = &limit_;
   books_.may_own = 4 * kMiB;
-  allocator_->SetScopeLimits(true);
+  allocator_->ChangeScopeLimits([] { return true; });
   const Address first = Malloc(3 * kMiB);
   const auto reserved = allocator_->Stats().reserved_bytes.stats[0].current;
   const auto refused = allocator_->Malloc(
@@ -204,15 +205,15 @@ TEST_F(FastPathTest, AScopeOwnsWhatItMayAndIsRefusedTheRest) {
   for (const Address at : {others, again}) {
     EXPECT_TRUE(allocator_->Free(at).has_value());
   }
-  allocator_->SetScopeLimits(false);
+  allocator_->ChangeScopeLimits([] { return false; });
 }
 
 // Eight threads ask for a third of what is left each: never more than two have
 // it at a time.
 TEST_F(FastPathTest, ALimitHoldsAmongThreads) {
-  books_.owners_scope.limited = true;
+  books_.owners_scope.limited = &limit_;
   books_.may_own = 6 * kMiB;
-  allocator_->SetScopeLimits(true);
+  allocator_->ChangeScopeLimits([] { return true; });
   std::atomic<int> had{0}, refused{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
@@ -233,7 +234,7 @@ TEST_F(FastPathTest, ALimitHoldsAmongThreads) {
   EXPECT_EQ(had + refused, 8 * 200);
   EXPECT_GE(had, 3);
   EXPECT_LE(books_.owners_scope.peak.load(), 6 * kMiB);
-  allocator_->SetScopeLimits(false);
+  allocator_->ChangeScopeLimits([] { return false; });
 }
 
 TEST_F(FastPathTest, AnyOtherReasonClosesIt) {

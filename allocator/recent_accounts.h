@@ -34,7 +34,7 @@ class RecentAccounts {
   bool IsLimited(Charge charge) {
     const ChargeAccount* const account = Of(charge);
     return account != nullptr &&
-           account->scope->limited.load(std::memory_order_relaxed);
+           account->scope->limited.load(std::memory_order_relaxed) != nullptr;
   }
   // May this many bytes more be charged?
   Status Admit(Charge charge, Bytes size) {

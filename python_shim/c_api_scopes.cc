@@ -50,24 +50,23 @@ uint32_t stratalloc_scope_current(int* category, int* lifetime) {
 
 int stratalloc_limit_scope(int device, const char* path, uint64_t bytes,
                            stratalloc_error* error) {
-  // Opened before, so that nobody opens it between the two steps below.
   const Result<DeviceAllocator*> opened = Core::Get().Device(device);
   if (!opened) return ToC(opened.error(), error);
-  static Mutex& mutex = *new Mutex(LockRank::kRegistry);
-  MutexLock lock(mutex);
   const auto index = static_cast<DeviceIndex>(device);
-  if (bytes == UINT64_MAX) {
-    if (!Ledger::Get().Unlimit(index, path)) {
-      return ToC(Error{ErrorCode::kNotFound, std::string(path) +
-                                                 " has no limit on device " +
-                                                 std::to_string(device)},
-                 error);
+  bool found = true;
+  (*opened)->ChangeScopeLimits([&] {
+    if (bytes == UINT64_MAX) {
+      found = Ledger::Get().Unlimit(index, path);
+    } else {
+      Ledger::Get().Limit(index, path, bytes);
     }
-  } else {
-    Ledger::Get().Limit(index, path, bytes);
-  }
-  (*opened)->SetScopeLimits(Ledger::Get().HasLimits(index));
-  return 0;
+    return Ledger::Get().HasLimits(index);
+  });
+  if (found) return 0;
+  return ToC(Error{ErrorCode::kNotFound, std::string(path) +
+                                             " has no limit on device " +
+                                             std::to_string(device)},
+             error);
 }
 
 int stratalloc_relabel(const void* ptr, uint64_t bytes, uint32_t scope,
