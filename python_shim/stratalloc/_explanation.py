@@ -8,11 +8,10 @@ from stratalloc import _tiers
 from stratalloc._page import Page
 from stratalloc._result import Result, frame
 from stratalloc._table import Row, Table
-from stratalloc.settings import format_size, parse_size
+from stratalloc.settings import asked_size, format_size
 
 _SHOWN = 5  # blocks, for people
 _OF_A_BLOCK = ("address", "bytes", "owner", "category")
-_NO_CARD = 1 << 60  # bytes, more than any has
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
@@ -130,13 +129,7 @@ def explain(size, device=None):
     """
     import torch
 
-    try:
-        wanted = parse_size(size) if isinstance(size, str) else int(size)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"stratalloc.explain: size={size!r}: {error}") from None
-    if not 0 < wanted < _NO_CARD:
-        raise ValueError(f"stratalloc.explain: size={size!r} is no block of any "
-                         "card; give bytes above 0, or text as \"2 GiB\"")
+    wanted = asked_size("explain", size, least=1)
     if _core.loaded():
         torch.cuda.init()
     if not _core.initialized():

@@ -5,7 +5,7 @@ from stratalloc import _core
 from stratalloc import _modules
 from stratalloc import _scope_names
 from stratalloc import _tiers
-from stratalloc.settings import format_size, parse_size
+from stratalloc.settings import asked_size, format_size
 
 
 class Limit:
@@ -60,13 +60,7 @@ def limit(size, scope, device=None):
     """
     import torch
 
-    try:
-        wanted = parse_size(size) if isinstance(size, str) else int(size)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"stratalloc.limit: size={size!r}: {error}") from None
-    if not 0 <= wanted < 1 << 60:
-        raise ValueError(f"stratalloc.limit: size={size!r}: give bytes from 0, "
-                         "or text as \"2 GiB\"")
+    wanted = asked_size("limit", size, least=0)
     if isinstance(scope, torch.nn.Module):
         path = _modules.path_of("limit", scope)
     else:

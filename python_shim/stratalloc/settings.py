@@ -32,6 +32,7 @@ _SIZE_TEXT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
 # The largest spill file we take without being asked: a parameter set of
 # 16 billion fp32 values, and a quota a laptop disk survives.
 _DISK_DEFAULT = 64 << 30
+_NO_CARD = 1 << 60  # bytes, more than any has
 
 
 def parse_size(text):
@@ -50,6 +51,18 @@ def parse_size(text):
     if value >= 1 << 63:
         raise ValueError("larger than any memory")
     return int(value)
+
+
+def asked_size(asker, size, least):
+    """Bytes of a caller's `size`, a number or text; ValueError names `asker`."""
+    try:
+        wanted = parse_size(size) if isinstance(size, str) else int(size)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"stratalloc.{asker}: size={size!r}: {error}") from None
+    if not least <= wanted < _NO_CARD:
+        raise ValueError(f"stratalloc.{asker}: size={size!r}: give bytes from "
+                         f"{least}, or text as \"2 GiB\"")
+    return wanted
 
 
 def _meant(number, unit):

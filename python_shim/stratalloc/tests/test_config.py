@@ -34,6 +34,17 @@ def test_bad_sizes(text):
         parse_size(text)
 
 
+@pytest.mark.parametrize("asker,least", [("limit", 0), ("explain", 1)])
+def test_a_callers_size(asker, least):
+    assert settings.asked_size(asker, "2 GiB", least) == 2 << 30
+    assert settings.asked_size(asker, least, least) == least
+    for size in (least - 1, 1 << 60, 1e30, None, "many", "4 XiB"):
+        with pytest.raises(ValueError) as refused:
+            settings.asked_size(asker, size, least)
+        assert str(refused.value).startswith(
+            f"stratalloc.{asker}: size={size!r}: ")
+
+
 def test_sizes_for_people():
     assert format_size(0) == "0 B"
     assert format_size(1 << 26) == "64 MiB"
