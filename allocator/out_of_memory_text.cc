@@ -31,6 +31,12 @@ std::string Processes(const OutOfMemoryFacts& facts) {
   return text;
 }
 
+// What was said elsewhere is a sentence here, if it ends as one or not.
+std::string Sentence(std::string text) {
+  if (!text.ends_with('.')) text += '.';
+  return text;
+}
+
 }  // namespace
 
 std::string OutOfMemoryText(const OutOfMemoryFacts& facts) {
@@ -55,11 +61,11 @@ std::string OutOfMemoryText(const OutOfMemoryFacts& facts) {
   // Native goes on with advice to set expandable_segments:True, which would
   // change nothing here: every segment is (pytorch issue 173049).
   if (!facts.refusal.empty()) {
-    text += " stratalloc could not evict more: " + facts.refusal;
+    text += " stratalloc could not evict more: " + Sentence(facts.refusal);
   }
   if (!facts.why_no_reclaimer.empty()) {
     text += " stratalloc can evict nothing from this GPU: " +
-            facts.why_no_reclaimer;
+            Sentence(facts.why_no_reclaimer);
   }
   text +=
       "  See documentation for Memory Management  "

@@ -74,6 +74,17 @@ TEST(OutOfMemoryText, WhyNothingMoreWasEvictedComesBeforeTheLink) {
                        std::string(kLink)));
 }
 
+TEST(OutOfMemoryText, OurSentencesEndBeforeNativesGoOn) {
+  OutOfMemoryFacts facts = Facts();
+  facts.refusal = "on the device: 4.00 MiB activations";
+  EXPECT_THAT(OutOfMemoryText(facts),
+              EndsWith("4.00 MiB activations." + std::string(kLink)));
+  facts.refusal.clear();
+  facts.why_no_reclaimer = "tiering is off";
+  EXPECT_THAT(OutOfMemoryText(facts),
+              EndsWith("GPU: tiering is off." + std::string(kLink)));
+}
+
 TEST(OutOfMemoryText, ALongListOfProcessesIsSummedUpButForThisOne) {
   OutOfMemoryFacts facts = Facts();
   for (unsigned pid = 100; pid < 118; ++pid) {

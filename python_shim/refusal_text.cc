@@ -46,7 +46,8 @@ std::string LargestHolders(DeviceIndex device) {
 void AddHolders(Error* error, DeviceIndex device) {
   if (error->code != ErrorCode::kOutOfMemory) return;
   const std::string holders = LargestHolders(device);
-  if (!holders.empty()) error->message += " " + holders;
+  // Native's text ends with a link, and without a stop.
+  if (!holders.empty()) error->message += ". " + holders;
 }
 
 void AddRemedy(Error* error, DeviceAllocator& device,
