@@ -98,6 +98,11 @@ STRATALLOC_API void stratalloc_listen_to_host(
  * without zeros; their sum is allocated.current unless blocks come and go
  * meanwhile. */
 STRATALLOC_API char* stratalloc_report_json(int device);
+/* Who holds bytes, or held them at the device's peak: "device" and "rows", a
+ * list of {"owner","category","live","at_peak","blocks","device","host",
+ * "disk"}, those of the report's `layers` that are not 0 in both. {"error"} for
+ * a device that CUDA has not. */
+STRATALLOC_API char* stratalloc_held_json(int device);
 /* What is reserved and not allocated (allocator/fragmentation.h): "reserved",
  * "allocated", "rounding", "pending", "stranded", "separated", "releasable",
  * "in_private_pools", and "holes": a list of

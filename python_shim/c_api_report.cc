@@ -45,6 +45,25 @@ nlohmann::json Layers(DeviceIndex device) {
   return layers;
 }
 
+// The part of it that says who holds bytes, or held them at the peak.
+nlohmann::json Held(DeviceIndex device) {
+  nlohmann::json held = nlohmann::json::array();
+  for (const LedgerRow& row : Ledger::Get().Rows()) {
+    if (row.device != device || (row.live == 0 && row.at_peak == 0)) continue;
+    held.push_back({
+        {"owner", ScopeName(row.charge.scope)},
+        {"category", CategoryName(row.charge.category)},
+        {"live", row.live},
+        {"at_peak", row.at_peak},
+        {"blocks", row.blocks},
+        {"device", row.tier_bytes[0]},
+        {"host", row.tier_bytes[1]},
+        {"disk", row.tier_bytes[2]},
+    });
+  }
+  return held;
+}
+
 // Time is the process's: the same on every device.
 nlohmann::json Scopes(DeviceIndex device) {
   std::map<ScopeId, std::pair<ScopeRow, ScopeTime>> rows;
@@ -217,6 +236,18 @@ char* stratalloc_report_json(int device) {
   report["scopes_not_interned"] = ScopesNotInterned();
   report["limits"] = Limits(static_cast<DeviceIndex>(device));
   return Text(report);
+}
+
+char* stratalloc_held_json(int device) {
+  nlohmann::json answer;
+  const Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator) {
+    answer["error"] = allocator.error().message;
+  } else {
+    answer["device"] = device;
+    answer["rows"] = Held(static_cast<DeviceIndex>(device));
+  }
+  return Text(answer);
 }
 
 }  // extern "C"

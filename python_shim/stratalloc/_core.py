@@ -91,6 +91,7 @@ def _declare(lib):
         ("holds", i32, (u64,)),
         ("string_free", None, (ctypes.c_void_p,)),
         ("report_json", ctypes.c_void_p, (i32,)),
+        ("held_json", ctypes.c_void_p, (i32,)),
         ("fragmentation_json", ctypes.c_void_p, (i32,)),
         ("explain_json", ctypes.c_void_p, (i32, u64, u64)),
         ("sites_json", ctypes.c_void_p, (i32,)),
@@ -227,6 +228,11 @@ def report(device):
     """The core's report on one device as a dict; {} before CUDA exists."""
     text = _take_string(lib().stratalloc_report_json(device))
     return json.loads(text) if text else {}
+
+
+def held(device):
+    """Who holds bytes (c_api.h) as a dict."""
+    return _answer(lib().stratalloc_held_json(device))
 
 
 def fragmentation(device):

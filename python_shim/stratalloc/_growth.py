@@ -98,10 +98,10 @@ def mark(name=None, device=None):
     if name is None:
         _count[0] += 1
         name = f"mark {_count[0]}"
-    values = _reports.report(device)
+    values = _reports.held(device)
     if not values:
         return Mark(str(name), 0, 0, {}, {} if _sites.on() else None)
-    held = _held(values["layers"])
+    held = _held(values["rows"])
     sites = _sites.look(values["device"])
     return Mark(str(name), values["device"],
                 sum(size for size, _ in held.values()), held,

@@ -108,13 +108,13 @@ def holders(by="module", at="now", device=None):
         raise ValueError("stratalloc.holders: a block keeps its site only "
                          "while it lives, so nobody knows the peak's; use "
                          "at=\"now\" near the peak, or by=\"module\"")
-    values = _reports.report(device)
+    values = _reports.held(device)
     if not values:
         raise RuntimeError("stratalloc.holders: CUDA is not initialised under "
                            "this allocator; call it after the first use of "
                            "the device")
-    rows = list(_now(values["layers"]) if at == "now"
-                else _at_peak(values["layers"]))
+    rows = list(_now(values["rows"]) if at == "now"
+                else _at_peak(values["rows"]))
     total = sum(row.bytes for row in rows)
     if by == "category":
         rows = _by_category(rows)
@@ -149,8 +149,8 @@ def peaks():
     return [peak(device) for device in range(torch.cuda.device_count())]
 
 
-def _now(layers):
-    for row in layers:
+def _now(held):
+    for row in held:
         on = [tier for tier in _TIERS if row[tier]]
         for tier in on:
             # A block may lie on two tiers; then it is of neither.
@@ -158,8 +158,8 @@ def _now(layers):
                          row["blocks"] if len(on) == 1 else None, tier)
 
 
-def _at_peak(layers):
-    for row in layers:
+def _at_peak(held):
+    for row in held:
         if row["at_peak"]:
             yield Holder(row["owner"], row["category"], row["at_peak"], None,
                          "device")

@@ -51,6 +51,18 @@ def report(device=None):
     return values
 
 
+def held(device=None):
+    """What the report's `layers` say of who holds, or held at the peak: a dict
+    with `device` and `rows`; {} before CUDA is initialised. The report itself
+    sums up every path there ever was."""
+    if not _core.initialized():
+        return {}
+    from stratalloc import _modules  # torch is there by now
+
+    _modules.relabel_all()
+    return _core.held(_tiers.device_index(device))
+
+
 class _Part:
     """What is summed up over the owners at and below one part of a path."""
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from stratalloc import _core
 from stratalloc import simulate
 
 simulate.load("256MiB")
@@ -76,6 +77,22 @@ def train(model, steps, every, found=None):
         optimizer.zero_grad()
         if found is not None:
             found.step()
+
+
+def test_who_holds_is_told_without_the_whole_report(monkeypatch):
+    """It sums up every path there ever was, which is of no use here."""
+    keep = torch.empty(1000, device="cuda")
+    layers = stratalloc.report()["layers"]
+    monkeypatch.setattr(_core, "report", None)
+    held = {(row["owner"], row["category"]): (row["live"], row["blocks"])
+            for row in layers if row["live"]}
+    assert held and stratalloc.mark().held == held
+    for at, column in (("now", "live"), ("peak", "at_peak")):
+        found = stratalloc.holders(at=at)
+        assert {row.name for row in found.rows} == {
+            row["owner"] for row in layers if row[column]}
+        assert found.total == sum(row[column] for row in layers)
+    del keep
 
 
 def test_a_list_that_keeps_results_is_a_leak(caplog):
