@@ -133,6 +133,13 @@ STRATALLOC_API void stratalloc_find_sites(stratalloc_site_finder find);
 STRATALLOC_API char* stratalloc_explain_json(int device, uint64_t size,
                                              uint64_t stream);
 
+/* Do the sums of the device's blocks and handles hold, those of its tiers, and
+ * the ledger's of all devices? STRATALLOC_INVALID_ARGUMENT names one that does
+ * not. For tests, at quiescent points: looks at every block, and what comes,
+ * goes or moves meanwhile is counted in one sum and not yet in another. */
+STRATALLOC_API int stratalloc_check_invariants(int device,
+                                               stratalloc_error* error);
+
 /* ---- scopes ------------------------------------------------------------ */
 
 /* category and lifetime are the values of allocator/base/ids.h. */

@@ -95,6 +95,7 @@ def _declare(lib):
         ("fragmentation_json", ctypes.c_void_p, (i32,)),
         ("explain_json", ctypes.c_void_p, (i32, u64, u64)),
         ("sites_json", ctypes.c_void_p, (i32,)),
+        ("check_invariants", i32, (i32, error)),
         ("scope_intern", u32, (text,)),
         ("scope_name", ctypes.c_void_p, (u32,)),
         ("scope_push", None, (u32, i32, i32)),
@@ -258,6 +259,13 @@ def limit_scope(device, path, size):
 def sites(device):
     """What was allocated where (c_api.h) as a dict."""
     return _answer(lib().stratalloc_sites_json(device))
+
+
+def check_invariants(device):
+    """Raises a ValueError that names a sum that does not hold (c_api.h)."""
+    error = Error()
+    check(lib().stratalloc_check_invariants(device, ctypes.byref(error)),
+          error)
 
 
 def _answer(text):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import stratalloc
-from stratalloc import _scopes
+from stratalloc import _core, _scopes
 
 
 def rows(owner, at="now"):
@@ -38,6 +38,8 @@ def add_up():
     """The rows are what torch says, now and at the peak."""
     gc.collect()
     torch.cuda.synchronize()
+    for device in range(torch.cuda.device_count()):
+        _core.check_invariants(device)
     now = stratalloc.holders()
     on_device = sum(row.bytes for row in now.rows if row.tier == "device")
     assert on_device == torch.cuda.memory_allocated()

@@ -136,6 +136,7 @@ def test_a_later_limit_replaces_and_removing_twice_is_nothing():
     assert limits() == {"twice": (2 * MIB, 0)}
     assert repr(second) == "<stratalloc.Limit of twice on device 0: 2 MiB>"
     second.remove()
+    assert limits() == {}
     first.remove()
     second.remove()
 

@@ -24,6 +24,7 @@ import threading
 import torch
 
 import stratalloc
+from stratalloc import _core
 from conservation_life import Life, happened, happens
 
 PARTS = ("allocated", "pending", "stranded", "releasable", "in_private_pools")
@@ -76,6 +77,10 @@ def _differences():
     same("allocated", found.allocated, here)
     same("active", found.allocated + found.pending, active)
     same("holders", stratalloc.holders(by="category").total, report["live"])
+    try:
+        _core.check_invariants(torch.cuda.current_device())
+    except ValueError as broken:
+        wrong.append(str(broken))
     for row in layers:
         if any(isinstance(value, int) and value < 0
                for value in row.values()):
