@@ -27,6 +27,9 @@ import stratalloc
 from stratalloc import _core
 from conservation_life import Life, happened, happens
 
+# Of how many programs it is told that something of it happened.
+KINDS = {"checkpoints": ("checkpoints",),
+         "exceptions": ("raised", "out of memory")}
 PARTS = ("allocated", "pending", "stranded", "releasable", "in_private_pools")
 
 
@@ -101,6 +104,7 @@ def run(seed, counts):
              for i, name in enumerate(names)]
     happens(f"programs with {len(lives)} threads")
     evicted = stratalloc.stats()["tiers"]["bytes_evicted"]
+    before = collections.Counter(happened)
     if draw.random() < .3:
         torch.cuda.reset_peak_memory_stats()
     for step in range(draw.randrange(2, 6)):
@@ -116,6 +120,9 @@ def run(seed, counts):
         yield step, failed + differences()
     if stratalloc.stats()["tiers"]["bytes_evicted"] > evicted:
         happens("programs with evictions")
+    for kind, begins in KINDS.items():
+        if any(what.startswith(begins) for what in happened - before):
+            happens(f"programs with {kind}")
     lives.clear()
     del threads
     gc.collect()
