@@ -129,12 +129,12 @@ def test_issue_173049():
     set_off, set_on = _ours(program, **settings)
     unset_off, unset_on = _ours(program)
     # What follows is ours: who holds the memory.
-    held = re.compile(r" Of the [0-9.]+ \w+ allocated on GPU 0, .* holds .*\.")
+    held = re.compile(r"\. Of the [0-9.]+ \w+ allocated on GPU 0, .* holds .*\.")
     for saw in (set_off, unset_off):
         error = saw[program]["error"]
         assert error.startswith(before + after)
         assert held.fullmatch(error.removeprefix(before + after)), error
     for saw in (set_on, unset_on):  # may say what it could not evict
-        text, ours, holders = saw[program]["error"].rpartition(" Of the ")
+        text, ours, holders = saw[program]["error"].rpartition(". Of the ")
         assert text.startswith(OOM + "80.00 MiB") and HINT not in text
         assert text.endswith(after) and held.fullmatch(ours + holders)
