@@ -19,6 +19,13 @@ Bytes OnDevice(const LedgerRow& row) {
   return row.tier_bytes[static_cast<std::size_t>(TierId::kDevice)];
 }
 
+// Behind what is there: native's text ends with a link, and without a stop.
+void Append(const std::string& sentence, Error* error) {
+  if (sentence.empty()) return;
+  error->message += error->message.ends_with('.') ? " " : ". ";
+  error->message += sentence;
+}
+
 }  // namespace
 
 std::string LargestHolders(DeviceIndex device) {
@@ -45,9 +52,7 @@ std::string LargestHolders(DeviceIndex device) {
 
 void AddHolders(Error* error, DeviceIndex device) {
   if (error->code != ErrorCode::kOutOfMemory) return;
-  const std::string holders = LargestHolders(device);
-  // Native's text ends with a link, and without a stop.
-  if (!holders.empty()) error->message += ". " + holders;
+  Append(LargestHolders(device), error);
 }
 
 void AddRemedy(Error* error, DeviceAllocator& device,
@@ -55,8 +60,7 @@ void AddRemedy(Error* error, DeviceAllocator& device,
   if (error->code != ErrorCode::kOutOfMemory) return;
   const Result<Explanation> said = device.Explain(request);
   if (!said) return;
-  const std::string remedy = said->Remedy();
-  if (!remedy.empty()) error->message += " " + remedy;
+  Append(said->Remedy(), error);
 }
 
 }  // namespace stratalloc

@@ -22,8 +22,8 @@ HINT = re.compile(
 # Behind the whole of native's text: who holds the memory, what would have
 # served. Native cannot know.
 HOLDERS = re.compile(
-    r" Of the [^ ]* [^ ]* allocated on GPU [0-9]+, .* holds .*"
-    r"| [^ ]* [^ ]* more would have served it.*")
+    r"\. Of the [^ ]* [^ ]* allocated on GPU [0-9]+, .* holds .*"
+    r"|\. [^ ]* [^ ]* more would have served it.*")
 
 
 def text_of(error):
