@@ -28,6 +28,16 @@ DeviceAllocator* Find(Address address, BlockView* block) {
                                                                : nullptr;
 }
 
+void ChargeGradient(ScopeId scope, Address gradient, Bytes bytes) {
+  BlockView block;
+  DeviceAllocator* const device = Find(gradient, &block);
+  if (device == nullptr) return;
+  const bool alone = block.address == gradient && block.requested == bytes;
+  if (block.charge.category == Category::kGradient && !alone) return;
+  device->Relabel(gradient, 1, {scope, Category::kGradient},
+                  /*keep_category=*/false);
+}
+
 }  // namespace
 
 void NumberNodes(std::uint64_t (*next)(), std::uint64_t (*thread)()) {
@@ -51,14 +61,13 @@ void EnterNodeOfLeaf(Address memory) {
 void LeaveNode() { PopScope(); }
 
 void LeaveNodeOfLeaf(Address gradient, Bytes bytes) {
-  const Charge charge{CurrentScope().scope, Category::kGradient};
+  const ScopeId scope = CurrentScope().scope;
   PopScope();
-  BlockView block;
-  DeviceAllocator* const device = Find(gradient, &block);
-  if (device == nullptr) return;
-  const bool alone = block.address == gradient && block.requested == bytes;
-  if (block.charge.category == Category::kGradient && !alone) return;
-  device->Relabel(gradient, 1, charge, /*keep_category=*/false);
+  ChargeGradient(scope, gradient, bytes);
+}
+
+void PartOfGradient(Address part, Bytes bytes) {
+  ChargeGradient(CurrentScope().scope, part, bytes);
 }
 
 bool InsideScope() { return ScopeDepth() > 0; }

@@ -27,6 +27,8 @@ STRATALLOC_API void LeaveNode();
 // The same of a leaf's node: its gradient is charged as such, and to the leaf's
 // scope. One that shares its memory with others' stays where one of them is.
 STRATALLOC_API void LeaveNodeOfLeaf(Address gradient, Bytes bytes);
+// The same of a gradient of several parts, while the leaf's node is open.
+STRATALLOC_API void PartOfGradient(Address part, Bytes bytes);
 // Is a scope or a node open on this thread?
 STRATALLOC_API bool InsideScope();
 

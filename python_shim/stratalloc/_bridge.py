@@ -19,6 +19,7 @@ _OUT_OF_MEMORY = 2  # of entry_point.h
 
 _lib = None
 _path = None
+_storages = None
 
 
 class Storage(ctypes.Structure):
@@ -90,12 +91,17 @@ def _declare(lib):
         ("cache_info", (i32, ctypes.POINTER(u64), text, i32)),
         ("call_enter", (text, ctypes.POINTER(ctypes.c_void_p), i32, i32, i32,
                         i32, ctypes.POINTER(ctypes.c_void_p), text, i32)),
-        ("storages", (ctypes.c_void_p, ctypes.POINTER(Storage), i32,
-                      ctypes.POINTER(i32), text, i32)),
     ):
         function = getattr(lib, "stratalloc_torch_" + symbol)
         function.restype = i32
         function.argtypes = arguments
+    # With the GIL: else another thread's `tensor.data = other` would come
+    # between, and take away what is being looked at.
+    global _storages
+    _storages = ctypes.PyDLL(lib._name).stratalloc_torch_storages
+    _storages.restype = i32
+    _storages.argtypes = (ctypes.c_void_p, ctypes.POINTER(Storage), i32,
+                          ctypes.POINTER(i32), text, i32)
     lib.stratalloc_torch_note_settings.restype = None
     lib.stratalloc_torch_note_settings.argtypes = ()
     lib.stratalloc_torch_call_leave.restype = i32
@@ -140,7 +146,7 @@ def call_function(function, *arguments):
 def storages(tensor_impl):
     """[Storage] of a Tensor._cdata, without an operator; None: it has none."""
     out, count = (Storage * 8)(), ctypes.c_int()
-    call("storages", tensor_impl, out, len(out), ctypes.byref(count))
+    call_function(_storages, tensor_impl, out, len(out), ctypes.byref(count))
     if count.value < 0:
         return None
     assert count.value <= len(out), "a tensor of more parts than torch's have"

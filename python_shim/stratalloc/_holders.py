@@ -75,8 +75,8 @@ def holders(by="module", at="now", device=None):
 
     Args:
       by: "module": a row per owner, category and tier. "category": a row per
-        category and tier. "tensor": now only; parameters, buffers, gradients
-        and optimizer state by name, the rest by owner. "site": now only; a
+        category and tier. "tensor": now only; parameters, buffers and
+        optimizer state by name, the rest, gradients too, by owner. "site": now only; a
         row per line of user code, category and tier, of the blocks that were
         sampled (those of 64 KiB or more all are), and the rest as "(not
         sampled)". Recorded from enable(telemetry="callsites") on; where they

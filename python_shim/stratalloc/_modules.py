@@ -217,7 +217,10 @@ def owner(tensor):
 
 
 def named_tensors():
-    """[(owner, name, category, tensor)] of what modules and optimizers hold."""
+    """[(owner, name, category, tensor)] of what modules and optimizers hold.
+
+    Without gradients: only the thread that trains may read those.
+    """
     installation = _installed
     if installation is None:
         return []
@@ -230,8 +233,9 @@ def named_tensors():
 def relabel_all():
     """Charges what modules and optimizers hold to the modules that own it.
 
-    For reports: some is otherwise labelled at the next optimizer step. Costs
-    a few microseconds per tensor. Returns the number of modules.
+    For reports, from any thread: some is otherwise labelled at the next
+    optimizer step. Gradients are not looked at. Costs a few microseconds per
+    tensor. Returns the number of modules.
     """
     installation = _installed
     if installation is None:
@@ -245,7 +249,9 @@ def watch(model, optimizer=None):
     """Names the modules of `model` now, and the state of `optimizer`.
 
     Both are named by themselves when a module is first called or moved and
-    when the optimizer steps; this is for what is asked before.
+    when the optimizer steps; this is for what is asked before. Gradients that
+    the program assigned (`p.grad = tensor`) are charged here, too, else by the
+    next step: so not while another thread sets gradients of `model` to None.
 
     Raises:
       TypeError: model is no nn.Module, or optimizer no torch.optim.Optimizer.

@@ -12,6 +12,14 @@ Walking also re-labels: what was loaded before the module existed, or while it
 had no path yet, was charged to nobody or to its class; now its storage is
 charged to the path. Address and residency do not change.
 
+Parameters, buffers and optimizer state are values of dictionaries: who has read
+one under the GIL holds it. A gradient is held by its parameter in C++, and
+`p.grad = None` gives the GIL up while the old one dies: a thread that reads
+`.grad` then gets a tensor that is gone. So `.grad` is read only where the
+program reads it itself, on its thread: by `relabel_tree` and
+`relabel_gradients`, in a move, in a step and in watch(). An answer about what
+is held never reads it; autograd tells of each gradient that it puts there.
+
 Thread-safety: reads on the hot path (`scopes`) take no lock; everything that
 adds takes `_lock`. Weak-reference callbacks run anywhere, even inside that
 lock, so they only use single dict and set operations.
@@ -238,9 +246,6 @@ class Owners:
             entry = (ref, name, self.scopes[ref.key], category)
             self._tensors[key] = entry
         self.relabel(tensor, entry[2], entry[3])
-        gradient = tensor.grad if tensor.is_leaf else None
-        if gradient is not None:
-            self.relabel(gradient, entry[2], GRADIENT)
 
     def _label_own(self, module):
         ref = self._modules[id(module)]
@@ -252,7 +257,7 @@ class Owners:
                     self._own(ref, name, tensor, category)
 
     def named_tensors(self):
-        """[(owner, name, category, tensor)] of parameters, buffers, gradients.
+        """[(owner, name, category, tensor)] of parameters and buffers.
 
         Each tensor once, under its first owner.
         """
@@ -260,30 +265,32 @@ class Owners:
             found = []
             for ref in list(self._modules.values()):
                 module = ref()
-                for name, key in list(ref.owned.items()) if module else ():
+                if module is None:  # not its truth: that asks for its length
+                    continue
+                for name, key in list(ref.owned.items()):
                     entry = self._tensors.get(key)
                     if entry is None or entry[0] is not ref:
                         continue
                     tensor = _registered(module, name)
                     if tensor is None or id(tensor) != key:
                         continue
-                    owner = self._paths[entry[2]]
-                    found.append((owner, name, entry[3], tensor))
-                    gradient = tensor.grad if tensor.is_leaf else None
-                    if gradient is not None:
-                        found.append((owner, name + ".grad", GRADIENT,
-                                      gradient))
+                    found.append((self._paths[entry[2]], name, entry[3],
+                                  tensor))
             return found
 
     def relabel_tree(self, root):
-        """Re-labels everything that the named modules below `root` own."""
+        """Re-labels everything that the named modules below `root` own.
+
+        For the thread that the program reads their gradients on.
+        """
         with self._lock:
             for _, module in _walk(root):
                 if id(module) in self.scopes:
                     self._label_own(module)
+                    self.relabel_gradients(_leaves(module))
 
     def relabel_all(self):
-        """Re-labels parameters, buffers and gradients of all named modules.
+        """Re-labels parameters and buffers of all named modules.
 
         Returns how many modules were looked at.
         """
@@ -297,6 +304,7 @@ class Owners:
     def relabel_gradients(self, parameters):
         """Charges each .grad to its parameter's owner; returns the strays.
 
+        For the thread that the program reads these gradients on.
         A stray is a parameter on the device whose owner is unknown.
         """
         strays = 0
@@ -402,6 +410,14 @@ def _registered(module, name):
         except KeyError:
             continue
     return None
+
+
+def _leaves(module):
+    """The tensors of this module that may have a gradient."""
+    for kind, _ in _KINDS:
+        for _, tensor in list((module.__dict__.get(kind) or {}).items()):
+            if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
+                yield tensor
 
 
 def _is_cuda(tensor):

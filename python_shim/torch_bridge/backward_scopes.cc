@@ -2,6 +2,7 @@
 #include "python_shim/torch_bridge/backward_scopes.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -43,6 +44,17 @@ void Enter(const Node& node) {
   }
 }
 
+// A sparse gradient is its indices and its values.
+void ChargeParts(const at::Tensor& gradient) {
+  const auto* const sparse =
+      dynamic_cast<const at::SparseTensorImpl*>(gradient.unsafeGetTensorImpl());
+  if (sparse == nullptr) return;
+  for (const at::Tensor& part : {sparse->indices(), sparse->values()}) {
+    const Memory memory = MemoryOf(part);
+    core::PartOfGradient(memory.address, memory.bytes);
+  }
+}
+
 std::unique_ptr<at::ObserverContext> OnNode(const at::RecordFunction& call) {
   if (call.seqNr() >= 0) {
     core::EnterNode(call.forwardThreadId(),
@@ -63,7 +75,9 @@ void OnNodeEnd(const at::RecordFunction& call, at::ObserverContext*) {
   const std::shared_ptr<Node> node = torch::autograd::get_current_node();
   Memory gradient;
   if (node != nullptr && IsAccumulateGrad(*node)) {
-    gradient = MemoryOf(LeafOf(*node).grad());
+    const at::Tensor& grad = LeafOf(*node).grad();
+    gradient = MemoryOf(grad);
+    if (gradient.address == 0 && grad.defined()) ChargeParts(grad);
   }
   core::LeaveNodeOfLeaf(gradient.address, gradient.bytes);
 }

@@ -203,10 +203,27 @@ def test_tensors_have_names():
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.randn(BATCH, SIZE, device="cuda")).sum().backward()
     optimizer.step()
-    names = {row.name for row in stratalloc.holders(by="tensor").rows
+    names = {(row.name, row.category)
+             for row in stratalloc.holders(by="tensor").rows
              if row.name.startswith("Named") and row.bytes == WEIGHT}
-    assert names == {f"Named.0.linear.weight{what}"
-                     for what in ("", ".grad", ".exp_avg", ".exp_avg_sq")}
+    # A gradient may be gone while it is asked for: its owner's row has it.
+    assert names == {("Named.0.linear.weight", "parameter"),
+                     ("Named.0.linear", "gradient"),
+                     ("Named.0.linear.weight.exp_avg", "optimizer_state"),
+                     ("Named.0.linear.weight.exp_avg_sq", "optimizer_state")}
+
+
+def test_gradients_that_the_program_assigns():
+    """Nodes tell of theirs; of these a step and watch(), and no answer."""
+    model = net("ByTheProgram")
+    loose = [torch.ones(SIZE, SIZE, device="cuda") for _ in range(3)]
+    for layer, gradient in zip(model, loose):
+        layer.linear.weight.grad = gradient
+    assert total("ByTheProgram", "gradient") == 0
+    stratalloc.watch(model[0])
+    assert total("ByTheProgram", "gradient") == WEIGHT
+    torch.optim.SGD(model.parameters()).step()
+    assert total("ByTheProgram", "gradient") == 3 * WEIGHT
 
 
 def test_watch_names_before_the_first_use():

@@ -492,3 +492,12 @@ def test_a_script_module_is_asked_too():
     names = {row.name for row in stratalloc.holders(by="tensor").rows}
     assert "Linear.weight" in names
     del model
+
+
+def test_a_module_that_has_no_length_is_asked_too():
+    model = torch.compile(net("Lengthless")[0], backend="eager")
+    with pytest.raises(TypeError, match="does not support len"):
+        bool(model)
+    stratalloc.watch(model)
+    stratalloc.holders(by="tensor")
+    del model

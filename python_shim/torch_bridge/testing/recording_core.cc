@@ -291,6 +291,7 @@ void EnterNode(std::uint64_t, std::uint64_t) { ++open_nodes; }
 void EnterNodeOfLeaf(Address) { ++open_nodes; }
 void LeaveNode() { --open_nodes; }
 void LeaveNodeOfLeaf(Address, Bytes) { --open_nodes; }
+void PartOfGradient(Address, Bytes) {}
 bool InsideScope() { return open_nodes > 0; }
 
 bool MayLeave(Address address) {
