@@ -8,6 +8,7 @@
   lazy parameters      _materialize.py, category parameter, persistent
   nn.Module.__setstate__  no frame: re-labels what deepcopy and pickle made
   Optimizer.step       _optimizers.py, category optimizer_state or temporary
+  compiled autograd    _compiled_backward.py, category activation, transient
 so that the module's scope is on top *while* memory is allocated, and listens
 to the registration of parameters and buffers to re-label what was allocated
 before (a checkpoint that was loaded before the module existed).
@@ -31,6 +32,7 @@ from torch.nn.modules import module as _torch_module
 from stratalloc import _scope_names
 from stratalloc import _stack
 from stratalloc import _storages
+from stratalloc._compiled_backward import CompiledBackward
 from stratalloc._construction import Construction, building
 from stratalloc._materialize import Materialize
 from stratalloc._moves import Moves
@@ -58,6 +60,7 @@ class _Installation:
         self.steps = Steps(native, self.owners)
         self.native = native
         self.moves = Moves(native, self.owners, self.scope_of)
+        self.compiled_backward = CompiledBackward(native, self.owners)
 
     def install(self):
         module = torch.nn.Module
@@ -78,10 +81,12 @@ class _Installation:
         self.construction.install()
         self.materialize.install()
         self.steps.install()
+        self.compiled_backward.install()
 
     def uninstall(self):
         module = torch.nn.Module
         self.active = False
+        self.compiled_backward.uninstall()
         self.steps.uninstall()
         self.materialize.uninstall()
         self.construction.uninstall()
@@ -173,6 +178,7 @@ def _after_fork():
     _lock = threading.Lock()
     if _installed is not None:
         _installed.owners.reset_lock()
+        _installed.compiled_backward.reset_lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -214,6 +220,12 @@ def owner(tensor):
     """The scope id of the module that owns a parameter or buffer, or None."""
     installation = _installed
     return installation.owners.owner(tensor) if installation else None
+
+
+def compiled_backwards():
+    """How many graphs compiled autograd has run in the place of nodes."""
+    installation = _installed
+    return installation.compiled_backward.count if installation else 0
 
 
 def named_tensors():

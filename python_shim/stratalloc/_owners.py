@@ -91,6 +91,7 @@ class Owners:
         self._by_scope = {}  # scope id -> _Ref of the module named last
         self._roots = set()  # names of live roots
         self.root_scopes = set()  # scope ids of roots
+        self.unattributed = None  # the scope of compiled backwards, once one is
         self._class_scopes = {}  # class name -> scope id
         self.on_device = _is_cuda
 
@@ -123,6 +124,12 @@ class Owners:
             while (child := _wrapped_child(inner)) is not None:
                 prefix += child + "."
                 inner = inner._modules[child]
+            if self._is_compiled_backwards(inner):
+                for _, module in _walk(root):
+                    if id(module) not in self.scopes:
+                        self._remember(module, self._native.name(
+                            self.unattributed), None)
+                return self.scopes[id(root)]
             base, unique = self._base(inner)
             for path, module in _walk(root):
                 if id(module) in self.scopes:
@@ -141,6 +148,16 @@ class Owners:
                 self.root_scopes.add(self.scopes[id(root)])
             return self.scopes[id(root)]
 
+    def _is_compiled_backwards(self, module):
+        """Whether this is code that was generated for a compiled backward.
+
+        Such a graph is first called while one runs; so may a program's own
+        modules be, by a hook, but these are no generated code.
+        """
+        return (self.unattributed is not None
+                and isinstance(module, torch.fx.GraphModule)
+                and self._native.current()[0] == self.unattributed)
+
     def _base(self, inner):
         """The path of a tree's root, and whether it must be given back."""
         known = self.scopes.get(id(inner))
@@ -149,7 +166,7 @@ class Owners:
         name = class_name(inner)
         running = self._native.current()[0]
         outer = self._paths.get(running)
-        if outer is not None:
+        if outer is not None and running != self.unattributed:
             # Inside another module: a child added after that one was named,
             # or a module that is nobody's child.
             name = f"{outer}.{self._path_below(running, inner) or name}"

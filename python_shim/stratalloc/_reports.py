@@ -33,6 +33,8 @@ def report(device=None):
 
     `limits` has what limit() set: `owner`, `bytes`, and what it has `owned`.
     `nodes_without_scope` counts autograd nodes of unknown scope,
+    `compiled_backwards` the graphs that compiled autograd ran in the place of
+    nodes (what those allocate is owned by "(unattributed)"),
     `scopes_not_interned` scopes that are "(other scopes)" because there were
     more than 262144 names.
 
@@ -46,6 +48,7 @@ def report(device=None):
     values = _core.report(_tiers.device_index(device))
     if "error" in values:
         raise RuntimeError(values["error"])
+    values["compiled_backwards"] = _modules.compiled_backwards()
     values["pins"] = _pins.listed(values["device"])
     _complete_peaks(values)
     return values
