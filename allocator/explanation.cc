@@ -300,15 +300,17 @@ std::vector<EvictableHandle> DeviceReports::LeavingLocked(
     const Reclaimer& reclaimer, const std::vector<Address>& workspaces) {
   std::map<Address, EvictableHandle> leaving;
   const StayReasons reasons(p_, workspaces);
+  // A pointer keeps its block only until somebody lacks room (block_pin.h).
+  const auto may_leave = [&reasons](const HandleRef& handle) {
+    const StayReason reason = reasons.Of(handle);
+    return reason == StayReason::kEvictable || reason == StayReason::kPointer;
+  };
   for (const auto& [base, segment] : p_.heap.segments()) {
     if (!segment->evictable()) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!IsLive(b->state)) continue;
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
-        if (!IsOnDevice(handle.state()) ||
-            reasons.Of(handle) != StayReason::kEvictable) {
-          return;
-        }
+        if (!IsOnDevice(handle.state()) || !may_leave(handle)) return;
         const HandleEntry& entry = handle.entry();
         leaving.try_emplace(handle.address(),
                             EvictableHandle{.handle = handle,

@@ -24,6 +24,8 @@ class Explanation(Result):
         "now" (what is free, or may grow), "waiting" (for other streams),
         "eviction", "headroom" (the same, and the part of the card that is left
         to others), or "nothing"; "limit": its scope may not own it (limit()).
+        With eviction it is refused where room_needed is more than room_below;
+        `fits` says so.
       certain: False where somebody else has the last word, and depends_on says
         who: the driver, the tiers below, a capture under way.
       leaves: what would be evicted for it. may_leave: what could be.
@@ -67,7 +69,10 @@ class Explanation(Result):
         return frame(_OF_A_BLOCK, self.frees)
 
     def _page(self, depth=None, all=False):  # noqa: A002
-        parts = [f"{format_size(self.size)}: {_OUTCOMES[self.served_by](self)}"]
+        outcome = self.served_by
+        if outcome in ("eviction", "headroom") and not self.fits:
+            outcome = "no room"
+        parts = [f"{format_size(self.size)}: {_OUTCOMES[outcome](self)}"]
         if self.remedy:
             parts.append(self.remedy)
         if self.depends_on:
@@ -104,6 +109,9 @@ _OUTCOMES = {
     "headroom": lambda said: f"served if {format_size(said.leaves)} are "
                              "evicted and the memory that is left to others on "
                              "the card is taken",
+    "no room": lambda said: f"refused: {format_size(said.leaves)} would have to "
+                            "leave, and the host and the disk have room for "
+                            f"{format_size(said.room_below)}",
     "nothing": lambda said: f"refused, {format_size(said.missing)} are missing "
                             "with everything evicted that may leave",
 }
@@ -113,7 +121,9 @@ def explain(size, device=None):
     """Would a block of this size be served now; if not, why, and what helps?
 
     Nothing is allocated: the request is tried on a copy of the device's
-    blocks, for the current stream. Other threads and processes go on meanwhile.
+    blocks, for the current stream and for the scope that is open here: inside of
+    a layer other free memory is used than outside (lifetime classes). Other
+    threads and processes go on meanwhile.
 
     Args:
       size: bytes, or text as "2 GiB".

@@ -12,6 +12,7 @@ disk), so that the core is always told plain numbers.
 
 import dataclasses
 import difflib
+import operator
 import os
 import re
 import shutil
@@ -53,10 +54,22 @@ def parse_size(text):
     return int(value)
 
 
+def _whole(size):
+    if isinstance(size, bool):
+        raise TypeError("a bool is no number of bytes")
+    if isinstance(size, float) and size.is_integer():
+        return int(size)  # 1.5e9
+    try:
+        return operator.index(size)
+    except TypeError:
+        raise TypeError("give a whole number of bytes, or text as \"2 GiB\""
+                        ) from None
+
+
 def asked_size(asker, size, least):
     """Bytes of a caller's `size`, a number or text; ValueError names `asker`."""
     try:
-        wanted = parse_size(size) if isinstance(size, str) else int(size)
+        wanted = parse_size(size) if isinstance(size, str) else _whole(size)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"stratalloc.{asker}: size={size!r}: {error}") from None
     if not least <= wanted < _NO_CARD:

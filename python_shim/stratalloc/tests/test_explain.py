@@ -122,6 +122,16 @@ def test_what_stays_is_missing_and_freeing_it_helps():
     assert is_served(100 * MIB, held)
 
 
+def test_what_a_pointer_keeps_may_leave_for_want_of_room():
+    """It stays only until then, and then it leaves."""
+    held = [make(100 * MIB)]
+    pointer = held[0].data_ptr()
+    said = stratalloc.explain(200 * MIB)
+    assert said.fits and said.served_by in ("eviction", "headroom"), str(said)
+    assert is_served(200 * MIB, held)
+    assert held[0].data_ptr() == pointer
+
+
 def test_a_fraction_that_is_too_low_is_the_remedy():
     keep = make(40 * MIB)
     stratalloc.pin(keep)
@@ -164,7 +174,8 @@ def test_small_blocks_that_keep_handles_are_named():
     assert is_served(size, held), str(stratalloc.explain(size))
 
 
-@pytest.mark.parametrize("size", (0, -1, "0", "many", "4 XiB", "", 1 << 62))
+@pytest.mark.parametrize("size", (0, -1, "0", "many", "4 XiB", "", 1 << 62,
+                                  True, 1.5, None, b"1MiB"))
 def test_sizes_that_are_none(size):
     make(512)
     with pytest.raises(ValueError, match="stratalloc.explain: size=") as refused:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is returned: a mapping, a table in a terminal, HTML in a notebook."""
 
+import dataclasses
 import html.parser
 import io
 import json
@@ -428,3 +429,17 @@ def test_what_cannot_be_told_yet():
     assert str(Holders(0, "now", 0, [])) == (
         "device 0 now  bytes\ntotal           0 B")
     assert _leaks._LEAST == 12
+
+
+def test_what_has_no_room_below_is_told_as_refused():
+    """Not as served "if" something leaves that cannot."""
+    asked = dataclasses.replace(
+        explanation(0), served_by="eviction", missing=0, leaves=6 * MIB,
+        room_needed=6 * MIB, room_below=2 * MIB,
+        remedy="Room for 4.00 MiB more on the host or on disk would have "
+        "served it.")
+    assert not asked.fits
+    assert "refused: 6 MiB would have to leave" in str(asked)
+    assert "room for 2 MiB" in str(asked)
+    fits = dataclasses.replace(asked, room_below=6 * MIB, remedy="")
+    assert fits.fits and "served if 6 MiB are evicted" in str(fits)
