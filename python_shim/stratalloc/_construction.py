@@ -40,7 +40,8 @@ building = Building()  # of modules
 
 
 def _wrapper(original, construction):
-    push, pop = construction.native.push, construction.native.pop
+    native = construction.native
+    depth, push, leave = native.depth, native.push, native.leave
     building, frame = construction.building, construction.frame
     ended = construction.ended
 
@@ -53,11 +54,12 @@ def _wrapper(original, construction):
             return original(self, *args, **kwargs)
         top = frame(self)
         stack.append(self)
+        below = depth()
         push(*top)
         try:
             original(self, *args, **kwargs)
         finally:
-            pop()
+            leave(below)
             stack.pop()
         ended(self)
 
@@ -67,7 +69,7 @@ def _wrapper(original, construction):
 def recognizer(wrapper):
     """Whether a function is one that `wrapper(original, of)` made, whatever it
     wraps: all of them share their code."""
-    nothing = types.SimpleNamespace(push=None, pop=None)
+    nothing = types.SimpleNamespace(depth=None, push=None, leave=None)
     code = wrapper(lambda: None, types.SimpleNamespace(
         native=nothing, building=None, frame=None, ended=None)).__code__
     return lambda function: getattr(function, "__code__", None) is code

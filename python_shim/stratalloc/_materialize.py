@@ -33,11 +33,12 @@ class Materialize:
             if is_compiling() or not self.active:
                 return original(tensor, *args, **kwargs)
             scope, _, _ = native.current()
+            below = native.depth()
             native.push(scope, PARAMETER, LIFETIME_PERSISTENT)
             try:
                 return original(tensor, *args, **kwargs)
             finally:
-                native.pop()
+                native.leave(below)
 
         self._ours = UninitializedTensorMixin.materialize = materialize
 

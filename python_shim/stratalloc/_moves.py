@@ -100,12 +100,13 @@ class Moves:
         category = PARAMETER
         if not module._parameters and module._buffers:
             category = BUFFER
+        below = self.native.depth()
         self.native.push(scope, category, LIFETIME_PERSISTENT)
         stack.append(module)
         try:
             return apply()
         finally:
-            self.native.pop()
+            self.native.leave(below)
             stack.pop()
             if not stack:
                 self.owners.relabel_tree(module)

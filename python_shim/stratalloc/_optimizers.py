@@ -38,7 +38,8 @@ from stratalloc._stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
 
 
 def _wrapper(original, steps):
-    push, pop = steps.native.push, steps.native.pop
+    native = steps.native
+    depth, push, leave = native.depth, native.push, native.leave
     closure_of = closures(original)
 
     @functools.wraps(original)
@@ -47,6 +48,7 @@ def _wrapper(original, steps):
             return original(self, *args, **kwargs)
         scope, closure = steps.scope(self), closure_of(args, kwargs)
         makes = steps.before(self)
+        below = depth()
         push(scope, OPTIMIZER_STATE if makes else TEMPORARY, LIFETIME_OPTIMIZER)
         try:
             if makes or closure is not None:
@@ -57,7 +59,7 @@ def _wrapper(original, steps):
             else:
                 result = original(self, *args, **kwargs)
         finally:
-            pop()
+            leave(below)
         steps.after(self, stepped=True)
         return result
 

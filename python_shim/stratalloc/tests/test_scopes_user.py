@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """stratalloc.scope(), with a scope stack written in Python."""
 
+import asyncio
 import threading
 
 import pytest
@@ -138,6 +139,88 @@ def test_threads_start_empty(stack):
         thread.start()
         thread.join()
     assert seen == [["mine"]]
+
+
+def _left_open(*_):
+    scope("left").__enter__()
+
+
+class Opens(nn.Linear):
+    """Leaves a scope open wherever code of the program's runs."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        _left_open()
+
+    def _apply(self, function, recurse=True):
+        _left_open()
+        return super()._apply(function, recurse)
+
+
+class OpensInStep(torch.optim.SGD):
+    def step(self, closure=None):
+        _left_open()
+
+
+class Opening(nn.parameter.UninitializedParameter):
+    @property
+    def data(self):
+        _left_open()
+        return super().data
+
+    @data.setter
+    def data(self, value):
+        nn.Parameter.data.__set__(self, value)
+
+
+@pytest.mark.parametrize("inside", [
+    Opens,
+    lambda: Opens().half(),
+    lambda: OpensInStep([nn.Parameter(torch.ones(2))], lr=1).step(),
+    lambda: Opening().materialize((2, 2)),
+    scope("outer")(_left_open),
+], ids=["construction", "a move", "a step", "materialize", "a scope"])
+def test_what_is_left_open_ends_with_what_it_is_in(stack, inside):
+    _modules.install()
+    with scope("around"):
+        inside()
+        assert "left" in str(stack.pushed), "it was opened"
+        assert stack.stack() == ["around"]
+
+
+@pytest.mark.parametrize("a, b", [
+    (scope("A"), scope("B")), [scope("shared")] * 2,
+])
+def test_coroutines_that_leave_in_the_order_they_came(stack, a, b):
+    async def work(mine, came, go):
+        with mine:
+            came.set()
+            await go.wait()
+
+    async def both():
+        events = [asyncio.Event() for _ in range(4)]
+        first = asyncio.create_task(work(a, *events[:2]))
+        await events[0].wait()
+        second = asyncio.create_task(work(b, *events[2:]))
+        await events[2].wait()
+        assert stack.depth() == 3
+        events[1].set()
+        await first
+        events[3].set()
+        await second
+
+    with scope("around"):
+        asyncio.run(both())
+        assert stack.stack() == ["around"]
+
+
+def test_a_scope_that_was_ended_takes_nobody_elses_frame(stack):
+    a, b, c, d = [scope(name) for name in "abcd"]
+    a.__enter__(), b.__enter__()
+    a.__exit__()
+    with c, d:
+        b.__exit__()
+        assert stack.stack() == ["c", "c/d"]
 
 
 def test_under_compile_it_is_not_there(stack):
