@@ -16,8 +16,8 @@ method of an object, see a plain function as before; one that was made before
 
 Before a step the gradients are charged to the owners of their parameters,
 after it each new state tensor once; all of them after a step that has left
-something charged to the class, since state that was replaced, and not written
-in place, is in no count. What an optimizer makes while it is
+more charged to the class than there was, since state that was replaced, and not
+written in place, is in no count. What an optimizer makes while it is
 constructed (Adagrad its sums) is state, too, and charged when that has ended.
 """
 
@@ -72,12 +72,13 @@ _is_ours = recognizer(_wrapper)
 class _Seen:
     """What of one optimizer's state is charged already."""
 
-    __slots__ = ("state", "counts", "strays", "stateless")
+    __slots__ = ("state", "counts", "strays", "stateless", "owned")
 
     def __init__(self):
         self.state = 0  # id of the dict: load_state_dict makes a new one
         self.counts = {}  # id(parameter) -> entries of its state
         self.strays = 0
+        self.owned = 0  # bytes of the class's scope before the step
         self.stateless = set()  # ids of parameters that a step gave no state
 
 
@@ -168,6 +169,7 @@ class Steps:
             # walk; those that no module owns stay strays.
             self.owners.relabel_all()
             seen.strays = self.owners.relabel_gradients(_parameters(optimizer))
+        seen.owned = self.native.owned(self.scope(optimizer))
         return self.lacks_state(optimizer)
 
     def lacks_state(self, optimizer):
@@ -194,7 +196,9 @@ class Steps:
             seen.counts.clear()
             seen.stateless.clear()
         states = optimizer.state
-        left = stepped and self.native.owned(self.scope(optimizer)) > 0
+        # State of parameters that no module owns is the class's for good.
+        left = stepped and (self.native.owned(self.scope(optimizer))
+                            != seen.owned)
         for parameter in _parameters(optimizer):
             state = states.get(parameter) if states else None
             if not state:

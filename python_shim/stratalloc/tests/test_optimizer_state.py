@@ -226,3 +226,42 @@ def test_state_that_each_step_replaces(clear):
         assert all(found[f"{name}.{i}", "optimizer_state"] == WEIGHT
                    for i in range(LAYERS))
         assert not [key for key in found if key[0] == "Optimizer.Replacing"]
+
+
+def test_state_of_nobody_costs_no_look_at_all_of_it(monkeypatch):
+    model = net("BesideNobody")
+    loose = nn.Parameter(torch.ones(SIZE, SIZE, device="cuda"))
+    optimizer = torch.optim.AdamW([*model.parameters(), loose])
+
+    def step():
+        loose.grad = torch.ones_like(loose)
+        backward(model)
+        optimizer.step()
+
+    step()
+    step()
+    looks = []
+    monkeypatch.setattr(stratalloc._modules._installed.owners, "relabel_state",
+                        lambda *_: looks.append(1))
+    step()
+    assert not looks
+    assert rows("Optimizer.AdamW")["", "optimizer_state"] >= 2 * WEIGHT
+
+
+def test_state_of_nobody_that_goes_as_other_state_is_replaced():
+    model = net("BesideGone", layers=1)
+    loose = nn.Parameter(torch.ones(SIZE, SIZE, device="cuda"))
+    optimizer = Replacing([loose, *model.parameters()])
+    loose.grad = torch.ones_like(loose)
+    for _ in range(3):
+        backward(model)
+        optimizer.step()
+    assert sum(rows("Optimizer.Replacing").values()) == WEIGHT
+    del optimizer.param_groups[0]["params"][0], optimizer.state[loose]
+    for _ in range(3):
+        backward(model)
+        optimizer.step()
+        found = {(row["owner"], row["category"]): row["live"]
+                 for row in stratalloc._core.report(0)["layers"] if row["live"]}
+        assert found["BesideGone.0", "optimizer_state"] == WEIGHT
+        assert not [key for key in found if key[0] == "Optimizer.Replacing"]
