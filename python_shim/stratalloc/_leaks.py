@@ -4,6 +4,7 @@
 import collections
 import dataclasses
 import logging
+import re
 import threading
 
 from stratalloc import _growth
@@ -17,6 +18,9 @@ _LOG = logging.getLogger("stratalloc")
 _WINDOWS = 4  # that have to grow, one after another
 _SITES = 5  # that are told to people, the fastest
 _LEAST = 2 * (_WINDOWS + 2)  # steps; a third of them may warm up
+MANY = "(many owners)"
+# The number that tells a root module from others of its class.
+_NUMBER = re.compile(r"^([^./]+)#\d+(?=[./]|$)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +76,15 @@ class Leaks(Rows):
 
     @property
     def rows(self):
-        return _growing([mark.held for mark in self._seen()])
+        return _growing([mark.held for mark in self._seen()],
+                        (_itself, _with_its_like, _with_all))
 
     @property
     def sites(self):
         held = [mark.sites for mark in self._seen()]
         if None in held or not _sites.on():
             return _sites.NOT_RECORDED
-        return [row for row in _growing(held)
+        return [row for row in _growing(held, (_itself,))
                 if row.name != _sites.NOT_SAMPLED]
 
     def _seen(self):
@@ -140,7 +145,10 @@ def leaks(steps=20, device=None, on="optimizer"):
     Somebody leaks who has gained bytes in each quarter of the last two thirds
     of the steps, counting in each quarter the step with the least. What grows
     while it warms up, and a cache that is full by then, do not; a cache that
-    fills during all of the steps does: watch more steps. Marks are taken after
+    fills during all of the steps does: watch more steps. Who does not grow may
+    be one of many that come, as models that are kept in a list: "Net#n" stands
+    for all roots of that class together, "(many owners)" for all that no other
+    row has, whatever their category. Marks are taken after
     optimizer steps and at step(), and keep no tensor.
 
     Args:
@@ -169,20 +177,53 @@ def _after_each_optimizer(step):
     return register_optimizer_step_post_hook(lambda *_: step())
 
 
-def _growing(steps):
-    """[Leak]: whose least grows from quarter to quarter of what each held."""
+def _itself(owner, category):
+    return owner, category
+
+
+def _with_its_like(owner, category):
+    """A model that is made anew in each step is another root in each."""
+    return _NUMBER.sub(r"\1#n", owner), category
+
+
+def _with_all(owner, category):
+    return MANY, "unknown"
+
+
+def _growing(steps, groups):
+    """[Leak]: whose least grows from quarter to quarter of what each held.
+
+    groups: functions (owner, category) -> whom it is summed up with, the most
+    precise first; what a row has found is not in the sums of later ones.
+    """
     if len(steps) < _LEAST:
         return []
     late = steps[len(steps) // 3:]
     size = len(late) // _WINDOWS
     late = late[len(late) - size * _WINDOWS:]
-    windows = [late[i * size:(i + 1) * size] for i in range(_WINDOWS)]
     rows = []
-    for key in late[-1]:
-        least = [min(held.get(key, (0, 0)) for held in window)
-                 for window in windows]
-        if all(one[0] < two[0] for one, two in zip(least, least[1:])):
-            gained = [last - first for first, last in zip(least[0], least[-1])]
-            rows.append(Leak(*key, *gained,
-                             gained[0] // (size * (_WINDOWS - 1))))
+    for group in groups:
+        sums = [_summed(held, group) for held in late]
+        found = {}
+        for key in sums[-1]:
+            least = [min(held.get(key, (0, 0)) for held in sums[i:i + size])
+                     for i in range(0, len(sums), size)]
+            if all(one[0] < two[0] for one, two in zip(least, least[1:])):
+                gained = [last - first
+                          for first, last in zip(least[0], least[-1])]
+                found[key] = Leak(*key, *gained,
+                                  gained[0] // (size * (_WINDOWS - 1)))
+        rows += found.values()
+        late = [{key: value for key, value in held.items()
+                 if group(*key) not in found} for held in late]
     return sorted(rows, key=lambda row: (-row.bytes, row.name, row.category))
+
+
+def _summed(held, group):
+    """{group: (bytes, blocks)}"""
+    found = {}
+    for key, (size, blocks) in held.items():
+        sums = found.setdefault(group(*key), [0, 0])
+        sums[0] += size
+        sums[1] += blocks
+    return {key: tuple(sums) for key, sums in found.items()}

@@ -19,6 +19,7 @@ import stratalloc  # noqa: E402
 
 SIZE = 64
 OUTPUT = 16 * SIZE * 4  # bytes of a batch's result
+WEIGHTS = SIZE * SIZE * 4 + 512  # of a layer, with its bias
 
 
 def net(name):
@@ -166,6 +167,42 @@ def test_a_leak_that_starts_after_the_warm_up():
         train(net("Late"), 24, lambda step, result: step < 8 or kept.append(
             result.detach()))
     assert list(named(found.rows, "Late")) == [("Late.2", "activation")]
+
+
+def test_a_new_owner_in_each_step():
+    """The first of its class has no number: it is the one that trains."""
+    kept = []
+
+    def every(step, result):
+        kept.append(net("Anew"))
+        kept[-1](batch())
+
+    with stratalloc.leaks(steps=24) as found:
+        train(net("Anew"), 24, every)
+    assert [(row.name, row.category, row.per_step) for row in found.rows] == [
+        ("Anew#n.0", "parameter", WEIGHTS), ("Anew#n.2", "parameter", WEIGHTS)]
+
+
+def test_one_of_two_of_a_class_is_named_with_its_number():
+    kept, other, leaking = [], net("Twice"), net("Twice")
+    other(batch())
+    with stratalloc.leaks(steps=24) as found:
+        train(leaking, 24, lambda step, result: kept.append(result.detach()))
+    assert [row.name for row in found.rows] == ["Twice#2.2"]
+
+
+def test_owners_that_have_nothing_in_common():
+    kept = []
+
+    def every(step, result):
+        with stratalloc.scope(f"kept in step {step}", category="buffer"):
+            kept.append(batch())
+
+    with stratalloc.leaks(steps=24) as found:
+        train(net("Unlike"), 24, every)
+    row, = found.rows
+    assert (row.name, row.category) == ("(many owners)", "unknown")
+    assert row.per_step == OUTPUT and row.bytes == row.count * OUTPUT
 
 
 def test_a_hook_that_keeps_its_outputs():
