@@ -112,8 +112,14 @@ _count = [0]
 
 
 def _held(rows):
-    return {(row["owner"], row["category"]): (row["live"], row["blocks"])
-            for row in rows if row["live"]}
+    held = {}
+    for row in rows:
+        if row["live"]:
+            # A class may be called as another scope is, even as "(no scope)".
+            key = (row["owner"], row["category"])
+            size, blocks = held.get(key, (0, 0))
+            held[key] = (size + row["live"], blocks + row["blocks"])
+    return held
 
 
 def diff(a, b=None, by="module"):

@@ -3,6 +3,9 @@
 
 from stratalloc import _stack
 
+# What the core calls bytes of no scope, and of scopes that are too many.
+_TAKEN = ("(no scope)", "(other scopes)")
+
 
 def check(function, name):
     """Raises TypeError or ValueError if `name` cannot be a scope's."""
@@ -12,6 +15,9 @@ def check(function, name):
     if not name or "\0" in name:
         raise ValueError(f"stratalloc.{function}: name must be non-empty and "
                          f"without NUL, not {name!r}")
+    if name in _TAKEN:
+        raise ValueError(f"stratalloc.{function}: {name!r} is what reports call "
+                         "the bytes of no scope of a name; use another name")
     if name != storable(name):
         raise ValueError(f"stratalloc.{function}: name holds a lone surrogate, "
                          f"which is no text: {name!r}; decode it first")

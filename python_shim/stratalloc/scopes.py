@@ -66,8 +66,8 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
     Raises:
       TypeError: name is not a str; or a generator, coroutine or class is
         decorated (its body would run outside the scope).
-      ValueError: name is empty or holds a NUL, or the category does not
-        exist.
+      ValueError: name is empty, holds a NUL or is "(no scope)" or "(other
+        scopes)", or the category does not exist.
     """
 
     __slots__ = ("_name", "_category", "_functions", "_paths")

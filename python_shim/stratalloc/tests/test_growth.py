@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
+from stratalloc import _scopes  # noqa: E402
 
 SIZE = 64
 OUTPUT = 16 * SIZE * 4  # bytes of a batch's result
@@ -59,6 +60,20 @@ def test_a_diff_adds_up_and_names_who_grew():
     shrunk = stratalloc.diff(after)
     assert shrunk.total == -grown.total and shrunk.rows[0].bytes < 0
     assert stratalloc.diff(before, before).rows == []
+
+
+def test_two_owners_of_one_name_are_both_in_a_mark():
+    """As a class may be called what bytes of no scope are."""
+    loose = batch()
+    _scopes.push(_scopes.intern("(no scope)"), 0, 0)
+    mine = batch()
+    _scopes.pop()
+    before = stratalloc.mark()
+    assert before.total == stratalloc.stats()["live"]
+    del loose, mine
+    gc.collect()
+    gone, = stratalloc.diff(before).rows
+    assert (gone.bytes, gone.count) == (-2 * OUTPUT, -2)
 
 
 @pytest.mark.parametrize("wrong", [None, 3, "before", {}])

@@ -103,6 +103,12 @@ def test_bad_names(name, error):
         scope(name)
 
 
+@pytest.mark.parametrize("name", ["(no scope)", "(other scopes)"])
+def test_names_that_reports_have_for_something_else(name):
+    with pytest.raises(ValueError, match="use another name"):
+        scope(name)
+
+
 def test_bad_category_names_the_valid_ones():
     with pytest.raises(ValueError, match="'weights'.*parameter.*activation"):
         scope("a", category="weights")
