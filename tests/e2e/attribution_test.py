@@ -6,10 +6,15 @@ from tests.e2e import running
 LEAST = 0.99
 
 
-def test_at_the_peak():
+def test_at_the_peak(capsys):
     cases = running.last_json(running.on_device(
         "256MiB", running.program("attribution.py"),
         options=("--devices", "2") if running.SIMULATED else ()))
+    with capsys.disabled():
+        print("\nof the bytes at the peak    module   category")
+        for name, case in cases.items():
+            print(f"{name:24} {case['module']:9.2%}  {case['category']:9.2%}"
+                  f"  of {case['peak']}")
     assert len(cases) == 14
     # What a loop makes outside of any scope: labels, a scaler's scale.
     low = {name: case for name, case in cases.items()
