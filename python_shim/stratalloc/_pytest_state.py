@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pytest plug-in measures of each test, and holds against it."""
+"""What the pytest plug-in measures of each test, and holds against it.
 
+What a test needed is what the device held at once between its begin and its
+end, also where the test itself resets torch's peak: each reset is heard, and
+what there was before it is noted. Workspaces that outlive a test are left out:
+libraries make them for whoever comes first and keep them, so with them the
+answer would hang on the order of the tests. The moment is that of the largest
+sum, with them.
+"""
+
+import dataclasses
 import gc
 import sys
+import threading
 
 import torch
 
@@ -10,11 +20,14 @@ from stratalloc import _budgets
 from stratalloc import _core
 from stratalloc import _growth
 from stratalloc import _holders
+from stratalloc._replaced import Replaced, passing_on
 from stratalloc.settings import format_size
 
 _SHOWN = 5  # owners in a failure
 # Libraries keep these to the end of the process, whoever called them first.
 _KEPT = "workspace"
+# What torch.cuda's and torch.accelerator's functions call.
+_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 
 class State:
@@ -25,6 +38,12 @@ class State:
         self._budgets = _budgets.Budgets(updates)
         self._before, self._prepared = {}, {}
         self._passed = False
+        self._workspaces = {}  # device -> {owner: bytes}, at the begin
+        self._needed = {}  # device -> Holders, the most until the last reset
+        self._lock = threading.Lock()  # of _needed: threads reset, too
+        self._hooks = Replaced()
+        for name in _RESETS:
+            self._hooks.replace(torch._C, name, self._noting)
 
     @property
     def written(self):
@@ -36,9 +55,12 @@ class State:
         gc.collect()
         self._passed = False
         self._before = self._held()
+        self._workspaces = {}
         if _core.initialized():
             for device in _devices():
                 torch.cuda.reset_peak_memory_stats(device)
+                self._workspaces[device] = _workspaces(device)
+        self._needed = {}  # what these resets noted was others'
 
     def begin_call(self):
         """Its fixtures are there."""
@@ -49,9 +71,9 @@ class State:
         self._passed = True
         if not _core.initialized():
             return []
+        self._note()
         # Of several devices the one that held the most.
-        peak = max((_holders.peak(device) for device in _devices()),
-                   key=lambda each: each.total)
+        peak = max(self._needed.values(), key=lambda each: each.total)
         wrong = []
         if limit is not None and peak.total > limit:
             wrong.append(
@@ -59,6 +81,36 @@ class State:
                 f"{format_size(limit)}: {_largest(peak.rows)}")
         wrong += self._budgets.check(path, name, peak)
         return wrong
+
+    def _noting(self, original):
+        """A reset that first has noted what it makes forgotten."""
+        def reset(*args, **kwargs):
+            if _core.initialized():
+                self._note()
+            return original(*args, **kwargs)
+
+        return passing_on(original, reset)
+
+    def _note(self):
+        for device in _devices():
+            found = self._without_kept(_holders.peak(device))
+            with self._lock:
+                known = self._needed.get(device)
+                if known is None or known.total < found.total:
+                    self._needed[device] = found
+
+    def _without_kept(self, peak):
+        """A peak less the workspaces that were, or are, there anyway."""
+        before = self._workspaces.get(peak.device, {})
+        now = _workspaces(peak.device)
+        rows = []
+        for row in peak.rows:
+            kept = (max(before.get(row.name, 0), now.get(row.name, 0))
+                    if row.category == _KEPT else 0)
+            if row.bytes > kept:
+                rows.append(dataclasses.replace(row, bytes=row.bytes - kept))
+        return _holders.Holders(sum(row.bytes for row in rows), peak.at,
+                                peak.device, rows)
 
     def end(self):
         """Its own fixtures are gone. Returns what it leaves behind, as text.
@@ -90,7 +142,9 @@ class State:
                 for key, (size, _) in _growth.mark(device=device).held.items()
                 if key[1] != _KEPT}
 
-    def write_budgets(self):
+    def finish(self):
+        """The session is over."""
+        self._hooks.put_back()
         self._budgets.write()
 
 
@@ -105,6 +159,12 @@ def _forget_last_failure():
 
 def _devices():
     return range(torch.cuda.device_count())
+
+
+def _workspaces(device):
+    """Owner -> bytes of workspaces that are there."""
+    return {owner: size for (owner, category), (size, _)
+            in _growth.mark(device=device).held.items() if category == _KEPT}
 
 
 def _largest(rows):

@@ -9,7 +9,8 @@ Ours is in place before a conftest imports torch. Then
 
     @pytest.mark.limit_gpu_memory("2 GiB")
 
-fails a test during which the device held more at once, fixtures included;
+fails a test during which the device held more at once, fixtures included and
+without the workspaces that libraries keep when it is over;
 --stratalloc-leaks is an error at the teardown of a test that leaves memory
 behind when its own fixtures are gone (on a model of a wider fixture, too: its
 gradients, say); and a file `test_x.budget.json` beside test_x.py fails tests
@@ -213,7 +214,7 @@ def _name(item):
 def pytest_sessionfinish(session):
     state = session.config.stash.get(_STATE, None)
     if state is not None:
-        state.write_budgets()
+        state.finish()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -46,11 +46,11 @@ def _suite(tmp_path):
     """Runs pytest on the module: (exit code, output)."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
 
-    def run(*options, rows=8, text=MODULE):
+    def run(*options, rows=8, text=MODULE, folder=(str(tmp_path),)):
         (tmp_path / "test_net.py").write_text(text.replace("ROWS", str(rows)))
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q",
-             *options, str(tmp_path)],
+             *options, *folder],
             capture_output=True, text=True, check=False, timeout=300,
             cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
         return done.returncode, done.stdout + done.stderr
@@ -142,6 +142,71 @@ def test_a_budget_is_written_and_broken_by_layer(suite):
     again = json.loads(file.read_text())
     assert again["tolerance"] == 9
     assert again["tests"]["test_large"] == content["tests"]["test_large"]
+
+
+ORDER = """
+import pytest, torch
+from torch import nn
+
+@pytest.mark.limit_gpu_memory("2 MiB")
+def test_a():
+    torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+
+@pytest.mark.limit_gpu_memory("2 MiB")
+def test_b():
+    nn.Linear(64, 64).cuda()(torch.ones(8, 64, device="cuda"))
+
+@pytest.mark.limit_gpu_memory("2 MiB")
+def test_c():
+    nn.Linear(64, 64).cuda()(torch.ones(8, 64, device="cuda"))
+"""
+
+
+def test_the_order_of_tests_is_not_seen(suite):
+    """On a card whose libraries keep 8 MiB from their first use on."""
+    card = (*SIMULATED, "--stratalloc-card", "t4")
+    code, text = suite(*card, "--stratalloc-update-budgets", text=ORDER)
+    assert code == 0, text
+    module = str(suite.folder / "test_net.py")
+    for order in ("abc", "cba", "bca"):
+        named = [f"{module}::test_{name}" for name in order]
+        code, text = suite(*card, *named, text=ORDER, folder=())
+        assert code == 0 and "3 passed" in text, (order, text)
+
+
+def test_a_workspace_of_the_tests_own_counts(suite):
+    text = """
+import pytest, stratalloc, torch
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_it():
+    with stratalloc.scope("library", category="workspace"):
+        torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+"""
+    code, out = suite(*SIMULATED, text=text)
+    assert code == 1 and "limit 1 MiB: library (workspace) 4 MiB" in out, out
+
+
+@pytest.mark.parametrize("reset", [
+    "torch.cuda.reset_peak_memory_stats()",
+    "torch.accelerator.reset_peak_memory_stats()"])
+def test_a_reset_of_the_peak_hides_nothing(suite, reset):
+    text = f"""
+import pytest, torch
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_it():
+    torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    {reset}
+    assert not torch.cuda.max_memory_allocated()  # the test's own view
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_next():
+    torch.empty(1 << 19, dtype=torch.uint8, device="cuda")
+"""
+    code, out = suite(*SIMULATED, text=text)
+    assert code == 1 and "1 failed, 1 passed" in out, out
+    assert "the device held 8 MiB at once, limit 1 MiB" in out
 
 
 @pytest.mark.parametrize("content", [
