@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """holders(), peak(), watch(), annotate(), and who pays for backward."""
 
+import contextlib
 import threading
 
 import pytest
@@ -303,3 +304,32 @@ def test_results_are_dicts_and_text():
         with pytest.raises(ValueError, match="stratalloc.holders"):
             stratalloc.holders(**wrong)
     del model
+
+
+def test_a_loss_outside_of_every_module_is_nobodys():
+    """What a scope around it changes, of the whole peak: README.md."""
+    words = 5000
+    model = type("Outside", (nn.Sequential,), {})(
+        nn.Embedding(words, 64), nn.Linear(64, words)).cuda()
+    with stratalloc.scope("batch"):
+        tokens = torch.arange(512, device="cuda")
+        labels = torch.arange(512, device="cuda")
+
+    def share(around):
+        torch.cuda.reset_peak_memory_stats()
+        before = {row.name: row.bytes for row in stratalloc.holders().rows
+                  if row.name.startswith("(")}
+        with around:
+            loss = nn.functional.cross_entropy(model(tokens), labels)
+        loss.backward()
+        model.zero_grad()
+        peak = stratalloc.peak()
+        nobodys = sum(row.bytes for row in peak.rows
+                      if row.name.startswith("("))
+        # Less what other tests left.
+        older = sum(before.values())
+        return 1 - (nobodys - older) / (peak.total - older)
+
+    stratalloc.watch(model)  # names modules, and a loss is in none
+    assert share(contextlib.nullcontext()) < 0.2
+    assert share(stratalloc.scope("loss")) > 0.99
