@@ -34,6 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from stratalloc import _scope_names
 from stratalloc import _stack
 from stratalloc import _storages
+from stratalloc._inputs import each_tensor
 from stratalloc._stack import (BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE,
                                PARAMETER)
 
@@ -344,21 +345,13 @@ class Owners:
         for tensor in tensors_in(tensors):
             self.relabel(tensor, scope, OPTIMIZER_STATE)
 
-    def adopt(self, scope, values, depth=3):
-        """What enters a root module is its input, if it is nobody's yet.
-
-        values: tensors, and tuples, lists and dicts of them.
-        """
-        for value in values:
-            if isinstance(value, torch.Tensor):
-                if value.is_cuda and not isinstance(value, FakeTensor):
-                    self._adopt(scope, value)
-            elif depth and isinstance(value, (tuple, list)):
-                self.adopt(scope, value, depth - 1)
-            elif depth and isinstance(value, dict):
-                self.adopt(scope, value.values(), depth - 1)
+    def adopt(self, scope, values):
+        """What enters a root module is its input, if it is nobody's yet."""
+        each_tensor(values, lambda tensor: self._adopt(scope, tensor))
 
     def _adopt(self, scope, tensor):
+        if not tensor.is_cuda or isinstance(tensor, FakeTensor):
+            return
         try:
             storages = _storages.of(tensor)
         except (TypeError, RuntimeError):
