@@ -208,6 +208,8 @@ def _tensors(device):
     seen = set()
     for owner, name, category, tensor in _modules.named_tensors():
         try:
+            if _modules.annotated(tensor):
+                continue  # its owner has no bytes of it
             storages = _storages.of(tensor)
         except (TypeError, RuntimeError):
             continue  # it has no memory, or nobody can tell where

@@ -242,6 +242,12 @@ def named_tensors():
     return found + installation.steps.named_state(names)
 
 
+def annotated(tensor):
+    """Whether annotate() has said whose this is."""
+    return (_installed is not None
+            and _installed.owners.annotated.has_any_of(tensor))
+
+
 def relabel_all():
     """Charges what modules and optimizers hold to the modules that own it.
 
@@ -299,10 +305,14 @@ def path_of(function, module):
 
 
 def annotate(tensor, name, category=None):
-    """Charges the memory of `tensor` to the scope `name` from now on.
+    """Charges the memory of `tensor` to the scope `name` until it is freed.
 
-    For memory that no module made: a cache, a pool of buffers. All of the
-    storage moves, and with it what shares it.
+    For a cache, a pool of buffers, or what a module or an optimizer owns and
+    you want told apart: no report and no step takes it back. All of the storage
+    moves, and with it what shares it. Memory that comes in its place is charged
+    anew (a model that is moved). A gradient goes to its parameter's owner again
+    when a backward adds to it; a parameter, buffer or state that is sparse or
+    quantized to its module with the next report, watch() or step.
 
     Args:
       tensor: on a CUDA device; others have nothing to charge.
@@ -320,6 +330,9 @@ def annotate(tensor, name, category=None):
     number = _scope_names.category("annotate", category)
     functions = _stack.functions()
     scope = functions.intern(name)
-    return sum(size for _, address, size in _storages.of(tensor)
+    storages = _storages.of(tensor)
+    if _installed is not None:  # before: a report may come between
+        _installed.owners.annotated.add(tensor)
+    return sum(size for _, address, size in storages
                if size and functions.relabel(address, size, scope,
                                              -1 if number is None else number))

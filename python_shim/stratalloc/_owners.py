@@ -34,6 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from stratalloc import _scope_names
 from stratalloc import _stack
 from stratalloc import _storages
+from stratalloc._annotated import Annotated
 from stratalloc._inputs import each_tensor
 from stratalloc._stack import (BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE,
                                PARAMETER)
@@ -95,6 +96,7 @@ class Owners:
         self.unattributed = None  # the scope of compiled backwards, once one is
         self._class_scopes = {}  # class name -> scope id
         self.on_device = _is_cuda
+        self.annotated = Annotated()
 
     def reset_lock(self):
         """After fork: a thread that is gone may have held it."""
@@ -363,8 +365,8 @@ class Owners:
     def relabel(self, tensor, scope, category):
         """Moves the charge of the tensor's storage; False if it has none.
 
-        Tensors on the CPU, fake tensors and tensors of another allocator are
-        left alone.
+        Tensors on the CPU, fake tensors, tensors of another allocator and what
+        was annotated are left alone.
         """
         if not self.on_device(tensor):
             return False
@@ -382,7 +384,7 @@ class Owners:
             address, size = storage.data_ptr(), storage.nbytes()
         except (RuntimeError, ValueError):
             return self._relabel_inside(tensor, scope, category)
-        if not address or not size:
+        if not address or not size or self.annotated.has(storage):
             return False
         return self._native.relabel(address, size, scope, category)
 

@@ -284,6 +284,66 @@ def test_annotate_charges_a_storage():
         stratalloc.annotate("cache", "kv")
 
 
+def test_what_was_annotated_stays_so():
+    """Reports, steps and watch() know better owners, and leave it."""
+    model = net("Kept", layers=2)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def backward():
+        model(torch.ones(BATCH, SIZE, device="cuda")).sum().backward()
+
+    backward()
+    optimizer.step()
+    weight = model[0].linear.weight
+    state = optimizer.state[weight]["exp_avg"]
+    for tensor, name in ((weight, "weight"), (weight.grad, "gradient"),
+                         (state, "state")):
+        assert stratalloc.annotate(tensor, f"Mine.{name}") == WEIGHT
+    expected = {("weight", "parameter"): WEIGHT,
+                ("gradient", "gradient"): WEIGHT,
+                ("state", "optimizer_state"): WEIGHT}
+    for happens in (stratalloc.report, optimizer.step,
+                    lambda: stratalloc.watch(model, optimizer)):
+        happens()
+        assert rows("Mine") == expected
+        assert total("Kept", "parameter") == WEIGHT  # the other layer's
+    named = {row.name: row.bytes
+             for row in stratalloc.holders(by="tensor").rows}
+    assert named["Mine.weight"] == named["Mine.state"] == WEIGHT
+    assert "Kept.0.linear.weight" not in named
+    assert named["Kept.1.linear.weight"] == WEIGHT
+    backward()  # autograd says of each gradient whose it is
+    assert rows("Mine") == {("weight", "parameter"): WEIGHT,
+                            ("weight", "gradient"): WEIGHT,
+                            ("state", "optimizer_state"): WEIGHT}
+
+
+def test_an_annotated_tensor_takes_no_others_bytes():
+    """Of two of one module and one size the other is named."""
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (
+                nn.Parameter(torch.ones(SIZE, SIZE)) for _ in range(2))
+
+    pair = Pair().cuda()
+    stratalloc.annotate(pair.first, "Apart")
+    named = {row.name for row in stratalloc.holders(by="tensor").rows}
+    assert {"Apart", "Pair.second"} <= named and "Pair.first" not in named
+
+
+def test_an_annotation_ends_with_its_storage():
+    with stratalloc.scope("Ended", category="parameter"):
+        cache = torch.empty(WEIGHT // 4, device="cuda")
+    address = cache.data_ptr()
+    assert stratalloc.annotate(cache, "Ended") == WEIGHT
+    del cache
+    model = net("Heir", layers=4)
+    assert address in [each.data_ptr() for each in model.parameters()]
+    assert rows("Ended") == {}
+    assert total("Heir", "parameter") == 4 * WEIGHT
+
+
 def test_results_are_dicts_and_text():
     model = net("Shown", layers=12)
     found = stratalloc.holders()

@@ -285,7 +285,7 @@ class Life:
         stratalloc.unpin(self.model)
 
     def annotate(self):
-        """Charges what may be on any tier to others, and a weight back."""
+        """Charges what may be on any tier to others, who keep it."""
         name = type(self.model).__name__ + "/x"
         weight = self.draw.choice(list(self.model.parameters()))
         stratalloc.evict(weight)
