@@ -8,21 +8,33 @@ from stratalloc import _tiers
 from stratalloc.settings import asked_size, format_size
 
 
+_holding = {}  # (device, path) -> the Limit that holds
+
+
 class Limit:
-    """What limit() set. remove(), or the end of a `with`, takes it away."""
+    """What limit() set. remove() takes it away; the end of a `with` puts back
+    the one that it replaced, if there was one."""
 
     def __init__(self, path, size, device):
         self.scope, self.bytes, self.device = path, size, device
+        self._outer = _holding.get((device, path))
+        _holding[device, path] = self
 
     def remove(self):
         """Takes the limit away, if it is there; a later one of the scope, too."""
+        _holding.pop((self.device, self.scope), None)
         _core.limit_scope(self.device, self.scope, None)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exception):
-        self.remove()
+        key, outer = (self.device, self.scope), self._outer
+        if outer is None:
+            self.remove()
+        elif _holding.get(key) is self:
+            _holding[key] = outer
+            _core.limit_scope(*key, outer.bytes)
         return False
 
     def __repr__(self):
@@ -37,8 +49,8 @@ def limit(size, scope, device=None):
     forward and backward, on all tiers together: an eviction frees nothing of
     it. What is more raises torch.OutOfMemoryError, which names the scope and
     the largest owners below it; nothing is evicted for it. What the scope owns
-    already stays, and what becomes its own otherwise (weights that are moved
-    into a module, a re-label) is counted and not refused. For the whole
+    already stays, and what becomes its own otherwise (by a re-label or a
+    restore) is counted and not refused. For the whole
     process there are gpu_limit and torch.cuda.set_per_process_memory_fraction.
 
         stratalloc.limit("2 GiB", scope="kv cache")

@@ -141,6 +141,13 @@ def test_a_later_limit_replaces_and_removing_twice_is_nothing():
     second.remove()
 
 
+def test_the_end_of_an_inner_limit_puts_the_outer_back():
+    with stratalloc.limit("2 MiB", scope="nested"):
+        with stratalloc.limit("1 MiB", scope="nested"):
+            assert limits() == {"nested": (MIB, 0)}
+        assert limits() == {"nested": (2 * MIB, 0)}
+
+
 @pytest.mark.parametrize("size, scope, error, says", [
     (-1, "x", ValueError, "give bytes from 0"),
     (1 << 61, "x", ValueError, "give bytes from 0"),
