@@ -39,6 +39,8 @@ int stratalloc_scope_recategorize(uint32_t scope, int category) {
   return 1;
 }
 uint64_t stratalloc_scope_owned(uint32_t scope) {
+  // Who held the ledger's lock did not come along.
+  if (Core::Get().abandoned()) return 0;
   return Ledger::Get().Owned(ScopeId{scope});
 }
 uint32_t stratalloc_scope_current(int* category, int* lifetime) {

@@ -217,3 +217,45 @@ print("same")
 """)
     done = running.on_device("64MiB", path)
     assert running.must_work(done) == "same\n"
+
+
+def test_optimizer_in_a_child_waits_for_nobody(tmp_path):
+    """What a step's hooks ask the accounts for takes their lock, which a
+    thread of the parent may hold while it forks."""
+    path = tmp_path / "script.py"
+    path.write_text(_IN_A_CHILD + """
+import threading
+
+from stratalloc import _scopes
+
+scope = _scopes.intern("Asked")
+stop = threading.Event()
+
+
+def ask():
+    while not stop.is_set():
+        _scopes.owned(scope)
+
+
+def owned_is_nothing():
+    assert _scopes.owned(scope) == 0
+
+
+with stratalloc.scope("Asked"):
+    block = torch.ones(MIB, device="cuda")
+assert _scopes.owned(scope) == block.nbytes
+in_a_child(owned_is_nothing)
+threads = [threading.Thread(target=ask) for _ in range(4)]
+for thread in threads:
+    thread.start()
+try:
+    for _ in range(30):
+        in_a_child(owned_is_nothing)
+finally:
+    stop.set()
+    for thread in threads:
+        thread.join()
+print("same")
+""")
+    done = running.on_device("128MiB", path)
+    assert running.must_work(done) == "same\n"
