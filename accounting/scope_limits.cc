@@ -85,9 +85,11 @@ ScopeLimits::Entry* ScopeLimits::Innermost(DeviceIndex device,
   return innermost;
 }
 
-void ScopeLimits::Link(const std::vector<Owner>& owners) {
+void ScopeLimits::Link(DeviceIndex device, const std::vector<Owner>& owners) {
   for (const std::unique_ptr<Entry>& entry : entries_) {
-    entry->outer = Innermost(entry->device, entry->path, entry.get());
+    // Another device's malloc may be reading its chain.
+    if (entry->device != device) continue;
+    entry->outer = Innermost(device, entry->path, entry.get());
   }
   for (const Owner& owner : owners) {
     owner.account->limited.store(
@@ -114,7 +116,7 @@ void ScopeLimits::Set(DeviceIndex device, std::string_view path, Bytes bytes,
   }
   entry->owned.store(entry->SumOfOwners(), std::memory_order_relaxed);
   entries_.push_back(std::move(entry));
-  Link(entries_.back()->owners);
+  Link(device, entries_.back()->owners);
 }
 
 bool ScopeLimits::Remove(DeviceIndex device, std::string_view path) {
@@ -125,7 +127,7 @@ bool ScopeLimits::Remove(DeviceIndex device, std::string_view path) {
   if (it == entries_.end()) return false;
   const std::unique_ptr<Entry> gone = std::move(*it);
   entries_.erase(it);
-  Link(gone->owners);
+  Link(device, gone->owners);
   return true;
 }
 

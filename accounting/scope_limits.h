@@ -85,8 +85,9 @@ class ScopeLimits {
   // there is none.
   Entry* Innermost(DeviceIndex device, std::string_view path,
                    const Entry* but = nullptr) const;
-  // Who is below which, after a limit came or went.
-  void Link(const std::vector<Owner>& owners);
+  // Who is below which, after a limit of the device came or went. Of other
+  // devices, whose locks the caller need not hold, nothing is written.
+  void Link(DeviceIndex device, const std::vector<Owner>& owners);
 
   std::vector<std::unique_ptr<Entry>> entries_;
 };
