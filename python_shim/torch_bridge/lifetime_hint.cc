@@ -46,11 +46,14 @@ Extent ExtentInto(const Node& node, uint32_t input) {
           elements * static_cast<int64_t>(metadata.dtype().itemsize())};
 }
 
+// How memory gets from one node to the next, and so to a leaf.
+enum class Way : unsigned char { kNone, kInParts, kAsItIs };
+
 // May what arrives at this node go on to its edges as it is, or in parts? A
 // cast counts: what it is given may wait for it through the whole pass, where
 // the cast of a weight is older than its use (autocast's cache).
-bool MayHandOn(const Node& node) {
-  if (node.num_inputs() != 1) return false;
+Way HandsOn(const Node& node) {
+  if (node.num_inputs() != 1) return Way::kNone;
   const Extent in = ExtentInto(node, 0);
   bool same = in.elements != kUnknown;
   // One smaller result alone was computed; of several it may be a slice.
@@ -58,11 +61,11 @@ bool MayHandOn(const Node& node) {
   for (const Edge& edge : node.next_edges()) {
     if (!edge.is_valid()) continue;
     const Extent out = ExtentInto(*edge.function, edge.input_nr);
-    if (out.elements == kUnknown) return false;
+    if (out.elements == kUnknown) return Way::kNone;
     same = same && (out.elements == in.elements || out.bytes == in.bytes);
     parts = parts && out.elements < in.elements;
   }
-  return same || parts;
+  return same ? Way::kAsItIs : parts ? Way::kInParts : Way::kNone;
 }
 
 // The edge on which a node of several inputs may hand on what arrives at one of
@@ -83,22 +86,27 @@ const Edge* CollectsFor(const Node& node, uint32_t input) {
   return nullptr;
 }
 
-// `left`: how many nodes may still be looked at.
-bool Reaches(const Edge& edge, int* left) {
-  if (!edge.is_valid() || (*left)-- <= 0) return false;
+// Of the ways to a leaf the one that keeps most. `left`: how many nodes may
+// still be looked at.
+Way WayToLeaf(const Edge& edge, int* left) {
+  if (!edge.is_valid() || (*left)-- <= 0) return Way::kNone;
   const Node& node = *edge.function;
-  if (IsAccumulateGrad(node)) return true;
+  if (IsAccumulateGrad(node)) return Way::kAsItIs;
   if (node.num_inputs() > 1) {
     // All that arrives there waits for the last of it. Only right before the
     // leaf: what activations are put together from dies with them.
     const Edge* on = CollectsFor(node, edge.input_nr);
-    return on != nullptr && IsAccumulateGrad(*on->function);
+    return on != nullptr && IsAccumulateGrad(*on->function) ? Way::kAsItIs
+                                                            : Way::kNone;
   }
-  if (!MayHandOn(node)) return false;
+  const Way here = HandsOn(node);
+  if (here == Way::kNone) return here;
+  Way best = Way::kNone;
   for (const Edge& next : node.next_edges()) {
-    if (Reaches(next, left)) return true;
+    best = std::max(best, std::min(here, WayToLeaf(next, left)));
+    if (best == here) break;
   }
-  return false;
+  return best;
 }
 
 bool IsOf(const Extent& extent, size_t size) {
@@ -120,8 +128,12 @@ MallocHint HintOf(const Node& node, size_t size) {
     // and must not use up what the way to the weight needs.
     const int share = std::min(kMaxNodes, in_all);
     int left = share;
-    if (Reaches(edge, &left)) {
-      if (IsOf(ExtentInto(*edge.function, edge.input_nr), size)) {
+    const Way way = WayToLeaf(edge, &left);
+    if (way != Way::kNone) {
+      // Any node with small operands looks as if it gave back parts: a Linear
+      // with fewer features than rows. Only its leaf can tell.
+      if (way == Way::kAsItIs &&
+          IsOf(ExtentInto(*edge.function, edge.input_nr), size)) {
         return MallocHint::kGradient;
       }
       reaches = true;

@@ -30,7 +30,9 @@ namespace stratalloc {
 // At most 24 nodes are looked at per edge, 512 per allocation. The engine does
 // not say which result an allocation belongs to: all of a node's live where
 // gradients do, and those of `size` bytes as what feeds the leaf are called
-// gradients. The leaf's own node corrects that (backward_scopes.h).
+// gradients, unless they would reach it in parts: so does what any node with
+// small operands is given. The leaf's own node corrects that
+// (backward_scopes.h).
 //
 // A copy of what may leave is a kind of its own (evictable_copy.h), unless it
 // becomes a gradient.

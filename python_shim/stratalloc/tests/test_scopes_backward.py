@@ -64,6 +64,20 @@ def gradients_are_exact(name, layers=3):
         (str(i), "gradient"): WEIGHT for i in range(layers)}
 
 
+def test_more_rows_than_features():
+    """Both operands of the first layer's node are smaller than what it is
+    given, which yet is no leaf's gradient, nor many leaves' in one piece."""
+    name = "MoreRows"
+    model = type(name, (nn.Sequential,), {})(
+        nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 128)).to("cuda")
+    rows_of_data = torch.randn(512, 64, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    model(rows_of_data).sum().backward()
+    of_leaves = sum(p.grad.nbytes for p in model.parameters())
+    assert total(name, "gradient") == of_leaves
+    assert total(name, "gradient", at="peak") <= of_leaves
+
+
 # ---- functions ------------------------------------------------------------
 
 class Plain(torch.autograd.Function):
