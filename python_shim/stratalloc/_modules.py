@@ -6,7 +6,8 @@
   nn.Module._apply     _moves.py (to, cuda, half ...), parameter, persistent
   construction         _construction.py, category parameter, persistent
   lazy parameters      _materialize.py, category parameter, persistent
-  nn.Module.__setstate__  no frame: re-labels what deepcopy and pickle made
+  nn.Module.__setstate__  no frame: re-labels what deepcopy and pickle made,
+                          whose tree the next report names
   Optimizer.step       _optimizers.py, category optimizer_state or temporary
   compiled autograd    _compiled_backward.py, category activation, transient
 so that the module's scope is on top *while* memory is allocated, and listens
@@ -58,6 +59,7 @@ class _Installation:
             self._on_class)
         self.materialize = Materialize(native)
         self.steps = Steps(native, self.owners)
+        self.owners.on_moved = self._on_moved
         self.native = native
         self.moves = Moves(native, self.owners, self.scope_of)
         self.compiled_backward = CompiledBackward(native, self.owners)
@@ -76,6 +78,8 @@ class _Installation:
                 self._on_parameter),
             _torch_module.register_module_buffer_registration_hook(
                 self._on_buffer),
+            _torch_module.register_module_module_registration_hook(
+                self._on_child),
         ]
         self.moves.install()
         self.construction.install()
@@ -119,6 +123,13 @@ class _Installation:
     def _on_buffer(self, module, name, buffer):
         if not is_compiling() and isinstance(buffer, torch.Tensor):
             self.owners.register(module, name, buffer, BUFFER)
+
+    def _on_child(self, module, name, child):
+        if not is_compiling():
+            self.owners.joined(module, child)
+
+    def _on_moved(self, paths):
+        self.steps.relabel_all()
 
 
 def _call_wrapper(original, installation):
@@ -169,6 +180,7 @@ def _set_wrapper(original, installation):
         original(self, state)
         if installation.active and not is_compiling():
             installation.owners.register_all(self)
+            installation.owners.copied(self)
 
     return __setstate__
 

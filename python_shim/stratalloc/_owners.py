@@ -6,7 +6,12 @@ it is walked once and every module in it becomes "ClassName.child.path". The
 path is remembered beside the module, never in it: a dict keyed by id() with a
 weak reference that takes the entry out, so that pickling, deepcopy,
 state_dict and user-defined __eq__ see nothing. A copy is another object and
-gets a name of its own ("ClassName#2").
+gets a name of its own ("ClassName#2"), at the latest by a report (`_copies`).
+
+A part that is called or moved before the whole is a root until the whole is
+named: then it, and what was named below it, gets its path there, and what it
+owns goes with it (its gradients where `.grad` may be read, see below). What has
+a path below one parent keeps it when another one is named.
 
 Walking also re-labels: what was loaded before the module existed, or while it
 had no path yet, was charged to nobody or to its class; now its storage is
@@ -46,8 +51,9 @@ _KINDS = (("_parameters", PARAMETER), ("_buffers", BUFFER))
 class _Ref(weakref.ref):
     """A weak reference to a module, with what to forget when it dies."""
 
-    __slots__ = ("key", "root", "owned")
+    __slots__ = ("key", "root", "tree", "top", "owned")
     # key: id of the module; root: the root name to give back, or None;
+    # tree: number of the tree it is named in; top: whether it is its root;
     # owned: name of a parameter or buffer -> id of the tensor.
 
 
@@ -92,9 +98,15 @@ class Owners:
         self._paths = {}  # scope id -> path, of module scopes only
         self._by_scope = {}  # scope id -> _Ref of the module named last
         self._roots = set()  # names of live roots
+        self._trees = 0  # how many were named
         self.root_scopes = set()  # scope ids of roots
         self.unattributed = None  # the scope of compiled backwards, once one is
         self._class_scopes = {}  # class name -> scope id
+        # id -> module that was copied or unpickled, or holds one, and that
+        # nobody has called yet.
+        self._copies = weakref.WeakValueDictionary()
+        # Called with {old path: new path} of modules that have moved.
+        self.on_moved = lambda paths: None
         self.on_device = _is_cuda
         self.annotated = Annotated()
 
@@ -113,11 +125,12 @@ class Owners:
                 _scope_names.storable(name))
         return scope
 
-    def name_tree(self, root, again=False):
-        """Names `root` and every unnamed module below it; returns its scope.
+    def name_tree(self, root, again=False, inside=True):
+        """Names `root` and every module below it; returns its scope.
 
-        Modules that have a name keep it. Re-labels the tensors of those that
-        get one. again: of a root that has a name, those added since, too.
+        Modules that have a name below a parent keep it. Re-labels the tensors
+        of those that get one. again: of a root that has a name, those added
+        since, too. inside: below the module that runs on this thread.
         """
         with self._lock:
             scope = self.scopes.get(id(root))
@@ -131,25 +144,67 @@ class Owners:
                 for _, module in _walk(root):
                     if id(module) not in self.scopes:
                         self._remember(module, self._native.name(
-                            self.unattributed), None)
+                            self.unattributed), None, None, False)
                 return self.scopes[id(root)]
-            base, unique = self._base(inner)
-            for path, module in _walk(root):
-                if id(module) in self.scopes:
+            base, unique, tree = self._base(inner, inside)
+            walked = list(_walk(root))
+            roots = self._roots_below(walked, tree)
+            moved = {}
+            for path, module in walked:
+                ref = self._modules.get(id(module))
+                if ref is not None and ref.tree not in roots:
                     continue
                 if prefix.startswith(path + ".") or not path:
                     full = base
                 else:
                     path = path.removeprefix(prefix)
                     full = f"{base}.{path}" if path else base
-                # The wrapper and the model inside are one root; the name is
-                # free again when the model is gone.
-                self._remember(module, full,
-                               base if unique and module is inner else None)
+                if ref is not None:
+                    old = self._paths[self.scopes[id(module)]]
+                    self._move(ref, full, tree)
+                    moved[old] = self._paths[self.scopes[id(module)]]
+                else:
+                    # The wrapper and the model inside are one root; the name
+                    # is free again when the model is gone.
+                    self._remember(module, full, base if unique and
+                                   module is inner else None, tree,
+                                   module is inner and tree == self._trees)
                 self._label_own(module)
             if scope is None:
                 self.root_scopes.add(self.scopes[id(root)])
+            if moved:
+                self.on_moved(moved)
             return self.scopes[id(root)]
+
+    def _roots_below(self, walked, tree):
+        """Trees of the roots among these modules, but for `tree` itself."""
+        refs = [self._modules.get(id(module)) for _, module in walked]
+        return {ref.tree for ref in refs
+                if ref is not None and ref.top and ref.tree != tree}
+
+    def copied(self, module):
+        """`module` was copied or unpickled: a report names its tree."""
+        if id(module) not in self._modules:
+            self._copies[id(module)] = module
+
+    def joined(self, module, child):
+        """`child` becomes a child of `module`, whose tree a copy is in then."""
+        if child is not None and id(child) in self._copies:
+            self.copied(module)
+
+    def _name_copies(self):
+        """Names the trees of copies that have memory on a device."""
+        copies = [ref() for ref in self._copies.valuerefs()]
+        copies = [module for module in copies if module is not None]
+        below = {id(child) for module in copies for child in list(
+            (module.__dict__.get("_modules") or {}).values())}
+        for module in copies:
+            if id(module) in self._modules:
+                self._copies.pop(id(module), None)
+            elif id(module) not in below and any(
+                    self.on_device(tensor) for _, part in _walk(module)
+                    for tensor in _tensors(part)):
+                self.name_tree(module, inside=False)
 
     def _is_compiled_backwards(self, module):
         """Whether this is code that was generated for a compiled backward.
@@ -161,26 +216,32 @@ class Owners:
                 and isinstance(module, torch.fx.GraphModule)
                 and self._native.current()[0] == self.unattributed)
 
-    def _base(self, inner):
-        """The path of a tree's root, and whether it must be given back."""
+    def _base(self, inner, inside):
+        """The path of a tree's root, whether it must be given back, and the
+        number of the tree it is in."""
         known = self.scopes.get(id(inner))
         if known is not None:
-            return self._paths[known], False
+            return self._paths[known], False, self._modules[id(inner)].tree
+        self._trees += 1
+        tree = self._trees
         name = class_name(inner)
         running = self._native.current()[0]
-        outer = self._paths.get(running)
+        outer = self._paths.get(running) if inside else None
         if outer is not None and running != self.unattributed:
             # Inside another module: a child added after that one was named,
             # or a module that is nobody's child.
-            name = f"{outer}.{self._path_below(running, inner) or name}"
+            path = self._path_below(running, inner)
+            if path:
+                tree = self._by_scope[running].tree
+            name = f"{outer}.{path or name}"
         if inner.__dict__.get("_is_replica"):
-            return name, False  # DataParallel makes new ones for each forward
+            return name, False, tree  # DataParallel makes new ones for each forward
         number, base = 1, name
         while base in self._roots:
             number += 1
             base = f"{name}#{number}"
         self._roots.add(base)
-        return base, True
+        return base, True, tree
 
     def _path_below(self, scope, inner):
         ref = self._by_scope.get(scope)
@@ -191,16 +252,33 @@ class Owners:
                     return path
         return None
 
-    def _remember(self, module, path, root):
+    def _remember(self, module, path, root, tree, top):
         key = id(module)
         ref = _Ref(module, self._forget_module)
         ref.key, ref.root, ref.owned = key, root, {}
-        path = _scope_names.storable(path)
-        scope = self._native.intern(path)
-        self._paths[scope] = self._native.name(scope)  # as far as it was kept
-        self._by_scope[scope] = ref
+        ref.tree, ref.top = tree, top
+        scope = self._scope_at(path, ref)
         self._modules[key] = ref
         self.scopes[key] = scope  # last: a reader sees a finished entry
+
+    def _scope_at(self, path, ref):
+        scope = self._native.intern(_scope_names.storable(path))
+        self._paths[scope] = self._native.name(scope)  # as far as it was kept
+        self._by_scope[scope] = ref
+        return scope
+
+    def _move(self, ref, path, tree):
+        """A module that was named before what it is a part of."""
+        scope = self._scope_at(path, ref)
+        for key in list(ref.owned.values()):
+            entry = self._tensors.get(key)
+            if entry is not None and entry[0] is ref:
+                self._tensors[key] = (ref, entry[1], scope, entry[3])
+        self.scopes[ref.key] = scope
+        ref.tree, ref.top = tree, False
+        name, ref.root = ref.root, None
+        if name is not None:
+            self._roots.discard(name)
 
     def _forget_module(self, ref):
         if self._modules.get(ref.key) is ref:
@@ -282,6 +360,7 @@ class Owners:
         Each tensor once, under its first owner.
         """
         with self._lock:
+            self._name_copies()
             found = []
             for ref in list(self._modules.values()):
                 module = ref()
@@ -312,9 +391,10 @@ class Owners:
     def relabel_all(self):
         """Re-labels parameters and buffers of all named modules.
 
-        Returns how many modules were looked at.
+        Names copies first. Returns how many modules were looked at.
         """
         with self._lock:
+            self._name_copies()
             modules = [ref() for ref in list(self._modules.values())]
             modules = [module for module in modules if module is not None]
             for module in modules:
@@ -424,12 +504,17 @@ def _registered(module, name):
     return None
 
 
-def _leaves(module):
-    """The tensors of this module that may have a gradient."""
+def _tensors(module):
+    """The parameters and buffers of this module alone."""
     for kind, _ in _KINDS:
         for _, tensor in list((module.__dict__.get(kind) or {}).items()):
-            if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
+            if isinstance(tensor, torch.Tensor):
                 yield tensor
+
+
+def _leaves(module):
+    """The tensors of this module that may have a gradient."""
+    return (tensor for tensor in _tensors(module) if tensor.is_leaf)
 
 
 def _is_cuda(tensor):

@@ -58,17 +58,6 @@ def test_frame_is_popped_when_forward_raises(stack):
     assert stack.depth() == 0
 
 
-def test_named_module_keeps_its_name(stack):
-    model = Model()
-    model.layers[0](torch.ones(1, 4))
-    assert "Block" in _modules.names()
-    model(torch.ones(1, 4))
-    names = _modules.names()
-    assert "Block.linear" in names
-    assert "Model.layers.1.linear" in names
-    assert "Model.layers.0" not in names
-
-
 def test_copy_gets_its_own_name_and_a_dead_ones_is_free(stack):
     x = torch.ones(1, 4)
     model = Model()
