@@ -19,6 +19,10 @@
 namespace stratalloc {
 namespace {
 
+// A longer list helps nobody, and each block of it may cost one search of the
+// whole copy, while everybody else waits for the device lock.
+constexpr std::size_t kMostFrees = 64;
+
 // Handles that stay, and what it takes to make them free.
 struct Keeper {
   Bytes live = 0;
@@ -57,7 +61,7 @@ class Trial {
       : copy_(copy), wish_(wish), out_(*out) {}
 
   bool Fits(Bytes limit, ServedBy by) {
-    last_ = copy_.Serves(wish_, limit);
+    last_ = Search(limit);
     if (!last_.served) return false;
     out_.by = by;
     out_.block = last_.block;
@@ -97,11 +101,15 @@ class Trial {
     out_.by = ServedBy::kNothing;
     out_.missing = last_.lacking;
     const Bytes more = limit + last_.lacking;
-    out_.limit_helps = more <= most && copy_.Serves(wish_, more).served;
+    out_.limit_helps = more <= most && Search(more).served;
     FindFrees(limit);
   }
 
  private:
+  HeapCopy::Found Search(Bytes limit) {
+    ++out_.searches;
+    return copy_.Serves(wish_, limit);
+  }
   // What an eviction is asked for.
   Bytes Target() const {
     return wish_.unmanaged != 0 ? wish_.unmanaged : last_.lacking;
@@ -112,19 +120,22 @@ class Trial {
     std::vector<BlockView> frees;
     Bytes bytes = 0;
     for (const Keeper& keeper : KeepersOf(copy_.heap())) {
+      const std::size_t before = frees.size();
       for (const Address address : keeper.blocks) {
         const Block* block = copy_.heap().Find(address);
         // It may be part of what was freed before it.
         if (block == nullptr || block->state != BlockState::kAllocated)
           continue;
+        if (frees.size() == kMostFrees) return;
         frees.push_back({block->address, block->size, block->requested,
                          block->state, block->charge});
         bytes += block->size;
         copy_.Free(address);
       }
+      if (frees.size() == before) continue;  // as it was when it did not serve
       // To end that much is no better than to allocate less.
       if (bytes >= out_.missing) return;
-      if (copy_.Serves(wish_, limit).served) {
+      if (Search(limit).served) {
         out_.frees = std::move(frees);
         return;
       }

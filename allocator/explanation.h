@@ -8,6 +8,7 @@
 #ifndef STRATALLOC_ALLOCATOR_EXPLANATION_H_
 #define STRATALLOC_ALLOCATOR_EXPLANATION_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,12 @@ struct Explanation {
   // be served, and the card has it.
   bool limit_helps = false;
   // kNothing: blocks, the fewest bytes per handle first, whose end would serve
-  // it; none if those are as many bytes as are missing, or more.
+  // it; none if those are as many bytes as are missing, or more, or more than
+  // 64 blocks.
   std::vector<BlockView> frees;
+  // How often the whole copy was searched for a place to say all that: of
+  // kNothing, at most once per block in the longest list, and per eviction.
+  std::size_t searches = 0;
 
   Bytes freed_bytes() const;
   bool has_room() const { return leaves <= room_below; }

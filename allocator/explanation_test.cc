@@ -117,6 +117,26 @@ TEST_F(ExplanationTest, SmallBlocksThatKeepHandlesAreNamed) {
   EXPECT_TRUE(IsServed(Request(52 * kMiB, LifetimeClass::kTransient)));
 }
 
+// The device lock is held while they are tried, so of a list that would help
+// nobody the first 64 blocks are tried alone.
+TEST_F(ExplanationTest, ALongListOfBlocksIsNotTriedToItsEnd) {
+  constexpr Bytes kPairs = 80, kHandles = 256;
+  Open(kHandles * kHandle);
+  std::vector<Address> large;
+  for (Bytes i = 0; i < kPairs; ++i) {
+    large.push_back(Transient(3 * kHandle - kSmall));
+    Transient(kSmall);
+  }
+  for (const Address block : large) Free(block);
+  constexpr Bytes kFree = kHandles - kPairs;
+  EXPECT_EQ(Explain((kFree + 2) * kHandle).frees.size(), 2u);
+  EXPECT_EQ(Explain((kFree + 64) * kHandle).frees.size(), 64u);
+  const Explanation more = Explain((kFree + 65) * kHandle);
+  EXPECT_EQ(more.missing, 65 * kHandle);
+  EXPECT_TRUE(more.frees.empty());
+  EXPECT_LE(more.searches, 70u);
+}
+
 TEST_F(ExplanationTest, WhatAnotherStreamUsesIsWaitedFor) {
   const StreamId side = NewStream();
   const Address used = Transient(50 * kMiB);
