@@ -15,8 +15,9 @@ class Limit:
     """What limit() set. remove() takes it away; the end of a `with` puts back
     the one that it replaced, if there was one."""
 
-    def __init__(self, path, size, device):
+    def __init__(self, path, size, device, of_module):
         self.scope, self.bytes, self.device = path, size, device
+        self._of_module = of_module
         self._outer = _holding.get((device, path))
         _holding[device, path] = self
 
@@ -42,6 +43,27 @@ class Limit:
                 f"{format_size(self.bytes)}>")
 
 
+    def _go_to(self, path):
+        """Its module has another path from now on."""
+        key = (self.device, self.scope)
+        del _holding[key]
+        _core.limit_scope(*key, None)
+        _holding[self.device, path] = limit = self
+        _core.limit_scope(self.device, path, self.bytes)
+        while limit is not None:
+            limit.scope, limit = path, limit._outer
+
+
+def _follow(paths):
+    """Limits of modules go with them. paths: old path -> new path."""
+    for (_, path), limit in list(_holding.items()):
+        if path in paths and limit._of_module:
+            limit._go_to(paths[path])
+
+
+_modules.when_moved(_follow)
+
+
 def limit(size, scope, device=None):
     """Refuses what would make a scope own more than `size`.
 
@@ -60,7 +82,8 @@ def limit(size, scope, device=None):
     Args:
       size: bytes, or text as "2 GiB"; 0 refuses everything.
       scope: a path (as stratalloc.scope and reports spell it, and as it may
-        yet come), or an nn.Module.
+        yet come), or an nn.Module: its path, and when it becomes a part of
+        a model that is named later, its path there.
       device: as torch takes it; None: the current one.
 
     Returns: Limit. A later one of the same scope and device replaces it.
@@ -85,4 +108,4 @@ def limit(size, scope, device=None):
                            "allocator; call stratalloc.enable() first")
     index = _tiers.device_index(device)
     _core.limit_scope(index, path, wanted)
-    return Limit(path, wanted, index)
+    return Limit(path, wanted, index, of_module=path is not scope)

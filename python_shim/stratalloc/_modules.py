@@ -45,6 +45,14 @@ _lock = threading.Lock()
 _installed = None
 
 
+_followers = []  # told when modules got other paths
+
+
+def when_moved(follow):
+    """follow({old path: new path}) is called when modules got other paths."""
+    _followers.append(follow)
+
+
 class _Installation:
     """Everything that install() made and uninstall() takes back."""
 
@@ -130,6 +138,8 @@ class _Installation:
 
     def _on_moved(self, paths):
         self.steps.relabel_all()
+        for follow in _followers:
+            follow(paths)
 
 
 def _call_wrapper(original, installation):

@@ -235,7 +235,8 @@ class Owners:
                 tree = self._by_scope[running].tree
             name = f"{outer}.{path or name}"
         if inner.__dict__.get("_is_replica"):
-            return name, False, tree  # DataParallel makes new ones for each forward
+            # DataParallel makes new ones for each forward.
+            return name, False, tree
         number, base = 1, name
         while base in self._roots:
             number += 1

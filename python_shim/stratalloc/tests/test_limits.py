@@ -166,3 +166,19 @@ def test_bad_input(size, scope, error, says):
 
 if __name__ == "__main__":
     raise SystemExit(pytest.main(["-q", __file__]))
+
+
+def test_the_limit_of_a_part_goes_with_it():
+    model = nn.Sequential(nn.Linear(64, 64)).cuda()
+    part = nn.Linear(64, 64).cuda()
+    with stratalloc.limit("1 MiB", scope=part) as limit:
+        before = limit.scope
+        model.add_module("part", part)
+        stratalloc.watch(model)
+        assert limit.scope != before
+        assert limit.scope.endswith(".part")
+        assert [row["owner"] for row in stratalloc.report()["limits"]] == [
+            limit.scope]
+        with pytest.raises(torch.OutOfMemoryError, match="part"):
+            part(torch.ones(8192, 64, device="cuda"))
+    assert stratalloc.report()["limits"] == []
