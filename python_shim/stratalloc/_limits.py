@@ -42,7 +42,6 @@ class Limit:
         return (f"<stratalloc.Limit of {self.scope} on device {self.device}: "
                 f"{format_size(self.bytes)}>")
 
-
     def _go_to(self, path):
         """Its module has another path from now on."""
         key = (self.device, self.scope)

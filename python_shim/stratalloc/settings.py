@@ -57,7 +57,7 @@ def parse_size(text):
 def _whole(size):
     if isinstance(size, bool):
         raise TypeError("a bool is no number of bytes")
-    if isinstance(size, float) and size.is_integer():
+    if isinstance(size, float) and int(size) == size:
         return int(size)  # 1.5e9
     try:
         return operator.index(size)
