@@ -8,6 +8,7 @@
 #include "accounting/node_scopes.h"
 #include "accounting/scope_table.h"
 #include "accounting/scope_times.h"
+#include "allocator/events/event_recorder.h"
 
 namespace stratalloc {
 
@@ -43,12 +44,23 @@ void Tell(internal::ScopeTop& top) {
   }
 }
 
+// Apart: what the rings hear costs the rest no register.
+[[gnu::noinline]] void RecordScope(EventKind kind, const ScopeFrame& frame) {
+  Event event;
+  event.kind = kind;
+  event.scope = Raw(frame.scope);
+  if (frame.recomputes) event.flags |= kEventRecomputes;
+  if (frame.backward) event.flags |= kEventBackward;
+  EventRecorder::Record(event);
+}
+
 void EndThread(void* below) {
   internal::ScopeTop& top = internal::scope_top;
   while (top.depth > 0) {
     if (--top.depth >= kMaxScopeDepth) continue;
     EndFrame(top.frame);
     top.below->times->Leave(top.frame.payer, top.frame.backward);
+    if (EventRecorder::on()) RecordScope(EventKind::kScopeLeave, top.frame);
     top.frame = top.below->frames[top.depth];
   }
   auto* const mine = static_cast<internal::Below*>(below);
@@ -91,6 +103,9 @@ void PushScope(const ScopeFrame& frame) {
   top.below->times->Enter(top.frame.payer, frame.backward, depth > 0,
                           below.payer, below.backward);
   NodeScopes::Begin(frame.scope);
+  if (__builtin_expect(EventRecorder::on(), 0)) {
+    RecordScope(EventKind::kScopeEnter, top.frame);
+  }
   Tell(top);
 }
 
@@ -104,6 +119,9 @@ bool PopScope() {
   top.frame = top.below->frames[depth];
   NodeScopes::Begin(top.frame.scope);
   EndFrame(left);
+  if (__builtin_expect(EventRecorder::on(), 0)) {
+    RecordScope(EventKind::kScopeLeave, left);
+  }
   if (left.backward) return true;
   ScopeListener* const told = listener.load(std::memory_order_acquire);
   if (told != nullptr) told->OnLeave(left.scope);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "allocator/base/mutex.h"
+#include "allocator/events/event_recorder.h"
 
 namespace stratalloc {
 namespace {
@@ -75,6 +76,7 @@ class Table {
     const auto id = ScopeId{static_cast<std::uint32_t>(names_.size())};
     names_.emplace_back(path);
     ids_.emplace(names_.back(), id);
+    EventRecorder::Name(NameKind::kScope, Raw(id), path);
     return id;
   }
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "allocator/base/mutex.h"
+#include "allocator/events/event_recorder.h"
 
 namespace stratalloc {
 namespace {
@@ -55,6 +56,7 @@ SiteId InternSite(std::string_view text) {
       static_cast<SiteId>(static_cast<std::uint32_t>(table.texts.size()));
   table.texts.emplace_back(text);
   table.ids.emplace(table.texts.back(), id);
+  EventRecorder::Name(NameKind::kSite, Raw(id), text);
   return id;
 }
 

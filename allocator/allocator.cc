@@ -75,6 +75,7 @@ Result<DeviceAllocator*> Allocator::Open(DeviceIndex index) {
   made.SetFraction(fractions_[static_cast<std::size_t>(number)]);
   if (history_) made.ConfigureHistory(*history_);
   made.NoteTracker();
+  if (sites_) made.RecordSites(true);
   opened_.Add(*created->release());
   hooks_.opened(made);
   return &made;
@@ -124,6 +125,12 @@ void Allocator::ConfigureHistory(const History::Options& options) {
 void Allocator::NoteTracker() {
   MutexLock lock(mutex_);
   for (DeviceAllocator* device : Opened()) device->NoteTracker();
+}
+
+void Allocator::RecordSites(bool on) {
+  MutexLock lock(mutex_);
+  if (on == std::exchange(sites_, on)) return;
+  for (DeviceAllocator* device : Opened()) device->RecordSites(on);
 }
 
 bool Allocator::LastOwner(Address address, Charge* charge) const {

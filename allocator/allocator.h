@@ -62,6 +62,7 @@ class Allocator {
   void SetFraction(DeviceIndex device, double fraction) EXCLUDES(mutex_);
   void ConfigureHistory(const History::Options& options) EXCLUDES(mutex_);
   void NoteTracker() EXCLUDES(mutex_);
+  void RecordSites(bool on) EXCLUDES(mutex_);
 
   // Remembers who owned a block that was freed, to explain a double free.
   static void NoteFreed(const AllocatedBlock& freed) {
@@ -79,6 +80,7 @@ class Allocator {
   Hooks hooks_ GUARDED_BY(mutex_);
   std::array<double, kMaxDevices> fractions_ GUARDED_BY(mutex_);
   std::optional<History::Options> history_ GUARDED_BY(mutex_);
+  bool sites_ GUARDED_BY(mutex_) = false;
   std::atomic<int> count_{0};
   OpenedDevices& opened_;
   // A ring of the last frees: lossy and lock-free, read only for reports.

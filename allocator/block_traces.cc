@@ -2,14 +2,17 @@
 #include "allocator/block_traces.h"
 
 #include <algorithm>
+#include <atomic>
+#include <string>
 #include <utility>
+
+#include "allocator/events/event_recorder.h"
 
 namespace stratalloc {
 
-void BlockTraces::Record(TraceAction action, Address address, Bytes bytes,
-                         const Segment& segment, const HistoryContext& fallback,
-                         const char* label, std::optional<TraceAction> then) {
-  if (!history_.records()) return;
+TracePoint BlockTraces::PointOf(TraceAction action, Address address,
+                                Bytes bytes, const Segment& segment,
+                                const Block* block) {
   TracePoint event;
   event.action = action;
   event.device = device_;
@@ -17,12 +20,55 @@ void BlockTraces::Record(TraceAction action, Address address, Bytes bytes,
   event.bytes = bytes;
   event.stream = segment.pool->key().stream;
   event.pool = segment.pool->key().owner;
-  history_.Record(std::move(event), fallback, label, then);
+  event.pool_number = NumberOf(*segment.pool);
+  if (block != nullptr) {
+    event.scope = block->charge.scope;
+    event.category = block->charge.category;
+    if (sites_) event.site = block->site;
+  }
+  return event;
+}
+
+void BlockTraces::Record(TraceAction action, Address address, Bytes bytes,
+                         Bytes size, const Segment& segment, const Block* block,
+                         const HistoryContext& fallback, TraceCause cause,
+                         std::optional<TraceAction> then) {
+  if (!history_.records()) return;
+  TracePoint event = PointOf(action, address, bytes, segment, block);
+  event.size = size;
+  event.cause = cause;
+  history_.Record(std::move(event), fallback, then);
+}
+
+void BlockTraces::Relabelled(const Block& block) {
+  if (!EventRecorder::on()) return;
+  TracePoint event = PointOf(TraceAction::kAlloc, block.address,
+                             block.requested, *block.segment, &block);
+  event.size = block.size;
+  history_.RecordRelabel(event);
+}
+
+std::uint16_t BlockTraces::NumberOf(Pool& pool) {
+  if (pool.event_number != 0 || !EventRecorder::on()) return pool.event_number;
+  // Of the process, as the event rings are; beyond 65535 a pool has none.
+  static std::atomic<std::uint32_t> numbers{0};
+  const std::uint32_t number =
+      numbers.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (number > 0xffff) return 0;
+  pool.event_number = static_cast<std::uint16_t>(number);
+  const PoolKey& key = pool.key();
+  std::string name = std::to_string(static_cast<int>(Raw(device_)));
+  for (const std::uint64_t value :
+       {StreamValue(key.stream), key.owner.graph, key.owner.user}) {
+    name += ' ' + std::to_string(value);
+  }
+  EventRecorder::Name(NameKind::kPool, number, name);
+  return pool.event_number;
 }
 
 void BlockTraces::Mapped(TraceAction action,
                          const std::vector<HandleRef>& handles,
-                         const char* label) {
+                         TraceCause cause) {
   if (!history_.records()) return;
   for (std::size_t i = 0; i < handles.size();) {
     Segment& segment = heap_.SegmentOf(handles[i]);
@@ -39,18 +85,18 @@ void BlockTraces::Mapped(TraceAction action,
     } else if (segment.unmanaged) {
       what = TraceAction::kSegmentFree;
     }
-    Record(what, base, end - base, segment,
-           history_.SegmentContext(segment.base), label);
+    Record(what, base, end - base, 0, segment, nullptr,
+           history_.SegmentContext(segment.base), cause);
   }
 }
 
 void BlockTraces::Alloc(const Block& block) {
   history_.RememberBlock(block.address);
-  RecordPieces(TraceAction::kAlloc, block, 0, ~Address{0}, nullptr);
+  RecordPieces(TraceAction::kAlloc, block, 0, ~Address{0}, TraceCause::kNone);
 }
 
 bool BlockTraces::Free(TraceAction action, const Block& block) {
-  RecordPieces(action, block, 0, ~Address{0}, nullptr);
+  RecordPieces(action, block, 0, ~Address{0}, TraceCause::kNone);
   return action == TraceAction::kFreeCompleted &&
          history_.ForgetBlock(block.address);
 }
@@ -61,19 +107,20 @@ bool BlockTraces::FreeAtOnce(const Block& block) {
     return Free(TraceAction::kFreeCompleted, block);
   }
   Record(TraceAction::kFreeRequested, block.address, block.requested,
-         *block.segment, history_.BlockContext(block.address), nullptr,
+         block.size, *block.segment, &block,
+         history_.BlockContext(block.address), TraceCause::kNone,
          TraceAction::kFreeCompleted);
   return history_.ForgetBlock(block.address);
 }
 
 void BlockTraces::RecordPieces(TraceAction action, const Block& block,
-                               Address lo, Address hi, const char* label) {
+                               Address lo, Address hi, TraceCause cause) {
   if (!history_.records()) return;
   const HistoryContext context = history_.BlockContext(block.address);
   if (!heap_.MayBeAway(block)) {  // nearly always
     if (block.end() >= lo && block.address <= hi) {
-      Record(action, block.address, block.requested, *block.segment, context,
-             label);
+      Record(action, block.address, block.requested, block.size, *block.segment,
+             &block, context, cause);
     }
     return;
   }
@@ -85,7 +132,8 @@ void BlockTraces::RecordPieces(TraceAction action, const Block& block,
         block.requested > before
             ? std::min(piece.end - piece.base, block.requested - before)
             : 0;
-    Record(action, piece.base, requested, *block.segment, context, label);
+    Record(action, piece.base, requested, piece.end - piece.base,
+           *block.segment, &block, context, cause);
   }
 }
 
@@ -109,20 +157,19 @@ std::vector<BlockTraces::Piece> BlockTraces::Pieces(const Block& block) const {
   return pieces;
 }
 
-void BlockTraces::LiveOver(HandleRef handle, bool allocated,
-                           const char* label) {
+void BlockTraces::LiveOver(HandleRef handle, bool allocated, TraceCause cause) {
   if (!history_.records()) return;
   const Address lo = handle.address(), hi = lo + handle.bytes();
   for (Block* b = heap_.BlockAt(lo); b != nullptr && b->address < hi;
        b = b->next) {
     if (!IsLive(b->state)) continue;
     const bool pending = b->state == BlockState::kPending;
-    if (allocated) RecordPieces(TraceAction::kAlloc, *b, lo, hi, label);
+    if (allocated) RecordPieces(TraceAction::kAlloc, *b, lo, hi, cause);
     if (allocated == pending) {
-      RecordPieces(TraceAction::kFreeRequested, *b, lo, hi, label);
+      RecordPieces(TraceAction::kFreeRequested, *b, lo, hi, cause);
     }
     if (!allocated) {
-      RecordPieces(TraceAction::kFreeCompleted, *b, lo, hi, label);
+      RecordPieces(TraceAction::kFreeCompleted, *b, lo, hi, cause);
     }
   }
 }

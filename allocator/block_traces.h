@@ -22,36 +22,48 @@ class BlockTraces {
       : history_(history), heap_(heap), device_(device) {}
 
   // One event per contiguous run of handles, which are in address order.
-  // `label`: a literal in place of the user's, or nullptr.
   void Mapped(TraceAction action, const std::vector<HandleRef>& handles,
-              const char* label);
+              TraceCause cause);
   void Alloc(const Block& block);
   // True if a context was forgotten: the last one may have been what kept
   // history attentive.
   bool Free(TraceAction action, const Block& block);
   // Both events of a block that nothing waits for.
   bool FreeAtOnce(const Block& block);
+  // Blocks have sites (DeviceAllocator::RecordSites), or what they have is
+  // none.
+  void UseSites(bool on) { sites_ = on; }
+  // Somebody else owns it: for the event rings.
+  void Relabelled(const Block& block);
   // The live blocks over a handle that leaves or returns, as far as they touch
   // it: freed before the mapping changes, allocated after it.
-  void LiveOver(HandleRef handle, bool allocated, const char* label);
+  void LiveOver(HandleRef handle, bool allocated, TraceCause cause);
 
  private:
   struct Piece {
     Address base, end;
   };
 
-  void Record(TraceAction action, Address address, Bytes bytes,
-              const Segment& segment, const HistoryContext& fallback,
-              const char* label, std::optional<TraceAction> then = {});
+  TracePoint PointOf(TraceAction action, Address address, Bytes bytes,
+                     const Segment& segment, const Block* block);
+  // `bytes`: of those `size` what was asked for. `block`: whose event it is;
+  // nullptr for a segment's.
+  void Record(TraceAction action, Address address, Bytes bytes, Bytes size,
+              const Segment& segment, const Block* block,
+              const HistoryContext& fallback, TraceCause cause,
+              std::optional<TraceAction> then = {});
+  // Of the pool in the event rings; named there when it is first asked for.
+  std::uint16_t NumberOf(Pool& pool);
   // One event per contiguous part of the block that is on the device and
   // touches [lo, hi].
   void RecordPieces(TraceAction action, const Block& block, Address lo,
-                    Address hi, const char* label);
+                    Address hi, TraceCause cause);
   std::vector<Piece> Pieces(const Block& block) const;
 
   History& history_;
   const BlockHeap& heap_;
   const DeviceIndex device_;
+  bool sites_ = false;
 };
 
 }  // namespace stratalloc

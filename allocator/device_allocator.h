@@ -202,7 +202,7 @@ class DeviceAllocator : public PoolRequests,
   // ---- history (history.h) ------------------------------------------------
 
   void ConfigureHistory(const History::Options& options) EXCLUDES(p_.mutex);
-  // History::SetTracker was called.
+  // History::SetTracker was called, or EventRecorder was started or stopped.
   void NoteTracker() EXCLUDES(p_.mutex);
   std::vector<TraceEvent> Traces() EXCLUDES(p_.mutex);
   // Returns the rounded size, which native reports.

@@ -86,9 +86,10 @@ void DeviceReports::ResetAccumulatedStats() {
   p_.live.ResetAccumulated();
 }
 
-std::vector<SegmentView> DeviceReports::Snapshot() {
+std::vector<SegmentView> DeviceReports::Snapshot(std::uint64_t* order) {
   MutexLock lock(p_.mutex);
   p_.blocks.EmptyBins();
+  if (order != nullptr) *order = p_.history.order();
   std::vector<SegmentView> views;
   for (const auto& placed : p_.heap.segments()) {
     const Segment& segment = *placed.second;

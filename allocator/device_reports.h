@@ -35,7 +35,10 @@ class DeviceReports {
   DeviceStats Stats() EXCLUDES(p_.mutex);
   void ResetPeakStats() EXCLUDES(p_.mutex);
   void ResetAccumulatedStats() EXCLUDES(p_.mutex);
-  std::vector<SegmentView> Snapshot() EXCLUDES(p_.mutex);
+  // `order`: filled with the number of the device's newest event in the event
+  // rings (history.h), which the snapshot has.
+  std::vector<SegmentView> Snapshot(std::uint64_t* order = nullptr)
+      EXCLUDES(p_.mutex);
 
   Bytes LargestCached() EXCLUDES(p_.mutex);
   // Those of block_heap.h, handle_pool.h and block_pins.h; allocated <= active

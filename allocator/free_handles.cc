@@ -48,7 +48,7 @@ std::vector<HandleRef> FreeHandles::Find(
 }
 
 void FreeHandles::GiveUp(const std::vector<HandleRef>& handles, bool fenced) {
-  p_.traces.Mapped(TraceAction::kSegmentUnmap, handles, nullptr);
+  p_.traces.Mapped(TraceAction::kSegmentUnmap, handles, TraceCause::kNone);
   for (std::size_t i = 0; i < handles.size();) {
     Segment& segment = p_.heap.SegmentOf(handles[i]);
     const Address lo = handles[i].address();

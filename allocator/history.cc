@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "allocator/base/thread_local.h"
+#include "allocator/events/event_recorder.h"
 
 namespace stratalloc {
 namespace {
@@ -32,6 +33,12 @@ ThreadLabels& LabelsToSet() {
     end.Await(thread_labels);
   }
   return *thread_labels;
+}
+
+constexpr EventKind KindOf(TraceAction action) {
+  static_assert(static_cast<int>(TraceAction::kOutOfMemory) ==
+                static_cast<int>(EventKind::kOutOfMemory));
+  return static_cast<EventKind>(action);
 }
 
 template <typename Map>
@@ -73,13 +80,44 @@ bool History::attentive() const {
   return records() || !blocks_.empty();  // contexts end with their blocks
 }
 
-bool History::records() const {
+bool History::Tells() const {
   return options_.enabled ||
          tracker_of_events.load(std::memory_order_relaxed) != nullptr;
 }
 
+bool History::records() const { return EventRecorder::on() || Tells(); }
+
+void History::RecordInRings(const TracePoint& point, EventKind kind) {
+  Event event;
+  event.kind = kind;
+  event.address = point.address;
+  event.bytes = point.bytes;
+  event.aux = OrderAndPool(++order_, point.pool_number);
+  event.scope = Raw(point.scope);
+  event.site = static_cast<std::uint16_t>(Raw(point.site));
+  if (point.size != 0) SetSize(event, point.size);
+  event.category = Raw(point.category);
+  event.device = static_cast<std::uint8_t>(point.device);
+  switch (point.cause) {
+    case TraceCause::kNone:
+      break;
+    case TraceCause::kEvicted:
+      event.flags = kEventEvicted;
+      break;
+    case TraceCause::kRestored:
+      event.flags = kEventRestored;
+      break;
+  }
+  EventRecorder::Record(event);
+}
+
 void History::Record(TracePoint&& point, const HistoryContext& fallback,
-                     const char* label, std::optional<TraceAction> then) {
+                     std::optional<TraceAction> then) {
+  if (EventRecorder::on()) {
+    RecordInRings(point, KindOf(point.action));
+    if (then.has_value()) RecordInRings(point, KindOf(*then));
+  }
+  if (!Tells()) return;
   const Clock clock = clock_of_events.load(std::memory_order_relaxed);
   point.time = clock != nullptr ? clock() : 0;
   if (options_.contexts_in_events) {
@@ -87,17 +125,16 @@ void History::Record(TracePoint&& point, const HistoryContext& fallback,
     point.context = context != nullptr ? context : fallback;
   }
   const LabelsOfEvent labels = LabelsOfThread();
-  Add(point, labels, label);
+  Add(point, labels);
   if (!then.has_value()) return;
   point.action = *then;
-  Add(point, labels, label);
+  Add(point, labels);
 }
 
-void History::Add(const TracePoint& point, const LabelsOfEvent& labels,
-                  const char* label) {
+void History::Add(const TracePoint& point, const LabelsOfEvent& labels) {
   if (const Tracker tracker = tracker_of_events.load();
       __builtin_expect(tracker != nullptr, 0)) {
-    tracker(ToEvent(point, labels.get(), label));
+    tracker(ToEvent(point, labels.get()));
   }
   const bool skipped =
       (options_.skipped >> static_cast<int>(point.action) & 1) != 0;
@@ -112,7 +149,7 @@ void History::Add(const TracePoint& point, const LabelsOfEvent& labels,
   place.stream = point.stream;
   place.pool = point.pool;
   place.time = point.time;
-  place.label = label;
+  place.cause = point.cause;
   if (place.context != point.context) place.context = point.context;
   if (place.labels != labels) place.labels = labels;
 }
@@ -128,14 +165,16 @@ History::LabelsOfEvent History::LabelsOfThread() {
       labels.user_metadata});
 }
 
-TraceEvent History::ToEvent(const TracePoint& point, const Labels* labels,
-                            const char* label) {
+TraceEvent History::ToEvent(const TracePoint& point, const Labels* labels) {
   TraceEvent event{point, "N/A", ""};
   if (labels != nullptr) {
     event.compile_context = labels->compile_context;
     event.user_metadata = labels->user_metadata;
   }
-  if (label != nullptr) event.user_metadata = label;
+  if (point.cause != TraceCause::kNone) {
+    event.user_metadata =
+        point.cause == TraceCause::kEvicted ? "evicted" : "restored";
+  }
   return event;
 }
 
@@ -145,7 +184,7 @@ std::vector<TraceEvent> History::Events(const std::vector<Entry>& entries) {
   std::vector<TraceEvent> events;
   events.reserve(entries.size());
   for (const Entry& entry : entries) {
-    events.push_back(ToEvent(entry, entry.labels.get(), entry.label));
+    events.push_back(ToEvent(entry, entry.labels.get()));
   }
   return events;
 }

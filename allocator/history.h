@@ -6,7 +6,11 @@
 // read it: requested sizes for blocks, real sizes for segments. Replayed from
 // an empty device, the events of a full history give the snapshot: a block of
 // which a handle is evicted is freed, and what stays of it is allocated again
-// (label "evicted"), the other way round on a restore ("restored").
+// (cause "evicted"), the other way round on a restore ("restored").
+//
+// There are two sinks for one vocabulary: torch's history, which is this
+// class's ring and one device's, and the event rings of threads
+// (allocator/events), which hear of everything. Either may be on alone.
 //
 // The context of the running call (a stack of frames, the bridge's) belongs
 // to the thread: it is gathered before any lock is taken, since that may need
@@ -28,6 +32,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ring.h"
+#include "allocator/events/event.h"
 #include "allocator/trace_event.h"
 
 namespace stratalloc {
@@ -41,7 +46,6 @@ class History {
   // most of what an event cost.
   struct Entry : TracePoint {
     std::shared_ptr<const Labels> labels;  // nullptr: the thread had none
-    const char* label = nullptr;
   };
   using Options = HistoryOptions;
   using Clock = std::int64_t (*)();
@@ -62,11 +66,18 @@ class History {
   // Must every allocation and free be seen?
   bool attentive() const;
   bool records() const;  // events, that is
-  // Completes it by time, context and labels. `fallback`: the context if the
-  // thread has none. `label`: in place of the user's; a literal, may be
-  // nullptr. `then`: another event like it, in the same moment.
+  // The number of the device's newest event in the event rings.
+  std::uint64_t order() const { return order_; }
+  // Completes it by time, context and labels; a cause stands in place of the
+  // user's label. `fallback`: the context if the thread has none. `then`:
+  // another event like it, in the same moment.
   void Record(TracePoint&& point, const HistoryContext& fallback,
-              const char* label, std::optional<TraceAction> then = {});
+              std::optional<TraceAction> then = {});
+  // Somebody else owns the block from now on: for the event rings alone, torch
+  // has no such action. REQUIRES: EventRecorder::on().
+  void RecordRelabel(const TracePoint& point) {
+    RecordInRings(point, EventKind::kRelabel);
+  }
   // Oldest first. Under the lock a copy without strings, which every malloc
   // waits for; what torch is told is made of it without the lock.
   std::vector<Entry> Copy() const;
@@ -91,11 +102,12 @@ class History {
   using Contexts = std::unordered_map<Address, HistoryContext>;
   using LabelsOfEvent = std::shared_ptr<const Labels>;
   static LabelsOfEvent LabelsOfThread();
-  static TraceEvent ToEvent(const TracePoint& point, const Labels* labels,
-                            const char* label);
-  void Add(const TracePoint& point, const LabelsOfEvent& labels,
-           const char* label);
+  static TraceEvent ToEvent(const TracePoint& point, const Labels* labels);
+  void Add(const TracePoint& point, const LabelsOfEvent& labels);
+  bool Tells() const;  // torch's history or its tracker
+  void RecordInRings(const TracePoint& point, EventKind kind);
 
+  std::uint64_t order_ = 0;  // of the device's events in the rings
   Options options_;
   Ring<Entry> ring_;
   Contexts blocks_;  // no entry where none was gathered

@@ -57,8 +57,8 @@ void LiveBlocks::Recall(Block& block) {
   const auto has = [word = p_.slow.word()](SlowReason reason) {
     return (word & static_cast<std::uint32_t>(reason)) != 0;
   };
-  if (has(SlowReason::kHistory)) p_.traces.Alloc(block);
   if (has(SlowReason::kSites)) block.site = thread_site;
+  if (has(SlowReason::kHistory)) p_.traces.Alloc(block);
 }
 
 void LiveBlocks::NoteHandedOut(Block& block) {
@@ -163,6 +163,7 @@ void LiveBlocks::Relabel(Block& block, Charge charge, bool keep_category) {
     block.account = p_.accounts.Of(charge);
   }
   block.charge = charge;
+  p_.traces.Relabelled(block);
 }
 
 void LiveBlocks::EndFrame(FrameId id) {

@@ -137,7 +137,8 @@ PageStore::Mapped Placement::MoveAndMap(Address start, Bytes size, Bytes limit,
     });
     p_.stats.num_device_alloc +=
         static_cast<std::int64_t>(answer.arrived.size());
-    p_.traces.Mapped(TraceAction::kSegmentMap, answer.arrived, nullptr);
+    p_.traces.Mapped(TraceAction::kSegmentMap, answer.arrived,
+                     TraceCause::kNone);
   }
   p_.heap.Refile(
       segment,

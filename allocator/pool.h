@@ -64,6 +64,9 @@ class Pool {
   bool evictable() const { return evictable_; }
   BlockBins& bins() { return bins_; }
 
+  // In the event rings (block_traces.h); 0: it has none yet.
+  std::uint16_t event_number = 0;
+
   bool CheckInvariants() const;
 
  private:

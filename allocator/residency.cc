@@ -151,8 +151,8 @@ bool Residency::Leave(HandleRef handle, PhysicalMemory* memory, HandleState to,
       MoveCharges(handle, TierId::kHost, tier, /*moved=*/false);
     }
   }
-  p_.traces.LiveOver(handle, /*allocated=*/false, "evicted");
-  p_.traces.Mapped(TraceAction::kSegmentUnmap, {handle}, "evicted");
+  p_.traces.LiveOver(handle, /*allocated=*/false, TraceCause::kEvicted);
+  p_.traces.Mapped(TraceAction::kSegmentUnmap, {handle}, TraceCause::kEvicted);
   p_.pages.GiveUp(handle, memory, /*used_streams=*/0, /*keeps=*/true);
   p_.stats.reserved_bytes.For(segment.region->kind,
                               [&](Stat& s) { s.Decrease(handle.bytes()); });
@@ -161,7 +161,7 @@ bool Residency::Leave(HandleRef handle, PhysicalMemory* memory, HandleState to,
     entry.state.store(to);
     p_.heap.NoteLeft();
     entry.has_copy.store(true);
-    p_.traces.LiveOver(handle, /*allocated=*/true, "evicted");
+    p_.traces.LiveOver(handle, /*allocated=*/true, TraceCause::kEvicted);
   } else {
     p_.heap.NoteUnmapped(segment, 1);
   }
@@ -185,12 +185,12 @@ void Residency::Arrive(HandleRef handle) {
   HandleEntry& entry = handle.entry();
   MoveCharges(handle, TierOf(entry.state.load()), TierId::kDevice,
               /*moved=*/true);
-  p_.traces.LiveOver(handle, /*allocated=*/false, "restored");
-  p_.traces.Mapped(TraceAction::kSegmentMap, {handle}, "restored");
+  p_.traces.LiveOver(handle, /*allocated=*/false, TraceCause::kRestored);
+  p_.traces.Mapped(TraceAction::kSegmentMap, {handle}, TraceCause::kRestored);
   // The used streams are kept: record_stream may have added to it while away.
   entry.dirty.store(false);
   entry.state.store(HandleState::kCopyingIn, std::memory_order_seq_cst);
-  p_.traces.LiveOver(handle, /*allocated=*/true, "restored");
+  p_.traces.LiveOver(handle, /*allocated=*/true, TraceCause::kRestored);
   p_.heap.NoteReturned();
   MoveStats(handle, +1);
   p_.stats.reserved_bytes.For(handle.region->kind,

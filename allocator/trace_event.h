@@ -32,6 +32,9 @@ enum class TraceAction : std::uint8_t {
   kOutOfMemory,  // address = free bytes of the card
 };
 
+// Why something happened that no program asked for.
+enum class TraceCause : std::uint8_t { kNone, kEvicted, kRestored };
+
 struct TracePoint {
   TraceAction action = TraceAction::kAlloc;
   DeviceIndex device{};
@@ -41,6 +44,14 @@ struct TracePoint {
   PoolId pool;
   std::int64_t time = 0;  // the clock's
   HistoryContext context;
+  // What torch's history does not have: why, who owns the block, which line
+  // asked for it, and the number of the pool in the event rings.
+  TraceCause cause = TraceCause::kNone;
+  Category category = Category::kUnknown;
+  std::uint16_t pool_number = 0;
+  Bytes size = 0;  // of a block, `bytes` being what was asked for
+  ScopeId scope = kRootScope;
+  SiteId site = kNoSite;
 };
 
 struct TraceEvent : TracePoint {

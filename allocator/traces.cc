@@ -24,6 +24,7 @@ void DeviceAllocator::RecordSites(bool on) {
     }
   }
   p_.slow.Set(SlowReason::kSites, on);
+  p_.traces.UseSites(on);
 }
 
 void DeviceAllocator::NoteTracker() {
@@ -51,7 +52,7 @@ Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
   event.bytes = rounded;
   event.stream = stream;
   event.pool = p_.routes.MayRoute() ? p_.captures.RouteOf(stream) : PoolId{};
-  p_.history.Record(std::move(event), nullptr, nullptr);
+  p_.history.Record(std::move(event), nullptr);
   return rounded;
 }
 
@@ -64,7 +65,7 @@ void DeviceAllocator::RecordSnapshot(PoolId pool, Bytes active) {
   event.bytes = active;
   event.stream = StreamId{0};
   event.pool = pool;
-  p_.history.Record(std::move(event), nullptr, nullptr);
+  p_.history.Record(std::move(event), nullptr);
 }
 
 }  // namespace stratalloc

@@ -61,7 +61,8 @@ Block* UnmanagedSegments::Add(Pool& pool, const Fetch& fetch, Address address) {
     segment.oversize = true;
   }
   ++p_.stats.num_device_alloc;
-  p_.traces.Mapped(TraceAction::kSegmentMap, {HandleRef{&region, 0}}, nullptr);
+  p_.traces.Mapped(TraceAction::kSegmentMap, {HandleRef{&region, 0}},
+                   TraceCause::kNone);
   memory_[region.base] = std::move(memory);
   count_.store(static_cast<int>(memory_.size()));
   return segment.first;

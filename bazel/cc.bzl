@@ -19,7 +19,7 @@ _COPTS = ["-fvisibility=hidden", "-fvisibility-inlines-hidden"]
 # our own libraries are archives too, and their exports would be gone.
 _SHARED_LINKOPTS = [
     "-Wl,-z,relro,-z,now",
-    "-Wl,--exclude-libs,liburing.a:libxxhash.a",
+    "-Wl,--exclude-libs,liburing.a:libxxhash.a:libz.a",
 ]
 
 def cc_library(name, copts = [], linkstatic = True, **kwargs):

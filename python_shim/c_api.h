@@ -127,7 +127,8 @@ typedef int (*stratalloc_site_finder)(char* text, int room);
 STRATALLOC_API void stratalloc_find_sites(stratalloc_site_finder find);
 /* What would serve a malloc of this thread (allocator/explanation.h): "size",
  * "block", "served_by", "certain", "depends_on", "leaves", "may_leave",
- * "room_needed", "room_below", "missing", "limit_helps", "remedy" and "frees": a list of
+ * "room_needed", "room_below", "missing", "limit_helps", "remedy" and "frees":
+ * a list of
  * {"address", "bytes","owner","category"}. {"error"} if the driver or the host
  * says no. */
 STRATALLOC_API char* stratalloc_explain_json(int device, uint64_t size,
@@ -235,6 +236,39 @@ STRATALLOC_API int stratalloc_is_pinned(const stratalloc_pin* pin);
  * wait. The first never waits. */
 STRATALLOC_API int stratalloc_must_hand_out(uint64_t address);
 STRATALLOC_API void stratalloc_hand_out(uint64_t address);
+
+/* ---- recordings of events (telemetry/recorder.h) ------------------------- */
+
+/* Events are recorded from now on; *recording is what the next function takes.
+ * `area_file`: where the rings live, a file that outlives a killed process,
+ * NULL for no wish; `ring_events`: of each thread, a power of two, 0 for no
+ * wish. Both are the process's: once they are set a call that wishes otherwise
+ * is STRATALLOC_INVALID_ARGUMENT. */
+STRATALLOC_API int stratalloc_recording_begin(const char* area_file,
+                                              uint64_t ring_events,
+                                              uint64_t* recording,
+                                              stratalloc_error* error);
+/* The level of telemetry (stratalloc/settings.py) from now on, at any time;
+ * STRATALLOC_INVALID_ARGUMENT if no level is called so. The torch bridge is
+ * told by stratalloc_torch_note_telemetry. */
+STRATALLOC_API int stratalloc_set_telemetry(const char* level,
+                                            stratalloc_error* error);
+/* The recording that goes on while the level is `events` or above; 0: none. */
+STRATALLOC_API uint64_t stratalloc_flight_recording(void);
+/* What happened since, as a file (telemetry/recording_file.h). `about_json`: an
+ * object that is kept as it is. `redact`: without names. `over`: it ends, and
+ * with the last one the recording of events. */
+STRATALLOC_API int stratalloc_recording_write(uint64_t recording,
+                                              const char* path,
+                                              const char* about_json,
+                                              int redact, int over,
+                                              stratalloc_error* error);
+/* A recording of what a process left in its area_file. CUDA is not needed. */
+STRATALLOC_API int stratalloc_recording_recover(const char* area_file,
+                                                const char* path, int redact,
+                                                stratalloc_error* error);
+/* A moment with a name; nothing while no events are recorded. */
+STRATALLOC_API void stratalloc_mark(const char* name);
 
 /* ---- memory of other processes ------------------------------------------ */
 

@@ -40,7 +40,7 @@ void stratalloc_find_sites(stratalloc_site_finder find) {
 }
 
 char* stratalloc_sites_json(int device) {
-  const bool recorded = Core::Get().config().RecordsSites();
+  const bool recorded = RecordsSites(Core::Get().telemetry());
   nlohmann::json values = {{"recorded", recorded}};
   if (!recorded || !Core::Get().initialized()) return Dump(values);
   const Result<DeviceAllocator*> opened = Core::Get().Opened(device);

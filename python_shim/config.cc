@@ -94,6 +94,14 @@ constexpr Setting kSettings[] = {
 
 }  // namespace
 
+Result<TelemetryLevel> ReadTelemetryLevel(std::string_view name) {
+  TelemetryLevel level{};
+  if (Read(name, &level)) return level;
+  return Fail(ErrorCode::kInvalidArgument,
+              "stratalloc: there is no telemetry level \"" + std::string(name) +
+                  "\"; use off, counters, events, callsites or full");
+}
+
 Result<Config> ReadConfig(std::span<const ConfigItem> items) {
   Config config;
   for (const ConfigItem& item : items) {

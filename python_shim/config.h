@@ -9,6 +9,7 @@
 #define STRATALLOC_PYTHON_SHIM_CONFIG_H_
 
 #include <span>
+#include <string_view>
 
 #include "allocator/base/result.h"
 #include "allocator/device_allocator.h"
@@ -18,17 +19,26 @@ namespace stratalloc {
 
 // How much is recorded, each with what those before it record.
 enum class TelemetryLevel { kOff, kCounters, kEvents, kCallsites, kFull };
+// Of scopes.
+constexpr bool CountsTime(TelemetryLevel level) {
+  return level != TelemetryLevel::kOff;
+}
+// In rings, from then on (telemetry/recorder.h).
+constexpr bool RecordsEvents(TelemetryLevel level) {
+  return level >= TelemetryLevel::kEvents;
+}
+// Are mallocs sampled for the line that asks (core_api/sites.h)?
+constexpr bool RecordsSites(TelemetryLevel level) {
+  return level >= TelemetryLevel::kCallsites;
+}
+// "events"; kInvalidArgument if no level is called so.
+Result<TelemetryLevel> ReadTelemetryLevel(std::string_view name);
 
 struct Config {
   bool tiering = true;
   TelemetryLevel telemetry = TelemetryLevel::kCounters;
   DeviceAllocator::Options device;
   Engine::Options engine;
-
-  // Of scopes.
-  bool CountsTime() const { return telemetry != TelemetryLevel::kOff; }
-  // Are mallocs sampled for the line that asks (core_api/sites.h)?
-  bool RecordsSites() const { return telemetry >= TelemetryLevel::kCallsites; }
 };
 
 // One setting and its value, both as STRATALLOC_CONF writes them; sizes in

@@ -53,10 +53,10 @@ TEST(Config, SitesAreRecordedFromCallsitesOn) {
     const ConfigItem item{"telemetry", level};
     const Result<Config> read = ReadConfig({&item, 1});
     ASSERT_TRUE(read.has_value()) << level;
-    EXPECT_EQ(read->RecordsSites(), records) << level;
-    EXPECT_EQ(read->CountsTime(), std::string_view(level) != "off");
+    EXPECT_EQ(RecordsSites(read->telemetry), records) << level;
+    EXPECT_EQ(CountsTime(read->telemetry), std::string_view(level) != "off");
   }
-  EXPECT_FALSE(Config{}.RecordsSites());
+  EXPECT_FALSE(RecordsSites(Config{}.telemetry));
 }
 
 TEST(Config, WhatIsNotSaidStays) {

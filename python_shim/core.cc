@@ -13,6 +13,7 @@
 #include "accounting/node_scopes.h"
 #include "accounting/scope_times.h"
 #include "allocator/base/check.h"
+#include "allocator/events/event_recorder.h"
 #include "allocator/size_rules.h"
 #include "python_shim/core_api/blocks.h"
 
@@ -74,8 +75,20 @@ Status Core::Configure(Config config) {
                 "first CUDA call");
   }
   config_ = std::move(config);
-  ScopeTimes::Count(config_.CountsTime());
+  UseTelemetry(config_.telemetry);
   return {};
+}
+
+void Core::SetTelemetry(TelemetryLevel level) {
+  MutexLock lock(mutex_);
+  UseTelemetry(level);
+}
+
+void Core::UseTelemetry(TelemetryLevel level) {
+  if (abandoned()) return;
+  telemetry_.store(level, std::memory_order_relaxed);
+  ScopeTimes::Count(CountsTime(level));
+  Allocator::Get().RecordSites(RecordsSites(level));
 }
 
 Status Core::Init(int device_count) {
@@ -117,6 +130,7 @@ Status Core::Init(int device_count) {
       opened_devices.Forget();
       NodeScopes::Use(nullptr);
       ScopeTimes::Abandon();
+      EventRecorder::AbandonAfterFork();
       EndEvictable();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });
@@ -127,7 +141,6 @@ Status Core::Init(int device_count) {
 
 Status Core::Plug(DeviceAllocator& device) {
   device.SetAccounts(&Ledger::Get());
-  if (config_.RecordsSites()) device.RecordSites(true);
   SetFrameEnd(&core::EndFrame);
   Engine* engine = engine_.load();
   if (engine == nullptr) return {};

@@ -41,8 +41,13 @@ class Core {
   // True in the child of a fork of an initialised process.
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
-  // Stable after Init.
+  // Stable after Init, but for what has a method of its own.
   const Config& config() const { return config_; }
+  TelemetryLevel telemetry() const {
+    return telemetry_.load(std::memory_order_relaxed);
+  }
+  // At any time; nothing in the child of a fork.
+  void SetTelemetry(TelemetryLevel level);
   // nullptr while tiering is off or CUDA is not initialised.
   Engine* engine() const { return engine_.load(std::memory_order_acquire); }
   // Why there is none. "" if there is.
@@ -68,6 +73,7 @@ class Core {
  private:
   Core() = default;  // no tiers, until configured
 
+  void UseTelemetry(TelemetryLevel level) REQUIRES(mutex_);
   // While a device is opened: the rooms are plugged in.
   Status Plug(DeviceAllocator& device);
   // Once it can be found.
@@ -75,6 +81,7 @@ class Core {
 
   Mutex mutex_{LockRank::kRegistry};
   Config config_;
+  std::atomic<TelemetryLevel> telemetry_{TelemetryLevel::kCounters};
   std::atomic<bool> initialized_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<Engine*> engine_{nullptr};

@@ -32,6 +32,7 @@ _SYSTEM_LIBRARIES = {
     "nlohmann_json": ("nlohmann/json.hpp", [], False, "nlohmann-json3-dev"),
     "robin_map": ("tsl/robin_map.h", [], False, "robin-map-dev"),
     "xxhash": ("xxhash.h", ["xxhash"], True, "libxxhash-dev"),
+    "zlib": ("zlib.h", ["z"], True, "zlib1g-dev"),
 }
 
 def stratalloc_repositories():

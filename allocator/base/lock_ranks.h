@@ -8,6 +8,7 @@
 namespace stratalloc {
 
 enum class LockRank : int {
+  kSwitches = 5,   // the level of telemetry, with what it begins and ends
   kRegistry = 10,  // process-wide set-up. In the bridge: history's settings,
                    // observers, the cache of imports, which opens under it
                    // what kImports lists

@@ -25,7 +25,9 @@ SiteId SiteWithoutFrame() {
 
 }  // namespace
 
-bool RecordsSites() { return Core::Get().config().RecordsSites(); }
+bool RecordsSites() {
+  return stratalloc::RecordsSites(Core::Get().telemetry());
+}
 
 bool SampleMalloc(Bytes size) { return SiteSampler::ThisThread().Take(size); }
 

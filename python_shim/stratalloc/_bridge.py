@@ -95,6 +95,8 @@ def _declare(lib):
         function = getattr(lib, "stratalloc_torch_" + symbol)
         function.restype = i32
         function.argtypes = arguments
+    lib.stratalloc_torch_note_telemetry.restype = None
+    lib.stratalloc_torch_note_telemetry.argtypes = ()
     # With the GIL: else another thread's `tensor.data = other` would come
     # between, and take away what is being looked at.
     global _storages

@@ -95,6 +95,12 @@ def _declare(lib):
         ("fragmentation_json", ctypes.c_void_p, (i32,)),
         ("explain_json", ctypes.c_void_p, (i32, u64, u64)),
         ("sites_json", ctypes.c_void_p, (i32,)),
+        ("set_telemetry", i32, (text, error)),
+        ("flight_recording", u64, ()),
+        ("recording_begin", i32, (text, u64, moved, error)),
+        ("recording_write", i32, (u64, text, text, i32, i32, error)),
+        ("recording_recover", i32, (text, text, i32, error)),
+        ("mark", None, (text,)),
         ("check_invariants", i32, (i32, error)),
         ("scope_intern", u32, (text,)),
         ("scope_name", ctypes.c_void_p, (u32,)),
@@ -259,6 +265,46 @@ def limit_scope(device, path, size):
 def sites(device):
     """What was allocated where (c_api.h) as a dict."""
     return _answer(lib().stratalloc_sites_json(device))
+
+
+def set_telemetry(level):
+    error = Error()
+    check(lib().stratalloc_set_telemetry(level.encode(), ctypes.byref(error)),
+          error)
+
+
+def flight_recording():
+    """The recording that the level keeps open; 0 for none."""
+    return lib().stratalloc_flight_recording()
+
+
+def begin_recording(area_file=None, ring_events=0):
+    """The number of a recording that begins now (c_api.h)."""
+    error, number = Error(), ctypes.c_uint64(0)
+    check(lib().stratalloc_recording_begin(
+        None if area_file is None else os.fsencode(area_file), ring_events,
+        ctypes.byref(number), ctypes.byref(error)), error)
+    return number.value
+
+
+def write_recording(number, path, about, redact, over):
+    error = Error()
+    check(lib().stratalloc_recording_write(
+        number, os.fsencode(path), json.dumps(about).encode(), int(redact),
+        int(over), ctypes.byref(error)), error)
+
+
+def recover_recording(area_file, path, redact):
+    error = Error()
+    check(lib().stratalloc_recording_recover(
+        os.fsencode(area_file), os.fsencode(path), int(redact),
+        ctypes.byref(error)), error)
+
+
+def mark(name):
+    """A moment with a name, among the events."""
+    if loaded():
+        lib().stratalloc_mark(name.encode("utf-8", "replace"))
 
 
 def check_invariants(device):

@@ -18,7 +18,7 @@ import threading
 from stratalloc import _bridge
 from stratalloc import _core
 from stratalloc import _gpus
-from stratalloc import _sites
+from stratalloc import _levels
 from stratalloc import _witness
 from stratalloc._errors import UnsupportedTorchError
 from stratalloc.settings import Config
@@ -156,8 +156,7 @@ def _prepare(torch, asked, wanted):
     if _active is None:
         simulate.after_enable(torch)
     _active = wanted
-    if wanted.telemetry in _sites.LEVELS:
-        _sites.install(torch)
+    _levels.begin(torch, wanted.telemetry)
     if wanted.tiering and not _guarded:
         _bridge.install_guard()
         _install_foreign_uses(torch)

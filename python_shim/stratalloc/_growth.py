@@ -63,16 +63,17 @@ class Growth(Rows):
         self.total = sum(row.bytes for row in self.rows)
         self._is_tree = by == "module"
 
-    def _page(self, depth=None, all=False):  # noqa: A002
+    def _page(self, depth=None, all=False, **how):  # noqa: A002
         said = (f"{_signed(self.total)} from {self.at} on device "
                 f"{self.device}")
         if not self.rows:
-            return Page([said + ": nothing changed"], depth, all)
+            return Page([said + ": nothing changed"], depth, all, **how)
         columns = [_tree.Column("bytes", _signed),
                    _tree.Column("blocks", "{:+d}".format, weighs=False)]
         return Page([said, _tree.Tree(
             [(row.name, row.category, row.bytes, row.count)
-             for row in self.rows], columns, split=self._is_tree)], depth, all)
+             for row in self.rows], columns, split=self._is_tree)], depth, all,
+            **how)
 
     def __repr__(self):
         return (f"<stratalloc.Growth {self.at} of device {self.device}: "
@@ -98,6 +99,7 @@ def mark(name=None, device=None):
     if name is None:
         _count[0] += 1
         name = f"mark {_count[0]}"
+    _core.mark(str(name))
     values = _reports.held(device)
     if not values:
         return Mark(str(name), 0, 0, {}, {} if _sites.on() else None)

@@ -76,15 +76,14 @@ class Leaks(Rows):
 
     @property
     def rows(self):
-        return _growing([mark.held for mark in self._seen()],
-                        (_itself, _with_its_like, _with_all))
+        return growing([mark.held for mark in self._seen()])
 
     @property
     def sites(self):
         held = [mark.sites for mark in self._seen()]
         if None in held or not _sites.on():
             return _sites.NOT_RECORDED
-        return [row for row in _growing(held, (_itself,))
+        return [row for row in growing(held, (_itself,))
                 if row.name != _sites.NOT_SAMPLED]
 
     def _seen(self):
@@ -99,14 +98,14 @@ class Leaks(Rows):
     def at(self):
         return f"the last {min(self.seen, self.steps)} steps"
 
-    def _page(self, depth=None, all=False):  # noqa: A002
+    def _page(self, depth=None, all=False, **how):  # noqa: A002
         if self.seen < _LEAST:
             return Page([f"{self.seen} steps seen; from {_LEAST} on it can be "
-                         "told what grows"], depth, all)
+                         "told what grows"], depth, all, **how)
         rows = self.rows
         if not rows:
             return Page([f"nothing grows over {min(self.seen, self.steps)} "
-                         "steps"], depth, all)
+                         "steps"], depth, all, **how)
         columns = [_tree.Column("per step"),
                    _tree.Column("gained", weighs=False),
                    _tree.Column("blocks", str, weighs=False)]
@@ -118,7 +117,7 @@ class Leaks(Rows):
         return Page([tree, *([] if isinstance(sites, str) else [
             f"allocated at {row.name} ({row.category}): "
             f"{format_size(row.bytes)} in {row.count} blocks"
-            for row in sites[:_SITES]])], depth, all)
+            for row in sites[:_SITES]])], depth, all, **how)
 
     def __repr__(self):
         return f"<stratalloc.Leaks after {self.seen} steps>"
@@ -190,7 +189,7 @@ def _with_all(owner, category):
     return MANY, "unknown"
 
 
-def _growing(steps, groups):
+def growing(steps, groups=(_itself, _with_its_like, _with_all)):
     """[Leak]: whose least grows from quarter to quarter of what each held.
 
     groups: functions (owner, category) -> whom it is summed up with, the most

@@ -34,6 +34,10 @@ def run(args):
     except ValueError as error:
         raise _command.UsageError(error) from None
     _prepare(args, config)
+    if args.record is not None:
+        from stratalloc import _record
+
+        args.record = _record.Recording(args.record, args.redact)
     try:
         code = _execute(args)
     except BaseException as error:
@@ -47,6 +51,8 @@ def _end(args, code):
     threads that Python waits for, as at its own end."""
     threading._shutdown()  # pylint: disable=protected-access
     written = _write_results(args, code)
+    if args.record is not None:
+        written = args.record.end() and written
     if args.report:
         _tell_holders(args)
     _tell_simulated()
@@ -65,6 +71,14 @@ def _check(args):
                 ", or choose real ones with CUDA_VISIBLE_DEVICES"))
     elif args.simulate != "card":
         _command.size("--simulate", args.simulate)
+    if args.redact and args.record is None:
+        raise _command.UsageError("--redact: of a recording; give --record "
+                                  "FILE as well")
+    if args.record is not None and args.allocator == "native":
+        raise _command.UsageError(
+            "--record: torch's allocator is recorded by torch.cuda.memory."
+            "_record_memory_history, whose files `stratalloc convert` reads; "
+            "leave --allocator out")
     if args.report and args.allocator == "native":
         raise _command.UsageError("--report: torch's allocator does not know "
                                   "who holds memory; leave --allocator out")

@@ -229,10 +229,11 @@ class Config:
     telemetry: str = _setting(
         "counters", _LEVEL,
         "off, counters, events, callsites, full. Off counts no time of scopes. "
-        "From `callsites` on memory is attributed to the lines of code that "
-        "allocate it, sampled by bytes: `holders(by=\"site\")`, "
-        "`diff(by=\"site\")`, `leaks().sites`. The rest is checked, and "
-        "without effect yet; bytes are always counted")
+        "From `events` on what happens is recorded in rings, which `dump()` "
+        "writes. From `callsites` on memory is attributed to the lines of code "
+        "that allocate it, sampled by bytes: `holders(by=\"site\")`, "
+        "`diff(by=\"site\")`, `leaks().sites`. Switched at run time by "
+        "`telemetry_level()`; bytes are always counted")
 
     def __post_init__(self):
         unset = [field for field in _gpu_thresholds()

@@ -10,6 +10,7 @@
 #include "python_shim/torch_bridge/backward_scopes.h"
 #include "python_shim/torch_bridge/entry_point.h"
 #include "python_shim/torch_bridge/torch_allocator.h"
+#include "python_shim/torch_bridge/torch_history.h"
 
 namespace stratalloc {
 namespace {
@@ -102,6 +103,8 @@ int stratalloc_torch_is_current(void) {
 void stratalloc_torch_note_settings(void) {
   stratalloc::TorchAllocator::NoteSettings();
 }
+
+void stratalloc_torch_note_telemetry(void) { stratalloc::ApplyTelemetry(); }
 
 void* stratalloc_torch_native(void) { return NativeAllocator(); }
 

@@ -45,6 +45,8 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_is_current(void);  // 0 or 1
 
 // The program has told torch's allocator something: reads what.
 STRATALLOC_BRIDGE_API void stratalloc_torch_note_settings(void);
+/* The level of telemetry changed (stratalloc_set_telemetry). */
+STRATALLOC_BRIDGE_API void stratalloc_torch_note_telemetry(void);
 
 // The native allocator's object, for comparisons; NULL if there is none.
 STRATALLOC_BRIDGE_API void* stratalloc_torch_native(void);

@@ -83,9 +83,17 @@ void Track(const TraceEvent& event) {
 void ApplyHistory() {
   State& state = History();
   MutexLock lock(state.mutex);
-  if (core::RecordsSites()) gathering.fetch_or(Gathering::kSites);
+  ApplyTelemetry();
   if (state.options.enabled) core::ConfigureHistory(state.options);
   if (state.trackers.load() != nullptr) core::TrackHistory(&Track);
+}
+
+void ApplyTelemetry() {
+  if (core::RecordsSites()) {
+    gathering.fetch_or(Gathering::kSites);
+  } else {
+    gathering.fetch_and(~Gathering::kSites);
+  }
 }
 
 void ContextOfFree::Gather() {

@@ -28,6 +28,8 @@ extern std::atomic<std::uint32_t> gathering;
 // Set-up at init(): what was asked for before there was a device, and whether
 // the core records sites.
 void ApplyHistory();
+// Whether the core records sites may have changed.
+void ApplyTelemetry();
 
 // native gathers of a malloc at every level.
 class ContextOfMalloc {

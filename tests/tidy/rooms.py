@@ -5,10 +5,12 @@
 # stands before it. The longest matching name is a file's room.
 ROOMS = (
     "allocator/base",
+    "allocator/events",
     "allocator/device",
     "allocator",
     "accounting",
     "tiering",
+    "telemetry",
     "python_shim",
     "tests",
 )

@@ -267,6 +267,8 @@ Bytes Eviction::End() {
     }
     ++counters_.evicted_handles;
     counters_.evicted_bytes += leaving.handle.bytes();
+    events_.Moved(leaving.handle.address(), leaving.handle.bytes(),
+                  TierId::kDevice, Residency::TierOf(leaving.to));
   }
   if (!failed.empty()) {
     state_.refusal = failed;

@@ -25,6 +25,7 @@
 #include "allocator/device_allocator.h"
 #include "tiering/engine/engine_counters.h"
 #include "tiering/engine/lower_copies.h"
+#include "tiering/engine/move_events.h"
 #include "tiering/engine/tiered_device.h"
 
 namespace stratalloc {
@@ -46,7 +47,8 @@ class Eviction {
       : state_(parts.state),
         lower_(parts.lower),
         counters_(parts.counters),
-        all_(parts.all) {}
+        all_(parts.all),
+        events_(parts.state.allocator->device().index()) {}
   ~Eviction();
   Eviction(const Eviction&) = delete;
   Eviction& operator=(const Eviction&) = delete;
@@ -84,6 +86,7 @@ class Eviction {
   LowerCopies& lower_;
   EngineCounters& counters_;
   const DeviceList& all_;
+  const MoveEvents events_;
   std::vector<Departure> batch_;
   std::vector<DeviceAllocator*> held_;  // no capture begins there
   bool began_ = false;

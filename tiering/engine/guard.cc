@@ -13,6 +13,7 @@
 #include "allocator/base/planted.h"
 #include "allocator/operator_thread.h"
 #include "tiering/engine/engine.h"
+#include "tiering/engine/move_events.h"
 #include "tiering/engine/use_log.h"
 #include "tiering/engine/waiting.h"
 #include "tiering/policy/victims.h"
@@ -347,23 +348,34 @@ Status Engine::WaitForRoom(StreamId stream, const char* name,
 Status Engine::Admit(StreamId stream, const char* name,
                      std::span<const GuardedHandle> all) {
   const std::vector<GuardedHandle> handles(all.begin(), all.end());
+  const DeviceIndex first =
+      DeviceOf(handles.front().handle.address())->device().index();
+  const ScopeId scope = CurrentScope().scope;
+  const auto bytes_of_all = [&] {
+    Bytes bytes = 0;
+    for (const GuardedHandle& one : handles) bytes += one.handle.bytes();
+    return bytes;
+  };
+  const MoveEvents events(first);
   // Everything is on the device, some of it still arriving?
   if (!Queues(OperatorThread::ThisThread())) {
     STRATALLOC_ASSIGN_OR_RETURN(const bool complete,
                                 AcceptAll(stream, handles));
-    if (complete) return {};
+    if (complete) {
+      if (EventRecorder::on()) events.Late(scope, bytes_of_all());
+      return {};
+    }
   }
   // Whatever others do, nobody need wait for that.
   STRATALLOC_RETURN_IF_ERROR(CheckFits(name, handles));
 
   const std::int64_t started = NowNs();
-  const DeviceIndex first =
-      DeviceOf(handles.front().handle.address())->device().index();
   const Status status = WaitForRoom(stream, name, handles);
   const std::uint64_t waited = static_cast<std::uint64_t>(NowNs() - started);
   stalls_.fetch_add(1, std::memory_order_relaxed);
   stall_ns_.fetch_add(waited, std::memory_order_relaxed);
-  Ledger::Get().OnStall(first, CurrentScope().scope, waited);
+  Ledger::Get().OnStall(first, scope, waited);
+  if (EventRecorder::on()) events.Stalled(scope, bytes_of_all());
   if (!status) return status;
   for (const TieredDevice* state : movers_) {
     DeviceAllocator& device = *state->allocator;

@@ -6,6 +6,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
+#include "tiering/engine/move_events.h"
 
 namespace stratalloc {
 namespace {
@@ -103,6 +104,7 @@ void Restoration::MoveIn() {
 
 void Restoration::MoveRunIn(std::size_t first, std::size_t end) {
   DeviceAllocator& device = *state_.allocator;
+  const MoveEvents events(device.device().index());
   for (std::size_t at = first; at < end; ++at) {
     const HandleRef handle = missing_[at];
     const LowerCopy* copy = lower_.Find(handle.address());
@@ -110,6 +112,8 @@ void Restoration::MoveRunIn(std::size_t first, std::size_t end) {
     const Status copied = CopyIn(handle);
     if (copied) {
       arrived_.push_back(handle);
+      events.Moved(handle.address(), handle.bytes(),
+                   from_disk ? TierId::kDisk : TierId::kHost, TierId::kDevice);
       continue;
     }
     const Error& error = copied.error();

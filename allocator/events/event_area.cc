@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/events/event_area.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "allocator/base/ticks.h"
+
+namespace stratalloc {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+static_assert(sizeof(EventAreaHead) <= kPage);
+
+struct Layout {
+  std::uint64_t ring_stride, names_offset, area_bytes;
+};
+
+Layout LayoutOf(const EventAreaOptions& options) {
+  Layout layout{};
+  layout.ring_stride = RoundUp(
+      sizeof(EventRing::Head) + options.ring_capacity * sizeof(Event), kPage);
+  layout.names_offset = kPage + options.rings * layout.ring_stride;
+  layout.area_bytes =
+      layout.names_offset +
+      RoundUp(static_cast<std::uint64_t>(options.names_bytes), kPage);
+  return layout;
+}
+
+std::int64_t UnixNs() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Error FileError(const std::string& file, const char* what) {
+  return Error(ErrorCode::kInvalidArgument,
+               "events cannot be kept in " + file + ": " + what + ": " +
+                   std::strerror(errno) +
+                   "; choose a folder that can be written, on a disk with "
+                   "room");
+}
+
+// -1: anonymous.
+Result<void*> Map(int descriptor, const std::string& file, Bytes bytes) {
+  const auto length = static_cast<std::size_t>(bytes);
+  void* const memory =
+      mmap(nullptr, length, PROT_READ | PROT_WRITE,
+           (descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED) |
+               MAP_NORESERVE,
+           descriptor, 0);
+  if (memory != MAP_FAILED) return memory;
+  if (descriptor >= 0) return tl::unexpected(FileError(file, "mmap"));
+  return Fail(ErrorCode::kHostOutOfMemory,
+              "no " + FormatBytes(bytes) +
+                  " of addresses for event rings: " + std::strerror(errno) +
+                  "; set fewer or shorter ones (ring_events)");
+}
+
+}  // namespace
+
+std::uint32_t EventName::CheckOf(NameKind kind, std::uint32_t id,
+                                 std::string_view text) {
+  // FNV-1a: torn text, not an attacker, is what it is for.
+  std::uint32_t sum = 2166136261u;
+  const auto add = [&sum](unsigned char byte) {
+    sum = (sum ^ byte) * 16777619u;
+  };
+  add(static_cast<unsigned char>(kind));
+  for (int shift = 0; shift < 32; shift += 8) {
+    add(static_cast<unsigned char>(id >> shift));
+  }
+  for (const char c : text) add(static_cast<unsigned char>(c));
+  return sum;
+}
+
+Result<EventArea*> EventArea::Make(const EventAreaOptions& options) {
+  if (options.rings == 0 || options.rings > 4096 ||
+      !std::has_single_bit(options.ring_capacity) ||
+      options.ring_capacity > (std::uint64_t{1} << 28)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "event rings: 1 to 4096 of them, each of a power of two of "
+                "events up to 2^28");
+  }
+  const Layout layout = LayoutOf(options);
+  int descriptor = -1;
+  if (!options.file.empty()) {
+    descriptor = open(options.file.c_str(),
+                      O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                      S_IRUSR | S_IWUSR);
+    if (descriptor < 0) return tl::unexpected(FileError(options.file, "open"));
+    if (fchmod(descriptor, S_IRUSR | S_IWUSR) != 0 ||
+        ftruncate(descriptor, static_cast<off_t>(layout.area_bytes)) != 0) {
+      Error error = FileError(options.file, "ftruncate");
+      close(descriptor);
+      return tl::unexpected(std::move(error));
+    }
+  }
+  Result<void*> memory =
+      Map(descriptor, options.file, static_cast<Bytes>(layout.area_bytes));
+  if (descriptor >= 0) close(descriptor);
+  if (!memory) return tl::unexpected(memory.error());
+
+  auto* const head = new (*memory) EventAreaHead{};
+  std::memcpy(head->magic, EventAreaHead::kMagic, sizeof(head->magic));
+  head->version = EventAreaHead::kVersion;
+  head->head_bytes = sizeof(EventAreaHead);
+  head->area_bytes = layout.area_bytes;
+  head->rings = options.rings;
+  head->ring_capacity = options.ring_capacity;
+  head->rings_offset = kPage;
+  head->ring_stride = layout.ring_stride;
+  head->names_offset = layout.names_offset;
+  head->names_bytes = static_cast<std::uint64_t>(options.names_bytes);
+  head->unix_ns = UnixNs();
+  head->ticks = NowTicks();
+  head->process = static_cast<std::uint64_t>(getpid());
+  auto* const area = new EventArea(*memory, options.file);
+  area->UpdateClock();
+  return area;
+}
+
+EventArea::EventArea(void* memory, std::string file)
+    : head_(*static_cast<EventAreaHead*>(memory)), file_(std::move(file)) {}
+
+EventRing EventArea::ring(std::uint64_t index) const {
+  char* const base = reinterpret_cast<char*>(&head_) + head_.rings_offset +
+                     index * head_.ring_stride;
+  return EventRing(
+      reinterpret_cast<EventRing::Head*>(base),
+      reinterpret_cast<EventRing::Word*>(base + sizeof(EventRing::Head)),
+      head_.ring_capacity);
+}
+
+void EventArea::AddName(NameKind kind, std::uint32_t id,
+                        std::string_view text) {
+  const std::uint64_t whole = sizeof(EventName) + RoundUp(text.size(), 8);
+  const EventName name{kind, id, static_cast<std::uint32_t>(text.size()),
+                       EventName::CheckOf(kind, id, text)};
+  MutexLock lock(mutex_);
+  const std::uint64_t used = head_.names_used.load(std::memory_order_relaxed);
+  if (whole > head_.names_bytes - used) {
+    head_.names_lost.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  char* const place =
+      reinterpret_cast<char*>(&head_) + head_.names_offset + used;
+  std::memcpy(place, &name, sizeof(name));
+  std::memcpy(place + sizeof(name), text.data(), text.size());
+  head_.names_used.store(used + whole, std::memory_order_release);
+}
+
+void EventArea::UpdateClock() {
+  head_.tick_length.store(
+      static_cast<std::uint64_t>(NsPerTick() * 4294967296.0),
+      std::memory_order_relaxed);
+}
+
+}  // namespace stratalloc

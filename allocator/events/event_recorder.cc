@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/events/event_recorder.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <deque>
+#include <string>
+
+#include "allocator/base/mutex.h"
+
+namespace stratalloc {
+
+constinit std::atomic<bool> EventRecorder::on_{false};
+constinit std::atomic<EventArea*> EventRecorder::area_{nullptr};
+STRATALLOC_FAST_THREAD_LOCAL EventRecorder::Own EventRecorder::own_;
+
+namespace {
+
+struct Rings {
+  Mutex mutex{LockRank::kInterner};
+  EventAreaOptions options;
+  std::deque<std::uint64_t> given_back;  // the one that was first in front
+  bool abandoned = false;
+};
+
+Rings& AllRings() {
+  static Rings& rings = *new Rings;
+  return rings;
+}
+
+std::uint64_t ThreadNumber() {
+  return static_cast<std::uint64_t>(syscall(SYS_gettid));
+}
+
+std::string ThreadName() {
+  char name[32] = "";
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  return name;
+}
+
+bool Same(const EventAreaOptions& a, const EventAreaOptions& b) {
+  return a.rings == b.rings && a.ring_capacity == b.ring_capacity &&
+         a.names_bytes == b.names_bytes && a.file == b.file;
+}
+
+}  // namespace
+
+Status EventRecorder::Start(const std::optional<EventAreaOptions>& wanted) {
+  Rings& rings = AllRings();
+  MutexLock lock(rings.mutex);
+  if (rings.abandoned) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "no events are recorded in the child of a fork: start a "
+                "process of its own (spawn)");
+  }
+  if (area() == nullptr) {
+    const EventAreaOptions options = wanted.value_or(EventAreaOptions{});
+    Result<EventArea*> made = EventArea::Make(options);
+    if (!made) return tl::unexpected(made.error());
+    rings.options = options;
+    area_.store(*made, std::memory_order_release);
+  } else if (wanted.has_value() && !Same(*wanted, rings.options)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "events are recorded already, in rings of " +
+                    std::to_string(rings.options.ring_capacity) + " events" +
+                    (rings.options.file.empty() ? std::string()
+                                                : " in " + rings.options.file) +
+                    ": size and file are set once per process");
+  }
+  on_.store(true, std::memory_order_relaxed);
+  return {};
+}
+
+void EventRecorder::Stop() {
+  on_.store(false, std::memory_order_relaxed);
+  if (EventArea* const made = area()) made->UpdateClock();
+}
+
+void EventRecorder::AbandonAfterFork() {
+  on_.store(false, std::memory_order_relaxed);
+  AllRings().abandoned = true;
+}
+
+bool EventRecorder::TakeRing() {
+  EventArea* const made = area();
+  if (made == nullptr) return false;
+  EventAreaHead& head = made->head();
+  std::uint64_t index = 0;
+  {
+    Rings& rings = AllRings();
+    MutexLock lock(rings.mutex);
+    index = head.rings_used.load(std::memory_order_relaxed);
+    if (index < head.rings) {
+      head.rings_used.store(index + 1, std::memory_order_release);
+    } else if (!rings.given_back.empty()) {
+      index = rings.given_back.front();
+      rings.given_back.pop_front();
+    } else {
+      head.events_lost.fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
+  }
+  static ThreadEnd& end = *new ThreadEnd(&EventRecorder::GiveBack);
+  own_ = {made->ring(index), index, true};
+  EventRing::Head& mine = own_.ring.head();
+  mine.begun.store(own_.ring.written(), std::memory_order_relaxed);
+  mine.thread.store(ThreadNumber(), std::memory_order_release);
+  end.Await(&own_);
+  Event begins;
+  begins.kind = EventKind::kThread;
+  begins.ticks = NowTicks();
+  begins.address = ThreadNumber();
+  own_.ring.Write(begins);
+  made->AddName(NameKind::kThread, static_cast<std::uint32_t>(ThreadNumber()),
+                ThreadName());
+  return true;
+}
+
+void EventRecorder::GiveBack(void* own) {
+  Own& mine = *static_cast<Own*>(own);
+  if (!mine.taken) return;
+  mine.taken = false;
+  Rings& rings = AllRings();
+  MutexLock lock(rings.mutex);
+  rings.given_back.push_back(mine.index);
+}
+
+void EventRecorder::Name(NameKind kind, std::uint32_t id,
+                         std::string_view text) {
+  if (EventArea* const made = area()) made->AddName(kind, id, text);
+}
+
+std::vector<std::uint64_t> EventRecorder::Now() {
+  std::vector<std::uint64_t> now;
+  if (EventArea* const made = area()) {
+    for (std::uint64_t i = 0; i < made->head().rings_used.load(); ++i) {
+      now.push_back(made->ring(i).written());
+    }
+  }
+  return now;
+}
+
+EventRecorder::Reading EventRecorder::Read(
+    const std::vector<std::uint64_t>& since) {
+  Reading reading;
+  EventArea* const made = area();
+  if (made == nullptr) return reading;
+  EventAreaHead& head = made->head();
+  const std::uint64_t used = head.rings_used.load(std::memory_order_acquire);
+  for (std::uint64_t i = 0; i < used; ++i) {
+    const EventRing ring = made->ring(i);
+    Reading::Ring& read = reading.rings.emplace_back();
+    read.thread = ring.head().thread.load(std::memory_order_relaxed);
+    read.lost = ring.Read(i < since.size() ? since[i] : 0, read.events);
+  }
+  reading.events_lost = head.events_lost.load(std::memory_order_relaxed);
+  reading.names_lost = head.names_lost.load(std::memory_order_relaxed);
+  return reading;
+}
+
+}  // namespace stratalloc

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/events/event_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace stratalloc {
+namespace {
+
+// A ring in memory of its own.
+struct Owned {
+  explicit Owned(std::uint64_t capacity)
+      : words(
+            std::make_unique<EventRing::Word[]>(capacity * EventRing::kWords)),
+        ring(&head, words.get(), capacity) {}
+  EventRing::Head head{};
+  std::unique_ptr<EventRing::Word[]> words;
+  EventRing ring;
+};
+
+// Every field follows from the number, so that a mixture of two is seen.
+Event Numbered(std::uint64_t number) {
+  Event event;
+  event.ticks = number * 3;
+  event.address = number * 5;
+  event.bytes = number * 7;
+  event.aux = number * 11;
+  event.scope = static_cast<std::uint32_t>(number * 13);
+  event.site = static_cast<std::uint16_t>(number * 17);
+  event.beyond = static_cast<std::uint16_t>(number * 29);
+  event.kind = static_cast<EventKind>(number % kEventKinds);
+  event.category = static_cast<std::uint8_t>(number);
+  event.device = static_cast<std::uint8_t>(number * 19);
+  event.flags = static_cast<std::uint8_t>(number * 23);
+  event.stamp = static_cast<std::uint32_t>(number + 1);
+  return event;
+}
+
+TEST(EventRing, GivesBackWhatWasWrittenInOrder) {
+  Owned owned(8);
+  for (std::uint64_t i = 0; i < 5; ++i) owned.ring.Write(Numbered(i));
+  std::vector<Event> read;
+  EXPECT_EQ(owned.ring.Read(0, read), 0u);
+  ASSERT_EQ(read.size(), 5u);
+  for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(read[i], Numbered(i));
+}
+
+TEST(EventRing, ReadsFromANumberOn) {
+  Owned owned(8);
+  for (std::uint64_t i = 0; i < 5; ++i) owned.ring.Write(Numbered(i));
+  std::vector<Event> read = {Event{}};
+  EXPECT_EQ(owned.ring.Read(3, read), 0u);
+  ASSERT_EQ(read.size(), 3u) << "appended";
+  EXPECT_EQ(read[1], Numbered(3));
+  EXPECT_EQ(owned.ring.Read(5, read), 0u);
+  EXPECT_EQ(owned.ring.Read(9, read), 0u) << "from the future there is none";
+  EXPECT_EQ(read.size(), 3u);
+}
+
+TEST(EventRing, OverwritesTheOldestAndCountsThem) {
+  Owned owned(8);
+  for (std::uint64_t i = 0; i < 21; ++i) owned.ring.Write(Numbered(i));
+  std::vector<Event> read;
+  EXPECT_EQ(owned.ring.Read(0, read), 13u);
+  ASSERT_EQ(read.size(), 8u);
+  EXPECT_EQ(read.front(), Numbered(13));
+  EXPECT_EQ(read.back(), Numbered(20));
+}
+
+// What a killed writer leaves: the place of the next event, half written.
+TEST(EventRing, LeavesATornEventOut) {
+  Owned owned(4);
+  for (std::uint64_t i = 0; i < 6; ++i) owned.ring.Write(Numbered(i));
+  EventRing::Word* const torn = &owned.words[2 * EventRing::kWords];
+  torn[EventRing::kWords - 1] = 0;
+  torn[0] = 12345;
+  std::vector<Event> read;
+  EXPECT_EQ(owned.ring.Read(0, read), 3u) << "0 and 1 overwritten, 2 torn";
+  ASSERT_EQ(read.size(), 3u);
+  EXPECT_EQ(read.front(), Numbered(3));
+}
+
+TEST(EventRing, NeverMixesTwoEventsWhileItIsWritten) {
+  constexpr std::uint64_t kEvents = 400'000;
+  Owned owned(64);
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (std::uint64_t i = 0; i < kEvents; ++i) owned.ring.Write(Numbered(i));
+    done = true;
+  });
+  std::uint64_t from = 0, seen = 0, lost = 0;
+  std::vector<Event> read;
+  while (!done || from < kEvents) {
+    read.clear();
+    const std::uint64_t until_at_least = owned.ring.written();
+    lost += owned.ring.Read(from, read);
+    for (const Event& event : read) {
+      const std::uint64_t number = event.ticks / 3;
+      ASSERT_EQ(event, Numbered(number));
+      ASSERT_GE(number, from);
+      from = number + 1;
+    }
+    seen += read.size();
+    from = std::max(from, until_at_least);
+  }
+  writer.join();
+  EXPECT_LE(seen + lost, 2 * kEvents);
+  EXPECT_GT(seen, 0u);
+}
+
+}  // namespace
+}  // namespace stratalloc

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: recordings of events.
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accounting/scope_table.h"
+#include "accounting/site_table.h"
+#include "allocator/events/event_recorder.h"
+#include "python_shim/core.h"
+#include "telemetry/recorder.h"
+
+namespace stratalloc {
+namespace {
+
+using Json = nlohmann::json;
+
+Json BlockJson(const BlockView& block) {
+  return {block.address,           block.bytes,
+          block.requested,         static_cast<int>(block.state),
+          Raw(block.charge.scope), Raw(block.charge.category)};
+}
+
+Json SegmentJson(const SegmentView& segment) {
+  Json blocks = Json::array();
+  for (const BlockView& block : segment.blocks) {
+    blocks.push_back(BlockJson(block));
+  }
+  return {{"address", segment.address},
+          {"size", segment.bytes},
+          {"stream", StreamValue(segment.stream)},
+          {"owner", {segment.owner.graph, segment.owner.user}},
+          {"expandable", !segment.unmanaged},
+          {"small", segment.kind == PoolKind::kSmall},
+          {"blocks", std::move(blocks)}};
+}
+
+Json StatJson(const Stat& stat) {
+  return {stat.current, stat.peak, stat.allocated, stat.freed};
+}
+
+Json StateOf(DeviceAllocator& device) {
+  std::uint64_t order = 0;
+  Json segments = Json::array();
+  for (const SegmentView& segment : device.Snapshot(&order)) {
+    segments.push_back(SegmentJson(segment));
+  }
+  const DeviceStats stats = device.Stats();
+  return {{"index", static_cast<int>(device.device().index())},
+          {"capacity", device.capacity()},
+          {"limit", device.limit()},
+          {"order", order},
+          {"segments", std::move(segments)},
+          {"stats",
+           {{"allocated_bytes", StatJson(stats.allocated_bytes.stats[0])},
+            {"requested_bytes", StatJson(stats.requested_bytes.stats[0])},
+            {"active_bytes", StatJson(stats.active_bytes.stats[0])},
+            {"reserved_bytes", StatJson(stats.reserved_bytes.stats[0])},
+            {"allocation", StatJson(stats.allocation.stats[0])},
+            {"num_ooms", stats.num_ooms},
+            {"num_alloc_retries", stats.num_alloc_retries}}}};
+}
+
+// Each device hears first that events are recorded: what it then tells of
+// itself is where its events begin.
+std::vector<Json> States() {
+  Allocator::Get().NoteTracker();
+  std::vector<Json> states;
+  if (!Core::Get().initialized()) return states;
+  for (int i = 0; i < Allocator::Get().device_count(); ++i) {
+    const Result<DeviceAllocator*> opened = Core::Get().Opened(i);
+    if (opened && *opened != nullptr) states.push_back(StateOf(**opened));
+  }
+  return states;
+}
+
+// The recording that a level keeps open.
+std::atomic<std::uint64_t> flight{0};
+Mutex& FlightMutex() {
+  static Mutex& mutex = *new Mutex(LockRank::kSwitches);
+  return mutex;
+}
+
+// Names from before there was an area.
+void NameAll() {
+  for (int i = 0; i < ScopeCount(); ++i) {
+    const auto scope = static_cast<ScopeId>(static_cast<std::uint32_t>(i));
+    EventRecorder::Name(NameKind::kScope, Raw(scope), ScopeName(scope));
+  }
+  const std::uint32_t sites = Raw(kNoPythonFrame) + 1 + CountSites().distinct;
+  for (std::uint32_t i = 0; i < sites; ++i) {
+    EventRecorder::Name(NameKind::kSite, i, SiteName(SiteId{i}));
+  }
+}
+
+}  // namespace
+}  // namespace stratalloc
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+int stratalloc_recording_begin(const char* area_file, uint64_t ring_events,
+                               uint64_t* recording, stratalloc_error* error) {
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
+  std::optional<EventAreaOptions> area;
+  if (area_file != nullptr || ring_events != 0) area.emplace();
+  if (area_file != nullptr) area->file = area_file;
+  if (ring_events != 0) area->ring_capacity = ring_events;
+  const bool first = EventRecorder::area() == nullptr;
+  const Result<std::uint64_t> begun = Recorder::Get().Begin(area, States);
+  if (!begun) return ToC(begun.error(), error);
+  if (first) NameAll();
+  *recording = *begun;
+  return 0;
+}
+
+int stratalloc_set_telemetry(const char* level, stratalloc_error* error) {
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
+  const Result<TelemetryLevel> wanted = ReadTelemetryLevel(level);
+  if (!wanted) return ToC(wanted.error(), error);
+  MutexLock lock(FlightMutex());
+  if (RecordsEvents(*wanted) && flight.load() == 0) {
+    std::uint64_t recording = 0;
+    if (const int code =
+            stratalloc_recording_begin(nullptr, 0, &recording, error)) {
+      return code;
+    }
+    flight.store(recording);
+  } else if (!RecordsEvents(*wanted) && flight.load() != 0) {
+    Recorder::Get().Forget(flight.exchange(0));
+    Allocator::Get().NoteTracker();
+  }
+  Core::Get().SetTelemetry(*wanted);
+  return 0;
+}
+
+uint64_t stratalloc_flight_recording(void) { return flight.load(); }
+
+int stratalloc_recording_write(uint64_t recording, const char* path,
+                               const char* about_json, int redact, int over,
+                               stratalloc_error* error) {
+  RecordingOptions options;
+  options.redact = redact != 0;
+  options.about = Json::parse(about_json, nullptr, /*allow_exceptions=*/false);
+  const Status written =
+      Recorder::Get().Write(recording, path, options, States, over != 0);
+  // Off, perhaps: the devices' fast path hears of that.
+  Allocator::Get().NoteTracker();
+  return ToC(written, error);
+}
+
+int stratalloc_recording_recover(const char* area_file, const char* path,
+                                 int redact, stratalloc_error* error) {
+  return ToC(Recorder::Recover(area_file, path, redact != 0), error);
+}
+
+void stratalloc_mark(const char* name) {
+  if (!EventRecorder::on()) return;
+  static std::atomic<std::uint32_t> marks{0};
+  const std::uint32_t number = ++marks;
+  EventRecorder::Name(NameKind::kMark, number, name);
+  Event event;
+  event.kind = EventKind::kMark;
+  event.scope = number;
+  EventRecorder::Record(event);
+}
+
+}  // extern "C"

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much is recorded: off < counters < events < callsites < full, each with
+what those before it record. Times of scopes; what happened, in rings (dump()
+writes it); the lines of code that allocate; lines of every allocation.
+"""
+
+from stratalloc import _core
+from stratalloc import _sites
+
+_now = ["counters"]
+
+
+def now():
+    return _now[0]
+
+
+def begin(torch, level):
+    """The level from now on."""
+    if level in _sites.LEVELS:
+        _sites.install(torch)
+    _core.set_telemetry(level)
+    _now[0] = level

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""trace(), dump(), telemetry_level(): what happens in a program, as a file and
+as a Run; and how much of it is recorded."""
+
+import os
+import platform
+import sys
+import tempfile
+
+from stratalloc import _bridge
+from stratalloc import _core
+from stratalloc import _enable
+from stratalloc import _levels
+
+
+class Trace:
+    """One recording: a context manager, and a decorator of functions.
+
+    Attributes:
+      path: str or None, where save() writes when the recording ends.
+
+    Events are recorded while at least one is open, in rings that keep the last
+    131072 of each thread; what was lost is counted (`run().dropped`).
+    """
+
+    def __init__(self, path=None, redact=False):
+        self.path = None if path is None else os.path.abspath(os.fspath(path))
+        self._redact = redact
+        self._number = None
+        self._run = None
+
+    def __enter__(self):
+        if self._number is not None:
+            raise RuntimeError(
+                "stratalloc: this trace() is being recorded already; make "
+                "another one with stratalloc.trace()")
+        if not _enable.is_enabled():
+            raise RuntimeError(
+                "stratalloc: there is nothing to trace: another allocator is "
+                "in place; call stratalloc.enable() before the first use of "
+                "CUDA")
+        self._run = None
+        self._number = _core.begin_recording()
+        return self
+
+    def __exit__(self, *what):
+        number, self._number = self._number, None
+        if self.path is not None:
+            _core.write_recording(number, self.path, about(), self._redact,
+                                  over=True)
+        else:
+            self._run = _read(number, self._redact, over=True)
+
+    def __call__(self, function):
+        import functools
+
+        @functools.wraps(function)
+        def traced(*args, **kwargs):
+            with Trace(self.path, self._redact):
+                return function(*args, **kwargs)
+
+        return traced
+
+    def run(self):
+        """The Run so far, or of the whole recording once it has ended.
+
+        Raises:
+          RuntimeError: nothing was recorded.
+        """
+        if self._number is not None:
+            return _read(self._number, self._redact, over=False)
+        if self._run is None:
+            if self.path is None or not os.path.exists(self.path):
+                raise RuntimeError(
+                    "stratalloc: nothing was recorded; use `with "
+                    "stratalloc.trace() as trace:`")
+            from stratalloc.telemetry import recording
+
+            self._run = recording.read(self.path)
+        return self._run
+
+
+def trace(path=None, redact=False):
+    """Records what happens to memory while it is open.
+
+        with stratalloc.trace("step.strata"):
+            step()
+
+    Args:
+      path: where the recording is written at its end, readable by its owner
+        alone; `stratalloc convert`, `summary` and others read it. None: it is
+        kept in memory, see Trace.run() (needs numpy).
+      redact: bool, without names of scopes, files and the command.
+
+    Returns: Trace, a context manager and a decorator.
+    """
+    return Trace(path, redact)
+
+
+# How a file's name ends -> the module of telemetry.exports, and its function.
+_BY_SUFFIX = {
+    ".speedscope.json": ("speedscope", "write"),
+    ".trace.json": ("chrome", "write"), ".pftrace": ("perfetto", "write"),
+    ".pickle": ("snapshot", "write"), ".json": ("snapshot", "write_json"),
+    ".pprof": ("pprof", "write"), ".pb.gz": ("pprof", "write"),
+    ".csv": ("rows", "write_csv"), ".parquet": ("rows", "write_parquet")}
+
+
+def dump(path, redact=False):
+    """Writes what happened since the telemetry level became `events` or above.
+
+    Args:
+      path: its end says the format: .strata (a recording, for the commands),
+        .pickle or .json (torch's viewer), .speedscope.json, .trace.json or
+        .pftrace (Perfetto), .pprof, .csv, .parquet.
+      redact: bool, without names of scopes, files and the command.
+
+    Raises:
+      ValueError: no format ends so.
+      RuntimeError: the level is below `events`, or the file cannot be written.
+      MissingPackageError: the format needs a package that is not installed.
+    """
+    path = os.fspath(path)
+    ending = next((one for one in _BY_SUFFIX if path.endswith(one)), None)
+    if ending is None and not path.endswith(".strata"):
+        raise ValueError(
+            f"stratalloc: {path!r} ends like no format; use .strata, "
+            f"{', '.join(_BY_SUFFIX)}")
+    number = _core.flight_recording() if _core.loaded() else 0
+    if number == 0:
+        raise RuntimeError(
+            "stratalloc: no events are recorded; call "
+            "stratalloc.telemetry_level(\"events\"), or "
+            "stratalloc.enable(telemetry=\"events\"), before what you want to "
+            "see")
+    if ending is None:
+        return _core.write_recording(number, path, about(), redact, over=False)
+    import importlib
+
+    module, function = _BY_SUFFIX[ending]
+    exports = importlib.import_module("stratalloc.telemetry.exports." + module)
+    getattr(exports, function)(_read(number, redact, over=False), path)
+
+
+def telemetry_level(level=None):
+    """The level of telemetry; switched to `level` first, if one is given.
+
+    Args:
+      level: "off", "counters", "events", "callsites" or "full".
+
+    Returns: str, the level that was before where one is given, else the level.
+      What was recorded so far stays until it is overwritten; bytes are counted
+      at every level.
+
+    Raises:
+      ValueError: no level is called so.
+      RuntimeError: the allocator is not in place, or this is a forked child.
+    """
+    before = _levels.now()
+    if level is None:
+        return before
+    if level not in _core.TELEMETRY_LEVELS:
+        raise ValueError(
+            f"stratalloc: there is no telemetry level {level!r}; use "
+            f"{', '.join(_core.TELEMETRY_LEVELS)}")
+    if not _enable.is_enabled():
+        raise RuntimeError(
+            "stratalloc: nothing is recorded under another allocator; call "
+            "stratalloc.enable() before the first use of CUDA")
+    import torch
+
+    _levels.begin(torch, level)
+    _bridge.lib().stratalloc_torch_note_telemetry()
+    return before
+
+
+def about():
+    """What a recording says of its program."""
+    found = {"command": sys.argv, "python": platform.python_version(),
+             "stratalloc": _version(), "pid": os.getpid()}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["torch"] = str(torch.__version__)
+    config = _enable.config()
+    if config is not None:
+        found["settings"] = config.to_dict()
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        if os.environ.get(name, "").isdecimal():
+            found[name.lower()] = int(os.environ[name])
+    return found
+
+
+def _version():
+    import stratalloc
+
+    return stratalloc.__version__
+
+
+def _read(number, redact, over):
+    from stratalloc.telemetry import recording
+
+    with tempfile.TemporaryDirectory(prefix="stratalloc-") as folder:
+        path = os.path.join(folder, "trace")
+        _core.write_recording(number, path, about(), redact, over)
+        return recording.read(path)

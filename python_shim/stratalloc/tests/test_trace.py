@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""trace(): what happened adds up to what the allocator counted, whatever the
+program did: layers, threads, evictions, private pools, streams."""
+
+import threading
+
+import pytest
+
+from stratalloc import simulate
+
+simulate.load("48MiB")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
+import stratalloc  # noqa: E402
+from stratalloc.telemetry import identities, model, recording  # noqa: E402
+from stratalloc.telemetry.model import Kind  # noqa: E402
+from stratalloc.telemetry.replay import Replay  # noqa: E402
+
+MIB = 1 << 20
+
+
+def tensor(size=MIB):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def cumulative():
+    found = torch.cuda.memory_stats()
+    return found["allocated_bytes.all.allocated"]
+
+
+def holds(run):
+    """Every identity, and the end is what the allocator says."""
+    assert identities.check(run) == []
+    assert run.dropped == 0
+    for device in run.devices:
+        replay = Replay(run, device.index)
+        for name in ("allocated", "reserved"):
+            assert getattr(replay, name).last() == \
+                device.stats[f"{name}_bytes.all.current"], name
+
+
+def of_kind(run, *kinds):
+    return run.events[np.isin(run.events["kind"], kinds)]
+
+
+def test_a_block_is_told_with_its_owner_and_size():
+    with stratalloc.trace() as trace:
+        with stratalloc.scope("Told.part", category="buffer"):
+            kept = tensor(1000)
+        del kept
+    run = trace.run()
+    holds(run)
+    made, asked, done = of_kind(run, Kind.ALLOC, Kind.FREE_REQUESTED,
+                                Kind.FREE_COMPLETED)
+    for event in (made, asked, done):
+        assert run.scopes[event["scope"]] == "Told.part"
+        assert model.CATEGORIES[event["category"]] == "buffer"
+        assert (event["bytes"], event["aux"]) == (1000, 1024)
+    assert run.pools[made["pool"]].stream == 0
+    entered = of_kind(run, Kind.SCOPE_ENTER, Kind.SCOPE_LEAVE)
+    assert [run.scopes[event["scope"]] for event in entered] == \
+        ["Told.part"] * 2
+
+
+def test_training_with_evictions_adds_up():
+    """Twice the card: moves, stalls, and every byte of them."""
+    net = type("Traced", (nn.Sequential,), {})(
+        *[nn.Linear(1024, 1024) for _ in range(20)]).cuda()
+    with stratalloc.trace() as trace:
+        before = cumulative()
+        for step in range(2):
+            stratalloc.mark(f"step {step}")
+            net(torch.randn(64, 1024, device="cuda")).sum().backward()
+            net.zero_grad()
+        after = cumulative()
+    run = trace.run()
+    holds(run)
+    made = of_kind(run, Kind.ALLOC)
+    program = made[(made["flags"] & (model.EVICTED | model.RESTORED)) == 0]
+    assert int(program["aux"].sum()) == after - before
+    moves = of_kind(run, Kind.MOVE)
+    moved = {model.ends(one) for one in moves["category"].tolist()}
+    assert moved >= {(0, 1), (1, 0)}
+    assert len(of_kind(run, Kind.STALL))
+    assert int(of_kind(run, Kind.STALL)["aux"].max()) < run.duration
+    marks = [run.scopes[event["scope"]] for event in of_kind(run, Kind.MARK)]
+    assert marks == ["step 0", "step 1"]
+    entered = of_kind(run, Kind.SCOPE_ENTER)
+    nodes = entered[(entered["flags"] & model.BACKWARD) != 0]
+    backward = {run.scopes[one] for one in nodes["scope"].tolist()}
+    assert "Traced.3" in backward
+
+
+def test_threads_streams_and_pools_add_up():
+    pool = torch.cuda.MemPool()
+    problems = []
+
+    def work(seed):
+        try:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                kept = []
+                for i in range(300):
+                    kept.append(tensor(512 + (seed * 7919 + i * 4099) % 60000))
+                    if len(kept) > 8:
+                        kept.pop(i % 7).record_stream(
+                            torch.cuda.default_stream())
+                if seed == 1:
+                    with torch.cuda.use_mem_pool(pool):
+                        kept.append(tensor(3 * MIB))
+        except Exception as error:  # pylint: disable=broad-except
+            problems.append(error)
+
+    with stratalloc.trace() as trace:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not problems
+    run = trace.run()
+    holds(run)
+    made = of_kind(run, Kind.ALLOC)
+    assert len(made) >= 1200
+    assert len(set(made["thread"].tolist())) >= 4
+    assert len({run.pools[one].stream for one in made["pool"].tolist()}) >= 4
+    assert any(run.pools[one].owner != (0, 0) for one in made["pool"].tolist())
+
+
+def test_a_relabel_is_told():
+    with stratalloc.trace() as trace:
+        kept = tensor()
+        stratalloc.annotate(kept, "Annotated", category="buffer")
+    run = trace.run()
+    holds(run)
+    (event,) = of_kind(run, Kind.RELABEL)
+    assert run.scopes[event["scope"]] == "Annotated"
+    assert event["address"] == kept.data_ptr()
+
+
+def test_out_of_memory_is_told():
+    with stratalloc.trace() as trace:
+        with pytest.raises(torch.OutOfMemoryError):
+            tensor(1 << 40)
+    (event,) = of_kind(trace.run(), Kind.OOM)
+    assert event["bytes"] == 1 << 40
+
+
+def test_traces_overlap_and_repeat():
+    """Each has what happened while it was open, and no more."""
+    with stratalloc.trace() as outer:
+        first = tensor(1024)
+        with stratalloc.trace() as inner:
+            second = tensor(2048)
+        third = tensor(4096)
+    del first, second, third
+    sizes = [of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist()
+             for trace in (outer, inner)]
+    assert sizes == [[1024, 2048, 4096], [2048]]
+    again = stratalloc.trace()
+    for _ in range(50):
+        with again:
+            tensor(512)
+        assert of_kind(again.run(), Kind.ALLOC)["bytes"].tolist() == [512]
+    with again:
+        tensor(512)
+        with pytest.raises(RuntimeError, match="being recorded already"):
+            again.__enter__()
+        assert len(again.run().events)  # so far
+
+
+def test_a_file_is_the_same_run(tmp_path):
+    path = tmp_path / "part.strata"
+
+    @stratalloc.trace(path)
+    def part():
+        return tensor(1536)
+
+    part()
+    run = recording.read(str(path))
+    holds(run)
+    assert of_kind(run, Kind.ALLOC)["bytes"].tolist() == [1536]
+    assert (path.stat().st_mode & 0o777) == 0o600
+    assert run.about["torch"] == str(torch.__version__)
+
+
+def test_redacted_has_no_names(tmp_path):
+    path = tmp_path / "r"
+    with stratalloc.trace(path, redact=True):
+        with stratalloc.scope("TopSecretLayer"):
+            tensor()
+    assert b"TopSecretLayer" not in path.read_bytes()
+    run = recording.read(str(path))
+    holds(run)
+    assert run.redacted and not run.about
+
+
+def test_an_exception_inside_still_ends_it(tmp_path):
+    trace = stratalloc.trace(tmp_path / "e")
+    with pytest.raises(KeyError):
+        with trace:
+            tensor(512)
+            raise KeyError
+    assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [512]
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        with stratalloc.trace(tmp_path / "no" / "folder"):
+            pass
+
+
+def test_levels_are_switched_while_the_program_runs(tmp_path):
+    """Events and lines come and go; what dump() writes is what was on."""
+    assert stratalloc.telemetry_level() == "counters"
+    with pytest.raises(RuntimeError, match="no events are recorded"):
+        stratalloc.dump(tmp_path / "x.strata")
+    with pytest.raises(ValueError, match="no telemetry level 'loud'"):
+        stratalloc.telemetry_level("loud")
+    tensor(1 << 12)
+    assert stratalloc.telemetry_level("callsites") == "counters"
+    kept = [tensor(4 * MIB) for _ in range(4)]
+    rows = stratalloc.holders(by="site").rows
+    assert any("test_trace.py" in row.name for row in rows)
+    stratalloc.dump(tmp_path / "a.strata")
+    run = recording.read(str(tmp_path / "a.strata"))
+    holds(run)
+    made = of_kind(run, Kind.ALLOC)
+    assert made["bytes"].tolist() == [4 * MIB] * 4
+    assert "test_trace.py" in run.sites[int(made["site"].max())].file
+    for ending in (".pickle", ".json", ".speedscope.json", ".trace.json",
+                   ".csv"):
+        stratalloc.dump(tmp_path / ("a" + ending))
+        assert (tmp_path / ("a" + ending)).stat().st_size > 100
+    with pytest.raises(ValueError, match="ends like no format"):
+        stratalloc.dump(tmp_path / "a.xyz")
+    assert stratalloc.telemetry_level("counters") == "callsites"
+    with pytest.raises(RuntimeError, match="no events are recorded"):
+        stratalloc.dump(tmp_path / "x.strata")
+    assert not any("test_trace.py" in row.name
+                   for row in stratalloc.holders(by="site").rows)
+    del kept

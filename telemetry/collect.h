@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The events of many rings as one line: what a live process and what is left of
+// a killed one become a recording by.
+//
+// Order: events of a device's memory as its lock had them; the rest by time, in
+// which two cores' clocks may differ by less than a cache miss takes. Time
+// never runs backwards in the result.
+//
+// Pure: no lock, no clock. Failure: none; events of kinds that nobody knows,
+// or of impossible devices (a torn file), are left out and counted.
+#ifndef STRATALLOC_TELEMETRY_COLLECT_H_
+#define STRATALLOC_TELEMETRY_COLLECT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "allocator/events/event.h"
+#include "telemetry/file_event.h"
+
+namespace stratalloc {
+
+struct RingEvents {
+  std::uint64_t thread = 0;  // who wrote before the first kThread event here
+  std::vector<Event> events;
+};
+
+struct EventClock {
+  std::uint64_t ticks = 0;  // when time is 0
+  double ns_per_tick = 1;
+
+  std::int64_t TimeOf(std::uint64_t at) const {
+    return static_cast<std::int64_t>(
+        static_cast<double>(static_cast<std::int64_t>(at - ticks)) *
+        ns_per_tick);
+  }
+};
+
+struct Collected {
+  std::vector<FileEvent> events;
+  std::vector<std::uint64_t>
+      threads;                // the kernel's numbers; FileEvent::thread
+  std::uint64_t unknown = 0;  // events left out
+};
+
+Collected Collect(const std::vector<RingEvents>& rings,
+                  const EventClock& clock);
+
+}  // namespace stratalloc
+
+#endif  // STRATALLOC_TELEMETRY_COLLECT_H_

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "telemetry/recorder.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "telemetry/recording_file.h"
+
+namespace stratalloc {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Path(const char* name) {
+  return std::string(std::getenv("TEST_TMPDIR")) + "/" + name;
+}
+
+EventAreaOptions Area() {
+  EventAreaOptions area;
+  area.ring_capacity = 1024;
+  area.file = Path("area");
+  return area;
+}
+
+struct Sections {
+  Json head;
+  std::vector<FileEvent> events;
+};
+
+// The format, read as its header says it.
+Sections Read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(bytes.substr(0, 8), "STRATREC");
+  Sections sections;
+  std::size_t at = 16;
+  while (bytes.substr(at, 4) != "END.") {
+    std::uint64_t size = 0;
+    std::memcpy(&size, &bytes[at + 8], 8);
+    const std::string held = bytes.substr(at + 16, size);
+    if (bytes.substr(at, 4) == "HEAD") sections.head = Json::parse(held);
+    if (bytes.substr(at, 4) == "EVNT") {
+      sections.events.resize(size / sizeof(FileEvent));
+      std::memcpy(sections.events.data(), held.data(), size);
+    }
+    at += 16 + (size + 7) / 8 * 8;
+  }
+  EXPECT_EQ(at + 16, bytes.size());
+  return sections;
+}
+
+std::vector<Json> NoDevices() { return {}; }
+
+void RecordAlloc(std::uint64_t address, std::uint64_t order) {
+  Event event;
+  event.kind = EventKind::kAlloc;
+  event.address = address;
+  event.aux = OrderAndPool(order, 1);
+  EventRecorder::Record(event);
+}
+
+// One process, one area: the tests below share it.
+TEST(Recorder, WritesWhatHappenedSince) {
+  const auto first = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(first) << first.error().message;
+  RecordAlloc(1, 1);
+  const auto second = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(second);
+  EventRecorder::Name(NameKind::kScope, 4, "Net");
+  RecordAlloc(2, 2);
+  ASSERT_TRUE(Recorder::Get().Write(*second, Path("b"), {}, NoDevices, true));
+  EXPECT_TRUE(EventRecorder::on()) << "the first goes on";
+  RecordAlloc(3, 3);
+  RecordingOptions options;
+  options.about = {{"command", "x.py"}};
+  ASSERT_TRUE(
+      Recorder::Get().Write(*first, Path("a"), options, NoDevices, true));
+  EXPECT_FALSE(EventRecorder::on());
+
+  const Sections a = Read(Path("a")), b = Read(Path("b"));
+  ASSERT_EQ(a.events.size(), 3u);
+  ASSERT_EQ(b.events.size(), 1u);
+  EXPECT_EQ(b.events[0].address, 2u);
+  EXPECT_EQ(a.events[2].pool, 1u);
+  EXPECT_EQ(a.head["scopes"], Json::parse(R"([[4, "Net"]])"));
+  EXPECT_EQ(a.head["about"]["command"], "x.py");
+  EXPECT_EQ(a.head["overwritten"], 0);
+  EXPECT_FALSE(a.head["torn"]);
+
+  const Status again =
+      Recorder::Get().Write(*first, Path("a"), {}, NoDevices, true);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kNotFound);
+}
+
+// What a device had at the start is not told again, nor what came after its
+// end.
+TEST(Recorder, HoldsEventsAgainstTheStatesOfDevices) {
+  const auto at = [](int order) {
+    return [order] {
+      return std::vector<Json>{{{"index", 0}, {"order", order}}};
+    };
+  };
+  const auto recording = Recorder::Get().Begin(Area(), at(10));
+  ASSERT_TRUE(recording);
+  for (std::uint64_t order = 9; order < 14; ++order) RecordAlloc(order, order);
+  ASSERT_TRUE(Recorder::Get().Write(*recording, Path("c"), {}, at(12), true));
+  const Sections c = Read(Path("c"));
+  ASSERT_EQ(c.events.size(), 2u);
+  EXPECT_EQ(c.events[0].address, 11u);
+  EXPECT_EQ(c.events[1].address, 12u);
+  EXPECT_EQ(c.head["start"][0]["order"], 10);
+}
+
+TEST(Recorder, RedactedLeavesNamesOut) {
+  const auto recording = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(recording);
+  EventRecorder::Name(NameKind::kSite, 4, "secret.py:1 f");
+  EventRecorder::Name(NameKind::kPool, 1, "0 0 0 0");
+  RecordingOptions options;
+  options.redact = true;
+  options.about = {{"command", "secret.py"}};
+  ASSERT_TRUE(
+      Recorder::Get().Write(*recording, Path("d"), options, NoDevices, true));
+  std::ifstream file(Path("d"), std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(bytes.find("secret"), std::string::npos);
+  EXPECT_EQ(bytes.find("Net"), std::string::npos);
+  EXPECT_EQ(Read(Path("d")).head["pools"][0][1], "0 0 0 0");
+}
+
+TEST(Recorder, ARecordingIsItsOwnersAndReplacesAWholeOneOnly) {
+  const auto recording = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(recording);
+  std::ofstream(Path("e")) << "what was there";
+  ASSERT_TRUE(
+      Recorder::Get().Write(*recording, Path("e"), {}, NoDevices, false));
+  struct stat found {};
+  ASSERT_EQ(stat(Path("e").c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600u);
+  const Status none =
+      Recorder::Get().Write(*recording, Path("no/folder"), {}, NoDevices, true);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::kIo);
+  EXPECT_NE(none.error().message.find("No such file"), std::string::npos);
+  // A full disk: the file that was there stays.
+  const auto other = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(other);
+  ASSERT_FALSE(
+      Recorder::Get().Write(*other, "/dev/full/x", {}, NoDevices, true));
+}
+
+TEST(Recorder, RecoversWhatTheAreaHas) {
+  const auto recording = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(recording);
+  RecordAlloc(77, 100);
+  ASSERT_TRUE(Recorder::Recover(Path("area"), Path("f"), false));
+  const Sections f = Read(Path("f"));
+  EXPECT_TRUE(f.head["torn"]);
+  ASSERT_FALSE(f.events.empty());
+  EXPECT_EQ(f.events.back().address, 77u);
+  EXPECT_EQ(f.head["scopes"][0][1], "Net");
+  EXPECT_FALSE(Recorder::Recover(Path("f"), Path("g"), false))
+      << "a recording is no area";
+}
+
+}  // namespace
+}  // namespace stratalloc
