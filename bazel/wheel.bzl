@@ -20,7 +20,8 @@ def _wheel_impl(ctx):
     args.add_all(ctx.attr.requires, before_each = "--requires")
     args.add_all([
         "%s:%s" % (extra, requirement)
-        for extra, requirement in ctx.attr.extras.items()
+        for extra, requirements in ctx.attr.extras.items()
+        for requirement in requirements
     ], before_each = "--extra")
     args.add_all(ctx.attr.entry_points, before_each = "--entry-point")
     inputs += ctx.files.readme + ctx.files.license
@@ -52,7 +53,7 @@ python_wheel = rule(
     attrs = {
         "distribution": attr.string(mandatory = True),
         "entry_points": attr.string_list(doc = "group:name=module:function"),
-        "extras": attr.string_dict(doc = "An extra, and what it requires."),
+        "extras": attr.string_list_dict(doc = "An extra, and what it requires."),
         "files_in": attr.label_keyed_string_dict(
             allow_files = True,
             doc = "Files, and the folder of the wheel they go into.",

@@ -22,6 +22,9 @@ _EPILOG = ("exit codes: 0 fine, 1 the job failed, 2 usage, 3 not possible on "
 
 def main(argv=None):
     """Parses and runs; returns the exit code."""
+    given = sys.argv[1:] if argv is None else argv
+    if given and given[0] in _OF_FILES:
+        return _run_on_files(list(given))
     parser = _parser()
     args = parser.parse_args(argv)
     if args.version:
@@ -46,6 +49,31 @@ def main(argv=None):
         return EXIT_CANNOT
 
 
+# Commands that read recordings, each with a line of its own for --help.
+_OF_FILES = {
+    "convert": "write a recording in a format of another tool",
+    "validate": "say what is wrong with a recording or a converted file",
+    "summary": "what a recorded run was, on a page",
+    "tree": "who held memory in a recorded run, by layer",
+    "peak": "who held memory when most of it was allocated",
+    "diff": "who held more in one recording than in another",
+    "leaks": "who held more after every step of a recorded run",
+    "recover": "make a recording of what a killed program left",
+    "fit": "would a recorded run fit a card of another size",
+}
+
+
+def _run_on_files(argv):
+    try:
+        from stratalloc.telemetry import commands
+    except ImportError as error:
+        print(f"stratalloc {argv[0]}: this needs packages that are not "
+              f"installed ({error}); run `pip install "
+              "\"stratalloc[telemetry]\"`", file=sys.stderr)
+        return EXIT_CANNOT
+    return commands.main(argv)
+
+
 def _parser():
     parser = argparse.ArgumentParser(
         prog="stratalloc", epilog=_EPILOG, allow_abbrev=False,
@@ -59,6 +87,8 @@ def _parser():
     _add_demo(commands)
     _add_bench(commands)
     _add_doctor(commands)
+    for name, meaning in _OF_FILES.items():  # parsed elsewhere
+        commands.add_parser(name, help=meaning, add_help=False)
     return parser
 
 
@@ -121,6 +151,13 @@ def _add_run(commands):
                         help="tell on stderr, when the program has ended or "
                         "failed, who held memory at the peak")
     _add_lines(parser)
+    parser.add_argument("--record", metavar="FILE",
+                        help="record what happens to memory, into FILE; "
+                        "FILE.running while the program runs, which "
+                        "`stratalloc recover` saves if it is killed")
+    parser.add_argument("--redact", action="store_true",
+                        help="no names of layers, files and the command in "
+                        "the recording")
     _add_json(parser, "allocator report and counters after the script")
     parser.add_argument("-m", dest="module", action="store_true",
                         help="the target is a module name, as in python -m")

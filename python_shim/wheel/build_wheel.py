@@ -27,10 +27,11 @@ def _metadata(args: argparse.Namespace) -> str:
         "Requires-Python: >=3.10",
     ]
     lines += [f"Requires-Dist: {requirement}" for requirement in args.requires]
-    for pair in args.extras:
-        extra, _, requirement = pair.partition(":")
-        lines += [f"Provides-Extra: {extra}",
-                  f"Requires-Dist: {requirement} ; extra == '{extra}'"]
+    pairs = [pair.partition(":")[::2] for pair in args.extras]
+    for extra in dict.fromkeys(extra for extra, _ in pairs):
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f"Requires-Dist: {requirement} ; extra == '{extra}'"
+                  for of, requirement in pairs if of == extra]
     if args.readme:
         lines.append("Description-Content-Type: text/markdown")
         with open(args.readme, encoding="utf-8") as readme:

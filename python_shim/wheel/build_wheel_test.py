@@ -27,7 +27,8 @@ class BuildWheelTest(unittest.TestCase):
         build_wheel.main([
             "build", out, "--name", name, "--version", "1", "--tag",
             "py3-none-any", "--summary", "S.", "--requires", "torch",
-            "--extra", "more:n-more==1", "--entry-point",
+            "--extra", "more:n-more==1", "--extra", "more:n-less",
+            "--entry-point",
             "console_scripts:n=n.cli:main", *pairs,
         ])
 
@@ -78,6 +79,7 @@ class BuildWheelTest(unittest.TestCase):
             "License: Apache-2.0", "Requires-Python: >=3.10",
             "Requires-Dist: torch", "Provides-Extra: more",
             "Requires-Dist: n-more==1 ; extra == 'more'",
+            "Requires-Dist: n-less ; extra == 'more'",
         ])
 
     def test_unpack_gives_the_files_back(self):

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""line(): which line of a stack is the user's.
+
+A recording of ours says it itself: a site is the user's line. Torch's stacks
+begin in its own C++; there it is the innermost line of Python outside of
+libraries, as far as a path tells on a machine where the program is not.
+"""
+
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
+
+
+def line(run, site):
+    """"file:line" of a site; "(not known)" for none."""
+    stack = run.stack(site)
+    if not stack:
+        return "(not known)"
+    python = [one for one in stack if one.file.endswith(".py")]
+    own = [one for one in python
+           if not any(part in one.file for part in _LIBRARIES)]
+    found = (own or python or stack)[0]
+    return f"{found.file}:{found.line}"

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who held memory in a run, and what changed: tree(), peak(), diff(), leaks().
+
+Answers are those of stratalloc.holders(), diff() and leaks() in a program.
+"""
+
+import numpy as np
+
+from stratalloc import _growth, _holders, _leaks
+from stratalloc._page import Page
+from stratalloc._result import Rows
+from stratalloc.settings import format_size
+from stratalloc.telemetry import model, replay
+from stratalloc.telemetry.analysis.lines import line
+from stratalloc.telemetry.model import Kind
+
+BY = ("module", "category", "site")
+
+
+def tree(run, device=None, at="peak", by="module"):
+    """Holders of a device.
+
+    Args:
+      device: None: the one that held most.
+      at: "peak", "start", "end", or the index of an event.
+      by: "module", "category" or "site".
+
+    Raises:
+      ValueError: at or by cannot be.
+    """
+    walked = _walked(run, device)
+    moment = _moment(walked, at)
+    held = _named(walked, walked.holders(moment), by)
+    rows = [_holders.Holder(name, category, size, count, "device")
+            for (name, category), (size, count) in held.items()]
+    return _holders.Holders(walked.allocated.at(moment), str(at),
+                            walked.index, rows, by)
+
+
+def peak(run, device=None, by="module"):
+    """tree() at the peak."""
+    return tree(run, device, "peak", by)
+
+
+def diff(a, b, device=None, at="peak", by="module"):
+    """What `b` holds more than `a`, two runs, or two moments of one:
+    diff((run, 10), (run, 900)). Rows add up to the difference."""
+    sides = []
+    for one in (a, b):
+        run, moment = one if isinstance(one, tuple) else (one, at)
+        walked = _walked(run, device)
+        sides.append((walked, _named(
+            walked, walked.holders(_moment(walked, moment)), by)))
+    (walked, before), (_, after) = sides
+    rows = []
+    for key in {**before, **after}:
+        was, now = before.get(key, (0, 0)), after.get(key, (0, 0))
+        if was != now:
+            rows.append(_growth.Change(*key, now[0] - was[0], now[1] - was[1]))
+    return _growth.Growth("a to b", walked.index, rows, by)
+
+
+class Leaks(Rows):
+    """Rows as stratalloc.leaks() has them: who gained with every step."""
+
+    _row = _leaks.Leak
+
+    def __init__(self, rows, steps, device, what):
+        self.rows, self.steps, self.device = rows, steps, device
+        self.at = f"{steps} steps, {what}"
+
+    def __bool__(self):
+        return bool(self.rows)
+
+    def _page(self, depth=None, all=False, **how):  # noqa: A002
+        said = f"device {self.device}, {self.at}: "
+        if not self.rows:
+            return Page([said + "nothing grows"], depth, all, **how)
+        return Page([said + f"{len(self.rows)} grow", *(
+            f"{row.name} ({row.category}): {format_size(row.per_step)} a step, "
+            f"{format_size(row.bytes)} in all" for row in self.rows)],
+            depth, all, **how)
+
+
+def leaks(run, device=None, by="module"):
+    """Who holds more after each step. Steps end at marks; without enough of
+    them, where the outermost scope of the first thread is entered."""
+    walked = _walked(run, device)
+    moments, what = _steps(run)
+    held = [_named(walked, walked.holders(moment), by) for moment in moments]
+    return Leaks(_leaks.growing(held), len(moments), walked.index, what)
+
+
+_MOST_STEPS = 200  # of more, so many, evenly spread
+
+
+def _steps(run):
+    events = run.events
+    found = np.flatnonzero(events["kind"] == Kind.MARK)
+    what = "from mark to mark"
+    if len(found) < 12:
+        ours = np.flatnonzero((events["thread"] == 0)
+                              & ((events["kind"] == Kind.SCOPE_ENTER)
+                                 | (events["kind"] == Kind.SCOPE_LEAVE)))
+        enters = events["kind"][ours] == Kind.SCOPE_ENTER
+        depth = np.cumsum(np.where(enters, 1, -1))
+        found = ours[enters & (depth == 1)]
+        what = "from one outermost scope to the next"
+    if len(found) > _MOST_STEPS:
+        found = found[np.linspace(0, len(found) - 1, _MOST_STEPS).astype(int)]
+    return found.tolist(), what
+
+
+def _walked(run, device):
+    if device is not None:
+        if device not in replay.devices(run):
+            raise ValueError(f"stratalloc: the run has no device {device!r}; "
+                             f"it has {replay.devices(run)}")
+        return replay.Replay(run, device)
+    return max((replay.Replay(run, one) for one in replay.devices(run) or [0]),
+               key=lambda one: (one.allocated.most(), -one.index))
+
+
+def _moment(walked, at):
+    last = len(walked.run.events) - 1
+    if at == "peak":
+        return walked.peak
+    if at in ("start", "end"):
+        return replay.BEFORE if at == "start" else last
+    if isinstance(at, int) and replay.BEFORE <= at <= last:
+        return at
+    raise ValueError(f"stratalloc: at={at!r} is no moment of the run; use "
+                     f"peak, start, end or an event from 0 to {last}")
+
+
+def _named(walked, holders, by):
+    """(name, category) -> (bytes, blocks)."""
+    if by not in BY:
+        raise ValueError(f"stratalloc: by={by!r} does not exist; use one of "
+                         f"{', '.join(BY)}")
+    run, found = walked.run, {}
+    for one in holders:
+        category = model.CATEGORIES[one.category]
+        if by == "site":
+            name = line(run, one.site)
+        else:
+            name = category if by == "category" else run.scopes[one.scope]
+        size, count = found.get((name, category), (0, 0))
+        found[name, category] = size + one.bytes, count + one.count
+    return found

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""summary(): what a run was, on a page."""
+
+import numpy as np
+
+from stratalloc._page import Page
+from stratalloc._result import Result
+from stratalloc._table import Row, Table
+from stratalloc.settings import format_size
+from stratalloc.telemetry import identities, model, replay
+from stratalloc.telemetry.exports.notes import notes
+from stratalloc.telemetry.model import Kind
+
+
+class Summary(Result):
+    """Attributes are the keys of to_dict(): recording, devices, scopes, sites,
+    violations."""
+
+    def __init__(self, run):
+        self.recording = notes(run)
+        self.scopes, self.sites = len(run.scopes) - 1, len(run.sites) - 1
+        self.devices = [_device(run, index) for index in replay.devices(run)]
+        self.violations = [str(one) for one in identities.check(run)]
+
+    def to_dict(self):
+        return dict(vars(self))
+
+    def _page(self, depth=None, all=False, **how):  # noqa: A002
+        said = self.recording
+        parts = [f"{said['events']} events of {said['duration_ns'] / 1e9:.3f} "
+                 f"s, {self.scopes} scopes, {self.sites} sites, level "
+                 f"{said['level']}, from {said['source']}"]
+        if said["dropped_events"]:
+            parts.append(f"{said['dropped_events']} events were overwritten "
+                         "before they were read")
+        if said["torn"]:
+            parts.append("recovered from a process that did not end by itself")
+        for one in self.devices:
+            parts += [f"device {one['device']} {one['name']}".rstrip(),
+                      _table(one)]
+        parts += [f"does not hold: {one}" for one in self.violations]
+        return Page(parts, depth, all, **how)
+
+
+def summary(run):
+    return Summary(run)
+
+
+def _device(run, index):
+    walked = replay.Replay(run, index)
+    events = run.events[run.events["device"] == index]
+    kinds = events["kind"]
+    parts = walked.reserved_parts()
+    moves = events[kinds == Kind.MOVE]
+    moved = {}
+    for category in np.unique(moves["category"]).tolist():
+        source, to = (model.TIERS[one] for one in model.ends(category))
+        moved[f"{source}_to_{to}"] = int(
+            moves["bytes"][moves["category"] == category].sum())
+    return {
+        "device": index, "name": walked.device.name,
+        "capacity": walked.device.capacity, "exact": walked.exact,
+        **{name: {"start": curve.base, "peak": curve.most(),
+                  "end": curve.last()} for name, curve in (
+            (name, getattr(walked, name)) for name in (
+                "allocated", "requested", "active", "reserved"))},
+        "peak_event": walked.peak, "peak_time_ns": walked.time(walked.peak),
+        "at_peak": dict(vars(parts)),
+        "allocations": int(((kinds == Kind.ALLOC) & (
+            events["flags"] & (model.EVICTED | model.RESTORED) == 0)).sum()),
+        "allocated_in_all": sum(one.bytes for one in walked.churn()),
+        "ooms": int((kinds == Kind.OOM).sum()), "moved": moved,
+        "stalls": int((kinds == Kind.STALL).sum()),
+        "stall_ns": int(events["aux"][kinds == Kind.STALL].sum())}
+
+
+def _table(one):
+    rows = [Row(name, tuple(format_size(one[name][when])
+                            for when in ("start", "peak", "end")))
+            for name in ("allocated", "requested", "active", "reserved")]
+    rows += [Row(f"at the peak: {name}", ("", format_size(
+        one["at_peak"][name]), "")) for name in (
+            "rounding", "pending", "releasable", "stranded")]
+    return Table(("", "start", "peak", "end"), rows)

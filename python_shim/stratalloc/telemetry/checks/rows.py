@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CSV and Parquet of events: the columns, their types, and sums that can be."""
+
+import csv
+
+from stratalloc.telemetry.checks.findings import Findings
+from stratalloc.telemetry.errors import MissingPackageError
+from stratalloc.telemetry.exports.rows import COLUMNS
+
+_TEXTS = frozenset(("event", "pool", "scope", "category", "file", "function",
+                    "thread"))
+_AT = {name: i for i, name in enumerate(COLUMNS)}
+
+
+def check_csv(path):
+    found = Findings()
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            head = next(rows, None)
+            if head != list(COLUMNS):
+                return [f"its first line is not the {len(COLUMNS)} names of "
+                        "columns"]
+            last = {}
+            for i, row in enumerate(rows):
+                _row(found, i, row, last)
+            if not _ended(path):
+                found.add("its last line has no end: it is cut off")
+        except (csv.Error, UnicodeDecodeError) as error:
+            found.add(f"it is no CSV in UTF-8: {str(error)[:200]}")
+    return found.done()
+
+
+def _ended(path):
+    with open(path, "rb") as file:
+        file.seek(0, 2)
+        if not file.tell():
+            return False
+        file.seek(-1, 2)
+        return file.read() == b"\n"
+
+
+def _row(found, i, row, last):
+    if len(row) != len(COLUMNS):
+        found.add(f"row {i} has {len(row)} fields of {len(COLUMNS)}")
+        return
+    numbers = {}
+    for name in COLUMNS:
+        if name not in _TEXTS:
+            field = row[_AT[name]]
+            if not field.removeprefix("-").isdecimal() or len(field) > 20:
+                found.add(f"row {i} has the {name} {field[:40]!r}")
+                return
+            numbers[name] = int(field)
+    _sums(found, i, numbers)
+    device = numbers["device"]
+    if numbers["time_ns"] < last.get(device, 0):
+        found.add(f"row {i} is before the last one of its device")
+    last[device] = numbers["time_ns"]
+
+
+def _sums(found, i, row):
+    if not 0 <= row["allocated"] <= row["active"]:
+        found.add(f"row {i} has more allocated than active")
+    if row["requested"] > row["active"]:
+        found.add(f"row {i} has more requested than active")
+
+
+def check_parquet(path):
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingPackageError("Parquet", "pyarrow", error) from None
+    found = Findings()
+    try:
+        with parquet.ParquetFile(path) as file:
+            if file.schema_arrow.names != list(COLUMNS):
+                return ["its columns are not ours"]
+            at = 0
+            for batch in file.iter_batches(columns=[
+                    "allocated", "active", "requested", "reserved"]):
+                sums = batch.to_pydict()
+                for i in range(batch.num_rows):
+                    _sums(found, at + i, {name: column[i] for name, column
+                                          in sums.items()})
+                at += batch.num_rows
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
+        found.add(f"it is no Parquet file: {str(error)[:200]}")
+    return found.done()

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that read recordings and snapshots: `stratalloc summary FILE` etc.
+
+Each takes --json FILE|-. Exit codes are the command line's (cli.py): 0 fine; 1
+the file is damaged or cannot be written, or the answer is no (`validate` found
+something, `fit` found that it does not fit); 2 usage; 3 a package is missing.
+"""
+
+import enum
+import importlib
+import os
+import sys
+import typing
+
+import typer
+
+from stratalloc import _command
+from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK, EXIT_USAGE,
+                                 CannotRunError, UsageError)
+from stratalloc.telemetry.errors import MissingPackageError, TelemetryError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True,
+                  pretty_exceptions_enable=False, rich_markup_mode=None)
+
+# Whatever typer refuses; the class is click's, or typer's own copy of it.
+_USAGE = typer.BadParameter.__mro__[1]
+
+# format -> (module of exports, function)
+_WRITERS = {
+    "speedscope": ("speedscope", "write"), "snapshot": ("snapshot", "write"),
+    "snapshot-json": ("snapshot", "write_json"), "chrome": ("chrome", "write"),
+    "perfetto": ("perfetto", "write"), "pprof": ("pprof", "write"),
+    "timeline": ("timeline", "write"), "csv": ("rows", "write_csv"),
+    "parquet": ("rows", "write_parquet"),
+    "prometheus": ("prometheus", "write"),
+    "openmetrics": ("prometheus", "write_openmetrics"),
+    "otel": ("otel", "write"), "tensorboard": ("scalars", "write")}
+Format = enum.Enum("Format", {name: name for name in _WRITERS})
+By = enum.Enum("By", {name: name for name in ("module", "category", "site")})
+At = enum.Enum("At", {name: name for name in ("peak", "start", "end")})
+
+_File = typing.Annotated[str, typer.Argument(
+    help="a recording of `stratalloc run --record`, or a snapshot of torch")]
+_Json = typing.Annotated[str, typer.Option(
+    "--json", metavar="FILE", help="the answer as JSON to FILE (- = stdout)")]
+_Device = typing.Annotated[int, typer.Option(
+    help="the GPU's number; else the one that held most")]
+_By = typing.Annotated[By, typer.Option(help="what rows are")]
+_All = typing.Annotated[bool, typer.Option("--all", help="all lines")]
+_Depth = typing.Annotated[int, typer.Option(
+    min=0, metavar="N", help="N levels of the tree, with all of their lines")]
+_Out = typing.Annotated[str, typer.Option("-o", "--output", metavar="OUT",
+                                          help="where it is written")]
+
+
+class _Answered(Exception):
+    """The answer is no: the exit code is 1, and everything is said."""
+
+
+def main(argv):
+    """Parses and runs; returns the exit code."""
+    command = argv[0]
+    try:
+        app(argv, prog_name="stratalloc", standalone_mode=False)
+        return EXIT_OK
+    except typer.Exit as stop:
+        return stop.exit_code
+    except _USAGE as error:
+        return _say(command, error.format_message().replace(
+            "Value error, ", ""), EXIT_USAGE)
+    except typer.Abort:
+        return EXIT_FAILED
+    except _Answered:
+        return EXIT_FAILED
+    except UsageError as error:
+        return _say(command, error, EXIT_USAGE)
+    except (MissingPackageError, CannotRunError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_CANNOT
+    except TelemetryError as error:
+        return _say(command, error, EXIT_FAILED)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and error.filename in argv:
+            return _say(command, f"there is no file {error.filename}",
+                        EXIT_USAGE)
+        return _say(command, f"{error.filename or 'a file'}: {error.strerror}",
+                    EXIT_FAILED)
+
+
+def _say(command, what, code):
+    print(f"stratalloc {command}: {what}", file=sys.stderr)
+    return code
+
+
+def _load(path):
+    from stratalloc.telemetry import files
+
+    return files.load(path)
+
+
+def _result_file(path):
+    from stratalloc._result_file import ResultFile
+
+    try:
+        return path and ResultFile(path)
+    except OSError as error:
+        raise UsageError(f"--json {path}: nothing can be written there: "
+                         f"{error.strerror}") from None
+
+
+def _tell(result, json, depth=None, all=False):  # noqa: A002
+    """An answer for people on stdout, and as JSON where that is wanted."""
+    if json and not json.write(result.to_dict()):
+        raise _Answered
+    if json and json.on_stdout:
+        return
+    page = result._page(  # pylint: disable=protected-access
+        depth, all, more="--all or --depth N has them")
+    if sys.stdout.isatty():
+        try:
+            return _command.console(sys.stdout).print(page)
+        except CannotRunError:
+            pass
+    print(page.text(sys.stdout))
+
+
+def _in(run, device):
+    """UsageError where the run has no such device."""
+    there = [one.index for one in run.devices]
+    if device is not None and device not in there:
+        raise UsageError(f"--device {device}: the file has "
+                         f"{', '.join(map(str, there)) or 'no device'}")
+    return device
+
+
+@app.command()
+def convert(file: _File, to: typing.Annotated[Format, typer.Option(
+        help="what other tools read")], output: _Out, json: _Json = None):
+    """Write a recording in a format of another tool."""
+    result = _result_file(json)
+    run = _load(file)
+    module, function = _WRITERS[to.value]
+    exports = importlib.import_module("stratalloc.telemetry.exports." + module)
+    try:
+        getattr(exports, function)(run, output)
+    except OSError as error:
+        raise TelemetryError(
+            f"{output} cannot be written: {error.strerror}; choose a place "
+            "that can be written and has room") from None
+    size = os.path.getsize(output) if os.path.isfile(output) else None
+    if result and not result.write({"format": to.value, "path": output,
+                                    "bytes": size, "events": len(run.events)}):
+        raise _Answered
+    if not (result and result.on_stdout):
+        print(f"{output}: {to.value} of {len(run.events)} events"
+              + ("" if size is None else f", {size} bytes"))
+
+
+@app.command()
+def validate(file: _File, format: typing.Annotated[  # noqa: A002
+        str, typer.Option(help="of a converted file: speedscope, snapshot, "
+                          "chrome and others")] = None, json: _Json = None):
+    """Say what is wrong with a recording, a snapshot or a converted file."""
+    from stratalloc.telemetry import checks, identities
+
+    result = _result_file(json)
+    if format is not None and format not in checks.FORMATS:
+        raise UsageError(f"--format {format}: one of "
+                         f"{', '.join(checks.FORMATS)}")
+    with open(file, "rb"):
+        pass  # what cannot be read is no finding
+    if format is None:
+        found = [str(one) for one in identities.check(_load(file))]
+    else:
+        found = checks.check(file, format)
+    if result and not result.write({"path": file, "findings": found}):
+        raise _Answered
+    if not (result and result.on_stdout):
+        for one in found:
+            print(f"{file}: {one}")
+        if not found:
+            print(f"{file}: fine")
+    if found:
+        raise _Answered
+
+
+@app.command()
+def summary(file: _File, json: _Json = None):
+    """What a run was, on a page."""
+    from stratalloc.telemetry.analysis import summary as analysis
+
+    result = _result_file(json)
+    _tell(analysis.summary(_load(file)), result)
+
+
+@app.command()
+def tree(file: _File, at: At = At.peak, by: _By = By.module,
+         device: _Device = None, depth: _Depth = None, all: _All = False,  # noqa: A002
+         json: _Json = None):
+    """Who held memory, by layer."""
+    from stratalloc.telemetry.analysis import owners
+
+    result = _result_file(json)
+    run = _load(file)
+    _tell(owners.tree(run, _in(run, device), at.value, by.value), result, depth,
+          all)
+
+
+@app.command()
+def peak(file: _File, by: _By = By.module, device: _Device = None,
+         depth: _Depth = None, all: _All = False, json: _Json = None):  # noqa: A002
+    """Who held memory when most of it was allocated."""
+    from stratalloc.telemetry.analysis import owners
+
+    result = _result_file(json)
+    run = _load(file)
+    _tell(owners.peak(run, _in(run, device), by.value), result, depth, all)
+
+
+@app.command()
+def diff(a: _File, b: _File, at: At = At.peak, by: _By = By.module,
+         device: _Device = None, depth: _Depth = None, all: _All = False,  # noqa: A002
+         json: _Json = None):
+    """Who held more in the second file than in the first."""
+    from stratalloc.telemetry.analysis import owners
+
+    result = _result_file(json)
+    first, second = _load(a), _load(b)
+    _in(first, device)
+    _tell(owners.diff(first, second, _in(second, device), at.value, by.value),
+          result, depth, all)
+
+
+@app.command()
+def leaks(file: _File, by: _By = By.module, device: _Device = None,
+          depth: _Depth = None, all: _All = False, json: _Json = None):  # noqa: A002
+    """Who held more after every step; steps are marks."""
+    from stratalloc.telemetry.analysis import owners
+
+    result = _result_file(json)
+    run = _load(file)
+    _tell(owners.leaks(run, _in(run, device), by.value), result, depth, all)
+
+
+@app.command()
+def recover(file: typing.Annotated[str, typer.Argument(
+        help="FILE.running of a program that was killed")], output: _Out,
+            redact: typing.Annotated[bool, typer.Option(
+                "--redact", help="without names")] = False,
+            json: _Json = None):
+    """Make a recording of what a killed program left."""
+    from stratalloc import _core
+
+    result = _result_file(json)
+    with open(file, "rb"):
+        pass
+    try:
+        _core.recover_recording(file, output, redact)
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise TelemetryError(str(error)) from None
+    run = _load(output)
+    if result and not result.write({"path": output, "events": len(run.events),
+                                    "lost": run.dropped}):
+        raise _Answered
+    if not (result and result.on_stdout):
+        print(f"{output}: {len(run.events)} events"
+              + (f"; {run.dropped} were lost" if run.dropped else ""))
+
+
+@app.command()
+def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
+        metavar="SIZE", help="of the card: 24GiB")],
+        policy: typing.Annotated[str, typer.Option(
+            help="none: nothing is ever evicted")] = "none",
+        device: _Device = None, json: _Json = None):
+    """Would the run fit a card of another size?"""
+    from stratalloc.telemetry.analysis import fit as analysis
+
+    result = _result_file(json)
+    wanted = _command.size("--capacity", capacity)
+    if policy not in analysis.POLICIES:
+        raise UsageError(f"--policy {policy}: one of "
+                         f"{', '.join(analysis.POLICIES)}")
+    run = _load(file)
+    found = analysis.fit(run, wanted, _in(run, device), policy)
+    _tell(found, result)
+    if not found.fits:
+        raise _Answered

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run: what one process did with memory, as everything in telemetry reads it.
+
+Whoever reads a file (our recordings, torch's snapshots) makes a Run; whoever
+writes or tells something takes one and nothing else.
+
+Units: bytes, nanoseconds since `started`. Events are in the order in which they
+happened; of one device's memory that order is exact. `time` never falls from one
+event of a device to its next.
+
+What must hold (identities.check()): replayed from `start`, the block events of a device
+give `end`: the same blocks at the same addresses; segments likewise. Where
+events were lost (`dropped`), or no end is known (a killed process), only what is
+there can be checked. Bytes of blocks are the block's (`size`); what was asked
+for is `requested`.
+"""
+
+import dataclasses
+import enum
+
+import numpy as np
+
+
+class Kind(enum.IntEnum):
+    """Of an event; the numbers are those of the recording's format. The first
+    nine are torch's TraceEntry actions."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    SNAPSHOT = 7
+    OOM = 8  # address: free bytes of the card; bytes: what was asked for
+    SCOPE_ENTER = 9
+    SCOPE_LEAVE = 10
+    MOVE = 12  # address, bytes: of the handle; category: move(); aux: duration
+    STALL = 13  # the thread waited for memory of `scope`; aux: duration
+    LATE = 14  # a restore that was asked for ahead and waited for: as MOVE
+    MARK = 15  # scope: the mark's name
+    TOTALS = 16  # address: allocated bytes; bytes: reserved bytes of the device
+    RELABEL = 17  # the block at `address` is owned by `scope`, `category` now
+
+
+BLOCK_KINDS = (Kind.ALLOC, Kind.FREE_REQUESTED, Kind.FREE_COMPLETED)
+SEGMENT_KINDS = (Kind.SEGMENT_ALLOC, Kind.SEGMENT_FREE, Kind.SEGMENT_MAP,
+                 Kind.SEGMENT_UNMAP)
+
+
+CATEGORIES = ("unknown", "parameter", "buffer", "gradient", "optimizer_state",
+              "activation", "input", "temporary", "workspace")
+TIERS = ("device", "host", "disk")
+ACTIVE = "active_allocated"
+PENDING = "active_pending_free"
+FREE = "inactive"
+
+
+def move(source, target):
+    """`category` of a MOVE or LATE between two indices of TIERS."""
+    return source * len(TIERS) + target
+
+
+def ends(category):
+    """(source, target) of a MOVE or LATE: what move() was given."""
+    return divmod(category, len(TIERS))
+
+
+# Flags of an event.
+EVICTED = 1  # a free or an unmapping because bytes left the device
+RESTORED = 2  # an allocation or a mapping because they returned
+RECOMPUTES = 4
+BACKWARD = 8  # a scope is entered or left for a node of its backward
+
+EVENT = np.dtype([
+    ("time", "<i8"),  # ns since Run.started
+    ("address", "<u8"),
+    ("bytes", "<u8"),  # of blocks: what was asked for, as torch's history
+    ("aux", "<u8"),  # of blocks: the block's bytes; 0: not known
+    ("scope", "<u4"),  # index of Run.scopes
+    ("site", "<u4"),  # index of Run.sites; 0: not known
+    ("pool", "<u2"),  # index of Run.pools
+    ("thread", "<u2"),  # index of Run.threads
+    ("kind", "u1"),
+    ("category", "u1"),
+    ("device", "u1"),
+    ("flags", "u1"),
+])
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A line of user code, or a frame of a stack: `below` is the index of the
+    frame that called it, 0 for none."""
+
+    file: str
+    line: int
+    function: str
+    below: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """Where free blocks wait: of one stream, of one private pool or of none
+    (0, 0)."""
+
+    device: int
+    stream: int
+    owner: tuple = (0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Of a segment. `state` is torch's word: active_allocated,
+    active_pending_free, inactive."""
+
+    address: int
+    size: int
+    requested: int
+    state: str = "active_allocated"
+    scope: int = 0
+    category: int = 0
+    site: int = 0
+    tier: int = 0  # index of TIERS
+    time: int = 0  # when it was allocated, if that is known
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A span of addresses of one pool; its blocks are in order of address and
+    cover it without a gap."""
+
+    address: int
+    size: int
+    pool: int
+    expandable: bool = False
+    small: bool = False
+    blocks: tuple = ()
+
+
+@dataclasses.dataclass
+class Device:
+    """One card: what it had at the start and at the end of what is recorded.
+
+    `start`, `end`: segments, or None where that is not known. `stats`: the
+    allocator's own counters at the end (torch.cuda.memory_stats' keys),
+    `capacity` the card's bytes; 0 where they are not known.
+    """
+
+    index: int
+    name: str = ""
+    capacity: int = 0
+    start: tuple | None = ()
+    end: tuple | None = None
+    stats: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Run:
+    """See the module. Index 0 of scopes, sites and pools is "none"."""
+
+    source: str = "stratalloc"  # or "torch"
+    started: int = 0  # ns since 1970
+    duration: int = 0  # ns
+    about: dict = dataclasses.field(default_factory=dict)  # versions, command
+    settings: dict = dataclasses.field(default_factory=dict)
+    devices: list = dataclasses.field(default_factory=list)
+    scopes: list = dataclasses.field(default_factory=lambda: ["(no scope)"])
+    classes: dict = dataclasses.field(default_factory=dict)  # scope -> class
+    sites: list = dataclasses.field(
+        default_factory=lambda: [Site("", 0, "(not known)")])
+    pools: list = dataclasses.field(
+        default_factory=lambda: [Pool(0, 0)])
+    threads: list = dataclasses.field(default_factory=lambda: ["main"])
+    events: np.ndarray = dataclasses.field(
+        default_factory=lambda: np.empty(0, EVENT))
+    level: str = "events"
+    dropped: int = 0  # events that were overwritten before anybody read them
+    torn: bool = False  # recovered from a process that did not end by itself
+    overhead: int = 0  # ns that recording took, as far as it was measured
+    redacted: bool = False
+
+    def device(self, index):
+        """The Device, or None."""
+        return next((one for one in self.devices if one.index == index), None)
+
+    def stack(self, site):
+        """The Sites of a site, innermost first; none for 0. A loop of `below`
+        ends where it would begin again."""
+        found, seen = [], set()
+        while 0 < site < len(self.sites) and site not in seen:
+            seen.add(site)
+            found.append(self.sites[site])
+            site = self.sites[site].below
+        return found

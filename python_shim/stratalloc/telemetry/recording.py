@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our own recordings as Runs (format: telemetry/recording_file.h).
+
+Nothing in the file is believed: sizes are held against the file before memory
+is taken, every section against its checksum, every index against its table.
+What is wrong is a RecordingError that says what, why and what to do next.
+"""
+
+import json
+import os
+import re
+import struct
+import zlib
+
+import numpy as np
+
+from stratalloc.telemetry import model
+from stratalloc.telemetry.errors import TelemetryError
+
+MAGIC = b"STRATREC"
+VERSION = 1
+_AREA_MAGIC = b"STRATRNG"
+_SECTION = struct.Struct("<4sIQ")
+# Of the head: a model of 262144 scopes has 64 MiB of names.
+_MOST_HEAD = 1 << 30
+_STATES = {3: model.ACTIVE, 4: model.PENDING}  # allocator/block_state.h
+_STATS = ("allocated_bytes", "requested_bytes", "active_bytes",
+          "reserved_bytes", "allocation")
+
+
+class RecordingError(TelemetryError):
+    """A file is no recording, or not a whole one."""
+
+
+def is_recording(path):
+    """Whether the file begins as a recording does."""
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def read(path):
+    """The Run that the recording at `path` has.
+
+    Raises RecordingError, and OSError if the file cannot be read.
+    """
+    head, events = _sections(path)
+    return _Reader(path, head).run(events)
+
+
+def _sections(path):
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        start = file.read(16)
+        if start[:8] == _AREA_MAGIC:
+            raise _error(path, "it is the file of event rings of a process "
+                         "that is running or was killed",
+                         f"`stratalloc recover {path} -o FILE` makes a "
+                         "recording of it")
+        if len(start) < 16 or start[:8] != MAGIC:
+            raise _error(path, "it does not begin with STRATREC",
+                         "give a file that `stratalloc run --record` wrote")
+        version = struct.unpack("<I", start[8:12])[0]
+        if version != VERSION:
+            raise _error(path, f"its version is {version}, and this stratalloc "
+                         f"reads version {VERSION}", "update stratalloc")
+        found = {}
+        while True:
+            tag, check, length = _SECTION.unpack(
+                _exactly(file, _SECTION.size, path))
+            if length > size - file.tell():
+                raise _truncated(path)
+            if tag == b"END.":
+                break
+            if tag == b"HEAD" and length > _MOST_HEAD:
+                raise _error(path, f"its head claims {length} bytes",
+                             "it is damaged; record again")
+            if tag in (b"HEAD", b"EVNT"):
+                held = _exactly(file, length, path)
+                if zlib.crc32(held) != check:
+                    raise _error(path, f"the bytes of its section "
+                                 f"{tag.decode()} are not what was written",
+                                 "copy it again, or record again")
+                found[tag] = held
+                file.seek(-length % 8, os.SEEK_CUR)
+            else:  # of a later version
+                file.seek(length + -length % 8, os.SEEK_CUR)
+    if b"HEAD" not in found or len(found.get(b"EVNT", b"")) % 48:
+        raise _error(path, "a section is missing or of a wrong length",
+                     "it is damaged; record again")
+    try:
+        head = json.loads(found[b"HEAD"])
+    except (ValueError, RecursionError) as error:
+        raise _error(path, f"its head is no JSON ({error})",
+                     "it is damaged; record again") from None
+    if not isinstance(head, dict):
+        raise _error(path, "its head is no JSON object",
+                     "it is damaged; record again")
+    events = np.frombuffer(found.get(b"EVNT", b""), model.EVENT).copy()
+    return head, events
+
+
+def _exactly(file, length, path):
+    held = file.read(length)
+    if len(held) != length:
+        raise _truncated(path)
+    return held
+
+
+def _truncated(path):
+    return _error(path, "it ends in the middle (truncated)",
+                  "copy it again, or record again")
+
+
+def _error(path, why, then):
+    return RecordingError(f"{path} is not a recording that can be read: {why}; "
+                          f"{then}")
+
+
+class _Reader:
+    """A head that is held against what it should be, step by step."""
+
+    def __init__(self, path, head):
+        self._path, self._head = path, head
+
+    def run(self, events):
+        head = self._head
+        run = model.Run(
+            source="stratalloc",
+            started=self._integer("started"),
+            duration=max(0, self._integer("duration")),
+            about=self._object("about"),
+            torn=bool(head.get("torn")),
+            redacted=bool(head.get("redacted")),
+            overhead=self._integer("overhead_ns"),
+            dropped=self._integer("overwritten")
+            + self._integer("without_a_ring") + self._integer("unknown"))
+        settings = run.about.get("settings")
+        if isinstance(settings, dict):
+            run.settings = settings
+        run.scopes = self._table("scopes", "(no scope)", "scope #{}")
+        run.sites = [_site(text) for text in
+                     self._table("sites", "(not known)", "site #{}")]
+        self._marks(run, events)
+        self._pools(run)
+        self._threads(run)
+        start, end = self._devices("start", run), self._devices("end", run)
+        for index in sorted(set(events["device"].tolist()) | set(start)
+                            | set(end)):
+            run.devices.append(self._device(index, start, end))
+        self._bound(run, events)
+        run.events = events
+        return run
+
+    def _integer(self, name, of=None):
+        value = (self._head if of is None else of).get(name, 0)
+        if not isinstance(value, int) or not -2**63 <= value < 2**64:
+            raise self._wrong(name)
+        return value
+
+    def _object(self, name):
+        value = self._head.get(name)
+        return value if isinstance(value, dict) else {}
+
+    def _wrong(self, name):
+        return _error(self._path, f"{name} of its head is not what it should "
+                      "be", "it is damaged; record again")
+
+    def _rows(self, name):
+        rows = self._head.get(name, [])
+        if not isinstance(rows, list) or not all(
+                isinstance(row, list) and len(row) == 2
+                and isinstance(row[0], int) and isinstance(row[1], str)
+                and 0 <= row[0] < 1 << 32 for row in rows):
+            raise self._wrong(name)
+        return rows
+
+    def _table(self, name, none, unnamed):
+        """Index -> text: of a number without a name `unnamed`."""
+        named = dict(self._rows(name))
+        # A table as long as its largest number, which a damaged file may claim
+        # to be anything.
+        if named and max(named) > (1 << 20):
+            raise self._wrong(name)
+        table = [unnamed.format(i) for i in range(max(named, default=0) + 1)]
+        for index, text in named.items():
+            table[index] = text
+        table[0] = none
+        return table
+
+    def _marks(self, run, events):
+        """Marks' names stand behind the scopes'."""
+        named = dict(self._rows("marks"))
+        marks = events["kind"] == model.Kind.MARK
+        for number in np.unique(events["scope"][marks]).tolist():
+            where = marks & (events["scope"] == number)
+            run.scopes.append(named.get(number, f"mark #{number}"))
+            events["scope"][where] = len(run.scopes) - 1
+
+    def _pools(self, run):
+        for number, text in sorted(self._rows("pools")):
+            parts = text.split(" ")
+            if not 0 < number <= 0xffff or len(parts) != 4 or not all(
+                    part.isascii() and part.isdecimal() and len(part) <= 20
+                    for part in parts):
+                raise self._wrong("pools")
+            device, stream, graph, user = map(int, parts)
+            while len(run.pools) <= number:
+                run.pools.append(model.Pool(0, 0))
+            run.pools[number] = model.Pool(device, stream, (graph, user))
+
+    def _threads(self, run):
+        numbers = self._head.get("threads", [])
+        if not isinstance(numbers, list) or len(numbers) > 1 << 16 or not all(
+                isinstance(number, int) for number in numbers):
+            raise self._wrong("threads")
+        named = dict(self._rows("names_of_threads"))
+        run.threads = [f"{named.get(number & 0xffffffff, 'thread')} {number}"
+                       for number in numbers] or ["main"]
+
+    def _devices(self, name, run):
+        """Index -> state, as the recorder took it."""
+        states = self._head.get(name)
+        if states is None:
+            return {}
+        if not isinstance(states, list):
+            raise self._wrong(name)
+        found = {}
+        for state in states:
+            if not isinstance(state, dict) or not isinstance(
+                    state.get("index"), int) or not 0 <= state["index"] < 16:
+                raise self._wrong(name)
+            try:
+                segments = tuple(self._segment(state["index"], segment, run)
+                                 for segment in state.get("segments", []))
+            except (KeyError, TypeError, ValueError, IndexError,
+                    AttributeError, OverflowError):
+                raise self._wrong(name) from None
+            found[state["index"]] = (state, segments)
+        return found
+
+    def _segment(self, device, segment, run):
+        pool = model.Pool(device, int(segment["stream"]),
+                          tuple(map(int, segment["owner"])))
+        if pool not in run.pools[1:]:
+            run.pools.append(pool)
+        blocks = tuple(
+            model.Block(int(address), int(size), int(requested),
+                        _STATES.get(state, model.FREE), int(scope),
+                        int(category))
+            for address, size, requested, state, scope, category
+            in segment["blocks"])
+        if any(not 0 <= block.category < len(model.CATEGORIES)
+               or not 0 <= block.scope < 1 << 20 for block in blocks):
+            raise ValueError
+        self._name(run, max((block.scope for block in blocks), default=0))
+        return model.Segment(int(segment["address"]), int(segment["size"]),
+                             run.pools.index(pool, 1),
+                             bool(segment["expandable"]),
+                             bool(segment["small"]), blocks)
+
+    def _device(self, index, start, end):
+        state, segments = end.get(index, ({}, None))
+        known = start.get(index)
+        device = model.Device(
+            index, capacity=self._integer("capacity", state),
+            # A device that was opened later had nothing.
+            start=known[1] if known is not None
+            else () if "start" in self._head else None,
+            end=segments)
+        stats = state.get("stats", {})
+        for name in _STATS if isinstance(stats, dict) else ():
+            values = stats.get(name)
+            if isinstance(values, list) and len(values) == 4 and all(
+                    isinstance(value, int) for value in values):
+                for part, value in zip(
+                        ("current", "peak", "allocated", "freed"), values):
+                    device.stats[f"{name}.all.{part}"] = value
+        for name in ("num_ooms", "num_alloc_retries"):
+            if isinstance(stats, dict) and isinstance(stats.get(name), int):
+                device.stats[name] = stats[name]
+        return device
+
+    @staticmethod
+    def _name(run, scope):
+        while len(run.scopes) <= scope:
+            run.scopes.append(f"scope #{len(run.scopes)}")
+
+    def _bound(self, run, events):
+        """Every index has its row."""
+        if not len(events):
+            return
+        if int(events["scope"].max()) >= 1 << 21:
+            raise self._wrong("scopes")
+        self._name(run, int(events["scope"].max()))
+        while len(run.sites) <= int(events["site"].max()):
+            if len(run.sites) > 1 << 17:
+                raise self._wrong("sites")
+            run.sites.append(_site(f"site #{len(run.sites)}"))
+        while len(run.pools) <= int(events["pool"].max()):
+            run.pools.append(model.Pool(0, 0))
+        while len(run.threads) <= int(events["thread"].max()):
+            run.threads.append(f"thread #{len(run.threads)}")
+        if int(events["kind"].max()) > max(model.Kind) or int(
+                events["device"].max()) >= 16:
+            raise _error(self._path, "it has events of kinds that this "
+                         "stratalloc does not know", "update stratalloc")
+
+
+_LINE = re.compile(r"(.+):(\d{1,9})(?: ([^:]*))?", re.DOTALL)
+
+
+def _site(text):
+    """ "file:line function" as a Site; what is not like that is a function."""
+    found = _LINE.fullmatch(text)
+    if found is None:
+        return model.Site("", 0, text)
+    file, line, function = found.groups()
+    return model.Site(file, int(line), function or "")

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run tells when it is asked, against the slow model."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import made_runs
+from stratalloc.telemetry import model
+from stratalloc.telemetry.analysis import owners
+from stratalloc.telemetry.analysis.lines import line
+from stratalloc.telemetry.analysis.summary import summary
+from stratalloc.telemetry.model import Kind
+
+_SOME = settings(max_examples=40, deadline=None)
+_RUNS = given(st.integers(0, 1 << 30), st.integers(1, 200))
+
+
+@_SOME
+@_RUNS
+def test_a_tree_has_the_models_holders(seed, steps):
+    run, maker = made_runs.make(seed, steps)
+    found = owners.tree(run, at="end")
+    wanted = {}
+    for (scope, category, _), size in maker.holders().items():
+        key = (run.scopes[scope], model.CATEGORIES[category])
+        wanted[key] = wanted.get(key, 0) + size
+    assert {(row.name, row.category): row.bytes
+            for row in found.rows} == wanted
+    assert found.total == sum(row.bytes for row in found.rows)
+    for by in owners.BY:
+        assert sum(row.bytes for row in owners.peak(run, by=by).rows) == max(
+            (one[0] for one in maker.sums), default=0)
+
+
+@_SOME
+@given(st.integers(0, 1 << 30), st.integers(0, 1 << 30))
+def test_a_difference_adds_up_and_turns_around(one, two):
+    (a, _), (b, _) = made_runs.make(one, 100), made_runs.make(two, 100)
+    there, back = owners.diff(a, b), owners.diff(b, a)
+    assert there.total == owners.peak(b).total - owners.peak(a).total
+    assert {(row.name, row.category): -row.bytes for row in back.rows} == {
+        (row.name, row.category): row.bytes for row in there.rows}
+    assert owners.diff(a, a).rows == []
+
+
+def test_two_moments_of_one_run_are_compared():
+    maker = made_runs.Maker()
+    maker.alloc(512, 1)
+    first = len(maker.events) - 1
+    maker.alloc(5120, 2, 1)
+    run = maker.finish()
+    found = owners.diff((run, first), (run, "end"))
+    assert [(row.name, row.category, row.bytes, row.count)
+            for row in found.rows] == [("net.0", "parameter", 5120, 1)]
+    assert "net" in str(found) and json.dumps(found.to_dict())
+
+
+def test_the_line_of_a_stack_is_the_users():
+    run = model.Run()
+    stack = [("memory_snapshot.cpp", 0), ("/usr/lib/python3.11/ast.py", 3),
+             ("/x/site-packages/torch/nn/modules/linear.py", 9),
+             ("/home/me/net.py", 12), ("/home/me/train.py", 40)]
+    for i, (file, number) in enumerate(stack):
+        run.sites.append(model.Site(file, number, "f",
+                                    i + 2 if i + 1 < len(stack) else 0))
+    assert line(run, 1) == "/home/me/net.py:12"
+    assert line(run, 0) == "(not known)"
+    run.sites[4:] = [model.Site("??", 0, "unwind")]
+    assert line(run, 1) == "/usr/lib/python3.11/ast.py:3"
+    assert line(run, 4) == "??:0"
+
+
+def _loop(marks, leak):
+    maker = made_runs.Maker()
+    for step in range(30):
+        if not marks:
+            maker.enter(1)
+        some = maker.alloc(100_000, 2)
+        if leak:
+            maker.alloc(700, 3, 5, 1)
+        maker.free(some)
+        if marks:
+            maker.put(Kind.MARK, scope=1)
+        else:
+            maker.leave()
+        del step
+    return maker.finish()
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_what_grows_with_every_step_is_told_and_nothing_else(marks):
+    found = owners.leaks(_loop(marks, True))
+    assert [(row.name, row.per_step) for row in found.rows] == [
+        ("net.0.mlp", 1024)]
+    assert "net.0.mlp" in str(found)
+    assert not owners.leaks(_loop(marks, False))
+    assert [row.name for row in owners.leaks(_loop(marks, True),
+                                             by="site").rows] == [
+        "/p/train.py:10"]
+
+
+@_SOME
+@_RUNS
+def test_a_summary_has_the_models_sums_and_is_json(seed, steps):
+    run, maker = made_runs.make(seed, steps)
+    found = json.loads(json.dumps(summary(run).to_dict()))
+    assert found["violations"] == []
+    one = found["devices"][0]
+    for i, name in enumerate(("allocated", "active", "requested", "reserved")):
+        column = [sums[i] for sums in maker.sums] or [0]
+        assert one[name] == {"start": 0, "peak": max(column),
+                             "end": column[-1]}
+    parts = one["at_peak"]
+    assert parts["total"] == sum(parts[name] for name in (
+        "allocated", "pending", "releasable", "stranded"))
+
+
+def test_a_summary_reads_as_a_page():
+    run = made_runs.hostile()
+    run.dropped, run.torn = 5, True
+    text = summary(run).text()
+    assert "5 events were overwritten" in text and "reserved" in text
+    assert "\x00" not in text
+    assert "nothing grows" in str(owners.leaks(model.Run()))
+    assert summary(model.Run()).text()
+
+
+@pytest.mark.parametrize("call", [
+    lambda run: owners.tree(run, at="noon"), lambda run: owners.tree(run, at=99),
+    lambda run: owners.tree(run, by="colour"),
+    lambda run: owners.tree(run, device=7)])
+def test_what_cannot_be_asked_is_an_error(call):
+    with pytest.raises(ValueError, match="stratalloc: .*(use|it has)"):
+        call(made_runs.story())

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each check sees what it is there for: a good file, broken in one way."""
+
+import gzip
+import json
+import pickle
+
+import pytest
+
+import formats
+import made_runs
+from stratalloc.telemetry.exports.messages import messages
+
+
+def _json(change):
+    def broken(raw):
+        value = json.loads(raw)
+        change(value)
+        return json.dumps(value).encode()
+    return broken
+
+
+def _pickle(change, protocol=4):
+    def broken(raw):
+        value = pickle.loads(raw)
+        change(value)
+        return pickle.dumps(value, protocol)
+    return broken
+
+
+def _text(old, new):
+    return lambda raw: raw.replace(old, new, 1)
+
+
+def _message(package, name, change, zipped=False):
+    def broken(raw):
+        value = messages(package)[name]()
+        value.ParseFromString(gzip.decompress(raw) if zipped else raw)
+        change(value)
+        raw = value.SerializeToString()
+        return gzip.compress(raw) if zipped else raw
+    return broken
+
+
+def _profile(name, **values):
+    def change(made):
+        one = next(one for one in made["profiles"]
+                   if one["name"].startswith(name))
+        for key, value in values.items():
+            one[key] = value(one[key])
+    return _json(change)
+
+
+def _swap(events):
+    return [events[0], events[2], events[1], *events[3:]]
+
+
+def _first(events, **wanted):
+    return next(one for one in events if all(
+        one.get(key) == value for key, value in wanted.items()))
+
+
+def _packet(trace, kind):
+    return next(one.track_event for one in trace.packet
+                if one.HasField("track_event") and one.track_event.type == kind)
+
+
+_BROKEN = [
+    # speedscope: what the schema does not see
+    ("speedscope.json", "lengths", "weights: it will not open",
+     _profile("peak", weights=lambda some: some[:-1])),
+    ("speedscope.json", "negative", "the weight -5",
+     _profile("peak", weights=lambda some: [-5, *some[1:]])),
+    ("speedscope.json", "range", "names a frame that is not there",
+     _profile("churn", samples=lambda some: [[999999], *some[1:]])),
+    ("speedscope.json", "sum", "add up to",
+     _profile("churn", endValue=lambda end: end + 1)),
+    ("speedscope.json", "nesting", "not the last one opened",
+     _profile("modules", events=lambda some: [*some[:-2], some[-1]])),
+    ("speedscope.json", "order", "before", _profile(
+        "modules", events=lambda some: [{**some[0], "at": 1e18}, *some[1:]])),
+    ("speedscope.json", "open", "frames open",
+     _profile("modules", events=lambda some: some[:-1])),
+    ("speedscope.json", "unit", "schema",
+     _profile("peak", unit=lambda _: "megabytes")),
+    ("speedscope.json", "twice", "is there twice", _json(
+        lambda made: made["shared"]["frames"].append(
+            made["shared"]["frames"][0]))),
+    ("speedscope.json", "schema", "schema", _json(
+        lambda made: made.pop("shared"))),
+    # snapshots
+    ("snapshot.pickle", "protocol", "protocol 5", _pickle(
+        lambda made: None, 5)),
+    ("snapshot.pickle", "category", "'unknown'", _pickle(
+        lambda made: [trace.pop(0) for trace in made["device_traces"]
+                      for event in trace[:1]] and [
+            event.update(category="activation")
+            for trace in made["device_traces"] for event in trace])),
+    ("snapshot.pickle", "sum", "its blocks", _pickle(
+        lambda made: made["segments"][0].update(total_size=3))),
+    ("snapshot.pickle", "allocated", "allocated bytes, its blocks", _pickle(
+        lambda made: made["segments"][0].update(allocated_size=3))),
+    ("snapshot.pickle", "device", "will not open it", _pickle(
+        lambda made: made["device_traces"].clear())),
+    ("snapshot.pickle", "free", "events give the end", _pickle(
+        lambda made: made["device_traces"][0].remove(_first(
+            made["device_traces"][0], action="free_completed")))),
+    ("snapshot.pickle", "size", "has no size", _pickle(
+        lambda made: made["device_traces"][0][3].pop("size"))),
+    ("snapshot.json", "address", "cannot hold", _json(
+        lambda made: made["segments"].append(
+            {**made["segments"][0], "address": 1 << 60, "blocks": []}))),
+    ("snapshot.pickle", "code", "could run code",
+     lambda raw: raw[:2] + b"cos\nsystem\n" + raw[2:]),
+    # traces
+    ("trace.json", "phase", "the phase", _json(
+        lambda made: made["traceEvents"][5].update(ph="?"))),
+    ("trace.json", "nesting", "inside of", _json(
+        lambda made: _first(made["traceEvents"], ph="E").update(name="x"))),
+    ("trace.json", "open", "slices open", _json(
+        lambda made: made["traceEvents"].remove(
+            _first(made["traceEvents"], ph="E", name="net")))),
+    ("trace.json", "counter", "without numbers", _json(
+        lambda made: _first(made["traceEvents"], ph="C").update(
+            args={"bytes": "3"}))),
+    ("trace.json", "time", "no ts", _json(
+        lambda made: _first(made["traceEvents"], ph="C").update(ts=None))),
+    ("trace.json", "pair", "asynchronous", _json(
+        lambda made: made["traceEvents"].remove(
+            _first(made["traceEvents"], ph="b")))),
+    ("trace.json", "nan", "no JSON", _text(b'"ts":0,', b'"ts":NaN,')),
+    ("trace.pftrace", "track", "was not told before", _message(
+        "perfetto", "Trace", lambda trace: setattr(
+            _packet(trace, 4), "track_uuid", 999))),
+    ("trace.pftrace", "end", "did not begin", _message(
+        "perfetto", "Trace", lambda trace: setattr(
+            _packet(trace, 1), "type", 3))),
+    ("trace.pftrace", "open", "slices open", _message(
+        "perfetto", "Trace", lambda trace: setattr(
+            _packet(trace, 2), "type", 3))),
+    ("trace.pftrace", "value", "without a value", _message(
+        "perfetto", "Trace", lambda trace: _packet(trace, 4).ClearField(
+            "counter_value"))),
+    ("trace.pftrace", "order", "before the last one", _message(
+        "perfetto", "Trace", lambda trace: setattr(
+            next(one for one in trace.packet
+                 if one.track_event.type == 4), "timestamp", 1 << 60))),
+    # profiles
+    ("profile.pb.gz", "values", "values for", _message(
+        "pprof", "Profile", lambda made: made.sample[0].value.append(3),
+        True)),
+    ("profile.pb.gz", "location", "names no location", _message(
+        "pprof", "Profile", lambda made: made.sample[0].location_id.append(
+            999), True)),
+    ("profile.pb.gz", "text", "names text", _message(
+        "pprof", "Profile", lambda made: setattr(
+            made.function[0], "name", 9999), True)),
+    ("profile.pb.gz", "function", "names no function", _message(
+        "pprof", "Profile", lambda made: setattr(
+            made.location[0].line[0], "function_id", 9999), True)),
+    ("profile.pb.gz", "negative", "below 0", _message(
+        "pprof", "Profile", lambda made: made.sample[0].value.__setitem__(
+            0, -4), True)),
+    ("profile.pb.gz", "id", "there twice", _message(
+        "pprof", "Profile", lambda made: setattr(
+            made.location[0], "id", made.location[1].id), True)),
+    # timeline
+    ("timeline.json", "type", "the type", _json(
+        lambda made: made["events"][0].update(event_type="malloc"))),
+    ("timeline.json", "field", "size_bytes", _json(
+        lambda made: made["events"][0].pop("size_bytes"))),
+    ("timeline.json", "order", "before the last", _json(
+        lambda made: made["events"][0].update(timestamp=1e9))),
+    ("timeline.json", "sum", "more allocated than reserved", _json(
+        lambda made: made["events"][-1].update(allocated_bytes=1 << 60))),
+    ("timeline.json", "layers", "counts other layers", _json(
+        lambda made: made["layer_stats"].popitem())),
+    # rows
+    ("events.csv", "names", "first line", _text(b"time_ns", b"time")),
+    ("events.csv", "number", "the line", _text(b",33,", b",3x3,")),
+    ("events.csv", "fields", "fields of", _text(b"\n", b"\n1,2\n")),
+    # metrics
+    ("metrics.prom", "total", "_total", lambda raw: raw.replace(
+        b"stratalloc_trace_events_total", b"stratalloc_trace_events")),
+    ("metrics.prom", "twice", "there twice",
+     lambda raw: raw + raw.split(b"\n")[-2] + b"\n"),
+    ("metrics.prom", "parse", "does not parse", _text(b'"} ', b'"} x')),
+    ("metrics.om", "end", "does not parse", _text(b"# EOF\n", b"")),
+]
+
+
+@pytest.mark.parametrize("name, what, says, breaks", _BROKEN,
+                         ids=[f"{one[0]}-{one[1]}" for one in _BROKEN])
+def test_a_file_that_is_broken_in_one_way_is_told(name, what, says, breaks,
+                                                  tmp_path):
+    path = formats.export(made_runs.story(), name, tmp_path)
+    raw = path.read_bytes()
+    assert formats.wrong(path) == []
+    path.write_bytes(breaks(raw))
+    assert path.read_bytes() != raw
+    found = formats.wrong(path)
+    assert any(says in one for one in found), (what, found)
+
+
+def test_findings_of_a_file_that_is_wrong_all_over_are_few(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [3] * 100_000}))
+    found = formats.wrong(path)
+    assert len(found) == 21 and found[-1] == "and 99980 more"
+
+
+def test_a_gzip_bomb_is_not_unpacked(tmp_path):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b"[" + b" " * (64 << 20)))
+    assert formats.wrong(path) != []

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings are read whole or refused with a sentence, whatever is in them."""
+
+import copy
+import os
+import random
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from made_recordings import file_of, section, two_blocks
+from stratalloc.telemetry import identities, model, recording
+from stratalloc.telemetry.model import Kind
+
+
+def read(tmp_path, data):
+    path = tmp_path / "r.strata"
+    path.write_bytes(data)
+    return recording.read(str(path))
+
+
+def test_a_recording_is_a_run_that_adds_up(tmp_path):
+    run = read(tmp_path, file_of(*two_blocks()))
+    assert identities.check(run) == []
+    assert run.scopes[2] == "Net.\U0001f600"
+    assert run.sites[1] == model.Site("a b.py", 3, "f")
+    assert run.threads == ["python 77"]
+    assert run.pools[1] == model.Pool(0, 0, (0, 0))
+    assert run.devices[0].capacity == 1 << 20
+    assert run.devices[0].stats["allocated_bytes.all.freed"] == 512
+    mark = run.events[run.events["kind"] == Kind.MARK][0]
+    assert run.scopes[mark["scope"]] == "step 1"
+    assert run.dropped == 0 and not run.torn
+
+
+def test_what_is_missing_shows(tmp_path):
+    head, events = two_blocks()
+    head["end"][0]["segments"][0]["blocks"][1][1] = 512
+    head["end"][0]["segments"][0]["blocks"][2][:2] = [8704, 3584]
+    assert identities.check(read(tmp_path, file_of(head, events)))
+
+
+def test_sections_of_later_versions_are_skipped(tmp_path):
+    more = section(b"NEW!", b"123", check=0)
+    run = read(tmp_path, file_of(*two_blocks(), more))
+    assert len(run.events) == 5
+
+
+@pytest.mark.parametrize("data, says", [
+    (b"", "does not begin"),
+    (b"STRATREC", "does not begin"),
+    (b"STRATRNG" + bytes(100), "stratalloc recover"),
+    (b"STRATREC" + struct.pack("<II", 9, 0), "update stratalloc"),
+    (b"STRATREC" + struct.pack("<II", 1, 0), "truncated"),
+    (b"STRATREC" + struct.pack("<II", 1, 0) + section(b"END.", b""), "missing"),
+    (b"STRATREC" + struct.pack("<II", 1, 0)
+     + struct.pack("<4sIQ", b"EVNT", 0, 1 << 62), "truncated"),
+    (file_of(b"[1]", np.empty(0, model.EVENT)), "no JSON object"),
+    (file_of(b"{" * 100000, np.empty(0, model.EVENT)), "no JSON"),
+    (file_of({}, np.zeros(7, "u1")), "wrong length"),
+])
+def test_what_is_no_recording_is_said_so(tmp_path, data, says):
+    with pytest.raises(recording.RecordingError, match=says):
+        read(tmp_path, data)
+
+
+def test_turned_bytes_of_a_section_are_found(tmp_path):
+    data = bytearray(file_of(*two_blocks()))
+    data[-100] ^= 1
+    with pytest.raises(recording.RecordingError, match="section EVNT"):
+        read(tmp_path, bytes(data))
+
+
+def test_cut_anywhere_it_is_refused(tmp_path):
+    data = file_of(*two_blocks())
+    for size in range(0, len(data), 7):
+        with pytest.raises(recording.RecordingError):
+            read(tmp_path, data[:size])
+
+
+HOSTILE = (None, -1, 0, 1 << 31, 1 << 63, 1 << 70, 1e308, "x", "", [], {}, [[]],
+           [[1, "x"]], [[-1, "x"]], [[1 << 40, "x"]], [["x", 1]], True,
+           {"a": []}, "\0", "\ud800")
+
+
+def inputs():
+    """More with `--long`, see tests/fuzz in CONTRIBUTING.md."""
+    return int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "1500"))
+
+
+def test_no_head_does_more_than_an_error(tmp_path):
+    """Values of the head in the places of others: a Run or a RecordingError,
+    and no memory beyond the file's size."""
+    chance = random.Random(5)
+    tracemalloc.start()
+    refused = 0
+    for _ in range(inputs()):
+        head, events = two_blocks()
+        for _ in range(chance.randint(1, 3)):
+            place(head, chance)
+        if chance.random() < .3:
+            column = chance.choice(model.EVENT.names)
+            events[column][chance.randrange(5)] = chance.choice(
+                (0, 1, np.iinfo(events[column].dtype).max))
+        try:
+            read(tmp_path, file_of(head, events))
+        except recording.RecordingError as error:
+            refused += 1
+            assert str(error)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert refused
+    assert peak < 300 << 20
+
+
+def place(head, chance):
+    """A value from HOSTILE somewhere in the head."""
+    at = head
+    while True:
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        if not keys:
+            return
+        key = chance.choice(keys)
+        inside = at[key]
+        if isinstance(inside, (dict, list)) and inside and chance.random() < .8:
+            at = inside
+            continue
+        at[key] = copy.deepcopy(chance.choice(HOSTILE))
+        return
