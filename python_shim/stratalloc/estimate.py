@@ -30,6 +30,7 @@ def main(args):
     args.numbers = args.numbers or "off"
     args.devices = args.mode = args.seed = None
     args.report = False  # what it tells is here
+    args.record, args.redact = None, False
     args.allocator = "stratalloc"
     args.conf = "tiering:off"
     file, args.json = args.json, None

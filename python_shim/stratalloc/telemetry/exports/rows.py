@@ -97,7 +97,10 @@ class _Tables:
         self.threads = [text(name) for name in run.threads]
         self.pools = ["{}.{}".format(*one.owner) for one in run.pools]
         self.streams = np.array([one.stream for one in run.pools], "<u8")
-        self.kinds = [kind.name.lower() for kind in Kind]
+        # Numbers have gaps: one is no kind any more.
+        self.kinds = [""] * (max(Kind) + 1)
+        for kind in Kind:
+            self.kinds[kind] = kind.name.lower()
         self.moves = [f"{one}_to_{two}" for one in model.TIERS
                       for two in model.TIERS]
         self.categories = list(model.CATEGORIES) + self.moves
