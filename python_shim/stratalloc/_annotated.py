@@ -49,4 +49,4 @@ def _plain(tensor):
         with torch._C.DisableTorchFunction():  # a subclass may answer itself
             return [tensor.untyped_storage()]
     except (NotImplementedError, RuntimeError, ValueError):
-        return []
+        return []  # it has no storage: nothing of it can be annotated

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much is recorded: off < counters < events < callsites < full, each with
 what those before it record. Times of scopes; what happened, in rings (dump()
-writes it); the lines of code that allocate; lines of every allocation.
+writes it); the lines of code that allocate, sampled by bytes; as yet the same.
 """
 
 from stratalloc import _core

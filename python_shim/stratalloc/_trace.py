@@ -146,7 +146,8 @@ def telemetry_level(level=None):
     """The level of telemetry; switched to `level` first, if one is given.
 
     Args:
-      level: "off", "counters", "events", "callsites" or "full".
+      level: "off", "counters", "events", "callsites" or "full", which records
+        what callsites does as yet.
 
     Returns: str, the level that was before where one is given, else the level.
       What was recorded so far stays until it is overwritten; bytes are counted
