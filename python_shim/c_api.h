@@ -160,7 +160,7 @@ STRATALLOC_API int stratalloc_scope_recategorize(uint32_t scope, int category);
 STRATALLOC_API int stratalloc_scope_enter_module(uint32_t scope);
 STRATALLOC_API void stratalloc_scope_leave_module(int below);
 /* Bytes that the scope owns, without those below its path: all devices and
- * tiers. */
+ * tiers; 0 in a forked child, whose ledger may be locked for ever. */
 STRATALLOC_API uint64_t stratalloc_scope_owned(uint32_t scope);
 /* The scope `path` and everything below it may own `bytes` on this device and
  * its tiers below; UINT64_MAX takes the limit away
