@@ -33,6 +33,7 @@ class BlockTraces {
   // Blocks have sites (DeviceAllocator::RecordSites), or what they have is
   // none.
   void UseSites(bool on) { sites_ = on; }
+  bool uses_sites() const { return sites_; }
   // Somebody else owns it: for the event rings.
   void Relabelled(const Block& block);
   // The live blocks over a handle that leaves or returns, as far as they touch

@@ -205,9 +205,10 @@ class DeviceAllocator : public PoolRequests,
   // History::SetTracker was called, or EventRecorder was started or stopped.
   void NoteTracker() EXCLUDES(p_.mutex);
   std::vector<TraceEvent> Traces() EXCLUDES(p_.mutex);
-  // Returns the rounded size, which native reports.
-  Bytes RecordOutOfMemory(StreamId stream, Bytes bytes, Bytes free_bytes)
-      EXCLUDES(p_.mutex);
+  // Of this thread, whose malloc would have been charged so. Returns the
+  // rounded size, which native reports.
+  Bytes RecordOutOfMemory(StreamId stream, Bytes bytes, Charge charge,
+                          Bytes free_bytes) EXCLUDES(p_.mutex);
   void RecordSnapshot(PoolId pool, Bytes active) EXCLUDES(p_.mutex);
 
   // A block that is handed out keeps the site of its thread (thread_site.h)

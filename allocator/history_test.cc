@@ -287,9 +287,9 @@ TEST_F(HistoryTest, MemoryThatRanOutNamesThePoolThatAsked) {
   Record(100);
   ASSERT_TRUE(
       allocator().BeginAllocateToPool(pool, [](StreamId) { return true; }));
-  allocator().RecordOutOfMemory(kDefaultStream, 1000, 0);
+  allocator().RecordOutOfMemory(kDefaultStream, 1000, {}, 0);
   ASSERT_TRUE(allocator().EndAllocateToPool(pool));
-  allocator().RecordOutOfMemory(kDefaultStream, 1000, 0);
+  allocator().RecordOutOfMemory(kDefaultStream, 1000, {}, 0);
   EXPECT_EQ(allocator().Traces().at(0).pool, pool);
   EXPECT_EQ(allocator().Traces().at(1).pool, PoolId{});
   ASSERT_TRUE(allocator().ReleasePool(pool));
@@ -297,7 +297,7 @@ TEST_F(HistoryTest, MemoryThatRanOutNamesThePoolThatAsked) {
 
 TEST_F(HistoryTest, EventsOfMemoryThatRanOutHaveTheRoundedSize) {
   Record(100);
-  EXPECT_EQ(allocator().RecordOutOfMemory(kDefaultStream, 1001, 77), 1024u);
+  EXPECT_EQ(allocator().RecordOutOfMemory(kDefaultStream, 1001, {}, 77), 1024u);
   const TraceEvent event = allocator().Traces().at(0);
   EXPECT_EQ(event.action, TraceAction::kOutOfMemory);
   EXPECT_EQ(event.bytes, 1024u);

@@ -6,6 +6,7 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/settings.h"
+#include "allocator/thread_site.h"
 
 namespace stratalloc {
 
@@ -41,7 +42,7 @@ std::vector<TraceEvent> DeviceAllocator::Traces() {
 }
 
 Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
-                                         Bytes free_bytes) {
+                                         Charge charge, Bytes free_bytes) {
   const Bytes rounded = Settings::Get().Round(bytes);
   MutexLock lock(p_.mutex);
   if (!p_.history.records()) return rounded;
@@ -52,6 +53,9 @@ Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
   event.bytes = rounded;
   event.stream = stream;
   event.pool = p_.routes.MayRoute() ? p_.captures.RouteOf(stream) : PoolId{};
+  event.scope = charge.scope;
+  event.category = charge.category;
+  if (p_.traces.uses_sites()) event.site = thread_site;
   p_.history.Record(std::move(event), nullptr);
   return rounded;
 }

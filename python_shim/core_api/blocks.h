@@ -34,6 +34,10 @@ enum class MallocHint : int {
 // ..."). Waits for events, copies and disk. REQUIRES: size > 0.
 STRATALLOC_API Result<AllocatedBlock> Malloc(int device, Bytes size,
                                              StreamId stream, MallocHint hint);
+// For the history and the event rings: such a malloc of this thread was
+// refused with kOutOfMemory. Returns the size as a block would have had it.
+STRATALLOC_API Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,
+                                       MallocHint hint, Bytes free_bytes);
 // What the frame has left is temporary no more (SetFrameEnd).
 void EndFrame(FrameId account);
 // For deleters: never fails. *freed describes the block, and the answer is its

@@ -37,13 +37,6 @@ std::vector<TraceEvent> HistoryEvents(int device) {
   return allocator->Traces();
 }
 
-Bytes RecordOutOfMemory(int device, StreamId stream, Bytes bytes,
-                        Bytes free_bytes) {
-  DeviceAllocator* const allocator = OpenedOrNone(device);
-  if (allocator == nullptr) return bytes;
-  return allocator->RecordOutOfMemory(stream, bytes, free_bytes);
-}
-
 void RecordSnapshot(int device, PoolId pool, Bytes active) {
   DeviceAllocator* const allocator = OpenedOrNone(device);
   if (allocator != nullptr) allocator->RecordSnapshot(pool, active);

@@ -29,9 +29,6 @@ STRATALLOC_API void TrackHistory(void (*tracker)(const TraceEvent&));
 STRATALLOC_API void SetHistoryContext(HistoryContext context);
 // What was recorded, oldest first.
 STRATALLOC_API std::vector<TraceEvent> HistoryEvents(int device);
-// Returns the size as a block would have had it.
-STRATALLOC_API Bytes RecordOutOfMemory(int device, StreamId stream, Bytes bytes,
-                                       Bytes free_bytes);
 STRATALLOC_API void RecordSnapshot(int device, PoolId pool, Bytes active);
 
 // Labels of the thread, stamped on every event.

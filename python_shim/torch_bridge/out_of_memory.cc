@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "python_shim/core_api/devices.h"
-#include "python_shim/core_api/history.h"
 #include "python_shim/core_api/statistics.h"
+#include "python_shim/torch_bridge/backward_scopes.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 
 namespace stratalloc {
@@ -31,19 +31,21 @@ void OutOfMemory::Attach(Observer observer) {
 }
 
 void OutOfMemory::Throw(c10::DeviceIndex device, uint64_t size, StreamId stream,
-                        const Error& error) {
-  if (error.code == ErrorCode::kOutOfMemory) Report(device, size, stream);
+                        core::MallocHint hint, const Error& error) {
+  if (error.code == ErrorCode::kOutOfMemory) Report(device, size, stream, hint);
   ThrowError(error);
 }
 
 void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,
-                         StreamId stream) {
+                         StreamId stream, core::MallocHint hint) {
   // A failing query leaves zeros: the error that is on its way matters more.
   const DeviceStats stats = core::Stats(device).value_or(DeviceStats{});
   const MemoryInfo card =
       core::GetMemoryInfo(device).value_or(MemoryInfo{0, 0});
-  const Bytes rounded =
-      core::RecordOutOfMemory(device, stream, size, card.free);
+  const Bytes rounded = [&] {
+    const BetweenNodes between;  // or nobody knows whose backward it is
+    return core::RecordOutOfMemory(device, size, stream, hint, card.free);
+  }();
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(rounded),
                                    stats.allocated_bytes.stats[0].current,
                                    stats.reserved_bytes.stats[0].current,

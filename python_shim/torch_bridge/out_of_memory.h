@@ -11,6 +11,7 @@
 #include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
 #include "allocator/base/result.h"
+#include "python_shim/core_api/blocks.h"
 
 namespace stratalloc {
 
@@ -32,13 +33,14 @@ class OutOfMemory {
 
   void Attach(Observer observer) EXCLUDES(mutex_);
 
-  // `error` is the core's answer to a malloc of `size` on `stream`.
+  // `error` is the core's answer to this malloc.
   [[noreturn]] void Throw(c10::DeviceIndex device, uint64_t size,
-                          StreamId stream, const Error& error) EXCLUDES(mutex_);
+                          StreamId stream, core::MallocHint hint,
+                          const Error& error) EXCLUDES(mutex_);
 
  private:
-  void Report(c10::DeviceIndex device, uint64_t size, StreamId stream)
-      EXCLUDES(mutex_);
+  void Report(c10::DeviceIndex device, uint64_t size, StreamId stream,
+              core::MallocHint hint) EXCLUDES(mutex_);
 
   Mutex mutex_{LockRank::kRegistry};
   std::vector<Observer> observers_ GUARDED_BY(mutex_);

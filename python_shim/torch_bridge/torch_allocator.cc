@@ -111,7 +111,7 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
           ? core::Malloc(device, size, stream, hint)
           : MallocWithHint(device, size, stream, hint);
   if (C10_UNLIKELY(!block)) {
-    out_of_memory_.Throw(device, size, stream, block.error());
+    out_of_memory_.Throw(device, size, stream, hint, block.error());
   }
   ReportToProfiler(*block, static_cast<int64_t>(block->bytes), device);
   void* const ptr = ToPointer(block->address);

@@ -150,6 +150,36 @@ def test_out_of_memory_is_told():
     assert event["bytes"] == 1 << 40
 
 
+def test_out_of_memory_says_who_asked():
+    """In forward, and on a thread of autograd's: in a hook between a node and
+    the next, which is the scope's of the node that ran."""
+    class Asks(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    before = stratalloc.telemetry_level("callsites")
+    try:
+        with stratalloc.trace() as trace:
+            with pytest.raises(torch.OutOfMemoryError):
+                with stratalloc.scope("Asked.for", category="buffer"):
+                    tensor(1 << 40)
+            x = torch.ones(8, device="cuda", requires_grad=True)
+            x.register_hook(lambda gradient: tensor(1 << 40))
+            out = Asks()(x)
+            with pytest.raises(torch.OutOfMemoryError):
+                out.sum().backward()
+    finally:
+        stratalloc.telemetry_level(before)
+    run = trace.run()
+    forward, backward = of_kind(run, Kind.OOM)
+    assert run.scopes[forward["scope"]] == "Asked.for"
+    assert model.CATEGORIES[forward["category"]] == "buffer"
+    assert run.scopes[backward["scope"]] == "Asks"
+    for event in (forward, backward):
+        site = run.sites[event["site"]]
+        assert (site.file, site.function) == (__file__, "tensor")
+
+
 def test_traces_overlap_and_repeat():
     """Each has what happened while it was open, and no more."""
     with stratalloc.trace() as outer:

@@ -333,7 +333,9 @@ void ConfigureHistory(const HistoryOptions&) {}
 void TrackHistory(void (*)(const TraceEvent&)) {}
 void SetHistoryContext(HistoryContext) {}
 std::vector<TraceEvent> HistoryEvents(int) { return {}; }
-Bytes RecordOutOfMemory(int, StreamId, Bytes size, Bytes) { return size; }
+Bytes RecordOutOfMemory(int, Bytes size, StreamId, MallocHint, Bytes) {
+  return size;
+}
 void RecordSnapshot(int, PoolId, Bytes) {}
 void PushCompileContext(std::string) {}
 void PopCompileContext() {}
