@@ -210,6 +210,8 @@ class DeviceAllocator : public PoolRequests,
   Bytes RecordOutOfMemory(StreamId stream, Bytes bytes, Charge charge,
                           Bytes free_bytes) EXCLUDES(p_.mutex);
   void RecordSnapshot(PoolId pool, Bytes active) EXCLUDES(p_.mutex);
+  // For the event rings: what is allocated and reserved at this moment.
+  void RecordTotals() EXCLUDES(p_.mutex);
 
   // A block that is handed out keeps the site of its thread (thread_site.h)
   // until it is freed, whatever moves it or pays for it. Off at first; blocks

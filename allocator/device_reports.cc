@@ -66,6 +66,9 @@ Bytes DeviceReports::LargestCached() {
 
 DeviceStats DeviceReports::Stats() {
   MutexLock lock(p_.mutex);
+  return StatsLocked();
+}
+DeviceStats DeviceReports::StatsLocked() {
   if (p_.unmanaged.MayBeInactive()) {
     p_.blocks.EmptyBins();
     p_.unmanaged.CountInactive();
@@ -86,10 +89,16 @@ void DeviceReports::ResetAccumulatedStats() {
   p_.live.ResetAccumulated();
 }
 
-std::vector<SegmentView> DeviceReports::Snapshot(std::uint64_t* order) {
+std::vector<SegmentView> DeviceReports::Snapshot() {
   MutexLock lock(p_.mutex);
+  return SnapshotLocked();
+}
+DeviceReports::Moment DeviceReports::Now() {
+  MutexLock lock(p_.mutex);
+  return {SnapshotLocked(), StatsLocked(), p_.history.order()};
+}
+std::vector<SegmentView> DeviceReports::SnapshotLocked() {
   p_.blocks.EmptyBins();
-  if (order != nullptr) *order = p_.history.order();
   std::vector<SegmentView> views;
   for (const auto& placed : p_.heap.segments()) {
     const Segment& segment = *placed.second;

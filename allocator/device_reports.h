@@ -35,10 +35,15 @@ class DeviceReports {
   DeviceStats Stats() EXCLUDES(p_.mutex);
   void ResetPeakStats() EXCLUDES(p_.mutex);
   void ResetAccumulatedStats() EXCLUDES(p_.mutex);
-  // `order`: filled with the number of the device's newest event in the event
-  // rings (history.h), which the snapshot has.
-  std::vector<SegmentView> Snapshot(std::uint64_t* order = nullptr)
-      EXCLUDES(p_.mutex);
+  std::vector<SegmentView> Snapshot() EXCLUDES(p_.mutex);
+  // All of one moment; `order`: the number of the device's newest event in the
+  // event rings (history.h) by then.
+  struct Moment {
+    std::vector<SegmentView> segments;
+    DeviceStats stats;
+    std::uint64_t order = 0;
+  };
+  Moment Now() EXCLUDES(p_.mutex);
 
   Bytes LargestCached() EXCLUDES(p_.mutex);
   // Those of block_heap.h, handle_pool.h and block_pins.h; allocated <= active
@@ -87,6 +92,8 @@ class DeviceReports {
   struct OnDeviceSums {
     Bytes allocated = 0, active = 0, mapped = 0;
   };
+  std::vector<SegmentView> SnapshotLocked() REQUIRES(p_.mutex);
+  DeviceStats StatsLocked() REQUIRES(p_.mutex);
   // nullptr if all is well, else what is not.
   const char* CheckHandlesLocked(OnDeviceSums* sums) REQUIRES(p_.mutex);
   const char* CheckSumsLocked(const OnDeviceSums& sums) REQUIRES(p_.mutex);

@@ -78,6 +78,11 @@ class History {
   void RecordRelabel(const TracePoint& point) {
     RecordInRings(point, EventKind::kRelabel);
   }
+  // What the device has, in its place among its events: `address` allocated,
+  // `bytes` reserved. REQUIRES: EventRecorder::on().
+  void RecordTotals(const TracePoint& point) {
+    RecordInRings(point, EventKind::kTotals);
+  }
   // Oldest first. Under the lock a copy without strings, which every malloc
   // waits for; what torch is told is made of it without the lock.
   std::vector<Entry> Copy() const;

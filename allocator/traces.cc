@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAllocator: what history hears of blocks, mappings and evictions, and
-// whether blocks keep the line that asked for them.
+// DeviceAllocator: what history and the event rings hear of blocks, mappings,
+// evictions and sums, and whether blocks keep the line that asked for them.
 #include <algorithm>
 #include <utility>
 
 #include "allocator/device_allocator.h"
+#include "allocator/events/event_recorder.h"
 #include "allocator/settings.h"
 #include "allocator/thread_site.h"
 
@@ -58,6 +59,16 @@ Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
   if (p_.traces.uses_sites()) event.site = thread_site;
   p_.history.Record(std::move(event), nullptr);
   return rounded;
+}
+
+void DeviceAllocator::RecordTotals() {
+  MutexLock lock(p_.mutex);
+  if (!EventRecorder::on()) return;
+  TracePoint totals;
+  totals.device = p_.device.index();
+  totals.address = p_.live.allocated_bytes();
+  totals.bytes = static_cast<Bytes>(p_.stats.reserved_bytes.stats[0].current);
+  p_.history.RecordTotals(totals);
 }
 
 void DeviceAllocator::RecordSnapshot(PoolId pool, Bytes active) {

@@ -267,7 +267,8 @@ STRATALLOC_API int stratalloc_recording_write(uint64_t recording,
 STRATALLOC_API int stratalloc_recording_recover(const char* area_file,
                                                 const char* path, int redact,
                                                 stratalloc_error* error);
-/* A moment with a name; nothing while no events are recorded. */
+/* A moment with a name, and what each opened device has allocated and reserved
+ * then; nothing while no events are recorded. */
 STRATALLOC_API void stratalloc_mark(const char* name);
 
 /* ---- memory of other processes ------------------------------------------ */

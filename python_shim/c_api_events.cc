@@ -42,16 +42,16 @@ Json StatJson(const Stat& stat) {
 }
 
 Json StateOf(DeviceAllocator& device) {
-  std::uint64_t order = 0;
+  const DeviceAllocator::Moment now = device.Now();
   Json segments = Json::array();
-  for (const SegmentView& segment : device.Snapshot(&order)) {
+  for (const SegmentView& segment : now.segments) {
     segments.push_back(SegmentJson(segment));
   }
-  const DeviceStats stats = device.Stats();
+  const DeviceStats& stats = now.stats;
   return {{"index", static_cast<int>(device.device().index())},
           {"capacity", device.capacity()},
           {"limit", device.limit()},
-          {"order", order},
+          {"order", now.order},
           {"segments", std::move(segments)},
           {"stats",
            {{"allocated_bytes", StatJson(stats.allocated_bytes.stats[0])},
@@ -166,6 +166,10 @@ void stratalloc_mark(const char* name) {
   event.kind = EventKind::kMark;
   event.scope = number;
   EventRecorder::Record(event);
+  // Whoever reads the recording can hold its replay against these.
+  for (DeviceAllocator* device : Allocator::Get().Opened()) {
+    device->RecordTotals();
+  }
 }
 
 }  // extern "C"

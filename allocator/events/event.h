@@ -60,7 +60,7 @@ struct Event {
 };
 static_assert(sizeof(Event) == 48 && std::is_trivially_copyable_v<Event>);
 
-// aux of events of blocks and segments: the order of the device's events, which
+// aux of events of blocks, segments and totals: the order of the device's events, which
 // its lock makes exact where two cores' clocks need not agree, and the pool.
 inline constexpr int kPoolBits = 16;
 constexpr std::uint64_t OrderAndPool(std::uint64_t order, std::uint16_t pool) {
@@ -71,7 +71,8 @@ constexpr std::uint16_t PoolOf(std::uint64_t aux) {
   return static_cast<std::uint16_t>(aux);
 }
 constexpr bool HasOrder(EventKind kind) {
-  return kind <= EventKind::kOutOfMemory || kind == EventKind::kRelabel;
+  return kind <= EventKind::kOutOfMemory || kind == EventKind::kRelabel ||
+         kind == EventKind::kTotals;
 }
 
 // A block's size, which is `bytes`, what was asked for, rounded up to 512, and

@@ -2,7 +2,10 @@
 """trace(): what happened adds up to what the allocator counted, whatever the
 program did: layers, threads, evictions, private pools, streams."""
 
+import subprocess
+import sys
 import threading
+import zlib
 
 import pytest
 
@@ -89,6 +92,7 @@ def test_training_with_evictions_adds_up():
     assert int(of_kind(run, Kind.STALL)["aux"].max()) < run.duration
     marks = [run.scopes[event["scope"]] for event in of_kind(run, Kind.MARK)]
     assert marks == ["step 0", "step 1"]
+    assert len(of_kind(run, Kind.TOTALS)) == 2
     entered = of_kind(run, Kind.SCOPE_ENTER)
     nodes = entered[(entered["flags"] & model.BACKWARD) != 0]
     backward = {run.scopes[one] for one in nodes["scope"].tolist()}
@@ -129,6 +133,60 @@ def test_threads_streams_and_pools_add_up():
     assert len(set(made["thread"].tolist())) >= 4
     assert len({run.pools[one].stream for one in made["pool"].tolist()}) >= 4
     assert any(run.pools[one].owner != (0, 0) for one in made["pool"].tolist())
+
+
+def test_a_mark_says_what_is_there_and_that_is_checked(tmp_path):
+    """Among the events of four threads; a number that was turned is found."""
+    path = tmp_path / "marked"
+    done = threading.Event()
+
+    def work(seed):
+        while not done.is_set():
+            kept = [tensor(512 + (seed * 7919 + i * 4099) % 3000000)
+                    for i in range(4)]
+            del kept
+
+    with stratalloc.trace(path):
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for i in range(50):
+            kept = tensor(MIB)
+            stratalloc.mark(f"mark {i}")
+        done.set()
+        for thread in threads:
+            thread.join()
+        del kept
+    run = recording.read(str(path))
+    holds(run)
+    totals = of_kind(run, Kind.TOTALS)
+    assert len(totals) == 50
+    assert len(set(totals["address"].tolist())) > 1
+    assert int(totals["address"].min()) >= MIB
+
+    assert _command("validate", path)[0] == 0
+    data = bytearray(path.read_bytes())
+    head = data.index(b"HEAD")
+    at = head + 16 + -(-int.from_bytes(data[head + 8:head + 16], "little")
+                       // 8) * 8
+    assert data[at:at + 4] == b"EVNT"
+    size = int.from_bytes(data[at + 8:at + 16], "little")
+    events = np.frombuffer(data, model.EVENT, size // 48, at + 16)
+    where = np.flatnonzero(events["kind"] == Kind.TOTALS)[30]
+    events["address"][where] += 512
+    del events
+    data[at + 4:at + 8] = zlib.crc32(
+        data[at + 16:at + 16 + size]).to_bytes(4, "little")
+    path.write_bytes(data)
+    code, out = _command("validate", path)
+    assert code == 1 and "totals: allocated was" in out, out
+    assert len(identities.check(recording.read(str(path)))) == 1
+
+
+def _command(*arguments):
+    done = subprocess.run([sys.executable, "-m", "stratalloc", *arguments],
+                          capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_a_relabel_is_told():
