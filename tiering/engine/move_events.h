@@ -32,7 +32,8 @@ class MoveEvents {
     event.scope = Raw(scope);
     End(event);
   }
-  // A stream waits for what is still on its way.
+  // A stream waits for what is still on its way. Of an operator's operands some
+  // may come from the host and some from disk: that is told by their moves.
   void Late(ScopeId scope, Bytes bytes) const {
     Event event = Begin(EventKind::kLate, bytes);
     event.scope = Raw(scope);

@@ -64,7 +64,7 @@ def indices(run):
                         ("category", model.CATEGORIES)):
         column = events[name]
         if name == "category":
-            moved = np.isin(events["kind"], (Kind.MOVE, Kind.LATE))
+            moved = events["kind"] == Kind.MOVE
             if (column[moved] >= len(model.TIERS) ** 2).any():
                 yield Violation("indices", None, None,
                                 "a move is between tiers that do not exist")

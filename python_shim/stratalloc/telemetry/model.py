@@ -38,7 +38,8 @@ class Kind(enum.IntEnum):
     SCOPE_LEAVE = 10
     MOVE = 12  # address, bytes: of the handle; category: move(); aux: duration
     STALL = 13  # the thread waited for memory of `scope`; aux: duration
-    LATE = 14  # a restore that was asked for ahead and waited for: as MOVE
+    LATE = 14  # as STALL, but it is a stream that waits, for restores that were
+    # asked for ahead; operands may come from several tiers, as their MOVEs say
     MARK = 15  # scope: the mark's name
     TOTALS = 16  # address: allocated bytes; bytes: reserved bytes of the device
     RELABEL = 17  # the block at `address` is owned by `scope`, `category` now
@@ -58,12 +59,12 @@ FREE = "inactive"
 
 
 def move(source, target):
-    """`category` of a MOVE or LATE between two indices of TIERS."""
+    """`category` of a MOVE between two indices of TIERS."""
     return source * len(TIERS) + target
 
 
 def ends(category):
-    """(source, target) of a MOVE or LATE: what move() was given."""
+    """(source, target) of a MOVE: what move() was given."""
     return divmod(category, len(TIERS))
 
 

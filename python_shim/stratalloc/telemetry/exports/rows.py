@@ -109,7 +109,7 @@ class _Tables:
         """(texts, index) or (None, numbers), in the order of COLUMNS."""
         events = self.run.events[where]
         kind = events["kind"]
-        moved = np.isin(kind, (Kind.MOVE, Kind.LATE))
+        moved = kind == Kind.MOVE
         timed = np.isin(kind, _TIMED)
         category = events["category"].astype("i4") + np.where(
             moved, len(model.CATEGORIES), 0)

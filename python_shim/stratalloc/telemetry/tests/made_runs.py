@@ -288,7 +288,7 @@ def story(names=("net", "net.0", "net.0.mlp", "net.1"), name="card"):
     maker.put(Kind.OOM, 5 * MIB, 1 << 40, scope=1)
     maker.free(waits, complete=False)
     maker.put(Kind.MOVE, weight, 2 * MIB, 900, 1, category=model.move(0, 1))
-    maker.put(Kind.LATE, weight, 2 * MIB, 400, 1, category=model.move(1, 0))
+    maker.put(Kind.LATE, 0, 2 * MIB, 400, 1)
     maker.put(Kind.MOVE, weight, 2 * MIB, 800, 1, category=model.move(1, 0))
     maker.put(Kind.MOVE, weight + 2 * MIB, 2 * MIB, 900, 1,
               category=model.move(0, 1))
