@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -96,18 +97,25 @@ Json HeadOf(const AreaContent& content, const Collected& collected,
   return head;
 }
 
-std::uint64_t OrderIn(const std::vector<Json>& states, int device) {
+// By device the number of its newest event; `none` where no state was taken.
+// As long as a device's number in an event can be.
+using Orders = std::array<std::uint64_t, 256>;
+Orders OrdersOf(const std::vector<Json>& states, std::uint64_t none) {
+  Orders orders;
+  orders.fill(none);
   for (const Json& state : states) {
-    if (state.at("index") == device) return state.at("order");
+    orders[state.at("index").get<std::uint8_t>()] = state.at("order");
   }
-  return 0;
+  return orders;
 }
 
-// Of each device only what came after its state was taken.
-void DropWhatStatesHave(const std::vector<Json>& start, RingEvents& ring) {
-  std::erase_if(ring.events, [&start](const Event& event) {
-    return HasOrder(event.kind) &&
-           OrderOf(event.aux) <= OrderIn(start, event.device);
+// Of each device only what came after its first state was taken and before its
+// last one.
+void KeepBetween(const Orders& start, const Orders& end, RingEvents& ring) {
+  std::erase_if(ring.events, [&](const Event& event) {
+    if (!HasOrder(event.kind)) return false;
+    const std::uint64_t order = OrderOf(event.aux);
+    return order <= start[event.device] || order > end[event.device];
   });
 }
 
@@ -120,30 +128,45 @@ Recorder& Recorder::Get() {
 
 Result<std::uint64_t> Recorder::Begin(
     const std::optional<EventAreaOptions>& area, const DeviceStates& states) {
+  std::uint64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    STRATALLOC_RETURN_IF_ERROR(EventRecorder::Start(area));
+    Open& open = open_.emplace_back();
+    open.number = number = ++numbers_;
+    open.since = EventRecorder::Now();
+    open.ticks = NowTicks();
+    open.unix_ns = UnixNs();
+    open.events_lost = EventRecorder::area()->head().events_lost.load();
+  }
+  auto start = std::make_shared<const std::vector<Json>>(states());
   MutexLock lock(mutex_);
-  STRATALLOC_RETURN_IF_ERROR(EventRecorder::Start(area));
-  Open open;
-  open.number = ++numbers_;
-  open.since = EventRecorder::Now();
-  open.ticks = NowTicks();
-  open.unix_ns = UnixNs();
-  open.events_lost = EventRecorder::area()->head().events_lost.load();
-  open.start = states();
-  open_.push_back(std::move(open));
-  return numbers_;
+  if (Open* const open = FindLocked(number)) open->start = std::move(start);
+  return number;
+}
+
+Recorder::Open* Recorder::FindLocked(std::uint64_t recording) {
+  const auto found =
+      std::find_if(open_.begin(), open_.end(), [recording](const Open& one) {
+        return one.number == recording && !one.over;
+      });
+  return found == open_.end() ? nullptr : &*found;
 }
 
 Status Recorder::Write(std::uint64_t recording, const std::string& path,
                        const RecordingOptions& options,
                        const DeviceStates& states, bool over) {
-  MutexLock lock(mutex_);
-  const auto found = std::find_if(
-      open_.begin(), open_.end(),
-      [recording](const Open& one) { return one.number == recording; });
-  if (found == open_.end()) {
-    return Fail(ErrorCode::kNotFound, "there is no recording " +
-                                          std::to_string(recording) +
-                                          " under way: it was ended before");
+  Open open;
+  {
+    MutexLock lock(mutex_);
+    Open* const found = FindLocked(recording);
+    if (found == nullptr || found->start == nullptr) {
+      return Fail(ErrorCode::kNotFound, "there is no recording " +
+                                            std::to_string(recording) +
+                                            " under way: it was ended before");
+    }
+    open = *found;
+    found->over = over;
   }
   EventArea& area = *EventRecorder::area();
   area.UpdateClock();
@@ -151,38 +174,32 @@ Status Recorder::Write(std::uint64_t recording, const std::string& path,
   // beyond it.
   const std::vector<Json> end = states();
   const std::int64_t ended = UnixNs();
-  EventRecorder::Reading reading = EventRecorder::Read(found->since);
+  EventRecorder::Reading reading = EventRecorder::Read(open.since);
+  if (over) Forget(recording);  // nothing of the rings is needed any more
   AreaContent content = ReadNames(area.head());
-  content.clock.ticks = found->ticks;
-  content.unix_ns = found->unix_ns;
-  content.events_lost = reading.events_lost - found->events_lost;
+  content.clock.ticks = open.ticks;
+  content.unix_ns = open.unix_ns;
+  content.events_lost = reading.events_lost - open.events_lost;
+  const Orders first = OrdersOf(*open.start, 0);
+  const Orders last = OrdersOf(end, ~std::uint64_t{0});
   for (EventRecorder::Reading::Ring& ring : reading.rings) {
     content.overwritten += ring.lost;
     RingEvents& kept = content.rings.emplace_back(
         RingEvents{ring.thread, std::move(ring.events)});
-    DropWhatStatesHave(found->start, kept);
-    std::erase_if(kept.events, [&end](const Event& event) {
-      const std::uint64_t last = OrderIn(end, event.device);
-      return HasOrder(event.kind) && last != 0 && OrderOf(event.aux) > last;
-    });
+    KeepBetween(first, last, kept);
   }
   const Collected collected = Collect(content.rings, content.clock);
   Json head = HeadOf(content, collected, options.redact);
-  head["duration"] = ended - found->unix_ns;
+  head["duration"] = ended - open.unix_ns;
   head["torn"] = false;
-  head["start"] = found->start;
+  head["start"] = *open.start;
   head["end"] = end;
   if (!options.redact) head["about"] = options.about;
-  if (over) EndLocked(recording);
   return WriteRecording(path, Text(head), collected.events);
 }
 
 void Recorder::Forget(std::uint64_t recording) {
   MutexLock lock(mutex_);
-  EndLocked(recording);
-}
-
-void Recorder::EndLocked(std::uint64_t recording) {
   std::erase_if(
       open_, [recording](const Open& one) { return one.number == recording; });
   if (open_.empty()) EventRecorder::Stop();

@@ -3,17 +3,22 @@
 // one, what it says, and the file it becomes.
 //
 // Begin: every device tells what it has, and from the same moment on each of
-// its events is in the rings. End writes what happened since, with what every
-// device has then. Between the two nothing is kept but the rings.
+// its events is in the rings. Write makes a file of what happened since, with
+// what every device has by then, as often as anybody likes and, where it is
+// over, for the last time. Between the two nothing is kept but the rings.
 //
-// Thread-safety: every method, one kRegistry lock; recordings overlap if they
-// like, since each only remembers from where it reads. Failure: as
-// EventRecorder and WriteRecording say. Lifetime: the process's.
+// Thread-safety: every method; recordings overlap if they like, since each only
+// remembers from where it reads. The kRegistry lock is for the list of those
+// under way: devices are asked, and files are written, without it, so that a
+// slow disk keeps nobody from beginning or ending another one.
+// Failure: as EventRecorder and WriteRecording say; kNotFound for a recording
+// that was over before. Lifetime: the process's.
 #ifndef STRATALLOC_TELEMETRY_RECORDER_H_
 #define STRATALLOC_TELEMETRY_RECORDER_H_
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -37,17 +42,18 @@ class Recorder {
  public:
   static Recorder& Get();
 
-  // The number of a recording that begins now.
+  // The number of a recording that begins now. `states` is called before this
+  // returns, without a lock, as it is by Write.
   Result<std::uint64_t> Begin(const std::optional<EventAreaOptions>& area,
-                              const DeviceStates& states);
-  // Writes it to `path`, and forgets it if `over`; no events are recorded any
-  // more once all are over.
+                              const DeviceStates& states) EXCLUDES(mutex_);
+  // Writes it to `path`. `over`: it has ended, whether or not that succeeds; no
+  // events are recorded any more once all have.
   Status Write(std::uint64_t recording, const std::string& path,
                const RecordingOptions& options, const DeviceStates& states,
-               bool over);
+               bool over) EXCLUDES(mutex_);
 
   // A recording that nobody wants ends.
-  void Forget(std::uint64_t recording);
+  void Forget(std::uint64_t recording) EXCLUDES(mutex_);
 
   // Makes a recording of what a process left in `area`.
   static Status Recover(const std::string& area, const std::string& path,
@@ -59,11 +65,14 @@ class Recorder {
     std::vector<std::uint64_t> since;
     std::uint64_t ticks = 0;
     std::int64_t unix_ns = 0;
-    std::vector<nlohmann::json> start;
+    // nullptr until Begin has asked the devices.
+    std::shared_ptr<const std::vector<nlohmann::json>> start;
     std::uint64_t events_lost = 0;
+    bool over = false;  // it is being written for the last time
   };
   Recorder() = default;
-  void EndLocked(std::uint64_t recording) REQUIRES(mutex_);
+  // nullptr for one that is over.
+  Open* FindLocked(std::uint64_t recording) REQUIRES(mutex_);
 
   Mutex mutex_{LockRank::kRegistry};
   std::uint64_t numbers_ GUARDED_BY(mutex_) = 0;

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <string>
+#include <thread>
 
 #include "telemetry/recording_file.h"
 
@@ -153,6 +155,47 @@ TEST(Recorder, ARecordingIsItsOwnersAndReplacesAWholeOneOnly) {
   ASSERT_TRUE(other);
   ASSERT_FALSE(
       Recorder::Get().Write(*other, "/dev/full/x", {}, NoDevices, true));
+}
+
+TEST(Recorder, WhoTakesLongToWriteKeepsNobodyElseWaiting) {
+  const auto slow = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(slow);
+  std::promise<void> asked, others_are_done;
+  const DeviceStates slow_devices = [&] {
+    asked.set_value();
+    others_are_done.get_future().wait();
+    return std::vector<Json>{};
+  };
+  std::thread writer([&] {
+    EXPECT_TRUE(
+        Recorder::Get().Write(*slow, Path("h"), {}, slow_devices, true));
+  });
+  asked.get_future().wait();
+  const Status twice =
+      Recorder::Get().Write(*slow, Path("i"), {}, NoDevices, true);
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.error().code, ErrorCode::kNotFound);
+  const auto other = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(other);
+  Recorder::Get().Forget(*other);
+  EXPECT_TRUE(EventRecorder::on()) << "the slow one is not over yet";
+  others_are_done.set_value();
+  writer.join();
+}
+
+// One that begins while the last other one ends goes on.
+TEST(Recorder, EventsAreRecordedWhileOneBegins) {
+  const auto ends = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(ends);
+  const auto begins = Recorder::Get().Begin(Area(), [&] {
+    Recorder::Get().Forget(*ends);
+    return std::vector<Json>{};
+  });
+  ASSERT_TRUE(begins);
+  EXPECT_TRUE(EventRecorder::on());
+  RecordAlloc(5, 5);
+  ASSERT_TRUE(Recorder::Get().Write(*begins, Path("j"), {}, NoDevices, true));
+  EXPECT_EQ(Read(Path("j")).events.size(), 1u);
 }
 
 TEST(Recorder, RecoversWhatTheAreaHas) {
