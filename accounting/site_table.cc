@@ -29,7 +29,9 @@ Table& GetTable() {
   return *table;
 }
 
-std::string_view Cut(std::string_view text) {
+}  // namespace
+
+std::string_view CutSiteText(std::string_view text) {
   if (text.size() <= kMostSiteText) return text;
   std::size_t end = kMostSiteText;
   // Back to where a character begins.
@@ -39,11 +41,9 @@ std::string_view Cut(std::string_view text) {
   return text.substr(0, end);
 }
 
-}  // namespace
-
 SiteId InternSite(std::string_view text) {
   if (text.empty()) return kNoPythonFrame;
-  text = Cut(text);
+  text = CutSiteText(text);
   Table& table = GetTable();
   MutexLock lock(table.mutex);
   const auto found = table.ids.find(text);

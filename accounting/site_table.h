@@ -29,6 +29,8 @@ inline constexpr std::size_t kMostSiteText = 512;
 inline constexpr SiteId kOtherSites{1};     // "(other sites)": no id was left
 inline constexpr SiteId kNoPythonFrame{2};  // "(no Python frame)"
 
+// At most kMostSiteText bytes of it.
+std::string_view CutSiteText(std::string_view text);
 // Same text, same id; kNoPythonFrame of an empty one.
 SiteId InternSite(std::string_view text);
 // "site #N" for an id that never was.

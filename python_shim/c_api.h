@@ -113,10 +113,11 @@ STRATALLOC_API char* stratalloc_fragmentation_json(int device);
 /* What was allocated where, by the sampled blocks that live (core_api/sites.h):
  * "recorded", and if it is true "interval" (bytes; of smaller blocks one is
  * sampled in so many), "distinct" (lines seen), "refused" (how often a line was
- * counted as "(other sites)", since no more are told apart), and "rows": a list
- * of {"owner" (the line),"category","live","blocks","device","host","disk"}.
- * What was not sampled is one row; they add up to what is live on the device's
- * tiers. {"error"} for a device that CUDA has not. */
+ * counted as "(other sites)", since no more are told apart), "calls" and
+ * "calls_refused" (the same of calls on stacks), and "rows": a list of {"owner"
+ * (the line),"category","live","blocks","device","host","disk"}. What was not
+ * sampled is one row; they add up to what is live on the device's tiers.
+ * {"error"} for a device that CUDA has not. */
 STRATALLOC_API char* stratalloc_sites_json(int device);
 /* Who finds the line that the calling thread runs: writes "file:line function"
  * in UTF-8, at most `room` bytes without a 0, and returns how many; 0 if there
@@ -124,7 +125,17 @@ STRATALLOC_API char* stratalloc_sites_json(int device);
  * the GIL, which it may take; never from a free. NULL for nobody; a call that
  * has begun may still be under way then. */
 typedef int (*stratalloc_site_finder)(char* text, int room);
-STRATALLOC_API void stratalloc_find_sites(stratalloc_site_finder find);
+/* And its whole stack, at the level `full`, as a number that the functions
+ * below gave; 0 if there is none. */
+typedef uint32_t (*stratalloc_stack_finder)(void);
+STRATALLOC_API void stratalloc_find_sites(stratalloc_site_finder find_site,
+                                          stratalloc_stack_finder find_stack);
+/* Stacks (accounting/stack_table.h), for who finds them: the number of a frame
+ * of the stack, "file:line function", `own` if it is the user's; and that of
+ * the frame when `caller` called it, 0 for the outermost. 0 if none is left. */
+STRATALLOC_API uint32_t stratalloc_stack_frame(const char* text, int bytes,
+                                               int own);
+STRATALLOC_API uint32_t stratalloc_stack_call(uint32_t caller, uint32_t frame);
 /* What would serve a malloc of this thread (allocator/explanation.h): "size",
  * "block", "served_by", "certain", "depends_on", "leaves", "may_leave",
  * "room_needed", "room_below", "missing", "limit_helps", "remedy" and "frees":

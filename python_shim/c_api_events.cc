@@ -10,6 +10,7 @@
 #include "accounting/site_table.h"
 #include "allocator/events/event_recorder.h"
 #include "python_shim/core.h"
+#include "accounting/stack_table.h"
 #include "telemetry/recorder.h"
 
 namespace stratalloc {
@@ -109,6 +110,7 @@ int stratalloc_recording_begin(const char* area_file, uint64_t ring_events,
   if (area_file != nullptr || ring_events != 0) area.emplace();
   if (area_file != nullptr) area->file = area_file;
   if (ring_events != 0) area->ring_capacity = ring_events;
+  NameCalls();
   const bool first = EventRecorder::area() == nullptr;
   const Result<std::uint64_t> begun = Recorder::Get().Begin(area, States);
   if (!begun) return ToC(begun.error(), error);

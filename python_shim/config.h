@@ -32,6 +32,10 @@ constexpr bool RecordsSites(TelemetryLevel level) {
   return level >= TelemetryLevel::kCallsites;
 }
 // "events"; kInvalidArgument if no level is called so.
+// Of every malloc the whole stack.
+constexpr bool RecordsStacks(TelemetryLevel level) {
+  return level >= TelemetryLevel::kFull;
+}
 Result<TelemetryLevel> ReadTelemetryLevel(std::string_view name);
 
 struct Config {

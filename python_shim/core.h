@@ -54,12 +54,18 @@ class Core {
   std::string WhyNoEngine() const {
     return why_no_engine_.load(std::memory_order_acquire);
   }
-  // Who finds the line that a thread runs; nullptr for nobody (c_api.h).
+  // Who finds the line that a thread runs, and its stack; nullptr for nobody
+  // (c_api.h).
   stratalloc_site_finder site_finder() const {
     return site_finder_.load(std::memory_order_acquire);
   }
-  void UseSiteFinder(stratalloc_site_finder find) {
-    site_finder_.store(find, std::memory_order_release);
+  stratalloc_stack_finder stack_finder() const {
+    return stack_finder_.load(std::memory_order_acquire);
+  }
+  void UseFinders(stratalloc_site_finder find_site,
+                  stratalloc_stack_finder find_stack) {
+    site_finder_.store(find_site, std::memory_order_release);
+    stack_finder_.store(find_stack, std::memory_order_release);
   }
   // The device, opened if it is not, or an error that names it.
   Result<DeviceAllocator*> Device(int index) const;
@@ -86,6 +92,7 @@ class Core {
   std::atomic<bool> abandoned_{false};
   std::atomic<Engine*> engine_{nullptr};
   std::atomic<stratalloc_site_finder> site_finder_{nullptr};
+  std::atomic<stratalloc_stack_finder> stack_finder_{nullptr};
   std::atomic<const char*> why_no_engine_{"CUDA is not initialised yet"};
 };
 

@@ -98,6 +98,7 @@ AreaContent ReadNames(const EventAreaHead& head) {
   content.closed = head.closed.load(std::memory_order_relaxed) != 0;
   content.events_lost = head.events_lost.load(std::memory_order_relaxed);
   content.names_lost = head.names_lost.load(std::memory_order_relaxed);
+  content.stacks_lost = head.stacks_lost.load(std::memory_order_relaxed);
   ReadNamesOf(reinterpret_cast<const char*>(&head) + head.names_offset,
               std::min(head.names_used.load(std::memory_order_acquire),
                        head.names_bytes),

@@ -38,6 +38,7 @@ struct AreaContent {
   // Events that were overwritten or torn; of threads without a ring; names
   // that had no room or are torn.
   std::uint64_t overwritten = 0, events_lost = 0, names_lost = 0;
+  std::uint64_t stacks_lost = 0;  // mallocs whose line is known alone
 };
 
 Result<AreaContent> ReadAreaFile(const std::string& path);

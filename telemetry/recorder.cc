@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -31,6 +33,7 @@ const char* TableOf(NameKind kind) {
     case NameKind::kScope:
       return "scopes";
     case NameKind::kSite:
+    case NameKind::kCall:
       return "sites";
     case NameKind::kPool:
       return "pools";
@@ -42,7 +45,21 @@ const char* TableOf(NameKind kind) {
   return nullptr;  // of a later version, or torn
 }
 
-// Tables of [id, text]; pools have numbers alone, so they stay when redacted.
+// "caller line text" as a row of sites; what is torn is left out.
+void AddCall(const NameRow& name, Json& sites) {
+  std::uint64_t caller = 0, line = 0;
+  int at = 0;
+  if (std::sscanf(name.text.c_str(), "%5" SCNu64 " %5" SCNu64 " %n", &caller,
+                  &line, &at) != 2 ||
+      at == 0) {
+    return;
+  }
+  sites.push_back(
+      {name.id, name.text.substr(static_cast<std::size_t>(at)), caller, line});
+}
+
+// Tables of [id, text], of calls [id, text, caller, line]; pools have numbers
+// alone, so they stay when redacted.
 void AddNames(const std::vector<NameRow>& names, bool redact, Json& head) {
   for (const char* table :
        {"scopes", "sites", "pools", "names_of_threads", "marks"}) {
@@ -52,7 +69,11 @@ void AddNames(const std::vector<NameRow>& names, bool redact, Json& head) {
     const char* const table = TableOf(name.kind);
     if (table == nullptr) continue;
     if (redact && name.kind != NameKind::kPool) continue;
-    head[table].push_back({name.id, name.text});
+    if (name.kind == NameKind::kCall) {
+      AddCall(name, head[table]);
+    } else {
+      head[table].push_back({name.id, name.text});
+    }
   }
 }
 
@@ -88,6 +109,7 @@ Json HeadOf(const AreaContent& content, const Collected& collected,
                {"without_a_ring", content.events_lost},
                {"unknown", collected.unknown},
                {"names_lost", content.names_lost},
+               {"stacks_lost", content.stacks_lost},
                {"redacted", redact},
                {"overhead_ns",
                 static_cast<std::uint64_t>(

@@ -125,6 +125,7 @@ TEST(Recorder, RedactedLeavesNamesOut) {
   EventRecorder::Name(NameKind::kSite, 4, "secret.py:1 f");
   EventRecorder::Name(NameKind::kPool, 1, "0 0 0 0");
   RecordingOptions options;
+  EventRecorder::Name(NameKind::kCall, 20000, "0 4 secret.py:1 f");
   options.redact = true;
   options.about = {{"command", "secret.py"}};
   ASSERT_TRUE(
@@ -136,6 +137,20 @@ TEST(Recorder, RedactedLeavesNamesOut) {
   EXPECT_EQ(Read(Path("d")).head["pools"][0][1], "0 0 0 0");
 }
 
+  EXPECT_TRUE(Read(Path("d")).head["sites"].empty());
+}
+
+TEST(Recorder, ACallSaysWhoCalledItAndTheUsersLine) {
+  const auto recording = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(recording);
+  EventRecorder::Name(NameKind::kCall, 20001, "20000 4 a b.py:2 g h");
+  EventRecorder::Name(NameKind::kCall, 20002, "20000 torn");
+  ASSERT_TRUE(
+      Recorder::Get().Write(*recording, Path("k"), {}, NoDevices, true));
+  const Json head = Read(Path("k")).head;
+  EXPECT_EQ(head["sites"].back(),
+            Json::parse(R"([20001, "a b.py:2 g h", 20000, 4])"));
+  EXPECT_EQ(head["stacks_lost"], 0);
 TEST(Recorder, ARecordingIsItsOwnersAndReplacesAWholeOneOnly) {
   const auto recording = Recorder::Get().Begin(Area(), NoDevices);
   ASSERT_TRUE(recording);

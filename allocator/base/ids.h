@@ -48,8 +48,9 @@ inline constexpr EventId kNoEvent{0};
 enum class ScopeId : std::uint32_t {};
 inline constexpr ScopeId kRootScope{0};
 
-// A line of the program that allocates (accounting/site_table.h). 0: none that
-// is known, since the block was not sampled.
+// A line of the program that allocates (accounting/site_table.h), or a whole
+// stack of calls (accounting/stack_table.h). 0: none that is known, since the
+// block was not sampled.
 enum class SiteId : std::uint32_t {};
 inline constexpr SiteId kNoSite{0};
 

@@ -48,7 +48,7 @@ struct Event {
   std::uint64_t bytes = 0;
   std::uint64_t aux = 0;
   std::uint32_t scope = 0;
-  std::uint16_t site = 0;
+  std::uint16_t site = 0;    // a line, or a call on a stack: README.md
   std::uint16_t beyond = 0;  // see SetSize
   std::uint32_t stamp = 0;   // the ring's: its number in the ring, plus 1
   EventKind kind = EventKind::kAlloc;
@@ -60,8 +60,9 @@ struct Event {
 };
 static_assert(sizeof(Event) == 48 && std::is_trivially_copyable_v<Event>);
 
-// aux of events of blocks, segments and totals: the order of the device's events, which
-// its lock makes exact where two cores' clocks need not agree, and the pool.
+// aux of events of blocks, segments and totals: the order of the device's
+// events, which its lock makes exact where two cores' clocks need not agree,
+// and the pool.
 inline constexpr int kPoolBits = 16;
 constexpr std::uint64_t OrderAndPool(std::uint64_t order, std::uint16_t pool) {
   return order << kPoolBits | pool;

@@ -36,6 +36,9 @@ enum class NameKind : std::uint32_t {
   kPool = 3,    // PoolOf(aux): "device stream owner owner", in numbers
   kThread = 4,  // the kernel's number: what the thread is called
   kMark = 5,    // Event::scope of a mark
+  // Event::site, too, from where those of kSite end: a call of a stack, "caller
+  // line file:line function", the first two being sites, 0 for none
+  kCall = 6,
 };
 
 struct EventAreaHead {
@@ -56,6 +59,8 @@ struct EventAreaHead {
   std::atomic<std::uint64_t> rings_used, names_used;
   std::atomic<std::uint64_t> events_lost, names_lost;
   std::atomic<std::uint64_t> closed;  // the process ended by itself
+  // Mallocs whose line is known alone, since no number was left for a call.
+  std::atomic<std::uint64_t> stacks_lost;
 };
 
 // Before each name; the text follows, filled up to 8 bytes.

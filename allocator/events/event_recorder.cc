@@ -130,6 +130,12 @@ void EventRecorder::GiveBack(void* own) {
 void EventRecorder::Name(NameKind kind, std::uint32_t id,
                          std::string_view text) {
   if (EventArea* const made = area()) made->AddName(kind, id, text);
+void EventRecorder::CountLostStack() {
+  if (EventArea* const made = area()) {
+    made->head().stacks_lost.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 }
 
 std::vector<std::uint64_t> EventRecorder::Now() {

@@ -55,6 +55,9 @@ class EventRecorder {
 
   // nullptr before the first Start().
   static EventArea* area() { return area_.load(std::memory_order_acquire); }
+  // Nor does this (EventAreaHead::stacks_lost).
+  static void CountLostStack();
+
 
   // Per ring how many events were ever written: a moment to read from.
   static std::vector<std::uint64_t> Now();

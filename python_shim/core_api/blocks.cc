@@ -179,8 +179,7 @@ Result<AllocatedBlock> Malloc(int device, Bytes size, StreamId stream,
 
 Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,
                         MallocHint hint, Bytes free_bytes) {
-  DeviceAllocator* const opened =
-      Core::Get().Opened(device).value_or(nullptr);
+  DeviceAllocator* const opened = Core::Get().Opened(device).value_or(nullptr);
   if (opened == nullptr) return size;
   return opened->RecordOutOfMemory(
       stream, size, ChargeOf(Allocating(hint), device), free_bytes);

@@ -29,17 +29,26 @@ bool RecordsSites() {
   return stratalloc::RecordsSites(Core::Get().telemetry());
 }
 
-bool SampleMalloc(Bytes size) { return SiteSampler::ThisThread().Take(size); }
+bool SampleMalloc(Bytes size) {
+  return RecordsStacks(Core::Get().telemetry()) ||
+         SiteSampler::ThisThread().Take(size);
+}
 
 SiteId FindSite() {
   // To find a line may collect garbage, and what is collected may allocate:
   // those mallocs are not asked about, or this would not end.
-  const stratalloc_site_finder find = Core::Get().site_finder();
+  Core& core = Core::Get();
+  const stratalloc_site_finder find = core.site_finder();
   if (find == nullptr || finding) return SiteWithoutFrame();
   finding = true;
+  const stratalloc_stack_finder find_stack =
+      RecordsStacks(core.telemetry()) ? core.stack_finder() : nullptr;
+  const SiteId stack{find_stack != nullptr ? find_stack() : 0};
   char text[kMostSiteText + 8];  // a character more, and its end
-  const int bytes = find(text, static_cast<int>(sizeof(text)));
+  const int bytes =
+      stack == kNoSite ? find(text, static_cast<int>(sizeof(text))) : 0;
   finding = false;
+  if (stack != kNoSite) return stack;
   if (bytes <= 0) return SiteWithoutFrame();
   return InternSite({text, static_cast<std::size_t>(bytes)});
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python extension `stratalloc._frames`: finds the line of user code that a
-// thread runs (user_line.h), for mallocs that are sampled.
+// thread runs (user_line.h), for mallocs that are sampled, and its whole stack
+// (call_stack.h).
 //
 //   begin(libraries)   the core asks from now on
 //   end()              nobody asks any more, and nobody is on the way
@@ -17,14 +18,18 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <cstdint>
 
 #include "python_shim/c_api.h"
+#include "python_shim/frames/call_stack.h"
 #include "python_shim/frames/user_line.h"
 #include "python_shim/limited_api.h"
 
 namespace {
 
-using stratalloc::UserLine;
+using stratalloc::CallStack;
+using stratalloc::FindUserLine;
+using stratalloc::PythonFrame;
 
 std::atomic<bool> open{false};
 std::atomic<int> inside{0};  // threads past the gate
@@ -33,34 +38,42 @@ void Leave() {
   if (inside.fetch_sub(1) == 1 && !open.load()) inside.notify_all();
 }
 
-// Of c_api.h.
-int Find(char* text, int room) {
+// What `find` finds under the GIL, 0 where nobody may take it.
+template <typename F>
+auto Inside(const F& find) -> decltype(find()) {
   if (PyGILState_GetThisThreadState() == nullptr) return 0;
   inside.fetch_add(1);
-  int written = 0;
+  decltype(find()) found = 0;
   if (open.load()) {
     const PyGILState_STATE state = PyGILState_Ensure();
-    written = UserLine::Find(text, room);
+    found = find();
     PyGILState_Release(state);
   }
   Leave();
-  return written;
+  return found;
 }
 
+// Of c_api.h.
+int FindLine(char* text, int room) {
+  return Inside([=] { return FindUserLine(text, room); });
+}
+std::uint32_t FindStack() { return Inside(&CallStack::Find); }
+
 PyObject* Begin(PyObject*, PyObject* libraries) {
-  if (!UserLine::SetLibraries(libraries)) return nullptr;
+  if (!PythonFrame::SetLibraries(libraries)) return nullptr;
+  CallStack::Forget();
   static const int once = pthread_atfork(nullptr, nullptr, [] {
     open.store(false);
     inside.store(0);  // whoever was inside is not in this process
   });
   static_cast<void>(once);
   open.store(true);
-  stratalloc_find_sites(&Find);
+  stratalloc_find_sites(&FindLine, &FindStack);
   Py_RETURN_NONE;
 }
 
 PyObject* End(PyObject*, PyObject*) {
-  stratalloc_find_sites(nullptr);
+  stratalloc_find_sites(nullptr, nullptr);
   open.store(false);
   Py_BEGIN_ALLOW_THREADS;
   for (int some = inside.load(); some > 0; some = inside.load()) {
@@ -72,7 +85,7 @@ PyObject* End(PyObject*, PyObject*) {
 
 PyObject* Line(PyObject*, PyObject*) {
   char text[1024];
-  const int bytes = UserLine::Find(text, static_cast<int>(sizeof(text)));
+  const int bytes = FindUserLine(text, static_cast<int>(sizeof(text)));
   if (bytes == 0) Py_RETURN_NONE;
   return PyUnicode_DecodeUTF8(text, bytes, "replace");
 }

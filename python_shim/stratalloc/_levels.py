@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much is recorded: off < counters < events < callsites < full, each with
 what those before it record. Times of scopes; what happened, in rings (dump()
-writes it); the lines of code that allocate, sampled by bytes; as yet the same.
+writes it); the lines of code that allocate, sampled by bytes; of every
+allocation the whole stack.
 """
 
 from stratalloc import _core
@@ -12,6 +13,12 @@ _now = ["counters"]
 
 def now():
     return _now[0]
+
+
+def recorded():
+    """What recordings have: events at least, which they switch on."""
+    levels = _core.TELEMETRY_LEVELS
+    return levels[max(levels.index("events"), levels.index(_now[0]))]
 
 
 def begin(torch, level):

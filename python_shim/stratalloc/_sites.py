@@ -3,6 +3,7 @@
 
 From the telemetry level `callsites` on mallocs are sampled by bytes, and a
 sampled block keeps its line until it is freed (accounting/README.md, "Sites").
+At `full` each one is, and keeps its whole stack; its line is told here.
 Here stands which directories are libraries; everything else is user code. That
 is decided by where a file lies: the standard library, where this interpreter
 installs packages, any directory on the path into which packages were installed

@@ -232,8 +232,9 @@ class Config:
         "From `events` on what happens is recorded in rings, which `dump()` "
         "writes. From `callsites` on memory is attributed to the lines of code "
         "that allocate it, sampled by bytes: `holders(by=\"site\")`, "
-        "`diff(by=\"site\")`, `leaks().sites`. Switched at run time by "
-        "`telemetry_level()`; bytes are always counted")
+        "`diff(by=\"site\")`, `leaks().sites`. At `full` every allocation keeps "
+        "its whole Python stack, for flame graphs and torch's viewer. Switched "
+        "at run time by `telemetry_level()`; bytes are always counted")
 
     def __post_init__(self):
         unset = [field for field in _gpu_thresholds()

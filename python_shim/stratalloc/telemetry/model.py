@@ -93,12 +93,14 @@ EVENT = np.dtype([
 @dataclasses.dataclass(frozen=True)
 class Site:
     """A line of user code, or a frame of a stack: `below` is the index of the
-    frame that called it, 0 for none."""
+    frame that called it, 0 for none; `own` that of the user's line, where the
+    recording says which it is."""
 
     file: str
     line: int
     function: str
     below: int = 0
+    own: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +180,7 @@ class Run:
         default_factory=lambda: np.empty(0, EVENT))
     level: str = "events"
     dropped: int = 0  # events that were overwritten before anybody read them
+    stacks_lost: int = 0  # allocations of which the line alone is known
     torn: bool = False  # recovered from a process that did not end by itself
     overhead: int = 0  # ns that recording took, as far as it was measured
     redacted: bool = False

@@ -6,6 +6,7 @@ is taken, every section against its checksum, every index against its table.
 What is wrong is a RecordingError that says what, why and what to do next.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -24,6 +25,7 @@ _SECTION = struct.Struct("<4sIQ")
 # Of the head: a model of 262144 scopes has 64 MiB of names.
 _MOST_HEAD = 1 << 30
 _STATES = {3: model.ACTIVE, 4: model.PENDING}  # allocator/block_state.h
+_LEVELS = ("events", "callsites", "full")
 _STATS = ("allocated_bytes", "requested_bytes", "active_bytes",
           "reserved_bytes", "allocation")
 
@@ -132,14 +134,16 @@ class _Reader:
             torn=bool(head.get("torn")),
             redacted=bool(head.get("redacted")),
             overhead=self._integer("overhead_ns"),
+            stacks_lost=self._integer("stacks_lost"),
             dropped=self._integer("overwritten")
             + self._integer("without_a_ring") + self._integer("unknown"))
         settings = run.about.get("settings")
         if isinstance(settings, dict):
             run.settings = settings
+        if run.about.get("level") in _LEVELS:
+            run.level = run.about["level"]
         run.scopes = self._table("scopes", "(no scope)", "scope #{}")
-        run.sites = [_site(text) for text in
-                     self._table("sites", "(not known)", "site #{}")]
+        self._sites(run, events)
         self._marks(run, events)
         self._pools(run)
         self._threads(run)
@@ -165,12 +169,14 @@ class _Reader:
         return _error(self._path, f"{name} of its head is not what it should "
                       "be", "it is damaged; record again")
 
-    def _rows(self, name):
+    def _rows(self, name, more=()):
+        """[[number, text]]; `more`: lengths of rows with numbers after that."""
         rows = self._head.get(name, [])
         if not isinstance(rows, list) or not all(
-                isinstance(row, list) and len(row) == 2
-                and isinstance(row[0], int) and isinstance(row[1], str)
-                and 0 <= row[0] < 1 << 32 for row in rows):
+                isinstance(row, list) and len(row) in (2, *more)
+                and isinstance(row[1], str)
+                and all(isinstance(one, int) and 0 <= one < 1 << 32
+                        for one in (row[0], *row[2:])) for row in rows):
             raise self._wrong(name)
         return rows
 
@@ -186,6 +192,24 @@ class _Reader:
             table[index] = text
         table[0] = none
         return table
+
+    def _sites(self, run, events):
+        """Sites by their places in a table without gaps: of lines [number,
+        text], of calls on a stack [number, text, caller, the user's line]."""
+        named = {row[0]: row[1:] for row in self._rows("sites", (4,))}
+        named.pop(0, None)
+        used = np.unique(events["site"])
+        numbers = np.union1d(np.array(sorted(named), "<u4"), used[used > 0])
+        place = {number: i for i, number in enumerate(numbers.tolist(), 1)}
+        for number in place:
+            text, caller, own = (*named.get(number, (f"site #{number}",)),
+                                 0, 0)[:3]
+            run.sites.append(dataclasses.replace(
+                _site(text), below=place.get(caller, 0),
+                own=place.get(own, 0)))
+        events["site"] = np.where(
+            events["site"] == 0, 0, 1 + np.searchsorted(numbers,
+                                                        events["site"]))
 
     def _marks(self, run, events):
         """Marks' names stand behind the scopes'."""
@@ -292,10 +316,6 @@ class _Reader:
         if int(events["scope"].max()) >= 1 << 21:
             raise self._wrong("scopes")
         self._name(run, int(events["scope"].max()))
-        while len(run.sites) <= int(events["site"].max()):
-            if len(run.sites) > 1 << 17:
-                raise self._wrong("sites")
-            run.sites.append(_site(f"site #{len(run.sites)}"))
         while len(run.pools) <= int(events["pool"].max()):
             run.pools.append(model.Pool(0, 0))
         while len(run.threads) <= int(events["thread"].max()):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """line(): which line of a stack is the user's.
 
-A recording of ours says it itself: a site is the user's line. Torch's stacks
-begin in its own C++; there it is the innermost line of Python outside of
+A recording of ours says it itself: a site is the user's line, or a stack that
+knows it. Torch's stacks begin in its own C++; there it is the innermost line of Python outside of
 libraries, as far as a path tells on a machine where the program is not.
 """
 
@@ -11,6 +11,8 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
 def line(run, site):
     """"file:line" of a site; "(not known)" for none."""
+    if 0 < site < len(run.sites) and run.sites[site].own:
+        site = run.sites[site].own
     stack = run.stack(site)
     if not stack:
         return "(not known)"

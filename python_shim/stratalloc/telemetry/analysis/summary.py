@@ -33,6 +33,9 @@ class Summary(Result):
         if said["dropped_events"]:
             parts.append(f"{said['dropped_events']} events were overwritten "
                          "before they were read")
+        if "stacks_lost" in said:
+            parts.append(f"of {said['stacks_lost']} allocations the line alone "
+                         "is known: no more stacks were told apart")
         if said["torn"]:
             parts.append("recovered from a process that did not end by itself")
         for one in self.devices:

@@ -11,6 +11,8 @@ def notes(run):
              "overhead_ns": int(run.overhead), "torn": bool(run.torn),
              "redacted": bool(run.redacted), "started_ns": int(run.started),
              "duration_ns": int(run.duration)}
+    if run.stacks_lost:
+        found["stacks_lost"] = int(run.stacks_lost)
     for key, value in run.about.items():
         if isinstance(value, (str, int, float, bool)):
             found[f"about_{text(str(key))}"] = (

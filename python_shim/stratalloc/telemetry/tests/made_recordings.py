@@ -37,6 +37,7 @@ def two_blocks():
     events["scope"] = (2, 2, 2, 2, 1)
     events["pool"] = (0, 1, 1, 1, 0)
     events["category"] = (0, 5, 5, 1, 0)
+    events["site"] = (0, 1, 1, 20001, 0)
 
     def segment(*blocks):
         return {"address": 4096, "size": 8192, "stream": 0, "owner": [0, 0],
@@ -46,7 +47,8 @@ def two_blocks():
         "started": 1_700_000_000_000_000_000, "duration": 100, "torn": False,
         "threads": [77], "names_of_threads": [[77, "python"]],
         "scopes": [[2, "Net.\U0001f600"]], "marks": [[1, "step 1"]],
-        "sites": [[1, "a b.py:3 f"]], "pools": [[1, "0 0 0 0"]],
+        "sites": [[1, "a b.py:3 f"], [20001, "/l/c.py:2 g h", 20000, 1],
+                  [20000, "a b.py:3 f", 0, 1]], "pools": [[1, "0 0 0 0"]],
         "overwritten": 0, "overhead_ns": 5, "about": {"command": ["x.py"]},
         "start": [{"index": 0, "capacity": 1 << 20, "order": 0,
                    "segments": [segment([4096, 512, 500, 3, 2, 5],

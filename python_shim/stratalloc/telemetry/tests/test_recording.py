@@ -12,6 +12,7 @@ import pytest
 
 from made_recordings import file_of, section, two_blocks
 from stratalloc.telemetry import identities, model, recording
+from stratalloc.telemetry.analysis import lines, summary
 from stratalloc.telemetry.model import Kind
 
 
@@ -26,6 +27,11 @@ def test_a_recording_is_a_run_that_adds_up(tmp_path):
     assert identities.check(run) == []
     assert run.scopes[2] == "Net.\U0001f600"
     assert run.sites[1] == model.Site("a b.py", 3, "f")
+    assert run.sites[2:] == [model.Site("a b.py", 3, "f", 0, 1),
+                             model.Site("/l/c.py", 2, "g h", 2, 1)]
+    assert run.events["site"].tolist() == [0, 1, 1, 3, 0]
+    assert run.stack(3) == [run.sites[3], run.sites[2]]
+    assert lines.line(run, 3) == "a b.py:3", "the user's, not the innermost"
     assert run.threads == ["python 77"]
     assert run.pools[1] == model.Pool(0, 0, (0, 0))
     assert run.devices[0].capacity == 1 << 20
@@ -33,6 +39,20 @@ def test_a_recording_is_a_run_that_adds_up(tmp_path):
     mark = run.events[run.events["kind"] == Kind.MARK][0]
     assert run.scopes[mark["scope"]] == "step 1"
     assert run.dropped == 0 and not run.torn
+
+
+def test_a_file_may_have_lines_alone_or_sites_without_names(tmp_path):
+    head, events = two_blocks()
+    head["sites"] = [[1, "a b.py:3 f"]]
+    head["stacks_lost"] = 3
+    head["about"]["level"] = "full"
+    run = read(tmp_path, file_of(head, events))
+    assert identities.check(run) == []
+    assert run.sites[1:] == [model.Site("a b.py", 3, "f"),
+                             model.Site("", 0, "site #20001")]
+    assert run.events["site"].tolist() == [0, 1, 1, 2, 0]
+    assert (run.stacks_lost, run.level) == (3, "full")
+    assert "of 3 allocations the line alone" in str(summary.summary(run))
 
 
 def test_what_is_missing_shows(tmp_path):
