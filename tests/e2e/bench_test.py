@@ -58,6 +58,10 @@ def test_json(tmp_path):
             # A pair out of the cache asks the device for nothing.
             if running.SIMULATED and row["name"] == "malloc/free 4 MiB":
                 assert row["ours_calls"] == 0 < row["native_calls"]
+    levels = {row["name"]: row for row in groups["levels of telemetry"]}
+    assert levels.pop("one event")["goal"] == "<= 25"
+    assert len(levels) == 10
+    assert "malloc/free 512 B, full, 32 frames" in levels
     names = [row["name"] for row in others]
     # Operands as far apart as those of a model: each is pinned by itself.
     assert {"op guard, two tensors in 2 handles",

@@ -149,6 +149,30 @@ def edges(measured: dict, begins: tuple[str, ...]) -> Iterator[str]:
     yield from _text(_ran(measured))
 
 
+def levels(measured: dict) -> Iterator[str]:
+    """Of the same: what each level of telemetry takes of a malloc and a free.
+
+    A pair is three events.
+    """
+    yield "| | ns | at off | more | an event | bar |"
+    yield "|---|---|---|---|---|---|"
+    for row in measured["benchmarks"]:
+        if row["group"] != "levels of telemetry":
+            continue
+        base = row["baseline"]
+        value = f"{row['value']:.0f}"
+        if base is None:
+            value = f"**{value}**" if row["pass"] is False else value
+            yield (f"| {row['name']} | | | | {value} | "
+                   f"{row['goal'] or ''} |")
+        else:
+            more = row["difference"]
+            yield (f"| {row['name'].removeprefix('malloc/free ')} | {value} | "
+                   f"{base:.0f} | {more:.0f} | {more / 3:.0f} | |")
+    yield ""
+    yield from _text(_ran(measured))
+
+
 def _more(row: dict) -> float:
     return row.get("difference", row["value"] - row["baseline"])
 

@@ -35,6 +35,8 @@ BLOCKS: dict[str, tuple[str, str, Callable[[dict], Iterator[str]]]] = {
                functools.partial(blocks.edges, begins=("push+pop", "nn."))),
     "attribution": ("accounting/README.md", "tests/figures/bench.json",
                     blocks.attribution),
+    "levels": ("allocator/events/README.md", "tests/figures/bench.json",
+               blocks.levels),
     "instructions": ("tests/benchmarks/README.md",
                      "tests/benchmarks/instructions.json",
                      blocks.instructions),

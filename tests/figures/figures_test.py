@@ -79,6 +79,21 @@ class FiguresTest(unittest.TestCase):
             "| op guard, two | 105 | 22 | 83 | <= +100 |",
             "| push+pop | 8 | | |  |"])
 
+    def test_a_level_takes_of_a_pair_three_events(self):
+        machine = {"device": "simulated", "cores": 2, "cpu": "C",
+                   "torch": "2.11.0"}
+        row = {"group": "levels of telemetry", "goal": None, "pass": None}
+        measured = {"machine": machine, "rounds": 15, "benchmarks": [
+            {**row, "name": "one event", "value": 26.4, "baseline": None,
+             "goal": "<= 25", "pass": False},
+            {**row, "name": "malloc/free 512 B, events", "value": 150.0,
+             "baseline": 90.0, "difference": 60.0},
+            {**row, "group": "operators", "name": "no level", "value": 1.0,
+             "baseline": None}]}
+        self.assertEqual(list(blocks.levels(measured))[2:5], [
+            "| one event | | | | **26** | <= 25 |",
+            "| 512 B, events | 150 | 90 | 60 | 20 | |", ""])
+
     def test_a_share_that_misses_its_bar(self):
         machine = {"device": "simulated", "cores": 2, "cpu": "C",
                    "torch": "2.11.0"}

@@ -21,6 +21,7 @@ import time
 
 from stratalloc.bench import allocations
 from stratalloc.bench import attribution
+from stratalloc.bench import levels
 from stratalloc.bench import library
 
 _SIMULATED_MEMORY = 1 << 30
@@ -155,6 +156,7 @@ def _counters(torch):
 _MEASURES = {"allocations": allocations.measure,
              "attribution": attribution.measure,
              "attribution_counts": attribution.counts,
+             "level": levels.measure, "level_event": levels.measure_event,
              "scope": _scope, "scope_core": _scope_core, "guard": _guard,
              "minilm": _minilm, "counters": _counters}
 
