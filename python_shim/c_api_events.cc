@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: recordings of events.
+#include <pthread.h>
+
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -8,9 +10,9 @@
 
 #include "accounting/scope_table.h"
 #include "accounting/site_table.h"
+#include "accounting/stack_table.h"
 #include "allocator/events/event_recorder.h"
 #include "python_shim/core.h"
-#include "accounting/stack_table.h"
 #include "telemetry/recorder.h"
 
 namespace stratalloc {
@@ -78,10 +80,24 @@ std::vector<Json> States() {
 }
 
 // The recording that a level keeps open.
-std::atomic<std::uint64_t> flight{0};
-Mutex& FlightMutex() {
-  static Mutex& mutex = *new Mutex(LockRank::kSwitches);
-  return mutex;
+struct Flight {
+  Mutex mutex{LockRank::kSwitches};
+  std::atomic<std::uint64_t> recording{0};
+};
+std::atomic<Flight*>& PlaceOfFlight() {
+  static std::atomic<Flight*> place{new Flight};
+  return place;
+}
+Flight& TheFlight() { return *PlaceOfFlight().load(std::memory_order_acquire); }
+
+// A child of a fork begins anew. Whose parent used CUDA may not
+// (Core::NotInAFork).
+void BeginAnewInForks() {
+  static const int once = pthread_atfork(nullptr, nullptr, [] {
+    Recorder::AbandonAfterFork();
+    PlaceOfFlight().store(new Flight, std::memory_order_release);
+  });
+  static_cast<void>(once);
 }
 
 // Names from before there was an area.
@@ -94,6 +110,7 @@ void NameAll() {
   for (std::uint32_t i = 0; i < sites; ++i) {
     EventRecorder::Name(NameKind::kSite, i, SiteName(SiteId{i}));
   }
+  NameCalls();
 }
 
 }  // namespace
@@ -110,7 +127,7 @@ int stratalloc_recording_begin(const char* area_file, uint64_t ring_events,
   if (area_file != nullptr || ring_events != 0) area.emplace();
   if (area_file != nullptr) area->file = area_file;
   if (ring_events != 0) area->ring_capacity = ring_events;
-  NameCalls();
+  BeginAnewInForks();
   const bool first = EventRecorder::area() == nullptr;
   const Result<std::uint64_t> begun = Recorder::Get().Begin(area, States);
   if (!begun) return ToC(begun.error(), error);
@@ -123,23 +140,26 @@ int stratalloc_set_telemetry(const char* level, stratalloc_error* error) {
   if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
   const Result<TelemetryLevel> wanted = ReadTelemetryLevel(level);
   if (!wanted) return ToC(wanted.error(), error);
-  MutexLock lock(FlightMutex());
-  if (RecordsEvents(*wanted) && flight.load() == 0) {
+  Flight& flight = TheFlight();
+  MutexLock lock(flight.mutex);
+  if (RecordsEvents(*wanted) && flight.recording.load() == 0) {
     std::uint64_t recording = 0;
     if (const int code =
             stratalloc_recording_begin(nullptr, 0, &recording, error)) {
       return code;
     }
-    flight.store(recording);
-  } else if (!RecordsEvents(*wanted) && flight.load() != 0) {
-    Recorder::Get().Forget(flight.exchange(0));
+    flight.recording.store(recording);
+  } else if (!RecordsEvents(*wanted) && flight.recording.load() != 0) {
+    Recorder::Get().Forget(flight.recording.exchange(0));
     Allocator::Get().NoteTracker();
   }
   Core::Get().SetTelemetry(*wanted);
   return 0;
 }
 
-uint64_t stratalloc_flight_recording(void) { return flight.load(); }
+uint64_t stratalloc_flight_recording(void) {
+  return TheFlight().recording.load();
+}
 
 int stratalloc_recording_write(uint64_t recording, const char* path,
                                const char* about_json, int redact, int over,

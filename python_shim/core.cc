@@ -13,7 +13,6 @@
 #include "accounting/node_scopes.h"
 #include "accounting/scope_times.h"
 #include "allocator/base/check.h"
-#include "allocator/events/event_recorder.h"
 #include "allocator/size_rules.h"
 #include "python_shim/core_api/blocks.h"
 
@@ -130,7 +129,6 @@ Status Core::Init(int device_count) {
       opened_devices.Forget();
       NodeScopes::Use(nullptr);
       ScopeTimes::Abandon();
-      EventRecorder::AbandonAfterFork();
       EndEvictable();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });

@@ -143,9 +143,17 @@ void KeepBetween(const Orders& start, const Orders& end, RingEvents& ring) {
 
 }  // namespace
 
-Recorder& Recorder::Get() {
-  static Recorder& recorder = *new Recorder;
-  return recorder;
+std::atomic<Recorder*>& Recorder::Place() {
+  static std::atomic<Recorder*> place{new Recorder};
+  return place;
+}
+
+Recorder& Recorder::Get() { return *Place().load(std::memory_order_acquire); }
+
+void Recorder::AbandonAfterFork() {
+  EventRecorder::AbandonAfterFork();
+  // A thread that is not in the child may hold the lock of the other one.
+  Place().store(new Recorder, std::memory_order_release);
 }
 
 Result<std::uint64_t> Recorder::Begin(

@@ -16,6 +16,7 @@
 #ifndef STRATALLOC_TELEMETRY_RECORDER_H_
 #define STRATALLOC_TELEMETRY_RECORDER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -52,6 +53,9 @@ class Recorder {
                const RecordingOptions& options, const DeviceStates& states,
                bool over) EXCLUDES(mutex_);
 
+  // In a forked child, whose recordings are its parent's: there are none.
+  static void AbandonAfterFork();
+
   // A recording that nobody wants ends.
   void Forget(std::uint64_t recording) EXCLUDES(mutex_);
 
@@ -71,6 +75,7 @@ class Recorder {
     bool over = false;  // it is being written for the last time
   };
   Recorder() = default;
+  static std::atomic<Recorder*>& Place();
   // nullptr for one that is over.
   Open* FindLocked(std::uint64_t recording) REQUIRES(mutex_);
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -123,9 +125,9 @@ TEST(Recorder, RedactedLeavesNamesOut) {
   const auto recording = Recorder::Get().Begin(Area(), NoDevices);
   ASSERT_TRUE(recording);
   EventRecorder::Name(NameKind::kSite, 4, "secret.py:1 f");
+  EventRecorder::Name(NameKind::kCall, 20000, "0 4 secret.py:1 f");
   EventRecorder::Name(NameKind::kPool, 1, "0 0 0 0");
   RecordingOptions options;
-  EventRecorder::Name(NameKind::kCall, 20000, "0 4 secret.py:1 f");
   options.redact = true;
   options.about = {{"command", "secret.py"}};
   ASSERT_TRUE(
@@ -135,8 +137,6 @@ TEST(Recorder, RedactedLeavesNamesOut) {
   EXPECT_EQ(bytes.find("secret"), std::string::npos);
   EXPECT_EQ(bytes.find("Net"), std::string::npos);
   EXPECT_EQ(Read(Path("d")).head["pools"][0][1], "0 0 0 0");
-}
-
   EXPECT_TRUE(Read(Path("d")).head["sites"].empty());
 }
 
@@ -151,6 +151,8 @@ TEST(Recorder, ACallSaysWhoCalledItAndTheUsersLine) {
   EXPECT_EQ(head["sites"].back(),
             Json::parse(R"([20001, "a b.py:2 g h", 20000, 4])"));
   EXPECT_EQ(head["stacks_lost"], 0);
+}
+
 TEST(Recorder, ARecordingIsItsOwnersAndReplacesAWholeOneOnly) {
   const auto recording = Recorder::Get().Begin(Area(), NoDevices);
   ASSERT_TRUE(recording);
@@ -196,6 +198,33 @@ TEST(Recorder, WhoTakesLongToWriteKeepsNobodyElseWaiting) {
   EXPECT_TRUE(EventRecorder::on()) << "the slow one is not over yet";
   others_are_done.set_value();
   writer.join();
+}
+
+TEST(Recorder, AForkedChildHasNoneOfItsParents) {
+  const auto recording = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(recording);
+  const pid_t child = fork();
+  if (child == 0) {
+    Recorder::AbandonAfterFork();
+    const bool refused =
+        !Recorder::Get().Write(*recording, Path("child"), {}, NoDevices, true);
+    EventAreaOptions own;
+    own.ring_capacity = 16;
+    const auto anew = Recorder::Get().Begin(own, NoDevices);
+    if (!anew) _exit(2);
+    RecordAlloc(8, 8);
+    const bool written = Recorder::Get()
+                             .Write(*anew, Path("child"), {}, NoDevices, true)
+                             .has_value();
+    _exit(refused && written ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(Read(Path("child")).events.size(), 1u);
+  ASSERT_TRUE(
+      Recorder::Get().Write(*recording, Path("l"), {}, NoDevices, true));
+  EXPECT_TRUE(Read(Path("l")).events.empty());
 }
 
 // One that begins while the last other one ends goes on.

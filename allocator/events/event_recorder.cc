@@ -22,13 +22,14 @@ struct Rings {
   Mutex mutex{LockRank::kInterner};
   EventAreaOptions options;
   std::deque<std::uint64_t> given_back;  // the one that was first in front
-  bool abandoned = false;
 };
 
-Rings& AllRings() {
-  static Rings& rings = *new Rings;
-  return rings;
+// A child of a fork has its own: a thread that it has not may hold the lock.
+std::atomic<Rings*>& PlaceOfRings() {
+  static std::atomic<Rings*> place{new Rings};
+  return place;
 }
+Rings& AllRings() { return *PlaceOfRings().load(std::memory_order_acquire); }
 
 std::uint64_t ThreadNumber() {
   return static_cast<std::uint64_t>(syscall(SYS_gettid));
@@ -50,11 +51,6 @@ bool Same(const EventAreaOptions& a, const EventAreaOptions& b) {
 Status EventRecorder::Start(const std::optional<EventAreaOptions>& wanted) {
   Rings& rings = AllRings();
   MutexLock lock(rings.mutex);
-  if (rings.abandoned) {
-    return Fail(ErrorCode::kInvalidArgument,
-                "no events are recorded in the child of a fork: start a "
-                "process of its own (spawn)");
-  }
   if (area() == nullptr) {
     const EventAreaOptions options = wanted.value_or(EventAreaOptions{});
     Result<EventArea*> made = EventArea::Make(options);
@@ -80,7 +76,9 @@ void EventRecorder::Stop() {
 
 void EventRecorder::AbandonAfterFork() {
   on_.store(false, std::memory_order_relaxed);
-  AllRings().abandoned = true;
+  area_.store(nullptr, std::memory_order_release);
+  own_ = {};
+  PlaceOfRings().store(new Rings, std::memory_order_release);
 }
 
 bool EventRecorder::TakeRing() {
@@ -130,12 +128,12 @@ void EventRecorder::GiveBack(void* own) {
 void EventRecorder::Name(NameKind kind, std::uint32_t id,
                          std::string_view text) {
   if (EventArea* const made = area()) made->AddName(kind, id, text);
+}
+
 void EventRecorder::CountLostStack() {
   if (EventArea* const made = area()) {
     made->head().stacks_lost.fetch_add(1, std::memory_order_relaxed);
   }
-}
-
 }
 
 std::vector<std::uint64_t> EventRecorder::Now() {

@@ -11,7 +11,9 @@
 // base/ticks.h.
 // Failure: Start() says why not. An event of a thread that finds no ring is
 // counted (EventAreaHead::events_lost).
-// Fork: a child records nothing; its parent's file is not its own.
+// Fork: whoever calls Start() sees to it that AbandonAfterFork() is called in
+// the child, which then records nothing: its parent's file is not its own. It
+// may Start() anew.
 // Lifetime: the process's; the area is made by the first Start() and stays.
 #ifndef STRATALLOC_ALLOCATOR_EVENTS_EVENT_RECORDER_H_
 #define STRATALLOC_ALLOCATOR_EVENTS_EVENT_RECORDER_H_
@@ -41,7 +43,7 @@ class EventRecorder {
   static Status Start(const std::optional<EventAreaOptions>& options);
   // What was recorded stays; Start() goes on in the same rings.
   static void Stop();
-  // In a forked child.
+  // In a forked child, before anything else there: as if nothing had begun.
   static void AbandonAfterFork();
 
   // Its ticks are set here. REQUIRES: somebody asked on().
@@ -53,11 +55,11 @@ class EventRecorder {
   // Does nothing while there is no area.
   static void Name(NameKind kind, std::uint32_t id, std::string_view text);
 
-  // nullptr before the first Start().
-  static EventArea* area() { return area_.load(std::memory_order_acquire); }
   // Nor does this (EventAreaHead::stacks_lost).
   static void CountLostStack();
 
+  // nullptr before the first Start().
+  static EventArea* area() { return area_.load(std::memory_order_acquire); }
 
   // Per ring how many events were ever written: a moment to read from.
   static std::vector<std::uint64_t> Now();

@@ -157,22 +157,32 @@ TEST_F(EventRecorderTest, AThreadWithoutARingIsCounted) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(EventRecorderTest, AForkedChildRecordsNothing) {
+// Nothing of its parent's, that is: names neither; and what it begins itself is
+// its own.
+TEST_F(EventRecorderTest, AForkedChildRecordsNothingUntilItBeginsAnew) {
+  const std::uint64_t names = EventRecorder::area()->head().names_used;
   const auto since = EventRecorder::Now();
   RecordNumber(41);
   const pid_t child = fork();
   if (child == 0) {
     EventRecorder::AbandonAfterFork();
     RecordNumber(42);
-    const bool on = EventRecorder::on();
-    const bool refused = !EventRecorder::Start(Options());
-    _exit(!on && refused ? 0 : 1);
+    EventRecorder::Name(NameKind::kScope, 42, "of the child");
+    if (EventRecorder::on()) _exit(1);
+    EventAreaOptions own;
+    own.ring_capacity = 16;
+    if (!EventRecorder::Start(own)) _exit(2);
+    RecordNumber(43);
+    const bool right =
+        NumbersOf(EventRecorder::Read({})) == std::vector<std::uint64_t>{43};
+    _exit(right ? 0 : 3);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(NumbersOf(EventRecorder::Read(since)),
             std::vector<std::uint64_t>{41});
+  EXPECT_EQ(EventRecorder::area()->head().names_used, names);
 }
 
 }  // namespace

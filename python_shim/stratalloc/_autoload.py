@@ -18,13 +18,14 @@ def autoload():
     if os.environ.get("STRATALLOC", "0") in ("", "0"):
         return
     from stratalloc import _enable
+    from stratalloc import _record
 
     try:
         if os.environ["STRATALLOC"] != "1":
             raise ValueError(
                 f"stratalloc: STRATALLOC={os.environ['STRATALLOC']!r} is "
                 "neither 0 nor 1")
-        _enable.enable()
+        _enable.enable(_record.inherited(None))
     except Exception as error:  # pylint: disable=broad-except
         if _enable.strict():
             raise

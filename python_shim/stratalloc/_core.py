@@ -267,8 +267,20 @@ def sites(device):
     return _answer(lib().stratalloc_sites_json(device))
 
 
+before_rings = None  # called once, before rings begin that may lie anywhere
+
+
+def _call_before_rings():
+    global before_rings
+    call, before_rings = before_rings, None
+    if call is not None:
+        call()
+
+
 def set_telemetry(level):
     error = Error()
+    if TELEMETRY_LEVELS.index(level) >= TELEMETRY_LEVELS.index("events"):
+        _call_before_rings()
     check(lib().stratalloc_set_telemetry(level.encode(), ctypes.byref(error)),
           error)
 
@@ -281,6 +293,8 @@ def flight_recording():
 def begin_recording(area_file=None, ring_events=0):
     """The number of a recording that begins now (c_api.h)."""
     error, number = Error(), ctypes.c_uint64(0)
+    if area_file is None:
+        _call_before_rings()
     check(lib().stratalloc_recording_begin(
         None if area_file is None else os.fsencode(area_file), ring_events,
         ctypes.byref(number), ctypes.byref(error)), error)

@@ -1,20 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run --record FILE`: the recording of a whole program.
+"""`run --record FILE`: the recording of a whole program, and of its children.
 
 While the program runs its events are in FILE.running, which outlives a SIGKILL:
 `stratalloc recover FILE.running -o FILE` makes a recording of that. When the
 program ends, be it by an exception, FILE is written and FILE.running goes.
 
-Of this process alone: children that the program starts record nothing.
+Processes that it starts come in by the entry point (_autoload.py) and find FILE
+in the environment. Each records to FILE.rankN, if its launcher gave it a RANK,
+else to FILE.PID, in the same way, from its first use of CUDA on: one that never
+uses it leaves nothing. Nor does a fork of a process that records, which shares
+its file.
 """
 
+import atexit
+import dataclasses
+import glob
+import json
 import os
 import sys
+import time
 
 from stratalloc import _command
 from stratalloc import _core
+from stratalloc.settings import Config
 
 _SUFFIX = ".running"
+# What children are told: {"file", "redact", "since"}; a file of theirs that is
+# younger than `since`, ns, is of this run.
+_VARIABLE = "STRATALLOC_RECORD"
 
 
 class Recording:
@@ -22,31 +35,178 @@ class Recording:
 
     def __init__(self, path, redact):
         self._path = os.path.abspath(path)  # the program may change its folder
-        self._redact = redact
-        self._running = self._path + _SUFFIX
         if os.path.isdir(self._path):
             raise _command.UsageError(f"--record {path}: it is a directory")
-        if os.path.exists(self._running):
+        left = [one for one in (self._path + _SUFFIX, *_of_children(self._path))
+                if one.endswith(_SUFFIX) and os.path.exists(one)]
+        if left:
             raise _command.UsageError(
-                f"--record {path}: {self._running} is there, from a program "
+                f"--record {path}: {left[0]} is there, from a program "
                 f"that still runs or was killed; `stratalloc recover "
-                f"{self._running} -o OTHER` saves what it has, then remove it")
+                f"{left[0]} -o OTHER` saves what it has, then remove it")
+        self._since = time.time_ns()
         try:
-            self._number = _core.begin_recording(self._running)
+            self._file = _File(self._path, redact)
         except (ValueError, RuntimeError) as error:
             raise _command.UsageError(f"--record {path}: {error}") from None
+        os.environ[_VARIABLE] = json.dumps(
+            {"file": self._path, "redact": redact, "since": self._since})
 
     def end(self):
-        """False if the file could not be written; stderr says why then."""
+        """False if the file could not be written; stderr says why then, and
+        which files there are of children."""
+        if not self._file.mine():
+            return True  # a fork that ends as its parent would
+        written = self._file.end()
+        found = [one for one in _of_children(self._path)
+                 if _is_of(one, self._since)]
+        whole = [one for one in found if not one.endswith(_SUFFIX)]
+        left = [one for one in found if one.endswith(_SUFFIX)]
+        said = []
+        if whole:
+            said.append("children recorded " + ", ".join(whole))
+        if left:
+            said.append(", ".join(left) + " is of a child that was killed or "
+                        "still runs: `stratalloc recover` reads it")
+        if said:
+            print(f"stratalloc: --record: {'; '.join(said)}", file=sys.stderr)
+        return written
+
+
+class _File:
+    """A recording that this process writes."""
+
+    def __init__(self, path, redact):
+        self._path, self._redact = path, redact
+        self._pid = os.getpid()
+        self._number = _core.begin_recording(path + _SUFFIX)
+
+    def mine(self):
+        return os.getpid() == self._pid
+
+    def end(self):
+        """Once; False if it could not be written, and stderr says why."""
         from stratalloc import _trace
 
+        if self._number is None or not self.mine():
+            return True
+        number, self._number = self._number, None
+        running = self._path + _SUFFIX
         try:
-            _core.write_recording(self._number, self._path, _trace.about(),
+            _core.write_recording(number, self._path, _trace.about(),
                                   self._redact, over=True)
         except (ValueError, RuntimeError) as error:
             print(f"stratalloc: --record: {error}; what was recorded is in "
-                  f"{self._running}: `stratalloc recover {self._running} -o "
+                  f"{running}: `stratalloc recover {running} -o "
                   "FILE`", file=sys.stderr)
             return False
-        os.unlink(self._running)
+        os.unlink(running)
         return True
+
+
+def inherited(config):
+    """What enable() is to be given in place of `config`, None for the
+    environment's.
+
+    In a child of a program that is recorded: from its first use of CUDA on it
+    is, too. A level that records waits for that, since where the rings lie is
+    said once.
+    """
+    import torch
+
+    said = os.environ.get(_VARIABLE)
+    if not said or _children or torch.cuda.is_initialized():
+        return config
+    config = config or Config.from_env()
+    level = config.telemetry
+    recording = _OfAChild(said)
+    _children.append(recording)  # an entry point may be called again
+    # A program that records earlier, of its own accord, finds the rings there.
+    _core.before_rings = recording.begin
+    torch.cuda._lazy_call(  # pylint: disable=protected-access
+        lambda: recording.begin_at_first_use(level))
+    if level in ("off", "counters"):
+        return config
+    return dataclasses.replace(config, telemetry="counters")
+
+
+_children = []  # this one, if it is
+
+
+class _OfAChild:
+    """What a child was told of the recording that it is part of."""
+
+    def __init__(self, said):
+        self._said = said
+        self._begun = False
+
+    def begin_at_first_use(self, level):
+        from stratalloc import _enable
+        from stratalloc import _trace
+
+        if not _enable.is_enabled():
+            return
+        self.begin()
+        if _trace.telemetry_level() == "counters" != level:
+            _trace.telemetry_level(level)
+
+    def begin(self):
+        """Once. What keeps a child from recording is a line on stderr, not its
+        end."""
+        if self._begun:
+            return
+        self._begun = True
+        try:
+            file = self._file()
+        except Exception as error:  # pylint: disable=broad-except
+            print(f"stratalloc: --record: process {os.getpid()} is not "
+                  f"recorded: {error}", file=sys.stderr)
+            return
+        atexit.register(file.end)
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is not None and processes.parent_process() is not None:
+            # Those that were forked end without what atexit knows.
+            from multiprocessing import util
+
+            util.Finalize(None, file.end, exitpriority=-1)
+
+    def _file(self):
+        told = json.loads(self._said)
+        path = _reserved(told["file"], told["since"])
+        try:
+            return _File(path, told["redact"])
+        except (ValueError, RuntimeError):
+            os.unlink(path + _SUFFIX)
+            raise
+
+
+def _reserved(file, since):
+    """A name that is nobody's in this run, and whose rings' file is there."""
+    rank = os.environ.get("RANK", "")
+    names = [f"{file}.{os.getpid()}"]
+    if rank.isdecimal():
+        # A worker that was started again, and what a worker starts, have the
+        # same one.
+        names = [f"{file}.rank{rank}", f"{file}.rank{rank}.{os.getpid()}"]
+    for path in names:
+        if _is_of(path, since):
+            continue
+        try:
+            os.close(os.open(path + _SUFFIX,
+                             os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            continue
+        return path
+    raise RuntimeError(f"{names[-1]} is there already")
+
+
+def _of_children(path):
+    return sorted(glob.glob(glob.escape(path) + ".*"))
+
+
+def _is_of(path, since):
+    """Was it written in the run that began then?"""
+    try:
+        return os.stat(path).st_mtime_ns >= since
+    except OSError:
+        return False

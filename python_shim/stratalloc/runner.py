@@ -34,10 +34,6 @@ def run(args):
     except ValueError as error:
         raise _command.UsageError(error) from None
     _prepare(args, config)
-    if args.record is not None:
-        from stratalloc import _record
-
-        args.record = _record.Recording(args.record, args.redact)
     try:
         code = _execute(args)
     except BaseException as error:
@@ -108,6 +104,7 @@ def _prepare(args, config):
     """The simulated device if asked for, then the allocator."""
     from stratalloc import _enable
     from stratalloc import _gpus
+    from stratalloc import _record
 
     # We enable by hand, in the one right order; the entry point would come
     # before the operator bridge. Children started later inherit the variable.
@@ -136,6 +133,11 @@ def _prepare(args, config):
         raise _command.CannotRunError(
             f"stratalloc run: there is no GPU for {args.target}: {reason}; "
             "`stratalloc run --simulate 8GiB` has a simulated one")
+    # First: where the rings lie is said once, and a level begins them, too.
+    if args.record is not None:
+        args.record = _record.Recording(args.record, args.redact)
+    else:
+        config = _record.inherited(config)
     if _enable.enable(config):
         # Child processes that import torch afresh come in by the entry point.
         os.environ["STRATALLOC"] = "1"
