@@ -4,11 +4,9 @@
 import dataclasses
 
 from stratalloc import _core
-from stratalloc import _modules
 from stratalloc import _reports
 from stratalloc import _sites
 from stratalloc import _stack
-from stratalloc import _storages
 from stratalloc import _tree
 from stratalloc._page import Page
 from stratalloc._result import Rows
@@ -205,6 +203,8 @@ def _by_tensor(rows, device):
 
 def _tensors(device):
     """(owner, name, category, bytes, tier) of each storage on the device."""
+    from stratalloc import _modules, _storages  # torch, that recordings lack
+
     seen = set()
     for owner, name, category, tensor in _modules.named_tensors():
         try:

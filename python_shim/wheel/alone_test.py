@@ -86,6 +86,19 @@ class AloneTest(unittest.TestCase):
                 self.assertEqual(done.stderr.splitlines(), [_INSTALL])
                 self.assertEqual(done.stdout, "")
 
+    def test_every_command_on_files_says_what_to_install(self):
+        for command in (
+            "convert", "validate", "summary", "tree", "peak", "diff", "leaks",
+            "recover", "fit",
+        ):
+            with self.subTest(command):
+                done = self._python("-m", "stratalloc", command, self.wheel)
+                self.assertEqual((done.returncode, done.stdout), (3, ""))
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                self.assertRegex(
+                    done.stderr, f"^stratalloc {command}: .*No module named "
+                    r"'\w+'.*pip install \"stratalloc\[telemetry\]\"")
+
     def test_a_program_that_simulates_is_told(self):
         done = self._python(
             "-c", "from stratalloc import simulate\n"

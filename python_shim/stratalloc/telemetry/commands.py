@@ -77,6 +77,10 @@ def main(argv):
     except (MissingPackageError, CannotRunError) as error:
         print(error, file=sys.stderr)
         return EXIT_CANNOT
+    except ImportError as error:
+        return _say(command, "this needs packages that are not installed "
+                    f"({error}); run `pip install \"stratalloc[telemetry]\"`",
+                    EXIT_CANNOT)
     except TelemetryError as error:
         return _say(command, error, EXIT_FAILED)
     except OSError as error:

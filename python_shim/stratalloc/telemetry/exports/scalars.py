@@ -5,10 +5,14 @@ A step ends at each mark of the run, and the last one with it; without a mark
 the run is one step. Peaks are those within a step.
 """
 
+import itertools
+import os
+
 import numpy as np
 
 from stratalloc.telemetry import model, replay
 from stratalloc.telemetry.errors import MissingPackageError
+from stratalloc.telemetry.exports.target import target
 from stratalloc.telemetry.exports.tiers import tier_bytes
 from stratalloc.telemetry.model import Kind
 
@@ -68,22 +72,47 @@ def _of_step(run, walked, before, end):
 
 
 def send(run, add_scalar):
-    """add_scalar(tag, value, step) for each: SummaryWriter.add_scalar, or
-    `lambda tag, value, step: wandb.log({tag: value}, step=step)`."""
+    """add_scalar(tag, value, step) for each: SummaryWriter.add_scalar of a
+    program's own writer."""
     for step, tag, value in scalars(run):
         add_scalar(tag, value, step)
 
 
+def log(run, log_step):
+    """log_step({tag: value}, step=step) for each step, in order: wandb.log."""
+    for step, rows in itertools.groupby(scalars(run), lambda one: one[0]):
+        log_step({tag: value for _, tag, value in rows}, step=step)
+
+
 def write(run, folder):
-    """TensorBoard's event files, in a folder.
+    """TensorBoard's event file, in a folder that is made if it is not there. A
+    step has the time at which it ended.
 
     Raises:
-      MissingPackageError: torch or tensorboard is not installed.
+      MissingPackageError: tensorboard is not installed.
+      OSError: the folder or the file cannot be made.
     """
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError as error:
         raise MissingPackageError("TensorBoard", "tensorboard",
                                   error) from None
-    with SummaryWriter(str(folder)) as writer:
-        send(run, writer.add_scalar)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    began = run.started / 1e9
+    path = os.path.join(folder, f"events.out.tfevents.{int(began)}.stratalloc")
+    ends = [began + (int(run.events["time"][end]) / 1e9 if end >= 0 else 0)
+            for end in _steps(run)]
+    with target(path) as file:
+        records = RecordWriter(file)
+        records.write(Event(wall_time=began, file_version="brain.Event:2")
+                      .SerializeToString())
+
+        def add(tag, value, step):
+            records.write(Event(
+                wall_time=ends[step], step=step, summary=Summary(value=[
+                    Summary.Value(tag=tag, simple_value=value)]))
+                .SerializeToString())
+
+        send(run, add)

@@ -2,7 +2,6 @@
 """The commands on files: answers, exit codes, and files that nobody should
 open."""
 
-import importlib.util
 import json
 import os
 import random
@@ -75,9 +74,6 @@ def test_fit_says_no_with_1(capfd, file):
 def test_what_is_converted_is_fine(capfd, tmp_path, file, form):
     made = tmp_path / "made"
     code, _, error = run(capfd, "convert", file, "--to", form, "-o", made)
-    if form == "tensorboard" and not importlib.util.find_spec("tensorboard"):
-        assert code == 3 and "stratalloc[telemetry]" in error
-        return
     assert code == 0, error
     checked = CHECKED.get(form, form)
     if checked is not None:
@@ -143,14 +139,60 @@ def test_no_damaged_file_is_more_than_an_error(capfd, tmp_path):
     assert codes == {0, 1}
 
 
-def test_without_its_packages_a_command_says_what_to_install(tmp_path, file):
-    """numpy or typer missing is no traceback."""
-    (tmp_path / "typer.py").write_text("raise ImportError('No module typer')")
+_WITHOUT = """
+import sys
+gone = sys.argv[1]
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if (name + ".").startswith(gone + "."):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Gone())
+from stratalloc import cli
+for words in sys.argv[2:]:
+    print("exit code", cli.main(words.split()), flush=True)
+"""
+
+
+def without(package, *commands):
+    """([exit code of each], stderr) of a process that lacks a package."""
     done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "summary", file], check=False,
-        capture_output=True, text=True, env={
-            **os.environ, "PYTHONPATH": os.pathsep.join(
-                [str(tmp_path), *sys.path])})
-    assert done.returncode == 3
-    assert "stratalloc[telemetry]" in done.stderr
+        [sys.executable, "-c", _WITHOUT, package, *commands], check=True,
+        capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert "Traceback" not in done.stderr
+    return [int(line.rpartition(" ")[2]) for line in done.stdout.splitlines()
+            if line.startswith("exit code ")], done.stderr
+
+
+@pytest.mark.parametrize("package, command", [
+    ("typer", "summary FILE"), ("numpy", "tree FILE"),
+    ("google.protobuf", "convert FILE --to perfetto -o OUT"),
+    ("google.protobuf", "convert FILE --to pprof -o OUT"),
+    ("pyarrow", "convert FILE --to parquet -o OUT"),
+    ("prometheus_client", "convert FILE --to prometheus -o OUT"),
+    ("opentelemetry", "convert FILE --to otel -o OUT"),
+    ("tensorboard", "convert FILE --to tensorboard -o OUT"),
+    ("pyarrow", "validate FILE --format parquet"),
+    ("prometheus_client", "validate FILE --format openmetrics")])
+def test_without_its_package_a_command_says_what_to_install(tmp_path, file,
+                                                            package, command):
+    command = command.replace("FILE", file).replace("OUT",
+                                                    str(tmp_path / "out"))
+    codes, error = without(package, command)
+    assert codes == [3], error
+    assert package in error and 'pip install "stratalloc[telemetry]"' in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("package", ["torch", "rich"])
+def test_what_a_file_does_not_need_may_be_missing(tmp_path, file, package):
+    """A machine that only looks at recordings has no torch."""
+    words = [f"{one} {file}" for one in ("summary", "tree", "peak",
+                                             "leaks", "validate")]
+    words += [f"diff {file} {file}", f"fit {file} --capacity 1GiB"]
+    words += [f"convert {file} --to {one} -o {tmp_path}/{one}"
+                  for one in FORMATS]
+    codes, error = without(package, *words)
+    assert (codes, error) == ([0] * len(words), "")
+    codes, error = without(package, f"recover {file} -o {tmp_path}/no")
+    assert codes == [1] and "is not a file of event rings" in error
