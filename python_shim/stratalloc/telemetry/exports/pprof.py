@@ -91,6 +91,7 @@ class _Profile:
         found = self.profile.sample.add(location_id=stack, value=values)
         found.label.add(key=self._string("category"),
                         str=self._string(model.CATEGORIES[category]))
-        found.label.add(key=self._string("device"), num=device)
+        # As text: a number that is 0 is no label at all to pprof.
+        found.label.add(key=self._string("device"), str=self._string(str(device)))
         found.label.add(key=self._string("scope"),
                         str=self._string(self.run.scopes[scope]))
