@@ -50,7 +50,7 @@ Sections Read(const std::string& path) {
     if (bytes.substr(at, 4) == "HEAD") sections.head = Json::parse(held);
     if (bytes.substr(at, 4) == "EVNT") {
       sections.events.resize(size / sizeof(FileEvent));
-      std::memcpy(sections.events.data(), held.data(), size);
+      if (size > 0) std::memcpy(sections.events.data(), held.data(), size);
     }
     at += 16 + (size + 7) / 8 * 8;
   }

@@ -157,9 +157,10 @@ class _Reader:
 
     def _integer(self, name, of=None):
         value = (self._head if of is None else of).get(name, 0)
-        if not isinstance(value, int) or not -2**63 <= value < 2**64:
-            raise self._wrong(name)
-        return value
+        try:
+            return _bounded(value, -2**63, 2**63)
+        except ValueError:
+            raise self._wrong(name) from None
 
     def _object(self, name):
         value = self._head.get(name)
@@ -250,34 +251,31 @@ class _Reader:
             raise self._wrong(name)
         found = {}
         for state in states:
-            if not isinstance(state, dict) or not isinstance(
-                    state.get("index"), int) or not 0 <= state["index"] < 16:
-                raise self._wrong(name)
             try:
-                segments = tuple(self._segment(state["index"], segment, run)
+                index = _bounded(state["index"], 0, 16)
+                segments = tuple(self._segment(index, segment, run)
                                  for segment in state.get("segments", []))
             except (KeyError, TypeError, ValueError, IndexError,
                     AttributeError, OverflowError):
                 raise self._wrong(name) from None
-            found[state["index"]] = (state, segments)
+            found[index] = (state, segments)
         return found
 
     def _segment(self, device, segment, run):
-        pool = model.Pool(device, int(segment["stream"]),
-                          tuple(map(int, segment["owner"])))
+        pool = model.Pool(device, _bounded(segment["stream"]),
+                          tuple(map(_bounded, segment["owner"])))
         if pool not in run.pools[1:]:
             run.pools.append(pool)
         blocks = tuple(
-            model.Block(int(address), int(size), int(requested),
-                        _STATES.get(state, model.FREE), int(scope),
-                        int(category))
+            model.Block(_bounded(address), _bounded(size), _bounded(requested),
+                        _STATES.get(state, model.FREE),
+                        _bounded(scope, 0, 1 << 20),
+                        _bounded(category, 0, len(model.CATEGORIES)))
             for address, size, requested, state, scope, category
             in segment["blocks"])
-        if any(not 0 <= block.category < len(model.CATEGORIES)
-               or not 0 <= block.scope < 1 << 20 for block in blocks):
-            raise ValueError
         self._name(run, max((block.scope for block in blocks), default=0))
-        return model.Segment(int(segment["address"]), int(segment["size"]),
+        return model.Segment(_bounded(segment["address"]),
+                             _bounded(segment["size"]),
                              run.pools.index(pool, 1),
                              bool(segment["expandable"]),
                              bool(segment["small"]), blocks)
@@ -320,10 +318,22 @@ class _Reader:
             run.pools.append(model.Pool(0, 0))
         while len(run.threads) <= int(events["thread"].max()):
             run.threads.append(f"thread #{len(run.threads)}")
+        moved = np.isin(events["kind"], (model.Kind.MOVE, model.Kind.LATE))
+        known = np.where(moved, len(model.TIERS) ** 2, len(model.CATEGORIES))
         if int(events["kind"].max()) > max(model.Kind) or int(
-                events["device"].max()) >= 16:
-            raise _error(self._path, "it has events of kinds that this "
-                         "stratalloc does not know", "update stratalloc")
+                events["device"].max()) >= 16 or (
+                    events["category"] >= known).any():
+            raise _error(self._path, "it has events of kinds or categories "
+                         "that this stratalloc does not know",
+                         "update stratalloc")
+
+
+def _bounded(value, least=0, below=1 << 62):
+    """An integer of the head; ValueError if it is none, or beyond what can be
+    added up in 64 bits."""
+    if type(value) is not int or not least <= value < below:
+        raise ValueError
+    return value
 
 
 _LINE = re.compile(r"(.+):(\d{1,9})(?: ([^:]*))?", re.DOTALL)

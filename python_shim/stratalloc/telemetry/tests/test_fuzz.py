@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of every format, damaged at random: readers and checks tell what is
-wrong, raise nothing else, and keep nothing.
+"""Files of every format, and recordings of everything there is, damaged at
+random: readers, checks, answers and exporters tell what is wrong, raise nothing
+else, and keep nothing.
 
-`python test_fuzz.py COUNT SEED` does as many as one likes.
+STRATALLOC_FUZZ_INPUTS says how many of each kind (//tests/long:fuzz); `python
+test_fuzz.py COUNT SEED` does as many as one likes.
 """
 
 import functools
 import gc
 import json
+import os
 import pathlib
 import pickle
 import random
@@ -16,22 +19,32 @@ import tempfile
 
 import pytest
 
+import damage
 import formats
 import made_runs
+import recorded_seeds
 import torch_shapes
-from stratalloc.telemetry import identities, import_torch
-from stratalloc.telemetry.errors import SnapshotError
+from stratalloc.telemetry import files, identities
+from stratalloc.telemetry.analysis import fit, owners, summary
+from stratalloc.telemetry.errors import TelemetryError
 
-_COUNT = 750  # of each kind of file, in CI
-_INTERESTING = [b"\x00", b"\xff", b"\xff\xff\xff\xff", b"\x7f", b"\x80", b"}",
-                b"]", b"[", b"{", b'"', b",", b"-", b"9" * 25, b"1e999",
-                b"null", b"\\u0000", b"\xed\xa0\x80", b"\n", b".", b"(", b"u",
-                b"r\xff\xff\xff\x7f", b"\x95", b"\x8c\xff", b"h\x00", b"2"]
+_COUNT = int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "500"))
 _CHECKED = sorted(name for name, (_, form) in formats.WRITERS.items() if form)
+_RECORDED = [f"{name}.strata" for name in recorded_seeds.NAMES]
+_KINDS = ["torch.pickle", "torch.json", *_CHECKED, *_RECORDED]
+_ANSWERS = {
+    "summary": lambda run: summary.summary(run).text(),
+    "tree": lambda run: owners.tree(run, at="end").text(),
+    "peak": lambda run: owners.peak(run, by="site").text(),
+    "leaks": lambda run: owners.leaks(run).text(),
+    "fit": lambda run: fit.fit(run, 24 << 20).text()}
+_USES = [*_ANSWERS, *formats.WRITERS]
 
 
 @functools.cache
 def _whole(name):
+    if name in _RECORDED:
+        return recorded_seeds.seeds()[name.removesuffix(".strata")]
     if name == "torch.pickle":
         return pickle.dumps(torch_shapes.snapshot(), 4)
     if name == "torch.json":
@@ -41,52 +54,42 @@ def _whole(name):
                               pathlib.Path(folder)).read_bytes()
 
 
-def damaged(raw, chance):
-    """The bytes, changed in one to eight places."""
-    raw = bytearray(raw)
-    for _ in range(chance.randrange(1, 9)):
-        at = chance.randrange(len(raw) + 1)
-        what = chance.randrange(6)
-        some = raw[at:at + chance.randrange(1, 40)]
-        if what == 0 and at < len(raw):
-            raw[at] ^= 1 << chance.randrange(8)
-        elif what == 1:
-            raw[at:at + len(some)] = b""
-        elif what == 2:
-            raw[at:at] = some * chance.randrange(1, 20)
-        elif what == 3:
-            raw[at:at + chance.randrange(8)] = chance.choice(_INTERESTING)
-        elif what == 4:
-            other = chance.randrange(len(raw) + 1)
-            raw[other:other + len(some)] = some
-        elif chance.random() < .3:
-            del raw[at:]
-    return bytes(raw)
+def _use(run, what, folder):
+    if what in _ANSWERS:
+        _ANSWERS[what](run)
+    else:
+        formats.export(run, what, folder)
 
 
-def _read(raw):
-    """A damaged snapshot is read, or refused with a reason."""
+def _read(path, chance):
+    """A damaged file is read and answers, or is refused with a reason."""
     try:
-        run = import_torch.from_bytes(raw)
-    except SnapshotError as error:
+        run = files.load(path)
+        identities.check(run)
+        if chance.random() < .3:  # of all that a run is used for, which is slow
+            _use(run, chance.choice(_USES), path.parent)
+    except TelemetryError as error:
         assert 10 < len(str(error)) < 700
-        return
-    identities.check(run)
+
+
+def _one(path, raw, chance):
+    path.write_bytes(raw)
+    if path.name in formats.WRITERS:
+        assert isinstance(formats.wrong(path), list)
+    if path.name not in _CHECKED or "snapshot" in path.name:
+        _read(path, chance)
 
 
 def fuzz(name, count, seed):
     chance = random.Random(f"{name} {seed}")
     raw = _whole(name)
+    damaged = damage.recording if name in _RECORDED else damage.damaged
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / name
         for _ in range(count):
             broken = damaged(raw, chance)
             try:
-                if name in formats.WRITERS:
-                    path.write_bytes(broken)
-                    assert isinstance(formats.wrong(path), list)
-                if "torch" in name or "snapshot" in name:
-                    _read(broken)
+                _one(path, broken, chance)
             except Exception:
                 kept = pathlib.Path(tempfile.gettempdir()) / ("fuzzed-" + name)
                 kept.write_bytes(broken)
@@ -94,17 +97,36 @@ def fuzz(name, count, seed):
                 raise
 
 
-@pytest.mark.parametrize("name", ["torch.pickle", "torch.json", *_CHECKED])
+def _memory():
+    """Bytes of the process that are in memory."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_what_is_not_damaged_is_fine(name, tmp_path):
+    if name in formats.WRITERS and "snapshot" not in name:
+        return
+    path = tmp_path / name
+    path.write_bytes(_whole(name))
+    assert identities.check(files.load(path)) == []
+
+
+@pytest.mark.parametrize("name", _KINDS)
 def test_a_damaged_file_is_told_and_nothing_is_kept(name):
-    fuzz(name, 50, 0)  # whatever is made once
+    with tempfile.TemporaryDirectory() as folder:  # whatever is made once
+        for what in _USES:
+            _use(made_runs.story(), what, pathlib.Path(folder))
+    fuzz(name, 50, 0)
     gc.collect()
-    before = len(gc.get_objects())
+    before, memory = len(gc.get_objects()), _memory()
     fuzz(name, _COUNT, 1)
     gc.collect()
     assert len(gc.get_objects()) < before + 2000
+    assert _memory() < memory + (64 << 20)
 
 
 if __name__ == "__main__":
-    for one in ["torch.pickle", "torch.json", *_CHECKED]:
+    for one in _KINDS:
         fuzz(one, int(sys.argv[1]), int(sys.argv[2]))
         print(one, "held", flush=True)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings are read whole or refused with a sentence, whatever is in them."""
 
-import copy
 import os
 import random
 import struct
@@ -10,6 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from damage import place
 from made_recordings import file_of, section, two_blocks
 from stratalloc.telemetry import identities, model, recording
 from stratalloc.telemetry.analysis import lines, summary
@@ -100,13 +100,7 @@ def test_cut_anywhere_it_is_refused(tmp_path):
             read(tmp_path, data[:size])
 
 
-HOSTILE = (None, -1, 0, 1 << 31, 1 << 63, 1 << 70, 1e308, "x", "", [], {}, [[]],
-           [[1, "x"]], [[-1, "x"]], [[1 << 40, "x"]], [["x", 1]], True,
-           {"a": []}, "\0", "\ud800")
-
-
 def inputs():
-    """More with `--long`, see tests/fuzz in CONTRIBUTING.md."""
     return int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "1500"))
 
 
@@ -133,19 +127,3 @@ def test_no_head_does_more_than_an_error(tmp_path):
     tracemalloc.stop()
     assert refused
     assert peak < 300 << 20
-
-
-def place(head, chance):
-    """A value from HOSTILE somewhere in the head."""
-    at = head
-    while True:
-        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
-        if not keys:
-            return
-        key = chance.choice(keys)
-        inside = at[key]
-        if isinstance(inside, (dict, list)) and inside and chance.random() < .8:
-            at = inside
-            continue
-        at[key] = copy.deepcopy(chance.choice(HOSTILE))
-        return

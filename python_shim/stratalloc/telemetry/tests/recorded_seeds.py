@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real recordings to begin a fuzzer with, one for each thing that one may have:
+names, marks and backward, moves between tiers, redacted, empty, torn.
+
+Run as a program below `stratalloc run --record` it writes them, and is killed.
+"""
+
+import functools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+NAMES = ("empty", "marks", "moves", "names", "redacted", "torn")
+
+
+@functools.cache
+def seeds():
+    """Name -> bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "stratalloc", "run", "--simulate", "48MiB",
+             "--conf", "host_budget:1GiB",
+             "--record", "torn", __file__], cwd=folder, capture_output=True,
+            text=True, check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        from stratalloc import _core
+
+        place = pathlib.Path(folder)
+        _core.recover_recording(place / "torn.running", place / "torn", False)
+        return {name: (place / name).read_bytes() for name in NAMES}
+
+
+def _work(net, torch):
+    net(torch.randn(8, net[0].in_features, device="cuda")).sum().backward()
+    net.zero_grad()
+
+
+def _write():
+    import torch
+
+    import stratalloc
+
+    stratalloc.telemetry_level("callsites")
+
+    small = type("Sm\u00e4ll\n", (torch.nn.Sequential,), {})(
+        *[torch.nn.Linear(64, 64) for _ in range(3)]).cuda()
+    with stratalloc.trace("empty"):
+        pass
+    with stratalloc.trace("names"):
+        with stratalloc.scope("kv cache \U0001f600", category="buffer"):
+            kept = torch.empty(5000, device="cuda")
+        stratalloc.annotate(kept, "Annotated")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            kept = torch.empty(7000, device="cuda")
+        try:
+            torch.empty(1 << 40, device="cuda")
+        except torch.OutOfMemoryError:
+            pass
+    with stratalloc.trace("marks"):
+        for step in range(3):
+            stratalloc.mark(f"step {step}")
+            _work(small, torch)
+    with stratalloc.trace("redacted", redact=True):
+        stratalloc.mark("secret")
+        _work(small, torch)
+    large = torch.nn.Sequential(
+        *[torch.nn.Linear(1024, 1024) for _ in range(14)]).cuda()
+    with stratalloc.trace("moves"), torch.no_grad():
+        large(torch.randn(8, 1024, device="cuda")).sum().item()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _write()
