@@ -61,7 +61,7 @@ def test_json(tmp_path):
     levels = {row["name"]: row for row in groups["levels of telemetry"]}
     assert levels.pop("one event")["goal"] == "<= 25"
     assert len(levels) == 10
-    assert "malloc/free 512 B, full, 32 frames" in levels
+    assert "malloc/free 512 B, full, 40 frames" in levels
     names = [row["name"] for row in others]
     # Operands as far apart as those of a model: each is pinned by itself.
     assert {"op guard, two tensors in 2 handles",
