@@ -58,11 +58,15 @@ class Table {
   // A child has the table as it was between two changes, and its lock is open:
   // whoever held it in the parent is not there to open it.
   Table() {
-    pthread_atfork([] { Get().BeforeFork(); }, [] { Get().AfterFork(); },
-                   [] { Get().AfterFork(); });
+    pthread_atfork(&Table::BeforeFork, &Table::AfterFork, &Table::AfterFork);
   }
-  void BeforeFork() ACQUIRE(mutex_) { mutex_.Lock(); }
-  void AfterFork() RELEASE(mutex_) { mutex_.Unlock(); }
+  // Across the fork, which clang cannot see.
+  static void BeforeFork() STRATALLOC_TS(no_thread_safety_analysis) {
+    Get().mutex_.Lock();
+  }
+  static void AfterFork() STRATALLOC_TS(no_thread_safety_analysis) {
+    Get().mutex_.Unlock();
+  }
 
   ScopeId InternLocked(std::string_view path) REQUIRES(mutex_) {
     const auto found = ids_.find(path);

@@ -43,11 +43,11 @@ std::int64_t UnixNs() {
 }
 
 Error FileError(const std::string& file, const char* what) {
-  return Error(ErrorCode::kInvalidArgument,
+  return Error{ErrorCode::kInvalidArgument,
                "events cannot be kept in " + file + ": " + what + ": " +
                    std::strerror(errno) +
                    "; choose a folder that can be written, on a disk with "
-                   "room");
+                   "room"};
 }
 
 // -1: anonymous.
