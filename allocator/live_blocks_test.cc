@@ -64,7 +64,8 @@ TEST_F(LiveBlocksTest, RecordedStreamsKeepAFreedBlockPending) {
   Free(block);
   EXPECT_EQ(block->state, BlockState::kPending);
   EXPECT_EQ(Allocated(), 0);
-  EXPECT_EQ(accounts_.device.on_device.load(), 0u) << "nobody's, as torch counts";
+  EXPECT_EQ(accounts_.device.on_device.load(), 0u)
+      << "nobody's, as torch counts";
   EXPECT_EQ(Active(), 3 << 20);
   EXPECT_NE(parts().slow.word() & kPending, 0u);
   parts().blocks.Process();

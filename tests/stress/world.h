@@ -42,8 +42,9 @@ struct World {
   bool threaded = false;
   bool background = false;
   bool disk = false;
-  bool corruption = false;  // what is read from the disk has rotten now and then
-  bool faulty = false;      // makes driver calls fail now and then
+  bool corruption =
+      false;            // what is read from the disk has rotten now and then
+  bool faulty = false;  // makes driver calls fail now and then
   // Nothing fails, the host holds everything, and between two operators nobody
   // has transient blocks: what fits on a device beside those of the others'
   // operators is never refused, however many wait.

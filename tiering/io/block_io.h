@@ -49,7 +49,8 @@ class BlockIo {
 };
 
 // Puts something between the disk tier and what moves its bytes.
-using WrapIo = std::function<std::unique_ptr<BlockIo>(std::unique_ptr<BlockIo>)>;
+using WrapIo =
+    std::function<std::unique_ptr<BlockIo>(std::unique_ptr<BlockIo>)>;
 
 }  // namespace stratalloc
 
