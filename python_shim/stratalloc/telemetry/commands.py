@@ -17,6 +17,7 @@ import typer
 from stratalloc import _command
 from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK, EXIT_USAGE,
                                  CannotRunError, UsageError)
+from stratalloc.telemetry import progress
 from stratalloc.telemetry.errors import MissingPackageError, TelemetryError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True,
@@ -61,7 +62,8 @@ def main(argv):
     """Parses and runs; returns the exit code."""
     command = argv[0]
     try:
-        app(argv, prog_name="stratalloc", standalone_mode=False)
+        with progress.shown():
+            app(argv, prog_name="stratalloc", standalone_mode=False)
         return EXIT_OK
     except typer.Exit as stop:
         return stop.exit_code

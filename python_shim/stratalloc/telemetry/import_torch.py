@@ -17,7 +17,7 @@ import os
 
 import numpy as np
 
-from stratalloc.telemetry import (model, native_sizes, plain_pickle,
+from stratalloc.telemetry import (model, native_sizes, plain_pickle, progress,
                                   snapshot_names)
 from stratalloc.telemetry.errors import SnapshotError
 from stratalloc.telemetry.model import Kind
@@ -174,7 +174,7 @@ class _Reader:
         def where(i):
             return f"device_traces[{device}][{i}]"
 
-        for i, event in enumerate(trace):
+        for i, event in enumerate(progress.over(trace, "looking at events")):
             if not isinstance(event, dict) or not isinstance(
                     event.get("action"), str):
                 raise SnapshotError(f"{where(i)} is no event: it has no "
@@ -199,7 +199,7 @@ class _Reader:
         found["scope"] = [names.label(event, own) for event in known]
         found["flags"] = [snapshot_names.moves(event) for event in known]
         found["site"] = [names.site(event.get("frames"), own)
-                         for event in known]
+                         for event in progress.over(known, "reading stacks")]
         return found
 
     def _annotations(self):

@@ -10,7 +10,7 @@ from stratalloc import _growth, _holders, _leaks
 from stratalloc._page import Page
 from stratalloc._result import Rows
 from stratalloc.settings import format_size
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.analysis.lines import line
 from stratalloc.telemetry.model import Kind
 
@@ -87,7 +87,8 @@ def leaks(run, device=None, by="module"):
     them, where the outermost scope of the first thread is entered."""
     walked = _walked(run, device)
     moments, what = _steps(run)
-    held = [_named(walked, walked.holders(moment), by) for moment in moments]
+    held = [_named(walked, walked.holders(moment), by)
+            for moment in progress.over(moments, "walking steps")]
     return Leaks(_leaks.growing(held), len(moments), walked.index, what)
 
 

@@ -14,7 +14,7 @@ import json
 
 import numpy as np
 
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.exports import samples, spans
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import target, text, zipped
@@ -79,7 +79,7 @@ def _counters(run, walked, most):
               for name in samples.CURVES]
     curves += [("categories", model.CATEGORIES[category], curve)
                for category, curve in samples.by_category(walked).items()]
-    for group, name, curve in curves:
+    for group, name, curve in progress.over(curves, "writing counters"):
         points = zip(*samples.samples(curve, most // len(curves)))
         for at, value in [(-1, curve.base), *points]:
             yield {"ph": "C", "name": f"{name} ({group})",

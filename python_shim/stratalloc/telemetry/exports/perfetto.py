@@ -9,7 +9,7 @@ those of messages.py.
 
 import numpy as np
 
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.exports import samples, spans
 from stratalloc.telemetry.exports.messages import messages
 from stratalloc.telemetry.exports.notes import notes
@@ -114,7 +114,7 @@ class _Writer:
         curves = [(name, getattr(walked, name)) for name in samples.CURVES]
         curves += [(f"category {model.CATEGORIES[category]}", curve)
                    for category, curve in samples.by_category(walked).items()]
-        for name, curve in curves:
+        for name, curve in progress.over(curves, "writing counters"):
             yield from self._counter(uuid, name, curve)
         yield from self._instants(uuid, index)
         yield from self._moves(uuid, index)

@@ -7,7 +7,7 @@ scope's parts; category and device are labels. Needs protobuf.
 """
 
 from stratalloc import _tree
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.exports.messages import messages
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import text, zipped
@@ -34,7 +34,7 @@ def build(run):
                 key = (one.scope, one.category, one.site)
                 row = values.setdefault(key, [0, 0, 0, 0])
                 row[at:at + 2] = one.bytes, one.count
-        for key in sorted(values):
+        for key in progress.over(sorted(values), "writing holders"):
             table.sample(index, *key, values[key])
     return table.profile
 

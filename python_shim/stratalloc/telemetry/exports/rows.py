@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.errors import MissingPackageError
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import target, text
@@ -28,7 +28,8 @@ def write_csv(run, path):
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(COLUMNS)
         tables, sums = _Tables(run), _sums(run)
-        for at in range(0, len(run.events), _CHUNK):
+        for at in progress.over(range(0, len(run.events), _CHUNK),
+                                "writing events"):
             plain = tables.columns(slice(at, at + _CHUNK), sums)
             writer.writerows(zip(*(
                 [values[i] for i in index] if values is not None else index
@@ -49,7 +50,8 @@ def write_parquet(run, path):
         [(name, _arrow_type(pyarrow, name)) for name in COLUMNS],
         {key: str(value) for key, value in notes(run).items()})
     with target(path) as file, parquet.ParquetWriter(file, schema) as writer:
-        for at in range(0, len(run.events), 1 << 18):
+        for at in progress.over(range(0, len(run.events), 1 << 18),
+                                "writing events"):
             arrays = []
             for name, (values, index) in zip(COLUMNS, tables.columns(
                     slice(at, at + (1 << 18)), sums)):

@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.errors import MissingPackageError
 from stratalloc.telemetry.exports.target import target
 from stratalloc.telemetry.exports.tiers import tier_bytes
@@ -28,7 +28,7 @@ def scalars(run):
         walked = replay.Replay(run, index)
         suffix = f"/device {index}" if len(devices) > 1 else ""
         before = -1
-        for step, end in enumerate(_steps(run)):
+        for step, end in enumerate(progress.over(_steps(run), "walking steps")):
             found += [(step, tag + suffix, float(value)) for tag, value in
                       _of_step(run, walked, before, end).items()]
             before = end

@@ -16,7 +16,7 @@ import json
 
 import numpy as np
 
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.plain_pickler import PlainPickler, Shared
 from stratalloc.telemetry.exports.target import target, text, write_rows
@@ -121,10 +121,11 @@ def _trace(run, index, walked, frames):
     ours = np.isin(events["kind"], [int(kind) for kind in _ACTIONS]) & (
         events["device"] == index)
     columns = events[ours]
-    for time, address, size, scope, site, pool, kind, category, flags in zip(*(
-            columns[name].tolist() for name in (
-                "time", "address", "bytes", "scope", "site", "pool", "kind",
-                "category", "flags"))):
+    rows = zip(*(columns[name].tolist() for name in (
+        "time", "address", "bytes", "scope", "site", "pool", "kind",
+        "category", "flags")))
+    for (time, address, size, scope, site, pool, kind, category,
+         flags) in progress.over(rows, "writing events", len(columns)):
         event = _event(_ACTIONS[kind], address, size, run.pools[pool],
                        start + time // 1000, frames.of(scope, site),
                        MOVES.get(flags & _MOVED) or frames.label(scope),

@@ -12,7 +12,7 @@ import json
 import numpy as np
 
 from stratalloc import _tree
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.exports import spans
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import target, text
@@ -110,7 +110,8 @@ def _few(frames, card, holders):
     """[(stack, Holder)], the smallest as one stack if there are too many."""
     kept = holders[:_MOST]
     rest = holders[_MOST:]
-    found = [(frames.holder(card, one), one) for one in kept]
+    found = [(frames.holder(card, one), one)
+             for one in progress.over(kept, "writing holders")]
     if rest:
         found.append(([frames.frame(card), frames.frame("<smaller ones>")],
                       replay.Holder(0, 0, 0, sum(one.bytes for one in rest),

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from stratalloc.telemetry import replay
+from stratalloc.telemetry import progress, replay
 from stratalloc.telemetry.exports.layers import layers
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import target, text, write_rows
@@ -41,9 +41,10 @@ def events(run, walked):
     ours = np.flatnonzero(np.isin(run.events["kind"],
                                   [int(kind) for kind in _TYPES]))
     columns = run.events[ours]
-    for at, time, kind, address, size, scope, device in zip(
-            ours.tolist(), *(columns[name].tolist() for name in (
-                "time", "kind", "address", "bytes", "scope", "device"))):
+    rows = zip(ours.tolist(), *(columns[name].tolist() for name in (
+        "time", "kind", "address", "bytes", "scope", "device")))
+    for at, time, kind, address, size, scope, device in progress.over(
+            rows, "writing events", len(ours)):
         allocated, reserved = (one[at] for one in sums.get(device, nothing))
         yield {"timestamp": time / 1e9, "event_type": _TYPES[kind],
                "size_bytes": size if kind <= Kind.FREE_COMPLETED else 0,
