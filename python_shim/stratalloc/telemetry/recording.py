@@ -216,10 +216,10 @@ class _Reader:
         """Marks' names stand behind the scopes'."""
         named = dict(self._rows("marks"))
         marks = events["kind"] == model.Kind.MARK
-        for number in np.unique(events["scope"][marks]).tolist():
-            where = marks & (events["scope"] == number)
-            run.scopes.append(named.get(number, f"mark #{number}"))
-            events["scope"][where] = len(run.scopes) - 1
+        numbers, which = np.unique(events["scope"][marks], return_inverse=True)
+        events["scope"][marks] = len(run.scopes) + which
+        run.scopes += [named.get(number, f"mark #{number}")
+                       for number in numbers.tolist()]
 
     def _pools(self, run):
         for number, text in sorted(self._rows("pools")):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real recordings to begin a fuzzer with, one for each thing that one may have:
-names, marks and backward, moves between tiers, redacted, empty, torn.
+names, marks and backward, moves between tiers, stacks, redacted, empty, torn.
 
 Run as a program below `stratalloc run --record` it writes them, and is killed.
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-NAMES = ("empty", "marks", "moves", "names", "redacted", "torn")
+NAMES = ("empty", "marks", "moves", "names", "redacted", "stacks", "torn")
 
 
 @functools.cache
@@ -71,6 +71,9 @@ def _write():
         *[torch.nn.Linear(1024, 1024) for _ in range(14)]).cuda()
     with stratalloc.trace("moves"), torch.no_grad():
         large(torch.randn(8, 1024, device="cuda")).sum().item()
+    stratalloc.telemetry_level("full")
+    with stratalloc.trace("stacks"):
+        _work(small, torch)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
