@@ -90,6 +90,7 @@ void AddNames(const Seed& seed) {
   seed.area->AddName(NameKind::kScope, 5, "Net.\xF0\x9F\x98\x80");
   seed.area->AddName(NameKind::kMark, 1, "");
   seed.area->AddName(NameKind::kSite, 2, "a.py:3 f");
+  seed.area->AddName(NameKind::kCall, 9, "2 2 b.py:4 g");
   seed.area->AddName(NameKind::kPool, 1, "0 0 0 0");
   seed.area->AddName(NameKind::kThread, 70, "python");
 }
@@ -148,7 +149,13 @@ void PutAnyName(Random& random, std::string& bytes) {
   EventAreaHead head;
   std::memcpy(static_cast<void*>(&head), bytes.data(), sizeof(head));
   std::string text(random() % 64, '\0');
-  for (char& one : text) one = static_cast<char>(random());
+  // Any bytes, or nearly what a call is.
+  constexpr std::string_view kOfCalls = "0123456789   :af-";
+  const bool call = random() % 2 != 0;
+  for (char& one : text) {
+    one = call ? kOfCalls[random() % kOfCalls.size()]
+               : static_cast<char>(random());
+  }
   EventName name{};
   name.kind = static_cast<NameKind>(random() % 8);
   name.id = static_cast<std::uint32_t>(Edge(random, bytes.size()));
