@@ -4,7 +4,8 @@
 Its blocks are placed anew by a model of the block heap (heap_model.py), in the
 order of the events. What stands for the truth is what the program asked for and
 gave back; where the blocks were on the recorded card does not matter, nor what
-was evicted there.
+was evicted there. A private pool keeps its memory until the recording has it
+give some back.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from stratalloc._result import Result
 from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
 from stratalloc.telemetry import model, replay
+from stratalloc.telemetry.analysis.blocks_model import NO_OWNER
 from stratalloc.telemetry.analysis.heap_model import HeapModel, NoRoomError
 from stratalloc.telemetry.analysis.lines import line
 from stratalloc.telemetry.model import Kind
@@ -114,12 +116,14 @@ def fit(run, capacity, device=None, policy="none", handle=2 << 20,
 
 
 class _Program:
-    """The run's blocks, placed in a heap."""
+    """The run's blocks, placed in a heap. `live`: bytes that are allocated."""
 
     def __init__(self, run, heap, check):
         self.run, self.heap, self._check = run, heap, check
         self._blocks = {}  # recorded address -> block of the heap
         self._away = {}  # address of what stayed of a block -> the block's
+        self._pending = {}  # address -> whose end was asked for
+        self._ended = set()  # private pools whose memory went back
         self.live = self.peak = self.replayed = 0
 
     def begin(self, walked):
@@ -131,19 +135,27 @@ class _Program:
                 int(row["pool"]), int(row["scope"]), int(row["site"]))
             if failure:
                 return failure
+            if row["asked"] == replay.BEFORE:
+                self._ask(int(row["address"]))
+        self.peak = self.live
         return None
 
     def go(self, device):
         """The events; the Failure, or None."""
         events = self.run.events
-        ours = (events["kind"] <= Kind.FREE_COMPLETED) & (
-            events["device"] == device)
+        ours = (events["device"] == device) & (
+            (events["kind"] <= Kind.FREE_COMPLETED)
+            | (events["kind"] == Kind.SEGMENT_UNMAP))
         columns = events[ours]
         at = ours.nonzero()[0].tolist()
+        asked = None  # by the event before this one
         for event, kind, flags, address, size, pool, scope, site in zip(
                 at, *(columns[name].tolist() for name in (
                     "kind", "flags", "address", "bytes", "pool", "scope",
                     "site"))):
+            if kind == Kind.SEGMENT_UNMAP:
+                self._end(self.run.pools[pool].owner)
+                continue
             self.replayed += 1
             if flags & _MOVED:
                 self._moved(kind, address)
@@ -152,11 +164,21 @@ class _Program:
                                          site)
                 if failure:
                     return failure
-            elif kind == Kind.FREE_COMPLETED:
-                self._free(self._away.pop(address, address))
+            elif kind == Kind.FREE_REQUESTED:
+                asked = address = self._away.get(address, address)
+                self._ask(address)
+            else:
+                address = self._away.pop(address, address)
+                self._free(address, at_once=asked == address)
             if self._check:
                 self.heap.check()
         return None
+
+    def _end(self, owner):
+        """A private pool that gives memory back is in use no longer."""
+        if owner != NO_OWNER:
+            self._ended.add(owner)
+            self.heap.kept.discard(owner)
 
     def _moved(self, kind, address):
         """An eviction or a restore: the block is where it is, and its end may
@@ -164,14 +186,18 @@ class _Program:
         if kind != Kind.ALLOC or address in self._blocks:
             return
         for base, block in self._blocks.items():
-            if base < address < base + block[2]:
+            if base < address < base + block.size:
                 self._away[address] = base
                 return
 
     def _allocate(self, event, address, requested, pool, scope, site):
         self._free(address)  # what was evicted whole ends unheard
+        of = self.run.pools[pool]
+        if of.owner != NO_OWNER and of.owner not in self._ended:
+            self.heap.kept.add(of.owner)
         try:
-            block = self.heap.allocate(pool, requested)
+            block = self.heap.allocate((of.stream, of.owner), requested,
+                                       self._wait)
         except NoRoomError:
             return Failure(
                 event, int(self.run.events["time"][event]) if event >= 0 else 0,
@@ -179,12 +205,27 @@ class _Program:
                 self.run.scopes[scope] if scope else "",
                 line(self.run, site) if site else "")
         self._blocks[address] = block
-        self.live += block[2]
+        self.live += block.size
         self.peak = max(self.peak, self.live)
         return None
 
-    def _free(self, address):
+    def _ask(self, address):
+        block = self._blocks.get(address)
+        if block is not None and address not in self._pending:
+            self._pending[address] = block
+            self.live -= block.size
+
+    def _free(self, address, at_once=False):
         block = self._blocks.pop(address, None)
-        if block is not None:
-            self.heap.free(block)
-            self.live -= block[2]
+        if block is None:
+            return
+        if self._pending.pop(address, None) is None:
+            self.live -= block.size
+        self.heap.free(block, at_once)
+
+    def _wait(self):
+        """Whoever is refused waits for streams; what they used comes free."""
+        waited = list(self._pending)
+        for address in waited:
+            self._free(address)
+        return bool(waited)

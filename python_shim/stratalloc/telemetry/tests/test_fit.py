@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import made_runs
+from stratalloc.telemetry import model
 from stratalloc.telemetry.analysis.fit import fit
+from stratalloc.telemetry.analysis.handles_model import Handles
 from stratalloc.telemetry.analysis.heap_model import HeapModel, NoRoomError
 from stratalloc.telemetry.model import Kind
 
@@ -21,12 +23,12 @@ _SOME = settings(max_examples=40, deadline=None)
 def test_a_verdict_is_never_below_what_lives(seed, steps, first):
     run, maker = made_runs.make(seed, steps, first)
     whole = fit(run, 1 << 40, check=True)
-    most = max([one[1] for one in maker.sums[:first][-1:] + maker.sums[first:]],
-               default=0)
+    sums = maker.sums[:first][-1:] + maker.sums[first:]
+    most = max((one[0] for one in sums), default=0)
+    active = max((one[1] for one in sums), default=0)
     assert whole.fits and whole.peak_allocated == most
-    assert whole.peak_reserved >= most and whole.peak_reserved % (2 * MIB) == 0
-    # What it had is enough, and one byte less than what lives is not.
-    assert fit(run, whole.peak_reserved, check=True).fits
+    assert whole.peak_reserved >= active
+    assert whole.peak_reserved % (2 * MIB) == 0
     if most:
         failed = fit(run, most - 1, check=True)
         assert not failed.fits and failed.peak_reserved <= most - 1
@@ -50,42 +52,95 @@ def test_of_blocks_of_whole_handles_every_byte_is_used(seed):
     assert not fit(run, most - 2 * MIB, check=True).fits
 
 
+_STREAMS = [(stream, (0, 0)) for stream in range(3)]
+
+
 def test_free_handles_of_another_pool_are_taken_before_it_fails():
     heap = HeapModel(8 * MIB)
-    small = [heap.allocate(0, MIB // 2) for _ in range(8)]  # two handles
-    large = heap.allocate(0, 4 * MIB)
+    small = [heap.allocate(_STREAMS[0], MIB // 2) for _ in range(8)]
+    large = heap.allocate(_STREAMS[0], 4 * MIB)
     heap.free(large)
-    heap.allocate(1, 4 * MIB)
+    heap.allocate(_STREAMS[1], 4 * MIB)
     assert heap.mapped == 8 * MIB == heap.most
     for one in small[4:]:
         heap.free(one)
-    heap.allocate(1, 2 * MIB)
+    heap.allocate(_STREAMS[1], 2 * MIB)
     with pytest.raises(NoRoomError):
-        heap.allocate(1, 2 * MIB)
+        heap.allocate(_STREAMS[1], 2 * MIB)
+    heap.check()
+
+
+def test_memory_of_a_private_pool_in_use_stays_with_it():
+    heap = HeapModel(8 * MIB)
+    heap.kept.add((1, 0))
+    heap.free(heap.allocate((0, (1, 0)), 6 * MIB))
+    with pytest.raises(NoRoomError):
+        heap.allocate(_STREAMS[0], 4 * MIB)
+    heap.kept.clear()
+    heap.allocate(_STREAMS[0], 4 * MIB)
     heap.check()
 
 
 def test_the_smallest_hole_at_the_lowest_address_is_taken():
     heap = HeapModel(1 << 30)
-    blocks = [heap.allocate(0, size * MIB) for size in (4, 2, 3, 2, 2)]
-    for i in (0, 2):
-        heap.free(blocks[i])
-    assert heap.allocate(0, 3 * MIB)[1] == blocks[2][1]
-    assert heap.allocate(0, 2 * MIB)[1] == blocks[0][1]
+    blocks = [heap.allocate(_STREAMS[0], size * MIB)
+              for size in (4, 2, 3, 2, 2)]
+    for i in (2, 0):
+        heap.free(blocks[i], at_once=False)
+    assert heap.allocate(_STREAMS[0], 3 * MIB).address == blocks[2].address
+    assert heap.allocate(_STREAMS[0], 2 * MIB).address == blocks[0].address
+
+
+def test_a_block_freed_last_is_taken_for_its_exact_size():
+    heap = HeapModel(1 << 30)
+    first, _, second, _ = (heap.allocate(_STREAMS[0], 2 * MIB)
+                           for _ in range(4))
+    heap.free(first)
+    heap.free(second)
+    assert heap.allocate(_STREAMS[0], 2 * MIB) is second
+    assert heap.allocate(_STREAMS[0], 2 * MIB) is first
+
+
+def test_a_place_gets_back_the_memory_it_had():
+    handles = Handles(2)
+    assert handles.map([0, 1])
+    first = handles.kept[0]
+    for place in (0, 1):
+        handles.give_up(place, keeps=True)
+    assert handles.map([0]) and handles.kept[0] is first
+    assert handles.map([7]) and handles.kept[1].at == 7
+    assert not handles.map([8])
+    handles.check()
+
+
+def test_who_is_refused_waits_for_streams():
+    heap = HeapModel(4 * MIB)
+    pending = [heap.allocate(_STREAMS[0], 4 * MIB)]
+
+    def wait():
+        for one in pending:
+            heap.free(one, at_once=False)
+        return bool(pending) and not pending.clear()
+
+    with pytest.raises(NoRoomError):
+        heap.allocate(_STREAMS[1], 4 * MIB)
+    heap.allocate(_STREAMS[1], 4 * MIB, wait)
+    with pytest.raises(NoRoomError):
+        heap.allocate(_STREAMS[1], 4 * MIB, wait)
+    heap.check()
 
 
 def test_a_block_grows_where_the_fewest_handles_are_new():
     heap = HeapModel(1 << 30)
-    low, _, hole, last = (heap.allocate(0, size * MIB) for size in (2, 2, 4, 2))
+    low, _, hole, last = (heap.allocate(_STREAMS[0], size * MIB)
+                          for size in (2, 2, 4, 2))
     heap.free(low)
     heap.free(hole)
-    heap.capacity = heap.mapped  # full: the next ones take free handles
-    heap.allocate(1, 4 * MIB)  # those of the large hole
-    heap.capacity = 1 << 30
+    heap.allocate(_STREAMS[1], 6 * MIB)  # takes their memory
     heap.free(last)
-    # Two handles into the gap, or one behind the last hole.
-    assert heap.allocate(0, 4 * MIB)[1] == last[1]
-    assert heap.allocate(0, 4 * MIB)[1] == hole[1]
+    # Two handles into the gap before it, or one behind the last hole.
+    assert heap.allocate(_STREAMS[0], 4 * MIB).address == last.address
+    assert heap.allocate(_STREAMS[0], 4 * MIB).address == hole.address
     heap.check()
 
 
@@ -119,6 +174,20 @@ def test_what_was_evicted_there_stays_here():
                                                     len(run.events))]]
     run.events["address"][-1] += 64 * MIB
     assert not fit(run, 10 * MIB).fits
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_a_graph_s_pool_has_cached_is_nobody_else_s(ended):
+    maker = made_runs.Maker()
+    maker.run.pools.append(model.Pool(0, 7, (1, 0)))
+    at = maker.alloc(6 * MIB, 1)
+    maker.free(at)
+    for one in maker.events:  # of the graph
+        maker.events[maker.events.index(one)] = (*one[:6], 2, *one[7:])
+    if ended:
+        maker.put(Kind.SEGMENT_UNMAP, at, 6 * MIB, pool=2)
+    maker.alloc(4 * MIB, 1)
+    assert fit(maker.finish(), 8 * MIB, check=True).fits == ended
 
 
 @pytest.mark.parametrize("wrong", [
