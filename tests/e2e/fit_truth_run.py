@@ -8,6 +8,11 @@ fit says of smaller cards is then held against the job on such a card, tiering
 off, in a process of its own: whether it fits, and the peaks of reserved and
 allocated bytes, up to the failure where it does not.
 
+With --tiering the cards have 50 to 90 % of the peak and the allocator evicts:
+fit's estimate of what leaves is held against what left. It is red where the
+verdict is another, or where fewer than a fifth or more than five quarters of
+the bytes were said.
+
 Numbers are off. Work takes no time, so streams are never behind; --card h200
 is a card where they are. Exit code 0: all the same; 1: each difference is in
 the table; 2: bad usage.
@@ -25,6 +30,8 @@ from tests.starved import place
 from tests.starved import zygote
 
 ROOM = 64 << 30
+TIERED = (.5, .6, .7, .8, .9)
+LEAST, MOST = .2, 1.25  # what fit says, of what leaves
 # Of the peak on a card with room; `handles` are added.
 CARDS = ((1., -1), (1., 0), (1.25, 0), (.9, 0))
 
@@ -48,7 +55,9 @@ def run(name, seed, capacity, path, settings):
         torch.cuda.synchronize()
     stats = torch.cuda.memory_stats()
     return {"fits": not refused, "reserved": stats["reserved_bytes.all.peak"],
-            "allocated": stats["allocated_bytes.all.peak"]}
+            "allocated": stats["allocated_bytes.all.peak"]} | (
+        {"evicted": place.moved()["out"]} if settings.get("tiering", True)
+        else {})
 
 
 def rows(name, seed, folder):
@@ -66,6 +75,30 @@ def rows(name, seed, folder):
         found.append(_row(
             name, seed, capacity, fit(recorded, capacity),
             zygote.run(run, name, seed, capacity, None, {"tiering": False})))
+    return found
+
+
+def tiered(name, seed, folder, shares=TIERED):
+    """The same of smaller cards from which the allocator evicts."""
+    from stratalloc.telemetry import recording
+    from stratalloc.telemetry.analysis.fit import fit
+
+    path = os.path.join(folder, f"{name}.{seed}.strata")
+    zygote.run(run, name, seed, ROOM, path, {"tiering": False})
+    recorded = recording.read(path)
+    peak = fit(recorded, ROOM).peak_reserved
+    found = []
+    for share in shares:
+        capacity = place.pages(peak * share)
+        said = fit(recorded, capacity, policy="tiering")
+        real = zygote.run(run, name, seed, capacity, None,
+                          {"host_budget": 4 << 30})
+        row = _row(name, seed, capacity, said, real)
+        row["said"]["evicted"] = said.moves.evicted
+        row["same"] = said.fits == real["fits"] and (
+            not said.fits or LEAST * real["evicted"] <= said.moves.evicted
+            <= MOST * real["evicted"])
+        found.append(row)
     return found
 
 
@@ -87,7 +120,8 @@ def prepare(card=None):
 def line(row):
     def cell(one):
         return (f"{'fits' if one['fits'] else 'does not':8} "
-                f"{one['reserved'] >> 20:6} {one['allocated'] / 2**20:9.2f}")
+                f"{one['reserved'] >> 20:6} {one['allocated'] / 2**20:9.2f}"
+                + (f" {one['evicted'] >> 20:7}" if "evicted" in one else ""))
 
     return (f"{'   ' if row['same'] else 'RED'} {row['job']:16} "
             f"{row['seed']:5} {row['capacity'] >> 20:6} | "
@@ -98,6 +132,8 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="tests.e2e.fit_truth_run")
     parser.add_argument("--jobs", help="names with commas between them")
     parser.add_argument("--seeds", default="0-0", metavar="FIRST-LAST")
+    parser.add_argument("--tiering", action="store_true",
+                        help="smaller cards, and the allocator evicts")
     parser.add_argument("--card", help="of the simulated device: h200")
     args = parser.parse_args(arguments)
     first, dash, last = args.seeds.partition("-")
@@ -109,12 +145,13 @@ def main(arguments=None):
     if set(jobs) - set(known):
         parser.error(f"--jobs: one of {', '.join(known)}")
     print("    job               seed    MiB | fit says reserved allocated "
-          "| it is")
+          f"{'evicted ' if args.tiering else ''}| it is")
     wrong = count = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in jobs:
             for seed in range(int(first), int(last) + 1):
-                for row in rows(name, seed, folder):
+                look = tiered if args.tiering else rows
+                for row in look(name, seed, folder):
                     print(line(row), flush=True)
                     count += 1
                     wrong += not row["same"]

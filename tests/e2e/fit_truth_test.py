@@ -26,6 +26,15 @@ def test_verdict_and_peaks_are_those_of_the_program(name, tmp_path):
     assert {row["real"]["fits"] for row in rows} == {True, False}
 
 
+@pytest.mark.parametrize("name, share", [
+    ("adamw", .7), ("inference", .6), ("two_streams", .5)])
+def test_what_leaves_is_about_what_is_said(name, share, tmp_path):
+    row, = fit_truth_run.tiered(name, 0, str(tmp_path), [share])
+    print(fit_truth_run.line(row))
+    assert row["same"] and row["real"]["evicted"] > 0
+    assert row["real"]["fits"] == (name != "two_streams")
+
+
 @pytest.mark.parametrize("arguments", [
     ["--seeds", "3"], ["--seeds", "4-3"], ["--jobs", "nothing"]])
 def test_what_cannot_be_run(arguments):

@@ -277,9 +277,13 @@ def recover(file: typing.Annotated[str, typer.Argument(
 def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
         metavar="SIZE", help="of the card: 24GiB")],
         policy: typing.Annotated[str, typer.Option(
-            help="none: nothing is ever evicted")] = "none",
+            help="none: nothing is ever evicted; tiering: the allocator's "
+            "own; oracle: what could be moved least")] = "none",
+        bandwidth: typing.Annotated[float, typer.Option(
+            metavar="GB/s", help="of copies; as the recording's own moves, or "
+            "24")] = None,
         device: _Device = None, json: _Json = None):
-    """Would the run fit a card of another size?"""
+    """Would the run fit a card of another size, and how slow would it be?"""
     from stratalloc.telemetry.analysis import fit as analysis
 
     result = _result_file(json)
@@ -287,8 +291,11 @@ def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
     if policy not in analysis.POLICIES:
         raise UsageError(f"--policy {policy}: one of "
                          f"{', '.join(analysis.POLICIES)}")
+    if bandwidth is not None and not 0 < bandwidth < float("inf"):
+        raise UsageError(f"--bandwidth {bandwidth}: give GB/s above 0")
     run = _load(file)
-    found = analysis.fit(run, wanted, _in(run, device), policy)
+    found = analysis.fit(run, wanted, _in(run, device), policy,
+                         bandwidth and bandwidth * 1e9)
     _tell(found, result)
     if not found.fits:
         raise _Answered

@@ -6,6 +6,9 @@ order of the events. What stands for the truth is what the program asked for and
 gave back; where the blocks were on the recorded card does not matter, nor what
 was evicted there. A private pool keeps its memory until the recording has it
 give some back.
+
+What does not fit so may with some of it away: tiers_model.py estimates what would
+leave and come back, and how long that takes.
 """
 
 import dataclasses
@@ -15,12 +18,17 @@ from stratalloc._result import Result
 from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
 from stratalloc.telemetry import model, replay
+from stratalloc.telemetry.analysis import tiers_model
 from stratalloc.telemetry.analysis.blocks_model import NO_OWNER
 from stratalloc.telemetry.analysis.heap_model import HeapModel, NoRoomError
 from stratalloc.telemetry.analysis.lines import line
+from stratalloc.telemetry.analysis.uses_model import uses
 from stratalloc.telemetry.model import Kind
 
-POLICIES = ("none",)
+POLICIES = ("none", *tiers_model.POLICIES)
+# Pinned memory over PCIe 4 x16, of 31.5 GB/s in the standard.
+BANDWIDTH = 24e9
+_ROOM = 1 << 50  # bytes, more than any card has
 _MOVED = model.EVICTED | model.RESTORED
 
 
@@ -37,6 +45,24 @@ class Failure:
     site: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Moves:
+    """What leaves the device and comes back in the whole run.
+
+    `clean` of the evicted bytes need no copy. `seconds`: what the run takes
+    longer if every copy is hidden behind other work, and if none is; `slower`:
+    by which factor, 0 where the recording does not know how long it took.
+    """
+
+    evicted: int
+    restored: int
+    clean: int
+    count: int
+    bandwidth: float  # bytes per second
+    seconds: tuple
+    slower: tuple
+
+
 class Fit(Result):
     """The verdict for one device.
 
@@ -46,20 +72,23 @@ class Fit(Result):
       peak_allocated: int, bytes of blocks at most, up to the failure.
       events: int, block events that were replayed.
       failure: Failure or None.
+      moves: Moves, or None with policy "none".
     """
 
-    def __init__(self, device, capacity, policy, heap, peak, events, failure):
+    def __init__(self, device, capacity, policy, program, failure):
         self.device, self.capacity, self.policy = device, capacity, policy
-        self.peak_reserved, self.peak_allocated = heap.most, peak
-        self.events, self.failure = events, failure
-        self.fits = failure is None
+        self.peak_reserved = program.heap.most
+        self.peak_allocated, self.events = program.peak, program.replayed
+        self.failure, self.fits = failure, failure is None
+        self.moves = None
 
     def to_dict(self):
         return {"fits": self.fits, "device": self.device,
                 "capacity": self.capacity, "policy": self.policy,
                 "peak_reserved": self.peak_reserved,
                 "peak_allocated": self.peak_allocated, "events": self.events,
-                "failure": self.failure and dict(vars(self.failure))}
+                "failure": self.failure and dict(vars(self.failure)),
+                "moves": self.moves and dict(vars(self.moves))}
 
     def __bool__(self):
         return self.fits
@@ -71,6 +100,8 @@ class Fit(Result):
         parts = [said, Table(("", "bytes"), [
             Row("allocated at most", (format_size(self.peak_allocated),)),
             Row("reserved at most", (format_size(self.peak_reserved),))])]
+        if self.moves:
+            parts.append(_said(self.moves))
         if self.failure:
             one = self.failure
             parts.append(
@@ -82,19 +113,34 @@ class Fit(Result):
         return Page(parts, depth, all, **how)
 
 
-def fit(run, capacity, device=None, policy="none", handle=2 << 20,
-        check=False):
+def _said(moves):
+    if not moves.count:
+        return "nothing has to leave"
+    text = (f"about {format_size(moves.evicted)} leave and "
+            f"{format_size(moves.restored)} come back, in {moves.count} moves: "
+            f"{moves.seconds[0]:.3g} to {moves.seconds[1]:.3g} s more at "
+            f"{moves.bandwidth / 1e9:.3g} GB/s")
+    return text + (f", {moves.slower[0]:.2f} to {moves.slower[1]:.2f} times "
+                   "as long" if moves.slower[1] else "")
+
+
+def fit(run, capacity, device=None, policy="none", bandwidth=None,
+        handle=2 << 20, check=False):
     """Fit of one device.
 
     Args:
       capacity: bytes that the allocator would have.
       device: None: the one that held most.
-      policy: "none": nothing leaves the device.
+      policy: "none": nothing leaves the device. "tiering": the allocator's own,
+        with default settings; an estimate. "oracle": whoever is used last
+        leaves, which nobody can know.
+      bandwidth: bytes per second of copies. None: that of the recording's own
+        moves, or else BANDWIDTH.
       handle: bytes of a handle.
       check: the heap is checked after every event; slow.
 
     Raises:
-      ValueError: capacity, handle or policy cannot be.
+      ValueError: capacity, handle, bandwidth or policy cannot be.
     """
     if policy not in POLICIES:
         raise ValueError(f"stratalloc.fit: policy={policy!r} does not exist; "
@@ -105,14 +151,62 @@ def fit(run, capacity, device=None, policy="none", handle=2 << 20,
     if not isinstance(capacity, int) or capacity < 0:
         raise ValueError(f"stratalloc.fit: capacity={capacity!r} is no number "
                          "of bytes")
+    if bandwidth is not None and not 0 < bandwidth < float("inf"):
+        raise ValueError(f"stratalloc.fit: bandwidth={bandwidth!r} is no number "
+                         "of bytes per second above 0")
     if device is None:
         device = max(replay.devices(run) or [0], key=lambda one: replay.Replay(
             run, one).allocated.most())
-    heap = HeapModel(capacity, handle)
-    program = _Program(run, heap, check)
-    failure = program.begin(replay.Replay(run, device)) or program.go(device)
-    return Fit(device, capacity, policy, heap, program.peak, program.replayed,
-               failure)
+    walked = replay.Replay(run, device)
+    found = _placed(run, walked, capacity, policy, handle, check)
+    if policy != "none":
+        _tier(found, run, walked, handle, bandwidth or _measured(run))
+    return found
+
+
+def _placed(run, walked, capacity, policy, handle, check):
+    program = _Program(run, HeapModel(capacity, handle), check)
+    failure = program.begin(walked) or program.go(walked.index)
+    return Fit(walked.index, capacity, policy, program, failure)
+
+
+def _measured(run):
+    moved = run.events[run.events["kind"] == Kind.MOVE]
+    took = int(moved["aux"].sum())
+    return int(moved["bytes"].sum()) / took * 1e9 if took else BANDWIDTH
+
+
+def _tier(found, run, walked, handle, bandwidth):
+    """What does not fit, with some of it away. A job that fits moves nothing."""
+    tiers = tiers_model.TiersModel(found.capacity, found.policy, handle=handle)
+    if not found.fits:
+        # Holes are as large a share as with room for all.
+        whole = _placed(run, walked, _ROOM, found.policy, handle, False)
+        tiers = tiers_model.TiersModel(
+            found.capacity, found.policy,
+            whole.peak_allocated / whole.peak_reserved, handle)
+        tiers.go(uses(run, walked))
+        found.peak_reserved = min(whole.peak_reserved,
+                                  found.capacity // handle * handle)
+        found.peak_allocated, found.events = tiers.most, whole.events
+        found.failure = tiers.refused and _failure(
+            run, *tiers.refused, found.peak_reserved)
+        found.fits = found.failure is None
+    seconds = (tiers.evicted - tiers.clean + tiers.restored) / bandwidth
+    took = run.duration / 1e9
+    found.moves = Moves(
+        tiers.evicted, tiers.restored, tiers.clean, tiers.moves, bandwidth,
+        (0., seconds), (1., 1. + seconds / took) if took > 0 else (0., 0.))
+
+
+def _failure(run, event, requested, live, reserved):
+    if event < 0:
+        return Failure(event, 0, requested, reserved, live, "", "")
+    one = run.events[event]
+    scope, site = int(one["scope"]), int(one["site"])
+    return Failure(event, int(one["time"]), requested, reserved, live,
+                   run.scopes[scope] if scope else "",
+                   line(run, site) if site else "")
 
 
 class _Program:
@@ -199,11 +293,11 @@ class _Program:
             block = self.heap.allocate((of.stream, of.owner), requested,
                                        self._wait)
         except NoRoomError:
-            return Failure(
-                event, int(self.run.events["time"][event]) if event >= 0 else 0,
-                requested, self.heap.mapped, self.live,
-                self.run.scopes[scope] if scope else "",
-                line(self.run, site) if site else "")
+            found = _failure(self.run, event, requested, self.live,
+                             self.heap.mapped)
+            return dataclasses.replace(
+                found, scope=self.run.scopes[scope] if scope else "",
+                site=line(self.run, site) if site else "")
         self._blocks[address] = block
         self.live += block.size
         self.peak = max(self.peak, self.live)

@@ -101,6 +101,8 @@ def test_a_recording_that_does_not_add_up_is_a_finding(capfd, tmp_path):
      "No space left"),
     (("fit", "FILE", "--capacity", "lots"), 2, "not a size"),
     (("fit", "FILE", "--capacity", "1GiB", "--policy", "best"), 2, "one of"),
+    (("fit", "FILE", "--capacity", "1GiB", "--bandwidth", "0"), 2,
+     "GB/s above 0"),
     (("tree", "FILE", "--device", "3"), 2, "the file has 0"),
     (("validate", "FILE", "--format", "nope"), 2, "one of"),
     (("summary", "FILE", "--json", "/no/such/x"), 2, "nothing can be written"),
