@@ -128,7 +128,9 @@ Result<AreaContent> ReadArea(const char* bytes, std::uint64_t size,
         head.ring_capacity);
     RingEvents& read = content.rings.emplace_back();
     read.thread = ring.head().thread.load(std::memory_order_relaxed);
-    content.overwritten += ring.Read(0, read.events);
+    const std::uint64_t lost = ring.Read(0, read.events);
+    read.NoteLost(lost);
+    content.overwritten += lost;
   }
   return content;
 }

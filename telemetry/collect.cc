@@ -70,6 +70,12 @@ bool Earlier(const Placed& a, const Placed& b) {
   return a.event.time < b.event.time;
 }
 
+std::int64_t CompleteFrom(const RingEvents& ring, const EventClock& clock) {
+  if (ring.complete_from == 0) return 0;  // nothing was lost
+  if (ring.complete_from == ~std::uint64_t{0}) return kNeverComplete;
+  return clock.TimeOf(ring.complete_from);
+}
+
 // By order; an event is no earlier than the one before it.
 void PutInOrder(std::vector<Placed>& of_device) {
   std::sort(of_device.begin(), of_device.end(),
@@ -92,6 +98,8 @@ Collected Collect(const std::vector<RingEvents>& rings,
   for (const RingEvents& ring : rings) {
     std::uint16_t thread = 0;
     bool known = false;
+    collected.complete_from =
+        std::max(collected.complete_from, CompleteFrom(ring, clock));
     for (const Event& event : ring.events) {
       if (event.kind == EventKind::kThread) {
         thread = threads.IndexOf(event.address);

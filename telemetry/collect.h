@@ -12,6 +12,7 @@
 #define STRATALLOC_TELEMETRY_COLLECT_H_
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "allocator/events/event.h"
@@ -22,6 +23,14 @@ namespace stratalloc {
 struct RingEvents {
   std::uint64_t thread = 0;  // who wrote before the first kThread event here
   std::vector<Event> events;
+  // In ticks: from then on none of its events is missing.
+  std::uint64_t complete_from = 0;
+
+  // Of a ring that was just read, of which so many events were overwritten.
+  void NoteLost(std::uint64_t lost) {
+    if (lost == 0) return;
+    complete_from = events.empty() ? ~std::uint64_t{0} : events.front().ticks;
+  }
 };
 
 struct EventClock {
@@ -40,7 +49,11 @@ struct Collected {
   std::vector<std::uint64_t>
       threads;                // the kernel's numbers; FileEvent::thread
   std::uint64_t unknown = 0;  // events left out
+  // Time from which on no ring misses events; kNeverComplete if one has none.
+  std::int64_t complete_from = 0;
 };
+inline constexpr std::int64_t kNeverComplete =
+    std::numeric_limits<std::int64_t>::max();
 
 Collected Collect(const std::vector<RingEvents>& rings,
                   const EventClock& clock);

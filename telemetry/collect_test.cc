@@ -51,6 +51,23 @@ TEST(Collect, ADevicesEventsAreInItsOrder) {
   EXPECT_EQ(found.events[2].pool, 4);
 }
 
+TEST(Collect, SaysFromWhenOnNoEventIsMissing) {
+  RingEvents whole{1, {At(5, EventKind::kMark)}};
+  whole.NoteLost(0);
+  RingEvents some{2, {At(40, EventKind::kMark)}}, more = some;
+  some.NoteLost(3);
+  more.events[0].ticks = 60;
+  more.NoteLost(1);
+  const EventClock clock{10, 2.0};
+  EXPECT_EQ(Collect({whole}, clock).complete_from, 0);
+  EXPECT_EQ(Collect({whole, some}, clock).complete_from, 60);
+  EXPECT_EQ(Collect({some, more, whole}, clock).complete_from, 100);
+  RingEvents none{3, {}};
+  none.NoteLost(1);
+  EXPECT_EQ(Collect({none, some}, clock).complete_from, kNeverComplete);
+  EXPECT_EQ(Collect({some, none}, clock).complete_from, kNeverComplete);
+}
+
 TEST(Collect, ARingThatChangedHandsSaysWho) {
   const Collected found = Collect(
       {{9, {At(1, EventKind::kMark), Thread(5), At(2, EventKind::kMark)}}},

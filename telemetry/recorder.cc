@@ -101,20 +101,23 @@ std::string Text(const Json& head) {
 
 Json HeadOf(const AreaContent& content, const Collected& collected,
             bool redact) {
-  Json head = {{"format", "stratalloc recording"},
-               {"started", content.unix_ns},
-               {"process", content.process},
-               {"threads", collected.threads},
-               {"overwritten", content.overwritten},
-               {"without_a_ring", content.events_lost},
-               {"unknown", collected.unknown},
-               {"names_lost", content.names_lost},
-               {"stacks_lost", content.stacks_lost},
-               {"redacted", redact},
-               {"overhead_ns",
-                static_cast<std::uint64_t>(
-                    NsPerEvent() * static_cast<double>(collected.events.size() +
-                                                       content.overwritten))}};
+  Json head = {
+      {"format", "stratalloc recording"},
+      {"started", content.unix_ns},
+      {"process", content.process},
+      {"threads", collected.threads},
+      {"overwritten", content.overwritten},
+      {"without_a_ring", content.events_lost},
+      {"complete_from",
+       content.events_lost > 0 ? kNeverComplete : collected.complete_from},
+      {"unknown", collected.unknown},
+      {"names_lost", content.names_lost},
+      {"stacks_lost", content.stacks_lost},
+      {"redacted", redact},
+      {"overhead_ns",
+       static_cast<std::uint64_t>(NsPerEvent() *
+                                  static_cast<double>(collected.events.size() +
+                                                      content.overwritten))}};
   AddNames(content.names, redact, head);
   return head;
 }
@@ -216,6 +219,7 @@ Status Recorder::Write(std::uint64_t recording, const std::string& path,
     content.overwritten += ring.lost;
     RingEvents& kept = content.rings.emplace_back(
         RingEvents{ring.thread, std::move(ring.events)});
+    kept.NoteLost(ring.lost);
     KeepBetween(first, last, kept);
   }
   const Collected collected = Collect(content.rings, content.clock);

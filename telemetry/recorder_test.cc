@@ -256,5 +256,18 @@ TEST(Recorder, RecoversWhatTheAreaHas) {
       << "a recording is no area";
 }
 
+// Last, since it overwrites what the others wrote.
+TEST(Recorder, SaysFromWhenOnNothingWasOverwritten) {
+  const auto recording = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(recording);
+  for (std::uint64_t order = 1; order <= 1500; ++order) RecordAlloc(1, order);
+  ASSERT_TRUE(
+      Recorder::Get().Write(*recording, Path("lost"), {}, NoDevices, true));
+  const Sections lost = Read(Path("lost"));
+  EXPECT_EQ(lost.head["overwritten"], 1500 - 1024);
+  ASSERT_EQ(lost.events.size(), 1024u);
+  EXPECT_EQ(lost.head["complete_from"], lost.events[0].time);
+}
+
 }  // namespace
 }  // namespace stratalloc

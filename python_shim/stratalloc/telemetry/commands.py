@@ -104,6 +104,16 @@ def _load(path):
     return files.load(path)
 
 
+def _load_to_answer(path):
+    """As _load; what the answer lacks is said beside it, on stderr."""
+    from stratalloc.telemetry.exports.notes import missing
+
+    run = _load(path)
+    if missing(run):
+        print(f"stratalloc: {path}: {missing(run)}", file=sys.stderr)
+    return run
+
+
 def _result_file(path):
     from stratalloc._result_file import ResultFile
 
@@ -144,7 +154,7 @@ def convert(file: _File, to: typing.Annotated[Format, typer.Option(
         help="what other tools read")], output: _Out, json: _Json = None):
     """Write a recording in a format of another tool."""
     result = _result_file(json)
-    run = _load(file)
+    run = _load_to_answer(file)
     module, function = _WRITERS[to.value]
     exports = importlib.import_module("stratalloc.telemetry.exports." + module)
     try:
@@ -207,7 +217,7 @@ def tree(file: _File, at: At = At.peak, by: _By = By.module,
     from stratalloc.telemetry.analysis import owners
 
     result = _result_file(json)
-    run = _load(file)
+    run = _load_to_answer(file)
     _tell(owners.tree(run, _in(run, device), at.value, by.value), result, depth,
           all)
 
@@ -219,7 +229,7 @@ def peak(file: _File, by: _By = By.module, device: _Device = None,
     from stratalloc.telemetry.analysis import owners
 
     result = _result_file(json)
-    run = _load(file)
+    run = _load_to_answer(file)
     _tell(owners.peak(run, _in(run, device), by.value), result, depth, all)
 
 
@@ -231,7 +241,7 @@ def diff(a: _File, b: _File, at: At = At.peak, by: _By = By.module,
     from stratalloc.telemetry.analysis import owners
 
     result = _result_file(json)
-    first, second = _load(a), _load(b)
+    first, second = _load_to_answer(a), _load_to_answer(b)
     _in(first, device)
     _tell(owners.diff(first, second, _in(second, device), at.value, by.value),
           result, depth, all)
@@ -244,7 +254,7 @@ def leaks(file: _File, by: _By = By.module, device: _Device = None,
     from stratalloc.telemetry.analysis import owners
 
     result = _result_file(json)
-    run = _load(file)
+    run = _load_to_answer(file)
     _tell(owners.leaks(run, _in(run, device), by.value), result, depth, all)
 
 
@@ -293,7 +303,7 @@ def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
                          f"{', '.join(analysis.POLICIES)}")
     if bandwidth is not None and not 0 < bandwidth < float("inf"):
         raise UsageError(f"--bandwidth {bandwidth}: give GB/s above 0")
-    run = _load(file)
+    run = _load_to_answer(file)
     found = analysis.fit(run, wanted, _in(run, device), policy,
                          bandwidth and bandwidth * 1e9)
     _tell(found, result)

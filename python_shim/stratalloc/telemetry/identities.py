@@ -9,7 +9,7 @@
     scopes of a thread are left in the order in which they were entered.
 
 Where events were dropped or the end is not known, what needs them is not
-checked.
+checked; totals are from Run.complete_from on.
 """
 
 import dataclasses
@@ -238,8 +238,10 @@ def _against_stats(replay, index):
 
 def _against_totals(replay, index):
     events = replay.run.events
+    # Before, somebody's events are missing.
     at = np.flatnonzero((events["kind"] == Kind.TOTALS)
-                        & (events["device"] == index))
+                        & (events["device"] == index)
+                        & (events["time"] >= replay.run.complete_from))
     for name, column in (("allocated", "address"), ("reserved", "bytes")):
         said = events[column][at].astype("<i8")
         ours = getattr(replay, name).after[at]

@@ -180,6 +180,7 @@ class Run:
         default_factory=lambda: np.empty(0, EVENT))
     level: str = "events"
     dropped: int = 0  # events that were overwritten before anybody read them
+    complete_from: int = 0  # ns; from then on none is missing
     stacks_lost: int = 0  # allocations of which the line alone is known
     torn: bool = False  # recovered from a process that did not end by itself
     overhead: int = 0  # ns that recording took, as far as it was measured

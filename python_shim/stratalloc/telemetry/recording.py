@@ -136,7 +136,8 @@ class _Reader:
             overhead=self._integer("overhead_ns"),
             stacks_lost=self._integer("stacks_lost"),
             dropped=self._integer("overwritten")
-            + self._integer("without_a_ring") + self._integer("unknown"))
+            + self._integer("without_a_ring") + self._integer("unknown"),
+            complete_from=self._integer("complete_from"))
         settings = run.about.get("settings")
         if isinstance(settings, dict):
             run.settings = settings

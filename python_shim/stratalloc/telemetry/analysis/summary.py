@@ -8,7 +8,7 @@ from stratalloc._result import Result
 from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
 from stratalloc.telemetry import identities, model, replay
-from stratalloc.telemetry.exports.notes import notes
+from stratalloc.telemetry.exports.notes import missing, notes
 from stratalloc.telemetry.model import Kind
 
 
@@ -17,22 +17,22 @@ class Summary(Result):
     violations."""
 
     def __init__(self, run):
-        self.recording = notes(run)
+        self.recording, self._missing = notes(run), missing(run)
         self.scopes, self.sites = len(run.scopes) - 1, len(run.sites) - 1
         self.devices = [_device(run, index) for index in replay.devices(run)]
         self.violations = [str(one) for one in identities.check(run)]
 
     def to_dict(self):
-        return dict(vars(self))
+        return {key: value for key, value in vars(self).items()
+                if not key.startswith("_")}
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
         said = self.recording
         parts = [f"{said['events']} events of {said['duration_ns'] / 1e9:.3f} "
                  f"s, {self.scopes} scopes, {self.sites} sites, level "
                  f"{said['level']}, from {said['source']}"]
-        if said["dropped_events"]:
-            parts.append(f"{said['dropped_events']} events were overwritten "
-                         "before they were read")
+        if self._missing:
+            parts.append(self._missing)
         if "stacks_lost" in said:
             parts.append(f"of {said['stacks_lost']} allocations the line alone "
                          "is known: no more stacks were told apart")

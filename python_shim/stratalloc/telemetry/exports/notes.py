@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""notes(): what every file says of the recording it came from."""
+"""notes(): what every file says of the recording it came from; missing(): what
+people hear of events that were lost."""
 
 from stratalloc.telemetry.exports.target import text
 
@@ -11,6 +12,8 @@ def notes(run):
              "overhead_ns": int(run.overhead), "torn": bool(run.torn),
              "redacted": bool(run.redacted), "started_ns": int(run.started),
              "duration_ns": int(run.duration)}
+    if run.dropped and 0 <= run.complete_from <= run.duration:
+        found["complete_from_ns"] = int(run.complete_from)
     if run.stacks_lost:
         found["stacks_lost"] = int(run.stacks_lost)
     for key, value in run.about.items():
@@ -18,3 +21,14 @@ def notes(run):
             found[f"about_{text(str(key))}"] = (
                 text(value) if isinstance(value, str) else value)
     return found
+
+
+def missing(run):
+    """"" where no event was lost."""
+    if not run.dropped:
+        return ""
+    said = f"{run.dropped} events were overwritten before they were read"
+    if 0 < run.complete_from <= run.duration:
+        return (f"{said}; what is told of the time before "
+                f"{run.complete_from / 1e9:.3f} s lacks some")
+    return f"{said}; what is told lacks some"

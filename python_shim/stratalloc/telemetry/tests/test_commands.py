@@ -59,6 +59,23 @@ def test_a_tree_adds_up(capfd, file):
             row["bytes"] for row in found["rows"])
 
 
+@pytest.mark.parametrize("command", ["tree", "peak", "leaks", "fit"])
+def test_what_an_answer_lacks_is_said_beside_it(capfd, tmp_path, command):
+    head, events = made_recordings.two_blocks()
+    path = tmp_path / "lossy.strata"
+    more = ["--capacity", "1GiB"] if command == "fit" else []
+    for head["complete_from"], says in (
+            (30, f"{path}: 7 events were overwritten before they were read; "
+             "what is told of the time before 0.000 s lacks some\n"),
+            (2**63 - 1, "read; what is told lacks some\n")):
+        head["overwritten"] = 7
+        path.write_bytes(made_recordings.file_of(head, events))
+        code, out, error = run(capfd, command, path, *more)
+        assert code == 0 and out and says in error
+        assert says.removesuffix("\n").rpartition(": ")[2] in run(
+            capfd, "summary", path)[1]
+
+
 def test_a_diff_of_a_file_with_itself_is_nothing(capfd, file):
     code, found = answer(capfd, "diff", file, file)
     assert (code, found["total"], found["rows"]) == (0, 0, [])

@@ -217,6 +217,17 @@ def test_check_names_the_identity_that_is_violated(name):
     assert all(str(one) for one in found)
 
 
+def test_totals_are_held_against_events_only_where_none_is_missing():
+    maker, run = _to_break()
+    at = np.flatnonzero(run.events["kind"] == Kind.TOTALS)
+    run.events["address"][at] += 512
+    run.dropped = 1
+    run.complete_from = int(run.events["time"][at][0])
+    assert [one.identity for one in identities.check(run)] == ["totals"]
+    run.complete_from += 1
+    assert identities.check(run) == []
+
+
 def test_runs_of_many_events_hold_what_all_runs_must():
     run = made_runs.many(30_000)
     assert identities.check(run) == []
