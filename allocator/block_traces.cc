@@ -97,8 +97,19 @@ void BlockTraces::Alloc(const Block& block) {
 
 bool BlockTraces::Free(TraceAction action, const Block& block) {
   RecordPieces(action, block, 0, ~Address{0}, TraceCause::kNone);
-  return action == TraceAction::kFreeCompleted &&
-         history_.ForgetBlock(block.address);
+  if (action != TraceAction::kFreeCompleted) return false;
+  if (heap_.MayBeAway(block)) FreedAway(block);
+  return history_.ForgetBlock(block.address);
+}
+
+void BlockTraces::FreedAway(const Block& block) {
+  if (!EventRecorder::on()) return;
+  const std::vector<Piece> pieces = Pieces(block);
+  if (!pieces.empty() && pieces.front().base == block.address) return;
+  TracePoint event = PointOf(TraceAction::kFreeCompleted, block.address,
+                             block.requested, *block.segment, &block);
+  event.size = block.size;
+  history_.RecordFreedAway(event);
 }
 
 bool BlockTraces::FreeAtOnce(const Block& block) {

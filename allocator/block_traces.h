@@ -55,6 +55,9 @@ class BlockTraces {
               std::optional<TraceAction> then = {});
   // Of the pool in the event rings; named there when it is first asked for.
   std::uint16_t NumberOf(Pool& pool);
+  // For the event rings, whose readers know blocks by where they begin: torch's
+  // events, of device memory, do not say that such a block ended.
+  void FreedAway(const Block& block);
   // One event per contiguous part of the block that is on the device and
   // touches [lo, hi].
   void RecordPieces(TraceAction action, const Block& block, Address lo,

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What history hears of a handle that leaves the device and returns: replayed,
 // its events give the snapshot at every moment.
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "allocator/device_allocator_fixture_test.h"
+#include "allocator/events/event_recorder.h"
 #include "allocator/history.h"
 #include "allocator/moving_test.h"
 
@@ -133,6 +136,31 @@ TEST_F(EvictedHistoryTest, ABlockThatIsAwayEndsUnheard) {
               {TraceAction::kFreeCompleted, block + whole, rest, ""}};
   }
   EXPECT_EQ(News(), wanted);
+}
+
+// The event rings know a block by where it begins, so its end is told there.
+TEST_F(EvictedHistoryTest, TheRingsHearOfABlockThatEndsAway) {
+  ASSERT_TRUE(EventRecorder::Start({}));
+  const Address away = Malloc(8 * kMiB - kLess), there = Malloc(8 * kMiB);
+  Evict(HandleAt(away));
+  // Where it begins stays, if it has several handles.
+  const HandleRef last = HandleAt(there + 8 * kMiB - 1);
+  if (last.address() != HandleAt(there).address()) Evict(last);
+  const std::vector<std::uint64_t> since = EventRecorder::Now();
+  Free(away);
+  Free(there);
+  EventRecorder::Stop();
+  std::vector<Event> ended;
+  for (const auto& ring : EventRecorder::Read(since).rings) {
+    std::copy_if(
+        ring.events.begin(), ring.events.end(), std::back_inserter(ended),
+        [](const Event& event) { return event.kind == EventKind::kFreedAway; });
+  }
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].address, away);
+  EXPECT_EQ(ended[0].bytes, 8 * kMiB - kLess);
+  EXPECT_EQ(SizeOf(ended[0]), Rounded(8 * kMiB - kLess));
+  EXPECT_GT(OrderOf(ended[0].aux), 0u);
 }
 
 // Freed, and another stream still uses it: on the device it is neither

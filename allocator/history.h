@@ -78,6 +78,11 @@ class History {
   void RecordRelabel(const TracePoint& point) {
     RecordInRings(point, EventKind::kRelabel);
   }
+  // The block ended, and its beginning is away: no event of torch's says so.
+  // REQUIRES: EventRecorder::on().
+  void RecordFreedAway(const TracePoint& point) {
+    RecordInRings(point, EventKind::kFreedAway);
+  }
   // What the device has, in its place among its events: `address` allocated,
   // `bytes` reserved. REQUIRES: EventRecorder::on().
   void RecordTotals(const TracePoint& point) {

@@ -21,7 +21,8 @@ bool HasDuration(EventKind kind) {
 }
 
 bool IsBlocks(EventKind kind) {
-  return kind <= EventKind::kFreeCompleted || kind == EventKind::kRelabel;
+  return kind <= EventKind::kFreeCompleted || kind == EventKind::kRelabel ||
+         kind == EventKind::kFreedAway;
 }
 
 class Threads {

@@ -26,6 +26,7 @@ enum class EventKind : std::uint8_t {
   kOutOfMemory = 8,
   kScopeEnter = 9,
   kScopeLeave = 10,
+  kFreedAway = 11,
   kMove = 12,
   kStall = 13,
   kLate = 14,
@@ -73,7 +74,7 @@ constexpr std::uint16_t PoolOf(std::uint64_t aux) {
 }
 constexpr bool HasOrder(EventKind kind) {
   return kind <= EventKind::kOutOfMemory || kind == EventKind::kRelabel ||
-         kind == EventKind::kTotals;
+         kind == EventKind::kTotals || kind == EventKind::kFreedAway;
 }
 
 // A block's size, which is `bytes`, what was asked for, rounded up to 512, and

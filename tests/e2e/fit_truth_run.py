@@ -102,6 +102,20 @@ def tiered(name, seed, folder, shares=TIERED):
     return found
 
 
+def from_a_small_card(name, seed, folder, share=.7):
+    """What a recording of a card from which much left says of one with room."""
+    from stratalloc.telemetry import recording
+    from stratalloc.telemetry.analysis.fit import fit
+
+    real = zygote.run(run, name, seed, ROOM, None, {"tiering": False})
+    path = os.path.join(folder, f"{name}.{seed}.small.strata")
+    small = zygote.run(run, name, seed, place.pages(real["reserved"] * share),
+                       path, {"host_budget": 4 << 30})
+    row = _row(name, seed, ROOM, fit(recording.read(path), ROOM), real)
+    row["evicted"] = small["evicted"]
+    return row
+
+
 def _row(name, seed, capacity, said, real):
     said = {"fits": said.fits, "reserved": said.peak_reserved,
             "allocated": said.peak_allocated}

@@ -35,6 +35,13 @@ def test_what_leaves_is_about_what_is_said(name, share, tmp_path):
     assert row["real"]["fits"] == (name != "two_streams")
 
 
+@pytest.mark.parametrize("name", ["adamw", "amp", "accumulation"])
+def test_a_recording_of_a_small_card_tells_of_a_large_one(name, tmp_path):
+    row = fit_truth_run.from_a_small_card(name, 0, str(tmp_path))
+    print(fit_truth_run.line(row))
+    assert row["same"] and row["evicted"] > 0
+
+
 @pytest.mark.parametrize("arguments", [
     ["--seeds", "3"], ["--seeds", "4-3"], ["--jobs", "nothing"]])
 def test_what_cannot_be_run(arguments):

@@ -36,6 +36,7 @@ class Kind(enum.IntEnum):
     OOM = 8  # address: free bytes of the card; bytes: what was asked for
     SCOPE_ENTER = 9
     SCOPE_LEAVE = 10
+    FREED_AWAY = 11  # the block that began at `address`, which is on no device
     MOVE = 12  # address, bytes: of the handle; category: move(); aux: duration
     STALL = 13  # the thread waited for memory of `scope`; aux: duration
     LATE = 14  # as STALL, but it is a stream that waits, for restores that were

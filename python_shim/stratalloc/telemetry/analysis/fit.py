@@ -239,6 +239,7 @@ class _Program:
         events = self.run.events
         ours = (events["device"] == device) & (
             (events["kind"] <= Kind.FREE_COMPLETED)
+            | (events["kind"] == Kind.FREED_AWAY)
             | (events["kind"] == Kind.SEGMENT_UNMAP))
         columns = events[ours]
         at = ours.nonzero()[0].tolist()
@@ -258,6 +259,9 @@ class _Program:
                                          site)
                 if failure:
                     return failure
+            elif kind == Kind.FREED_AWAY:
+                self._ask(address)
+                self._free(address, at_once=True)
             elif kind == Kind.FREE_REQUESTED:
                 asked = address = self._away.get(address, address)
                 self._ask(address)
@@ -285,7 +289,8 @@ class _Program:
                 return
 
     def _allocate(self, event, address, requested, pool, scope, site):
-        self._free(address)  # what was evicted whole ends unheard
+        self._free(address)  # its end was lost
+        self._away.pop(address, None)  # what stayed there is of the past
         of = self.run.pools[pool]
         if of.owner != NO_OWNER and of.owner not in self._ended:
             self.heap.kept.add(of.owner)

@@ -50,7 +50,8 @@ def uses(run, walked):
     events = run.events
     kinds = events["kind"]
     ours = (kinds == Kind.SCOPE_ENTER) | (
-        ((kinds <= Kind.FREE_COMPLETED) | (kinds == Kind.RELABEL))
+        ((kinds <= Kind.FREE_COMPLETED) | (kinds == Kind.FREED_AWAY)
+         | (kinds == Kind.RELABEL))
         & (events["device"] == device))
     columns = events[ours]
     for event, kind, flags, address, size, scope, category in zip(
@@ -65,7 +66,7 @@ def uses(run, walked):
         elif kind == Kind.ALLOC:
             walker.allocate(event, address, -(-size // 512) * 512 or 512,
                             scope, category)
-        elif kind == Kind.FREE_COMPLETED:
+        elif kind in (Kind.FREE_COMPLETED, Kind.FREED_AWAY):
             walker.free(event, address)
     return Uses(walker.blocks, walker.steps)
 
@@ -81,7 +82,7 @@ class _Walker:
         self._list = 0  # temporaries of a step, since its last list
 
     def allocate(self, event, address, size, scope, category):
-        self.free(event, address)  # its end was not heard of
+        self.free(event, address)  # its end was lost
         in_step = scope in self._steps_of
         one = Used(size, in_step or category in _LEAVES, scope, category)
         index = len(self.blocks)
