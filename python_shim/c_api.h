@@ -254,8 +254,10 @@ STRATALLOC_API void stratalloc_hand_out(uint64_t address);
  * `area_file`: where the rings live, a file that outlives a killed process,
  * NULL for no wish; `ring_events`: of each thread, a power of two, 0 for no
  * wish. Both are the process's: once they are set a call that wishes otherwise
- * is STRATALLOC_INVALID_ARGUMENT. */
+ * is STRATALLOC_INVALID_ARGUMENT. `redacted`: what is made of the file has no
+ * names. */
 STRATALLOC_API int stratalloc_recording_begin(const char* area_file,
+                                              int redacted,
                                               uint64_t ring_events,
                                               uint64_t* recording,
                                               stratalloc_error* error);

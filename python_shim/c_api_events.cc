@@ -120,12 +120,16 @@ using namespace stratalloc;  // the C face of this namespace
 
 extern "C" {
 
-int stratalloc_recording_begin(const char* area_file, uint64_t ring_events,
-                               uint64_t* recording, stratalloc_error* error) {
+int stratalloc_recording_begin(const char* area_file, int redacted,
+                               uint64_t ring_events, uint64_t* recording,
+                               stratalloc_error* error) {
   if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
   std::optional<EventAreaOptions> area;
   if (area_file != nullptr || ring_events != 0) area.emplace();
-  if (area_file != nullptr) area->file = area_file;
+  if (area_file != nullptr) {
+    area->file = area_file;
+    area->redacted = redacted != 0;
+  }
   if (ring_events != 0) area->ring_capacity = ring_events;
   BeginAnewInForks();
   const bool first = EventRecorder::area() == nullptr;
@@ -145,7 +149,7 @@ int stratalloc_set_telemetry(const char* level, stratalloc_error* error) {
   if (RecordsEvents(*wanted) && flight.recording.load() == 0) {
     std::uint64_t recording = 0;
     if (const int code =
-            stratalloc_recording_begin(nullptr, 0, &recording, error)) {
+            stratalloc_recording_begin(nullptr, 0, 0, &recording, error)) {
       return code;
     }
     flight.recording.store(recording);

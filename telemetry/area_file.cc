@@ -95,7 +95,7 @@ AreaContent ReadNames(const EventAreaHead& head) {
   content.clock = {head.ticks, NsPerTick(head)};
   content.unix_ns = head.unix_ns;
   content.process = head.process;
-  content.closed = head.closed.load(std::memory_order_relaxed) != 0;
+  content.redacted = head.redacted != 0;
   content.events_lost = head.events_lost.load(std::memory_order_relaxed);
   content.names_lost = head.names_lost.load(std::memory_order_relaxed);
   content.stacks_lost = head.stacks_lost.load(std::memory_order_relaxed);

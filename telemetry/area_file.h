@@ -34,7 +34,7 @@ struct AreaContent {
   EventClock clock;
   std::int64_t unix_ns = 0;  // when time is 0
   std::uint64_t process = 0;
-  bool closed = false;  // the process ended by itself
+  bool redacted = false;  // what is made of it has no names
   // Events that were overwritten or torn; of threads without a ring; names
   // that had no room or are torn.
   std::uint64_t overwritten = 0, events_lost = 0, names_lost = 0;

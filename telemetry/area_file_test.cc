@@ -84,7 +84,7 @@ TEST(AreaFile, GivesWhatWasWritten) {
   EXPECT_EQ(content->names[0].text, "Net.\xF0\x9F\x98\x80");
   EXPECT_EQ(content->names[1].text, "");
   EXPECT_EQ(content->names[2].id, 2u);
-  EXPECT_FALSE(content->closed);
+  EXPECT_FALSE(content->redacted);
   EXPECT_EQ(content->overwritten, 0u);
   EXPECT_EQ(content->names_lost, 0u);
 }

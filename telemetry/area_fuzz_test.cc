@@ -112,7 +112,7 @@ std::vector<std::pair<std::string, std::string>> Seeds() {
   const Seed overwritten = Begin("overwritten");
   for (int i = 0; i < 5; ++i) WriteEveryKind(RingOf(overwritten, 2));
   overwritten.area->head().events_lost = 9;
-  overwritten.area->head().closed = 1;
+  overwritten.area->head().redacted = 1;
   add(overwritten);
   const Seed full = Begin("full");
   for (std::uint32_t i = 1; i < 60; ++i) {

@@ -243,10 +243,10 @@ Status Recorder::Recover(const std::string& area, const std::string& path,
                          bool redact) {
   STRATALLOC_ASSIGN_OR_RETURN(const AreaContent content, ReadAreaFile(area));
   const Collected collected = Collect(content.rings, content.clock);
-  Json head = HeadOf(content, collected, redact);
+  Json head = HeadOf(content, collected, redact || content.redacted);
   head["duration"] =
       collected.events.empty() ? 0 : collected.events.back().time;
-  head["torn"] = !content.closed;
+  head["torn"] = true;
   return WriteRecording(path, Text(head), collected.events);
 }
 

@@ -256,6 +256,26 @@ TEST(Recorder, RecoversWhatTheAreaHas) {
       << "a recording is no area";
 }
 
+TEST(Recorder, WhatIsLeftOfARedactedProcessHasNoNames) {
+  std::ifstream file(Path("area"), std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  reinterpret_cast<EventAreaHead*>(bytes.data())->redacted = 1;
+  std::ofstream(Path("secret"), std::ios::binary) << bytes;
+  ASSERT_TRUE(Recorder::Recover(Path("secret"), Path("h"), false));
+  EXPECT_TRUE(Read(Path("h")).head["redacted"]);
+  EXPECT_TRUE(Read(Path("h")).head["scopes"].empty());
+}
+
+TEST(Recorder, ReplacesNoDevice) {
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+  const Status refused = WriteRecording(Path("fifo"), "{}", {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("no regular file"), std::string::npos);
+  struct stat found {};
+  ASSERT_EQ(stat(Path("fifo").c_str(), &found), 0);
+  EXPECT_TRUE(S_ISFIFO(found.st_mode));
+}
+
 // Last, since it overwrites what the others wrote.
 TEST(Recorder, SaysFromWhenOnNothingWasOverwritten) {
   const auto recording = Recorder::Get().Begin(Area(), NoDevices);

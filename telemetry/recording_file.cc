@@ -69,6 +69,13 @@ bool WriteTo(int descriptor, std::string_view head,
 
 Status WriteRecording(const std::string& path, std::string_view head,
                       std::span<const FileEvent> events) {
+  struct stat there {};
+  if (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "the recording cannot be written to " + path +
+                    ": it is no regular file, and would be one afterwards; "
+                    "give the name of a file");
+  }
   const std::string beside = path + "." + std::to_string(getpid()) + ".tmp";
   const auto failed = [&](int error) {
     unlink(beside.c_str());

@@ -50,6 +50,16 @@ Error FileError(const std::string& file, const char* what) {
                    "room"};
 }
 
+// False, with errno, if the disk has no room for that part of the file.
+bool Allocated(int descriptor, std::uint64_t from, std::uint64_t bytes) {
+  if (bytes == 0) return true;
+  do {
+    errno = posix_fallocate(descriptor, static_cast<off_t>(from),
+                            static_cast<off_t>(bytes));
+  } while (errno == EINTR);
+  return errno == 0;
+}
+
 // -1: anonymous.
 Result<void*> Map(int descriptor, const std::string& file, Bytes bytes) {
   const auto length = static_cast<std::size_t>(bytes);
@@ -99,16 +109,22 @@ Result<EventArea*> EventArea::Make(const EventAreaOptions& options) {
                       S_IRUSR | S_IWUSR);
     if (descriptor < 0) return tl::unexpected(FileError(options.file, "open"));
     if (fchmod(descriptor, S_IRUSR | S_IWUSR) != 0 ||
-        ftruncate(descriptor, static_cast<off_t>(layout.area_bytes)) != 0) {
-      Error error = FileError(options.file, "ftruncate");
+        ftruncate(descriptor, static_cast<off_t>(layout.area_bytes)) != 0 ||
+        !Allocated(descriptor, 0, kPage) ||
+        !Allocated(descriptor, layout.names_offset,
+                   layout.area_bytes - layout.names_offset)) {
+      Error error = FileError(options.file, "no room for its head and names");
+      unlink(options.file.c_str());
       close(descriptor);
       return tl::unexpected(std::move(error));
     }
   }
   Result<void*> memory =
       Map(descriptor, options.file, static_cast<Bytes>(layout.area_bytes));
-  if (descriptor >= 0) close(descriptor);
-  if (!memory) return tl::unexpected(memory.error());
+  if (!memory) {
+    if (descriptor >= 0) close(descriptor);
+    return tl::unexpected(memory.error());
+  }
 
   auto* const head = new (*memory) EventAreaHead{};
   std::memcpy(head->magic, EventAreaHead::kMagic, sizeof(head->magic));
@@ -123,14 +139,23 @@ Result<EventArea*> EventArea::Make(const EventAreaOptions& options) {
   head->names_bytes = static_cast<std::uint64_t>(options.names_bytes);
   head->unix_ns = UnixNs();
   head->ticks = NowTicks();
+  head->redacted = options.redacted ? 1 : 0;
   head->process = static_cast<std::uint64_t>(getpid());
-  auto* const area = new EventArea(*memory, options.file);
+  auto* const area = new EventArea(*memory, descriptor, options.file);
   area->UpdateClock();
   return area;
 }
 
-EventArea::EventArea(void* memory, std::string file)
-    : head_(*static_cast<EventAreaHead*>(memory)), file_(std::move(file)) {}
+EventArea::EventArea(void* memory, int descriptor, std::string file)
+    : head_(*static_cast<EventAreaHead*>(memory)),
+      descriptor_(descriptor),
+      file_(std::move(file)) {}
+
+bool EventArea::Reserve(std::uint64_t index) {
+  return descriptor_ < 0 ||
+         Allocated(descriptor_, head_.rings_offset + index * head_.ring_stride,
+                   head_.ring_stride);
+}
 
 EventRing EventArea::ring(std::uint64_t index) const {
   char* const base = reinterpret_cast<char*>(&head_) + head_.rings_offset +

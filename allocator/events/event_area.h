@@ -5,7 +5,7 @@
 //
 // Layout, all of it little endian, offsets in the head: the head (one page);
 // the rings, each a Head and its events; the names, one after the other, as
-// many bytes as `names_used` says. A part that was never touched takes no
+// many bytes as `names_used` says. Rings that nobody took are a hole: no
 // memory and no disk.
 //
 // Thread-safety: AddName by any thread (kInterner lock inside, leaf); the rings
@@ -58,7 +58,7 @@ struct EventAreaHead {
   std::uint64_t process;
   std::atomic<std::uint64_t> rings_used, names_used;
   std::atomic<std::uint64_t> events_lost, names_lost;
-  std::atomic<std::uint64_t> closed;  // the process ended by itself
+  std::uint64_t redacted;  // what is made of it has no names
   // Mallocs whose line is known alone, since no number was left for a call.
   std::atomic<std::uint64_t> stacks_lost;
 };
@@ -81,6 +81,7 @@ struct EventAreaOptions {
   std::uint64_t ring_capacity = std::uint64_t{1} << 17;
   Bytes names_bytes = Bytes{16} << 20;
   std::string file;  // "": anonymous memory
+  bool redacted = false;
 };
 
 class EventArea {
@@ -95,6 +96,9 @@ class EventArea {
   EventAreaHead& head() { return head_; }
   const std::string& file() const { return file_; }
   EventRing ring(std::uint64_t index) const;
+  // The disk has room for the ring from now on, or has none: what is stored
+  // beyond a full disk's room is a SIGBUS. Before anybody touches the ring.
+  bool Reserve(std::uint64_t index);
 
   // Same kind and id again: the last one counts.
   void AddName(NameKind kind, std::uint32_t id, std::string_view text)
@@ -103,9 +107,10 @@ class EventArea {
   void UpdateClock();
 
  private:
-  EventArea(void* memory, std::string file);
+  EventArea(void* memory, int descriptor, std::string file);
 
   EventAreaHead& head_;
+  const int descriptor_;  // -1: anonymous
   const std::string file_;
   Mutex mutex_{LockRank::kInterner};
 };

@@ -99,7 +99,7 @@ TEST(EventArea, OutlivesItsProcess) {
   EXPECT_EQ(std::memcmp(head.magic, EventAreaHead::kMagic, 8), 0);
   EXPECT_EQ(bytes.size(), head.area_bytes);
   EXPECT_EQ(head.process, static_cast<std::uint64_t>(child));
-  EXPECT_EQ(head.closed, 0u);
+  EXPECT_EQ(head.redacted, 0u);
   char* const base = bytes.data() + head.rings_offset + head.ring_stride;
   const EventRing ring(
       reinterpret_cast<EventRing::Head*>(base),
@@ -116,6 +116,24 @@ TEST(EventArea, OutlivesItsProcess) {
   EXPECT_EQ(text, "Net.layer");
   EXPECT_EQ(name.id, 7u);
   EXPECT_EQ(name.check, EventName::CheckOf(NameKind::kScope, 7, text));
+}
+
+// A store beyond what the disk has room for ends the process.
+TEST(EventArea, ARingIsReservedBeforeItIsTouched) {
+  EventAreaOptions options;
+  options.rings = 2;
+  options.file = std::string(std::getenv("TEST_TMPDIR")) + "/reserved";
+  const auto made = EventArea::Make(options);
+  ASSERT_TRUE(made) << made.error().message;
+  const auto blocks = [&] {
+    struct stat found {};
+    EXPECT_EQ(stat(options.file.c_str(), &found), 0);
+    return found.st_blocks * 512;
+  };
+  const auto before = blocks();
+  EXPECT_GE(before, options.names_bytes) << "the names, at once";
+  EXPECT_TRUE((*made)->Reserve(0));
+  EXPECT_GE(blocks() - before, 48 << 17);
 }
 
 }  // namespace

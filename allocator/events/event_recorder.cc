@@ -22,6 +22,7 @@ struct Rings {
   Mutex mutex{LockRank::kInterner};
   EventAreaOptions options;
   std::deque<std::uint64_t> given_back;  // the one that was first in front
+  bool disk_full = false;  // the area's file has no room for another ring
 };
 
 // A child of a fork has its own: a thread that it has not may hold the lock.
@@ -90,12 +91,14 @@ bool EventRecorder::TakeRing() {
     Rings& rings = AllRings();
     MutexLock lock(rings.mutex);
     index = head.rings_used.load(std::memory_order_relaxed);
-    if (index < head.rings) {
+    const bool has_new = index < head.rings && !rings.disk_full;
+    if (has_new && made->Reserve(index)) {
       head.rings_used.store(index + 1, std::memory_order_release);
     } else if (!rings.given_back.empty()) {
       index = rings.given_back.front();
       rings.given_back.pop_front();
     } else {
+      rings.disk_full = has_new;
       head.events_lost.fetch_add(1, std::memory_order_relaxed);
       return false;
     }

@@ -97,7 +97,7 @@ def _declare(lib):
         ("sites_json", ctypes.c_void_p, (i32,)),
         ("set_telemetry", i32, (text, error)),
         ("flight_recording", u64, ()),
-        ("recording_begin", i32, (text, u64, moved, error)),
+        ("recording_begin", i32, (text, i32, u64, moved, error)),
         ("recording_write", i32, (u64, text, text, i32, i32, error)),
         ("recording_recover", i32, (text, text, i32, error)),
         ("mark", None, (text,)),
@@ -290,13 +290,14 @@ def flight_recording():
     return lib().stratalloc_flight_recording()
 
 
-def begin_recording(area_file=None, ring_events=0):
+def begin_recording(area_file=None, ring_events=0, redacted=False):
     """The number of a recording that begins now (c_api.h)."""
     error, number = Error(), ctypes.c_uint64(0)
     if area_file is None:
         _call_before_rings()
     check(lib().stratalloc_recording_begin(
-        None if area_file is None else os.fsencode(area_file), ring_events,
+        None if area_file is None else os.fsencode(area_file), int(redacted),
+        ring_events,
         ctypes.byref(number), ctypes.byref(error)), error)
     return number.value
 

@@ -17,7 +17,7 @@ from stratalloc.settings import format_size
 _LOG = logging.getLogger("stratalloc")
 _WINDOWS = 4  # that have to grow, one after another
 _SITES = 5  # that are told to people, the fastest
-_LEAST = 2 * (_WINDOWS + 2)  # steps; a third of them may warm up
+LEAST = 2 * (_WINDOWS + 2)  # steps; a third of them may warm up
 MANY = "(many owners)"
 # The number that tells a root module from others of its class.
 _NUMBER = re.compile(r"^([^./]+)#\d+(?=[./]|$)")
@@ -99,8 +99,8 @@ class Leaks(Rows):
         return f"the last {min(self.seen, self.steps)} steps"
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
-        if self.seen < _LEAST:
-            return Page([f"{self.seen} steps seen; from {_LEAST} on it can be "
+        if self.seen < LEAST:
+            return Page([f"{self.seen} steps seen; from {LEAST} on it can be "
                          "told what grows"], depth, all, **how)
         rows = self.rows
         if not rows:
@@ -161,9 +161,9 @@ def leaks(steps=20, device=None, on="optimizer"):
     Raises:
       ValueError: steps or on is none of these.
     """
-    if not isinstance(steps, int) or steps < _LEAST:
+    if not isinstance(steps, int) or steps < LEAST:
         raise ValueError(f"stratalloc.leaks: steps={steps!r} are too few to "
-                         f"tell growth from a warm-up; use {_LEAST} or more")
+                         f"tell growth from a warm-up; use {LEAST} or more")
     if on not in ("optimizer", "call"):
         raise ValueError(f"stratalloc.leaks: on={on!r} does not exist; use "
                          "optimizer or call")
@@ -195,7 +195,7 @@ def growing(steps, groups=(_itself, _with_its_like, _with_all)):
     groups: functions (owner, category) -> whom it is summed up with, the most
     precise first; what a row has found is not in the sums of later ones.
     """
-    if len(steps) < _LEAST:
+    if len(steps) < LEAST:
         return []
     late = steps[len(steps) // 3:]
     size = len(late) // _WINDOWS

@@ -13,6 +13,7 @@ its file.
 """
 
 import atexit
+import contextlib
 import dataclasses
 import glob
 import json
@@ -35,8 +36,11 @@ class Recording:
 
     def __init__(self, path, redact):
         self._path = os.path.abspath(path)  # the program may change its folder
-        if os.path.isdir(self._path):
-            raise _command.UsageError(f"--record {path}: it is a directory")
+        if os.path.exists(self._path) and not os.path.isfile(self._path):
+            what = "a directory" if os.path.isdir(self._path) else (
+                "no regular file, and would be one afterwards")
+            raise _command.UsageError(f"--record {path}: it is {what}; give "
+                                      "the name of a file")
         left = [one for one in (self._path + _SUFFIX, *_of_children(self._path))
                 if one.endswith(_SUFFIX) and os.path.exists(one)]
         if left:
@@ -59,7 +63,7 @@ class Recording:
             return True  # a fork that ends as its parent would
         written = self._file.end()
         found = [one for one in _of_children(self._path)
-                 if _is_of(one, self._since)]
+                 if one != self._path + _SUFFIX and _is_of(one, self._since)]
         whole = [one for one in found if not one.endswith(_SUFFIX)]
         left = [one for one in found if one.endswith(_SUFFIX)]
         said = []
@@ -79,7 +83,8 @@ class _File:
     def __init__(self, path, redact):
         self._path, self._redact = path, redact
         self._pid = os.getpid()
-        self._number = _core.begin_recording(path + _SUFFIX)
+        self._number = _core.begin_recording(path + _SUFFIX,
+                                             redacted=redact)
 
     def mine(self):
         return os.getpid() == self._pid
@@ -100,7 +105,8 @@ class _File:
                   f"{running}: `stratalloc recover {running} -o "
                   "FILE`", file=sys.stderr)
             return False
-        os.unlink(running)
+        with contextlib.suppress(FileNotFoundError):  # the program's doing
+            os.unlink(running)
         return True
 
 

@@ -139,7 +139,12 @@ def dump(path, redact=False):
 
     module, function = _BY_SUFFIX[ending]
     exports = importlib.import_module("stratalloc.telemetry.exports." + module)
-    getattr(exports, function)(_read(number, redact, over=False), path)
+    try:
+        getattr(exports, function)(_read(number, redact, over=False), path)
+    except OSError as error:
+        raise RuntimeError(
+            f"stratalloc: {path} cannot be written: {error.strerror}; choose a "
+            "place that can be written and has room") from error
 
 
 def telemetry_level(level=None):

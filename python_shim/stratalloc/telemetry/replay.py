@@ -53,8 +53,9 @@ class Replay:
     Attributes:
       rows: lifetimes.ROW, every block in the order of its beginning.
       faults: [lifetimes.Fault].
-      exact: whether what was there at the start is known or follows from the
-        end. Without it sums are those of what the events tell.
+      anchored: whether what was there at the start is known or follows from
+        the end. Without it sums are those of what the events tell.
+      exact: it is, and no event is missing since the first.
     """
 
     def __init__(self, run, device):
@@ -64,7 +65,9 @@ class Replay:
         if run.dropped and end is not None:
             start = None  # what was dropped lies between it and the events
         self._start = start
-        self.exact = start is not None or end is not None
+        first = run.events["time"][0] if len(run.events) else 0
+        self.anchored = start is not None or end is not None
+        self.exact = self.anchored and run.complete_from <= max(0, first)
         self.rows, self.faults = lifetimes.of(
             run, device, None if start is None else blocks(start),
             None if end is None else blocks(end))

@@ -69,9 +69,28 @@ def test_a_killed_program_leaves_what_is_recovered(tmp_path):
     assert done == 2 and "stratalloc recover" in error
 
 
+def test_what_a_redacted_program_leaves_has_no_names(tmp_path):
+    process = start(tmp_path, "--record", "r.strata", "--redact",
+                    end="import os; os.kill(os.getpid(), 9)")
+    assert finish(process)[0] == -signal.SIGKILL
+    _core.recover_recording(tmp_path / "r.strata.running", tmp_path / "saved",
+                            redact=False)
+    assert b"Recorded" not in (tmp_path / "saved").read_bytes()
+    assert recording.read(str(tmp_path / "saved")).redacted
+
+
+def test_a_program_may_remove_the_file_of_its_rings(tmp_path):
+    done, _, error = finish(start(
+        tmp_path, "--record", "r.strata",
+        end="import os; os.unlink('r.strata.running')"))
+    assert done == 0 and "Traceback" not in error
+    assert identities.check(recording.read(str(tmp_path / "r.strata"))) == []
+
+
 @pytest.mark.parametrize("options, says", [
     (("--record", "no/folder/x"), "No such file"),
     (("--record", "."), "it is a directory"),
+    (("--record", "/dev/null"), "it is no regular file"),
     (("--redact",), "--record FILE"),
     (("--record", "x", "--allocator", "native"), "_record_memory_history"),
 ])

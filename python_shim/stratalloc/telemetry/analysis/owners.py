@@ -75,7 +75,9 @@ class Leaks(Rows):
     def _page(self, depth=None, all=False, **how):  # noqa: A002
         said = f"device {self.device}, {self.at}: "
         if not self.rows:
-            return Page([said + "nothing grows"], depth, all, **how)
+            return Page([said + ("nothing grows" if self.steps >= _leaks.LEAST
+                                 else f"from {_leaks.LEAST} on it can be told "
+                                 "what grows")], depth, all, **how)
         return Page([said + f"{len(self.rows)} grow", *(
             f"{row.name} ({row.category}): {format_size(row.per_step)} a step, "
             f"{format_size(row.bytes)} in all" for row in self.rows)],

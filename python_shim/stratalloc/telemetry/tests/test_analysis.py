@@ -124,7 +124,7 @@ def test_a_summary_reads_as_a_page():
     text = summary(run).text()
     assert "5 events were overwritten" in text and "reserved" in text
     assert "\x00" not in text
-    assert "nothing grows" in str(owners.leaks(model.Run()))
+    assert "0 steps" in str(owners.leaks(model.Run()))
     assert summary(model.Run()).text()
 
 

@@ -59,6 +59,11 @@ def test_a_tree_adds_up(capfd, file):
             row["bytes"] for row in found["rows"])
 
 
+def test_too_few_steps_are_not_nothing_that_grows(capfd, file):
+    _, out, _ = run(capfd, "leaks", file)
+    assert "from 12 on it can be told" in out and "nothing grows" not in out
+
+
 @pytest.mark.parametrize("command", ["tree", "peak", "leaks", "fit"])
 def test_what_an_answer_lacks_is_said_beside_it(capfd, tmp_path, command):
     head, events = made_recordings.two_blocks()

@@ -226,6 +226,12 @@ def test_totals_are_held_against_events_only_where_none_is_missing():
     assert [one.identity for one in identities.check(run)] == ["totals"]
     run.complete_from += 1
     assert identities.check(run) == []
+    assert not Replay(run, 0).exact
+    run.events["kind"][at] = Kind.FREE_COMPLETED  # of a block that nobody knows
+    run.events["address"][at] = 1 << 50
+    assert identities.check(run) == []
+    run.complete_from -= 1
+    assert "events" in {one.identity for one in identities.check(run)}
 
 
 def test_runs_of_many_events_hold_what_all_runs_must():
