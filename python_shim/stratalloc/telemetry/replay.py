@@ -67,7 +67,8 @@ class Replay:
         self._start = start
         first = run.events["time"][0] if len(run.events) else 0
         self.anchored = start is not None or end is not None
-        self.exact = self.anchored and run.complete_from <= max(0, first)
+        self.exact = self.anchored and bool(
+            run.complete_from <= max(0, first))
         self.rows, self.faults = lifetimes.of(
             run, device, None if start is None else blocks(start),
             None if end is None else blocks(end))
