@@ -98,7 +98,7 @@ bool EventRecorder::TakeRing() {
       index = rings.given_back.front();
       rings.given_back.pop_front();
     } else {
-      rings.disk_full = has_new;
+      rings.disk_full |= has_new;
       head.events_lost.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
