@@ -309,9 +309,17 @@ class _Reader:
             run.scopes.append(f"scope #{len(run.scopes)}")
 
     def _bound(self, run, events):
-        """Every index has its row."""
+        """Every index has its row, and sums fit into 64 bits."""
         if not len(events):
             return
+        # What a program asked for in vain may be any number.
+        real = events[events["kind"] != model.Kind.OOM]
+        if any(real[name].sum(dtype="f8") >= 1 << 62
+               for name in ("bytes", "aux")) or not (
+                   -1 << 62 < events["time"].min()
+                   and events["time"].max() < 1 << 62):
+            raise _error(self._path, "it has events of sizes or times that "
+                         "cannot be", "it is damaged; record again")
         if int(events["scope"].max()) >= 1 << 21:
             raise self._wrong("scopes")
         self._name(run, int(events["scope"].max()))

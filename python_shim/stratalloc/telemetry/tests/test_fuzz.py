@@ -37,7 +37,8 @@ _ANSWERS = {
     "tree": lambda run: owners.tree(run, at="end").text(),
     "peak": lambda run: owners.peak(run, by="site").text(),
     "leaks": lambda run: owners.leaks(run).text(),
-    "fit": lambda run: fit.fit(run, 24 << 20).text()}
+    **{f"fit {policy}": lambda run, policy=policy: fit.fit(
+        run, 24 << 20, policy=policy).text() for policy in fit.POLICIES}}
 # OpenTelemetry's SDK keeps ten objects of each provider for the process's life;
 # what it is told is what Prometheus is told.
 _USES = [*_ANSWERS, *(one for one in formats.WRITERS if one != "otel.json")]

@@ -100,6 +100,24 @@ def test_cut_anywhere_it_is_refused(tmp_path):
             read(tmp_path, data[:size])
 
 
+@pytest.mark.parametrize("column, value", [
+    ("bytes", 1 << 63), ("aux", 1 << 62), ("time", 1 << 62),
+    ("time", -1 << 63), ("category", len(model.CATEGORIES)),
+    ("kind", max(Kind) + 1), ("device", 16)])
+def test_an_event_that_cannot_be_is_refused(tmp_path, column, value):
+    head, events = two_blocks()
+    events[column][3] = value
+    with pytest.raises(recording.RecordingError, match="it has events of"):
+        read(tmp_path, file_of(head, events))
+
+
+def test_whatever_was_asked_for_in_vain_is_read(tmp_path):
+    head, events = two_blocks()
+    events["kind"][4], events["bytes"][4] = Kind.OOM, (1 << 64) - 1
+    assert read(tmp_path, file_of(head, events)).events["bytes"][4] == \
+        (1 << 64) - 1
+
+
 def inputs():
     return int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "1500"))
 
