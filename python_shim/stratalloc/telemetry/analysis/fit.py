@@ -164,8 +164,10 @@ def fit(run, capacity, device=None, policy="none", bandwidth=None,
     return found
 
 
-def _placed(run, walked, capacity, policy, handle, check):
-    program = _Program(run, HeapModel(capacity, handle), check)
+def _placed(run, walked, capacity, policy, handle, check, room=None):
+    """`room`: what all blocks have together, if each fits the capacity."""
+    heap = HeapModel(room or capacity, handle, capacity)
+    program = _Program(run, heap, check)
     failure = program.begin(walked) or program.go(walked.index)
     return Fit(walked.index, capacity, policy, program, failure)
 
@@ -181,10 +183,12 @@ def _tier(found, run, walked, handle, bandwidth):
     tiers = tiers_model.TiersModel(found.capacity, found.policy, handle=handle)
     if not found.fits:
         # Holes are as large a share as with room for all.
-        whole = _placed(run, walked, _ROOM, found.policy, handle, False)
-        tiers = tiers_model.TiersModel(
-            found.capacity, found.policy,
-            whole.peak_allocated / whole.peak_reserved, handle)
+        whole = _placed(run, walked, found.capacity, found.policy, handle,
+                        False, _ROOM)
+        used = (whole.peak_allocated / whole.peak_reserved
+                if whole.peak_reserved else 1.)  # its first block is too large
+        tiers = tiers_model.TiersModel(found.capacity, found.policy, used,
+                                       handle)
         tiers.go(uses(run, walked))
         found.peak_reserved = min(whole.peak_reserved,
                                   found.capacity // handle * handle)

@@ -40,8 +40,12 @@ class HeapModel:
     private pools that are in use: their cached memory stays with them.
     """
 
-    def __init__(self, capacity, handle=2 << 20):
+    def __init__(self, capacity, handle=2 << 20, largest=None):
+        """`largest`: of a request, whatever there is room for; None: what all
+        of the handles hold."""
         self.handle = handle
+        self._largest = (capacity if largest is None else largest
+                         ) // handle * handle
         self.most = 0
         self.kept = set()
         self._segment = max(_SEGMENT, capacity // _SEGMENTS)
@@ -124,6 +128,8 @@ class HeapModel:
 
     def _grow(self, pool, size):
         """A free block that got memory, or None."""
+        if size > self._largest:  # before its places are looked at one by one
+            return None
         start = self._run(pool, size)
         if start is None:
             start = self._blocks.add_segment(

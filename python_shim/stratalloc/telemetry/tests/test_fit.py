@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import made_runs
 from stratalloc.telemetry import model
-from stratalloc.telemetry.analysis.fit import fit
+from stratalloc.telemetry.analysis.fit import POLICIES, fit
 from stratalloc.telemetry.analysis.handles_model import Handles
 from stratalloc.telemetry.analysis.heap_model import HeapModel, NoRoomError
 from stratalloc.telemetry.model import Kind
@@ -142,6 +142,17 @@ def test_a_block_grows_where_the_fewest_handles_are_new():
     assert heap.allocate(_STREAMS[0], 4 * MIB).address == last.address
     assert heap.allocate(_STREAMS[0], 4 * MIB).address == hole.address
     heap.check()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("asked", [1 << 49, 1 << 61])
+def test_what_no_card_holds_is_refused_before_it_is_looked_for(policy, asked):
+    """Of a damaged file; a place for each of its handles would take for ever."""
+    run = made_runs.story()
+    (first, *_) = (run.events["kind"] == Kind.ALLOC).nonzero()[0]
+    run.events["bytes"][first] = asked
+    found = fit(run, 64 * MIB, policy=policy)
+    assert not found.fits and found.failure.requested == asked
 
 
 def test_the_failure_names_who_asked():
