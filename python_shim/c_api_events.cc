@@ -171,6 +171,11 @@ int stratalloc_recording_write(uint64_t recording, const char* path,
   RecordingOptions options;
   options.redact = redact != 0;
   options.about = Json::parse(about_json, nullptr, /*allow_exceptions=*/false);
+  // A recording is worth more than what it says of its program.
+  if (!options.about.is_object()) options.about = Json::object();
+  if (options.about.contains("level") && options.about["level"].is_string()) {
+    options.level = options.about["level"];  // no name: redacted it stays
+  }
   const Status written =
       Recorder::Get().Write(recording, path, options, States, over != 0);
   // Off, perhaps: the devices' fast path hears of that.

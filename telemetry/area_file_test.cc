@@ -18,43 +18,15 @@
 #include <string>
 #include <vector>
 
+#include "telemetry/area_made_test.h"
+
 namespace stratalloc {
 namespace {
-
-std::string Path(const char* name) {
-  return std::string(std::getenv("TEST_TMPDIR")) + "/" + name;
-}
-
-EventAreaOptions Small(const std::string& file) {
-  EventAreaOptions options;
-  options.rings = 3;
-  options.ring_capacity = 64;
-  options.names_bytes = 4096;
-  options.file = file;
-  return options;
-}
-
-// An area is never unmapped; whoever counts leaks sees it here.
-EventArea& Made(const std::string& file) {
-  static auto& made = *new std::vector<EventArea*>;
-  made.push_back(*EventArea::Make(Small(file)));
-  return *made.back();
-}
-
-std::string Whole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void Put(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary)
-      .write(bytes.data(), static_cast<long>(bytes.size()));
-}
 
 // What a process with two threads that wrote leaves.
 std::string Good() {
   const std::string path = Path("good");
-  EventArea& area = Made(path);
+  EventArea& area = Made(path, 64, 4096);
   area.head().rings_used = 2;
   for (std::uint64_t r = 0; r < 2; ++r) {
     EventRing ring = area.ring(r);
@@ -141,7 +113,7 @@ Event Numbered(std::uint64_t n) {
 // Writes to `path` until it is killed; `written` says which event is whole.
 [[noreturn]] void WriteForEver(const std::string& path,
                                std::atomic<std::uint64_t>& written) {
-  EventArea& area = Made(path);
+  EventArea& area = Made(path, 64, 4096);
   area.head().rings_used = 1;
   EventRing ring = area.ring(0);
   for (std::uint64_t n = 0;; ++n) {

@@ -20,26 +20,13 @@
 #include <vector>
 
 #include "telemetry/area_file.h"
+#include "telemetry/area_made_test.h"
 #include "telemetry/recorder.h"
 
 namespace stratalloc {
 namespace {
 
 using Random = std::mt19937_64;
-
-std::string Path(const std::string& name) {
-  return std::string(std::getenv("TEST_TMPDIR")) + "/" + name;
-}
-
-std::string Whole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void Put(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary)
-      .write(bytes.data(), static_cast<long>(bytes.size()));
-}
 
 // What stands in an area; `file` is its content so far.
 struct Seed {
@@ -48,17 +35,7 @@ struct Seed {
   std::string bytes() const { return Whole(area->file()); }
 };
 
-Seed Begin(const char* name) {
-  EventAreaOptions options;
-  options.rings = 3;
-  options.ring_capacity = 32;
-  options.names_bytes = 1024;
-  options.file = Path(name);
-  // An area is never unmapped; whoever counts leaks sees it here.
-  static auto& made = *new std::vector<EventArea*>;
-  made.push_back(*EventArea::Make(options));
-  return {name, made.back()};
-}
+Seed Begin(const char* name) { return {name, &Made(Path(name), 32, 1024)}; }
 
 EventRing RingOf(const Seed& seed, std::uint64_t index) {
   seed.area->head().rings_used = index + 1;

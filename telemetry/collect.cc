@@ -45,7 +45,9 @@ class Threads {
 FileEvent Converted(const Event& from, const EventClock& clock,
                     std::uint16_t thread) {
   FileEvent to;
-  to.time = clock.TimeOf(from.ticks);
+  // A thread that read the clock just before the beginning may have written its
+  // event after it.
+  to.time = std::max<std::int64_t>(0, clock.TimeOf(from.ticks));
   to.address = from.address;
   to.bytes = from.bytes;
   to.scope = from.scope;
@@ -69,6 +71,15 @@ FileEvent Converted(const Event& from, const EventClock& clock,
 
 bool Earlier(const Placed& a, const Placed& b) {
   return a.event.time < b.event.time;
+}
+
+// Who wrote the first of the ring's events: its kThread event may be lost, but
+// the next one says who was before.
+std::uint64_t FirstWriter(const RingEvents& ring) {
+  const auto taken = std::find_if(
+      ring.events.begin(), ring.events.end(),
+      [](const Event& event) { return event.kind == EventKind::kThread; });
+  return taken == ring.events.end() ? ring.thread : taken->bytes;
 }
 
 std::int64_t CompleteFrom(const RingEvents& ring, const EventClock& clock) {
@@ -113,7 +124,7 @@ Collected Collect(const std::vector<RingEvents>& rings,
         continue;
       }
       if (!known) {
-        thread = threads.IndexOf(ring.thread);
+        thread = threads.IndexOf(FirstWriter(ring));
         known = true;
       }
       Placed placed{Converted(event, clock, thread), 0};

@@ -12,7 +12,6 @@
 #define STRATALLOC_TELEMETRY_COLLECT_H_
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "allocator/events/event.h"
@@ -21,7 +20,7 @@
 namespace stratalloc {
 
 struct RingEvents {
-  std::uint64_t thread = 0;  // who wrote before the first kThread event here
+  std::uint64_t thread = 0;  // who wrote last
   std::vector<Event> events;
   // In ticks: from then on none of its events is missing.
   std::uint64_t complete_from = 0;
@@ -53,7 +52,7 @@ struct Collected {
   std::int64_t complete_from = 0;
 };
 inline constexpr std::int64_t kNeverComplete =
-    std::numeric_limits<std::int64_t>::max();
+    (std::int64_t{1} << 62) - 1;  // readers take no larger number
 
 Collected Collect(const std::vector<RingEvents>& rings,
                   const EventClock& clock);

@@ -16,9 +16,10 @@ Event At(std::uint64_t ticks, EventKind kind, std::uint64_t aux = 0) {
   return event;
 }
 
-Event Thread(std::uint64_t number) {
+Event Thread(std::uint64_t number, std::uint64_t before) {
   Event event = At(0, EventKind::kThread);
   event.address = number;
+  event.bytes = before;
   return event;
 }
 
@@ -68,9 +69,18 @@ TEST(Collect, SaysFromWhenOnNoEventIsMissing) {
   EXPECT_EQ(Collect({some, none}, clock).complete_from, kNeverComplete);
 }
 
+TEST(Collect, NothingIsBeforeTheBeginning) {
+  const Collected found = Collect(
+      {{1, {At(7, EventKind::kMark), At(12, EventKind::kMark)}}}, {10, 1.0});
+  ASSERT_EQ(found.events.size(), 2u);
+  EXPECT_EQ(found.events[0].time, 0);
+  EXPECT_EQ(found.events[1].time, 2);
+}
+
+// The ring's head knows the last one alone.
 TEST(Collect, ARingThatChangedHandsSaysWho) {
   const Collected found = Collect(
-      {{9, {At(1, EventKind::kMark), Thread(5), At(2, EventKind::kMark)}}},
+      {{5, {At(1, EventKind::kMark), Thread(5, 9), At(2, EventKind::kMark)}}},
       {0, 1.0});
   ASSERT_EQ(found.events.size(), 2u);
   EXPECT_EQ(found.threads[found.events[0].thread], 9u);

@@ -167,9 +167,9 @@ Result<std::uint64_t> Recorder::Begin(
     STRATALLOC_RETURN_IF_ERROR(EventRecorder::Start(area));
     Open& open = open_.emplace_back();
     open.number = number = ++numbers_;
-    open.since = EventRecorder::Now();
     open.ticks = NowTicks();
     open.unix_ns = UnixNs();
+    open.since = EventRecorder::Now();
     open.events_lost = EventRecorder::area()->head().events_lost.load();
   }
   auto start = std::make_shared<const std::vector<Json>>(states());
@@ -228,6 +228,7 @@ Status Recorder::Write(std::uint64_t recording, const std::string& path,
   head["torn"] = false;
   head["start"] = *open.start;
   head["end"] = end;
+  head["level"] = options.level;
   if (!options.redact) head["about"] = options.about;
   return WriteRecording(path, Text(head), collected.events);
 }

@@ -36,6 +36,7 @@ using DeviceStates = std::function<std::vector<nlohmann::json>()>;
 
 struct RecordingOptions {
   bool redact = false;   // names, files and commands are left out
+  std::string level;     // of telemetry
   nlohmann::json about;  // of the program, from whoever knows
 };
 

@@ -2,6 +2,8 @@
 #include "telemetry/recorder.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,16 +15,13 @@
 #include <string>
 #include <thread>
 
+#include "telemetry/area_made_test.h"
 #include "telemetry/recording_file.h"
 
 namespace stratalloc {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string Path(const char* name) {
-  return std::string(std::getenv("TEST_TMPDIR")) + "/" + name;
-}
 
 EventAreaOptions Area() {
   EventAreaOptions area;
@@ -38,8 +37,7 @@ struct Sections {
 
 // The format, read as its header says it.
 Sections Read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const std::string bytes = Whole(path);
   EXPECT_EQ(bytes.substr(0, 8), "STRATREC");
   Sections sections;
   std::size_t at = 16;
@@ -132,8 +130,7 @@ TEST(Recorder, RedactedLeavesNamesOut) {
   options.about = {{"command", "secret.py"}};
   ASSERT_TRUE(
       Recorder::Get().Write(*recording, Path("d"), options, NoDevices, true));
-  std::ifstream file(Path("d"), std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const std::string bytes = Whole(Path("d"));
   EXPECT_EQ(bytes.find("secret"), std::string::npos);
   EXPECT_EQ(bytes.find("Net"), std::string::npos);
   EXPECT_EQ(Read(Path("d")).head["pools"][0][1], "0 0 0 0");
@@ -167,11 +164,25 @@ TEST(Recorder, ARecordingIsItsOwnersAndReplacesAWholeOneOnly) {
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kIo);
   EXPECT_NE(none.error().message.find("No such file"), std::string::npos);
-  // A full disk: the file that was there stays.
-  const auto other = Recorder::Get().Begin(Area(), NoDevices);
-  ASSERT_TRUE(other);
-  ASSERT_FALSE(
-      Recorder::Get().Write(*other, "/dev/full/x", {}, NoDevices, true));
+}
+
+// As on a full disk: a write fails in the middle.
+TEST(Recorder, AWriteThatFailsLeavesTheFileThatWasThere) {
+  Put(Path("kept"), "what was there");
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small{40, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Status failed = WriteRecording(Path("kept"), "{}", {});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code, ErrorCode::kIo);
+  EXPECT_NE(failed.error().message.find("File too large"), std::string::npos);
+  EXPECT_EQ(Whole(Path("kept")), "what was there");
+  const std::string beside =
+      Path("kept") + "." + std::to_string(getpid()) + ".tmp";
+  EXPECT_NE(access(beside.c_str(), F_OK), 0);
 }
 
 TEST(Recorder, WhoTakesLongToWriteKeepsNobodyElseWaiting) {
@@ -257,13 +268,22 @@ TEST(Recorder, RecoversWhatTheAreaHas) {
 }
 
 TEST(Recorder, WhatIsLeftOfARedactedProcessHasNoNames) {
-  std::ifstream file(Path("area"), std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  std::string bytes = Whole(Path("area"));
   reinterpret_cast<EventAreaHead*>(bytes.data())->redacted = 1;
-  std::ofstream(Path("secret"), std::ios::binary) << bytes;
+  Put(Path("secret"), bytes);
   ASSERT_TRUE(Recorder::Recover(Path("secret"), Path("h"), false));
   EXPECT_TRUE(Read(Path("h")).head["redacted"]);
   EXPECT_TRUE(Read(Path("h")).head["scopes"].empty());
+}
+
+TEST(Recorder, WritesWhereALinkPoints) {
+  Put(Path("pointed"), "old");
+  ASSERT_EQ(symlink("pointed", Path("link").c_str()), 0);
+  ASSERT_TRUE(WriteRecording(Path("link"), "{}", {}));
+  struct stat found {};
+  ASSERT_EQ(lstat(Path("link").c_str(), &found), 0);
+  EXPECT_TRUE(S_ISLNK(found.st_mode));
+  EXPECT_EQ(Whole(Path("pointed")).substr(0, 8), "STRATREC");
 }
 
 TEST(Recorder, ReplacesNoDevice) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace stratalloc {
@@ -65,10 +66,20 @@ bool WriteTo(int descriptor, std::string_view head,
          WriteSection(descriptor, "END.", {});
 }
 
+// Where a link points, so that it stays one.
+std::string Resolved(const std::string& path) {
+  char* const found = realpath(path.c_str(), nullptr);
+  if (found == nullptr) return path;
+  std::string resolved = found;
+  std::free(found);
+  return resolved;
+}
+
 }  // namespace
 
-Status WriteRecording(const std::string& path, std::string_view head,
+Status WriteRecording(const std::string& given, std::string_view head,
                       std::span<const FileEvent> events) {
+  const std::string path = Resolved(given);
   struct stat there {};
   if (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
     return Fail(ErrorCode::kInvalidArgument,

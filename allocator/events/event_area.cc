@@ -60,6 +60,18 @@ bool Allocated(int descriptor, std::uint64_t from, std::uint64_t bytes) {
   return errno == 0;
 }
 
+// What failed, with errno, or nullptr.
+const char* Prepare(int descriptor, const Layout& layout) {
+  if (fchmod(descriptor, S_IRUSR | S_IWUSR) != 0) return "fchmod";
+  if (ftruncate(descriptor, static_cast<off_t>(layout.area_bytes)) != 0) {
+    return "ftruncate";
+  }
+  const bool room = Allocated(descriptor, 0, kPage) &&
+                    Allocated(descriptor, layout.names_offset,
+                              layout.area_bytes - layout.names_offset);
+  return room ? nullptr : "no room for its head and names";
+}
+
 // -1: anonymous.
 Result<void*> Map(int descriptor, const std::string& file, Bytes bytes) {
   const auto length = static_cast<std::size_t>(bytes);
@@ -108,12 +120,8 @@ Result<EventArea*> EventArea::Make(const EventAreaOptions& options) {
                       O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
                       S_IRUSR | S_IWUSR);
     if (descriptor < 0) return tl::unexpected(FileError(options.file, "open"));
-    if (fchmod(descriptor, S_IRUSR | S_IWUSR) != 0 ||
-        ftruncate(descriptor, static_cast<off_t>(layout.area_bytes)) != 0 ||
-        !Allocated(descriptor, 0, kPage) ||
-        !Allocated(descriptor, layout.names_offset,
-                   layout.area_bytes - layout.names_offset)) {
-      Error error = FileError(options.file, "no room for its head and names");
+    if (const char* const failed = Prepare(descriptor, layout)) {
+      Error error = FileError(options.file, failed);
       unlink(options.file.c_str());
       close(descriptor);
       return tl::unexpected(std::move(error));

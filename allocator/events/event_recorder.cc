@@ -106,13 +106,14 @@ bool EventRecorder::TakeRing() {
   static ThreadEnd& end = *new ThreadEnd(&EventRecorder::GiveBack);
   own_ = {made->ring(index), index, true};
   EventRing::Head& mine = own_.ring.head();
-  mine.begun.store(own_.ring.written(), std::memory_order_relaxed);
+  const std::uint64_t before = mine.thread.load(std::memory_order_relaxed);
   mine.thread.store(ThreadNumber(), std::memory_order_release);
   end.Await(&own_);
   Event begins;
   begins.kind = EventKind::kThread;
   begins.ticks = NowTicks();
   begins.address = ThreadNumber();
+  begins.bytes = before;
   own_.ring.Write(begins);
   made->AddName(NameKind::kThread, static_cast<std::uint32_t>(ThreadNumber()),
                 ThreadName());

@@ -34,9 +34,8 @@ class EventRing {
   // What stands before the events, one cache line.
   struct Head {
     Word written;  // events ever
-    Word thread;   // the kernel's number of the thread that writes, 0: none
-    Word begun;    // `written` when that thread took it
-    Word unused[5];
+    Word thread;   // the kernel's number of who took it last, 0: nobody yet
+    Word unused[6];
   };
   static_assert(sizeof(Head) == 64);
 

@@ -305,7 +305,8 @@ def begin_recording(area_file=None, ring_events=0, redacted=False):
 def write_recording(number, path, about, redact, over):
     error = Error()
     check(lib().stratalloc_recording_write(
-        number, os.fsencode(path), json.dumps(about).encode(), int(redact),
+        number, os.fsencode(path), json.dumps(about, ensure_ascii=False).encode(
+            errors="replace"), int(redact),
         int(over), ctypes.byref(error)), error)
 
 

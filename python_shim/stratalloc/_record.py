@@ -182,7 +182,8 @@ class _OfAChild:
         try:
             return _File(path, told["redact"])
         except (ValueError, RuntimeError):
-            os.unlink(path + _SUFFIX)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path + _SUFFIX)
             raise
 
 

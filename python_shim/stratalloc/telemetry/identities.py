@@ -136,7 +136,8 @@ def _layout(segments):
 
 def _before_all_is_there(run, event):
     """Whether events may be missing that would explain it."""
-    return run.dropped and run.events["time"][event] < run.complete_from
+    return run.dropped and (
+        event < 0 or run.events["time"][event] < run.complete_from)
 
 
 def _device(run, index):

@@ -145,7 +145,8 @@ class _Reader:
         for card in cards if isinstance(cards, list) else ():
             if isinstance(card, dict) and card.get("index") == index:
                 capacity, name = card.get("capacity"), card.get("name")
-                return (capacity if isinstance(capacity, int) else 0,
+                return (capacity if isinstance(capacity, int)
+                        and 0 <= capacity < 1 << 62 else 0,
                         name if isinstance(name, str) else "")
         return 0, ""
 
@@ -314,7 +315,8 @@ def _numbers(values, where, key, below=1 << 64):
 def _plain(settings):
     """Of settings what is text or number."""
     return {str(key)[:256]: value for key, value in list(settings.items())[:256]
-            if isinstance(value, (str, int, float, bool))}
+            if isinstance(value, (str, float))
+            or isinstance(value, int) and abs(value) < 1 << 62}
 
 
 def _merged(parts):

@@ -24,6 +24,8 @@ _AREA_MAGIC = b"STRATRNG"
 _SECTION = struct.Struct("<4sIQ")
 # Of the head: a model of 262144 scopes has 64 MiB of names.
 _MOST_HEAD = 1 << 30
+# A number in it is below: a few of them add up to what has 64 bits.
+_MOST = 1 << 62
 _STATES = {3: model.ACTIVE, 4: model.PENDING}  # allocator/block_state.h
 _LEVELS = ("events", "callsites", "full")
 _STATS = ("allocated_bytes", "requested_bytes", "active_bytes",
@@ -90,7 +92,7 @@ def _sections(path):
         raise _error(path, "a section is missing or of a wrong length",
                      "it is damaged; record again")
     try:
-        head = json.loads(found[b"HEAD"])
+        head = json.loads(found[b"HEAD"], parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise _error(path, f"its head is no JSON ({error})",
                      "it is damaged; record again") from None
@@ -99,6 +101,10 @@ def _sections(path):
                      "it is damaged; record again")
     events = np.frombuffer(found.get(b"EVNT", b""), model.EVENT).copy()
     return head, events
+
+
+def _no_number(name):
+    raise ValueError(f"{name} is no number")
 
 
 def _exactly(file, length, path):
@@ -118,6 +124,12 @@ def _error(path, why, then):
                           f"{then}")
 
 
+def _plain(about):
+    """Without numbers that no format has."""
+    return {key: value for key, value in about.items()
+            if not isinstance(value, int) or abs(value) < _MOST}
+
+
 class _Reader:
     """A head that is held against what it should be, step by step."""
 
@@ -129,25 +141,29 @@ class _Reader:
         run = model.Run(
             source="stratalloc",
             started=self._integer("started"),
-            duration=max(0, self._integer("duration")),
-            about=self._object("about"),
+            duration=self._integer("duration"),
+            about=_plain(self._object("about")),
             torn=bool(head.get("torn")),
             redacted=bool(head.get("redacted")),
             overhead=self._integer("overhead_ns"),
             stacks_lost=self._integer("stacks_lost"),
             dropped=self._integer("overwritten")
             + self._integer("without_a_ring") + self._integer("unknown"),
+            names_lost=self._integer("names_lost"),
             complete_from=self._integer("complete_from"))
         settings = run.about.get("settings")
         if isinstance(settings, dict):
             run.settings = settings
-        if run.about.get("level") in _LEVELS:
-            run.level = run.about["level"]
+        if head.get("level") in _LEVELS:
+            run.level = head["level"]
         run.scopes = self._table("scopes", "(no scope)", "scope #{}")
         self._sites(run, events)
         self._marks(run, events)
         self._pools(run)
         self._threads(run)
+        # Of pools that are alike the first one's.
+        self._numbers = {run.pools[i]: i
+                         for i in range(len(run.pools) - 1, 0, -1)}
         start, end = self._devices("start", run), self._devices("end", run)
         for index in sorted(set(events["device"].tolist()) | set(start)
                             | set(end)):
@@ -159,7 +175,7 @@ class _Reader:
     def _integer(self, name, of=None):
         value = (self._head if of is None else of).get(name, 0)
         try:
-            return _bounded(value, -2**63, 2**63)
+            return _bounded(value)
         except ValueError:
             raise self._wrong(name) from None
 
@@ -265,7 +281,9 @@ class _Reader:
     def _segment(self, device, segment, run):
         pool = model.Pool(device, _bounded(segment["stream"]),
                           tuple(map(_bounded, segment["owner"])))
-        if pool not in run.pools[1:]:
+        number = self._numbers.get(pool)
+        if number is None:
+            number = self._numbers[pool] = len(run.pools)
             run.pools.append(pool)
         blocks = tuple(
             model.Block(_bounded(address), _bounded(size), _bounded(requested),
@@ -277,7 +295,7 @@ class _Reader:
         self._name(run, max((block.scope for block in blocks), default=0))
         return model.Segment(_bounded(segment["address"]),
                              _bounded(segment["size"]),
-                             run.pools.index(pool, 1),
+                             number,
                              bool(segment["expandable"]),
                              bool(segment["small"]), blocks)
 
@@ -293,14 +311,14 @@ class _Reader:
         stats = state.get("stats", {})
         for name in _STATS if isinstance(stats, dict) else ():
             values = stats.get(name)
-            if isinstance(values, list) and len(values) == 4 and all(
-                    isinstance(value, int) for value in values):
+            if isinstance(values, list) and len(values) == 4:
                 for part, value in zip(
                         ("current", "peak", "allocated", "freed"), values):
-                    device.stats[f"{name}.all.{part}"] = value
+                    device.stats[f"{name}.all.{part}"] = self._integer(
+                        part, {part: value})
         for name in ("num_ooms", "num_alloc_retries"):
-            if isinstance(stats, dict) and isinstance(stats.get(name), int):
-                device.stats[name] = stats[name]
+            if isinstance(stats, dict) and name in stats:
+                device.stats[name] = self._integer(name, stats)
         return device
 
     @staticmethod
@@ -337,7 +355,7 @@ class _Reader:
                          "update stratalloc")
 
 
-def _bounded(value, least=0, below=1 << 62):
+def _bounded(value, least=0, below=_MOST):
     """An integer of the head; ValueError if it is none, or beyond what can be
     added up in 64 bits."""
     if type(value) is not int or not least <= value < below:

@@ -57,7 +57,8 @@ class Names:
         if not isinstance(stream, int) or not 0 <= stream < 1 << 64:
             stream = 0
         if not (isinstance(owner, (tuple, list)) and len(owner) == 2
-                and all(isinstance(one, int) for one in owner)):
+                and all(isinstance(one, int) and 0 <= one < 1 << 64
+                        for one in owner)):
             owner = (0, 0)
         key = (device, stream, tuple(owner))
         found = self._pools.get(key)
@@ -91,7 +92,7 @@ class Names:
                 continue
             file, line, name = (frame.get("filename"), frame.get("line"),
                                 frame.get("name"))
-            line = line if isinstance(line, int) and line >= 0 else 0
+            line = line if isinstance(line, int) and 0 <= line < 1 << 31 else 0
             if own and frame is frames[0] and line == 0:
                 continue
             key = (_text(file)[:_LONGEST], line, _text(name)[:_LONGEST], below)

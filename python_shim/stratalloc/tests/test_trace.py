@@ -287,6 +287,25 @@ def test_redacted_has_no_names(tmp_path):
     assert run.redacted and not run.about
 
 
+def test_redacted_keeps_its_level(tmp_path):
+    stratalloc.telemetry_level("full")
+    try:
+        with stratalloc.trace(tmp_path / "r", redact=True):
+            tensor()
+    finally:
+        stratalloc.telemetry_level("counters")
+    assert recording.read(str(tmp_path / "r")).level == "full"
+
+
+def test_an_argument_may_be_no_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["x.py", "bad\udcff", "\U0001f600"])
+    with stratalloc.trace(tmp_path / "r"):
+        tensor()
+    run = recording.read(str(tmp_path / "r"))
+    holds(run)
+    assert run.about["command"] == ["x.py", "bad?", "\U0001f600"]
+
+
 def test_an_exception_inside_still_ends_it(tmp_path):
     trace = stratalloc.trace(tmp_path / "e")
     with pytest.raises(KeyError):
@@ -321,6 +340,8 @@ def test_levels_are_switched_while_the_program_runs(tmp_path):
                    ".csv"):
         stratalloc.dump(tmp_path / ("a" + ending))
         assert (tmp_path / ("a" + ending)).stat().st_size > 100
+    with pytest.raises(RuntimeError, match="no/x.csv cannot be written"):
+        stratalloc.dump(tmp_path / "no" / "x.csv")
     with pytest.raises(ValueError, match="ends like no format"):
         stratalloc.dump(tmp_path / "a.xyz")
     assert stratalloc.telemetry_level("counters") == "callsites"

@@ -18,7 +18,9 @@ class Summary(Result):
 
     def __init__(self, run):
         self.recording, self._missing = notes(run), missing(run)
-        self.scopes, self.sites = len(run.scopes) - 1, len(run.sites) - 1
+        marks = run.events["scope"][run.events["kind"] == Kind.MARK]
+        self.scopes = len(run.scopes) - 1 - len(np.unique(marks[marks > 0]))
+        self.sites = len(run.sites) - 1
         self.devices = [_device(run, index) for index in replay.devices(run)]
         self.violations = [str(one) for one in identities.check(run)]
 
@@ -33,6 +35,9 @@ class Summary(Result):
                  f"{said['level']}, from {said['source']}"]
         if self._missing:
             parts.append(self._missing)
+        if "names_lost" in said:
+            parts.append(f"{said['names_lost']} names had no room: what they "
+                         "belong to has a number")
         if "stacks_lost" in said:
             parts.append(f"of {said['stacks_lost']} allocations the line alone "
                          "is known: no more stacks were told apart")

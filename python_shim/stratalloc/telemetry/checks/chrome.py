@@ -68,7 +68,7 @@ def _nest(found, i, event, inside):
     else:
         name, begun = inside.pop()
         if event.get("name", name) != name:
-            found.add(f"event {i} ends {event['name'][:80]!r} inside of "
+            found.add(f"event {i} ends {str(event['name'])[:80]!r} inside of "
                       f"{name[:80]!r}")
         if event["ts"] < begun:
             found.add(f"event {i} ends before it begins")

@@ -2,6 +2,8 @@
 """Snapshots of PyTorch: what torch's tools and the web viewer need, and whether
 the events give what is there at the end."""
 
+import os
+
 from stratalloc.telemetry import identities, import_torch, plain_pickle
 from stratalloc.telemetry.checks.findings import Findings, load_json
 from stratalloc.telemetry.errors import SnapshotError
@@ -28,7 +30,7 @@ def check(path):
         found.add(f"it is a pickle of protocol {raw[1]}; the web viewer reads "
                   "2 to 4")
     try:
-        run = import_torch.from_snapshot(value)
+        run = import_torch.from_snapshot(value, os.path.getsize(path))
     except SnapshotError as error:
         return [str(error)]
     if isinstance(value, dict):

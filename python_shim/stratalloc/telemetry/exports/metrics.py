@@ -47,9 +47,8 @@ def families(run, modules=0):
               "they were read.", (), run.dropped)
     found.put("trace_overhead_seconds", "counter", "Time that recording took, "
               "as far as it was measured.", (), run.overhead / 1e9)
-    found.put("build_info", "gauge", "What ran.", ("version", "torch", "cuda"),
-              1, *(run.about.get(key, "") for key in ("version", "torch",
-                                                      "cuda")))
+    found.put("build_info", "gauge", "What ran.", ("version", "torch"), 1,
+              *(run.about.get(key, "") for key in ("stratalloc", "torch")))
     return list(found.all.values())
 
 

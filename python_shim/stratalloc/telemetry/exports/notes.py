@@ -14,6 +14,8 @@ def notes(run):
              "duration_ns": int(run.duration)}
     if run.dropped and 0 <= run.complete_from <= run.duration:
         found["complete_from_ns"] = int(run.complete_from)
+    if run.names_lost:
+        found["names_lost"] = int(run.names_lost)
     if run.stacks_lost:
         found["stacks_lost"] = int(run.stacks_lost)
     for key, value in run.about.items():

@@ -16,7 +16,7 @@ def target(path):
     Raises:
       OSError: it cannot be written; `filename` is `path`.
     """
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.realpath(os.fspath(path))  # a link stays one
     if os.path.exists(path) and not os.path.isfile(path):
         with open(path, "wb") as file:
             yield file

@@ -270,7 +270,7 @@ def many(events, seed=1):
 def story(names=("net", "net.0", "net.0.mlp", "net.1"), name="card"):
     """A small run in which everything happens once: the golden files' own."""
     maker = Maker(names)
-    maker.run.about.update(version="1.2.3", torch="2.11.0", cuda="13.0",
+    maker.run.about.update(stratalloc="1.2.3", torch="2.11.0",
                            command="train.py")
     maker.run.classes[2] = "torch.nn.Linear"
     maker.enter(1)
@@ -299,6 +299,17 @@ def story(names=("net", "net.0", "net.0.mlp", "net.1"), name="card"):
     maker.leave()
     run = maker.finish()
     run.devices[0].name = name
+    return run
+
+
+def devices():
+    """story(), and another device beside it."""
+    run, other = story(), Maker(device=3)
+    other.alloc(10_000, 2, 1, 1)
+    more = other.finish()
+    run.events = np.concatenate([run.events, more.events])
+    run.events["time"] = np.sort(run.events["time"])
+    run.devices += more.devices
     return run
 
 

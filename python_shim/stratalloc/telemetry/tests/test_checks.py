@@ -9,6 +9,7 @@ import pytest
 
 import formats
 import made_runs
+from stratalloc.telemetry import checks
 from stratalloc.telemetry.exports.messages import messages
 
 
@@ -213,3 +214,21 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path):
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(b"[" + b" " * (64 << 20)))
     assert formats.wrong(path) != []
+
+
+def test_a_chrome_trace_may_have_names_of_any_type(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps([
+        {"ph": "B", "pid": 1, "tid": 1, "ts": 0, "name": "a"},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 1, "name": 5}]))
+    assert any("ends '5' inside of 'a'" in one
+               for one in checks.check(str(path), "chrome"))
+
+
+def test_a_checked_snapshot_is_bounded_by_its_size(tmp_path):
+    event = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0}
+    trace = [event] * 30000
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps(
+        {"segments": [], "device_traces": [trace] * 40}, 4))
+    assert "over and over" in checks.check(str(path), "snapshot")[0]

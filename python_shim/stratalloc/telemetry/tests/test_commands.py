@@ -72,7 +72,7 @@ def test_what_an_answer_lacks_is_said_beside_it(capfd, tmp_path, command):
     for head["complete_from"], says in (
             (30, f"{path}: 7 events were overwritten before they were read; "
              "what is told of the time before 0.000 s lacks some\n"),
-            (2**63 - 1, "read; what is told lacks some\n")):
+            (2**62 - 1, "read; what is told lacks some\n")):
         head["overwritten"] = 7
         path.write_bytes(made_recordings.file_of(head, events))
         code, out, error = run(capfd, command, path, *more)

@@ -46,12 +46,7 @@ def test_runs_of_every_kind_are_written(name, which, tmp_path):
         run.devices = []
         run.events = run.events[run.events["kind"] >= 7]
     elif which == "devices":
-        other = made_runs.Maker(device=3)
-        other.alloc(10_000, 2, 1, 1)
-        more = other.finish()
-        run.events = made_runs.np.concatenate([run.events, more.events])
-        run.events["time"] = made_runs.np.sort(run.events["time"])
-        run.devices += more.devices
+        run = made_runs.devices()
     assert formats.wrong(formats.export(run, name, tmp_path)) == []
 
 
@@ -92,6 +87,15 @@ def test_a_folder_that_is_not_there_is_named(name, tmp_path):
     with pytest.raises(OSError) as error:
         formats.export(made_runs.story(), name, tmp_path / "nowhere")
     assert "nowhere" in str(error.value) and name in str(error.value)
+
+
+def test_where_a_link_points_is_written(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("file")
+    with target(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
 
 
 def test_what_is_no_plain_file_is_written_in_place(tmp_path):

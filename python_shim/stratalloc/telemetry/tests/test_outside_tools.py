@@ -69,19 +69,8 @@ def recorded():
     return trace.run(), before, after
 
 
-def _devices():
-    run = made_runs.story()
-    other = made_runs.Maker(device=3)
-    other.alloc(10_000, 2, 1, 1)
-    more = other.finish()
-    run.events = made_runs.np.concatenate([run.events, more.events])
-    run.events["time"] = made_runs.np.sort(run.events["time"])
-    run.devices += more.devices
-    return run
-
-
 _MADE = {"story": made_runs.story, "hostile": made_runs.hostile,
-         "devices": _devices, "random": lambda: made_runs.make(3, 300)[0],
+         "devices": made_runs.devices, "random": lambda: made_runs.make(3, 300)[0],
          "late": lambda: made_runs.make(3, 300, first=150)[0],
          "nothing": made_runs.model.Run}
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings are read whole or refused with a sentence, whatever is in them."""
 
+import json
 import os
 import random
 import struct
@@ -45,7 +46,7 @@ def test_a_file_may_have_lines_alone_or_sites_without_names(tmp_path):
     head, events = two_blocks()
     head["sites"] = [[1, "a b.py:3 f"]]
     head["stacks_lost"] = 3
-    head["about"]["level"] = "full"
+    head["level"] = "full"
     run = read(tmp_path, file_of(head, events))
     assert identities.check(run) == []
     assert run.sites[1:] == [model.Site("a b.py", 3, "f"),
@@ -109,6 +110,59 @@ def test_an_event_that_cannot_be_is_refused(tmp_path, column, value):
     events[column][3] = value
     with pytest.raises(recording.RecordingError, match="it has events of"):
         read(tmp_path, file_of(head, events))
+
+
+@pytest.mark.parametrize("name, value", [
+    ("overwritten", -1), ("unknown", 1 << 62), ("started", 10**400),
+    ("duration", -5), ("complete_from", 1.5), ("names_lost", "9")])
+def test_a_number_that_cannot_be_is_refused(tmp_path, name, value):
+    head, events = two_blocks()
+    head[name] = value
+    with pytest.raises(recording.RecordingError, match=f"{name} of its head"):
+        read(tmp_path, file_of(head, events))
+
+
+@pytest.mark.parametrize("value", [-1, 10**400, "4"])
+def test_a_counter_that_cannot_be_is_refused(tmp_path, value):
+    for stats in ({"num_ooms": value},
+                  {"allocated_bytes": [0, value, 0, 0]}):
+        head, events = two_blocks()
+        head["end"][0]["stats"] = stats
+        with pytest.raises(recording.RecordingError, match="of its head"):
+            read(tmp_path, file_of(head, events))
+
+
+def test_what_a_program_says_of_itself_is_told_as_far_as_it_can_be(tmp_path):
+    head, events = two_blocks()
+    head["about"] = {"small": -3, "large": -10**30, "torch": "2"}
+    assert read(tmp_path, file_of(head, events)).about == {
+        "small": -3, "torch": "2"}
+    with pytest.raises(recording.RecordingError, match="NaN"):
+        read(tmp_path, file_of(json.dumps(
+            head | {"about": {"x": float("nan")}}).encode(), events))
+
+
+def test_names_that_had_no_room_and_marks_are_told_apart(tmp_path):
+    head, events = two_blocks()
+    before = summary.summary(read(tmp_path, file_of(head, events)))
+    head["names_lost"] = 7
+    events["kind"][4] = Kind.SCOPE_LEAVE
+    events["scope"][4] = 2
+    after = summary.summary(read(tmp_path, file_of(head, events)))
+    assert before.scopes == after.scopes  # the mark is none
+    assert "7 names had no room" in str(after) and "names" not in str(before)
+
+
+def test_each_of_many_segments_has_its_own_pool(tmp_path):
+    head, events = two_blocks()
+    segment = head["end"][0]["segments"].pop()
+    head["end"][0]["segments"] = [
+        segment | {"stream": i, "address": (i + 1) << 20, "blocks": []}
+        for i in range(4000)]
+    run = read(tmp_path, file_of(head, events))
+    pools = [run.pools[one.pool] for one in run.devices[0].end]
+    assert [pool.stream for pool in pools] == list(range(4000))
+    assert len(set(pools)) == 4000
 
 
 def test_whatever_was_asked_for_in_vain_is_read(tmp_path):

@@ -217,6 +217,16 @@ def test_check_names_the_identity_that_is_violated(name):
     assert all(str(one) for one in found)
 
 
+def test_a_fault_of_the_start_is_no_event(tmp_path):
+    """Two blocks at one address, before events of which some were lost."""
+    block = model.Block(4096, 512, 512)
+    run = model.Run(devices=[model.Device(0, start=(model.Segment(
+        4096, 1024, 0, blocks=(block, block)),))], dropped=5, complete_from=9)
+    assert "events" not in {one.identity for one in identities.check(run)}
+    run.dropped = run.complete_from = 0
+    assert "events" in {one.identity for one in identities.check(run)}
+
+
 def test_totals_are_held_against_events_only_where_none_is_missing():
     maker, run = _to_break()
     at = np.flatnonzero(run.events["kind"] == Kind.TOTALS)
