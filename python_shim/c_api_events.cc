@@ -53,7 +53,6 @@ Json StateOf(DeviceAllocator& device) {
   const DeviceStats& stats = now.stats;
   return {{"index", static_cast<int>(device.device().index())},
           {"capacity", device.capacity()},
-          {"limit", device.limit()},
           {"order", now.order},
           {"segments", std::move(segments)},
           {"stats",

@@ -30,7 +30,7 @@
 
 namespace stratalloc {
 
-// What one device has, as a recording says it: {"index", "name", "capacity",
+// What one device has, as a recording says it: {"index", "capacity",
 // "segments", "stats", "order"}; `order`: the number of its newest event.
 using DeviceStates = std::function<std::vector<nlohmann::json>()>;
 

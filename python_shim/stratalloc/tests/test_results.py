@@ -428,7 +428,7 @@ def test_what_cannot_be_told_yet():
         "+0 B from a to b on device 0: nothing changed")
     assert str(Holders(0, "now", 0, [])) == (
         "device 0 now  bytes\ntotal           0 B")
-    assert _leaks._LEAST == 12
+    assert _leaks.LEAST == 12
 
 
 def test_what_has_no_room_below_is_told_as_refused():
