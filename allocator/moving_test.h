@@ -42,7 +42,7 @@ inline void EvictToHost(DeviceAllocator& allocator, HandleRef handle) {
                        /*may_leave=*/true);
   ASSERT_EQ(leaving.size(), 1u);
   allocator.EndFencing();
-  allocator.CommitEvict(&leaving);
+  allocator.CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
   ASSERT_EQ(leaving[0].left, Departure::Left::kAway);
 }
 

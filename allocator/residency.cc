@@ -100,7 +100,8 @@ void Residency::Stay(Departure* departure) {
   AbortEvict(departure->handle);
 }
 
-void Residency::CommitEvict(std::vector<Departure>* departures) {
+void Residency::CommitEvict(std::vector<Departure>* departures,
+                            const MoveEvents& events) {
   std::vector<Departure*> leaving;
   std::vector<PhysicalMemory*> memory;
   std::vector<PhysicalMemory**> slots;
@@ -128,6 +129,10 @@ void Residency::CommitEvict(std::vector<Departure>* departures) {
                              /*copied=*/!departure.clean, /*moved=*/true);
     entry.dirty.store(false);
     departure.left = lives ? Departure::Left::kAway : Departure::Left::kFreed;
+    if (lives) {
+      events.Moved(departure.handle.address(), departure.handle.bytes(),
+                   TierId::kDevice, TierOf(departure.to));
+    }
   }
 }
 
@@ -272,18 +277,24 @@ void Residency::Drop(HandleRef handle) {
   if (entry.has_copy.exchange(false)) {
     dropped_.emplace_back(handle, entry.generation);
   }
-  if (!IsAway(entry.state.load())) return;
+  const HandleState state = entry.state.load();
+  if (!IsAway(state)) return;
+  MoveEvents::Dropped(p_.device.index(), handle.address(), handle.bytes(),
+                      TierOf(state));
   entry.state.store(HandleState::kUnmapped);
   p_.heap.NoteReturned();
   p_.heap.NoteUnmapped(p_.heap.SegmentOf(handle), 1);
 }
 
-void Residency::NoteHostCopyGone(HandleRef handle, bool written, bool on_disk) {
+void Residency::NoteHostCopyGone(HandleRef handle, bool written, bool on_disk,
+                                 const MoveEvents& events) {
   HandleEntry& entry = handle.entry();
   const HandleState state = entry.state.load();
   if (state == HandleState::kHost || state == HandleState::kHostAndDisk) {
     entry.state.store(HandleState::kDisk);
     MoveCharges(handle, TierId::kHost, TierId::kDisk, /*moved=*/written);
+    events.Moved(handle.address(), handle.bytes(), TierId::kHost,
+                 TierId::kDisk);
   } else if (!on_disk) {
     entry.has_copy.store(false);
     entry.dirty.store(true);

@@ -35,6 +35,7 @@
 #include "allocator/block_heap.h"
 #include "allocator/block_traces.h"
 #include "allocator/event_pool.h"
+#include "allocator/events/move_events.h"
 #include "allocator/live_counters.h"
 #include "allocator/page_store.h"
 
@@ -88,7 +89,8 @@ class Residency {
   // False if a user came since that is not in `users`, or a pin.
   bool BeginEvict(Departure* departure, std::uint64_t users);
   // All of them, adjacent handles in one call of the driver.
-  void CommitEvict(std::vector<Departure>* departures);
+  void CommitEvict(std::vector<Departure>* departures,
+                   const MoveEvents& events);
   void AbortEvict(HandleRef handle);
 
   // ---- returning -----------------------------------------------------------
@@ -127,7 +129,8 @@ class Residency {
   }
   // The host copy of a handle, or its chunk on disk, is given up; what that
   // means for a handle that is away, or that has no other copy.
-  void NoteHostCopyGone(HandleRef handle, bool written, bool on_disk);
+  void NoteHostCopyGone(HandleRef handle, bool written, bool on_disk,
+                        const MoveEvents& events);
   // False if the chunk must stay.
   bool NoteChunkGone(HandleRef handle, bool in_host);
   // A handle, by an address in it, that is away or on its way with `size` free

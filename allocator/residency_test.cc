@@ -90,7 +90,7 @@ class ResidencyTest : public testing::Test {
   }
   void Evict(std::uint64_t number) {
     std::vector<Departure> leaving = Begun({number});
-    residency_->CommitEvict(&leaving);
+    residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
     ASSERT_EQ(leaving[0].left, Departure::Left::kAway);
   }
   void BeginRestore(std::uint64_t number) {
@@ -160,7 +160,7 @@ TEST_F(ResidencyTest, WhoComesAfterTheLookKeepsTheHandle) {
   // record_stream while it leaves: nobody waited for that stream.
   Entry(0).used_streams = 8;
   std::vector<Departure> all{leaving};
-  residency_->CommitEvict(&all);
+  residency_->CommitEvict(&all, MoveEvents(DeviceIndex{0}));
   EXPECT_EQ(all[0].left, Departure::Left::kStayed);
   EXPECT_FALSE(all[0].error.has_value());
   EXPECT_EQ(State(0), HandleState::kResident);
@@ -175,7 +175,7 @@ TEST_F(ResidencyTest, WhatStaysWithoutATrueCopyIsDirty) {
   EXPECT_TRUE(leaving[0].clean);
   leaving[0].clean = false;  // its checksum differs
   leaving[0].stays = leaving[1].stays = true;
-  residency_->CommitEvict(&leaving);
+  residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
   EXPECT_TRUE(Entry(0).dirty);
   EXPECT_FALSE(Entry(0).has_copy);
   EXPECT_FALSE(Entry(1).dirty);
@@ -185,7 +185,7 @@ TEST_F(ResidencyTest, WhatStaysWithoutATrueCopyIsDirty) {
 TEST_F(ResidencyTest, WhereTheDriverRefusesNothingHasHappened) {
   std::vector<Departure> leaving = Begun({0, 1});
   ASSERT_EQ(cudasim_fail("cuMemUnmap", 1, 1, /*forever=*/1), 0);
-  residency_->CommitEvict(&leaving);
+  residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
   cudasim_clear_faults();
   for (const Departure& one : leaving) {
     EXPECT_EQ(one.left, Departure::Left::kStayed);
@@ -272,7 +272,8 @@ TEST_F(ResidencyTest, WhatIsFreedWhileAwayIsToldOnce) {
 
 TEST_F(ResidencyTest, ALowerCopyThatIsGivenUpChangesWhereTheBytesAre) {
   Evict(0);
-  residency_->NoteHostCopyGone(At(0), /*written=*/true, /*on_disk=*/true);
+  residency_->NoteHostCopyGone(At(0), /*written=*/true, /*on_disk=*/true,
+                               MoveEvents(DeviceIndex{0}));
   EXPECT_EQ(State(0), HandleState::kDisk);
   EXPECT_FALSE(residency_->NoteChunkGone(At(0), false)) << "the only copy";
   Entry(0).state = HandleState::kHostAndDisk;
@@ -281,7 +282,8 @@ TEST_F(ResidencyTest, ALowerCopyThatIsGivenUpChangesWhereTheBytesAre) {
   // Of a handle that is here the copy was a convenience.
   Entry(1).has_copy = true;
   Entry(1).dirty = false;
-  residency_->NoteHostCopyGone(At(1), false, /*on_disk=*/true);
+  residency_->NoteHostCopyGone(At(1), false, /*on_disk=*/true,
+                               MoveEvents(DeviceIndex{0}));
   EXPECT_TRUE(Entry(1).has_copy);
   EXPECT_TRUE(residency_->NoteChunkGone(At(1), /*in_host=*/false));
   EXPECT_FALSE(Entry(1).has_copy);

@@ -121,9 +121,10 @@ void Transactions::BeginEvict(std::vector<Departure>* marked,
   if (!marked->empty()) ++p_.fencing;
 }
 
-void Transactions::CommitEvict(std::vector<Departure>* departures) {
+void Transactions::CommitEvict(std::vector<Departure>* departures,
+                               const MoveEvents& events) {
   MutexLock lock(p_.mutex);
-  p_.residency.CommitEvict(departures);
+  p_.residency.CommitEvict(departures, events);
 }
 
 // ---- returning --------------------------------------------------------------
@@ -246,9 +247,9 @@ std::vector<std::pair<HandleRef, std::uint32_t>> Transactions::TakeDropped() {
 }
 
 void Transactions::NoteHostCopyGone(HandleRef handle, bool written,
-                                    bool on_disk) {
+                                    bool on_disk, const MoveEvents& events) {
   MutexLock lock(p_.mutex);
-  p_.residency.NoteHostCopyGone(handle, written, on_disk);
+  p_.residency.NoteHostCopyGone(handle, written, on_disk, events);
 }
 
 bool Transactions::NoteChunkGone(HandleRef handle, bool in_host) {

@@ -75,7 +75,8 @@ class Transactions {
   void BeginEvict(std::vector<Departure>* marked, std::uint64_t users,
                   const std::vector<Address>& library, bool may_leave)
       EXCLUDES(p_.mutex);
-  void CommitEvict(std::vector<Departure>* departures) EXCLUDES(p_.mutex);
+  void CommitEvict(std::vector<Departure>* departures, const MoveEvents& events)
+      EXCLUDES(p_.mutex);
   // Maps `memory` where the first of `handles` were, as many as lie side by
   // side, once the driver is ready. Returns their number: 0 if the first one
   // was freed meanwhile. The other memory stays the caller's, and all of it
@@ -104,8 +105,8 @@ class Transactions {
   // residency.h. The caller drops the copies.
   std::vector<std::pair<HandleRef, std::uint32_t>> TakeDropped()
       EXCLUDES(p_.mutex);
-  void NoteHostCopyGone(HandleRef handle, bool written, bool on_disk)
-      EXCLUDES(p_.mutex);
+  void NoteHostCopyGone(HandleRef handle, bool written, bool on_disk,
+                        const MoveEvents& events) EXCLUDES(p_.mutex);
   bool NoteChunkGone(HandleRef handle, bool in_host) EXCLUDES(p_.mutex);
   // Bytes of [address, address + bytes), which is ours, by tier.
   std::array<Bytes, kTiers> TiersOf(Address address, Bytes bytes)

@@ -34,8 +34,9 @@ enum class EventKind : std::uint8_t {
   kTotals = 16,
   kRelabel = 17,
   kThread = 18,
+  kDropped = 19,
 };
-inline constexpr int kEventKinds = 19;
+inline constexpr int kEventKinds = 20;
 
 // Of an event.
 inline constexpr std::uint8_t kEventEvicted = 1;

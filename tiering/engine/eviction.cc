@@ -250,7 +250,7 @@ Bytes Eviction::End() {
                  : copy.host            ? HandleState::kHost
                                         : HandleState::kDisk;
   }
-  state_.allocator->CommitEvict(&batch_);
+  state_.allocator->CommitEvict(&batch_, events_);
   Bytes freed = 0;
   std::string failed;  // to unmap
   for (const Departure& leaving : batch_) {
@@ -267,8 +267,6 @@ Bytes Eviction::End() {
     }
     ++counters_.evicted_handles;
     counters_.evicted_bytes += leaving.handle.bytes();
-    events_.Moved(leaving.handle.address(), leaving.handle.bytes(),
-                  TierId::kDevice, Residency::TierOf(leaving.to));
   }
   if (!failed.empty()) {
     state_.refusal = failed;

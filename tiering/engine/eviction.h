@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "allocator/device_allocator.h"
+#include "allocator/events/move_events.h"
 #include "tiering/engine/engine_counters.h"
 #include "tiering/engine/lower_copies.h"
-#include "tiering/engine/move_events.h"
 #include "tiering/engine/tiered_device.h"
 
 namespace stratalloc {

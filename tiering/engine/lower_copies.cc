@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "allocator/base/check.h"
+#include "allocator/events/move_events.h"
 #include "tiering/policy/victims.h"
 
 namespace stratalloc {
@@ -229,6 +230,7 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
   for (Choice& choice : choices) {
     LowerCopy& copy = *choice.copy;
     const bool written = choice.cost == 2;
+    const MoveEvents events(copy.device->device().index());
     if (written) {
       if (Status status = WriteToDisk(copy, copy.host.data); !status) {
         *why = status.error();
@@ -239,7 +241,8 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
       if (!copy.device->DrainArrivals()) continue;
     }
     copy.device->NoteHostCopyGone(copy.handle, written,
-                                  /*on_disk=*/static_cast<bool>(copy.disk));
+                                  /*on_disk=*/static_cast<bool>(copy.disk),
+                                  events);
     host_->Free(copy.host);
     copy.host = {};
     return true;

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "allocator/device_allocator.h"
+#include "allocator/events/event_recorder.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 #include "tiering/engine/eviction.h"
@@ -25,7 +27,7 @@ constexpr Bytes kCard = 8 * kMiB;
 
 class MovesTest : public testing::Test {
  protected:
-  void Open(Bytes host_budget) {
+  void Open(Bytes host_budget, Bytes disk_budget = 0) {
     cudasim_set_verbose(0);
     cudasim_reset_for_testing();
     cudasim_set_capacity(0, kCard);
@@ -40,6 +42,8 @@ class MovesTest : public testing::Test {
     ASSERT_TRUE(prepared.has_value()) << prepared.error().message;
     LowerCopies::Options below;
     below.host_budget = host_budget;
+    below.disk_budget = disk_budget;
+    if (disk_budget > 0) below.disk_dir = testing::TempDir();
     lower_.emplace(below);
     ASSERT_TRUE(lower_->Open(allocator_->device(), kHandle).has_value());
     all_.Add(&state_);
@@ -78,6 +82,25 @@ class MovesTest : public testing::Test {
     return Eviction({state_, *lower_, counters_, all_}).Run(victims);
   }
 
+  // Bytes of the tiers below, as the events since then have it.
+  static std::array<Bytes, kTiers> Heard(
+      const std::vector<std::uint64_t>& since) {
+    std::array<Bytes, kTiers> there{};
+    const EventRecorder::Reading reading = EventRecorder::Read(since);
+    for (const auto& ring : reading.rings) {
+      for (const Event& event : ring.events) {
+        if (event.kind == EventKind::kMove) {
+          there[event.category / kTiers] -= event.bytes;
+          there[event.category % kTiers] += event.bytes;
+        } else if (event.kind == EventKind::kDropped) {
+          there[event.category] -= event.bytes;
+        }
+      }
+    }
+    there[Raw(TierId::kDevice)] = 0;
+    return there;
+  }
+
   std::unique_ptr<DeviceAllocator> allocator_;
   TieredDevice state_;
   std::optional<LowerCopies> lower_;
@@ -105,6 +128,44 @@ TEST_F(MovesTest, WhatLeftReturnsWithItsBytes) {
   EXPECT_EQ(counters_.restored_handles, 2u);
   EXPECT_EQ(counters_.planned_handles, 2u);
   EXPECT_EQ(counters_.restored_bytes, 2 * kHandle);
+}
+
+// What the rings say of each tier below is what is there, at every step: a
+// demotion to the disk and a free of what is away are heard of, too.
+TEST_F(MovesTest, TheRingsHearOfEveryTier) {
+  Open(kHandle, 4 * kHandle);
+  ASSERT_TRUE(EventRecorder::Start({}));
+  const std::vector<std::uint64_t> since = EventRecorder::Now();
+  const HandleRef one = Malloc(1), two = Malloc(2);
+  const auto below = [&] {
+    std::array<Bytes, kTiers> there{};
+    for (const HandleRef handle : {one, two}) {
+      if (IsAway(handle.state())) {
+        there[Raw(Residency::TierOf(handle.state()))] += handle.bytes();
+      }
+    }
+    return there;
+  };
+  ASSERT_EQ(Evict({one}), kHandle);
+  EXPECT_EQ(Heard(since), below());
+  ASSERT_EQ(Evict({two}), kHandle);  // the host's only buffer
+  EXPECT_EQ(one.state(), HandleState::kDisk);
+  EXPECT_EQ(two.state(), HandleState::kHost);
+  EXPECT_EQ(Heard(since), below());
+  ASSERT_TRUE(Restoration({state_, *lower_, counters_, nullptr})
+                  .Run({&one, 1})
+                  .has_value());
+  ASSERT_TRUE(allocator_->DrainArrivals().has_value());
+  EXPECT_EQ(Heard(since), below());
+  ASSERT_TRUE(allocator_->Free(blocks_.back()).has_value());  // two, away
+  blocks_.pop_back();
+  lower_->CollectDropped(*allocator_);
+  EXPECT_EQ(Heard(since), below());
+  EXPECT_EQ(Heard(since), (std::array<Bytes, kTiers>{}));
+  ASSERT_EQ(Evict({one}), kHandle);  // cleanly: its chunk is still true
+  EXPECT_EQ(one.state(), HandleState::kDisk);
+  EXPECT_EQ(Heard(since), below());
+  EventRecorder::Stop();
 }
 
 TEST_F(MovesTest, WhatIsPinnedStaysAndNothingBegan) {

@@ -6,7 +6,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
-#include "tiering/engine/move_events.h"
+#include "allocator/events/move_events.h"
 
 namespace stratalloc {
 namespace {

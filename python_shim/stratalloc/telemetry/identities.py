@@ -68,7 +68,11 @@ def indices(run):
             if (column[moved] >= len(model.TIERS) ** 2).any():
                 yield Violation("indices", None, None,
                                 "a move is between tiers that do not exist")
-            column = column[~moved]
+            dropped = events["kind"] == Kind.DROPPED
+            if (column[dropped] >= len(model.TIERS)).any():
+                yield Violation("indices", None, None,
+                                "bytes are dropped on a tier that does not exist")
+            column = column[~moved & ~dropped]
         if len(column) and column.max() >= len(table):
             yield Violation("indices", None, None, (
                 f"{name} {int(column.max())} is named and there are "

@@ -131,9 +131,10 @@ class _Reader:
             run.about["ignored_events"] = self.ignored
         known = set(segments) | {i for i, trace in enumerate(traces) if trace}
         for index in sorted(known):
-            capacity, name = self._card(index)
+            capacity, name, tier = self._card(index)
             run.devices.append(model.Device(
-                index, name, capacity, None, tuple(segments.get(index, ()))))
+                index, name, capacity, None, tuple(segments.get(index, ())),
+                tier=tier))
         if not run.devices:
             run.devices.append(model.Device(0, start=None, end=()))
         if not self.own:
@@ -145,10 +146,13 @@ class _Reader:
         for card in cards if isinstance(cards, list) else ():
             if isinstance(card, dict) and card.get("index") == index:
                 capacity, name = card.get("capacity"), card.get("name")
+                tier = card.get("tier")
                 return (capacity if isinstance(capacity, int)
                         and 0 <= capacity < 1 << 62 else 0,
-                        name if isinstance(name, str) else "")
-        return 0, ""
+                        name if isinstance(name, str) else "",
+                        tier if isinstance(tier, int)
+                        and 0 <= tier < len(model.TIERS) else 0)
+        return 0, "", 0
 
     def _count(self, rows):
         self.rows_left -= rows

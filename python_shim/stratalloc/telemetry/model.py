@@ -44,6 +44,8 @@ class Kind(enum.IntEnum):
     MARK = 15  # scope: the mark's name
     TOTALS = 16  # address: allocated bytes; bytes: reserved bytes of the device
     RELABEL = 17  # the block at `address` is owned by `scope`, `category` now
+    DROPPED = 19  # address, bytes: of a handle that was away, and of which no
+    # block is left; category: the tier that it was on
 
 
 BLOCK_KINDS = (Kind.ALLOC, Kind.FREE_REQUESTED, Kind.FREE_COMPLETED)
@@ -149,7 +151,9 @@ class Device:
 
     `start`, `end`: segments, or None where that is not known. `stats`: the
     allocator's own counters at the end (torch.cuda.memory_stats' keys),
-    `capacity` the card's bytes; 0 where they are not known.
+    `capacity` the card's bytes; 0 where they are not known. `tier`: index of
+    TIERS; above 0 it is no card but what all cards have on that tier, which a
+    snapshot of ours lists among the devices.
     """
 
     index: int
@@ -158,6 +162,7 @@ class Device:
     start: tuple | None = ()
     end: tuple | None = None
     stats: dict = dataclasses.field(default_factory=dict)
+    tier: int = 0
 
 
 @dataclasses.dataclass

@@ -346,7 +346,9 @@ class _Reader:
         while len(run.threads) <= int(events["thread"].max()):
             run.threads.append(f"thread #{len(run.threads)}")
         moved = np.isin(events["kind"], (model.Kind.MOVE, model.Kind.LATE))
-        known = np.where(moved, len(model.TIERS) ** 2, len(model.CATEGORIES))
+        known = np.select(
+            [moved, events["kind"] == model.Kind.DROPPED],
+            [len(model.TIERS) ** 2, len(model.TIERS)], len(model.CATEGORIES))
         if int(events["kind"].max()) > max(model.Kind) or int(
                 events["device"].max()) >= 16 or (
                     events["category"] >= known).any():

@@ -274,6 +274,15 @@ def devices(run):
     return sorted(found)
 
 
+def busiest(run):
+    """The Replay of the device that held most at any event; a tier below is
+    no device to look at unless it is asked for."""
+    cards = [one for one in devices(run)
+             if not (run.device(one) and run.device(one).tier)]
+    return max((Replay(run, one) for one in cards or [0]),
+               key=lambda one: (one.allocated.most(), -one.index))
+
+
 def blocks(segments):
     """[Block] of segments: those that are not free."""
     return [block for segment in segments for block in segment.blocks

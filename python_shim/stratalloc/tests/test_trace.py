@@ -19,7 +19,11 @@ from torch import nn  # noqa: E402
 
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-from stratalloc.telemetry import identities, model, recording  # noqa: E402
+from stratalloc.telemetry import (  # noqa: E402
+    identities, import_torch, model, recording)
+from stratalloc.telemetry.analysis import owners  # noqa: E402
+from stratalloc.telemetry.checks import snapshot as snapshot_check  # noqa: E402
+from stratalloc.telemetry.exports import snapshot, tiers  # noqa: E402
 from stratalloc.telemetry.model import Kind  # noqa: E402
 from stratalloc.telemetry.replay import Replay  # noqa: E402
 
@@ -97,6 +101,32 @@ def test_training_with_evictions_adds_up():
     nodes = entered[(entered["flags"] & model.BACKWARD) != 0]
     backward = {run.scopes[one] for one in nodes["scope"].tolist()}
     assert "Traced.3" in backward
+
+
+def test_what_is_away_is_what_the_events_say(tmp_path):
+    """Evicted, restored, and freed while it was away; a snapshot has it as a
+    device of its own."""
+    with stratalloc.trace() as trace:
+        layers = [nn.Linear(1024, 1024, bias=False).cuda() for _ in range(24)]
+        with torch.no_grad():
+            for layer in layers * 2:
+                layer(torch.ones(1, 1024, device="cuda"))
+        del layers[:12], layer  # the longest unused
+        torch.cuda.synchronize()
+        host = sum(row.bytes for row in stratalloc.holders().rows
+                   if row.tier == "host")
+    run = trace.run()
+    holds(run)
+    assert len(of_kind(run, Kind.DROPPED))
+    assert host > 0
+    assert tiers.tier_bytes(run, 0, len(run.events) - 1)["host"] == host
+    path = tmp_path / "snapshot.pickle"
+    snapshot.write(run, path)
+    assert snapshot_check.check(path) == []
+    back = import_torch.read(path)
+    assert [one.name for one in back.devices if one.tier] == ["host"]
+    assert Replay(back, 1).allocated.last() == host
+    assert owners.peak(back).device == 0
 
 
 def test_threads_streams_and_pools_add_up():

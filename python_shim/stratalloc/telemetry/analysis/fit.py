@@ -154,10 +154,8 @@ def fit(run, capacity, device=None, policy="none", bandwidth=None,
     if bandwidth is not None and not 0 < bandwidth < float("inf"):
         raise ValueError(f"stratalloc.fit: bandwidth={bandwidth!r} is no number "
                          "of bytes per second above 0")
-    if device is None:
-        device = max(replay.devices(run) or [0], key=lambda one: replay.Replay(
-            run, one).allocated.most())
-    walked = replay.Replay(run, device)
+    walked = (replay.busiest(run) if device is None
+              else replay.Replay(run, device))
     found = _placed(run, walked, capacity, policy, handle, check)
     if policy != "none":
         _tier(found, run, walked, handle, bandwidth or _measured(run))
@@ -173,7 +171,10 @@ def _placed(run, walked, capacity, policy, handle, check, room=None):
 
 
 def _measured(run):
-    moved = run.events[run.events["kind"] == Kind.MOVE]
+    events = run.events[run.events["kind"] == Kind.MOVE]
+    source, to = model.ends(events["category"])
+    # Copies over the bus whose time is known.
+    moved = events[((source == 0) | (to == 0)) & (events["aux"] > 0)]
     took = int(moved["aux"].sum())
     return int(moved["bytes"].sum()) / took * 1e9 if took else BANDWIDTH
 

@@ -120,8 +120,7 @@ def _walked(run, device):
             raise ValueError(f"stratalloc: the run has no device {device!r}; "
                              f"it has {replay.devices(run)}")
         return replay.Replay(run, device)
-    return max((replay.Replay(run, one) for one in replay.devices(run) or [0]),
-               key=lambda one: (one.allocated.most(), -one.index))
+    return replay.busiest(run)
 
 
 def _moment(walked, at):

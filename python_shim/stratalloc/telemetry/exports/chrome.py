@@ -26,7 +26,7 @@ _MARKED = {Kind.OOM: "out of memory", Kind.MARK: None,
            Kind.SEGMENT_ALLOC: "segment_alloc",
            Kind.SEGMENT_FREE: "segment_free", Kind.SEGMENT_MAP: "segment_map",
            Kind.SEGMENT_UNMAP: "segment_unmap", Kind.STALL: "stall",
-           Kind.LATE: "late prefetch"}
+           Kind.LATE: "late prefetch", Kind.DROPPED: "dropped"}
 
 
 def write(run, path, most=_MOST):

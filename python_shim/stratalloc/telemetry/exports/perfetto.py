@@ -22,7 +22,8 @@ _MOST = 500_000  # points of a counter
 _SEQUENCE = 1
 _PID = 1
 _MARKED = {Kind.OOM: "out of memory", Kind.MARK: None, Kind.STALL: "stall",
-           Kind.LATE: "late prefetch", Kind.SEGMENT_ALLOC: "segment_alloc",
+           Kind.LATE: "late prefetch", Kind.DROPPED: "dropped",
+           Kind.SEGMENT_ALLOC: "segment_alloc",
            Kind.SEGMENT_FREE: "segment_free", Kind.SEGMENT_MAP: "segment_map",
            Kind.SEGMENT_UNMAP: "segment_unmap"}
 
@@ -162,13 +163,17 @@ class _Writer:
 
     def _moves(self, parent, index):
         events = self.run.events
-        ours = events[(events["kind"] == Kind.MOVE)
+        ours = events[((events["kind"] == Kind.MOVE)
+                       | (events["kind"] == Kind.DROPPED))
                       & (events["device"] == index)]
         tracks, flows, ends = {}, {}, {}
         found = zip(*(ours[name].tolist() for name in (
-            "time", "address", "bytes", "aux", "category", "scope")))
-        for flow, (time, address, size, aux, category, scope) in enumerate(
+            "time", "address", "bytes", "aux", "kind", "category", "scope")))
+        for flow, (time, address, size, aux, kind, category, scope) in enumerate(
                 found, 1):
+            if kind == Kind.DROPPED:
+                flows.pop(address, None)
+                continue
             # Slices of a track do not overlap: as many tracks as move at once.
             begin = time - min(aux, time)
             lane = next(lane for lane in range(len(ours))

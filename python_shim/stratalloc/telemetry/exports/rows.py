@@ -105,7 +105,7 @@ class _Tables:
             self.kinds[kind] = kind.name.lower()
         self.moves = [f"{one}_to_{two}" for one in model.TIERS
                       for two in model.TIERS]
-        self.categories = list(model.CATEGORIES) + self.moves
+        self.categories = [*model.CATEGORIES, *self.moves, *model.TIERS]
 
     def columns(self, where, sums):
         """(texts, index) or (None, numbers), in the order of COLUMNS."""
@@ -113,8 +113,9 @@ class _Tables:
         kind = events["kind"]
         moved = kind == Kind.MOVE
         timed = np.isin(kind, _TIMED)
-        category = events["category"].astype("i4") + np.where(
-            moved, len(model.CATEGORIES), 0)
+        category = events["category"].astype("i4") + np.select(
+            [moved, kind == Kind.DROPPED],
+            [len(model.CATEGORIES), len(model.CATEGORIES) + len(self.moves)], 0)
         block = kind <= Kind.FREE_COMPLETED
         site, pool = events["site"], events["pool"]
         numbers = {

@@ -67,9 +67,12 @@ def build(run):
         "external_annotations": _annotations(run),
         "stratalloc": {
             "version": 1, "recording": notes(run),
-            "devices": [{"index": one.index, "name": text(one.name),
-                         "capacity": int(one.capacity)}
-                        for one in run.devices]}}
+            "devices": [
+                *({"index": one.index, "name": text(one.name),
+                   "capacity": int(one.capacity), "tier": one.tier}
+                  for one in run.devices),
+                *({"index": one.index, "name": model.TIERS[one.tier],
+                   "capacity": 0, "tier": one.tier} for one in tiers)]}}
 
 
 # What the label says of an event that a move between tiers made.
@@ -224,18 +227,21 @@ _LEAVES = ("free_requested", "free_completed", "segment_free")
 class _Tier:
     """Handles on the host or on disk, as blocks of a device of their own.
 
-    A handle that leaves and did not come was there before.
+    A handle that leaves and did not come was there before. It leaves when it
+    moves elsewhere, and when it is dropped.
     """
 
     def __init__(self, run, tier, index, frames):
-        self.run, self.index, self.frames = run, index, frames
-        events = run.events[run.events["kind"] == Kind.MOVE]
+        self.run, self.tier, self.index, self.frames = run, tier, index, frames
+        events = run.events[(run.events["kind"] == Kind.MOVE)
+                            | (run.events["kind"] == Kind.DROPPED)]
         self._moves, before, there = [], {}, {}
-        for time, device, address, size, category, scope in zip(*(
+        for time, device, address, size, kind, category, scope in zip(*(
                 events[name].tolist() for name in (
-                    "time", "device", "address", "bytes", "category",
+                    "time", "device", "address", "bytes", "kind", "category",
                     "scope"))):
-            source, target_tier = model.ends(category)
+            source, target_tier = (model.ends(category) if kind == Kind.MOVE
+                                   else (category, 0))
             key = self._address(device, address)
             if source == tier and key not in there:
                 before[key] = size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tier_bytes(): what moved to the tiers below a device and is there."""
+"""What moved to the tiers below a device and is there."""
 
 import numpy as np
 
@@ -14,7 +14,10 @@ def tier_bytes(run, index, moment):
     moves = events[(events["kind"] == Kind.MOVE) & (events["device"] == index)]
     source, to = np.divmod(moves["category"], len(model.TIERS))
     size = moves["bytes"].astype("<i8")
-    return {name: max(0, int(size[to == tier].sum()
-                             - size[source == tier].sum()))
+    dropped = events[(events["kind"] == Kind.DROPPED)
+                     & (events["device"] == index)]
+    return {name: max(0, int(
+        size[to == tier].sum() - size[source == tier].sum()
+        - dropped["bytes"][dropped["category"] == tier].sum(dtype="i8")))
             for tier, name in enumerate(model.TIERS) if tier
             and ((to == tier) | (source == tier)).any()}

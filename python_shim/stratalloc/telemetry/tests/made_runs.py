@@ -293,6 +293,10 @@ def story(names=("net", "net.0", "net.0.mlp", "net.1"), name="card"):
     maker.put(Kind.MOVE, weight + 2 * MIB, 2 * MIB, 900, 1,
               category=model.move(0, 1))
     maker.put(Kind.STALL, 0, 0, 400, 1)
+    for source, to in ((0, 1), (1, 2)):
+        maker.put(Kind.MOVE, weight + 4 * MIB, MIB, 700, 1,
+                  category=model.move(source, to))
+    maker.put(Kind.DROPPED, weight + 4 * MIB, MIB, category=2)
     allocated, _, _, reserved = maker.now()
     maker.put(Kind.TOTALS, allocated, reserved)
     maker.put(Kind.MARK, scope=4)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 import formats
 import made_runs
+from made_runs import MIB
 from stratalloc import _tree
-from stratalloc.telemetry import import_torch
+from stratalloc.telemetry import identities, import_torch, model
+from stratalloc.telemetry.analysis import fit, owners
 from stratalloc.telemetry.exports import (metrics, perfetto, samples, scalars,
                                           snapshot, spans)
 from stratalloc.telemetry.exports.messages import messages
@@ -152,12 +154,31 @@ def test_tiers_are_devices_behind_the_last_one():
     made = import_torch.plain_pickle.loads(_bytes(made_runs.story(),
                                                   "snapshot.pickle"))
     assert len(made["device_traces"]) == 3
-    host = [one["action"] for one in made["device_traces"][1]]
-    assert host == ["segment_alloc", "alloc", "free_requested",
-                    "free_completed", "segment_free", "segment_alloc", "alloc"]
+    came = ["segment_alloc", "alloc"]
+    left = ["free_requested", "free_completed", "segment_free"]
+    host, disk = ([one["action"] for one in made["device_traces"][tier]]
+                  for tier in (1, 2))
+    assert host == came + left + came + came + left
+    assert disk == came + left  # dropped there
     assert [(one["total_size"], one["device"]) for one in made["segments"]
             if one["device"]] == [(2 << 20, 1)]
     assert all(one["addr"] < 1 << 53 for one in made["device_traces"][1])
+
+
+def test_a_tier_of_a_snapshot_has_its_name_and_is_not_looked_at_unasked():
+    maker = made_runs.Maker()
+    maker.alloc(MIB, 1, 1)
+    for at in range(0, 8 * MIB, 2 * MIB):
+        maker.put(Kind.MOVE, 0x7100_0000_0000 + at, 2 * MIB, 900,
+                  category=model.move(0, 1))
+    back = import_torch.from_bytes(_bytes(maker.finish(), "snapshot.pickle"))
+    assert [(one.index, one.name, one.tier) for one in back.devices] == [
+        (0, "card", 0), (1, "host", 1)]
+    assert Replay(back, 1).allocated.most() == 8 * MIB  # more than the card's
+    assert owners.peak(back).device == 0
+    assert fit.fit(back, 1 << 30).device == 0
+    assert owners.peak(back, device=1).total == 8 * MIB
+    assert not identities.check(back)
 
 
 @_SOME
@@ -309,7 +330,8 @@ def test_perfettos_own_decoder_reads_every_field_that_we_write():
     assert {one.name for one in slices} & {text(name)
                                            for name in made_runs.HOSTILE}
     moves = [one for one in slices if "move" in one.categories]
-    assert len(moves) == 3 and moves[0].flow_ids == moves[1].flow_ids
+    assert len(moves) == 5 and moves[0].flow_ids == moves[1].flow_ids
+    assert moves[3].flow_ids == moves[4].flow_ids != moves[2].flow_ids
 
 
 @_SOME

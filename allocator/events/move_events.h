@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the event rings hear of tiering: which handle left or came, and how long
-// that took with the batch it was in; which scope waited.
+// What the event rings hear of tiering: which handle left, came, or was dropped
+// below the device, and how long that took with the batch it was in; which
+// scope waited. The bytes of a tier are those that moved to it less those that
+// moved from it or were dropped there.
 //
-// Any thread, no lock needed. Nothing here fails; nothing is done while no
-// events are recorded.
-#ifndef STRATALLOC_TIERING_ENGINE_MOVE_EVENTS_H_
-#define STRATALLOC_TIERING_ENGINE_MOVE_EVENTS_H_
+// Any thread. Moves and drops of one handle are told where its state changes,
+// under the lock that it changes under: else a drop could come before the move
+// that it ends. Nothing here fails; nothing is done while no events are
+// recorded.
+#ifndef STRATALLOC_ALLOCATOR_EVENTS_MOVE_EVENTS_H_
+#define STRATALLOC_ALLOCATOR_EVENTS_MOVE_EVENTS_H_
 
 #include <cstdint>
 
@@ -26,6 +30,18 @@ class MoveEvents {
     event.address = handle;
     event.category = static_cast<std::uint8_t>(Raw(from) * kTiers + Raw(to));
     End(event);
+  }
+  // Bytes that were on `tier` are no more: what they belonged to was freed.
+  static void Dropped(DeviceIndex device, Address handle, Bytes bytes,
+                      TierId tier) {
+    if (!EventRecorder::on()) return;
+    Event event;
+    event.kind = EventKind::kDropped;
+    event.address = handle;
+    event.bytes = bytes;
+    event.category = static_cast<std::uint8_t>(Raw(tier));
+    event.device = static_cast<std::uint8_t>(device);
+    EventRecorder::Record(event);
   }
   void Stalled(ScopeId scope, Bytes bytes) const {
     Event event = Begin(EventKind::kStall, bytes);
@@ -61,4 +77,4 @@ class MoveEvents {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TIERING_ENGINE_MOVE_EVENTS_H_
+#endif  // STRATALLOC_ALLOCATOR_EVENTS_MOVE_EVENTS_H_
