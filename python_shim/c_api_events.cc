@@ -189,13 +189,7 @@ int stratalloc_recording_recover(const char* area_file, const char* path,
 
 void stratalloc_mark(const char* name) {
   if (!EventRecorder::on()) return;
-  static std::atomic<std::uint32_t> marks{0};
-  const std::uint32_t number = ++marks;
-  EventRecorder::Name(NameKind::kMark, number, name);
-  Event event;
-  event.kind = EventKind::kMark;
-  event.scope = number;
-  EventRecorder::Record(event);
+  EventRecorder::Mark(name);
   // Whoever reads the recording can hold its replay against these.
   for (DeviceAllocator* device : Allocator::Get().Opened()) {
     device->RecordTotals();

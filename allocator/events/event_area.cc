@@ -88,6 +88,11 @@ Result<void*> Map(int descriptor, const std::string& file, Bytes bytes) {
                   "; set fewer or shorter ones (ring_events)");
 }
 
+// In the area, with what stands before it.
+std::uint64_t BytesOf(std::string_view name) {
+  return sizeof(EventName) + RoundUp(name.size(), 8);
+}
+
 }  // namespace
 
 std::uint32_t EventName::CheckOf(NameKind kind, std::uint32_t id,
@@ -176,20 +181,39 @@ EventRing EventArea::ring(std::uint64_t index) const {
 
 void EventArea::AddName(NameKind kind, std::uint32_t id,
                         std::string_view text) {
-  const std::uint64_t whole = sizeof(EventName) + RoundUp(text.size(), 8);
-  const EventName name{kind, id, static_cast<std::uint32_t>(text.size()),
-                       EventName::CheckOf(kind, id, text)};
   MutexLock lock(mutex_);
+  AddNameLocked(kind, id, text);
+}
+
+void EventArea::AddNameLocked(NameKind kind, std::uint32_t id,
+                              std::string_view text) {
   const std::uint64_t used = head_.names_used.load(std::memory_order_relaxed);
-  if (whole > head_.names_bytes - used) {
+  if (BytesOf(text) > head_.names_bytes - used) {
     head_.names_lost.fetch_add(1, std::memory_order_relaxed);
     return;
   }
+  const EventName name{kind, id, static_cast<std::uint32_t>(text.size()),
+                       EventName::CheckOf(kind, id, text)};
   char* const place =
       reinterpret_cast<char*>(&head_) + head_.names_offset + used;
   std::memcpy(place, &name, sizeof(name));
   std::memcpy(place + sizeof(name), text.data(), text.size());
-  head_.names_used.store(used + whole, std::memory_order_release);
+  head_.names_used.store(used + BytesOf(text), std::memory_order_release);
+}
+
+std::uint32_t EventArea::MarkOf(std::string_view text) {
+  MutexLock lock(mutex_);
+  const auto known = marks_.find(std::string(text));
+  if (known != marks_.end()) return known->second;
+  const std::uint32_t number = ++last_mark_;
+  if (marks_bytes_ + BytesOf(text) > head_.names_bytes / 2) {
+    head_.names_lost.fetch_add(1, std::memory_order_relaxed);
+    return number;
+  }
+  marks_bytes_ += BytesOf(text);
+  AddNameLocked(NameKind::kMark, number, text);
+  if (marks_.size() < kMostMarks) marks_.emplace(text, number);
+  return number;
 }
 
 void EventArea::UpdateClock() {

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/mutex.h"
@@ -103,16 +104,27 @@ class EventArea {
   // Same kind and id again: the last one counts.
   void AddName(NameKind kind, std::uint32_t id, std::string_view text)
       EXCLUDES(mutex_);
+  // The number of a mark of that name, named; the same one for the same name as
+  // long as `kMostMarks` are known. Marks have half of the room for names at
+  // most: a program may make as many as it likes, and layers that come later
+  // need theirs.
+  static constexpr std::size_t kMostMarks = 4096;
+  std::uint32_t MarkOf(std::string_view text) EXCLUDES(mutex_);
   // What a tick is by now.
   void UpdateClock();
 
  private:
   EventArea(void* memory, int descriptor, std::string file);
+  void AddNameLocked(NameKind kind, std::uint32_t id, std::string_view text)
+      REQUIRES(mutex_);
 
   EventAreaHead& head_;
   const int descriptor_;  // -1: anonymous
   const std::string file_;
   Mutex mutex_{LockRank::kInterner};
+  std::unordered_map<std::string, std::uint32_t> marks_ GUARDED_BY(mutex_);
+  std::uint32_t last_mark_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t marks_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stratalloc

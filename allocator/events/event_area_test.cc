@@ -75,6 +75,23 @@ TEST(EventArea, NamesThatHaveNoRoomAreCounted) {
   EXPECT_EQ(area.head().names_used, 16u + 4000 + 16 + 8);
 }
 
+TEST(EventArea, MarksOfOneNameHaveOneNumberAndLeaveRoomForOthers) {
+  EventArea& area = Made(Small());
+  const std::uint32_t first = area.MarkOf("step");
+  EXPECT_EQ(area.MarkOf("step"), first);
+  EXPECT_EQ(area.head().names_used, 16u + 8);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_NE(area.MarkOf("step " + std::to_string(i)), first);
+  }
+  EXPECT_LE(area.head().names_used, 2048u);
+  EXPECT_GT(area.head().names_used, 2048u - 32);
+  EXPECT_EQ(area.head().names_lost, 1000 - (area.head().names_used - 24) / 24);
+  EXPECT_EQ(area.MarkOf("step"), first);
+  const std::uint64_t lost = area.head().names_lost;
+  area.AddName(NameKind::kScope, 1, std::string(1900, 'x'));
+  EXPECT_EQ(area.head().names_lost, lost);
+}
+
 // What the file is for: the process that writes it is killed.
 TEST(EventArea, OutlivesItsProcess) {
   EventAreaOptions options = Small();

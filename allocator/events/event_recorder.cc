@@ -134,6 +134,15 @@ void EventRecorder::Name(NameKind kind, std::uint32_t id,
   if (EventArea* const made = area()) made->AddName(kind, id, text);
 }
 
+void EventRecorder::Mark(std::string_view text) {
+  EventArea* const made = area();
+  if (!on() || made == nullptr) return;
+  Event event;
+  event.kind = EventKind::kMark;
+  event.scope = made->MarkOf(text);
+  Record(event);
+}
+
 void EventRecorder::CountLostStack() {
   if (EventArea* const made = area()) {
     made->head().stacks_lost.fetch_add(1, std::memory_order_relaxed);

@@ -55,6 +55,8 @@ class EventRecorder {
   // Does nothing while there is no area.
   static void Name(NameKind kind, std::uint32_t id, std::string_view text);
 
+  // A moment that has a name.
+  static void Mark(std::string_view text);
   // Nor does this (EventAreaHead::stacks_lost).
   static void CountLostStack();
 

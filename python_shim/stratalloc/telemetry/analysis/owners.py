@@ -86,7 +86,8 @@ class Leaks(Rows):
 
 def leaks(run, device=None, by="module"):
     """Who holds more after each step. Steps end at marks; without enough of
-    them, where the outermost scope of the first thread is entered."""
+    them, where the first thread enters the outermost scope that it enters most
+    often: a step that runs a model and then an optimizer is one."""
     walked = _walked(run, device)
     moments, what = _steps(run)
     held = [_named(walked, walked.holders(moment), by)
@@ -101,14 +102,21 @@ def _steps(run):
     events = run.events
     found = np.flatnonzero(events["kind"] == Kind.MARK)
     what = "from mark to mark"
-    if len(found) < 12:
+    if len(found) < _leaks.LEAST:
         ours = np.flatnonzero((events["thread"] == 0)
                               & ((events["kind"] == Kind.SCOPE_ENTER)
                                  | (events["kind"] == Kind.SCOPE_LEAVE)))
         enters = events["kind"][ours] == Kind.SCOPE_ENTER
         depth = np.cumsum(np.where(enters, 1, -1))
         found = ours[enters & (depth == 1)]
-        what = "from one outermost scope to the next"
+        scopes, first, count = np.unique(
+            events["scope"][found], return_index=True, return_counts=True)
+        if len(scopes):
+            most = np.lexsort((first, -count))[0]
+            found = found[events["scope"][found] == scopes[most]]
+            what = f"from one {run.scopes[scopes[most]]} to the next"
+        else:
+            what = "without marks or scopes"
     if len(found) > _MOST_STEPS:
         found = found[np.linspace(0, len(found) - 1, _MOST_STEPS).astype(int)]
     return found.tolist(), what

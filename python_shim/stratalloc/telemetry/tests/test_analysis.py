@@ -102,6 +102,23 @@ def test_what_grows_with_every_step_is_told_and_nothing_else(marks):
         "/p/train.py:10"]
 
 
+def test_a_step_of_a_model_and_its_optimizer_is_one():
+    maker = made_runs.Maker()
+    for _ in range(30):
+        for outermost in (2, 1, 3):
+            maker.enter(outermost)
+            if outermost == 1:
+                maker.alloc(700, 3, 5, 1)
+            maker.leave()
+        maker.enter(2)
+        maker.leave()  # twice a step, as by accumulation
+    found = owners.leaks(maker.finish())
+    assert found.steps == 60 and "from one net.0 to the next" in str(found)
+    assert [row.per_step for row in found.rows] == [512]
+    quiet = owners.leaks(_loop(False, True))
+    assert quiet.steps == 30 and quiet.rows[0].per_step == 1024
+
+
 @_SOME
 @_RUNS
 def test_a_summary_has_the_models_sums_and_is_json(seed, steps):
