@@ -11,6 +11,7 @@ Rows whose events contradict each other (`faults`) are ended where the next one
 begins: sums stay finite, and identities.check() tells of them.
 """
 
+import bisect
 import dataclasses
 
 import numpy as np
@@ -61,7 +62,7 @@ def of(run, device, start, end):
     columns = _Columns(start, events, at)
     rows, alive = columns.rows(len(run.events), faults)
     if end is not None:
-        _take_end(run, rows, alive, end)
+        _take_end(run, device, rows, alive, end)
     order = np.argsort(rows["begin"], kind="stable")
     return rows[order], faults
 
@@ -156,21 +157,48 @@ def _implied_start(events, end):
     return found
 
 
-def _take_end(run, rows, alive, end):
+def relabels(run, device, rows):
+    """[(row, event)]: whom each relabel reached, in the order of the events. It
+    names a block; of one that is partly away, that is every piece that is here.
+    """
+    kinds = run.events["kind"]
+    events = np.flatnonzero((kinds == Kind.RELABEL)
+                            & (run.events["device"] == device))
+    if not len(events):
+        return []
+    order = np.lexsort((rows["begin"], rows["address"]))
+    keys = list(zip(rows["address"][order].tolist(),
+                    rows["begin"][order].tolist()))
+    done, size = rows["done"][order].tolist(), rows["size"][order].tolist()
+    found = []
+    for at, address, length in zip(events.tolist(), *(
+            run.events[name][events].tolist() for name in ("address", "aux"))):
+        end = address + max(length, 1)
+        while address < end:
+            i = bisect.bisect_right(keys, (address, at)) - 1
+            if i >= 0 and keys[i][0] == address and at < done[i]:
+                found.append((int(order[i]), at))
+                address += max(size[i], 1)
+                continue
+            after = bisect.bisect_left(keys, (address + 1,))
+            if after == len(keys):
+                break
+            address = keys[after][0]
+    return found
+
+
+def _take_end(run, device, rows, alive, end):
     """Whatever lives at the end is known best there: its size, where no event
     said it, and its owner, where no event changed it."""
     blocks = {block.address: block for block in end if block.tier == 0}
-    relabelled = set()
-    if len(alive):
-        changes = run.events[run.events["kind"] == Kind.RELABEL]
-        relabelled = set(changes["address"].tolist())
+    relabelled = {row for row, _ in relabels(run, device, rows)}
     for i in np.flatnonzero(alive):
         block = blocks.get(int(rows["address"][i]))
         if block is None:
             continue
         if rows["guessed"][i]:
             rows["size"][i] = block.size
-        if int(rows["address"][i]) in relabelled:
+        if int(i) in relabelled:
             continue
         if block.scope:
             rows["scope"][i] = block.scope

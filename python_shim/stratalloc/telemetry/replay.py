@@ -164,21 +164,9 @@ class Replay:
     def _relabels(self):
         """[(row, event, scope, category)]."""
         events = self.run.events
-        found = np.flatnonzero((events["kind"] == Kind.RELABEL)
-                               & (events["device"] == self.index))
-        if not len(found):
-            return []
-        by_address = {}
-        for i, address in enumerate(self.rows["address"].tolist()):
-            by_address.setdefault(address, []).append(i)
-        result = []
-        for at in found.tolist():
-            event = events[at]
-            for row in by_address.get(int(event["address"]), ()):
-                if self.rows["begin"][row] <= at < self.rows["done"][row]:
-                    result.append((row, at, int(event["scope"]),
-                                   int(event["category"])))
-        return result
+        return [(row, at, int(events["scope"][at]), int(events["category"][at]))
+                for row, at in lifetimes.relabels(self.run, self.index,
+                                                  self.rows)]
 
     def holders(self, moment=None):
         """[Holder] at a moment (the peak), the largest first. Their bytes add

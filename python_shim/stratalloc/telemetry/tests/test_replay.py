@@ -112,6 +112,46 @@ def test_an_owner_that_changes_is_the_old_one_before():
     assert [(h.scope, h.category) for h in replay.holders(2)] == [(3, 1)]
 
 
+def test_a_relabel_reaches_what_is_here_of_a_block_that_is_partly_away():
+    """And neither the block that was there before, nor one of another card."""
+    maker = made_runs.Maker()
+    at = maker.segment(8 * MIB)
+    for flags, kind, address, size, scope in (
+            (0, Kind.ALLOC, at, 4, 1), (0, Kind.FREE_COMPLETED, at, 4, 1),
+            (0, Kind.ALLOC, at, 6, 1),
+            (model.EVICTED, Kind.FREE_COMPLETED, at, 6, 1),
+            (model.EVICTED, Kind.ALLOC, at, 2, 1),
+            (model.EVICTED, Kind.ALLOC, at + 4 * MIB, 2, 1),
+            (0, Kind.ALLOC, at + 6 * MIB, 2, 2),
+            (0, Kind.RELABEL, at, 6, 3)):
+        maker.put(kind, address, size * MIB, size * MIB, scope, category=1,
+                  flags=flags)
+    run = maker.finish()
+    run.devices[0].end = None
+    walked = Replay(run, 0)
+    assert {(one.scope, one.bytes) for one in walked.holders(
+        len(run.events) - 1)} == {(3, 4 * MIB), (2, 2 * MIB)}
+    assert {(one.scope, one.bytes) for one in walked.holders(
+        len(run.events) - 2)} == {(1, 4 * MIB), (2, 2 * MIB)}
+    run.events["device"][-1] = 1
+    assert {(one.scope, one.bytes) for one in Replay(run, 0).holders(
+        len(run.events) - 1)} == {(1, 4 * MIB), (2, 2 * MIB)}
+
+
+def test_what_the_end_says_of_an_owner_counts_where_no_event_changed_it():
+    """Relabels of blocks that were at the same address before are none."""
+    maker = made_runs.Maker()
+    first = maker.alloc(1024, 1)
+    maker.put(Kind.RELABEL, first, 1024, 1024, 3)
+    maker.free(first)
+    again = maker.alloc(1024, 1)
+    assert again == first
+    maker.living[again].scope = 2  # nothing told it event by event
+    run = maker.finish()
+    assert [one.scope for one in Replay(run, 0).holders(
+        len(run.events) - 1)] == [2]
+
+
 def test_blocks_that_return_from_a_tier_are_no_churn():
     maker = made_runs.Maker()
     at = maker.alloc(4096, scope=1)
