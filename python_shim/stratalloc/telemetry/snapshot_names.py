@@ -13,10 +13,14 @@ MOVES = {"evicted": model.EVICTED, "restored": model.RESTORED}
 _DEEPEST = 1024  # frames of a stack
 _LONGEST = 16384  # characters of a name
 _POOLS = 1 << 16
+# 128 characters for each 8 bytes of a file: a label that is a dict says more
+# than its bytes, since pickle says a key twice by its number.
+_PER_ROW = 128
 
 
 class Names:
-    """`left`: how many sites there may be."""
+    """`left`: how many sites there may be; of text there may be _PER_ROW
+    characters for each."""
 
     def __init__(self, left):
         self.scopes, self.sites, self.pools = (
@@ -26,10 +30,23 @@ class Names:
         self._sites, self._pools, self._stacks = {}, {}, {}
         self._kept = []  # lists whose identity is a key of _stacks
         self._left = left
+        self._texts, self._characters = {}, left * _PER_ROW
+
+    def _kept_text(self, value):
+        """The text of a name, each kept once: a file that says a long one over
+        and over by its number would be many times its size in memory."""
+        text = _text(value)[:_LONGEST]
+        found = self._texts.get(text)
+        if found is None:
+            self._characters -= len(text)
+            if self._characters < 0:
+                raise SnapshotError("its names are longer than its size can "
+                                    "hold; do not open it elsewhere either")
+            found = self._texts[text] = text
+        return found
 
     def scope(self, name):
-        text = name if isinstance(name, str) else _text(name)
-        text = text[:_LONGEST]
+        text = self._kept_text(name)
         found = self._scopes.get(text)
         if found is None:
             found = self._scopes[text] = len(self.scopes)
@@ -95,7 +112,7 @@ class Names:
             line = line if isinstance(line, int) and 0 <= line < 1 << 31 else 0
             if own and frame is frames[0] and line == 0:
                 continue
-            key = (_text(file)[:_LONGEST], line, _text(name)[:_LONGEST], below)
+            key = (self._kept_text(file), line, self._kept_text(name), below)
             below = self._sites.get(key, 0)
             if not below:
                 self._left -= 1

@@ -108,6 +108,14 @@ def _bomb(count):
     return pickle.dumps({"segments": [], "device_traces": [inner] * 200}, 4)
 
 
+def _labels(count):
+    """Labels that are dicts of long texts, of which each is there once."""
+    long = ["x" * 1000 + str(i) for i in range(64)]
+    return pickle.dumps({"device_traces": [[
+        {"action": "alloc", "addr": i, "size": 1, "user_metadata": {
+            i: i, **dict(enumerate(long[:15]))}} for i in range(count)]]}, 4)
+
+
 _GOOD = pickle.dumps(torch_shapes.snapshot(), 4)
 _HOSTILE = {
     "empty": b"",
@@ -133,6 +141,7 @@ _HOSTILE = {
     "no memo": b"\x80\x04h\x07.",
     "nothing but lists": b"\x80\x04" + b"]" * 1_000_000 + b".",
     "events over and over": _bomb(100_000),
+    "labels over and over": _labels(20_000),
     "deep json": b"[" * 1_000_000,
     "json cut off": json.dumps(torch_shapes.snapshot()).encode()[:500],
     "json of nothing": b"[]{}",
@@ -148,7 +157,8 @@ _SAYS = {
     "extension": "could run code", "persistent": "could run code",
     "an enum": "could run code", "a large memo": "more memory than",
     "nothing but lists": "more lists and dicts", "empty": "is empty",
-    "events over and over": "over and over", "cut off": "cut off",
+    "events over and over": "over and over",
+    "labels over and over": "longer than its size", "cut off": "cut off",
     "without an end": "cut off", "a long text": "cut off",
     "json of a number": r"segments\[0\]", "deep json": "no JSON",
     "a dict of something else": "neither"}
@@ -167,6 +177,20 @@ def test_a_hostile_file_is_an_error_that_says_why(name, tmp_path, monkeypatch):
     assert len(str(error.value)) < 400
     assert not (tmp_path / "ran").exists()
     assert used < 40 * max(len(_HOSTILE[name]), 100_000)
+
+
+def test_a_long_name_that_is_said_over_and_over_is_kept_once():
+    long = "x" * 30_000
+    raw = pickle.dumps({"segments": [], "device_traces": [[
+        {"action": "alloc", "addr": i, "size": 1, "frames": [
+            {"filename": long, "line": i, "name": long}]}
+        for i in range(20_000)]]}, 4)
+    tracemalloc.start()
+    run = import_torch.from_bytes(raw)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(run.sites) == 20_001
+    assert used < 40 * len(raw)
 
 
 def test_a_file_beyond_the_limit_is_not_read(tmp_path):
