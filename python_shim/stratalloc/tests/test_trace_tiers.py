@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recording says of host and disk is what the ledger says, of random
+programs with more weights than the card and the host have room for."""
+
+import random
+
+import pytest
+
+from stratalloc import simulate
+
+simulate.load("32MiB")
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+import stratalloc  # noqa: E402
+from stratalloc.telemetry import identities, model  # noqa: E402
+from stratalloc.telemetry.checks import snapshot as check  # noqa: E402
+from stratalloc.telemetry.exports import snapshot, tiers  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def enabled(tmp_path_factory):
+    assert stratalloc.enable(
+        host_budget="24MiB", disk_budget="256MiB",
+        disk_dir=str(tmp_path_factory.mktemp("disk")))
+    torch.cuda.init()
+
+
+def _program(chance):
+    """Weights of whole handles come, go and are used; those that are left."""
+    layers = []
+    for _ in range(100):
+        kind = chance.random()
+        if kind < .5 and len(layers) < 20:
+            layers.append(nn.Linear(1024, chance.choice([512, 1024, 2048]),
+                                    bias=False).cuda())
+        elif kind < .7 and layers:
+            del layers[chance.randrange(len(layers))]
+        elif layers:
+            with torch.no_grad():
+                for layer in chance.sample(layers, min(3, len(layers))):
+                    layer(torch.ones(1, 1024, device="cuda"))
+    torch.cuda.synchronize()
+    return layers
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tiers_are_the_ledgers(seed, tmp_path):
+    with stratalloc.trace() as trace:
+        layers = _program(random.Random(seed))
+        rows = stratalloc.holders().rows
+    ledger = {tier: sum(row.bytes for row in rows if row.tier == tier)
+              for tier in ("host", "disk")}
+    run = trace.run()
+    assert identities.check(run) == []
+    moved = set(run.events["category"][
+        run.events["kind"] == model.Kind.MOVE].tolist())
+    assert moved >= {model.move(0, 1), model.move(1, 2), model.move(2, 0)}
+    assert tiers.tier_bytes(run, 0, len(run.events) - 1) == ledger
+    assert min(ledger.values()) > 0
+    path = tmp_path / "snapshot.pickle"
+    snapshot.write(run, path)
+    assert check.check(path) == []
+    del layers
