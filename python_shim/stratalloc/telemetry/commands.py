@@ -124,9 +124,15 @@ def _result_file(path):
                          f"{error.strerror}") from None
 
 
-def _tell(result, json, depth=None, all=False):  # noqa: A002
-    """An answer for people on stdout, and as JSON where that is wanted."""
-    if json and not json.write(result.to_dict()):
+def _tell(result, json, runs, depth=None, all=False):  # noqa: A002
+    """An answer for people on stdout, and as JSON where that is wanted, which
+    says of each of the recordings what it lacks and cost."""
+    from stratalloc.telemetry.exports.notes import notes
+
+    said = [notes(run) for run in runs]
+    if json and not json.write({
+            **result.to_dict(),
+            "recording": said[0] if len(said) == 1 else said}):
         raise _Answered
     if json and json.on_stdout:
         return
@@ -153,6 +159,8 @@ def _in(run, device):
 def convert(file: _File, to: typing.Annotated[Format, typer.Option(
         help="what other tools read")], output: _Out, json: _Json = None):
     """Write a recording in a format of another tool."""
+    from stratalloc.telemetry.exports.notes import notes
+
     result = _result_file(json)
     run = _load_to_answer(file)
     module, function = _WRITERS[to.value]
@@ -164,8 +172,9 @@ def convert(file: _File, to: typing.Annotated[Format, typer.Option(
             f"{output} cannot be written: {error.strerror}; choose a place "
             "that can be written and has room") from None
     size = os.path.getsize(output) if os.path.isfile(output) else None
-    if result and not result.write({"format": to.value, "path": output,
-                                    "bytes": size, "events": len(run.events)}):
+    if result and not result.write({
+            "format": to.value, "path": output, "bytes": size,
+            "events": len(run.events), "recording": notes(run)}):
         raise _Answered
     if not (result and result.on_stdout):
         print(f"{output}: {to.value} of {len(run.events)} events"
@@ -206,7 +215,8 @@ def summary(file: _File, json: _Json = None):
     from stratalloc.telemetry.analysis import summary as analysis
 
     result = _result_file(json)
-    _tell(analysis.summary(_load(file)), result)
+    run = _load(file)
+    _tell(analysis.summary(run), result, [run])
 
 
 @app.command()
@@ -218,8 +228,8 @@ def tree(file: _File, at: At = At.peak, by: _By = By.module,
 
     result = _result_file(json)
     run = _load_to_answer(file)
-    _tell(owners.tree(run, _in(run, device), at.value, by.value), result, depth,
-          all)
+    _tell(owners.tree(run, _in(run, device), at.value, by.value), result, [run],
+          depth, all)
 
 
 @app.command()
@@ -230,7 +240,8 @@ def peak(file: _File, by: _By = By.module, device: _Device = None,
 
     result = _result_file(json)
     run = _load_to_answer(file)
-    _tell(owners.peak(run, _in(run, device), by.value), result, depth, all)
+    _tell(owners.peak(run, _in(run, device), by.value), result, [run], depth,
+          all)
 
 
 @app.command()
@@ -244,7 +255,7 @@ def diff(a: _File, b: _File, at: At = At.peak, by: _By = By.module,
     first, second = _load_to_answer(a), _load_to_answer(b)
     _in(first, device)
     _tell(owners.diff(first, second, _in(second, device), at.value, by.value),
-          result, depth, all)
+          result, [first, second], depth, all)
 
 
 @app.command()
@@ -255,7 +266,8 @@ def leaks(file: _File, by: _By = By.module, device: _Device = None,
 
     result = _result_file(json)
     run = _load_to_answer(file)
-    _tell(owners.leaks(run, _in(run, device), by.value), result, depth, all)
+    _tell(owners.leaks(run, _in(run, device), by.value), result, [run], depth,
+          all)
 
 
 @app.command()
@@ -266,6 +278,7 @@ def recover(file: typing.Annotated[str, typer.Argument(
             json: _Json = None):
     """Make a recording of what a killed program left."""
     from stratalloc import _core
+    from stratalloc.telemetry.exports.notes import notes
 
     result = _result_file(json)
     with open(file, "rb"):
@@ -276,7 +289,7 @@ def recover(file: typing.Annotated[str, typer.Argument(
         raise TelemetryError(str(error)) from None
     run = _load(output)
     if result and not result.write({"path": output, "events": len(run.events),
-                                    "lost": run.dropped}):
+                                    "recording": notes(run)}):
         raise _Answered
     if not (result and result.on_stdout):
         print(f"{output}: {len(run.events)} events"
@@ -306,6 +319,6 @@ def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
     run = _load_to_answer(file)
     found = analysis.fit(run, wanted, _in(run, device), policy,
                          bandwidth and bandwidth * 1e9)
-    _tell(found, result)
+    _tell(found, result, [run])
     if not found.fits:
         raise _Answered

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV and Parquet of events: the columns, their types, and sums that can be."""
+"""CSV and Parquet of events: the columns, their types, sums that can be, and
+one answer to what the recording lacks."""
 
 import csv
 
 from stratalloc.telemetry.checks.findings import Findings
 from stratalloc.telemetry.errors import MissingPackageError
-from stratalloc.telemetry.exports.rows import COLUMNS
+from stratalloc.telemetry.exports.rows import COLUMNS, OF_THE_RUN, SUMS
 
 _TEXTS = frozenset(("event", "pool", "scope", "category", "file", "function",
                     "thread"))
@@ -21,9 +22,9 @@ def check_csv(path):
             if head != list(COLUMNS):
                 return [f"its first line is not the {len(COLUMNS)} names of "
                         "columns"]
-            last = {}
+            last, first = {}, None
             for i, row in enumerate(rows):
-                _row(found, i, row, last)
+                first = _row(found, i, row, last, first)
             if not _ended(path):
                 found.add("its last line has no end: it is cut off")
         except (csv.Error, UnicodeDecodeError) as error:
@@ -40,23 +41,37 @@ def _ended(path):
         return file.read() == b"\n"
 
 
-def _row(found, i, row, last):
+def _row(found, i, row, last, first):
     if len(row) != len(COLUMNS):
         found.add(f"row {i} has {len(row)} fields of {len(COLUMNS)}")
-        return
+        return first
     numbers = {}
     for name in COLUMNS:
         if name not in _TEXTS:
             field = row[_AT[name]]
             if not field.removeprefix("-").isdecimal() or len(field) > 20:
                 found.add(f"row {i} has the {name} {field[:40]!r}")
-                return
+                return first
             numbers[name] = int(field)
     _sums(found, i, numbers)
     device = numbers["device"]
     if numbers["time_ns"] < last.get(device, 0):
         found.add(f"row {i} is before the last one of its device")
     last[device] = numbers["time_ns"]
+    return _of_the_run(found, i, numbers, first)
+
+
+def _of_the_run(found, i, row, first):
+    """`first`: the row whose answer every other has to give."""
+    if any(row[name] < 0 for name in OF_THE_RUN):
+        found.add(f"row {i} has fewer than none lost, or cost less than "
+                  "nothing")
+    first = first or row
+    for name in OF_THE_RUN:
+        if row[name] != first[name]:
+            found.add(f"row {i} has the {name} {row[name]}, and the first one "
+                      f"{first[name]}")
+    return first
 
 
 def _sums(found, i, row):
@@ -77,13 +92,13 @@ def check_parquet(path):
         with parquet.ParquetFile(path) as file:
             if file.schema_arrow.names != list(COLUMNS):
                 return ["its columns are not ours"]
-            at = 0
-            for batch in file.iter_batches(columns=[
-                    "allocated", "active", "requested", "reserved"]):
-                sums = batch.to_pydict()
+            at, first = 0, None
+            for batch in file.iter_batches(columns=[*SUMS, *OF_THE_RUN]):
+                columns = batch.to_pydict()
                 for i in range(batch.num_rows):
-                    _sums(found, at + i, {name: column[i] for name, column
-                                          in sums.items()})
+                    row = {name: column[i] for name, column in columns.items()}
+                    _sums(found, at + i, row)
+                    first = _of_the_run(found, at + i, row, first)
                 at += batch.num_rows
     except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
         found.add(f"it is no Parquet file: {str(error)[:200]}")

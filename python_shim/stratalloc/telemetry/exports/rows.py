@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CSV and Parquet: a row per event, with the device's sums after it."""
+"""CSV and Parquet: a row per event, with the device's sums after it.
+
+What the recording lacks and what it cost is the same in every row: a table has
+no other place that every reader keeps, and sums of the rows stay theirs.
+"""
 
 import csv
 import io
@@ -15,8 +19,10 @@ from stratalloc.telemetry.model import Kind
 COLUMNS = ("time_ns", "device", "event", "address", "bytes", "block_bytes",
            "stream", "pool", "scope", "category", "file", "line", "function",
            "thread", "flags", "duration_ns", "allocated", "active", "requested",
-           "reserved")
-_SUMS = COLUMNS[-4:]
+           "reserved", "dropped_events", "complete_from_ns", "names_lost",
+           "stacks_lost", "overhead_ns")
+SUMS = ("allocated", "active", "requested", "reserved")
+OF_THE_RUN = COLUMNS[-5:]  # the same in every row
 _CHUNK = 1 << 16
 _TIMED = (Kind.MOVE, Kind.STALL, Kind.LATE)
 
@@ -78,11 +84,11 @@ def _arrow_type(pyarrow, name):
 
 def _sums(run):
     """The curves of every device, each event with those of its own."""
-    found = {name: np.zeros(len(run.events), "<i8") for name in _SUMS}
+    found = {name: np.zeros(len(run.events), "<i8") for name in SUMS}
     for index in replay.devices(run):
         walked = replay.Replay(run, index)
         ours = run.events["device"] == index
-        for name in _SUMS:
+        for name in SUMS:
             found[name][ours] = getattr(walked, name).after[ours]
     return found
 
@@ -118,14 +124,18 @@ class _Tables:
             [len(model.CATEGORIES), len(model.CATEGORIES) + len(self.moves)], 0)
         block = kind <= Kind.FREE_COMPLETED
         site, pool = events["site"], events["pool"]
+        run = self.run
         numbers = {
+            **{name: np.full(len(events), value, "<i8") for name, value in zip(
+                OF_THE_RUN, (run.dropped, run.complete_from, run.names_lost,
+                             run.stacks_lost, run.overhead))},
             "time_ns": events["time"], "device": events["device"],
             "address": events["address"], "bytes": events["bytes"],
             "block_bytes": np.where(block, events["aux"], 0),
             "stream": self.streams[pool], "line": self.lines[site],
             "flags": events["flags"],
             "duration_ns": np.where(timed, events["aux"], 0),
-            **{name: sums[name][where] for name in _SUMS}}
+            **{name: sums[name][where] for name in SUMS}}
         texts = {"event": (self.kinds, kind), "pool": (self.pools, pool),
                  "scope": (self.scopes, events["scope"]),
                  "category": (self.categories, category),

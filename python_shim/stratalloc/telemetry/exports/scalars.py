@@ -2,7 +2,8 @@
 """Scalars by step, with torchtitan's tags, for TensorBoard and W&B.
 
 A step ends at each mark of the run, and the last one with it; without a mark
-the run is one step. Peaks are those within a step.
+the run is one step. Peaks are those within a step. What the recording lacks and
+what it cost is known at the end: tags recording/... of the last step.
 """
 
 import itertools
@@ -12,16 +13,19 @@ import numpy as np
 
 from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.errors import MissingPackageError
+from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import target
 from stratalloc.telemetry.exports.tiers import tier_bytes
 from stratalloc.telemetry.model import Kind
 
 _GIB = 1 << 30
+_OF_THE_RUN = ("dropped_events", "complete_from_ns", "names_lost",
+               "stacks_lost", "overhead_ns")
 
 
 def scalars(run):
-    """[(step, tag, value)], in order of steps. Of several devices tags end in
-    "/device N"."""
+    """[(step, tag, value)], in order of steps. Of several devices tags of
+    memory end in "/device N"."""
     found = []
     devices = replay.devices(run)
     for index in devices:
@@ -32,6 +36,9 @@ def scalars(run):
             found += [(step, tag + suffix, float(value)) for tag, value in
                       _of_step(run, walked, before, end).items()]
             before = end
+    last = len(_steps(run)) - 1
+    found += [(last, f"recording/{name}", float(value))
+              for name, value in notes(run).items() if name in _OF_THE_RUN]
     return sorted(found, key=lambda one: one[0])
 
 

@@ -179,6 +179,10 @@ _BROKEN = [
     # rows
     ("events.csv", "names", "first line", _text(b"time_ns", b"time")),
     ("events.csv", "number", "the line", _text(b",33,", b",3x3,")),
+    ("events.csv", "lost", "has the dropped_events 3, and the first one 0",
+     lambda raw: b",3,0,0,0,0\n".join(raw.rsplit(b",0,0,0,0,0\n", 1))),
+    ("events.csv", "cost", "less than nothing",
+     lambda raw: raw.replace(b",0,0,0,0,0\n", b",0,0,0,0,-1\n")),
     ("events.csv", "fields", "fields of", _text(b"\n", b"\n1,2\n")),
     # metrics
     ("metrics.prom", "total", "_total", lambda raw: raw.replace(

@@ -64,6 +64,28 @@ def test_too_few_steps_are_not_nothing_that_grows(capfd, file):
     assert "from 12 on it can be told" in out and "nothing grows" not in out
 
 
+@pytest.mark.parametrize("words", [
+    ["summary"], ["tree"], ["peak"], ["leaks"], ["diff"],
+    ["fit", "--capacity", "1GiB"], ["convert", "--to", "csv", "-o", "made"]])
+def test_each_says_to_machines_what_it_lacks_and_what_that_cost(
+        capfd, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    head, events = made_recordings.two_blocks()
+    head.update(overwritten=7, overhead_ns=55, names_lost=3, stacks_lost=2,
+                complete_from=30)
+    for name in "ab":
+        (tmp_path / name).write_bytes(made_recordings.file_of(head, events))
+        head["overwritten"] += 1
+    files = ["a", "b"] if words == ["diff"] else ["a"]
+    code, found = answer(capfd, words[0], *files, *words[1:])
+    said = found["recording"] if words == ["diff"] else [found["recording"]]
+    assert code == 0 and [one["dropped_events"] for one in said] == [
+        7, 8][:len(files)]
+    for one in said:
+        assert (one["overhead_ns"], one["names_lost"], one["stacks_lost"],
+                one["complete_from_ns"]) == (55, 3, 2, 30)
+
+
 @pytest.mark.parametrize("command", ["tree", "peak", "leaks", "fit"])
 def test_what_an_answer_lacks_is_said_beside_it(capfd, tmp_path, command):
     head, events = made_recordings.two_blocks()

@@ -4,19 +4,23 @@ files are the user's alone and whole or not there."""
 
 import builtins
 import functools
+import gzip
 import os
 import pathlib
+import pickle
 import stat
 import tempfile
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 import formats
 import made_runs
 from stratalloc.telemetry import checks, model
 from stratalloc.telemetry.errors import MissingPackageError
+from stratalloc.telemetry.exports.messages import messages
 from stratalloc.telemetry.exports.target import target, zipped
 
 _NAMES = sorted(formats.WRITERS)
@@ -48,6 +52,32 @@ def test_runs_of_every_kind_are_written(name, which, tmp_path):
     elif which == "devices":
         run = made_runs.devices()
     assert formats.wrong(formats.export(run, name, tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_every_file_says_what_was_dropped_and_what_recording_cost(name,
+                                                                  tmp_path):
+    run = made_runs.story()
+    run.dropped, run.overhead = 424243, 515151515
+    path = formats.export(run, name, tmp_path)
+    assert formats.wrong(path) == []
+    said = _words(path)
+    assert "424243" in said and "515151515" in said
+
+
+def _words(path):
+    """What is in a file of any format, as text."""
+    raw = path.read_bytes()
+    raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
+    if path.suffix == ".pickle":
+        return str(pickle.loads(raw))
+    if path.suffix == ".parquet":
+        return str(parquet.read_table(path).to_pydict())
+    if path.suffix == ".pftrace":
+        trace = messages("perfetto")["Trace"]()
+        trace.ParseFromString(raw)
+        return str(trace)
+    return raw.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("name", _NAMES)

@@ -48,6 +48,19 @@ def test_a_step_has_the_time_at_which_it_ended(tmp_path):
         pytest.approx(run.started / 1e9 + end / 1e9, abs=1e-6) for end in ends]
 
 
+def test_what_is_lacking_and_what_it_cost_is_told_at_the_last_step(tmp_path):
+    run = made_runs.devices()
+    run.dropped, run.complete_from, run.overhead, run.names_lost = 7, 5, 55, 3
+    scalars.write(run, tmp_path)
+    read = EventAccumulator(str(tmp_path))
+    read.Reload()
+    steps = max(step for step, _, _ in scalars.scalars(run))
+    for name, value in (("dropped_events", 7), ("overhead_ns", 55),
+                        ("names_lost", 3), ("complete_from_ns", 5)):
+        assert [(one.step, one.value) for one in read.Scalars(
+            f"recording/{name}")] == [(steps, value)]
+
+
 def test_the_file_is_the_users_alone_and_the_same_again(tmp_path):
     for name in ("one", "two"):
         scalars.write(made_runs.story(), tmp_path / name)
