@@ -140,7 +140,8 @@ Result<AreaContent> ReadAreaFile(const std::string& path) {
     return Fail(ErrorCode::kIo, path + " cannot be read: " + what + ": " +
                                     std::strerror(errno));
   };
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Whoever opens a pipe waits for its writer.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return failed("open");
   struct stat found {};
   if (fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {

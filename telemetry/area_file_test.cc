@@ -5,11 +5,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -72,6 +74,14 @@ TEST(AreaFile, SaysWhatIsNoArea) {
   }
   EXPECT_FALSE(ReadAreaFile(Path("nowhere")));
   EXPECT_FALSE(ReadAreaFile("/dev/zero"));
+}
+
+TEST(AreaFile, NobodyWaitsForAPipe) {
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0) << std::strerror(errno);
+  const auto content = ReadAreaFile(Path("pipe"));
+  unlink(Path("pipe").c_str());
+  ASSERT_FALSE(content);
+  EXPECT_NE(content.error().message.find("no regular file"), std::string::npos);
 }
 
 TEST(AreaFile, ATruncatedFileIsNone) {

@@ -18,7 +18,9 @@ from stratalloc import _command
 from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK, EXIT_USAGE,
                                  CannotRunError, UsageError)
 from stratalloc.telemetry import progress
-from stratalloc.telemetry.errors import MissingPackageError, TelemetryError
+from stratalloc.telemetry.errors import (MissingPackageError, SnapshotError,
+                                         TelemetryError)
+from stratalloc.telemetry.places import place, result_file
 
 app = typer.Typer(add_completion=False, no_args_is_help=True,
                   pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -104,6 +106,18 @@ def _load(path):
     return files.load(path)
 
 
+def _load_to_check(path):
+    """As _load; of other tools' files nothing says which format they are."""
+    from stratalloc.telemetry import checks
+
+    try:
+        return _load(path)
+    except SnapshotError as error:
+        raise TelemetryError(
+            f"{error}; if it was converted, say to what: --format "
+            f"{', '.join(checks.FORMATS)}") from None
+
+
 def _load_to_answer(path):
     """As _load; what the answer lacks is said beside it, on stderr."""
     from stratalloc.telemetry.exports.notes import missing
@@ -112,16 +126,6 @@ def _load_to_answer(path):
     if missing(run):
         print(f"stratalloc: {path}: {missing(run)}", file=sys.stderr)
     return run
-
-
-def _result_file(path):
-    from stratalloc._result_file import ResultFile
-
-    try:
-        return path and ResultFile(path)
-    except OSError as error:
-        raise UsageError(f"--json {path}: nothing can be written there: "
-                         f"{error.strerror}") from None
 
 
 def _tell(result, json, runs, depth=None, all=False):  # noqa: A002
@@ -161,7 +165,8 @@ def convert(file: _File, to: typing.Annotated[Format, typer.Option(
     """Write a recording in a format of another tool."""
     from stratalloc.telemetry.exports.notes import notes
 
-    result = _result_file(json)
+    output = place(output, file)
+    result = result_file(json, file)
     run = _load_to_answer(file)
     module, function = _WRITERS[to.value]
     exports = importlib.import_module("stratalloc.telemetry.exports." + module)
@@ -188,14 +193,12 @@ def validate(file: _File, format: typing.Annotated[  # noqa: A002
     """Say what is wrong with a recording, a snapshot or a converted file."""
     from stratalloc.telemetry import checks, identities
 
-    result = _result_file(json)
+    result = result_file(json, file)
     if format is not None and format not in checks.FORMATS:
         raise UsageError(f"--format {format}: one of "
                          f"{', '.join(checks.FORMATS)}")
-    with open(file, "rb"):
-        pass  # what cannot be read is no finding
     if format is None:
-        found = [str(one) for one in identities.check(_load(file))]
+        found = [str(one) for one in identities.check(_load_to_check(file))]
     else:
         found = checks.check(file, format)
     if result and not result.write({"path": file, "findings": found}):
@@ -214,7 +217,7 @@ def summary(file: _File, json: _Json = None):
     """What a run was, on a page."""
     from stratalloc.telemetry.analysis import summary as analysis
 
-    result = _result_file(json)
+    result = result_file(json, file)
     run = _load(file)
     _tell(analysis.summary(run), result, [run])
 
@@ -226,7 +229,7 @@ def tree(file: _File, at: At = At.peak, by: _By = By.module,
     """Who held memory, by layer."""
     from stratalloc.telemetry.analysis import owners
 
-    result = _result_file(json)
+    result = result_file(json, file)
     run = _load_to_answer(file)
     _tell(owners.tree(run, _in(run, device), at.value, by.value), result, [run],
           depth, all)
@@ -238,7 +241,7 @@ def peak(file: _File, by: _By = By.module, device: _Device = None,
     """Who held memory when most of it was allocated."""
     from stratalloc.telemetry.analysis import owners
 
-    result = _result_file(json)
+    result = result_file(json, file)
     run = _load_to_answer(file)
     _tell(owners.peak(run, _in(run, device), by.value), result, [run], depth,
           all)
@@ -251,7 +254,7 @@ def diff(a: _File, b: _File, at: At = At.peak, by: _By = By.module,
     """Who held more in the second file than in the first."""
     from stratalloc.telemetry.analysis import owners
 
-    result = _result_file(json)
+    result = result_file(json, a, b)
     first, second = _load_to_answer(a), _load_to_answer(b)
     _in(first, device)
     _tell(owners.diff(first, second, _in(second, device), at.value, by.value),
@@ -264,7 +267,7 @@ def leaks(file: _File, by: _By = By.module, device: _Device = None,
     """Who held more after every step; steps are marks."""
     from stratalloc.telemetry.analysis import owners
 
-    result = _result_file(json)
+    result = result_file(json, file)
     run = _load_to_answer(file)
     _tell(owners.leaks(run, _in(run, device), by.value), result, [run], depth,
           all)
@@ -279,10 +282,11 @@ def recover(file: typing.Annotated[str, typer.Argument(
     """Make a recording of what a killed program left."""
     from stratalloc import _core
     from stratalloc.telemetry.exports.notes import notes
+    from stratalloc.telemetry.regular import opened
 
-    result = _result_file(json)
-    with open(file, "rb"):
-        pass
+    output = place(output, file)
+    result = result_file(json, file)
+    opened(file).close()  # what is not there is said as by every command
     try:
         _core.recover_recording(file, output, redact)
     except (ValueError, RuntimeError, MemoryError) as error:
@@ -309,7 +313,7 @@ def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
     """Would the run fit a card of another size, and how slow would it be?"""
     from stratalloc.telemetry.analysis import fit as analysis
 
-    result = _result_file(json)
+    result = result_file(json, file)
     wanted = _command.size("--capacity", capacity)
     if policy not in analysis.POLICIES:
         raise UsageError(f"--policy {policy}: one of "

@@ -2,6 +2,7 @@
 """A file that somebody names, as a Run: our recordings, torch's snapshots."""
 
 from stratalloc.telemetry import recording
+from stratalloc.telemetry.regular import opened
 
 
 def load(path):
@@ -11,7 +12,7 @@ def load(path):
       TelemetryError: it is neither, or damaged; says what, why and what to do.
       OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
+    with opened(path) as file:
         start = file.read(8)
     if start.startswith(b"STRAT"):
         return recording.read(path)

@@ -21,6 +21,7 @@ from stratalloc.telemetry import (model, native_sizes, plain_pickle, progress,
                                   snapshot_names)
 from stratalloc.telemetry.errors import SnapshotError
 from stratalloc.telemetry.model import Kind
+from stratalloc.telemetry.regular import opened
 
 _MOST_BYTES = 4 << 30
 _PER_ROW = 8  # bytes of a file for each event or block in it, at least
@@ -41,17 +42,22 @@ def read(path, most_bytes=_MOST_BYTES):
     """The Run of a file.
 
     Raises:
-      SnapshotError: it cannot be one of a snapshot, says why.
+      SnapshotError: it cannot be one of a snapshot, says which and why.
       OSError: it cannot be read.
     """
-    size = os.stat(path).st_size
-    if size > most_bytes:
-        raise SnapshotError(
-            f"the file has {size} bytes, and {most_bytes} are read at most; "
-            "record fewer events (max_entries of _record_memory_history)")
-    with open(path, "rb") as file:
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise SnapshotError(
+                f"{path} is not read: it has {size} bytes, and {most_bytes} "
+                "are at most; record fewer events (max_entries of "
+                "_record_memory_history)")
         data = file.read(size)  # never more: it would be taken at once
-    return from_bytes(data)
+    try:
+        return from_bytes(data)
+    except SnapshotError as error:
+        raise SnapshotError(f"{path} is not a snapshot that can be read: "
+                            f"{error}") from None
 
 
 def from_bytes(data):

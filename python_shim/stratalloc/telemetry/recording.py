@@ -17,6 +17,7 @@ import numpy as np
 
 from stratalloc.telemetry import model
 from stratalloc.telemetry.errors import TelemetryError
+from stratalloc.telemetry.regular import opened
 
 MAGIC = b"STRATREC"
 VERSION = 1
@@ -36,12 +37,6 @@ class RecordingError(TelemetryError):
     """A file is no recording, or not a whole one."""
 
 
-def is_recording(path):
-    """Whether the file begins as a recording does."""
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
-
-
 def read(path):
     """The Run that the recording at `path` has.
 
@@ -52,8 +47,8 @@ def read(path):
 
 
 def _sections(path):
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
         start = file.read(16)
         if start[:8] == _AREA_MAGIC:
             raise _error(path, "it is the file of event rings of a process "

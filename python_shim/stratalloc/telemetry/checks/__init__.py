@@ -2,8 +2,9 @@
 """What is wrong with a file of each format: check(path) -> [text], [] if its
 readers take it as it is meant.
 
-Files may be anybody's: whatever they hold, a check tells it, raises nothing but
-MissingPackageError and OSError, and ends.
+Files may be anybody's: whatever they hold, a check tells it, and ends. What is
+no regular file is a TelemetryError, what cannot be read an OSError; besides
+these there is only MissingPackageError.
 """
 
 from stratalloc.telemetry.checks.findings import FORMATS, check

@@ -4,11 +4,14 @@
 import importlib
 import json
 
+from stratalloc.telemetry.regular import opened
+
 MOST = 20  # findings told of one file
 
 # format -> (module, function)
 FORMATS = {
     "speedscope": ("speedscope", "check"), "snapshot": ("snapshot", "check"),
+    "snapshot-json": ("snapshot", "check"),
     "chrome": ("chrome", "check"), "perfetto": ("perfetto", "check"),
     "pprof": ("pprof", "check"), "timeline": ("timeline", "check"),
     "csv": ("rows", "check_csv"), "parquet": ("rows", "check_parquet"),
@@ -18,6 +21,7 @@ FORMATS = {
 
 def check(path, form):
     """[text]: what is wrong with a file of a format, a key of FORMATS."""
+    opened(path).close()  # what cannot be read is no finding
     module, function = FORMATS[form]
     found = importlib.import_module("stratalloc.telemetry.checks." + module)
     return getattr(found, function)(path)

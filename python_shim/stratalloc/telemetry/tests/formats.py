@@ -10,7 +10,7 @@ from stratalloc.telemetry.exports import (chrome, otel, perfetto, pprof,
 WRITERS = {
     "speedscope.json": (speedscope.write, "speedscope"),
     "snapshot.pickle": (snapshot.write, "snapshot"),
-    "snapshot.json": (snapshot.write_json, "snapshot"),
+    "snapshot.json": (snapshot.write_json, "snapshot-json"),
     "trace.json": (chrome.write, "chrome"),
     "trace.json.gz": (chrome.write, "chrome"),
     "trace.pftrace": (perfetto.write, "perfetto"),

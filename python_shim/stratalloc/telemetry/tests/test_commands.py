@@ -4,6 +4,7 @@ open."""
 
 import json
 import os
+import pathlib
 import random
 import subprocess
 import sys
@@ -13,10 +14,10 @@ import pytest
 
 import made_recordings
 from stratalloc import cli
-from stratalloc.telemetry import commands
+from stratalloc.telemetry import checks, commands
 
 FORMATS = list(commands._WRITERS)  # pylint: disable=protected-access
-CHECKED = {"snapshot-json": "snapshot", "otel": None, "tensorboard": None}
+CHECKED = {"otel": None, "tensorboard": None}
 
 
 @pytest.fixture(name="file")
@@ -157,6 +158,76 @@ def test_what_cannot_be_is_said(capfd, file, argv, code, says):
                                      for one in argv))
     assert (found, out) == (code, ""), error
     assert says in error and error.count("\n") <= 2
+
+
+@pytest.fixture(name="pipe")
+def _pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    return str(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("words", [
+    ["summary"], ["tree"], ["peak"], ["leaks"], ["diff", "FILE"],
+    ["fit", "--capacity", "1GiB"], ["convert", "--to", "csv", "-o", "made"],
+    ["validate"], ["recover", "-o", "made"],
+    *(["validate", "--format", one] for one in checks.FORMATS)])
+def test_nobody_waits_for_a_pipe(tmp_path, file, pipe, words):
+    """In a process of its own: it is ended where it waits."""
+    words = [file if one == "FILE" else one for one in words]
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", words[0], *words[1:2 if words[0]
+         == "diff" else 1], pipe, *words[2 if words[0] == "diff" else 1:]],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == 1 and "it is a pipe" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [
+    ["recover", "FILE", "-o"], ["convert", "FILE", "--to", "csv", "-o"],
+    ["summary", "FILE", "--json"], ["diff", "FILE", "OTHER", "--json"],
+    ["diff", "OTHER", "FILE", "--json"]])
+@pytest.mark.parametrize("through", ["itself", "a link", "a hard link"])
+def test_what_is_read_is_not_written_over(capfd, tmp_path, file, words,
+                                          through):
+    whole, names = pathlib.Path(file).read_bytes(), {"FILE": file}
+    names["OTHER"] = tmp_path / "other"
+    names["OTHER"].write_bytes(whole)
+    to = file if through == "itself" else tmp_path / "link"
+    if through == "a link":
+        to.symlink_to(file)
+    elif through == "a hard link":
+        to.hardlink_to(file)
+    code, out, error = run(capfd, *(names.get(one, one) for one in words), to)
+    assert (code, out) == (2, "") and "it is the file that is read" in error
+    assert pathlib.Path(file).read_bytes() == whole
+
+
+@pytest.mark.parametrize("words", [["recover"], ["convert", "--to", "csv"]])
+def test_stdout_is_no_place_for_a_file(capfd, tmp_path, monkeypatch, file,
+                                       words):
+    monkeypatch.chdir(tmp_path)
+    before = os.listdir(tmp_path)
+    code, out, error = run(capfd, words[0], file, *words[1:], "-o", "-")
+    assert (code, out) == (2, "") and "-o -" in error and "stdout" in error
+    assert os.listdir(tmp_path) == before
+
+
+@pytest.mark.parametrize("held", [b"", b"what?", b"{}", b"\x80\x04."])
+def test_an_error_names_the_file_of_several(capfd, tmp_path, file, held):
+    bad = tmp_path / "bad"
+    bad.write_bytes(held)
+    for names in ([file, bad], [bad, file]):
+        code, _, error = run(capfd, "diff", *names)
+        assert code == 1 and str(bad) in error and file not in error
+
+
+def test_a_file_of_no_known_format_hears_of_format(capfd, tmp_path, file):
+    for form in ("speedscope", "csv", "pprof"):
+        made = tmp_path / form
+        run(capfd, "convert", file, "--to", form, "-o", made)
+        code, _, error = run(capfd, "validate", made)
+        assert code == 1 and "--format speedscope, " in error
 
 
 def inputs():

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a command writes: never where it reads, tried before it works.
+
+UsageError says what cannot be meant.
+"""
+
+import os
+
+from stratalloc._command import UsageError
+from stratalloc._result_file import ResultFile
+
+
+def _apart(option, output, *files):
+    """UsageError where what is written would take the place of what is read."""
+    for file in files:
+        try:
+            same = os.path.samefile(file, output)
+        except OSError:
+            continue  # one of them is not there
+        if same:
+            raise UsageError(f"{option} {output}: it is the file that is read, "
+                             "which would be lost; give another name")
+
+
+def place(output, file):
+    """Where a file is written to that is read from another."""
+    if output == "-":
+        raise UsageError(
+            "-o -: what is written there is whole or not there, which stdout "
+            "cannot promise; give the name of a file (./- is one)")
+    _apart("-o", output, file)
+    return output
+
+
+def result_file(path, *files):
+    """--json as a ResultFile, or None; `files`: what the command reads."""
+    if path and path != "-":
+        _apart("--json", path, *files)
+    try:
+        return path and ResultFile(path)
+    except OSError as error:
+        raise UsageError(f"--json {path}: nothing can be written there: "
+                         f"{error.strerror}") from None
