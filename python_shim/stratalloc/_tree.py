@@ -86,6 +86,18 @@ def parts(path):
     return [name for _, name in _split(path)]
 
 
+def paths(path):
+    """Of each of parts(path) the path that ends with it, as deep as a tree is;
+    the last one is the path itself, so that no two paths have it alike."""
+    found = [one.end() for one in _NAME.finditer(path)]
+    if path.startswith("(") or len(found) < 2:
+        return [path]
+    return [*(path[:end] for end in found[:-1][:_DEEPEST - 1]), path]
+
+
+_NAME = re.compile("[^./]+")
+
+
 def _split(path):
     """[(what stands before it, name)]."""
     if path.startswith("("):

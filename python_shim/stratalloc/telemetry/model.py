@@ -165,7 +165,7 @@ class Device:
     tier: int = 0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Run:
     """See the module. Index 0 of scopes, sites and pools is "none"."""
 
@@ -192,6 +192,13 @@ class Run:
     torn: bool = False  # recovered from a process that did not end by itself
     overhead: int = 0  # ns that recording took, as far as it was measured
     redacted: bool = False
+
+    def __repr__(self):
+        """A line, whatever it holds; analysis.summary() tells more."""
+        devices = ", ".join(str(one.index) for one in self.devices)
+        return (f"<Run of {self.source}: {len(self.events)} events of "
+                f"{self.duration / 1e9:.3f} s, level {self.level}, devices "
+                f"[{devices}], {self.dropped} events dropped>")
 
     def device(self, index):
         """The Device, or None."""

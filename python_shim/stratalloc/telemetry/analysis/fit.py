@@ -34,9 +34,9 @@ _MOVED = model.EVICTED | model.RESTORED
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """The first request that would not be served; at the start: event -1."""
+    """The first request that would not be served."""
 
-    event: int
+    event: int  # -1: a block that was there at the start
     time_ns: int
     requested: int
     reserved: int  # bytes of handles then
@@ -105,12 +105,20 @@ class Fit(Result):
         if self.failure:
             one = self.failure
             parts.append(
-                f"event {one.event}, {one.time_ns / 1e9:.3f} s: "
-                f"{format_size(one.requested)} for "
-                f"{one.scope or '(no scope)'}{one.site and ' at ' + one.site} "
-                f"while {format_size(one.live)} lived in "
-                f"{format_size(one.reserved)}")
+                f"{_asked(one)}{one.site and ' at ' + one.site} while "
+                f"{format_size(one.live)} lived in {format_size(one.reserved)}")
         return Page(parts, depth, all, **how)
+
+
+def _asked(one):
+    """When, how much, and for whom, which a policy does not know of what was
+    there at the start."""
+    size = format_size(one.requested)
+    if one.event == replay.BEFORE:
+        return (f"at the start, before the first event: {size}"
+                f"{one.scope and ' for ' + one.scope}")
+    return (f"event {one.event}, {one.time_ns / 1e9:.3f} s: {size} for "
+            f"{one.scope or '(no scope)'}")
 
 
 def _said(moves):

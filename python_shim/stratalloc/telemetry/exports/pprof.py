@@ -3,7 +3,8 @@
 peak, by call site and scope; go tool pprof, Pyroscope and Perfetto open it.
 
 A sample is one holder of one device: its stack is the call site's, then the
-scope's parts; category and device are labels. Needs protobuf.
+scope's, each by its whole name, since pprof adds up what has the same; category
+and device are labels. Needs protobuf.
 """
 
 from stratalloc import _tree
@@ -86,8 +87,8 @@ class _Profile:
                                 one.file, one.line)
                  for one in self.run.stack(site)]
         kind = self.run.classes.get(scope, "")
-        stack += [self._location(part, kind, 0) for part in
-                  reversed(_tree.parts(self.run.scopes[scope]))]
+        stack += [self._location(path, kind, 0) for path in
+                  reversed(_tree.paths(self.run.scopes[scope]))]
         found = self.profile.sample.add(location_id=stack, value=values)
         found.label.add(key=self._string("category"),
                         str=self._string(model.CATEGORIES[category]))

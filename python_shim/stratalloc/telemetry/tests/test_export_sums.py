@@ -359,7 +359,26 @@ def test_pprof_has_the_call_site_innermost_and_the_scope_around_it():
               for one in profile.location}
     stacks = [[places[one] for one in sample.location_id]
               for sample in profile.sample]
-    assert ["attend", "forward", "main", "mlp", "0", "net"] in stacks
+    assert ["attend", "forward", "main", "net.0.mlp", "net.0", "net"] in stacks
+
+
+def test_pprof_keeps_layers_apart_whose_last_names_are_alike():
+    maker = made_runs.Maker(("net.0.mlp", "net.1.mlp", "net.1/mlp."))
+    for scope in (1, 2, 3):
+        maker.alloc(512 * scope, scope)
+    profile = messages("pprof")["Profile"]()
+    profile.ParseFromString(gzip.decompress(_bytes(maker.finish(),
+                                                   "profile.pb.gz")))
+    functions = {one.id: (profile.string_table[one.name], one.filename)
+                 for one in profile.function}
+    places = {one.id: functions[one.line[0].function_id]
+              for one in profile.location}
+    held = {}
+    for sample in profile.sample:
+        for name, _ in {places[one] for one in sample.location_id}:
+            held[name] = held.get(name, 0) + sample.value[2]
+    assert [held[name] for name in ("net.0.mlp", "net.1.mlp", "net.1/mlp.",
+                                    "net")] == [512, 1024, 1536, 3072]
 
 
 @_SOME

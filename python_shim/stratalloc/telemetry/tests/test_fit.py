@@ -201,6 +201,24 @@ def test_what_a_graph_s_pool_has_cached_is_nobody_else_s(ended):
     assert fit(maker.finish(), 8 * MIB, check=True).fits == ended
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_refused_at_the_start_is_said_in_words(policy):
+    maker = made_runs.Maker()
+    maker.alloc(6 * MIB, 1, site=0)
+    before = maker.snapshot()
+    maker.events.clear()
+    maker.sums.clear()
+    maker.alloc(512, 2)
+    run = maker.finish()
+    run.devices[0].start = before
+    found = fit(run, 2 * MIB, policy=policy)
+    assert not found.fits and found.failure.event == -1
+    said = found.text()
+    assert "at the start, before the first event: 6 MiB" in said
+    assert ("6 MiB for net while" in said) == (policy == "none")
+    assert "-1" not in said
+
+
 @pytest.mark.parametrize("wrong", [
     {"policy": "magic"}, {"capacity": -1}, {"capacity": 1.5}, {"handle": 100},
     {"handle": 0}])
