@@ -15,9 +15,9 @@ its file.
 import atexit
 import contextlib
 import dataclasses
-import glob
 import json
 import os
+import re
 import sys
 import time
 
@@ -41,13 +41,12 @@ class Recording:
                 "no regular file, and would be one afterwards")
             raise _command.UsageError(f"--record {path}: it is {what}; give "
                                       "the name of a file")
-        left = [one for one in (self._path + _SUFFIX, *_of_children(self._path))
-                if one.endswith(_SUFFIX) and os.path.exists(one)]
-        if left:
+        folder = os.path.dirname(self._path)
+        if not os.path.isdir(folder):
             raise _command.UsageError(
-                f"--record {path}: {left[0]} is there, from a program "
-                f"that still runs or was killed; `stratalloc recover "
-                f"{left[0]} -o OTHER` saves what it has, then remove it")
+                f"--record {path}: there is no folder {folder}; make it first, "
+                "or give a file elsewhere")
+        self._refuse_what_is_left(path)
         self._since = time.time_ns()
         try:
             self._file = _File(self._path, redact)
@@ -56,6 +55,27 @@ class Recording:
         os.environ[_VARIABLE] = json.dumps(
             {"file": self._path, "redact": redact, "since": self._since})
 
+    def _refuse_what_is_left(self, path):
+        """UsageError where a file of rings is in the way: the program's own or
+        a rank's, whose name is wanted again, or that of a child that lives.
+        A dead one's is in nobody's way, and is told on stderr."""
+        dead = []
+        for one in (self._path + _SUFFIX, *_of_children(self._path)):
+            if not one.endswith(_SUFFIX) or not os.path.exists(one):
+                continue
+            pid = _pid(self._path, one)
+            if pid is not None and not _lives(pid):
+                dead.append(one)
+                continue
+            raise _command.UsageError(
+                f"--record {path}: {one} is there, from a program that still "
+                f"runs or was killed; `stratalloc recover {one} -o OTHER` "
+                "saves what it has, then remove it")
+        if dead:
+            print(f"stratalloc: --record: {', '.join(dead)} is of a child of "
+                  "an earlier run that was killed: `stratalloc recover` reads "
+                  "it", file=sys.stderr)
+
     def end(self):
         """False if the file could not be written; stderr says why then, and
         which files there are of children."""
@@ -63,7 +83,7 @@ class Recording:
             return True  # a fork that ends as its parent would
         written = self._file.end()
         found = [one for one in _of_children(self._path)
-                 if one != self._path + _SUFFIX and _is_of(one, self._since)]
+                 if _is_of(one, self._since)]
         whole = [one for one in found if not one.endswith(_SUFFIX)]
         left = [one for one in found if one.endswith(_SUFFIX)]
         said = []
@@ -207,8 +227,34 @@ def _reserved(file, since):
     raise RuntimeError(f"{names[-1]} is there already")
 
 
+# What _reserved() calls a child's file, behind FILE.
+_CHILD = re.compile(r"\.(?:rank\d+|(?:rank\d+\.)?([1-9]\d*))(?:\.running)?")
+
+
 def _of_children(path):
-    return sorted(glob.glob(glob.escape(path) + ".*"))
+    folder, name = os.path.split(path)
+    try:
+        there = os.listdir(folder)
+    except OSError:
+        return []  # the program's doing
+    return sorted(os.path.join(folder, one) for one in there
+                  if one.startswith(name) and _CHILD.fullmatch(one, len(name)))
+
+
+def _pid(path, child):
+    """The process that a child's file is of; None where a rank is."""
+    found = _CHILD.fullmatch(child, len(path))
+    return int(found[1]) if found and found[1] else None
+
+
+def _lives(pid):
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True
 
 
 def _is_of(path, since):

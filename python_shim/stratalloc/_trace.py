@@ -24,10 +24,13 @@ class Trace:
     """
 
     def __init__(self, path=None, redact=False):
+        if path is not None:
+            _exporter(os.fspath(path))
         self.path = None if path is None else os.path.abspath(os.fspath(path))
         self._redact = redact
         self._number = None
         self._run = None
+        self._written = False  # the file at `path` is of this trace
 
     def __enter__(self):
         if self._number is not None:
@@ -39,25 +42,34 @@ class Trace:
                 "stratalloc: there is nothing to trace: another allocator is "
                 "in place; call stratalloc.enable() before the first use of "
                 "CUDA")
-        self._run = None
+        self._run, self._written = None, False
         self._number = _core.begin_recording()
         return self
 
     def __exit__(self, *what):
         number, self._number = self._number, None
-        if self.path is not None:
+        export = None if self.path is None else _exporter(self.path)
+        if self.path is not None and export is None:
             _core.write_recording(number, self.path, about(), self._redact,
                                   over=True)
-        else:
-            self._run = _read(number, self._redact, over=True)
+            self._written = True
+            return
+        # Here before it is written: what cannot be is not lost.
+        self._run = _read(number, self._redact, over=True)
+        if export is not None:
+            export(self._run)
 
     def __call__(self, function):
         import functools
 
         @functools.wraps(function)
         def traced(*args, **kwargs):
-            with Trace(self.path, self._redact):
-                return function(*args, **kwargs)
+            once = Trace(self.path, self._redact)
+            try:
+                with once:
+                    return function(*args, **kwargs)
+            finally:  # run() is that of the last call
+                self._run, self._written = once._run, once._written
 
         return traced
 
@@ -70,7 +82,7 @@ class Trace:
         if self._number is not None:
             return _read(self._number, self._redact, over=False)
         if self._run is None:
-            if self.path is None or not os.path.exists(self.path):
+            if not self._written:
                 raise RuntimeError(
                     "stratalloc: nothing was recorded; use `with "
                     "stratalloc.trace() as trace:`")
@@ -87,12 +99,15 @@ def trace(path=None, redact=False):
             step()
 
     Args:
-      path: where the recording is written at its end, readable by its owner
-        alone; `stratalloc convert`, `summary` and others read it. None: it is
-        kept in memory, see Trace.run() (needs numpy).
+      path: where it is written at its end, readable by its owner alone; its end
+        says the format, as dump()'s. None: it is kept in memory, see
+        Trace.run() (needs numpy, as every format but .strata).
       redact: bool, without names of scopes, files and the command.
 
     Returns: Trace, a context manager and a decorator.
+
+    Raises:
+      ValueError: no format ends as `path` does.
     """
     return Trace(path, redact)
 
@@ -104,6 +119,33 @@ _BY_SUFFIX = {
     ".pickle": ("snapshot", "write"), ".json": ("snapshot", "write_json"),
     ".pprof": ("pprof", "write"), ".pb.gz": ("pprof", "write"),
     ".csv": ("rows", "write_csv"), ".parquet": ("rows", "write_parquet")}
+
+
+def _exporter(path):
+    """What writes a Run to `path` in the format that its end says; None: that
+    is a recording. ValueError: no format ends so."""
+    ending = next((one for one in _BY_SUFFIX if path.endswith(one)), None)
+    if ending is None:
+        if path.endswith(".strata"):
+            return None
+        raise ValueError(
+            f"stratalloc: {path!r} ends like no format; use .strata, "
+            f"{', '.join(_BY_SUFFIX)}")
+
+    def export(run):
+        import importlib
+
+        module, function = _BY_SUFFIX[ending]
+        exports = importlib.import_module(
+            "stratalloc.telemetry.exports." + module)
+        try:
+            getattr(exports, function)(run, path)
+        except OSError as error:
+            raise RuntimeError(
+                f"stratalloc: {path} cannot be written: {error.strerror}; "
+                "choose a place that can be written and has room") from error
+
+    return export
 
 
 def dump(path, redact=False):
@@ -121,11 +163,7 @@ def dump(path, redact=False):
       MissingPackageError: the format needs a package that is not installed.
     """
     path = os.fspath(path)
-    ending = next((one for one in _BY_SUFFIX if path.endswith(one)), None)
-    if ending is None and not path.endswith(".strata"):
-        raise ValueError(
-            f"stratalloc: {path!r} ends like no format; use .strata, "
-            f"{', '.join(_BY_SUFFIX)}")
+    export = _exporter(path)
     number = _core.flight_recording() if _core.loaded() else 0
     if number == 0:
         raise RuntimeError(
@@ -133,18 +171,10 @@ def dump(path, redact=False):
             "stratalloc.telemetry_level(\"events\"), or "
             "stratalloc.enable(telemetry=\"events\"), before what you want to "
             "see")
-    if ending is None:
-        return _core.write_recording(number, path, about(), redact, over=False)
-    import importlib
-
-    module, function = _BY_SUFFIX[ending]
-    exports = importlib.import_module("stratalloc.telemetry.exports." + module)
-    try:
-        getattr(exports, function)(_read(number, redact, over=False), path)
-    except OSError as error:
-        raise RuntimeError(
-            f"stratalloc: {path} cannot be written: {error.strerror}; choose a "
-            "place that can be written and has room") from error
+    if export is None:
+        _core.write_recording(number, path, about(), redact, over=False)
+    else:
+        export(_read(number, redact, over=False))
 
 
 def telemetry_level(level=None):

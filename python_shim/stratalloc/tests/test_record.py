@@ -96,7 +96,7 @@ def test_a_program_may_remove_the_file_of_its_rings(tmp_path):
 
 
 @pytest.mark.parametrize("options, says", [
-    (("--record", "no/folder/x"), "No such file"),
+    (("--record", "no/folder/x"), "there is no folder"),
     (("--record", "."), "it is a directory"),
     (("--redact",), "--record FILE"),
     (("--record", "x", "--allocator", "native"), "_record_memory_history"),
@@ -272,8 +272,28 @@ def test_a_killed_child_leaves_what_is_recovered(tmp_path):
     run = recording.read(str(tmp_path / "saved"))
     assert run.torn and names(run) == ["Secret.killed.0"]
     assert identities.check(run) == []
+    # It is in nobody's way, but one that lives is: it still writes.
     code, _, error = finish(start(tmp_path, "--record", "r.strata"))
-    assert code == 2 and rest[0] in error
+    assert code == 0 and error.count(rest[0]) == 1 and "recover" in error
+    assert recording.read(str(tmp_path / "r.strata")).events.size
+    lives = tmp_path / f"r.strata.{os.getpid()}.running"
+    (tmp_path / rest[0]).rename(lives)
+    code, _, error = finish(start(tmp_path, "--record", "r.strata"))
+    assert code == 2 and lives.name in error
+    lives.rename(tmp_path / "r.strata.rank0.running")
+    code, _, error = finish(start(tmp_path, "--record", "r.strata"))
+    assert code == 2 and "rank0.running is there" in error
+
+
+def test_a_users_own_files_are_no_childs(tmp_path):
+    for name in ("json", "rank", "0", "running.old", "rank1.json"):
+        (tmp_path / f"r.strata.{name}").write_text("mine")
+    (tmp_path / "r.strata.json.running").write_text("mine")
+    code, _, error = finish(start(
+        tmp_path, "--record", "r.strata",
+        end="for name in ('json', 'csv', '7x'):\n"
+            "    open('r.strata.' + name, 'w').close()"))
+    assert code == 0 and "r.strata." not in error
 
 
 def test_children_are_redacted_as_their_parent(tmp_path):
@@ -303,13 +323,13 @@ def test_a_child_that_traces_itself_is_recorded_whole(tmp_path):
     """Where rings lie is said once: by who needs them in a file."""
     code, _, error, whole, _ = children(tmp_path, """
     subprocess.run([sys.executable, "-c", "import torch, stratalloc\\n"
-                    "with stratalloc.trace('own') as trace: pass\\n"
+                    "with stratalloc.trace('own.strata') as trace: pass\\n"
                     "torch.ones(3, device='cuda')"], check=True)
     """)
     assert code == 0 and "not recorded" not in error, error
     (run,) = [run for name, run in whole.items() if name != "r.strata"]
     assert (run.events["kind"] == Kind.ALLOC).sum() == 1
-    assert recording.read(str(tmp_path / "own")).events.size == 0
+    assert recording.read(str(tmp_path / "own.strata")).events.size == 0
 
 
 def test_a_child_that_cannot_record_says_so_and_goes_on(tmp_path):

@@ -20,7 +20,7 @@ from torch import nn  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 from stratalloc.telemetry import (  # noqa: E402
-    identities, import_torch, model, recording)
+    checks, identities, import_torch, model, recording)
 from stratalloc.telemetry.analysis import owners  # noqa: E402
 from stratalloc.telemetry.checks import snapshot as snapshot_check  # noqa: E402
 from stratalloc.telemetry.exports import snapshot, tiers  # noqa: E402
@@ -167,7 +167,7 @@ def test_threads_streams_and_pools_add_up():
 
 def test_a_mark_says_what_is_there_and_that_is_checked(tmp_path):
     """Among the events of four threads; a number that was turned is found."""
-    path = tmp_path / "marked"
+    path = tmp_path / "marked.strata"
     done = threading.Event()
 
     def work(seed):
@@ -306,8 +306,37 @@ def test_a_file_is_the_same_run(tmp_path):
     assert run.about["torch"] == str(torch.__version__)
 
 
+def test_its_end_says_the_format_as_dumps_does(tmp_path):
+    for wrong in ("x.foo", "x", tmp_path / "x.strata.bak"):
+        for refuses in (stratalloc.trace, stratalloc.dump):
+            with pytest.raises(ValueError, match="ends like no format"):
+                refuses(wrong)
+    with stratalloc.trace(tmp_path / "x.csv") as trace:
+        tensor(1536)
+    assert checks.check(tmp_path / "x.csv", "csv") == []
+    assert ",alloc," in (tmp_path / "x.csv").read_text()
+    assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [1536]
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        with stratalloc.trace(tmp_path / "no" / "x.csv") as trace:
+            tensor(512)
+    assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [512]
+
+
+def test_an_old_file_of_its_name_is_not_its_run(tmp_path):
+    path = tmp_path / "r.strata"
+    with stratalloc.trace(path):
+        tensor()
+    trace = stratalloc.trace(path)
+    with pytest.raises(RuntimeError, match="nothing was recorded"):
+        trace.run()
+    trace(lambda: tensor(512))()  # a decorator's run is that of the last call
+    assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [512]
+    trace(lambda: tensor(1024))()
+    assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [1024]
+
+
 def test_redacted_has_no_names(tmp_path):
-    path = tmp_path / "r"
+    path = tmp_path / "r.strata"
     with stratalloc.trace(path, redact=True):
         with stratalloc.scope("TopSecretLayer"):
             tensor()
@@ -320,31 +349,31 @@ def test_redacted_has_no_names(tmp_path):
 def test_redacted_keeps_its_level(tmp_path):
     stratalloc.telemetry_level("full")
     try:
-        with stratalloc.trace(tmp_path / "r", redact=True):
+        with stratalloc.trace(tmp_path / "r.strata", redact=True):
             tensor()
     finally:
         stratalloc.telemetry_level("counters")
-    assert recording.read(str(tmp_path / "r")).level == "full"
+    assert recording.read(str(tmp_path / "r.strata")).level == "full"
 
 
 def test_an_argument_may_be_no_text(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["x.py", "bad\udcff", "\U0001f600"])
-    with stratalloc.trace(tmp_path / "r"):
+    with stratalloc.trace(tmp_path / "r.strata"):
         tensor()
-    run = recording.read(str(tmp_path / "r"))
+    run = recording.read(str(tmp_path / "r.strata"))
     holds(run)
     assert run.about["command"] == ["x.py", "bad?", "\U0001f600"]
 
 
 def test_an_exception_inside_still_ends_it(tmp_path):
-    trace = stratalloc.trace(tmp_path / "e")
+    trace = stratalloc.trace(tmp_path / "e.strata")
     with pytest.raises(KeyError):
         with trace:
             tensor(512)
             raise KeyError
     assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [512]
     with pytest.raises(RuntimeError, match="cannot be written"):
-        with stratalloc.trace(tmp_path / "no" / "folder"):
+        with stratalloc.trace(tmp_path / "no" / "folder.strata"):
             pass
 
 

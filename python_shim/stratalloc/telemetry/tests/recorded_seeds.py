@@ -23,15 +23,17 @@ def seeds():
         done = subprocess.run(
             [sys.executable, "-m", "stratalloc", "run", "--simulate", "48MiB",
              "--conf", "host_budget:1GiB",
-             "--record", "torn", __file__], cwd=folder, capture_output=True,
+             "--record", "torn.strata", __file__], cwd=folder, capture_output=True,
             text=True, check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
         assert done.returncode == -signal.SIGKILL, done.stderr
         from stratalloc import _core
 
         place = pathlib.Path(folder)
-        _core.recover_recording(place / "torn.running", place / "torn", False)
-        return {name: (place / name).read_bytes() for name in NAMES}
+        _core.recover_recording(place / "torn.strata.running",
+                                place / "torn.strata", False)
+        return {name: (place / f"{name}.strata").read_bytes()
+                for name in NAMES}
 
 
 def _work(net, torch):
@@ -48,9 +50,9 @@ def _write():
 
     small = type("Sm\u00e4ll\n", (torch.nn.Sequential,), {})(
         *[torch.nn.Linear(64, 64) for _ in range(3)]).cuda()
-    with stratalloc.trace("empty"):
+    with stratalloc.trace("empty.strata"):
         pass
-    with stratalloc.trace("names"):
+    with stratalloc.trace("names.strata"):
         with stratalloc.scope("kv cache \U0001f600", category="buffer"):
             kept = torch.empty(5000, device="cuda")
         stratalloc.annotate(kept, "Annotated")
@@ -60,19 +62,19 @@ def _write():
             torch.empty(1 << 40, device="cuda")
         except torch.OutOfMemoryError:
             pass
-    with stratalloc.trace("marks"):
+    with stratalloc.trace("marks.strata"):
         for step in range(3):
             stratalloc.mark(f"step {step}")
             _work(small, torch)
-    with stratalloc.trace("redacted", redact=True):
+    with stratalloc.trace("redacted.strata", redact=True):
         stratalloc.mark("secret")
         _work(small, torch)
     large = torch.nn.Sequential(
         *[torch.nn.Linear(1024, 1024) for _ in range(14)]).cuda()
-    with stratalloc.trace("moves"), torch.no_grad():
+    with stratalloc.trace("moves.strata"), torch.no_grad():
         large(torch.randn(8, 1024, device="cuda")).sum().item()
     stratalloc.telemetry_level("full")
-    with stratalloc.trace("stacks"):
+    with stratalloc.trace("stacks.strata"):
         _work(small, torch)
     os.kill(os.getpid(), signal.SIGKILL)
 
