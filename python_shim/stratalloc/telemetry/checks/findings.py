@@ -16,7 +16,8 @@ FORMATS = {
     "pprof": ("pprof", "check"), "timeline": ("timeline", "check"),
     "csv": ("rows", "check_csv"), "parquet": ("rows", "check_parquet"),
     "prometheus": ("metrics", "check"),
-    "openmetrics": ("metrics", "check_openmetrics")}
+    "openmetrics": ("metrics", "check_openmetrics"),
+    "otel": ("otel", "check"), "tensorboard": ("scalars", "check")}
 
 
 def check(path, form):

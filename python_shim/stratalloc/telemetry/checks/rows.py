@@ -6,7 +6,8 @@ import csv
 
 from stratalloc.telemetry.checks.findings import Findings
 from stratalloc.telemetry.errors import MissingPackageError
-from stratalloc.telemetry.exports.rows import COLUMNS, OF_THE_RUN, SUMS
+from stratalloc.telemetry.exports.rows import (COLUMNS, OF_THE_RUN,
+                                               arrow_type)
 
 _TEXTS = frozenset(("event", "pool", "scope", "category", "file", "function",
                     "thread"))
@@ -54,11 +55,14 @@ def _row(found, i, row, last, first):
                 return first
             numbers[name] = int(field)
     _sums(found, i, numbers)
-    device = numbers["device"]
-    if numbers["time_ns"] < last.get(device, 0):
-        found.add(f"row {i} is before the last one of its device")
-    last[device] = numbers["time_ns"]
+    _order(found, i, numbers, last)
     return _of_the_run(found, i, numbers, first)
+
+
+def _order(found, i, row, last):
+    if row["time_ns"] < last.get(row["device"], 0):
+        found.add(f"row {i} is before the last one of its device")
+    last[row["device"]] = row["time_ns"]
 
 
 def _of_the_run(found, i, row, first):
@@ -92,13 +96,24 @@ def check_parquet(path):
         with parquet.ParquetFile(path) as file:
             if file.schema_arrow.names != list(COLUMNS):
                 return ["its columns are not ours"]
-            at, first = 0, None
-            for batch in file.iter_batches(columns=[*SUMS, *OF_THE_RUN]):
-                columns = batch.to_pydict()
-                for i in range(batch.num_rows):
-                    row = {name: column[i] for name, column in columns.items()}
-                    _sums(found, at + i, row)
-                    first = _of_the_run(found, at + i, row, first)
+            for one in file.schema_arrow:
+                if one.type != arrow_type(pyarrow, one.name):
+                    found.add(f"the type of {one.name} is {one.type}")
+            if found:
+                return found.done()
+            at, last, first = 0, {}, None
+            for batch in file.iter_batches(columns=[
+                    "time_ns", "device", "allocated", "active", "requested",
+                    *OF_THE_RUN]):
+                for i, row in enumerate(zip(*(
+                        column.to_pylist() for column in batch.columns)), at):
+                    row = dict(zip(batch.schema.names, row))
+                    if None in row.values():
+                        found.add(f"row {i} lacks a number")
+                    else:
+                        _order(found, i, row, last)
+                        _sums(found, i, row)
+                        first = _of_the_run(found, i, row, first)
                 at += batch.num_rows
     except (pyarrow.ArrowException, OSError, ValueError, TypeError) as error:
         found.add(f"it is no Parquet file: {str(error)[:200]}")

@@ -44,7 +44,7 @@ def _attributes(family, labels):
 
 
 def write(run, path, modules=0):
-    """What an exporter would send, as JSON.
+    """What an exporter would send, as JSON, at the time at which the run ended.
 
     Raises:
       MissingPackageError: opentelemetry-sdk is not installed.
@@ -52,13 +52,26 @@ def write(run, path, modules=0):
     try:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from opentelemetry.sdk.resources import Resource
     except ImportError as error:
         raise MissingPackageError("OpenTelemetry", "opentelemetry-sdk",
                                   error) from None
     reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], shutdown_on_exit=False)
+    provider = MeterProvider([reader], Resource({"service.name": "stratalloc"}),
+                             shutdown_on_exit=False)
     observe(run, provider.get_meter("stratalloc"), modules)
     data = json.loads(reader.get_metrics_data().to_json())
     provider.shutdown()
+    for point in _points(data):
+        point["time_unix_nano"] = run.started + run.duration
+        if point["start_time_unix_nano"] is not None:  # of what adds up
+            point["start_time_unix_nano"] = run.started
     with target(path) as file:
         file.write(json.dumps(data, separators=(",", ":")).encode())
+
+
+def _points(data):
+    for resource in data["resource_metrics"]:
+        for scope in resource["scope_metrics"]:
+            for metric in scope["metrics"]:
+                yield from metric["data"]["data_points"]

@@ -53,7 +53,7 @@ def write_parquet(run, path):
         raise MissingPackageError("Parquet", "pyarrow", error) from None
     tables, sums = _Tables(run), _sums(run)
     schema = pyarrow.schema(
-        [(name, _arrow_type(pyarrow, name)) for name in COLUMNS],
+        [(name, arrow_type(pyarrow, name)) for name in COLUMNS],
         {key: str(value) for key, value in notes(run).items()})
     with target(path) as file, parquet.ParquetWriter(file, schema) as writer:
         for at in progress.over(range(0, len(run.events), 1 << 18),
@@ -61,7 +61,7 @@ def write_parquet(run, path):
             arrays = []
             for name, (values, index) in zip(COLUMNS, tables.columns(
                     slice(at, at + (1 << 18)), sums)):
-                kind = _arrow_type(pyarrow, name)
+                kind = arrow_type(pyarrow, name)
                 arrays.append(
                     pyarrow.array(index, kind) if values is None
                     else pyarrow.DictionaryArray.from_arrays(
@@ -74,7 +74,8 @@ def write_parquet(run, path):
 _TEXTS = ("event", "pool", "scope", "category", "file", "function", "thread")
 
 
-def _arrow_type(pyarrow, name):
+def arrow_type(pyarrow, name):
+    """Of a column."""
     if name in _TEXTS:
         return pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
     if name in ("address", "stream", "bytes", "block_bytes"):

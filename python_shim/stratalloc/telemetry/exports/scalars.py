@@ -92,23 +92,23 @@ def log(run, log_step):
 
 
 def write(run, folder):
-    """TensorBoard's event file, in a folder that is made if it is not there. A
-    step has the time at which it ended.
+    """TensorBoard's event file, with a name of its own in a folder that is made
+    if it is not there. Raises as write_file()."""
+    _tensorboard()  # before a folder is made for nothing
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    write_file(run, os.path.join(
+        folder, f"events.out.tfevents.{run.started // 10**9}.stratalloc"))
+
+
+def write_file(run, path):
+    """The event file alone. A step has the time at which it ended.
 
     Raises:
       MissingPackageError: tensorboard is not installed.
       OSError: the folder or the file cannot be made.
     """
-    try:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-    except ImportError as error:
-        raise MissingPackageError("TensorBoard", "tensorboard",
-                                  error) from None
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    Event, Summary, RecordWriter = _tensorboard()
     began = run.started / 1e9
-    path = os.path.join(folder, f"events.out.tfevents.{int(began)}.stratalloc")
     ends = [began + (int(run.events["time"][end]) / 1e9 if end >= 0 else 0)
             for end in _steps(run)]
     with target(path) as file:
@@ -123,3 +123,14 @@ def write(run, folder):
                 .SerializeToString())
 
         send(run, add)
+
+
+def _tensorboard():
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+    except ImportError as error:
+        raise MissingPackageError("TensorBoard", "tensorboard",
+                                  error) from None
+    return Event, Summary, RecordWriter

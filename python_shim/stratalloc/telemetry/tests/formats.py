@@ -3,7 +3,7 @@
 
 from stratalloc.telemetry import checks
 from stratalloc.telemetry.exports import (chrome, otel, perfetto, pprof,
-                                          prometheus, rows, snapshot,
+                                          prometheus, rows, scalars, snapshot,
                                           speedscope, timeline)
 
 # name -> (what writes it, format of checks.FORMATS)
@@ -20,7 +20,8 @@ WRITERS = {
     "events.parquet": (rows.write_parquet, "parquet"),
     "metrics.prom": (prometheus.write, "prometheus"),
     "metrics.om": (prometheus.write_openmetrics, "openmetrics"),
-    "otel.json": (otel.write, None),
+    "otel.json": (otel.write, "otel"),
+    "events.tfevents": (scalars.write_file, "tensorboard"),
 }
 
 
@@ -33,5 +34,4 @@ def export(run, name, folder):
 
 def wrong(path):
     """What its check says of a file."""
-    form = WRITERS[path.name][1]
-    return checks.check(path, form) if form else []
+    return checks.check(path, WRITERS[path.name][1])

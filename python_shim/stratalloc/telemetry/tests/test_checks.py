@@ -2,6 +2,7 @@
 """Each check sees what it is there for: a good file, broken in one way."""
 
 import gzip
+import io
 import json
 import pickle
 
@@ -41,6 +42,64 @@ def _message(package, name, change, zipped=False):
         raw = value.SerializeToString()
         return gzip.compress(raw) if zipped else raw
     return broken
+
+
+def _events(change):
+    """Of TensorBoard's: `change` is given the list of events."""
+    def broken(raw):
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        events, at = [], 0
+        while at < len(raw):
+            length = int.from_bytes(raw[at:at + 8], "little")
+            events.append(Event.FromString(raw[at + 12:at + 12 + length]))
+            at += length + 16
+        change(events)
+        out = io.BytesIO()
+        for one in events:
+            RecordWriter(out).write(one.SerializeToString())
+        return out.getvalue()
+    return broken
+
+
+def _scalar(tag, step, value):
+    """Another value of a tag at a step."""
+    def change(events):
+        one = next(one for one in events if one.step == step and [
+            value.tag for value in one.summary.value] == [tag])
+        one.summary.value[0].simple_value = value
+    return _events(change)
+
+
+def _table(change):
+    """Of Parquet's: `change` makes another table of it."""
+    def broken(raw):
+        from pyarrow import parquet
+
+        out = io.BytesIO()
+        parquet.write_table(change(parquet.read_table(io.BytesIO(raw))), out)
+        return out.getvalue()
+    return broken
+
+
+def _column(name, value):
+    def change(table):
+        at = table.schema.names.index(name)
+        return table.set_column(at, table.schema.field(name), [
+            [value(one) for one in table[name].to_pylist()]])
+    return _table(change)
+
+
+def _metric(name, change):
+    return _json(lambda made: change(_first(
+        made["resource_metrics"][0]["scope_metrics"][0]["metrics"],
+        name=name)))
+
+
+def _point(name, **values):
+    return _metric(name, lambda metric: metric["data"]["data_points"][
+        0].update(values))
 
 
 def _profile(name, **values):
@@ -184,14 +243,78 @@ _BROKEN = [
     ("events.csv", "cost", "less than nothing",
      lambda raw: raw.replace(b",0,0,0,0,0\n", b",0,0,0,0,-1\n")),
     ("events.csv", "fields", "fields of", _text(b"\n", b"\n1,2\n")),
+    ("events.parquet", "names", "columns are not ours",
+     _table(lambda table: table.drop_columns(["line"]))),
+    ("events.parquet", "type", "the type of address", _table(
+        lambda table: table.set_column(3, "address", table[
+            "address"].cast("int64")))),
+    ("events.parquet", "sum", "more allocated than active",
+     _column("active", lambda _: 0)),
+    ("events.parquet", "requested", "more requested than active",
+     _column("requested", lambda _: 1 << 60)),
+    ("events.parquet", "order", "before the last one of its device",
+     _column("time_ns", lambda time: 1 << 60 if time == 1000 else time)),
     # metrics
     ("metrics.prom", "total", "_total", lambda raw: raw.replace(
         b"stratalloc_trace_events_total", b"stratalloc_trace_events")),
     ("metrics.prom", "twice", "there twice",
      lambda raw: raw + raw.split(b"\n")[-2] + b"\n"),
     ("metrics.prom", "parse", "does not parse", _text(b'"} ', b'"} x')),
+    ("otel.json", "name", "no name of an instrument", _metric(
+        "stratalloc.frees", lambda made: made.update(name="9 frees"))),
+    ("otel.json", "same", "is there twice", _metric(
+        "stratalloc.frees", lambda made: made.update(name="stratalloc.ooms"))),
+    ("otel.json", "labels", "twice with the same attributes", _metric(
+        "stratalloc.frees", lambda made: made["data"]["data_points"].append(
+            made["data"]["data_points"][0]))),
+    ("otel.json", "unit", "the unit 'KiB'", _metric(
+        "hw.gpu.memory.usage", lambda made: made.update(unit="KiB"))),
+    ("otel.json", "total", "adds up to no total", _metric(
+        "stratalloc.frees", lambda made: made["data"].update(
+            aggregation_temporality=1))),
+    ("otel.json", "points", "has no list 'data_points'", _metric(
+        "stratalloc.frees", lambda made: made["data"].pop("data_points"))),
+    ("otel.json", "text", "has the value 'many'",
+     _point("stratalloc.frees", value="many")),
+    ("otel.json", "negative", "is -3", _point("stratalloc.frees", value=-3)),
+    ("otel.json", "time", "of no time that can be",
+     _point("stratalloc.frees", time_unix_nano=5)),
+    ("otel.json", "card", "of which card",
+     _point("hw.gpu.memory.usage", attributes={"hw.type": "gpu"})),
+    ("otel.json", "sum", "its categories add up to",
+     _point("stratalloc.memory_allocated_bytes", value=5)),
+    ("otel.json", "help", "does not say what it is", _metric(
+        "stratalloc.frees", lambda made: made.pop("description"))),
+    # scalars
+    ("events.tfevents", "version", "does not say brain.Event:2", _events(
+        lambda made: made.pop(0))),
+    ("events.tfevents", "length", "a length that is damaged",
+     lambda raw: bytes([raw[0] ^ 1]) + raw[1:]),
+    ("events.tfevents", "record", "is damaged",
+     lambda raw: raw[:-6] + bytes([raw[-6] ^ 1]) + raw[-5:]),
+    ("events.tfevents", "order", "before the last one", _events(
+        lambda made: made.insert(1, made[-1]))),
+    ("events.tfevents", "time", "before the last one", _events(
+        lambda made: setattr(made[1], "wall_time", 1e12))),
+    ("events.tfevents", "twice", "(GiB)' twice", _events(
+        lambda made: made.insert(1, made[1]))),
+    ("events.tfevents", "nan", "says nan",
+     _scalar("memory/num_ooms", 0, float("nan"))),
+    ("events.tfevents", "negative", "says -1.0",
+     _scalar("memory/num_ooms", 0, -1)),
+    ("events.tfevents", "share", "says 101.0",
+     _scalar("memory/fragmentation(%)", 1, 101)),
+    ("events.tfevents", "nothing", "says nothing", _events(
+        lambda made: made[1].summary.value[0].ClearField("simple_value"))),
+    ("events.tfevents", "sum", "more than its memory/max_active",
+     _scalar("memory/parameter(GiB)", 1, 3)),
     ("metrics.om", "end", "does not parse", _text(b"# EOF\n", b"")),
 ]
+
+
+def test_every_format_is_broken_in_some_way():
+    assert {formats.WRITERS[one[0]][1] for one in _BROKEN} == set(
+        checks.FORMATS)
 
 
 @pytest.mark.parametrize("name, what, says, breaks", _BROKEN,
