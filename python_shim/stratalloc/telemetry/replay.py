@@ -151,7 +151,7 @@ class Replay:
         """(scope, category) columns of rows, as they were at a moment."""
         scope = self.rows["scope"][which].copy()
         category = self.rows["category"][which].copy()
-        changes = self._relabels
+        changes = self.relabels
         if len(changes):
             place = {int(row): i for i, row in enumerate(which)}
             for row, at, new_scope, new_category in changes:
@@ -161,8 +161,8 @@ class Replay:
         return scope, category
 
     @functools.cached_property
-    def _relabels(self):
-        """[(row, event, scope, category)]."""
+    def relabels(self):
+        """[(row, event, scope, category)]: who owns a block from an event on."""
         events = self.run.events
         return [(row, at, int(events["scope"][at]), int(events["category"][at]))
                 for row, at in lifetimes.relabels(self.run, self.index,

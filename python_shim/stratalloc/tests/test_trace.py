@@ -119,7 +119,7 @@ def test_what_is_away_is_what_the_events_say(tmp_path):
     holds(run)
     assert len(of_kind(run, Kind.DROPPED))
     assert host > 0
-    assert tiers.tier_bytes(run, 0, len(run.events) - 1)["host"] == host
+    assert tiers.Tiers(run, 0).at(len(run.events) - 1)["host"] == host
     path = tmp_path / "snapshot.pickle"
     snapshot.write(run, path)
     assert snapshot_check.check(path) == []

@@ -57,7 +57,7 @@ def test_tiers_are_the_ledgers(seed, tmp_path):
     moved = set(run.events["category"][
         run.events["kind"] == model.Kind.MOVE].tolist())
     assert moved >= {model.move(0, 1), model.move(1, 2), model.move(2, 0)}
-    assert tiers.tier_bytes(run, 0, len(run.events) - 1) == ledger
+    assert tiers.Tiers(run, 0).at(len(run.events) - 1) == ledger
     assert min(ledger.values()) > 0
     path = tmp_path / "snapshot.pickle"
     snapshot.write(run, path)

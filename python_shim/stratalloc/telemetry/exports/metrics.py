@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from stratalloc.telemetry import model, replay
-from stratalloc.telemetry.exports.tiers import tier_bytes
+from stratalloc.telemetry.exports.tiers import Tiers
 from stratalloc.telemetry.model import Kind
 
 
@@ -67,7 +67,7 @@ def _of_memory(found, run, walked):
         found.put(f"memory_{name}_bytes", "gauge", f"Memory that is {name}.",
                   ("device", "tier"), getattr(walked, name).last(), index,
                   "device")
-    for tier, size in tier_bytes(run, index, last).items():
+    for tier, size in Tiers(run, index).at(last).items():
         found.put("memory_allocated_bytes", "gauge", "", (), size, index, tier)
     found.put("memory_largest_free_block_bytes", "gauge", "The largest hole of "
               "what is reserved.", ("device", "tier"), max(

@@ -12,7 +12,8 @@ from stratalloc.telemetry.errors import MissingPackageError
 from stratalloc.telemetry.exports import metrics
 from stratalloc.telemetry.exports.target import target, text
 
-_KNOWN = {"memory_limit_bytes": "hw.gpu.memory.limit",
+# What the conventions have a name for.
+KNOWN = {"memory_limit_bytes": "hw.gpu.memory.limit",
           "memory_reserved_bytes": "hw.gpu.memory.usage"}
 _UNITS = {"bytes": "By", "seconds": "s", "ratio": "1"}
 
@@ -29,7 +30,7 @@ def observe(run, meter, modules=0):
                 else meter.create_observable_up_down_counter
                 if family.name.endswith("bytes")
                 else meter.create_observable_gauge)
-        make(_KNOWN.get(family.name, "stratalloc." + family.name),
+        make(KNOWN.get(family.name, "stratalloc." + family.name),
              callbacks=[lambda _, found=observations: found],
              unit=_UNITS.get(family.name.rpartition("_")[2], "1"),
              description=family.help)

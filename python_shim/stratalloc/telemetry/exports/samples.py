@@ -33,13 +33,25 @@ def by_category(replay):
     """category -> Curve of the device's allocated bytes."""
     from stratalloc.telemetry.replay import Curve
 
-    rows, last, found = replay.rows, len(replay.run.events), {}
-    for category in np.unique(rows["category"]).tolist():
-        ours = rows[rows["category"] == category]
-        changes, base = np.zeros(last, "<i8"), 0
-        for where, sign in ((ours["begin"], 1), (ours["asked"], -1)):
-            inside = (where >= 0) & (where < last)
-            np.add.at(changes, where[inside], sign * ours["size"][inside])
-            base += sign * int(ours["size"][where < 0].sum())
-        found[category] = Curve(base, base + np.cumsum(changes))
+    rows, last = replay.rows, len(replay.run.events)
+    size = rows["size"]
+    ends_as = rows["category"].copy()
+    where, category, amount = [rows["begin"]], [rows["category"]], [size]
+    for row, at, _, new in replay.relabels:
+        if at < rows["asked"][row]:
+            where.append([at, at])
+            category.append([ends_as[row], new])
+            amount.append([-size[row], size[row]])
+            ends_as[row] = new
+    where = np.concatenate([*where, rows["asked"]])
+    category = np.concatenate([*category, ends_as])
+    amount = np.concatenate([*amount, -size])
+    found = {}
+    for one in np.unique(category).tolist():
+        ours = (category == one) & (where < last)
+        before = ours & (where < 0)
+        changes, base = np.zeros(last, "<i8"), int(amount[before].sum())
+        inside = ours & ~before
+        np.add.at(changes, where[inside], amount[inside])
+        found[one] = Curve(base, base + np.cumsum(changes))
     return found

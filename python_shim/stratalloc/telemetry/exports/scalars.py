@@ -13,9 +13,9 @@ import numpy as np
 
 from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.errors import MissingPackageError
+from stratalloc.telemetry.exports import samples, tiers
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import target
-from stratalloc.telemetry.exports.tiers import tier_bytes
 from stratalloc.telemetry.model import Kind
 
 _GIB = 1 << 30
@@ -29,12 +29,12 @@ def scalars(run):
     found = []
     devices = replay.devices(run)
     for index in devices:
-        walked = replay.Replay(run, index)
+        told = _Device(run, index)
         suffix = f"/device {index}" if len(devices) > 1 else ""
         before = -1
         for step, end in enumerate(progress.over(_steps(run), "walking steps")):
             found += [(step, tag + suffix, float(value)) for tag, value in
-                      _of_step(run, walked, before, end).items()]
+                      told.step(before, end).items()]
             before = end
     last = len(_steps(run)) - 1
     found += [(last, f"recording/{name}", float(value))
@@ -48,34 +48,48 @@ def _steps(run):
     return marks if marks and marks[-1] == last else [*marks, last]
 
 
-def _of_step(run, walked, before, end):
-    def most(curve):
-        inside = curve.after[before + 1:end + 1]
-        return max(curve.at(before), int(inside.max(initial=0)))
+class _Device:
+    """Columns of a device, made once: a step's work is that of its events."""
 
-    active, reserved = most(walked.active), most(walked.reserved)
-    capacity = walked.device.capacity
-    events = run.events[before + 1:end + 1]
-    ours = events[events["device"] == walked.index]
-    parts = walked.reserved_parts(end)
-    found = {"memory/max_active(GiB)": active / _GIB,
-             "memory/max_reserved(GiB)": reserved / _GIB,
-             "memory/num_ooms": int((ours["kind"] == Kind.OOM).sum()),
-             "memory/num_alloc_retries": walked.device.stats.get(
-                 "num_alloc_retries", 0),
-             "memory/fragmentation(%)": 100 * (
-                 parts.total - parts.allocated - parts.pending)
-             / parts.total if parts.total else 0.0}
-    if capacity:
-        found["memory/max_active(%)"] = 100 * active / capacity
-        found["memory/max_reserved(%)"] = 100 * reserved / capacity
-    for one in walked.holders(end):
-        tag = f"memory/{model.CATEGORIES[one.category]}(GiB)"
-        found[tag] = found.get(tag, 0) + one.bytes / _GIB
-    found["memory/tier_device(GiB)"] = walked.reserved.at(end) / _GIB
-    for tier, size in tier_bytes(run, walked.index, end).items():
-        found[f"memory/tier_{tier}(GiB)"] = size / _GIB
-    return found
+    def __init__(self, run, index):
+        self.walked = replay.Replay(run, index)
+        self.categories = samples.by_category(self.walked)
+        self.tiers = tiers.Tiers(run, index)
+        self.ooms = np.cumsum((run.events["kind"] == Kind.OOM)
+                              & (run.events["device"] == index))
+
+    def step(self, before, end):
+        """{tag: value} of what lies behind the event `before`, to `end`."""
+        def most(curve):
+            inside = curve.after[before + 1:end + 1]
+            return max(curve.at(before), int(inside.max(initial=0)))
+
+        def ooms(moment):
+            return int(self.ooms[moment]) if moment >= 0 else 0
+
+        walked = self.walked
+        active, reserved = most(walked.active), most(walked.reserved)
+        held = walked.active.at(end)
+        total = max(walked.reserved.at(end), held)
+        found = {"memory/max_active(GiB)": active / _GIB,
+                 "memory/max_reserved(GiB)": reserved / _GIB,
+                 "memory/num_ooms": ooms(end) - ooms(before),
+                 "memory/num_alloc_retries": walked.device.stats.get(
+                     "num_alloc_retries", 0),
+                 "memory/fragmentation(%)": 100 * (total - held) / total
+                 if total else 0.0}
+        capacity = walked.device.capacity
+        if capacity:
+            found["memory/max_active(%)"] = 100 * active / capacity
+            found["memory/max_reserved(%)"] = 100 * reserved / capacity
+        for category, curve in self.categories.items():
+            if curve.at(end):
+                found[f"memory/{model.CATEGORIES[category]}(GiB)"] = (
+                    curve.at(end) / _GIB)
+        found["memory/tier_device(GiB)"] = walked.reserved.at(end) / _GIB
+        for tier, size in self.tiers.at(end).items():
+            found[f"memory/tier_{tier}(GiB)"] = size / _GIB
+        return found
 
 
 def send(run, add_scalar):

@@ -51,7 +51,6 @@ class Maker:
         self.time = 0
         self.next = 0x7000_0000_0000 + (device << 40)
         self.stack = []
-        self.holders_at = {}
 
     def put(self, kind, address=0, size=0, aux=0, scope=0, site=0, category=0,
             pool=1, flags=0, thread=0):
@@ -133,6 +132,12 @@ class Maker:
         self.put(Kind.FREE_COMPLETED, at, b.requested,
                  b.size if self.sizes else 0, b.scope, b.site, b.category)
 
+    def relabel(self, at, scope, category):
+        b = self.living[at]
+        b.scope, b.category = scope, category
+        self.put(Kind.RELABEL, at, b.requested, b.size if self.sizes else 0,
+                 scope, b.site, category)
+
     def snapshot(self):
         """Tuple of Segment, now."""
         found = []
@@ -174,8 +179,10 @@ class Maker:
         return run
 
 
-def make(seed=0, steps=200, first=0, totals=True, sizes=True, **kwargs):
-    """(Run, Maker): a random program."""
+def make(seed=0, steps=200, first=0, totals=True, sizes=True, tiering=False,
+         **kwargs):
+    """(Run, Maker): a random program; `tiering`: with moves, owners that change
+    and requests in vain."""
     chance = random.Random(seed)
     maker = Maker(sizes=sizes, **kwargs)
     names = len(maker.run.scopes)
@@ -183,6 +190,8 @@ def make(seed=0, steps=200, first=0, totals=True, sizes=True, **kwargs):
         what = chance.random()
         live = [a for a, b in maker.living.items() if not b.pending]
         pending = [a for a, b in maker.living.items() if b.pending]
+        if tiering and chance.random() < .2:
+            _something_of_tiering(maker, chance, [*live, *pending])
         if what < .5:
             scope = maker.stack[-1][0] if maker.stack else 0
             maker.alloc(int(2 ** chance.uniform(0, 22)), scope,
@@ -207,6 +216,21 @@ def make(seed=0, steps=200, first=0, totals=True, sizes=True, **kwargs):
         else:
             maker.put(Kind.MARK, scope=chance.randrange(1, names))
     return maker.finish(first), maker
+
+
+def _something_of_tiering(maker, chance, blocks):
+    what = chance.randrange(4)
+    if what == 0 and blocks:
+        maker.relabel(chance.choice(blocks), chance.randrange(4),
+                      chance.randrange(len(model.CATEGORIES)))
+    elif what == 1:
+        maker.put(Kind.MOVE, 2 * MIB * chance.randrange(1, 9),
+                  2 * MIB * chance.randrange(1, 3), 50,
+                  category=model.move(*chance.sample(range(3), 2)))
+    elif what == 2:
+        maker.put(Kind.DROPPED, 0, 2 * MIB, category=chance.randrange(1, 3))
+    elif what == 3:
+        maker.put(Kind.OOM, 0, 1 << 40)
 
 
 def many(events, seed=1):

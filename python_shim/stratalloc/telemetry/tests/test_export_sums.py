@@ -18,8 +18,8 @@ from made_runs import MIB
 from stratalloc import _tree
 from stratalloc.telemetry import identities, import_torch, model
 from stratalloc.telemetry.analysis import fit, owners
-from stratalloc.telemetry.exports import (metrics, perfetto, samples, scalars,
-                                          snapshot, spans)
+from stratalloc.telemetry.exports import (metrics, otel, perfetto, samples,
+                                          scalars, snapshot, spans)
 from stratalloc.telemetry.exports.messages import messages
 from stratalloc.telemetry.exports.plain_pickler import PlainPickler, Shared
 from stratalloc.telemetry.exports.target import text
@@ -203,6 +203,15 @@ def test_timeline_and_rows_have_the_sums_after_every_event(seed, steps):
             for row in rows] == maker.sums
     assert [row["event"] for row in rows] == [
         Kind(event[8]).name.lower() for event in maker.events]
+    assert _parquet(_bytes(run, "events.parquet")) == rows
+
+
+def _parquet(raw):
+    """Its rows as CSV's: texts."""
+    from pyarrow import parquet
+
+    return [{key: str(value) for key, value in row.items()}
+            for row in parquet.read_table(io.BytesIO(raw)).to_pylist()]
 
 
 def _layers(run, maker):
@@ -257,18 +266,18 @@ def test_parquet_has_the_rows_of_csv(tmp_path):
     from pyarrow import parquet
 
     run = made_runs.hostile()
-    table = parquet.read_table(formats.export(run, "events.parquet", tmp_path))
+    path = formats.export(run, "events.parquet", tmp_path)
+    table = parquet.read_table(path)
     rows = list(csv.DictReader(io.StringIO(
         _bytes(run, "events.csv").decode(), newline="")))
-    assert [{key: str(value) for key, value in row.items()}
-            for row in table.to_pylist()] == rows
+    assert _parquet(path.read_bytes()) == rows
     assert table.schema.metadata[b"dropped_events"] == b"0"
 
 
 @_SOME
 @_RUNS
 def test_counters_of_traces_end_and_peak_where_the_run_does(seed, steps):
-    run, maker = made_runs.make(seed, steps)
+    run, maker = made_runs.make(seed, steps, tiering=True)
     chrome = {}
     for event in _json(run, "trace.json")["traceEvents"]:
         if event["ph"] == "C":
@@ -280,9 +289,12 @@ def test_counters_of_traces_end_and_peak_where_the_run_does(seed, steps):
         for found in (chrome[f"{name} (memory)"], ours[name]):
             assert found[-1] == (column[-1] if column else 0)
             assert max(found) == max(column, default=0)
-    categories = [values[-1] for name, values in ours.items()
-                  if name.startswith("category ")]
-    assert sum(categories) == (maker.sums[-1][0] if maker.sums else 0)
+    held = dict.fromkeys(model.CATEGORIES, 0)
+    for (_, category, _), size in maker.holders().items():
+        held[model.CATEGORIES[category]] += size
+    for found, named in ((chrome, "{} (categories)"), (ours, "category {}")):
+        assert held == {name: found.get(named.format(name), [0])[-1]
+                        for name in held}
 
 
 def _perfetto(raw):
@@ -387,14 +399,21 @@ def test_metrics_are_those_of_the_end(seed, steps):
     from prometheus_client.openmetrics import parser as strict
     from prometheus_client import parser
 
-    run, maker = made_runs.make(seed, steps)
+    run, maker = made_runs.make(seed, steps, tiering=True)
     last = maker.sums[-1] if maker.sums else (0, 0, 0, 0)
+    told = [_opentelemetry(_json(run, "otel.json"))]
     for name, read in (("metrics.prom", parser), ("metrics.om", strict)):
-        found = {}
+        told.append({})
         for family in read.text_string_to_metric_families(
                 _bytes(run, name).decode()):
             for sample in family.samples:
-                found.setdefault(sample.name, []).append(sample.value)
+                told[-1].setdefault(sample.name, []).append((
+                    tuple(sample.labels.values()), sample.value))
+    for found in told:
+        found = {name: [value for labels, value in samples if not (
+            name == "stratalloc_memory_allocated_bytes"
+            and {"host", "disk"} & set(labels))]
+            for name, samples in found.items()}
         assert [found[f"stratalloc_memory_{one}_bytes"] for one in (
             "allocated", "active", "requested", "reserved")] == [
             [value] for value in last]
@@ -411,6 +430,19 @@ def test_metrics_are_those_of_the_end(seed, steps):
         if last[3]:
             free = last[3] - last[1]
             assert sum(shares[1:3]) * last[3] == pytest.approx(free)
+
+
+def _opentelemetry(made):
+    """Its metrics with the names that Prometheus has for them."""
+    known = {name: short for short, name in otel.KNOWN.items()}
+    found = {}
+    for one in made["resource_metrics"][0]["scope_metrics"][0]["metrics"]:
+        name = "stratalloc_" + known.get(one["name"], one[
+            "name"].removeprefix("stratalloc."))
+        name += "_total" * one["data"].get("is_monotonic", False)
+        found[name] = [(tuple(point["attributes"].values()), point["value"])
+                       for point in one["data"]["data_points"]]
+    return found
 
 
 def test_tiers_are_labels_of_what_is_allocated_there():

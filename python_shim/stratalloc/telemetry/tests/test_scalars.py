@@ -5,11 +5,13 @@ import os
 import stat
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator)
 
 import made_runs
-from stratalloc.telemetry import model
+from stratalloc.telemetry import model, replay
 from stratalloc.telemetry.exports import scalars
 from stratalloc.telemetry.model import Kind
 
@@ -17,10 +19,82 @@ from stratalloc.telemetry.model import Kind
 @pytest.fixture(params=["story", "hostile", "random", "nothing"])
 def run(request):
     if request.param == "random":
-        return made_runs.make(4, 300)[0]
+        return made_runs.make(4, 300, tiering=True)[0]
     if request.param == "nothing":
         return model.Run()
     return getattr(made_runs, request.param)()
+
+
+def _walked(maker):
+    """[{tag: value}] by step, event by event."""
+    gib, found, sizes = 1 << 30, [], {}
+    held, tiers, ooms = dict.fromkeys(range(9), 0), {}, 0
+    most, now = [0, 0], (0, 0, 0, 0)
+    for i, (event, now) in enumerate(zip(maker.events, maker.sums)):
+        _, address, size, block, *_, kind, category, _, _ = event
+        most = [max(most[0], now[1]), max(most[1], now[3])]
+        ooms += kind == Kind.OOM
+        if kind == Kind.ALLOC:
+            sizes[address] = block, category
+            held[category] += block
+        elif kind == Kind.FREE_REQUESTED:
+            block, category = sizes.pop(address)
+            held[category] -= block
+        elif kind == Kind.RELABEL and address in sizes:
+            block, old = sizes[address]
+            sizes[address] = block, category
+            held[old] -= block
+            held[category] += block
+        elif kind == Kind.MOVE:
+            for tier, sign in zip(model.ends(category), (-1, 1)):
+                tiers[tier] = tiers.get(tier, 0) + sign * size
+        elif kind == Kind.DROPPED:
+            tiers[category] = tiers.get(category, 0) - size
+        if kind != Kind.MARK and i < len(maker.events) - 1:
+            continue
+        found.append({
+            "memory/max_active(GiB)": most[0] / gib,
+            "memory/max_reserved(GiB)": most[1] / gib,
+            "memory/max_active(%)": 100 * most[0] / (1 << 34),
+            "memory/max_reserved(%)": 100 * most[1] / (1 << 34),
+            "memory/num_ooms": ooms, "memory/num_alloc_retries": 0,
+            "memory/fragmentation(%)": 100 * (now[3] - now[1]) / now[3]
+            if now[3] else 0, "memory/tier_device(GiB)": now[3] / gib,
+            **{f"memory/{model.CATEGORIES[one]}(GiB)": size / gib
+               for one, size in held.items() if size},
+            **{f"memory/tier_{model.TIERS[tier]}(GiB)": max(0, size) / gib
+               for tier, size in tiers.items() if tier}})
+        most, ooms = [now[1], now[3]], 0
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 1 << 30), st.integers(1, 150))
+def test_a_step_is_what_a_slow_walk_of_it_finds(seed, steps):
+    run, maker = made_runs.make(seed, steps, tiering=True)
+    found = {}
+    scalars.log(run, lambda row, step: found.update({step: {
+        tag: value for tag, value in row.items()
+        if tag.startswith("memory/")}}))
+    wanted = _walked(maker) if maker.events else [found[0]]
+    assert [found[step] for step in sorted(found)] == [
+        pytest.approx(row, rel=1e-9) for row in wanted]
+
+
+def test_a_thousand_steps_are_walked_once():
+    """Not the whole run for each: what a step is told of is looked up."""
+    maker = made_runs.Maker()
+    for _ in range(1000):
+        maker.free(maker.alloc(3000, 1, 5))
+        maker.put(Kind.MARK, scope=4)
+    run, calls = maker.finish(), []
+    walks = [getattr(replay.Replay, name) for name in ("live", "ranges")]
+    with pytest.MonkeyPatch.context() as patch:
+        for walk in walks:
+            patch.setattr(replay.Replay, walk.__name__,
+                          lambda *some, walk=walk: calls.append(1) or walk(*some))
+        assert len({step for step, *_ in scalars.scalars(run)}) == 1000
+    assert len(calls) < 10
 
 
 def test_tensorboard_reads_every_scalar_back(run, tmp_path):
