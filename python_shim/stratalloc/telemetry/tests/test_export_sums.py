@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import formats
 import made_runs
+import told
 from made_runs import MIB
 from stratalloc import _tree
 from stratalloc.telemetry import identities, import_torch, model
 from stratalloc.telemetry.analysis import fit, owners
-from stratalloc.telemetry.exports import (metrics, otel, perfetto, samples,
+from stratalloc.telemetry.exports import (metrics, perfetto, samples,
                                           scalars, snapshot, spans)
 from stratalloc.telemetry.exports.messages import messages
 from stratalloc.telemetry.exports.plain_pickler import PlainPickler, Shared
@@ -208,10 +209,8 @@ def test_timeline_and_rows_have_the_sums_after_every_event(seed, steps):
 
 def _parquet(raw):
     """Its rows as CSV's: texts."""
-    from pyarrow import parquet
-
     return [{key: str(value) for key, value in row.items()}
-            for row in parquet.read_table(io.BytesIO(raw)).to_pylist()]
+            for row in told.parquet(raw)]
 
 
 def _layers(run, maker):
@@ -282,7 +281,7 @@ def test_counters_of_traces_end_and_peak_where_the_run_does(seed, steps):
     for event in _json(run, "trace.json")["traceEvents"]:
         if event["ph"] == "C":
             chrome.setdefault(event["name"], []).append(event["args"]["bytes"])
-    ours = _perfetto(_bytes(run, "trace.pftrace"))
+    ours = told.perfetto(_bytes(run, "trace.pftrace"))
     for name in samples.CURVES:
         column = [sums[("allocated", "active", "requested",
                         "reserved").index(name)] for sums in maker.sums]
@@ -295,26 +294,6 @@ def test_counters_of_traces_end_and_peak_where_the_run_does(seed, steps):
     for found, named in ((chrome, "{} (categories)"), (ours, "category {}")):
         assert held == {name: found.get(named.format(name), [0])[-1]
                         for name in held}
-
-
-def _perfetto(raw):
-    """counter -> [value], by the decoder that the package perfetto has."""
-    from perfetto.protos.perfetto.trace import perfetto_trace_pb2
-
-    trace = perfetto_trace_pb2.Trace()
-    trace.ParseFromString(raw)
-    names, found = {}, {}
-    for packet in trace.packet:
-        if packet.HasField("track_descriptor"):
-            track = packet.track_descriptor
-            names[track.uuid] = track.name
-            if track.HasField("counter"):
-                assert track.counter.unit == 3  # UNIT_SIZE_BYTES
-        elif packet.track_event.type == perfetto_trace_pb2.TrackEvent.Type.Value(
-                "TYPE_COUNTER"):
-            found.setdefault(names[packet.track_event.track_uuid], []).append(
-                packet.track_event.counter_value)
-    return found
 
 
 def test_perfettos_own_decoder_reads_every_field_that_we_write():
@@ -396,20 +375,10 @@ def test_pprof_keeps_layers_apart_whose_last_names_are_alike():
 @_SOME
 @_RUNS
 def test_metrics_are_those_of_the_end(seed, steps):
-    from prometheus_client.openmetrics import parser as strict
-    from prometheus_client import parser
-
     run, maker = made_runs.make(seed, steps, tiering=True)
     last = maker.sums[-1] if maker.sums else (0, 0, 0, 0)
-    told = [_opentelemetry(_json(run, "otel.json"))]
-    for name, read in (("metrics.prom", parser), ("metrics.om", strict)):
-        told.append({})
-        for family in read.text_string_to_metric_families(
-                _bytes(run, name).decode()):
-            for sample in family.samples:
-                told[-1].setdefault(sample.name, []).append((
-                    tuple(sample.labels.values()), sample.value))
-    for found in told:
+    for file, read in told.METRICS.items():
+        found = read(_bytes(run, file))
         found = {name: [value for labels, value in samples if not (
             name == "stratalloc_memory_allocated_bytes"
             and {"host", "disk"} & set(labels))]
@@ -430,19 +399,6 @@ def test_metrics_are_those_of_the_end(seed, steps):
         if last[3]:
             free = last[3] - last[1]
             assert sum(shares[1:3]) * last[3] == pytest.approx(free)
-
-
-def _opentelemetry(made):
-    """Its metrics with the names that Prometheus has for them."""
-    known = {name: short for short, name in otel.KNOWN.items()}
-    found = {}
-    for one in made["resource_metrics"][0]["scope_metrics"][0]["metrics"]:
-        name = "stratalloc_" + known.get(one["name"], one[
-            "name"].removeprefix("stratalloc."))
-        name += "_total" * one["data"].get("is_monotonic", False)
-        found[name] = [(tuple(point["attributes"].values()), point["value"])
-                       for point in one["data"]["data_points"]]
-    return found
 
 
 def test_tiers_are_labels_of_what_is_allocated_there():
