@@ -52,6 +52,12 @@ void NameCall(SiteId id, const Call& call, const std::string& text) {
                           std::to_string(Raw(call.line)) + ' ' + text);
 }
 
+SiteId Refuse(Table& table) REQUIRES(table.mutex) {
+  ++table.refused;
+  EventRecorder::CountLostStack();
+  return kNoSite;
+}
+
 }  // namespace
 
 FrameNumber InternFrame(std::string_view text, bool own) {
@@ -78,9 +84,7 @@ SiteId InternCall(SiteId caller, FrameNumber frame) {
     const auto found = table.ids.find(key);
     if (found != table.ids.end()) return found->second;
     if (frame == 0 || table.calls.size() == kMostCalls) {
-      ++table.refused;
-      EventRecorder::CountLostStack();
-      return kNoSite;
+      return Refuse(table);
     }
     text = table.frames[frame].text;
     if (caller != kNoSite && !table.frames[frame].own) {
@@ -90,14 +94,15 @@ SiteId InternCall(SiteId caller, FrameNumber frame) {
   // The lines' table has a lock of the same rank.
   if (call.line == kNoSite) call.line = InternSite(text);
   MutexLock lock(table.mutex);
-  if (table.calls.size() == kMostCalls) return kNoSite;  // since then
-  const SiteId id = IdAt(table.calls.size());
-  const auto [place, is_new] = table.ids.emplace(key, id);
-  if (is_new) {
-    table.calls.push_back(call);
-    NameCall(id, call, text);
+  if (const auto found = table.ids.find(key); found != table.ids.end()) {
+    return found->second;  // somebody else's, since then
   }
-  return place->second;
+  if (table.calls.size() == kMostCalls) return Refuse(table);
+  const SiteId id = IdAt(table.calls.size());
+  table.ids.emplace(key, id);
+  table.calls.push_back(call);
+  NameCall(id, call, text);
+  return id;
 }
 
 SiteId LineOf(SiteId site) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <string>
@@ -89,18 +91,30 @@ TEST(StackTable, ThreadsAgree) {
 TEST(StackTableBound, WhatIsBeyondItIsCountedAndHasNoNumber) {
   ASSERT_TRUE(EventRecorder::Start(std::nullopt));
   const FrameNumber deep = InternFrame("deep.py:1 deep", true);
-  SiteId caller = kNoSite, last = kNoSite;
-  for (std::uint32_t i = 0; i <= kMostCalls; ++i) {
-    last = caller;
-    caller = InternCall(caller, deep);
-    if (caller == kNoSite) break;
+  const FrameNumber other = InternFrame("other.py:1 other", true);
+  std::vector<SiteId> callers = {kNoSite};
+  while (CountStacks().calls < kMostCalls - 1) {
+    callers.push_back(InternCall(callers.back(), deep));
   }
-  EXPECT_EQ(caller, kNoSite);
+  // All find that a number is left, if they are as fast as each other.
+  constexpr std::size_t kThreads = 32;
+  std::atomic<std::size_t> ready{0};
+  std::vector<SiteId> got(kThreads);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (++ready; ready < kThreads;) std::this_thread::yield();
+      got[i] = InternCall(callers[i], other);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::count(got.begin(), got.end(), kNoSite), kThreads - 1);
+  const SiteId last = *std::max_element(got.begin(), got.end());
   EXPECT_EQ(Raw(last), 0xffffu) << "as much as an event can say";
   EXPECT_EQ(CountStacks().calls, kMostCalls);
-  EXPECT_EQ(CountStacks().refused, 1u);
-  EXPECT_EQ(EventRecorder::area()->head().stacks_lost, 1u);
-  EXPECT_EQ(SiteName(LineOf(last)), "deep.py:1 deep");
+  EXPECT_EQ(CountStacks().refused, kThreads - 1);
+  EXPECT_EQ(EventRecorder::area()->head().stacks_lost, kThreads - 1);
+  EXPECT_EQ(SiteName(LineOf(last)), "other.py:1 other");
   for (std::uint32_t i = 0; i <= kMostCalls; ++i) {
     InternFrame("f.py:" + std::to_string(i), false);
   }

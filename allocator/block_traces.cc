@@ -2,7 +2,6 @@
 #include "allocator/block_traces.h"
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 #include <utility>
 
@@ -49,21 +48,17 @@ void BlockTraces::Relabelled(const Block& block) {
 }
 
 std::uint16_t BlockTraces::NumberOf(Pool& pool) {
-  if (pool.event_number != 0 || !EventRecorder::on()) return pool.event_number;
-  // Of the process, as the event rings are; beyond 65535 a pool has none.
-  static std::atomic<std::uint32_t> numbers{0};
-  const std::uint32_t number =
-      numbers.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (number > 0xffff) return 0;
-  pool.event_number = static_cast<std::uint16_t>(number);
+  if (pool.event_number.has_value() || !EventRecorder::on()) {
+    return pool.event_number.value_or(0);
+  }
   const PoolKey& key = pool.key();
   std::string name = std::to_string(static_cast<int>(Raw(device_)));
   for (const std::uint64_t value :
        {StreamValue(key.stream), key.owner.graph, key.owner.user}) {
     name += ' ' + std::to_string(value);
   }
-  EventRecorder::Name(NameKind::kPool, number, name);
-  return pool.event_number;
+  pool.event_number = EventRecorder::NamePool(name);
+  return *pool.event_number;
 }
 
 void BlockTraces::Mapped(TraceAction action,

@@ -14,6 +14,7 @@
 
 #include <compare>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -64,8 +65,9 @@ class Pool {
   bool evictable() const { return evictable_; }
   BlockBins& bins() { return bins_; }
 
-  // In the event rings (block_traces.h); 0: it has none yet.
-  std::uint16_t event_number = 0;
+  // In the event rings (block_traces.h); 0: no number was left for it. Empty:
+  // nobody has asked yet.
+  std::optional<std::uint16_t> event_number;
 
   bool CheckInvariants() const;
 

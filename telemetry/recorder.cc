@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "telemetry/recorder.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,12 +20,6 @@ namespace stratalloc {
 namespace {
 
 using Json = nlohmann::json;
-
-std::int64_t UnixNs() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 const char* TableOf(NameKind kind) {
   switch (kind) {

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <bit>
@@ -13,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "allocator/base/clock.h"
 #include "allocator/base/ticks.h"
 
 namespace stratalloc {
@@ -34,12 +34,6 @@ Layout LayoutOf(const EventAreaOptions& options) {
       layout.names_offset +
       RoundUp(static_cast<std::uint64_t>(options.names_bytes), kPage);
   return layout;
-}
-
-std::int64_t UnixNs() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
 Error FileError(const std::string& file, const char* what) {
@@ -181,6 +175,7 @@ EventRing EventArea::ring(std::uint64_t index) const {
 
 void EventArea::AddName(NameKind kind, std::uint32_t id,
                         std::string_view text) {
+  UpdateClock();
   MutexLock lock(mutex_);
   AddNameLocked(kind, id, text);
 }
@@ -202,6 +197,7 @@ void EventArea::AddNameLocked(NameKind kind, std::uint32_t id,
 }
 
 std::uint32_t EventArea::MarkOf(std::string_view text) {
+  UpdateClock();
   MutexLock lock(mutex_);
   const auto known = marks_.find(std::string(text));
   if (known != marks_.end()) return known->second;

@@ -51,13 +51,17 @@ struct EventAreaHead {
   std::uint64_t area_bytes;
   std::uint64_t rings, ring_capacity, rings_offset, ring_stride;
   std::uint64_t names_offset, names_bytes;
-  // The clock: ticks at `unix_ns`, and how long one takes, in 2^-32 ns; brought
-  // up to date now and then, since a longer look is a more exact one.
+  // The clock: ticks at `unix_ns`, and how long one takes, in 2^-32 ns, as it
+  // was measured from the process's beginning to UpdateClock(). Its error, by
+  // some 100 ns of the two looks, is 100 ns / that time: of a process that was
+  // killed an hour later, 4 ms if the clock was last brought up to date in its
+  // first 0.1 s, 6 us if that was after a minute.
   std::int64_t unix_ns;
   std::uint64_t ticks;
   std::atomic<std::uint64_t> tick_length;
   std::uint64_t process;
   std::atomic<std::uint64_t> rings_used, names_used;
+  // names_lost: of what has no name, or no number, because none was left.
   std::atomic<std::uint64_t> events_lost, names_lost;
   std::uint64_t redacted;  // what is made of it has no names
   // Mallocs whose line is known alone, since no number was left for a call.
@@ -101,7 +105,9 @@ class EventArea {
   // beyond a full disk's room is a SIGBUS. Before anybody touches the ring.
   bool Reserve(std::uint64_t index);
 
-  // Same kind and id again: the last one counts.
+  // Same kind and id again: the last one counts. This and MarkOf bring the
+  // clock up to date, as whoever reads what a killed process left cannot: names
+  // come while a program warms up, marks with each of its steps.
   void AddName(NameKind kind, std::uint32_t id, std::string_view text)
       EXCLUDES(mutex_);
   // The number of a mark of that name, named; the same one for the same name as
@@ -110,7 +116,8 @@ class EventArea {
   // need theirs.
   static constexpr std::size_t kMostMarks = 4096;
   std::uint32_t MarkOf(std::string_view text) EXCLUDES(mutex_);
-  // What a tick is by now.
+  // What a tick is by now. Whoever reads the ticks of a living process asks for
+  // it first.
   void UpdateClock();
 
  private:

@@ -92,6 +92,24 @@ TEST(EventArea, MarksOfOneNameHaveOneNumberAndLeaveRoomForOthers) {
   EXPECT_EQ(area.head().names_lost, lost);
 }
 
+// Whoever reads what a killed process left cannot.
+TEST(EventArea, NamesAndMarksBringTheClockUpToDate) {
+  EventArea& area = Made(Small());
+  const auto measured = static_cast<double>(area.head().tick_length);
+  const auto expect_again = [&] {
+    EXPECT_NEAR(static_cast<double>(area.head().tick_length), measured,
+                measured * 0.01);
+    area.head().tick_length = 0;
+  };
+  expect_again();
+  area.AddName(NameKind::kScope, 1, "net");
+  expect_again();
+  area.MarkOf("step");
+  expect_again();
+  area.MarkOf("step");
+  expect_again();
+}
+
 // What the file is for: the process that writes it is killed.
 TEST(EventArea, OutlivesItsProcess) {
   EventAreaOptions options = Small();

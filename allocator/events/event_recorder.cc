@@ -143,6 +143,21 @@ void EventRecorder::Mark(std::string_view text) {
   Record(event);
 }
 
+std::uint16_t EventRecorder::NamePool(std::string_view text) {
+  static std::atomic<std::uint32_t> given{0};
+  constexpr std::uint32_t kMost = (1u << kPoolBits) - 1;
+  const std::uint32_t number =
+      given.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (number <= kMost) {
+    Name(NameKind::kPool, number, text);
+    return static_cast<std::uint16_t>(number);
+  }
+  if (EventArea* const made = area()) {
+    made->head().names_lost.fetch_add(1, std::memory_order_relaxed);
+  }
+  return 0;
+}
+
 void EventRecorder::CountLostStack() {
   if (EventArea* const made = area()) {
     made->head().stacks_lost.fetch_add(1, std::memory_order_relaxed);

@@ -54,11 +54,14 @@ class EventRecorder {
   }
   // Does nothing while there is no area.
   static void Name(NameKind kind, std::uint32_t id, std::string_view text);
+  // Nor does this (EventAreaHead::stacks_lost).
+  static void CountLostStack();
 
   // A moment that has a name.
   static void Mark(std::string_view text);
-  // Nor does this (EventAreaHead::stacks_lost).
-  static void CountLostStack();
+  // The number of a pool that has none yet, of the process, as the rings are;
+  // 0 if none is left, which is a name that is lost. Somebody asked on().
+  static std::uint16_t NamePool(std::string_view text);
 
   // nullptr before the first Start().
   static EventArea* area() { return area_.load(std::memory_order_acquire); }

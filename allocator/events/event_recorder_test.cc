@@ -22,7 +22,7 @@ EventAreaOptions Options() {
   EventAreaOptions options;
   options.rings = kRings;
   options.ring_capacity = kCapacity;
-  options.names_bytes = 1 << 16;
+  options.names_bytes = 1 << 21;
   return options;
 }
 
@@ -159,6 +159,18 @@ TEST_F(EventRecorderTest, AThreadWithoutARingIsCounted) {
 
 // Nothing of its parent's, that is: names neither; and what it begins itself is
 // its own.
+TEST_F(EventRecorderTest, APoolForWhichNoNumberIsLeftIsANameThatIsLost) {
+  const auto lost = [] { return EventRecorder::Read({}).names_lost; };
+  const std::uint64_t before = lost();
+  for (std::uint32_t number = 1; number <= 0xffff; ++number) {
+    ASSERT_EQ(EventRecorder::NamePool("p"), number);
+  }
+  EXPECT_EQ(lost(), before);
+  EXPECT_EQ(EventRecorder::NamePool("p"), 0u);
+  EXPECT_EQ(EventRecorder::NamePool("q"), 0u);
+  EXPECT_EQ(lost(), before + 2);
+}
+
 TEST_F(EventRecorderTest, AForkedChildRecordsNothingUntilItBeginsAnew) {
   const std::uint64_t names = EventRecorder::area()->head().names_used;
   const auto since = EventRecorder::Now();
