@@ -216,6 +216,30 @@ def _ran(measured: dict) -> str:
             f"{machine['cpu']}, torch {machine['torch']}.")
 
 
+def exports(measured: dict) -> Iterator[str]:
+    """Of python_shim/stratalloc/telemetry/tests/million.py."""
+    def cells(row, seconds, grew):
+        return (f"{row[seconds]:.1f} | {_mib(row[grew])}" if seconds in row
+                else " | ")
+
+    def size(row):
+        count = row.get("bytes", 0) / 1e6
+        return "" if not count else f"{count:.2g}" if count < 1 else (
+            f"{count:.0f}")
+
+    yield "| | s | MiB | MB | check, s | MiB |"
+    yield "|---|---|---|---|---|---|"
+    for name, row in measured["rows"].items():
+        yield (f"| {name} | {cells(row, 'seconds', 'grew')} | {size(row)} | "
+               f"{cells(row, 'check_seconds', 'check_grew')} |")
+    yield ""
+    machine = measured["machine"]
+    yield from _text(
+        f"{measured['events']} events and {measured['marks']} marks, "
+        f"{machine['cores']} cores of {machine['cpu']}, Python "
+        f"{machine['python']}.")
+
+
 def instructions(measured: dict) -> Iterator[str]:
     """Of tests/benchmarks/instructions.py."""
     counts = measured["instructions"]

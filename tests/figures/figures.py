@@ -37,6 +37,8 @@ BLOCKS: dict[str, tuple[str, str, Callable[[dict], Iterator[str]]]] = {
                     blocks.attribution),
     "levels": ("allocator/events/README.md", "tests/figures/bench.json",
                blocks.levels),
+    "exports": ("python_shim/stratalloc/telemetry/README.md",
+                "tests/figures/exports.json", blocks.exports),
     "instructions": ("tests/benchmarks/README.md",
                      "tests/benchmarks/instructions.json",
                      blocks.instructions),

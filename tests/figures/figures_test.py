@@ -56,6 +56,21 @@ class FiguresTest(unittest.TestCase):
             "(two), a first run takes 1.00 to 8.00 of native's time. Peaks "
             "above the smaller native's: none."), said)
 
+    def test_what_was_written_was_checked_and_what_was_read_was_not(self):
+        measured = {
+            "machine": {"cores": 2, "cpu": "C", "python": "3.11"},
+            "events": 1000, "marks": 10, "rows": {
+                "events.csv": {"seconds": 3.14, "grew": 3 << 20,
+                               "bytes": 12_400_000, "check_seconds": 1.0,
+                               "check_grew": 5 << 20},
+                "metrics.om": {"seconds": 2.0, "grew": 0, "bytes": 4_600},
+                "fit": {"seconds": 6.25, "grew": 1 << 20}}}
+        self.assertEqual(list(blocks.exports(measured))[2:], [
+            "| events.csv | 3.1 | 3 | 12 | 1.0 | 5 |",
+            "| metrics.om | 2.0 | 0 | 0.0046 |  |  |",
+            "| fit | 6.2 | 1 |  |  |  |", "",
+            "1000 events and 10 marks, 2 cores of C, Python 3.11."])
+
     def test_a_ratio_that_misses_its_goal(self):
         machine = {"device": "simulated", "cores": 2, "cpu": "C",
                    "torch": "2.11.0"}

@@ -233,8 +233,9 @@ def _something_of_tiering(maker, chance, blocks):
         maker.put(Kind.OOM, 0, 1 << 40)
 
 
-def many(events, seed=1):
-    """A Run of about so many events, made fast: blocks of a ring of slots."""
+def many(events, seed=1, marks=0):
+    """A Run of about so many events, made fast: blocks of a ring of slots, and
+    as many marks in between."""
     chance = np.random.default_rng(seed)
     pairs = events // 3
     slots = 5000
@@ -246,7 +247,8 @@ def many(events, seed=1):
     run.pools.append(model.Pool(0, 0))
     size = (1 << 21)
     base = 0x7000_0000_0000
-    out = np.zeros(pairs * 3 + slots, model.EVENT)
+    out = np.zeros(pairs * 3 + slots + marks, model.EVENT)
+    marked = set(np.linspace(0, pairs - 1, marks).astype(int).tolist())
     requested = chance.integers(1, size, pairs)
     scope = chance.integers(1, len(run.scopes), pairs)
     site = chance.integers(1, len(run.sites), pairs)
@@ -267,6 +269,9 @@ def many(events, seed=1):
                            site[old], 1, 0, kind, category[old], 0, 0)
                 at += 1
         live[slot[i]] = i
+        if i in marked:
+            out[at] = (at, 0, 0, 0, 1, 0, 0, 0, Kind.MARK, 0, 0, 0)
+            at += 1
         out[at] = (at, address[i], requested[i], 0, scope[i], site[i], 1, 0,
                    Kind.ALLOC, category[i], 0, 0)
         at += 1
