@@ -112,13 +112,12 @@ def trace(path=None, redact=False):
     return Trace(path, redact)
 
 
-# How a file's name ends -> the module of telemetry.exports, and its function.
+# How a file's name ends -> a name of telemetry.formats.
 _BY_SUFFIX = {
-    ".speedscope.json": ("speedscope", "write"),
-    ".trace.json": ("chrome", "write"), ".pftrace": ("perfetto", "write"),
-    ".pickle": ("snapshot", "write"), ".json": ("snapshot", "write_json"),
-    ".pprof": ("pprof", "write"), ".pb.gz": ("pprof", "write"),
-    ".csv": ("rows", "write_csv"), ".parquet": ("rows", "write_parquet")}
+    ".speedscope.json": "speedscope", ".trace.json": "chrome",
+    ".pftrace": "perfetto", ".pickle": "snapshot", ".json": "snapshot-json",
+    ".pprof": "pprof", ".pb.gz": "pprof", ".csv": "csv",
+    ".parquet": "parquet"}
 
 
 def _exporter(path):
@@ -133,13 +132,10 @@ def _exporter(path):
             f"{', '.join(_BY_SUFFIX)}")
 
     def export(run):
-        import importlib
+        from stratalloc.telemetry import formats
 
-        module, function = _BY_SUFFIX[ending]
-        exports = importlib.import_module(
-            "stratalloc.telemetry.exports." + module)
         try:
-            getattr(exports, function)(run, path)
+            formats.write(_BY_SUFFIX[ending], run, path)
         except OSError as error:
             raise RuntimeError(
                 f"stratalloc: {path} cannot be written: {error.strerror}; "

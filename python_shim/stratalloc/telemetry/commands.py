@@ -7,7 +7,6 @@ something, `fit` found that it does not fit); 2 usage; 3 a package is missing.
 """
 
 import enum
-import importlib
 import os
 import sys
 import typing
@@ -17,7 +16,7 @@ import typer
 from stratalloc import _command
 from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK, EXIT_USAGE,
                                  CannotRunError, UsageError)
-from stratalloc.telemetry import progress
+from stratalloc.telemetry import formats, progress
 from stratalloc.telemetry.errors import (MissingPackageError, SnapshotError,
                                          TelemetryError)
 from stratalloc.telemetry.places import place, result_file
@@ -28,17 +27,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True,
 # Whatever typer refuses; the class is click's, or typer's own copy of it.
 _USAGE = typer.BadParameter.__mro__[1]
 
-# format -> (module of exports, function)
-_WRITERS = {
-    "speedscope": ("speedscope", "write"), "snapshot": ("snapshot", "write"),
-    "snapshot-json": ("snapshot", "write_json"), "chrome": ("chrome", "write"),
-    "perfetto": ("perfetto", "write"), "pprof": ("pprof", "write"),
-    "timeline": ("timeline", "write"), "csv": ("rows", "write_csv"),
-    "parquet": ("rows", "write_parquet"),
-    "prometheus": ("prometheus", "write"),
-    "openmetrics": ("prometheus", "write_openmetrics"),
-    "otel": ("otel", "write"), "tensorboard": ("scalars", "write")}
-Format = enum.Enum("Format", {name: name for name in _WRITERS})
+Format = enum.Enum("Format", {name: name for name in formats.FORMATS})
 By = enum.Enum("By", {name: name for name in ("module", "category", "site")})
 At = enum.Enum("At", {name: name for name in ("peak", "start", "end")})
 
@@ -108,14 +97,12 @@ def _load(path):
 
 def _load_to_check(path):
     """As _load; of other tools' files nothing says which format they are."""
-    from stratalloc.telemetry import checks
-
     try:
         return _load(path)
     except SnapshotError as error:
         raise TelemetryError(
             f"{error}; if it was converted, say to what: --format "
-            f"{', '.join(checks.FORMATS)}") from None
+            f"{', '.join(formats.FORMATS)}") from None
 
 
 def _load_to_answer(path):
@@ -168,10 +155,8 @@ def convert(file: _File, to: typing.Annotated[Format, typer.Option(
     output = place(output, file)
     result = result_file(json, file)
     run = _load_to_answer(file)
-    module, function = _WRITERS[to.value]
-    exports = importlib.import_module("stratalloc.telemetry.exports." + module)
     try:
-        getattr(exports, function)(run, output)
+        formats.write(to.value, run, output)
     except OSError as error:
         raise TelemetryError(
             f"{output} cannot be written: {error.strerror}; choose a place "
@@ -191,16 +176,16 @@ def validate(file: _File, format: typing.Annotated[  # noqa: A002
         str, typer.Option(help="of a converted file: speedscope, snapshot, "
                           "chrome and others")] = None, json: _Json = None):
     """Say what is wrong with a recording, a snapshot or a converted file."""
-    from stratalloc.telemetry import checks, identities
+    from stratalloc.telemetry import identities
 
     result = result_file(json, file)
-    if format is not None and format not in checks.FORMATS:
+    if format is not None and format not in formats.FORMATS:
         raise UsageError(f"--format {format}: one of "
-                         f"{', '.join(checks.FORMATS)}")
+                         f"{', '.join(formats.FORMATS)}")
     if format is None:
         found = [str(one) for one in identities.check(_load_to_check(file))]
     else:
-        found = checks.check(file, format)
+        found = formats.check(format, file)
     if result and not result.write({"path": file, "findings": found}):
         raise _Answered
     if not (result and result.on_stdout):

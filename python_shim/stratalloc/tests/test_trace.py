@@ -20,7 +20,7 @@ from torch import nn  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 from stratalloc.telemetry import (  # noqa: E402
-    checks, identities, import_torch, model, recording)
+    formats, identities, import_torch, model, recording)
 from stratalloc.telemetry.analysis import owners  # noqa: E402
 from stratalloc.telemetry.checks import snapshot as snapshot_check  # noqa: E402
 from stratalloc.telemetry.exports import snapshot, tiers  # noqa: E402
@@ -313,7 +313,7 @@ def test_its_end_says_the_format_as_dumps_does(tmp_path):
                 refuses(wrong)
     with stratalloc.trace(tmp_path / "x.csv") as trace:
         tensor(1536)
-    assert checks.check(tmp_path / "x.csv", "csv") == []
+    assert formats.check("csv", tmp_path / "x.csv") == []
     assert ",alloc," in (tmp_path / "x.csv").read_text()
     assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [1536]
     with pytest.raises(RuntimeError, match="cannot be written"):

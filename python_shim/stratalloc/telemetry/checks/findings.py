@@ -1,32 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings: what a check has seen, told once per kind and not too often."""
 
-import importlib
 import json
 
-from stratalloc.telemetry.regular import opened
-
 MOST = 20  # findings told of one file
-
-# format -> (module, function)
-FORMATS = {
-    "speedscope": ("speedscope", "check"), "snapshot": ("snapshot", "check"),
-    "snapshot-json": ("snapshot", "check"),
-    "chrome": ("chrome", "check"), "perfetto": ("perfetto", "check"),
-    "pprof": ("pprof", "check"), "timeline": ("timeline", "check"),
-    "csv": ("rows", "check_csv"), "parquet": ("rows", "check_parquet"),
-    "prometheus": ("metrics", "check"),
-    "openmetrics": ("metrics", "check_openmetrics"),
-    "otel": ("otel", "check"), "tensorboard": ("scalars", "check")}
-
-
-def check(path, form):
-    """[text]: what is wrong with a file of a format, a key of FORMATS."""
-    opened(path).close()  # what cannot be read is no finding
-    module, function = FORMATS[form]
-    found = importlib.import_module("stratalloc.telemetry.checks." + module)
-    return getattr(found, function)(path)
-
 
 class Findings(list):
     """At most MOST texts; how many more there were is the last one."""

@@ -15,18 +15,13 @@ import json
 import numpy as np
 
 from stratalloc.telemetry import model, progress, replay
-from stratalloc.telemetry.exports import samples, spans
+from stratalloc.telemetry.exports import instants, samples, spans
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import target, text, zipped
 from stratalloc.telemetry.model import Kind
 
 _MOST = 100_000
 THREADS = 1 << 16  # pid of the process whose threads have scopes
-_MARKED = {Kind.OOM: "out of memory", Kind.MARK: None,
-           Kind.SEGMENT_ALLOC: "segment_alloc",
-           Kind.SEGMENT_FREE: "segment_free", Kind.SEGMENT_MAP: "segment_map",
-           Kind.SEGMENT_UNMAP: "segment_unmap", Kind.STALL: "stall",
-           Kind.LATE: "late prefetch", Kind.DROPPED: "dropped"}
 
 
 def write(run, path, most=_MOST):
@@ -75,10 +70,7 @@ def _slices(run, thread, most):
 
 def _counters(run, walked, most):
     times = run.events["time"]
-    curves = [("memory", name, getattr(walked, name))
-              for name in samples.CURVES]
-    curves += [("categories", model.CATEGORIES[category], curve)
-               for category, curve in samples.by_category(walked).items()]
+    curves = instants.curves(walked)
     for group, name, curve in progress.over(curves, "writing counters"):
         points = zip(*samples.samples(curve, most // len(curves)))
         for at, value in [(-1, curve.base), *points]:
@@ -109,15 +101,11 @@ def _memory(run, walked):
 
 
 def _instants(run):
-    events = run.events
-    ours = events[np.isin(events["kind"], [int(kind) for kind in _MARKED])]
-    for time, kind, address, size, scope, device in zip(*(
-            ours[name].tolist() for name in (
-                "time", "kind", "address", "bytes", "scope", "device"))):
-        yield {"ph": "i", "s": "g" if kind in (Kind.OOM, Kind.MARK) else "p",
-               "name": _MARKED[kind] or text(run.scopes[scope]), "cat": "event",
-               "pid": device, "tid": 0, "ts": time / 1000,
-               "args": {"Addr": address, "Bytes": size}}
+    for one in instants.instants(run):
+        yield {"ph": "i", "s": "g" if one.kind in (Kind.OOM, Kind.MARK) else "p",
+               "name": one.name, "cat": "event", "pid": one.device, "tid": 0,
+               "ts": one.time / 1000,
+               "args": {"Addr": one.address, "Bytes": one.bytes}}
 
 
 def _moves(run):

@@ -10,7 +10,7 @@ those of messages.py.
 import numpy as np
 
 from stratalloc.telemetry import model, progress, replay
-from stratalloc.telemetry.exports import samples, spans
+from stratalloc.telemetry.exports import instants, samples, spans
 from stratalloc.telemetry.exports.messages import messages
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.target import target, text
@@ -21,11 +21,6 @@ _BYTES = 3  # CounterDescriptor.UNIT_SIZE_BYTES
 _MOST = 500_000  # points of a counter
 _SEQUENCE = 1
 _PID = 1
-_MARKED = {Kind.OOM: "out of memory", Kind.MARK: None, Kind.STALL: "stall",
-           Kind.LATE: "late prefetch", Kind.DROPPED: "dropped",
-           Kind.SEGMENT_ALLOC: "segment_alloc",
-           Kind.SEGMENT_FREE: "segment_free", Kind.SEGMENT_MAP: "segment_map",
-           Kind.SEGMENT_UNMAP: "segment_unmap"}
 
 
 def write(run, path, most=_MOST):
@@ -112,11 +107,11 @@ class _Writer:
         walked = replay.Replay(self.run, index)
         uuid, packet = self._track(f"device {index}", process)
         yield packet
-        curves = [(name, getattr(walked, name)) for name in samples.CURVES]
-        curves += [(f"category {model.CATEGORIES[category]}", curve)
-                   for category, curve in samples.by_category(walked).items()]
-        for name, curve in progress.over(curves, "writing counters"):
-            yield from self._counter(uuid, name, curve)
+        for group, name, curve in progress.over(instants.curves(walked),
+                                                "writing counters"):
+            yield from self._counter(
+                uuid, f"category {name}" if group == "categories" else name,
+                curve)
         yield from self._instants(uuid, index)
         yield from self._moves(uuid, index)
 
@@ -135,16 +130,10 @@ class _Writer:
             yield self._bytes(packet)
 
     def _instants(self, uuid, index):
-        events = self.run.events
-        ours = events[np.isin(events["kind"], [int(kind) for kind in _MARKED])
-                      & (events["device"] == index)]
-        for time, kind, address, size, scope in zip(*(
-                ours[name].tolist() for name in (
-                    "time", "kind", "address", "bytes", "scope"))):
-            yield self._instant(
-                uuid, time, _MARKED[kind] or text(self.run.scopes[scope]),
-                {"address": address, "bytes": size,
-                 "scope": text(self.run.scopes[scope]) if scope else ""})
+        for one in instants.instants(self.run, index):
+            yield self._instant(uuid, one.time, one.name, {
+                "address": one.address, "bytes": one.bytes,
+                "scope": one.scope})
 
     def _instant(self, uuid, time, name, said):
         packet = self._packet(time)

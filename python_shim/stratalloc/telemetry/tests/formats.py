@@ -1,37 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every exporter with its check, for tests that hold of all of them."""
 
-from stratalloc.telemetry import checks
-from stratalloc.telemetry.exports import (chrome, otel, perfetto, pprof,
-                                          prometheus, rows, scalars, snapshot,
-                                          speedscope, timeline)
+from stratalloc.telemetry import formats
+from stratalloc.telemetry.exports import scalars
 
-# name -> (what writes it, format of checks.FORMATS)
+# name of a file -> its format
 WRITERS = {
-    "speedscope.json": (speedscope.write, "speedscope"),
-    "snapshot.pickle": (snapshot.write, "snapshot"),
-    "snapshot.json": (snapshot.write_json, "snapshot-json"),
-    "trace.json": (chrome.write, "chrome"),
-    "trace.json.gz": (chrome.write, "chrome"),
-    "trace.pftrace": (perfetto.write, "perfetto"),
-    "profile.pb.gz": (pprof.write, "pprof"),
-    "timeline.json": (timeline.write, "timeline"),
-    "events.csv": (rows.write_csv, "csv"),
-    "events.parquet": (rows.write_parquet, "parquet"),
-    "metrics.prom": (prometheus.write, "prometheus"),
-    "metrics.om": (prometheus.write_openmetrics, "openmetrics"),
-    "otel.json": (otel.write, "otel"),
-    "events.tfevents": (scalars.write_file, "tensorboard"),
+    "speedscope.json": "speedscope", "snapshot.pickle": "snapshot",
+    "snapshot.json": "snapshot-json", "trace.json": "chrome",
+    "trace.json.gz": "chrome", "trace.pftrace": "perfetto",
+    "profile.pb.gz": "pprof", "timeline.json": "timeline",
+    "events.csv": "csv", "events.parquet": "parquet",
+    "metrics.prom": "prometheus", "metrics.om": "openmetrics",
+    "otel.json": "otel", "events.tfevents": "tensorboard",
 }
 
 
 def export(run, name, folder):
     """The path of a file that was written."""
     path = folder / name
-    WRITERS[name][0](run, path)
+    if name == "events.tfevents":  # the file of the folder that its format is
+        scalars.write_file(run, path)
+    else:
+        formats.write(WRITERS[name], run, path)
     return path
 
 
 def wrong(path):
     """What its check says of a file."""
-    return checks.check(path, WRITERS[path.name][1])
+    return formats.check(WRITERS[path.name], path)

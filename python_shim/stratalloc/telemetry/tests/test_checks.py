@@ -10,7 +10,7 @@ import pytest
 
 import formats
 import made_runs
-from stratalloc.telemetry import checks
+from stratalloc.telemetry.formats import FORMATS, check
 from stratalloc.telemetry.exports.messages import messages
 
 
@@ -313,8 +313,7 @@ _BROKEN = [
 
 
 def test_every_format_is_broken_in_some_way():
-    assert {formats.WRITERS[one[0]][1] for one in _BROKEN} == set(
-        checks.FORMATS)
+    assert {formats.WRITERS[one[0]] for one in _BROKEN} == set(FORMATS)
 
 
 @pytest.mark.parametrize("name, what, says, breaks", _BROKEN,
@@ -349,7 +348,7 @@ def test_a_chrome_trace_may_have_names_of_any_type(tmp_path):
         {"ph": "B", "pid": 1, "tid": 1, "ts": 0, "name": "a"},
         {"ph": "E", "pid": 1, "tid": 1, "ts": 1, "name": 5}]))
     assert any("ends '5' inside of 'a'" in one
-               for one in checks.check(str(path), "chrome"))
+               for one in check("chrome", str(path)))
 
 
 def test_a_checked_snapshot_is_bounded_by_its_size(tmp_path):
@@ -358,4 +357,4 @@ def test_a_checked_snapshot_is_bounded_by_its_size(tmp_path):
     path = tmp_path / "s.pickle"
     path.write_bytes(pickle.dumps(
         {"segments": [], "device_traces": [trace] * 40}, 4))
-    assert "over and over" in checks.check(str(path), "snapshot")[0]
+    assert "over and over" in check("snapshot", str(path))[0]

@@ -14,9 +14,8 @@ import pytest
 
 import made_recordings
 from stratalloc import cli
-from stratalloc.telemetry import checks, commands
+from stratalloc.telemetry.formats import FORMATS
 
-FORMATS = list(commands._WRITERS)  # pylint: disable=protected-access
 
 
 @pytest.fixture(name="file")
@@ -121,8 +120,7 @@ def test_what_is_converted_is_fine(capfd, tmp_path, file, form):
     assert code == 0, error
     if made.is_dir():  # TensorBoard's
         made, = made.iterdir()
-    code, found = answer(capfd, "validate", made, "--format",
-                         form)
+    code, found = answer(capfd, "validate", made, "--format", form)
     assert (code, found["findings"]) == (0, [])
 
 
@@ -170,7 +168,7 @@ def _pipe(tmp_path):
     ["summary"], ["tree"], ["peak"], ["leaks"], ["diff", "FILE"],
     ["fit", "--capacity", "1GiB"], ["convert", "--to", "csv", "-o", "made"],
     ["validate"], ["recover", "-o", "made"],
-    *(["validate", "--format", one] for one in checks.FORMATS)])
+    *(["validate", "--format", one] for one in FORMATS)])
 def test_nobody_waits_for_a_pipe(tmp_path, file, pipe, words):
     """In a process of its own: it is ended where it waits."""
     words = [file if one == "FILE" else one for one in words]

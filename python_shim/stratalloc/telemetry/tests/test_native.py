@@ -9,7 +9,8 @@ import pytest
 
 import torch_shapes
 
-from stratalloc.telemetry import checks, identities, import_torch
+from stratalloc.telemetry import identities, import_torch
+from stratalloc.telemetry.formats import check
 from stratalloc.telemetry.replay import Replay
 
 MIB = 1 << 20
@@ -26,7 +27,7 @@ def test_peaks_are_torchs_to_the_byte(name):
     assert tuple(getattr(replay, one).most() for one in (
         "allocated", "active", "requested", "reserved")) == _PEAKS[name]
     assert identities.check(run) == []
-    assert checks.check(path, "snapshot") == []
+    assert check("snapshot", path) == []
     assert (replay.allocated.base > 0) == (name == "native_late")
 
 
