@@ -157,8 +157,6 @@ TEST_F(EventRecorderTest, AThreadWithoutARingIsCounted) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Nothing of its parent's, that is: names neither; and what it begins itself is
-// its own.
 TEST_F(EventRecorderTest, APoolForWhichNoNumberIsLeftIsANameThatIsLost) {
   const auto lost = [] { return EventRecorder::Read({}).names_lost; };
   const std::uint64_t before = lost();
@@ -171,6 +169,8 @@ TEST_F(EventRecorderTest, APoolForWhichNoNumberIsLeftIsANameThatIsLost) {
   EXPECT_EQ(lost(), before + 2);
 }
 
+// Nothing of its parent's, that is: names neither; and what it begins itself is
+// its own.
 TEST_F(EventRecorderTest, AForkedChildRecordsNothingUntilItBeginsAnew) {
   const std::uint64_t names = EventRecorder::area()->head().names_used;
   const auto since = EventRecorder::Now();
