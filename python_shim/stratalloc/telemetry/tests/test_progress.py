@@ -151,8 +151,19 @@ def _terminal(monkeypatch):
     monkeypatch.setattr(progress, "AFTER", 0)
     monkeypatch.setattr(progress, "EVERY", 0)
     ours, theirs = pty.openpty()
+
+    def told():
+        """A terminal passes on in pieces: all of it is what comes before a
+        word that is written last."""
+        stream.write("<that is all>")
+        stream.flush()
+        found = b""
+        while not found.endswith(b"<that is all>"):
+            found += os.read(ours, 1 << 16)
+        return found.decode().removesuffix("<that is all>")
+
     with open(theirs, "w", encoding="utf-8") as stream:
-        yield stream, lambda: os.read(ours, 1 << 16).decode()
+        yield stream, told
     os.close(ours)
 
 
