@@ -124,7 +124,10 @@ def _train(model, optimizer, chance, steps=4, autocast=False):
     for _ in range(steps):
         words = _words(chance.randrange(1, 9), chance.randrange(16, 256))
         optimizer.zero_grad()
-        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+        # Its cache would free in the order of a hash of host addresses: the
+        # program on the one card would be another than on the other.
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast,
+                            cache_enabled=False):
             loss = _loss(model(words), words)
         loss.backward()
         optimizer.step()
