@@ -51,8 +51,18 @@ Json StateOf(DeviceAllocator& device) {
     segments.push_back(SegmentJson(segment));
   }
   const DeviceStats& stats = now.stats;
+  // Where what is how large a handle: what can be given back at once.
+  Json regions = Json::array();
+  for (const bool evictable : {true, false}) {
+    for (const PoolKind kind : {PoolKind::kSmall, PoolKind::kLarge}) {
+      const HandleRegion& region = device.table().region(evictable, kind);
+      if (region.bytes == 0) continue;  // no virtual memory management
+      regions.push_back({region.base, region.bytes, region.handle_bytes});
+    }
+  }
   return {{"index", static_cast<int>(device.device().index())},
           {"capacity", device.capacity()},
+          {"regions", std::move(regions)},
           {"order", now.order},
           {"segments", std::move(segments)},
           {"stats",

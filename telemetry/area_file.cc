@@ -128,8 +128,9 @@ Result<AreaContent> ReadArea(const char* bytes, std::uint64_t size,
         head.ring_capacity);
     RingEvents& read = content.rings.emplace_back();
     read.thread = ring.head().thread.load(std::memory_order_relaxed);
-    const std::uint64_t lost = ring.Read(0, read.events);
-    read.NoteLost(lost);
+    std::size_t whole_from = 0;
+    const std::uint64_t lost = ring.Read(0, read.events, &whole_from);
+    read.NoteLost(lost, whole_from);
     content.overwritten += lost;
   }
   return content;

@@ -11,6 +11,7 @@
 #ifndef STRATALLOC_TELEMETRY_COLLECT_H_
 #define STRATALLOC_TELEMETRY_COLLECT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -25,10 +26,12 @@ struct RingEvents {
   // In ticks: from then on none of its events is missing.
   std::uint64_t complete_from = 0;
 
-  // Of a ring that was just read, of which so many events were overwritten.
-  void NoteLost(std::uint64_t lost) {
+  // Of a ring that was just read: so many of its events are lost, none from
+  // that place on (EventRing::Read).
+  void NoteLost(std::uint64_t lost, std::size_t whole_from) {
     if (lost == 0) return;
-    complete_from = events.empty() ? ~std::uint64_t{0} : events.front().ticks;
+    complete_from = whole_from < events.size() ? events[whole_from].ticks
+                                               : ~std::uint64_t{0};
   }
 };
 

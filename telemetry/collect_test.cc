@@ -54,17 +54,23 @@ TEST(Collect, ADevicesEventsAreInItsOrder) {
 
 TEST(Collect, SaysFromWhenOnNoEventIsMissing) {
   RingEvents whole{1, {At(5, EventKind::kMark)}};
-  whole.NoteLost(0);
+  whole.NoteLost(0, 0);
   RingEvents some{2, {At(40, EventKind::kMark)}}, more = some;
-  some.NoteLost(3);
+  some.NoteLost(3, 0);
   more.events[0].ticks = 60;
-  more.NoteLost(1);
+  more.NoteLost(1, 0);
   const EventClock clock{10, 2.0};
   EXPECT_EQ(Collect({whole}, clock).complete_from, 0);
   EXPECT_EQ(Collect({whole, some}, clock).complete_from, 60);
   EXPECT_EQ(Collect({some, more, whole}, clock).complete_from, 100);
   RingEvents none{3, {}};
-  none.NoteLost(1);
+  none.NoteLost(1, 0);
+  RingEvents gap{4, {At(20, EventKind::kMark), At(70, EventKind::kMark)}};
+  gap.NoteLost(9, 1);
+  EXPECT_EQ(Collect({gap, some}, clock).complete_from, 120);
+  gap.events.clear();
+  gap.NoteLost(9, 0);
+  EXPECT_EQ(Collect({gap, some}, clock).complete_from, kNeverComplete);
   EXPECT_EQ(Collect({none, some}, clock).complete_from, kNeverComplete);
   EXPECT_EQ(Collect({some, none}, clock).complete_from, kNeverComplete);
 }

@@ -163,7 +163,9 @@ Result<std::uint64_t> Recorder::Begin(
     open.ticks = NowTicks();
     open.unix_ns = UnixNs();
     open.since = EventRecorder::Now();
-    open.events_lost = EventRecorder::area()->head().events_lost.load();
+    const EventAreaHead& head = EventRecorder::area()->head();
+    open.events_lost = head.events_lost.load();
+    open.stacks_lost = head.stacks_lost.load();
   }
   auto start = std::make_shared<const std::vector<Json>>(states());
   MutexLock lock(mutex_);
@@ -199,25 +201,27 @@ Status Recorder::Write(std::uint64_t recording, const std::string& path,
   // The end first: what happens between it and the reading of the rings is
   // beyond it.
   const std::vector<Json> end = states();
-  const std::int64_t ended = UnixNs();
+  const std::uint64_t ended = NowTicks();
   EventRecorder::Reading reading = EventRecorder::Read(open.since);
   if (over) Forget(recording);  // nothing of the rings is needed any more
   AreaContent content = ReadNames(area.head());
   content.clock.ticks = open.ticks;
   content.unix_ns = open.unix_ns;
   content.events_lost = reading.events_lost - open.events_lost;
+  content.stacks_lost -= open.stacks_lost;
   const Orders first = OrdersOf(*open.start, 0);
   const Orders last = OrdersOf(end, ~std::uint64_t{0});
   for (EventRecorder::Reading::Ring& ring : reading.rings) {
     content.overwritten += ring.lost;
     RingEvents& kept = content.rings.emplace_back(
         RingEvents{ring.thread, std::move(ring.events)});
-    kept.NoteLost(ring.lost);
+    kept.NoteLost(ring.lost, ring.whole_from);
     KeepBetween(first, last, kept);
   }
   const Collected collected = Collect(content.rings, content.clock);
   Json head = HeadOf(content, collected, options.redact);
-  head["duration"] = ended - open.unix_ns;
+  // As events are timed: the calendar may have been set back meanwhile.
+  head["duration"] = content.clock.TimeOf(ended);
   head["torn"] = false;
   head["start"] = *open.start;
   head["end"] = end;

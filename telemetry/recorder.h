@@ -72,7 +72,7 @@ class Recorder {
     std::int64_t unix_ns = 0;
     // nullptr until Begin has asked the devices.
     std::shared_ptr<const std::vector<nlohmann::json>> start;
-    std::uint64_t events_lost = 0;
+    std::uint64_t events_lost = 0, stacks_lost = 0;  // before
     bool over = false;  // it is being written for the last time
   };
   Recorder() = default;

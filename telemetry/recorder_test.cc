@@ -14,6 +14,7 @@
 #include <future>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "telemetry/area_made_test.h"
 #include "telemetry/recording_file.h"
@@ -307,6 +308,44 @@ TEST(Recorder, SaysFromWhenOnNothingWasOverwritten) {
   EXPECT_EQ(lost.head["overwritten"], 1500 - 1024);
   ASSERT_EQ(lost.events.size(), 1024u);
   EXPECT_EQ(lost.head["complete_from"], lost.events[0].time);
+}
+
+// As when the thread writes while its ring is read.
+TEST(Recorder, AGapIsNotOverlooked) {
+  const auto recording = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(recording);
+  for (std::uint64_t order = 1; order <= 10; ++order) RecordAlloc(1, order);
+  EventArea& area = *EventRecorder::area();
+  for (std::uint64_t i = 0; i < area.head().rings_used; ++i) {
+    const EventRing ring = area.ring(i);
+    if (ring.head().thread != static_cast<std::uint64_t>(gettid())) continue;
+    auto* const words = reinterpret_cast<EventRing::Word*>(
+        reinterpret_cast<char*>(&ring.head()) + sizeof(EventRing::Head));
+    const std::uint64_t fifth = (ring.written() - 6) & (ring.capacity() - 1);
+    words[(fifth + 1) * EventRing::kWords - 1] = 0;
+  }
+  ASSERT_TRUE(
+      Recorder::Get().Write(*recording, Path("gap"), {}, NoDevices, true));
+  const Sections gap = Read(Path("gap"));
+  EXPECT_EQ(gap.head["overwritten"], 1);
+  ASSERT_EQ(gap.events.size(), 9u);
+  EXPECT_EQ(gap.head["complete_from"], gap.events[4].time);
+  EXPECT_GT(gap.events[4].time, gap.events[3].time);
+}
+
+TEST(Recorder, WhatWasLostBeforeItIsNotItsOwn) {
+  const auto first = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(first);
+  EventRecorder::CountLostStack();
+  const auto second = Recorder::Get().Begin(Area(), NoDevices);
+  ASSERT_TRUE(second);
+  EventRecorder::CountLostStack();
+  for (const auto& [recording, stacks] :
+       {std::pair{*first, 2}, std::pair{*second, 1}}) {
+    ASSERT_TRUE(
+        Recorder::Get().Write(recording, Path("own"), {}, NoDevices, true));
+    EXPECT_EQ(Read(Path("own")).head["stacks_lost"], stacks);
+  }
 }
 
 }  // namespace

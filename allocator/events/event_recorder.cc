@@ -185,7 +185,8 @@ EventRecorder::Reading EventRecorder::Read(
     const EventRing ring = made->ring(i);
     Reading::Ring& read = reading.rings.emplace_back();
     read.thread = ring.head().thread.load(std::memory_order_relaxed);
-    read.lost = ring.Read(i < since.size() ? since[i] : 0, read.events);
+    read.lost = ring.Read(i < since.size() ? since[i] : 0, read.events,
+                          &read.whole_from);
   }
   reading.events_lost = head.events_lost.load(std::memory_order_relaxed);
   reading.names_lost = head.names_lost.load(std::memory_order_relaxed);

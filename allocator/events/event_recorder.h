@@ -73,6 +73,7 @@ class EventRecorder {
       std::uint64_t thread = 0;
       std::vector<Event> events;
       std::uint64_t lost = 0;
+      std::size_t whole_from = 0;  // EventRing::Read
     };
     std::vector<Ring> rings;
     std::uint64_t events_lost = 0, names_lost = 0;

@@ -6,9 +6,11 @@
 
 namespace stratalloc {
 
-std::uint64_t EventRing::Read(std::uint64_t from,
-                              std::vector<Event>& to) const {
+std::uint64_t EventRing::Read(std::uint64_t from, std::vector<Event>& to,
+                              std::size_t* whole_from) const {
   const std::uint64_t end = written();
+  std::size_t whole = to.size();
+  if (whole_from != nullptr) *whole_from = whole;
   if (from >= end) return 0;
   const std::uint64_t begin = end - from > capacity() ? end - capacity() : from;
   const std::size_t before = to.size();
@@ -29,8 +31,11 @@ std::uint64_t EventRing::Read(std::uint64_t from,
     if (words[kWords - 1] == last &&
         event.stamp == static_cast<std::uint32_t>(number + 1)) {
       to.push_back(event);
+    } else {
+      whole = to.size();  // the writer was here: a gap behind what was read
     }
   }
+  if (whole_from != nullptr) *whole_from = whole;
   return end - from - (to.size() - before);
 }
 

@@ -54,8 +54,11 @@ class EventRing {
   void Write(const Event& event);
 
   // Events from number `from` on, oldest first, appended to `to`. Returns how
-  // many of them were lost.
-  std::uint64_t Read(std::uint64_t from, std::vector<Event>& to) const;
+  // many of them were lost: before the first one, and where the writer came by
+  // meanwhile, between two. `whole_from`: the place in `to` from which on none
+  // is missing.
+  std::uint64_t Read(std::uint64_t from, std::vector<Event>& to,
+                     std::size_t* whole_from = nullptr) const;
 
  private:
   Word* PlaceOf(std::uint64_t number) const {

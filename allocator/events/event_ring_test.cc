@@ -71,6 +71,28 @@ TEST(EventRing, OverwritesTheOldestAndCountsThem) {
   EXPECT_EQ(read.back(), Numbered(20));
 }
 
+// A writer that came by while the ring was read leaves gaps behind the first.
+TEST(EventRing, SaysFromWhereOnNothingIsMissing) {
+  Owned owned(8);
+  for (std::uint64_t i = 0; i < 12; ++i) owned.ring.Write(Numbered(i));
+  const auto whole_from = [&] {
+    std::vector<Event> read = {Event{}};
+    std::size_t whole = 0;
+    owned.ring.Read(0, read, &whole);
+    return whole < read.size() ? read[whole] : Event{};
+  };
+  EXPECT_EQ(whole_from(), Numbered(4)) << "those before were overwritten";
+  const auto overwrite = [&](std::uint64_t number) {
+    owned.words[(number % 8) * EventRing::kWords + EventRing::kWords - 1] = 0;
+  };
+  overwrite(6);
+  EXPECT_EQ(whole_from(), Numbered(7));
+  overwrite(9);
+  EXPECT_EQ(whole_from(), Numbered(10));
+  overwrite(11);
+  EXPECT_EQ(whole_from(), Event{}) << "nothing is whole";
+}
+
 // What a killed writer leaves: the place of the next event, half written.
 TEST(EventRing, LeavesATornEventOut) {
   Owned owned(4);

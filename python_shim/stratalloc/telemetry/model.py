@@ -151,7 +151,9 @@ class Device:
 
     `start`, `end`: segments, or None where that is not known. `stats`: the
     allocator's own counters at the end (torch.cuda.memory_stats' keys),
-    `capacity` the card's bytes; 0 where they are not known. `tier`: index of
+    `capacity` the card's bytes; 0 where they are not known. `before`: the same
+    counters at the start. `regions`: (address, bytes, bytes of a handle), where
+    memory is given back by how much; 2 MiB elsewhere. `tier`: index of
     TIERS; above 0 it is no card but what all cards have on that tier, which a
     snapshot of ours lists among the devices.
     """
@@ -163,6 +165,14 @@ class Device:
     end: tuple | None = None
     stats: dict = dataclasses.field(default_factory=dict)
     tier: int = 0
+    before: dict = dataclasses.field(default_factory=dict)
+    regions: tuple = ()
+
+    def since_start(self, name):
+        """How much one of `stats` rose, or None where that is not known."""
+        if name not in self.stats or self.start is None:
+            return None
+        return self.stats[name] - self.before.get(name, 0)
 
 
 @dataclasses.dataclass(repr=False)

@@ -297,24 +297,39 @@ class _Reader:
     def _device(self, index, start, end):
         state, segments = end.get(index, ({}, None))
         known = start.get(index)
-        device = model.Device(
+        return model.Device(
             index, capacity=self._integer("capacity", state),
             # A device that was opened later had nothing.
             start=known[1] if known is not None
             else () if "start" in self._head else None,
-            end=segments)
-        stats = state.get("stats", {})
-        for name in _STATS if isinstance(stats, dict) else ():
+            end=segments, regions=self._regions(state),
+            stats=self._counters(state),
+            before=self._counters(known[0]) if known is not None else {})
+
+    def _counters(self, state):
+        stats, found = state.get("stats"), {}
+        if not isinstance(stats, dict):
+            return found
+        for name in _STATS:
             values = stats.get(name)
             if isinstance(values, list) and len(values) == 4:
                 for part, value in zip(
                         ("current", "peak", "allocated", "freed"), values):
-                    device.stats[f"{name}.all.{part}"] = self._integer(
+                    found[f"{name}.all.{part}"] = self._integer(
                         part, {part: value})
         for name in ("num_ooms", "num_alloc_retries"):
-            if isinstance(stats, dict) and name in stats:
-                device.stats[name] = self._integer(name, stats)
-        return device
+            if name in stats:
+                found[name] = self._integer(name, stats)
+        return found
+
+    def _regions(self, state):
+        regions = state.get("regions", [])
+        try:
+            return tuple((_bounded(address), _bounded(size),
+                          _bounded(handle, 512))
+                         for address, size, handle in regions)
+        except (TypeError, ValueError, OverflowError):
+            raise self._wrong("regions") from None
 
     @staticmethod
     def _name(run, scope):

@@ -219,12 +219,16 @@ class Replay:
         allocated = int(rows["size"][live].sum())
         active = int(rows["size"][held].sum())
         total = max(int(self.reserved.at(moment)), active)
-        unit = int(self.run.settings.get("handle_bytes", 0) or _UNIT)
-        releasable = min(_releasable(self.ranges(moment), rows[held], unit),
-                         total - active)
+        releasable = min(_releasable(self.ranges(moment), rows[held],
+                                     self._unit), total - active)
         return Reserved(
             total, allocated, allocated - int(rows["requested"][live].sum()),
             active - allocated, releasable, total - active - releasable)
+
+    def _unit(self, one):
+        """Bytes in which a Range is given back."""
+        return next((handle for address, size, handle in self.device.regions
+                     if address <= one.address < address + size), _UNIT)
 
     def time(self, moment):
         """ns since the run began."""
@@ -277,7 +281,7 @@ def blocks(segments):
             if block.state != model.FREE]
 
 
-def _releasable(ranges, held, unit):
+def _releasable(ranges, held, unit_of):
     """Bytes of units in which nothing lives: whole segments, or whole units
     of those that are mapped piece by piece."""
     order = np.argsort(held["address"], kind="stable")
@@ -289,6 +293,7 @@ def _releasable(ranges, held, unit):
         if low == high:
             total += one.size
         elif one.expandable:
+            unit = unit_of(one)
             edges = np.concatenate([[one.address], ends[low:high],
                                     begins[low:high], [one.end]])
             count = high - low + 1

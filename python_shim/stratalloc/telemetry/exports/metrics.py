@@ -106,8 +106,6 @@ def _of_events(found, run, walked):
     allocs = (kinds == Kind.ALLOC) & ours
     for name, mask, what in (
             ("allocations", allocs, "Blocks that were allocated."),
-            ("frees", (kinds == Kind.FREE_REQUESTED) & ours,
-             "Blocks whose end was asked for."),
             ("segment_maps", (kinds == Kind.SEGMENT_MAP)
              | (kinds == Kind.SEGMENT_ALLOC), "Memory taken from the driver."),
             ("ooms", kinds == Kind.OOM, "Requests that could not be served."),
@@ -117,9 +115,17 @@ def _of_events(found, run, walked):
     found.put("allocated_bytes", "counter", "Bytes of blocks that were "
               "allocated, in all.", ("device",),
               sum(one.bytes for one in walked.churn()), index)
-    if "num_alloc_retries" in walked.device.stats:
+    # Events are of pieces where a block is partly away: the counter is not.
+    frees = walked.device.since_start("allocation.all.freed")
+    if frees is None:
+        frees = int(((kinds == Kind.FREE_REQUESTED) & ours).sum()
+                    + (kinds == Kind.FREED_AWAY).sum())
+    found.put("frees", "counter", "Blocks whose end was asked for.",
+              ("device",), frees, index)
+    retries = walked.device.since_start("num_alloc_retries")
+    if retries is not None:
         found.put("alloc_retries", "counter", "Requests that were tried again.",
-                  ("device",), walked.device.stats["num_alloc_retries"], index)
+                  ("device",), retries, index)
     found.put("stall_seconds", "counter", "Time that threads waited for "
               "memory.", ("device",), int(events["aux"][
                   kinds == Kind.STALL].sum()) / 1e9, index)

@@ -37,6 +37,13 @@ def scalars(run):
                       told.step(before, end).items()]
             before = end
     last = len(_steps(run)) - 1
+    for index in devices:
+        device = run.device(index)
+        retries = device and device.since_start("num_alloc_retries")
+        if retries is not None:  # of the run: no event says when
+            suffix = f"/device {index}" if len(devices) > 1 else ""
+            found.append((last, "memory/num_alloc_retries" + suffix,
+                          float(retries)))
     found += [(last, f"recording/{name}", float(value))
               for name, value in notes(run).items() if name in _OF_THE_RUN]
     return sorted(found, key=lambda one: one[0])
@@ -74,8 +81,6 @@ class _Device:
         found = {"memory/max_active(GiB)": active / _GIB,
                  "memory/max_reserved(GiB)": reserved / _GIB,
                  "memory/num_ooms": ooms(end) - ooms(before),
-                 "memory/num_alloc_retries": walked.device.stats.get(
-                     "num_alloc_retries", 0),
                  "memory/fragmentation(%)": 100 * (total - held) / total
                  if total else 0.0}
         capacity = walked.device.capacity

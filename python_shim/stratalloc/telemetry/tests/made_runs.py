@@ -174,8 +174,13 @@ class Maker:
         peaks = [max(column, default=0) for column in zip(*self.sums)]
         stats.update({f"{name}_bytes.all.peak": value for name, value in zip(
             ("allocated", "active", "requested", "reserved"), peaks)})
+        # Counters go on over recordings: what was before is not the run's.
+        freed = sum(one[8] == Kind.FREE_REQUESTED for one in self.events)
+        before = {"num_alloc_retries": 4, "allocation.all.freed": 100}
+        stats.update({"num_alloc_retries": 7,
+                      "allocation.all.freed": 100 + freed})
         run.devices = [model.Device(self.device, "card", 1 << 34, (),
-                                    self.snapshot(), stats)]
+                                    self.snapshot(), stats, before=before)]
         return run
 
 

@@ -449,6 +449,9 @@ def test_scalars_have_the_peaks_of_their_step_and_torchtitans_tags():
             "memory/tier_host(GiB)", "memory/fragmentation(%)"} <= tags
     assert sum(value for tag, value, _ in found
                if tag == "memory/num_ooms") == 1
+    # The run's, and no event says in which step.
+    assert [(step, value) for tag, value, step in found
+            if tag == "memory/num_alloc_retries"] == [(len(marks), 3)]
 
 
 _JSONS = ["speedscope.json", "snapshot.json", "trace.json", "timeline.json"]
