@@ -49,6 +49,7 @@ void Tell(internal::ScopeTop& top) {
   Event event;
   event.kind = kind;
   event.scope = Raw(frame.scope);
+  event.category = static_cast<std::uint8_t>(frame.category);
   if (frame.recomputes) event.flags |= kEventRecomputes;
   if (frame.backward) event.flags |= kEventBackward;
   EventRecorder::Record(event);

@@ -13,6 +13,8 @@ from stratalloc._result import Rows
 
 _BY = ("module", "category", "site", "tensor")
 _AT = ("now", "peak")
+_WHEN = {"now": "now", "peak": "at its peak",  # these of a recording:
+         "start": "at its start", "end": "at its end"}
 _TIERS = ("device", "host", "disk")
 
 
@@ -59,7 +61,7 @@ class Holders(Rows):
         rows = [(row.name, row.category, row.bytes,
                  *(row.bytes if row.tier == tier else 0 for tier in tiers))
                 for row in self.rows]
-        when = "at its peak" if self.at == "peak" else "now"
+        when = _WHEN.get(self.at, f"after event {self.at}")
         return Page([_tree.Tree(rows, columns, f"device {self.device} {when}",
                                 self._is_tree)], depth, all, **how)
 

@@ -9,9 +9,24 @@ With "-" the JSON has stdout to itself: from here on whatever the job, its
 libraries and its children print there goes to stderr.
 """
 
+import errno
 import json
 import os
 import sys
+
+
+def opened_in_place(path):
+    """A binary file of what is no regular file (a pipe, /dev/stdout). A pipe that
+    nobody reads is an OSError, not waited for."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(error.errno, "nobody reads from this pipe",
+                          path) from None
+        raise
+    os.set_blocking(handle, True)  # who reads slowly is waited for
+    return open(handle, "wb")
 
 
 class ResultFile:
@@ -53,8 +68,8 @@ class ResultFile:
                       closefd=False) as file:
                 file.write(text)
         elif self._in_place:
-            with open(self._path, "w", encoding="utf-8") as file:
-                file.write(text)
+            with opened_in_place(self._path) as file:
+                file.write(text.encode())
         else:
             with open(self._temporary, "w", encoding="utf-8") as file:
                 file.write(text)

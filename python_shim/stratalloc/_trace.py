@@ -42,6 +42,8 @@ class Trace:
                 "stratalloc: there is nothing to trace: another allocator is "
                 "in place; call stratalloc.enable() before the first use of "
                 "CUDA")
+        if self.path is not None:
+            _try(self.path)
         self._run, self._written = None, False
         self._number = _core.begin_recording()
         return self
@@ -108,8 +110,22 @@ def trace(path=None, redact=False):
 
     Raises:
       ValueError: no format ends as `path` does.
+      RuntimeError: it cannot be written; at the beginning, as far as can be
+        told then.
     """
     return Trace(path, redact)
+
+
+def _try(path):
+    """RuntimeError where nothing can be written: before what is recorded."""
+    from stratalloc._result_file import ResultFile
+
+    try:
+        ResultFile(path)
+    except OSError as error:
+        raise RuntimeError(
+            f"stratalloc: {path} cannot be written: {error.strerror}; choose a "
+            "place that can be written") from error
 
 
 # How a file's name ends -> a name of telemetry.formats.

@@ -153,7 +153,7 @@ def convert(file: _File, to: typing.Annotated[Format, typer.Option(
     from stratalloc.telemetry.exports.notes import notes
 
     output = place(output, file)
-    result = result_file(json, file)
+    result = result_file(json, file, beside=output)
     run = _load_to_answer(file)
     try:
         formats.write(to.value, run, output)
@@ -270,7 +270,7 @@ def recover(file: typing.Annotated[str, typer.Argument(
     from stratalloc.telemetry.regular import opened
 
     output = place(output, file)
-    result = result_file(json, file)
+    result = result_file(json, file, beside=output)
     opened(file).close()  # what is not there is said as by every command
     try:
         _core.recover_recording(file, output, redact)

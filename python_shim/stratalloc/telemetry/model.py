@@ -34,7 +34,7 @@ class Kind(enum.IntEnum):
     SEGMENT_UNMAP = 6
     SNAPSHOT = 7
     OOM = 8  # address: free bytes of the card; bytes: what was asked for
-    SCOPE_ENTER = 9
+    SCOPE_ENTER = 9  # category: of what is allocated in it
     SCOPE_LEAVE = 10
     FREED_AWAY = 11  # the block that began at `address`, which is on no device
     MOVE = 12  # address, bytes: of the handle; category: move(); aux: duration

@@ -32,10 +32,18 @@ def place(output, file):
     return output
 
 
-def result_file(path, *files):
-    """--json as a ResultFile, or None; `files`: what the command reads."""
+def result_file(path, *files, beside=None):
+    """--json as a ResultFile, or None.
+
+    Args:
+      files: what the command reads.
+      beside: what else it writes.
+    """
     if path and path != "-":
         _apart("--json", path, *files)
+        if beside and os.path.realpath(path) == os.path.realpath(beside):
+            raise UsageError(f"--json {path}: it is -o's file, too; give another "
+                             "name")
     try:
         return path and ResultFile(path)
     except OSError as error:

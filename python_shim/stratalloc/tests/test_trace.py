@@ -316,10 +316,22 @@ def test_its_end_says_the_format_as_dumps_does(tmp_path):
     assert formats.check("csv", tmp_path / "x.csv") == []
     assert ",alloc," in (tmp_path / "x.csv").read_text()
     assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [1536]
+    (tmp_path / "goes").mkdir()
     with pytest.raises(RuntimeError, match="cannot be written"):
-        with stratalloc.trace(tmp_path / "no" / "x.csv") as trace:
+        with stratalloc.trace(tmp_path / "goes" / "x.csv") as trace:
             tensor(512)
+            (tmp_path / "goes").rmdir()
     assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [512]
+
+
+@pytest.mark.parametrize("name", ["no/x.strata", "no/x.csv"])
+def test_what_cannot_be_written_is_said_before_it_is_recorded(tmp_path, name):
+    ran = []
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        with stratalloc.trace(tmp_path / name):
+            ran.append("the program")
+    assert not ran
+    stratalloc.trace(tmp_path / name)  # not yet entered
 
 
 def test_an_old_file_of_its_name_is_not_its_run(tmp_path):

@@ -29,6 +29,7 @@ POLICIES = ("none", *tiers_model.POLICIES)
 # Pinned memory over PCIe 4 x16, of 31.5 GB/s in the standard.
 BANDWIDTH = 24e9
 _ROOM = 1 << 50  # bytes, more than any card has
+_REFUSED = -1  # no recorded address
 _MOVED = model.EVICTED | model.RESTORED
 
 
@@ -49,7 +50,7 @@ class Failure:
 class Moves:
     """What leaves the device and comes back in the whole run.
 
-    `clean` of the evicted bytes need no copy. `seconds`: what the run takes
+    `clean` of the evicted bytes need no copy; `count`: of handles. `seconds`: what the run takes
     longer if every copy is hidden behind other work, and if none is; `slower`:
     by which factor, 0 where the recording does not know how long it took.
     """
@@ -72,6 +73,8 @@ class Fit(Result):
       peak_allocated: int, bytes of blocks at most, up to the failure.
       events: int, block events that were replayed.
       failure: Failure or None.
+      granted: (Failure), requests that the recorded run was refused and that
+        have room here: what the run would have done then, nobody recorded.
       moves: Moves, or None with policy "none".
     """
 
@@ -80,6 +83,7 @@ class Fit(Result):
         self.peak_reserved = program.heap.most
         self.peak_allocated, self.events = program.peak, program.replayed
         self.failure, self.fits = failure, failure is None
+        self.granted = tuple(program.granted)
         self.moves = None
 
     def to_dict(self):
@@ -88,6 +92,7 @@ class Fit(Result):
                 "peak_reserved": self.peak_reserved,
                 "peak_allocated": self.peak_allocated, "events": self.events,
                 "failure": self.failure and dict(vars(self.failure)),
+                "granted": [dict(vars(one)) for one in self.granted],
                 "moves": self.moves and dict(vars(self.moves))}
 
     def __bool__(self):
@@ -107,6 +112,13 @@ class Fit(Result):
             parts.append(
                 f"{_asked(one)}{one.site and ' at ' + one.site} while "
                 f"{format_size(one.live)} lived in {format_size(one.reserved)}")
+        if self.granted:
+            more = len(self.granted) - 1
+            parts.append(
+                f"the recorded run was refused memory: "
+                f"{_asked(self.granted[0])}"
+                f"{f', and {more} more requests' if more else ''}; here there is "
+                "room, and what it would have done then is not recorded")
         return Page(parts, depth, all, **how)
 
 
@@ -208,7 +220,8 @@ def _tier(found, run, walked, handle, bandwidth):
     seconds = (tiers.evicted - tiers.clean + tiers.restored) / bandwidth
     took = run.duration / 1e9
     found.moves = Moves(
-        tiers.evicted, tiers.restored, tiers.clean, tiers.moves, bandwidth,
+        tiers.evicted, tiers.restored, tiers.clean,
+        -(-(tiers.evicted + tiers.restored) // handle), bandwidth,
         (0., seconds), (1., 1. + seconds / took) if took > 0 else (0., 0.))
 
 
@@ -231,6 +244,7 @@ class _Program:
         self._away = {}  # address of what stayed of a block -> the block's
         self._pending = {}  # address -> whose end was asked for
         self._ended = set()  # private pools whose memory went back
+        self.granted = []
         self.live = self.peak = self.replayed = 0
 
     def begin(self, walked):
@@ -253,6 +267,7 @@ class _Program:
         ours = (events["device"] == device) & (
             (events["kind"] <= Kind.FREE_COMPLETED)
             | (events["kind"] == Kind.FREED_AWAY)
+            | (events["kind"] == Kind.OOM)
             | (events["kind"] == Kind.SEGMENT_UNMAP))
         columns = events[ours]
         at = ours.nonzero()[0].tolist()
@@ -263,6 +278,11 @@ class _Program:
                     "site"))):
             if kind == Kind.SEGMENT_UNMAP:
                 self._end(self.run.pools[pool].owner)
+                continue
+            if kind == Kind.OOM:
+                failure = self._try_again(event, size, pool, scope, site)
+                if failure:
+                    return failure
                 continue
             self.replayed += 1
             if flags & _MOVED:
@@ -284,6 +304,17 @@ class _Program:
             if self._check:
                 self.heap.check()
         return None
+
+    def _try_again(self, event, requested, pool, scope, site):
+        """What the recorded run was refused: the Failure where it is refused
+        here, too."""
+        failure = self._allocate(event, _REFUSED, requested, pool, scope, site)
+        if failure is None:
+            self.granted.append(_failure(self.run, event, requested,
+                                         self.live, self.heap.mapped))
+            self._ask(_REFUSED)
+            self._free(_REFUSED, at_once=True)
+        return failure
 
     def _end(self, owner):
         """A private pool that gives memory back is in use no longer."""

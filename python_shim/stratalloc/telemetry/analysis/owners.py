@@ -80,14 +80,16 @@ class Leaks(Rows):
                                  "what grows")], depth, all, **how)
         return Page([said + f"{len(self.rows)} grow", *(
             f"{row.name} ({row.category}): {format_size(row.per_step)} a step, "
-            f"{format_size(row.bytes)} in all" for row in self.rows)],
+            f"{format_size(row.bytes)} in the steps that were compared"
+            for row in self.rows)],
             depth, all, **how)
 
 
 def leaks(run, device=None, by="module"):
     """Who holds more after each step. Steps end at marks; without enough of
-    them, where the first thread enters the outermost scope that it enters most
-    often: a step that runs a model and then an optimizer is one."""
+    them, where the first thread enters an outermost scope: that of the
+    optimizer that steps most often, or of what else is entered most often, but
+    to make or move parameters."""
     walked = _walked(run, device)
     moments, what = _steps(run)
     held = [_named(walked, walked.holders(moment), by)
@@ -95,6 +97,7 @@ def leaks(run, device=None, by="module"):
     return Leaks(_leaks.growing(held), len(moments), walked.index, what)
 
 
+_MADE = [model.CATEGORIES.index(name) for name in ("parameter", "buffer")]
 _MOST_STEPS = 200  # of more, so many, evenly spread
 
 
@@ -108,11 +111,14 @@ def _steps(run):
                                  | (events["kind"] == Kind.SCOPE_LEAVE)))
         enters = events["kind"][ours] == Kind.SCOPE_ENTER
         depth = np.cumsum(np.where(enters, 1, -1))
-        found = ours[enters & (depth == 1)]
+        found = ours[enters & (depth == 1) & ~np.isin(
+            events["category"][ours], _MADE)]
         scopes, first, count = np.unique(
             events["scope"][found], return_index=True, return_counts=True)
         if len(scopes):
-            most = np.lexsort((first, -count))[0]
+            steps = np.array([run.scopes[one].startswith("Optimizer.")
+                              for one in scopes.tolist()])
+            most = np.lexsort((first, -count, ~steps))[0]
             found = found[events["scope"][found] == scopes[most]]
             what = f"from one {run.scopes[scopes[most]]} to the next"
         else:

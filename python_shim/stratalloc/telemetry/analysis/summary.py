@@ -8,6 +8,7 @@ from stratalloc._result import Result
 from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
 from stratalloc.telemetry import identities, model, replay
+from stratalloc.telemetry.exports import tiers
 from stratalloc.telemetry.exports.notes import missing, notes
 from stratalloc.telemetry.model import Kind
 
@@ -45,7 +46,7 @@ class Summary(Result):
             parts.append("recovered from a process that did not end by itself")
         for one in self.devices:
             parts += [f"device {one['device']} {one['name']}".rstrip(),
-                      _table(one)]
+                      _table(one), *_told(one)]
         parts += [f"does not hold: {one}" for one in self.violations]
         return Page(parts, depth, all, **how)
 
@@ -78,8 +79,26 @@ def _device(run, index):
             events["flags"] & (model.EVICTED | model.RESTORED) == 0)).sum()),
         "allocated_in_all": sum(one.bytes for one in walked.churn()),
         "ooms": int((kinds == Kind.OOM).sum()), "moved": moved,
+        "below": tiers.Tiers(run, index).at(len(run.events) - 1),
         "stalls": int((kinds == Kind.STALL).sum()),
         "stall_ns": int(events["aux"][kinds == Kind.STALL].sum())}
+
+
+def _told(one):
+    """Sentences of what a table of memory does not show."""
+    if one["ooms"]:
+        yield (f"{one['ooms']} requests were refused: out of memory")
+    if one["moved"]:
+        yield "moved: " + ", ".join(
+            f"{format_size(size)} {name.replace('_', ' ')}"
+            for name, size in one["moved"].items())
+    below = {tier: size for tier, size in one["below"].items() if size}
+    if below:
+        yield "at the end below the device: " + ", ".join(
+            f"{format_size(size)} on {tier}" for tier, size in below.items())
+    if one["stalls"]:
+        yield (f"{one['stalls']} times a thread waited for memory, "
+               f"{one['stall_ns'] / 1e9:.3f} s in all")
 
 
 def _table(one):

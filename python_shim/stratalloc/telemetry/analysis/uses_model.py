@@ -17,8 +17,9 @@ ALLOC, USE, WRITE, FREE = range(4)
 
 _LEAVES = tuple(map(model.CATEGORIES.index, (
     "unknown", "parameter", "buffer", "gradient", "optimizer_state", "input")))
-_PARAMETER, _GRADIENT, _STATE = map(model.CATEGORIES.index, (
-    "parameter", "gradient", "optimizer_state"))
+_PARAMETER, _GRADIENT, _STATE, _TEMPORARY = map(model.CATEGORIES.index, (
+    "parameter", "gradient", "optimizer_state", "temporary"))
+_REFUSED = -1  # no recorded address
 _MOVED = model.EVICTED | model.RESTORED
 
 
@@ -51,7 +52,7 @@ def uses(run, walked):
     kinds = events["kind"]
     ours = (kinds == Kind.SCOPE_ENTER) | (
         ((kinds <= Kind.FREE_COMPLETED) | (kinds == Kind.FREED_AWAY)
-         | (kinds == Kind.RELABEL))
+         | (kinds == Kind.OOM) | (kinds == Kind.RELABEL))
         & (events["device"] == device))
     columns = events[ours]
     for event, kind, flags, address, size, scope, category in zip(
@@ -61,6 +62,9 @@ def uses(run, walked):
             walker.enter(event, scope)
         elif kind == Kind.RELABEL:
             walker.relabel(address, scope, category)
+        elif kind == Kind.OOM:  # refused then, tried again here
+            walker.allocate(event, _REFUSED, size, scope, _TEMPORARY)
+            walker.free(event, _REFUSED)
         elif flags & _MOVED:
             continue
         elif kind == Kind.ALLOC:

@@ -6,6 +6,8 @@ import gzip
 import os
 import tempfile
 
+from stratalloc._result_file import opened_in_place
+
 
 @contextlib.contextmanager
 def target(path):
@@ -18,7 +20,7 @@ def target(path):
     """
     path = os.path.realpath(os.fspath(path))  # a link stays one
     if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
+        with opened_in_place(path) as file:
             yield file
         return
     try:

@@ -137,6 +137,22 @@ def test_a_step_of_a_model_and_its_optimizer_is_one():
     found = owners.leaks(maker.finish())
     assert found.steps == 60 and "from one net.0 to the next" in str(found)
     assert [row.per_step for row in found.rows] == [512]
+    maker = made_runs.Maker(["net", "Optimizer.SGD", "held"])
+    for _ in range(40):  # its layers are made
+        maker.put(Kind.SCOPE_ENTER, scope=1, category=1)
+        maker.put(Kind.SCOPE_LEAVE, scope=1, category=1)
+    for _ in range(20):
+        for scope in (1, 1, 2):
+            maker.enter(scope)
+            maker.leave()
+        maker.alloc(700, 3, 5, 1)
+    run = maker.finish()
+    found = owners.leaks(run)
+    assert found.steps == 20
+    assert "from one Optimizer.SGD to the next" in str(found)
+    assert [row.per_step for row in found.rows] == [1024]
+    run.scopes[2] = "no step"
+    assert owners.leaks(run).steps == 40  # forward calls, twice a step
     quiet = owners.leaks(_loop(False, True))
     assert quiet.steps == 30 and quiet.rows[0].per_step == 1024
 

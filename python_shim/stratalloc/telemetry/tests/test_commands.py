@@ -182,6 +182,30 @@ def test_nobody_waits_for_a_pipe(tmp_path, file, pipe, words):
 
 
 @pytest.mark.parametrize("words", [
+    *(["convert", "--to", one, "-o"] for one in FORMATS),
+    ["summary", "--json"], ["fit", "--capacity", "1GiB", "--json"]])
+def test_nobody_waits_for_a_reader_of_a_pipe(tmp_path, file, pipe, words):
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", words[0], file, *words[1:], pipe],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == 1, done
+    assert ("nobody reads from this pipe" in done.stderr
+            or "Not a directory" in done.stderr  # tensorboard writes a folder
+            or "File exists" in done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_an_answer_does_not_take_the_place_of_what_is_written(capfd, tmp_path,
+                                                             file):
+    made = tmp_path / "made.csv"
+    code, out, error = run(capfd, "convert", file, "--to", "csv", "-o", made,
+                           "--json", made)
+    assert (code, out) == (2, "") and "it is -o's file, too" in error
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("words", [
     ["recover", "FILE", "-o"], ["convert", "FILE", "--to", "csv", "-o"],
     ["summary", "FILE", "--json"], ["diff", "FILE", "OTHER", "--json"],
     ["diff", "OTHER", "FILE", "--json"]])

@@ -225,3 +225,20 @@ def test_what_is_refused_at_the_start_is_said_in_words(policy):
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match="stratalloc.fit"):
         fit(made_runs.story(), **{"capacity": 1 << 30, **wrong})
+
+
+def test_what_a_recorded_run_was_refused_is_asked_for_again():
+    maker = made_runs.Maker()
+    maker.alloc(6 * MIB, 1)
+    maker.put(Kind.OOM, 0, 4 * MIB, scope=2)
+    maker.alloc(512, 1)
+    run = maker.finish()
+    found = fit(run, 8 * MIB)
+    assert (found.failure.event, found.failure.requested,
+            found.failure.scope) == (2, 4 * MIB, "net.0")
+    found = fit(run, 16 * MIB)
+    assert found.fits and [one.requested for one in found.granted] == [4 * MIB]
+    assert "was refused memory: event 2" in str(found)
+    assert found.to_dict()["granted"][0]["scope"] == "net.0"
+    assert fit(run, 3 * MIB, policy="tiering").failure
+    assert not fit(made_runs.story(), 1 << 34).fits  # 2^40 bytes
