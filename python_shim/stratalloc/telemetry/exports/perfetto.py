@@ -7,7 +7,7 @@ where it came back. Nanoseconds since the run began. Needs protobuf; fields are
 those of messages.py.
 """
 
-import numpy as np
+import heapq
 
 from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.exports import instants, samples, spans
@@ -92,14 +92,13 @@ class _Writer:
         return bytes(head) + body
 
     def _slices(self, uuid, thread):
-        names = [text(name) for name in self.run.scopes]
         for event, opens, scope in spans.bounded(self.run, thread, 1 << 22):
             packet = self._packet(int(self.times[event])
                                   if event < len(self.times) else self.end)
             packet.track_event.type = BEGIN if opens else END
             packet.track_event.track_uuid = uuid
             if opens:
-                packet.track_event.name = names[scope]
+                packet.track_event.name = text(self.run.scopes[scope])
                 packet.track_event.categories.append("scope")
             yield self._bytes(packet)
 
@@ -155,7 +154,7 @@ class _Writer:
         ours = events[((events["kind"] == Kind.MOVE)
                        | (events["kind"] == Kind.DROPPED))
                       & (events["device"] == index)]
-        tracks, flows, ends = {}, {}, {}
+        tracks, flows, lanes = {}, {}, {}
         found = zip(*(ours[name].tolist() for name in (
             "time", "address", "bytes", "aux", "kind", "category", "scope")))
         for flow, (time, address, size, aux, kind, category, scope) in enumerate(
@@ -165,9 +164,7 @@ class _Writer:
                 continue
             # Slices of a track do not overlap: as many tracks as move at once.
             begin = time - min(aux, time)
-            lane = next(lane for lane in range(len(ours))
-                        if ends.get((category, lane), -1) <= begin)
-            ends[category, lane] = time
+            lane = _lane(lanes.setdefault(category, []), begin, time)
             if (category, lane) not in tracks:
                 name = "{} to {}".format(*(
                     model.TIERS[one] for one in model.ends(category)))
@@ -187,3 +184,15 @@ class _Writer:
             packet.track_event.type = END
             packet.track_event.track_uuid = tracks[category, lane]
             yield self._bytes(packet)
+
+
+def _lane(lanes, begin, end):
+    """Of lanes, a heap of (when its last slice ends, number), the one that is
+    free first, or a new one where all are taken."""
+    if lanes and lanes[0][0] <= begin:
+        lane = lanes[0][1]
+        heapq.heapreplace(lanes, (end, lane))
+    else:
+        lane = len(lanes)
+        heapq.heappush(lanes, (end, lane))
+    return lane

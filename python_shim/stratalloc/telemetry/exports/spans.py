@@ -6,6 +6,8 @@ never left ends with it; what is left in another order than entered ends what is
 inside of it.
 """
 
+import collections
+
 import numpy as np
 
 from stratalloc.telemetry.model import Kind
@@ -23,6 +25,7 @@ def spans(run, thread, deepest=None):
                         & ((events["kind"] == Kind.SCOPE_ENTER)
                            | (events["kind"] == Kind.SCOPE_LEAVE)))
     found, inside = [], []
+    open_of = collections.Counter()  # scope -> how often it is inside
 
     def put(event, opens, scope, level):
         if deepest is None or level < deepest:
@@ -33,9 +36,11 @@ def spans(run, thread, deepest=None):
         if kind == Kind.SCOPE_ENTER:
             put(event, True, scope, len(inside))
             inside.append(scope)
-        elif scope in inside:
+            open_of[scope] += 1
+        elif open_of[scope]:
             while True:
                 last = inside.pop()
+                open_of[last] -= 1
                 put(event, False, last, len(inside))
                 if last == scope:
                     break

@@ -325,6 +325,20 @@ def test_perfettos_own_decoder_reads_every_field_that_we_write():
     assert moves[3].flow_ids == moves[4].flow_ids != moves[2].flow_ids
 
 
+def test_what_was_dropped_is_another_story_than_what_comes_after():
+    maker = made_runs.Maker()
+    for i in range(3):
+        maker.put(Kind.MOVE, 1 << 40, 1 << 20, 10, category=model.move(0, 1))
+        if i == 1:
+            maker.put(Kind.DROPPED, 1 << 40, 1 << 20, category=1)
+    trace = messages("perfetto")["Trace"]()
+    trace.ParseFromString(_bytes(maker.finish(), "trace.pftrace"))
+    first, second, third = (
+        list(packet.track_event.flow_ids) for packet in trace.packet
+        if "move" in packet.track_event.categories)
+    assert first == second != third
+
+
 @_SOME
 @_RUNS
 def test_pprof_adds_up_to_churn_and_peak(seed, steps):
