@@ -28,6 +28,9 @@ def size(option, text):
     """The bytes that an option's text means; UsageError if it means none."""
     from stratalloc.settings import parse_size
 
+    if not text.isascii():  # digits of other scripts are digits to Python
+        raise UsageError(f"{option} {text}: not a size (write 32MiB, 2GiB or "
+                         "plain bytes)")
     try:
         return parse_size(text)
     except ValueError as error:

@@ -96,9 +96,10 @@ def _load(path):
 
 
 def _load_to_check(path):
-    """As _load; of other tools' files nothing says which format they are."""
+    """As _load_to_answer; of other tools' files nothing says which format they
+    are."""
     try:
-        return _load(path)
+        return _load_to_answer(path)
     except SnapshotError as error:
         raise TelemetryError(
             f"{error}; if it was converted, say to what: --format "
@@ -178,15 +179,20 @@ def validate(file: _File, format: typing.Annotated[  # noqa: A002
     """Say what is wrong with a recording, a snapshot or a converted file."""
     from stratalloc.telemetry import identities
 
+    from stratalloc.telemetry.exports.notes import notes
+
     result = result_file(json, file)
     if format is not None and format not in formats.FORMATS:
         raise UsageError(f"--format {format}: one of "
                          f"{', '.join(formats.FORMATS)}")
+    said = {}
     if format is None:
-        found = [str(one) for one in identities.check(_load_to_check(file))]
+        run = _load_to_check(file)
+        found = [str(one) for one in identities.check(run)]
+        said["recording"] = notes(run)
     else:
         found = formats.check(format, file)
-    if result and not result.write({"path": file, "findings": found}):
+    if result and not result.write({"path": file, "findings": found, **said}):
         raise _Answered
     if not (result and result.on_stdout):
         for one in found:
@@ -303,8 +309,10 @@ def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
     if policy not in analysis.POLICIES:
         raise UsageError(f"--policy {policy}: one of "
                          f"{', '.join(analysis.POLICIES)}")
-    if bandwidth is not None and not 0 < bandwidth < float("inf"):
-        raise UsageError(f"--bandwidth {bandwidth}: give GB/s above 0")
+    # In bytes: one a second at least, and of a number that is finite.
+    if bandwidth is not None and not 1 <= bandwidth * 1e9 < float("inf"):
+        raise UsageError(f"--bandwidth {bandwidth}: give GB/s above 0, of which "
+                         "a copy is done in a time that can be told")
     run = _load_to_answer(file)
     found = analysis.fit(run, wanted, _in(run, device), policy,
                          bandwidth and bandwidth * 1e9)

@@ -195,7 +195,7 @@ class Run:
     events: np.ndarray = dataclasses.field(
         default_factory=lambda: np.empty(0, EVENT))
     level: str = "events"
-    dropped: int = 0  # events that were overwritten before anybody read them
+    dropped: int = 0  # events missing: overwritten, without a ring, unknown
     complete_from: int = 0  # ns; from then on none is missing
     names_lost: int = 0  # of what has a number in place of a name
     stacks_lost: int = 0  # allocations of which the line alone is known

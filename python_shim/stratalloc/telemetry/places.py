@@ -24,6 +24,8 @@ def _apart(option, output, *files):
 
 def place(output, file):
     """Where a file is written to that is read from another."""
+    if not output:
+        raise UsageError("-o: the name is empty; give the name of a file")
     if output == "-":
         raise UsageError(
             "-o -: what is written there is whole or not there, which stdout "
@@ -39,13 +41,18 @@ def result_file(path, *files, beside=None):
       files: what the command reads.
       beside: what else it writes.
     """
-    if path and path != "-":
+    if path is None:
+        return None
+    if not path:
+        raise UsageError("--json: the name is empty; give the name of a file, "
+                         "or - for stdout")
+    if path != "-":
         _apart("--json", path, *files)
         if beside and os.path.realpath(path) == os.path.realpath(beside):
             raise UsageError(f"--json {path}: it is -o's file, too; give another "
                              "name")
     try:
-        return path and ResultFile(path)
+        return ResultFile(path)
     except OSError as error:
         raise UsageError(f"--json {path}: nothing can be written there: "
                          f"{error.strerror}") from None

@@ -154,7 +154,7 @@ def fit(run, capacity, device=None, policy="none", bandwidth=None,
       policy: "none": nothing leaves the device. "tiering": the allocator's own,
         with default settings; an estimate. "oracle": whoever is used last
         leaves, which nobody can know.
-      bandwidth: bytes per second of copies. None: that of the recording's own
+      bandwidth: bytes per second of copies, 1 or more. None: that of the recording's own
         moves, or else BANDWIDTH.
       handle: bytes of a handle.
       check: the heap is checked after every event; slow.
@@ -171,9 +171,9 @@ def fit(run, capacity, device=None, policy="none", bandwidth=None,
     if not isinstance(capacity, int) or capacity < 0:
         raise ValueError(f"stratalloc.fit: capacity={capacity!r} is no number "
                          "of bytes")
-    if bandwidth is not None and not 0 < bandwidth < float("inf"):
+    if bandwidth is not None and not 1 <= bandwidth < float("inf"):
         raise ValueError(f"stratalloc.fit: bandwidth={bandwidth!r} is no number "
-                         "of bytes per second above 0")
+                         "of bytes per second, of which 1 is the least")
     walked = (replay.busiest(run) if device is None
               else replay.Replay(run, device))
     found = _placed(run, walked, capacity, policy, handle, check)

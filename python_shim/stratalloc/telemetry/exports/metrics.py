@@ -43,8 +43,8 @@ def families(run, modules=0):
             _of_modules(found, run, walked, modules)
     found.put("trace_events", "counter", "Events that were recorded.", (),
               len(run.events))
-    found.put("trace_dropped", "counter", "Events that were overwritten before "
-              "they were read.", (), run.dropped)
+    found.put("trace_dropped", "counter", "Events that are missing: overwritten, "
+              "of threads without a ring, or of unknown kinds.", (), run.dropped)
     found.put("trace_overhead_seconds", "counter", "Time that recording took, "
               "as far as it was measured.", (), run.overhead / 1e9)
     found.put("build_info", "gauge", "What ran.", ("version", "torch"), 1,

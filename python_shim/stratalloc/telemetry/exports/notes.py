@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """notes(): what every file says of the recording it came from; missing(): what
-people hear of events that were lost."""
+people hear of events that are missing."""
 
 from stratalloc.telemetry.exports.target import text
 
@@ -26,10 +26,11 @@ def notes(run):
 
 
 def missing(run):
-    """"" where no event was lost."""
+    """"" where no event is missing."""
     if not run.dropped:
         return ""
-    said = f"{run.dropped} events were overwritten before they were read"
+    said = (f"{run.dropped} events are missing (overwritten before they were "
+            "read, of threads that found no ring, or of unknown kinds)")
     if 0 < run.complete_from <= run.duration:
         return (f"{said}; what is told of the time before "
                 f"{run.complete_from / 1e9:.3f} s lacks some")

@@ -177,7 +177,7 @@ def test_a_summary_reads_as_a_page():
     run = made_runs.hostile()
     run.dropped, run.torn = 5, True
     text = summary(run).text()
-    assert "5 events were overwritten" in text and "reserved" in text
+    assert "5 events are missing" in text and "reserved" in text
     assert "\x00" not in text
     assert "0 steps" in str(owners.leaks(model.Run()))
     assert summary(model.Run()).text()

@@ -17,7 +17,6 @@ from stratalloc import cli
 from stratalloc.telemetry.formats import FORMATS
 
 
-
 @pytest.fixture(name="file")
 def _file(tmp_path):
     path = tmp_path / "r.strata"
@@ -64,7 +63,7 @@ def test_too_few_steps_are_not_nothing_that_grows(capfd, file):
 
 
 @pytest.mark.parametrize("words", [
-    ["summary"], ["tree"], ["peak"], ["leaks"], ["diff"],
+    ["summary"], ["tree"], ["peak"], ["leaks"], ["diff"], ["validate"],
     ["fit", "--capacity", "1GiB"], ["convert", "--to", "csv", "-o", "made"]])
 def test_each_says_to_machines_what_it_lacks_and_what_that_cost(
         capfd, tmp_path, monkeypatch, words):
@@ -85,15 +84,16 @@ def test_each_says_to_machines_what_it_lacks_and_what_that_cost(
                 one["complete_from_ns"]) == (55, 3, 2, 30)
 
 
-@pytest.mark.parametrize("command", ["tree", "peak", "leaks", "fit"])
+@pytest.mark.parametrize("command", ["tree", "peak", "leaks", "fit",
+                                     "validate"])
 def test_what_an_answer_lacks_is_said_beside_it(capfd, tmp_path, command):
     head, events = made_recordings.two_blocks()
     path = tmp_path / "lossy.strata"
     more = ["--capacity", "1GiB"] if command == "fit" else []
     for head["complete_from"], says in (
-            (30, f"{path}: 7 events were overwritten before they were read; "
-             "what is told of the time before 0.000 s lacks some\n"),
-            (2**62 - 1, "read; what is told lacks some\n")):
+            (30, f"{path}: 7 events are missing (overwritten before they were "
+             "read, of threads that found no ring, or of unknown kinds); what is told of the time before 0.000 s lacks some\n"),
+            (2**62 - 1, "kinds); what is told lacks some\n")):
         head["overwritten"] = 7
         path.write_bytes(made_recordings.file_of(head, events))
         code, out, error = run(capfd, command, path, *more)
@@ -146,6 +146,13 @@ def test_a_recording_that_does_not_add_up_is_a_finding(capfd, tmp_path):
     (("fit", "FILE", "--capacity", "1GiB", "--policy", "best"), 2, "one of"),
     (("fit", "FILE", "--capacity", "1GiB", "--bandwidth", "0"), 2,
      "GB/s above 0"),
+    *((("fit", "FILE", "--capacity", "1GiB", "--policy", "tiering",
+        "--bandwidth", one), 2, f"--bandwidth {float(one)}: give GB/s")
+      for one in ("1e300", "1e-320", "nan", "inf", "-1")),
+    (("fit", "FILE", "--capacity", "\u0661GiB"), 2, "not a size"),
+    (("convert", "FILE", "--to", "csv", "-o", ""), 2, "the name is empty"),
+    (("recover", "FILE", "-o", ""), 2, "the name is empty"),
+    (("summary", "FILE", "--json", ""), 2, "the name is empty"),
     (("tree", "FILE", "--device", "3"), 2, "the file has 0"),
     (("validate", "FILE", "--format", "nope"), 2, "one of"),
     (("summary", "FILE", "--json", "/no/such/x"), 2, "nothing can be written"),

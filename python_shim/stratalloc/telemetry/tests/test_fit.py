@@ -221,7 +221,7 @@ def test_what_is_refused_at_the_start_is_said_in_words(policy):
 
 @pytest.mark.parametrize("wrong", [
     {"policy": "magic"}, {"capacity": -1}, {"capacity": 1.5}, {"handle": 100},
-    {"handle": 0}])
+    {"handle": 0}, {"bandwidth": float("inf")}, {"bandwidth": 1e-300}])
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError, match="stratalloc.fit"):
         fit(made_runs.story(), **{"capacity": 1 << 30, **wrong})
