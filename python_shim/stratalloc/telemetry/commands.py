@@ -76,6 +76,10 @@ def main(argv):
                     EXIT_CANNOT)
     except TelemetryError as error:
         return _say(command, error, EXIT_FAILED)
+    except MemoryError:
+        return _say(command, "there is not enough memory for what it reads; "
+                    "run it on a machine with more, or record fewer events",
+                    EXIT_FAILED)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.filename in argv:
             return _say(command, f"there is no file {error.filename}",

@@ -12,13 +12,12 @@ No file can run code, raise anything but SnapshotError or take memory out of
 proportion to its size.
 """
 
-import json
 import os
 
 import numpy as np
 
-from stratalloc.telemetry import (model, native_sizes, plain_pickle, progress,
-                                  snapshot_names)
+from stratalloc.telemetry import (finite, model, native_sizes, plain_pickle,
+                                  progress, snapshot_names)
 from stratalloc.telemetry.errors import SnapshotError
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.regular import opened
@@ -79,7 +78,7 @@ def from_bytes(data):
 
 def _json(data):
     try:
-        return json.loads(data)
+        return finite.loads(data)
     except (ValueError, RecursionError, MemoryError) as error:
         raise SnapshotError(
             f"it is no JSON ({type(error).__name__}: {str(error)[:200]}); if "
@@ -129,7 +128,8 @@ class _Reader:
         run = model.Run(
             source="stratalloc" if self.own else "torch", started=started,
             duration=int(events["time"][-1]) if len(events) else 0,
-            settings=_plain(settings) if isinstance(settings, dict) else {},
+            settings=finite.plain(settings, levels=1) if isinstance(
+                settings, dict) else {},
             scopes=self.names.scopes, sites=self.names.sites,
             pools=self.names.pools, threads=["main", "annotations"],
             events=events)
@@ -145,6 +145,9 @@ class _Reader:
             run.devices.append(model.Device(0, start=None, end=()))
         if not self.own:
             native_sizes.fill(run)
+        if finite.too_much(run):
+            raise SnapshotError("the sizes of its events or blocks add up to "
+                                "more than any program has; write it anew")
         return run
 
     def _card(self, index):
@@ -320,13 +323,6 @@ def _numbers(values, where, key, below=1 << 64):
         f"{where(i)} has no {key!r} that could be one"
         for i, value in enumerate(values)
         if type(value) is not int or not 0 <= value < below))
-
-
-def _plain(settings):
-    """Of settings what is text or number."""
-    return {str(key)[:256]: value for key, value in list(settings.items())[:256]
-            if isinstance(value, (str, float))
-            or isinstance(value, int) and abs(value) < 1 << 62}
 
 
 def _merged(parts):

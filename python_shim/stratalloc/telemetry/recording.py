@@ -1,40 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own recordings as Runs (format: telemetry/recording_file.h).
+"""Our own recordings as Runs: the head that sections.py reads, made sense of.
 
-Nothing in the file is believed: sizes are held against the file before memory
-is taken, every section against its checksum, every index against its table.
-What is wrong is a RecordingError that says what, why and what to do next.
+Nothing in it is believed: every number is held against what it can be, every
+index against its table. What is wrong is a RecordingError that says what, why
+and what to do next.
 """
 
 import dataclasses
-import json
-import os
 import re
-import struct
-import zlib
 
 import numpy as np
 
-from stratalloc.telemetry import model
-from stratalloc.telemetry.errors import TelemetryError
-from stratalloc.telemetry.regular import opened
+from stratalloc.telemetry import finite, model, sections
+from stratalloc.telemetry.sections import (  # what read() raises
+    RecordingError, error)  # noqa: F401
 
-MAGIC = b"STRATREC"
-VERSION = 1
-_AREA_MAGIC = b"STRATRNG"
-_SECTION = struct.Struct("<4sIQ")
-# Of the head: a model of 262144 scopes has 64 MiB of names.
-_MOST_HEAD = 1 << 30
-# A number in it is below: a few of them add up to what has 64 bits.
-_MOST = 1 << 62
 _STATES = {3: model.ACTIVE, 4: model.PENDING}  # allocator/block_state.h
 _LEVELS = ("events", "callsites", "full")
 _STATS = ("allocated_bytes", "requested_bytes", "active_bytes",
           "reserved_bytes", "allocation")
-
-
-class RecordingError(TelemetryError):
-    """A file is no recording, or not a whole one."""
 
 
 def read(path):
@@ -42,87 +26,8 @@ def read(path):
 
     Raises RecordingError, and OSError if the file cannot be read.
     """
-    head, events = _sections(path)
+    head, events = sections.read(path)
     return _Reader(path, head).run(events)
-
-
-def _sections(path):
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        start = file.read(16)
-        if start[:8] == _AREA_MAGIC:
-            raise _error(path, "it is the file of event rings of a process "
-                         "that is running or was killed",
-                         f"`stratalloc recover {path} -o FILE` makes a "
-                         "recording of it")
-        if len(start) < 16 or start[:8] != MAGIC:
-            raise _error(path, "it does not begin with STRATREC",
-                         "give a file that `stratalloc run --record` wrote")
-        version = struct.unpack("<I", start[8:12])[0]
-        if version != VERSION:
-            raise _error(path, f"its version is {version}, and this stratalloc "
-                         f"reads version {VERSION}", "update stratalloc")
-        found = {}
-        while True:
-            tag, check, length = _SECTION.unpack(
-                _exactly(file, _SECTION.size, path))
-            if length > size - file.tell():
-                raise _truncated(path)
-            if tag == b"END.":
-                break
-            if tag == b"HEAD" and length > _MOST_HEAD:
-                raise _error(path, f"its head claims {length} bytes",
-                             "it is damaged; record again")
-            if tag in (b"HEAD", b"EVNT"):
-                held = _exactly(file, length, path)
-                if zlib.crc32(held) != check:
-                    raise _error(path, f"the bytes of its section "
-                                 f"{tag.decode()} are not what was written",
-                                 "copy it again, or record again")
-                found[tag] = held
-                file.seek(-length % 8, os.SEEK_CUR)
-            else:  # of a later version
-                file.seek(length + -length % 8, os.SEEK_CUR)
-    if b"HEAD" not in found or len(found.get(b"EVNT", b"")) % 48:
-        raise _error(path, "a section is missing or of a wrong length",
-                     "it is damaged; record again")
-    try:
-        head = json.loads(found[b"HEAD"], parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise _error(path, f"its head is no JSON ({error})",
-                     "it is damaged; record again") from None
-    if not isinstance(head, dict):
-        raise _error(path, "its head is no JSON object",
-                     "it is damaged; record again")
-    events = np.frombuffer(found.get(b"EVNT", b""), model.EVENT).copy()
-    return head, events
-
-
-def _no_number(name):
-    raise ValueError(f"{name} is no number")
-
-
-def _exactly(file, length, path):
-    held = file.read(length)
-    if len(held) != length:
-        raise _truncated(path)
-    return held
-
-
-def _truncated(path):
-    return _error(path, "it ends in the middle (truncated)",
-                  "copy it again, or record again")
-
-
-def _error(path, why, then):
-    return RecordingError(f"{path} is not a recording that can be read: {why}; "
-                          f"{then}")
-
-
-def _plain(about):
-    """Without numbers that no format has."""
-    return {key: value for key, value in about.items()
-            if not isinstance(value, int) or abs(value) < _MOST}
 
 
 class _Reader:
@@ -137,7 +42,7 @@ class _Reader:
             source="stratalloc",
             started=self._integer("started"),
             duration=self._integer("duration"),
-            about=_plain(self._object("about")),
+            about=finite.plain(self._object("about")),
             torn=bool(head.get("torn")),
             redacted=bool(head.get("redacted")),
             overhead=self._integer("overhead_ns"),
@@ -165,6 +70,9 @@ class _Reader:
             run.devices.append(self._device(index, start, end))
         self._bound(run, events)
         run.events = events
+        if finite.too_much(run):
+            raise error(self._path, "it has events or blocks whose sizes add "
+                        "up to more than can be", "it is damaged; record again")
         return run
 
     def _integer(self, name, of=None):
@@ -179,8 +87,8 @@ class _Reader:
         return value if isinstance(value, dict) else {}
 
     def _wrong(self, name):
-        return _error(self._path, f"{name} of its head is not what it should "
-                      "be", "it is damaged; record again")
+        return error(self._path, f"{name} of its head is not what it should "
+                     "be", "it is damaged; record again")
 
     def _rows(self, name, more=()):
         """[[number, text]]; `more`: lengths of rows with numbers after that."""
@@ -337,17 +245,12 @@ class _Reader:
             run.scopes.append(f"scope #{len(run.scopes)}")
 
     def _bound(self, run, events):
-        """Every index has its row, and sums fit into 64 bits."""
+        """Every index has its row."""
         if not len(events):
             return
-        # What a program asked for in vain may be any number.
-        real = events[events["kind"] != model.Kind.OOM]
-        if any(real[name].sum(dtype="f8") >= 1 << 62
-               for name in ("bytes", "aux")) or not (
-                   -1 << 62 < events["time"].min()
-                   and events["time"].max() < 1 << 62):
-            raise _error(self._path, "it has events of sizes or times that "
-                         "cannot be", "it is damaged; record again")
+        if events["time"].min() < 0 or events["time"].max() >= finite.MOST:
+            raise error(self._path, "it has events of times that "
+                        "cannot be", "it is damaged; record again")
         if int(events["scope"].max()) >= 1 << 21:
             raise self._wrong("scopes")
         self._name(run, int(events["scope"].max()))
@@ -362,12 +265,12 @@ class _Reader:
         if int(events["kind"].max()) > max(model.Kind) or int(
                 events["device"].max()) >= 16 or (
                     events["category"] >= known).any():
-            raise _error(self._path, "it has events of kinds or categories "
-                         "that this stratalloc does not know",
-                         "update stratalloc")
+            raise error(self._path, "it has events of kinds or categories "
+                        "that this stratalloc does not know",
+                        "update stratalloc")
 
 
-def _bounded(value, least=0, below=_MOST):
+def _bounded(value, least=0, below=finite.MOST):
     """An integer of the head; ValueError if it is none, or beyond what can be
     added up in 64 bits."""
     if type(value) is not int or not least <= value < below:

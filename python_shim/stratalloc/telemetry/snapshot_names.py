@@ -136,7 +136,7 @@ def _text(value):
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        return ", ".join(f"{str(key)[:256]}={_flat(one)}"
+        return ", ".join(f"{_flat(key)[:256]}={_flat(one)}"
                          for key, one in list(value.items())[:64])
     return _flat(value)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings: what a check has seen, told once per kind and not too often."""
 
-import json
+from stratalloc.telemetry import finite
 
 MOST = 20  # findings told of one file
 
@@ -31,14 +31,10 @@ def load_json(path):
         if wrong:
             return None, [wrong]
     try:
-        return json.loads(raw, parse_constant=_no_constant), None
+        return finite.loads(raw), None
     except (ValueError, RecursionError, MemoryError) as error:
         return None, [f"it is no JSON: {type(error).__name__}: "
                       f"{str(error)[:200]}"]
-
-
-def _no_constant(name):
-    raise ValueError(f"{name} is no JSON")
 
 
 _MOST_UNZIPPED = 1 << 31

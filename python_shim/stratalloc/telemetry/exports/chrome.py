@@ -26,7 +26,8 @@ THREADS = 1 << 16  # pid of the process whose threads have scopes
 
 def write(run, path, most=_MOST):
     """Zipped if the name ends in .gz."""
-    encode = json.JSONEncoder(separators=(",", ":")).encode
+    encode = json.JSONEncoder(
+        separators=(",", ":"), allow_nan=False).encode
     opened = zipped if str(path).endswith(".gz") else target
     with opened(path) as file:
         file.write(b'{"displayTimeUnit":"ns","otherData":'

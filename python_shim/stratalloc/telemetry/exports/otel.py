@@ -68,7 +68,8 @@ def write(run, path, modules=0):
         if point["start_time_unix_nano"] is not None:  # of what adds up
             point["start_time_unix_nano"] = run.started
     with target(path) as file:
-        file.write(json.dumps(data, separators=(",", ":")).encode())
+        file.write(json.dumps(data, separators=(",", ":"),
+                              allow_nan=False).encode())
 
 
 def _points(data):

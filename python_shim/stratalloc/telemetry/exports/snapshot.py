@@ -285,7 +285,8 @@ class _Tier:
 
 def _write_json(file, made):
     """The snapshot, event by event."""
-    encode = json.JSONEncoder(separators=(",", ":")).encode
+    encode = json.JSONEncoder(
+        separators=(",", ":"), allow_nan=False).encode
     file.write(b"{")
     for i, (key, value) in enumerate(made.items()):
         file.write((("," if i else "") + encode(key) + ":").encode())

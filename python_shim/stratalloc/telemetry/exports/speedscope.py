@@ -31,7 +31,8 @@ def write(run, path, between=None):
     """
     made = build(run, between)
     with target(path) as file:
-        file.write(json.dumps(made, separators=(",", ":")).encode())
+        file.write(json.dumps(made, separators=(",", ":"),
+                              allow_nan=False).encode())
 
 
 def build(run, between=None):

@@ -19,7 +19,8 @@ _MIB = 1 << 20
 
 
 def write(run, path):
-    encode = json.JSONEncoder(separators=(",", ":")).encode
+    encode = json.JSONEncoder(
+        separators=(",", ":"), allow_nan=False).encode
     walked = {index: replay.Replay(run, index)
               for index in replay.devices(run)}
     stats = layers(run, walked)

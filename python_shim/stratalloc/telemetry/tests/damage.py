@@ -4,6 +4,7 @@ hold, so that what reads them has to look at what they say."""
 
 import copy
 import json
+import pickle
 import struct
 
 import numpy as np
@@ -18,6 +19,14 @@ _INTERESTING = [b"\x00", b"\xff", b"\xff\xff\xff\xff", b"\x7f", b"\x80", b"}",
 HOSTILE = (None, -1, 0, 1 << 31, 1 << 63, 1 << 70, 1e308, "x", "", [], {}, [[]],
            [[1, "x"]], [[-1, "x"]], [[1 << 40, "x"]], [["x", 1]], True,
            {"a": []}, "\0", "\ud800")
+
+# Of keys that nobody writes, and of some that are looked for.
+_ODD = (*HOSTILE, 10**1000, -10**30, 1e300, float("inf"), float("-inf"),
+        [10**1000], {"a": 10**1000}, {"a": [{"b": [1]}]}, [float("inf")],
+        {"a": float("-inf")}, [[[[1]]]], "9" * 5000)
+_KEYS = ("odd", "", "\ud800", "command", "torch", "stratalloc", "card",
+         "handle_bytes", "trace_alloc_max_entries", "PYTORCH_CUDA_ALLOC_CONF",
+         "settings")
 
 
 def damaged(raw, chance):
@@ -59,6 +68,42 @@ def place(head, chance):
         return
 
 
+def odd(raw, chance):
+    """The bytes of a recording or of a snapshot of torch, whole but for keys
+    with odd values, times before it began and sizes that add up to too much."""
+    if raw.startswith(b"STRATREC"):
+        head, events = parts(raw)
+        head = json.loads(head)
+        about = head.setdefault("about", {})
+        _add(chance, head, about, about.setdefault("settings", {}))
+        if len(events) and chance.random() < .3:
+            column, value = chance.choice((("time", -1), ("time", -1 << 40),
+                                           ("bytes", (1 << 62) - 1)))
+            events[column][chance.sample(range(len(events)), 2)] = value
+        return made_recordings.file_of(_as_json(head), events)
+    coder = pickle if raw[:1] == b"\x80" else json
+    value = coder.loads(raw)
+    events = [event for trace in value["device_traces"] for event in trace]
+    _add(chance, value, chance.choice(events),
+         value.setdefault("allocator_settings", {}))
+    if chance.random() < .3:
+        for event in chance.sample(events, 3):
+            event["size"] = (1 << 62) - 1
+    return pickle.dumps(value, 4) if coder is pickle else _as_json(value)
+
+
+def _add(chance, *places):
+    """Keys with odd values in the last of the places (dicts) or another."""
+    for _ in range(chance.randint(1, 3)):
+        at = chance.choice((*places, places[-1]))
+        at[chance.choice(_KEYS)] = copy.deepcopy(chance.choice(_ODD))
+
+
+def _as_json(value):
+    """Of what is not finite Python makes a word, and others a number."""
+    return json.dumps(value).replace("Infinity", "1e999").encode()
+
+
 def recording(raw, chance):
     """The bytes of a recording, damaged where its sections are, or in them."""
     head, events = parts(raw)
@@ -94,11 +139,12 @@ def _turn(events, chance):
         row = chance.randrange(len(events))
         column = chance.choice(model.EVENT.names)
         most = int(np.iinfo(events[column].dtype).max)
+        least = int(np.iinfo(events[column].dtype).min)
         what = chance.random()
         if what < .5:
             events[column][row] = chance.choice(
-                (0, 1, 2, most, most - 1, most // 2, most // 2 + 1,
-                 chance.randrange(most), 1 << chance.randrange(
+                (0, 1, 2, least, max(least, -1), most, most - 1, most // 2,
+                 most // 2 + 1, chance.randrange(most), 1 << chance.randrange(
                      most.bit_length())))
         elif what < .7:
             events[row] = events[chance.randrange(len(events))]

@@ -189,6 +189,7 @@ _BROKEN = [
         lambda made: made["traceEvents"].remove(
             _first(made["traceEvents"], ph="b")))),
     ("trace.json", "nan", "no JSON", _text(b'"ts":0,', b'"ts":NaN,')),
+    ("trace.json", "infinite", "no JSON", _text(b'"ts":0,', b'"ts":1e999,')),
     ("trace.pftrace", "track", "was not told before", _message(
         "perfetto", "Trace", lambda trace: setattr(
             _packet(trace, 4), "track_uuid", 999))),

@@ -14,6 +14,7 @@ import pytest
 
 import made_recordings
 from stratalloc import cli
+from stratalloc.telemetry import recording
 from stratalloc.telemetry.formats import FORMATS
 
 
@@ -92,7 +93,8 @@ def test_what_an_answer_lacks_is_said_beside_it(capfd, tmp_path, command):
     more = ["--capacity", "1GiB"] if command == "fit" else []
     for head["complete_from"], says in (
             (30, f"{path}: 7 events are missing (overwritten before they were "
-             "read, of threads that found no ring, or of unknown kinds); what is told of the time before 0.000 s lacks some\n"),
+             "read, of threads that found no ring, or of unknown kinds); "
+             "what is told of the time before 0.000 s lacks some\n"),
             (2**62 - 1, "kinds); what is told lacks some\n")):
         head["overwritten"] = 7
         path.write_bytes(made_recordings.file_of(head, events))
@@ -163,6 +165,15 @@ def test_what_cannot_be_is_said(capfd, file, argv, code, says):
                                      for one in argv))
     assert (found, out) == (code, ""), error
     assert says in error and error.count("\n") <= 2
+
+
+def test_memory_that_is_not_there_is_said(capfd, file, monkeypatch):
+    def read(path):
+        raise MemoryError
+
+    monkeypatch.setattr(recording, "read", read)
+    code, out, error = run(capfd, "summary", file)
+    assert (code, out) == (1, "") and "not enough memory" in error
 
 
 @pytest.fixture(name="pipe")

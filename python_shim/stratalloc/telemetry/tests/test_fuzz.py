@@ -32,6 +32,7 @@ _COUNT = int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "500"))
 _CHECKED = sorted(formats.WRITERS)
 _RECORDED = [f"{name}.strata" for name in recorded_seeds.NAMES]
 _KINDS = ["torch.pickle", "torch.json", *_CHECKED, *_RECORDED]
+_READ = ["torch.pickle", "torch.json", *_RECORDED]
 _ANSWERS = {
     "summary": lambda run: summary.summary(run).text(),
     "tree": lambda run: owners.tree(run, at="end").text(),
@@ -83,16 +84,34 @@ def _one(path, raw, chance):
         _read(path, chance)
 
 
-def fuzz(name, count, seed):
+def _answers(path, raw, chance):
+    """As _read, of a file that is damaged nowhere: what is written is fine."""
+    path.write_bytes(raw)
+    try:
+        run = files.load(path)
+    except TelemetryError as error:
+        assert 10 < len(str(error)) < 700
+        return
+    identities.check(run)
+    for what in chance.sample(_USES, 4):
+        _use(run, what, path.parent)
+        if what in _CHECKED:
+            assert formats.wrong(path.parent / what) == []
+            if "snapshot" in what:
+                files.load(path.parent / what)
+
+
+def fuzz(name, count, seed, damaged=None, one=None):
     chance = random.Random(f"{name} {seed}")
     raw = _whole(name)
-    damaged = damage.recording if name in _RECORDED else damage.damaged
+    damaged = damaged or (damage.recording if name in _RECORDED
+                          else damage.damaged)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / name
         for _ in range(count):
             broken = damaged(raw, chance)
             try:
-                _one(path, broken, chance)
+                (one or _one)(path, broken, chance)
             except Exception:
                 kept = pathlib.Path(tempfile.gettempdir()) / ("fuzzed-" + name)
                 kept.write_bytes(broken)
@@ -127,6 +146,11 @@ def test_a_damaged_file_is_told_and_nothing_is_kept(name):
     gc.collect()
     assert len(gc.get_objects()) < before + 2000
     assert _memory() < memory + (64 << 20)
+
+
+@pytest.mark.parametrize("name", _READ)
+def test_keys_that_nobody_writes_are_told_or_refused(name):
+    fuzz(name, min(_COUNT, 100), 2, damage.odd, _answers)
 
 
 if __name__ == "__main__":

@@ -103,12 +103,12 @@ def test_cut_anywhere_it_is_refused(tmp_path):
 
 @pytest.mark.parametrize("column, value", [
     ("bytes", 1 << 63), ("aux", 1 << 62), ("time", 1 << 62),
-    ("time", -1 << 63), ("category", len(model.CATEGORIES)),
+    ("time", -1), ("time", -1 << 63), ("category", len(model.CATEGORIES)),
     ("kind", max(Kind) + 1), ("device", 16)])
 def test_an_event_that_cannot_be_is_refused(tmp_path, column, value):
     head, events = two_blocks()
     events[column][3] = value
-    with pytest.raises(recording.RecordingError, match="it has events of"):
+    with pytest.raises(recording.RecordingError, match="it has events o[fr]"):
         read(tmp_path, file_of(head, events))
 
 
@@ -140,6 +140,55 @@ def test_what_a_program_says_of_itself_is_told_as_far_as_it_can_be(tmp_path):
     with pytest.raises(recording.RecordingError, match="NaN"):
         read(tmp_path, file_of(json.dumps(
             head | {"about": {"x": float("nan")}}).encode(), events))
+
+
+def test_what_a_program_says_of_itself_has_numbers_of_every_format(tmp_path):
+    head, events = two_blocks()
+    said = {"large": 10**1000, "list": [1, 10**30, "x"], "deep": {
+        "large": -1 << 62, "deeper": [[1]], "some": 1.5, "none": None}}
+    head["about"] = {**said, "settings": said}
+    run = read(tmp_path, file_of(head, events))
+    assert run.settings == {"deep": {"some": 1.5, "none": None},
+                            "list": [1, "x"]}
+    assert run.about == {"deep": {"some": 1.5, "none": None, "deeper": []},
+                         "list": [1, "x"], "settings": run.settings}
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "Infinity"])
+def test_a_head_with_a_number_that_is_not_finite_is_no_json(tmp_path, number):
+    head, events = two_blocks()
+    raw = json.dumps(head | {"about": {"x": "HERE"}})
+    with pytest.raises(recording.RecordingError, match="no finite number"):
+        read(tmp_path, file_of(raw.replace('"HERE"', number).encode(), events))
+
+
+def test_blocks_of_more_than_64_bits_are_refused(tmp_path):
+    for where in ("start", "end"):
+        head, events = two_blocks()
+        first = head[where][0]["segments"][0]
+        for at in (1 << 40, 1 << 41):
+            head[where][0]["segments"].append(
+                first | {"address": at, "size": 1 << 61, "blocks": [
+                    [at, 1 << 61, 0, 0, 0, 0]]})
+        with pytest.raises(recording.RecordingError, match="add up to more"):
+            read(tmp_path, file_of(head, events))
+
+
+def test_events_that_are_a_hole_take_no_memory(tmp_path):
+    """A file's size is no proof that somebody wrote it."""
+    claimed = 48 << 34  # 824 GB
+    path = tmp_path / "hole.strata"
+    with open(path, "wb") as file:
+        file.write(b"STRATREC" + struct.pack("<II", 1, 0) + section(
+            b"HEAD", b"{}") + struct.pack("<4sIQ", b"EVNT", 0, claimed))
+        file.truncate(file.tell() + claimed)
+    tracemalloc.start()
+    with pytest.raises(recording.RecordingError,
+                       match=f"its events claim {claimed} bytes"):
+        recording.read(str(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 def test_names_that_had_no_room_and_marks_are_told_apart(tmp_path):

@@ -97,7 +97,8 @@ def test_lanes_have_slices_that_do_not_overlap():
     chance, ends, most = np.random.default_rng(3), {}, 0
     for end in np.sort(chance.integers(0, 1000, 300)).tolist():
         begin = end - int(chance.integers(0, min(end, 60) + 1))
-        lane = perfetto._lane(lanes, begin, end)  # pylint: disable=protected-access
+        lane = perfetto._lane(  # pylint: disable=protected-access
+            lanes, begin, end)
         assert ends.get(lane, 0) <= begin
         if lane not in ends:  # all others are taken
             assert all(begin < one for one in ends.values())
