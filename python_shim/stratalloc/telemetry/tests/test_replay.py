@@ -138,6 +138,19 @@ def test_a_relabel_reaches_what_is_here_of_a_block_that_is_partly_away():
         len(run.events) - 1)} == {(1, 4 * MIB), (2, 2 * MIB)}
 
 
+def test_a_relabel_reaches_pieces_that_touch():
+    """As those of a block that came back handle by handle."""
+    maker = made_runs.Maker()
+    at = maker.segment(8 * MIB)
+    for i in range(3):
+        maker.put(Kind.ALLOC, at + i * 512, 512, 512, 1, flags=model.RESTORED)
+    maker.put(Kind.RELABEL, at, 1536, 1536, 3)
+    run = maker.finish()
+    run.devices[0].end = None
+    assert {(one.scope, one.bytes) for one in Replay(run, 0).holders(
+        len(run.events) - 1)} == {(3, 1536)}
+
+
 def test_what_the_end_says_of_an_owner_counts_where_no_event_changed_it():
     """Relabels of blocks that were at the same address before are none."""
     maker = made_runs.Maker()
