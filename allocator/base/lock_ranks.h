@@ -25,7 +25,8 @@ enum class LockRank : int {
                     // are chosen
   kDevice = 50,     // blocks, pools and handle states of one device; under it:
                     // no waiting for events, I/O or threads, no callbacks into
-                    // Python, no logging
+                    // Python, no logging. But for a thread's first event, once:
+                    // its ring gets its room on the disk (allocator/events)
   kLedger = 70,     // charge and credit; leaf
   kFrames = 75,     // the numbers of frame accounts; leaf
   kScopes = 80,     // names of scopes and of sites; leaf
