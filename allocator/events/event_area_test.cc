@@ -158,8 +158,7 @@ TEST(EventArea, ARingIsReservedBeforeItIsTouched) {
   EventAreaOptions options;
   options.rings = 2;
   options.file = std::string(std::getenv("TEST_TMPDIR")) + "/reserved";
-  const auto made = EventArea::Make(options);
-  ASSERT_TRUE(made) << made.error().message;
+  EventArea& made = Made(options);
   const auto blocks = [&] {
     struct stat found {};
     EXPECT_EQ(stat(options.file.c_str(), &found), 0);
@@ -167,7 +166,7 @@ TEST(EventArea, ARingIsReservedBeforeItIsTouched) {
   };
   const auto before = blocks();
   EXPECT_GE(before, options.names_bytes) << "the names, at once";
-  EXPECT_TRUE((*made)->Reserve(0));
+  EXPECT_TRUE(made.Reserve(0));
   EXPECT_GE(blocks() - before, 48 << 17);
 }
 

@@ -320,7 +320,7 @@ def test_the_table_of_stacks_is_bounded_and_what_is_beyond_is_counted(tmp_path):
         print(said["calls_refused"])
     """)
     run = recording.read(str(tmp_path / "end.strata"))
-    assert run.stacks_lost == int(out)
+    assert run.stacks_lost == 1 < int(out)  # line 60001; others came before
     early, late = [chain(run, event) for event in allocs(run)]
     assert [one[2] for one in early] == ["<module>", "run", "<module>"]
     assert early[0][:2] == ("generated.py", 7)
