@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc.telemetry import identities, model  # noqa: E402
 from stratalloc.telemetry.checks import snapshot as check  # noqa: E402
-from stratalloc.telemetry.exports import snapshot, tiers  # noqa: E402
+from stratalloc.telemetry.exports import metrics, snapshot, tiers  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +58,9 @@ def _ledger():
 @pytest.mark.parametrize("seed", range(4))
 def test_tiers_are_the_ledgers(seed, tmp_path):
     with stratalloc.trace() as trace:
+        before = torch.cuda.memory_stats()["allocation.all.freed"]
         layers = _program(random.Random(seed))
+        freed = torch.cuda.memory_stats()["allocation.all.freed"] - before
         read = [_ledger() for _ in range(5)]
     run = trace.run()
     assert identities.check(run) == []
@@ -72,6 +74,8 @@ def test_tiers_are_the_ledgers(seed, tmp_path):
     assert any(ledger in [below.at(i) for i in range(first, last + 1)]
                for ledger, first, last in zip(read, marks[::2], marks[1::2]))
     assert min(read[0].values()) > 0
+    frees = next(one for one in metrics.families(run) if one.name == "frees")
+    assert [value for _, value in frees.samples] == [freed]
     path = tmp_path / "snapshot.pickle"
     snapshot.write(run, path)
     assert check.check(path) == []

@@ -36,14 +36,11 @@ def scalars(run):
             found += [(step, tag + suffix, float(value)) for tag, value in
                       told.step(before, end).items()]
             before = end
-    last = len(_steps(run)) - 1
-    for index in devices:
-        device = run.device(index)
-        retries = device and device.since_start("num_alloc_retries")
+        retries = told.walked.device.since_start("num_alloc_retries")
         if retries is not None:  # of the run: no event says when
-            suffix = f"/device {index}" if len(devices) > 1 else ""
-            found.append((last, "memory/num_alloc_retries" + suffix,
+            found.append((step, "memory/num_alloc_retries" + suffix,
                           float(retries)))
+    last = len(_steps(run)) - 1
     found += [(last, f"recording/{name}", float(value))
               for name, value in notes(run).items() if name in _OF_THE_RUN]
     return sorted(found, key=lambda one: one[0])
