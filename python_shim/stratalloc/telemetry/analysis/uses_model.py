@@ -41,8 +41,9 @@ class Uses:
     steps: list
 
 
-def uses(run, walked):
-    """Uses of the device that is `walked`, a Replay."""
+def uses(run, walked, most=None):
+    """Uses of the device that is `walked`, a Replay; None where they are more
+    than `most`."""
     device = walked.index
     walker = _Walker(run)
     for row in walked.rows[walked.live(replay.BEFORE, "done")]:
@@ -58,6 +59,8 @@ def uses(run, walked):
     for event, kind, flags, address, size, scope, category in zip(
             ours.nonzero()[0].tolist(), *(columns[name].tolist() for name in (
                 "kind", "flags", "address", "bytes", "scope", "category"))):
+        if most is not None and len(walker.steps) > most:
+            return None
         if kind == Kind.SCOPE_ENTER:
             walker.enter(event, scope)
         elif kind == Kind.RELABEL:
