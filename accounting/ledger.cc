@@ -182,6 +182,48 @@ DeviceTotals Ledger::Totals(DeviceIndex device) const {
   return {on_device + Read(account.below), on_device, Read(account.peak)};
 }
 
+DeviceSums Ledger::Sums(DeviceIndex device, std::size_t named) const {
+  DeviceSums sums;
+  MutexLock lock(mutex_);
+  std::vector<std::pair<Bytes, ScopeId>> all;
+  for (const Scope& scope : scopes_) {
+    if (scope.device != device) continue;
+    all.emplace_back(Read(scope.account.peak), scope.scope);
+  }
+  sums.scopes = all.size();
+  named = std::min(named, all.size());
+  const auto end = all.begin() + static_cast<std::ptrdiff_t>(named);
+  std::partial_sort(
+      all.begin(), end, all.end(), [](const auto& a, const auto& b) {
+        return a.first != b.first ? a.first > b.first : a.second < b.second;
+      });
+  for (auto one = all.begin(); one != end; ++one) {
+    sums.owners.push_back({.scope = one->second, .most = one->first});
+  }
+  tsl::robin_map<std::uint32_t, DeviceSums::Owner*> by_scope;
+  for (DeviceSums::Owner& owner : sums.owners) {
+    by_scope.emplace(Raw(owner.scope), &owner);
+  }
+  for (const Entry& entry : rows_) {
+    if (entry.named.device != device) continue;
+    const LedgerRow row = entry.Row();
+    const auto found = by_scope.find(Raw(row.charge.scope));
+    DeviceSums::Owner& owner =
+        found != by_scope.end() ? *found->second : sums.others;
+    std::array<Bytes, kTiers>& category =
+        sums.categories[static_cast<std::size_t>(Raw(row.charge.category))];
+    for (std::size_t tier = 0; tier < kTiers; ++tier) {
+      owner.bytes[tier] += row.tier_bytes[tier];
+      category[tier] += row.tier_bytes[tier];
+    }
+    owner.evicted_bytes += row.evicted_bytes;
+    owner.restored_bytes += row.restored_bytes;
+    owner.stalls += row.stalls;
+    owner.stall_ns += row.stall_ns;
+  }
+  return sums;
+}
+
 Bytes Ledger::Owned(ScopeId scope) const {
   MutexLock lock(mutex_);
   Bytes owned = 0;

@@ -74,6 +74,24 @@ struct ScopeRow {
   Bytes peak_allocated = 0;
 };
 
+// Who owns what of a device, in as few numbers as are shown over time.
+struct DeviceSums {
+  struct Owner {
+    ScopeId scope = kRootScope;
+    Bytes most = 0;                     // ScopeRow::peak_owned
+    std::array<Bytes, kTiers> bytes{};  // by tier, of all categories
+    // As LedgerRow has them.
+    Bytes evicted_bytes = 0, restored_bytes = 0;
+    std::uint64_t stalls = 0, stall_ns = 0;
+  };
+  std::array<std::array<Bytes, kTiers>, kCategories> categories{};
+  // Those who owned most at any time since the start or ResetPeaks(), these
+  // first: who is named changes as seldom as peaks do.
+  std::vector<Owner> owners;
+  Owner others;            // all the rest, as one; `most` is 0
+  std::size_t scopes = 0;  // of both
+};
+
 struct DeviceTotals {
   Bytes live = 0;       // on all tiers together
   Bytes on_device = 0;  // torch's allocated_bytes.all.current
@@ -112,6 +130,8 @@ class Ledger final : public ChargeAccounts {
   // Every scope ever charged, ordered by device, scope.
   std::vector<ScopeRow> Scopes() const;
   DeviceTotals Totals(DeviceIndex device) const;
+  // At most `named` owners. Holds the lock for some ns for each row.
+  DeviceSums Sums(DeviceIndex device, std::size_t named) const;
   // What the scope owns, without those below its path: all devices and tiers.
   Bytes Owned(ScopeId scope) const;
   // Every row's peak becomes its live. Exact if no malloc of the device runs

@@ -217,6 +217,45 @@ TEST_F(LedgerTest, StallsBelongToTheScopesParameterRow) {
   ExpectSound();
 }
 
+TEST_F(LedgerTest, SumsNameThoseWhoOwnedMost) {
+  const Charge small{static_cast<ScopeId>(7), Category::kBuffer};
+  const Charge gone{static_cast<ScopeId>(8), Category::kActivation};
+  ledger_.Of(kGpu, small).Allocate(10);
+  ledger_.Of(kGpu, kWeights).Allocate(500);
+  ledger_.Of(kGpu, kGradients).Allocate(300);
+  ledger_.Of(kGpu, kWeights).Move(200, TierId::kDevice, TierId::kHost, true);
+  ledger_.Of(kGpu, kWeights).Move(50, TierId::kHost, TierId::kDisk, true);
+  ledger_.Of(kGpu, gone).Allocate(900);
+  ledger_.Of(kGpu, gone).Free(900);
+  ledger_.Of(kOtherGpu, kWeights).Allocate(4096);
+  ledger_.OnStall(kGpu, kWeights.scope, 5);
+  const DeviceSums two = ledger_.Sums(kGpu, 2);
+  ASSERT_EQ(two.owners.size(), 2u);
+  EXPECT_EQ(two.scopes, 3u);
+  EXPECT_EQ(two.owners[0].scope, gone.scope) << "it has nothing now";
+  EXPECT_EQ(two.owners[0].most, 900u);
+  EXPECT_EQ(two.owners[0].bytes, (std::array<Bytes, kTiers>{}));
+  EXPECT_EQ(two.owners[1].scope, kWeights.scope);
+  EXPECT_EQ(two.owners[1].bytes, (std::array<Bytes, kTiers>{600, 150, 50}));
+  EXPECT_EQ(two.owners[1].evicted_bytes, 200u);
+  EXPECT_EQ(two.owners[1].stalls, 1u);
+  EXPECT_EQ(two.owners[1].stall_ns, 5u);
+  EXPECT_EQ(two.others.bytes, (std::array<Bytes, kTiers>{10, 0, 0}));
+  const auto of = [&](Category category) {
+    return two.categories[static_cast<std::size_t>(Raw(category))];
+  };
+  EXPECT_EQ(of(Category::kParameter),
+            (std::array<Bytes, kTiers>{300, 150, 50}));
+  EXPECT_EQ(of(Category::kGradient), (std::array<Bytes, kTiers>{300, 0, 0}));
+  EXPECT_EQ(of(Category::kActivation), (std::array<Bytes, kTiers>{}));
+  // Nobody is left out, nobody is there twice.
+  const DeviceSums all = ledger_.Sums(kGpu, 10);
+  EXPECT_EQ(all.owners.size(), 3u);
+  EXPECT_EQ(all.others.bytes, (std::array<Bytes, kTiers>{}));
+  EXPECT_EQ(all.categories, two.categories);
+  EXPECT_EQ(ledger_.Sums(kGpu, 0).owners.size(), 0u);
+}
+
 TEST_F(LedgerTest, ADoubleFreeIsFound) {
   const Charge charge{InternScope("Model.twice"), Category::kBuffer};
   ledger_.Of(kGpu, charge).Allocate(64);

@@ -25,7 +25,7 @@ class ArrivalsTest : public DevicePartsTest {
     ASSERT_TRUE(residency.Mark(handle_));
     std::vector<Departure> leaving = {{.handle = handle_}};
     ASSERT_TRUE(residency.BeginEvict(&leaving[0], ~std::uint64_t{0}));
-    residency.CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
+    residency.CommitEvict(&leaving, MoveEvents(DeviceIndex{0}, parts().moves));
     PhysicalMemory* memory =
         parts()
             .pages.Take(kHandle, kCard, [](std::uint64_t) { return true; })

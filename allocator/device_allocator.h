@@ -87,6 +87,8 @@ class DeviceAllocator : public PoolRequests,
   HandleTable& table() { return p_.table; }
   StreamTable& streams() { return p_.streams; }
   Bytes capacity() const { return p_.capacity; }
+  // What moved between its tiers, and who waited for that.
+  MoveCounts& moves() { return p_.moves; }
   // Planner's clock; ticks on every scope entered and every access guarded.
   std::atomic<std::uint32_t>& use_clock() { return p_.use_clock; }
 

@@ -27,6 +27,7 @@
 #include "allocator/device/device.h"
 #include "allocator/device_limit.h"
 #include "allocator/event_pool.h"
+#include "allocator/events/move_counts.h"
 #include "allocator/free_handles.h"
 #include "allocator/handle_table.h"
 #include "allocator/history.h"
@@ -73,6 +74,7 @@ struct DeviceParts {
   HandleTable table;
   StreamTable streams;
   std::atomic<std::uint32_t> use_clock{1};
+  MoveCounts moves;
 
   // What a malloc or free out of a bin touches, together and apart from what
   // only the whole way writes.
@@ -96,7 +98,7 @@ struct DeviceParts {
   // The device lock but for Some.
   Captures captures{{device, streams, routes, private_pools, frees, slow}};
   Residency residency GUARDED_BY(mutex){
-      {device, heap, pages, events, traces, live, stats}};
+      {device, heap, pages, events, traces, live, stats, moves}};
   Arrivals arrivals GUARDED_BY(mutex){residency, captures, slow};
   // The device lock but for `some`.
   UnmanagedSegments unmanaged{

@@ -20,6 +20,14 @@ bool IsMapped(const Block& block) {
   return block.state != BlockState::kUnmapped;
 }
 
+// Of a free block that is mapped: handles that nothing else lies in.
+Bytes WholeHandlesIn(const Block& block) {
+  const HandleRegion& region = *block.segment->region;
+  const Bytes lo = RoundUp(block.address - region.base, region.handle_bytes);
+  const Bytes hi = RoundDown(block.end() - region.base, region.handle_bytes);
+  return hi > lo ? hi - lo : 0;
+}
+
 }  // namespace
 
 bool DeviceReports::Owns(Address address) {
@@ -56,12 +64,44 @@ Result<SegmentView> DeviceReports::BaseAllocation(Address address) {
 
 Bytes DeviceReports::LargestCached() {
   MutexLock lock(p_.mutex);
+  return LargestCachedLocked();
+}
+Bytes DeviceReports::LargestCachedLocked() {
   p_.blocks.EmptyBins();
   Bytes largest = 0;
   for (auto& [key, pool] : p_.heap.pools()) {
     largest = std::max(largest, pool->free_blocks().Largest());
   }
   return largest;
+}
+
+DeviceReports::Usage DeviceReports::Used() {
+  MutexLock lock(p_.mutex);
+  Usage usage;
+  usage.largest_free = LargestCachedLocked();  // empties the bins, too
+  usage.stats = StatsLocked();
+  usage.limit = p_.limit.Now();
+  // No segment without virtual memory management is smaller either.
+  const Bytes least =
+      p_.table.region(/*evictable=*/true, PoolKind::kSmall).handle_bytes;
+  for (const auto& [key, pool] : p_.heap.pools()) {
+    Bytes& whole =
+        key.owner.is_private() ? usage.in_private_pools : usage.releasable;
+    pool->free_blocks().ForEach(
+        [&whole](const FreeKey& free) {
+          whole += WholeHandlesIn(*free.block);
+          return true;
+        },
+        least);
+  }
+  const auto now = [](const StatArray& array) {
+    return static_cast<Bytes>(array.stats[0].current);
+  };
+  const Bytes active = now(usage.stats.active_bytes);
+  usage.pending = active - now(usage.stats.allocated_bytes);
+  usage.stranded = now(usage.stats.reserved_bytes) - active - usage.releasable -
+                   usage.in_private_pools;
+  return usage;
 }
 
 DeviceStats DeviceReports::Stats() {

@@ -46,6 +46,18 @@ class DeviceReports {
   Moment Now() EXCLUDES(p_.mutex);
 
   Bytes LargestCached() EXCLUDES(p_.mutex);
+  // What is looked at every few seconds while a program runs. Of blocks only
+  // the free ones are looked at that are as large as a handle, so that the lock
+  // is held for microseconds; what lies where is Fragments()'. Where handles
+  // are on their way, they count as stranded.
+  struct Usage {
+    DeviceStats stats;
+    Bytes limit = 0;         // DeviceAllocator::limit()
+    Bytes largest_free = 0;  // LargestCached()
+    // As fragmentation.h has them.
+    Bytes pending = 0, stranded = 0, releasable = 0, in_private_pools = 0;
+  };
+  Usage Used() EXCLUDES(p_.mutex);
   // Those of block_heap.h, handle_pool.h and block_pins.h; allocated <= active
   // <= reserved, each the sum of what is on the device; reserved = sum of
   // mapped handles, of which a position that merely keeps a mapping
@@ -94,6 +106,7 @@ class DeviceReports {
   };
   std::vector<SegmentView> SnapshotLocked() REQUIRES(p_.mutex);
   DeviceStats StatsLocked() REQUIRES(p_.mutex);
+  Bytes LargestCachedLocked() REQUIRES(p_.mutex);
   // nullptr if all is well, else what is not.
   const char* CheckHandlesLocked(OnDeviceSums* sums) REQUIRES(p_.mutex);
   const char* CheckSumsLocked(const OnDeviceSums& sums) REQUIRES(p_.mutex);

@@ -43,7 +43,7 @@ class DeviceReportsTest : public DevicePartsTest {
     ASSERT_TRUE(residency.Mark(handle));
     std::vector<Departure> leaving = {{.handle = handle}};
     ASSERT_TRUE(residency.BeginEvict(&leaving[0], ~std::uint64_t{0}));
-    residency.CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
+    residency.CommitEvict(&leaving, MoveEvents(DeviceIndex{0}, parts().moves));
     ASSERT_EQ(handle.state(), HandleState::kHost);
   }
   static std::vector<HandleRef> Of(Block* block) {

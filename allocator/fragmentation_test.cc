@@ -38,6 +38,16 @@ class FragmentationTest : public PrivatePoolTest {
       EXPECT_LT(hole.free, hole.bytes);
     }
     EXPECT_EQ(holes, found.stranded);
+    // What is counted without looking at every block.
+    const DeviceReports::Usage usage = allocator().Used();
+    EXPECT_EQ(usage.pending, found.pending);
+    EXPECT_EQ(usage.stranded, found.stranded);
+    EXPECT_EQ(usage.releasable, found.releasable);
+    EXPECT_EQ(usage.in_private_pools, found.in_private_pools);
+    EXPECT_EQ(usage.largest_free, allocator().LargestCached());
+    EXPECT_EQ(usage.limit, allocator().limit());
+    EXPECT_EQ(now(usage.stats.reserved_bytes), found.reserved);
+    EXPECT_EQ(now(usage.stats.allocated_bytes), found.allocated);
     return found;
   }
   Address Transient(Bytes bytes) {

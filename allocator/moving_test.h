@@ -42,7 +42,8 @@ inline void EvictToHost(DeviceAllocator& allocator, HandleRef handle) {
                        /*may_leave=*/true);
   ASSERT_EQ(leaving.size(), 1u);
   allocator.EndFencing();
-  allocator.CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
+  allocator.CommitEvict(&leaving,
+                        MoveEvents(DeviceIndex{0}, allocator.moves()));
   ASSERT_EQ(leaving[0].left, Departure::Left::kAway);
 }
 

@@ -279,8 +279,8 @@ void Residency::Drop(HandleRef handle) {
   }
   const HandleState state = entry.state.load();
   if (!IsAway(state)) return;
-  MoveEvents::Dropped(p_.device.index(), handle.address(), handle.bytes(),
-                      TierOf(state));
+  MoveEvents::Dropped(p_.device.index(), p_.moves, handle.address(),
+                      handle.bytes(), TierOf(state));
   entry.state.store(HandleState::kUnmapped);
   p_.heap.NoteReturned();
   p_.heap.NoteUnmapped(p_.heap.SegmentOf(handle), 1);

@@ -74,6 +74,7 @@ class Residency {
     BlockTraces& traces;
     LiveCounters& live;
     SegmentStats& stats;
+    MoveCounts& moves;
   };
   explicit Residency(const Parts& parts) : p_(parts) {}
 

@@ -30,7 +30,7 @@ class ResidencyTest : public testing::Test {
     events_.emplace(*device_);
     traces_.emplace(history_, *heap_, DeviceIndex{0});
     residency_.emplace(Residency::Parts{*device_, *heap_, *pages_, *events_,
-                                        *traces_, live_, stats_});
+                                        *traces_, live_, stats_, moves_});
     Pool& pool = heap_->PoolOf(
         {.lifetime = LifetimeClass::kPersistent, .kind = PoolKind::kLarge});
     region_ = &table_.region(/*evictable=*/true, PoolKind::kLarge);
@@ -90,7 +90,7 @@ class ResidencyTest : public testing::Test {
   }
   void Evict(std::uint64_t number) {
     std::vector<Departure> leaving = Begun({number});
-    residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
+    residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}, moves_));
     ASSERT_EQ(leaving[0].left, Departure::Left::kAway);
   }
   void BeginRestore(std::uint64_t number) {
@@ -109,6 +109,7 @@ class ResidencyTest : public testing::Test {
   std::optional<PageStore> pages_;
   std::optional<EventPool> events_;
   std::optional<BlockTraces> traces_;
+  MoveCounts moves_;
   std::optional<Residency> residency_;
   HandleRegion* region_ = nullptr;
   Segment* segment_ = nullptr;
@@ -160,7 +161,7 @@ TEST_F(ResidencyTest, WhoComesAfterTheLookKeepsTheHandle) {
   // record_stream while it leaves: nobody waited for that stream.
   Entry(0).used_streams = 8;
   std::vector<Departure> all{leaving};
-  residency_->CommitEvict(&all, MoveEvents(DeviceIndex{0}));
+  residency_->CommitEvict(&all, MoveEvents(DeviceIndex{0}, moves_));
   EXPECT_EQ(all[0].left, Departure::Left::kStayed);
   EXPECT_FALSE(all[0].error.has_value());
   EXPECT_EQ(State(0), HandleState::kResident);
@@ -175,7 +176,7 @@ TEST_F(ResidencyTest, WhatStaysWithoutATrueCopyIsDirty) {
   EXPECT_TRUE(leaving[0].clean);
   leaving[0].clean = false;  // its checksum differs
   leaving[0].stays = leaving[1].stays = true;
-  residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
+  residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}, moves_));
   EXPECT_TRUE(Entry(0).dirty);
   EXPECT_FALSE(Entry(0).has_copy);
   EXPECT_FALSE(Entry(1).dirty);
@@ -185,7 +186,7 @@ TEST_F(ResidencyTest, WhatStaysWithoutATrueCopyIsDirty) {
 TEST_F(ResidencyTest, WhereTheDriverRefusesNothingHasHappened) {
   std::vector<Departure> leaving = Begun({0, 1});
   ASSERT_EQ(cudasim_fail("cuMemUnmap", 1, 1, /*forever=*/1), 0);
-  residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
+  residency_->CommitEvict(&leaving, MoveEvents(DeviceIndex{0}, moves_));
   cudasim_clear_faults();
   for (const Departure& one : leaving) {
     EXPECT_EQ(one.left, Departure::Left::kStayed);
@@ -273,7 +274,7 @@ TEST_F(ResidencyTest, WhatIsFreedWhileAwayIsToldOnce) {
 TEST_F(ResidencyTest, ALowerCopyThatIsGivenUpChangesWhereTheBytesAre) {
   Evict(0);
   residency_->NoteHostCopyGone(At(0), /*written=*/true, /*on_disk=*/true,
-                               MoveEvents(DeviceIndex{0}));
+                               MoveEvents(DeviceIndex{0}, moves_));
   EXPECT_EQ(State(0), HandleState::kDisk);
   EXPECT_FALSE(residency_->NoteChunkGone(At(0), false)) << "the only copy";
   Entry(0).state = HandleState::kHostAndDisk;
@@ -283,7 +284,7 @@ TEST_F(ResidencyTest, ALowerCopyThatIsGivenUpChangesWhereTheBytesAre) {
   Entry(1).has_copy = true;
   Entry(1).dirty = false;
   residency_->NoteHostCopyGone(At(1), false, /*on_disk=*/true,
-                               MoveEvents(DeviceIndex{0}));
+                               MoveEvents(DeviceIndex{0}, moves_));
   EXPECT_TRUE(Entry(1).has_copy);
   EXPECT_TRUE(residency_->NoteChunkGone(At(1), /*in_host=*/false));
   EXPECT_FALSE(Entry(1).has_copy);

@@ -44,7 +44,8 @@ class TransactionsTest : public DevicePartsTest {
     transactions().BeginEvict(&leaving, ~std::uint64_t{0}, {}, true);
     ASSERT_EQ(leaving.size(), handles.size());
     transactions().EndFencing();
-    transactions().CommitEvict(&leaving, MoveEvents(DeviceIndex{0}));
+    transactions().CommitEvict(&leaving,
+                               MoveEvents(DeviceIndex{0}, parts().moves));
     for (const HandleRef handle : handles) {
       ASSERT_EQ(handle.state(), HandleState::kHost);
     }
@@ -172,7 +173,8 @@ TEST_F(TransactionsTest, WhoMayNotGoIsTakenOutAndStays) {
   transactions().EndFencing();
   EXPECT_EQ(handles[1].state(), HandleState::kResident);
   EXPECT_EQ(handles[2].state(), HandleState::kResident);
-  transactions().CommitEvict(&marked, MoveEvents(DeviceIndex{0}));
+  transactions().CommitEvict(&marked,
+                             MoveEvents(DeviceIndex{0}, parts().moves));
   EXPECT_EQ(transactions().AwayOf(handles), (Handles{handles[0], handles[3]}));
   handles[2].use().pins.fetch_sub(1);
   marked = transactions().MarkLeaving(Handles{handles[1]});

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "allocator/base/export.h"
+#include "python_shim/device_metrics.h"
 #include "python_shim/evictable_range.h"
 
 #ifdef __cplusplus
@@ -98,6 +99,19 @@ STRATALLOC_API void stratalloc_listen_to_host(
  * without zeros; their sum is allocated.current unless blocks come and go
  * meanwhile. */
 STRATALLOC_API char* stratalloc_report_json(int device);
+/* How many devices there are, opened or not; 0 before CUDA is initialised and
+ * in the child of a fork. Never calls CUDA. */
+STRATALLOC_API int stratalloc_device_count(void);
+/* What is shown of a device over time, by whoever asks every few seconds while
+ * others train: never calls CUDA and never waits for a migration; holds the
+ * device's lock for microseconds, whatever lives there. out->size says what the
+ * caller knows. Of scopes those that owned most at any time are named, up to
+ * `room`; *named says how many. */
+STRATALLOC_API int stratalloc_metrics(int device,
+                                      stratalloc_device_metrics* out,
+                                      stratalloc_scope_metrics* scopes,
+                                      int room, int* named,
+                                      stratalloc_error* error);
 /* Who holds bytes, or held them at the device's peak: "device" and "rows", a
  * list of {"owner","category","live","at_peak","blocks","device","host",
  * "disk"}, those of the report's `layers` that are not 0 in both. {"error"} for

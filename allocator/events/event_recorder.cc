@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <deque>
 #include <string>
 
@@ -162,6 +163,27 @@ void EventRecorder::CountLostStack() {
   if (EventArea* const made = area()) {
     made->head().stacks_lost.fetch_add(1, std::memory_order_relaxed);
   }
+}
+
+EventRecorder::Counts EventRecorder::Counted() {
+  Counts counts;
+  EventArea* const made = area();
+  if (made == nullptr) return counts;
+  const EventAreaHead& head = made->head();
+  const std::uint64_t rings = head.rings_used.load(std::memory_order_acquire);
+  for (std::uint64_t i = 0; i < rings; ++i) {
+    const EventRing ring = made->ring(i);
+    const std::uint64_t written = ring.written();
+    counts.written += written;
+    counts.overwritten += written - std::min(written, ring.capacity());
+  }
+  const auto read = [](const std::atomic<std::uint64_t>& number) {
+    return number.load(std::memory_order_relaxed);
+  };
+  counts.without_ring = read(head.events_lost);
+  counts.names_lost = read(head.names_lost);
+  counts.stacks_lost = read(head.stacks_lost);
+  return counts;
 }
 
 std::vector<std::uint64_t> EventRecorder::Now() {

@@ -66,6 +66,16 @@ class EventRecorder {
   // nullptr before the first Start().
   static EventArea* area() { return area_.load(std::memory_order_acquire); }
 
+  // What was recorded so far, without reading any of it; zeros before the first
+  // Start(). The first three only grow.
+  struct Counts {
+    std::uint64_t written = 0;
+    std::uint64_t overwritten = 0;  // of these
+    std::uint64_t without_ring = 0;
+    std::uint64_t names_lost = 0, stacks_lost = 0;
+  };
+  static Counts Counted();
+
   // Per ring how many events were ever written: a moment to read from.
   static std::vector<std::uint64_t> Now();
   struct Reading {

@@ -51,6 +51,19 @@ std::vector<std::uint64_t> NumbersOf(const EventRecorder::Reading& reading) {
   return numbers;
 }
 
+TEST_F(EventRecorderTest, CountsWhatWasWrittenAndWhatIsNoMore) {
+  const EventRecorder::Counts before = EventRecorder::Counted();
+  std::thread([] {
+    for (std::uint64_t i = 0; i < kCapacity + 9; ++i) RecordNumber(i);
+  }).join();
+  const EventRecorder::Counts after = EventRecorder::Counted();
+  // Those of the thread, and that it took the ring.
+  EXPECT_EQ(after.written - before.written, kCapacity + 10);
+  EXPECT_GE(after.overwritten - before.overwritten, 10u);
+  EXPECT_EQ(after.without_ring, before.without_ring);
+  EXPECT_LE(after.overwritten, after.written);
+}
+
 TEST_F(EventRecorderTest, RecordsWhileItIsOn) {
   const auto since = EventRecorder::Now();
   RecordNumber(1);

@@ -22,6 +22,8 @@ import json
 import os
 import threading
 
+from stratalloc import _device_metrics
+
 OUT_OF_MEMORY = 1
 INVALID_ARGUMENT = 2
 NOT_FOUND = 3
@@ -91,6 +93,10 @@ def _declare(lib):
         ("holds", i32, (u64,)),
         ("string_free", None, (ctypes.c_void_p,)),
         ("report_json", ctypes.c_void_p, (i32,)),
+        ("device_count", i32, ()),
+        ("metrics", i32, (i32, ctypes.POINTER(_device_metrics.Device),
+                          ctypes.POINTER(_device_metrics.Scope), i32,
+                          ctypes.POINTER(i32), error)),
         ("held_json", ctypes.c_void_p, (i32,)),
         ("fragmentation_json", ctypes.c_void_p, (i32,)),
         ("explain_json", ctypes.c_void_p, (i32, u64, u64)),
@@ -235,6 +241,31 @@ def report(device):
     """The core's report on one device as a dict; {} before CUDA exists."""
     text = _take_string(lib().stratalloc_report_json(device))
     return json.loads(text) if text else {}
+
+
+def device_count():
+    """How many devices there are, opened or not; 0 before CUDA is initialised,
+    which this does not do, and in a forked child."""
+    return _lib.stratalloc_device_count() if _lib is not None else 0
+
+
+def metrics(device, named=0):
+    """What is shown of a device over time: a _device_metrics.Device, and a list
+    of at most `named` _device_metrics.Scope, those that owned most at any time.
+
+    Never calls CUDA and waits for no migration (c_api.h). ValueError: there is
+    no such device, or CUDA is not initialised; RuntimeError: a forked child."""
+    found = _device_metrics.Device(size=ctypes.sizeof(_device_metrics.Device))
+    scopes = (_device_metrics.Scope * named)()
+    count, error = ctypes.c_int(0), Error()
+    check(lib().stratalloc_metrics(device, ctypes.byref(found), scopes, named,
+                                   ctypes.byref(count), ctypes.byref(error)),
+          error)
+    return found, scopes[:count.value]
+
+
+def scope_name(scope):
+    return _take_string(lib().stratalloc_scope_name(scope))
 
 
 def held(device):

@@ -70,6 +70,7 @@ Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
     prepared = lower_.Open(device.device(),
                            std::max(large.handle_bytes, largest_handle));
   }
+  host_.store(lower_.host(), std::memory_order_release);
   if (!prepared) state.Refuse(prepared.error());
   all_.Add(&state);
   if (!prepared) return prepared;
@@ -218,26 +219,28 @@ EngineCounters Engine::Counters() const {
   EngineCounters counters = counters_;
   counters.to_disk_bytes = lower_.written_bytes();
   counters.from_disk_bytes = lower_.read_bytes();
-  counters.stalls = stalls_.load();
-  counters.stall_ns = stall_ns_.load();
+  for (const TieredDevice* state : all_) {
+    counters.stalls += state->allocator->moves().stalls();
+    counters.stall_ns += state->allocator->moves().stall_ns();
+  }
   return counters;
 }
 
 Bytes Engine::HostUsed() const {
-  MutexLock arbiter(arbiter_);
-  return lower_.is_open() ? lower_.host()->used() : 0;
+  const HostTier* const host = host_.load(std::memory_order_acquire);
+  return host != nullptr ? host->used() : 0;
 }
 Bytes Engine::HostPeak() const {
-  MutexLock arbiter(arbiter_);
-  return lower_.is_open() ? lower_.host()->peak() : 0;
+  const HostTier* const host = host_.load(std::memory_order_acquire);
+  return host != nullptr ? host->peak() : 0;
 }
 Bytes Engine::HostReserved() const {
-  MutexLock arbiter(arbiter_);
-  return lower_.is_open() ? lower_.host()->reserved() : 0;
+  const HostTier* const host = host_.load(std::memory_order_acquire);
+  return host != nullptr ? host->reserved() : 0;
 }
 Bytes Engine::HostReservedPeak() const {
-  MutexLock arbiter(arbiter_);
-  return lower_.is_open() ? lower_.host()->reserved_peak() : 0;
+  const HostTier* const host = host_.load(std::memory_order_acquire);
+  return host != nullptr ? host->reserved_peak() : 0;
 }
 Bytes Engine::DiskUsed() const {
   MutexLock arbiter(arbiter_);

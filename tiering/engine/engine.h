@@ -148,6 +148,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   Result<Bytes> RestoreAll();
 
   EngineCounters Counters() const;
+  // The host tier's never wait; while something moves, as far as it has come.
   Bytes HostUsed() const;
   Bytes HostPeak() const;  // of what was used, not of what was pinned for it
   Bytes HostReserved() const;
@@ -250,7 +251,9 @@ class Engine final : public Reclaimer, public ScopeListener {
   DeviceList movers_;  // of them those that take part
 
   mutable Mutex arbiter_{LockRank::kArbiter};
-  LowerCopies lower_;        // arbiter
+  LowerCopies lower_;  // arbiter
+  // Of them, for who only reads how full it is. nullptr before there is one.
+  std::atomic<const HostTier*> host_{nullptr};
   EngineCounters counters_;  // arbiter
 
   // True once anything has left: before that, learning costs nothing.
@@ -258,8 +261,6 @@ class Engine final : public Reclaimer, public ScopeListener {
   mutable Mutex plan_mutex_{LockRank::kPlan};
   ScopeTrace trace_ GUARDED_BY(plan_mutex_);
 
-  // Stall counters are written outside the arbiter.
-  std::atomic<std::uint64_t> stalls_{0}, stall_ns_{0};
   std::atomic<std::uint64_t> unpinned_{0};  // pins taken back (pins.cc)
   std::unique_ptr<MigrationThread> thread_;
 };

@@ -48,7 +48,8 @@ class Eviction {
         lower_(parts.lower),
         counters_(parts.counters),
         all_(parts.all),
-        events_(parts.state.allocator->device().index()) {}
+        events_(parts.state.allocator->device().index(),
+                parts.state.allocator->moves()) {}
   ~Eviction();
   Eviction(const Eviction&) = delete;
   Eviction& operator=(const Eviction&) = delete;

@@ -348,39 +348,32 @@ Status Engine::WaitForRoom(StreamId stream, const char* name,
 Status Engine::Admit(StreamId stream, const char* name,
                      std::span<const GuardedHandle> all) {
   const std::vector<GuardedHandle> handles(all.begin(), all.end());
-  const DeviceIndex first =
-      DeviceOf(handles.front().handle.address())->device().index();
+  DeviceAllocator& device = *DeviceOf(handles.front().handle.address());
+  const DeviceIndex first = device.device().index();
   const ScopeId scope = CurrentScope().scope;
-  const auto bytes_of_all = [&] {
-    Bytes bytes = 0;
-    for (const GuardedHandle& one : handles) bytes += one.handle.bytes();
-    return bytes;
-  };
-  const MoveEvents events(first);
+  Bytes bytes = 0;
+  for (const GuardedHandle& one : handles) bytes += one.handle.bytes();
+  const MoveEvents asked(first, device.moves());
   // Everything is on the device, some of it still arriving?
   if (!Queues(OperatorThread::ThisThread())) {
     STRATALLOC_ASSIGN_OR_RETURN(const bool complete,
                                 AcceptAll(stream, handles));
     if (complete) {
-      if (EventRecorder::on()) events.Late(scope, bytes_of_all());
+      asked.Late(scope, bytes);
       return {};
     }
   }
   // Whatever others do, nobody need wait for that.
   STRATALLOC_RETURN_IF_ERROR(CheckFits(name, handles));
 
-  const std::int64_t started = NowNs();
+  const MoveEvents waits(first, device.moves());
   const Status status = WaitForRoom(stream, name, handles);
-  const std::uint64_t waited = static_cast<std::uint64_t>(NowNs() - started);
-  stalls_.fetch_add(1, std::memory_order_relaxed);
-  stall_ns_.fetch_add(waited, std::memory_order_relaxed);
-  Ledger::Get().OnStall(first, scope, waited);
-  if (EventRecorder::on()) events.Stalled(scope, bytes_of_all());
+  Ledger::Get().OnStall(first, scope, waits.Stalled(scope, bytes));
   if (!status) return status;
   for (const TieredDevice* state : movers_) {
-    DeviceAllocator& device = *state->allocator;
-    if (device.device().IsCapturing(stream)) {
-      STRATALLOC_RETURN_IF_ERROR(device.DrainArrivals());
+    DeviceAllocator& mover = *state->allocator;
+    if (mover.device().IsCapturing(stream)) {
+      STRATALLOC_RETURN_IF_ERROR(mover.DrainArrivals());
     }
   }
   STRATALLOC_ASSIGN_OR_RETURN(const bool complete, AcceptAll(stream, handles));

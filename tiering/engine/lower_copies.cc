@@ -230,7 +230,8 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
   for (Choice& choice : choices) {
     LowerCopy& copy = *choice.copy;
     const bool written = choice.cost == 2;
-    const MoveEvents events(copy.device->device().index());
+    const MoveEvents events(copy.device->device().index(),
+                            copy.device->moves());
     if (written) {
       if (Status status = WriteToDisk(copy, copy.host.data); !status) {
         *why = status.error();

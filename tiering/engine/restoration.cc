@@ -104,7 +104,7 @@ void Restoration::MoveIn() {
 
 void Restoration::MoveRunIn(std::size_t first, std::size_t end) {
   DeviceAllocator& device = *state_.allocator;
-  const MoveEvents events(device.device().index());
+  const MoveEvents events(device.device().index(), device.moves());
   for (std::size_t at = first; at < end; ++at) {
     const HandleRef handle = missing_[at];
     const LowerCopy* copy = lower_.Find(handle.address());

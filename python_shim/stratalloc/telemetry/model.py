@@ -20,6 +20,8 @@ import enum
 
 import numpy as np
 
+from stratalloc._device_metrics import CATEGORIES, TIERS  # noqa: F401
+
 
 class Kind(enum.IntEnum):
     """Of an event; the numbers are those of the recording's format. The first
@@ -53,9 +55,6 @@ SEGMENT_KINDS = (Kind.SEGMENT_ALLOC, Kind.SEGMENT_FREE, Kind.SEGMENT_MAP,
                  Kind.SEGMENT_UNMAP)
 
 
-CATEGORIES = ("unknown", "parameter", "buffer", "gradient", "optimizer_state",
-              "activation", "input", "temporary", "workspace")
-TIERS = ("device", "host", "disk")
 ACTIVE = "active_allocated"
 PENDING = "active_pending_free"
 FREE = "inactive"
