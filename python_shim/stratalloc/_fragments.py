@@ -4,6 +4,7 @@
 import dataclasses
 
 from stratalloc import _core
+from stratalloc import _plot_svg
 from stratalloc import _tiers
 from stratalloc._page import Page
 from stratalloc._result import Result, dicts, frame
@@ -80,11 +81,18 @@ class Fragmentation(Result):
 
     def _page(self, depth=None, all=False):  # noqa: A002
         parts = [f"{format_size(self.reserved)} reserved on device "
-                 f"{self.device}", self._sums()]
+                 f"{self.device}", self._bar(), self._sums()]
         if self.holes:
             parts += ["", _holes(self.holes, len(self.holes) if all
                                  else _SHOWN)]
         return Page(parts)
+
+    def _bar(self):
+        return _plot_svg.Bars(f"reserved on device {self.device}", [
+            ("reserved", {"allocated": self.allocated, "pending": self.pending,
+                          "stranded": self.stranded,
+                          "releasable": self.releasable,
+                          "in private pools": self.in_private_pools})])
 
     def _sums(self):
         def row(name, size, note, level=0):

@@ -4,6 +4,7 @@
 import dataclasses
 
 from stratalloc import _core
+from stratalloc import _plot_svg
 from stratalloc import _reports
 from stratalloc import _sites
 from stratalloc import _stack
@@ -50,6 +51,7 @@ class Holders(Rows):
         self.rows = sorted(rows, key=lambda row: (-row.bytes, row.name,
                                                   row.category, row.tier))
         self._is_tree = by in ("module", "tensor")
+        self._is_drawn = by != "category"  # a list of which is its own bars
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
         # Where something is on a lower tier, each tier has a column.
@@ -62,8 +64,20 @@ class Holders(Rows):
                  *(row.bytes if row.tier == tier else 0 for tier in tiers))
                 for row in self.rows]
         when = _WHEN.get(self.at, f"after event {self.at}")
-        return Page([_tree.Tree(rows, columns, f"device {self.device} {when}",
-                                self._is_tree)], depth, all, **how)
+        heading = f"device {self.device} {when}"
+        return Page([*self._bars(heading),
+                     _tree.Tree(rows, columns, heading, self._is_tree)],
+                    depth, all, **how)
+
+    def _bars(self, title):
+        if not self._is_drawn:
+            return []
+        tiers = [tier for tier in _TIERS
+                 if any(row.tier == tier for row in self.rows)]
+        return [_plot_svg.Bars(title + " by category", [
+            (tier, bytes_by_category(row for row in self.rows
+                                      if row.tier == tier))
+            for tier in tiers])] if tiers else []
 
     def __repr__(self):
         return (f"<stratalloc.Holders of device {self.device} {self.at}: "
@@ -170,6 +184,14 @@ def _by_site(device, total):
     if found is None:
         return [Holder(_sites.NOT_RECORDED, "unknown", total, None, "device")]
     return list(_now(found.rows))
+
+
+def bytes_by_category(rows):
+    """category -> bytes."""
+    sums = {}
+    for row in rows:
+        sums[row.category] = sums.get(row.category, 0) + row.bytes
+    return sums
 
 
 def _by_category(rows):

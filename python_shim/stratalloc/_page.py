@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page: sentences, tables and trees, as text, for rich and as HTML.
+"""A page: sentences, tables and trees, as text, for rich and as HTML; pictures
+in HTML alone.
 
 A tree has as many lines as the rest of the page leaves in the terminal, the
 largest; all of them if asked.
@@ -7,6 +8,7 @@ largest; all of them if asked.
 
 import sys
 
+from stratalloc import _plot_svg
 from stratalloc import _table
 from stratalloc import _table_html
 from stratalloc import _tree
@@ -17,7 +19,8 @@ _OF_HTML = 1000  # lines of a tree; a browser has no last line
 
 
 class Page:
-    """Parts, in order: str (one line), _table.Table or _tree.Tree.
+    """Parts, in order: str (one line), _table.Table, _tree.Tree or
+    _plot_svg.Picture.
 
     depth: levels of a tree below its total; None: all of them, as many lines
     as there is room for, or all if `all`. more: how whoever reads it gets what
@@ -35,7 +38,7 @@ class Page:
         """For the terminal of `stream`; None: of stdout."""
         width, height = _table.terminal(stream or sys.stdout)
         return "\n".join(
-            line for part in self._made(height)
+            line for part in self._made(height, pictures=False)
             for line in ([_table.printable(part)] if isinstance(part, str)
                          else _table.text(part, width)))
 
@@ -44,7 +47,8 @@ class Page:
 
         from stratalloc import _table_rich
 
-        for part in self._made(options.height or console.size.height):
+        for part in self._made(options.height or console.size.height,
+                               pictures=False):
             if isinstance(part, str):
                 yield Text(_table.printable(part))
             else:
@@ -54,8 +58,10 @@ class Page:
     def html(self):
         return _table_html.page(self._made(None))
 
-    def _made(self, height):
-        """Sentences and tables; None: a page that has no height."""
+    def _made(self, height, pictures=True):
+        """Sentences, tables and `pictures`; None: a page that has no height."""
+        parts = [part for part in self.parts
+                 if pictures or not isinstance(part, _plot_svg.Picture)]
         most = None
         if height is None:
             most = _OF_HTML
@@ -63,8 +69,8 @@ class Page:
             others = sum(
                 1 if not isinstance(part, _table.Table)
                 else len(part.rows) + any(part.titles) + bool(part.rest)
-                for part in self.parts)
+                for part in parts)
             most = max(height - _SPARE - others, _FEWEST)
         return [part.table(self.depth, most, self.more)
                 if isinstance(part, _tree.Tree) else part
-                for part in self.parts]
+                for part in parts]

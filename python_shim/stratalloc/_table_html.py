@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table for notebooks: lines that open and close, no script, no link.
+"""A page for notebooks: lines that open and close, no script, no link.
 
 Colours are the page's own, so that it reads in the dark as well. Rows below a
 row are inside its <details>; where a page keeps no style (some sites show
@@ -8,6 +8,7 @@ notebooks so) names and numbers stay in order, a line for each row.
 
 import html
 
+from stratalloc import _plot_svg
 from stratalloc import _table
 
 _OPEN = 2  # levels that are open at first
@@ -32,10 +33,17 @@ background:currentColor;opacity:.4}
 
 
 def page(parts):
-    """HTML of sentences and tables."""
+    """HTML of sentences, tables and pictures."""
     return ('<div class="stratalloc"><style>' + _STYLE + "</style>"
-            + "".join(_sentence(part) if isinstance(part, str)
-                      else "".join(_lines(part)) for part in parts) + "</div>")
+            + "".join(map(_part, parts)) + "</div>")
+
+
+def _part(part):
+    if isinstance(part, str):
+        return _sentence(part)
+    if isinstance(part, _plot_svg.Picture):
+        return part.svg()
+    return "".join(_lines(part))
 
 
 def _sentence(text):

@@ -323,6 +323,11 @@ def test_bars():
                 "", "▏", "▏", "█", "█▌", "██", ""]
 
 
+_ATTRIBUTES = {"svg": ("xmlns", "role", "viewbox", "style"),
+               "rect": ("x", "y", "width", "height", "fill"),
+               "text": ("x", "y", "text-anchor", "fill")}
+
+
 class _Checked(html.parser.HTMLParser):
     """Elements close in the order that they opened; texts and titles."""
 
@@ -338,7 +343,8 @@ class _Checked(html.parser.HTMLParser):
         self.open.append(tag)
         self.tags.append(tag)
         for name, value in attrs:
-            assert name in ("class", "style", "title", "open"), name
+            assert name in _ATTRIBUTES.get(
+                tag, ("class", "style", "title", "open")), (tag, name)
             if name == "title":
                 self.titles.append(value)
                 self.levels.append(self.open.count("details")
@@ -357,10 +363,13 @@ def test_html_is_whole_and_by_itself(make):
     text = make()._repr_html_()
     page = _Checked(text)
     assert set(page.tags) <= {"div", "style", "p", "span", "i", "details",
-                              "summary"}
-    assert not re.search(r"https?:|url\(|@import|<script|javascript", text)
-    # The page's own colours, in the dark as well.
-    assert not re.search(r"#[0-9a-f]{3}|(?<!current)color:(?!inherit)", text,
+                              "summary", "svg", "title", "desc", "rect",
+                              "text"}
+    bare = text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"https?:|url\(|@import|<script|javascript", bare)
+    # The page's own colours, in the dark as well, but for parts of pictures.
+    assert not re.search(r"(?<!fill=\")#[0-9a-f]{3}"
+                         r"|(?<!current)color:(?!inherit)", text,
                          re.IGNORECASE), text
     said = make().text() if make is stats else make().text(all=True)
     words = set(re.findall(r"\w+", " ".join(page.texts)))
@@ -393,7 +402,7 @@ def test_html_nests_as_the_tree_does():
                 for _ in range(rng.randint(0, 40))]
         made = Holders(sum(row.bytes for row in rows), "now", 0, rows)
         page = _Checked(made._repr_html_())
-        lines = made._page()._made(None)[0].rows
+        lines = made._page()._made(None)[-1].rows
         assert page.titles[1:] == [line.name for line in lines]
         assert page.levels[1:] == [line.level for line in lines]
 
