@@ -99,7 +99,7 @@ class Areas(Picture):
                       if any(numbers)}
         self.lines = {name: numbers for name, numbers in (lines or {}).items()
                       if any(numbers)}
-        self.marks = list(marks)[:_MARKS]
+        self.marks = list(marks) if len(marks) <= _MARKS else []
 
     def svg(self):
         sums = [sum(each) for each in zip(*self.parts.values())]

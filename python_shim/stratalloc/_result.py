@@ -12,12 +12,8 @@ from collections.abc import Mapping
 from stratalloc._page import Page
 
 
-class Result(Mapping):
-    """A mapping with the keys of to_dict()."""
-
-    def to_dict(self):
-        """The same as a dict of dicts, lists, ints and texts, for JSON."""
-        raise NotImplementedError
+class Shown:
+    """What has a page: printed, by rich, in a terminal of IPython, as HTML."""
 
     def _page(self, depth=None, all=False) -> Page:  # noqa: A002
         raise NotImplementedError
@@ -34,6 +30,19 @@ class Result(Mapping):
 
     def _repr_html_(self):
         return self._page(all=True).html()
+
+    def _repr_pretty_(self, printer, cycle):
+        # IPython asks for this; what is inside of a list has one line there.
+        inside = cycle or len(printer.stack) > 1
+        printer.text(repr(self) if inside else str(self))
+
+
+class Result(Shown, Mapping):
+    """A mapping with the keys of to_dict()."""
+
+    def to_dict(self):
+        """The same as a dict of dicts, lists, ints and texts, for JSON."""
+        raise NotImplementedError
 
     def __getitem__(self, key):
         return self.to_dict()[key]

@@ -11,9 +11,11 @@ from stratalloc import _bridge
 from stratalloc import _core
 from stratalloc import _enable
 from stratalloc import _levels
+from stratalloc._page import Page
+from stratalloc._result import Shown
 
 
-class Trace:
+class Trace(Shown):
     """One recording: a context manager, and a decorator of functions.
 
     Attributes:
@@ -21,6 +23,9 @@ class Trace:
 
     Events are recorded while at least one is open, in rings that keep the last
     131072 of each thread; what was lost is counted (`run().dropped`).
+
+    str() has the sums of each device, and in a notebook a picture of what it
+    held over time.
     """
 
     def __init__(self, path=None, redact=False):
@@ -29,7 +34,7 @@ class Trace:
         self.path = None if path is None else os.path.abspath(os.fspath(path))
         self._redact = redact
         self._number = None
-        self._run = None
+        self._run = self._told = None
         self._written = False  # the file at `path` is of this trace
 
     def __enter__(self):
@@ -44,7 +49,7 @@ class Trace:
                 "CUDA")
         if self.path is not None:
             _try(self.path)
-        self._run, self._written = None, False
+        self._run, self._told, self._written = None, None, False
         self._number = _core.begin_recording()
         return self
 
@@ -72,6 +77,7 @@ class Trace:
                     return function(*args, **kwargs)
             finally:  # run() is that of the last call
                 self._run, self._written = once._run, once._written
+                self._told = None
 
         return traced
 
@@ -92,6 +98,30 @@ class Trace:
 
             self._run = recording.read(self.path)
         return self._run
+
+    def _page(self, depth=None, all=False):  # noqa: A002
+        if self._number is not None:
+            return Page(["this trace() is being recorded"])
+        if self._run is None and not self._written:
+            return Page(["this trace() has recorded nothing yet: use `with "
+                         "stratalloc.trace() as trace:`"])
+        if self._told is None:
+            from stratalloc.telemetry.analysis import summary
+
+            try:
+                self._told = summary.summary(self.run())
+            except (OSError, ValueError) as error:  # the file is another now
+                return Page([f"this trace() cannot be read: {error}"])
+        return self._told._page(depth, all)
+
+    def __repr__(self):
+        if self._number is not None:
+            return "<stratalloc.Trace, being recorded>"
+        if self._run is not None:
+            return (f"<stratalloc.Trace of {len(self._run.events)} events, "
+                    f"{self._run.duration / 1e9:.3f} s>")
+        return ("<stratalloc.Trace, written to a file>" if self._written
+                else "<stratalloc.Trace of nothing>")
 
 
 def trace(path=None, redact=False):

@@ -2,9 +2,11 @@
 """trace(): what happened adds up to what the allocator counted, whatever the
 program did: layers, threads, evictions, private pools, streams."""
 
+import re
 import subprocess
 import sys
 import threading
+import xml.etree.ElementTree
 import zlib
 
 import pytest
@@ -19,6 +21,7 @@ from torch import nn  # noqa: E402
 
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
+from stratalloc.settings import format_size  # noqa: E402
 from stratalloc.telemetry import (  # noqa: E402
     formats, identities, import_torch, model, recording)
 from stratalloc.telemetry.analysis import owners  # noqa: E402
@@ -320,6 +323,38 @@ def test_its_end_says_the_format_as_dumps_does(tmp_path):
             tensor(512)
             (tmp_path / "goes").rmdir()
     assert of_kind(trace.run(), Kind.ALLOC)["bytes"].tolist() == [512]
+
+
+def test_a_trace_is_shown(tmp_path):
+    """As a table, and as a picture whose peak is torch's."""
+    trace = stratalloc.trace()
+    assert "nothing yet" in str(trace) and "of nothing" in repr(trace)
+    torch.cuda.reset_peak_memory_stats()
+    with trace:
+        assert str(trace) == "this trace() is being recorded"
+        with stratalloc.scope("<b>evil", category="buffer"):
+            kept = [tensor(3 * MIB), tensor(2 * MIB)]
+            stratalloc.mark("<i>mark")
+        del kept
+    peak = torch.cuda.max_memory_allocated()
+    assert re.search(r"^device 0", str(trace), re.MULTILINE)
+    html = trace._repr_html_()
+    (drawn,) = re.findall("<svg.*?</svg>", html)
+    root = xml.etree.ElementTree.fromstring(drawn)
+    texts = [element.text for element in root.iter() if element.text]
+    assert f"most {format_size(peak)}" in texts and "<i>mark" in texts
+    assert "<b>evil" not in html and "<i>mark" not in html
+    assert "&lt;i&gt;mark" in html
+    assert re.fullmatch(r"<stratalloc\.Trace of \d+ events, [\d.]+ s>",
+                        repr(trace))
+    with trace:
+        tensor(512)
+    assert "&lt;i&gt;mark" not in trace._repr_html_()  # it is another one
+    written = stratalloc.trace(tmp_path / "r.strata")
+    with written:
+        tensor(512)
+    (tmp_path / "r.strata").write_bytes(b"another")
+    assert "cannot be read" in str(written)
 
 
 @pytest.mark.parametrize("name", ["no/x.strata", "no/x.csv"])

@@ -8,6 +8,7 @@ from stratalloc._result import Result
 from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
 from stratalloc.telemetry import identities, model, replay
+from stratalloc.telemetry.analysis.curves import Curves
 from stratalloc.telemetry.exports import tiers
 from stratalloc.telemetry.exports.notes import missing, notes
 from stratalloc.telemetry.model import Kind
@@ -18,6 +19,7 @@ class Summary(Result):
     violations."""
 
     def __init__(self, run):
+        self._run = run
         self.recording, self._missing = notes(run), missing(run)
         marks = run.events["scope"][run.events["kind"] == Kind.MARK]
         self.scopes = len(run.scopes) - 1 - len(np.unique(marks[marks > 0]))
@@ -46,7 +48,8 @@ class Summary(Result):
             parts.append("recovered from a process that did not end by itself")
         for one in self.devices:
             parts += [f"device {one['device']} {one['name']}".rstrip(),
-                      _table(one), *_told(one)]
+                      Curves(self._run, one["device"]), _table(one),
+                      *_told(one)]
         parts += [f"does not hold: {one}" for one in self.violations]
         return Page(parts, depth, all, **how)
 

@@ -3,6 +3,8 @@
 
 import json
 import os
+import re
+import xml.etree.ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 
 import made_runs
 import stratalloc
-from stratalloc.telemetry import model
-from stratalloc.telemetry.analysis import owners
+from stratalloc.telemetry import model, replay
+from stratalloc.telemetry.analysis import curves, owners
 from stratalloc.telemetry.analysis.lines import line
 from stratalloc.telemetry.analysis.summary import summary
 from stratalloc.telemetry.model import Kind
@@ -194,3 +196,53 @@ def test_a_summary_reads_as_a_page():
 def test_what_cannot_be_asked_is_an_error(call):
     with pytest.raises(ValueError, match="stratalloc: .*(use|it has)"):
         call(made_runs.story())
+
+
+@_SOME
+@_RUNS
+def test_a_picture_has_the_models_sums(seed, steps):
+    _, maker = made_runs.make(seed, steps)
+    first = len(maker.sums) // 2  # what was there before is there, too
+    run, maker = made_runs.make(seed, steps, first)
+    wanted = maker.sums[max(0, first - 1):]
+    areas = curves.Curves(run, 0).areas()
+    sums = [sum(each) for each in zip(*areas.parts.values())]
+    assert max(sums, default=0) == max((one[0] for one in wanted), default=0)
+    assert sums[:1] == [one[0] for one in wanted[:1] if first and sums]
+    at_end = {}
+    for (_, category, _), size in maker.holders().items():
+        name = model.CATEGORIES[category]
+        at_end[name] = at_end.get(name, 0) + size
+    assert {name: numbers[-1] for name, numbers in areas.parts.items()
+            if numbers[-1]} == at_end
+    assert max(areas.lines.get("reserved", [0])) == max(
+        (one[3] for one in wanted), default=0)
+    assert areas.times == sorted(areas.times)
+
+
+def test_a_picture_of_a_long_run_has_its_peak_and_its_end():
+    run = made_runs.many(20000, marks=5)
+    areas = curves.Curves(run, 0).areas()
+    assert len(areas.times) < 600 and len(areas.marks) == 5
+    walked = replay.Replay(run, 0)
+    sums = [sum(each) for each in zip(*areas.parts.values())]
+    assert max(sums) == walked.allocated.most()
+    assert sums[-1] == walked.allocated.last()
+    assert max(areas.lines["reserved"]) == walked.reserved.most()
+    assert len(areas.svg()) < 100_000
+
+
+def test_a_page_has_a_picture_of_each_device_whatever_names_are():
+    run = made_runs.devices()
+    pictures = re.findall("<svg.*?</svg>", summary(run)._repr_html_())
+    titles = [xml.etree.ElementTree.fromstring(one)[0].text
+              for one in pictures]
+    assert titles == [f"allocated on device {one} by category, over time"
+                      for one in replay.devices(run)]
+    for one in re.findall("<svg.*?</svg>",
+                          summary(made_runs.hostile())._repr_html_()):
+        root = xml.etree.ElementTree.fromstring(one)
+        assert not {element.tag for element in root.iter()} & {
+            "{http://www.w3.org/2000/svg}script"}
+    assert "svg" not in summary(run).text() + json.dumps(
+        summary(run).to_dict())
