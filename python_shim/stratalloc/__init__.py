@@ -62,5 +62,18 @@ def __getattr__(name):
     return value
 
 
+def load_ipython_extension(ipython):
+    """`%load_ext stratalloc` adds %gpumem and %%gpumem to this shell."""
+    from stratalloc import _notebook
+
+    _notebook.load(ipython)
+
+
+def unload_ipython_extension(ipython):
+    from stratalloc import _notebook
+
+    _notebook.unload(ipython)
+
+
 def __dir__():
     return sorted(set(globals()) | set(_NAMES))

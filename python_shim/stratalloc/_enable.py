@@ -197,7 +197,7 @@ def _refuse_late(torch):
     """Raises once torch's native allocator may own blocks."""
     if torch.cuda.is_initialized():
         raise RuntimeError(
-            f"stratalloc: CUDA is already initialised{_by_whom()}, so torch's "
+            f"stratalloc: CUDA is already initialised{by_whom()}, so torch's "
             f"native allocator may own blocks and cannot be replaced any more; "
             f"move {_call_site()} above the first use "
             "of CUDA (the first tensor or module moved to a GPU, "
@@ -228,7 +228,8 @@ def _say_if_there_is_no_gpu(torch):
         print(text, file=sys.stderr)
 
 
-def _by_whom():
+def by_whom():
+    """", by script.py:12 (in main)": who initialised CUDA, if that was seen."""
     line = _witness.line()
     return f", by {line}" if line else ""
 

@@ -64,11 +64,11 @@ class Growth(Rows):
         self._is_tree = by == "module"
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
-        said = (f"{_signed(self.total)} from {self.at} on device "
+        said = (f"{signed(self.total)} from {self.at} on device "
                 f"{self.device}")
         if not self.rows:
             return Page([said + ": nothing changed"], depth, all, **how)
-        columns = [_tree.Column("bytes", _signed),
+        columns = [_tree.Column("bytes", signed),
                    _tree.Column("blocks", "{:+d}".format, weighs=False)]
         return Page([said, _tree.Tree(
             [(row.name, row.category, row.bytes, row.count)
@@ -80,7 +80,8 @@ class Growth(Rows):
                 f"{self.total:+d} bytes in {len(self.rows)} rows>")
 
 
-def _signed(size):
+def signed(size):
+    """"+2 MiB": what changed, for people."""
     return ("-" if size < 0 else "+") + format_size(abs(size))
 
 
@@ -103,17 +104,18 @@ def mark(name=None, device=None):
     values = _reports.held(device)
     if not values:
         return Mark(str(name), 0, 0, {}, {} if _sites.on() else None)
-    held = _held(values["rows"])
+    held = by_owner(values["rows"])
     sites = _sites.look(values["device"])
     return Mark(str(name), values["device"],
                 sum(size for size, _ in held.values()), held,
-                None if sites is None else _held(sites.rows))
+                None if sites is None else by_owner(sites.rows))
 
 
 _count = [0]
 
 
-def _held(rows):
+def by_owner(rows):
+    """(owner, category) -> (bytes, blocks) of what lives, of report()'s rows."""
     held = {}
     for row in rows:
         if row["live"]:

@@ -15,6 +15,12 @@ def now():
     return _now[0]
 
 
+def events():
+    """Are events recorded anyway?"""
+    levels = _core.TELEMETRY_LEVELS
+    return levels.index(_now[0]) >= levels.index("events")
+
+
 def recorded():
     """What recordings have: events at least, which they switch on."""
     levels = _core.TELEMETRY_LEVELS

@@ -20,14 +20,12 @@ from stratalloc import _budgets
 from stratalloc import _core
 from stratalloc import _growth
 from stratalloc import _holders
-from stratalloc._replaced import Replaced, passing_on
+from stratalloc import _resets
 from stratalloc.settings import format_size
 
 _SHOWN = 5  # owners in a failure
 # Libraries keep these to the end of the process, whoever called them first.
 _KEPT = "workspace"
-# What torch.cuda's and torch.accelerator's functions call.
-_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 
 class State:
@@ -41,9 +39,7 @@ class State:
         self._workspaces = {}  # device -> {owner: bytes}, at the begin
         self._needed = {}  # device -> Holders, the most until the last reset
         self._lock = threading.Lock()  # of _needed: threads reset, too
-        self._hooks = Replaced()
-        for name in _RESETS:
-            self._hooks.replace(torch._C, name, self._noting)
+        self._hooks = _resets.heard(torch, self._note)
 
     @property
     def written(self):
@@ -81,15 +77,6 @@ class State:
                 f"{format_size(limit)}: {_largest(peak.rows)}")
         wrong += self._budgets.check(path, name, peak)
         return wrong
-
-    def _noting(self, original):
-        """A reset that first has noted what it makes forgotten."""
-        def reset(*args, **kwargs):
-            if _core.initialized():
-                self._note()
-            return original(*args, **kwargs)
-
-        return passing_on(original, reset)
 
     def _note(self):
         for device in _devices():

@@ -15,6 +15,12 @@ from stratalloc._page import Page
 class Shown:
     """What has a page: printed, by rich, in a terminal of IPython, as HTML."""
 
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        # Where IPython looks, a class's own __repr__, or being a dict, comes
+        # before what a base class has.
+        cls._repr_pretty_ = cls._repr_pretty_
+
     def _page(self, depth=None, all=False) -> Page:  # noqa: A002
         raise NotImplementedError
 

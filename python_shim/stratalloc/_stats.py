@@ -42,9 +42,6 @@ class Stats(dict, Result):
     def _page(self, depth=None, all=False):  # noqa: A002
         return Page(self.parts(), depth, all)
 
-    # IPython finds a dict's own way before a base class's.
-    _repr_pretty_ = Result._repr_pretty_
-
     def parts(self):
         """What a page consists of."""
         if not self:

@@ -27,7 +27,7 @@ text-overflow:ellipsis;white-space:nowrap}
 .stratalloc .b{flex:none;width:8ch}
 .stratalloc .b i{display:block;height:.6em;margin-top:.45em;min-width:1px;
 background:currentColor;opacity:.4}
-.stratalloc .h{opacity:.7;border-bottom:1px solid currentColor}
+.stratalloc .h{opacity:.7;border-bottom:1px solid currentColor;margin-top:.5em}
 .stratalloc p{margin:.3em 0}
 """
 
