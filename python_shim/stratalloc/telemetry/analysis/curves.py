@@ -4,6 +4,10 @@
 Drawn of as many moments as can be told apart, the peak and the end among them;
 at each of them the numbers are exact where the run is. The run is walked when
 somebody looks, so a page that is printed costs nothing for it.
+
+Categories are those of the events. What a module's call allocates is temporary
+in them to its end; the ledger, and with it holders() and peak(), has what is
+still there when the call ends as an activation.
 """
 
 import numpy as np
