@@ -170,11 +170,13 @@ def test_a_mark_says_what_is_there_and_that_is_checked(tmp_path):
     """Among the events of four threads; a number that was turned is found."""
     path = tmp_path / "marked.strata"
     done = threading.Event()
+    rounds = threading.Semaphore(0)  # of all threads together
 
     def work(seed):
         while not done.is_set():
             kept = [tensor(512 + (seed * 7919 + i * 4099) % 3000000)
                     for i in range(4)]
+            rounds.release()
             del kept
 
     with stratalloc.trace(path):
@@ -182,6 +184,7 @@ def test_a_mark_says_what_is_there_and_that_is_checked(tmp_path):
         for thread in threads:
             thread.start()
         for i in range(50):
+            rounds.acquire()  # each mark has something to be among
             kept = tensor(MIB)
             stratalloc.mark(f"mark {i}")
         done.set()
