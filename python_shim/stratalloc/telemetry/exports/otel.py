@@ -13,7 +13,7 @@ from stratalloc.telemetry.exports import metrics
 from stratalloc.telemetry.exports.target import target, text
 
 # What the conventions have a name for.
-KNOWN = {"memory_limit_bytes": "hw.gpu.memory.limit",
+KNOWN = {"memory_capacity_bytes": "hw.gpu.memory.limit",
           "memory_reserved_bytes": "hw.gpu.memory.usage"}
 _UNITS = {"bytes": "By", "seconds": "s", "ratio": "1"}
 

@@ -10,10 +10,13 @@ from stratalloc._result_file import opened_in_place
 
 
 @contextlib.contextmanager
-def target(path):
+def target(path, mode=0o600):
     """A binary file to write to, which becomes `path` when the block ends and
     goes when it raises. What is no plain file (a pipe, /dev/stdout) is written
     in place.
+
+    Args:
+      mode: of the file, whatever the umask.
 
     Raises:
       OSError: it cannot be written; `filename` is `path`.
@@ -31,6 +34,7 @@ def target(path):
         raise type(error)(error.errno, error.strerror, path) from None
     try:
         with open(handle, "wb", buffering=1 << 20) as file:
+            os.fchmod(handle, mode)
             yield file
         os.replace(beside, path)
     except BaseException:

@@ -393,10 +393,8 @@ def test_metrics_are_those_of_the_end(seed, steps):
     last = maker.sums[-1] if maker.sums else (0, 0, 0, 0)
     for file, read in told.METRICS.items():
         found = read(_bytes(run, file))
-        found = {name: [value for labels, value in samples if not (
-            name == "stratalloc_memory_allocated_bytes"
-            and {"host", "disk"} & set(labels))]
-            for name, samples in found.items()}
+        found = {name: [value for _, value in samples]
+                 for name, samples in found.items()}
         assert [found[f"stratalloc_memory_{one}_bytes"] for one in (
             "allocated", "active", "requested", "reserved")] == [
             [value] for value in last]
@@ -415,17 +413,41 @@ def test_metrics_are_those_of_the_end(seed, steps):
             assert sum(shares[1:3]) * last[3] == pytest.approx(free)
 
 
-def test_tiers_are_labels_of_what_is_allocated_there():
+def test_tiers_are_labels_of_the_handles_there():
     family = {one.name: one for one in metrics.families(made_runs.story())}[
-        "memory_allocated_bytes"]
+        "tier_bytes"]
     assert dict(family.samples)["0", "host"] == 2 << 20
+
+
+def test_a_rank_is_a_label_of_every_sample():
+    run = made_runs.story()
+    run.about["rank"] = 3
+    for one in metrics.families(run, modules=1):
+        assert one.labels[-1] == "rank"
+        assert {labels[-1] for labels, _ in one.samples} == {"3"}
+    for raw in (_bytes(run, "metrics.prom"), _bytes(run, "metrics.om")):
+        samples = [line for line in raw.decode().splitlines()
+                   if line[0] != "#"]
+        assert samples and all('rank="3"' in line for line in samples)
+    made = _json(run, "otel.json")
+    for one in made["resource_metrics"][0]["scope_metrics"][0]["metrics"]:
+        for point in one["data"]["data_points"]:
+            assert point["attributes"]["stratalloc.rank"] == "3"
+
+
+def test_what_the_rings_had_no_room_for_is_told():
+    run = made_runs.story()
+    run.names_lost, run.stacks_lost = 7, 9
+    found = told.METRICS["metrics.prom"](_bytes(run, "metrics.prom"))
+    assert found["stratalloc_trace_names_lost_total"] == [((), 7)]
+    assert found["stratalloc_trace_stacks_lost_total"] == [((), 9)]
 
 
 def test_modules_are_metrics_when_asked_for_and_add_up():
     run, maker = made_runs.make(5, 200)
     family = {one.name: one for one in metrics.families(run, modules=2)}[
         "module_allocated_bytes"]
-    assert len(family.samples) == 3 and family.samples[-1][0][1] == "(other)"
+    assert len(family.samples) == 3 and family.samples[-1][0][2] == "(other)"
     assert sum(value for _, value in family.samples) == maker.sums[-1][0]
     assert "module_allocated_bytes" not in {
         one.name for one in metrics.families(run)}
