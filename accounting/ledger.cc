@@ -65,6 +65,8 @@ LedgerRow Ledger::Entry::Row() const {
   row.restored_bytes = Read(account.restored);
   row.to_disk_bytes = Read(account.to_disk);
   row.from_disk_bytes = Read(account.from_disk);
+  row.stalls = Read(stalls);
+  row.stall_ns = Read(stall_ns);
   return row;
 }
 
@@ -112,8 +114,8 @@ void Ledger::OnStall(DeviceIndex device, ScopeId scope, std::uint64_t ns) {
   if (row == nullptr) {
     row = &RowLocked(device, Charge{scope, Category::kUnknown});
   }
-  ++row->named.stalls;
-  row->named.stall_ns += ns;
+  Add(row->stalls, 1);
+  Add(row->stall_ns, ns);
 }
 
 void Ledger::Limit(DeviceIndex device, std::string_view path, Bytes bytes) {
@@ -184,11 +186,21 @@ DeviceTotals Ledger::Totals(DeviceIndex device) const {
 
 DeviceSums Ledger::Sums(DeviceIndex device, std::size_t named) const {
   DeviceSums sums;
-  MutexLock lock(mutex_);
+  // What is in a row is read without the lock, as the allocator writes it: who
+  // charges a scope for the first time waits no longer than this list takes.
+  std::vector<const Scope*> scopes;
+  std::vector<const Entry*> rows;
+  {
+    MutexLock lock(mutex_);
+    scopes.reserve(scopes_.size());
+    for (const Scope& scope : scopes_) scopes.push_back(&scope);
+    rows.reserve(rows_.size());
+    for (const Entry& entry : rows_) rows.push_back(&entry);
+  }
   std::vector<std::pair<Bytes, ScopeId>> all;
-  for (const Scope& scope : scopes_) {
-    if (scope.device != device) continue;
-    all.emplace_back(Read(scope.account.peak), scope.scope);
+  for (const Scope* scope : scopes) {
+    if (scope->device != device) continue;
+    all.emplace_back(Read(scope->account.peak), scope->scope);
   }
   sums.scopes = all.size();
   named = std::min(named, all.size());
@@ -204,9 +216,9 @@ DeviceSums Ledger::Sums(DeviceIndex device, std::size_t named) const {
   for (DeviceSums::Owner& owner : sums.owners) {
     by_scope.emplace(Raw(owner.scope), &owner);
   }
-  for (const Entry& entry : rows_) {
-    if (entry.named.device != device) continue;
-    const LedgerRow row = entry.Row();
+  for (const Entry* entry : rows) {
+    if (entry->named.device != device) continue;
+    const LedgerRow row = entry->Row();
     const auto found = by_scope.find(Raw(row.charge.scope));
     DeviceSums::Owner& owner =
         found != by_scope.end() ? *found->second : sums.others;

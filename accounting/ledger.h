@@ -130,7 +130,7 @@ class Ledger final : public ChargeAccounts {
   // Every scope ever charged, ordered by device, scope.
   std::vector<ScopeRow> Scopes() const;
   DeviceTotals Totals(DeviceIndex device) const;
-  // At most `named` owners. Holds the lock for some ns for each row.
+  // At most `named` owners. The lock is held for a ns or two for each row.
   DeviceSums Sums(DeviceIndex device, std::size_t named) const;
   // What the scope owns, without those below its path: all devices and tiers.
   Bytes Owned(ScopeId scope) const;
@@ -151,8 +151,9 @@ class Ledger final : public ChargeAccounts {
   };
 
   struct Entry {
-    LedgerRow named;  // device, charge and stalls
+    LedgerRow named;  // device and charge
     ChargeAccount account;
+    Amount stalls{0}, stall_ns{0};  // written under the lock
 
     LedgerRow Row() const;
   };
