@@ -41,6 +41,8 @@ _NAMES = {
     "dump": "_trace",
     "telemetry_level": "_trace",
     "leaks": "_leaks",
+    "serve_metrics": "_metrics_server",
+    "write_metrics": "_metrics_server",
     "limit": "_limits",
     "fragmentation": "_fragments",
     "explain": "_explanation",

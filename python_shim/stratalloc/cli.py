@@ -59,6 +59,7 @@ _OF_FILES = {
     "diff": "who held more in one recording than in another",
     "leaks": "who held more after every step of a recorded run",
     "recover": "make a recording of what a killed program left",
+    "metrics": "merge the metrics of several processes, by rank",
     "fit": "would a recorded run fit a card of another size",
 }
 
@@ -116,6 +117,13 @@ def _add_lines(parser):
                         help="N levels of the tree, with all of their lines")
 
 
+def _port(text):
+    if not (text.isascii() and text.isdecimal() and int(text) < 1 << 16):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no port; give a number from 0 to 65535")
+    return int(text)
+
+
 def _add_card(parser):
     parser.add_argument("--card", metavar="NAME",
                         help="model a card on the simulated GPU: h200, a100, "
@@ -155,6 +163,10 @@ def _add_run(commands):
                         help="record what happens to memory, into FILE; "
                         "FILE.running while the program runs, which "
                         "`stratalloc recover` saves if it is killed")
+    parser.add_argument("--metrics", type=_port, metavar="PORT",
+                        help="serve metrics for Prometheus at 127.0.0.1:PORT "
+                        "while the program runs (0: a free one; of a rank of "
+                        "torchrun: PORT + LOCAL_RANK)")
     parser.add_argument("--redact", action="store_true",
                         help="no names of layers, files and the command in "
                         "the recording")

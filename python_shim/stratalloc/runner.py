@@ -34,6 +34,8 @@ def run(args):
     except ValueError as error:
         raise _command.UsageError(error) from None
     _prepare(args, config)
+    if args.metrics is not None:
+        _serve_metrics(args.metrics)
     try:
         code = _execute(args)
     except BaseException as error:
@@ -78,6 +80,10 @@ def _check(args):
     if args.report and args.allocator == "native":
         raise _command.UsageError("--report: torch's allocator does not know "
                                   "who holds memory; leave --allocator out")
+    if args.metrics is not None and args.allocator == "native":
+        raise _command.UsageError(
+            "--metrics: torch's allocator has none of ours; leave --allocator "
+            "out")
     if args.module:
         _check_module(args.target)
     elif not os.path.exists(args.target):
@@ -141,6 +147,23 @@ def _prepare(args, config):
     if _enable.enable(config):
         # Child processes that import torch afresh come in by the entry point.
         os.environ["STRATALLOC"] = "1"
+
+
+def _serve_metrics(port):
+    """Until the process ends; a line on stderr says where."""
+    from stratalloc import _metrics_server
+    from stratalloc.telemetry.errors import MissingPackageError
+
+    local = os.environ.get("LOCAL_RANK", "")
+    if port and local.isascii() and local.isdecimal():
+        port += int(local)
+    try:
+        server = _metrics_server.serve_metrics(port)
+    except MissingPackageError as error:
+        raise _command.CannotRunError(error) from None
+    except (ValueError, RuntimeError) as error:
+        raise _command.UsageError(f"--metrics: {error}") from None
+    print(f"stratalloc: metrics at {server.url}", file=sys.stderr)
 
 
 def _or(value, default):

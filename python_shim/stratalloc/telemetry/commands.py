@@ -296,6 +296,37 @@ def recover(file: typing.Annotated[str, typer.Argument(
 
 
 @app.command()
+def metrics(sources: typing.Annotated[list[str], typer.Argument(
+        metavar="SOURCE...", help="[RANK=]FILE of write_metrics(), or [RANK=]URL "
+        "of serve_metrics()")],
+            output: typing.Annotated[str, typer.Option(
+                "-o", "--output", metavar="OUT", help="where it is written, for "
+                "node_exporter: whole, and for everybody to read (stdout)")] = None,
+            json: _Json = None):
+    """Metrics of several processes as one, by rank."""
+    from stratalloc.telemetry import ranks
+    from stratalloc.telemetry.exports.target import target
+
+    files = [source.rpartition("=")[2] for source in sources] + sources
+    if output is not None:
+        for file in files:
+            place(output, file)
+    result = result_file(json, *files, beside=output)
+    found = ranks.merged(sources)
+    text = ranks.text(found)
+    if output is not None:
+        with target(output, mode=0o644) as file:
+            file.write(text)
+    if result and not result.write({"metrics": [
+            {"name": sample.name, "type": one.type, "labels": sample.labels,
+             "value": sample.value}
+            for one in found for sample in one.samples]}):
+        raise _Answered
+    if output is None and not (result and result.on_stdout):
+        sys.stdout.write(text.decode())
+
+
+@app.command()
 def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
         metavar="SIZE", help="of the card: 24GiB")],
         policy: typing.Annotated[str, typer.Option(

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics over HTTP and as files: where they are served, what is refused, and
+that a program which is scraped forks, fails and ends as it would. Each program
+is a process of its own."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+import stratalloc
+from stratalloc.telemetry import ranks
+from stratalloc.telemetry.errors import TelemetryError
+
+_BEGIN = """
+import os, sys, threading, urllib.request
+from stratalloc import simulate
+simulate.load("48MiB")
+import torch
+import stratalloc
+assert stratalloc.enable(host_budget="64MiB", disk_budget=0)
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return answer.read().decode()
+
+def train(steps):
+    net = torch.nn.Linear(512, 512).cuda()
+    for step in range(steps):
+        net(torch.ones(8, 512, device="cuda")).sum().backward()
+    return net
+
+"""
+
+
+def _run(text, *options, **environment):
+    """stdout of a program that ends well and says nothing on stderr."""
+    done = subprocess.run(
+        [sys.executable, *options, "-c", _BEGIN + textwrap.dedent(text)],
+        capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, **environment})
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr[-3000:]
+    return done.stdout
+
+
+def _get(url, **headers):
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return answer.read().decode()
+
+
+def test_promtool_finds_nothing_to_complain_of_in_a_scrape():
+    text = _run("""
+    kept = train(3)
+    with stratalloc.serve_metrics() as server:
+        print(get(server.url), end="")
+    """, RANK="1")
+    tool = shutil.which("promtool") or shutil.which(
+        "promtool", path=sysconfig.get_path("scripts"))
+    assert tool, "there is no promtool here; run ./dev setup"
+    done = subprocess.run([tool, "check", "metrics"], input=text, text=True,
+                          capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    samples = [line for line in text.splitlines() if line[:1] != "#"]
+    assert len(samples) > 50
+    assert all('rank="1"' in line for line in samples)
+    assert not re.search(r"0x[0-9a-f]{6}|pid", text)
+
+
+def test_it_listens_at_this_machine_alone():
+    with stratalloc.serve_metrics() as server:
+        assert (server.addr, repr(server)) == (
+            "127.0.0.1", f"<stratalloc.MetricsServer {server.url}>")
+        with open("/proc/net/tcp", encoding="ascii") as file:
+            listening = [line.split()[1] for line in file if
+                         line.split()[1].endswith(f":{server.port:04X}")]
+        assert listening == [f"0100007F:{server.port:04X}"]
+        assert "stratalloc_build_info" in _get(server.url)
+        # As Prometheus asks for it.
+        assert _get(server.url, Accept="application/openmetrics-text; "
+                    "version=1.0.0").endswith("# EOF\n")
+
+
+def test_a_closed_server_gives_its_port_back():
+    with stratalloc.serve_metrics() as server:
+        port = server.port
+    assert repr(server) == "<stratalloc.MetricsServer closed>"
+    with pytest.raises(urllib.error.URLError):
+        _get(server.url)
+    again = stratalloc.serve_metrics(port)
+    again.close()
+    again.close()
+
+
+def test_a_port_that_is_taken_is_said():
+    with stratalloc.serve_metrics() as server:
+        with pytest.raises(RuntimeError, match=f"serves {server.url} already"):
+            stratalloc.serve_metrics(server.port)
+        _get(server.url)  # as before
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(RuntimeError, match=f"port {port} of 127.0.0.1.*in "
+                           "use.*or 0"):
+            stratalloc.serve_metrics(port)
+    with pytest.raises(RuntimeError, match="no-such-host.invalid"):
+        stratalloc.serve_metrics(addr="no-such-host.invalid")
+    for odd in (-1, 1 << 16, "80", 80.0, True, None):
+        with pytest.raises(ValueError, match="port="):
+            stratalloc.serve_metrics(odd)
+    with pytest.raises(ValueError, match="modules="):
+        stratalloc.serve_metrics(modules=-1)
+
+
+def test_what_is_not_installed_is_said(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    for call in (stratalloc.serve_metrics,
+                 lambda: stratalloc.write_metrics(tmp_path / "a.prom")):
+        with pytest.raises(ImportError, match=r"prometheus_client.*pip install "
+                           r"\"stratalloc\[telemetry\]"):
+            call()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_scrape_calls_no_cuda():
+    """Before CUDA is initialised, which it is not by that, and after."""
+    out = _run("""
+    calls = simulate.driver().cudasim_calls
+    with stratalloc.serve_metrics() as server:
+        before = calls(None)
+        text = get(server.url)
+        assert calls(None) == before and not torch.cuda.is_initialized()
+        assert "memory" not in text and "stratalloc_build_info" in text
+        kept = train(1)
+        before = calls(None)
+        assert "stratalloc_memory_reserved_bytes" in get(server.url)
+        assert calls(None) == before > 0
+    print("fine")
+    """)
+    assert out == "fine\n"
+
+
+_FORKS = """
+import multiprocessing
+kept = train(1)
+server = stratalloc.serve_metrics()
+stop = threading.Event()
+counted = [0]
+
+def scrape():
+    while not stop.is_set():
+        get(server.url)
+        counted[0] += 1
+
+threads = [threading.Thread(target=scrape) for _ in range(2)]
+for one in threads: one.start()
+for fork in range(12):
+    while counted[0] < 3 * fork:  # forks meet scrapes
+        pass
+    child = os.fork()
+    if child == 0:
+        listening = [one for one in os.listdir("/proc/self/fd") if
+                     os.path.exists(f"/proc/self/fd/{one}") and
+                     os.readlink(f"/proc/self/fd/{one}") == LISTENS]
+        server.close()  # does nothing, and waits for nobody
+        from stratalloc import _metrics
+        names = [one.name for one in _metrics.families()]
+        os._exit(0 if (listening, names) == ([], ["build_info"]) else 9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+stop.set()
+for one in threads: one.join()
+assert "stratalloc_memory" in get(server.url)
+print(counted[0] >= 33)
+"""
+
+
+def test_a_fork_in_the_middle_of_scrapes_neither_serves_nor_waits():
+    text = _FORKS.replace("stop = threading", "LISTENS = os.readlink(f'/proc/"
+                          "self/fd/{server._server.fileno()}')\nstop = "
+                          "threading")
+    assert _run(text) == "True\n"
+
+
+def test_a_port_is_free_though_a_child_lives():
+    """A worker that was forked has no copy of the socket."""
+    assert _run("""
+    server = stratalloc.serve_metrics()
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.close(write)
+        os.read(read, 1)  # lives until it is let go
+        os._exit(0)
+    server.close()
+    stratalloc.serve_metrics(server.port).close()
+    os.close(write)
+    os.wait()
+    print("fine")
+    """) == "fine\n"
+
+
+def test_who_hangs_up_is_not_told_on_the_programs_stderr():
+    out = _run("""
+    import socket, struct
+    kept = train(1)
+    server = stratalloc.serve_metrics()
+    for sent in (b"", b"GET /met", b"GET /metrics HTTP/1.0\\r\\n\\r\\n", b"\\0" * 99):
+        with socket.create_connection((server.addr, server.port)) as one:
+            one.sendall(sent)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
+                           struct.pack("ii", 1, 0))  # reset
+    print("stratalloc_memory" in get(server.url))
+    server.close()
+    """)
+    assert out == "True\n"
+
+
+@pytest.mark.parametrize("how", ["pass", "sys.exit(0)", "server.close()"])
+def test_the_end_of_a_program_that_is_scraped_says_nothing(how):
+    _run(f"""
+    kept = train(1)
+    server = stratalloc.serve_metrics()
+    began = threading.Event()
+
+    def scrape():
+        try:
+            while True:
+                get(server.url)
+                began.set()
+        except OSError:
+            pass
+
+    for _ in range(3):
+        threading.Thread(target=scrape, daemon=True).start()
+    began.wait()
+    {how}
+    """)
+
+
+def test_a_lost_device_is_told_as_far_as_it_is_known():
+    out = _run("""
+    kept = train(1)
+    driver = simulate.driver()
+    assert driver.cudasim_fail(b"cudaStreamSynchronize", 1, 719, 1) == 0
+    try:
+        torch.cuda.current_stream().synchronize()
+    except RuntimeError:
+        pass
+    with stratalloc.serve_metrics() as server:
+        text = get(server.url)
+    print("stratalloc_memory_allocated_bytes{" in text)
+    sys.stdout.flush()
+    os._exit(0)
+    """)
+    assert out == "True\n"
+
+
+def test_a_file_is_whole_and_for_everybody_to_read(tmp_path):
+    path = tmp_path / "train.prom"
+    seen = []
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            if path.exists():
+                seen.append(path.read_text())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    before = os.umask(0o077)
+    try:
+        for _ in range(30):
+            stratalloc.write_metrics(path)
+    finally:
+        os.umask(before)
+        stop.set()
+        reader.join()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert len(set(seen)) == 1 and seen[0].endswith("\n")
+    assert os.listdir(tmp_path) == ["train.prom"]
+    with pytest.raises(RuntimeError, match="nowhere/a.prom cannot be written"):
+        stratalloc.write_metrics(tmp_path / "nowhere" / "a.prom")
+
+
+def _command(*arguments, code=0, **environment):
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", *map(str, arguments)],
+        capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, **environment})
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+_PROGRAM = """
+import re, sys, torch, urllib.request
+import stratalloc
+kept = torch.ones(1 << 20, device="cuda")
+stratalloc.write_metrics(sys.argv[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Of two ranks of a launcher."""
+    tmp_path = tmp_path_factory.mktemp("ranks")
+    script = tmp_path / "script.py"
+    script.write_text(_PROGRAM)
+    paths = []
+    for rank in range(2):
+        paths.append(tmp_path / f"{rank}.prom")
+        done = _command("run", "--simulate", "64MiB", "--metrics", 0, script,
+                        paths[-1], RANK=str(rank))
+        (line,) = [one for one in done.stderr.splitlines() if "metrics" in one]
+        assert re.fullmatch(r"stratalloc: metrics at http://127\.0\.0\.1:\d+"
+                            "/metrics", line)
+    return paths
+
+
+def test_ranks_are_merged_into_one(files, tmp_path):
+    text = _command("metrics", *files).stdout
+    lines = [one for one in text.splitlines()
+             if one.startswith("stratalloc_memory_allocated_bytes{")
+             and 'tier="device"' in one]
+    assert sorted(re.search(r'rank="(\d)"', one)[1] for one in lines) == [
+        "0", "1"]
+    assert {one.split()[-1] for one in lines} == {"4.194304e+06"}
+    assert text.count("# TYPE stratalloc_memory_allocated_bytes") == 1
+    out = tmp_path / "all.prom"
+    said = _command("metrics", *files, "-o", out, "--json", "-")
+    assert out.read_text() == text
+    assert stat.S_IMODE(out.stat().st_mode) == 0o644
+    rows = json.loads(said.stdout)["metrics"]
+    assert sum(one["value"] for one in rows if one["name"] ==
+               "stratalloc_memory_allocated_bytes"
+               and one["labels"]["tier"] == "device") == 2 << 22
+    # A file of ranks is a source, too, and so is a process that serves.
+    with stratalloc.serve_metrics() as server:
+        text = _command("metrics", out, f"x-9={server.url}").stdout
+    assert 'stratalloc_build_info{rank="x-9"' in text
+    assert 'rank="1"' in text
+
+
+def test_sources_that_cannot_be_merged_are_said(files, tmp_path):
+    said = _command("metrics", files[0], files[0], code=1).stderr
+    assert f"{files[0]} and {files[0]} both tell of rank 0" in said
+    assert f"0={files[0]} 1={files[0]}" in said
+    odd = tmp_path / "odd.prom"
+    for raw, word in ((b"\xff\xfe", "no exposition"), (b"a b c d", "no expos"),
+                      (b'a{b="', "no exposition"), (b"a{", "no exposition"),
+                      (b"# TYPE stratalloc_build_info counter\n"
+                       b"stratalloc_build_info_total 1\n", "")):
+        odd.write_bytes(raw)
+        if word:
+            assert word in _command("metrics", odd, code=1).stderr, raw
+    assert "no file" in _command("metrics", tmp_path / "none.prom",
+                                 code=2).stderr
+    assert "does not answer" in _command(
+        "metrics", "http://127.0.0.1:1/metrics", code=1).stderr
+    _command("metrics", code=2)
+    assert "is read" in _command("metrics", files[0], "-o", files[0],
+                                 code=2).stderr
+
+
+def test_two_of_no_rank_are_not_taken_for_one(tmp_path):
+    paths = [tmp_path / "a.prom", tmp_path / "b.prom"]
+    for path in paths:
+        stratalloc.write_metrics(path)
+    with pytest.raises(TelemetryError, match="RANK was not set"):
+        ranks.merged(map(str, paths))
+    found = ranks.merged(f"{i}={path}" for i, path in enumerate(paths))
+    assert [one.labels["rank"] for one in found[0].samples] == ["0", "1"]
+
+
+def test_run_refuses_a_port_before_the_program_starts(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print('started')")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = _command("run", "--simulate", "64MiB", "--metrics", port, script,
+                        code=2)
+        assert done.stdout == "" and f"port {port} of 127.0.0.1" in done.stderr
+        # A rank of torchrun has the port behind it.
+        done = _command("run", "--simulate", "64MiB", "--metrics", port - 2,
+                        script, code=2, LOCAL_RANK="2")
+        assert f"port {port} of" in done.stderr
+    for odd in ("x", "-1", "70000", "1.5"):
+        assert "is no port" in _command("run", f"--metrics={odd}", script,
+                                        code=2).stderr
+    assert "torch's allocator" in _command(
+        "run", "--simulate", "64MiB", "--metrics", 0, "--allocator", "native",
+        script, code=2).stderr
