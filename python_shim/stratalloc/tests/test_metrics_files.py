@@ -179,6 +179,8 @@ _CASES = [
      "StratallocGrowth", True),
     ("grew once", _memory(f"{10 * _GIB}x20 {30 * _GIB}x180"), 120,
      "StratallocGrowth", False),
+    ("grew once, just now", _memory(f"{10 * _GIB}x100 {30 * _GIB}x100"), 122,
+     "StratallocGrowth", False),
     ("goes up and down", _memory(" ".join(
         f"{(10 + minute % 5 * 8) * _GIB}" for minute in range(200))), 120,
      "StratallocGrowth", False),
