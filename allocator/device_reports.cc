@@ -99,8 +99,9 @@ DeviceReports::Usage DeviceReports::Used() {
   };
   const Bytes active = now(usage.stats.active_bytes);
   usage.pending = active - now(usage.stats.allocated_bytes);
-  usage.stranded = now(usage.stats.reserved_bytes) - active - usage.releasable -
-                   usage.in_private_pools;
+  const Bytes reserved = now(usage.stats.reserved_bytes);
+  usage.stranded = reserved - std::min(reserved, active + usage.releasable +
+                                                     usage.in_private_pools);
   return usage;
 }
 
