@@ -42,7 +42,7 @@ void FillMemory(DeviceAllocator& device, stratalloc_device_metrics* out) {
   out->allocations = count(stats.allocation.stats[0].allocated);
   out->frees = count(stats.allocation.stats[0].freed);
   out->allocated_in_all = count(stats.allocated_bytes.stats[0].allocated);
-  out->segment_maps = count(stats.num_device_alloc);
+  out->driver_allocs = count(stats.num_device_alloc);
   out->ooms = count(stats.num_ooms);
   out->retries = count(stats.num_alloc_retries);
 }

@@ -40,7 +40,7 @@ typedef struct {
   uint64_t pending, stranded, releasable, in_private_pools;
   /* only grow */
   uint64_t allocations, frees, allocated_in_all; /* blocks, blocks, bytes */
-  uint64_t segment_maps, ooms, retries;
+  uint64_t driver_allocs, ooms, retries;
 
   /* Blocks by what they are and where they lie. */
   uint64_t categories[STRATALLOC_CATEGORIES][STRATALLOC_TIERS];

@@ -37,7 +37,7 @@ class Device(ctypes.Structure):
         *_numbers("size opened capacity limit allocated requested active "
                   "reserved peak_allocated peak_reserved largest_free pending "
                   "stranded releasable in_private_pools allocations frees "
-                  "allocated_in_all segment_maps ooms retries"),
+                  "allocated_in_all driver_allocs ooms retries"),
         ("categories", _TIERS * len(CATEGORIES)), ("others", Scope),
         ("scopes", _u64), ("ways", (Way * len(TIERS)) * len(TIERS)),
         ("below", _TIERS),

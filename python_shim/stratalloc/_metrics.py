@@ -100,6 +100,7 @@ def _of_events(found, index, device):
     for name in ("allocations", "frees", "ooms", "stalls"):
         found.put(name, getattr(device, name), index)
     found.put("alloc_retries", device.retries, index)
+    found.put("driver_allocations", device.driver_allocs, index)
     found.put("allocated_bytes", device.allocated_in_all, index)
     found.put("stall_seconds", device.stall_ns / 1e9, index)
     found.put("prefetch_late", device.late, index)

@@ -94,7 +94,9 @@ NAMES = {
     "frees": Named(
         "counter", _DEVICE, BOTH, "Blocks whose end was asked for."),
     "segment_maps": Named(
-        "counter", _DEVICE, RECORDED, "Times that memory was taken from the "
+        "counter", _DEVICE, RECORDED, "Ranges of addresses that got memory."),
+    "driver_allocations": Named(
+        "counter", _DEVICE, LIVE, "Pieces of memory that were taken from the "
         "driver."),
     "ooms": Named(
         "counter", _DEVICE, BOTH, "Requests that could not be served."),
