@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import functools
 import logging
 import re
 import threading
@@ -182,7 +183,12 @@ def _itself(owner, category):
 
 def _with_its_like(owner, category):
     """A model that is made anew in each step is another root in each."""
-    return _NUMBER.sub(r"\1#n", owner), category
+    return _of_its_like(owner), category
+
+
+@functools.lru_cache(1 << 14)
+def _of_its_like(owner):
+    return _NUMBER.sub(r"\1#n", owner)
 
 
 def _with_all(owner, category):

@@ -72,11 +72,15 @@ class Leaks(Rows):
     def __bool__(self):
         return bool(self.rows)
 
+    @property
+    def enough(self):
+        """Whether there were steps enough to tell what grows."""
+        return self.steps >= _leaks.LEAST
+
     def _page(self, depth=None, all=False, **how):  # noqa: A002
         said = f"device {self.device}, {self.at}: "
         if not self.rows:
-            return Page([said + ("nothing grows" if self.steps >= _leaks.LEAST
-                                 else f"from {_leaks.LEAST} on it can be told "
+            return Page([said + ("nothing grows" if self.enough else f"from {_leaks.LEAST} on it can be told "
                                  "what grows")], depth, all, **how)
         return Page([said + f"{len(self.rows)} grow", *(
             f"{row.name} ({row.category}): {format_size(row.per_step)} a step, "
@@ -92,7 +96,7 @@ def leaks(run, device=None, by="module"):
     to make or move parameters."""
     walked = _walked(run, device)
     moments, what = _steps(run)
-    held = [_named(walked, walked.holders(moment), by)
+    held = [_held(walked, moment, by)
             for moment in progress.over(moments, "walking steps")]
     return Leaks(_leaks.growing(held), len(moments), walked.index, what)
 
@@ -147,6 +151,28 @@ def _moment(walked, at):
         return at
     raise ValueError(f"stratalloc: at={at!r} is no moment of the run; use "
                      f"peak, start, end or an event from 0 to {last}")
+
+
+def _held(walked, moment, by):
+    """_named() of the holders at a moment. Sites apart, which are many: by
+    columns."""
+    if by not in ("module", "category"):
+        return _named(walked, walked.holders(moment), by)
+    which = walked.live(moment)
+    scope, category = walked.owners(which, moment)
+    few = len(model.CATEGORIES)
+    keys, place = np.unique(scope.astype("<i8") * few + category,
+                            return_inverse=True)
+    sizes, counts = np.zeros((2, len(keys)), "<i8")
+    np.add.at(sizes, place, walked.rows["size"][which])
+    np.add.at(counts, place, 1)
+    found = {}
+    for key, *sums in zip(keys.tolist(), sizes.tolist(), counts.tolist()):
+        kind = model.CATEGORIES[key % few]
+        said = kind if by == "category" else walked.run.scopes[key // few]
+        size, count = found.get((said, kind), (0, 0))
+        found[said, kind] = size + sums[0], count + sums[1]
+    return found
 
 
 def _named(walked, holders, by):

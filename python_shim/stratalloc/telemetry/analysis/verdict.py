@@ -56,13 +56,14 @@ class Verdict:
                 "others": [list(one) for one in self.others]}
 
 
-def verdict(run, device=None, estimate=True):
+def verdict(run, device=None, estimate=True, leaks=owners.leaks):
     """The Verdict of a run.
 
     Args:
       device: None: the gravest of its cards.
       estimate: whether what more memory would save is worked out, which takes
         up to about a second.
+      leaks: what is asked for a device's Leaks; of a caller who has them.
 
     Raises:
       ValueError: the run has no such device.
@@ -77,7 +78,7 @@ def verdict(run, device=None, estimate=True):
     for one in cards if device is None else [device]:
         name = f"device {one}: " if len(cards) > 1 else ""
         found += [(kind, name + said, numbers) for kind, said, numbers
-                  in _Judge(run, one, estimate).findings()]
+                  in _Judge(run, one, estimate, leaks).findings()]
     found = found or [("nothing", _NOTHING, {})]
     found.sort(key=lambda one: KINDS.index(one[0]))
     kind, said, numbers = found[0]
@@ -96,8 +97,8 @@ def _lacks(run):
 class _Judge:
     """One device. `findings`: (kind, sentence, numbers), the gravest first."""
 
-    def __init__(self, run, index, estimate):
-        self.run, self._estimate = run, estimate
+    def __init__(self, run, index, estimate, leaks):
+        self.run, self._estimate, self._leaks = run, estimate, leaks
         self.walked = replay.Replay(run, index)
         self.traffic = traffic(run, index)
         events = run.events
@@ -213,7 +214,7 @@ class _Judge:
         return kind, said, numbers
 
     def _growing(self):
-        found = owners.leaks(self.run, self.walked.index)
+        found = self._leaks(self.run, self.walked.index)
         if not found.rows:
             return None
         most = found.rows[0]
