@@ -58,6 +58,7 @@ _OF_FILES = {
     "peak": "who held memory when most of it was allocated",
     "diff": "who held more in one recording than in another",
     "leaks": "who held more after every step of a recorded run",
+    "report": "write a page for a browser of all that a recording tells",
     "recover": "make a recording of what a killed program left",
     "metrics": "merge the metrics of several processes, by rank",
     "fit": "would a recorded run fit a card of another size",

@@ -89,7 +89,7 @@ class AloneTest(unittest.TestCase):
     def test_every_command_on_files_says_what_to_install(self):
         for command in (
             "convert", "validate", "summary", "tree", "peak", "diff", "leaks",
-            "recover", "metrics", "fit",
+            "recover", "metrics", "fit", "report",
         ):
             with self.subTest(command):
                 done = self._python("-m", "stratalloc", command, self.wheel)

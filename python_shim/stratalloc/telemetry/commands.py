@@ -16,6 +16,7 @@ import typer
 from stratalloc import _command
 from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK, EXIT_USAGE,
                                  CannotRunError, UsageError)
+from stratalloc._table import printable
 from stratalloc.telemetry import formats, progress
 from stratalloc.telemetry.errors import (MissingPackageError, SnapshotError,
                                          TelemetryError)
@@ -266,6 +267,37 @@ def leaks(file: _File, by: _By = By.module, device: _Device = None,
     run = _load_to_answer(file)
     _tell(owners.leaks(run, _in(run, device), by.value), result, [run], depth,
           all)
+
+
+@app.command()
+def report(files: typing.Annotated[list[str], typer.Argument(
+        metavar="FILE...", help="recordings or snapshots; a rank each, if they "
+        "are several")], output: _Out = "report.html", json: _Json = None):
+    """Write a page for a browser of all that a recording tells."""
+    from stratalloc.telemetry.exports.notes import notes
+    from stratalloc.telemetry.report import data, page
+
+    output = place(output, *files)
+    result = result_file(json, *files, beside=output)
+    names = [os.path.basename(file) for file in files]
+    runs = [_load_to_answer(file) for file in files]
+    told = data.data(list(zip(
+        names if len(set(names)) == len(names) else files, runs)))
+    try:
+        page.write(told, output)
+    except OSError as error:
+        raise TelemetryError(
+            f"{output} cannot be written: {error.strerror}; choose a place "
+            "that can be written and has room") from None
+    said = [notes(run) for run in runs]
+    if result and not result.write({
+            **told, "path": output,
+            "recording": said[0] if len(said) == 1 else said}):
+        raise _Answered
+    if not (result and result.on_stdout):
+        for file, one in zip(files, told["runs"]):
+            print(f"{printable(file)}: {one['verdict']['sentence']}")
+        print(f"{printable(output)}: a page to open in a browser")
 
 
 @app.command()

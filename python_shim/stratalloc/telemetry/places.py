@@ -22,15 +22,15 @@ def _apart(option, output, *files):
                              "which would be lost; give another name")
 
 
-def place(output, file):
-    """Where a file is written to that is read from another."""
+def place(output, *files):
+    """Where a file is written to that is read from others."""
     if not output:
         raise UsageError("-o: the name is empty; give the name of a file")
     if output == "-":
         raise UsageError(
             "-o -: what is written there is whole or not there, which stdout "
             "cannot promise; give the name of a file (./- is one)")
-    _apart("-o", output, file)
+    _apart("-o", output, *files)
     return output
 
 

@@ -220,12 +220,12 @@ class Replay:
         active = int(rows["size"][held].sum())
         total = max(int(self.reserved.at(moment)), active)
         releasable = min(_releasable(self.ranges(moment), rows[held],
-                                     self._unit), total - active)
+                                     self.unit), total - active)
         return Reserved(
             total, allocated, allocated - int(rows["requested"][live].sum()),
             active - allocated, releasable, total - active - releasable)
 
-    def _unit(self, one):
+    def unit(self, one):
         """Bytes in which a Range is given back."""
         return next((handle for address, size, handle in self.device.regions
                      if address <= one.address < address + size), _UNIT)

@@ -23,6 +23,7 @@ import formats
 import made_runs
 from stratalloc.telemetry import files
 from stratalloc.telemetry.analysis import fit, owners, summary
+from stratalloc.telemetry.report import data, page
 
 EVENTS, MARKS = 1_000_000, 1000
 _OURS = "recording, from the rings"
@@ -80,6 +81,13 @@ def _checked(small, name, folder):
     return {"check_seconds": seconds, "check_grew": grew}
 
 
+def _reported(run, small, folder):
+    path = folder / "report.html"
+    page.write(data.data([("small", small)]), path)
+    seconds, grew = _took(lambda: page.write(data.data([("run", run)]), path))
+    return {"seconds": seconds, "grew": grew, "bytes": path.stat().st_size}
+
+
 def _recorded(path):
     """Of as many events in the rings of threads, each of which has room."""
     from stratalloc import simulate
@@ -127,6 +135,7 @@ def measured(folder):
             answer(small)
             return dict(zip(("seconds", "grew"), _took(lambda: answer(run))))
         rows[name] = _apart(work)
+    rows["report.html"] = _apart(lambda: _reported(run, small, folder))
     return rows
 
 

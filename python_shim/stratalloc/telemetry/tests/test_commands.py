@@ -65,7 +65,7 @@ def test_too_few_steps_are_not_nothing_that_grows(capfd, file):
 
 @pytest.mark.parametrize("words", [
     ["summary"], ["tree"], ["peak"], ["leaks"], ["diff"], ["validate"],
-    ["fit", "--capacity", "1GiB"], ["convert", "--to", "csv", "-o", "made"]])
+    ["report"], ["fit", "--capacity", "1GiB"], ["convert", "--to", "csv", "-o", "made"]])
 def test_each_says_to_machines_what_it_lacks_and_what_that_cost(
         capfd, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
@@ -185,7 +185,7 @@ def _pipe(tmp_path):
 @pytest.mark.parametrize("words", [
     ["summary"], ["tree"], ["peak"], ["leaks"], ["diff", "FILE"],
     ["fit", "--capacity", "1GiB"], ["convert", "--to", "csv", "-o", "made"],
-    ["validate"], ["recover", "-o", "made"],
+    ["validate"], ["report"], ["recover", "-o", "made"],
     *(["validate", "--format", one] for one in FORMATS)])
 def test_nobody_waits_for_a_pipe(tmp_path, file, pipe, words):
     """In a process of its own: it is ended where it waits."""
@@ -201,7 +201,8 @@ def test_nobody_waits_for_a_pipe(tmp_path, file, pipe, words):
 
 @pytest.mark.parametrize("words", [
     *(["convert", "--to", one, "-o"] for one in FORMATS),
-    ["summary", "--json"], ["fit", "--capacity", "1GiB", "--json"]])
+    ["report", "-o"], ["summary", "--json"],
+    ["fit", "--capacity", "1GiB", "--json"]])
 def test_nobody_waits_for_a_reader_of_a_pipe(tmp_path, file, pipe, words):
     done = subprocess.run(
         [sys.executable, "-m", "stratalloc", words[0], file, *words[1:], pipe],
@@ -224,6 +225,7 @@ def test_an_answer_does_not_take_the_place_of_what_is_written(capfd, tmp_path,
 
 @pytest.mark.parametrize("words", [
     ["recover", "FILE", "-o"], ["convert", "FILE", "--to", "csv", "-o"],
+    ["report", "FILE", "-o"], ["report", "OTHER", "FILE", "-o"],
     ["summary", "FILE", "--json"], ["diff", "FILE", "OTHER", "--json"],
     ["diff", "OTHER", "FILE", "--json"]])
 @pytest.mark.parametrize("through", ["itself", "a link", "a hard link"])
@@ -242,7 +244,8 @@ def test_what_is_read_is_not_written_over(capfd, tmp_path, file, words,
     assert pathlib.Path(file).read_bytes() == whole
 
 
-@pytest.mark.parametrize("words", [["recover"], ["convert", "--to", "csv"]])
+@pytest.mark.parametrize("words", [["recover"], ["report"],
+                                   ["convert", "--to", "csv"]])
 def test_stdout_is_no_place_for_a_file(capfd, tmp_path, monkeypatch, file,
                                        words):
     monkeypatch.chdir(tmp_path)
@@ -346,7 +349,8 @@ def test_what_a_file_does_not_need_may_be_missing(tmp_path, file, package):
     """A machine that only looks at recordings has no torch."""
     words = [f"{one} {file}" for one in ("summary", "tree", "peak",
                                              "leaks", "validate")]
-    words += [f"diff {file} {file}", f"fit {file} --capacity 1GiB"]
+    words += [f"diff {file} {file}", f"fit {file} --capacity 1GiB",
+              f"report {file} -o {tmp_path}/page"]
     words += [f"convert {file} --to {one} -o {tmp_path}/{one}"
                   for one in FORMATS]
     codes, error = without(package, *words)

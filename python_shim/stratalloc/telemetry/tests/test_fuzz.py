@@ -27,6 +27,7 @@ import torch_shapes
 from stratalloc.telemetry import files, identities
 from stratalloc.telemetry.analysis import fit, owners, summary
 from stratalloc.telemetry.errors import TelemetryError
+from stratalloc.telemetry.report import data, page
 
 _COUNT = int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "500"))
 _CHECKED = sorted(formats.WRITERS)
@@ -38,6 +39,7 @@ _ANSWERS = {
     "tree": lambda run: owners.tree(run, at="end").text(),
     "peak": lambda run: owners.peak(run, by="site").text(),
     "leaks": lambda run: owners.leaks(run).text(),
+    "report": lambda run: page.page(data.data([("run", run)])),
     **{f"fit {policy}": lambda run, policy=policy: fit.fit(
         run, 24 << 20, policy=policy).text() for policy in fit.POLICIES}}
 # OpenTelemetry's SDK keeps ten objects of each provider for the process's life;

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page: what is looked at, and its panels.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const shown = {run: 0, device: 0};
+
+function themeSwitch() {
+  const dark = () => (document.documentElement.dataset.theme
+    || (window.matchMedia("(prefers-color-scheme: dark)").matches
+      ? "dark" : "light")) === "dark";
+  const button = el("button", {type: "button", "aria-pressed": dark(),
+    onclick: () => {
+      document.documentElement.dataset.theme = dark() ? "light" : "dark";
+      button.setAttribute("aria-pressed", dark());
+    }}, "Dark theme");
+  button.setAttribute("aria-pressed", String(dark()));
+  return button;
+}
+
+function download() {
+  const button = el("button", {type: "button", onclick: () => {
+    const url = URL.createObjectURL(new Blob([document.getElementById("data")
+      .textContent], {type: "application/json"}));
+    const link = el("a", {href: url, download: "stratalloc-report.json"});
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  }}, "Download the data (JSON)");
+  return button;
+}
+
+function header(run, device) {
+  const chosen = [];
+  if (data.runs.length > 1) {
+    chosen.push(choice("File", data.runs.map((one, i) => [i, one.name]),
+      (value) => { shown.run = Number(value); shown.device = 0; draw(); },
+      shown.run));
+  }
+  if (run.devices.length > 1) {
+    chosen.push(choice("Device", run.devices.map((one, i) => [i,
+      `${one.index} ${one.name}`.trim()]), (value) => {
+      shown.device = Number(value);
+      draw();
+    }, shown.device));
+  }
+  empty(document.getElementById("top")).append(
+    el("div", {class: "topline"}, el("h1", {}, `Memory of ${run.command
+      || run.name}`), themeSwitch()),
+    chosen.length ? el("div", {class: "controls"}, chosen) : "",
+    verdictBox(run), tiles(run, device),
+    run.missing ? el("p", {class: "note"}, run.missing) : "",
+    device && !device.anchored ? el("p", {class: "note"}, "What was there before "
+      + "the recording is not known: sums are of what it tells.") : "");
+}
+
+function draw() {
+  const run = data.runs[shown.run];
+  const device = run.devices[shown.device];
+  header(run, device);
+  const panels = [];
+  if (data.ranks.length > 1) panels.push(ranksPanel(data.ranks));
+  if (device) {
+    panels.push(timelinePanel(device), flamePanel(device), tiersPanel(device),
+      fragmentation(device), addressesPanel(device), layersPanel(device),
+      movesPanel(run, device), leaksPanel(device), histogramsPanel(device));
+  } else {
+    panels.push(panel("nothing", "Nothing was recorded",
+      "The recording knows of no device. Record a program that uses one: "
+      + "stratalloc run --record FILE program.py"));
+  }
+  panels.push(settings(run));
+  empty(document.getElementById("main")).append(...panels);
+  empty(document.getElementById("contents")).append(el("ul", {},
+    panels.map((one) => el("li", {}, el("a", {href: `#${one.id}`},
+      one.querySelector("h2").textContent)))));
+}
+
+draw();
+document.title = `stratalloc: ${data.runs.map((one) => one.name).join(", ")}`
+  .slice(0, 120);
+document.getElementById("bottom").append(
+  el("p", {}, "All that this page shows is in this file; it asks no network for "
+    + "anything."), download());

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a real training run in a browser: it asks nobody for anything, says
+nothing to the console, can be used without a mouse and read in both themes."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import browser
+import made_runs
+from stratalloc.telemetry import files, model, replay
+from stratalloc.telemetry.model import Kind
+from stratalloc.telemetry.report import page
+from stratalloc.telemetry.report.data import data
+from stratalloc.telemetry.report.residency import residency
+
+_HERE = pathlib.Path(__file__).parent
+_AUDIT = (_HERE / "page_audit.js").read_text(encoding="utf-8")
+PANELS = ["timeline", "flame", "tiers", "reserved", "addresses", "layers",
+          "moves", "leaks", "blocks", "settings"]
+
+
+@pytest.fixture(name="chromium", scope="module")
+def _chromium():
+    assert shutil.which("chromium"), (
+        "chromium is missing: third_party/apt-packages.txt has it")
+    with browser.chromium() as found:
+        yield found
+
+
+@pytest.fixture(name="recording", scope="module")
+def _recording(tmp_path_factory):
+    """Of a model in training that its card has no room for."""
+    path = tmp_path_factory.mktemp("run") / "run.strata"
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--simulate", "24MiB",
+         "--conf", "telemetry:full", "--record", path, _HERE / "trained.py"],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return files.load(path)
+
+
+@pytest.fixture(name="trained", scope="module")
+def _trained(recording, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "run.html"
+    page.write(data([("run.strata", recording)]), path)
+    return path
+
+
+def _made(folder, *runs):
+    path = folder / "made.html"
+    page.write(data(list(runs)), path)
+    return path
+
+
+def test_no_byte_of_a_layer_is_lost_between_the_tiers(recording):
+    """Parameters are there from the first step on, wherever they are."""
+    walked = replay.Replay(recording, 0)
+    marks = [i for i, kind in enumerate(recording.events["kind"].tolist())
+             if kind == Kind.MARK]
+
+    def parameters(moment):
+        return {row[0]: sum(row[2:]) for row in residency(walked, moment, 9999)
+                if row[1] == "parameter"}
+    first = parameters(marks[0])
+    assert len(marks) == 14 and sum(first.values()) > 7 << 20
+    assert any(row[3] for row in residency(walked, marks[5], 9999))
+    moves = np.flatnonzero(recording.events["kind"] == Kind.MOVE)
+    moves = moves[(moves > marks[0]) & (moves < marks[-1])]
+    for moment in (*marks, *moves[::max(1, len(moves) // 30)].tolist()):
+        assert parameters(moment) == first, moment
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_training_run_is_seen_in_either_theme(chromium, trained, dark):
+    with chromium.page(trained, dark=dark) as shown:
+        assert [one for one in shown.run(
+            "[...document.querySelectorAll('main > section')].map(n => n.id)"
+        )] == PANELS
+        shown.run("document.querySelectorAll('details').forEach("
+                  "(node) => { node.open = true; })")
+        assert shown.run(_AUDIT) == []
+        background = shown.run(_COLOR)
+        assert (sum(background) < 150) is dark
+        # The switch turns it around.
+        shown.run("document.querySelector('#top button').click()")
+        assert (sum(shown.run(_COLOR)) < 150) is not dark
+        assert shown.run(_AUDIT) == []
+        assert shown.complaints() == []
+
+
+_COLOR = ("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)"
+          ".map(Number)")
+
+
+def test_drawings_have_what_the_data_has(chromium, trained, recording):
+    told = data([("run.strata", recording)])["runs"][0]["devices"][0]
+    with chromium.page(trained) as shown:
+        assert shown.run("document.querySelectorAll('#timeline path.area')"
+                         ".length") == sum(any(values) for values in told[
+                             "timeline"]["categories"].values())
+        assert shown.run("document.querySelectorAll('#timeline path.mark')"
+                         ".length") == 14
+        assert shown.run("document.querySelectorAll('#moves .lane .bars')"
+                         ".length") == len(told["moves"]["lanes"]) >= 3
+        assert shown.run("document.querySelectorAll('#layers tbody tr')"
+                         ".length") == len(told["layers"]["rows"])
+        # Names are what they are.
+        assert shown.run("[...document.querySelectorAll('#flame .plain')]"
+                         ".filter(n => n.textContent && !n.ariaLabel"
+                         ".startsWith(n.textContent)).length") == 0
+        # A sort by a head's button, and back.
+        first = "document.querySelector('#layers tbody th').textContent"
+        shown.run("document.querySelector('#layers thead button').click()")
+        assert shown.run(first) == min(
+            (row[0] for row in told["layers"]["rows"]), key=str.lower)
+        assert shown.run("document.querySelector('#layers th[aria-sort]')"
+                         ".getAttribute('aria-sort')") == "ascending"
+        shown.run("(() => { const box = document.querySelector('#layers input');"
+                  " box.value = 'embed'; box.dispatchEvent(new Event('input'));"
+                  " })()")
+        assert shown.run("[...document.querySelectorAll('#layers tbody th')]"
+                         ".map(n => n.textContent)") == ["Words.embed"]
+        assert shown.complaints() == []
+
+
+def _focused(shown):
+    return shown.run(
+        "(() => { const a = document.activeElement; return [a.tagName,"
+        " a.closest('section')?.id || '', a.getAttribute('aria-label')"
+        " || a.textContent.slice(0, 40)]; })()")
+
+
+def test_keys_reach_everything_and_tell_of_a_block(chromium, trained):
+    with chromium.page(trained, reduced=True) as shown:
+        stops = []
+        for _ in range(400):
+            shown.key("Tab")
+            stops.append(_focused(shown))
+            if stops[-1][0] == "BODY":
+                break
+        # A drawing is one stop, however many shapes it has.
+        assert len(stops) < 120
+        inside = [one[1] for one in stops]
+        for panel in PANELS[:-3] + ["settings"]:
+            assert panel in inside, panel
+        tags = {(tag, panel) for tag, panel, _ in stops}
+        for stop in (("INPUT", "timeline"), ("BUTTON", "flame"),
+                     ("SELECT", "tiers"), ("BUTTON", "addresses"),
+                     ("BUTTON", "moves"), ("INPUT", "layers")):
+            assert stop in tags
+        # Arrows go through the shapes, Enter tells.
+        shown.run("document.querySelector('#flame .drawing button').focus()")
+        shown.key("ArrowRight")
+        assert "of the peak" in _focused(shown)[2]
+        shown.key("Enter")
+        assert shown.run("document.querySelectorAll('#flame p button').length")
+        shown.run("document.querySelector('#addresses button[aria-label*="
+                  "\"allocated\"]').focus()")
+        shown.key("Enter")
+        told = shown.run("document.querySelector('#addresses .details')"
+                         ".textContent")
+        assert "asked for" in told and "trained.py" in told
+        assert shown.run("document.querySelectorAll('[aria-pressed=true]')"
+                         ".length") == 1
+        assert shown.run("getComputedStyle(document.documentElement)"
+                         ".scrollBehavior") == "auto"
+        assert shown.complaints() == []
+
+
+def test_a_narrow_window_cuts_nothing_off(chromium, trained):
+    with chromium.page(trained, width=420) as shown:
+        assert shown.run("document.documentElement.scrollWidth") <= 420
+        assert shown.run(_AUDIT) == []
+
+
+def test_a_hostile_name_stays_text(chromium, tmp_path):
+    name = made_runs.HOSTILE[0]
+    with chromium.page(_made(tmp_path, (name, made_runs.hostile()))) as shown:
+        shown.run("document.querySelectorAll('details').forEach("
+                  "(node) => { node.open = true; })")
+        assert shown.run("document.querySelectorAll('script').length") == 2
+        assert name in shown.run("document.body.innerText")
+        assert name in shown.run("document.title")
+        assert shown.run(_AUDIT) == []
+        assert shown.complaints() == []
+        dialogs = [one for one in chromium.events
+                   if one["method"] == "Page.javascriptDialogOpening"]
+        assert dialogs == []
+        # What would get in by another way is not let run, nor fetched.
+        shown.run("(() => { const node = document.createElement('script');"
+                  " node.textContent = 'window.ran = 1';"
+                  " document.body.append(node);"
+                  " new Image().src = 'http://127.0.0.1:9/x'; })()")
+        assert shown.run("window.ran === undefined")
+        assert any("Content Security Policy" in one
+                   for one in shown.complaints())
+
+
+def test_nothing_is_a_page_and_several_are_side_by_side(chromium, tmp_path):
+    with chromium.page(_made(tmp_path, ("none", model.Run()))) as shown:
+        said = shown.run("document.body.innerText")
+        assert "Nothing was recorded" in said
+        assert "no memory of a device was allocated" in said
+        assert shown.complaints() == []
+    runs = [(f"rank{i}", made_runs.make(i, 100)[0]) for i in range(3)]
+    runs.append(("cards", made_runs.devices()))
+    with chromium.page(_made(tmp_path, *runs)) as shown:
+        assert shown.run("document.querySelectorAll('#ranks tbody tr')"
+                         ".length") == 5
+        shown.run("(() => { const one = document.querySelector('#top select');"
+                  " one.value = '3';"
+                  " one.dispatchEvent(new Event('change')); })()")
+        assert shown.run("document.querySelectorAll('#top select').length") == 2
+        shown.run("document.querySelectorAll('details').forEach("
+                  "(node) => { node.open = true; })")
+        assert shown.run(_AUDIT) == []
+        assert shown.complaints() == []
+
+
+def test_the_data_can_be_taken_away(chromium, trained, tmp_path, recording):
+    chromium.call("Browser.setDownloadBehavior", behavior="allow",
+                  downloadPath=str(tmp_path), eventsEnabled=True)
+    with chromium.page(trained) as shown:
+        shown.run("document.querySelector('#bottom button').click()")
+        while not any(one["method"] == "Browser.downloadProgress" and
+                      one["params"]["state"] == "completed"
+                      for one in chromium.events):
+            chromium.call("Browser.getVersion")
+        assert shown.complaints() == []
+    with open(tmp_path / "stratalloc-report.json", encoding="utf-8") as file:
+        assert json.load(file) == json.loads(json.dumps(
+            data([("run.strata", recording)])))
