@@ -227,7 +227,8 @@ def initialized():
 
 def configure(config, host_budget_is_given):
     """Hands a resolved Config (no field None) to the core."""
-    settings = dict(config.to_text())
+    settings = {key: value for key, value in config.to_text()
+                if key not in config.of_python()}
     settings["host_budget_is_given"] = "on" if host_budget_is_given else "off"
     array = (Setting * len(settings))(
         *((key.encode(), os.fsencode(value))

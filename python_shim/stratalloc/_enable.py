@@ -157,6 +157,10 @@ def _prepare(torch, asked, wanted):
         simulate.after_enable(torch)
     _active = wanted
     _levels.begin(torch, wanted.telemetry)
+    if wanted.live:
+        from stratalloc._live import server
+
+        server.serve_from_first_use(torch)
     if wanted.tiering and not _guarded:
         _bridge.install_guard()
         _install_foreign_uses(torch)

@@ -89,6 +89,7 @@ def _parser():
     _add_demo(commands)
     _add_bench(commands)
     _add_doctor(commands)
+    _add_top(commands)
     for name, meaning in _OF_FILES.items():  # parsed elsewhere
         commands.add_parser(name, help=meaning, add_help=False)
     return parser
@@ -171,6 +172,9 @@ def _add_run(commands):
     parser.add_argument("--redact", action="store_true",
                         help="no names of layers, files and the command in "
                         "the recording")
+    parser.add_argument("--live", action="store_true",
+                        help="live lines below what the program writes to the "
+                        "terminal, and a socket for `stratalloc top`")
     _add_json(parser, "allocator report and counters after the script")
     parser.add_argument("-m", dest="module", action="store_true",
                         help="the target is a module name, as in python -m")
@@ -261,6 +265,29 @@ def _bench(args):
     from stratalloc.bench import main as bench
 
     return bench.main(args)
+
+
+def _add_top(commands):
+    parser = commands.add_parser(
+        "top", epilog=_EPILOG, allow_abbrev=False,
+        help="look at a live process: tiers, traffic, waiting, layers",
+        description="Keys: t, p, c sort layers by total, peak and churn (bytes "
+        "that leave the device and come back, per second); q quits.")
+    parser.add_argument("--pid", type=int, metavar="N",
+                        help="the process (the only one that can be seen)")
+    parser.add_argument("--interval", default="1", metavar="S",
+                        help="seconds from one look to the next, 0.5 or more "
+                        "(1)")
+    parser.add_argument("--once", action="store_true",
+                        help="one page, without a screen")
+    _add_json(parser, "one sample")
+    parser.set_defaults(function=_top)
+
+
+def _top(args):
+    from stratalloc._live import top
+
+    return top.main(args)
 
 
 def _add_doctor(commands):

@@ -24,10 +24,11 @@ _OF_SIMULATED = ("devices", "mode", "seed", "numbers", "card", "profile")
 def run(args):
     """Runs cli's `run`; returns the exit code or lets the program's raise."""
     _check(args)
-    conf = args.conf
-    if conf is not None:
-        os.environ["STRATALLOC_CONF"] = conf
+    if args.conf is not None:
+        os.environ["STRATALLOC_CONF"] = args.conf
     try:
+        if args.live:
+            _make_live()
         config = Config.from_env()
         if args.allocator != "native":
             config.resolved()  # nothing is started if that cannot be
@@ -44,10 +45,35 @@ def run(args):
     return code if _end(args, code) else code or _command.EXIT_FAILED
 
 
+def _make_live():
+    """The setting `live`, of this process and those that it starts. ValueError
+    for a text that has mistakes."""
+    given = os.environ.get("STRATALLOC_CONF", "")
+    Config.parse(given)
+    kept = [item for item in given.split(",") if item.strip()
+            and item.partition(":")[0].strip() != "live"]
+    os.environ["STRATALLOC_CONF"] = ",".join([*kept, "live:on"])
+
+
+def _show_live():
+    """What is shown beside the program; None: a line says how to look."""
+    from stratalloc._live import server
+    from stratalloc._live.beside import Beside
+
+    path = server.serve()
+    strip = Beside.on(sys.stderr)
+    if strip is None and path is not None:
+        print(f"stratalloc: `stratalloc top --pid {os.getpid()}` shows this "
+              "process while it runs", file=sys.stderr)
+    return strip
+
+
 def _end(args, code):
     """The result and the last line, once all of the program is over: after the
     threads that Python waits for, as at its own end."""
     threading._shutdown()  # pylint: disable=protected-access
+    if args.live:
+        args.live.close()
     written = _write_results(args, code)
     if args.record is not None:
         written = args.record.end() and written
@@ -77,6 +103,9 @@ def _check(args):
             "--record: torch's allocator is recorded by torch.cuda.memory."
             "_record_memory_history, whose files `stratalloc convert` reads; "
             "leave --allocator out")
+    if args.live and args.allocator == "native":
+        raise _command.UsageError("--live: torch's allocator does not know "
+                                  "who holds memory; leave --allocator out")
     if args.report and args.allocator == "native":
         raise _command.UsageError("--report: torch's allocator does not know "
                                   "who holds memory; leave --allocator out")
@@ -112,6 +141,7 @@ def _prepare(args, config):
     from stratalloc import _gpus
     from stratalloc import _record
 
+    live, args.live = args.live, None  # from here on what is to be closed
     # We enable by hand, in the one right order; the entry point would come
     # before the operator bridge. Children started later inherit the variable.
     os.environ["STRATALLOC"] = "0"
@@ -147,6 +177,8 @@ def _prepare(args, config):
     if _enable.enable(config):
         # Child processes that import torch afresh come in by the entry point.
         os.environ["STRATALLOC"] = "1"
+        if live:
+            args.live = _show_live()
 
 
 def _serve_metrics(port):

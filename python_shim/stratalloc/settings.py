@@ -163,12 +163,13 @@ class _About(typing.NamedTuple):
     meaning: str
     default: str  # in words, where it is the machine's; else ""
     unset: float | None  # of a threshold: what None becomes
+    core: bool = True  # whether the core is told
 
 
-def _setting(default, kind, meaning, in_words=""):
+def _setting(default, kind, meaning, in_words="", core=True):
     """A default of None: chosen later, when the machine is asked."""
     return dataclasses.field(default=default, metadata={
-        "about": _About(kind, meaning, in_words, None)})
+        "about": _About(kind, meaning, in_words, None, core)})
 
 
 def _threshold(default, meaning):
@@ -181,8 +182,8 @@ def _threshold(default, meaning):
 class Config:
     """Settings of the allocator: each is declared here, with its default, what
     its values are and what it means. The README's table of python_shim and what
-    `doctor` says come from here; the core is told all by name, and
-    python_shim/config.cc says who obeys.
+    `doctor` says come from here; the core is told them by name, all but those
+    of_python(), and python_shim/config.cc says who obeys.
 
     None means "choose from the machine when enabled". A field given as text
     is read like a value of STRATALLOC_CONF.
@@ -235,6 +236,11 @@ class Config:
         "`diff(by=\"site\")`, `leaks().sites`. At `full` every allocation keeps "
         "its whole Python stack, for flame graphs and torch's viewer. Switched "
         "at run time by `telemetry_level()`; bytes are always counted")
+    live: bool = _setting(
+        False, _SWITCH,
+        "on: `stratalloc top` shows this process while it runs, from its first "
+        "use of CUDA on, through a socket that its user and root can open, "
+        "read-only ([telemetry](../telemetry/README.md))", core=False)
 
     def __post_init__(self):
         unset = [field for field in _gpu_thresholds()
@@ -377,6 +383,12 @@ class Config:
             value = getattr(self, field.name)
             if value is not None:
                 yield field.name, _about(field).kind.write(value)
+
+    @classmethod
+    def of_python(cls):
+        """Keys that this package obeys, and the core is not told."""
+        return tuple(field.name for field in dataclasses.fields(cls)
+                     if not _about(field).core)
 
     def changed(self):
         """(key, value, meaning) of what is not as it is by default."""

@@ -61,6 +61,7 @@ def test_help_documents_exit_codes():
     ("run", "--report", "--depth", "-1", "-m", "this"),
     ("run", "--depth", "2", "-m", "this"), ("run", "--all", "-m", "this"),
     ("run", "--report", "--allocator", "native", "-m", "this"),
+    ("run", "--live", "--allocator", "native", "-m", "this"),
     ("demo", "--card", "h2000"),
     ("demo", "--device", "cuda", "--card", "h200"),
     ("run", "--numbers", "off", "-m", "this"),

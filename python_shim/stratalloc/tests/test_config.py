@@ -79,21 +79,23 @@ def test_every_field_is_a_key(tmp_path):
     text = (f"tiering:off,gpu_limit:1GiB,host_budget:32MiB,disk_budget:0,"
             f"disk_dir:{tmp_path},gpu_offload_threshold:.8,"
             "gpu_emergency_threshold:0.9,gpu_reload_threshold:0.5,"
-            "cpu_offload_threshold:0.75,eager_offload:off,telemetry:events")
+            "cpu_offload_threshold:0.75,eager_offload:off,telemetry:events,"
+            "live:on")
     config = Config.parse(text)
     assert set(config.to_dict()) == set(Config.keys())
     assert config == Config(
         tiering=False, gpu_limit=1 << 30, host_budget=32 << 20, disk_budget=0,
         disk_dir=str(tmp_path), gpu_offload_threshold=.8,
         gpu_emergency_threshold=.9, gpu_reload_threshold=.5,
-        cpu_offload_threshold=.75, eager_offload=False, telemetry="events")
+        cpu_offload_threshold=.75, eager_offload=False, telemetry="events",
+        live=True)
 
 
 def test_the_core_obeys_every_setting():
     with open("python_shim/config.cc", encoding="utf-8") as file:
         obeyed = re.findall(r'^    {"(\w+)",', file.read(), re.M)
-    assert sorted(obeyed) == sorted(
-        Config.keys() + ("host_budget_is_given",))
+    told = set(Config.keys()) - set(Config.of_python())
+    assert sorted(obeyed) == sorted(told | {"host_budget_is_given"})
 
 
 def test_a_program_in_c_plus_plus_has_the_same_thresholds():
@@ -120,7 +122,7 @@ def test_what_the_core_is_told():
         "disk_budget": "4", "disk_dir": ".", "gpu_offload_threshold": "0.8",
         "gpu_emergency_threshold": "0.95", "gpu_reload_threshold": "0.7",
         "eager_offload": "on", "cpu_offload_threshold": "0.9",
-        "telemetry": "events"}
+        "telemetry": "events", "live": "off"}
 
 
 def test_the_core_can_read_what_it_is_told(tmp_path):

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One or two samples of a process as a page for people, 80 columns wide.
+
+What is counted since the beginning becomes a speed between two samples; of the
+first one there are none, and "-" says so. Knows no terminal and no socket.
+"""
+
+import dataclasses
+import textwrap
+
+from stratalloc import _table
+from stratalloc._page import Page
+from stratalloc._table import Row, Table
+from stratalloc.settings import format_size
+
+# What a key sorts by: the key's word, and a layer's number.
+ORDERS = {"t": ("total", "bytes"), "p": ("peak", "peak"),
+          "c": ("churn", "moved")}
+LAYERS = 15  # where no screen says how many
+_WAYS = (("out", "out"), ("in", "in"), ("to disk", "to_disk"),
+         ("from disk", "from_disk"))
+
+
+@dataclasses.dataclass
+class View:
+    """What is known of the process: the last two samples, None for none, and
+    what the driver said of each device's card."""
+
+    now: dict | None = None
+    before: dict | None = None
+    cards: dict = dataclasses.field(default_factory=dict)
+    order: str = "t"
+
+    def add(self, sample, cards):
+        """A newer one. Of another process of the same number there is nothing
+        before it."""
+        same = self.now is not None and (
+            self.now["pid"] == sample["pid"]
+            and sample["clock_ns"] > self.now["clock_ns"])
+        self.before, self.now = self.now if same else None, sample
+        self.cards = cards
+
+    @property
+    def seconds(self):
+        """Between the two samples; None: there is one."""
+        if self.before is None:
+            return None
+        return (self.now["clock_ns"] - self.before["clock_ns"]) / 1e9
+
+    def page(self, width, lines=None, last=""):
+        """A Page, `width` cells wide. lines: as high as it may be; last: its
+        last line."""
+        parts = list(_wrapped([*self._head(width), *self._devices(width)], width))
+        rest = list(_wrapped([last] if last else [], width))
+        room = LAYERS
+        if lines is not None:
+            used = sum(1 if isinstance(part, str) else len(part.rows) + 1
+                       for part in parts) + len(rest)
+            room = max(lines - used - 2, 1)  # the title, and what is left out
+        return Page([*parts, *self._layers(room), *rest], all=True)
+
+    def strip(self, width):
+        """The same in four lines, of all devices together."""
+        now = self.now
+        if now is None or not now["devices"]:
+            said = ["no memory of a GPU yet", "", ""]
+        else:
+            said = [self._strip_of_memory(), self._strip_of_moves(),
+                    "holds most: " + _table.joined([
+                        f"{one['owner']} {format_size(one['bytes'])}"
+                        for one in sorted(
+                            (one for device in now["devices"]
+                             for one in device["layers"] if one["bytes"]),
+                            key=lambda one: (-one["bytes"], one["owner"]))[:20]
+                    ], max(width - len("holds most: "), 1))]
+        rule = ("── stratalloc" if now is None else
+                f"── stratalloc top --pid {now['pid']} ")
+        return [_table.cut(rule + "─" * (width - len(rule)), width),
+                *(_table.cut(_table.printable(line), width) for line in said)]
+
+    def _strip_of_memory(self):
+        def of(key):
+            return sum(one[key] for one in self.now["devices"])
+
+        limit = of("limit")
+        share = f" ({of('allocated') / limit * 100:.0f} %)" if limit else ""
+        return (f"{format_size(of('allocated'))} of {format_size(limit)}"
+                f"{share}, reserved {format_size(of('reserved'))}, on host "
+                f"{format_size(of('host_bytes'))}, on disk "
+                f"{format_size(of('disk_bytes'))}")
+
+    def _strip_of_moves(self):
+        devices = self.now["devices"]
+        if self.seconds is None:
+            return "moved -, waited -"
+        known = [one for one in devices if self._earlier(one)]
+
+        def speed(way):
+            return sum(self._speed(one["moved"][way], self._earlier(one)[
+                "moved"], way) for one in known)
+
+        waited = sum(self._speed(one["stall_ns"], self._earlier(one),
+                                 "stall_ns") for one in known)
+        return ", ".join(f"{name} {format_size(int(speed(way)))}/s"
+                         for name, way in _WAYS) + (
+            f", waited {waited / 1e7:.0f} %")
+
+    def _head(self, width):
+        now = self.now
+        yield _table.cut(f"process {now['pid']}: {now['command']}", width)
+        if now["simulated"]:
+            yield now["simulated"]
+        yield self._recorded()
+        if not now["devices"]:
+            yield "it has no memory of a GPU under this allocator yet"
+
+    def _recorded(self):
+        level = f"telemetry {self.now['level']}"
+        events = self.now["events"]
+        if events is None:
+            return f"{level}: no events were recorded"
+        speed = self._speed(events["recorded"], self.before
+                            and self.before["events"], "recorded")
+        speed = "-" if speed is None else f"{speed:.0f}"
+        return f"{level}: {speed} events/s, {events['lost']} lost"
+
+    def _devices(self, width):
+        devices = self.now["devices"]
+        if len(devices) > 1:
+            yield _several(self, devices)
+            for one in devices:
+                yield from self._of_card(one, width,
+                                         f"device {one['device']}: ")
+        for one in devices if len(devices) == 1 else ():
+            yield f"device {one['device']}: {one['name']}"
+            yield _tiers(one, self.now)
+            yield "moved: " + ", ".join(
+                f"{name} {self.per_second(one, key)}" for name, key in _WAYS)
+            yield (f"waited: {self.waited(one)}; {one['stalls']} times, "
+                   f"{one['stall_ns'] / 1e9:.2f} s in all; "
+                   f"out of memory {one['ooms']} times")
+            yield from self._of_card(one, width)
+
+    def _of_card(self, device, width, before=""):
+        card = self.cards[device["device"]]
+        busy = "unknown" if card.busy is None else f"{card.busy} %"
+        used = "unknown" if card.used is None else format_size(card.used)
+        said = f"{before}card: busy {busy}, used {used}, by others "
+        if card.others is None:
+            yield f"{said}unknown ({card.why})"
+        elif not card.others:
+            yield f"{said}none"
+        else:
+            held = tuple(f"pid {pid} {_size(size, 'unknown')}"
+                         for pid, size in card.others)
+            yield said + _table.joined(
+                held, max(width - _table.cells(said), width // 3))
+
+    def waited(self, device):
+        """The share of the time between the samples that threads waited."""
+        ns = self._speed(device["stall_ns"], self._earlier(device), "stall_ns")
+        if ns is None:
+            return "-"
+        return f"{ns / 1e7:.0f} % of the last {self.seconds:.1f} s"
+
+    def per_second(self, device, *ways):
+        earlier = self._earlier(device)
+        speeds = [self._speed(device["moved"][way], earlier
+                              and earlier["moved"], way) for way in ways]
+        return "-" if None in speeds else f"{format_size(int(sum(speeds)))}/s"
+
+    def _earlier(self, device):
+        for one in self.before["devices"] if self.before else ():
+            if one["device"] == device["device"]:
+                return one
+        return None
+
+    def _speed(self, value, earlier, key):
+        """Per second; None: nothing was there to compare it with."""
+        if self.seconds is None or earlier is None:
+            return None
+        return max(value - earlier[key], 0) / self.seconds
+
+    def _layers(self, room):
+        word, key = ORDERS[self.order]
+        rows = [(one, device) for device in self.now["devices"]
+                for one in device["layers"]]
+        if not rows:
+            return
+        before = {(device["device"], one["owner"]): one
+                  for device in (self.before or self.now)["devices"]
+                  for one in device["layers"]}
+
+        def churn(row):
+            one, device = row
+            earlier = before.get((device["device"], one["owner"]))
+            if earlier is None or None in (one["moved"], earlier["moved"]):
+                return None
+            return self._speed(one["moved"], earlier, "moved")
+
+        def size(row):
+            return (churn(row) if word == "churn" else row[0][key]) or 0
+
+        rows.sort(key=lambda row: (-size(row), -row[0]["bytes"],
+                                   row[0]["owner"]))
+        several = len(self.now["devices"]) > 1
+        tiers = [tier for tier in ("device", "host", "disk")
+                 if tier == "device" or any(one[tier] for one, _ in rows)]
+        titles = ["layer", "total", *tiers]
+        if word != "total":
+            titles.append(f"{word}/s" if word == "churn" else word)
+
+        def row_of(row):
+            one, device = row
+            cells = [format_size(one[name]) for name in ("bytes", *tiers)]
+            if word == "peak":
+                cells.append(_size(one["peak"]))
+            elif word == "churn":
+                speed = churn(row)
+                cells.append(_size(speed and int(speed)))
+            name = one["owner"] + (
+                f" (device {device['device']})" if several else "")
+            parts = sorted(one["categories"].items(), key=lambda part: -part[1])
+            return Row(name, tuple(cells), tuple(
+                f"{category} {format_size(part)}" if len(parts) > 1
+                else category for category, part in parts))
+
+        left = len(rows) - room
+        untold = sum(device["other_layers"]["count"]
+                     for device in self.now["devices"])
+        rest = f"and {max(left, 0) + untold} more" if left > 0 or untold else ""
+        yield Table(tuple(titles), list(map(row_of, rows[:room])), rest,
+                    "by category")
+
+
+def _tiers(one, sample):
+    """What is where, of how much."""
+    rows = [("allocated", one["allocated"], one["limit"]),
+            ("reserved", one["reserved"], one["limit"]),
+            ("evicted to host", one["host_bytes"],
+             (sample["host"] or {}).get("budget")),
+            ("evicted to disk", one["disk_bytes"],
+             (sample["disk"] or {}).get("budget"))]
+    made = []
+    for name, size, limit in rows:
+        share = min(size / limit, 1.0) if limit else None
+        made.append(Row(name, (
+            format_size(size), "-" if limit is None else format_size(limit),
+            "-" if share is None else f"{share * 100:.0f} %"), share=share))
+    return Table(("", "now", "of", ""), made)
+
+
+def _several(view, devices):
+    rows = [Row(str(one["device"]), (
+        format_size(one["allocated"]), format_size(one["reserved"]),
+        format_size(one["limit"]),
+        format_size(one["host_bytes"] + one["disk_bytes"]),
+        view.per_second(one, "out", "in"), view.waited(one).partition(" of")[0],
+        str(one["ooms"]))) for one in devices]
+    return Table(("device", "allocated", "reserved", "limit", "evicted",
+                  "moved", "waited", "ooms"), rows)
+
+
+def _wrapped(parts, width):
+    """Sentences as lines that no terminal wraps again."""
+    for part in parts:
+        if isinstance(part, str):
+            yield from textwrap.wrap(_table.printable(part), width) or [""]
+        else:
+            yield part
+
+
+def _size(size, unknown="-"):
+    return unknown if size is None else format_size(size)
+
+
+def listed(found):
+    """A Table of several processes: [(pid, path, sample)]."""
+    rows = []
+    for pid, _, sample in found:
+        sums = [sum(one[key] for one in sample["devices"])
+                for key in ("allocated", "reserved", "host_bytes",
+                            "disk_bytes")]
+        rows.append(Row(str(pid), tuple(map(format_size, sums)),
+                        (sample["command"],)))
+    return Table(("pid", "allocated", "reserved", "on host", "on disk"), rows,
+                 notes="command")
+
+
+
+
+def text(table, stream):
+    """The lines of a table, as wide as the terminal of `stream`."""
+    return "\n".join(_table.text(table, _table.terminal(stream)[0]))

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person reads of one sample and of two, and of the card."""
+
+import sys
+import types
+
+import pytest
+
+from python_shim.stratalloc.tests import live_samples
+from python_shim.stratalloc.tests.live_samples import MIB
+from stratalloc import _table
+from stratalloc._live import card, view
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+
+
+def _seen(*samples, cards=None, **more):
+    found = view.View(**more)
+    for one in samples:
+        found.add(one, cards or {device["device"]: card.look(device, 4242)
+                                 for device in one["devices"]})
+    return found
+
+
+def _lines(seen, *arguments):
+    lines = seen.page(80, *arguments).text().splitlines()
+    assert max(map(_table.cells, lines)) <= 80, lines
+    return lines
+
+
+def test_two_samples_say_how_fast():
+    lines = _lines(_seen(*live_samples.later(2.0)))
+    assert ("moved: out 64 MiB/s, in 32 MiB/s, to disk 1 MiB/s, from disk 0 "
+            "B/s") in lines
+    assert ("waited: 25 % of the last 2.0 s; 7 times, 0.50 s in all; out of "
+            "memory 0 times") in lines
+    rows = {line.split("  ")[0]: line.split()[-6:] for line in lines}
+    assert rows["allocated"] == ["36", "MiB", "48", "MiB", "75", "%"]
+    assert rows["evicted to host"] == ["8", "MiB", "1", "GiB", "1", "%"]
+    assert rows["evicted to disk"][-3:] == ["0", "B", "-"]
+    assert "GPT.head      20 MiB  12 MiB  8 MiB  parameter" in lines
+    assert lines[-1] == "and 3 more"
+
+
+def test_one_sample_knows_no_speed_and_says_so():
+    lines = _lines(_seen(live_samples.sample()))
+    assert "moved: out -, in -, to disk -, from disk -" in lines
+    assert any(line.startswith("waited: -;") for line in lines)
+
+
+def test_a_new_process_of_the_same_number_is_not_compared():
+    before, now = live_samples.later()
+    assert _seen(now, before).seconds is None
+    assert _seen(before, {**now, "pid": 1}).seconds is None
+    assert _seen(before, now).seconds == 2.0
+
+
+@pytest.mark.parametrize("key, first, column", [
+    ("t", "GPT.head", ["20", "MiB", "12", "MiB", "8", "MiB"]),
+    ("p", "step", ["0", "B", "40", "MiB"]),
+    ("c", "step", ["0", "B", "12", "MiB"])])
+def test_layers_are_sorted_by_what_a_key_says(key, first, column):
+    lines = _lines(_seen(*live_samples.later(), order=key))
+    at = next(i for i, line in enumerate(lines) if line.startswith("layer "))
+    words = lines[at + 1].split()
+    assert words[0] == first and (
+        [word for word in words if word != "parameter"][-len(column):] == column)
+    if key != "t":
+        assert {"p": "peak", "c": "churn/s"}[key] in lines[at].split()
+
+
+def test_a_page_is_as_high_as_the_screen():
+    many = [live_samples.layer(f"layer{i}", i * MIB) for i in range(50)]
+    seen = _seen(live_samples.sample(0, live_samples.device(layers=many)))
+    for height in (16, 24, 40):
+        lines = _lines(seen, height, "keys")
+        assert len(lines) == height and lines[-1] == "keys"
+    assert lines[-2].startswith("and ") and "layer49" in "".join(lines)
+
+
+def test_several_devices_are_a_line_each():
+    two = [live_samples.device(device=i) for i in (0, 1)]
+    moved = dict(two[1], moved={"out": 4 * MIB, "in": 2 * MIB, "to_disk": 0,
+                                "from_disk": 0})
+    lines = _lines(_seen(live_samples.sample(0, *two),
+                         live_samples.sample(2, two[0], moved)))
+    rows = [line.split() for line in lines if line[:2] in ("0 ", "1 ")]
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert rows[0][9:11] == ["0", "B/s"] and rows[1][9:11] == ["3", "MiB/s"]
+    assert any(line.startswith("GPT.head (device 1)") for line in lines)
+
+
+def test_names_move_no_cursor():
+    hostile = live_samples.layer("evil\x1b[2J\x1b]0;x\x07\nname", MIB)
+    page = _seen(live_samples.sample(
+        0, live_samples.device(layers=[hostile]),
+        command="a\x1b[31m\nb")).page(80).text()
+    assert not set(page) & {"\x1b", "\x07"}
+    assert "evil?[2J?]0;x??name" in page and "a?[31m?b" in page
+
+
+def test_events_are_told_where_they_are_counted():
+    counted = [live_samples.sample(at, level="events", events={
+        "recorded": recorded, "lost": 3}) for at, recorded in ((0, 0), (2, 900))]
+    assert "telemetry events: 450 events/s, 3 lost" in _lines(_seen(*counted))
+
+
+# What NVML of a card says; pid 4242 is the process of the samples.
+class _Nvml(types.ModuleType):
+    NVMLError = type("NVMLError", (Exception,), {})
+    NVMLError_NotSupported = type("NVMLError_NotSupported", (NVMLError,), {})
+
+    def __init__(self, processes, refuses=()):
+        super().__init__("pynvml")
+        self._processes, self._refuses, self.open = processes, refuses, 0
+
+    def nvmlInit(self):
+        self._may("nvmlInit")
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        assert uuid == "GPU-12-34"
+        return "handle"
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        self._may("memory")
+        return types.SimpleNamespace(used=70 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        self._may("rates")
+        return types.SimpleNamespace(gpu=87)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        self._may("processes")
+        return [types.SimpleNamespace(pid=pid, usedGpuMemory=size)
+                for pid, size in self._processes]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle):
+        raise self.NVMLError_NotSupported("no graphics")
+
+    def _may(self, what):
+        if what in self._refuses:
+            raise self.NVMLError(f"{what} refused")
+
+
+def _lines_of_card(monkeypatch, nvml, uuid="12-34"):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    one = live_samples.device(uuid=uuid)
+    lines = _lines(_seen(live_samples.sample(0, one)))
+    assert nvml is None or nvml.open == 0
+    at = next(i for i, line in enumerate(lines) if line.startswith("card: "))
+    return " ".join(lines[at:lines.index(next(
+        line for line in lines if line.startswith("layer ")))])
+
+
+def test_the_card_says_who_else_holds_it(monkeypatch):
+    nvml = _Nvml([(4242, 4 << 30), (7, 1 << 30), (8, 64 << 30), (9, None)])
+    assert _lines_of_card(monkeypatch, nvml) == (
+        "card: busy 87 %, used 70 GiB, by others pid 8 64 GiB, pid 7 1 GiB, "
+        "pid 9 unknown")
+
+
+@pytest.mark.parametrize("nvml, uuid, said", [
+    (None, "12-34", "busy unknown, used unknown, by others unknown (NVML's "
+     "package nvidia-ml-py is not installed)"),
+    (_Nvml([(4242, 1)]), None, "busy unknown, used unknown, by others unknown "
+     "(the device is simulated)"),
+    (_Nvml([(4242, 1)], ["nvmlInit"]), "12-34", "busy unknown, used unknown, by "
+     "others unknown (NVML: nvmlInit refused)"),
+    (_Nvml([(4242, 1)], ["rates", "memory"]), "12-34",
+     "busy unknown, used unknown, by others none"),
+    (_Nvml([(4242, 1)], ["processes"]), "12-34", "busy 87 %, used 70 GiB, by "
+     "others unknown (NVML: processes refused)"),
+    (_Nvml([(7, 1)]), "12-34", "busy 87 %, used 70 GiB, by others unknown (the "
+     "driver does not list this process among those of the card)")])
+def test_what_the_driver_does_not_say_is_unknown(monkeypatch, nvml, uuid, said):
+    assert _lines_of_card(monkeypatch, nvml, uuid) == f"card: {said}"
