@@ -25,7 +25,10 @@ def autoload():
             raise ValueError(
                 f"stratalloc: STRATALLOC={os.environ['STRATALLOC']!r} is "
                 "neither 0 nor 1")
-        _enable.enable(_record.inherited(None))
+        if _enable.enable(_record.inherited(None)):
+            from stratalloc import _last_line
+
+            _last_line.tell_at_exit()
     except Exception as error:  # pylint: disable=broad-except
         if _enable.strict():
             raise

@@ -36,6 +36,7 @@ class Recording:
 
     def __init__(self, path, redact):
         self._path = os.path.abspath(path)  # the program may change its folder
+        self.written = None  # FILE, once it is whole
         if os.path.exists(self._path) and not os.path.isfile(self._path):
             what = "a directory" if os.path.isdir(self._path) else (
                 "no regular file, and would be one afterwards")
@@ -82,6 +83,7 @@ class Recording:
         if not self._file.mine():
             return True  # a fork that ends as its parent would
         written = self._file.end()
+        self.written = self._path if written else None
         found = [one for one in _of_children(self._path)
                  if _is_of(one, self._since)]
         whole = [one for one in found if not one.endswith(_SUFFIX)]

@@ -15,6 +15,7 @@ import threading
 import types
 
 from stratalloc import _command
+from stratalloc import _last_line
 from stratalloc.settings import Config
 
 # What describes a simulated device, besides its size.
@@ -79,6 +80,8 @@ def _end(args, code):
         written = args.record.end() and written
     if args.report:
         _tell_holders(args)
+    if args.allocator != "native":
+        _last_line.tell(args.record and args.record.written)
     _tell_simulated()
     return written
 
@@ -175,6 +178,7 @@ def _prepare(args, config):
     else:
         config = _record.inherited(config)
     if _enable.enable(config):
+        _last_line.begin()
         # Child processes that import torch afresh come in by the entry point.
         os.environ["STRATALLOC"] = "1"
         if live:
