@@ -78,6 +78,11 @@ class DeviceAllocator : public PoolRequests,
     return DeviceReports::Explain(request,
                                   p_.options.tiering ? reclaimer_ : nullptr);
   }
+  Result<std::vector<Tried>> Try(const RefusedRequest& refused,
+                                 std::span<const Trial> trials) {
+    return DeviceReports::Try(refused, trials,
+                              p_.options.tiering ? reclaimer_ : nullptr);
+  }
   // Why there is none, for who is refused memory. Before the device is found.
   void SetWhyNoReclaimer(std::string why) {
     why_no_reclaimer_ = std::move(why);

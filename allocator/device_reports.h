@@ -9,7 +9,9 @@
 #ifndef STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
 #define STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "allocator/reclaimer.h"
 #include "allocator/site_bytes.h"
 #include "allocator/staying.h"
+#include "allocator/trials.h"
 #include "allocator/views.h"
 
 namespace stratalloc {
@@ -94,6 +97,14 @@ class DeviceReports {
   // for 0 and for more than any card has.
   Result<Explanation> Explain(const MallocRequest& request,
                               Reclaimer* reclaimer) EXCLUDES(p_.mutex);
+  // The request made again, once for each trial and on a copy of every block of
+  // its own. Fails as Explain does.
+  Result<std::vector<Tried>> Try(const RefusedRequest& refused,
+                                 std::span<const Trial> trials,
+                                 Reclaimer* reclaimer) EXCLUDES(p_.mutex);
+  // What the card's memory is made of, all of one moment. Looks at every block;
+  // fails as the driver does.
+  Result<MemoryParts> Parts() EXCLUDES(p_.mutex);
 
   // Bytes that no eviction could take now: blocks of transient pools, and
   // evictable handles that are pinned.
@@ -120,10 +131,15 @@ class DeviceReports {
   // As the ladder has it: of the pool that its stream is routed to.
   HeapCopy::Wish WishLocked(const MallocRequest& request) REQUIRES(p_.mutex);
   Doubt DoubtLocked(const PoolKey& key) REQUIRES(p_.mutex);
-  // What may leave, in the order of `reclaimer`.
-  std::vector<EvictableHandle> LeavingLocked(
-      const Reclaimer& reclaimer, const std::vector<Address>& workspaces)
+  Result<Tried> TryLocked(const RefusedRequest& refused, const Trial& trial,
+                          const Reclaimer* reclaimer, Bytes room,
+                          const std::vector<Address>& workspaces)
       REQUIRES(p_.mutex);
+  // What may leave, in the order of `reclaimer`; and what stays for the reasons
+  // of `also` (Trial::Bit), as if it might.
+  std::vector<EvictableHandle> LeavingLocked(
+      const Reclaimer& reclaimer, const std::vector<Address>& workspaces,
+      std::uint32_t also = 0) REQUIRES(p_.mutex);
 
   DeviceParts& p_;
 };

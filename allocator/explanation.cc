@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <utility>
@@ -55,9 +56,9 @@ std::vector<Keeper> KeepersOf(const BlockHeap& heap) {
 }
 
 // One request, tried on a copy step by step.
-class Trial {
+class Steps {
  public:
-  Trial(HeapCopy& copy, const HeapCopy::Wish& wish, Explanation* out)
+  Steps(HeapCopy& copy, const HeapCopy::Wish& wish, Explanation* out)
       : copy_(copy), wish_(wish), out_(*out) {}
 
   bool Fits(Bytes limit, ServedBy by) {
@@ -276,17 +277,17 @@ Result<Explanation> DeviceReports::ExplainLocked(
   const Bytes limit = std::min(p_.limit.Now(), there);
   STRATALLOC_ASSIGN_OR_RETURN(const std::unique_ptr<HeapCopy> copy,
                               CopyHeapLocked());
-  Trial trial(*copy, wish, &out);
-  if (trial.Fits(limit, ServedBy::kNow)) return out;
+  Steps steps(*copy, wish, &out);
+  if (steps.Fits(limit, ServedBy::kNow)) return out;
   const PrivatePool* const own = p_.private_pools.Find(wish.key.owner);
   if (wish.key.owner.is_private() && own != nullptr && !own->addresses_kept) {
     copy->Release(wish.key.owner, wish.size);
-    if (trial.Fits(limit, ServedBy::kNow)) return out;
+    if (steps.Fits(limit, ServedBy::kNow)) return out;
   }
   // By then the ladder has released what was free.
   copy->Release(PoolId{}, wish.size);
   copy->CompletePending();
-  if (trial.Fits(limit, ServedBy::kWaiting)) return out;
+  if (steps.Fits(limit, ServedBy::kWaiting)) return out;
   Bytes most = limit;
   if (reclaimer != nullptr && p_.captures.MayEvict()) {
     // Only who evicts takes the headroom.
@@ -295,12 +296,12 @@ Result<Explanation> DeviceReports::ExplainLocked(
     for (const EvictableHandle& one : leaving) {
       out.may_leave += one.handle.bytes();
     }
-    if (trial.FitsAfter(leaving, limit, most)) {
+    if (steps.FitsAfter(leaving, limit, most)) {
       if (out.doubt == Doubt::kNone) out.doubt = Doubt::kTiers;
       return out;
     }
   }
-  trial.FindRemedy(most, there);
+  steps.FindRemedy(most, there);
   for (BlockView& block : out.frees) {
     block.charge = FrameAccounts::Get().Resolved(block.charge);
   }
@@ -308,13 +309,15 @@ Result<Explanation> DeviceReports::ExplainLocked(
 }
 
 std::vector<EvictableHandle> DeviceReports::LeavingLocked(
-    const Reclaimer& reclaimer, const std::vector<Address>& workspaces) {
+    const Reclaimer& reclaimer, const std::vector<Address>& workspaces,
+    std::uint32_t also) {
   std::map<Address, EvictableHandle> leaving;
   const StayReasons reasons(p_, workspaces);
   // A pointer keeps its block only until somebody lacks room (block_pin.h).
-  const auto may_leave = [&reasons](const HandleRef& handle) {
-    const StayReason reason = reasons.Of(handle);
-    return reason == StayReason::kEvictable || reason == StayReason::kPointer;
+  const std::uint32_t may = also | Trial::Bit(StayReason::kEvictable) |
+                            Trial::Bit(StayReason::kPointer);
+  const auto may_leave = [&reasons, may](const HandleRef& handle) {
+    return (may & Trial::Bit(reasons.Of(handle))) != 0;
   };
   for (const auto& [base, segment] : p_.heap.segments()) {
     if (!segment->evictable()) continue;

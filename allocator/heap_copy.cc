@@ -143,6 +143,12 @@ HeapCopy::Found HeapCopy::Serves(const Wish& wish, Bytes limit) {
                     wish.unmanaged != 0)};
 }
 
+HeapCopy::Found HeapCopy::HoldsBeside(Bytes handles, Bytes limit) const {
+  const Bytes needed = used_ - std::min(used_, Releasable({})) + handles;
+  if (needed > limit) return {.lacking = needed - limit};
+  return {.served = true};
+}
+
 void HeapCopy::MakeFree(Block* block) {
   Segment& segment = *block->segment;
   const Address lo = block->address;
@@ -165,6 +171,7 @@ void HeapCopy::CompletePending() {
 
 void HeapCopy::Evict(Address handle) {
   const HandleRef ref = table_.RefOf(handle);
+  if (!IsOnDevice(ref.state())) return;
   ref.entry().state.store(HandleState::kHost);
   used_ -= std::min(used_, ref.bytes());
   heap_.NoteLeft();

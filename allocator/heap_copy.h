@@ -56,10 +56,12 @@ class HeapCopy {
   };
   // Would it be served out of `limit` bytes?
   Found Serves(const Wish& wish, Bytes limit);
+  // Would handles of so many bytes, each with a place already, be filled?
+  Found HoldsBeside(Bytes handles, Bytes limit) const;
 
   // What happens to it meanwhile.
   void CompletePending();      // other streams are done with what was freed
-  void Evict(Address handle);  // which is on the device
+  void Evict(Address handle);  // nothing, of one that is not on the device
   void Free(Address block);    // which is live
   // At least `wanted` bytes of free handles, if they are there, have no memory
   // any more: of this private pool, or of all that may move
