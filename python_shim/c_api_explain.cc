@@ -1,102 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: fragmentation, and what would serve a request.
 #include <nlohmann/json.hpp>
-#include <string>
 
-#include "accounting/category.h"
-#include "accounting/ledger.h"
 #include "accounting/scope_stack.h"
-#include "accounting/scope_table.h"
 #include "python_shim/core.h"
-#include "python_shim/refusal_text.h"
-
-namespace stratalloc {
-namespace {
-
-// A name that is no UTF-8 is C's; it must not end the process.
-char* Text(const nlohmann::json& json) {
-  return ToC(
-      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-nlohmann::json BlockJson(const BlockView& block) {
-  return {{"address", block.address},
-          {"bytes", block.bytes},
-          {"owner", ScopeName(block.charge.scope)},
-          {"category", CategoryName(block.charge.category)}};
-}
-
-nlohmann::json HoleJson(const Hole& hole) {
-  return {{"address", hole.address},
-          {"bytes", hole.bytes},
-          {"free", hole.free},
-          {"blocks", hole.blocks},
-          {"stream", Raw(hole.pool.stream)},
-          {"lifetime", LifetimeName(hole.pool.lifetime)},
-          {"private_pool", hole.pool.owner.is_private()},
-          {"oldest", BlockJson(hole.oldest)},
-          {"age", hole.age}};
-}
-
-nlohmann::json FragmentationJson(DeviceAllocator& device) {
-  const Fragmentation found = device.Fragments();
-  nlohmann::json holes = nlohmann::json::array();
-  for (const Hole& hole : found.holes) holes.push_back(HoleJson(hole));
-  return {{"reserved", found.reserved},
-          {"allocated", found.allocated},
-          {"rounding", found.rounding},
-          {"pending", found.pending},
-          {"stranded", found.stranded},
-          {"separated", found.separated},
-          {"releasable", found.releasable},
-          {"in_private_pools", found.in_private_pools},
-          {"holes", holes}};
-}
-
-nlohmann::json ExplanationJson(const Explanation& said) {
-  nlohmann::json frees = nlohmann::json::array();
-  for (const BlockView& block : said.frees) frees.push_back(BlockJson(block));
-  return {{"size", said.requested},
-          {"block", said.by == ServedBy::kNothing ? said.size : said.block},
-          {"served_by", ServedByName(said.by)},
-          {"certain", said.certain()},
-          {"depends_on", DoubtText(said.doubt)},
-          {"leaves", said.leaves},
-          {"may_leave", said.may_leave},
-          {"room_needed", said.leaves},
-          {"room_below", said.room_below},
-          {"missing", said.missing},
-          {"limit_helps", said.limit_helps},
-          {"remedy", said.Remedy()},
-          {"frees", frees}};
-}
-
-// A scope's limit is asked twice, as a malloc does (ladder_device.cc): before
-// any memory is looked for, and of the block that is found.
-nlohmann::json WithScopeLimit(DeviceIndex device, Explanation said) {
-  for (const Bytes bytes : {said.size, said.block}) {
-    const Status may =
-        Ledger::Get().MayOwn(device, CurrentScope().payer, bytes);
-    if (may) continue;
-    // Nothing is looked for on its behalf, and nothing else would help.
-    Explanation refused;
-    refused.requested = said.requested;
-    refused.size = said.size;
-    refused.doubt = bytes == said.size ? Doubt::kNone : said.doubt;
-    nlohmann::json json = ExplanationJson(refused);
-    json["served_by"] = "limit";
-    json["remedy"] = may.error().message;
-    return json;
-  }
-  return ExplanationJson(said);
-}
-
-nlohmann::json ErrorJson(const Error& error) {
-  return {{"error", error.message}};
-}
-
-}  // namespace
-}  // namespace stratalloc
+#include "python_shim/explanation_json.h"
 
 using namespace stratalloc;  // the C face of this namespace
 
@@ -104,21 +12,19 @@ extern "C" {
 
 char* stratalloc_fragmentation_json(int device) {
   const Result<DeviceAllocator*> opened = Core::Get().Opened(device);
-  if (!opened) return Text(ErrorJson(opened.error()));
-  if (*opened == nullptr) return ToC(std::string("{}"));
-  return Text(FragmentationJson(**opened));
+  if (!opened) return ToC(nlohmann::json{{"error", opened.error().message}});
+  if (*opened == nullptr) return ToC(nlohmann::json::object());
+  return ToC(FragmentationJson((*opened)->Fragments()));
 }
 
 char* stratalloc_explain_json(int device, uint64_t size, uint64_t stream) {
   const Result<DeviceAllocator*> opened = Core::Get().Device(device);
-  if (!opened) return Text(ErrorJson(opened.error()));
+  if (!opened) return ToC(nlohmann::json{{"error", opened.error().message}});
   MallocRequest request;
   request.size = size;
   request.stream = StreamId{stream};
   request.lifetime = CurrentScope().lifetime;
-  const Result<Explanation> said = (*opened)->Explain(request);
-  if (!said) return Text(ErrorJson(said.error()));
-  return Text(WithScopeLimit((*opened)->device().index(), *said));
+  return ToC(ExplanationJson(**opened, request, CurrentScope().payer));
 }
 
 }  // extern "C"

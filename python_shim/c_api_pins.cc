@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: pins that outlast an operator.
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "python_shim/core.h"
+#include "python_shim/core_api/operators.h"
 #include "python_shim/core_api/pins.h"
 
 namespace stratalloc {
@@ -11,6 +13,23 @@ namespace {
 
 BlockPin FromC(const stratalloc_pin& pin) {
   return {pin.address, pin.serial, static_cast<PinReason>(pin.reason)};
+}
+
+// With what is said behind it, if there was no memory for them.
+Error Refused(Error error, const char* name,
+              std::span<const AddressRange> ranges) {
+  if (error.code != ErrorCode::kOutOfMemory) return error;
+  DeviceAllocator* const device =
+      Allocator::Get().FindByAddress(ranges.front().address);
+  if (device == nullptr) return error;
+  std::vector<Access> accesses;
+  for (const AddressRange& range : ranges) {
+    accesses.push_back({range.address, range.bytes, /*written=*/false});
+  }
+  error.message += core::TellRefusedOperator(
+      static_cast<int>(Raw(device->device().index())), kDefaultStream, name,
+      accesses, error.message);
+  return error;
 }
 
 }  // namespace
@@ -31,7 +50,7 @@ int stratalloc_pin_blocks(const char* name, int reason,
       core::PinBlocks(name, static_cast<PinReason>(reason), wanted);
   if (!pins) {
     std::fill_n(out, count, stratalloc_pin{0, 0, reason});
-    return ToC(pins.error(), error);
+    return ToC(Refused(pins.error(), name, wanted), error);
   }
   for (const BlockPin& pin : *pins) *out++ = {pin.address, pin.serial, reason};
   return 0;

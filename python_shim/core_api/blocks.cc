@@ -13,6 +13,7 @@
 #include "allocator/frame_accounts.h"
 #include "python_shim/core.h"
 #include "python_shim/refusal_text.h"
+#include "python_shim/refusals.h"
 
 namespace stratalloc::core {
 namespace {
@@ -183,6 +184,17 @@ Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,
   if (opened == nullptr) return size;
   return opened->RecordOutOfMemory(
       stream, size, ChargeOf(Allocating(hint), device), free_bytes);
+}
+
+std::string TellRefusedMalloc(int device, Bytes size, StreamId stream,
+                              MallocHint hint, const std::string& message) {
+  if (!Refusals::AnyoneHears()) return "";
+  const ScopeFrame frame = Allocating(hint);
+  return Refusals::Tell(
+      device,
+      {.request = {size, stream, frame.lifetime, ChargeOf(frame, device),
+                   hint == MallocHint::kUnseen}},
+      nullptr, message);
 }
 
 std::optional<DeviceIndex> Free(Address address, AllocatedBlock* freed) {

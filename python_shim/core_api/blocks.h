@@ -5,6 +5,7 @@
 #define STRATALLOC_PYTHON_SHIM_CORE_API_BLOCKS_H_
 
 #include <optional>
+#include <string>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/export.h"
@@ -38,6 +39,11 @@ STRATALLOC_API Result<AllocatedBlock> Malloc(int device, Bytes size,
 // refused with kOutOfMemory. Returns the size as a block would have had it.
 STRATALLOC_API Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,
                                        MallocHint hint, Bytes free_bytes);
+// Then, for who listens (c_api_refusals.h): what is said behind `message`, or "". No lock
+// or GIL is held here that the listener may want.
+STRATALLOC_API std::string TellRefusedMalloc(int device, Bytes size,
+                                             StreamId stream, MallocHint hint,
+                                             const std::string& message);
 // What the frame has left is temporary no more (SetFrameEnd).
 void EndFrame(FrameId account);
 // For deleters: never fails. *freed describes the block, and the answer is its

@@ -1,11 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/core_api/operators.h"
 
+#include <set>
+#include <vector>
+
+#include "accounting/scope_stack.h"
 #include "allocator/operator_thread.h"
 #include "python_shim/core.h"
 #include "python_shim/refusal_text.h"
+#include "python_shim/refusals.h"
 
 namespace stratalloc::core {
+namespace {
+
+// Handles of the device that may leave and hold some of these bytes, once each.
+std::vector<Address> HandlesOf(DeviceAllocator& device,
+                               std::span<const Access> accesses) {
+  std::set<Address> handles;
+  for (const Access& access : accesses) {
+    Address at = access.address;
+    while (at < access.address + access.bytes && device.Contains(at)) {
+      const HandleRef handle = device.table().RefOf(at);
+      if (!handle.region->evictable) break;
+      handles.insert(handle.address());
+      at = handle.address() + handle.bytes();
+    }
+  }
+  return {handles.begin(), handles.end()};
+}
+
+}  // namespace
 
 bool MayLeave(Address address) {
   DeviceAllocator* device = Allocator::Get().FindByAddress(address);
@@ -24,6 +48,26 @@ Status EnterOperator(int, StreamId stream, const char* name,
 Error Refusal(Error error, int device) {
   AddHolders(&error, static_cast<DeviceIndex>(device));
   return error;
+}
+
+std::string TellRefusedOperator(int device, StreamId stream, const char* name,
+                                std::span<const Access> accesses,
+                                const std::string& message) {
+  DeviceAllocator* const opened = Core::Get().Opened(device).value_or(nullptr);
+  if (opened == nullptr) return "";
+  const ScopeFrame frame = CurrentScope();
+  RefusedRequest refused{.request = {.stream = stream,
+                                     .lifetime = frame.lifetime,
+                                     .charge = {frame.payer, frame.category}},
+                         .operands = HandlesOf(*opened, accesses),
+                         .is_operator = true};
+  for (const Address operand : refused.operands) {
+    refused.request.size += opened->table().RefOf(operand).bytes();
+  }
+  const Result<MemoryInfo> card = opened->device().GetMemoryInfo();
+  opened->RecordOutOfMemory(stream, refused.request.size,
+                            refused.request.charge, card ? card->free : 0);
+  return Refusals::Tell(device, refused, name, message);
 }
 
 void LeaveOperator() {

@@ -7,6 +7,7 @@
 #define STRATALLOC_PYTHON_SHIM_CORE_API_OPERATORS_H_
 
 #include <span>
+#include <string>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/export.h"
@@ -34,6 +35,14 @@ STRATALLOC_API Status EnterOperator(int device, StreamId stream,
 // What EnterOperator answered, with who holds the memory if it was for want of
 // that: apart, because entering is paid for by every operator.
 STRATALLOC_API Error Refusal(Error error, int device);
+// The operator was refused for want of memory and is not tried otherwise: for
+// the history and the event rings, and for who listens (c_api_refusals.h), which is what
+// is said behind `message`, or "". No lock or GIL is held here that the listener
+// may want.
+STRATALLOC_API std::string TellRefusedOperator(int device, StreamId stream,
+                                               const char* name,
+                                               std::span<const Access> accesses,
+                                               const std::string& message);
 STRATALLOC_API void LeaveOperator();
 // The innermost operator ends, and what it pinned stays until LeaveCall: a call
 // into code that launches kernels of its own between the operators it runs

@@ -143,6 +143,17 @@ def test_out_of_memory_is_torchs_own():
         _empty(1 << 61)
 
 
+def test_who_is_told_of_a_refusal_ends_its_message():
+    BRIDGE.core.recording_clear()
+    BRIDGE.core.recording_fail_mallocs(1)
+    BRIDGE.say(" Why, and where more is.")
+    with pytest.raises(torch.OutOfMemoryError,
+                       match="Tried to allocate what.* Why, and where more is"):
+        _empty(100)
+    assert BRIDGE.told("malloc") == 1
+    BRIDGE.say("")
+
+
 def test_out_of_memory_observers_are_told():
     seen = []
     torch._C._cuda_attach_out_of_memory_observer(

@@ -53,11 +53,15 @@ void GuardKernel::operator()(const c10::OperatorHandle& op,
     const torch::jit::Stack again(stack->end() - static_cast<ptrdiff_t>(count),
                                   stack->end());
     try {
-      const OperatorPin pin(guarded_.name.c_str(), accesses);
+      const OperatorPin pin(guarded_.name.c_str(), accesses,
+                            OperatorPin::IfRefused::kTriedAgain);
       guarded_.previous.callBoxed(op, keys, stack);
       return;
-    } catch (c10::OutOfMemoryError&) {
-      if (!SlicesMayHelp(guarded_.list, accesses)) throw;
+    } catch (c10::OutOfMemoryError& refused) {
+      if (!SlicesMayHelp(guarded_.list, accesses)) {
+        TellRefused(guarded_.name.c_str(), accesses, &refused);
+        throw;
+      }
     }
     // A kernel that threw has taken its arguments or not.
     stack->resize(below);

@@ -208,6 +208,7 @@ def test_a_slice_that_is_refused_is_halved():
     before = BRIDGE.enters()
     torch._foreach_add_(xs, 1.0)
     assert BRIDGE.enters() - before == 8
+    assert BRIDGE.told("aten::_foreach_add_.Scalar") == 0, "nobody was refused"
     BRIDGE.room(0)
     assert all(x.tolist() == [2] * 4 for x in xs)
 
@@ -215,10 +216,14 @@ def test_a_slice_that_is_refused_is_halved():
 def test_one_element_that_is_refused_says_so():
     xs = [torch.ones(n, device="cuda") for n in (4, 4, 8, 4)]
     BRIDGE.room(32, most=16)
+    BRIDGE.say("Why not.")
     with pytest.raises(torch.OutOfMemoryError,
                        match=r"(?s)CUDA out of memory.*_foreach_add_\.Scalar in "
-                       r"slices; element 2 of 4 is a slice by itself"):
+                       r"slices; element 2 of 4 is a slice by itself"
+                       r".*Why not\."):
         torch._foreach_add_(xs, 1.0)
+    BRIDGE.say("")
+    assert BRIDGE.told("aten::_foreach_add_.Scalar") == 1
     BRIDGE.room(0)
     # What ran, ran once.
     assert [x[0].item() for x in xs] == [2, 2, 1, 1]
@@ -230,6 +235,7 @@ def test_an_element_that_cannot_fit_is_refused_before_anything_runs():
     with pytest.raises(torch.OutOfMemoryError,
                        match=r"(?s)element 2 of 4 is a slice by itself"):
         torch._foreach_add_(xs, 1.0)
+    assert BRIDGE.told("aten::_foreach_add_.Scalar") == 1
     assert BRIDGE.open() == 0
     # What other threads make room for is not refused.
     BRIDGE.room(24, most=32)
@@ -333,6 +339,7 @@ def test_cat_that_is_refused_is_joined_one_by_one(name):
         whole = _JOINED[name]()
         _refuse_cat()
         joined = _JOINED[name]()
+    assert BRIDGE.told("aten::cat") == 0, "it ran otherwise"
     BRIDGE.room(0)
     assert joined.dtype == whole.dtype and joined.stride() == whole.stride()
     assert torch.equal(joined.cpu(), whole.cpu())

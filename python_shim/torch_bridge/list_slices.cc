@@ -123,10 +123,12 @@ class SlicedCall {
       accesses.AddArguments(guarded_.signature, stack);
       std::optional<OperatorPin> pin;
       try {
-        pin.emplace(guarded_.name.c_str(), accesses);
+        pin.emplace(guarded_.name.c_str(), accesses,
+                    OperatorPin::IfRefused::kTriedAgain);
       } catch (c10::OutOfMemoryError& refused) {
         if (count > 1) continue;
         AddRefusedElement(refused, first);
+        TellRefused(guarded_.name.c_str(), accesses, &refused);
         throw;
       }
       try {

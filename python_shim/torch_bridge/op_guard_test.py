@@ -169,8 +169,20 @@ def test_failure_is_raised_before_the_operator_runs():
 def test_out_of_memory_has_its_own_type():
     x = torch.ones(4, device="cuda")
     BRIDGE.fail("aten::add", BRIDGE.OUT_OF_MEMORY, "CUDA out of memory. Why.")
-    with pytest.raises(torch.OutOfMemoryError, match="out of memory. Why"):
+    BRIDGE.say(" What helps.")
+    with pytest.raises(torch.OutOfMemoryError,
+                       match="out of memory. Why. What helps."):
         x + 1
+    assert BRIDGE.told("aten::add.Tensor") == 1
+    BRIDGE.say("")
+
+
+def test_another_failure_is_told_to_nobody():
+    x = torch.ones(4, device="cuda")
+    BRIDGE.fail("aten::sub")
+    with pytest.raises(RuntimeError, match="checksum"):
+        x - 1
+    assert BRIDGE.told("aten::sub.Tensor") == 0
 
 
 def test_failure_of_a_copy_and_of_item():

@@ -6,6 +6,7 @@
 
 #include <bitset>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "python_shim/torch_bridge/bridge_error.h"
@@ -14,7 +15,42 @@
 namespace stratalloc {
 namespace {
 
-void Enter(int device, const char* name, std::span<const Access> accesses) {
+// A refusal that nobody was told of.
+class UntoldRefusal final : public c10::OutOfMemoryError {
+ public:
+  UntoldRefusal(const std::string& message, int device)
+      : c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, message),
+        device_(device) {}
+  int device() const { return device_; }
+
+ private:
+  int device_;
+};
+
+std::string Told(int device, const char* name,
+                 std::span<const Access> accesses, const std::string& message) {
+  return core::TellRefusedOperator(
+      device,
+      ToStreamId(c10::cuda::getCurrentCUDAStream(
+          static_cast<c10::DeviceIndex>(device))),
+      name, accesses, message);
+}
+
+[[noreturn]] void Refuse(Error error, int device, const char* name,
+                         std::span<const Access> accesses,
+                         OperatorPin::IfRefused refused) {
+  error = core::Refusal(std::move(error), device);
+  if (error.code == ErrorCode::kOutOfMemory) {
+    if (refused == OperatorPin::IfRefused::kTriedAgain) {
+      throw UntoldRefusal(error.message, device);
+    }
+    error.message += Told(device, name, accesses, error.message);
+  }
+  ThrowError(error);
+}
+
+void Enter(int device, const char* name, std::span<const Access> accesses,
+           OperatorPin::IfRefused refused) {
   // The stream matters to the bytes that are used on it; most operators of a
   // forward have none that could leave.
   StreamId stream = kDefaultStream;
@@ -24,10 +60,11 @@ void Enter(int device, const char* name, std::span<const Access> accesses) {
   }
   Status entered = core::EnterOperator(device, stream, name, accesses);
   if (C10_LIKELY(entered.has_value())) return;
-  ThrowError(core::Refusal(std::move(entered).error(), device));
+  Refuse(std::move(entered).error(), device, name, accesses, refused);
 }
 
-[[gnu::noinline]] int EnterEachDevice(const char* name, const AccessList& all) {
+[[gnu::noinline]] int EnterEachDevice(const char* name, const AccessList& all,
+                                      OperatorPin::IfRefused refused) {
   std::bitset<128> seen;
   int entered = 0;
   try {
@@ -39,11 +76,11 @@ void Enter(int device, const char* name, std::span<const Access> accesses) {
       for (int j = i; j < all.size(); ++j) {
         if (all.DeviceOf(j) == device) part.push_back(all.data()[j]);
       }
-      Enter(device, name, {part.data(), part.size()});
+      Enter(device, name, {part.data(), part.size()}, refused);
       ++entered;
     }
     if (!seen[static_cast<size_t>(all.device())]) {
-      Enter(all.device(), name, {});
+      Enter(all.device(), name, {}, refused);
       ++entered;
     }
   } catch (...) {
@@ -55,9 +92,10 @@ void Enter(int device, const char* name, std::span<const Access> accesses) {
 
 }  // namespace
 
-OperatorPin::OperatorPin(const char* name, const AccessList& accesses) {
+OperatorPin::OperatorPin(const char* name, const AccessList& accesses,
+                         IfRefused refused) {
   if (C10_UNLIKELY(accesses.SeveralDevices())) {
-    entered_ = EnterEachDevice(name, accesses);
+    entered_ = EnterEachDevice(name, accesses, refused);
     return;
   }
   int device = accesses.device();
@@ -66,8 +104,18 @@ OperatorPin::OperatorPin(const char* name, const AccessList& accesses) {
     C10_CUDA_CHECK(c10::cuda::GetDevice(&current));
     device = current;
   }
-  Enter(device, name, accesses.All());
+  Enter(device, name, accesses.All(), refused);
   entered_ = 1;
+}
+
+void TellRefused(const char* name, const AccessList& accesses,
+                 c10::OutOfMemoryError* error) {
+  const auto* const untold = dynamic_cast<const UntoldRefusal*>(error);
+  if (untold == nullptr) return;
+  const std::string line =
+      Told(untold->device(), name, accesses.All(),
+           untold->what_without_backtrace());
+  if (!line.empty()) error->add_context(line);
 }
 
 }  // namespace stratalloc

@@ -2,6 +2,8 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OPERATOR_PIN_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OPERATOR_PIN_H_
 
+#include <c10/util/Exception.h>
+
 #include "python_shim/core_api/operators.h"
 #include "python_shim/torch_bridge/tensor_access.h"
 
@@ -25,7 +27,13 @@ inline bool AnythingEvictable(uint64_t* lo, uint64_t* hi) {
 // the current stream of each.
 class OperatorPin {
  public:
-  OperatorPin(const char* name, const AccessList& accesses);
+  // What becomes of a refusal for want of memory. kFinal: the program will see
+  // it, and who listens is told before it is thrown (core_api/operators.h).
+  // kTriedAgain: the caller may run the operator otherwise; if it does not, it
+  // calls TellRefused with what it caught.
+  enum class IfRefused { kFinal, kTriedAgain };
+  OperatorPin(const char* name, const AccessList& accesses,
+              IfRefused refused = IfRefused::kFinal);
   ~OperatorPin() {
     for (; entered_ > 0; --entered_) core::LeaveOperator();
     for (; calls_ > 0; --calls_) core::LeaveCall();
@@ -40,6 +48,12 @@ class OperatorPin {
  private:
   int entered_ = 0, calls_ = 0;
 };
+
+// Of kTriedAgain: the operator will not be run. `error` is what was caught: it
+// says more afterwards. A malloc's, which was told of when it was made, stays as
+// it is.
+void TellRefused(const char* name, const AccessList& accesses,
+                 c10::OutOfMemoryError* error);
 
 }  // namespace stratalloc
 

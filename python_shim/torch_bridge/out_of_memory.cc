@@ -32,8 +32,16 @@ void OutOfMemory::Attach(Observer observer) {
 
 void OutOfMemory::Throw(c10::DeviceIndex device, uint64_t size, StreamId stream,
                         core::MallocHint hint, const Error& error) {
-  if (error.code == ErrorCode::kOutOfMemory) Report(device, size, stream, hint);
-  ThrowError(error);
+  if (error.code != ErrorCode::kOutOfMemory) ThrowError(error);
+  Report(device, size, stream, hint);
+  // Behind torch's observers, so that nothing that they do is missed.
+  Error told = error;
+  {
+    const BetweenNodes between;
+    told.message +=
+        core::TellRefusedMalloc(device, size, stream, hint, error.message);
+  }
+  ThrowError(told);
 }
 
 void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,

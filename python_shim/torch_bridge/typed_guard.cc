@@ -250,10 +250,14 @@ class TypedGuard<Result(Arguments...)> {
     if constexpr ((kMayTakeSlices && !std::is_void_v<Result>) || kMayJoin) {
       if (C10_UNLIKELY(guarded_->list.MayRunAgain())) {
         try {
-          const OperatorPin pin(guarded_->name.c_str(), accesses);
+          const OperatorPin pin(guarded_->name.c_str(), accesses,
+                                OperatorPin::IfRefused::kTriedAgain);
           return CallPrevious(keys, arguments...);
-        } catch (c10::OutOfMemoryError&) {
-          if (!SlicesMayHelp(guarded_->list, accesses)) throw;
+        } catch (c10::OutOfMemoryError& refused) {
+          if (!SlicesMayHelp(guarded_->list, accesses)) {
+            TellRefused(guarded_->name.c_str(), accesses, &refused);
+            throw;
+          }
         }
         return CallInSlices(lo, hi, keys, arguments...);
       }

@@ -41,6 +41,9 @@ class Bridge:
         core.recording_unpinned.restype = ctypes.c_long
         library.stratalloc_torch_config_fraction.restype = ctypes.c_double
         library.stratalloc_torch_is_guarded.argtypes = [text]
+        core.recording_say.argtypes = [text]
+        core.recording_say.restype = None
+        core.recording_told.argtypes = [text]
         self.enters = core.recording_enters
         self.open = core.recording_open
 
@@ -66,6 +69,15 @@ class Bridge:
 
     def heal(self):
         self.fail("")
+
+    def say(self, line):
+        """Of each refusal, behind its message."""
+        self.core.recording_say(line.encode())
+
+    def told(self, name):
+        """How often somebody heard that this operator was refused ("malloc":
+        a block)."""
+        return self.core.recording_told(name.encode())
 
     def room(self, room, most=0):
         """List operators beyond `room` bytes run in slices of no more; who

@@ -47,6 +47,8 @@ struct Recorded {
   Mutex mutex{LockRank::kRegistry};
   std::unordered_map<Address, Bytes> blocks;
   std::map<std::string, std::vector<Access>> operators;
+  std::map<std::string, int> told;  // by operator
+  std::string line;                 // said of each
   std::vector<core::MallocHint> hints;
   std::string failing;
   Error failure{};
@@ -278,6 +280,13 @@ Status EnterOperator(int device, StreamId, const char* name,
   return {};
 }
 Error Refusal(Error error, int) { return error; }
+std::string TellRefusedOperator(int, StreamId, const char* name,
+                                std::span<const Access>, const std::string&) {
+  Recorded& core = Get();
+  MutexLock lock(core.mutex);
+  ++core.told[name];
+  return core.line;
+}
 void LeaveOperator() { --open_operators; }
 void LeaveIntoCall() {
   --open_operators;
@@ -336,6 +345,13 @@ std::vector<TraceEvent> HistoryEvents(int) { return {}; }
 Bytes RecordOutOfMemory(int, Bytes size, StreamId, MallocHint, Bytes) {
   return size;
 }
+std::string TellRefusedMalloc(int, Bytes, StreamId, MallocHint,
+                              const std::string&) {
+  Recorded& core = Get();
+  MutexLock lock(core.mutex);
+  ++core.told["malloc"];
+  return core.line;
+}
 void RecordSnapshot(int, PoolId, Bytes) {}
 void PushCompileContext(std::string) {}
 void PopCompileContext() {}
@@ -361,6 +377,18 @@ void recording_fail_operator(const char* part, int code, const char* message) {
   MutexLock lock(core.mutex);
   core.failing = part;
   core.failure = {static_cast<stratalloc::ErrorCode>(code), message};
+}
+
+void recording_say(const char* line) {
+  Recorded& core = Get();
+  MutexLock lock(core.mutex);
+  core.line = line;
+}
+
+int recording_told(const char* name) {
+  Recorded& core = Get();
+  MutexLock lock(core.mutex);
+  return core.told[name];
 }
 
 void recording_set_room(uint64_t room, uint64_t most) {
@@ -404,6 +432,7 @@ void recording_clear(void) {
   MutexLock lock(core.mutex);
   core.operators.clear();
   core.hints.clear();
+  core.told.clear();
 }
 
 long recording_pinned(void) {

@@ -30,6 +30,11 @@ STRATALLOC_API void recording_fail_mallocs(int count);
 // The same with kOusted.
 STRATALLOC_API void recording_oust_mallocs(int count);
 
+// What is said of each refusal from now on, and how often such operators, or
+// mallocs ("malloc"), were told of since the last clear.
+STRATALLOC_API void recording_say(const char* line);
+STRATALLOC_API int recording_told(const char* name);
+
 // How often EnterOperator succeeded, the device of the last time, and
 // operators entered but not left on this thread.
 STRATALLOC_API long recording_enters(void);
