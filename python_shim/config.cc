@@ -90,11 +90,6 @@ constexpr Setting kSettings[] = {
      }},
     {"telemetry", [](std::string_view value,
                      Config& c) { return Read(value, &c.telemetry); }},
-    // The Python package obeys these (stratalloc/_oom).
-    {"oom_dir", [](std::string_view, Config&) { return true; }},
-    {"oom_max_dumps", [](std::string_view, Config&) { return true; }},
-    {"oom_max_bytes", [](std::string_view, Config&) { return true; }},
-    {"oom_max_seconds", [](std::string_view, Config&) { return true; }},
 };
 
 }  // namespace

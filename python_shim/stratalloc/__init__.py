@@ -46,6 +46,8 @@ _NAMES = {
     "limit": "_limits",
     "fragmentation": "_fragments",
     "explain": "_explanation",
+    "on_oom": "_oom",
+    "OutOfMemoryReport": "_oom.autopsy",
     "watch": "_modules",
     "annotate": "_modules",
     "scope": "scopes",

@@ -73,6 +73,35 @@ class Pin(ctypes.Structure):
                 ("reason", ctypes.c_int)]
 
 
+class Refusal(ctypes.Structure):
+    """What was refused (stratalloc_refusal); ends when its listener returns."""
+
+    _fields_ = [("device", ctypes.c_int), ("is_operator", ctypes.c_int),
+                ("bytes", ctypes.c_uint64), ("stream", ctypes.c_uint64),
+                ("lifetime", ctypes.c_int), ("scope", ctypes.c_uint32),
+                ("category", ctypes.c_int), ("name", ctypes.c_char_p),
+                ("message", ctypes.c_char_p), ("refused", ctypes.c_void_p)]
+
+
+class Trial(ctypes.Structure):
+    """What is done before it is asked for again (stratalloc_trial)."""
+
+    _fields_ = [("more_limit", ctypes.c_uint64), ("more_card", ctypes.c_uint64),
+                ("more_room", ctypes.c_uint64),
+                ("frees", ctypes.POINTER(ctypes.c_uint64)),
+                ("count", ctypes.c_int), ("pools_end", ctypes.c_int),
+                ("streams_end", ctypes.c_int), ("graphs_end", ctypes.c_int),
+                ("unpinned", ctypes.c_int), ("measure", ctypes.c_int)]
+
+
+class Tried(ctypes.Structure):
+    _fields_ = [("missing", ctypes.c_uint64), ("fits", ctypes.c_uint64),
+                ("served", ctypes.c_int)]
+
+
+REFUSAL_LISTENER = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(Refusal), ctypes.c_void_p, ctypes.c_int)
+
 _PIN_PROGRAM = 2  # STRATALLOC_PIN_PROGRAM
 _NOBODY_SAYS = _NO_LIMIT = (1 << 64) - 1
 
@@ -101,6 +130,10 @@ def _declare(lib):
         ("fragmentation_json", ctypes.c_void_p, (i32,)),
         ("explain_json", ctypes.c_void_p, (i32, u64, u64)),
         ("sites_json", ctypes.c_void_p, (i32,)),
+        ("hear_refusals", None, (ctypes.c_void_p,)),
+        ("refusal_json", ctypes.c_void_p, (ctypes.POINTER(Refusal),)),
+        ("try", i32, (ctypes.POINTER(Refusal), ctypes.POINTER(Trial), i32,
+                      ctypes.POINTER(Tried), error)),
         ("set_telemetry", i32, (text, error)),
         ("flight_recording", u64, ()),
         ("recording_begin", i32, (text, i32, u64, moved, error)),
@@ -297,6 +330,32 @@ def limit_scope(device, path, size):
 def sites(device):
     """What was allocated where (c_api.h) as a dict."""
     return _answer(lib().stratalloc_sites_json(device))
+
+
+def hear_refusals(listener):
+    """A REFUSAL_LISTENER, which the caller keeps alive; None for nobody."""
+    lib().stratalloc_hear_refusals(
+        None if listener is None else ctypes.cast(listener, ctypes.c_void_p))
+
+
+def refusal(told):
+    """What the core knows of a refusal (c_api_refusals.h) as a dict."""
+    return _answer(lib().stratalloc_refusal_json(told))
+
+
+def try_again(told, trials):
+    """[Tried] of a refusal: `trials` are dicts of Trial's fields, `frees` a
+    list of addresses."""
+    made, tried, error = (Trial * len(trials))(), (Tried * len(trials))(), Error()
+    for trial, fields in zip(made, trials):
+        for name, value in fields.items():
+            if name == "frees":
+                trial.count = len(value)
+                value = (ctypes.c_uint64 * len(value))(*value)
+            setattr(trial, name, value)
+    check(lib().stratalloc_try(told, made, len(made), tried,
+                               ctypes.byref(error)), error)
+    return list(tried)
 
 
 before_rings = None  # called once, before rings begin that may lie anywhere

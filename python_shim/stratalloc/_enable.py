@@ -161,6 +161,10 @@ def _prepare(torch, asked, wanted):
         from stratalloc._live import server
 
         server.serve_from_first_use(torch)
+    if wanted.oom_dir or "stratalloc._oom.hook" in sys.modules:
+        from stratalloc._oom import hook
+
+        hook.use(wanted)
     if wanted.tiering and not _guarded:
         _bridge.install_guard()
         _install_foreign_uses(torch)

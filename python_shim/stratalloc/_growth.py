@@ -106,12 +106,15 @@ def mark(name=None, device=None):
         return Mark(str(name), 0, 0, {}, {} if _sites.on() else None)
     held = by_owner(values["rows"])
     sites = _sites.look(values["device"])
-    return Mark(str(name), values["device"],
+    made = Mark(str(name), values["device"],
                 sum(size for size, _ in held.values()), held,
                 None if sites is None else by_owner(sites.rows))
+    last[made.device] = made
+    return made
 
 
 _count = [0]
+last = {}  # device -> its newest Mark
 
 
 def by_owner(rows):

@@ -99,6 +99,14 @@ class Recording:
         return written
 
 
+_files = []
+
+
+def number():
+    """The core's number of the recording that this process writes; 0: none."""
+    return max((file.number() for file in _files), default=0)
+
+
 class _File:
     """A recording that this process writes."""
 
@@ -108,8 +116,14 @@ class _File:
         self._number = _core.begin_recording(path + _SUFFIX,
                                              redacted=redact)
 
+        _files.append(self)
+
     def mine(self):
         return os.getpid() == self._pid
+
+    def number(self):
+        """Of the recording, while it goes on; 0 else."""
+        return self._number or 0 if self.mine() else 0
 
     def end(self):
         """Once; False if it could not be written, and stderr says why."""

@@ -90,6 +90,7 @@ def _parser():
     _add_bench(commands)
     _add_doctor(commands)
     _add_top(commands)
+    _add_oom(commands)
     for name, meaning in _OF_FILES.items():  # parsed elsewhere
         commands.add_parser(name, help=meaning, add_help=False)
     return parser
@@ -288,6 +289,23 @@ def _top(args):
     from stratalloc._live import top
 
     return top.main(args)
+
+
+def _add_oom(commands):
+    parser = commands.add_parser(
+        "oom", epilog=_EPILOG, allow_abbrev=False,
+        help="why a program was out of memory, from what it left in oom_dir")
+    parser.add_argument("directory", metavar="DIR",
+                        help="a bundle (oom_...), or the directory that has "
+                        "them: its newest")
+    _add_json(parser, "the report")
+    parser.set_defaults(function=_oom)
+
+
+def _oom(args):
+    from stratalloc._oom import command
+
+    return command.main(args)
 
 
 def _add_doctor(commands):

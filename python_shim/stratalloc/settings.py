@@ -141,6 +141,18 @@ def _directory(value):
     return path
 
 
+def _count(value):
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("not a whole number")
+    if isinstance(value, str):
+        if not (value.isascii() and value.isdecimal()):
+            raise ValueError("not a whole number from 0")
+        value = int(value)
+    if not 0 <= value < 1 << 31:
+        raise ValueError("not between 0 and 2147483647")
+    return value
+
+
 class _Kind(typing.NamedTuple):
     """What the values of a setting are."""
 
@@ -154,6 +166,7 @@ _SIZE = _Kind(_size, str)
 _FRACTION = _Kind(_fraction, repr)
 _DIRECTORY = _Kind(_directory, str)
 _LEVEL = _Kind(_level, str)
+_COUNT = _Kind(_count, str)
 
 
 class _About(typing.NamedTuple):
@@ -241,6 +254,22 @@ class Config:
         "on: `stratalloc top` shows this process while it runs, from its first "
         "use of CUDA on, through a socket that its user and root can open, "
         "read-only ([telemetry](../telemetry/README.md))", core=False)
+    oom_dir: str = _setting(
+        "", _DIRECTORY,
+        "an existing directory: whoever is out of memory finds a folder "
+        "there that says why and what would help, `oom_<UTC>_<pid>_<rank>_<n>` "
+        "(`stratalloc oom` reads it). Once for each line of the program; below "
+        "are its bounds", "nowhere", core=False)
+    oom_max_dumps: int = _setting(
+        8, _COUNT, "folders of one process in `oom_dir`", core=False)
+    oom_max_bytes: int = _setting(
+        1 << 30, _SIZE,
+        "bytes of all such folders in `oom_dir` together: what would be more "
+        "is left out, and nothing is removed", core=False)
+    oom_max_seconds: int = _setting(
+        20, _COUNT,
+        "how long the program waits for one of them: what is not written by "
+        "then is left out", core=False)
 
     def __post_init__(self):
         unset = [field for field in _gpu_thresholds()
@@ -423,7 +452,7 @@ def table():
             default = usual[field.name]
             if about.kind is _FRACTION:
                 default = f"{float(default):.2f}".removeprefix("0")
-            elif about.kind is not _SIZE:
+            elif about.kind not in (_SIZE, _COUNT):
                 default = f"`{default}`"
         rows.append(f"| `{field.name}` | {default} | {about.meaning} |")
     return "\n".join(rows) + "\n"

@@ -39,7 +39,7 @@ def test_without_a_command_prints_help():
 def test_help_documents_exit_codes():
     done = stratalloc("--help")
     assert done.returncode == 0 and "exit codes: 0 fine" in done.stdout
-    for command in ("run", "demo", "bench", "doctor"):
+    for command in ("run", "demo", "bench", "doctor", "oom"):
         assert command in done.stdout
 
 
@@ -62,7 +62,7 @@ def test_help_documents_exit_codes():
     ("run", "--depth", "2", "-m", "this"), ("run", "--all", "-m", "this"),
     ("run", "--report", "--allocator", "native", "-m", "this"),
     ("run", "--live", "--allocator", "native", "-m", "this"),
-    ("demo", "--card", "h2000"),
+    ("demo", "--card", "h2000"), ("oom",), ("oom", "/no/such/folder"),
     ("demo", "--device", "cuda", "--card", "h200"),
     ("run", "--numbers", "off", "-m", "this"),
     ("run", "--simulate", "64MiB", "--numbers", "some", "-m", "this"),

@@ -122,7 +122,25 @@ def test_what_the_core_is_told():
         "disk_budget": "4", "disk_dir": ".", "gpu_offload_threshold": "0.8",
         "gpu_emergency_threshold": "0.95", "gpu_reload_threshold": "0.7",
         "eager_offload": "on", "cpu_offload_threshold": "0.9",
-        "telemetry": "events", "live": "off"}
+        "telemetry": "events", "live": "off", "oom_dir": "",
+        "oom_max_dumps": "8", "oom_max_bytes": "1073741824",
+        "oom_max_seconds": "20"}
+
+
+@pytest.mark.parametrize("value, says", [
+    ("-1", "not a whole number from 0"), ("3MiB", "not a whole number from 0"),
+    ("\u0663", "not a whole number from 0"), (-1, "not between 0"),
+    (1 << 31, "not between 0"), (1.5, "not a whole number"),
+    (True, "not a whole number")])
+def test_a_count_that_is_none(value, says):
+    with pytest.raises(ValueError, match=f"oom_max_dumps.*{says}"):
+        Config(oom_max_dumps=value)
+
+
+def test_where_bundles_go_must_be_there(tmp_path):
+    assert Config(oom_dir=str(tmp_path), oom_max_dumps="3").oom_max_dumps == 3
+    with pytest.raises(ValueError, match="'oom_dir': no such directory"):
+        Config(oom_dir=str(tmp_path / "nowhere"))
 
 
 def test_the_core_can_read_what_it_is_told(tmp_path):

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OutOfMemoryReport: what on_oom() is given and a bundle's report.json has.
+
+A mapping of plain values (to_dict()), which can be made again of its JSON; a
+page for people is page.py's. Holds no tensor and nothing of the core.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from stratalloc._oom import arithmetic, bundle, facts, page
+from stratalloc._oom.suggestions import Suggestion, find
+from stratalloc._oom.trials import Trials
+from stratalloc._oom.verdict import Verdict, judge
+
+SCHEMA = 1
+
+
+class OutOfMemoryReport(Mapping):
+    """Why there was no memory, and what would help. Bytes are ints.
+
+    Attributes:
+      device: int. requested, rounded: bytes that were asked for, and the block
+        (of an operator that was not run: the handles that it needs at once).
+      operator: str of such an operator, else None.
+      owner, category: who would have paid. site: "file:line function" of user
+        code, None if none ran on this thread (autograd's).
+      verdict: Verdict (kind, sentence, bytes). suggestions: list of Suggestion,
+        the first gives up least; each was tried on a copy of the blocks.
+      arithmetic: {what: bytes}, whose sum is the card's capacity.
+      facts: dict, everything that was read. bundle: str, the folder that was
+        written; None without one.
+
+    Also a mapping with the keys of to_dict(); str() is report.md.
+    """
+
+    def __init__(self, known, verdict, suggestions, folder=None):
+        self.facts, self.verdict = known, verdict
+        self.suggestions, self.bundle = suggestions, folder
+        self.device, self.requested = known["device"], known["bytes"]
+        self.rounded, self.operator = known["rounded"], known["operator"]
+        self.owner, self.category = known["owner"], known["category"]
+        self.site = known["site"]
+        self.arithmetic = arithmetic.table(known)
+
+    @classmethod
+    def of(cls, told, site):
+        """Of a refusal that is going on (_core.Refusal's pointer), at this line
+        of user code or None: asks the core, and RuntimeError as it."""
+        read = facts.read(told, site)
+        trials = Trials(told, read)
+        return cls(read, judge(read, trials), find(read, trials))
+
+    def write(self, directory, number, limits):
+        """Makes a bundle (bundle.py) of it, and `bundle` its path; returns why
+        not, or None."""
+        try:
+            bundle.write(directory, self, number, limits)
+        except bundle.NoBundleError as error:
+            return str(error)
+        return None
+
+    @classmethod
+    def from_dict(cls, values):
+        """Of to_dict(), as JSON gives it back; ValueError, KeyError or
+        TypeError if it is something else."""
+        if values["schema"] != SCHEMA:
+            raise ValueError(f"schema {values['schema']!r} is not {SCHEMA}, "
+                             "which this version reads")
+        suggestions = [
+            Suggestion(**{**one, "blocks": tuple(one["blocks"])})
+            for one in values["suggestions"]]
+        return cls(values["facts"], Verdict(**values["verdict"]), suggestions,
+                   values.get("bundle"))
+
+    def to_dict(self):
+        """The same as dicts, lists, ints and texts, for JSON."""
+        return {"schema": SCHEMA, "device": self.device,
+                "requested": self.requested, "rounded": self.rounded,
+                "operator": self.operator, "owner": self.owner,
+                "category": self.category, "site": self.site,
+                "verdict": dataclasses.asdict(self.verdict),
+                "suggestions": [
+                    {**dataclasses.asdict(one), "blocks": list(one.blocks)}
+                    for one in self.suggestions],
+                "arithmetic": self.arithmetic, "bundle": self.bundle,
+                "facts": self.facts}
+
+    def text(self):
+        """For people, as Markdown."""
+        return page.text(self)
+
+    def __str__(self):
+        return self.text()
+
+    def __repr__(self):
+        return (f"<stratalloc.OutOfMemoryReport of {self.requested} bytes: "
+                f"{self.verdict.kind}>")
+
+    def __getitem__(self, key):
+        return self.to_dict()[key]
+
+    def __iter__(self):
+        return iter(self.to_dict())
+
+    def __len__(self):
+        return len(self.to_dict())

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who hears of an out of memory: the bundle's directory, on_oom()'s callbacks.
+
+The core calls _refused() on the thread that was refused, before the exception
+is thrown (c_api_refusals.h); it is attached with the first of either
+and costs nothing before that. Whatever goes wrong here is a line of the logger:
+the exception stays the program's own.
+
+A bundle is written once for each site: the line of user code, or the owner
+where a thread of PyTorch's own was refused. So a search for the largest batch
+writes one. Callbacks hear of every refusal, but not of those inside of a
+callback.
+"""
+
+import atexit
+import ctypes
+import logging
+import os
+import sys
+import threading
+import _thread
+
+from stratalloc import _core
+from stratalloc import _sites
+
+_log = logging.getLogger("stratalloc")
+_inside = threading.local()
+
+
+class _State:
+    """What of the process; a fork begins with a lock of its own."""
+
+    def __init__(self):
+        self.lock = threading.Lock()  # one at a time
+        self.callbacks = []
+        self.directory = None
+        self.limits = (0, 0, 0)  # dumps, bytes, seconds
+        self.sites = {}  # key -> path of its bundle, None for none
+        self.dumps = 0
+        self.libraries = None
+        self.attached = False
+
+
+_state = _State()
+
+
+def _after_fork():
+    _state.lock = threading.Lock()
+    _state.dumps = 0
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def use(config):
+    """The directory and bounds of a resolved Config, from now on."""
+    _state.directory = (os.path.abspath(config.oom_dir) if config.oom_dir
+                        else None)
+    _state.limits = (config.oom_max_dumps, config.oom_max_bytes,
+                     config.oom_max_seconds)
+    _attach_or_not()
+
+
+def on_oom(callback):
+    """Calls `callback` with a report whenever memory is refused.
+
+        stratalloc.on_oom(lambda report: print(report.verdict.sentence))
+
+    On the thread that was refused, before torch.OutOfMemoryError is raised, and
+    also of what the program catches itself. An exception of the callback is
+    logged; one that is out of memory itself is told of to nobody. It may free
+    memory, but the request is not made again.
+
+    Args:
+      callback: called with one OutOfMemoryReport: `verdict` (kind, sentence,
+        bytes), `suggestions`, `arithmetic`, `facts`, `bundle` (the folder that
+        was written, where the setting oom_dir names a directory; else None).
+
+    Returns: a function that takes the callback back.
+
+    Raises:
+      TypeError: it cannot be called.
+    """
+    if not callable(callback):
+        raise TypeError(f"stratalloc.on_oom: {callback!r} cannot be called; "
+                        "give a function of one argument, the report")
+    entry = [callback]  # the same function may be given twice
+    _state.callbacks.append(entry)
+    _attach_or_not()
+
+    def remove():
+        if entry in _state.callbacks:
+            _state.callbacks[:] = [one for one in _state.callbacks
+                                   if one is not entry]
+        _attach_or_not()
+
+    return remove
+
+
+def _attach_or_not():
+    wanted = bool(_state.directory or _state.callbacks)
+    if wanted == _state.attached:
+        return
+    if wanted:
+        _report_class()  # now, and not when there is no memory
+    _core.hear_refusals(_LISTENER if wanted else None)
+    _state.attached = wanted
+
+
+def _detach():
+    """Before the interpreter is finalised, when nobody can have the GIL."""
+    if _state.attached:
+        _core.hear_refusals(None)
+        _state.attached = False
+
+
+atexit.register(_detach)
+
+
+def _refused(told, line, room):
+    """The core's listener: how many bytes of `line` it wrote."""
+    try:
+        data = _said(told).encode("utf-8", "backslashreplace")[:room]
+        ctypes.memmove(line, data, len(data))
+        return len(data)
+    except KeyboardInterrupt:
+        _thread.interrupt_main()  # the program's, when it is back
+    except BaseException:  # pylint: disable=broad-exception-caught
+        _log.exception("stratalloc: the report of an out of memory failed")
+    return 0
+
+
+_LISTENER = _core.REFUSAL_LISTENER(_refused)
+
+
+def _said(told):
+    """What the exception says behind its message."""
+    if getattr(_inside, "now", False):
+        return ""
+    _inside.now = True
+    try:
+        return _hear(told)
+    finally:
+        _inside.now = False
+
+
+def _hear(told):
+    site = _site(_libraries())
+    with _Turn() as turn:
+        if not turn:
+            _log.warning("stratalloc: an out of memory has no report: another "
+                         "thread's took too long")
+            return ""
+        key = _key(told, site)
+        writes = _may_write(key)
+        if not writes and not _state.callbacks:
+            return _earlier(told, key)
+        report = _report_class().of(told, site)
+        if writes:
+            _write(report, key)
+    for (callback,) in list(_state.callbacks):
+        try:
+            callback(report)
+        except Exception:  # pylint: disable=broad-exception-caught
+            _log.exception("stratalloc: a callback of on_oom() failed")
+    where = f" stratalloc wrote {report.bundle}." if report.bundle else ""
+    return _joint(told) + report.verdict.sentence + where
+
+
+def _report_class():
+    # Not by its module, which needs what enable() knows, which needs this one.
+    import stratalloc
+
+    return stratalloc.OutOfMemoryReport
+
+
+class _Turn:
+    """The lock, waited for as long as one bundle may take; false without it."""
+
+    def __enter__(self):
+        self._has = _state.lock.acquire(timeout=_state.limits[2] + 5)
+        return self._has
+
+    def __exit__(self, *what):
+        if self._has:
+            _state.lock.release()
+
+
+def _libraries():
+    if _state.libraries is None:
+        import torch
+
+        _state.libraries = tuple(each + os.sep
+                                 for each in _sites.libraries(torch))
+    return _state.libraries
+
+
+def _site(libraries):
+    """"file:line function" of the line of user code that this thread runs, as
+    sites have it (frames/python_frame.h), or None: it runs none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not _is_librarys(frame, libraries):
+            return f"{code.co_filename}:{frame.f_lineno} {code.co_name}"
+        frame = frame.f_back
+    return None
+
+
+def _is_librarys(frame, libraries):
+    path = frame.f_code.co_filename
+    if not path.startswith("<"):
+        return path.startswith(libraries)
+    if path.startswith("<frozen "):
+        return True
+    # Code without a file is of the module that runs it.
+    module = frame.f_globals.get("__file__")
+    return isinstance(module, str) and module.startswith(libraries)
+
+
+def _key(told, site):
+    """Of one place in the program: what differs between its refusals is how
+    much was asked for."""
+    refusal = told.contents
+    return (site, refusal.device) if site else (
+        refusal.scope, refusal.name, refusal.device)
+
+
+def _may_write(key):
+    if _state.directory is None or key in _state.sites:
+        return False
+    return _state.dumps < _state.limits[0]
+
+
+def _write(report, key):
+    _state.sites[key] = None  # what fails now would fail again
+    why = report.write(_state.directory, _state.dumps, _state.limits[1:])
+    _state.sites[key] = report.bundle
+    if why is None:
+        _state.dumps += 1
+    else:
+        _log.warning("stratalloc: an out of memory has no bundle: %s", why)
+
+
+def _earlier(told, key):
+    path = _state.sites.get(key)
+    if path is None:
+        return ""
+    return (_joint(told) + "stratalloc wrote about an earlier one of the same "
+            f"line: {path}.")
+
+
+def _joint(told):
+    message = told.contents.message or b""
+    return " " if message.endswith(b".") else ". "

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suggestions: what would have served the request, each tried before it is
+said, the one that gives up least first.
+
+What costs the program nothing comes first (waiting, pools, settings), then what
+has to end, by its bytes, last a smaller request. Tried means: on a copy of the
+device's blocks, with this and nothing else done, the same request was served.
+Only a scope's own limit is a sum and no matter of blocks.
+"""
+
+import dataclasses
+
+from stratalloc._oom import arithmetic
+from stratalloc._oom.verdict import refusing_limits
+from stratalloc._table import printable
+from stratalloc.settings import format_size as size
+
+_OWNERS = 8  # that are tried
+_MOST = 6  # suggestions
+
+
+@dataclasses.dataclass(frozen=True)
+class Suggestion:
+    """One thing to do.
+
+    action: "wait", "raise_limit", "raise_scope_limit", "raise_fraction",
+      "raise_room", "release_pools", "free", "unpin", "end_processes",
+      "end_others" or "ask_less".
+    text: a sentence. bytes: what it takes: by how much a setting rises, or
+      how much ends. to: of a setting its new value, in bytes, else of
+      "ask_less" the size that is served; else 0. scope: whose, or "".
+    blocks: addresses of what ends.
+    """
+
+    action: str
+    text: str
+    bytes: int
+    to: int = 0
+    scope: str = ""
+    blocks: tuple = ()
+
+
+def find(facts, trials):
+    """[Suggestion], at most _MOST; none if nothing that was tried helps."""
+    limits = refusing_limits(facts)
+    if limits:
+        return [*_of_scope_limits(facts, limits, trials)]
+    if trials.base.served:
+        return []
+    found = [*_of_nothing_lost(facts, trials), *_of_ends(facts, trials),
+             *_of_less(facts, trials)]
+    return found[:_MOST]
+
+
+def _of_scope_limits(facts, limits, trials):
+    limit = limits[0]
+    wanted = limit["owned"] + facts["rounded"]
+    if trials.base.served and len(limits) == 1:  # nothing else refuses it
+        yield Suggestion(
+            "raise_scope_limit",
+            f"Raise the limit of {printable(limit['owner'])} by "
+            f"{size(wanted - limit['bytes'])} to {size(wanted)} "
+            "(stratalloc.limit), or free some of what it owns.",
+            wanted - limit["bytes"], wanted, limit["owner"])
+    fits = min(one["bytes"] - one["owned"] for one in limits)
+    fits = min(fits // 512 * 512, trials.base.fits or fits)
+    if fits > 0:
+        yield _less(facts, fits)
+
+
+def _of_nothing_lost(facts, trials):
+    parts, held = facts["parts"], facts["parts"]["held"]
+    if held["pending"] and trials.served("streams_end"):
+        yield Suggestion(
+            "wait", "Let the other streams finish with what was freed, before: "
+            "torch.cuda.synchronize()"
+            + (" before the capture begins." if parts["capturing"] else "."),
+            held["pending"])
+    if held["in_private_pools"] and trials.served("pools_end"):
+        yield Suggestion(
+            "release_pools", "Reset the CUDA graphs and drop the MemPools that "
+            "are done with: their pools keep "
+            f"{size(held['in_private_pools'])} that are free.",
+            held["in_private_pools"])
+    yield from sorted(_of_settings(facts, trials), key=lambda one: one.bytes)
+
+
+def _of_settings(facts, trials):
+    room = _room(facts, trials)
+    if room:
+        budget = facts["settings"].get("host_budget", 0)
+        yield Suggestion(
+            "raise_room", f"Raise host_budget by {size(room)} to "
+            f"{size(budget + room)}, or disk_budget by as much.", room,
+            budget + room)
+    missing = trials.base.missing
+    if missing and trials.served("more_limit"):
+        yield _of_limit(facts, facts["parts"]["allowed"] + missing)
+
+
+def _of_limit(facts, wanted):
+    parts = facts["parts"]
+    by = wanted - parts["allowed"]
+    if wanted > parts["fraction"] * parts["total"]:
+        return Suggestion(
+            "raise_fraction", "Raise the memory fraction "
+            "(torch.cuda.set_per_process_memory_fraction) from "
+            f"{parts['fraction']:.4g} to {wanted / parts['total']:.4g}, by "
+            f"{size(by)}"
+            + (", and gpu_limit with it." if 0 < facts["settings"].get(
+                "gpu_limit", 0) < wanted else "."), by, wanted)
+    return Suggestion(
+        "raise_limit", f"Raise gpu_limit by {size(by)} to {size(wanted)}.", by,
+        wanted)
+
+
+def _room(facts, trials):
+    """The least room below that would do, 0 if none would."""
+    if not trials.served("more_room"):
+        return 0
+    said = facts["explanation"]
+    if said is not None and "room_needed" in said:
+        lacking = said["room_needed"] - said["room_below"]
+        if lacking > 0 and trials.would_serve(more_room=lacking):
+            return lacking
+    low, high = 0, facts["parts"]["total"]
+    if not trials.would_serve(more_room=high):
+        return 0
+    for _ in range(8):
+        middle = (low + high) // 2
+        if trials.would_serve(more_room=middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _of_ends(facts, trials):
+    """What has to end for it, the fewest bytes first."""
+    found = [*_of_blocks(facts, trials)]
+    pinned = sum(row["bytes"] for row in facts["pinned"])
+    if pinned and trials.would_serve(unpinned=1):
+        found.append(Suggestion(
+            "unpin", "Take pins back (unpin()) and end exports: "
+            f"{size(pinned)} are pinned, and what is not may leave.", pinned))
+    rows = arithmetic.table(facts)
+    if rows["other_processes"] and trials.would_serve(
+            more_card=rows["other_processes"]):
+        found.append(_of_processes(facts, rows))
+    beside = rows["non_torch"] + rows["unknown"]
+    if beside and trials.would_serve(more_card=beside):
+        found.append(Suggestion(
+            "end_others",
+            f"Free what is allocated past PyTorch: {size(beside)} of the card "
+            "are held by this process outside of it"
+            + (", or by other processes." if rows["unknown"] else "."),
+            beside))
+    return sorted(found, key=lambda one: one.bytes)
+
+
+def _of_processes(facts, rows):
+    pids = ", ".join(f"{one['pid']} ({size(one['bytes'])})"
+                     for one in facts["processes"]
+                     if one["pid"] != facts["own_pid"])
+    return Suggestion(
+        "end_processes", f"End other processes on the card, or use another: "
+        f"{pids}.", rows["other_processes"])
+
+
+def _of_blocks(facts, trials):
+    """Blocks whose end serves it: those that keep holes, and each owner's."""
+    said = facts["explanation"] or {}
+    groups = {}
+    for block in facts["blocks"]:
+        groups.setdefault((block["owner"], block["category"]),
+                          []).append(block)
+    listed = said.get("frees", [])
+    if listed and trials.would_serve(
+            frees=[block["address"] for block in listed]):
+        yield _of_group(
+            listed, "they keep handles that are free otherwise")
+    enough = sorted(
+        (sum(block["bytes"] for block in blocks), key)
+        for key, blocks in groups.items())
+    tried = 0
+    for _, key in enough:
+        blocks = groups[key]
+        if sum(block["bytes"] for block in blocks) < trials.base.missing:
+            continue
+        tried += 1
+        if tried > _OWNERS:
+            return
+        if trials.would_serve(frees=[block["address"] for block in blocks]):
+            yield _of_group(blocks, "without them it fits")
+            return
+
+
+def _of_group(blocks, why):
+    names = {}
+    for block in blocks:
+        key = f"{printable(block['owner'])} ({block['category']})"
+        names[key] = names.get(key, 0) + block["bytes"]
+    listed = [f"{size(held)} of {name}" for name, held in sorted(
+        names.items(), key=lambda item: -item[1])]
+    shown = ", ".join(listed[:3]) + (
+        f" and of {len(listed) - 3} more" if len(listed) > 3 else "")
+    total = sum(names.values())
+    return Suggestion(
+        "free", f"Free {shown}, in {len(blocks)} "
+        f"block{'s' if len(blocks) != 1 else ''}: {why}.", total,
+        blocks=tuple(block["address"] for block in blocks))
+
+
+def _of_less(facts, trials):
+    if trials.base.fits:
+        yield _less(facts, trials.base.fits)
+
+
+def _less(facts, fits):
+    return Suggestion(
+        "ask_less", f"Ask for at most {size(fits)}, "
+        f"{fits / facts['bytes']:.0%} of it: a smaller batch, or a part at a "
+        "time.", facts["bytes"] - fits, fits)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The refused request, made again on a copy of the device's blocks after
+something was done about it: what the verdict and the suggestions rest on.
+
+Asked of the core while the refusal's listener runs; each question costs one
+copy, so answers are kept and there is a limit to them. Raises RuntimeError as
+the core does.
+"""
+
+import time
+
+from stratalloc import _core
+from stratalloc._oom import arithmetic
+
+# Questions, and seconds; what is asked beyond them counts as not served.
+_MOST, _SECONDS = 24, 5
+_ALL = 1 << 60  # bytes, more than any card or disk has
+
+
+class Trials:
+    """Of one _core.Refusal pointer."""
+
+    def __init__(self, told, facts):
+        self._told = told
+        self._left, self._end = _MOST, time.monotonic() + _SECONDS
+        self.base = self._ask({"measure": 1})  # the first: it has time
+        rows = arithmetic.table(facts)
+        beside = max(rows[key] for key in ("other_processes", "non_torch",
+                                           "unknown"))
+        self._named = {
+            "streams_end": {"streams_end": 1},
+            "pools_end": {"pools_end": 1},
+            "more_limit": {"more_limit": self.base.missing},
+            "more_card": {"more_card": beside},
+            "more_room": {"more_room": _ALL},
+        }
+        self._known = {}
+
+    def served(self, what):
+        """With one thing done; `what`: of _named."""
+        if what not in self._known:
+            self._known[what] = self.would_serve(**self._named[what])
+        return self._known[what]
+
+    def would_serve(self, **trial):
+        """With these fields of _core.Trial."""
+        found = self._ask(trial)
+        return bool(found is not None and found.served)
+
+    def _ask(self, trial):
+        if self._left == 0 or time.monotonic() > self._end:
+            return None
+        self._left -= 1
+        return _core.try_again(self._told, [trial])[0]

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict: why there was no memory, as one word and one sentence.
+
+judge() decides from the facts (facts.py), the card's arithmetic and what the
+core found when it made the request again on a copy of the device's blocks. The
+first rule that holds wins, from what no other remedy changes (the request is
+larger than the card) to what always holds (live tensors have the memory). A
+sentence has only what was counted or tried.
+"""
+
+import dataclasses
+
+from stratalloc._oom import arithmetic
+from stratalloc._table import printable
+from stratalloc.settings import format_size as size
+
+# What `kind` may be, with the words of section headings.
+KINDS = {
+    "capacity": "over the device's capacity",
+    "limit": "over the configured limit",
+    "tiers_full": "the host or disk tier is full, so nothing could be evicted",
+    "working_set": "an operator's operands do not fit beside what cannot leave",
+    "pending": "freed memory that other streams still use",
+    "private_pools": "reserved by private or graph pools",
+    "fragmented": "fragmented",
+    "other_processes": "other processes on the card",
+    "non_torch": "this process outside of PyTorch",
+    "unknown": "others on the card",
+    "live": "held by live tensors",
+    "came_free": "memory came free meanwhile",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """kind: of KINDS. sentence: for people. bytes: what is lacking, or 0."""
+
+    kind: str
+    sentence: str
+    bytes: int = 0
+
+
+def judge(facts, trials):
+    """The Verdict; `trials` is a trials.Trials of the same refusal."""
+    if facts["kind"] == "operator":
+        return _of_operator(facts, trials)
+    rules = (_scope_limit, _capacity, _over_limit, _tiers_full, _pending,
+             _came_free, _limit_helps, _private_pools, _fragmented, _others)
+    for rule in rules:
+        verdict = rule(facts, trials)
+        if verdict is not None:
+            return verdict
+    return _live(facts)
+
+
+def _there(facts):
+    """What the allocator may have of the card: of what is allowed, what the
+    card has."""
+    parts = facts["parts"]
+    return min(parts["allowed"], parts["ours"] + parts["free"])
+
+
+def _scope_limit(facts, trials):
+    limits = refusing_limits(facts)
+    if not limits:
+        return None
+    limit = limits[0]
+    return Verdict(
+        "limit",
+        f"{printable(limit['owner'])} is limited to {size(limit['bytes'])} "
+        f"(stratalloc.limit) and owns {size(limit['owned'])}, to which "
+        f"{size(facts['rounded'])} would have come.",
+        limit["owned"] + facts["rounded"] - limit["bytes"])
+
+
+def refusing_limits(facts):
+    """The rows of `limits` that refuse the request."""
+    said = facts["explanation"]
+    if said is None or said.get("served_by") != "limit":
+        return []
+    owner = facts["owner"]
+    # "/" and "." part paths (scopes).
+    return [limit for limit in facts["limits"]
+            if (owner + "/").startswith((limit["owner"] + ".",
+                                         limit["owner"] + "/"))
+            and limit["owned"] + facts["rounded"] > limit["bytes"]]
+
+
+def _capacity(facts, trials):
+    asked, total = facts["rounded"], facts["parts"]["total"]
+    if asked <= total:
+        return None
+    return Verdict("capacity", f"{size(asked)} are more than the {size(total)} "
+                   "that the card has.", asked - total)
+
+
+def _over_limit(facts, trials):
+    asked, parts = facts["rounded"], facts["parts"]
+    if asked <= parts["allowed"]:
+        return None
+    return Verdict(
+        "limit", f"{size(asked)} are more than the {size(parts['allowed'])} of "
+        f"the card's {size(parts['total'])} that {_who_limits(facts)} allows.",
+        asked - parts["allowed"])
+
+
+def _who_limits(facts):
+    gpu_limit = facts["settings"].get("gpu_limit") or facts["parts"]["total"]
+    share = facts["parts"]["fraction"] * facts["parts"]["total"]
+    return "gpu_limit" if gpu_limit <= share else "the memory fraction"
+
+
+def _tiers_full(facts, trials):
+    said = facts["explanation"]
+    if said is None or said.get("served_by") not in ("eviction", "headroom"):
+        return None
+    lacking = said["room_needed"] - said["room_below"]
+    if lacking <= 0 or trials.base.served:
+        return None
+    return Verdict(
+        "tiers_full",
+        f"{size(said['room_needed'])} more would have had to leave the device, "
+        f"and the host and the disk have room for {size(said['room_below'])}.",
+        lacking)
+
+
+def _pending(facts, trials):
+    pending = facts["parts"]["held"]["pending"]
+    if trials.base.served or not pending:
+        return None
+    if not trials.served("streams_end"):
+        return None
+    why = (", whom nobody can wait for while a CUDA graph is captured"
+           if facts["parts"]["capturing"] else "")
+    return Verdict(
+        "pending", f"{size(pending)} are freed and other streams still use "
+        f"them{why}: with them it would have been served.", pending)
+
+
+def _came_free(facts, trials):
+    if not trials.base.served:
+        return None
+    return Verdict(
+        "came_free", "What was lacking came free since: the same request would "
+        "be served now, if nobody else takes it.")
+
+
+def _limit_helps(facts, trials):
+    parts, missing = facts["parts"], trials.base.missing
+    if parts["allowed"] >= parts["total"] or not missing:
+        return None
+    if not trials.served("more_limit"):
+        return None
+    return Verdict(
+        "limit", f"{_who_limits(facts).capitalize()} allows "
+        f"{size(parts['allowed'])} of the card's {size(parts['total'])}: with "
+        f"{size(missing)} more it would have been served, and the card has "
+        "them.", missing)
+
+
+def _private_pools(facts, trials):
+    free = facts["parts"]["held"]["in_private_pools"]
+    if not free or not trials.served("pools_end"):
+        return None
+    return Verdict(
+        "private_pools", f"{size(free)} are free and reserved by private pools "
+        "(of CUDA graphs and MemPools), which alone may use them: with them it "
+        "would have been served.", free)
+
+
+def _fragmented(facts, trials):
+    parts = facts["parts"]
+    held = parts["held"]
+    stays = facts["staying"]
+    if parts["capturing"] or facts["why_no_tiering"]:
+        stays = held["allocated"] + held["pending"]
+    room = _there(facts) - min(stays, _there(facts)) - held["in_private_pools"]
+    if room < facts["rounded"]:
+        return None
+    largest = trials.base.fits
+    return Verdict(
+        "fragmented", f"Of {size(_there(facts))}, {size(stays)} are held by "
+        f"what cannot leave, and the {size(room)} beside it would be enough, "
+        "but they are in pieces: the largest request that would be served is "
+        f"{size(largest)}.", facts["rounded"] - largest)
+
+
+def _others(facts, trials):
+    rows = arithmetic.table(facts)
+    named = {"other_processes": "other processes on the card",
+             "non_torch": "this process outside of PyTorch (its context, NCCL, "
+                          "cuBLAS)",
+             "unknown": "others on the card (other processes, or this one "
+                        "outside of PyTorch: the driver does not say which)"}
+    kind = max(named, key=lambda key: rows[key])
+    # Of two that would both do, the one that has more is the reason.
+    if rows[kind] <= rows["allocated"] or not trials.served("more_card"):
+        return None
+    return Verdict(
+        kind, f"{size(rows[kind])} of the card's "
+        f"{size(facts['parts']['total'])} are held by {named[kind]}: "
+        "without that it would have been served.", trials.base.missing)
+
+
+def _live(facts):
+    rows = arithmetic.table(facts)
+    there = _there(facts)
+    largest = facts["holders"][:1]
+    most = "".join(
+        f"; the most, {size(row['device'])}, by {printable(row['owner'])} "
+        f"({row['category']})" for row in largest)
+    return Verdict(
+        "live", f"Of {size(there)} that PyTorch may have here, "
+        f"{size(rows['allocated'])} are held by live tensors{most}.",
+        facts["rounded"])
+
+
+def _of_operator(facts, trials):
+    """Of one that the guard did not run: it asked for no block."""
+    name, asked = printable(facts["operator"]), facts["bytes"]
+    parts = facts["parts"]
+    if asked > parts["total"]:
+        return Verdict("capacity", f"{name} needs {size(asked)} at once, more "
+                       f"than the {size(parts['total'])} that the card has.",
+                       asked - parts["total"])
+    if asked > parts["allowed"]:
+        return Verdict(
+            "limit", f"{name} needs {size(asked)} at once, more than the "
+            f"{size(parts['allowed'])} of the card's {size(parts['total'])} "
+            f"that {_who_limits(facts)} allows.", asked - parts["allowed"])
+    if trials.base.served:
+        return _came_free(facts, trials)
+    if trials.served("more_room"):
+        return Verdict(
+            "tiers_full", f"{name} needs {size(asked)} at once, and for that "
+            "more would have had to leave the device than the host and the "
+            "disk have room for.", trials.base.missing)
+    return Verdict(
+        "working_set", f"{name} needs {size(asked)} at once, which do not fit "
+        f"into {size(_there(facts))} beside what cannot leave: "
+        f"{size(trials.base.missing)} are missing.", trials.base.missing)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each verdict of an out of memory, made for real: its sums are the card's, its
+first suggestion comes true.
+
+tests/refused_program.py makes them, a process for each set of settings.
+"""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stratalloc._oom import arithmetic, page, verdict
+
+MIB = 1 << 20
+CARD = 64 * MIB
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                        "refused_program.py")
+_NVML = os.path.abspath(os.path.join(os.environ.get(
+    "FAKE_NVML", "tests/cudasim/native"), "libnvidia-ml.so.1"))
+
+# case -> (verdict, the first suggestion's action, what the sentence says)
+_PLAIN = {
+    "capacity": ("capacity", "ask_less",
+                 "100 MiB are more than the 64 MiB that the card has."),
+    "fraction": ("limit", "raise_fraction",
+                 "The memory fraction allows 32 MiB of the card's 64 MiB: with "
+                 "8 MiB more it would have been served"),
+    "scope_limit": ("limit", "raise_scope_limit",
+                    "cache is limited to 4 MiB (stratalloc.limit) and owns 3 "
+                    "MiB, to which 2 MiB would have come."),
+    "live": ("live", "free", "40 MiB are held by live tensors; the most, 30 "
+             "MiB, by large (unknown)."),
+    "in_pieces": ("live", "free", "56 MiB are held by live tensors"),
+    "fragmented": ("fragmented", "free", "beside it would be enough, but they "
+                   "are in pieces: the largest request"),
+    "private_pools": ("private_pools", "release_pools",
+                      "40 MiB are free and reserved by private pools"),
+    "pending": ("pending", "wait", "40 MiB are freed and other streams still "
+                "use them, whom nobody can wait for while a CUDA graph is "
+                "captured"),
+    "other_processes": ("other_processes", "end_processes",
+                        "40 MiB of the card's 64 MiB are held by other "
+                        "processes on the card"),
+    "unknown": ("unknown", "end_others", "the driver does not say which"),
+    "non_torch": ("non_torch", "end_others",
+                  "held by this process outside of PyTorch"),
+    "came_free": ("came_free", None, "would be served now"),
+}
+_LIMITED = {
+    "tiers_full": ("tiers_full", "raise_room",
+                   "6 MiB more would have had to leave the device, and the "
+                   "host and the disk have room for 0 B."),
+    "gpu_limit": ("limit", "raise_limit", "40 MiB are more than the 32 MiB of "
+                  "the card's 64 MiB that gpu_limit allows."),
+}
+_TIERED = {
+    "working_set": ("working_set", "free", "needs 40 MiB at once, which do not "
+                    "fit into 64 MiB beside what cannot leave: 16 MiB are "
+                    "missing."),
+}
+
+
+def _run(cases, **settings):
+    done = subprocess.run(
+        [sys.executable, _PROGRAM, json.dumps(
+            {"cases": list(cases), "settings": settings, "nvml": _NVML})],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300,
+        check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@functools.cache
+def _plain():
+    return _run(_PLAIN, tiering=False)
+
+
+_SMALL = {"gpu_limit": "32MiB", "host_budget": "8MiB", "disk_budget": 0}
+
+
+@functools.cache
+def _limited():
+    return _run(_LIMITED, **_SMALL)
+
+
+@functools.cache
+def _tiered():
+    return _run(_TIERED, host_budget="1GiB", disk_budget=0)
+
+
+_ALL = [(runs, name, wanted)
+        for runs, cases in ((_plain, _PLAIN), (_limited, _LIMITED),
+                            (_tiered, _TIERED))
+        for name, wanted in cases.items()]
+each = pytest.mark.parametrize("runs, name, wanted", _ALL,
+                               ids=[name for _, name, _ in _ALL])
+
+
+@each
+def test_the_verdict_is_the_cause(runs, name, wanted):
+    kind, action, says = wanted
+    report = runs()[name]["report"]
+    assert report["verdict"]["kind"] == kind
+    assert says in report["verdict"]["sentence"], report["verdict"]
+    actions = [one["action"] for one in report["suggestions"]]
+    assert actions[:1] == ([action] if action else []), report["suggestions"]
+
+
+def test_every_verdict_is_made():
+    assert {wanted[0] for _, _, wanted in _ALL} == set(verdict.KINDS)
+
+
+@each
+def test_the_arithmetic_adds_up_to_the_card(runs, name, wanted):
+    report = runs()[name]["report"]
+    rows = report["arithmetic"]
+    assert list(rows) == list(arithmetic.ROWS)
+    assert min(rows.values()) >= 0
+    assert sum(rows.values()) == CARD
+    held = report["facts"]["parts"]["held"]
+    assert sum(rows[key] for key in (
+        "allocated", "pending", "stranded", "releasable",
+        "in_private_pools")) == held["reserved"]
+
+
+@each
+def test_the_first_suggestion_comes_true(runs, name, wanted):
+    said = runs()[name]
+    if said["applied"] is None:
+        pytest.fail("of a new process") if name not in _LIMITED else None
+        return
+    assert said["applied"] == "served"
+
+
+def test_settings_that_were_suggested_serve_what_was_refused():
+    said = {name: one["report"]["suggestions"][0]
+            for name, one in _limited().items()}
+    again = subprocess.run(
+        [sys.executable, _PROGRAM, json.dumps({
+            "cases": list(_LIMITED), "settings": {
+                **_SMALL, "gpu_limit": said["gpu_limit"]["to"],
+                "host_budget": said["tiers_full"]["to"]}})],
+        capture_output=True, text=True, timeout=300, check=False)
+    assert again.stderr.strip().endswith("tiers_full: it was served")
+
+
+@each
+def test_the_exception_says_request_and_verdict(runs, name, wanted):
+    said = runs()[name]
+    message, sentence = said["message"], said["report"]["verdict"]["sentence"]
+    assert message.startswith("CUDA out of memory. ")
+    assert message.endswith(sentence)
+    assert message.count(sentence) == 1
+
+
+@each
+def test_a_report_takes_no_device_memory(runs, name, wanted):
+    if name == "came_free":  # which gives some back meanwhile
+        return
+    before, after = runs()[name]["moved"]
+    assert before == after
+
+
+@each
+def test_the_page_has_every_section(runs, name, wanted):
+    from stratalloc._oom.autopsy import OutOfMemoryReport
+
+    report = OutOfMemoryReport.from_dict(runs()[name]["report"])
+    text = page.text(report)
+    assert [line[:5] for line in text.splitlines()
+            if line.startswith("## ")] == [f"## {i}." for i in range(1, 10)]
+    assert page.cell_free(report.verdict.sentence) in text
+    assert f"| capacity | {CARD} | 64 MiB |" in text
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main(["-q", __file__]))

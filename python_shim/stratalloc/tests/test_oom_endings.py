@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles and callbacks of an out of memory: what they are, and their ends.
+
+Whatever happens to them, the program gets its own torch.OutOfMemoryError.
+"""
+
+import errno
+import json
+import logging
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from stratalloc import simulate
+
+simulate.load("64MiB", mode="async", seed=3)
+
+import torch  # noqa: E402
+from torch.cuda import _memory_viz  # noqa: E402
+
+import stratalloc  # noqa: E402
+from stratalloc import cli  # noqa: E402
+from stratalloc._oom import bundle, hook  # noqa: E402
+
+MIB = 1 << 20
+# What a bundle has at the level `events`, whatever packages there are.
+_ALWAYS = {"report.md", "report.json", "settings.json", "env.json",
+           "run.strata", "stats.json", "snapshot.pickle", "manifest.json"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _enabled():
+    assert stratalloc.enable(host_budget="1GiB", disk_budget=0,
+                             telemetry="events")
+    torch.cuda.init()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    hook._state.sites.clear()
+    hook._state.dumps = 0
+    yield
+    hook.use(stratalloc.config())
+    assert not hook._state.callbacks and not hook._state.attached
+
+
+@pytest.fixture
+def oom_dir(tmp_path, monkeypatch):
+    # Of what a child makes there is a test of its own.
+    monkeypatch.setattr(bundle, "_CONVERTED", ())
+    use(tmp_path)
+    return tmp_path
+
+
+def use(directory, **bounds):
+    hook.use(stratalloc.config().replace(oom_dir=str(directory), **bounds))
+
+
+def refused(size=100 * MIB):
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        torch.empty(size, dtype=torch.uint8, device="cuda")
+    return str(error.value)
+
+
+def bundles(directory):
+    return sorted(name for name in os.listdir(directory))
+
+
+def only(directory):
+    (name,) = bundles(directory)
+    return os.path.join(directory, name)
+
+
+def load(folder, name):
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records
+            if record.name == "stratalloc"]
+
+
+# ---- what a bundle is --------------------------------------------------------
+
+
+def test_a_bundle_is_whole_and_its_owner_s_alone(oom_dir):
+    with stratalloc.scope("<b>|x"):
+        message = refused()
+    folder = only(oom_dir)
+    assert message.endswith(f" stratalloc wrote {folder}.")
+    assert f"_{os.getpid()}_0_0" in folder
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    names = set(os.listdir(folder))
+    assert names == _ALWAYS
+    assert {stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode)
+            for name in names} == {0o600}
+    manifest = load(folder, "manifest.json")
+    assert manifest["files"] == {
+        name: os.path.getsize(os.path.join(folder, name))
+        for name in names - {"manifest.json"}}
+    assert manifest["verdict"] == "capacity"
+    assert manifest["torch"] == torch.__version__ and manifest["driver"]
+    assert load(folder, "settings.json")["host_budget"] == 1 << 30
+    with open(os.path.join(folder, "report.md"), encoding="utf-8") as file:
+        text = file.read()
+    assert r"\<b\>\|x" in text and "<b>" not in text
+    assert "test_oom_endings.py" in text  # the line that asked
+
+
+def test_others_read_what_is_in_it(oom_dir, capsys):
+    from stratalloc.telemetry import recording
+    from stratalloc.telemetry.model import Kind
+
+    held = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    refused()
+    folder = only(oom_dir)
+    with open(os.path.join(folder, "snapshot.pickle"), "rb") as file:
+        snapshot = pickle.load(file)
+    assert "MiB" in _memory_viz.segsum(snapshot)
+    run = recording.read(os.path.join(folder, "run.strata"))
+    assert int((run.events["kind"] == Kind.OOM).sum()) >= 1
+    assert cli.main(["oom", str(oom_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("# Out of memory") and folder in shown
+    assert cli.main(["oom", folder, "--json",
+                     os.path.join(oom_dir, "out.json")]) == 0
+    values = load(oom_dir, "out.json")
+    assert values["verdict"]["kind"] == "capacity"
+    assert values["manifest"]["files"]
+    del held
+
+
+def test_variables_are_told_by_name_alone(oom_dir, monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setenv("HF_TOKEN", "a secret")
+    monkeypatch.setenv("CUDA_MY_SECRET", "a secret")
+    refused()
+    folder = only(oom_dir)
+    assert load(folder, "env.json")["CUDA_LAUNCH_BLOCKING"] == "1"
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), "rb") as file:
+            assert b"a secret" not in file.read(), name
+
+
+def test_what_the_recording_becomes(tmp_path):
+    use(tmp_path)
+    refused()
+    folder = only(tmp_path)
+    manifest = load(folder, "manifest.json")
+    assert set(manifest["files"]) | set(manifest["left_out"]) >= {
+        "peak.speedscope.json", "trace.pftrace", "report.html"}
+    assert "peak.speedscope.json" in manifest["files"], manifest
+    assert load(folder, "peak.speedscope.json")["profiles"]
+    assert not [name for name in os.listdir(folder) if "half" in name]
+
+
+def test_what_lacks_a_package_says_so(oom_dir):
+    refused()
+    hidden = "import sys; sys.modules.update(numpy=None); " \
+             "from stratalloc._oom import exports; exports.main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, only(oom_dir), "trace.pftrace"],
+        capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "numpy" in json.loads(done.stdout)["trace.pftrace"]
+    assert set(os.listdir(only(oom_dir))) == _ALWAYS
+
+
+def test_below_events_there_is_no_recording(oom_dir):
+    before = stratalloc.telemetry_level("counters")
+    refused()
+    stratalloc.telemetry_level(before)
+    folder = only(oom_dir)
+    assert set(os.listdir(folder)) == _ALWAYS - {"run.strata"}
+    assert "below `events`" in load(
+        folder, "manifest.json")["left_out"]["run.strata"]
+
+
+def test_an_operator_that_is_refused_has_a_bundle_and_an_event(oom_dir):
+    from stratalloc.telemetry import recording
+    from stratalloc.telemetry.model import Kind
+
+    class Layer(torch.nn.Module):
+        def forward(self):
+            return torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+
+    with stratalloc.trace() as trace:
+        parts = [torch.nn.Parameter(torch.ones(5 * MIB, device="cuda"))
+                 for _ in range(2)]
+        stratalloc.evict()
+        kept = Layer()()
+        before = int((trace.run().events["kind"] == Kind.OOM).sum())
+        with pytest.raises(torch.OutOfMemoryError) as error:
+            parts[0].data.copy_(parts[1].data)
+        assert int((trace.run().events["kind"] == Kind.OOM).sum()) == before + 1
+    folder = only(oom_dir)
+    assert str(error.value).endswith(f" stratalloc wrote {folder}.")
+    assert load(folder, "report.json")["operator"] == "aten::copy_"
+    assert recording.read(os.path.join(folder, "run.strata")).events["kind"][
+        -1] == Kind.OOM
+    del kept, parts
+
+
+# ---- how many ----------------------------------------------------------------
+
+
+def test_a_search_for_the_largest_batch_writes_one(oom_dir):
+    messages = []
+    for size in range(95 + 30, 95, -1):
+        messages.append(refused(size * MIB))
+    folder = only(oom_dir)
+    assert len(messages) == 30
+    assert all(folder in message for message in messages)
+    assert all(message.startswith("CUDA out of memory. Tried to allocate")
+               for message in messages)
+
+
+def test_other_lines_write_their_own_up_to_a_number(oom_dir):
+    use(oom_dir, oom_max_dumps=2)
+    refused()
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError) as third:
+        torch.zeros(100 * MIB, dtype=torch.uint8, device="cuda")
+    assert len(bundles(oom_dir)) == 2
+    assert str(oom_dir) not in str(third.value)
+
+
+def test_bundles_have_so_many_bytes_together(oom_dir, caplog):
+    os.mkdir(oom_dir / "oom_older")
+    (oom_dir / "oom_older" / "report.md").write_bytes(bytes(4096))
+    use(oom_dir, oom_max_bytes=4096)
+    with caplog.at_level(logging.WARNING):
+        message = refused()
+    assert str(oom_dir) not in message
+    assert bundles(oom_dir) == ["oom_older"]
+    (line,) = said(caplog)
+    assert "oom_max_bytes" in line
+
+
+def test_what_is_too_large_is_left_out_and_said(oom_dir, monkeypatch):
+    def huge(path):
+        with open(path, "wb") as file:
+            file.truncate(3 << 30)
+
+    monkeypatch.setattr(bundle, "_snapshot", huge)
+    refused()
+    folder = only(oom_dir)
+    assert "snapshot.pickle" not in os.listdir(folder)
+    assert "oom_max_bytes" in load(
+        folder, "manifest.json")["left_out"]["snapshot.pickle"]
+
+
+def test_a_converter_that_never_ends_is_ended(tmp_path, monkeypatch):
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
+    slow.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    os.mkdir(tmp_path / "here")
+    use(tmp_path / "here", oom_max_seconds=3)
+    refused()
+    left = load(only(tmp_path / "here"), "manifest.json")["left_out"]
+    assert "oom_max_seconds" in left["trace.pftrace"]
+
+
+# ---- what goes wrong ---------------------------------------------------------
+
+
+def test_no_room_leaves_nothing_and_one_line(oom_dir, monkeypatch, caplog):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bundle, "_put", full)
+    with caplog.at_level(logging.WARNING):
+        message = refused()
+    assert message.startswith("CUDA out of memory. Tried to allocate 100")
+    assert bundles(oom_dir) == []
+    (line,) = said(caplog)
+    assert "No space left on device" in line
+
+
+@pytest.mark.parametrize("how", ["removed", "a file", "somebody's link"])
+def test_a_directory_that_is_none(oom_dir, monkeypatch, caplog, how):
+    there = oom_dir / "there"
+    os.mkdir(there)
+    use(there)
+    os.rmdir(there)
+    if how == "a file":
+        there.write_text("mine")
+    if how == "somebody's link":
+        os.mkdir(oom_dir / "elsewhere")
+        there.symlink_to(oom_dir / "elsewhere")
+        real = os.lstat
+
+        def lstat(path, **how):
+            found = real(path, **how)
+            return os.stat_result([*found[:4], 4242, *found[5:]])
+
+        monkeypatch.setattr(bundle.os, "lstat", lstat)
+    with caplog.at_level(logging.WARNING):
+        assert str(there) not in refused()
+    (line,) = said(caplog)
+    assert str(there) in line
+    assert not os.path.isdir(oom_dir / "elsewhere") or not os.listdir(
+        oom_dir / "elsewhere")
+
+
+def test_a_half_written_one_has_no_bundle_s_name(oom_dir, monkeypatch):
+    seen = []
+    real = bundle._snapshot
+
+    def look(path):
+        seen.extend(bundles(oom_dir))
+        real(path)
+
+    monkeypatch.setattr(bundle, "_snapshot", look)
+    refused()
+    assert [name.endswith(".partial") for name in seen] == [True]
+    with pytest.raises(cli.UsageError):
+        from stratalloc._oom import command
+
+        os.rename(only(oom_dir), only(oom_dir) + ".partial")
+        command.find(str(oom_dir))
+
+
+def test_a_callback_that_fails_is_logged(caplog):
+    heard = []
+    remove = [stratalloc.on_oom(lambda report: 1 // 0),
+              stratalloc.on_oom(heard.append)]
+    message = refused()
+    assert message.endswith(heard[0].verdict.sentence)
+    assert heard[0].bundle is None
+    (line,) = said(caplog)
+    assert "a callback of on_oom() failed" in line
+    for one in remove:
+        one()
+    refused()
+    assert len(heard) == 1
+
+
+def test_out_of_memory_inside_of_a_callback_is_told_to_nobody(oom_dir):
+    inside = []
+
+    def again(report):
+        inside.append(refused())
+
+    remove = stratalloc.on_oom(again)
+    refused()
+    remove()
+    assert len(inside) == 1
+    assert "stratalloc wrote" not in inside[0]
+    assert len(bundles(oom_dir)) == 1
+
+
+@pytest.mark.parametrize("what", [None, 3, "print"])
+def test_what_cannot_be_called(what):
+    with pytest.raises(TypeError, match="cannot be called"):
+        stratalloc.on_oom(what)
+
+
+def test_a_fork_has_a_lock_of_its_own():
+    with hook._state.lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if hook._state.lock.acquire(blocking=False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# ---- who is refused ----------------------------------------------------------
+
+
+def test_threads_that_are_refused_together(oom_dir):
+    start, messages = threading.Barrier(4), []
+
+    def ask():
+        start.wait()
+        messages.append(refused())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(messages) == 4
+    assert all(only(oom_dir) in message for message in messages)
+
+
+def test_a_backward_of_pytorch_s_own_thread(oom_dir):
+    x = torch.ones(5 * MIB, device="cuda", requires_grad=True)
+    y = x[:16].sum()
+    stratalloc.pin(x)
+    kept = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(kept):
+        fill = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        y.backward()
+    folder = only(oom_dir)
+    assert folder in str(error.value)
+    assert load(folder, "report.json")["site"] is None
+    stratalloc.unpin(x)
+    del fill, kept, x, y
+
+
+def test_while_a_graph_is_captured(oom_dir):
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        refused()
+        torch.ones(4, device="cuda").add_(1)
+    assert load(only(oom_dir), "report.json")["facts"]["parts"]["capturing"]
+    graph.replay()
+    torch.cuda.synchronize()
+
+
+# ---- the command -------------------------------------------------------------
+
+
+def test_what_is_no_bundle(tmp_path, capsys):
+    assert cli.main(["oom", str(tmp_path / "nowhere")]) == 2
+    assert "no such directory" in capsys.readouterr().err
+    assert cli.main(["oom", str(tmp_path)]) == 2
+    assert "no bundle" in capsys.readouterr().err
+    for manifest, report in (("{}", "{}"), ("{\"files\": {}}", "[]"),
+                             ("{\"files\": {}}", "{\"schema\": 99}"),
+                             ("[" * 9999, "{}"), ("{\"files\": {}}", None)):
+        folder = tmp_path / "oom_1"
+        os.makedirs(folder, exist_ok=True)
+        (folder / "manifest.json").write_text(manifest)
+        (folder / "report.json").unlink(missing_ok=True)
+        if report is not None:
+            (folder / "report.json").write_text(report)
+        assert cli.main(["oom", str(folder)]) == 1
+        assert str(folder) in capsys.readouterr().err
+
+
+def test_a_bundle_needs_no_packages_to_be_read(oom_dir):
+    refused()
+    hidden = "import sys; sys.modules.update(numpy=None, torch=None, " \
+             "typer=None, rich=None); from stratalloc import cli; " \
+             "raise SystemExit(cli.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "oom", str(oom_dir)],
+        capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Verdict: over the device's capacity" in done.stdout
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main(["-q", __file__]))
