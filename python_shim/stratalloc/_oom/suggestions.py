@@ -2,10 +2,10 @@
 """Suggestions: what would have served the request, each tried before it is
 said, the one that gives up least first.
 
-What costs the program nothing comes first (waiting, pools, settings), then what
-has to end, by its bytes, last a smaller request. Tried means: on a copy of the
-device's blocks, with this and nothing else done, the same request was served.
-Only a scope's own limit is a sum and no matter of blocks.
+What costs the program nothing comes first (waiting, pools, pins, settings),
+then what has to end, by its bytes, last a smaller request. Tried means: on a
+copy of the device's blocks, with this and nothing else done, the same request
+was served. Only a scope's own limit is a sum and no matter of blocks.
 """
 
 import dataclasses
@@ -82,6 +82,11 @@ def _of_nothing_lost(facts, trials):
             "are done with: their pools keep "
             f"{size(held['in_private_pools'])} that are free.",
             held["in_private_pools"])
+    pinned = sum(row["bytes"] for row in facts["pinned"])
+    if pinned and trials.would_serve(unpinned=1):
+        yield Suggestion(
+            "unpin", "Take pins back (unpin()) and end exports: "
+            f"{size(pinned)} are pinned, and what is not may leave.", pinned)
     yield from sorted(_of_settings(facts, trials), key=lambda one: one.bytes)
 
 
@@ -138,11 +143,6 @@ def _room(facts, trials):
 def _of_ends(facts, trials):
     """What has to end for it, the fewest bytes first."""
     found = [*_of_blocks(facts, trials)]
-    pinned = sum(row["bytes"] for row in facts["pinned"])
-    if pinned and trials.would_serve(unpinned=1):
-        found.append(Suggestion(
-            "unpin", "Take pins back (unpin()) and end exports: "
-            f"{size(pinned)} are pinned, and what is not may leave.", pinned))
     rows = arithmetic.table(facts)
     if rows["other_processes"] and trials.would_serve(
             more_card=rows["other_processes"]):

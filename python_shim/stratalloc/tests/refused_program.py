@@ -202,6 +202,16 @@ def working_set(case):
     case.ask = lambda: parts[0].data.copy_(parts[1].data)
 
 
+@case
+def pinned(case):
+    case.held += [torch.nn.Parameter(make(8 * MIB).view(torch.float32))
+                  for _ in range(5)]
+    for each in case.held:
+        stratalloc.pin(each)
+    case.end = lambda: [stratalloc.unpin(each) for each in case.held[:5]]
+    case.size = 30 * MIB
+
+
 HEARD = []
 stratalloc.on_oom(HEARD.append)
 

@@ -61,6 +61,7 @@ _TIERED = {
     "working_set": ("working_set", "free", "needs 40 MiB at once, which do not "
                     "fit into 64 MiB beside what cannot leave: 16 MiB are "
                     "missing."),
+    "pinned": ("live", "unpin", "40 MiB are held by live tensors"),
 }
 
 
