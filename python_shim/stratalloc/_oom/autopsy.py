@@ -49,7 +49,8 @@ class OutOfMemoryReport(Mapping):
         of user code or None: asks the core, and RuntimeError as it."""
         read = facts.read(told, site)
         trials = Trials(told, read)
-        return cls(read, judge(read, trials), find(read, trials))
+        verdict = judge(read, trials)
+        return cls(read, verdict, find(read, trials, verdict))
 
     def write(self, directory, number, limits):
         """Makes a bundle (bundle.py) of it, and `bundle` its path; returns why

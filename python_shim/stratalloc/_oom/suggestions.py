@@ -2,10 +2,12 @@
 """Suggestions: what would have served the request, each tried before it is
 said, the one that gives up least first.
 
-What costs the program nothing comes first (waiting, pools, pins, settings),
-then what has to end, by its bytes, last a smaller request. Tried means: on a
-copy of the device's blocks, with this and nothing else done, the same request
-was served. Only a scope's own limit is a sum and no matter of blocks.
+What costs the program nothing comes first (waiting, pools, pins, settings).
+Then comes what is given up, by its bytes: of others on the card where they are
+the verdict, of blocks that end, of the request; last the blocks of a model and
+of its optimizer, which cannot go on without them. Tried means: on a copy of the
+device's blocks, with this and nothing else done, the same request was served.
+Only a scope's own limit is a sum and no matter of blocks.
 """
 
 import dataclasses
@@ -15,8 +17,10 @@ from stratalloc._oom.verdict import refusing_limits
 from stratalloc._table import printable
 from stratalloc.settings import format_size as size
 
-_OWNERS = 8  # that are tried
+_OWNERS = 4  # that are tried, of a model's own and of others
 _MOST = 6  # suggestions
+_OTHERS = ("other_processes", "non_torch", "unknown")  # verdicts
+_KEPT = ("parameter", "buffer", "optimizer_state")  # categories of a model's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +44,26 @@ class Suggestion:
     blocks: tuple = ()
 
 
-def find(facts, trials):
+def find(facts, trials, verdict):
     """[Suggestion], at most _MOST; none if nothing that was tried helps."""
     limits = refusing_limits(facts)
     if limits:
         return [*_of_scope_limits(facts, limits, trials)]
     if trials.base.served:
         return []
-    found = [*_of_nothing_lost(facts, trials), *_of_ends(facts, trials),
-             *_of_less(facts, trials)]
-    return found[:_MOST]
+    given_up = [*_of_blocks(facts, trials), *_of_less(facts, trials),
+                *_of_others(facts, trials)]
+    categories = {block["address"]: block["category"] for block in (
+        *facts["blocks"], *(facts["explanation"] or {}).get("frees", ()))}
+
+    def loss(one):
+        cause = (verdict.kind in _OTHERS
+                 and one.action in ("end_processes", "end_others"))
+        kept = any(categories[block] in _KEPT for block in one.blocks)
+        return not cause, kept, one.bytes
+
+    return [*_of_nothing_lost(facts, trials),
+            *sorted(given_up, key=loss)][:_MOST]
 
 
 def _of_scope_limits(facts, limits, trials):
@@ -140,22 +154,20 @@ def _room(facts, trials):
     return high
 
 
-def _of_ends(facts, trials):
-    """What has to end for it, the fewest bytes first."""
-    found = [*_of_blocks(facts, trials)]
+def _of_others(facts, trials):
+    """Who else has to give memory back."""
     rows = arithmetic.table(facts)
     if rows["other_processes"] and trials.would_serve(
             more_card=rows["other_processes"]):
-        found.append(_of_processes(facts, rows))
+        yield _of_processes(facts, rows)
     beside = rows["non_torch"] + rows["unknown"]
     if beside and trials.would_serve(more_card=beside):
-        found.append(Suggestion(
+        yield Suggestion(
             "end_others",
             f"Free what is allocated past PyTorch: {size(beside)} of the card "
             "are held by this process outside of it"
             + (", or by other processes." if rows["unknown"] else "."),
-            beside))
-    return sorted(found, key=lambda one: one.bytes)
+            beside)
 
 
 def _of_processes(facts, rows):
@@ -179,20 +191,18 @@ def _of_blocks(facts, trials):
             frees=[block["address"] for block in listed]):
         yield _of_group(
             listed, "they keep handles that are free otherwise")
-    enough = sorted(
-        (sum(block["bytes"] for block in blocks), key)
-        for key, blocks in groups.items())
-    tried = 0
-    for _, key in enough:
-        blocks = groups[key]
-        if sum(block["bytes"] for block in blocks) < trials.base.missing:
-            continue
-        tried += 1
-        if tried > _OWNERS:
-            return
-        if trials.would_serve(frees=[block["address"] for block in blocks]):
-            yield _of_group(blocks, "without them it fits")
-            return
+    for kept in (False, True):
+        enough = sorted(
+            (held, key) for held, key in (
+                (sum(block["bytes"] for block in blocks), key)
+                for key, blocks in groups.items())
+            if held >= trials.base.missing and (key[1] in _KEPT) == kept)
+        for _, key in enough[:_OWNERS]:
+            ends = [block["address"] for block in groups[key]]
+            if trials.would_serve(frees=ends):
+                if set(ends) != {block["address"] for block in listed}:
+                    yield _of_group(groups[key], "without them it fits")
+                break
 
 
 def _of_group(blocks, why):

@@ -10,10 +10,11 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
-from stratalloc._oom import arithmetic, page, verdict
+from stratalloc._oom import arithmetic, page, suggestions, verdict
 
 MIB = 1 << 20
 CARD = 64 * MIB
@@ -32,9 +33,9 @@ _PLAIN = {
     "scope_limit": ("limit", "raise_scope_limit",
                     "cache is limited to 4 MiB (stratalloc.limit) and owns 3 "
                     "MiB, to which 2 MiB would have come."),
-    "live": ("live", "free", "40 MiB are held by live tensors; the most, 30 "
+    "live": ("live", "ask_less", "40 MiB are held by live tensors; the most, 30 "
              "MiB, by large (unknown)."),
-    "in_pieces": ("live", "free", "56 MiB are held by live tensors"),
+    "in_pieces": ("live", "ask_less", "56 MiB are held by live tensors"),
     "fragmented": ("fragmented", "free", "beside it would be enough, but they "
                    "are in pieces: the largest request"),
     "private_pools": ("private_pools", "release_pools",
@@ -135,6 +136,44 @@ def test_the_first_suggestion_comes_true(runs, name, wanted):
         pytest.fail("of a new process") if name not in _LIMITED else None
         return
     assert said["applied"] == "served"
+
+
+def test_what_ends_is_tried_and_ranked_by_bytes():
+    said = {name: [(one["action"], one["bytes"] // MIB, one["text"])
+                   for one in _plain()[name]["report"]["suggestions"]]
+            for name in ("live", "in_pieces")}
+    assert [one[:2] for one in said["live"]] == [("ask_less", 16),
+                                                 ("free", 30)]
+    assert "30 MiB of large (unknown), in 1 block:" in said["live"][1][2]
+    # Of 18 MiB in pieces no handle would come free.
+    assert [one[:2] for one in said["in_pieces"]] == [("ask_less", 12),
+                                                      ("free", 20)]
+
+
+class _Serving:
+    """Trials in which whatever ends serves, and nothing else does."""
+
+    base = types.SimpleNamespace(served=False, missing=MIB, fits=8 * MIB)
+
+    def served(self, what):
+        return False
+
+    def would_serve(self, frees=(), **trial):
+        return bool(frees)
+
+
+def test_a_model_s_own_blocks_come_last():
+    report = _plain()["live"]["report"]
+    blocks = [{"address": index, "bytes": held * MIB, "owner": "Net",
+               "category": category}
+              for index, (held, category) in enumerate([
+                  (4, "parameter"), (40, "activation"), (60, "temporary")])]
+    facts = {**report["facts"], "bytes": 10 * MIB, "blocks": blocks}
+    facts["explanation"] = {**facts["explanation"], "frees": blocks[:1]}
+    found = suggestions.find(facts, _Serving(),
+                             verdict.Verdict(**report["verdict"]))
+    assert [(one.action, one.blocks) for one in found] == [
+        ("ask_less", ()), ("free", (1,)), ("free", (0,))]
 
 
 def test_settings_that_were_suggested_serve_what_was_refused():
