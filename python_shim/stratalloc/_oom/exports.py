@@ -43,7 +43,7 @@ def _make(name, run, path):
     if name == "report.html":
         from stratalloc.telemetry.report import data, page
 
-        page.write(data.data([run()]), path)
+        page.write(data.data([("run.strata", run())]), path)
         return
     from stratalloc.telemetry import formats
 
