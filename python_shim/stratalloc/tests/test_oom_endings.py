@@ -160,6 +160,20 @@ def test_what_the_recording_becomes(tmp_path):
     assert not [name for name in os.listdir(folder) if "half" in name]
 
 
+def test_what_changed_since_the_newest_mark(oom_dir):
+    stratalloc.mark("older")
+    stratalloc.mark("before it grew")
+    with stratalloc.scope("grown"):
+        kept = torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+    refused()
+    with open(os.path.join(only(oom_dir), "report.md"),
+              encoding="utf-8") as file:
+        text = file.read().partition("## 7.")[2].partition("## 8.")[0]
+    assert "Since before it grew" in text
+    assert "| grown | unknown | +2 MiB |" in text
+    del kept
+
+
 def test_what_lacks_a_package_says_so(oom_dir):
     refused()
     hidden = "import sys; sys.modules.update(numpy=None); " \
@@ -205,6 +219,18 @@ def test_an_operator_that_is_refused_has_a_bundle_and_an_event(oom_dir):
     assert recording.read(os.path.join(folder, "run.strata")).events["kind"][
         -1] == Kind.OOM
     del kept, parts
+
+
+def test_a_pin_that_is_refused(oom_dir):
+    first, second = (torch.nn.Parameter(torch.ones(10 * MIB, device="cuda"))
+                     for _ in range(2))
+    stratalloc.pin(first)
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        stratalloc.pin(second)
+    folder = only(oom_dir)
+    assert str(error.value).endswith(f" stratalloc wrote {folder}.")
+    assert load(folder, "report.json")["operator"] == "pin()"
+    stratalloc.unpin(first)
 
 
 # ---- how many ----------------------------------------------------------------
