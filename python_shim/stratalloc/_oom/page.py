@@ -163,7 +163,8 @@ def _changed(report):
     changed = report.facts["changed"]
     yield "What changed since the last mark"
     if changed is None:
-        yield "There is no mark(): nothing to compare with."
+        yield ("There is no mark(): nothing to compare with. Where events were "
+               "recorded, report.html says who holds more with every step.")
         return
     if not changed["rows"]:
         yield f"Nothing since {cell(changed['mark'])}."
@@ -204,5 +205,6 @@ def _pointers(report):
         return
     yield ("manifest.json says what is here and what was left out; "
            "report.json has all of this for programs; snapshot.pickle opens in "
-           "https://docs.pytorch.org/memory_viz; run.strata, where events were "
-           "recorded, is read by `stratalloc summary`, `peak` and `convert`.")
+           "https://docs.pytorch.org/memory_viz. Where events were recorded, "
+           "report.html shows them in a browser, and run.strata is read by "
+           "`stratalloc summary`, `peak`, `leaks` and `convert`.")

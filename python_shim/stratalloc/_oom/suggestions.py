@@ -20,6 +20,10 @@ from stratalloc.settings import format_size as size
 _OWNERS = 4  # that are tried, of a model's own and of others
 _MOST = 6  # suggestions
 _OTHERS = ("other_processes", "non_torch", "unknown")  # verdicts
+# What ends activations, which a program does not free by name.
+_OF_GRAPHS = (" Activations live as long as a graph that needs them: a smaller "
+              "batch has fewer, torch.utils.checkpoint makes them again, and a "
+              "loss that is kept as a tensor keeps all of its graph.")
 _KEPT = ("parameter", "buffer", "optimizer_state")  # categories of a model's
 
 
@@ -192,17 +196,45 @@ def _of_blocks(facts, trials):
         yield _of_group(
             listed, "they keep handles that are free otherwise")
     for kept in (False, True):
-        enough = sorted(
-            (held, key) for held, key in (
-                (sum(block["bytes"] for block in blocks), key)
-                for key, blocks in groups.items())
-            if held >= trials.base.missing and (key[1] in _KEPT) == kept)
-        for _, key in enough[:_OWNERS]:
-            ends = [block["address"] for block in groups[key]]
-            if trials.would_serve(frees=ends):
-                if set(ends) != {block["address"] for block in listed}:
-                    yield _of_group(groups[key], "without them it fits")
-                break
+        enough = _enough({key: blocks for key, blocks in groups.items()
+                          if (key[1] in _KEPT) == kept}, trials)
+        if enough and ({block["address"] for block in enough}
+                       != {block["address"] for block in listed}):
+            yield _of_group(enough, "without them it fits")
+
+
+def _enough(groups, trials):
+    """Blocks of one group whose end serves it; where none of those that are
+    tried does, of the largest together, as few groups as do. [] if all do not.
+    """
+    held = {key: sum(block["bytes"] for block in blocks)
+            for key, blocks in groups.items()}
+    rising = sorted(groups, key=lambda key: (held[key], key))
+    one = [key for key in rising if held[key] >= trials.base.missing]
+    # Small blocks of an owner can lie in handles that others keep: that an
+    # owner has enough bytes does not mean that they are enough.
+    for key in one[:_OWNERS]:
+        if _ends(groups[key], trials):
+            return groups[key]
+    falling = [groups[key] for key in reversed(rising)]
+
+    def first(count):
+        return [block for blocks in falling[:count] for block in blocks]
+
+    if not falling or not _ends(first(len(falling)), trials):
+        return []
+    low, high = 0, len(falling)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _ends(first(middle), trials):
+            high = middle
+        else:
+            low = middle
+    return first(high)
+
+
+def _ends(blocks, trials):
+    return trials.would_serve(frees=[block["address"] for block in blocks])
 
 
 def _of_group(blocks, why):
@@ -215,9 +247,12 @@ def _of_group(blocks, why):
     shown = ", ".join(listed[:3]) + (
         f" and of {len(listed) - 3} more" if len(listed) > 3 else "")
     total = sum(names.values())
+    graphs = sum(block["bytes"] for block in blocks
+                 if block["category"] == "activation")
     return Suggestion(
         "free", f"Free {shown}, in {len(blocks)} "
-        f"block{'s' if len(blocks) != 1 else ''}: {why}.", total,
+        f"block{'s' if len(blocks) != 1 else ''}: {why}."
+        + (_OF_GRAPHS if 2 * graphs > total else ""), total,
         blocks=tuple(block["address"] for block in blocks))
 
 

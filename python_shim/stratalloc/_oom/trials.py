@@ -13,7 +13,7 @@ from stratalloc import _core
 from stratalloc._oom import arithmetic
 
 # Questions, and seconds; what is asked beyond them counts as not served.
-_MOST, _SECONDS = 24, 5
+_MOST, _SECONDS = 48, 5
 _ALL = 1 << 60  # bytes, more than any card or disk has
 
 

@@ -205,14 +205,17 @@ def _others(facts, trials):
 def _live(facts):
     rows = arithmetic.table(facts)
     there = _there(facts)
-    largest = facts["holders"][:1]
-    most = "".join(
-        f"; the most, {size(row['device'])}, by {printable(row['owner'])} "
-        f"({row['category']})" for row in largest)
     return Verdict(
         "live", f"Of {size(there)} that PyTorch may have here, "
-        f"{size(rows['allocated'])} are held by live tensors{most}.",
+        f"{size(rows['allocated'])} are held by live tensors{_most(facts)}.",
         facts["rounded"])
+
+
+def _most(facts):
+    """Who holds most of the device, behind a sentence."""
+    return "".join(
+        f"; the most, {size(row['device'])}, by {printable(row['owner'])} "
+        f"({row['category']})" for row in facts["holders"][:1])
 
 
 def _of_operator(facts, trials):
@@ -238,4 +241,6 @@ def _of_operator(facts, trials):
     return Verdict(
         "working_set", f"{name} needs {size(asked)} at once, which do not fit "
         f"into {size(_there(facts))} beside what cannot leave: "
-        f"{size(trials.base.missing)} are missing.", trials.base.missing)
+        f"{size(trials.base.missing)} are missing. Allocated are "
+        f"{size(parts['held']['allocated'])}{_most(facts)}.",
+        trials.base.missing)

@@ -176,6 +176,40 @@ def test_a_model_s_own_blocks_come_last():
         ("ask_less", ()), ("free", (1,)), ("free", (0,))]
 
 
+def test_where_no_owner_alone_is_enough_the_largest_end_together():
+    """Nine owners with enough bytes, in handles that they share."""
+    report = _plain()["live"]["report"]
+    blocks = [{"address": index, "bytes": (10 + index) * MIB,
+               "owner": f"Net.{index}", "category": "activation"}
+              for index in range(9)]
+
+    class Sharing(_Serving):
+        needed = {8, 7, 6}
+
+        def would_serve(self, frees=(), **trial):
+            return self.needed <= set(frees)
+
+    trials = Sharing()
+    facts = {**report["facts"], "bytes": 10 * MIB, "blocks": blocks,
+             "explanation": None}
+    judged = verdict.Verdict(**report["verdict"])
+
+    def freed():
+        return [(one.blocks, one.text) for one in suggestions.find(
+            facts, trials, judged) if one.action == "free"]
+
+    (ends, text), = freed()
+    assert ends == (8, 7, 6)
+    assert "18 MiB of Net.8 (activation), 17 MiB of Net.7" in text
+    assert "keeps all of its graph" in text
+    trials.needed = {8}
+    assert freed()[0][0] == (8,)
+    trials.needed = {0}
+    assert freed()[0][0] == (0,), "the smallest is asked first"
+    trials.needed = {99}
+    assert freed() == []
+
+
 def test_settings_that_were_suggested_serve_what_was_refused():
     said = {name: one["report"]["suggestions"][0]
             for name, one in _limited().items()}
