@@ -36,11 +36,14 @@ class Late(AttachError):
 
 
 class Question:
-    """One sample that was asked for. Never blocks; fileno() is for select."""
+    """One sample that was asked for. Nothing but wait() blocks; fileno() is for
+    select. One that is Late is asked no second time: it is still on its way,
+    and each further connection would fill the process's queue."""
 
     def __init__(self, pid, path):
         self._pid, self._path = pid, path
-        self._until = time.monotonic() + PATIENCE
+        self._began = time.monotonic()
+        self._until = self._began + PATIENCE
         self._answer = b""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -63,16 +66,28 @@ class Question:
     def close(self):
         self._socket.close()
 
+    def wait(self):
+        """The sample; Late after each PATIENCE seconds without it."""
+        while True:
+            found = self.advance()
+            if found is not None:
+                return found
+            select.select([self], [], [],
+                          max(self._until - time.monotonic(), 0))
+
     def advance(self):
-        """The sample, or None as long as it is on its way."""
+        """The sample, or None as long as it is on its way. Late once each
+        PATIENCE seconds."""
         try:
             some = self._socket.recv(1 << 16)
         except BlockingIOError:
-            if time.monotonic() < self._until:
+            now = time.monotonic()
+            if now < self._until:
                 return None
+            self._until = now + PATIENCE
             raise Late(f"process {self._pid} has not answered for "
-                       f"{PATIENCE:.0f} s: it is stopped, or keeps Python from "
-                       "running its threads") from None
+                       f"{now - self._began:.0f} s: it is stopped, or keeps "
+                       "Python from running its threads") from None
         except OSError:
             some = b""
         self._answer += some
@@ -101,8 +116,8 @@ class Question:
 
     def _failed(self, error):
         if error.errno == errno.EAGAIN:  # the queue is full
-            return Late(f"process {self._pid} has more clients than it serves "
-                        "at a time")
+            return Late(f"process {self._pid} does not take connections: it is "
+                        "stopped, or many ask")
         if error.errno in (errno.EACCES, errno.EPERM):
             return AttachError(_of_another_user(self._pid) or (
                 f"{self._path} may not be opened: {error.strerror}"))
@@ -128,15 +143,8 @@ class Question:
 
 def ask(pid, path):
     """The sample of a process; waits for it, PATIENCE seconds at most."""
-    question = Question(pid, path)
-    try:
-        while True:
-            found = question.advance()
-            if found is not None:
-                return found
-            select.select([question], [], [], PATIENCE)
-    finally:
-        question.close()
+    with contextlib.closing(Question(pid, path)) as question:
+        return question.wait()
 
 
 def _read(pid, answer):

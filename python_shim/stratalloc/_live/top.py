@@ -106,7 +106,7 @@ def _in_lines(pid, path, interval, once):
                 if once:
                     return _command.EXIT_OK
             time.sleep(interval)
-            sample = _patiently(pid, path)
+            sample = _patiently(pid, path, interval)
     except client.Ended as error:
         if seen.seconds is None:  # nothing was shown: the one look is
             print(_page(seen), flush=True)
@@ -118,13 +118,22 @@ def _page(seen):
     return seen.page(width).text(sys.stdout)
 
 
-def _patiently(pid, path):
-    """A sample, however long a process that is stopped takes."""
-    while True:
-        try:
-            return client.ask(pid, path)
-        except client.Late as error:
-            _say(error, None)
+def _patiently(pid, path, interval):
+    """A sample, however long a process that is stopped takes. It is asked once,
+    and what is late is told once in an interval."""
+    question = None
+    try:
+        while True:
+            try:
+                if question is None:
+                    question = client.Question(pid, path)
+                return question.wait()
+            except client.Late as error:
+                _say(error, None)
+                time.sleep(interval)
+    finally:
+        if question is not None:
+            question.close()
 
 
 def _on_screen(pid, path, interval):
@@ -207,7 +216,7 @@ class _Screen:
             sample = question.advance()
         except client.Late as error:
             self._late(error)
-            return True
+            return False  # it is on its way
         if sample is None:
             return False
         self._note = ""

@@ -12,6 +12,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,9 @@ import textwrap
 import time
 
 import pytest
+
+from python_shim.stratalloc.tests import live_samples
+from stratalloc._live import client, protocol, top
 
 _PROGRAM = """
     import sys, time
@@ -144,6 +148,79 @@ def test_who_reads_no_further_ends_it():
         top.stdout.close()
         assert top.stderr.read() == ""
         assert top.wait(timeout=120) == 0
+
+
+@contextlib.contextmanager
+def _stopped():
+    """(path, listener) of a process that takes nothing from its queue, which
+    has room for one."""
+    path = f"{os.environ['XDG_RUNTIME_DIR']}/{os.getpid()}.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen(0)
+        listener.setblocking(False)
+        yield path, listener
+
+
+def _answer(listener):
+    connected, _ = listener.accept()
+    with connected:
+        assert connected.recv(64) == protocol.REQUEST
+        connected.sendall(protocol.line({
+            **live_samples.sample(), "pid": os.getpid()}))
+
+
+def test_who_is_late_in_a_pipe_is_asked_once(monkeypatch, capsys):
+    monkeypatch.setattr(client, "PATIENCE", 0.05)
+    slept = []
+    with _stopped() as (path, listener):
+
+        def sleep(seconds):
+            slept.append(seconds)
+            if len(slept) == 3:
+                _answer(listener)
+
+        monkeypatch.setattr(top.time, "sleep", sleep)
+        assert top._patiently(os.getpid(), path, 7.0)["pid"] == os.getpid()
+        with pytest.raises(BlockingIOError):
+            listener.accept()  # no other one asks
+    said = capsys.readouterr().err.splitlines()
+    assert slept == [7.0] * 3 and len(said) == 3
+    assert all("has not answered for" in line for line in said)
+
+
+def test_who_is_late_on_a_screen_is_asked_once(monkeypatch):
+    monkeypatch.setattr(client, "PATIENCE", 0)
+    screen, notes = top._Screen(None, None, None), []
+    monkeypatch.setattr(screen, "_late", notes.append)
+    with _stopped() as (path, _), contextlib.closing(
+            client.Question(os.getpid(), path)) as question:
+        assert not screen._answered(question), "it is still on its way"
+    assert len(notes) == 1
+
+
+def test_a_full_queue_is_told_once_in_an_interval(monkeypatch, capsys):
+    slept, waits = [], client.Question.wait
+    with _stopped() as (path, listener), socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.connect(path)
+
+        def sleep(seconds):
+            slept.append(seconds)
+            if len(slept) == 2:
+                listener.accept()[0].close()
+                monkeypatch.setattr(client.Question, "wait", wait)
+
+        def wait(question):
+            _answer(listener)
+            return waits(question)
+
+        monkeypatch.setattr(top.time, "sleep", sleep)
+        assert top._patiently(os.getpid(), path, 7.0)["pid"] == os.getpid()
+    said = capsys.readouterr().err.splitlines()
+    assert slept == [7.0] * 2 and said == [
+        f"stratalloc top: process {os.getpid()} does not take connections: it "
+        "is stopped, or many ask"] * 2
 
 
 GIVE_UP = 60  # seconds, where a test would wait for ever
