@@ -123,11 +123,11 @@ class Question:
                 f"{self._path} may not be opened: {error.strerror}"))
         if error.errno == errno.ECONNREFUSED:
             if not peers.lives(self._pid):
-                with contextlib.suppress(OSError):
-                    os.unlink(self._path)
+                removed = ("; it was removed now"
+                           if socket_path.remove(self._path) else "")
                 return Ended(f"process {self._pid} has ended without removing "
-                             "its socket, as one that is killed does; it was "
-                             "removed now")
+                             "its socket, as one that is killed does"
+                             + removed)
             return AttachError(
                 f"process {self._pid} runs, and nobody serves its socket: it "
                 "has become another program (exec), or its number is a new "
@@ -179,7 +179,7 @@ def path_of(pid):
 
 def all_of_them():
     """[(pid, path, sample)] of the processes that answer, and the sentences of
-    those that do not. What dead ones left is removed."""
+    those that do not. What dead ones of this user left is removed."""
     there, silent = [], []
     for pid, path in socket_path.found():
         try:

@@ -5,7 +5,9 @@ The folder is $XDG_RUNTIME_DIR/stratalloc where that is the user's own and
 closed to others, else /tmp/stratalloc-UID, which is refused unless it is: /tmp
 is everybody's, and another user may have made it first. Whoever looks for
 processes looks into both, since a program may have been started with another
-environment; root into everybody's.
+environment; root into everybody's, each of which must be that user's own as
+well. Nothing is followed that is a link, and nobody, root neither, removes what
+is another user's.
 
 Standard library only. Any thread. RuntimeError: no folder can be trusted.
 """
@@ -18,6 +20,7 @@ import stat
 _NAME = re.compile(r"([1-9]\d*)\.sock")
 _LONGEST = 107  # bytes of a Unix socket's path: sun_path less its 0
 _ROOM = len("/.2147483647.new")  # what a socket's name adds while it is made
+_RUN = "/run/user"
 _SHARED = "/tmp"  # not TMPDIR, which the two sides may see differently
 
 
@@ -49,9 +52,9 @@ def found(user=None):
     """[(pid, path)] of the sockets that `user` (a uid; the effective one) may
     read, whether or not somebody serves them, by pid."""
     user = os.geteuid() if user is None else user
-    sockets = []
-    for one in _folders(user):
-        if user != 0 and _why_not(one, user) is not None:
+    sockets = set()
+    for one, owner in _folders(user):
+        if _why_not(one, owner) is not None:
             continue
         try:
             names = os.listdir(one)
@@ -59,22 +62,50 @@ def found(user=None):
             continue
         for name in names:
             match = _NAME.fullmatch(name)
-            if match is not None:
-                sockets.append((int(match[1]), os.path.join(one, name)))
+            where = os.path.join(one, name)
+            if match is not None and _is_socket(where, owner):
+                sockets.add((int(match[1]), where))
     return sorted(sockets)
 
 
+def remove(name):
+    """Removes a socket that nobody serves. False where it is none, or it or its
+    folder is not this user's alone; then it stays."""
+    user = os.geteuid()
+    if _why_not(os.path.dirname(name), user) is not None or not _is_socket(
+            name, user):
+        return False
+    try:
+        os.unlink(name)
+    except OSError:
+        return False
+    return True
+
+
 def _folders(user):
+    """{(folder, the uid that must own it)}, as far as names say."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    folders = [os.path.join(runtime, "stratalloc")] if os.path.isabs(
-        runtime) else []
-    folders += [f"/run/user/{user}/stratalloc", _shared(user)]
+    folders = {(f"{_RUN}/{user}/stratalloc", user), (_shared(user), user)}
+    if os.path.isabs(runtime):
+        # One folder may have two names.
+        folders.add((os.path.join(os.path.realpath(runtime), "stratalloc"),
+                     user))
     if user == 0:
-        folders += glob.glob("/run/user/*/stratalloc")
-        folders += glob.glob(f"{_SHARED}/stratalloc-*")
-    # One folder may have two names.
-    return {os.path.realpath(one): one for one in folders
-            if os.path.isdir(one)}.values()
+        for pattern, at in ((f"{_RUN}/*/stratalloc", -2),
+                            (f"{_SHARED}/stratalloc-*", -1)):
+            for one in glob.glob(pattern):
+                uid = one.split("/")[at].removeprefix("stratalloc-")
+                if uid.isascii() and uid.isdecimal():
+                    folders.add((one, int(uid)))
+    return folders
+
+
+def _is_socket(name, owner):
+    try:
+        found_ = os.lstat(name)
+    except OSError:
+        return False
+    return stat.S_ISSOCK(found_.st_mode) and found_.st_uid == owner
 
 
 def _shared(user):

@@ -339,6 +339,59 @@ def test_a_runtime_folder_that_is_not_ours_is_not_used(runtime, monkeypatch):
     assert socket_path.folder() == fallback
 
 
+def _socket_at(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
+        left.bind(path)
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda folder, spare: os.chmod(folder, 0o755),
+    lambda folder, spare: os.rename(folder, spare) or os.symlink(spare, folder),
+    lambda folder, spare: os.rename(folder, f"{folder}1"),
+    lambda folder, spare: os.rename(folder, f"{folder}x")])
+def test_root_looks_into_no_folder_that_is_not_its_owners(runtime, monkeypatch,
+                                                          spoil):
+    monkeypatch.setattr(socket_path, "_SHARED", runtime)
+    monkeypatch.setattr(socket_path, "_RUN", f"{runtime}/none")
+    folder = f"{runtime}/stratalloc-{os.geteuid()}"
+    os.mkdir(folder, 0o700)
+    _socket_at(f"{folder}/7.sock")
+    assert socket_path.found(0) == [(7, f"{folder}/7.sock")]
+    spoil(folder, f"{runtime}/spare")
+    assert socket_path.found(0) == []
+
+
+def test_only_sockets_of_the_folders_owner_are_found_and_removed(runtime,
+                                                                 monkeypatch):
+    folder = socket_path.folder()
+    _socket_at(f"{folder}/7.sock")
+    open(f"{folder}/8.sock", "w", encoding="utf-8").close()
+    os.symlink("7.sock", f"{folder}/9.sock")
+    assert socket_path.found() == [(7, f"{folder}/7.sock")]
+    assert not socket_path.remove(f"{folder}/8.sock")
+    assert not socket_path.remove(f"{folder}/9.sock")
+    with monkeypatch.context() as patch:
+        me = os.geteuid()
+        patch.setattr(os, "geteuid", lambda: me + 1)
+        assert not socket_path.remove(f"{folder}/7.sock")
+    os.symlink(folder, f"{runtime}/link")
+    assert not socket_path.remove(f"{runtime}/link/7.sock")
+    assert sorted(os.listdir(folder)) == ["7.sock", "8.sock", "9.sock"]
+    assert socket_path.remove(f"{folder}/7.sock")
+    assert sorted(os.listdir(folder)) == ["8.sock", "9.sock"]
+
+
+def test_what_the_dead_of_another_user_left_stays(runtime, monkeypatch):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    path = f"{socket_path.folder()}/{ended.pid}.sock"
+    _socket_at(path)
+    monkeypatch.setattr(socket_path, "_is_socket", lambda *_: False)
+    with pytest.raises(client.Ended, match="as one that is killed does$"):
+        client.ask(ended.pid, path)
+    assert os.path.exists(path)
+
+
 _ASK_AS_NOBODY = """
     import os, sys
     from stratalloc._live import client
