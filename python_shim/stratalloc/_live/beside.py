@@ -101,20 +101,20 @@ class _Keeper:
     """Takes the strip away once this process has ended without doing so."""
 
     # Of no session and no parent: it hears no Ctrl-C, and a program that waits
-    # for its children does not meet it.
-    _SCRIPT = ("( read -r said <&{read} || printf '{undo}' >&{terminal} ) "
-               "</dev/null >/dev/null 2>&1 &")
+    # for its children does not meet it. The pipe is its stdin, the terminal its
+    # stdout: a shell need not know descriptors of two digits. What runs with &
+    # has no stdin, hence 3.
+    _SCRIPT = "exec 3<&0; ( read -r said <&3 || printf '{undo}' ) &"
 
     def __init__(self, terminal):
         self._write = None
         read, write = os.pipe()
-        script = self._SCRIPT.format(
-            read=read, terminal=terminal,
-            # printf's octal numbers have three digits.
-            undo=_NO_STRIP.replace("\033", "\\033"))
+        # printf's octal numbers have three digits.
+        script = self._SCRIPT.format(undo=_NO_STRIP.replace("\033", "\\033"))
         try:
-            subprocess.run(["/bin/sh", "-c", script], check=False,
-                           pass_fds=(read, terminal), start_new_session=True)
+            subprocess.run(["/bin/sh", "-c", script], check=False, stdin=read,
+                           stdout=terminal, stderr=subprocess.DEVNULL,
+                           start_new_session=True)
             self._write = write
         except OSError:
             os.close(write)  # no shell: nobody will do it

@@ -31,6 +31,7 @@ _PROGRAM = """
     from stratalloc._live import beside
     beside._EVERY = 0.05
     beside.sample.take = live_samples.sample
+    files = [open("/dev/null") for _ in range(int(os.environ["FILES"]))]
     strip = beside.Beside.on(sys.stderr)
 """
 
@@ -44,7 +45,7 @@ class _Terminal:
             [sys.executable, *(command or (
                 "-c", textwrap.dedent(_PROGRAM) + textwrap.dedent(program)))],
             stdin=subprocess.PIPE, stdout=theirs, stderr=theirs,
-            env={**os.environ, "TERM": "xterm", **more})
+            env={**os.environ, "TERM": "xterm", "FILES": "0", **more})
         os.close(theirs)
 
     def resize(self, lines, columns):
@@ -115,8 +116,9 @@ def test_a_terminal_that_changes_gets_a_new_region():
     assert _MADE.findall(terminal.written) == ["20", "26"]
 
 
-def test_a_program_that_is_killed_leaves_no_region():
-    terminal = _Terminal("os.system('true'); sys.stdin.readline()")
+@pytest.mark.parametrize("files", ["0", "10"])  # whose numbers have one digit
+def test_a_program_that_is_killed_leaves_no_region(files):
+    terminal = _Terminal("os.system('true'); sys.stdin.readline()", FILES=files)
     terminal.until(_drawn)
     terminal.program.send_signal(signal.SIGKILL)
     assert terminal.end() == -signal.SIGKILL
