@@ -88,14 +88,14 @@ def _counted(moved):
     seconds = time.monotonic() - _began[1]
     if not any(moved.values()):
         return f"nothing moved in {seconds:.3g} s"
-    share = moved["stall_ns"] / 1e7 / seconds if seconds else 0.0
     said = (f"{format_size(moved['out'])} left the device and "
             f"{format_size(moved['in'])} came back")
     if moved["to_disk"] or moved["from_disk"]:
         said += (f", {format_size(moved['to_disk'])} to disk and "
                  f"{format_size(moved['from_disk'])} from disk")
-    return said + (f"; threads waited {moved['stall_ns'] / 1e9:.3g} s of "
-                   f"{seconds:.3g} s ({share:.0f} %)")
+    # Summed over threads: it may be more than the time, and is no share of it.
+    return said + (f"; threads waited {moved['stall_ns'] / 1e9:.3g} "
+                   f"thread-seconds in {seconds:.3g} s")
 
 
 class _NoVerdict(Exception):

@@ -63,47 +63,49 @@ class View:
         """The same in four lines, of all devices together."""
         now = self.now
         if now is None or not now["devices"]:
-            said = ["no memory of a GPU yet", "", ""]
+            said = [("no memory of a GPU yet",), (), ()]
         else:
-            said = [self._strip_of_memory(), self._strip_of_moves(),
-                    "holds most: " + _table.joined([
-                        f"{one['owner']} {format_size(one['bytes'])}"
-                        for one in sorted(
-                            (one for device in now["devices"]
-                             for one in device["layers"] if one["bytes"]),
-                            key=lambda one: (-one["bytes"], one["owner"]))[:20]
-                    ], max(width - len("holds most: "), 1))]
+            said = [self._sums(), self._strip_of_moves(), [
+                ("" if i else "holds most: ")
+                + f"{one['owner']} {format_size(one['bytes'])}"
+                for i, one in enumerate(sorted(
+                    (one for device in now["devices"]
+                     for one in device["layers"] if one["bytes"]),
+                    key=lambda one: (-one["bytes"], one["owner"]))[:20])]]
         rule = ("── stratalloc" if now is None else
                 f"── stratalloc top --pid {now['pid']} ")
         return [_table.cut(rule + "─" * (width - len(rule)), width),
-                *(_table.cut(_table.printable(line), width) for line in said)]
+                *(_table.joined(notes or ("",), width) for notes in said)]
 
-    def _strip_of_memory(self):
+    def _sums(self):
+        """What all devices have together, the most important first."""
         def of(key):
             return sum(one[key] for one in self.now["devices"])
 
         limit = of("limit")
         share = f" ({of('allocated') / limit * 100:.0f} %)" if limit else ""
-        return (f"{format_size(of('allocated'))} of {format_size(limit)}"
-                f"{share}, reserved {format_size(of('reserved'))}, on host "
-                f"{format_size(of('host_bytes'))}, on disk "
-                f"{format_size(of('disk_bytes'))}")
+        return (f"{format_size(of('allocated'))} of {format_size(limit)}{share}",
+                f"reserved {format_size(of('reserved'))}",
+                f"on host {format_size(of('host_bytes'))}",
+                f"on disk {format_size(of('disk_bytes'))}")
 
     def _strip_of_moves(self):
         devices = self.now["devices"]
         if self.seconds is None:
-            return "moved -, waited -"
+            return "moved -", "waited -"
         known = [one for one in devices if self._earlier(one)]
 
-        def speed(way):
-            return sum(self._speed(one["moved"][way], self._earlier(one)[
+        def told(name, way):
+            speed = sum(self._speed(one["moved"][way], self._earlier(one)[
                 "moved"], way) for one in known)
+            return f"{name} {format_size(int(speed))}/s"
 
         waited = sum(self._speed(one["stall_ns"], self._earlier(one),
                                  "stall_ns") for one in known)
-        return ", ".join(f"{name} {format_size(int(speed(way)))}/s"
-                         for name, way in _WAYS) + (
-            f", waited {waited / 1e7:.0f} %")
+        # The disk where there was any use of it: a line holds no more.
+        ways = [told(name, way) for name, way in _WAYS if "disk" not in way
+                or any(one["moved"][way] for one in devices)]
+        return *ways[:2], f"waited {_threads(waited)}", *ways[2:]
 
     def _head(self, width):
         now = self.now
@@ -137,7 +139,7 @@ class View:
             yield "moved: " + ", ".join(
                 f"{name} {self.per_second(one, key)}" for name, key in _WAYS)
             yield (f"waited: {self.waited(one)}; {one['stalls']} times, "
-                   f"{one['stall_ns'] / 1e9:.2f} s in all; "
+                   f"{one['stall_ns'] / 1e9:.2f} thread-s in all; "
                    f"out of memory {one['ooms']} times")
             yield from self._of_card(one, width)
 
@@ -157,11 +159,9 @@ class View:
                 held, max(width - _table.cells(said), width // 3))
 
     def waited(self, device):
-        """The share of the time between the samples that threads waited."""
+        """Between the samples, summed over threads as waits ended."""
         ns = self._speed(device["stall_ns"], self._earlier(device), "stall_ns")
-        if ns is None:
-            return "-"
-        return f"{ns / 1e7:.0f} % of the last {self.seconds:.1f} s"
+        return "-" if ns is None else _threads(ns)
 
     def per_second(self, device, *ways):
         earlier = self._earlier(device)
@@ -255,10 +255,16 @@ def _several(view, devices):
         format_size(one["allocated"]), format_size(one["reserved"]),
         format_size(one["limit"]),
         format_size(one["host_bytes"] + one["disk_bytes"]),
-        view.per_second(one, "out", "in"), view.waited(one).partition(" of")[0],
+        view.per_second(one, "out", "in"), view.waited(one),
         str(one["ooms"]))) for one in devices]
     return Table(("device", "allocated", "reserved", "limit", "evicted",
                   "moved", "waited", "ooms"), rows)
+
+
+def _threads(ns):
+    """ns that threads waited in a second. A sum over threads, told of a wait
+    when it ends: no share of the time."""
+    return f"{ns / 1e9:.2f} thread-s/s"
 
 
 def _wrapped(parts, width):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person reads of one sample and of two, and of the card."""
 
+import re
 import sys
 import types
 
@@ -36,7 +37,7 @@ def test_two_samples_say_how_fast():
     lines = _lines(_seen(*live_samples.later(2.0)))
     assert ("moved: out 64 MiB/s, in 32 MiB/s, to disk 1 MiB/s, from disk 0 "
             "B/s") in lines
-    assert ("waited: 25 % of the last 2.0 s; 7 times, 0.50 s in all; out of "
+    assert ("waited: 0.25 thread-s/s; 7 times, 0.50 thread-s in all; out of "
             "memory 0 times") in lines
     rows = {line.split("  ")[0]: line.split()[-6:] for line in lines}
     assert rows["allocated"] == ["36", "MiB", "48", "MiB", "75", "%"]
@@ -44,6 +45,20 @@ def test_two_samples_say_how_fast():
     assert rows["evicted to disk"][-3:] == ["0", "B", "-"]
     assert "GPT.head      20 MiB  12 MiB  8 MiB  parameter" in lines
     assert lines[-1] == "and 3 more"
+
+
+def test_waits_of_several_threads_are_no_share_of_the_time():
+    """Ten threads that wait are ten seconds in each, and so are two devices."""
+    before, now = ([live_samples.device(device=i, stall_ns=int(at * 5e9))
+                    for i in (0, 1)] for at in (0, 2))
+    one = _seen(live_samples.sample(0, before[0]),
+                live_samples.sample(2, now[0]))
+    assert any(line.startswith("waited: 5.00 thread-s/s; ")
+               for line in _lines(one))
+    both = _seen(live_samples.sample(0, *before), live_samples.sample(2, *now))
+    assert both.strip(80)[2] == "out 0 B/s, in 0 B/s, waited 10.00 thread-s/s"
+    for said in [*_lines(both), *both.strip(80)]:
+        assert not re.search(r"wait.*%", said), said
 
 
 def test_one_sample_knows_no_speed_and_says_so():
