@@ -8,6 +8,9 @@ no NVML, a container that sees no other process.
 
 import dataclasses
 
+from stratalloc._live import fitting
+from stratalloc.settings import format_size
+
 
 @dataclasses.dataclass(frozen=True)
 class Card:
@@ -18,6 +21,36 @@ class Card:
     used: int | None = None  # bytes, by everybody
     others: tuple | None = None
     why: str = ""
+
+
+def line(cards, width):
+    """A sentence of all of them: [(device, Card)]. As many others as fit."""
+    many = len(cards) > 1
+    busy = sorted(one.busy for _, one in cards if one.busy is not None)
+    used = [one.used for _, one in cards if one.used is not None]
+    speed = f"{busy[0]} %" if busy and busy[0] == busy[-1] else (
+        f"{busy[0]} to {busy[-1]} %" if busy else "unknown")
+    said = (("cards" if many else "card") + ": busy " + speed
+            + _but(busy, cards) + ", used "
+            + (format_size(sum(used)) if used else "unknown")
+            + _but(used, cards) + ", by others ")
+    known = [one for _, one in cards if one.others is not None]
+    why = "; ".join(dict.fromkeys(one.why for _, one in cards
+                                  if one.others is None))
+    if not known:
+        return f"{said}unknown ({why})"
+    held = [f"pid {pid} {'unknown' if size is None else format_size(size)}"
+            + (f" (device {device})" if many else "")
+            for device, one in cards for pid, size in one.others or ()]
+    left = _but(known, cards, f": {why}")
+    return said + fitting.several(
+        held or ["none"], width - len(said) - len(left)) + left
+
+
+def _but(known, cards, why=""):
+    """What of some of several cards is not known."""
+    unknown = len(cards) - len(known)
+    return f" ({unknown} unknown{why})" if known and unknown else ""
 
 
 def look(device, pid):

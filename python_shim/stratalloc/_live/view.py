@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One or two samples of a process as a page for people, 80 columns wide.
+"""One or two samples of a process as a page for people.
 
 What is counted since the beginning becomes a speed between two samples; of the
 first one there are none, and "-" says so. Knows no terminal and no socket.
 """
 
 import dataclasses
-import textwrap
 
 from stratalloc import _table
 from stratalloc._page import Page
+from stratalloc._live import card, fitting
 from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
 
@@ -17,6 +17,7 @@ from stratalloc.settings import format_size
 ORDERS = {"t": ("total", "bytes"), "p": ("peak", "peak"),
           "c": ("churn", "moved")}
 LAYERS = 15  # where no screen says how many
+_FEW_LAYERS = 3  # that have room before what is above them
 _WAYS = (("out", "out"), ("in", "in"), ("to disk", "to_disk"),
          ("from disk", "from_disk"))
 
@@ -49,33 +50,39 @@ class View:
 
     def page(self, width, lines=None, last=""):
         """A Page, `width` cells wide. lines: as high as it may be; last: its
-        last line."""
-        parts = list(_wrapped([*self._head(width), *self._devices(width)], width))
-        rest = list(_wrapped([last] if last else [], width))
+        last line, for which and for some layers there is room first."""
+        rest = fitting.wrapped(last, width) if last else []
+        layers = sum(len(one["layers"]) for one in self.now["devices"])
+        # A title, and how many are left out.
+        few = min(layers, _FEW_LAYERS) + 2 if layers else 0
+        room = None if lines is None else max(lines - len(rest) - few, 0)
+        parts = fitting.chosen(
+            [*self._head(width), *self._devices(width)], room)
         room = LAYERS
         if lines is not None:
-            used = sum(1 if isinstance(part, str) else len(part.rows) + 1
-                       for part in parts) + len(rest)
-            room = max(lines - used - 2, 1)  # the title, and what is left out
-        return Page([*parts, *self._layers(room), *rest], all=True)
+            used = sum(map(fitting.height, parts)) + len(rest)
+            room = max(lines - used - 2, 1)
+        return Page([*parts, *self._layers(room, width), *rest], all=True)
 
     def strip(self, width):
         """The same in four lines, of all devices together."""
         now = self.now
         if now is None or not now["devices"]:
-            said = [("no memory of a GPU yet",), (), ()]
+            said = ["no memory of a GPU yet", "", ""]
         else:
-            said = [self._sums(), self._strip_of_moves(), [
-                ("" if i else "holds most: ")
-                + f"{one['owner']} {format_size(one['bytes'])}"
-                for i, one in enumerate(sorted(
-                    (one for device in now["devices"]
-                     for one in device["layers"] if one["bytes"]),
-                    key=lambda one: (-one["bytes"], one["owner"]))[:20])]]
+            said = [fitting.one_line(self._sums(), width),
+                    fitting.one_line(self._strip_of_moves(), width),
+                    "holds most: " + _table.joined([
+                        f"{one['owner']} {format_size(one['bytes'])}"
+                        for one in sorted(
+                            (one for device in now["devices"]
+                             for one in device["layers"] if one["bytes"]),
+                            key=lambda one: (-one["bytes"], one["owner"]))[:20]
+                    ], max(width - len("holds most: "), 1))]
         rule = ("── stratalloc" if now is None else
                 f"── stratalloc top --pid {now['pid']} ")
         return [_table.cut(rule + "─" * (width - len(rule)), width),
-                *(_table.joined(notes or ("",), width) for notes in said)]
+                *(_table.cut(line, width) for line in said)]
 
     def _sums(self):
         """What all devices have together, the most important first."""
@@ -109,12 +116,15 @@ class View:
 
     def _head(self, width):
         now = self.now
-        yield _table.cut(f"process {now['pid']}: {now['command']}", width)
+        process = f"process {now['pid']}: "
+        yield fitting.Block(0, ([process + _table.cut(
+            now["command"], max(width - len(process), 1))],))
         if now["simulated"]:
-            yield now["simulated"]
-        yield self._recorded()
+            yield _sentence(4, now["simulated"], width)
+        yield _sentence(7, self._recorded(), width)
         if not now["devices"]:
-            yield "it has no memory of a GPU under this allocator yet"
+            yield _sentence(
+                1, "it has no memory of a GPU under this allocator yet", width)
 
     def _recorded(self):
         level = f"telemetry {self.now['level']}"
@@ -128,35 +138,37 @@ class View:
 
     def _devices(self, width):
         devices = self.now["devices"]
+        if not devices:
+            return
         if len(devices) > 1:
-            yield _several(self, devices)
-            for one in devices:
-                yield from self._of_card(one, width,
-                                         f"device {one['device']}: ")
-        for one in devices if len(devices) == 1 else ():
-            yield f"device {one['device']}: {one['name']}"
-            yield _tiers(one, self.now)
-            yield "moved: " + ", ".join(
-                f"{name} {self.per_second(one, key)}" for name, key in _WAYS)
-            yield (f"waited: {self.waited(one)}; {one['stalls']} times, "
-                   f"{one['stall_ns'] / 1e9:.2f} thread-s in all; "
-                   f"out of memory {one['ooms']} times")
-            yield from self._of_card(one, width)
-
-    def _of_card(self, device, width, before=""):
-        card = self.cards[device["device"]]
-        busy = "unknown" if card.busy is None else f"{card.busy} %"
-        used = "unknown" if card.used is None else format_size(card.used)
-        said = f"{before}card: busy {busy}, used {used}, by others "
-        if card.others is None:
-            yield f"{said}unknown ({card.why})"
-        elif not card.others:
-            yield f"{said}none"
+            table = fitting.narrowed(_several(self, devices), width,
+                                     (0, 2, 3, 4, 5, 6, 1))
         else:
-            held = tuple(f"pid {pid} {_size(size, 'unknown')}"
-                         for pid, size in card.others)
-            yield said + _table.joined(
-                held, max(width - _table.cells(said), width // 3))
+            table = fitting.narrowed(_tiers(devices[0], self.now), width,
+                                     (0, 2, 1))
+        first, *others = self._sums()
+        # Without a table the memory alone is told, and whose it is not.
+        short = ", ".join([first, *["simulated"] * bool(self.now["simulated"])])
+        many = f"{len(devices)} devices: " if len(devices) > 1 else ""
+        moves = fitting.wrapped(", ".join(self._strip_of_moves()), width)
+        shorter = [fitting.wrapped(text, width) for text in (
+            many + ", ".join([short, *others]), many + short, short)]
+        if len(devices) > 1:
+            yield fitting.Block(1, ([table], shorter[0] + moves, *shorter))
+        else:
+            (one,) = devices
+            yield _sentence(6, f"device {one['device']}: {one['name']}", width)
+            yield fitting.Block(1, ([table], *shorter))
+            yield _sentence(2, "moved: " + ", ".join(
+                f"{name} {self.per_second(one, key)}" for name, key in _WAYS),
+                width)
+            yield _sentence(3, (
+                f"waited: {self.waited(one)}; {one['stalls']} times, "
+                f"{one['stall_ns'] / 1e9:.2f} thread-s in all; "
+                f"out of memory {one['ooms']} times"), width)
+        yield _sentence(5, card.line(
+            [(one["device"], self.cards[one["device"]]) for one in devices],
+            width), width)
 
     def waited(self, device):
         """Between the samples, summed over threads as waits ended."""
@@ -181,7 +193,7 @@ class View:
             return None
         return max(value - earlier[key], 0) / self.seconds
 
-    def _layers(self, room):
+    def _layers(self, room, width):
         word, key = ORDERS[self.order]
         rows = [(one, device) for device in self.now["devices"]
                 for one in device["layers"]]
@@ -217,7 +229,7 @@ class View:
                 cells.append(_size(one["peak"]))
             elif word == "churn":
                 speed = churn(row)
-                cells.append(_size(speed and int(speed)))
+                cells.append(_size(None if speed is None else int(speed)))
             name = one["owner"] + (
                 f" (device {device['device']})" if several else "")
             parts = sorted(one["categories"].items(), key=lambda part: -part[1])
@@ -229,8 +241,12 @@ class View:
         untold = sum(device["other_layers"]["count"]
                      for device in self.now["devices"])
         rest = f"and {max(left, 0) + untold} more" if left > 0 or untold else ""
-        yield Table(tuple(titles), list(map(row_of, rows[:room])), rest,
-                    "by category")
+        numbers = list(range(len(titles) - 1))
+        if word != "total":
+            numbers.insert(1, numbers.pop())  # what they are sorted by
+        yield fitting.narrowed(
+            Table(tuple(titles), list(map(row_of, rows[:room])), rest,
+                  "by category"), width, numbers)
 
 
 def _tiers(one, sample):
@@ -255,10 +271,10 @@ def _several(view, devices):
         format_size(one["allocated"]), format_size(one["reserved"]),
         format_size(one["limit"]),
         format_size(one["host_bytes"] + one["disk_bytes"]),
-        view.per_second(one, "out", "in"), view.waited(one),
+        view.per_second(one, "out", "in"), view.waited(one).partition(" ")[0],
         str(one["ooms"]))) for one in devices]
     return Table(("device", "allocated", "reserved", "limit", "evicted",
-                  "moved", "waited", "ooms"), rows)
+                  "moved", "waited s/s", "ooms"), rows)
 
 
 def _threads(ns):
@@ -267,13 +283,8 @@ def _threads(ns):
     return f"{ns / 1e9:.2f} thread-s/s"
 
 
-def _wrapped(parts, width):
-    """Sentences as lines that no terminal wraps again."""
-    for part in parts:
-        if isinstance(part, str):
-            yield from textwrap.wrap(_table.printable(part), width) or [""]
-        else:
-            yield part
+def _sentence(rank, text, width):
+    return fitting.Block(rank, (fitting.wrapped(text, width),))
 
 
 def _size(size, unknown="-"):
@@ -291,8 +302,6 @@ def listed(found):
                         (sample["command"],)))
     return Table(("pid", "allocated", "reserved", "on host", "on disk"), rows,
                  notes="command")
-
-
 
 
 def text(table, stream):

@@ -27,9 +27,9 @@ def _seen(*samples, cards=None, **more):
     return found
 
 
-def _lines(seen, *arguments):
-    lines = seen.page(80, *arguments).text().splitlines()
-    assert max(map(_table.cells, lines)) <= 80, lines
+def _lines(seen, *arguments, width=80):
+    lines = seen.page(width, *arguments).text().splitlines()
+    assert max(map(_table.cells, lines)) <= width, lines
     return lines
 
 
@@ -107,6 +107,79 @@ def test_several_devices_are_a_line_each():
     assert [row[0] for row in rows] == ["0", "1"]
     assert rows[0][9:11] == ["0", "B/s"] and rows[1][9:11] == ["3", "MiB/s"]
     assert any(line.startswith("GPT.head (device 1)") for line in lines)
+
+
+_KEYS = "sorted by total; t total, p peak, c churn, q quit"
+
+
+def _large(devices, layers=("embedding_of_words", "head", "loss")):
+    """Two samples of sizes that have many digits."""
+    def device(index, at):
+        sizes = {"parameter": int(1.25 * 1024 * MIB),
+                 "optimizer_state": int(2.55 * 1024 * MIB)}
+        held = [live_samples.layer(
+            name, sum(sizes.values()), categories=sizes, disk=MIB,
+            moved=int(at * 1023.3 * MIB)) for name in layers]
+        return live_samples.device(
+            device=index, allocated=int(63.27 * 1024 * MIB),
+            limit=int(79.18 * 1024 * MIB), reserved=int(70.26 * 1024 * MIB),
+            host_bytes=int(101.3 * 1024 * MIB), layers=held,
+            moved={"out": int(at * 999.9 * MIB), "in": int(at * 999.9 * MIB),
+                   "to_disk": int(at * 1.5 * MIB), "from_disk": 0})
+
+    return [live_samples.sample(
+        at, *[device(i, at) for i in range(devices)],
+        simulated="simulated CUDA: no GPU is used") for at in (0, 2)]
+
+
+def _has_layers(lines, last):
+    """Title, three layers at least, how many more, the keys, to the end."""
+    at = next(i for i, line in enumerate(lines) if line.startswith("layer "))
+    end = len(lines) - len(last)
+    assert lines[end:] == last and lines[end - 1].startswith("and ")
+    assert end - 1 - at >= 4, lines
+
+
+def test_eight_devices_leave_room_for_layers_and_keys():
+    lines = _lines(_seen(*_large(8)), 24, _KEYS)
+    assert len(lines) == 24
+    _has_layers(lines, [_KEYS])
+    for i in range(8):
+        assert any(re.match(rf"{i} +63\.27 GiB .* 79\.18 GiB ", line)
+                   for line in lines), lines
+    assert sum("busy unknown" in line for line in lines) == 1
+
+
+def test_a_very_small_screen_has_memory_layers_and_keys(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = _lines(_seen(*_large(1)), 10, _KEYS, width=40)
+    assert len(lines) <= 10
+    _has_layers(lines, ["sorted by total; t total, p peak, c", "churn, q quit"])
+    assert lines[0] == "process 4242: train.py --lr 1"
+    assert any(line.startswith("63.27 GiB of 79.18 GiB (80 %), simulated")
+               for line in lines), lines
+
+
+@pytest.mark.parametrize("order", "tpc")
+@pytest.mark.parametrize("devices", [1, 8, 20])
+def test_no_number_is_cut(monkeypatch, devices, order):
+    seen = _seen(*_large(devices), order=order)
+    for width in range(32, 101, 5):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for height in (10, 24, 60):
+            lines = _lines(seen, height, _KEYS, width=width)
+            assert len(lines) <= height
+            for line in [*lines, *seen.strip(width)]:
+                assert not re.search(r"[\d.]…|…(\d|\.\d|[KMG]?i?B)", line), line
+
+
+def test_several_cards_are_one_line():
+    cards = {0: card.Card(80, 70 << 30, ((7, 1 << 30),)),
+             1: card.Card(90, 10 << 30, ()),
+             2: card.Card(why="NVML: lost")}
+    assert card.line(sorted(cards.items()), 200) == (
+        "cards: busy 80 to 90 % (1 unknown), used 80 GiB (1 unknown), by "
+        "others pid 7 1 GiB (device 0) (1 unknown: NVML: lost)")
 
 
 def test_names_move_no_cursor():
