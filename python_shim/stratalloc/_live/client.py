@@ -4,7 +4,7 @@
 Every question is a connection of its own, so whether the process is still there
 is asked each time. The server must be the process that the socket is named
 after and belong to this user, unless this is root. Nothing that it answers is
-believed to be well formed.
+believed to be well formed: a sample that is returned has the shape of one.
 
 Standard library only. What goes wrong is an AttachError, a sentence; Ended is
 one: the process is no more.
@@ -18,7 +18,8 @@ import select
 import socket
 import time
 
-from stratalloc._live import peers, protocol, socket_path
+from stratalloc import _table
+from stratalloc._live import peers, protocol, shape, socket_path
 
 PATIENCE = 5.0  # seconds until an answer is called late
 
@@ -148,19 +149,29 @@ def ask(pid, path):
 
 
 def _read(pid, answer):
+    """The sample; AttachError unless it is one. No sentence of it, and nothing
+    else that the process says, moves a cursor."""
     try:
         values = json.loads(answer)
         version = values["version"]
     except (ValueError, KeyError, TypeError, RecursionError):
+        version = None
+    if type(version) is not int:  # True is one, to isinstance
         raise AttachError(f"process {pid} answers what is no answer of this "
-                          "protocol") from None
+                          "protocol")
     if version != protocol.VERSION:
         raise AttachError(
             f"process {pid} answers in version {version} of the protocol, and "
             f"this is {protocol.VERSION}: use the `stratalloc top` of the "
             "package that it runs with")
     if "error" in values:
-        raise AttachError(str(values["error"]))
+        raise AttachError(_table.printable(str(values["error"])))
+    wrong = shape.wrong(values)
+    if wrong is not None:
+        raise AttachError(
+            f"process {pid} answers what is no sample of this protocol: "
+            f"{wrong} is missing or of another type; use the `stratalloc top` "
+            "of the package that it runs with")
     return values
 
 

@@ -19,9 +19,11 @@ import threading
 
 import pytest
 
+from python_shim.stratalloc.tests import live_samples
 from stratalloc._live import client, protocol, server, socket_path
 
 NOBODY = 65534
+_SAMPLE = {**live_samples.sample(), "pid": os.getpid()}
 
 
 def _may_become(user):
@@ -48,7 +50,7 @@ def _runtime(monkeypatch):
 
 @pytest.fixture(name="served")
 def _served(runtime):
-    made = server.Server(lambda: {"pid": os.getpid(), "devices": []})
+    made = server.Server(lambda: _SAMPLE)
     yield made
     made.close()
 
@@ -87,8 +89,7 @@ def test_a_sample_is_one_line_and_the_socket_its_owners_alone(served, runtime):
         raw.sendall(protocol.REQUEST)
         answer = _all_that_comes(raw)
     assert answer.count(b"\n") == 1 and answer.endswith(b"\n")
-    assert json.loads(answer) == {
-        "version": 1, "pid": os.getpid(), "devices": []}
+    assert json.loads(answer) == _SAMPLE
     assert client.ask(os.getpid(), served.path) == json.loads(answer)
     assert [one[:2] for one in client.all_of_them()[0]] == [
         (os.getpid(), served.path)]
@@ -119,7 +120,7 @@ def test_who_says_or_reads_nothing_is_let_go(served, monkeypatch):
     """More of them than are served at a time, and others still get answers."""
     monkeypatch.setattr(server, "TO_ASK", 0.05)
     monkeypatch.setattr(server, "TO_READ", 0.05)
-    served._take = lambda: {"much": "x" * 900_000}
+    served._take = lambda: {**_SAMPLE, "much": "x" * 900_000}
     silent = [_connected(served) for _ in range(server.CLIENTS + 4)]
     full = [_connected(served) for _ in range(server.CLIENTS + 4)]
     for one in full:
@@ -139,8 +140,9 @@ def test_who_says_or_reads_nothing_is_let_go(served, monkeypatch):
 def test_whoever_asks_at_once_shares_a_sample(served, monkeypatch):
     monkeypatch.setattr(server, "BETWEEN", 0.5)
     taken = []
-    served._take = lambda: taken.append(1) or {"n": len(taken)}
-    assert client.ask(os.getpid(), served.path) == {"version": 1, "n": 1}
+    served._take = lambda: taken.append(1) or {
+        **_SAMPLE, "n": len(taken)}
+    assert client.ask(os.getpid(), served.path)["n"] == 1
     asked = [client.Question(os.getpid(), served.path) for _ in range(5)]
     answers = []
     for one in asked:
@@ -434,9 +436,11 @@ def test_root_reads_the_process_of_another_user(runtime, monkeypatch):
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent("""
             import os, sys
+            from python_shim.stratalloc.tests import live_samples
             from stratalloc._live import server
             os.setgroups([]); os.setgid(65534); os.setuid(65534)
-            made = server.Server(lambda: {"pid": os.getpid()})
+            made = server.Server(lambda: {
+                **live_samples.sample(), "pid": os.getpid()})
             print(made.path, flush=True)
             sys.stdin.read()
             made.close()
