@@ -147,7 +147,7 @@ class View:
             table = fitting.narrowed(_tiers(devices[0], self.now), width,
                                      (0, 2, 1))
         first, *others = self._sums()
-        # Without a table the memory alone is told, and whose it is not.
+        # The label may have no room; that no GPU is used is said then as well.
         short = ", ".join([first, *["simulated"] * bool(self.now["simulated"])])
         many = f"{len(devices)} devices: " if len(devices) > 1 else ""
         moves = fitting.wrapped(", ".join(self._strip_of_moves()), width)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process answers is looked at once, and is a sentence if it is wrong."""
+"""What a process answers is looked at once; what is wrong is a sentence."""
 
 import contextlib
 import copy
