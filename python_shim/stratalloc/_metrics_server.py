@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """serve_metrics() and write_metrics(): a process's metrics for Prometheus.
 
-The server is prometheus_client's: a daemon thread that listens, one more for
-each scrape. A child of a fork has neither; it closes the socket that it
-inherited, so that the port is its parent's alone.
+The server is _metrics_http.py's: a daemon thread that listens, one more for
+each connection up to a bound. A child of a fork has neither; it closes the
+socket that it inherited, so that the port is its parent's alone.
 """
 
-import logging
 import os
 
 from stratalloc import _metrics
 
-_log = logging.getLogger("stratalloc")
 _serving = []  # MetricsServer that are open
 
 
@@ -79,6 +77,7 @@ def serve_metrics(port=0, addr="127.0.0.1", modules=_metrics.MODULES):
       RuntimeError: nothing can listen there; what is in the way is said.
       MissingPackageError: prometheus_client is not installed.
     """
+    from stratalloc import _metrics_http
     from stratalloc.telemetry.exports import exposition
 
     port = _whole("port", port, 65535)
@@ -91,16 +90,13 @@ def serve_metrics(port=0, addr="127.0.0.1", modules=_metrics.MODULES):
                 "already: use what that call returned, close() it first, or "
                 "give another port")
     try:
-        server, thread = exposition.client().start_http_server(
-            port, addr, registry)
+        server, thread = _metrics_http.started(
+            port, addr, exposition.client().make_wsgi_app(registry))
     except OSError as error:
         raise RuntimeError(
             f"stratalloc.serve_metrics: nothing can listen at port {port} of "
             f"{addr}: {error.strerror or error}; give another port, or 0 for "
             "one that is free") from error
-    # A scraper that hangs up is nobody's business on the program's stderr.
-    server.handle_error = lambda request, client: _log.debug(
-        "a scrape by %s failed", client, exc_info=True)
     _forget_in_forks()
     made = MetricsServer(server, thread, addr)
     _serving.append(made)

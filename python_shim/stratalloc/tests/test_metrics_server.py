@@ -3,6 +3,7 @@
 that a program which is scraped forks, fails and ends as it would. Each program
 is a process of its own."""
 
+import contextlib
 import json
 import os
 import re
@@ -20,8 +21,10 @@ import urllib.request
 import pytest
 
 import stratalloc
+from stratalloc import _metrics, _metrics_http
 from stratalloc.telemetry import ranks
 from stratalloc.telemetry.errors import TelemetryError
+from stratalloc.telemetry.exports import families
 
 _BEGIN = """
 import os, sys, threading, urllib.request
@@ -153,7 +156,8 @@ def test_a_scrape_calls_no_cuda():
 
 
 _FORKS = """
-import multiprocessing
+import signal
+signal.alarm(100)  # of whoever waits for ever nothing is left
 kept = train(1)
 server = stratalloc.serve_metrics()
 stop = threading.Event()
@@ -164,13 +168,14 @@ def scrape():
         get(server.url)
         counted[0] += 1
 
-threads = [threading.Thread(target=scrape) for _ in range(2)]
+threads = [threading.Thread(target=scrape, daemon=True) for _ in range(2)]
 for one in threads: one.start()
 for fork in range(12):
     while counted[0] < 3 * fork:  # forks meet scrapes
         pass
     child = os.fork()
     if child == 0:
+        signal.alarm(10)
         listening = [one for one in os.listdir("/proc/self/fd") if
                      os.path.exists(f"/proc/self/fd/{one}") and
                      os.readlink(f"/proc/self/fd/{one}") == LISTENS]
@@ -224,6 +229,96 @@ def test_who_hangs_up_is_not_told_on_the_programs_stderr():
     server.close()
     """)
     assert out == "True\n"
+
+
+_SERVES = """
+import sys
+import stratalloc
+server = stratalloc.serve_metrics()
+print(server.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def _connect(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def test_the_silent_neither_cost_much_nor_keep_a_scrape_waiting():
+    with subprocess.Popen([sys.executable, "-c", _SERVES], text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as serves:
+        port = int(serves.stdout.readline())
+
+        def scraped():
+            """How many threads and descriptors there are after a scrape."""
+            assert "build_info" in _get(f"http://127.0.0.1:{port}/metrics")
+            return [len(os.listdir(f"/proc/{serves.pid}/{what}"))
+                    for what in ("task", "fd")]
+
+        before = scraped()
+        with contextlib.ExitStack() as stack:
+            for i in range(200):
+                one = stack.enter_context(_connect(port))
+                one.sendall([b"", b"GET /met", b"GET / HTTP/1.1\r\nA: "][i % 3])
+            after = scraped()
+        # One more may be on its way in or out.
+        assert all(now <= was + _metrics_http.MOST + 1
+                   for was, now in zip(before, after)), (before, after)
+        assert serves.communicate() == ("", "")
+    assert serves.returncode == 0
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /met", b"GET / HTTP/1.1\r\nA: b"])
+def test_who_sends_no_request_is_given_up(monkeypatch, sent):
+    monkeypatch.setattr(_metrics_http, "IDLE", 0.01)
+    with stratalloc.serve_metrics() as server, _connect(server.port) as one:
+        one.sendall(sent)
+        assert one.recv(1) == b""
+
+
+def test_who_has_asked_is_answered_whoever_comes_after(monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    tell = _metrics.families
+
+    def slowly(modules):
+        begun.set()
+        assert go_on.wait(60)
+        return tell(modules)
+
+    monkeypatch.setattr(_metrics, "families", slowly)
+    with stratalloc.serve_metrics() as server, contextlib.ExitStack() as stack:
+        scrape = stack.enter_context(_connect(server.port))
+        scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert begun.wait(60)
+        silent = [stack.enter_context(_connect(server.port))
+                  for _ in range(2 * _metrics_http.MOST)]
+        for one in silent[:-_metrics_http.MOST + 1]:
+            assert one.recv(1) == b""  # its place was needed
+        go_on.set()
+        with scrape.makefile("rb") as answer:
+            assert b"stratalloc_build_info" in answer.read()
+
+
+def test_who_takes_no_answer_is_given_up_and_told_on_no_stderr(
+        monkeypatch, caplog, capfd):
+    given_up = threading.Event()
+    close = _metrics_http._Server.close_request
+
+    def closing(server, request):
+        close(server, request)
+        given_up.set()
+
+    monkeypatch.setattr(_metrics_http._Server, "close_request", closing)
+    monkeypatch.setattr(_metrics_http, "IDLE", 0.01)
+    monkeypatch.setattr(_metrics, "families", lambda modules: [
+        families.Family("large", "gauge", "x" * (64 << 20), ())])
+    caplog.set_level("DEBUG", "stratalloc")
+    with stratalloc.serve_metrics() as server, _connect(server.port) as one:
+        one.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert given_up.wait(60)
+    assert "TimeoutError" in caplog.text
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("how", ["pass", "sys.exit(0)", "server.close()"])
