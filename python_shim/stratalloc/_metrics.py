@@ -87,12 +87,10 @@ def _of_owners(found, index, device, scopes):
             found.put("memory_category_bytes",
                       device.categories[category][tier], index, TIERS[tier],
                       name)
-        owners = {}  # names that are one when they are told are one owner
         for name, scope in [*((_name(one.scope), one) for one in scopes),
                             ("(other)", device.others)]:
-            owners[name] = owners.get(name, 0) + scope.tiers[tier]
-        for name, size in owners.items():
-            found.put("module_allocated_bytes", size, index, TIERS[tier], name)
+            found.add("module_allocated_bytes", scope.tiers[tier], index,
+                      TIERS[tier], name)
     found.put("modules", device.scopes, index)
 
 

@@ -4,7 +4,6 @@
 import importlib
 
 from stratalloc.telemetry.errors import MissingPackageError
-from stratalloc.telemetry.exports.target import text
 
 PREFIX = "stratalloc_"
 
@@ -26,7 +25,7 @@ def registry(tell):
                 made = kinds[family.kind](PREFIX + family.name, family.help,
                                           labels=family.labels)
                 for labels, value in family.samples:
-                    made.add_metric([text(label) for label in labels], value)
+                    made.add_metric(labels, value)
                 yield made
 
     # Undescribed: nobody is asked for anything before the first scrape.

@@ -10,6 +10,8 @@ those that hold most. Whoever tells gives samples by a name of the table
 import dataclasses
 import typing
 
+from stratalloc.telemetry.exports.target import text
+
 BOTH, LIVE, RECORDED = "both", "a process", "a recording"
 
 
@@ -137,17 +139,29 @@ class Families:
 
     def __init__(self, rank=None):
         """rank: of a process among others, a label of every sample."""
-        self._told = {}
+        self._told = {}  # name -> {labels: value}
         self._rank = {} if rank is None else {"rank": str(rank)}
 
     def put(self, name, value, *labels):
         """A sample of a name of the table, with its labels in their order."""
-        named = NAMES[name]
-        assert len(labels) == len(named.labels), name
-        family = self._told.setdefault(name, Family(
-            name, named.kind, named.help, (*named.labels, *self._rank)))
-        family.samples.append(
-            ((*map(str, labels), *self._rank.values()), value))
+        samples, said = self._samples(name, labels)
+        assert said not in samples, (name, said)
+        samples[said] = value
+
+    def add(self, name, value, *labels):
+        """As put(), to what was told with the same labels: a scope may be
+        called as the rest of them is, and several may be one where their names
+        are cut."""
+        samples, said = self._samples(name, labels)
+        samples[said] = samples.get(said, 0) + value
+
+    def _samples(self, name, labels):
+        assert len(labels) == len(NAMES[name].labels), name
+        return (self._told.setdefault(name, {}),
+                (*(text(str(one)) for one in labels), *self._rank.values()))
 
     def all(self):
-        return list(self._told.values())
+        return [Family(name, NAMES[name].kind, NAMES[name].help,
+                       (*NAMES[name].labels, *self._rank),
+                       list(samples.items()))
+                for name, samples in self._told.items()]

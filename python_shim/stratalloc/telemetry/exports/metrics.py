@@ -112,8 +112,6 @@ def _of_modules(found, run, walked, most):
     for one in walked.holders(len(run.events) - 1):
         held[one.scope] = held.get(one.scope, 0) + one.bytes
     order = sorted(held, key=lambda scope: (-held[scope], scope))
-    rows = [(run.scopes[scope], held[scope]) for scope in order[:most]]
-    if len(order) > most:
-        rows.append(("(other)", sum(held[scope] for scope in order[most:])))
-    for name, size in rows:
-        found.put("module_allocated_bytes", size, walked.index, "device", name)
+    for i, scope in enumerate(order):
+        found.add("module_allocated_bytes", held[scope], walked.index, "device",
+                  run.scopes[scope] if i < most else "(other)")

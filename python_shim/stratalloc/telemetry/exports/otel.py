@@ -10,7 +10,7 @@ import json
 
 from stratalloc.telemetry.errors import MissingPackageError
 from stratalloc.telemetry.exports import metrics
-from stratalloc.telemetry.exports.target import target, text
+from stratalloc.telemetry.exports.target import target
 
 # What the conventions have a name for.
 KNOWN = {"memory_capacity_bytes": "hw.gpu.memory.limit",
@@ -37,7 +37,7 @@ def observe(run, meter, modules=0):
 
 
 def _attributes(family, labels):
-    found = {f"stratalloc.{key}" if key != "device" else "hw.id": text(value)
+    found = {f"stratalloc.{key}" if key != "device" else "hw.id": value
              for key, value in zip(family.labels, labels)}
     if "device" in family.labels:
         found["hw.type"] = "gpu"

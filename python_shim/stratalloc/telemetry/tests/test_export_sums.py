@@ -19,8 +19,9 @@ from made_runs import MIB
 from stratalloc import _tree
 from stratalloc.telemetry import identities, import_torch, model
 from stratalloc.telemetry.analysis import fit, owners
-from stratalloc.telemetry.exports import (metrics, perfetto, samples,
-                                          scalars, snapshot, spans)
+from stratalloc.telemetry.checks import metrics as checks
+from stratalloc.telemetry.exports import (metrics, perfetto, prometheus,
+                                          samples, scalars, snapshot, spans)
 from stratalloc.telemetry.exports.messages import messages
 from stratalloc.telemetry.exports.plain_pickler import PlainPickler, Shared
 from stratalloc.telemetry.exports.target import text
@@ -451,6 +452,24 @@ def test_modules_are_metrics_when_asked_for_and_add_up():
     assert sum(value for _, value in family.samples) == maker.sums[-1][0]
     assert "module_allocated_bytes" not in {
         one.name for one in metrics.families(run)}
+
+
+@pytest.mark.parametrize("names, found", [
+    ({"net.0.mlp": "(other)"}, {"(other)", "net"}),
+    ({"net.0.mlp": "a\udc80", "net": "a\\udc80"}, {"(other)", "a\\udc80"})])
+def test_modules_whose_names_are_told_alike_are_one(names, found, tmp_path):
+    """A scope that is called as the rest is; two that are the same as text."""
+    run, maker = made_runs.make(2, 200)
+    run.scopes = [names.get(one, one) for one in run.scopes]
+    family = {one.name: one for one in metrics.families(run, modules=2)}[
+        "module_allocated_bytes"]
+    assert sorted(labels[2] for labels, _ in family.samples) == sorted(found)
+    assert sum(value for _, value in family.samples) == maker.sums[-1][0]
+    path = tmp_path / "metrics"
+    prometheus.write(run, path, modules=2)
+    assert checks.check(path) == []
+    prometheus.write_openmetrics(run, path, modules=2)
+    assert checks.check_openmetrics(path) == []
 
 
 def test_opentelemetry_has_the_names_of_its_conventions():
