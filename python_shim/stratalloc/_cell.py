@@ -34,7 +34,7 @@ from stratalloc import _tree
 from stratalloc._page import Page
 from stratalloc._result import Result, Shown, dicts, frame
 from stratalloc._stats import Stats
-from stratalloc._table import Row, Table
+from stratalloc._table import Row, Table, counted, refused
 from stratalloc.settings import format_size
 
 _MOVED = {"evicted": "out", "restored": "in", "to_disk": "to disk",
@@ -189,17 +189,16 @@ def _told(one):
     """Sentences of what a table of memory does not show."""
     if one.blocks_in_all:
         yield (f"allocated in all: {format_size(one.allocated_in_all)} in "
-               f"{one.blocks_in_all} blocks")
+               f"{counted(one.blocks_in_all, 'block')}")
     if any(one.moved.values()):
         yield "moved: " + ", ".join(
             f"{format_size(one.moved[name])} {where}"
             for name, where in _MOVED.items())
     if one.stalls:
-        yield (f"operators waited {one.stalls} times, "
+        yield (f"operators waited {counted(one.stalls, 'time')}, "
                f"{one.stall_ns / 1e6:.1f} ms")
     if one.refused:
-        yield ("1 request was refused: out of memory" if one.refused == 1 else
-               f"{one.refused} requests were refused: out of memory")
+        yield f"{refused(one.refused)}: out of memory"
 
 
 def _first(page, top):
@@ -224,6 +223,7 @@ class Measuring:
         self._trace, self._remarks = None, []
         self._before, self._after = {}, {}
         self._peaks = {}  # device -> (Holders, reserved bytes)
+        self._refused = {}  # device -> requests, of which torch knows no more
         with contextlib.ExitStack() as stack:
             with self._telling():
                 self._before = _moments("before")
@@ -231,7 +231,8 @@ class Measuring:
                     sys.modules["torch"].cuda.reset_peak_memory_stats(device)
             if _enable.is_enabled():
                 stack.callback(_resets.heard(
-                    sys.modules["torch"], self._note).put_back)
+                    sys.modules["torch"], self._note,
+                    self._note_refused).put_back)
                 if self._wants_trace or _levels.events():
                     self._trace = stack.enter_context(_trace.trace())
             self._open = stack.pop_all()
@@ -284,6 +285,12 @@ class Measuring:
                     known = held
                 self._peaks[device] = known, max(most, reserved)
 
+    def _note_refused(self, device):
+        """Ahead of a reset, one at a time: torch's counter begins anew."""
+        with self._telling():
+            self._refused[device] = (self._refused.get(device, 0)
+                                     + _refused(device))
+
     def _device(self, device):
         before = self._before.get(device, _NOTHING)
         after = self._after[device]
@@ -303,7 +310,7 @@ class Measuring:
             {"before": before.live, "after": after.live},
             after.allocated_in_all - before.allocated_in_all,
             after.blocks_in_all - before.blocks_in_all,
-            after.refused - before.refused,
+            self._refused.get(device, 0) + after.refused - before.refused,
             {name: since("bytes_" + name) for name in _MOVED},
             since("stalls"), since("stall_ns"),
             _growth.diff(mark, after.mark), at_peak,
@@ -335,15 +342,18 @@ def _moment(name, device, values):
     for row in layers:
         on_device[row["category"]] = (on_device.get(row["category"], 0)
                                       + row["device"])
-    stats = sys.modules["torch"].cuda.memory_stats(device)
     return Moment(
         values["allocated"]["current"], values["reserved"]["current"],
         sum(size for size, _ in held.values()),
         sum(row["allocated"] for row in layers),
         sum(row["blocks_allocated"] for row in layers),
-        stats["num_ooms"], values["tiers"],
+        _refused(device), values["tiers"],
         _growth.Mark(name, device, sum(size for size, _ in held.values()),
                      held), on_device)
+
+
+def _refused(device):
+    return sys.modules["torch"].cuda.memory_stats(device)["num_ooms"]
 
 
 class Now(Shown):

@@ -3,7 +3,7 @@
 
 from stratalloc._page import Page
 from stratalloc._result import Result
-from stratalloc._table import Row, Table
+from stratalloc._table import Row, Table, counted
 from stratalloc.settings import format_size
 
 NOTHING = "stratalloc: CUDA is not initialised under this allocator"
@@ -58,7 +58,7 @@ class Stats(dict, Result):
             f"{format_size(tiers['bytes_restored'])} in, "
             f"{format_size(tiers['bytes_to_disk'])} to disk, "
             f"{format_size(tiers['bytes_from_disk'])} from disk",
-            f"operators waited {tiers['stalls']} times, "
+            f"operators waited {counted(tiers['stalls'], 'time')}, "
             f"{tiers['stall_ns'] / 1e6:.1f} ms",
             *([f"on the device: {stays}"] if stays else [])]
 

@@ -84,6 +84,17 @@ def printable(text):
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def counted(count, what):
+    """A number of things for people."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def refused(count):
+    """So many requests that found no memory, for people."""
+    were = "was" if count == 1 else "were"
+    return f"{counted(count, 'request')} {were} refused"
+
+
 def cut(text, width):
     """The text, its middle left out where it is wider: ends tell layers."""
     if cells(text) <= width:

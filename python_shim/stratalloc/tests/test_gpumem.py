@@ -35,6 +35,7 @@ def tensor(mib, device=0):
     return torch.empty(mib << 20, dtype=torch.uint8, device=f"cuda:{device}")
 """
 _RESET = torch._C._cuda_resetPeakMemoryStats
+_RESET_ACCUMULATED = torch._C._cuda_resetAccumulatedMemoryStats
 
 
 class Ran:
@@ -277,7 +278,7 @@ def test_what_moved_and_waited_is_told(run, shell):
         after["stall_ns"] - before["stall_ns"])
     assert re.search(r"moved: [0-9.]+ MiB out, [0-9.]+ MiB in, 0 B to disk, "
                      "0 B from disk", ran.text)
-    assert f"operators waited {one.stalls} times" in ran.text or not one.stalls
+    assert f"operators waited {one.stalls} time" in ran.text or not one.stalls
     run("%%gpumem -o found\n1")
     assert set(shell.user_ns["found"].devices[0].moved.values()) == {0}
     # What is away is not on the device, and has not gone.
@@ -317,6 +318,27 @@ def test_out_of_memory_is_told_and_raised(run, shell):
             < ran.text.rindex("CUDA out of memory"))
     one = shell.user_ns["found"].devices[0]
     assert one.refused == 1 and one.kept.total == 3 * MIB
+
+
+@pytest.mark.parametrize("reset", [
+    "torch.cuda.reset_accumulated_memory_stats()",
+    "torch.accelerator.reset_accumulated_memory_stats()"])
+def test_what_was_refused_is_told_whatever_torch_forgets(run, shell, reset):
+    """And what the program had torch forget, torch has forgotten."""
+    refuse = "\ntry: tensor(1 << 20)\nexcept torch.OutOfMemoryError: pass\n"
+    run(refuse * 3)
+    inner = refuse + reset + refuse
+    ran = run(f"%%gpumem -o outer{refuse}{reset}\n{reset}\nkept = tensor(1)\n"
+              f"get_ipython().run_cell_magic('gpumem', '-o inner', {inner!r})")
+    assert not ran.error, ran.text
+    outer, inner = (shell.user_ns[name].devices[0]
+                    for name in ("outer", "inner"))
+    assert (outer.refused, inner.refused) == (3, 2)
+    assert torch.cuda.memory_stats()["num_ooms"] == 1
+    assert "3 requests were refused: out of memory" in ran.text
+    assert "in 1 block\n" in ran.text
+    assert outer.blocks_in_all == 1
+    assert torch._C._cuda_resetAccumulatedMemoryStats is _RESET_ACCUMULATED
 
 
 def test_an_interrupt_ends_the_cell_alone(run, shell):

@@ -5,7 +5,7 @@ import numpy as np
 
 from stratalloc._page import Page
 from stratalloc._result import Result
-from stratalloc._table import Row, Table
+from stratalloc._table import Row, Table, counted, refused
 from stratalloc.settings import format_size
 from stratalloc.telemetry import identities, model, replay
 from stratalloc.telemetry.analysis.curves import Curves
@@ -90,7 +90,7 @@ def _device(run, index):
 def _told(one):
     """Sentences of what a table of memory does not show."""
     if one["ooms"]:
-        yield (f"{one['ooms']} requests were refused: out of memory")
+        yield f"{refused(one['ooms'])}: out of memory"
     if one["moved"]:
         yield "moved: " + ", ".join(
             f"{format_size(size)} {name.replace('_', ' ')}"
@@ -100,7 +100,7 @@ def _told(one):
         yield "at the end below the device: " + ", ".join(
             f"{format_size(size)} on {tier}" for tier, size in below.items())
     if one["stalls"]:
-        yield (f"{one['stalls']} times a thread waited for memory, "
+        yield (f"{counted(one['stalls'], 'time')} a thread waited for memory, "
                f"{one['stall_ns'] / 1e9:.3f} s in all")
 
 

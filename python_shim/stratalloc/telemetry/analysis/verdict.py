@@ -21,7 +21,7 @@ import dataclasses
 
 import numpy as np
 
-from stratalloc._table import printable
+from stratalloc._table import counted, printable, refused
 from stratalloc.settings import format_size
 from stratalloc.telemetry import model, replay
 from stratalloc.telemetry.analysis import owners
@@ -154,8 +154,7 @@ class _Judge:
         event = self.run.events[at]
         asked, scope = int(event["bytes"]), int(event["scope"])
         count = len(self.ooms)
-        said = (f"out of memory: {counted(count, 'request')} "
-                f"{'was' if count == 1 else 'were'} refused, "
+        said = (f"out of memory: {refused(count)}, "
                 f"{'' if count == 1 else 'the first '}at "
                 f"{int(event['time']) / 1e9:.3f} s: {format_size(asked)}"
                 + (f" for {named(self.run.scopes[scope])}" if scope else ""))
@@ -260,8 +259,3 @@ def share(part, whole):
         return "0 %"
     percent = 100 * part / whole
     return "less than 1 %" if 0 < percent < 1 else f"{percent:.0f} %"
-
-
-def counted(count, what):
-    """A number of things for people."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -182,8 +182,8 @@ def test_a_summary_reads_as_a_page():
     assert "5 events are missing" in text and "reserved" in text
     assert "\x00" not in text
     said = summary(made_runs.story()).text()
-    for one in ("1 requests were refused", "moved: 5 MiB device to host",
-                "below the device: 2 MiB on host", "1 times a thread waited"):
+    for one in ("1 request was refused", "moved: 5 MiB device to host",
+                "below the device: 2 MiB on host", "1 time a thread waited"):
         assert one in " ".join(said.split()), said
     assert "0 steps" in str(owners.leaks(model.Run()))
     assert summary(model.Run()).text()
