@@ -5,9 +5,9 @@ refuses a struct of another size."""
 
 import ctypes
 
+from stratalloc._stack import CATEGORIES
+
 TIERS = ("device", "host", "disk")
-CATEGORIES = ("unknown", "parameter", "buffer", "gradient", "optimizer_state",
-              "activation", "input", "temporary", "workspace")
 
 _u64 = ctypes.c_uint64
 _TIERS = _u64 * len(TIERS)

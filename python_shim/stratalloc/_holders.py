@@ -9,6 +9,7 @@ from stratalloc import _reports
 from stratalloc import _sites
 from stratalloc import _stack
 from stratalloc import _tree
+from stratalloc._device_metrics import TIERS
 from stratalloc._page import Page
 from stratalloc._result import Rows
 
@@ -16,7 +17,6 @@ _BY = ("module", "category", "site", "tensor")
 _AT = ("now", "peak")
 _WHEN = {"now": "now", "peak": "at its peak",  # these of a recording:
          "start": "at its start", "end": "at its end"}
-_TIERS = ("device", "host", "disk")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Holders(Rows):
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
         # Where something is on a lower tier, each tier has a column.
-        tiers = [tier for tier in _TIERS
+        tiers = [tier for tier in TIERS
                  if any(row.tier == tier for row in self.rows)]
         if tiers in ([], ["device"]):
             tiers = []
@@ -72,7 +72,7 @@ class Holders(Rows):
     def _bars(self, title):
         if not self._is_drawn:
             return []
-        tiers = [tier for tier in _TIERS
+        tiers = [tier for tier in TIERS
                  if any(row.tier == tier for row in self.rows)]
         return [_plot_svg.Bars(title + " by category", [
             (tier, bytes_by_category(row for row in self.rows
@@ -165,7 +165,7 @@ def peaks():
 
 def _now(held):
     for row in held:
-        on = [tier for tier in _TIERS if row[tier]]
+        on = [tier for tier in TIERS if row[tier]]
         for tier in on:
             # A block may lie on two tiers; then it is of neither.
             yield Holder(row["owner"], row["category"], row[tier],
@@ -244,4 +244,4 @@ def _tensors(device):
             tiers = _core.residency(address, size)
             if size in tiers:  # whole on one tier
                 yield (owner, name, _stack.CATEGORIES[category], size,
-                       _TIERS[tiers.index(size)])
+                       TIERS[tiers.index(size)])

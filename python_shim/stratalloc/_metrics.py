@@ -13,7 +13,8 @@ import os
 import sys
 
 from stratalloc import _core
-from stratalloc._device_metrics import CATEGORIES, TIERS
+from stratalloc._device_metrics import TIERS
+from stratalloc._stack import CATEGORIES
 from stratalloc.telemetry.exports.families import Families
 
 MODULES = 32  # scopes that are named, of each device

@@ -15,6 +15,7 @@ or an optimizer it is passed over, as one on the CPU is.
 
 from stratalloc import _core
 from stratalloc import _enable
+from stratalloc._device_metrics import TIERS
 
 
 def evict(obj=None, device=None):
@@ -54,7 +55,7 @@ def residency(obj):
         for address, size in ranges:
             for tier, value in enumerate(_core.residency(address, size)):
                 total[tier] += value
-    return dict(zip(("device", "host", "disk"), total))
+    return dict(zip(TIERS, total))
 
 
 def _move(function, obj, device):

@@ -8,6 +8,7 @@ first one there are none, and "-" says so. Knows no terminal and no socket.
 import dataclasses
 
 from stratalloc import _table
+from stratalloc._device_metrics import TIERS
 from stratalloc._page import Page
 from stratalloc._live import card, fitting
 from stratalloc._table import Row, Table
@@ -216,7 +217,7 @@ class View:
         rows.sort(key=lambda row: (-size(row), -row[0]["bytes"],
                                    row[0]["owner"]))
         several = len(self.now["devices"]) > 1
-        tiers = [tier for tier in ("device", "host", "disk")
+        tiers = [tier for tier in TIERS
                  if tier == "device" or any(one[tier] for one, _ in rows)]
         titles = ["layer", "total", *tiers]
         if word != "total":

@@ -20,7 +20,8 @@ import enum
 
 import numpy as np
 
-from stratalloc._device_metrics import CATEGORIES, TIERS  # noqa: F401
+from stratalloc._device_metrics import TIERS
+from stratalloc._stack import CATEGORIES  # noqa: F401
 
 
 class Kind(enum.IntEnum):

@@ -16,7 +16,7 @@ import torch  # noqa: E402
 
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-from stratalloc import _core, _device_metrics  # noqa: E402
+from stratalloc import _core, _device_metrics, _stack  # noqa: E402
 
 _HEADER = pathlib.Path(__file__).parents[2] / "device_metrics.h"
 
@@ -77,6 +77,6 @@ def test_the_numbers_are_torchs_and_cost_no_call_of_cuda():
             for one in scopes] == [("more", 1 << 22, 0),
                                    ("mine", 12288, 12288)]
     assert (device.scopes, device.others.tiers[0]) == (2, 0)
-    buffer = _device_metrics.CATEGORIES.index("buffer")
+    buffer = _stack.CATEGORIES.index("buffer")
     assert list(device.categories[buffer]) == [12288, 0, 0]
     assert device.allocated == kept.nbytes + 288

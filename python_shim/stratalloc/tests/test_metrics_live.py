@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stratalloc  # noqa: E402
-from stratalloc import _device_metrics, _metrics  # noqa: E402
+from stratalloc import _device_metrics, _metrics, _stack  # noqa: E402
 from stratalloc.telemetry.exports import families, metrics  # noqa: E402
 
 
@@ -106,7 +106,7 @@ def test_owners_tiers_and_traffic_are_the_reports(trained):
             of_tier[row["category"]] = of_tier.get(
                 row["category"], 0) + row[tier]
             owners[row["owner"]] = owners.get(row["owner"], 0) + row[tier]
-        for category in _device_metrics.CATEGORIES:
+        for category in _stack.CATEGORIES:
             assert told["memory_category_bytes"]["0", tier, category] == (
                 of_tier.get(category, 0)), (tier, category)
         assert told["memory_allocated_bytes"]["0", tier] == sum(
