@@ -72,14 +72,11 @@ def _of_memory(found, index, device):
     for name in ("allocated", "reserved"):
         found.put(f"memory_peak_{name}_bytes", getattr(device, f"peak_{name}"),
                   index)
-    sizes = {"rounding": device.active - device.requested,
-             "stranded": device.stranded,
-             "releasable": device.releasable + device.in_private_pools,
-             "pending": device.pending}
-    for kind, size in sizes.items():
-        found.put("memory_fragmentation_ratio",
-                  size / device.reserved if device.reserved else 0.0, index,
-                  kind)
+    found.shares(index, device.reserved, {
+        "rounding": device.active - device.requested,
+        "stranded": device.stranded,
+        "releasable": device.releasable + device.in_private_pools,
+        "pending": device.pending})
 
 
 def _of_owners(found, index, device, scopes):
@@ -116,10 +113,8 @@ def _of_moves(found, index, device):
     for source, target in _WAYS:
         if source in tiers and target in tiers:
             way = device.ways[source][target]
-            said = (index, TIERS[source], TIERS[target])
-            found.put("tier_moves", way.moves, *said)
-            found.put("tier_moved_bytes", way.bytes, *said)
-            found.put("tier_move_seconds", way.ns / 1e9, *said)
+            found.moved((index, TIERS[source], TIERS[target]), way.moves,
+                        way.bytes, way.ns)
 
 
 def _of_process(found, device):

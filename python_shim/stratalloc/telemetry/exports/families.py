@@ -155,6 +155,18 @@ class Families:
         samples, said = self._samples(name, labels)
         samples[said] = samples.get(said, 0) + value
 
+    def shares(self, device, reserved, sizes):
+        """{kind: bytes} of what is reserved and holds nothing, as shares."""
+        for kind, size in sizes.items():
+            self.put("memory_fragmentation_ratio",
+                     size / reserved if reserved else 0.0, device, kind)
+
+    def moved(self, way, moves, size, ns):
+        """Of a way, (device, source, target): handles, bytes, nanoseconds."""
+        self.put("tier_moves", moves, *way)
+        self.put("tier_moved_bytes", size, *way)
+        self.put("tier_move_seconds", ns / 1e9, *way)
+
     def _samples(self, name, labels):
         assert len(labels) == len(NAMES[name].labels), name
         return (self._told.setdefault(name, {}),

@@ -59,12 +59,10 @@ def _of_memory(found, run, walked):
         found.put("memory_category_bytes", held.get(category, 0), index,
                   "device", name)
     parts = walked.reserved_parts(last)
-    sizes = {"rounding": walked.active.last() - walked.requested.last(),
-             "stranded": parts.stranded, "releasable": parts.releasable,
-             "pending": parts.pending}
-    for kind, size in sizes.items():
-        found.put("memory_fragmentation_ratio",
-                  size / parts.total if parts.total else 0.0, index, kind)
+    found.shares(index, parts.total, {
+        "rounding": walked.active.last() - walked.requested.last(),
+        "stranded": parts.stranded, "releasable": parts.releasable,
+        "pending": parts.pending})
 
 
 def _of_events(found, run, walked):
@@ -101,10 +99,9 @@ def _of_moves(found, run, index):
     ours = events[(events["kind"] == Kind.MOVE) & (events["device"] == index)]
     for category in np.unique(ours["category"]).tolist():
         some = ours[ours["category"] == category]
-        said = (index, *(model.TIERS[one] for one in model.ends(category)))
-        found.put("tier_moves", len(some), *said)
-        found.put("tier_moved_bytes", int(some["bytes"].sum()), *said)
-        found.put("tier_move_seconds", int(some["aux"].sum()) / 1e9, *said)
+        found.moved(
+            (index, *(model.TIERS[one] for one in model.ends(category))),
+            len(some), int(some["bytes"].sum()), int(some["aux"].sum()))
 
 
 def _of_modules(found, run, walked, most):

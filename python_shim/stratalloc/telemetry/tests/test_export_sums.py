@@ -420,6 +420,25 @@ def test_tiers_are_labels_of_the_handles_there():
     assert dict(family.samples)["0", "host"] == 2 << 20
 
 
+def test_moves_are_told_by_their_way():
+    run = made_runs.story()
+    told_of = {one.name: dict(one.samples) for one in metrics.families(run)}
+    moves = run.events[run.events["kind"] == Kind.MOVE]
+    sums = {}
+    for one in moves:
+        way = "0", *(model.TIERS[end] for end in model.ends(one["category"]))
+        sums.setdefault(way, []).append(one)
+    assert sums
+    for name, column, unit in (("tier_moved_bytes", "bytes", 1),
+                               ("tier_move_seconds", "aux", 10 ** 9)):
+        assert told_of[name] == {
+            way: pytest.approx(sum(int(one[column]) for one in some) / unit)
+            for way, some in sums.items()}
+        assert all(told_of[name].values())
+    assert told_of["tier_moves"] == {way: len(some)
+                                     for way, some in sums.items()}
+
+
 def test_a_rank_is_a_label_of_every_sample():
     run = made_runs.story()
     run.about["rank"] = 3
