@@ -31,7 +31,7 @@ def main(args):
     args.devices = args.mode = args.seed = None
     args.report = False  # what it tells is here
     args.record, args.redact = None, False
-    args.live = False
+    args.live, args.metrics = False, None
     args.allocator = "stratalloc"
     args.conf = "tiering:off"
     file, args.json = args.json, None
