@@ -17,7 +17,8 @@ from stratalloc.telemetry.report.bounds import name
 
 def residency(walked, moment, most):
     """[[layer, category, bytes on the device, on the host, on disk]], the
-    largest first; of more than `most` the last row is the rest."""
+    largest first; of more than `most` the last rows are the rest of each
+    category, so that a sum of one is the same whatever there is room for."""
     found = {}
     for one in walked.holders(moment):
         sums = found.setdefault((one.scope, one.category), [0, 0, 0])
@@ -28,10 +29,20 @@ def residency(walked, moment, most):
                     *sums] for key, sums in found.items()),
                   key=lambda row: (-sum(row[2:]), row[0], row[1]))
     if len(rows) > most:
-        rest = rows[most - 1:]
-        rows[most - 1:] = [[f"({len(rest)} smaller)", "unknown", *(
-            sum(row[i] for row in rest) for i in (2, 3, 4))]]
+        kept = max(0, most - len({row[1] for row in rows}))
+        rows[kept:] = _rest(rows[kept:])
     return rows
+
+
+def _rest(rows):
+    """A row of each category of theirs."""
+    found = {}
+    for _, category, *sizes in rows:
+        count, *sums = found.get(category, (0, 0, 0, 0))
+        found[category] = [count + 1, *map(sum, zip(sums, sizes))]
+    return sorted(([f"({count} smaller)", category, *sums] for
+                   category, (count, *sums) in found.items()),
+                  key=lambda row: (-sum(row[2:]), row[1]))
 
 
 def away(walked, moment):

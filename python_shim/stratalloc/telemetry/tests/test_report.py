@@ -317,8 +317,44 @@ def test_a_report_has_a_bound_that_events_do_not_move():
         "rest"][1] == told["peak"]["allocated"]
     rows = told["residency"]["peak"]
     assert len(rows) == most.rows
-    assert sum(sum(row[2:]) for row in rows) == told["peak"]["allocated"]
+    assert _by_category(rows) == _at_peak(told)
+    assert sum(_by_category(rows).values()) == told["peak"]["allocated"]
     assert all(len(one["bars"]) <= most.bars for one in told["moves"]["lanes"])
+
+
+def _by_category(rows):
+    """category -> bytes on the device of rows of a residency."""
+    found = {}
+    for _, category, size, _, _ in rows:
+        found[category] = found.get(category, 0) + size
+    return found
+
+
+def _at_peak(told):
+    """The same of its timeline."""
+    line = told["timeline"]
+    at = line["allocated"].index(told["peak"]["allocated"])
+    return {category: column[at]
+            for category, column in line["categories"].items() if column[at]}
+
+
+def test_layers_that_are_summed_up_keep_their_category():
+    """Of a model with more layers than a table has rows."""
+    maker = made_runs.Maker([f"net.{i}" for i in range(300)])
+    for scope in range(1, 301):
+        maker.alloc(4096, scope, model.CATEGORIES.index("parameter"))
+        maker.alloc(8192, scope, model.CATEGORIES.index("optimizer_state"))
+    run = maker.finish()
+    walked = replay.Replay(run, 0)
+    for most in (2, 40, 400, 600):
+        rows = residency(walked, walked.peak, most)
+        assert len(rows) <= most
+        assert _by_category(rows) == {"parameter": 300 * 4096,
+                                      "optimizer_state": 300 * 8192}
+    # The largest are told one by one, and what is left by category.
+    assert residency(walked, walked.peak, 402)[399:] == [
+        residency(walked, walked.peak, 600)[399],
+        ["(200 smaller)", "parameter", 200 * 4096, 0, 0]]
 
 
 def test_devices_share_what_a_page_has_room_for():
