@@ -20,7 +20,8 @@ def addresses(walked, moment, bounds, stacks):
 
     A segment is [address, size, pool, blocks], a block [offset, size, state,
     owner, requested, began, stack] with the index of its (layer, category), ns
-    and the number of its stack; of a FREE one [offset, size, state, bytes of it
+    and the number of its stack (bounds.NOT_KNOWN or NO_ROOM without one; the
+    largest blocks have theirs first); of a FREE one [offset, size, state, bytes of it
     that are stranded]; of SEVERAL small ones together [offset, size, state, how
     many, bytes of theirs that are free].
     """
@@ -28,9 +29,12 @@ def addresses(walked, moment, bounds, stacks):
     owners, stays = _Owners(walked.run), _stays(walked, moment)
     shown = set(sorted(range(len(segments)), key=lambda i: -segments[i].size)[
         :bounds.segments])
-    large = {id(one) for one in sorted(
-        (block for i in shown for block in segments[i].blocks),
-        key=lambda block: -block.size)[:bounds.blocks]}
+    largest = sorted((block for i in shown for block in segments[i].blocks),
+                     key=lambda block: -block.size)[:bounds.blocks]
+    for one in largest:
+        if one.state != model.FREE:
+            stacks.add(one.site)
+    large = {id(one) for one in largest}
     told = []
     for i in sorted(shown):
         one = segments[i]

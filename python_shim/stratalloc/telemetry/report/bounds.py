@@ -12,7 +12,8 @@ from stratalloc.telemetry.exports.target import text
 
 _LONGEST = 160  # characters of a name
 _DEEPEST = 20  # levels of a layer's name
-_FRAMES = 24  # of a stack
+_FRAMES = 24  # of a stack, the innermost
+NOT_KNOWN, NO_ROOM = -1, -2  # in place of a stack's number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,24 +55,27 @@ def levels(scope):
 
 
 class Stacks:
-    """Stacks of sites by number, each frame's text once."""
+    """Stacks of sites by number, each frame's text once; `outer` has for each
+    how many of its frames there is no room for."""
 
     def __init__(self, run, most):
         self._run, self._most = run, most
-        self.frames, self.stacks = [], []
+        self.frames, self.stacks, self.outer = [], [], []
         self._frames, self._stacks = {}, {}
 
     def add(self, site):
-        """The number of a site's stack; -1 where none is known, or where there
-        is no more room."""
+        """The number of a site's stack, NOT_KNOWN or NO_ROOM."""
         found = self._stacks.get(site)
         if found is not None:
             return found
         stack = self._run.stack(site)
-        if not stack or len(self.stacks) >= self._most:
-            return -1
+        if not stack:
+            return NOT_KNOWN
+        if len(self.stacks) >= self._most:
+            return NO_ROOM
         self._stacks[site] = len(self.stacks)
         self.stacks.append([self._frame(one) for one in stack[:_FRAMES]])
+        self.outer.append(max(0, len(stack) - _FRAMES))
         return self._stacks[site]
 
     def _frame(self, one):

@@ -108,7 +108,8 @@ def _device(run, index, bounds, leaks):
         "leaks": _leaks(leaks),
         "lifetimes": histograms.lifetimes(walked),
         "sizes": histograms.sizes(walked),
-        "frames": stacks.frames, "stacks": stacks.stacks}
+        "frames": stacks.frames, "stacks": stacks.stacks,
+        "outer": stacks.outer}
 
 
 def _leaks(found):

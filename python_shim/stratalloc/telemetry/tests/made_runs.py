@@ -184,6 +184,22 @@ class Maker:
         return run
 
 
+def called(count, depth):
+    """A Run with a block each of so many lines that such a stack called, the
+    later the larger, and the smallest of no stack."""
+    maker = Maker()
+    first = len(maker.run.sites)
+    maker.run.sites += [model.Site(f"/p/{i}.py", 1 + i, "g", first + i - 1
+                                   if i else 0) for i in range(depth)]
+    last = len(maker.run.sites) - 1
+    maker.run.sites += [model.Site("/p/own.py", 1 + i, "f", last)
+                        for i in range(count)]
+    maker.alloc(512, 1, 1)
+    for i in range(count):
+        maker.alloc(512 * (2 + i), 1, 1, last + 1 + i)
+    return maker.finish()
+
+
 def make(seed=0, steps=200, first=0, totals=True, sizes=True, tiering=False,
          **kwargs):
     """(Run, Maker): a random program; `tiering`: with moves, owners that change

@@ -20,7 +20,8 @@ from stratalloc.telemetry import model, recording, replay
 from stratalloc.telemetry.exports.layers import layers
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.report import page
-from stratalloc.telemetry.report.bounds import Bounds, Stacks, levels, name
+from stratalloc.telemetry.report.bounds import (NO_ROOM, NOT_KNOWN, Bounds,
+                                                Stacks, levels, name)
 from stratalloc.telemetry.report.data import _run, data
 from stratalloc.telemetry.report.curves import timeline
 from stratalloc.telemetry.report.flame import flame
@@ -389,10 +390,27 @@ def test_names_and_stacks_have_a_bound():
     assert len(levels(deep)) == 20 and levels("a.b") == ["a", "b"]
     run = made_runs.story()
     stacks = Stacks(run, 1)
-    assert stacks.add(0) == -1 and stacks.add(3) == stacks.add(3) == 0
-    assert stacks.add(2) == -1  # no more room
+    assert stacks.add(0) == NOT_KNOWN
+    assert stacks.add(3) == stacks.add(3) == 0 and stacks.outer == [0]
+    assert stacks.add(2) == NO_ROOM
     assert [stacks.frames[i] for i in stacks.stacks[0]] == [
         "/p/net.py:33 attend", "/p/net.py:20 forward", "/p/train.py:10 main"]
+
+
+def test_the_largest_blocks_have_their_stacks_and_the_rest_say_why_not():
+    run = made_runs.called(450, 30)
+    told = _device(run)
+    blocks = sorted(
+        (block for _, _, _, found in told["addresses"]["segments"]
+         for block in found if block[2] == 0), key=lambda block: -block[1])
+    assert len(blocks) == 451
+    have = [block[6] for block in blocks]
+    assert sorted(have[:400]) == list(range(400))
+    assert have[400:] == [NO_ROOM] * 50 + [NOT_KNOWN]
+    # What lies outermost there is no room for: it is counted.
+    assert {len(one) for one in told["stacks"]} == {24}
+    assert told["outer"] == [31 - 24] * 400
+    assert told["frames"][told["stacks"][0][0]] == "/p/own.py:450 f"
 
 
 class _Elements(html.parser.HTMLParser):

@@ -173,6 +173,24 @@ def test_keys_reach_everything_and_tell_of_a_block(chromium, trained):
         assert shown.complaints() == []
 
 
+def test_a_block_without_a_stack_says_why(chromium, tmp_path):
+    run = made_runs.called(450, 30)
+    with chromium.page(_made(tmp_path, ("run", run))) as shown:
+        def said(size):
+            shown.run("document.querySelector('#addresses button[aria-label^="
+                      f"\"{size} of net\"]').click()")
+            return shown.run("document.querySelector('#addresses .details')"
+                             ".textContent")
+        largest = said("225.5 KiB")
+        assert "/p/own.py:450 f" in largest and "/p/8.py" in largest
+        assert "7 outer frames more than this page has room for" in largest
+        assert "no room for its stack" in said("1 KiB")
+        assert "level events records none" in said("512 B")
+        shown.run("document.querySelectorAll('details').forEach("
+                  "(node) => { node.open = true; })")
+        assert shown.run(_AUDIT) == [] and shown.complaints() == []
+
+
 def test_a_narrow_window_cuts_nothing_off(chromium, trained):
     with chromium.page(trained, width=420) as shown:
         assert shown.run("document.documentElement.scrollWidth") <= 420

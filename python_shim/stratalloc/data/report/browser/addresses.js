@@ -4,7 +4,7 @@
 
 const STATES = ["allocated", "freed, waiting for a stream", "free", "several"];
 
-function addressesPanel(device) {
+function addressesPanel(run, device) {
   const map = device.addresses;
   const total = map.segments.reduce((sum, one) => sum + one[1], 0);
   const details = el("div", {class: "details", "aria-live": "polite"},
@@ -19,7 +19,7 @@ function addressesPanel(device) {
     if (pressed) pressed.setAttribute("aria-pressed", "false");
     pressed = button;
     button.setAttribute("aria-pressed", "true");
-    empty(details).append(...detailsOf(device, segment, block));
+    empty(details).append(...detailsOf(run, device, segment, block));
   }
 
   let line = null, used = Infinity;
@@ -87,7 +87,7 @@ function labelOf(map, block) {
     + STATES[block[2]];
 }
 
-function detailsOf(device, segment, block) {
+function detailsOf(run, device, segment, block) {
   const found = [el("strong", {}, labelOf(device.addresses, block)),
     ` at ${segment[0]} + ${bytes(block[0])}, segment of ${bytes(segment[1])}, `
       + segment[2]];
@@ -95,14 +95,27 @@ function detailsOf(device, segment, block) {
   found.push(`; ${bytes(block[4])} asked for, ${block[5] < 0
     ? "there before the recording" : `since ${time(block[5])}`}`);
   if (block[6] < 0) {
-    found.push(el("p", {class: "muted"}, "Its stack was not recorded: level "
-      + "callsites or full does."));
+    found.push(el("p", {class: "muted"}, noStack(run, block[6])));
   } else {
+    const outer = device.outer[block[6]];
     found.push(el("ol", {"aria-label": "Stack, innermost first"},
       device.stacks[block[6]].map((frame) => el("li", {class: "mono"},
-        device.frames[frame]))));
+        device.frames[frame]))),
+    outer ? el("p", {class: "muted"}, `${plural(outer, "outer frame")} more than `
+      + "this page has room for.") : "");
   }
   return found;
+}
+
+function noStack(run, why) {
+  if (why === -2) {
+    return "This page has no room for its stack, only for those of the largest "
+      + "blocks. The recording has it.";
+  }
+  const {source, level} = run.recording;
+  return source === "stratalloc" && ["counters", "events"].includes(level)
+    ? `No stack of it was recorded: level ${level} records none, callsites and `
+      + "full do." : "No stack of it was recorded.";
 }
 
 function mapLegend(map) {

@@ -60,7 +60,7 @@ function draw() {
   if (data.ranks.length > 1) panels.push(ranksPanel(data.ranks));
   if (device) {
     panels.push(timelinePanel(device), flamePanel(device), tiersPanel(device),
-      fragmentation(device), addressesPanel(device), layersPanel(device),
+      fragmentation(device), addressesPanel(run, device), layersPanel(device),
       movesPanel(run, device), leaksPanel(device), histogramsPanel(device));
   } else {
     panels.push(panel("nothing", "Nothing was recorded",
