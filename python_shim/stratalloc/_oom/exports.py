@@ -41,9 +41,10 @@ def _run(path):
 
 def _make(name, run, path):
     if name == "report.html":
-        from stratalloc.telemetry.report import data, page
+        from stratalloc.telemetry.report import page
+        from stratalloc.telemetry.report.fitting import fitting
 
-        page.write(data.data([("run.strata", run())]), path)
+        page.write(fitting([("run.strata", run())]), path)
         return
     from stratalloc.telemetry import formats
 

@@ -275,13 +275,14 @@ def report(files: typing.Annotated[list[str], typer.Argument(
         "are several")], output: _Out = "report.html", json: _Json = None):
     """Write a page for a browser of all that a recording tells."""
     from stratalloc.telemetry.exports.notes import notes
-    from stratalloc.telemetry.report import data, page
+    from stratalloc.telemetry.report import page
+    from stratalloc.telemetry.report.fitting import fitting
 
     output = place(output, *files)
     result = result_file(json, *files, beside=output)
     names = [os.path.basename(file) for file in files]
     runs = [_load_to_answer(file) for file in files]
-    told = data.data(list(zip(
+    told = fitting(list(zip(
         names if len(set(names)) == len(names) else files, runs)))
     try:
         page.write(told, output)

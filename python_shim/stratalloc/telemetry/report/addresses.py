@@ -45,7 +45,7 @@ def addresses(walked, moment, bounds, stacks):
     return {"segments": told, "owners": owners.table,
             "not_shown": {"segments": len(rest),
                           "bytes": sum(one.size for one in rest)},
-            "pinners": _pinners(walked, moment)}
+            "pinners": _pinners(walked, moment, min(_PINNERS, bounds.rows))}
 
 
 class _Owners:
@@ -125,7 +125,7 @@ def _blocks(segment, unit, large, owners, stays, stacks):
     return told
 
 
-def _pinners(walked, moment):
+def _pinners(walked, moment, most):
     """[[layer, category, blocks, their bytes, free bytes beside them, free
     bytes that they alone pin]], those that pin most first, and the sum."""
     which = walked.live(moment, "done")
@@ -155,7 +155,7 @@ def _pinners(walked, moment):
     rows = sorted(([name(walked.run.scopes[key[0]]), model.CATEGORIES[key[1]],
                     *sums] for key, sums in found.items()),
                   key=lambda row: (-row[5], -row[4], row[0], row[1]))
-    return {"stranded": total, "rows": rows[:_PINNERS],
+    return {"stranded": total, "rows": rows[:most],
             "owners": len(rows)}
 
 

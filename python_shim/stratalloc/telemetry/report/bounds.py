@@ -12,6 +12,7 @@ from stratalloc.telemetry.exports.target import text
 
 _LONGEST = 160  # characters of a name
 _DEEPEST = 20  # levels of a layer's name
+_LEAST = 8  # of each bound, however little room there is
 _FRAMES = 24  # of a stack, the innermost
 NOT_KNOWN, NO_ROOM = -1, -2  # in place of a stack's number
 
@@ -34,6 +35,13 @@ class Bounds:
         if count <= 2:
             return self
         return Bounds(*(max(40, 2 * one // count)
+                        for one in dataclasses.astuple(self)))
+
+    def scaled(self, room):
+        """Those of a page with so much of the room, 0 to 1."""
+        if room >= 1:
+            return self
+        return Bounds(*(max(_LEAST, int(one * room))
                         for one in dataclasses.astuple(self)))
 
 

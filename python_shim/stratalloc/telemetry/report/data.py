@@ -33,14 +33,16 @@ _LEAKS = 60
 _SETTINGS = 60
 
 
-def data(runs):
+def data(runs, room=1.):
     """The dict.
 
     Args:
       runs: [(name, Run)], a rank each where there are several.
+      room: 0 to 1, how much of what a page shows at most: fitting.py has how
+        much a page has room for.
     """
     count = sum(max(1, len(_cards(run))) for _, run in runs)
-    bounds = Bounds().shared(count)
+    bounds = Bounds().shared(count).scaled(room)
     told = [_run(said, run, bounds) for said, run in progress.over(
         runs, "reading runs")]
     return {"version": VERSION, "runs": told,
@@ -105,18 +107,18 @@ def _device(run, index, bounds, leaks):
         "addresses": addresses(walked, walked.peak, bounds, stacks),
         "layers": layers_table(walked, bounds.rows),
         "moves": moves(run, index, bounds),
-        "leaks": _leaks(leaks),
+        "leaks": _leaks(leaks, min(_LEAKS, bounds.rows)),
         "lifetimes": histograms.lifetimes(walked),
         "sizes": histograms.sizes(walked),
         "frames": stacks.frames, "stacks": stacks.stacks,
         "outer": stacks.outer}
 
 
-def _leaks(found):
+def _leaks(found, most):
     return {"steps": found.steps, "at": name(found.at),
             "enough": found.enough,
             "rows": [[name(row.name), row.category, row.bytes, row.count,
-                      row.per_step] for row in found.rows[:_LEAKS]],
+                      row.per_step] for row in found.rows[:most]],
             "in_all": len(found.rows)}
 
 

@@ -36,7 +36,8 @@ def moves(run, index, bounds):
             lanes.append(_lane(said, "stall" if kind == Kind.STALL else "late",
                                some, took, bounds.bars))
     late = events[kinds == Kind.LATE]
-    order = np.argsort(late["aux"], kind="stable")[::-1][:_LATE]
+    order = np.argsort(late["aux"], kind="stable")[::-1][
+        :min(_LATE, bounds.rows)]
     return {"lanes": lanes, "left": found.left, "returned": found.returned,
             "stalled_ns": found.stalled, "late_in_all": len(late),
             "late": [[time, name(run.scopes[scope]), size, took]

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """page(): the report as one file that asks nobody for anything.
 
-What the page shows is JSON in it, which its scripts put there as text. The
+What the page shows is JSON in it (packed.py), which its scripts put there as
+text. The
 policy in its head lets these scripts and this style run, by their hashes, and
 nothing else: no address is asked, and no name can become code.
 """
 
 import base64
 import hashlib
-import json
 import os
 import string
 
 from stratalloc.telemetry.exports.target import target
+from stratalloc.telemetry.report.packed import packed
 
 _FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__)))), "data", "report")
@@ -29,7 +30,7 @@ def page(told):
     return string.Template(_text("page.html")).substitute(
         policy=f"default-src 'none'; script-src {_hash(script)}; style-src "
         f"{_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'",
-        style=style, script=script, data=_inside(told))
+        style=style, script=script, data=packed(told))
 
 
 def write(told, path):
@@ -52,10 +53,3 @@ def _hash(text):
     """A source of a Content-Security-Policy."""
     made = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{made}'"
-
-
-def _inside(told):
-    """JSON that ends no script element, whatever its texts are."""
-    said = json.dumps(told, separators=(",", ":"), allow_nan=False)
-    return (said.replace("&", "\\u0026").replace("<", "\\u003c")
-            .replace(">", "\\u003e"))

@@ -23,7 +23,8 @@ import formats
 import made_runs
 from stratalloc.telemetry import files
 from stratalloc.telemetry.analysis import fit, owners, summary
-from stratalloc.telemetry.report import data, page
+from stratalloc.telemetry.report import page
+from stratalloc.telemetry.report.fitting import fitting
 
 EVENTS, MARKS = 1_000_000, 1000
 _OURS = "recording, from the rings"
@@ -83,8 +84,8 @@ def _checked(small, name, folder):
 
 def _reported(run, small, folder):
     path = folder / "report.html"
-    page.write(data.data([("small", small)]), path)
-    seconds, grew = _took(lambda: page.write(data.data([("run", run)]), path))
+    page.write(fitting([("small", small)]), path)
+    seconds, grew = _took(lambda: page.write(fitting([("run", run)]), path))
     return {"seconds": seconds, "grew": grew, "bytes": path.stat().st_size}
 
 

@@ -24,8 +24,10 @@ from stratalloc.telemetry.report.bounds import (NO_ROOM, NOT_KNOWN, Bounds,
                                                 Stacks, levels, name)
 from stratalloc.telemetry.report.data import _run, data
 from stratalloc.telemetry.report.curves import timeline
+from stratalloc.telemetry.report.fitting import MOST, fitting
 from stratalloc.telemetry.report.flame import flame
 from stratalloc.telemetry.report.moves import moves
+from stratalloc.telemetry.report.packed import packed, unpacked
 from stratalloc.telemetry.report.residency import away, residency
 
 MIB = 1 << 20
@@ -360,6 +362,9 @@ def test_layers_that_are_summed_up_keep_their_category():
 
 def test_devices_share_what_a_page_has_room_for():
     assert Bounds().shared(2) == Bounds()
+    assert Bounds().scaled(1) == Bounds()
+    assert max(dataclasses.astuple(Bounds().scaled(0))) == 8
+    assert Bounds().scaled(.5).blocks == Bounds().blocks // 2
     for count in (3, 8, 64):
         for one, all_ in zip(*map(dataclasses.astuple, (
                 Bounds().shared(count), Bounds()))):
@@ -370,6 +375,64 @@ def test_four_times_the_events_are_no_larger_page():
     small, large = (len(page.page(data([("run", made_runs.many(
         count, marks=100))]))) for count in (40_000, 160_000))
     assert large < 1.25 * small < MIB
+
+
+def _many_emoji():
+    """3000 layers and as many frames, each name of 150 emoji."""
+    maker = made_runs.Maker(["🔥" * 145 + f"{i:05}" for i in range(3000)])
+    first = len(maker.run.sites)
+    maker.run.sites += [model.Site("🧊" * 145 + f"{i:05}.py", 1, "",
+                                   first + i - 1 if i % 8 else 0)
+                        for i in range(3000)]
+    maker.segment(16 * MIB)
+    maker.now = lambda: (0, 0, 0, 0)  # nobody asks
+    for i in range(3000):
+        at = 0x7000_0000_0000 + 4096 * i
+        maker.living[at] = made_runs.Living(at, 4096, 4096, 1 + i, i % 9,
+                                            first + i, 1)
+        maker.put(Kind.ALLOC, at, 4096, 4096, 1 + i, first + i, i % 9)
+        maker.put(Kind.LATE, 0, 4096, 900, 1 + i)
+    return maker.finish()
+
+
+def test_a_page_has_a_bound_whatever_names_are():
+    run = _many_emoji()
+    whole = page.page(data([("run", run)]))
+    told = fitting([("run", run)])
+    assert len(page.page(told).encode()) <= MOST
+    assert told == data([("run", run)])  # each name is in it once
+    assert "🔥" in whole and "\\u" not in whole.partition('id="data">')[2]
+    # What has no room is left out, and told by sums as ever.
+    less = fitting([("run", run)], MOST // 4)
+    assert MOST // 16 < len(page.page(less).encode()) <= MOST // 4
+    device = less["runs"][0]["devices"][0]
+    _adds_up(device["flame"])
+    assert _by_category(device["residency"]["peak"]) == _at_peak(device)
+    # There is an end to it.
+    assert fitting([("run", run)], 1) == data([("run", run)], .01)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text()
+    | st.sampled_from(["@", "@0", "@@1", "of several", '"@2"', "\\", "</script>"]),
+    lambda inside: st.lists(inside) | st.dictionaries(
+        st.text() | st.sampled_from(["@1", "@", "of several"]), inside),
+    max_leaves=30)
+
+
+@given(_JSON)
+def test_what_is_packed_is_what_it_was(told):
+    said = packed(told)
+    assert unpacked(said) == told
+    assert not set("<>&\u2028\u2029") & set(said)
+    assert said.count("\n") == 1 and said.encode()
+
+
+def test_a_name_is_packed_once():
+    said = packed({"a": ["a long name", "ab"], "b": [["a long name"], "ab"]})
+    assert said == '[["a long name"],\n{"a":["@0","ab"],"b":[["@0"],"ab"]}]'
+    # What a name is stays, whatever encoders say.
+    assert unpacked(packed(["lone \ud800", "@0"])) == ["lone \ud800", "@0"]
 
 
 def test_a_flame_graph_of_few_nodes_adds_up():
@@ -442,7 +505,7 @@ def test_names_that_would_run_are_text_in_the_file():
     assert found.found.count("script") == 2
     assert "<" not in found.scripts[0]
     # JSON is what it was, and ends where its element does.
-    assert json.loads(found.scripts[0]) == json.loads(json.dumps(told))
+    assert unpacked(found.scripts[0]) == json.loads(json.dumps(told))
     assert "<script>alert(1)</script>" in str(told)
     assert found.scripts[1] == plain.scripts[1]
 
@@ -500,7 +563,7 @@ def test_a_page_is_the_users_alone_and_says_its_verdict(capfd, file):
     assert (code, error) == (0, "") and "of the card's 1 MiB" in out
     made = file.parent / "report.html"
     assert stat.S_IMODE(made.stat().st_mode) == 0o600
-    assert json.loads(_Elements(made.read_text()).scripts[0]) == json.loads(
+    assert unpacked(_Elements(made.read_text()).scripts[0]) == json.loads(
         json.dumps(data([("r.strata", recording.read(file))])))
 
 
@@ -548,4 +611,4 @@ def test_what_is_missing_is_said_beside_it_and_in_it(capfd, file):
     assert code == 0 and "7 events are missing" in error
     assert "7 events are missing" in out
     told = _Elements((file.parent / "report.html").read_text()).scripts[0]
-    assert json.loads(told)["runs"][0]["missing"].startswith("7 events")
+    assert unpacked(told)["runs"][0]["missing"].startswith("7 events")

@@ -191,6 +191,18 @@ def test_a_block_without_a_stack_says_why(chromium, tmp_path):
         assert shown.run(_AUDIT) == [] and shown.complaints() == []
 
 
+def test_names_that_look_like_places_are_what_they_are(chromium, tmp_path):
+    names = ["@0", 'quoted"@1', "back\\", "@@2", "\u2028 and <b>"]
+    maker = made_runs.Maker(names)
+    for scope in range(1, 1 + len(names)):
+        maker.alloc(4096 * scope, scope, 1)
+    with chromium.page(_made(tmp_path, ("@1", maker.finish()))) as shown:
+        assert shown.run("[...document.querySelectorAll('#layers tbody th')]"
+                         ".map(n => n.textContent)") == names[::-1]
+        assert "@1" in shown.run("document.title")
+        assert shown.complaints() == []
+
+
 def test_a_narrow_window_cuts_nothing_off(chromium, trained):
     with chromium.page(trained, width=420) as shown:
         assert shown.run("document.documentElement.scrollWidth") <= 420

@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page: what is looked at, and its panels.
 
-const data = JSON.parse(document.getElementById("data").textContent);
+const json = unpacked(document.getElementById("data").textContent);
+const data = JSON.parse(json);
 const shown = {run: 0, device: 0};
+
+// The JSON of what is packed: names on the first line, and on the second texts
+// that begin with "@" for their places. As text, since numbers are integers that
+// a double does not hold.
+function unpacked(said) {
+  const cut = said.indexOf("\n");
+  const names = JSON.parse(said.slice(1, cut - 1)).map((one) =>
+    JSON.stringify(one));
+  return said.slice(cut + 1, -1).replace(/"[^"\\]*(?:\\.[^"\\]*)*"/g, (one) =>
+    (one[1] === "@" ? names[Number(one.slice(2, -1))] : one));
+}
 
 function themeSwitch() {
   const dark = () => (document.documentElement.dataset.theme
@@ -19,8 +31,7 @@ function themeSwitch() {
 
 function download() {
   const button = el("button", {type: "button", onclick: () => {
-    const url = URL.createObjectURL(new Blob([document.getElementById("data")
-      .textContent], {type: "application/json"}));
+    const url = URL.createObjectURL(new Blob([json], {type: "application/json"}));
     const link = el("a", {href: url, download: "stratalloc-report.json"});
     link.click();
     setTimeout(() => URL.revokeObjectURL(url), 1000);
