@@ -10,10 +10,11 @@ several, and is told by its gravest:
     bus_bound      and most moves were from or to disk, or were not
     growing        somebody held more in each quarter of the steps
     fragmented     a quarter of what was reserved, and more, was stranded
-    near_edge      nine tenths of the card were allocated, and more
+    near_edge      nine tenths of the card, or of what gpu_limit allows of it,
+                   were allocated, and more
     moving         memory left the device, and hardly anybody waited
     fits           none of these
-    peaked         as that, of a card whose size is not known
+    peaked         as that, where neither is known: no share can be told
     nothing        no memory was allocated
 """
 
@@ -34,8 +35,8 @@ KINDS = ("out_of_memory", "disk_bound", "bus_bound", "growing", "fragmented",
          "near_edge", "moving", "fits", "peaked", "nothing")
 _WAITED = .1  # of the time
 _STRANDED = .25  # of what is reserved
-_OF_CARD = .5  # that is reserved, for holes in it to matter
-_FULL = .9  # of the card
+_OF_CARD = .5  # or of its limit, that is reserved, for holes in it to matter
+_FULL = .9  # of the card, or of its limit
 _LONGEST = 120  # characters of a name
 
 
@@ -105,11 +106,14 @@ class _Judge:
         self.ooms = np.flatnonzero((events["kind"] == Kind.OOM)
                                    & (events["device"] == index))
         self.capacity = self.walked.device.capacity
+        self.limit = _limit(run, self.capacity)
+        self.allowed = self.limit or self.capacity
         self.allocated = self.walked.allocated.most()
         self.reserved = self.walked.reserved.most()
         moved = self.traffic
         self.numbers = {
             "device": index, "capacity": self.capacity,
+            "allowed": self.allowed,
             "peak_allocated": self.allocated, "peak_reserved": self.reserved,
             "duration_ns": int(run.duration), "ooms": len(self.ooms),
             "left_device": moved.left, "came_back": moved.returned,
@@ -132,16 +136,28 @@ class _Judge:
     def _quiet(self):
         if not self.allocated:
             return "nothing", _NOTHING
-        if not self.capacity:
+        if not self.allowed:
+            parts = self._holes()
             return "peaked", (
                 f"at most {format_size(self.allocated)} was allocated and "
                 f"{format_size(self.reserved)} reserved, on a card whose size "
-                "was not recorded" + self._before())
+                "was not recorded"
+                + (f"; {format_size(parts.stranded)} of that was free and "
+                   "could not be given back" if parts else "")
+                + self._before())
         return "fits", (
-            f"fits with room: at most {format_size(self.allocated)} of the "
-            f"card's {format_size(self.capacity)} was allocated "
-            f"({share(self.allocated, self.capacity)}), "
+            f"fits with room: at most {format_size(self.allocated)} of "
+            f"{self._whole()} was allocated "
+            f"({share(self.allocated, self.allowed)}), "
             f"{format_size(self.reserved)} reserved" + self._before())
+
+    def _whole(self):
+        """What there was to have."""
+        if not self.limit:
+            return f"the card's {format_size(self.capacity)}"
+        return (f"the {format_size(self.limit)} that gpu_limit allows"
+                + (f" of the card's {format_size(self.capacity)}"
+                   if self.capacity else ""))
 
     def _before(self):
         return "" if self.walked.anchored else (
@@ -161,22 +177,25 @@ class _Judge:
         numbers = {"asked": asked, "oom_time_ns": int(event["time"])}
         if self.run.dropped or not self.walked.anchored:
             return "out_of_memory", said, numbers
-        free = (self.walked.reserved.at(at) - self.walked.active.at(at)
-                + int(event["address"]))
+        reserved = self.walked.reserved.at(at)
+        more = int(event["address"])  # that the card has
+        if self.limit:
+            more = max(0, min(more, self.limit - reserved))
+        free = reserved - self.walked.active.at(at) + more
         hole = max((block.size for one in replay.segments_at(self.walked, at)
                     for block in one.blocks if block.state == model.FREE),
                    default=0)
         numbers.update(free=free, largest_hole=hole, missing=max(
             0, asked - free))
         said += (f" while {format_size(self.walked.allocated.at(at))} was "
-                 f"allocated and {format_size(max(free, 0))} free")
+                 f"allocated and {format_size(max(free, 0))} free"
+                 + (f" of {self._whole()}" if self.limit else ""))
         if asked > free:
             return "out_of_memory", (
                 f"{said}: at least {format_size(asked - free)} was "
                 "missing"), numbers
         return "out_of_memory", (
-            f"{said}, {format_size(int(event['address']))} of that not reserved; "
-            f"the largest hole in what was reserved had {format_size(hole)}"
+            f"{said}, {format_size(more)} of that not reserved; the largest hole in what was reserved had {format_size(hole)}"
         ), numbers
 
     def _moves(self):
@@ -225,11 +244,16 @@ class _Judge:
             + f" ({named(found.at)})"), {
                 "growing": count, "per_step": most.per_step}
 
-    def _fragmented(self):
+    def _holes(self):
+        """The parts of what was reserved at most, if much was stranded."""
         parts = self.walked.reserved_parts(self.walked.reserved_peak)
-        if (not self.walked.anchored or parts.stranded < _STRANDED * parts.total
-                or not parts.stranded
-                or self.reserved < _OF_CARD * self.capacity):
+        much = parts.stranded and parts.stranded >= _STRANDED * parts.total
+        return parts if much and self.walked.anchored else None
+
+    def _fragmented(self):
+        parts = self._holes()
+        if (not parts or not self.allowed
+                or self.reserved < _OF_CARD * self.allowed):
             return None
         return "fragmented", (
             f"fragmented: of the {format_size(parts.total)} that was reserved "
@@ -238,13 +262,21 @@ class _Judge:
                 "stranded": parts.stranded, "releasable": parts.releasable}
 
     def _edge(self):
-        if (not self.capacity or self.traffic.moved or len(self.ooms)
-                or self.allocated < _FULL * self.capacity):
+        if (not self.allowed or self.traffic.moved or len(self.ooms)
+                or self.allocated < _FULL * self.allowed):
             return None
         return "near_edge", (
-            f"near the edge: {format_size(self.allocated)} of the card's "
-            f"{format_size(self.capacity)} was allocated at the peak "
-            f"({share(self.allocated, self.capacity)})" + self._before()), {}
+            f"near the edge: {format_size(self.allocated)} of {self._whole()} "
+            f"was allocated at the peak "
+            f"({share(self.allocated, self.allowed)})" + self._before()), {}
+
+
+def _limit(run, capacity):
+    """gpu_limit of the recording, which is each card's, where it is less than
+    the card; 0 without one. No recording has the memory fraction."""
+    limit = run.settings.get("gpu_limit")
+    known = type(limit) is int and 0 < limit < (capacity or limit + 1)
+    return limit if known else 0
 
 
 def named(name):

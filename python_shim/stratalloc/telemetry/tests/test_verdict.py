@@ -75,6 +75,10 @@ def _refused(asked):
     return _cards(maker, 8 * MIB)
 
 
+def _limited(run, limit):
+    return dataclasses.replace(run, settings={"gpu_limit": limit})
+
+
 @pytest.mark.parametrize("run, kind, says", [
     (_roomy(), "fits", "5 MiB of the card's 100 MiB was allocated (5 %)"),
     (_moving(30), "bus_bound", "bus-bound: 10 MiB left the device and 10 MiB "
@@ -91,6 +95,21 @@ def _refused(asked):
      "was missing"),
     (_refused(2 * MIB), "out_of_memory", "3 MiB free, 3 MiB of that not "
      "reserved; the largest hole in what was reserved had 0 B"),
+    (_limited(_refused(2 * MIB), 6 * MIB), "out_of_memory", "while 5 MiB was "
+     "allocated and 1 MiB free of the 6 MiB that gpu_limit allows of the card's "
+     "8 MiB: at least 1 MiB was missing"),
+    (_limited(_refused(2 * MIB), 7 * MIB), "out_of_memory", "2 MiB free of the "
+     "7 MiB that gpu_limit allows of the card's 8 MiB, 2 MiB of that not "
+     "reserved; the largest hole"),
+    (_limited(_refused(4 * MIB), 4 * MIB), "out_of_memory", "0 B free of the 4 "
+     "MiB that gpu_limit allows of the card's 8 MiB: at least 4 MiB"),
+    *((_limited(_refused(4 * MIB), limit), "out_of_memory", "allocated and 3 "
+       "MiB free: at least 1 MiB was missing") for limit in (
+           0, 8 * MIB, 1 << 40, "6 MiB", None, True, -1)),
+    (_limited(_roomy(), 20 * MIB), "fits", "5 MiB of the 20 MiB that gpu_limit "
+     "allows of the card's 100 MiB was allocated (25 %)"),
+    (_limited(_roomy(), 5 * MIB), "near_edge", "5 MiB of the 5 MiB that "
+     "gpu_limit allows of the card's 100 MiB was allocated at the peak (100 %)"),
     (model.Run(), "nothing", "no memory of a device was allocated"),
     (_cards(made_runs.Maker(), 8 * MIB), "nothing", "no memory")])
 def test_each_kind_of_a_run_that_was_made_for_it(run, kind, says):
@@ -108,6 +127,28 @@ def test_the_card_decides_what_a_peak_is(capacity, kind):
     found = verdict(run)
     assert found.kind == kind
     assert ("not recorded" in found.sentence) is (capacity == 0)
+
+
+def test_without_a_card_nothing_is_a_share_of_it():
+    """Of torch's snapshots, none of which says how large the card is."""
+    run = _stranded()
+    run.devices[0].capacity = 0
+    found = verdict(run)
+    assert (found.kind, found.others) == ("peaked", ())
+    assert ("42 MiB reserved, on a card whose size was not recorded; 20 MiB of "
+            "that was free and could not be given back") in found.sentence
+    assert "given back" not in verdict(_cards(made_runs.Maker(), 0)).sentence
+    # Of a card that is larger than that holes are no matter.
+    assert verdict(_cards_of(_stranded(), 100 * MIB)).kind == "fits"
+    limited = _limited(_cards_of(_stranded(), 100 * MIB), 60 * MIB)
+    assert verdict(limited).kind == "fragmented"
+    run.settings["gpu_limit"] = 60 * MIB
+    assert verdict(run).kind == "fragmented"
+
+
+def _cards_of(run, capacity):
+    run.devices[0].capacity = capacity
+    return run
 
 
 def test_what_is_missing_is_said_and_nothing_is_worked_out_of_it():
