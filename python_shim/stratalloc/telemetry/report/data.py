@@ -12,8 +12,6 @@ import dataclasses
 import functools
 import math
 
-import numpy as np
-
 from stratalloc.telemetry import progress, replay
 from stratalloc.telemetry.analysis import owners
 from stratalloc.telemetry.analysis.traffic import traffic
@@ -46,7 +44,7 @@ def data(runs, room=1.):
     told = [_run(said, run, bounds) for said, run in progress.over(
         runs, "reading runs")]
     return {"version": VERSION, "runs": told,
-            "ranks": _ranks(told) if count > 1 else []}
+            "ranks": _ranks(told)}
 
 
 def _cards(run):
@@ -124,7 +122,9 @@ def _leaks(found, most):
 
 def _ranks(told):
     """A row for each device of each run, and how far its peak is from the
-    middle one's, in tenths of a percent."""
+    middle one's, in tenths of a percent; None where that is 0 B. Of an even
+    number the middle one is the smaller of two, and of two the smaller: so it
+    is somebody's, and they are compared with each other."""
     rows = [{"run": run["name"], "device": one["index"],
              "kind": run["verdict"]["kind"], "capacity": one["capacity"],
              "allocated": one["most"]["allocated"],
@@ -136,10 +136,14 @@ def _ranks(told):
              "categories": {key: _at_peak(one, column) for key, column
                             in one["timeline"]["categories"].items()}}
             for run in told for one in run["devices"]]
-    middle = int(np.median([row["allocated"] for row in rows])) if rows else 0
+    if len(rows) < 2:
+        return []
+    middle = sorted(row["allocated"] for row in rows)[(len(rows) - 1) // 2]
     for row in rows:
-        row["off"] = (round(1000 * (row["allocated"] - middle) / middle)
-                      if middle else 0)
+        away = row["allocated"] - middle
+        # Not rounded up: a tenth is a tenth.
+        row["off"] = (int(1000 * away / middle) if middle
+                      else None if away else 0)
     return rows
 
 

@@ -537,7 +537,25 @@ def test_ranks_are_side_by_side_and_the_odd_one_is_told():
     assert [row["off"] for row in told["ranks"]] == [0, 0, 0, 1000, 0]
     assert told["ranks"][3]["categories"] == {"parameter": 4 * MIB}
     assert data(runs[:1])["ranks"] == []
+    assert data([runs[0], ("none", model.Run())])["ranks"] == []
     assert len(data([("two", made_runs.devices())])["ranks"]) == 2
+
+
+@pytest.mark.parametrize("sizes, wanted", [
+    ((100, 120), (0, 200)), ((130, 100), (300, 0)), ((100, 109), (0, 90)),
+    ((0, 100), (0, None)), ((0, 0), (0, 0)), ((1000, 1100), (0, 100)),
+    ((100, 100, 130, 130), (0, 0, 300, 300)), ((100, 85, 120), (0, -150, 200)),
+    ((10000, 10999), (0, 99))])
+def test_a_peak_is_compared_with_one_that_was(sizes, wanted):
+    runs = []
+    for rank, size in enumerate(sizes):
+        maker = made_runs.Maker()
+        if size:
+            maker.alloc(512 * size, 1, 1)
+        else:
+            maker.segment(2 * MIB)
+        runs.append((f"rank{rank}", maker.finish()))
+    assert tuple(row["off"] for row in data(runs)["ranks"]) == wanted
 
 
 # The command.

@@ -253,6 +253,19 @@ def test_nothing_is_a_page_and_several_are_side_by_side(chromium, tmp_path):
         assert shown.complaints() == []
 
 
+def test_two_are_compared_with_each_other(chromium, tmp_path):
+    runs = []
+    for rank, size in enumerate((100, 120)):
+        maker = made_runs.Maker()
+        maker.alloc(size << 10, 1, 1)
+        runs.append((f"rank{rank}", maker.finish()))
+    with chromium.page(_made(tmp_path, *runs)) as shown:
+        said = shown.run("document.querySelector('#ranks').innerText")
+        assert "The peak of rank1 device 0 is 20.0 % above the other" in said
+        assert "which is 100 KiB" in said and "From the smaller" in said
+        assert shown.complaints() == []
+
+
 def test_the_data_can_be_taken_away(chromium, trained, tmp_path, recording):
     chromium.call("Browser.setDownloadBehavior", behavior="allow",
                   downloadPath=str(tmp_path), eventsEnabled=True)

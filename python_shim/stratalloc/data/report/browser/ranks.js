@@ -3,12 +3,8 @@
 
 function ranksPanel(ranks) {
   const most = Math.max(1, ...ranks.map((one) => one.reserved));
-  const odd = ranks.filter((one) => Math.abs(one.off) >= 100);
   return panel("ranks", "Side by side",
-    `${plural(ranks.length, "device")}. ` + (odd.length
-      ? `Peaks that are a tenth or more away from the middle one: ${odd.map(
-        (one) => `${one.run} device ${one.device}`).join(", ")}.`
-      : "No peak is a tenth or more away from the middle one."),
+    `${plural(ranks.length, "device")}. ${compared(ranks)}`,
     el("div", {"aria-hidden": "true"}, ranks.map((one) => el("div",
       {class: "lane"}, el("span", {}, `${one.run} ${one.device}`),
       el("div", {class: "split"}, Object.entries(one.categories)
@@ -17,8 +13,8 @@ function ranksPanel(ranks) {
       el("span", {class: "muted"}, bytes(one.allocated))))),
     table("Each device at its peak", [{title: "File and device", text: true},
       {title: "Verdict", text: true}, {title: "Peak allocated", show: bytes},
-      {title: "From the middle", show: (tenths) => `${tenths > 0 ? "+" : ""}${
-        (tenths / 10).toFixed(1)} %`},
+      {title: ranks.length === 2 ? "From the smaller" : "From the middle",
+        show: percent},
       {title: "Peak reserved", show: bytes}, {title: "Stranded", show: bytes},
       {title: "Left the device", show: bytes},
       {title: "Waited", show: time},
@@ -27,4 +23,25 @@ function ranksPanel(ranks) {
       one.kind.replaceAll("_", " "), one.allocated, one.off, one.reserved,
       one.stranded, one.left, one.stalled_ns, one.duration_ns]),
     {tall: true, wide: true}));
+}
+
+// From what is 0 B nothing is a share away.
+function percent(tenths) {
+  return tenths === null ? "" : `${tenths > 0 ? "+" : ""}${
+    (tenths / 10).toFixed(1)} %`;
+}
+
+function compared(ranks) {
+  const odd = ranks.filter((one) => one.off === null
+    || Math.abs(one.off) >= 100);
+  const names = odd.map((one) => `${one.run} device ${one.device}`).join(", ");
+  if (ranks.length > 2) {
+    return odd.length
+      ? `Peaks that are a tenth or more away from the middle one: ${names}.`
+      : "No peak is a tenth or more away from the middle one.";
+  }
+  if (!odd.length) return "The larger peak is less than a tenth above the other.";
+  return `The peak of ${names} is ${odd[0].off === null ? ""
+    : `${(odd[0].off / 10).toFixed(1)} % `}above the other, which is ${bytes(
+    Math.min(...ranks.map((one) => one.allocated)))}.`;
 }
