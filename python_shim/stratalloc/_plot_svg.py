@@ -14,9 +14,11 @@ from stratalloc import _stack
 from stratalloc import _table
 from stratalloc.settings import format_size
 
-# Of categories, in their order; three to one and more against white and #111.
+# Of categories, in their order, here and in the report's page; three to one and
+# more against white and #111, and 4.5 to one of text upon them in INK.
 COLOURS = ("#808080", "#2f7ed8", "#0f8f85", "#cf6a0c", "#9a63d3", "#3f9b3a",
            "#a9772b", "#d24f8c", "#7f8a1f")
+INK = "#0b0e11"
 _OF = dict(zip(_stack.CATEGORIES, COLOURS))
 _OTHERS = COLOURS[1:] + COLOURS[:1]  # grey last, which says "unknown"
 # What lives longest is drawn lowest, so that what comes and goes is above it.

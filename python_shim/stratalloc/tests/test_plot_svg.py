@@ -156,6 +156,8 @@ def test_colours_are_seen_in_the_light_and_in_the_dark():
         assert 1.05 / (_luminance(colour) + .05) >= 3, colour
         assert (_luminance(colour) + .05) / (
             _luminance("#111111") + .05) >= 3, colour
+        assert (_luminance(colour) + .05) / (
+            _luminance(_plot_svg.INK) + .05) >= 4.5, colour
     own = _plot_svg.colours_of(_stack.CATEGORIES)
     assert list(own.values()) == list(_plot_svg.COLOURS)
     # Others have one each as long as there are some, whoever comes before.

@@ -12,6 +12,8 @@ import hashlib
 import os
 import string
 
+from stratalloc import _plot_svg
+from stratalloc.telemetry import model
 from stratalloc.telemetry.exports.target import target
 from stratalloc.telemetry.report.packed import packed
 
@@ -26,7 +28,7 @@ def page(told):
     """The file's text, of what data.data() told."""
     script = '"use strict";\n(() => {\n' + "\n".join(
         _text("browser", f"{name}.js") for name in _SCRIPTS) + "})();\n"
-    style = _text("page.css")
+    style = _categories() + _text("page.css")
     return string.Template(_text("page.html")).substitute(
         policy=f"default-src 'none'; script-src {_hash(script)}; style-src "
         f"{_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'",
@@ -42,6 +44,13 @@ def write(told, path):
     made = page(told).encode()
     with target(path) as file:
         file.write(made)
+
+
+def _categories():
+    """Their colours, which notebooks have, too: seen in either theme."""
+    said = "".join(f"--c-{category}:{colour};" for category, colour
+                   in _plot_svg.colours_of(model.CATEGORIES).items())
+    return f":root{{{said}--c-ink:{_plot_svg.INK};}}\n"
 
 
 def _text(*parts):

@@ -13,6 +13,7 @@ import pytest
 
 import browser
 import made_runs
+from stratalloc import _plot_svg
 from stratalloc.telemetry import files, model, replay
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.report import page
@@ -92,6 +93,42 @@ def test_a_training_run_is_seen_in_either_theme(chromium, trained, dark):
         assert (sum(shown.run(_COLOR)) < 150) is not dark
         assert shown.run(_AUDIT) == []
         assert shown.complaints() == []
+
+
+def test_the_theme_is_the_readers_until_it_is_switched(chromium, trained):
+    with chromium.page(trained) as shown:
+        def system(dark):
+            shown.call("Emulation.setEmulatedMedia", features=[{
+                "name": "prefers-color-scheme",
+                "value": "dark" if dark else "light"}])
+            # The page hears of it with its next style: it is asked again.
+            for _ in range(100):
+                found = (sum(shown.run(_COLOR)) < 150, shown.run(
+                    "document.querySelector('#top button').ariaPressed"))
+                if found == (dark, str(dark).lower()):
+                    break
+            return found
+        assert [system(one) for one in (True, False, True)] == [
+            (True, "true"), (False, "false"), (True, "true")]
+        shown.run("document.querySelector('#top button').click()")
+        assert [system(one) for one in (True, False, True)] == [
+            (False, "false")] * 3
+        assert shown.complaints() == []
+
+
+def test_categories_have_the_colours_of_notebooks(chromium, trained):
+    for dark in (False, True):
+        with chromium.page(trained, dark=dark) as shown:
+            found = shown.run(
+                "[...document.querySelectorAll('#flame .drawing button')]"
+                ".filter(one => !one.classList.contains('plain')).map(one =>"
+                " [one.ariaLabel.split(':')[0],"
+                " getComputedStyle(one).backgroundColor])")
+        wanted = {name: "rgb({}, {}, {})".format(*bytes.fromhex(one[1:]))
+                  for name, one in _plot_svg.colours_of(
+                      model.CATEGORIES).items()}
+        assert len(found) > 10
+        assert all(colour == wanted[name] for name, colour in found), found
 
 
 _COLOR = ("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)"

@@ -16,16 +16,23 @@ function unpacked(said) {
     (one[1] === "@" ? names[Number(one.slice(2, -1))] : one));
 }
 
+// The reader's own theme, also when that changes, until the switch was used.
+const theme = {
+  system: window.matchMedia("(prefers-color-scheme: dark)"),
+  chosen: false,
+  dark() { return document.documentElement.dataset.theme === "dark"; },
+  set(dark) {
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+    document.querySelector("#top [aria-pressed]")?.setAttribute(
+      "aria-pressed", String(dark));
+  },
+};
+
 function themeSwitch() {
-  const dark = () => (document.documentElement.dataset.theme
-    || (window.matchMedia("(prefers-color-scheme: dark)").matches
-      ? "dark" : "light")) === "dark";
-  const button = el("button", {type: "button", "aria-pressed": dark(),
-    onclick: () => {
-      document.documentElement.dataset.theme = dark() ? "light" : "dark";
-      button.setAttribute("aria-pressed", dark());
-    }}, "Dark theme");
-  button.setAttribute("aria-pressed", String(dark()));
+  const button = el("button", {type: "button", "aria-pressed": "false",
+    onclick: () => { theme.chosen = true; theme.set(!theme.dark()); }},
+  "Dark theme");
+  button.setAttribute("aria-pressed", String(theme.dark()));
   return button;
 }
 
@@ -85,6 +92,10 @@ function draw() {
       one.querySelector("h2").textContent)))));
 }
 
+theme.set(theme.system.matches);
+theme.system.addEventListener("change", (event) => {
+  if (!theme.chosen) theme.set(event.matches);
+});
 draw();
 document.title = `stratalloc: ${data.runs.map((one) => one.name).join(", ")}`
   .slice(0, 120);

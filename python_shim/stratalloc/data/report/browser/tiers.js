@@ -49,6 +49,7 @@ function tiersPanel(device) {
     return shape({
       label: `${row[0]}, ${row[1].replaceAll("_", " ")}: ${where}, `
         + `${share(size, total)} of all`,
+      kind: "tier",
       text: rect.width > 4 && rect.height > 5 ? row[0].split(".").slice(-3)
         .join(".") : "",
       color: stops.length > 1 ? `linear-gradient(to right, ${stops.join(", ")})`
