@@ -17,6 +17,7 @@ import made_recordings
 import made_runs
 from stratalloc import cli
 from stratalloc.telemetry import model, recording, replay
+from stratalloc.telemetry.analysis import curves
 from stratalloc.telemetry.exports.layers import layers
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.report import page
@@ -55,6 +56,21 @@ def test_curves_are_the_models(seed, steps, tiering):
         assert told[key][-1] == column[-1] and told[key][0] == 0
         assert set(told[key]) <= set(column)
     assert told["times"] == sorted(told["times"])
+
+
+@settings(max_examples=10, deadline=None)
+@_RUNS
+def test_a_notebooks_picture_is_the_pages_timeline(seed, steps, tiering):
+    run, _ = made_runs.make(seed, steps, tiering=tiering)
+    areas = curves.Curves(run, 0).areas()
+    told = timeline(replay.Replay(run, 0), Bounds(points=curves.POINTS))
+    assert areas.times == told["times"]
+    assert areas.parts == {category: sizes for category, sizes
+                           in told["categories"].items() if any(sizes)}
+    lines = {"reserved": told["reserved"], **{
+        f"on {tier}": sizes for tier, sizes in told["tiers"].items()}}
+    assert areas.lines == {key: sizes for key, sizes in lines.items()
+                           if any(sizes)}
 
 
 def _adds_up(node):
