@@ -42,6 +42,14 @@ bool IsText(std::uint32_t point) {
   return point != 0x061C && point != 0xFEFF;
 }
 
+// Is it UTF-8: no surrogate, none past the last, and no longer than need be?
+bool IsWhole(const Character& character) {
+  constexpr std::uint32_t kLeast[] = {0, 1, 0x80, 0x800, 0x10000};
+  const std::uint32_t point = character.point;
+  return point >= kLeast[character.bytes] && point <= 0x10FFFF &&
+         (point < 0xD800 || point > 0xDFFF);
+}
+
 bool Continues(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
 }
@@ -66,6 +74,22 @@ std::string OneLine(std::string_view name) {
   while (Continues(text[begin])) --begin;
   while (Continues(text[end])) ++end;
   return text.substr(0, begin) + "..." + text.substr(end);
+}
+
+std::string Utf8(std::string_view text) {
+  std::string valid;
+  valid.reserve(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const Character next = First(text.substr(i));
+    if (IsWhole(next)) {
+      valid.append(text.substr(i, next.bytes));
+      i += next.bytes;
+    } else {
+      valid += '?';
+      ++i;
+    }
+  }
+  return valid;
 }
 
 std::string ScopeText(ScopeId scope) { return OneLine(ScopeName(scope)); }

@@ -23,6 +23,8 @@ std::string ScopeText(ScopeId scope);
 // The same of any name: what controls a terminal or the direction of text is
 // "?", and what is left away in the middle is "...".
 std::string OneLine(std::string_view name);
+// All of a text of anybody's, "?" for each byte that is no UTF-8 and for 0.
+std::string Utf8(std::string_view text);
 
 }  // namespace stratalloc
 

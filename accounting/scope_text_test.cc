@@ -38,6 +38,19 @@ TEST(ScopeText, ALongNameHasItsEnds) {
   EXPECT_NE(text.find("x...x"), std::string::npos);
 }
 
+TEST(ScopeText, AllOfATextIsUtf8) {
+  const std::string long_one = "\u00e9\u65e5\U0001f525\n" +
+                               std::string(5000, 'x');
+  EXPECT_EQ(Utf8(long_one), long_one);
+  EXPECT_EQ(Utf8("ab\xc3"), "ab?") << "cut off";
+  EXPECT_EQ(Utf8("\xe6\x97"), "??");
+  EXPECT_EQ(Utf8("\xff\xfe|"), "??|");
+  EXPECT_EQ(Utf8("\xed\xa0\x80"), "???") << "a surrogate";
+  EXPECT_EQ(Utf8("\xe0\x80\xaf"), "???") << "longer than need be";
+  EXPECT_EQ(Utf8("\xf4\x90\x80\x80"), "????") << "past the last";
+  EXPECT_EQ(Utf8(std::string("a\0b", 3)), "a?b");
+}
+
 // Whatever is left away: no character is cut.
 TEST(ScopeText, CharactersStayWhole) {
   for (int before = 0; before < 4; ++before) {

@@ -31,9 +31,9 @@ typedef struct {
 
 /* Told of each, on the thread that was refused, with or without the GIL and
  * without a lock of ours; may call what is here and may allocate. Writes into
- * `line`, at most `room` bytes, what the exception says behind its message, and
- * returns how many. NULL for nobody; a call that has begun may still be under
- * way then. */
+ * `line`, at most `room` bytes of UTF-8, what the exception says behind its
+ * message, and returns how many; what is no UTF-8 of it becomes "?". NULL for
+ * nobody; a call that has begun may still be under way then. */
 typedef int (*stratalloc_refusal_listener)(const stratalloc_refusal* refusal,
                                            char* line, int room);
 STRATALLOC_API void stratalloc_hear_refusals(

@@ -2,7 +2,11 @@
 #include "python_shim/refusals.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <string_view>
+
+#include "accounting/scope_text.h"
 
 namespace stratalloc {
 
@@ -26,10 +30,12 @@ std::string Refusals::Tell(int device, const RefusedRequest& refused,
       .name = name,
       .message = message.c_str(),
       .refused = &handle};
-  char line[1024];
-  const int bytes = listener(&told, line, static_cast<int>(sizeof(line)));
-  return std::string(line, static_cast<std::size_t>(std::clamp(
-                               bytes, 0, static_cast<int>(sizeof(line)))));
+  // A path is in it, which has 4096 bytes at most.
+  std::array<char, 8192> line;
+  const int room = static_cast<int>(line.size());
+  const int bytes = std::clamp(listener(&told, line.data(), room), 0, room);
+  // Of what is no text Python would make another exception than this one.
+  return Utf8(std::string_view(line.data(), static_cast<std::size_t>(bytes)));
 }
 
 }  // namespace stratalloc

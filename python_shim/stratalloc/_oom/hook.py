@@ -120,7 +120,7 @@ atexit.register(_detach)
 def _refused(told, line, room):
     """The core's listener: how many bytes of `line` it wrote."""
     try:
-        data = _said(told).encode("utf-8", "backslashreplace")[:room]
+        data = _fitting(*_said(told), room)
         ctypes.memmove(line, data, len(data))
         return len(data)
     except KeyboardInterrupt:
@@ -133,10 +133,25 @@ def _refused(told, line, room):
 _LISTENER = _core.REFUSAL_LISTENER(_refused)
 
 
+def _fitting(words, where, room):
+    """As UTF-8 in `room` bytes: of words that are longer their beginning, and
+    never a part of where the bundle is."""
+    words, where = (text.encode("utf-8", "backslashreplace")
+                    for text in (words, where))
+    if len(where) > room:
+        where = b""
+    left = room - len(where)
+    if len(words) > left:
+        words = words[:max(0, left - 3)].decode("utf-8", "ignore").encode()
+        words += b"..."[:left]
+    return words + where
+
+
 def _said(told):
-    """What the exception says behind its message."""
+    """(words, where the bundle is): what the exception says behind its
+    message."""
     if getattr(_inside, "now", False):
-        return ""
+        return "", ""
     _inside.now = True
     try:
         return _hear(told)
@@ -150,7 +165,7 @@ def _hear(told):
         if not turn:
             _log.warning("stratalloc: an out of memory has no report: another "
                          "thread's took too long")
-            return ""
+            return "", ""
         key = _key(told, site)
         writes = _may_write(key)
         if not writes and not _state.callbacks:
@@ -164,7 +179,7 @@ def _hear(told):
         except Exception:  # pylint: disable=broad-exception-caught
             _log.exception("stratalloc: a callback of on_oom() failed")
     where = f" stratalloc wrote {report.bundle}." if report.bundle else ""
-    return _joint(told) + report.verdict.sentence + where
+    return _joint(told) + report.verdict.sentence, where
 
 
 def _report_class():
@@ -245,9 +260,9 @@ def _write(report, key):
 def _earlier(told, key):
     path = _state.sites.get(key)
     if path is None:
-        return ""
-    return (_joint(told) + "stratalloc wrote about an earlier one of the same "
-            f"line: {path}.")
+        return "", ""
+    return _joint(told), ("stratalloc wrote about an earlier one of the same "
+                          f"line: {path}.")
 
 
 def _joint(told):

@@ -13,8 +13,7 @@ Only a scope's own limit is a sum and no matter of blocks.
 import dataclasses
 
 from stratalloc._oom import arithmetic
-from stratalloc._oom.verdict import refusing_limits
-from stratalloc._table import printable
+from stratalloc._oom.verdict import named, refusing_limits
 from stratalloc.settings import format_size as size
 
 _OWNERS = 4  # that are tried, of a model's own and of others
@@ -76,7 +75,7 @@ def _of_scope_limits(facts, limits, trials):
     if trials.base.served and len(limits) == 1:  # nothing else refuses it
         yield Suggestion(
             "raise_scope_limit",
-            f"Raise the limit of {printable(limit['owner'])} by "
+            f"Raise the limit of {named(limit['owner'])} by "
             f"{size(wanted - limit['bytes'])} to {size(wanted)} "
             "(stratalloc.limit), or free some of what it owns.",
             wanted - limit["bytes"], wanted, limit["owner"])
@@ -240,7 +239,7 @@ def _ends(blocks, trials):
 def _of_group(blocks, why):
     names = {}
     for block in blocks:
-        key = f"{printable(block['owner'])} ({block['category']})"
+        key = f"{named(block['owner'])} ({block['category']})"
         names[key] = names.get(key, 0) + block["bytes"]
     listed = [f"{size(held)} of {name}" for name, held in sorted(
         names.items(), key=lambda item: -item[1])]

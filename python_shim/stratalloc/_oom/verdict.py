@@ -11,7 +11,7 @@ sentence has only what was counted or tried.
 import dataclasses
 
 from stratalloc._oom import arithmetic
-from stratalloc._table import printable
+from stratalloc._table import cut, printable
 from stratalloc.settings import format_size as size
 
 # What `kind` may be, with the words of section headings.
@@ -29,6 +29,14 @@ KINDS = {
     "live": "held by live tensors",
     "came_free": "memory came free meanwhile",
 }
+
+
+_LONGEST = 120  # cells of a name
+
+
+def named(name):
+    """A name in a sentence: on one line, and not longer than that."""
+    return cut(printable(name), _LONGEST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +75,7 @@ def _scope_limit(facts, trials):
     limit = limits[0]
     return Verdict(
         "limit",
-        f"{printable(limit['owner'])} is limited to {size(limit['bytes'])} "
+        f"{named(limit['owner'])} is limited to {size(limit['bytes'])} "
         f"(stratalloc.limit) and owns {size(limit['owned'])}, to which "
         f"{size(facts['rounded'])} would have come.",
         limit["owned"] + facts["rounded"] - limit["bytes"])
@@ -214,13 +222,13 @@ def _live(facts):
 def _most(facts):
     """Who holds most of the device, behind a sentence."""
     return "".join(
-        f"; the most, {size(row['device'])}, by {printable(row['owner'])} "
+        f"; the most, {size(row['device'])}, by {named(row['owner'])} "
         f"({row['category']})" for row in facts["holders"][:1])
 
 
 def _of_operator(facts, trials):
     """Of one that the guard did not run: it asked for no block."""
-    name, asked = printable(facts["operator"]), facts["bytes"]
+    name, asked = named(facts["operator"]), facts["bytes"]
     parts = facts["parts"]
     if asked > parts["total"]:
         return Verdict("capacity", f"{name} needs {size(asked)} at once, more "

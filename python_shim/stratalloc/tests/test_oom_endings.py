@@ -4,6 +4,7 @@
 Whatever happens to them, the program gets its own torch.OutOfMemoryError.
 """
 
+import ctypes
 import errno
 import json
 import logging
@@ -231,6 +232,51 @@ def test_a_pin_that_is_refused(oom_dir):
     assert str(error.value).endswith(f" stratalloc wrote {folder}.")
     assert load(folder, "report.json")["operator"] == "pin()"
     stratalloc.unpin(first)
+
+
+@pytest.mark.parametrize("letter, times", [("\u00e9", 900), ("\u65e5", 250),
+                                           ("\U0001f525", 5000)])
+def test_names_are_cut_between_characters(oom_dir, letter, times):
+    name = letter * times
+    limit = stratalloc.limit("4 MiB", scope=name)
+    with stratalloc.scope(name):
+        message = refused(8 * MIB)
+    limit.remove()
+    folder = only(oom_dir)
+    assert message.endswith(f" stratalloc wrote {folder}.")
+    sentence = load(folder, "report.json")["verdict"]["sentence"]
+    assert sentence in message and letter * 5 + "…" + letter * 5 in sentence
+    assert len(sentence) < 400
+
+
+def test_what_is_too_long_is_cut_and_the_path_is_not():
+    for room in range(30):
+        told = hook._fitting("x\u65e5\u65e5\u65e5", " wrote /a/b.", room)
+        assert len(told) <= room
+        text = told.decode()  # of whole characters
+        assert text.endswith(" wrote /a/b.") == (room >= 12)
+    assert hook._fitting("x\u65e5\u65e5", " at", 8) == b"x... at"
+    assert hook._fitting("x\u65e5\u65e5", " at", 10) == "x\u65e5\u65e5 at".encode()
+
+
+@pytest.mark.parametrize("said", [b" caf\xc3", b"\xff\xfe", b"\xed\xa0\x80",
+                                  b"a\0b", b"\xe6\x97\xa5" * 9999])
+def test_a_listener_s_bytes_that_are_no_text(said):
+    from stratalloc import _core
+
+    @_core.REFUSAL_LISTENER
+    def listener(told, line, room):
+        data = said[:room]
+        ctypes.memmove(line, data, len(data))
+        return len(data)
+
+    _core.hear_refusals(listener)
+    try:
+        message = refused()
+    finally:
+        _core.hear_refusals(None)
+    assert message.startswith("CUDA out of memory. ")
+    assert "?" in message or "\u65e5" in message
 
 
 # ---- how many ----------------------------------------------------------------
