@@ -80,7 +80,9 @@ def _of_scope_limits(facts, limits, trials):
             "(stratalloc.limit), or free some of what it owns.",
             wanted - limit["bytes"], wanted, limit["owner"])
     fits = min(one["bytes"] - one["owned"] for one in limits)
-    fits = min(fits // 512 * 512, trials.base.fits or fits)
+    # What is served is not measured; what is not, and has no size, is none.
+    served = facts["rounded"] if trials.base.served else trials.base.fits
+    fits = min(fits // 512 * 512, served)
     if fits > 0:
         yield _less(facts, fits)
 

@@ -210,6 +210,23 @@ def test_where_no_owner_alone_is_enough_the_largest_end_together():
     assert freed() == []
 
 
+def test_under_a_limit_only_what_the_card_serves_is_said():
+    facts = _plain()["scope_limit"]["report"]["facts"]
+    judged = verdict.Verdict(
+        **_plain()["scope_limit"]["report"]["verdict"])
+
+    def said(**base):
+        trials = _Serving()
+        trials.base = types.SimpleNamespace(missing=MIB, **base)
+        return [(one.action, one.to)
+                for one in suggestions.find(facts, trials, judged)]
+
+    assert said(served=True, fits=0) == [("raise_scope_limit", 5 * MIB),
+                                         ("ask_less", MIB)]
+    assert said(served=False, fits=MIB // 2) == [("ask_less", MIB // 2)]
+    assert said(served=False, fits=0) == [], "the card is full"
+
+
 def test_settings_that_were_suggested_serve_what_was_refused():
     said = {name: one["report"]["suggestions"][0]
             for name, one in _limited().items()}
