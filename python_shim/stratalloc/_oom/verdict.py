@@ -18,7 +18,8 @@ from stratalloc.settings import format_size as size
 KINDS = {
     "capacity": "over the device's capacity",
     "limit": "over the configured limit",
-    "tiers_full": "the host or disk tier is full, so nothing could be evicted",
+    "tiers_full": "the host and the disk have no room for what would have to "
+                  "leave the device",
     "working_set": "an operator's operands do not fit beside what cannot leave",
     "pending": "freed memory that other streams still use",
     "private_pools": "reserved by private or graph pools",
