@@ -161,7 +161,7 @@ def _limit_helps(facts, trials):
     if not trials.served("more_limit"):
         return None
     return Verdict(
-        "limit", f"{_who_limits(facts).capitalize()} allows "
+        "limit", f"{_who_limits(facts).replace('the ', 'The ', 1)} allows "
         f"{size(parts['allowed'])} of the card's {size(parts['total'])}: with "
         f"{size(missing)} more it would have been served, and the card has "
         "them.", missing)

@@ -227,6 +227,20 @@ def test_under_a_limit_only_what_the_card_serves_is_said():
     assert said(served=False, fits=0) == [], "the card is full"
 
 
+def test_a_setting_keeps_its_name_at_the_beginning_of_a_sentence():
+    facts = _plain()["fraction"]["report"]["facts"]
+    parts = {**facts["parts"], "fraction": 1.}
+    trials = _Serving()
+    trials.served = lambda what: what == "more_limit"
+
+    def said(**change):
+        return verdict.judge({**facts, **change}, trials).sentence
+
+    assert said().startswith("The memory fraction allows 32 MiB")
+    assert said(parts=parts, settings={"gpu_limit": 32 * MIB}).startswith(
+        "gpu_limit allows 32 MiB")
+
+
 def test_settings_that_were_suggested_serve_what_was_refused():
     said = {name: one["report"]["suggestions"][0]
             for name, one in _limited().items()}
