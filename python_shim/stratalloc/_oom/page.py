@@ -25,7 +25,7 @@ def text(report):
 
 
 def cell(name):
-    """A name inside of a table."""
+    """A name, inside of a table or not."""
     shown = printable(str(name))
     for letter in "\\`*[]<>|&":
         shown = shown.replace(letter, "\\" + letter)
@@ -55,12 +55,7 @@ def _request(report):
 
 def _verdict(report):
     yield f"Verdict: {KINDS[report.verdict.kind]}"
-    yield cell_free(report.verdict.sentence)
-
-
-def cell_free(sentence):
-    """A sentence outside of a table."""
-    return printable(sentence).replace("<", "\\<").replace("`", "\\`")
+    yield cell(report.verdict.sentence)
 
 
 def _arithmetic(report):
@@ -103,7 +98,7 @@ def _evictable(report):
     yield "What might have left the device, and why it did not"
     if facts["why_no_tiering"]:
         yield ("Nothing leaves this device: "
-               f"{printable(facts['why_no_tiering'])}.")
+               f"{cell(facts['why_no_tiering'])}.")
         yield ""
     yield from _table(("on the device because", "bytes"),
                       [(why, size(held)) for why, held in sorted(
@@ -194,7 +189,7 @@ def _suggestions(report):
            "gives up least.")
     yield ""
     for number, one in enumerate(report.suggestions, 1):
-        yield f"{number}. {cell_free(one.text)}"
+        yield f"{number}. {cell(one.text)}"
 
 
 def _pointers(report):

@@ -241,6 +241,20 @@ def test_a_setting_keeps_its_name_at_the_beginning_of_a_sentence():
         "gpu_limit allows 32 MiB")
 
 
+def test_a_name_is_no_markup_anywhere_on_the_page():
+    from stratalloc._oom.autopsy import OutOfMemoryReport
+
+    name = "![x](http://evil.example/x.png)<b>`|"
+    report = json.loads(json.dumps(_plain()["live"]["report"]).replace(
+        "large", json.dumps(name)[1:-1]))
+    text = page.text(OutOfMemoryReport.from_dict(report))
+    for section in (2, 4, 8):
+        shown = text.partition(f"## {section}.")[2].partition("\n## ")[0]
+        assert "evil.example" in shown, section
+    assert "![x](" not in text and "<b>" not in text.replace("\\<b", "")
+    assert "`|" not in text
+
+
 def test_settings_that_were_suggested_serve_what_was_refused():
     said = {name: one["report"]["suggestions"][0]
             for name, one in _limited().items()}
@@ -278,7 +292,7 @@ def test_the_page_has_every_section(runs, name, wanted):
     text = page.text(report)
     assert [line[:5] for line in text.splitlines()
             if line.startswith("## ")] == [f"## {i}." for i in range(1, 10)]
-    assert page.cell_free(report.verdict.sentence) in text
+    assert page.cell(report.verdict.sentence) in text
     assert f"| capacity | {CARD} | 64 MiB |" in text
     # Something may have left, and not enough.
     assert "nothing could be evicted" not in text
