@@ -107,11 +107,22 @@ def number():
     return max((file.number() for file in _files), default=0)
 
 
+def is_redacted():
+    """Is this program, or the one that it is a child of, recorded without
+    names? What else is written about it has none then."""
+    if any(file.redacted for file in _files):
+        return True
+    try:
+        return bool(json.loads(os.environ.get(_VARIABLE, "{}"))["redact"])
+    except (ValueError, KeyError, TypeError):
+        return False  # the program's own variable, or none
+
+
 class _File:
     """A recording that this process writes."""
 
     def __init__(self, path, redact):
-        self._path, self._redact = path, redact
+        self._path, self.redacted = path, redact
         self._pid = os.getpid()
         self._number = _core.begin_recording(path + _SUFFIX,
                                              redacted=redact)
@@ -135,7 +146,7 @@ class _File:
         running = self._path + _SUFFIX
         try:
             _core.write_recording(number, self._path, _trace.about(),
-                                  self._redact, over=True)
+                                  self.redacted, over=True)
         except (ValueError, RuntimeError) as error:
             print(f"stratalloc: --record: {error}; what was recorded is in "
                   f"{running}: `stratalloc recover {running} -o "

@@ -6,9 +6,12 @@ page for people is page.py's. Holds no tensor and nothing of the core.
 """
 
 import dataclasses
+import os
 from collections.abc import Mapping
 
+from stratalloc import _record
 from stratalloc._oom import arithmetic, bundle, facts, page
+from stratalloc._oom.redaction import Names
 from stratalloc._oom.suggestions import Suggestion, find
 from stratalloc._oom.trials import Trials
 from stratalloc._oom.verdict import Verdict, judge
@@ -42,21 +45,36 @@ class OutOfMemoryReport(Mapping):
         self.owner, self.category = known["owner"], known["category"]
         self.site = known["site"]
         self.arithmetic = arithmetic.table(known)
+        self.is_redacted = False  # names are numbers, and files left out
+        self._trials = None
 
     @classmethod
     def of(cls, told, site):
         """Of a refusal that is going on (_core.Refusal's pointer), at this line
         of user code or None: asks the core, and RuntimeError as it."""
         read = facts.read(told, site)
-        trials = Trials(told, read)
-        verdict = judge(read, trials)
-        return cls(read, verdict, find(read, trials, verdict))
+        return cls._found(read, Trials(told, read))
+
+    @classmethod
+    def _found(cls, known, trials):
+        verdict = judge(known, trials)
+        report = cls(known, verdict, find(known, trials, verdict))
+        report._trials = trials
+        return report
+
+    def _redacted(self):
+        """The same without names; while the refusal is going on."""
+        report = self._found(Names().hidden(self.facts), self._trials)
+        report.is_redacted = True
+        return report
 
     def write(self, directory, number, limits):
         """Makes a bundle (bundle.py) of it, and `bundle` its path; returns why
-        not, or None."""
+        not, or None. Where the program is recorded without names the bundle has
+        none, either."""
+        shown = self._redacted() if _record.is_redacted() else self
         try:
-            bundle.write(directory, self, number, limits)
+            self.bundle = bundle.write(directory, shown, number, limits)
         except bundle.NoBundleError as error:
             return str(error)
         return None
@@ -84,7 +102,9 @@ class OutOfMemoryReport(Mapping):
                 "suggestions": [
                     {**dataclasses.asdict(one), "blocks": list(one.blocks)}
                     for one in self.suggestions],
-                "arithmetic": self.arithmetic, "bundle": self.bundle,
+                "arithmetic": self.arithmetic,
+                "bundle": (os.path.basename(self.bundle or "") or None
+                           if self.is_redacted else self.bundle),
                 "facts": self.facts}
 
     def text(self):

@@ -5,12 +5,14 @@ write() makes it beside its name, as oom_….partial, and renames it when it is
 whole: what has the name of a bundle is one. It is its owner's alone (0700,
 files 0600), and within bounds: of time, looked at between files and by a child
 that is ended; and of bytes, with those of all bundles in the directory. What is
-left out stands in manifest.json with why. Nothing that is in the directory is
+left out stands in manifest.json with why. Of a program that is recorded with
+--redact it has no names: what cannot be without is left out. Nothing that is in the directory is
 removed or followed. Raises NoBundleError, with a reason, if there is none; what
 was begun is gone then.
 """
 
 import ctypes
+import functools
 import json
 import os
 import pickle
@@ -35,6 +37,11 @@ _VARIABLES = (
     "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING", "RANK", "STRATALLOC", "STRATALLOC_CONF",
     "STRATALLOC_STRICT", "TORCHINDUCTOR_MAX_AUTOTUNE", "WORLD_SIZE")
+
+
+# What _about() says that has files and names of the program.
+_NAMED = ("command", "settings")
+_REDACTED = "the program is recorded with --redact, and it has names"
 
 
 class NoBundleError(Exception):
@@ -202,9 +209,13 @@ class _Files:
         for name in ("report.md", "report.json"):
             if name not in self.written:
                 raise LeftOutError(f"{name}: {self.left_out.get(name)}")
+        about = _about()
+        if report.is_redacted:
+            for name in _NAMED:
+                about.pop(name, None)
         _put(self.path("manifest.json"), _json(
-            {"schema": SCHEMA, **_about(), "device": report.device,
-             "verdict": report.verdict.kind,
+            {"schema": SCHEMA, **about, "device": report.device,
+             "redacted": report.is_redacted, "verdict": report.verdict.kind,
              "sentence": report.verdict.sentence,
              "seconds": round(time.monotonic() - begun, 3),
              "files": self.written, "left_out": self.left_out}))
@@ -244,12 +255,16 @@ def _fill(files, report):
     files.text("report.md", report.text())
     files.json("report.json", report.to_dict())
     files.json("settings.json", report.facts["settings"])
-    files.json("env.json", {name: os.environ[name] for name in _VARIABLES
-                            if name in os.environ})
-    files.add("run.strata", _recording)
-    files.add("stats.json", lambda path: _put(path, _json(
-        _statistics(report.device))))
-    files.add("snapshot.pickle", _snapshot)
+    files.add("run.strata", functools.partial(_recording, report.is_redacted))
+    if report.is_redacted:
+        files.left_out |= dict.fromkeys(
+            ("env.json", "stats.json", "snapshot.pickle"), _REDACTED)
+    else:
+        files.json("env.json", {name: os.environ[name] for name in _VARIABLES
+                                if name in os.environ})
+        files.add("stats.json", lambda path: _put(path, _json(
+            _statistics(report.device))))
+        files.add("snapshot.pickle", _snapshot)
     _convert(files)
 
 
@@ -268,12 +283,12 @@ def _snapshot(path):
         pickle.dump(values, file)
 
 
-def _recording(path):
+def _recording(redacted, path):
     number = _core.flight_recording() or _record.number()
     if number == 0:
         raise LeftOutError("no events were recorded: telemetry is below "
                            "`events`, and the program runs without --record")
-    _core.write_recording(number, path, _trace.about(), redact=False,
+    _core.write_recording(number, path, _trace.about(), redact=redacted,
                           over=False)
 
 

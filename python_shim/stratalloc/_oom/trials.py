@@ -21,7 +21,7 @@ class Trials:
     """Of one _core.Refusal pointer."""
 
     def __init__(self, told, facts):
-        self._told = told
+        self._told, self._known = told, {}
         self._left, self._end = _MOST, time.monotonic() + _SECONDS
         self.base = self._ask({"measure": 1})  # the first: it has time
         rows = arithmetic.table(facts)
@@ -34,18 +34,19 @@ class Trials:
             "more_card": {"more_card": beside},
             "more_room": {"more_room": _ALL},
         }
-        self._known = {}
 
     def served(self, what):
         """With one thing done; `what`: of _named."""
-        if what not in self._known:
-            self._known[what] = self.would_serve(**self._named[what])
-        return self._known[what]
+        return self.would_serve(**self._named[what])
 
     def would_serve(self, **trial):
         """With these fields of _core.Trial."""
-        found = self._ask(trial)
-        return bool(found is not None and found.served)
+        key = tuple((name, tuple(value) if isinstance(value, list) else value)
+                    for name, value in sorted(trial.items()))
+        if key not in self._known:
+            found = self._ask(trial)
+            self._known[key] = bool(found is not None and found.served)
+        return self._known[key]
 
     def _ask(self, trial):
         if self._left == 0 or time.monotonic() > self._end:

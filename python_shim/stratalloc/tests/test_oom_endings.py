@@ -279,6 +279,64 @@ def test_a_listener_s_bytes_that_are_no_text(said):
     assert "?" in message or "\u65e5" in message
 
 
+_SECRET = """
+import secret_module
+import torch, stratalloc
+stratalloc.on_oom(lambda report: print(report.verdict.sentence))
+net = secret_module.SecretNet().cuda()
+with stratalloc.scope("SecretScope/deep"):
+    held = [torch.empty(4 << 20, dtype=torch.uint8, device="cuda")]
+    stratalloc.mark("secret mark")
+    held.append(torch.empty(4 << 20, dtype=torch.uint8, device="cuda"))
+    try:
+        torch.empty(90 << 20, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError as error:
+        print(error)
+stratalloc.limit("9 MiB", scope="SecretScope")
+with stratalloc.scope("SecretScope/deep"):
+    try:
+        torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError as error:
+        print(error)
+"""
+
+
+def test_what_is_recorded_without_names_has_a_bundle_without(tmp_path):
+    (tmp_path / "secret_module.py").write_text(
+        "import torch\nclass SecretNet(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.secret_weight = torch.nn.Parameter(torch.ones(1 << 20))\n")
+    (tmp_path / "secret.py").write_text(_SECRET)
+    os.mkdir(tmp_path / "ooms")
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
+         "--record", "r.strata", "--redact", "--conf",
+         f"oom_dir:{tmp_path / 'ooms'}", "secret.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("stratalloc wrote ") == 2, done.stdout
+    assert "SecretScope is limited to 9 MiB" in done.stdout
+    for name in bundles(tmp_path / "ooms"):
+        folder = os.path.join(tmp_path, "ooms", name)
+        manifest = load(folder, "manifest.json")
+        assert manifest["redacted"] and "command" not in manifest
+        assert set(manifest["left_out"]) >= {
+            "env.json", "stats.json", "snapshot.pickle"}
+        assert set(manifest["files"]) >= {"report.md", "report.json",
+                                          "run.strata", "trace.pftrace"}
+        for file in os.listdir(folder):
+            with open(os.path.join(folder, file), "rb") as opened:
+                text = opened.read().lower()
+            for word in (b"secret", os.fsencode(tmp_path).lower()):
+                assert word not in text, (file, word)
+        report = load(folder, "report.json")
+        assert report["owner"].count("#") == 2, "a path of two parts"
+        assert cli.main(["oom", folder]) == 0
+    kinds = {load(os.path.join(tmp_path, "ooms", name), "report.json")[
+        "verdict"]["kind"] for name in bundles(tmp_path / "ooms")}
+    assert kinds == {"capacity", "limit"}
+
+
 # ---- how many ----------------------------------------------------------------
 
 
