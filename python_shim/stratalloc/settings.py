@@ -258,8 +258,8 @@ class Config:
         "", _DIRECTORY,
         "an existing directory: whoever is out of memory finds a folder "
         "there that says why and what would help, `oom_<UTC>_<pid>_<rank>_<n>` "
-        "(`stratalloc oom` reads it). Once for each line of the program; below "
-        "are its bounds", "nowhere", core=False)
+        "(`stratalloc oom` reads it). Once for each place of the program; "
+        "below are its bounds", "nowhere", core=False)
     oom_max_dumps: int = _setting(
         8, _COUNT, "folders of one process in `oom_dir`", core=False)
     oom_max_bytes: int = _setting(

@@ -6,22 +6,22 @@ is thrown (c_api_refusals.h); it is attached with the first of either
 and costs nothing before that. Whatever goes wrong here is a line of the logger:
 the exception stays the program's own.
 
-A bundle is written once for each site: the line of user code, or the owner
-where a thread of PyTorch's own was refused. So a search for the largest batch
-writes one. Callbacks hear of every refusal, but not of those inside of a
-callback.
+A bundle is written once for each place (place.py), or owner where a thread of
+PyTorch's own was refused, so a search for the largest batch writes one; later
+refusals there have their own verdict in the exception. Callbacks hear of every
+refusal, but not of those inside of a callback.
 """
 
 import atexit
 import ctypes
 import logging
 import os
-import sys
 import threading
 import _thread
 
 from stratalloc import _core
 from stratalloc import _sites
+from stratalloc._oom.place import Place
 
 _log = logging.getLogger("stratalloc")
 _inside = threading.local()
@@ -160,17 +160,17 @@ def _said(told):
 
 
 def _hear(told):
-    site = _site(_libraries())
+    place = Place(_libraries())
     with _Turn() as turn:
         if not turn:
             _log.warning("stratalloc: an out of memory has no report: another "
                          "thread's took too long")
             return "", ""
-        key = _key(told, site)
+        key = _key(told, place)
         writes = _may_write(key)
         if not writes and not _state.callbacks:
             return _earlier(told, key)
-        report = _report_class().of(told, site)
+        report = _report_class().of(told, place.line)
         if writes:
             _write(report, key)
     for (callback,) in list(_state.callbacks):
@@ -210,34 +210,9 @@ def _libraries():
     return _state.libraries
 
 
-def _site(libraries):
-    """"file:line function" of the line of user code that this thread runs, as
-    sites have it (frames/python_frame.h), or None: it runs none."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if not _is_librarys(frame, libraries):
-            return f"{code.co_filename}:{frame.f_lineno} {code.co_name}"
-        frame = frame.f_back
-    return None
-
-
-def _is_librarys(frame, libraries):
-    path = frame.f_code.co_filename
-    if not path.startswith("<"):
-        return path.startswith(libraries)
-    if path.startswith("<frozen "):
-        return True
-    # Code without a file is of the module that runs it.
-    module = frame.f_globals.get("__file__")
-    return isinstance(module, str) and module.startswith(libraries)
-
-
-def _key(told, site):
-    """Of one place in the program: what differs between its refusals is how
-    much was asked for."""
+def _key(told, place):
     refusal = told.contents
-    return (site, refusal.device) if site else (
+    return (place.path, refusal.device) if place.path else (
         refusal.scope, refusal.name, refusal.device)
 
 
@@ -259,10 +234,9 @@ def _write(report, key):
 
 def _earlier(told, key):
     path = _state.sites.get(key)
-    if path is None:
-        return "", ""
-    return _joint(told), ("stratalloc wrote about an earlier one of the same "
-                          f"line: {path}.")
+    where = "" if path is None else (
+        f" stratalloc wrote about an earlier one of the same place: {path}.")
+    return _joint(told) + _report_class().sentence(told), where
 
 
 def _joint(told):

@@ -351,15 +351,93 @@ def test_a_search_for_the_largest_batch_writes_one(oom_dir):
                for message in messages)
 
 
-def test_other_lines_write_their_own_up_to_a_number(oom_dir):
-    use(oom_dir, oom_max_dumps=2)
-    refused()
-    with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-    with pytest.raises(torch.OutOfMemoryError) as third:
-        torch.zeros(100 * MIB, dtype=torch.uint8, device="cuda")
-    assert len(bundles(oom_dir)) == 2
-    assert str(oom_dir) not in str(third.value)
+_PLACES = """
+import sys
+import torch, stratalloc
+
+MIB = 1 << 20
+
+
+def ask(mib):
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+
+
+def forward(batch):
+    if batch % 6 == 0:
+        return ask(batch)
+    if batch % 6 == 1:
+        return ask(batch)
+    if batch % 6 == 2:
+        return ask(batch)
+    if batch % 6 == 3:
+        return ask(batch)
+    if batch % 6 == 4:
+        return ask(batch)
+    return ask(batch)
+
+
+def caught(call, *arguments):
+    try:
+        return call(*arguments)
+    except torch.OutOfMemoryError as error:
+        print(str(error).partition(" GPU 0 ")[0], "|", str(error)[-300:])
+
+
+def search():
+    batch = 90
+    while caught(forward, batch) is None:
+        batch -= 1
+
+
+def sites():
+    caught(forward, 90)
+    caught(forward, 90)
+    for _ in range(2):
+        caught(forward, 91)
+
+
+def main():
+    torch.cuda.init()
+    {"search": search, "sites": sites}[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def places(folder, which, **settings):
+    (folder / "places.py").write_text(_PLACES)
+    os.makedirs(folder / "ooms", exist_ok=True)
+    conf = ",".join([f"oom_dir:{folder / 'ooms'}", "telemetry:counters", *(
+        f"{name}:{value}" for name, value in settings.items())])
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
+         "--conf", conf, "places.py", which], cwd=folder, timeout=300,
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if "Tried to" in line]
+
+
+def test_a_search_over_a_forward_writes_one(tmp_path):
+    """Refused at six lines of it in turn, each with its own verdict."""
+    said = places(tmp_path, "search")
+    folder = only(tmp_path / "ooms")
+    assert len(said) > 20
+    for batch, line in zip(range(90, 0, -1), said):
+        assert f"Tried to allocate {batch}.00 MiB" in line
+        assert f"{batch} MiB are more than the 64 MiB" in line
+        assert folder in line
+
+
+def test_other_places_write_their_own_up_to_a_number(tmp_path):
+    said = places(tmp_path, "sites")
+    assert len(said) == 4 and len(bundles(tmp_path / "ooms")) == 3
+    assert "about an earlier one" in said[3]
+    said = places(tmp_path, "sites", oom_max_dumps=1)
+    assert len(bundles(tmp_path / "ooms")) == 4
+    for line in said[1:]:
+        assert str(tmp_path) not in line and "are more than the" in line
 
 
 def test_bundles_have_so_many_bytes_together(oom_dir, caplog):
