@@ -6,9 +6,9 @@ whole: what has the name of a bundle is one. It is its owner's alone (0700,
 files 0600), and within bounds: of time, looked at between files and by a child
 that is ended; and of bytes, with those of all bundles in the directory. What is
 left out stands in manifest.json with why. Of a program that is recorded with
---redact it has no names: what cannot be without is left out. Nothing that is in the directory is
-removed or followed. Raises NoBundleError, with a reason, if there is none; what
-was begun is gone then.
+--redact it has no names: what cannot be without is left out. Nothing that is in
+the directory is removed or followed. Raises NoBundleError, with a reason, if
+there is none; what was begun is gone then.
 """
 
 import ctypes

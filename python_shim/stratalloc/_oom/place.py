@@ -66,10 +66,9 @@ def _lines_in_loops(code):
     tells them apart."""
     jumps = {*dis.hasjrel, *dis.hasjabs}
     lines, seen = set(), []
-    line = code.co_firstlineno
+    starts, line = dict(dis.findlinestarts(code)), code.co_firstlineno
     for one in dis.get_instructions(code):
-        if one.positions is not None and one.positions.lineno is not None:
-            line = one.positions.lineno
+        line = starts.get(one.offset) or line
         seen.append((one.offset, line))
         if one.opcode in jumps and one.argval < one.offset:
             lines.update(each for at, each in seen if at >= one.argval)
