@@ -98,7 +98,8 @@ class DeviceReports {
   Result<Explanation> Explain(const MallocRequest& request,
                               Reclaimer* reclaimer) EXCLUDES(p_.mutex);
   // The request made again, once for each trial and on a copy of every block of
-  // its own. Fails as Explain does.
+  // its own. Others wait for each copy, and for no search. Fails as Explain
+  // does.
   Result<std::vector<Tried>> Try(const RefusedRequest& refused,
                                  std::span<const Trial> trials,
                                  Reclaimer* reclaimer) EXCLUDES(p_.mutex);
@@ -131,10 +132,14 @@ class DeviceReports {
   // As the ladder has it: of the pool that its stream is routed to.
   HeapCopy::Wish WishLocked(const MallocRequest& request) REQUIRES(p_.mutex);
   Doubt DoubtLocked(const PoolKey& key) REQUIRES(p_.mutex);
-  Result<Tried> TryLocked(const RefusedRequest& refused, const Trial& trial,
-                          const Reclaimer* reclaimer, Bytes room,
-                          const std::vector<Address>& workspaces)
+  // All that a trial needs of the device.
+  struct TrialCopy;
+  Result<std::unique_ptr<TrialCopy>> TrialCopyLocked(
+      const RefusedRequest& refused, const Trial& trial,
+      const Reclaimer* reclaimer, const std::vector<Address>& workspaces)
       REQUIRES(p_.mutex);
+  // No lock is held.
+  static Tried TryOn(TrialCopy& moment, const Trial& trial, Bytes room);
   // What may leave, in the order of `reclaimer`; and what stays for the reasons
   // of `also` (Trial::Bit), as if it might.
   std::vector<EvictableHandle> LeavingLocked(

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "allocator/device_reports.h"
@@ -243,23 +244,17 @@ Doubt DeviceReports::DoubtLocked(const PoolKey& key) {
 }
 
 Result<std::unique_ptr<HeapCopy>> DeviceReports::CopyHeapLocked() {
-  return HeapCopy::Make(p_.heap, p_.table, p_.pages.used_bytes(),
-                        {.may_move =
-                             [&](PoolId id) {
-                               p_.mutex.AssertHeld();
-                               return !p_.private_pools.IsInUse(id);
-                             },
-                         .lends =
-                             [&](PoolId id) {
-                               p_.mutex.AssertHeld();
-                               const auto* pool = p_.private_pools.Find(id);
-                               return pool != nullptr && pool->use_on_oom;
-                             },
-                         .unsplit =
-                             [&](PoolId id) {
-                               p_.mutex.AssertHeld();
-                               return p_.private_pools.IsUnsplit(id);
-                             }});
+  std::set<PoolId> in_use, lending, unsplit;
+  for (const auto& [id, pool] : p_.private_pools.all()) {
+    if (p_.private_pools.IsInUse(id)) in_use.insert(id);
+    if (p_.private_pools.IsUnsplit(id)) unsplit.insert(id);
+    if (pool.use_on_oom) lending.insert(id);
+  }
+  return HeapCopy::Make(
+      p_.heap, p_.table, p_.pages.used_bytes(),
+      {.may_move = [in_use](PoolId id) { return !in_use.contains(id); },
+       .lends = [lending](PoolId id) { return lending.contains(id); },
+       .unsplit = [unsplit](PoolId id) { return unsplit.contains(id); }});
 }
 
 Result<Explanation> DeviceReports::ExplainLocked(

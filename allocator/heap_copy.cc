@@ -48,7 +48,22 @@ Result<std::unique_ptr<HeapCopy>> HeapCopy::Make(const BlockHeap& heap,
   STRATALLOC_ASSIGN_OR_RETURN(const HandleTable like, LikeTable(table));
   std::unique_ptr<HeapCopy> copy(new HeapCopy(like, used, rules));
   copy->heap_.CopyFrom(heap);
+  copy->CopyUnmanagedRegions();
   return copy;
+}
+
+void HeapCopy::CopyUnmanagedRegions() {
+  for (const auto& [base, segment] : heap_.segments()) {
+    if (!segment->unmanaged) continue;
+    const HandleRegion& from = *segment->region;
+    UnmanagedRegion& to =
+        *unmanaged_.emplace_back(std::make_unique<UnmanagedRegion>());
+    to.region = from;
+    to.region.entries = &to.entry;
+    to.entry.state.store(from.entries[0].state.load());
+    to.entry.stays.store(from.entries[0].stays.load());
+    segment->region = &to.region;
+  }
 }
 
 Bytes HeapCopy::Releasable(BlockHeap::Run but) const {

@@ -8,14 +8,16 @@
 // of it than any card has memory.
 //
 // Thread-safety: Make's caller holds the device lock, and no bin of
-// the heap has a block; the copy itself is its owner's alone. It costs a look
-// at every block. Fails: Make, kHostOutOfMemory.
+// the heap has a block; the copy itself is its owner's alone and needs no lock:
+// nothing of it is the device's. It costs a look at every block. Fails: Make,
+// kHostOutOfMemory.
 // Invariants: those of BlockHeap; used() = bytes of handles with memory.
 #ifndef STRATALLOC_ALLOCATOR_HEAP_COPY_H_
 #define STRATALLOC_ALLOCATOR_HEAP_COPY_H_
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/result.h"
@@ -25,7 +27,8 @@ namespace stratalloc {
 
 class HeapCopy {
  public:
-  // What is said of the owner of a pool (private_pool.h).
+  // What is said of the owner of a pool (private_pool.h); of the moment that
+  // is copied, since they may be asked without a lock.
   struct Rules {
     std::function<bool(PoolId)> may_move;  // may its free handles go elsewhere?
     std::function<bool(PoolId)> lends;     // to whoever is out of memory?
@@ -72,8 +75,15 @@ class HeapCopy {
   const BlockHeap& heap() const { return heap_; }
 
  private:
+  // Of a segment of unmanaged memory, whose own goes with it.
+  struct UnmanagedRegion {
+    HandleRegion region;
+    HandleEntry entry;
+  };
+
   HeapCopy(HandleTable table, Bytes used, Rules rules);
 
+  void CopyUnmanagedRegions();
   void MakeFree(Block* block);
   // A free block of the owner's, or of one that lends.
   const Block* FindFree(const Wish& wish);
@@ -86,6 +96,7 @@ class HeapCopy {
   Bytes Releasable(BlockHeap::Run but) const;
 
   HandleTable table_;
+  std::vector<std::unique_ptr<UnmanagedRegion>> unmanaged_;
   SegmentStats stats_;
   History history_;
   BlockHeap heap_;

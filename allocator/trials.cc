@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -77,6 +78,15 @@ class Again {
 
 }  // namespace
 
+struct DeviceReports::TrialCopy {
+  std::unique_ptr<HeapCopy> copy;
+  std::optional<Again> again;
+  Bytes limit = 0;
+  bool captures = false;
+  std::vector<PoolId> private_pools;
+  std::vector<EvictableHandle> leaving;  // in the order of the reclaimer
+};
+
 Result<std::vector<Tried>> DeviceReports::Try(const RefusedRequest& refused,
                                               std::span<const Trial> trials,
                                               Reclaimer* reclaimer) {
@@ -85,60 +95,70 @@ Result<std::vector<Tried>> DeviceReports::Try(const RefusedRequest& refused,
   const Bytes room = reclaimer == nullptr ? 0 : reclaimer->RoomBelow();
   std::vector<Tried> tried;
   for (const Trial& trial : trials) {
-    MutexLock lock(p_.mutex);  // others go on between two of them
-    STRATALLOC_ASSIGN_OR_RETURN(
-        const Tried one,
-        TryLocked(refused, trial, reclaimer, room, workspaces));
-    tried.push_back(one);
+    std::unique_ptr<TrialCopy> moment;
+    {
+      MutexLock lock(p_.mutex);
+      STRATALLOC_ASSIGN_OR_RETURN(
+          moment, TrialCopyLocked(refused, trial, reclaimer, workspaces));
+    }
+    tried.push_back(TryOn(*moment, trial, room));
   }
   return tried;
 }
 
-Result<Tried> DeviceReports::TryLocked(const RefusedRequest& refused,
-                                       const Trial& trial,
-                                       const Reclaimer* reclaimer, Bytes room,
-                                       const std::vector<Address>& workspaces) {
+Result<std::unique_ptr<DeviceReports::TrialCopy>> DeviceReports::TrialCopyLocked(
+    const RefusedRequest& refused, const Trial& trial,
+    const Reclaimer* reclaimer, const std::vector<Address>& workspaces) {
   p_.blocks.Process();
   p_.arrivals.Settle();
   p_.blocks.EmptyBins();
   STRATALLOC_ASSIGN_OR_RETURN(const MemoryInfo card, p_.device.GetMemoryInfo());
-  STRATALLOC_ASSIGN_OR_RETURN(const std::unique_ptr<HeapCopy> copy,
-                              CopyHeapLocked());
-  Again again(*copy, WishLocked(refused.request), refused, p_.table);
-  const Bytes limit =
-      std::min(p_.limit.Allowed() + trial.more_limit,
-               p_.pages.ours() + card.free + trial.more_card);
-  const bool captures = p_.captures.UnderWay();
-  for (const Address block : trial.frees) copy->Free(block);
+  auto moment = std::make_unique<TrialCopy>();
+  STRATALLOC_ASSIGN_OR_RETURN(moment->copy, CopyHeapLocked());
+  moment->again.emplace(*moment->copy, WishLocked(refused.request), refused,
+                        p_.table);
+  moment->limit = std::min(p_.limit.Allowed() + trial.more_limit,
+                           p_.pages.ours() + card.free + trial.more_card);
+  moment->captures = p_.captures.UnderWay();
+  for (const auto& [id, pool] : p_.private_pools.all()) {
+    moment->private_pools.push_back(id);
+  }
+  if (reclaimer != nullptr && p_.captures.MayEvict()) {
+    moment->leaving = LeavingLocked(*reclaimer, workspaces, trial.leave_too);
+  }
+  return moment;
+}
+
+Tried DeviceReports::TryOn(TrialCopy& moment, const Trial& trial, Bytes room) {
+  HeapCopy& copy = *moment.copy;
+  Again& again = *moment.again;
+  for (const Address block : trial.frees) copy.Free(block);
   Tried tried;
   const auto serves = [&] {
-    const HeapCopy::Found found = again.Search(limit);
+    const HeapCopy::Found found = again.Search(moment.limit);
     tried.missing = found.lacking;
     return tried.served = found.served;
   };
   if (serves()) return tried;
-  if (!captures || trial.streams_end) copy->CompletePending();
+  if (!moment.captures || trial.streams_end) copy.CompletePending();
   if (trial.pools_end) {
-    for (const auto& [id, pool] : p_.private_pools.all()) {
-      copy->Release(id, ~Bytes{0});
-    }
+    for (const PoolId id : moment.private_pools) copy.Release(id, ~Bytes{0});
   }
-  copy->Release(PoolId{}, ~Bytes{0});
+  copy.Release(PoolId{}, ~Bytes{0});
   if (serves()) return tried;
-  if (reclaimer != nullptr && p_.captures.MayEvict()) {
+  if (!moment.leaving.empty()) {
     Bytes left = room + trial.more_room;
-    for (const EvictableHandle& one :
-         LeavingLocked(*reclaimer, workspaces, trial.leave_too)) {
+    for (const EvictableHandle& one : moment.leaving) {
       const Address at = one.handle.address();
       if (again.IsOperand(at)) continue;
       // What has a copy that is good needs no room.
       if (!one.clean && one.handle.bytes() > left) continue;
       if (!one.clean) left -= one.handle.bytes();
-      copy->Evict(at);
+      copy.Evict(at);
     }
     if (serves()) return tried;
   }
-  if (trial.measure) tried.fits = again.Largest(limit);
+  if (trial.measure) tried.fits = again.Largest(moment.limit);
   return tried;
 }
 

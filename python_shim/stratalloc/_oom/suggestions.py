@@ -80,9 +80,7 @@ def _of_scope_limits(facts, limits, trials):
             "(stratalloc.limit), or free some of what it owns.",
             wanted - limit["bytes"], wanted, limit["owner"])
     fits = min(one["bytes"] - one["owned"] for one in limits)
-    # What is served is not measured; what is not, and has no size, is none.
-    served = facts["rounded"] if trials.base.served else trials.base.fits
-    fits = min(fits // 512 * 512, served)
+    fits = min(fits // 512 * 512, trials.fits or 0)
     if fits > 0:
         yield _less(facts, fits)
 
@@ -258,8 +256,8 @@ def _of_group(blocks, why):
 
 
 def _of_less(facts, trials):
-    if trials.base.fits:
-        yield _less(facts, trials.base.fits)
+    if trials.fits:
+        yield _less(facts, trials.fits)
 
 
 def _less(facts, fits):

@@ -3,7 +3,8 @@
 something was done about it: what the verdict and the suggestions rest on.
 
 Asked of the core while the refusal's listener runs; each question costs one
-copy, so answers are kept and there is a limit to them. Raises RuntimeError as
+copy, for which other threads' mallocs wait, so answers are kept and there is a
+limit to them, by number and, where a copy takes long, by time. Raises RuntimeError as
 the core does.
 """
 
@@ -13,7 +14,7 @@ from stratalloc import _core
 from stratalloc._oom import arithmetic
 
 # Questions, and seconds; what is asked beyond them counts as not served.
-_MOST, _SECONDS = 48, 5
+_MOST, _SECONDS = 48, 2
 _ALL = 1 << 60  # bytes, more than any card or disk has
 
 
@@ -23,7 +24,8 @@ class Trials:
     def __init__(self, told, facts):
         self._told, self._known = told, {}
         self._left, self._end = _MOST, time.monotonic() + _SECONDS
-        self.base = self._ask({"measure": 1})  # the first: it has time
+        self.base = self._ask({})  # the first: it has time
+        self._whole, self._fits = facts["rounded"], None
         rows = arithmetic.table(facts)
         beside = max(rows[key] for key in ("other_processes", "non_torch",
                                            "unknown"))
@@ -34,6 +36,18 @@ class Trials:
             "more_card": {"more_card": beside},
             "more_room": {"more_room": _ALL},
         }
+
+    @property
+    def fits(self):
+        """Bytes of a request that would be served as things are, at most what
+        was refused; 0: none, or it is an operator; None: the time was over."""
+        if self.base.served:
+            return self._whole
+        if self._fits is None:
+            # Many searches on one copy: only for who needs it.
+            found = self._ask({"measure": 1})
+            self._fits = None if found is None else found.fits
+        return self._fits
 
     def served(self, what):
         """With one thing done; `what`: of _named."""

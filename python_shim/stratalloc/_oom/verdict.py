@@ -186,12 +186,13 @@ def _fragmented(facts, trials):
     room = _there(facts) - min(stays, _there(facts)) - held["in_private_pools"]
     if room < facts["rounded"]:
         return None
-    largest = trials.base.fits
+    largest = trials.fits
+    size_of_it = "" if largest is None else (
+        f": the largest request that would be served is {size(largest)}")
     return Verdict(
         "fragmented", f"Of {size(_there(facts))}, {size(stays)} are held by "
         f"what cannot leave, and the {size(room)} beside it would be enough, "
-        "but they are in pieces: the largest request that would be served is "
-        f"{size(largest)}.", facts["rounded"] - largest)
+        f"but they are in pieces{size_of_it}.", trials.base.missing)
 
 
 def _others(facts, trials):

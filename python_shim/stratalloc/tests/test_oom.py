@@ -15,6 +15,7 @@ import types
 import pytest
 
 from stratalloc._oom import arithmetic, page, suggestions, verdict
+from stratalloc._oom import trials as trials_module
 
 MIB = 1 << 20
 CARD = 64 * MIB
@@ -153,7 +154,8 @@ def test_what_ends_is_tried_and_ranked_by_bytes():
 class _Serving:
     """Trials in which whatever ends serves, and nothing else does."""
 
-    base = types.SimpleNamespace(served=False, missing=MIB, fits=8 * MIB)
+    base = types.SimpleNamespace(served=False, missing=MIB)
+    fits = 8 * MIB
 
     def served(self, what):
         return False
@@ -215,13 +217,14 @@ def test_under_a_limit_only_what_the_card_serves_is_said():
     judged = verdict.Verdict(
         **_plain()["scope_limit"]["report"]["verdict"])
 
-    def said(**base):
+    def said(served, fits):
         trials = _Serving()
-        trials.base = types.SimpleNamespace(missing=MIB, **base)
+        trials.base = types.SimpleNamespace(missing=MIB, served=served)
+        trials.fits = fits
         return [(one.action, one.to)
                 for one in suggestions.find(facts, trials, judged)]
 
-    assert said(served=True, fits=0) == [("raise_scope_limit", 5 * MIB),
+    assert said(served=True, fits=2 * MIB) == [("raise_scope_limit", 5 * MIB),
                                          ("ask_less", MIB)]
     assert said(served=False, fits=MIB // 2) == [("ask_less", MIB // 2)]
     assert said(served=False, fits=0) == [], "the card is full"
@@ -253,6 +256,51 @@ def test_a_name_is_no_markup_anywhere_on_the_page():
         assert "evil.example" in shown, section
     assert "![x](" not in text and "<b>" not in text.replace("\\<b", "")
     assert "`|" not in text
+
+
+class _Core:
+    """What is asked of the core, and what it answers in turn."""
+
+    Tried = types.SimpleNamespace
+
+    def __init__(self, monkeypatch, now, **answer):
+        self.asked, self.answer, self.now = [], answer, now
+        monkeypatch.setattr(trials_module, "_core", self)
+        monkeypatch.setattr(trials_module, "time", self)
+
+    def monotonic(self):
+        return self.now[0]
+
+    def try_again(self, told, trials):
+        self.asked += trials
+        self.now[0] += self.now[1]
+        return [types.SimpleNamespace(**self.answer)]
+
+
+def test_a_copy_that_is_dear_bounds_the_trials(monkeypatch):
+    facts = _plain()["live"]["report"]["facts"]
+    core = _Core(monkeypatch, [0., .75], served=False, missing=MIB, fits=7)
+    trials = trials_module.Trials(None, facts)
+    assert trials.would_serve(more_card=1) is False
+    assert trials.would_serve(more_card=2) is False
+    assert len(core.asked) == 3
+    # After more than two seconds nothing is asked any more.
+    core.answer["served"] = True
+    assert trials.would_serve(more_card=3) is False
+    assert trials.fits is None and len(core.asked) == 3
+
+
+def test_who_needs_no_size_measures_none(monkeypatch):
+    facts = _plain()["live"]["report"]["facts"]
+    core = _Core(monkeypatch, [0., 0.], served=False, missing=MIB, fits=7)
+    trials = trials_module.Trials(None, facts)
+    verdict.judge(facts, trials)
+    assert not [one for one in core.asked if "measure" in one]
+    count = len(core.asked)
+    assert trials.fits == trials.fits == 7
+    assert not trials.served("streams_end")
+    assert not trials.served("streams_end")
+    assert core.asked[count:] == [{"measure": 1}, {"streams_end": 1}]
 
 
 def test_settings_that_were_suggested_serve_what_was_refused():
