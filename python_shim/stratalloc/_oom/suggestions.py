@@ -214,7 +214,7 @@ def _enough(groups, trials):
     # owner has enough bytes does not mean that they are enough.
     for key in one[:_OWNERS]:
         if _ends(groups[key], trials):
-            return groups[key]
+            return _fewest(groups[key], trials)
     falling = [groups[key] for key in reversed(rising)]
 
     def first(count):
@@ -222,14 +222,28 @@ def _enough(groups, trials):
 
     if not falling or not _ends(first(len(falling)), trials):
         return []
-    low, high = 0, len(falling)
+    return first(_least(
+        len(falling), lambda count: _ends(first(count), trials)))
+
+
+def _fewest(blocks, trials):
+    """Of these, which are enough, the largest that are."""
+    falling = sorted(blocks, key=lambda block: (-block["bytes"],
+                                                block["address"]))
+    return falling[:_least(len(falling), lambda count: _ends(
+        falling[:count], trials))]
+
+
+def _least(most, serves):
+    """The least count up to `most`, of which it is known, that serves."""
+    low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        if _ends(first(middle), trials):
+        if serves(middle):
             high = middle
         else:
             low = middle
-    return first(high)
+    return high
 
 
 def _ends(blocks, trials):

@@ -42,7 +42,9 @@ def named(name):
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """kind: of KINDS. sentence: for people. bytes: what is lacking, or 0."""
+    """kind: of KINDS. sentence: for people. bytes: by how much the limit that
+    refused it is too low: of a scope, of the program, of the card, or of the
+    tiers below; 0 if nothing is lacking any more."""
 
     kind: str
     sentence: str
@@ -59,7 +61,7 @@ def judge(facts, trials):
         verdict = rule(facts, trials)
         if verdict is not None:
             return verdict
-    return _live(facts)
+    return _live(facts, trials)
 
 
 def _there(facts):
@@ -143,7 +145,8 @@ def _pending(facts, trials):
            if facts["parts"]["capturing"] else "")
     return Verdict(
         "pending", f"{size(pending)} are freed and other streams still use "
-        f"them{why}: with them it would have been served.", pending)
+        f"them{why}: with them it would have been served.",
+        trials.base.missing)
 
 
 def _came_free(facts, trials):
@@ -174,7 +177,7 @@ def _private_pools(facts, trials):
     return Verdict(
         "private_pools", f"{size(free)} are free and reserved by private pools "
         "(of CUDA graphs and MemPools), which alone may use them: with them it "
-        "would have been served.", free)
+        "would have been served.", trials.base.missing)
 
 
 def _fragmented(facts, trials):
@@ -212,13 +215,13 @@ def _others(facts, trials):
         "without that it would have been served.", trials.base.missing)
 
 
-def _live(facts):
+def _live(facts, trials):
     rows = arithmetic.table(facts)
     there = _there(facts)
     return Verdict(
         "live", f"Of {size(there)} that PyTorch may have here, "
         f"{size(rows['allocated'])} are held by live tensors{_most(facts)}.",
-        facts["rounded"])
+        trials.base.missing)
 
 
 def _most(facts):

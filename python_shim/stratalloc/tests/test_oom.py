@@ -258,6 +258,48 @@ def test_a_name_is_no_markup_anywhere_on_the_page():
     assert "`|" not in text
 
 
+def test_of_an_owner_no_more_blocks_end_than_it_takes():
+    report = _plain()["live"]["report"]
+    blocks = [{"address": index, "bytes": held * MIB, "owner": "cache",
+               "category": "temporary"}
+              for index, held in enumerate([1, 9, 2, 8, 3, 7, 4, 6, 5, 5])]
+
+    class Counting(_Serving):
+        needed = 16 * MIB
+
+        def would_serve(self, frees=(), **trial):
+            return sum(block["bytes"] for block in blocks
+                       if block["address"] in frees) >= self.needed
+
+    trials = Counting()
+    facts = {**report["facts"], "blocks": blocks, "explanation": None}
+
+    def freed():
+        return [(one.blocks, one.bytes // MIB) for one in suggestions.find(
+            facts, trials, verdict.Verdict(**report["verdict"]))
+                if one.action == "free"]
+
+    assert freed() == [((1, 3), 17)]
+    trials.needed = 9 * MIB
+    assert freed() == [((1,), 9)]
+    trials.needed = 50 * MIB
+    assert freed() == [((1, 3, 5, 7, 8, 9, 6, 4, 2, 0), 50)]
+
+
+@each
+def test_the_verdict_s_bytes_are_what_is_lacking(runs, name, wanted):
+    report = runs()[name]["report"]
+    lacking = {
+        "capacity": 36, "fraction": 8, "scope_limit": 1, "live": 16,
+        "in_pieces": 12, "private_pools": 16, "pending": 18,
+        "other_processes": 6, "unknown": 6, "non_torch": 6, "came_free": 0,
+        "tiers_full": 6, "gpu_limit": 8, "working_set": 16, "pinned": 6}
+    if name in lacking:
+        assert report["verdict"]["bytes"] == lacking[name] * MIB
+    else:  # in pieces: the limit lacks handles
+        assert 0 < report["verdict"]["bytes"] <= report["rounded"]
+
+
 class _Core:
     """What is asked of the core, and what it answers in turn."""
 
