@@ -8,12 +8,16 @@ cannot be read.
 """
 
 import json
+import math
 import os
 import sys
 
 from stratalloc._command import EXIT_FAILED, EXIT_OK, UsageError
 from stratalloc._oom import bundle
 from stratalloc._oom.autopsy import OutOfMemoryReport
+from stratalloc._table import printable
+from stratalloc.telemetry.errors import TelemetryError
+from stratalloc.telemetry.regular import opened
 
 _MOST = 256 << 20  # bytes of a JSON file that is read
 
@@ -28,7 +32,8 @@ def main(args):
     try:
         report, manifest = read(folder)
     except DamagedError as error:
-        print(f"stratalloc oom: {folder}: {error}", file=sys.stderr)
+        print(f"stratalloc oom: {printable(f'{folder}: {error}')}",
+              file=sys.stderr)
         return EXIT_FAILED
     if args.json:
         values = {**report.to_dict(), "bundle": folder, "manifest": manifest}
@@ -71,7 +76,8 @@ def read(folder):
         report = OutOfMemoryReport.from_dict(values)
         report.text()  # says what is missing of it before anything is printed
         return report, manifest
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        # It may be anybody's, and have anything in place of anything.
         raise DamagedError("report.json is damaged or of another version: "
                            f"{type(error).__name__}: {error}") from None
 
@@ -79,14 +85,25 @@ def read(folder):
 def _json(folder, name):
     path = os.path.join(folder, name)
     try:
-        if os.path.getsize(path) > _MOST:
+        with opened(path) as file:
+            data = file.read(_MOST + 1)
+        if len(data) > _MOST:
             raise DamagedError(f"{name} is larger than a report can be")
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(data.decode("utf-8"), parse_constant=_finite,
+                          parse_float=_finite)
+    except TelemetryError as error:
+        raise DamagedError(str(error)) from None
     except OSError as error:
         raise DamagedError(f"{name}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{name} is no JSON: {error}") from None
+
+
+def _finite(text):
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of a report")
+    return value
 
 
 def _files(folder, manifest):
@@ -95,4 +112,4 @@ def _files(folder, manifest):
     left = manifest.get("left_out")
     if isinstance(left, dict):
         lines += [f"  without {name}: {why}" for name, why in left.items()]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

@@ -46,9 +46,9 @@ def _request(report):
             f"{size(report.requested)}, a block of {size(report.rounded)}")
     yield "The request"
     yield from [f"- asked for: {what}",
-                f"- on: device {report.device}, stream {facts['stream']:#x}",
-                f"- by: {cell(report.owner)} ({report.category}, "
-                f"{facts['lifetime']})",
+                f"- on: device {report.device:d}, stream {facts['stream']:#x}",
+                f"- by: {cell(report.owner)} ({cell(report.category)}, "
+                f"{cell(facts['lifetime'])})",
                 "- at: " + (cell(report.site) if report.site else
                             "no line of user code: none runs on this thread")]
 
@@ -63,7 +63,7 @@ def _arithmetic(report):
     yield "The card's memory"
     yield from _table(
         ("what", "bytes", "for people"),
-        [(ROWS[key], str(held), size(held))
+        [(ROWS[key], f"{held:d}", size(held))
          for key, held in report.arithmetic.items() if held]
         + [("capacity", str(total), size(total))])
 
@@ -75,7 +75,7 @@ def _holders(report):
     yield "Who holds it"
     yield from _table(
         ("owner", "category", "on the device", "on host and disk"),
-        [(cell(row["owner"]), row["category"], size(row["device"]),
+        [(cell(row["owner"]), cell(row["category"]), size(row["device"]),
           size(row["host"] + row["disk"])) for row in rows[:_SHOWN]],
         _and_more(rest, "device"))
     if facts["tensors"]:
@@ -101,7 +101,7 @@ def _evictable(report):
                f"{cell(facts['why_no_tiering'])}.")
         yield ""
     yield from _table(("on the device because", "bytes"),
-                      [(why, size(held)) for why, held in sorted(
+                      [(cell(why), size(held)) for why, held in sorted(
                           facts["stays"].items(), key=lambda item: -item[1])])
     said = facts["explanation"]
     if said and "room_below" in said:
@@ -113,7 +113,7 @@ def _evictable(report):
         yield "A CUDA graph is being captured: nothing leaves meanwhile."
     for row in facts["pinned"][:_SHOWN]:
         yield (f"- {size(row['bytes'])} of {cell(row['owner'])}: "
-               f"{row['reason']}")
+               f"{cell(row['reason'])}")
 
 
 def _fragmentation(report):
@@ -135,7 +135,7 @@ def _fragmentation(report):
     yield ""
     yield from _table(
         ("kept by", "category", "free", "of", "its block"),
-        [(cell(hole["oldest"]["owner"]), hole["oldest"]["category"],
+        [(cell(hole["oldest"]["owner"]), cell(hole["oldest"]["category"]),
           size(hole["free"]), size(hole["bytes"]),
           size(hole["oldest"]["bytes"])) for hole in holes[:_SHOWN]],
         f"and {more} more holes, {size(free)} free" if more else None)
@@ -169,7 +169,7 @@ def _changed(report):
     yield ""
     yield from _table(
         ("owner", "category", "bytes"),
-        [(cell(row["owner"]), row["category"], _signed(row["bytes"]))
+        [(cell(row["owner"]), cell(row["category"]), _signed(row["bytes"]))
          for row in rows[:_SHOWN]],
         f"and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else None)
 
