@@ -14,6 +14,8 @@ import stat
 import subprocess
 import sys
 import threading
+import time
+import types
 
 import pytest
 
@@ -472,10 +474,41 @@ def test_a_converter_that_never_ends_is_ended(tmp_path, monkeypatch):
     slow.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(slow))
     os.mkdir(tmp_path / "here")
-    use(tmp_path / "here", oom_max_seconds=3)
+    use(tmp_path / "here", oom_max_seconds=1000)
+    real, ended = bundle.subprocess.run, []
+
+    def run(*arguments, timeout, **how):
+        # All that was before it took some of the time, and it gets the rest.
+        assert 0 < timeout < 1000
+        try:
+            return real(*arguments, timeout=.1, **how)
+        except subprocess.TimeoutExpired:
+            ended.append(True)
+            raise
+
+    monkeypatch.setattr(bundle.subprocess, "run", run)
     refused()
-    left = load(only(tmp_path / "here"), "manifest.json")["left_out"]
-    assert "oom_max_seconds" in left["trace.pftrace"]
+    manifest = load(only(tmp_path / "here"), "manifest.json")
+    assert ended == [True]
+    assert set(manifest["files"]) == _ALWAYS - {"manifest.json"}
+    assert "oom_max_seconds" in manifest["left_out"]["trace.pftrace"]
+
+
+def test_what_comes_after_the_time_is_left_out(oom_dir, monkeypatch):
+    now = [0.]
+    monkeypatch.setattr(bundle, "time", types.SimpleNamespace(
+        monotonic=lambda: now[0], gmtime=time.gmtime, strftime=time.strftime))
+
+    def statistics(device):
+        now[0] = 1001.
+        return {}
+
+    monkeypatch.setattr(bundle, "_statistics", statistics)
+    use(oom_dir, oom_max_seconds=1000)
+    refused()
+    manifest = load(only(oom_dir), "manifest.json")
+    assert "stats.json" in manifest["files"]
+    assert "oom_max_seconds" in manifest["left_out"]["snapshot.pickle"]
 
 
 # ---- what goes wrong ---------------------------------------------------------
@@ -492,6 +525,67 @@ def test_no_room_leaves_nothing_and_one_line(oom_dir, monkeypatch, caplog):
     assert bundles(oom_dir) == []
     (line,) = said(caplog)
     assert "No space left on device" in line
+
+
+_FULL = """
+import ctypes, json, logging, os, resource, sys
+
+folder = sys.argv[1]
+libc = ctypes.CDLL(None, use_errno=True)
+NEWNS, NEWUSER, PRIVATE = 0x20000, 0x10000000, 0x44000
+
+
+def mounted():
+    if libc.unshare(NEWNS) != 0 and libc.unshare(NEWNS | NEWUSER) != 0:
+        return False
+    return (libc.mount(b"none", b"/", None, PRIVATE, None) == 0
+            and libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0,
+                           b"size=64k") == 0)
+
+
+# Who may not mount one has a limit that does the same.
+how = ("a full file system" if sys.argv[2] == "mount" and mounted()
+       else "a limit of files")
+from stratalloc import simulate
+simulate.load("64MiB")
+import torch, stratalloc
+lines = []
+logging.getLogger("stratalloc").addHandler(logging.Handler())
+logging.getLogger("stratalloc").handlers[-1].emit = (
+    lambda record: lines.append(record.getMessage()))
+stratalloc.enable(oom_dir=folder, tiering=False)
+torch.cuda.init()
+if how == "a full file system":
+    with open(os.path.join(folder, "mine"), "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+else:
+    resource.setrlimit(resource.RLIMIT_FSIZE,
+                       (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    torch.empty(90 << 20, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    print(json.dumps([how, str(error), sorted(os.listdir(folder)), lines]))
+"""
+
+
+@pytest.mark.parametrize("way", ["mount", "limit"])
+def test_a_directory_that_has_no_room(tmp_path, way):
+    (tmp_path / "full.py").write_text(_FULL)
+    os.mkdir(tmp_path / "there")
+    done = subprocess.run(
+        [sys.executable, "full.py", str(tmp_path / "there"), way],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    how, message, left, lines = json.loads(done.stdout.splitlines()[-1])
+    assert message.startswith("CUDA out of memory. Tried to allocate 90.00 MiB")
+    assert message.endswith("90 MiB are more than the 64 MiB that the card has.")
+    assert left == (["mine"] if how == "a full file system" else [])
+    (line,) = lines
+    assert os.strerror(errno.ENOSPC if left else errno.EFBIG) in line, how
 
 
 @pytest.mark.parametrize("how", ["removed", "a file", "somebody's link"])
