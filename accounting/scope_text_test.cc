@@ -39,8 +39,8 @@ TEST(ScopeText, ALongNameHasItsEnds) {
 }
 
 TEST(ScopeText, AllOfATextIsUtf8) {
-  const std::string long_one = "\u00e9\u65e5\U0001f525\n" +
-                               std::string(5000, 'x');
+  const std::string long_one =
+      "\u00e9\u65e5\U0001f525\n" + std::string(5000, 'x');
   EXPECT_EQ(Utf8(long_one), long_one);
   EXPECT_EQ(Utf8("ab\xc3"), "ab?") << "cut off";
   EXPECT_EQ(Utf8("\xe6\x97"), "??");

@@ -106,9 +106,10 @@ Result<std::vector<Tried>> DeviceReports::Try(const RefusedRequest& refused,
   return tried;
 }
 
-Result<std::unique_ptr<DeviceReports::TrialCopy>> DeviceReports::TrialCopyLocked(
-    const RefusedRequest& refused, const Trial& trial,
-    const Reclaimer* reclaimer, const std::vector<Address>& workspaces) {
+Result<std::unique_ptr<DeviceReports::TrialCopy>>
+DeviceReports::TrialCopyLocked(const RefusedRequest& refused,
+                               const Trial& trial, const Reclaimer* reclaimer,
+                               const std::vector<Address>& workspaces) {
   p_.blocks.Process();
   p_.arrivals.Settle();
   p_.blocks.EmptyBins();

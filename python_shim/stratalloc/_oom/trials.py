@@ -4,8 +4,8 @@ something was done about it: what the verdict and the suggestions rest on.
 
 Asked of the core while the refusal's listener runs; each question costs one
 copy, for which other threads' mallocs wait, so answers are kept and there is a
-limit to them, by number and, where a copy takes long, by time. Raises RuntimeError as
-the core does.
+limit to them, by number and, where a copy takes long, by time. Raises
+RuntimeError as the core does.
 """
 
 import time
