@@ -181,15 +181,30 @@ def _signed(held):
 def _suggestions(report):
     yield "What would help"
     if not report.suggestions:
-        yield ("Nothing is needed for the same request now."
+        yield ("Nothing was lacking when this was tried: see the verdict."
                if report.verdict.kind == "came_free" else
                "Nothing that was tried would have served it.")
-        return
-    yield ("Each alone, and tried on a copy of the device's blocks; the first "
-           "gives up least.")
-    yield ""
-    for number, one in enumerate(report.suggestions, 1):
-        yield f"{number}. {cell(one.text)}"
+    else:
+        yield ("Each alone, and tried on a copy of the device's blocks; the "
+               "first gives up least.")
+        yield ""
+        for number, one in enumerate(report.suggestions, 1):
+            yield f"{number}. {cell(one.text)}"
+    yield from _growing(report)
+
+
+def _growing(report):
+    """What more memory would only put off: who took more than was lacking."""
+    changed = report.facts["changed"] or {"rows": ()}
+    grown = [row for row in changed["rows"]
+             if row["bytes"] > max(report.verdict.bytes, 0)]
+    if grown:
+        row = grown[0]
+        yield ""
+        yield (f"Since {cell(changed['mark'])} {cell(row['owner'])} "
+               f"({row['category']}) holds {size(row['bytes'])} more, on all "
+               "tiers: if it goes on growing, more memory only puts off the "
+               "next refusal.")
 
 
 def _pointers(report):

@@ -276,6 +276,6 @@ def _of_less(facts, trials):
 
 def _less(facts, fits):
     return Suggestion(
-        "ask_less", f"Ask for at most {size(fits)}, "
-        f"{fits / facts['bytes']:.0%} of it: a smaller batch, or a part at a "
-        "time.", facts["bytes"] - fits, fits)
+        "ask_less", f"Ask for at most {size(fits)} here, "
+        f"{fits / facts['bytes']:.0%} of it; what the program would ask for "
+        "afterwards was not tried.", facts["bytes"] - fits, fits)

@@ -28,7 +28,7 @@ KINDS = {
     "non_torch": "this process outside of PyTorch",
     "unknown": "others on the card",
     "live": "held by live tensors",
-    "came_free": "memory came free meanwhile",
+    "came_free": "memory came free meanwhile, or none was lacking",
 }
 
 
@@ -153,8 +153,10 @@ def _came_free(facts, trials):
     if not trials.base.served:
         return None
     return Verdict(
-        "came_free", "What was lacking came free since: the same request would "
-        "be served now, if nobody else takes it.")
+        "came_free", "On a copy of the device's blocks as they are now the same "
+        "request is served: what was lacking came free since, or it was no "
+        "memory of the card (what is away keeps its addresses, and of these a "
+        "device has a limited number, too).")
 
 
 def _limit_helps(facts, trials):
@@ -188,13 +190,20 @@ def _fragmented(facts, trials):
         stays = held["allocated"] + held["pending"]
     room = _there(facts) - min(stays, _there(facts)) - held["in_private_pools"]
     if room < facts["rounded"]:
-        return None
+        # What cannot leave is counted in whole handles.
+        stays = held["allocated"] + held["pending"]
+        room = _there(facts) - stays - held["in_private_pools"]
+        if room < facts["rounded"]:
+            return None
+        by = "live tensors, in handles that these keep,"
+    else:
+        by = "what cannot leave,"
     largest = trials.fits
     size_of_it = "" if largest is None else (
         f": the largest request that would be served is {size(largest)}")
     return Verdict(
         "fragmented", f"Of {size(_there(facts))}, {size(stays)} are held by "
-        f"what cannot leave, and the {size(room)} beside it would be enough, "
+        f"{by} and the {size(room)} beside it would be enough, "
         f"but they are in pieces{size_of_it}.", trials.base.missing)
 
 
@@ -219,7 +228,8 @@ def _live(facts, trials):
     rows = arithmetic.table(facts)
     there = _there(facts)
     return Verdict(
-        "live", f"Of {size(there)} that PyTorch may have here, "
+        "live", f"{size(facts['rounded'])} do not fit: of {size(there)} that "
+        "PyTorch may have here, "
         f"{size(rows['allocated'])} are held by live tensors{_most(facts)}.",
         trials.base.missing)
 

@@ -269,15 +269,23 @@ def leaks(file: _File, by: _By = By.module, device: _Device = None,
           all)
 
 
+def _recording_in(path):
+    """Of the folder of an out of memory its recording, else the path itself."""
+    inside = os.path.join(path, "run.strata")
+    return inside if os.path.isdir(path) and os.path.exists(inside) else path
+
+
 @app.command()
 def report(files: typing.Annotated[list[str], typer.Argument(
-        metavar="FILE...", help="recordings or snapshots; a rank each, if they "
-        "are several")], output: _Out = "report.html", json: _Json = None):
+        metavar="FILE...", help="recordings or snapshots, or folders of an out "
+        "of memory; a rank each, if they are several")],
+        output: _Out = "report.html", json: _Json = None):
     """Write a page for a browser of all that a recording tells."""
     from stratalloc.telemetry.exports.notes import notes
     from stratalloc.telemetry.report import page
     from stratalloc.telemetry.report.fitting import fitting
 
+    files = [_recording_in(file) for file in files]
     output = place(output, *files)
     result = result_file(json, *files, beside=output)
     names = [os.path.basename(file) for file in files]

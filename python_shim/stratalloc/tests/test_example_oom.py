@@ -75,6 +75,18 @@ def test_what_was_recorded_says_that_every_step_leaves_some(told):
         assert line in text, text
 
 
+def test_the_folder_is_enough_for_a_report(told):
+    folder, _ = told
+    bundle, = (folder / "ooms").iterdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "report", str(bundle), "-o",
+         str(folder / "page.html")],
+        capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "run.strata: out of memory: 1 request was refused" in done.stdout
+    assert "memory kept growing" in (folder / "page.html").read_text()
+
+
 def test_mended_it_passes_in_the_same_room(told):
     folder, (*_, (code, out, errors)) = told
     assert code == 0, errors

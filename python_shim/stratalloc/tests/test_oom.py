@@ -15,6 +15,7 @@ import types
 import pytest
 
 from stratalloc._oom import arithmetic, page, suggestions, verdict
+from stratalloc._oom.autopsy import OutOfMemoryReport
 from stratalloc._oom import trials as trials_module
 
 MIB = 1 << 20
@@ -50,7 +51,7 @@ _PLAIN = {
     "unknown": ("unknown", "end_others", "the driver does not say which"),
     "non_torch": ("non_torch", "end_others",
                   "held by this process outside of PyTorch"),
-    "came_free": ("came_free", None, "would be served now"),
+    "came_free": ("came_free", None, "what was lacking came free since"),
 }
 _LIMITED = {
     "tiers_full": ("tiers_full", "raise_room",
@@ -176,6 +177,44 @@ def test_a_model_s_own_blocks_come_last():
                              verdict.Verdict(**report["verdict"]))
     assert [(one.action, one.blocks) for one in found] == [
         ("ask_less", ()), ("free", (1,)), ("free", (0,))]
+
+
+def test_enough_that_is_free_in_pieces_is_no_matter_of_live_tensors():
+    """Whole handles that cannot leave hide the holes in them."""
+    report = _plain()["live"]["report"]
+    facts = json.loads(json.dumps(report["facts"]))
+    facts["staying"] = 64 * MIB
+    facts["why_no_tiering"] = ""
+    facts["rounded"] = 24 * MIB
+    trials = _Serving()
+    trials.fits = 2 * MIB
+    said = verdict.judge(facts, trials)
+    assert said.kind == "fragmented"
+    assert said.sentence == (
+        "Of 64 MiB, 40 MiB are held by live tensors, in handles that these "
+        "keep, and the 24 MiB beside it would be enough, but they are in "
+        "pieces: the largest request that would be served is 2 MiB.")
+    facts["rounded"] += MIB
+    said = verdict.judge(facts, trials)
+    assert said.kind == "live" and said.sentence.startswith(
+        "25 MiB do not fit: of 64 MiB that PyTorch may have here, 40 MiB are")
+
+
+def test_growth_since_a_mark_is_said_beside_what_helps():
+    report = _plain()["live"]["report"]
+    changed = {"mark": "step 1", "rows": [
+        {"owner": "cache", "category": "unknown", "bytes": 30 * MIB}]}
+
+    def told(rows):
+        made = OutOfMemoryReport.from_dict({**report, "facts": {
+            **report["facts"], "changed": rows}})
+        return page.text(made).partition("## 9")[0].partition("## 8")[2]
+
+    assert ("Since step 1 cache (unknown) holds 30 MiB more, on all tiers" in
+            told(changed))
+    changed["rows"][0]["bytes"] = report["verdict"]["bytes"]
+    assert "Since" not in told(changed)
+    assert "Since" not in told(None)
 
 
 def test_where_no_owner_alone_is_enough_the_largest_end_together():

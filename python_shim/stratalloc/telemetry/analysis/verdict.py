@@ -192,8 +192,7 @@ class _Judge:
                  + (f" of {self._whole()}" if self.limit else ""))
         if asked > free:
             return "out_of_memory", (
-                f"{said}: at least {format_size(asked - free)} was "
-                "missing"), numbers
+                f"{said}, {format_size(asked - free)} less than that"), numbers
         return "out_of_memory", (
             f"{said}, {format_size(more)} of that not reserved; the largest hole in what was reserved had {format_size(hole)}"
         ), numbers

@@ -91,20 +91,20 @@ def _limited(run, limit):
     (_stranded(), "fragmented", "of the 42 MiB that was reserved at most, 20 "
      "MiB was free and could not be given back"),
     (_refused(4 * MIB), "out_of_memory", "1 request was refused, at 0.000 s: 4 "
-     "MiB for net.0 while 5 MiB was allocated and 3 MiB free: at least 1 MiB "
-     "was missing"),
+     "MiB for net.0 while 5 MiB was allocated and 3 MiB free, 1 MiB less than "
+     "that"),
     (_refused(2 * MIB), "out_of_memory", "3 MiB free, 3 MiB of that not "
      "reserved; the largest hole in what was reserved had 0 B"),
     (_limited(_refused(2 * MIB), 6 * MIB), "out_of_memory", "while 5 MiB was "
      "allocated and 1 MiB free of the 6 MiB that gpu_limit allows of the card's "
-     "8 MiB: at least 1 MiB was missing"),
+     "8 MiB, 1 MiB less than that"),
     (_limited(_refused(2 * MIB), 7 * MIB), "out_of_memory", "2 MiB free of the "
      "7 MiB that gpu_limit allows of the card's 8 MiB, 2 MiB of that not "
      "reserved; the largest hole"),
     (_limited(_refused(4 * MIB), 4 * MIB), "out_of_memory", "0 B free of the 4 "
-     "MiB that gpu_limit allows of the card's 8 MiB: at least 4 MiB"),
+     "MiB that gpu_limit allows of the card's 8 MiB, 4 MiB less than that"),
     *((_limited(_refused(4 * MIB), limit), "out_of_memory", "allocated and 3 "
-       "MiB free: at least 1 MiB was missing") for limit in (
+       "MiB free, 1 MiB less than that") for limit in (
            0, 8 * MIB, 1 << 40, "6 MiB", None, True, -1)),
     (_limited(_roomy(), 20 * MIB), "fits", "5 MiB of the 20 MiB that gpu_limit "
      "allows of the card's 100 MiB was allocated (25 %)"),
@@ -157,7 +157,7 @@ def test_what_is_missing_is_said_and_nothing_is_worked_out_of_it():
     said = verdict(run)
     assert "7 events are missing" in said.sentence
     assert "did not end by itself" in said.sentence
-    assert "was missing" not in said.sentence  # of the bytes
+    assert "less than that" not in said.sentence
     assert "free" not in said.numbers
     run = _roomy()
     run.devices[0].start = run.devices[0].end = None
