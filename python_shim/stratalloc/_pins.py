@@ -14,6 +14,8 @@ from stratalloc import _tiers
 
 _lock = threading.Lock()
 _pins = {}  # address of a storage -> [_Pin], the newest last
+_LEAST = 64
+_look_at = _LEAST  # so many addresses, and dead pins are looked for
 
 
 def _after_fork():
@@ -70,8 +72,9 @@ def pin(obj, by=None):
     with _lock:
         for (device, address, size), made in zip(ranges, pins):
             if made.serial:
-                _pins.setdefault(address, []).append(
-                    _Pin(made, size, by, device))
+                held = _pins[address] = _alive(address)
+                held.append(_Pin(made, size, by, device))
+        _forget_dead()
     return sum(size for _, _, size in ranges)
 
 
@@ -117,6 +120,18 @@ def _alive(address):
     held = _pins.get(address, [])
     held[:] = [one for one in held if _core.is_pinned(one.pin)]
     return held
+
+
+def _forget_dead():
+    """Pins end with their memory, and nobody says so: of many addresses all
+    are looked at, each time that they are twice those that had a pin then."""
+    global _look_at
+    if len(_pins) < _look_at:
+        return
+    for address in list(_pins):
+        if not _alive(address):
+            del _pins[address]
+    _look_at = max(_LEAST, 2 * len(_pins))
 
 
 def _named(obj, all_of_it=False):
