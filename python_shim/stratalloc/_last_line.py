@@ -77,10 +77,10 @@ def line(recording=None, only_recorded=False):
     if found is None:
         return _counted(moved)
     if found.kind not in _OF_MOVES:
-        return f"{_counted(moved)}; {found.sentence}"
+        return f"{_counted(moved)}; {found.line}"
     disk = [f"{format_size(moved[key])} {word} disk" for key, word in (
         ("to_disk", "to"), ("from_disk", "from")) if moved[key]]
-    return "; ".join([found.sentence, *([" and ".join(disk)] if disk else [])])
+    return "; ".join([found.line, *([" and ".join(disk)] if disk else [])])
 
 
 def _counted(moved):

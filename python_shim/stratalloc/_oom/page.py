@@ -104,11 +104,11 @@ def _evictable(report):
                       [(cell(why), size(held)) for why, held in sorted(
                           facts["stays"].items(), key=lambda item: -item[1])])
     said = facts["explanation"]
-    if said and "room_below" in said:
+    if said and "room_below" in said and not facts["why_no_tiering"]:
         yield ""
-        yield (f"Of these {size(said['may_leave'])} might leave still, and the "
-               "host and the disk have room for "
-               f"{size(said['room_below'])} more.")
+        yield (f"{size(said['may_leave'])} might leave still, in whole handles "
+               "with what is free in them, and the host and the disk have room "
+               f"for {size(said['room_below'])} more.")
     if facts["parts"]["capturing"]:
         yield "A CUDA graph is being captured: nothing leaves meanwhile."
     for row in facts["pinned"][:_SHOWN]:

@@ -192,8 +192,7 @@ def _of_blocks(facts, trials):
     listed = said.get("frees", [])
     if listed and trials.would_serve(
             frees=[block["address"] for block in listed]):
-        yield _of_group(
-            listed, "they keep handles that are free otherwise")
+        yield _of_group(listed, "then whole handles are free")
     for kept in (False, True):
         enough = _enough({key: blocks for key, blocks in groups.items()
                           if (key[1] in _KEPT) == kept}, trials)

@@ -281,6 +281,7 @@ def report(files: typing.Annotated[list[str], typer.Argument(
         "of memory; a rank each, if they are several")],
         output: _Out = "report.html", json: _Json = None):
     """Write a page for a browser of all that a recording tells."""
+    from stratalloc.telemetry.analysis.verdict import Verdict
     from stratalloc.telemetry.exports.notes import notes
     from stratalloc.telemetry.report import page
     from stratalloc.telemetry.report.fitting import fitting
@@ -305,7 +306,7 @@ def report(files: typing.Annotated[list[str], typer.Argument(
         raise _Answered
     if not (result and result.on_stdout):
         for file, one in zip(files, told["runs"]):
-            print(f"{printable(file)}: {one['verdict']['sentence']}")
+            print(f"{printable(file)}: {Verdict.of(one['verdict']).line}")
         print(f"{printable(output)}: a page to open in a browser")
 
 

@@ -52,6 +52,17 @@ class Verdict:
     numbers: dict
     others: tuple = ()
 
+    @classmethod
+    def of(cls, told):
+        """Of a to_dict(), as JSON gives it back."""
+        return cls(**{**told, "others": tuple(map(tuple, told["others"]))})
+
+    @property
+    def line(self):
+        """The sentence, and those of other cards that are of its kind."""
+        return "; ".join([self.sentence, *(
+            said for kind, said in self.others if kind == self.kind)])
+
     def to_dict(self):
         return {**vars(self), "numbers": dict(self.numbers),
                 "others": [list(one) for one in self.others]}

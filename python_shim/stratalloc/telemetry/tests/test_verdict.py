@@ -172,9 +172,22 @@ def test_the_gravest_is_told_and_the_rest_beside_it():
     run.events["device"] = 1
     run.devices.append(dataclasses.replace(run.devices[0], index=1))
     assert verdict(run).sentence.startswith("device 1: out of memory")
+    assert verdict(run).line == verdict(run).sentence
     assert verdict(run, 0).kind != "out_of_memory"
     with pytest.raises(ValueError, match="no device 5"):
         verdict(run, 5)
+
+
+def test_cards_of_one_kind_share_a_line():
+    run = _roomy()
+    run.devices.append(dataclasses.replace(run.devices[0], index=1))
+    again = run.events.copy()
+    again["device"] = 1
+    run.events = np.concatenate([run.events, again])
+    said = verdict(run)
+    assert said.line.startswith("device 0: fits with room")
+    assert said.line.count("; device 1: fits with room") == 1
+    assert type(said).of(json.loads(json.dumps(said.to_dict()))) == said
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=20))
