@@ -8,9 +8,12 @@ program ends or is suspended.
 
 Main thread only, since it hears signals: one that ends the process does so by
 an exception, SystemExit, so that whoever shows something can take it back.
-`pause` and `resume` are called around a suspension (Ctrl-Z).
+`pause` and `resume` are called around a suspension (Ctrl-Z), which waits for the
+end of `with keys.undisturbed()`: a stream in the middle of a write takes none
+from a handler.
 """
 
+import contextlib
 import os
 import signal
 import termios
@@ -26,6 +29,7 @@ class Keyboard:
         self._pause, self._resume = pause, resume
         self._before = None
         self._handlers = {}
+        self._busy = self._wanted = False
 
     def __enter__(self):
         self._before = termios.tcgetattr(self._descriptor)
@@ -54,8 +58,22 @@ class Keyboard:
     def _restore(self):
         termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
 
+    @contextlib.contextmanager
+    def undisturbed(self):
+        """Not nested. A suspension that was wanted meanwhile comes at its end."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+        if self._wanted:
+            self._suspend(signal.SIGTSTP, None)
+
     def _suspend(self, number, frame):
         del frame
+        self._wanted = self._busy
+        if self._busy:
+            return
         self._pause()
         self._restore()
         signal.signal(number, signal.SIG_DFL)

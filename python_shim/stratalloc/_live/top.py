@@ -8,6 +8,7 @@ none to be seen, or it could not be asked; 2 usage, and several processes
 without --pid, which are listed; Ctrl-C and q are 0.
 """
 
+import contextlib
 import os
 import select
 import sys
@@ -167,6 +168,7 @@ class _Screen:
     def __init__(self, console, live, seen):
         self._console, self._live, self._seen = console, live, seen
         self._note = ""
+        self._undisturbed = contextlib.nullcontext
 
     def again(self):
         self._live.start()
@@ -178,10 +180,14 @@ class _Screen:
         word = view.ORDERS[self._seen.order][0]
         last = self._note or (f"sorted by {word}; t total, p peak, c churn, "
                               "q quit")
-        self._live.update(self._seen.page(width, height, last), refresh=True)
+        page = self._seen.page(width, height, last)
+        with self._undisturbed():
+            self._live.update(page, refresh=True)
 
     def watch(self, pid, path, interval, keys):
         """Until q is pressed; what client says of the process is raised."""
+        if keys is not None:
+            self._undisturbed = keys.undisturbed
         self.show()
         question, due = None, time.monotonic() + interval
         try:

@@ -337,6 +337,25 @@ def test_a_suspended_top_gives_the_terminal_back():
         assert terminal.end()[0] == 0
 
 
+def test_a_suspension_waits_for_what_is_being_written(monkeypatch):
+    from stratalloc._live import keyboard
+
+    told = []
+    monkeypatch.setattr(keyboard.os, "kill", lambda pid, number: told.append(
+        "suspended"))
+    controller, terminal = pty.openpty()
+    with os.fdopen(controller), os.fdopen(terminal) as stream:
+        with keyboard.Keyboard(stream, lambda: told.append("pause"),
+                               lambda: told.append("resume")) as keys:
+            with keys.undisturbed():
+                signal.raise_signal(signal.SIGTSTP)
+                told.append("written")
+            assert told == ["written", "pause", "suspended", "resume"]
+            with keys.undisturbed():
+                pass
+            assert len(told) == 4, "once"
+
+
 def test_no_color_has_none(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     with _program():
