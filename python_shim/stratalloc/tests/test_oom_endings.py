@@ -383,7 +383,7 @@ def caught(call, *arguments):
     try:
         return call(*arguments)
     except torch.OutOfMemoryError as error:
-        print(str(error).partition(" GPU 0 ")[0], "|", str(error)[-300:])
+        print(*str(error).split())
 
 
 def search():
