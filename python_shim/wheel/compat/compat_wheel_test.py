@@ -5,6 +5,7 @@ yields to, what a start of Python costs, and what is left when it goes."""
 import glob
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -113,8 +114,7 @@ def test_a_regular_original_keeps_its_name(made):
     try:
         assert made.whose() == "ours theirs ours"
     finally:
-        (made.site / "memlord" / "__init__.py").unlink()
-        (made.site / "memlord").rmdir()
+        shutil.rmtree(made.site / "memlord")
 
 
 def test_an_original_in_the_users_own_site_keeps_its_name(made):
