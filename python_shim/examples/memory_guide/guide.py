@@ -60,7 +60,8 @@ def peaks(model, x):
             by_category.get(row.category, 0) + row.bytes)
     print("peak of a step:", mib(most.total))
     for category, size in sorted(by_category.items(), key=lambda i: -i[1]):
-        print(f"  {category}: {mib(size)}")
+        if size >= MIB // 4:
+            print(f"  {category}: {mib(size)}")
     model.zero_grad()
 
 
