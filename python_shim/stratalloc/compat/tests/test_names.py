@@ -5,7 +5,9 @@ one object by both names, and whoever else has a name keeps it."""
 import importlib
 import importlib.util
 import logging
+import os
 import pickle
+import pkgutil
 import sys
 
 import pytest
@@ -59,6 +61,13 @@ def _other(folder, name):
     (package / "__init__.py").write_text("WHOSE = 'theirs'\n")
     (package / "parts.py").write_text("WHOSE = 'theirs'\n")
     return str(folder / "others")
+
+
+def test_every_module_that_is_here_has_its_name():
+    here = {found.name for found in pkgutil.iter_modules(
+        [os.path.dirname(stratalloc.compat.__file__)])
+        if not found.name.startswith("_") and found.name != "tests"}
+    assert here <= set(_names.NAMES) == set(_NAMES)
 
 
 def test_before_there_is_no_such_name():
