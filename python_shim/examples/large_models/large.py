@@ -51,7 +51,7 @@ def training(model):
     segments = [nn.Sequential(*part) for part in
                 (list(model)[:4], list(model)[4:])]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cuda")
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.)
     x = torch.randn(256, 512, device="cuda")
     y = torch.randint(0, 16, (256,), device="cuda")
     for checkpointed in (False, True):
