@@ -43,6 +43,7 @@ _NAMES = {
     "leaks": "_leaks",
     "serve_metrics": "_metrics_server",
     "write_metrics": "_metrics_server",
+    "metrics_collector": "_metrics_server",
     "limit": "_limits",
     "fragmentation": "_fragments",
     "explain": "_explanation",

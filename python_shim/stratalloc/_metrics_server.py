@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""serve_metrics() and write_metrics(): a process's metrics for Prometheus.
+"""serve_metrics(), write_metrics() and metrics_collector(): a process's metrics
+for Prometheus.
 
 The server is _metrics_http.py's: a daemon thread that listens, one more for
 each connection up to a bound. A child of a fork has neither; it closes the
@@ -133,6 +134,29 @@ def write_metrics(path, modules=_metrics.MODULES):
             f"stratalloc.write_metrics: {os.fspath(path)} cannot be written: "
             f"{error.strerror}; choose a place that can be written and has "
             "room") from error
+
+
+def metrics_collector(modules=_metrics.MODULES):
+    """This process's metrics for a program that serves metrics of its own.
+
+        prometheus_client.REGISTRY.register(stratalloc.metrics_collector())
+
+    Metrics tell the names of layers to whoever may read what the program
+    serves.
+
+    Args:
+      modules: as serve_metrics() has it.
+
+    Returns: a collector, for one registry of prometheus_client or more.
+
+    Raises:
+      ValueError: `modules` is no number that can be.
+      MissingPackageError: prometheus_client is not installed.
+    """
+    from stratalloc.telemetry.exports import exposition
+
+    modules = _whole("modules", modules, 10_000)
+    return exposition.collector(lambda: _metrics.families(modules))
 
 
 def _whole(name, value, most):

@@ -130,11 +130,29 @@ def test_a_port_that_is_taken_is_said():
 def test_what_is_not_installed_is_said(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     for call in (stratalloc.serve_metrics,
-                 lambda: stratalloc.write_metrics(tmp_path / "a.prom")):
+                 lambda: stratalloc.write_metrics(tmp_path / "a.prom"),
+                 stratalloc.metrics_collector):
         with pytest.raises(ImportError, match=r"prometheus_client.*pip install "
                            r"\"stratalloc\[telemetry\]"):
             call()
     assert os.listdir(tmp_path) == []
+
+
+def test_a_program_with_metrics_of_its_own_serves_both():
+    import prometheus_client
+
+    registry = prometheus_client.CollectorRegistry()
+    prometheus_client.Counter("answers", "Answers.", registry=registry).inc()
+    registry.register(stratalloc.metrics_collector(modules=3))
+    other = prometheus_client.CollectorRegistry()
+    other.register(stratalloc.metrics_collector())
+    both, ours = (prometheus_client.generate_latest(one).decode()
+                  for one in (registry, other))
+    assert "answers_total 1.0" in both and both.endswith(ours)
+    with stratalloc.serve_metrics() as server:
+        assert ours == _get(server.url)
+    with pytest.raises(ValueError, match="modules=-1"):
+        stratalloc.metrics_collector(modules=-1)
 
 
 def test_a_scrape_calls_no_cuda():
