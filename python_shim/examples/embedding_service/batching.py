@@ -90,6 +90,7 @@ class Batcher:
         return batch, None, False
 
     def _answer(self, batch):
+        self._sentence = None
         try:
             found = iter(self._embed([text for texts, _ in batch
                                       for text in texts]))
