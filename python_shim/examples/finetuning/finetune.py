@@ -136,13 +136,15 @@ def main():
         losses = train(model, optimizer, data[:args.steps])
         before = categories()
         left = stratalloc.evict(optimizer)
+        after = categories()
         accuracy = evaluate(model, data[args.steps:])
         epochs.append({"losses": losses, "accuracy": accuracy,
                        "evicted_by_hand": left, "trained": before,
-                       "evaluated": categories()})
+                       "evicted": after})
         print(f"epoch {epoch}: loss {losses[0]:.3f} to {losses[-1]:.3f}; "
               f"{left / 2**20:.1f} MiB of the optimizer left by hand; "
               f"{accuracy:.0%} of new sentences right")
+    stratalloc.evict(optimizer)
     print(stratalloc.holders(by="category"))
     stats = stratalloc.stats()
     moved = stats["tiers"]

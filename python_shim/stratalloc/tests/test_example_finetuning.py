@@ -59,18 +59,19 @@ def test_the_small_card_has_no_room_for_all_of_it(runs):
     beyond = parameters + gradients + state - _CARD
     assert small["bytes_evicted"] > 2 * beyond
     assert small["bytes_restored"] > beyond
-    # On the large one nothing left but by hand.
-    assert large["bytes_evicted"] == sum(
-        epoch["evicted_by_hand"] for epoch in large["epochs"])
+    # On the large one nothing left but by hand: after two epochs, at the end.
+    by_hand = [epoch["evicted_by_hand"] for epoch in large["epochs"]]
+    assert 0 <= large["bytes_evicted"] - sum(by_hand) <= by_hand[0]
     assert "0 launches without a twin, 0 refused calls, 0 violations" in errors
 
 
-def test_the_state_is_away_while_it_is_evaluated(runs):
+def test_the_state_leaves_by_hand(runs):
     for found, out, _ in runs:
         for epoch in found["epochs"]:
-            held = epoch["evaluated"]["optimizer_state"]
+            state = epoch["evicted"]["optimizer_state"]
             assert epoch["evicted_by_hand"] > 0
-            # On the small card the evaluation's own needs are served, too.
-            assert held.get("host", 0) > .99 * sum(held.values())
-            assert epoch["evaluated"]["parameter"].keys() >= {"device"}
+            assert sum(state.values()) == sum(
+                epoch["trained"]["optimizer_state"].values())
+            assert state.get("device", 0) == 0
+            assert epoch["evicted"]["parameter"]["device"] > 0
         assert re.search(r"^  optimizer_state +8\d", out, re.MULTILINE), out

@@ -34,8 +34,10 @@ _CAP = _PARAMETERS // 2
 
 
 def _environment(folder, **more):
-    # Sums of several threads are in another order.
-    return {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder), **more}
+    # Sums of several threads are in another order. Importing transformers makes
+    # a directory of torch's compiler.
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder),
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}_compiler", **more}
 
 
 class _Service:
