@@ -18,6 +18,7 @@ runs on the thread that imports, under the module's import lock. begin() waits
 for a thread that is importing the module right now.
 """
 
+import contextlib
 import importlib._bootstrap
 import importlib.abc
 import logging
@@ -28,9 +29,11 @@ _log = logging.getLogger("stratalloc")
 
 class AwaitedModule(importlib.abc.MetaPathFinder):
 
-    def __init__(self, name, callback):
+    def __init__(self, name, callback, around=contextlib.nullcontext):
+        """`around`: a context that the module is executed in."""
         self._name = name
         self._callback = callback
+        self.around = around
         self._prepared = None  # the module that callback had last
 
     def begin(self):
@@ -106,7 +109,8 @@ class _Loader:
     def exec_module(self, module):
         # Whoever looks later (inspect, pickle) sees the module as ever.
         module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        with self._awaited.around():
+            self._loader.exec_module(module)
         self._awaited.prepare(module)
 
 

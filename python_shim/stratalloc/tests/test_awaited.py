@@ -4,6 +4,7 @@
 Without torch and without a device.
 """
 
+import contextlib
 import importlib
 import importlib.machinery
 import importlib.resources
@@ -54,6 +55,32 @@ def made():
     yield made
     made.put_back()
     assert sys.meta_path == before
+
+
+def test_a_module_is_executed_in_what_goes_around(write):
+    name = write("import sys\nseen = list(sys.around)\nraise_ = 1 / sys.zero")
+    sys.around, sys.zero = [], 0
+
+    @contextlib.contextmanager
+    def around():
+        sys.around.append("in")
+        try:
+            yield
+        finally:
+            sys.around.append("out")
+
+    awaited = _awaited.AwaitedModule(name, lambda module: None, around=around)
+    awaited.begin()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            importlib.import_module(name)
+        assert sys.around == ["in", "out"]
+        sys.zero = 1
+        assert importlib.import_module(name).seen == ["in", "out", "in"]
+        assert sys.around == ["in", "out", "in", "out"]
+    finally:
+        awaited.end()
+        del sys.around, sys.zero
 
 
 TEXT = """
