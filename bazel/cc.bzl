@@ -19,7 +19,9 @@ _COPTS = ["-fvisibility=hidden", "-fvisibility-inlines-hidden"]
 # our own libraries are archives too, and their exports would be gone.
 _SHARED_LINKOPTS = [
     "-Wl,-z,relro,-z,now",
-    "-Wl,--exclude-libs,liburing.a:libxxhash.a:libz.a",
+    # Debian's libzstd.a is compiled for executables (-fPIE): it can go into a
+    # shared object because none of its symbols is one of that object.
+    "-Wl,--exclude-libs,liblz4.a:liburing.a:libxxhash.a:libz.a:libzstd.a",
 ]
 
 def cc_library(name, copts = [], linkstatic = True, **kwargs):

@@ -131,7 +131,7 @@ Bytes LowerCopies::Room() const {
     if (!IsAway(copy.handle.state())) continue;
     // Of two the host's is given up.
     if (copy.disk) {
-      disk_held += DiskTier::FileBytes(copy.disk.bytes);
+      disk_held += DiskTier::FileBytes(copy.disk);
     } else {
       host_held += copy.host.bytes;
     }

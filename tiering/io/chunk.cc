@@ -52,9 +52,22 @@ std::string CompareHeader(const void* block, const ChunkHeader& expected) {
   if (found.bytes != expected.bytes) {
     return Differs("it holds a length of", found.bytes, expected.bytes);
   }
+  if (found.stored != expected.stored) {
+    return Differs("it is stored in", found.stored, expected.stored);
+  }
+  if (found.codec != expected.codec) {
+    return Differs("its codec is", found.codec, expected.codec);
+  }
+  if (found.width != expected.width) {
+    return Differs("its elements have a width of", found.width, expected.width);
+  }
+  if (found.checksum != expected.checksum) {
+    return Differs("its header has checksum", found.checksum,
+                   expected.checksum);
+  }
   if (found.payload_checksum != expected.payload_checksum) {
-    return Differs("its header has checksum", found.payload_checksum,
-                   expected.payload_checksum);
+    return Differs("its header has a payload of checksum",
+                   found.payload_checksum, expected.payload_checksum);
   }
   return "";
 }

@@ -15,6 +15,10 @@ ChunkHeader Example() {
   header.identity = 42;
   header.generation = 3;
   header.bytes = 2 * kMiB;
+  header.stored = kMiB;
+  header.codec = 2;
+  header.width = 4;
+  header.checksum = 0x23456789abcdef01;
   header.payload_checksum = 0x123456789abcdef0;
   return header;
 }
@@ -43,8 +47,23 @@ TEST_F(ChunkTest, NamesEachDifference) {
   EXPECT_EQ(CompareHeader(block_.data(), other),
             "it holds a length of 2097152 instead of 1048576");
   other = Example();
+  other.stored = 4096;
+  EXPECT_EQ(CompareHeader(block_.data(), other),
+            "it is stored in 1048576 instead of 4096");
+  other = Example();
+  other.codec = 1;
+  EXPECT_EQ(CompareHeader(block_.data(), other), "its codec is 2 instead of 1");
+  other = Example();
+  other.width = 8;
+  EXPECT_EQ(CompareHeader(block_.data(), other),
+            "its elements have a width of 4 instead of 8");
+  other = Example();
+  other.checksum = 1;
+  EXPECT_NE(CompareHeader(block_.data(), other).find("has checksum"),
+            std::string::npos);
+  other = Example();
   other.payload_checksum = 1;
-  EXPECT_NE(CompareHeader(block_.data(), other).find("checksum"),
+  EXPECT_NE(CompareHeader(block_.data(), other).find("payload of checksum"),
             std::string::npos);
 }
 

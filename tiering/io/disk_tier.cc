@@ -57,7 +57,11 @@ ChunkHeader HeaderOf(const DiskChunk& chunk) {
   header.identity = chunk.identity;
   header.generation = chunk.generation;
   header.bytes = chunk.bytes;
-  header.payload_checksum = chunk.checksum;
+  header.stored = chunk.stored.bytes;
+  header.codec = static_cast<std::uint32_t>(chunk.stored.codec);
+  header.width = static_cast<std::uint32_t>(chunk.stored.width);
+  header.checksum = chunk.checksum;
+  header.payload_checksum = chunk.payload_checksum;
   return header;
 }
 
@@ -71,7 +75,11 @@ std::string LockedMemoryLimit() {
 }  // namespace
 
 struct DiskTier::State {
-  explicit State(const Options& given) : options(given), owner(getpid()) {}
+  explicit State(const Options& given)
+      : options(given),
+        coder(given.max_chunk_bytes),
+        codec(given.codec),
+        owner(getpid()) {}
 
   const Options options;
   std::unique_ptr<SpillFile> file;
@@ -80,6 +88,9 @@ struct DiskTier::State {
   bool registered = false;
 
   Block header;
+  ChunkCodec coder;
+  std::atomic<DiskCodec> codec;
+  std::atomic<Bytes> written{0}, written_stored{0};
   std::vector<IoRequest> requests;  // reserved for the largest chunk
 
   int failures = 0;  // consecutive failed writes
@@ -97,6 +108,7 @@ struct DiskTier::State {
   void StartHeader(bool write, const DiskChunk& chunk);
   bool LeaveBrokenRing();
   int TryWrite(const void* data, DiskChunk* chunk);
+  std::string Verify(const DiskChunk& chunk, void* to);
   tl::unexpected<Error> WriteFailed(Error error);
   std::string Name(const DiskChunk& chunk) const;
 };
@@ -161,16 +173,17 @@ int DiskTier::State::RegisteredBuffer(const char* data, Bytes bytes) const {
 
 void DiskTier::State::StartPayload(bool write, char* data,
                                    const DiskChunk& chunk) {
-  const Bytes step = RequestBytes(chunk.bytes);
+  const Bytes bytes = chunk.stored.bytes;
+  const Bytes step = RequestBytes(bytes);
   // One more for the header: the vector must not move while requests fly.
   requests.clear();
-  requests.reserve(chunk.bytes / step + 2);
-  for (Bytes at = 0; at < chunk.bytes; at += step) {
+  requests.reserve(bytes / step + 2);
+  for (Bytes at = 0; at < bytes; at += step) {
     IoRequest& request = requests.emplace_back();
     request.write = write;
     request.fd = file->fd();
     request.data = data + at;
-    request.bytes = std::min(step, chunk.bytes - at);
+    request.bytes = std::min(step, bytes - at);
     request.offset = chunk.offset + kIoBlock + at;
     request.registered_buffer = RegisteredBuffer(request.data, request.bytes);
     io->Start(&request);
@@ -201,12 +214,18 @@ bool DiskTier::State::LeaveBrokenRing() {
   return true;
 }
 
-// 0 or an errno. Fills in the checksum, computed while the payload is already
+// 0 or an errno. Fills in the checksums, computed while the payload is already
 // on its way.
 int DiskTier::State::TryWrite(const void* data, DiskChunk* chunk) {
-  StartPayload(/*write=*/true, static_cast<char*>(const_cast<void*>(data)),
-               *chunk);
+  const bool encoded = chunk->stored.codec != DiskCodec::kOff;
+  StartPayload(
+      /*write=*/true,
+      encoded ? coder.buffer() : static_cast<char*>(const_cast<void*>(data)),
+      *chunk);
   chunk->checksum = PayloadChecksum(data, chunk->bytes);
+  chunk->payload_checksum =
+      encoded ? PayloadChecksum(coder.buffer(), chunk->stored.bytes)
+              : chunk->checksum;
   WriteHeader(header.data(), HeaderOf(*chunk));
   StartHeader(/*write=*/true, *chunk);
   return io->Finish();
@@ -258,7 +277,8 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Options& options) {
 
 Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
                                   std::uint64_t identity,
-                                  std::uint64_t generation) {
+                                  std::uint64_t generation,
+                                  std::optional<DiskCodec> codec) {
   State& state = *state_;
   STRATALLOC_RETURN_IF_ERROR(state.CheckUsable());
   const Bytes most = state.options.max_chunk_bytes;
@@ -273,15 +293,20 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
                 "the disk tier is off after repeated failures in " +
                     state.file->directory() + "; the memory stays where it is");
   }
-  const Bytes extent = FileBytes(bytes);
+  DiskChunk chunk;
+  chunk.bytes = bytes;
+  chunk.identity = identity;
+  chunk.generation = generation;
+  chunk.stored = state.coder.Encode(codec.value_or(this->codec()), data, bytes);
+  const Bytes extent = FileBytes(chunk);
   // A spent quota is no failure of the disk.
-  const bool has_room = HasRoom(bytes);
+  const bool has_room = HasRoom(chunk.stored.bytes);
   Result<std::uint64_t> offset = state.file->Allocate(extent);
   if (!offset) {
     if (!has_room) return tl::unexpected(std::move(offset).error());
     return state.WriteFailed(std::move(offset).error());
   }
-  DiskChunk chunk{*offset, bytes, identity, generation, 0};
+  chunk.offset = *offset;
   int error = state.TryWrite(data, &chunk);
   if (error != 0 && state.LeaveBrokenRing()) {
     error = state.TryWrite(data, &chunk);
@@ -296,18 +321,46 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
             "memory stays where it is"});
   }
   state.failures = 0;
+  state.written.fetch_add(bytes, std::memory_order_relaxed);
+  state.written_stored.fetch_add(chunk.stored.bytes, std::memory_order_relaxed);
   return chunk;
+}
+
+// What is wrong with a chunk whose header and payload were read; "" if it is
+// what was written, and plain in `to`. Empty strings do not allocate.
+std::string DiskTier::State::Verify(const DiskChunk& chunk, void* to) {
+  std::string problem = CompareHeader(header.data(), HeaderOf(chunk));
+  if (!problem.empty()) return problem;
+  if (chunk.stored.codec != DiskCodec::kOff) {
+    // Before the decoder reads it: what it then gets is what was made.
+    if (PayloadChecksum(coder.buffer(), chunk.stored.bytes) !=
+        chunk.payload_checksum) {
+      return "the checksum of its compressed bytes does not match";
+    }
+    if (!coder.Decode(chunk.stored, to, chunk.bytes)) {
+      return "it cannot be decompressed";
+    }
+  }
+  if (PayloadChecksum(to, chunk.bytes) != chunk.checksum) {
+    return "its checksum does not match";
+  }
+  return "";
 }
 
 Status DiskTier::Read(const DiskChunk& chunk, void* to) {
   State& state = *state_;
   STRATALLOC_RETURN_IF_ERROR(state.CheckUsable());
-  if (!IsAligned(to, chunk.bytes)) {
+  const bool encoded = chunk.stored.codec != DiskCodec::kOff;
+  const Bytes most = state.options.max_chunk_bytes;
+  if (!IsAligned(to, chunk.bytes) || chunk.stored.bytes % kIoBlock != 0 ||
+      (encoded && (chunk.stored.bytes > most || chunk.bytes > most))) {
     return Fail(ErrorCode::kInvalidArgument,
                 "a chunk is read into whole pages only");
   }
   const auto transfer = [&] {
-    state.StartPayload(/*write=*/false, static_cast<char*>(to), chunk);
+    state.StartPayload(/*write=*/false,
+                       encoded ? state.coder.buffer() : static_cast<char*>(to),
+                       chunk);
     state.StartHeader(/*write=*/false, chunk);
     return state.io->Finish();
   };
@@ -319,15 +372,8 @@ Status DiskTier::Read(const DiskChunk& chunk, void* to) {
                                     ". Check the disk (dmesg), or set disk_dir "
                                     "to another one");
   }
-  std::string problem;  // empty ones do not allocate
-  if (error == ENODATA) {
-    problem = "the file ends before it";
-  } else {
-    problem = CompareHeader(state.header.data(), HeaderOf(chunk));
-  }
-  if (problem.empty() && PayloadChecksum(to, chunk.bytes) != chunk.checksum) {
-    problem = "its checksum does not match";
-  }
+  const std::string problem =
+      error == ENODATA ? "the file ends before it" : state.Verify(chunk, to);
   if (problem.empty()) return {};
   return Fail(ErrorCode::kCorrupt,
               state.Name(chunk) + " is not what was written: " + problem +
@@ -337,12 +383,27 @@ Status DiskTier::Read(const DiskChunk& chunk, void* to) {
 
 void DiskTier::Free(const DiskChunk& chunk) {
   if (!chunk || !state_->CheckUsable()) return;
-  state_->file->Free(chunk.offset, FileBytes(chunk.bytes));
+  state_->file->Free(chunk.offset, FileBytes(chunk));
 }
 
 Bytes DiskTier::FileBytes(Bytes bytes) { return bytes + kIoBlock; }
+Bytes DiskTier::FileBytes(const DiskChunk& chunk) {
+  return FileBytes(chunk.stored.bytes);
+}
 bool DiskTier::HasRoom(Bytes bytes) const {
   return state_->file->HasRoom(FileBytes(bytes));
+}
+void DiskTier::SetCodec(DiskCodec codec) {
+  state_->codec.store(codec, std::memory_order_relaxed);
+}
+DiskCodec DiskTier::codec() const {
+  return state_->codec.load(std::memory_order_relaxed);
+}
+Bytes DiskTier::written() const {
+  return state_->written.load(std::memory_order_relaxed);
+}
+Bytes DiskTier::written_stored() const {
+  return state_->written_stored.load(std::memory_order_relaxed);
 }
 Bytes DiskTier::used() const { return state_->file->used(); }
 Bytes DiskTier::peak() const { return state_->file->peak(); }

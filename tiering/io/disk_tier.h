@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk tier: handle contents in one unnamed spill file (O_TMPFILE, 0600),
-// moved by io_uring with O_DIRECT, each chunk stamped with identity,
-// generation and XXH3-64, all checked on the way back.
+// moved by io_uring with O_DIRECT, compressed where that saves enough
+// (codec.h), each chunk stamped with identity, generation and XXH3-64, all
+// checked on the way back.
 //
-// Thread-safety: called by the arbiter's holder only (one at a time); the
-// counters may be read from any thread.
+// Thread-safety: called by one at a time (the arbiter's holder, or whoever has
+// a lock of its own); the codec may be set and the counters be read from any
+// thread.
 // Blocks: Write and Read wait for the disk.
 // Fails: kIo with errno's text and the directory when the disk fails or is
 // full (the caller keeps the bytes where they are; after repeated failures
@@ -18,11 +20,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/result.h"
 #include "tiering/io/block_io.h"
+#include "tiering/io/codec.h"
 
 namespace stratalloc {
 
@@ -32,7 +36,9 @@ struct DiskChunk {
   Bytes bytes = 0;  // 0 = no chunk
   std::uint64_t identity = 0;
   std::uint64_t generation = 0;
-  std::uint64_t checksum = 0;  // XXH3-64 of the payload
+  std::uint64_t checksum = 0;  // XXH3-64 of the bytes
+  Stored stored;               // what lies in the file
+  std::uint64_t payload_checksum = 0;
 
   explicit operator bool() const { return bytes != 0; }
 };
@@ -46,6 +52,7 @@ class DiskTier {
     // Two page-aligned pinned buffers of max_chunk_bytes each; registered with
     // io_uring where the kernel lets us.
     void* staging[2] = {nullptr, nullptr};
+    DiskCodec codec = DiskCodec::kOff;
     // None: nothing is between.
     WrapIo wrap_io = {};
     // What is not even tried, as if the kernel or the file system had refused
@@ -60,17 +67,30 @@ class DiskTier {
   static Result<std::unique_ptr<DiskTier>> Open(const Options& options);
   ~DiskTier();
 
-  // Writes `bytes` (a multiple of 4096) from page-aligned `data`.
+  // Writes `bytes` (a multiple of 4096) from page-aligned `data`. `codec`: for
+  // this chunk alone, else the tier's.
   Result<DiskChunk> Write(const void* data, Bytes bytes, std::uint64_t identity,
-                          std::uint64_t generation);
+                          std::uint64_t generation,
+                          std::optional<DiskCodec> codec = std::nullopt);
   // Reads the chunk into page-aligned `to` and verifies it.
   Status Read(const DiskChunk& chunk, void* to);
   void Free(const DiskChunk& chunk);
 
-  // What a chunk of `bytes` takes of the budget: its header is beside it.
+  // What a chunk of `bytes` takes of the budget at most: its header is beside
+  // it.
   static Bytes FileBytes(Bytes bytes);
-  // In one piece, within the budget.
+  // What this one takes.
+  static Bytes FileBytes(const DiskChunk& chunk);
+  // In one piece, within the budget, even if nothing of it can be saved. A
+  // Write that is asked for nevertheless succeeds if what it stores has room.
   bool HasRoom(Bytes bytes) const;
+  // Of the chunks written from now on. Any thread.
+  void SetCodec(DiskCodec codec);
+  DiskCodec codec() const;
+  // What was ever written, and the bytes that it was stored in, both without
+  // headers.
+  Bytes written() const;
+  Bytes written_stored() const;
   Bytes used() const;
   Bytes peak() const;
   Bytes budget() const;
