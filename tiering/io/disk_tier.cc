@@ -259,13 +259,14 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Options& options) {
   if (options.budget < 2 * kIoBlock) {
     return Fail(ErrorCode::kInvalidArgument,
                 "a disk budget of " + FormatBytes(options.budget) +
-                    " holds no chunk. Raise disk_budget, or set it to 0 for "
-                    "no disk tier");
+                    " holds no chunk. Raise " + options.names.quota +
+                    ", or set it to 0 for no disk tier");
   }
   auto state = std::make_unique<State>(options);
   SpillFile::Options file;
   file.directory = options.directory;
   file.quota = options.budget;
+  file.names = options.names;
   file.without_tmpfile = options.without.tmpfile;
   file.without_direct = options.without.direct;
   STRATALLOC_ASSIGN_OR_RETURN(state->file, SpillFile::Open(file));
@@ -317,8 +318,8 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
         ErrorCode::kIo,
         "writing " + FormatBytes(bytes) + " to the spill file in " +
             state.file->directory() + " failed: " + std::strerror(error) +
-            ". Free space there, or set disk_dir to another file system; the "
-            "memory stays where it is"});
+            ". Free space there, or set " + state.options.names.directory +
+            " to another file system; the memory stays where it is"});
   }
   state.failures = 0;
   state.written.fetch_add(bytes, std::memory_order_relaxed);
@@ -367,10 +368,10 @@ Status DiskTier::Read(const DiskChunk& chunk, void* to) {
   int error = transfer();
   if (error != 0 && state.LeaveBrokenRing()) error = transfer();
   if (error != 0 && error != ENODATA) {
-    return Fail(ErrorCode::kIo, "reading " + state.Name(chunk) +
-                                    " failed: " + std::strerror(error) +
-                                    ". Check the disk (dmesg), or set disk_dir "
-                                    "to another one");
+    return Fail(ErrorCode::kIo,
+                "reading " + state.Name(chunk) + " failed: " +
+                    std::strerror(error) + ". Check the disk (dmesg), or set " +
+                    state.options.names.directory + " to another one");
   }
   const std::string problem =
       error == ENODATA ? "the file ends before it" : state.Verify(chunk, to);
@@ -408,6 +409,9 @@ Bytes DiskTier::written_stored() const {
 Bytes DiskTier::used() const { return state_->file->used(); }
 Bytes DiskTier::peak() const { return state_->file->peak(); }
 Bytes DiskTier::budget() const { return state_->options.budget; }
+const std::string& DiskTier::directory() const {
+  return state_->file->directory();
+}
 bool DiskTier::offline() const {
   return state_->offline.load(std::memory_order_relaxed);
 }

@@ -27,6 +27,7 @@
 #include "allocator/base/result.h"
 #include "tiering/io/block_io.h"
 #include "tiering/io/codec.h"
+#include "tiering/io/spill_file.h"
 
 namespace stratalloc {
 
@@ -53,6 +54,7 @@ class DiskTier {
     // io_uring where the kernel lets us.
     void* staging[2] = {nullptr, nullptr};
     DiskCodec codec = DiskCodec::kOff;
+    SpillNames names = {};
     // None: nothing is between.
     WrapIo wrap_io = {};
     // What is not even tried, as if the kernel or the file system had refused
@@ -95,6 +97,7 @@ class DiskTier {
   Bytes peak() const;
   Bytes budget() const;
   bool offline() const;
+  const std::string& directory() const;  // where the file is
   // "io_uring, O_DIRECT, registered buffers" or what it fell back to.
   std::string Mode() const;
   void AbandonAfterFork();

@@ -37,8 +37,10 @@ std::string ChooseDirectory(const std::string& directory) {
 
 }  // namespace
 
-SpillFile::SpillFile(std::string directory, Bytes quota)
-    : directory_(std::move(directory)), quota_(RoundDown(quota, kBlock)) {
+SpillFile::SpillFile(const Options& options)
+    : directory_(ChooseDirectory(options.directory)),
+      quota_(RoundDown(options.quota, kBlock)),
+      names_(options.names) {
   free_.Reserve(
       std::min<std::size_t>(kReservedExtents, quota_ / (2 * kMiB) + 64));
   free_.Add(0, quota_);
@@ -49,15 +51,15 @@ SpillFile::~SpillFile() {
 }
 
 Result<std::unique_ptr<SpillFile>> SpillFile::Open(const Options& options) {
-  std::unique_ptr<SpillFile> file(
-      new SpillFile(ChooseDirectory(options.directory), options.quota));
+  std::unique_ptr<SpillFile> file(new SpillFile(options));
   STRATALLOC_RETURN_IF_ERROR(file->OpenUnnamed(options));
   STRATALLOC_RETURN_IF_ERROR(file->Probe());
   struct statfs system;
   if (fstatfs(file->fd_, &system) == 0 && system.f_type == TMPFS_MAGIC) {
     Log(LogLevel::kWarning, "the spill directory " + file->directory_ +
                                 " is tmpfs: what is evicted to it stays in "
-                                "main memory. Set disk_dir to a disk");
+                                "main memory. Set " +
+                                options.names.directory + " to a disk");
   }
   return file;
 }
@@ -89,9 +91,10 @@ Status SpillFile::OpenUnnamed(const Options& options) {
       continue;
     }
     return Fail(ErrorCode::kIo, "cannot create a spill file in " + directory_ +
-                                    ": " + Errno(error) +
-                                    ". Set disk_dir to a directory this "
-                                    "process may write to");
+                                    ": " + Errno(error) + ". Set " +
+                                    names_.directory +
+                                    " to a directory this process may write "
+                                    "to");
   }
   // umask may have taken bits away; nobody else gets any.
   fchmod(fd_, 0600);
@@ -125,8 +128,8 @@ Status SpillFile::Probe() {
   }
   return Fail(ErrorCode::kIo, "cannot write to a spill file in " + directory_ +
                                   ": " + Errno(error) +
-                                  ". Free space there, or set disk_dir to "
-                                  "another file system");
+                                  ". Free space there, or set " +
+                                  names_.directory + " to another file system");
 }
 
 // Makes the file at least `end` long; 0 or an errno.
@@ -152,20 +155,19 @@ int SpillFile::Extend(std::uint64_t end) {
 Result<std::uint64_t> SpillFile::Allocate(Bytes bytes) {
   const auto offset = free_.TakeLow(bytes);
   if (!offset) {
-    return Fail(ErrorCode::kIo,
-                "the disk budget of " + FormatBytes(quota_) +
-                    " has no room for " + FormatBytes(bytes) + ": " +
-                    FormatBytes(used()) +
-                    " are in use. Raise disk_budget; the memory stays where "
-                    "it is");
+    return Fail(ErrorCode::kIo, "the disk budget of " + FormatBytes(quota_) +
+                                    " has no room for " + FormatBytes(bytes) +
+                                    ": " + FormatBytes(used()) +
+                                    " are in use. Raise " + names_.quota +
+                                    "; the memory stays where it is");
   }
   if (const int error = Extend(*offset + bytes); error != 0) {
     free_.Add(*offset, bytes);
     return Fail(ErrorCode::kIo,
                 "the spill file in " + directory_ + " cannot grow by " +
                     FormatBytes(bytes) + ": " + Errno(error) +
-                    ". Free space there, or set disk_dir to another file "
-                    "system; the memory stays where it is");
+                    ". Free space there, or set " + names_.directory +
+                    " to another file system; the memory stays where it is");
   }
   const Bytes now = used_.load(std::memory_order_relaxed) + bytes;
   used_.store(now, std::memory_order_relaxed);

@@ -27,11 +27,18 @@
 
 namespace stratalloc {
 
+// What its user calls the two, for messages.
+struct SpillNames {
+  const char* quota = "disk_budget";
+  const char* directory = "disk_dir";
+};
+
 class SpillFile {
  public:
   struct Options {
     std::string directory;  // "" = $TMPDIR or /tmp
     Bytes quota = 0;
+    SpillNames names = {};
     bool without_tmpfile = false;
     bool without_direct = false;
   };
@@ -58,7 +65,7 @@ class SpillFile {
   void AbandonAfterFork();
 
  private:
-  SpillFile(std::string directory, Bytes quota);
+  explicit SpillFile(const Options& options);
   Status OpenUnnamed(const Options& options);
   Status Probe();
   void LeaveDirect(const std::string& reason);
@@ -66,6 +73,7 @@ class SpillFile {
 
   const std::string directory_;
   const Bytes quota_;
+  const SpillNames names_;
   int fd_ = -1;
   bool direct_ = true;
   Bytes file_bytes_ = 0;
