@@ -86,7 +86,8 @@ STRATALLOC_API void stratalloc_listen_to_host(
  * `handles`: {"restored_before_use", "evicted", "clean_drops", ...};
  * `tiers`: what moved, and of the process `host_used`, `host_peak` (pinned
  * bytes that evicted memory held), `host_reserved` and `host_reserved_peak`
- * (pinned for it, in whole slabs), all without the disk's two buffers;
+ * (pinned for it, in whole slabs), all without the disk's two buffers,
+ * `disk_raw` (bytes ever written) and `disk_stored` (what they were stored in);
  * `why_no_tiering`: why nothing can be evicted from it, "" if something can or
  * it is not opened;
  * `scopes`: a list of {"owner","live","peak_owned","peak_allocated","entered",
@@ -223,6 +224,12 @@ STRATALLOC_API int stratalloc_restore(int device,
 STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
                                         uint64_t tiers[3],
                                         stratalloc_error* error);
+
+/* Of what goes to the disk from now on: "off", "lz4" or "zstd"
+ * (tiering/io/codec.h). STRATALLOC_INVALID_ARGUMENT: there is no such codec;
+ * STRATALLOC_UNSUPPORTED, with the reason: nothing can be evicted. */
+STRATALLOC_API int stratalloc_set_disk_codec(const char* codec,
+                                             stratalloc_error* error);
 
 /* ---- pins that outlast an operator -------------------------------------- */
 

@@ -184,6 +184,8 @@ void Tiering(Engine* engine, DeviceAllocator* opened, nlohmann::json* out) {
       {"host_reserved_peak",
        engine != nullptr ? engine->HostReservedPeak() : 0},
       {"disk_used", engine != nullptr ? engine->DiskUsed() : 0},
+      {"disk_raw", c.to_disk_bytes},
+      {"disk_stored", c.stored_bytes},
       {"disk_mode", engine != nullptr ? engine->DiskMode() : "off"},
   };
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: host memory in a spill file.
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,7 +25,7 @@ int stratalloc_spill_open(const char* directory, uint64_t quota,
   const std::optional<DiskCodec> named = DiskCodecOf(codec);
   if (!named) {
     return ToC(Error{ErrorCode::kInvalidArgument,
-                     std::string("there is no codec \"") + codec +
+                     std::string("stratalloc: there is no codec \"") + codec +
                          "\"; use off, lz4 or zstd"},
                error);
   }

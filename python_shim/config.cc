@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -28,6 +29,12 @@ bool Read(std::string_view text, TelemetryLevel* to) {
       std::find(std::begin(kLevels), std::end(kLevels), text);
   *to = static_cast<TelemetryLevel>(found - std::begin(kLevels));
   return found != std::end(kLevels);
+}
+
+bool Read(std::string_view text, DiskCodec* to) {
+  const std::optional<DiskCodec> found = DiskCodecOf(text);
+  *to = found.value_or(DiskCodec::kOff);
+  return found.has_value();
 }
 
 template <typename Number>
@@ -67,6 +74,10 @@ constexpr Setting kSettings[] = {
     {"disk_dir",
      [](std::string_view value, Config& c) {
        return Read(value, &c.engine.lower.disk_dir);
+     }},
+    {"disk_codec",
+     [](std::string_view value, Config& c) {
+       return Read(value, &c.engine.lower.disk_codec);
      }},
     {"gpu_offload_threshold",
      [](std::string_view value, Config& c) {

@@ -18,6 +18,7 @@ TEST(Config, EverySettingReachesThoseWhomItIsFor) {
       {"host_budget_is_given", "on"},
       {"disk_budget", "3"},
       {"disk_dir", "/a folder"},
+      {"disk_codec", "zstd"},
       {"gpu_offload_threshold", "0.25"},
       {"gpu_emergency_threshold", "0.5"},
       {"gpu_reload_threshold", "0.125"},
@@ -36,6 +37,7 @@ TEST(Config, EverySettingReachesThoseWhomItIsFor) {
   EXPECT_EQ(read->device.disk_budget, 3u);
   EXPECT_EQ(read->engine.lower.disk_budget, 3u);
   EXPECT_EQ(read->engine.lower.disk_dir, "/a folder");
+  EXPECT_EQ(read->engine.lower.disk_codec, DiskCodec::kZstd);
   EXPECT_EQ(read->engine.gpu_offload_threshold, 0.25);
   EXPECT_EQ(read->device.emergency_threshold, 0.5);
   EXPECT_EQ(read->engine.gpu_reload_threshold, 0.125);
@@ -74,6 +76,7 @@ TEST(Config, WhatCannotBeReadIsNamed) {
                                  {"gpu_limit", "18446744073709551616"},
                                  {"gpu_offload_threshold", "half"},
                                  {"telemetry", "loud"},
+                                 {"disk_codec", "zip"},
                                  {"tiering", "yes"}}) {
     const Result<Config> read = ReadConfig({&item, 1});
     ASSERT_FALSE(read.has_value()) << item.key;

@@ -36,6 +36,7 @@ SHUTDOWN = 9
 
 ALL_DEVICES = -1  # of evict and restore
 
+DISK_CODECS = ("off", "lz4", "zstd")
 TELEMETRY_LEVELS = ("off", "counters", "events", "callsites", "full")
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -150,6 +151,7 @@ def _declare(lib):
         ("evict", i32, (i32, ranges, i32, moved, error)),
         ("restore", i32, (i32, ranges, i32, moved, error)),
         ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64), error)),
+        ("set_disk_codec", i32, (text, error)),
         ("pin_blocks", i32, (text, i32, ranges, i32, pins, error)),
         ("unpin_blocks", None, (pins, i32, i32)),
         ("is_pinned", i32, (pins,)),
@@ -383,6 +385,14 @@ def set_telemetry(level):
     if TELEMETRY_LEVELS.index(level) >= TELEMETRY_LEVELS.index("events"):
         _call_before_rings()
     check(lib().stratalloc_set_telemetry(level.encode(), ctypes.byref(error)),
+          error)
+
+
+def set_disk_codec(codec):
+    """Of what goes to the disk from now on, one of DISK_CODECS; ValueError if
+    it is none, RuntimeError if nothing can be evicted."""
+    error = Error()
+    check(lib().stratalloc_set_disk_codec(codec.encode(), ctypes.byref(error)),
           error)
 
 

@@ -219,6 +219,7 @@ EngineCounters Engine::Counters() const {
   EngineCounters counters = counters_;
   counters.to_disk_bytes = lower_.written_bytes();
   counters.from_disk_bytes = lower_.read_bytes();
+  counters.stored_bytes = lower_.stored_bytes();
   for (const TieredDevice* state : all_) {
     counters.stalls += state->allocator->moves().stalls();
     counters.stall_ns += state->allocator->moves().stall_ns();

@@ -157,6 +157,9 @@ class Engine final : public Reclaimer, public ScopeListener {
   std::string DiskMode() const;
   Status CheckInvariants(DeviceAllocator& device);
 
+  // Of what goes to the disk from now on. Any thread; never waits.
+  void SetDiskCodec(DiskCodec codec) { lower_.SetDiskCodec(codec); }
+
   // At the end of the process: no background work from here on.
   void StopBackground();
 

@@ -19,6 +19,7 @@ struct EngineCounters {
   std::uint64_t dirty_by_checksum = 0;  // looked clean, was not
   Bytes evicted_bytes = 0, restored_bytes = 0;
   Bytes to_disk_bytes = 0, from_disk_bytes = 0;
+  Bytes stored_bytes = 0;  // what those to the disk were stored in
   std::uint64_t stalls = 0, stall_ns = 0;
 };
 

@@ -296,8 +296,10 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
   }
   STRATALLOC_ASSIGN_OR_RETURN(
       copy.disk,
-      disk_->Write(data, bytes, copy.handle.address(), copy.generation));
+      disk_->Write(data, bytes, copy.handle.address(), copy.generation,
+                   disk_codec_.load(std::memory_order_relaxed)));
   written_bytes_ += bytes;
+  stored_bytes_ += copy.disk.stored.bytes;
   return {};
 }
 

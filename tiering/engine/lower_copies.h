@@ -11,6 +11,7 @@
 #ifndef STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_
 #define STRATALLOC_TIERING_ENGINE_LOWER_COPIES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,11 +44,13 @@ class LowerCopies {
     bool host_budget_is_given = false;
     Bytes disk_budget = 0;
     std::string disk_dir;
+    DiskCodec disk_codec = DiskCodec::kOff;
     double cpu_offload_threshold = 0.90;
     WrapIo wrap_io = {};  // see DiskTier::Options
   };
 
-  explicit LowerCopies(Options options) : options_(std::move(options)) {}
+  explicit LowerCopies(Options options)
+      : options_(std::move(options)), disk_codec_(options_.disk_codec) {}
 
   // The first device decides the context that registers host memory.
   // `chunk_bytes` is its large handle: the size of the staging buffers.
@@ -82,6 +85,10 @@ class LowerCopies {
   // Writes page-aligned `data` to the spill file for `copy`; gives up chunks
   // of resident handles when the quota is spent.
   Status WriteToDisk(LowerCopy& copy, const void* data);
+  // Of what is written from now on. Any thread.
+  void SetDiskCodec(DiskCodec codec) {
+    disk_codec_.store(codec, std::memory_order_relaxed);
+  }
   Status ReadFromDisk(const LowerCopy& copy, void* to);
 
   // One of two pinned buffers of a large handle's size, used in turn. Waits
@@ -101,6 +108,7 @@ class LowerCopies {
   HostTier* host() const { return host_.get(); }
   const Options& options() const { return options_; }
   Bytes written_bytes() const { return written_bytes_; }  // to disk, ever
+  Bytes stored_bytes() const { return stored_bytes_; }    // it was stored in
   Bytes read_bytes() const { return read_bytes_; }        // from disk, ever
   const std::map<Address, LowerCopy>& all() const { return copies_; }
   std::map<Address, LowerCopy>& all() { return copies_; }
@@ -117,6 +125,7 @@ class LowerCopies {
   bool DiskHasRoom(Bytes bytes) const;
 
   const Options options_;
+  std::atomic<DiskCodec> disk_codec_;
   Bytes chunk_bytes_ = 0;
   Bytes reserve_bytes_ = 0;       // of the host budget
   Bytes disk_reserve_bytes_ = 0;  // of the disk's, if there is none of the host
@@ -133,7 +142,7 @@ class LowerCopies {
   };
   StagingUse staging_use_[2];
   int staging_next_ = 0;
-  Bytes written_bytes_ = 0, read_bytes_ = 0;
+  Bytes written_bytes_ = 0, stored_bytes_ = 0, read_bytes_ = 0;
   std::map<Address, LowerCopy> copies_;
   Told undrained_;  // copies that arrive do not complete
 };

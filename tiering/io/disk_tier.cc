@@ -34,6 +34,11 @@ Bytes RequestBytes(Bytes chunk) {
                     kLargestRequest);
 }
 
+// Of a chunk's payload, in as many pieces as there may be, and its header.
+Bytes MostRequests(Bytes chunk) {
+  return chunk / RequestBytes(chunk) + FilePlace::kMostPieces + 2;
+}
+
 // One page, for chunk headers.
 class Block {
  public:
@@ -76,10 +81,7 @@ std::string LockedMemoryLimit() {
 
 struct DiskTier::State {
   explicit State(const Options& given)
-      : options(given),
-        coder(given.max_chunk_bytes),
-        codec(given.codec),
-        owner(getpid()) {}
+      : options(given), coder(given.max_chunk_bytes), owner(getpid()) {}
 
   const Options options;
   std::unique_ptr<SpillFile> file;
@@ -89,7 +91,6 @@ struct DiskTier::State {
 
   Block header;
   ChunkCodec coder;
-  std::atomic<DiskCodec> codec;
   std::atomic<Bytes> written{0}, written_stored{0};
   std::vector<IoRequest> requests;  // reserved for the largest chunk
 
@@ -173,20 +174,25 @@ int DiskTier::State::RegisteredBuffer(const char* data, Bytes bytes) const {
 
 void DiskTier::State::StartPayload(bool write, char* data,
                                    const DiskChunk& chunk) {
-  const Bytes bytes = chunk.stored.bytes;
-  const Bytes step = RequestBytes(bytes);
+  const Bytes step = RequestBytes(chunk.stored.bytes);
   // One more for the header: the vector must not move while requests fly.
   requests.clear();
-  requests.reserve(bytes / step + 2);
-  for (Bytes at = 0; at < bytes; at += step) {
-    IoRequest& request = requests.emplace_back();
-    request.write = write;
-    request.fd = file->fd();
-    request.data = data + at;
-    request.bytes = std::min(step, bytes - at);
-    request.offset = chunk.offset + kIoBlock + at;
-    request.registered_buffer = RegisteredBuffer(request.data, request.bytes);
-    io->Start(&request);
+  requests.reserve(MostRequests(chunk.stored.bytes));
+  Bytes header_bytes = kIoBlock;
+  for (int i = 0; i < chunk.place.count; ++i) {
+    const FilePlace::Piece& piece = chunk.place.pieces[i];
+    for (Bytes at = std::exchange(header_bytes, 0); at < piece.bytes;) {
+      IoRequest& request = requests.emplace_back();
+      request.write = write;
+      request.fd = file->fd();
+      request.data = data;
+      request.bytes = std::min(step, piece.bytes - at);
+      request.offset = piece.offset + at;
+      request.registered_buffer = RegisteredBuffer(request.data, request.bytes);
+      io->Start(&request);
+      at += request.bytes;
+      data += request.bytes;
+    }
   }
   io->Flush();
 }
@@ -197,7 +203,7 @@ void DiskTier::State::StartHeader(bool write, const DiskChunk& chunk) {
   request.fd = file->fd();
   request.data = header.data();
   request.bytes = kIoBlock;
-  request.offset = chunk.offset;
+  request.offset = chunk.place.offset();
   io->Start(&request);
   io->Flush();
 }
@@ -271,8 +277,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Options& options) {
   file.without_direct = options.without.direct;
   STRATALLOC_ASSIGN_OR_RETURN(state->file, SpillFile::Open(file));
   state->OpenIo();
-  state->requests.reserve(
-      options.max_chunk_bytes / RequestBytes(options.max_chunk_bytes) + 2);
+  state->requests.reserve(MostRequests(options.max_chunk_bytes));
   return std::unique_ptr<DiskTier>(new DiskTier(std::move(state)));
 }
 
@@ -298,22 +303,23 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
   chunk.bytes = bytes;
   chunk.identity = identity;
   chunk.generation = generation;
-  chunk.stored = state.coder.Encode(codec.value_or(this->codec()), data, bytes);
+  chunk.stored =
+      state.coder.Encode(codec.value_or(state.options.codec), data, bytes);
   const Bytes extent = FileBytes(chunk);
   // A spent quota is no failure of the disk.
   const bool has_room = HasRoom(chunk.stored.bytes);
-  Result<std::uint64_t> offset = state.file->Allocate(extent);
-  if (!offset) {
-    if (!has_room) return tl::unexpected(std::move(offset).error());
-    return state.WriteFailed(std::move(offset).error());
+  Result<FilePlace> place = state.file->Allocate(extent);
+  if (!place) {
+    if (!has_room) return tl::unexpected(std::move(place).error());
+    return state.WriteFailed(std::move(place).error());
   }
-  chunk.offset = *offset;
+  chunk.place = *place;
   int error = state.TryWrite(data, &chunk);
   if (error != 0 && state.LeaveBrokenRing()) {
     error = state.TryWrite(data, &chunk);
   }
   if (error != 0) {
-    state.file->Free(*offset, extent);
+    state.file->Free(chunk.place);
     return state.WriteFailed(Error{
         ErrorCode::kIo,
         "writing " + FormatBytes(bytes) + " to the spill file in " +
@@ -384,7 +390,7 @@ Status DiskTier::Read(const DiskChunk& chunk, void* to) {
 
 void DiskTier::Free(const DiskChunk& chunk) {
   if (!chunk || !state_->CheckUsable()) return;
-  state_->file->Free(chunk.offset, FileBytes(chunk));
+  state_->file->Free(chunk.place);
 }
 
 Bytes DiskTier::FileBytes(Bytes bytes) { return bytes + kIoBlock; }
@@ -393,12 +399,6 @@ Bytes DiskTier::FileBytes(const DiskChunk& chunk) {
 }
 bool DiskTier::HasRoom(Bytes bytes) const {
   return state_->file->HasRoom(FileBytes(bytes));
-}
-void DiskTier::SetCodec(DiskCodec codec) {
-  state_->codec.store(codec, std::memory_order_relaxed);
-}
-DiskCodec DiskTier::codec() const {
-  return state_->codec.load(std::memory_order_relaxed);
 }
 Bytes DiskTier::written() const {
   return state_->written.load(std::memory_order_relaxed);

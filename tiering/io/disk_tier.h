@@ -5,8 +5,7 @@
 // checked on the way back.
 //
 // Thread-safety: called by one at a time (the arbiter's holder, or whoever has
-// a lock of its own); the codec may be set and the counters be read from any
-// thread.
+// a lock of its own); the counters may be read from any thread.
 // Blocks: Write and Read wait for the disk.
 // Fails: kIo with errno's text and the directory when the disk fails or is
 // full (the caller keeps the bytes where they are; after repeated failures
@@ -33,7 +32,7 @@ namespace stratalloc {
 
 // Where a chunk lies and what it must look like when read back.
 struct DiskChunk {
-  std::uint64_t offset = 0;
+  FilePlace place;  // the header, then what is stored
   Bytes bytes = 0;  // 0 = no chunk
   std::uint64_t identity = 0;
   std::uint64_t generation = 0;
@@ -53,7 +52,7 @@ class DiskTier {
     // Two page-aligned pinned buffers of max_chunk_bytes each; registered with
     // io_uring where the kernel lets us.
     void* staging[2] = {nullptr, nullptr};
-    DiskCodec codec = DiskCodec::kOff;
+    DiskCodec codec = DiskCodec::kOff;  // where Write is not told another
     SpillNames names = {};
     // None: nothing is between.
     WrapIo wrap_io = {};
@@ -69,8 +68,8 @@ class DiskTier {
   static Result<std::unique_ptr<DiskTier>> Open(const Options& options);
   ~DiskTier();
 
-  // Writes `bytes` (a multiple of 4096) from page-aligned `data`. `codec`: for
-  // this chunk alone, else the tier's.
+  // Writes `bytes` (a multiple of 4096) from page-aligned `data`. `codec`: of
+  // this chunk, else the tier's.
   Result<DiskChunk> Write(const void* data, Bytes bytes, std::uint64_t identity,
                           std::uint64_t generation,
                           std::optional<DiskCodec> codec = std::nullopt);
@@ -83,12 +82,9 @@ class DiskTier {
   static Bytes FileBytes(Bytes bytes);
   // What this one takes.
   static Bytes FileBytes(const DiskChunk& chunk);
-  // In one piece, within the budget, even if nothing of it can be saved. A
+  // Within the budget, even if nothing of it can be saved by a codec. A
   // Write that is asked for nevertheless succeeds if what it stores has room.
   bool HasRoom(Bytes bytes) const;
-  // Of the chunks written from now on. Any thread.
-  void SetCodec(DiskCodec codec);
-  DiskCodec codec() const;
   // What was ever written, and the bytes that it was stored in, both without
   // headers.
   Bytes written() const;

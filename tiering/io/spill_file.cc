@@ -11,7 +11,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "allocator/base/check.h"
@@ -23,8 +25,8 @@ constexpr Bytes kBlock = 4096;
 // The file grows in steps: writes beyond its end are serialised by ext4 and
 // xfs, writes inside it are not.
 constexpr Bytes kGrowStep = 64 * kMiB;
-// Chunks are 2 MiB and more; this many free extents cover 128 GiB of the worst
-// pattern before the list allocates.
+// Chunks are 2 MiB and more before they are compressed; this many free extents
+// cover 128 GiB of the worst pattern before the list allocates.
 constexpr std::size_t kReservedExtents = 32768;
 
 std::string Errno(int error) { return std::strerror(error); }
@@ -152,17 +154,58 @@ int SpillFile::Extend(std::uint64_t end) {
   return error;
 }
 
-Result<std::uint64_t> SpillFile::Allocate(Bytes bytes) {
-  const auto offset = free_.TakeLow(bytes);
-  if (!offset) {
-    return Fail(ErrorCode::kIo, "the disk budget of " + FormatBytes(quota_) +
-                                    " has no room for " + FormatBytes(bytes) +
-                                    ": " + FormatBytes(used()) +
-                                    " are in use. Raise " + names_.quota +
-                                    "; the memory stays where it is");
+// Would the largest free extents together hold it?
+bool SpillFile::InPieces(Bytes bytes) const {
+  Bytes largest[FilePlace::kMostPieces] = {};
+  for (const Extents::Range& range : free_.ranges()) {
+    Bytes* const smallest =
+        std::min_element(std::begin(largest), std::end(largest));
+    *smallest = std::max(*smallest, range.bytes);
   }
-  if (const int error = Extend(*offset + bytes); error != 0) {
-    free_.Add(*offset, bytes);
+  return std::accumulate(std::begin(largest), std::end(largest), Bytes{0}) >=
+         bytes;
+}
+
+// In one piece at the low end, else out of the largest free extents. Nothing,
+// a count of 0, if these do not hold it.
+FilePlace SpillFile::Take(Bytes bytes) {
+  FilePlace place;
+  if (const auto offset = free_.TakeLow(bytes)) {
+    place.pieces[place.count++] = {*offset, bytes};
+    return place;
+  }
+  if (!InPieces(bytes)) return place;
+  while (bytes > 0) {
+    const Bytes piece = std::min(bytes, free_.largest());
+    place.pieces[place.count++] = {*free_.TakeLow(piece), piece};
+    bytes -= piece;
+  }
+  return place;
+}
+
+void SpillFile::GiveBack(const FilePlace& place) {
+  for (int i = 0; i < place.count; ++i) {
+    free_.Add(place.pieces[i].offset, place.pieces[i].bytes);
+  }
+}
+
+Result<FilePlace> SpillFile::Allocate(Bytes bytes) {
+  const FilePlace place = Take(bytes);
+  if (place.count == 0) {
+    const bool scattered = free_.total() >= bytes;
+    return Fail(
+        ErrorCode::kIo,
+        "the disk budget of " + FormatBytes(quota_) + " has no room for " +
+            FormatBytes(bytes) + ": " + FormatBytes(used()) + " are in use" +
+            (scattered ? ", and what is free is in small pieces" : "") +
+            ". Raise " + names_.quota + "; the memory stays where it is");
+  }
+  std::uint64_t end = 0;
+  for (int i = 0; i < place.count; ++i) {
+    end = std::max(end, place.pieces[i].offset + place.pieces[i].bytes);
+  }
+  if (const int error = Extend(end); error != 0) {
+    GiveBack(place);
     return Fail(ErrorCode::kIo,
                 "the spill file in " + directory_ + " cannot grow by " +
                     FormatBytes(bytes) + ": " + Errno(error) +
@@ -172,12 +215,13 @@ Result<std::uint64_t> SpillFile::Allocate(Bytes bytes) {
   const Bytes now = used_.load(std::memory_order_relaxed) + bytes;
   used_.store(now, std::memory_order_relaxed);
   peak_.store(std::max(now, peak()), std::memory_order_relaxed);
-  return *offset;
+  return place;
 }
 
-void SpillFile::Free(std::uint64_t offset, Bytes bytes) {
-  free_.Add(offset, bytes);
-  const Bytes now = used_.load(std::memory_order_relaxed) - bytes;
+void SpillFile::Free(const FilePlace& place) {
+  GiveBack(place);
+  Bytes now = used_.load(std::memory_order_relaxed);
+  for (int i = 0; i < place.count; ++i) now -= place.pieces[i].bytes;
   used_.store(now, std::memory_order_relaxed);
   if (now != 0 || fd_ < 0) return;
   // The last chunk left: the file system gets all but one block back.

@@ -33,6 +33,21 @@ struct SpillNames {
   const char* directory = "disk_dir";
 };
 
+// Where in the file something lies: mostly in one piece, in more only where no
+// free extent holds it. What is compressed leaves holes of every size.
+struct FilePlace {
+  struct Piece {
+    std::uint64_t offset = 0;
+    Bytes bytes = 0;
+  };
+  static constexpr int kMostPieces = 4;
+  Piece pieces[kMostPieces];
+  int count = 0;
+
+  // Of the first piece, which has a block at least.
+  std::uint64_t offset() const { return pieces[0].offset; }
+};
+
 class SpillFile {
  public:
   struct Options {
@@ -47,11 +62,13 @@ class SpillFile {
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
 
-  // An extent of `bytes`. The file system has the room unless it cannot
-  // reserve any (then a write may still meet ENOSPC).
-  Result<std::uint64_t> Allocate(Bytes bytes);
-  void Free(std::uint64_t offset, Bytes bytes);
-  bool HasRoom(Bytes bytes) const { return free_.largest() >= bytes; }
+  // Room for `bytes`, a multiple of 4096. The file system has it unless it
+  // cannot reserve any (then a write may still meet ENOSPC).
+  Result<FilePlace> Allocate(Bytes bytes);
+  void Free(const FilePlace& place);
+  bool HasRoom(Bytes bytes) const {
+    return free_.largest() >= bytes || InPieces(bytes);
+  }
 
   int fd() const { return fd_; }
   bool direct() const { return direct_; }
@@ -70,6 +87,9 @@ class SpillFile {
   Status Probe();
   void LeaveDirect(const std::string& reason);
   int Extend(std::uint64_t end);
+  bool InPieces(Bytes bytes) const;
+  FilePlace Take(Bytes bytes);
+  void GiveBack(const FilePlace& place);
 
   const std::string directory_;
   const Bytes quota_;

@@ -16,6 +16,7 @@
 namespace stratalloc {
 namespace {
 
+constexpr Bytes kBlock = 4096;
 std::vector<std::string> log_lines;
 
 class SpillFileTest : public testing::Test {
@@ -84,21 +85,58 @@ TEST_F(SpillFileTest, WithoutDirectItIsBuffered) {
   EXPECT_NE(log_lines[0].find("page cache"), std::string::npos);
 }
 
+// Holes that are too small for one thing are so together, up to four of them.
+TEST_F(SpillFileTest, WhatNoHoleHoldsLiesInPieces) {
+  const auto opened = SpillFile::Open(Quota(16 * kMiB));
+  ASSERT_TRUE(opened);
+  SpillFile& file = **opened;
+  std::vector<FilePlace> places;
+  for (int i = 0; i < 16; ++i) places.push_back(file.Allocate(kMiB).value());
+  EXPECT_FALSE(file.HasRoom(kBlock));
+  for (int i = 1; i < 16; i += 2) file.Free(places[i]);
+  EXPECT_EQ(file.used(), 8 * kMiB);
+  EXPECT_TRUE(file.HasRoom(4 * kMiB));
+  EXPECT_FALSE(file.HasRoom(4 * kMiB + kBlock));
+  const auto refused = file.Allocate(4 * kMiB + kBlock);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("in small pieces"), std::string::npos);
+  EXPECT_EQ(file.used(), 8 * kMiB);
+
+  const auto wide = file.Allocate(3 * kMiB + kBlock);
+  ASSERT_TRUE(wide) << wide.error().message;
+  ASSERT_EQ(wide->count, 4);
+  Bytes sum = 0;
+  for (int i = 0; i < wide->count; ++i) {
+    const FilePlace::Piece& piece = wide->pieces[i];
+    EXPECT_EQ(piece.offset / kMiB % 2, 1u);
+    EXPECT_LE(piece.offset % kMiB + piece.bytes, kMiB);
+    EXPECT_EQ(piece.bytes % kBlock, 0u);
+    sum += piece.bytes;
+  }
+  EXPECT_EQ(sum, 3 * kMiB + kBlock);
+  EXPECT_EQ(file.used(), 11 * kMiB + kBlock);
+  file.Free(*wide);
+  EXPECT_EQ(file.used(), 8 * kMiB);
+  EXPECT_TRUE(file.HasRoom(4 * kMiB));
+}
+
 TEST_F(SpillFileTest, ReusesExtentsAndKeepsTheQuota) {
   const auto opened = SpillFile::Open(Quota(3 * kMiB));
   ASSERT_TRUE(opened);
   SpillFile& file = **opened;
-  EXPECT_EQ(file.Allocate(kMiB).value(), 0u);
-  EXPECT_EQ(file.Allocate(kMiB).value(), kMiB);
-  EXPECT_EQ(file.Allocate(kMiB).value(), 2 * kMiB);
+  EXPECT_EQ(file.Allocate(kMiB)->offset(), 0u);
+  const auto second = file.Allocate(kMiB);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->offset(), kMiB);
+  EXPECT_EQ(file.Allocate(kMiB)->offset(), 2 * kMiB);
   EXPECT_LE(file.file_bytes(), file.quota());
   const auto refused = file.Allocate(4096);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kIo);
   EXPECT_NE(refused.error().message.find("disk_budget"), std::string::npos);
-  file.Free(kMiB, kMiB);
+  file.Free(*second);
   EXPECT_EQ(file.used(), 2 * kMiB);
-  EXPECT_EQ(file.Allocate(kMiB).value(), kMiB);
+  EXPECT_EQ(file.Allocate(kMiB)->offset(), kMiB);
   EXPECT_EQ(file.peak(), 3 * kMiB);
 }
 
@@ -106,10 +144,10 @@ TEST_F(SpillFileTest, GivesSpaceBackWhenTheLastExtentLeaves) {
   const auto opened = SpillFile::Open(Quota(8 * kMiB));
   ASSERT_TRUE(opened);
   SpillFile& file = **opened;
-  const auto offset = file.Allocate(8 * kMiB);
-  ASSERT_TRUE(offset);
+  const auto place = file.Allocate(8 * kMiB);
+  ASSERT_TRUE(place);
   EXPECT_EQ(file.file_bytes(), 8 * kMiB);
-  file.Free(*offset, 8 * kMiB);
+  file.Free(*place);
   struct stat status;
   ASSERT_EQ(fstat(file.fd(), &status), 0);
   EXPECT_EQ(status.st_size, 4096);

@@ -77,7 +77,7 @@ def test_thresholds_act_from_the_start_if_one_is_set():
 
 def test_every_field_is_a_key(tmp_path):
     text = (f"tiering:off,gpu_limit:1GiB,host_budget:32MiB,disk_budget:0,"
-            f"disk_dir:{tmp_path},gpu_offload_threshold:.8,"
+            f"disk_dir:{tmp_path},disk_codec:zstd,gpu_offload_threshold:.8,"
             "gpu_emergency_threshold:0.9,gpu_reload_threshold:0.5,"
             "cpu_offload_threshold:0.75,eager_offload:off,telemetry:events,"
             "live:on")
@@ -85,7 +85,7 @@ def test_every_field_is_a_key(tmp_path):
     assert set(config.to_dict()) == set(Config.keys())
     assert config == Config(
         tiering=False, gpu_limit=1 << 30, host_budget=32 << 20, disk_budget=0,
-        disk_dir=str(tmp_path), gpu_offload_threshold=.8,
+        disk_dir=str(tmp_path), disk_codec="zstd", gpu_offload_threshold=.8,
         gpu_emergency_threshold=.9, gpu_reload_threshold=.5,
         cpu_offload_threshold=.75, eager_offload=False, telemetry="events",
         live=True)
@@ -119,7 +119,8 @@ def test_what_the_core_is_told():
                     telemetry="events", tiering="off")
     assert dict(config.to_text()) == {
         "tiering": "off", "gpu_limit": "1048576", "host_budget": "3",
-        "disk_budget": "4", "disk_dir": ".", "gpu_offload_threshold": "0.8",
+        "disk_budget": "4", "disk_dir": ".", "disk_codec": "off",
+        "gpu_offload_threshold": "0.8",
         "gpu_emergency_threshold": "0.95", "gpu_reload_threshold": "0.7",
         "eager_offload": "on", "cpu_offload_threshold": "0.9",
         "telemetry": "events", "live": "off", "oom_dir": "",
@@ -201,6 +202,7 @@ def test_unknown_key(text, key, value, nearest):
     ("host_budget:lots", "host_budget", "lots"),
     ("tiering:maybe", "tiering", "maybe"),
     ("telemetry:loud", "telemetry", "loud"),
+    ("disk_codec:zip", "disk_codec", "zip"),
     ("gpu_offload_threshold:85", "gpu_offload_threshold", "85"),
     ("gpu_offload_threshold:0.99", "gpu_offload_threshold", "0.99"),
     ("cpu_offload_threshold:nan", "cpu_offload_threshold", "nan"),
