@@ -429,6 +429,34 @@ TEST_F(EngineTest, AFullDiskStillSwapsWhereTheHostHoldsLittle) {
   }
 }
 
+TEST_F(EngineTest, CompressedMoreHasRoomOnTheDisk) {
+  for (const Bytes host : {Bytes{0}, 4 * kHandle}) {
+    Rig::Options options;
+    options.capacity = 16 * kMiB;
+    options.host_budget = host;
+    options.disk_budget = 10 * kMiB;
+    Open(options);
+    rig_->engine().SetDiskCodec(DiskCodec::kZstd);
+    const auto layers = Layers(24);
+    ExpectLayers(layers);
+    EXPECT_LE(rig_->engine().DiskUsed(), 10 * kMiB);
+    const EngineCounters compressed = Counters();
+    EXPECT_GT(compressed.stored_bytes, 0u);
+    EXPECT_LT(compressed.stored_bytes, compressed.to_disk_bytes / 4);
+    // At any time another one.
+    rig_->engine().SetDiskCodec(DiskCodec::kOff);
+    for (std::size_t i = 0; i < 4; ++i) Write(layers[i], kHandle, i + 1);
+    ExpectLayers(layers);
+    const EngineCounters both = Counters();
+    EXPECT_GE(both.stored_bytes, compressed.stored_bytes + kHandle);
+    EXPECT_EQ(rig_->Check(), "");
+    FreeAll(layers);
+    EXPECT_EQ(rig_->engine().DiskUsed(), 0u);
+    ASSERT_EQ(rig_->Close(), "");
+    rig_.reset();
+  }
+}
+
 TEST_F(EngineTest, WhatAChunkTakesOfTheQuotaIncludesItsHeader) {
   Rig::Options options;
   options.host_budget = 0;

@@ -285,7 +285,8 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
   const Bytes bytes = copy.handle.bytes();
   while (!DiskHasRoom(bytes) && GiveUpChunk()) {
   }
-  if (disk_->HasRoom(bytes) && !DiskHasRoom(bytes)) {
+  // Compressed it might have room in what is kept back, which it may not take.
+  if (!DiskHasRoom(bytes) && !reserve_open_ && disk_reserve_bytes_ > 0) {
     return Fail(ErrorCode::kIo,
                 "the disk budget of " + FormatBytes(disk_->budget()) +
                     " has no room for " + FormatBytes(bytes) + ": " +

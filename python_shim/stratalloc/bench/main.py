@@ -12,6 +12,7 @@ from stratalloc import _command
 from stratalloc import simulate
 from stratalloc.bench import allocations
 from stratalloc.bench import attribution_lines
+from stratalloc.bench import disk
 from stratalloc.bench import levels
 from stratalloc.bench import snapshots
 from stratalloc.demo.phases import package_environment
@@ -85,6 +86,9 @@ def main(args):
               attribution_lines.COLUMNS, attribution_lines.cells)
         _show(out, values, levels.GROUP,
               list(levels.lines(worker, entry, args.rounds)))
+        _show(out, values, disk.GROUP,
+              list(disk.lines(worker, entry, args.rounds)), disk.COLUMNS,
+              disk.cells)
         rows = list(_benchmarks(worker, args.rounds))
         rows += snapshots.lines(entry, args.device, args.rounds)
         if args.device == "sim":

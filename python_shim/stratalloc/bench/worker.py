@@ -21,6 +21,7 @@ import time
 
 from stratalloc.bench import allocations
 from stratalloc.bench import attribution
+from stratalloc.bench import disk
 from stratalloc.bench import levels
 from stratalloc.bench import library
 
@@ -156,6 +157,7 @@ def _counters(torch):
 _MEASURES = {"allocations": allocations.measure,
              "attribution": attribution.measure,
              "attribution_counts": attribution.counts,
+             "disk": disk.measure,
              "level": levels.measure, "level_event": levels.measure_event,
              "scope": _scope, "scope_core": _scope_core, "guard": _guard,
              "minilm": _minilm, "counters": _counters}

@@ -13,6 +13,8 @@ import torch
 
 from stratalloc import _core
 from stratalloc._spill import SpillFile
+from stratalloc.bench import disk
+from stratalloc.bench import main
 
 CODECS = ("off", "lz4", "zstd")
 PIECE = 8 << 20  # host_spill.cc
@@ -219,6 +221,21 @@ assert not torch.cuda.is_initialized()
 
 def test_a_child_is_refused_and_the_parent_goes_on(tmp_path):
     subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], check=True)
+
+
+def test_the_bench_has_a_line_for_each_codec(monkeypatch):
+    class Worker:
+        def ask(self, what, **values):
+            assert what == "disk"
+            return disk.measure(torch, **values)
+
+    monkeypatch.setattr(disk, "KINDS", ("zeros",))
+    rows = list(disk.lines(Worker(), main.entry, 1))
+    assert [row["name"] for row in rows] == ["zeros, lz4", "zeros, zstd"]
+    for row in rows:
+        assert row["smaller"] > 100
+        assert row["ratio"] > 0 and row["read"]["ratio"] > 0
+        assert len(list(disk.cells(row))) == len(disk.COLUMNS)
 
 
 def test_damage_is_told(tmp_path):
