@@ -451,6 +451,7 @@ TEST_F(EngineTest, CompressedMoreHasRoomOnTheDisk) {
     EXPECT_GE(both.stored_bytes, compressed.stored_bytes + kHandle);
     EXPECT_EQ(rig_->Check(), "");
     FreeAll(layers);
+    EXPECT_EQ(rig_->Check(), "");
     EXPECT_EQ(rig_->engine().DiskUsed(), 0u);
     ASSERT_EQ(rig_->Close(), "");
     rig_.reset();

@@ -295,10 +295,14 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
                     " are kept back for what must return. Raise disk_budget; "
                     "the memory stays where it is");
   }
+  // Compressed chunks let more be here than would be raw, and what is in the
+  // way of a swap then is smaller as well: it is worth any codec's time.
+  const bool crowded = !disk_->HasRoom(bytes) && stored_bytes_ < written_bytes_;
+  const DiskCodec codec =
+      crowded ? DiskCodec::kZstd : disk_codec_.load(std::memory_order_relaxed);
   STRATALLOC_ASSIGN_OR_RETURN(
       copy.disk,
-      disk_->Write(data, bytes, copy.handle.address(), copy.generation,
-                   disk_codec_.load(std::memory_order_relaxed)));
+      disk_->Write(data, bytes, copy.handle.address(), copy.generation, codec));
   written_bytes_ += bytes;
   stored_bytes_ += copy.disk.stored.bytes;
   return {};
