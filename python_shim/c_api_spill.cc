@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: host memory in a spill file.
+#include "python_shim/c_api_spill.h"
+
 #include <memory>
 #include <optional>
 #include <string>

@@ -155,16 +155,6 @@ def _declare(lib):
         ("pin_blocks", i32, (text, i32, ranges, i32, pins, error)),
         ("unpin_blocks", None, (pins, i32, i32)),
         ("is_pinned", i32, (pins,)),
-        ("spill_open", i32, (text, u64, text, ctypes.POINTER(ctypes.c_void_p),
-                             error)),
-        ("spill_write", i32, (ctypes.c_void_p, ctypes.c_void_p, u64, moved,
-                              error)),
-        ("spill_read", i32, (ctypes.c_void_p, u64, ctypes.c_void_p, u64,
-                             error)),
-        ("spill_free", i32, (ctypes.c_void_p, u64, error)),
-        ("spill_count", None, (ctypes.c_void_p, moved, moved, moved)),
-        ("spill_close", None, (ctypes.c_void_p,)),
-        ("spill_delete", None, (ctypes.c_void_p,)),
     ):
         function = getattr(lib, "stratalloc_" + name)
         function.restype = result

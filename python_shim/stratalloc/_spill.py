@@ -39,7 +39,7 @@ class SpillFile:
         if quota is None:
             quota = settings.default_disk_budget(where)
         error = _core.Error()
-        _core.check(_core.lib().stratalloc_spill_open(
+        _core.check(_lib().stratalloc_spill_open(
             os.fsencode(where), _quota(quota), str(codec).encode(),
             ctypes.byref(self._file), ctypes.byref(error)), error)
 
@@ -53,7 +53,7 @@ class SpillFile:
         """
         storage, address, size = _bytes_of(tensor)
         ticket, error = ctypes.c_uint64(), _core.Error()
-        _core.check(_core.lib().stratalloc_spill_write(
+        _core.check(_lib().stratalloc_spill_write(
             self._file, address, size, ctypes.byref(ticket),
             ctypes.byref(error)), error)
         del storage  # it lived until here
@@ -69,7 +69,7 @@ class SpillFile:
         """
         storage, address, size = _bytes_of(tensor)
         error = _core.Error()
-        _core.check(_core.lib().stratalloc_spill_read(
+        _core.check(_lib().stratalloc_spill_read(
             self._file, _ticket(ticket), address, size, ctypes.byref(error)),
             error)
         del storage
@@ -77,7 +77,7 @@ class SpillFile:
     def free(self, ticket):
         """Gives up what write() took. ValueError: there is no such ticket."""
         error = _core.Error()
-        _core.check(_core.lib().stratalloc_spill_free(
+        _core.check(_lib().stratalloc_spill_free(
             self._file, _ticket(ticket), ctypes.byref(error)), error)
 
     @property
@@ -97,7 +97,7 @@ class SpillFile:
 
     def _count(self):
         numbers = [ctypes.c_uint64() for _ in range(3)]
-        _core.lib().stratalloc_spill_count(
+        _lib().stratalloc_spill_count(
             self._file, *(ctypes.byref(number) for number in numbers))
         return [number.value for number in numbers]
 
@@ -105,7 +105,7 @@ class SpillFile:
         """Closes the file, once others are done with it: what it holds is gone,
         no descriptor is left. Again is nothing; later calls are a
         RuntimeError."""
-        _core.lib().stratalloc_spill_close(self._file)
+        _lib().stratalloc_spill_close(self._file)
 
     def __enter__(self):
         return self
@@ -115,7 +115,26 @@ class SpillFile:
 
     def __del__(self):
         if getattr(self, "_file", None):
-            _core.lib().stratalloc_spill_delete(self._file)
+            _lib().stratalloc_spill_delete(self._file)
+
+
+def _lib():
+    """The core, told what the functions of c_api_spill.h take."""
+    lib = _core.lib()
+    if lib.stratalloc_spill_delete.argtypes is None:
+        error = ctypes.POINTER(_core.Error)
+        file, text, u64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64
+        number = ctypes.POINTER(u64)
+        for name, *arguments in (
+                ("open", text, u64, text, ctypes.POINTER(file), error),
+                ("write", file, ctypes.c_void_p, u64, number, error),
+                ("read", file, u64, ctypes.c_void_p, u64, error),
+                ("free", file, u64, error),
+                ("count", file, number, number, number),
+                ("close", file),
+                ("delete", file)):  # the last: others wait for it
+            getattr(lib, "stratalloc_spill_" + name).argtypes = arguments
+    return lib
 
 
 def _quota(quota):
