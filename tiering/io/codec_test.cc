@@ -127,6 +127,18 @@ TEST_F(CodecTest, WhatTheBytesAreDecides) {
   }
 }
 
+TEST_F(CodecTest, SamplesThatMisleadSaveNothing) {
+  constexpr Bytes kBytes = 4 * kMiB;
+  std::vector<char> data = Make("random", kBytes);
+  // The pages that are looked at, and no others.
+  for (Bytes i = 0; i < 16; ++i) {
+    std::memset(data.data() + (kBytes / kPage - 1) * i / 15 * kPage, 0, kPage);
+  }
+  for (const DiskCodec codec : kCodecs) {
+    EXPECT_EQ(codec_.Encode(codec, data.data(), kBytes).codec, DiskCodec::kOff);
+  }
+}
+
 TEST_F(CodecTest, NothingIsDoneWhereItIsOffOrDoesNotFit) {
   const std::vector<char> data = Make("constant", 2 * kPage);
   EXPECT_EQ(codec_.Encode(DiskCodec::kOff, data.data(), 2 * kPage).codec,
@@ -189,6 +201,17 @@ TEST_F(CodecTest, HostileChunksAreRefused) {
       }
       ASSERT_TRUE(Decodes(stored, kBytes));
     }
+  }
+}
+
+// Streams that say they are whole planes, of more than there is.
+TEST_F(CodecTest, NothingIsReadBehindThePayload) {
+  ChunkCodec small(kMiB);
+  std::vector<char> to(kMiB);
+  const std::uint32_t lengths[] = {512 * 1024, 512 * 1024};
+  std::memcpy(small.buffer(), lengths, sizeof(lengths));
+  for (const Bytes stored : {kPage, kMiB}) {
+    EXPECT_FALSE(small.Decode({DiskCodec::kLz4, 1, stored}, to.data(), kMiB));
   }
 }
 
