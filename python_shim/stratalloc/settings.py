@@ -237,7 +237,7 @@ class Config:
         "off", _CODEC,
         "off, lz4, zstd: how the spill file is compressed, for room and wear of "
         "the disk, not for speed: weights take 1.1 (lz4) to 1.2 and 1.4 (zstd, "
-        "fp32 and bf16) times less, and on a disk of 2 GB/s are written 3 to 5 "
+        "fp32 and bf16) times less, and on a disk of 2 GB/s are written 3 to 9 "
         "times as slowly. What does not get a sixteenth smaller is stored as it "
         "is ([tiering/io](../tiering/io/README.md))")
     gpu_offload_threshold: float | None = _threshold(

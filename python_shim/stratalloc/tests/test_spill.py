@@ -223,6 +223,45 @@ def test_a_child_is_refused_and_the_parent_goes_on(tmp_path):
     subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], check=True)
 
 
+EVICTED = """
+from stratalloc import simulate
+
+simulate.load("64MiB")
+import stratalloc, torch
+from stratalloc import _core
+
+stratalloc.enable(host_budget=0, disk_budget="128MiB", disk_codec="zstd")
+weights = [torch.zeros(1 << 20, device="cuda") + i for i in range(8)]
+stratalloc.evict()
+tiers = stratalloc.report()["tiers"]
+assert tiers["disk_raw"] == tiers["bytes_to_disk"] == 32 << 20, tiers
+assert tiers["disk_used"] > tiers["disk_stored"] > 0, tiers
+assert tiers["disk_stored"] < 1 << 20, tiers
+_core.set_disk_codec("off")
+for i, weight in enumerate(weights):
+    assert (weight.cpu() == i).all()
+    weight += 1
+stratalloc.evict()
+after = stratalloc.report()["tiers"]
+assert after["disk_raw"] == 64 << 20, after
+assert after["disk_stored"] == tiers["disk_stored"] + (32 << 20), after
+for i, weight in enumerate(weights):
+    assert (weight.cpu() == i + 1).all()
+try:
+    _core.set_disk_codec("zip")
+except ValueError as error:
+    assert "off, lz4 or zstd" in str(error)
+else:
+    raise AssertionError("there is no such codec")
+"""
+
+
+def test_evicted_memory_is_compressed_as_it_is_set():
+    with pytest.raises(RuntimeError, match="nothing can be evicted"):
+        _core.set_disk_codec("lz4")  # CUDA is not initialised here
+    subprocess.run([sys.executable, "-c", EVICTED], check=True)
+
+
 def test_the_bench_has_a_line_for_each_codec(monkeypatch):
     class Worker:
         def ask(self, what, **values):
