@@ -19,8 +19,9 @@ enum class LockRank : int {
   kAdmission = 25,  // who waits for room on the device, in which order
   kArbiter = 30,    // one eviction or restore at a time, of any device; held
                     // across copies and I/O, so never taken under kDevice
-  kTier = 40,       // slabs of the host tier, which are pinned under it; the
-                    // spill file has no lock, it is the arbiter's holder's
+  kTier = 40,       // slabs of the host tier, which are pinned under it; a
+                    // program's own spill file, across its I/O. The engine's
+                    // has no lock, it is the arbiter's holder's
   kPins = 45,       // who holds pins on blocks, to take them back when victims
                     // are chosen
   kDevice = 50,     // blocks, pools and handle states of one device; under it:

@@ -63,7 +63,7 @@ class HostSpill {
   Status CheckOwner() const;
   Status CheckOpen() const REQUIRES(mutex_);
   Result<Held*> Find(std::uint64_t ticket) REQUIRES(mutex_);
-  void Abandon();
+  void Abandon() STRATALLOC_TS(no_thread_safety_analysis);
   Status WritePieces(const char* data, std::uint64_t ticket, Held* held)
       REQUIRES(mutex_);
   Status ReadPieces(const Held& held, char* to) REQUIRES(mutex_);
