@@ -58,6 +58,14 @@ class FacesTest(unittest.TestCase):
         self.assertGreater(len(self.cpp_functions), 50)
         self.assertEqual(self.offered, self.c_functions | self.cpp_functions)
 
+    def test_the_core_needs_no_library_that_a_machine_may_lack(self):
+        out = subprocess.run(["readelf", "-d", _CORE], check=True,
+                             capture_output=True, text=True).stdout
+        needed = re.findall(r"\(NEEDED\).*\[(.*?)\.so", out)
+        self.assertLessEqual(set(needed), {"ld-linux-x86-64", "libc", "libgcc_s",
+                                           "libm", "libstdc++"})
+        self.assertIn("libc", needed)
+
     def test_the_bridge_needs_nothing_else_of_the_core(self):
         needed = {name for name in _symbols(_BRIDGE, "--undefined-only")
                   if name.startswith("stratalloc")}
