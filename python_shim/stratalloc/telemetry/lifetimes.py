@@ -157,6 +157,48 @@ def _implied_start(events, end):
     return found
 
 
+def program_frees(run):
+    """Indices of the events at which the program gave a block up, one for each.
+
+    Of a block that is partly away each piece has a free of its own: the one
+    that counts is where the block began, or says that this was away. Of a block
+    that is older than the recording and has a hole in its middle both ends
+    count: no event says that they are one.
+    """
+    events = run.events
+    kinds = events["kind"]
+    frees = kinds == Kind.FREE_REQUESTED
+    moved = (events["flags"] & (model.EVICTED | model.RESTORED)) != 0
+    away = kinds == Kind.FREED_AWAY
+    if not (moved & (kinds <= Kind.FREE_COMPLETED)).any() and not away.any():
+        return np.flatnonzero(frees)
+    at = np.flatnonzero((frees | away | (kinds == Kind.ALLOC)) & ~moved)
+    ours = events[at]
+    order = np.lexsort((at, ours["address"], ours["device"]))
+    at, ours = at[order], ours[order]
+    begins = ours["kind"] == Kind.ALLOC
+    # What came before at the same address: nothing, or its block's beginning.
+    again = np.append(False, (ours["address"][1:] == ours["address"][:-1])
+                      & (ours["device"][1:] == ours["device"][:-1]))
+    whole = np.append(False, begins[:-1]) & again
+    unknown = ~again & (ours["kind"] == Kind.FREE_REQUESTED)
+    for i in np.flatnonzero(unknown):
+        whole[i] = not _ends_away(events, away, at[i])
+    return np.sort(at[~begins & (whole | (ours["kind"] == Kind.FREED_AWAY))])
+
+
+def _ends_away(events, away, at):
+    """Whether a free is of a piece of the block whose beginning, away, ends
+    next."""
+    one = events[at]
+    later = np.flatnonzero(away[at:] & (events["device"][at:] == one["device"]))
+    if not len(later):
+        return False
+    block = events[at + later[0]]
+    return bool(block["address"] < one["address"]
+                < block["address"] + block["aux"])
+
+
 def relabels(run, device, rows):
     """[(row, event)]: whom each relabel reached, in the order of the events. It
     names a block; of one that is partly away, that is every piece that is here.

@@ -6,7 +6,7 @@ from stratalloc.telemetry.checks.findings import (Findings, is_number,
 
 _TYPES = ("alloc", "free", "snapshot", "layer_enter", "layer_exit")
 _EVENT = {"timestamp": float, "event_type": str, "size_bytes": int,
-          "layer_name": str, "allocated_bytes": int, "reserved_bytes": int,
+          "layer_name": (str, type(None)), "allocated_bytes": int, "reserved_bytes": int,
           "fragmentation_ratio": float}
 _LAYER = {"layer_name": str, "peak_allocated": int, "peak_reserved": int,
           "total_allocations": int, "total_deallocations": int,

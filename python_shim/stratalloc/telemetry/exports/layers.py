@@ -1,37 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
 """layers(): what each scope did, with the fields of LayerMemoryStats.
 
-`peak_allocated` and `peak_reserved` are the device's while the scope was open on
-any thread, or right after an allocation that was charged to it; `peak_owned` is
-what its own blocks had at most. Work is that of the events and how deep scopes
-nest, however many there are.
+`peak_allocated` and `peak_reserved` are the device's while the scope was open
+on any thread, or right after an allocation that was charged to it; `peak_owned`
+is what its own blocks had at most. Counts are of blocks: what tiering moves is
+neither allocated nor freed by it. Work is that of the events and how deep
+scopes nest, however many there are.
 """
 
 import numpy as np
 
+from stratalloc.telemetry import lifetimes, model
 from stratalloc.telemetry.exports import spans
 from stratalloc.telemetry.exports.target import text
 from stratalloc.telemetry.model import Kind
 
 
-def layers(run, walked):
-    """scope's name -> dict of its fields. walked: device -> Replay."""
-    found = _Layers(run)
+def layers(run, walked, groups=None, together=False):
+    """scope's name -> dict of its fields.
+
+    Args:
+      walked: device -> Replay, of those that count.
+      groups: (names, for each scope the index of its name): scopes of one name
+        are one; index 0 is of those that are left out. None: each is its own.
+      together: the peaks are those of the devices' sums; else of the device
+        that had most.
+    """
+    found = _Layers(run, groups, None if len(walked) == len(run.devices)
+                    else list(walked))
     for thread in spans.threads(run):
         found.open(spans.spans(run, thread))
+    for curves in ([list(walked.values())] if together and walked
+                   else [[one] for one in walked.values()]):
+        found.curves(sum(one.allocated.after for one in curves),
+                     sum(one.reserved.after for one in curves),
+                     [one.index for one in curves])
     for one in walked.values():
-        found.device(one)
+        found.owned_on(one)
     return found.named()
 
 
 class _Layers:
-    def __init__(self, run):
+    def __init__(self, run, groups, devices):
         self.run = run
-        events, count = run.events, len(run.scopes)
-        kinds, scopes = events["kind"], events["scope"]
-        self.allocs = kinds == Kind.ALLOC
-        self.counts = [np.bincount(scopes[kinds == kind], minlength=count)
-                       for kind in (Kind.ALLOC, Kind.FREE_REQUESTED)]
+        self.names, table = groups or (
+            run.scopes, np.arange(len(run.scopes)))
+        self.table = np.asarray(table, "<i8")
+        events, count = run.events, len(self.names)
+        ours = (events["flags"] & (model.EVICTED | model.RESTORED)) == 0
+        here = (np.True_ if devices is None
+                else np.isin(events["device"], devices))
+        self.scopes = scopes = self.table[events["scope"]] if len(
+            events) else np.zeros(0, "<i8")
+        self.allocs = (events["kind"] == Kind.ALLOC) & ours & here
+        frees = lifetimes.program_frees(run)
+        if devices is not None:
+            frees = frees[here[frees]]
+        self.counts = [np.bincount(scopes[which], minlength=count)
+                       for which in (self.allocs, frees)]
+        kinds = events["kind"]
         self.duration = np.zeros(count, "<i8")
         self.peaks = np.zeros((2, count), "<i8")  # allocated, reserved
         self.owned = np.zeros(count, "<i8")
@@ -47,6 +74,9 @@ class _Layers:
         end = max(self.run.duration, int(times.max(initial=0)))
         inside = {}
         for event, opens, scope in found:
+            scope = int(self.table[scope])
+            if scope == 0:
+                continue
             depth, begun = inside.get(scope, (0, 0))
             if opens:
                 inside[scope] = depth + 1, begun if depth else event
@@ -57,31 +87,34 @@ class _Layers:
                     self.duration[scope] += (int(times[event]) if event < last
                                              else end) - int(times[begun])
 
-    def device(self, one):
-        """Adds what happened on a device."""
-        allocated, reserved = one.allocated.after, one.reserved.after
+    def curves(self, allocated, reserved, devices):
+        """Adds what was allocated and reserved on devices, after each event."""
+        if not len(allocated):
+            return
         ratio = np.where(reserved > 0, (reserved - allocated)
                          / np.maximum(reserved, 1), 0.0)
         sums = np.concatenate([[0.0], np.cumsum(ratio)])
         counts = np.concatenate([[0], np.cumsum(reserved > 0)])
-        for scope, first, last in self.intervals:
+        if self.intervals:
+            scope, first, last = np.array(self.intervals, "<i8").T
+            between = np.stack([first, last], axis=1).ravel()
             for i, curve in enumerate((allocated, reserved)):
-                self.peaks[i, scope] = max(self.peaks[i, scope],
-                                           curve[first:last].max())
-            self.ratios[scope] += sums[last] - sums[first]
-            self.samples[scope] += counts[last] - counts[first]
+                # The one behind the last event ends what lasts to the end.
+                most = np.maximum.reduceat(np.append(curve, 0), between)[::2]
+                np.maximum.at(self.peaks[i], scope, most)
+            np.add.at(self.ratios, scope, sums[last] - sums[first])
+            np.add.at(self.samples, scope, counts[last] - counts[first])
         at = np.flatnonzero(self.allocs
-                            & (self.run.events["device"] == one.index))
-        scopes = self.run.events["scope"][at]
+                            & np.isin(self.run.events["device"], devices))
         for i, curve in enumerate((allocated, reserved)):
-            np.maximum.at(self.peaks[i], scopes, curve[at])
-        self._owned(one)
+            np.maximum.at(self.peaks[i], self.scopes[at], curve[at])
 
-    def _owned(self, one):
+    def owned_on(self, one):
         """Sums of each scope's own blocks, in the order of what happened."""
         rows = one.rows
         last = len(self.run.events)
-        scope = np.concatenate([rows["scope"], rows["scope"]])
+        whose = self.table[rows["scope"]] if len(rows) else rows["scope"]
+        scope = np.concatenate([whose, whose])
         when = np.concatenate([rows["begin"], np.minimum(rows["asked"], last)])
         size = np.concatenate([rows["size"], -rows["size"]])
         order = np.lexsort((when, scope))
@@ -94,8 +127,8 @@ class _Layers:
             self.owned[scope[begins]] += np.maximum(most, 0)
 
     def named(self):
-        return {text(self.run.scopes[scope]): {
-            "layer_name": text(self.run.scopes[scope]),
+        return {text(self.names[scope]): {
+            "layer_name": text(self.names[scope]),
             "peak_allocated": int(self.peaks[0, scope]),
             "peak_reserved": int(self.peaks[1, scope]),
             "peak_owned": int(self.owned[scope]),

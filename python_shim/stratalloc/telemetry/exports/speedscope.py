@@ -41,7 +41,7 @@ def build(run, between=None):
     profiles = []
     for index in replay.devices(run):
         walked = replay.Replay(run, index)
-        card = f"cuda:{index}"
+        card = _card(run, index)
         profiles += [_peak(frames, walked, card),
                      _reserved(frames, walked, card),
                      _churn(frames, walked, card),
@@ -61,6 +61,12 @@ def build(run, between=None):
             "exporter": "stratalloc", "activeProfileIndex": 0,
             "shared": {"frames": frames.table}, "profiles": profiles,
             "recording": notes(run)}
+
+
+def _card(run, index):
+    device = run.device(index)
+    return model.TIERS[device.tier] if device and device.tier else (
+        f"cuda:{index}")
 
 
 class _Frames:

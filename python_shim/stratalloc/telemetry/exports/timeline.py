@@ -19,18 +19,24 @@ _MIB = 1 << 20
 
 
 def write(run, path):
-    encode = json.JSONEncoder(
-        separators=(",", ":"), allow_nan=False).encode
     walked = {index: replay.Replay(run, index)
               for index in replay.devices(run)}
     stats = layers(run, walked)
+    write_parts(path, events(run, walked), stats, summary(run, walked, stats),
+                notes(run))
+
+
+def write_parts(path, rows, stats, told, recording):
+    """The file of what others have worked out: `rows` dicts of events, in
+    order; the rest as the file has it. An OSError says why it is not there."""
+    encode = json.JSONEncoder(
+        separators=(",", ":"), allow_nan=False).encode
     with target(path) as file:
         file.write(b'{"events":[')
-        write_rows(file, events(run, walked), encode)
+        write_rows(file, rows, encode)
         file.write(b'],"layer_stats":' + encode(stats).encode()
-                   + b',"summary":' + encode(summary(run, walked,
-                                                      stats)).encode()
-                   + b',"recording":' + encode(notes(run)).encode() + b"}")
+                   + b',"summary":' + encode(told).encode()
+                   + b',"recording":' + encode(recording).encode() + b"}")
 
 
 def events(run, walked):
@@ -49,7 +55,7 @@ def events(run, walked):
         allocated, reserved = (one[at] for one in sums.get(device, nothing))
         yield {"timestamp": time / 1e9, "event_type": _TYPES[kind],
                "size_bytes": size if kind <= Kind.FREE_COMPLETED else 0,
-               "layer_name": text(run.scopes[scope]) if scope else "",
+               "layer_name": text(run.scopes[scope]) if scope else None,
                "allocated_bytes": allocated, "reserved_bytes": reserved,
                "fragmentation_ratio": _fragmentation(allocated, reserved),
                "device": device}

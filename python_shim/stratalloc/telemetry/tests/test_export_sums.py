@@ -8,6 +8,7 @@ import json
 import pathlib
 import tempfile
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -260,6 +261,43 @@ def _layers(run, maker):
         of(one)["avg_fragmentation"] = sum(values) / len(values)
     return {name: {key: pytest.approx(value) for key, value in layer.items()}
             for name, layer in found.items()}
+
+
+def test_layers_count_blocks_and_no_moves():
+    """One block in three handles; its first and then its last leave, the first
+    returns and leaves again, and the block is freed: what is left of it, in its
+    middle, and its beginning. Another one is evicted and freed away."""
+    one, handle = 64 * MIB, 2 * MIB
+    gone = (Kind.FREE_REQUESTED, Kind.FREE_COMPLETED)
+    moved = (model.EVICTED, model.RESTORED)
+
+    def event(kind, address, size, flags=0, scope=1):
+        return (0, address, size, size, scope, 0, 0, 0, kind, 1, 0, flags)
+
+    def leaves(address, size):
+        return [event(kind, address, size, moved[0]) for kind in gone]
+
+    run = model.Run(scopes=["(no scope)", "net", "cache"])
+    run.devices.append(model.Device(0, start=()))
+    run.events = np.array([
+        event(Kind.SEGMENT_MAP, one, 16 * handle),
+        event(Kind.ALLOC, one, 3 * handle),
+        event(Kind.ALLOC, one + 4 * handle, handle, scope=2),
+        *leaves(one, 3 * handle),
+        event(Kind.ALLOC, one + handle, 2 * handle, moved[0]),
+        event(Kind.ALLOC, one, handle, moved[1]),
+        *leaves(one, handle),
+        *leaves(one + handle, 2 * handle),
+        event(Kind.ALLOC, one + handle, handle, moved[0]),
+        *leaves(one + 4 * handle, handle),
+        *[event(kind, one + handle, handle) for kind in gone],
+        event(Kind.FREED_AWAY, one, 3 * handle),
+        event(Kind.FREED_AWAY, one + 4 * handle, handle, scope=2),
+    ], model.EVENT)
+    made = _json(run, "timeline.json")["layer_stats"]
+    assert {name: (layer["total_allocations"], layer["total_deallocations"])
+            for name, layer in made.items()} == {"net": (1, 1),
+                                                 "cache": (1, 1)}
 
 
 def test_parquet_has_the_rows_of_csv(tmp_path):
