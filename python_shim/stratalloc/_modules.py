@@ -326,6 +326,19 @@ def path_of(function, module):
         installation.owners.name_tree(module, again=True))
 
 
+def scopes_below(model):
+    """{scope id: name in model.named_modules()}, which gives a path to modules
+    that have none. Of two names for one scope (a container that owns nothing)
+    the first. RuntimeError if nothing is charged."""
+    path_of("trace", model)
+    scopes, found = _installed.owners.scopes, {}
+    for name, module in model.named_modules():
+        scope = scopes.get(id(module))
+        if scope is not None:
+            found.setdefault(scope, name)
+    return found
+
+
 def annotate(tensor, name, category=None):
     """Charges the memory of `tensor` to the scope `name` until it is freed.
 

@@ -50,8 +50,11 @@ class Trace(Shown):
         if self.path is not None:
             _try(self.path)
         self._run, self._told, self._written = None, None, False
-        self._number = _core.begin_recording()
+        self._number = self._begin()
         return self
+
+    def _begin(self):
+        return _core.begin_recording()
 
     def __exit__(self, *what):
         number, self._number = self._number, None

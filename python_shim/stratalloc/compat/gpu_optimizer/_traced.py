@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traced: what a Run comes to for a model: events, layers, sums.
+
+Everything is worked out when it is first asked for, but where more happened
+than may be kept: then at once, of all of it, and the newest stay. Kept are at
+most `most` events of 40 bytes, `most` of the run's 48, what is there at the
+end, and a line per layer.
+
+Nothing here knows which allocator ran. Fails only as telemetry does.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from stratalloc.compat.gpu_optimizer import _records
+from stratalloc.telemetry import lifetimes, model, replay
+from stratalloc.telemetry.exports.layers import layers
+from stratalloc.telemetry.model import Kind
+
+# The model is not told by its name, nor a layer by that of no scope.
+NO_LAYER = "(no layer)"
+
+
+class Traced:
+    """See the module.
+
+    Attributes:
+      run: telemetry's Run; of the newest events where there were too many.
+      happened: int, events in all, of those kept or not.
+      lost: int, events of which nothing is known: overwritten before they were
+        read.
+
+    Args:
+      names: of layers, [0] for none; entered: for each scope of the run the
+        index of the layer that it is, charged: that it belongs to.
+      reserves: whether its allocator keeps memory that is free; where it does
+        not, what is reserved is what is allocated.
+      devices: indices of those that are traced.
+    """
+
+    def __init__(self, run, names, entered, charged, reserves, devices,
+                 most):
+        self.run, self.names, self._reserves = run, names, reserves
+        self._entered, self._charged = entered, charged
+        self.devices, self._most = devices, most
+        self.lost = int(run.dropped)
+        if len(run.events) > most:
+            self._table = self._sums  # of all: before some are given up
+            self._rows = self._all_rows
+            self.happened = len(self._rows)
+            self.run = _newest(run, most)
+            if self.happened > most:
+                self._rows = self._rows[-most:].copy()
+            self.__dict__.pop("_sums"), self.__dict__.pop("_all_rows")
+            self.__dict__.pop("_walked")
+        else:
+            self._table = self._rows = self.happened = None
+
+    # What is asked for.
+
+    def rows(self):
+        """Columns of the events that are kept (_records.ROW)."""
+        if self._rows is None:
+            self._rows = self._all_rows
+            self.happened = len(self._rows)
+            if self.happened > self._most:
+                self._rows = self._rows[-self._most:].copy()
+            self._let_go()
+        return self._rows
+
+    def table(self):
+        """{"layers": {name: dict}, and the sums that the summary has}."""
+        if self._table is None:
+            self._table = self._sums
+            self._let_go()
+        return self._table
+
+    def _let_go(self):
+        """Of what was walked nothing stays: it is larger than the events."""
+        for name in ("_walked", "_sums", "_all_rows"):
+            self.__dict__.pop(name, None)
+
+    # Worked out.
+
+    @functools.cached_property
+    def _walked(self):
+        found = {index: replay.Replay(self.run, index)
+                 for index in self.devices}
+        for one in found.values() if not self._reserves else ():
+            one.reserved = one.allocated
+        return found
+
+    def _curve(self, name):
+        """(before, after each event) of the traced devices together."""
+        curves = [getattr(one, name) for one in self._walked.values()]
+        return (sum(one.base for one in curves),
+                sum((one.after for one in curves),
+                    np.zeros(len(self.run.events), "<i8")))
+
+    @functools.cached_property
+    def _sums(self):
+        allocated, reserved = self._curve("allocated"), self._curve("reserved")
+        found = layers(self.run, self._walked, (self.names, self._charged),
+                       together=True)
+        peaks = [max(base, int(after.max(initial=0)))
+                 for base, after in (allocated, reserved)]
+        after = reserved[1]
+        ratio = ((after - allocated[1]) / np.maximum(after, 1))[after > 0]
+        return {"layers": found, "peak_allocated": peaks[0],
+                "peak_reserved": peaks[1],
+                "avg_fragmentation": float(ratio.mean()) if len(ratio) else 0.0,
+                "held_at_peak": self._at_peak()}
+
+    def _at_peak(self):
+        """{layer's name: bytes of its own at the peak of each device}; what is
+        nobody's of the model is None's."""
+        found = {}
+        for one in self._walked.values():
+            for holder in one.holders():
+                layer = int(self._charged[holder.scope])
+                name = self.names[layer] if layer else None
+                found[name] = found.get(name, 0) + holder.bytes
+        return found
+
+    @functools.cached_property
+    def _all_rows(self):
+        """Every event that a MemoryEvent is made of, between the moments at
+        which the trace began and ended."""
+        events = self.run.events
+        kind = _kinds(self.run, self._entered, self.devices)
+        at = np.flatnonzero(kind >= 0)
+        rows = np.zeros(len(at) + 2, _records.ROW)
+        inner = rows[1:-1]
+        inner["time"], inner["type"] = events["time"][at], kind[at]
+        inner["device"] = events["device"][at]
+        scope = events["scope"][at]
+        inner["layer"] = np.where(
+            kind[at] >= _records.ENTER, self._entered[scope],
+            np.where(kind[at] == _records.SNAPSHOT, 0, self._charged[scope]))
+        size = events["aux"][at].astype("<i8")
+        inner["size"] = np.where(kind[at] <= _records.FREE, np.where(
+            size > 0, size, lifetimes.rounded(events["bytes"][at])), 0)
+        for name in ("allocated", "reserved"):
+            base, after = self._curve(name)
+            rows[name][0] = base
+            inner[name] = after[at]
+            rows[name][-1] = after[-1] if len(after) else base
+        rows["type"][[0, -1]] = _records.SNAPSHOT
+        rows["time"][-1] = max(self.run.duration,
+                               int(events["time"].max(initial=0)))
+        rows["device"][[0, -1]] = self.devices[0] if self.devices else 0
+        return rows
+
+
+def _kinds(run, entered, devices):
+    """For each event the type of its MemoryEvent, or -1 for none."""
+    events = run.events
+    kinds, found = events["kind"], np.full(len(events), -1, "i1")
+    if not len(events):
+        return found
+    here = np.isin(events["device"], devices)
+    moved = (events["flags"] & (model.EVICTED | model.RESTORED)) != 0
+    # What moves between tiers, and what is taken from or given back to the
+    # driver, changes the sums and is no allocation.
+    changes = ((kinds <= Kind.FREE_REQUESTED) & moved) | (
+        (kinds >= Kind.SEGMENT_ALLOC) & (kinds <= Kind.SNAPSHOT))
+    found[changes & here] = _records.SNAPSHOT
+    # Of a block in pieces each changes the sums; one of them is its free.
+    found[(kinds == Kind.FREE_REQUESTED) & ~moved & here] = _records.SNAPSHOT
+    found[(kinds == Kind.ALLOC) & ~moved & here] = _records.ALLOC
+    frees = lifetimes.program_frees(run)
+    found[frees[here[frees]]] = _records.FREE
+    layer = entered[events["scope"]] > 0
+    found[(kinds == Kind.SCOPE_ENTER) & layer] = _records.ENTER
+    found[(kinds == Kind.SCOPE_LEAVE) & layer] = _records.EXIT
+    return found
+
+
+def _newest(run, most):
+    """The run's last events; what was there before them follows from the end,
+    and from what they free."""
+    left_out = len(run.events) - most
+    events = run.events[left_out:].copy()
+    return dataclasses.replace(
+        run, events=events, dropped=run.dropped + left_out,
+        complete_from=int(events["time"][0]),
+        devices=[dataclasses.replace(one, start=None, before={})
+                 for one in run.devices])
