@@ -15,6 +15,7 @@ from stratalloc.bench import attribution_lines
 from stratalloc.bench import disk
 from stratalloc.bench import levels
 from stratalloc.bench import snapshots
+from stratalloc.bench import tracing
 from stratalloc.demo.phases import package_environment
 
 # Goals in nanoseconds; those of pairs are ratios and in allocations.py.
@@ -89,6 +90,13 @@ def main(args):
         _show(out, values, disk.GROUP,
               list(disk.lines(worker, entry, args.rounds)), disk.COLUMNS,
               disk.cells)
+        native = _Worker(args.device, "--native")
+        try:
+            _show(out, values, tracing.GROUP,
+                  list(tracing.lines(native, worker, entry, args.rounds)),
+                  tracing.COLUMNS, tracing.cells)
+        finally:
+            native.close()
         rows = list(_benchmarks(worker, args.rounds))
         rows += snapshots.lines(entry, args.device, args.rounds)
         if args.device == "sim":

@@ -2,11 +2,11 @@
 """A process that measures single rounds on request.
 
     python -m stratalloc.bench.worker --device sim|cuda [--allocations]
-        [--tiering on|off] [--call-ns N]
+        [--tiering on|off] [--call-ns N] [--native]
 
 With --allocations the simulated device is large and its memory has no bytes:
 only the benchmarks of allocations.py make sense then. A simulated CUDA call
-costs N ns. Reads one JSON object per line from stdin ({"measure": NAME, ...}),
+costs N ns. With --native torch's own allocator stays. Reads one JSON object per line from stdin ({"measure": NAME, ...}),
 answers with one per line on stdout: nanoseconds per operation, several by name.
 """
 
@@ -24,6 +24,7 @@ from stratalloc.bench import attribution
 from stratalloc.bench import disk
 from stratalloc.bench import levels
 from stratalloc.bench import library
+from stratalloc.bench import tracing
 
 _SIMULATED_MEMORY = 1 << 30
 # Room for a recorded trace under both allocators at once; addresses only.
@@ -36,6 +37,7 @@ def main():
     parser.add_argument("--allocations", action="store_true")
     parser.add_argument("--tiering", choices=("on", "off"), default="on")
     parser.add_argument("--call-ns", type=int, default=0)
+    parser.add_argument("--native", action="store_true")
     args = parser.parse_args()
     os.environ["STRATALLOC"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -52,9 +54,10 @@ def main():
 
     import stratalloc
 
-    library.load(torch)
-    stratalloc.enable(host_budget=64 << 20, disk_budget=0,
-                      tiering=args.tiering == "on")
+    if not args.native:
+        library.load(torch)
+        stratalloc.enable(host_budget=64 << 20, disk_budget=0,
+                          tiering=args.tiering == "on")
     torch.set_num_threads(1)
     torch.cuda.init()
     for line in sys.stdin:
@@ -159,6 +162,7 @@ _MEASURES = {"allocations": allocations.measure,
              "attribution_counts": attribution.counts,
              "disk": disk.measure,
              "level": levels.measure, "level_event": levels.measure_event,
+             "tracer": tracing.measure,
              "scope": _scope, "scope_core": _scope_core, "guard": _guard,
              "minilm": _minilm, "counters": _counters}
 
