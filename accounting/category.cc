@@ -11,7 +11,7 @@ constexpr std::array<const char*, kCategories> kCategoryNames = {
     "unknown",    "parameter", "buffer",    "gradient", "optimizer_state",
     "activation", "input",     "temporary", "workspace"};
 constexpr std::array<const char*, kLifetimeClasses> kLifetimeNames = {
-    "unknown", "persistent", "gradient", "optimizer", "transient"};
+    "unknown", "persistent", "gradient", "optimizer", "transient", "staying"};
 
 }  // namespace
 

@@ -14,7 +14,8 @@ namespace stratalloc {
 // "activation", "input", "temporary", "workspace"; "invalid" for a value that
 // is none of them.
 const char* CategoryName(Category category);
-// "unknown", "persistent", "gradient", "optimizer", "transient"; "invalid".
+// "unknown", "persistent", "gradient", "optimizer", "transient", "staying";
+// "invalid".
 const char* LifetimeName(LifetimeClass lifetime);
 
 }  // namespace stratalloc

@@ -30,6 +30,7 @@ TEST(Lifetime, NamesFollowTheEnum) {
   EXPECT_STREQ(LifetimeName(LifetimeClass::kGradient), "gradient");
   EXPECT_STREQ(LifetimeName(LifetimeClass::kOptimizer), "optimizer");
   EXPECT_STREQ(LifetimeName(LifetimeClass::kTransient), "transient");
+  EXPECT_STREQ(LifetimeName(LifetimeClass::kStaying), "staying");
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ struct Segment {
       false;  // memory that comes and goes whole (unmanaged_memory.h)
 
   Address end() const { return base + bytes; }
-  // May what lives here leave? Transient pools lie in the same regions as what
-  // may.
+  // May what lives here leave? Transient and staying pools lie in the same
+  // regions as what may.
   bool evictable() const;
 };
 

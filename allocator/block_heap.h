@@ -16,8 +16,8 @@
 // state; a kFree block lies in resident handles only, and every byte of a
 // kUnmapped one in kUnmapped handles; `mapped` of a segment counts its handles
 // that are not kUnmapped; away() counts those whose bytes are on another tier;
-// what stays is a transient pool's; every pool's free
-// blocks are filed (pool.h).
+// what stays is a transient or staying pool's; every pool's free blocks are
+// filed (pool.h).
 #ifndef STRATALLOC_ALLOCATOR_BLOCK_HEAP_H_
 #define STRATALLOC_ALLOCATOR_BLOCK_HEAP_H_
 

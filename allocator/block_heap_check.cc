@@ -67,7 +67,7 @@ const char* BlockHeap::CheckHandles(const Segment& segment) {
     const HandleState state = entry.state.load();
     if (segment.region->evictable &&
         entry.stays.load() == segment.evictable()) {
-      wrong = "what stays is a transient pool's";
+      wrong = "what stays is a transient or staying pool's";
     }
     if (state == HandleState::kUnmapped) return;
     ++mapped;

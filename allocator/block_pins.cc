@@ -15,8 +15,12 @@ BlockPin BlockPins::Pin(Address address, PinReason reason) {
 }
 
 BlockPin BlockPins::Pin(Block& block, PinReason reason) {
-  // What never leaves needs no pin.
-  if (!block.segment->evictable()) return {};
+  // What never leaves needs no pin; but what a rule keeps may get another place
+  // when the rule is taken back, and then its pins tell who has its address.
+  if (!block.segment->evictable() &&
+      block.segment->pool->key().lifetime != LifetimeClass::kStaying) {
+    return {};
+  }
   if (!block.pins.any()) {
     ForEachHandleOf(block, [](HandleRef handle, Bytes) {
       handle.entry().pins.fetch_add(1);
@@ -123,7 +127,6 @@ bool BlockPins::KeepsPointer(Address address) {
 std::vector<PinnedBytes> BlockPins::All() const {
   std::vector<PinnedBytes> pinned;
   for (const auto& [base, segment] : heap_.segments()) {
-    if (!segment->evictable()) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (b->state != BlockState::kAllocated || !b->pins.any()) continue;
       for (int i = 0; i < kPinReasons; ++i) {

@@ -28,8 +28,8 @@ class BlockPins {
 
   // ---- taken, and taken back ----------------------------------------------
 
-  // Of the block that holds `address`. No pin if none does, or if it is of a
-  // class that never leaves.
+  // Of the block that holds `address`. No pin if none does, or if it is
+  // transient.
   // REQUIRES: its bytes are on the device and stay until this returns (pinned
   // by an operator, say).
   BlockPin Pin(Address address, PinReason reason);

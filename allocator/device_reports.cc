@@ -2,6 +2,7 @@
 #include "allocator/device_reports.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -41,6 +42,29 @@ bool DeviceReports::FindLive(Address address, BlockView* out) {
   Block* block = p_.heap.BlockAt(address);
   if (block == nullptr || !IsLive(block->state)) return false;
   *out = ViewOf(*block);
+  return true;
+}
+
+bool DeviceReports::FindPlaced(Address address, Placed* out) {
+  MutexLock lock(p_.mutex);
+  Block* const block = p_.heap.BlockAt(address);
+  if (block == nullptr || !IsLive(block->state)) return false;
+  out->lifetime = block->segment->pool->key().lifetime;
+  out->charge = FrameAccounts::Get().Resolved(block->charge);
+  out->held = block->shared;
+  for (int i = 0; i < kPinReasons; ++i) {
+    const auto reason = static_cast<PinReason>(i);
+    out->held |=
+        reason != PinReason::kPointer && block->pins.of(reason) != 0;
+  }
+  if (!block->segment->evictable()) {
+    out->held |= HasCaptured();
+    return true;
+  }
+  const std::set<const HandleUse*> of_graphs = p_.private_pools.Operands();
+  ForEachHandleOf(*block, [&](HandleRef handle, Bytes) {
+    out->held |= of_graphs.contains(&handle.use());
+  });
   return true;
 }
 

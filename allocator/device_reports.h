@@ -74,6 +74,19 @@ class DeviceReports {
   bool Owns(Address address) EXCLUDES(p_.mutex);
   // A live block's charge and rounded size, for reports of misuse.
   bool FindLive(Address address, BlockView* out) EXCLUDES(p_.mutex);
+  // How a live block lies, for who would give its bytes another place.
+  struct Placed {
+    LifetimeClass lifetime = LifetimeClass::kUnknown;
+    Charge charge;
+    // Somebody has its address beyond an operator: a pin says so (all but that
+    // of data_ptr()) or a graph reads it. Of what stays by its class nobody
+    // notes the graphs, so it counts as held once anything was captured here.
+    bool held = false;
+  };
+  // False: no live block of ours holds the address.
+  bool FindPlaced(Address address, Placed* out) EXCLUDES(p_.mutex);
+  // Was any CUDA graph captured with memory of the device?
+  bool HasCaptured() const { return p_.routes.times_over() != 0; }
   // The contiguous mapped range around the block that holds `address`.
   Result<SegmentView> BaseAllocation(Address address) EXCLUDES(p_.mutex);
 
@@ -107,7 +120,7 @@ class DeviceReports {
   // fails as the driver does.
   Result<MemoryParts> Parts() EXCLUDES(p_.mutex);
 
-  // Bytes that no eviction could take now: blocks of transient pools, and
+  // Bytes that no eviction could take now: blocks of transient and staying pools, and
   // evictable handles that are pinned.
   Bytes StayingBytes() EXCLUDES(p_.mutex);
 

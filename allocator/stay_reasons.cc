@@ -57,7 +57,9 @@ StayReason StayReasons::Of(const Block& block) const {
   }
   if (block.raw) return StayReason::kRaw;
   if (named_.contains(block.address)) return StayReason::kWorkspace;
-  return StayReason::kActivation;
+  return block.segment->pool->key().lifetime == LifetimeClass::kStaying
+             ? StayReason::kRule
+             : StayReason::kActivation;
 }
 
 }  // namespace stratalloc

@@ -20,6 +20,7 @@ constexpr std::array<const char*, kStayReasons> kNames = {
     "shared with another process",
     "exported to other libraries",
     "pinned by the program",
+    "kept by a rule",
     "pinned by a graph",
     "in use by a collective",
     "handed out as pointers",

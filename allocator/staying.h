@@ -26,6 +26,7 @@ enum class StayReason : unsigned char {
   kShared,       // exported to another process
   kExported,     // through DLPack or __cuda_array_interface__
   kProgram,      // pin()
+  kRule,         // the program's rule for it: it does not leave
   kGraph,        // a captured graph reads it outside its pool
   kCollective,   // a collective that is not complete uses it
   kPointer,      // data_ptr() gave its address away, lately
@@ -33,7 +34,7 @@ enum class StayReason : unsigned char {
   kActivation,   // allocated inside a forward or backward scope
   kEvictable,    // no reason: it may leave, or is on its way
 };
-inline constexpr int kStayReasons = 13;
+inline constexpr int kStayReasons = 14;
 StayReason StayReasonOf(PinReason reason);
 // "activations", "pinned by a graph": what the bytes are, for people.
 const char* StayReasonName(StayReason reason);

@@ -231,6 +231,22 @@ STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
 STRATALLOC_API int stratalloc_set_disk_codec(const char* codec,
                                              stratalloc_error* error);
 
+/* How the block that holds an address lies, for who would give its bytes
+ * another place. */
+typedef struct {
+  int lifetime; /* allocator/base/ids.h; -1: no block of ours is there */
+  uint32_t scope; /* who pays for it, and as what */
+  int category;
+  /* Somebody has its address, so that its bytes cannot go to another one: a
+   * pin, but that of data_ptr(), or a CUDA graph. */
+  int held;
+  /* A CUDA graph is captured on some device: nothing can be waited for. */
+  int capturing;
+} stratalloc_placement;
+STRATALLOC_API int stratalloc_placement_of(uint64_t address,
+                                           stratalloc_placement* out,
+                                           stratalloc_error* error);
+
 /* ---- pins that outlast an operator -------------------------------------- */
 
 /* Why a block stays (allocator/block_pin.h). */

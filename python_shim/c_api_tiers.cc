@@ -106,4 +106,25 @@ int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],
   return 0;
 }
 
+int stratalloc_placement_of(uint64_t address, stratalloc_placement* out,
+                            stratalloc_error* error) {
+  *out = {};
+  out->lifetime = -1;
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
+  DeviceAllocator* const device = Allocator::Get().FindByAddress(address);
+  DeviceReports::Placed placed;
+  if (device == nullptr || !device->FindPlaced(address, &placed)) return 0;
+  *out = {.lifetime = Raw(placed.lifetime),
+          .scope = Raw(placed.charge.scope),
+          .category = Raw(placed.charge.category),
+          .held = placed.held,
+          .capturing = 0};
+  for (DeviceAllocator* other : Allocator::Get().Opened()) {
+    // Graphs of other devices read it as well.
+    if (!IsEvictable(placed.lifetime) && other->HasCaptured()) out->held = 1;
+    if (!other->AwaitRoutes()) out->capturing = 1;
+  }
+  return 0;
+}
+
 }  // extern "C"

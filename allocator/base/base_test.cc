@@ -33,9 +33,11 @@ TEST(Bytes, RoundsToAnyAlignment) {
 
 TEST(Ids, OnlyTransientStays) {
   EXPECT_FALSE(IsEvictable(LifetimeClass::kTransient));
+  EXPECT_FALSE(IsEvictable(LifetimeClass::kStaying));
   for (int c = 0; c < kLifetimeClasses; ++c) {
     const auto lifetime = static_cast<LifetimeClass>(c);
-    EXPECT_EQ(IsEvictable(lifetime), lifetime != LifetimeClass::kTransient);
+    EXPECT_EQ(IsEvictable(lifetime), lifetime != LifetimeClass::kTransient &&
+                                         lifetime != LifetimeClass::kStaying);
   }
   EXPECT_EQ(Raw(StreamId{7}), 7u);
 }

@@ -63,17 +63,19 @@ enum class TierId : std::uint8_t { kDevice = 0, kHost = 1, kDisk = 2 };
 inline constexpr int kTiers = 3;
 
 // What a block is for; decides which handles it may share (design: "placement
-// by lifetime class"). Only kTransient is never evicted.
+// by lifetime class"). The first kEvictableClasses may leave the device.
 enum class LifetimeClass : std::uint8_t {
   kUnknown = 0,     // outside any forward or backward scope; evictable
   kPersistent = 1,  // parameters and buffers
   kGradient = 2,    // allocated while autograd feeds an AccumulateGrad
   kOptimizer = 3,   // allocated inside Optimizer.step
   kTransient = 4,   // everything else inside a forward or backward scope
+  kStaying = 5,     // of any use; a rule of the program keeps it
 };
-inline constexpr int kLifetimeClasses = 5;
+inline constexpr int kLifetimeClasses = 6;
+inline constexpr int kEvictableClasses = 4;
 constexpr bool IsEvictable(LifetimeClass c) {
-  return c != LifetimeClass::kTransient;
+  return static_cast<int>(c) < kEvictableClasses;
 }
 
 // What a block is charged as; people read these names in every table.

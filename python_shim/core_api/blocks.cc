@@ -69,7 +69,8 @@ FrameId FrameOn(DeviceIndex device, ScopeId scope) {
   // A forward inside of a node recomputes what it needs (checkpoints).
   if (frame.in_backward && !frame.backward) return frame;
   const bool fixed = frame.lifetime == LifetimeClass::kPersistent ||
-                     frame.lifetime == LifetimeClass::kOptimizer;
+                     frame.lifetime == LifetimeClass::kOptimizer ||
+                     frame.lifetime == LifetimeClass::kStaying;
   if (hint == MallocHint::kGradient && !fixed) {
     frame.lifetime = LifetimeClass::kGradient;
     frame.category = Category::kGradient;

@@ -20,6 +20,7 @@ _OUT_OF_MEMORY = 2  # of entry_point.h
 _lib = None
 _path = None
 _storages = None
+_exchange = None
 
 
 class Storage(ctypes.Structure):
@@ -99,11 +100,14 @@ def _declare(lib):
     lib.stratalloc_torch_note_telemetry.argtypes = ()
     # With the GIL: else another thread's `tensor.data = other` would come
     # between, and take away what is being looked at.
-    global _storages
+    global _storages, _exchange
     _storages = ctypes.PyDLL(lib._name).stratalloc_torch_storages
     _storages.restype = i32
     _storages.argtypes = (ctypes.c_void_p, ctypes.POINTER(Storage), i32,
                           ctypes.POINTER(i32), text, i32)
+    _exchange = ctypes.PyDLL(lib._name).stratalloc_torch_exchange
+    _exchange.restype = i32
+    _exchange.argtypes = (ctypes.c_void_p, ctypes.c_void_p, text, i32)
     lib.stratalloc_torch_note_settings.restype = None
     lib.stratalloc_torch_note_settings.argtypes = ()
     lib.stratalloc_torch_call_leave.restype = i32
@@ -153,6 +157,11 @@ def storages(tensor_impl):
         return None
     assert count.value <= len(out), "a tensor of more parts than torch's have"
     return out[:count.value]
+
+
+def exchange(tensor_impl, other_impl):
+    """The storages of two Tensor._cdata have each other's memory."""
+    call_function(_exchange, tensor_impl, other_impl)
 
 
 def install():

@@ -69,6 +69,14 @@ class Range(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64)]
 
 
+class Placement(ctypes.Structure):
+    """How a block lies (stratalloc_placement); lifetime -1: it is not ours."""
+
+    _fields_ = [("lifetime", ctypes.c_int), ("scope", ctypes.c_uint32),
+                ("category", ctypes.c_int), ("held", ctypes.c_int),
+                ("capturing", ctypes.c_int)]
+
+
 class Pin(ctypes.Structure):
     _fields_ = [("address", ctypes.c_uint64), ("serial", ctypes.c_uint64),
                 ("reason", ctypes.c_int)]
@@ -152,6 +160,7 @@ def _declare(lib):
         ("restore", i32, (i32, ranges, i32, moved, error)),
         ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64), error)),
         ("set_disk_codec", i32, (text, error)),
+        ("placement_of", i32, (u64, ctypes.POINTER(Placement), error)),
         ("pin_blocks", i32, (text, i32, ranges, i32, pins, error)),
         ("unpin_blocks", None, (pins, i32, i32)),
         ("is_pinned", i32, (pins,)),
@@ -466,6 +475,14 @@ def residency(address, size):
     check(lib().stratalloc_residency(address, size, tiers,
                                      ctypes.byref(error)), error)
     return tuple(tiers)
+
+
+def placement(address):
+    """A Placement of the block that holds this address."""
+    found, error = Placement(), Error()
+    check(lib().stratalloc_placement_of(address, ctypes.byref(found),
+                                        ctypes.byref(error)), error)
+    return found
 
 
 def pin(ranges):

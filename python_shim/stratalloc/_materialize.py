@@ -13,6 +13,7 @@ import functools
 from torch.compiler import is_compiling
 from torch.nn.parameter import UninitializedTensorMixin
 
+from stratalloc import _tier_rules
 from stratalloc._stack import LIFETIME_PERSISTENT, PARAMETER
 
 
@@ -34,11 +35,13 @@ class Materialize:
                 return original(tensor, *args, **kwargs)
             scope, _, _ = native.current()
             below = native.depth()
-            native.push(scope, PARAMETER, LIFETIME_PERSISTENT)
+            native.push(scope, PARAMETER,
+                        _tier_rules.lifetime(tensor, LIFETIME_PERSISTENT))
             try:
                 return original(tensor, *args, **kwargs)
             finally:
                 native.leave(below)
+                _tier_rules.arrived(tensor)
 
         self._ours = UninitializedTensorMixin.materialize = materialize
 

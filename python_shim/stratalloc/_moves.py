@@ -4,7 +4,7 @@
 The frame of a module that is moved has category parameter, or buffer if it has
 buffers alone, lifetime persistent. When the outermost `_apply` has ended, the
 whole tree is re-labelled: gradients, and buffers beside parameters, were charged
-as parameters.
+as parameters. Tensors that have a rule (_tier_rules.py) are placed by it.
 
 A class may override `_apply` and allocate after what it inherits has ended (an
 RNN makes one flat buffer of its weights). So its own is wrapped, too: of every
@@ -21,6 +21,7 @@ import weakref
 import torch
 from torch.compiler import is_compiling
 
+from stratalloc import _tier_rules
 from stratalloc._construction import _subclasses, recognizer
 from stratalloc._stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER
 
@@ -40,6 +41,11 @@ def _wrapper(original, moves):
         stack = moves.moving.stack
         if stack and stack[-1] is self:
             return original(self, *args, **kwargs)
+        if not stack and _tier_rules.some():
+            with _tier_rules.Moved(self) as moved:
+                args, kwargs = moved.placing(args, kwargs)
+                return moves.move(self,
+                                  lambda: original(self, *args, **kwargs))
         return moves.move(self, lambda: original(self, *args, **kwargs))
 
     return _apply

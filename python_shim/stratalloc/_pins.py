@@ -13,7 +13,7 @@ from stratalloc import _core
 from stratalloc import _tiers
 
 _lock = threading.Lock()
-_pins = {}  # address of a storage -> [_Pin], the newest last
+_pins = {}  # address of a storage -> [_Pin], keep()'s first, the newest last
 _LEAST = 64
 _look_at = _LEAST  # so many addresses, and dead pins are looked for
 
@@ -28,9 +28,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Pin:
-    __slots__ = ("pin", "bytes", "by", "device")
+    __slots__ = ("pin", "bytes", "by", "device", "kept")
 
-    def __init__(self, pin, size, by, device):
+    def __init__(self, pin, size, by, device, kept=False):
+        self.kept = kept  # keep()'s: end() takes it back, unpin() does not
         self.pin = pin
         self.bytes = size
         self.by = by
@@ -78,6 +79,32 @@ def pin(obj, by=None):
     return sum(size for _, _, size in ranges)
 
 
+def keep(ranges, by):
+    """Pins [(device, address, bytes)], listed under `by`: what end() takes."""
+    kept = []
+    pins = _core.pin([(address, size) for _, address, size in ranges])
+    with _lock:
+        for (device, address, size), made in zip(ranges, pins):
+            if made.serial:
+                one = _Pin(made, size, by, device, kept=True)
+                _pins.setdefault(address, []).insert(0, one)
+                kept.append((address, one))
+        _forget_dead()
+    return kept
+
+
+def end(kept):
+    """Takes back what keep() answered."""
+    with _lock:
+        for address, one in kept:
+            held = _pins.get(address, [])
+            if one in held:
+                held.remove(one)
+            if not held:
+                _pins.pop(address, None)
+    _core.unpin([one.pin for _, one in kept])
+
+
 def unpin(obj):
     """Takes one pin() of each storage of `obj` back; returns the bytes.
 
@@ -89,7 +116,7 @@ def unpin(obj):
     with _lock:
         for address in found:
             held = _alive(address)
-            if held:
+            if held and not held[-1].kept:
                 taken.append(held.pop())
             if not held:
                 _pins.pop(address, None)

@@ -14,11 +14,12 @@ CATEGORIES = ("unknown", "parameter", "buffer", "gradient", "optimizer_state",
 # Spellings of earlier versions.
 OLDER = {"optimizer": "optimizer_state"}
 
-# Lifetime class: which blocks it may share a handle with; only TRANSIENT is
-# never evicted.
-LIFETIMES = ("unknown", "persistent", "gradient", "optimizer", "transient")
+# Lifetime class: which blocks it may share a handle with; TRANSIENT and STAYING
+# are never evicted.
+LIFETIMES = ("unknown", "persistent", "gradient", "optimizer", "transient",
+             "staying")
 (LIFETIME_UNKNOWN, LIFETIME_PERSISTENT, LIFETIME_GRADIENT, LIFETIME_OPTIMIZER,
- LIFETIME_TRANSIENT) = range(5)
+ LIFETIME_TRANSIENT, LIFETIME_STAYING) = range(6)
 
 ROOT = 0
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/torch_bridge/tensor_storages.h"
 
+#include <c10/core/impl/COW.h>
+
 #include <limits>
+#include <utility>
 
 #include "python_shim/torch_bridge/entry_point.h"
 #include "python_shim/torch_bridge/tensor_access.h"
@@ -23,5 +26,28 @@ int stratalloc_torch_storages(const void* tensor, stratalloc_torch_storage* out,
       if (i < most) out[i] = {access.address, access.bytes, all.DeviceOf(i)};
     }
     *count = impl.is_meta() ? -1 : all.size();
+  });
+}
+
+int stratalloc_torch_exchange(const void* left, const void* right,
+                              char* message, int bytes) {
+  return stratalloc::RunEntryPoint(message, bytes, [&] {
+    c10::StorageImpl* const one = static_cast<const c10::TensorImpl*>(left)
+                                      ->unsafe_storage()
+                                      .unsafeGetStorageImpl();
+    c10::StorageImpl* const other = static_cast<const c10::TensorImpl*>(right)
+                                        ->unsafe_storage()
+                                        .unsafeGetStorageImpl();
+    for (const c10::StorageImpl* storage : {one, other}) {
+      // The data of a copy that waits for a write is several storages'.
+      TORCH_CHECK(!c10::impl::cow::is_cow_data_ptr(storage->data_ptr()),
+                  "stratalloc: a lazy copy has no memory of its own");
+    }
+    TORCH_CHECK(one->device() == other->device() &&
+                    one->nbytes() == other->nbytes(),
+                "stratalloc: storages that exchange their memory are of one "
+                "device and one size");
+    c10::DataPtr memory = one->set_data_ptr(std::move(other->mutable_data_ptr()));
+    other->set_data_ptr_noswap(std::move(memory));
   });
 }

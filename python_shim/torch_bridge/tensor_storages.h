@@ -27,6 +27,14 @@ typedef struct {
 STRATALLOC_BRIDGE_API int stratalloc_torch_storages(
     const void* tensor, stratalloc_torch_storage* out, int most, int* count,
     char* message, int bytes);
+
+// The storages of two tensors (TensorImpl*) exchange their memory: whoever has
+// the one storage finds what was the other's, at its address. Both are of one
+// device and of one size, or it is an error. The GIL is held, and nobody uses
+// either meanwhile; the device is done with both.
+STRATALLOC_BRIDGE_API int stratalloc_torch_exchange(const void* left,
+                                                    const void* right,
+                                                    char* message, int bytes);
 }
 
 #endif  // STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_TENSOR_STORAGES_H_

@@ -167,7 +167,7 @@ bool Worker::AllocateInside(Nest& nest, StreamId stream) {
   if (nest.bytes() + Nest::AtMost(bytes) > nest.room) bytes = 1 + Below(kMiB);
   const Bytes needs = Nest::AtMost(bytes);
   if (nest.bytes() + needs > nest.room) return true;
-  auto lifetime = static_cast<LifetimeClass>(Below(kLifetimeClasses - 1));
+  auto lifetime = static_cast<LifetimeClass>(Below(kEvictableClasses));
   const bool transient =
       Chance(40) && nest.transient + needs <= here().transient;
   if (transient) {

@@ -287,7 +287,7 @@ void Worker::StepScope() {
   frame.category = static_cast<Category>(Below(kCategories));
   frame.lifetime = Chance(70) ? LifetimeClass::kPersistent
                               : static_cast<LifetimeClass>(Below(
-                                    kLifetimeClasses - (world_.roomy ? 1 : 0)));
+                                    world_.roomy ? kEvictableClasses : kLifetimeClasses));
   PushScope(frame);
 }
 

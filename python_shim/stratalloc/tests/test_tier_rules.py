@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules by tensor: what stays, what comes after it is moved, what is left."""
+
+import copy
+import gc
+import io
+import weakref
+
+import pytest
+
+from stratalloc import simulate
+
+simulate.load("64MiB", mode="async", seed=3)
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from python_shim.testing.enabled import enabled  # noqa: E402,F401
+import stratalloc  # noqa: E402
+from stratalloc import _tier_rules, _tiers  # noqa: E402
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    yield
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def biases(module):
+    return [p for p in module.parameters() if p.dim() == 1]
+
+
+def on_device(tensor):
+    found = _tiers.residency(tensor)
+    assert sum(found.values()) == tensor.untyped_storage().nbytes(), found
+    return found["device"] == sum(found.values())
+
+
+def place(tensor):
+    """Its address, without giving it away as data_ptr() does."""
+    return (tensor.untyped_storage().data_ptr() +
+            tensor.storage_offset() * tensor.element_size())
+
+
+def away(tensor):
+    return _tiers.residency(tensor)["device"] == 0
+
+
+def stays():
+    report = stratalloc.report()
+    assert sum(report["stays"].values()) == report["allocated"]["current"]
+    return report["stays"].get("kept by a rule", 0)
+
+
+def linear():
+    return nn.Linear(1024, 1024)
+
+
+def test_a_bias_moved_with_its_module_stays_where_it_was_placed():
+    model = linear()
+    _tier_rules.apply(model.bias, stay=True)
+    model.to("cuda")
+    weight, address = place(model.weight), place(model.bias)
+    assert stays() == 4096
+    expected = model.bias.cpu().clone()
+    assert stratalloc.evict() == 4 * MIB
+    assert away(model.weight) and on_device(model.bias)
+    assert place(model.bias) == address
+    assert torch.equal(model.bias.cpu(), expected)
+    x = torch.ones(4, 1024, device="cuda")
+    assert torch.equal(model(x), nn.functional.linear(
+        x, model.weight, model.bias))
+    assert place(model.weight) == weight
+
+
+def test_without_a_rule_the_matrix_takes_its_bias_along():
+    model = linear().to("cuda")
+    small = nn.Parameter(torch.ones(1024, device="cuda"))
+    assert stratalloc.evict() > 4 * MIB
+    assert away(model.bias) and away(small)
+
+
+def test_what_is_there_already_gets_another_place():
+    model = linear().to("cuda")
+    values = [p.detach().cpu().clone() for p in model.parameters()]
+    shared = model.bias.detach()[7:]
+    before = place(model.bias)
+    _tier_rules.apply(biases(model), stay=True)
+    assert place(model.bias) != before
+    assert place(shared) == place(model.bias) + 28  # one storage still
+    assert stays() == 4096
+    address = place(model.bias)
+    stratalloc.evict(model)
+    assert away(model.weight) and on_device(model.bias)
+    _tier_rules.apply(biases(model), stay=True)  # nothing is to be done
+    assert place(model.bias) == address
+    for parameter, value in zip(model.parameters(), values):
+        assert torch.equal(parameter.cpu(), value)
+    owners = {row["owner"]: row for row in stratalloc.report()["layers"]
+              if row["category"] == "parameter"}
+    assert sum(row["live"] for row in owners.values()) == 4 * MIB + 4096
+
+
+def test_a_rule_is_taken_back():
+    model = linear().to("cuda")
+    _tier_rules.apply(biases(model), stay=True)
+    expected = model.bias.detach().cpu().clone()
+    _tier_rules.clear(model)
+    assert _tier_rules.rule_of(model.bias) is None
+    assert stays() == 0
+    stratalloc.evict(model)
+    assert away(model.bias) and away(model.weight)
+    assert torch.equal(model.bias.cpu(), expected)
+    _tier_rules.clear(model)  # again: nothing
+
+
+def test_moves_keep_the_rule():
+    model = nn.Sequential(linear(), nn.BatchNorm1d(1024))
+    _tier_rules.apply([p for p in model.parameters() if p.dim() == 1],
+                      stay=True)
+    _tier_rules.apply(model[1].running_mean, stay=True)
+    model.cuda()
+    assert stays() == 4 * 4096
+    model.half()
+    assert stays() == 4 * 2048
+    stratalloc.evict()
+    assert all(map(on_device, biases(model)))
+    assert on_device(model[1].running_mean) and away(model[1].running_var)
+    model.cpu()
+    assert stays() == 0
+    assert _tier_rules.rule_of(model[1].running_mean).stay
+    model.float().cuda()
+    assert stays() == 4 * 4096
+
+
+def test_swapped_meta_and_lazy_parameters_keep_the_rule():
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model = linear()
+        _tier_rules.apply(model.bias, stay=True)
+        model.cuda()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert stays() == 4096 and _tier_rules.rule_of(model.bias).stay
+
+    with torch.device("meta"):
+        empty = linear()
+    _tier_rules.apply(empty.bias, stay=True)
+    empty.to_empty(device="cuda")
+    assert stays() == 2 * 4096
+
+    lazy = nn.LazyLinear(1024, device="cuda")
+    _tier_rules.apply(lazy.bias, stay=True)
+    lazy(torch.ones(2, 1024, device="cuda"))
+    assert stays() == 3 * 4096
+    stratalloc.evict()
+    assert away(lazy.weight) and on_device(lazy.bias)
+
+
+def test_tied_parameters_keep_the_rule():
+    model = nn.ModuleList([linear(), linear()])
+    model[1].bias = model[0].bias
+    _tier_rules.apply(model[1].bias, stay=True)
+    model.cuda()
+    assert model[0].bias is model[1].bias
+    assert stays() == 4096
+
+
+def test_training_with_many_layers():
+    torch.manual_seed(0)
+
+    def train(rules):
+        torch.manual_seed(1)
+        model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(24)))
+        if rules:
+            _tier_rules.apply(biases(model), stay=True)
+        model.cuda()
+        if rules:
+            addresses = [place(p) for p in biases(model)]
+            handles = {address // (2 * MIB) for address in addresses}
+            assert len(handles) == 1, "24 biases share a handle"
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        losses = []
+        for _ in range(3):
+            x = torch.ones(8, 256, device="cuda")
+            loss = model(x).square().mean()
+            loss.backward()
+            stratalloc.evict()
+            optimizer.step()
+            optimizer.zero_grad()
+            stratalloc.evict()
+            losses.append(loss.item())
+        if rules:
+            assert [place(p) for p in biases(model)] == addresses
+            assert all(map(on_device, biases(model)))
+        return losses
+
+    assert train(rules=True) == train(rules=False)
+
+
+def test_pressure_leaves_what_stays():
+    big = nn.ModuleList([nn.Linear(2048, 1024) for _ in range(10)])  # 80 MiB
+    _tier_rules.apply([layer.bias for layer in big], stay=True)
+    big.cuda()
+    x = torch.ones(2, 2048, device="cuda")
+    for layer in big:
+        layer(x)
+        assert all(on_device(one.bias) for one in big)
+    assert any(away(one.weight) for one in big)
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        _tier_rules.apply([layer.weight for layer in big], stay=True)
+    assert "kept by a rule" in str(error.value)
+    kept = [p for p in big.parameters()
+            if (_tier_rules.rule_of(p) or _tier_rules.Rule()).stay]
+    assert stays() == sum(p.nbytes for p in kept) > 10 * 4096
+    assert sum(p.dim() == 2 for p in kept) < 10
+
+
+def test_dead_tensors_leave_nothing():
+    before = len(_tier_rules._rules)
+    model = linear()
+    _tier_rules.apply(model, stay=True)
+    assert len(_tier_rules._rules) == before + 2
+    model.cuda()
+    dies = weakref.ref(model.weight)
+    twin = copy.deepcopy(model)
+    assert _tier_rules.rule_of(twin.weight) is None
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True).keys() == {"weight", "bias"}
+    del model, twin
+    gc.collect()
+    assert dies() is None
+    assert len(_tier_rules._rules) == before
+    assert stays() == 0
+
+
+def test_addresses_that_somebody_holds_do_not_change():
+    model = linear().cuda()
+    stratalloc.pin(model.bias)
+    address = place(model.bias)
+    _tier_rules.apply(model.bias, stay=True)
+    stratalloc.unpin(model.bias)
+    assert place(model.bias) == address
+    assert [row["by"] for row in stratalloc.report()["pins"]] == ["a tier rule"]
+    stratalloc.evict()
+    assert on_device(model.bias)
+    _tier_rules.clear(model.bias)
+    assert stratalloc.report()["pins"] == []
+    stratalloc.evict()
+    assert away(model.bias)
+
+
+def test_bad_input_changes_nothing():
+    model = linear().cuda()
+    _tier_rules.apply(model.bias, stay=True)
+    for wrong in (3, "bias", None, model.bias.untyped_storage()):
+        with pytest.raises(TypeError, match="a rule is for tensors"):
+            _tier_rules.apply([model.weight, wrong] if wrong else wrong)
+    with pytest.raises(ValueError, match="compress"):
+        _tier_rules.apply(model.weight, compress="gzip")
+    with pytest.raises(ValueError, match="compress"):
+        _tier_rules.apply(model.weight, compress=0)
+    with pytest.raises(TypeError):
+        _tier_rules.apply(model.weight, True)
+    assert _tier_rules.rule_of(model.weight) is None
+    assert _tier_rules.rule_of(model.bias) == _tier_rules.Rule(stay=True)
+    _tier_rules.apply(model.bias)  # another rule in its place
+    assert stays() == 0
+
+
+def test_captures():
+    """The last one: after it nothing that stayed is moved any more."""
+    model = linear().cuda()
+    x = torch.ones(2, 1024, device="cuda")
+    expected = model(x)
+    graph, other = torch.cuda.CUDAGraph(), linear().cuda()
+    with torch.cuda.graph(graph):
+        out = model(x)
+        with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
+            _tier_rules.apply(other.weight, stay=True)
+    assert _tier_rules.rule_of(other.weight) is None
+    address = place(model.bias)
+    _tier_rules.apply(model.bias, stay=True)  # the graph has the address
+    assert place(model.bias) == address
+    graph.replay()
+    assert torch.equal(out, expected)
+
+    stays_first = linear().cuda()
+    _tier_rules.apply(stays_first.bias, stay=True)
+    address = place(stays_first.bias)
+    expected = stays_first(x)
+    second = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(second):
+        out = stays_first(x)
+    stratalloc.evict()
+    _tier_rules.clear(stays_first.bias)
+    assert place(stays_first.bias) == address
+    out.zero_()
+    second.replay()
+    assert torch.equal(out, expected)
