@@ -23,6 +23,7 @@
 #include "allocator/free_index.h"
 #include "allocator/handle_table.h"
 #include "allocator/size_rules.h"
+#include "allocator/tier_rule.h"
 
 namespace stratalloc {
 
@@ -57,8 +58,8 @@ struct alignas(64) Block {
   ChargeAccount* account = nullptr;
   Block* bin_next = nullptr;  // while binned
   BlockState state = BlockState::kUnmapped;
-  // `streams` or `pins` are not empty, `raw` or `oversize`: its free takes the
-  // whole way, so it is never binned.
+  // `streams` or `pins` are not empty, `raw`, `oversize` or a `rule`: its free
+  // takes the whole way, so it is never binned.
   bool streams_noted = false;
   bool oversize = false;  // counts in oversize_allocations
   bool raw = false;       // a bare pointer (MallocRequest::raw)
@@ -80,6 +81,7 @@ struct alignas(64) Block {
   Block* older_pointer = nullptr;  // while in PointerBlocks
   Block* newer_pointer = nullptr;
   bool shared = false;  // another process may have its memory; while live
+  TierRule rule;        // while live
 
   Address end() const { return address + size; }
 };

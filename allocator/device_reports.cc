@@ -49,6 +49,7 @@ bool DeviceReports::FindPlaced(Address address, Placed* out) {
   MutexLock lock(p_.mutex);
   Block* const block = p_.heap.BlockAt(address);
   if (block == nullptr || !IsLive(block->state)) return false;
+  p_.captures.Settle();  // what is over counts
   out->lifetime = block->segment->pool->key().lifetime;
   out->charge = FrameAccounts::Get().Resolved(block->charge);
   out->held = block->shared;

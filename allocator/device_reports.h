@@ -121,7 +121,7 @@ class DeviceReports {
   Result<MemoryParts> Parts() EXCLUDES(p_.mutex);
 
   // Bytes that no eviction could take now: blocks of transient and staying pools, and
-  // evictable handles that are pinned.
+  // evictable handles that are pinned or that no tier below may have.
   Bytes StayingBytes() EXCLUDES(p_.mutex);
 
  private:

@@ -166,6 +166,20 @@ void LiveBlocks::Relabel(Block& block, Charge charge, bool keep_category) {
   p_.traces.Relabelled(block);
 }
 
+TierRule LiveBlocks::SetRule(Block& block, TierRule rule) {
+  ruled_ += rule.some();
+  ruled_ -= block.rule.some();
+  if (rule.some()) block.streams_noted = true;  // its free takes the whole way
+  return std::exchange(block.rule, rule);
+}
+
+TierRule LiveBlocks::SumOfRules(HandleRef handle) const {
+  TierRule sum;
+  p_.heap.ForEachLive(
+      handle, [&](const Block& block, Bytes) { sum.Add(block.rule); });
+  return sum;
+}
+
 void LiveBlocks::EndFrame(FrameId id) {
   FrameAccount& frame = FrameAccounts::Get().at(id);
   if (Read(frame.blocks) == 0) return FrameAccounts::Get().Recycle(id);
@@ -221,6 +235,9 @@ void LiveBlocks::GiveBack(Block* block) {
     });
   }
   p_.frees.Forget(block);
+  if (__builtin_expect(block->streams_noted, 0) && block->rule.some()) {
+    SetRule(*block, {});
+  }
   block->raw = block->streams_noted = block->shared = false;
   block->charge = {};
   block->account = nullptr;

@@ -112,6 +112,14 @@ class LiveBlocks {
   }
   // Somebody else pays from now on. Its category stays if `keep_category`.
   void Relabel(Block& block, Charge charge, bool keep_category);
+  // Where its bytes may lie below the device (tier_rule.h), until it is freed.
+  // The rule it had.
+  TierRule SetRule(Block& block, TierRule rule);
+  // That of a handle: of all that lives over it.
+  TierRule RuleOf(HandleRef handle) const {
+    return ruled_ == 0 ? TierRule{} : SumOfRules(handle);
+  }
+  bool some_ruled() const { return ruled_ != 0; }
   // The frame has ended: what is left of it is no longer temporary.
   void EndFrame(FrameId id);
   // The slow reason of history, after what may have changed it.
@@ -127,7 +135,10 @@ class LiveBlocks {
   // Handles, merging and the free index; statistics know by now.
   void GiveBack(Block* block);
 
+  TierRule SumOfRules(HandleRef handle) const;
+
   const Parts p_;
+  std::uint64_t ruled_ = 0;  // blocks that have one
 };
 
 }  // namespace stratalloc

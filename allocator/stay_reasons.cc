@@ -26,9 +26,16 @@ StayReasons::StayReasons(DeviceParts& parts,
   named_.insert(workspaces.begin(), workspaces.end());
   kept_ = parts.heap.HandlesUnder(workspaces);
   of_graphs_ = parts.private_pools.Operands();
+  std::map<const HandleUse*, TierRule> rules;
   for (const auto& [base, segment] : parts.heap.segments()) {
     if (!segment->region->evictable) continue;
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
+      if (!IsLive(b->state)) continue;
+      if (b->rule.some()) {
+        ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
+          rules[&handle.use()].Add(b->rule);
+        });
+      }
       if (b->state != BlockState::kAllocated || !b->pins.any()) continue;
       const StayReason reason = ReasonOf(b->pins);
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
@@ -38,6 +45,9 @@ StayReasons::StayReasons(DeviceParts& parts,
       });
     }
   }
+  for (const auto& [use, rule] : rules) {
+    if (rule.nowhere()) nowhere_.insert(use);
+  }
 }
 
 StayReason StayReasons::Of(HandleRef handle) const {
@@ -46,6 +56,7 @@ StayReason StayReasons::Of(HandleRef handle) const {
   StayReason lasts = StayReason::kEvictable;
   if (use.pins.load() != 0) lasts = StayReason::kOperator;
   if (of_graphs_.contains(&use)) lasts = StayReason::kGraph;
+  if (nowhere_.contains(&use)) lasts = std::min(lasts, StayReason::kRule);
   const auto found = pinned_.find(&use);
   return found == pinned_.end() ? lasts : std::min(lasts, found->second);
 }

@@ -30,6 +30,7 @@ class StayReasons {
   const bool tiering_;
   std::set<Address> named_;               // the workspaces
   std::set<Address> kept_;                // handles under them
+  std::set<const HandleUse*> nowhere_;    // no tier below may have them
   std::set<const HandleUse*> of_graphs_;  // captured graphs read them
   std::map<const HandleUse*, StayReason> pinned_;
 };

@@ -104,7 +104,8 @@ Bytes DeviceReports::StayingBytes() {
   for (const auto& [base, segment] : p_.heap.segments()) {
     if (segment->evictable()) {
       ForEachHandleOf(*segment, [&](HandleRef handle) {
-        if (handle.entry().pins.load() != 0 &&
+        if ((handle.entry().pins.load() != 0 ||
+             p_.blocks.RuleOf(handle).nowhere()) &&
             IsOnDevice(handle.entry().state.load())) {
           stays += handle.bytes();
         }

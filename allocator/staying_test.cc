@@ -50,6 +50,47 @@ class StayingTest : public PrivatePoolTest {
   }
 };
 
+TEST_F(StayingTest, WhatARuleKeepsIsNamed) {
+  Transient(kMiB);
+  const Address kept =
+      Malloc(3 * kMiB, kDefaultStream, LifetimeClass::kStaying);
+  EXPECT_EQ(Stays().of(StayReason::kActivation), kMiB);
+  EXPECT_EQ(Stays().of(StayReason::kRule), 3 * kMiB);
+  EXPECT_THAT(Stays().ToText(), HasSubstr("3.00 MiB kept by a rule"));
+  const auto held = [&] {
+    DeviceReports::Placed placed;
+    EXPECT_TRUE(allocator().FindPlaced(kept + 5, &placed));
+    EXPECT_EQ(placed.lifetime, LifetimeClass::kStaying);
+    return placed.held;
+  };
+  EXPECT_FALSE(held());
+  // Its pins are known, though it stays without: it might get another place.
+  const BlockPin pin = allocator().PinBlock(kept, PinReason::kProgram);
+  EXPECT_NE(pin.serial, 0u);
+  EXPECT_TRUE(held());
+  EXPECT_EQ(Stays().of(StayReason::kRule), 3 * kMiB);
+  EXPECT_TRUE(allocator().UnpinBlock(pin, /*unobserved=*/true));
+  allocator().PinBlock(kept, PinReason::kPointer);
+  EXPECT_FALSE(held()) << "data_ptr() is asked for again";
+  Free(kept);
+  DeviceReports::Placed gone;
+  EXPECT_FALSE(allocator().FindPlaced(kept, &gone));
+}
+
+TEST_F(StayingTest, ARuleForNoTierAtAllIsAReason) {
+  const Address one = Malloc(kMiB), other = Malloc(kMiB);
+  allocator().SetRule(one, {.host = false});
+  EXPECT_EQ(Stays().of(StayReason::kEvictable), 2 * kMiB);
+  EXPECT_EQ(allocator().SetRule(other, {.disk = false}), TierRule{});
+  EXPECT_EQ(Stays().of(StayReason::kRule), 2 * kMiB) << "they share a handle";
+  EXPECT_TRUE(allocator().Candidates({}).empty());
+  Free(one);
+  EXPECT_EQ(Stays().of(StayReason::kEvictable), kMiB);
+  EXPECT_FALSE(allocator().SetRule(one, {.host = false}).has_value());
+  EXPECT_FALSE(
+      allocator().SetRule(Transient(kMiB), {.host = false}).has_value());
+}
+
 TEST_F(StayingTest, NothingThenActivationsAndWhatMayLeave) {
   EXPECT_EQ(Stays().total(), 0u);
   EXPECT_EQ(Stays().ToText(), "nothing");

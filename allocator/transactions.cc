@@ -22,7 +22,8 @@ std::vector<EvictableHandle> Transactions::Candidates(
   std::vector<EvictableHandle> all = EvictableLocked();
   std::erase_if(all, [&](const EvictableHandle& one) {
     return one.state != HandleState::kResident || !one.lives || one.pinned ||
-           of_library.contains(one.handle.address());
+           of_library.contains(one.handle.address()) ||
+           p_.blocks.RuleOf(one.handle).nowhere();
   });
   return all;
 }
@@ -52,6 +53,21 @@ std::vector<EvictableHandle> Transactions::EvictableLocked() {
     });
   }
   return all;
+}
+
+std::optional<TierRule> Transactions::SetRule(Address address, TierRule rule) {
+  MutexLock lock(p_.mutex);
+  Block* const block = p_.heap.BlockAt(address);
+  if (block == nullptr || block->state != BlockState::kAllocated ||
+      !block->segment->evictable()) {
+    return std::nullopt;
+  }
+  return p_.blocks.SetRule(*block, rule);
+}
+
+TierRule Transactions::RuleOf(HandleRef handle) {
+  MutexLock lock(p_.mutex);
+  return p_.blocks.RuleOf(handle);
 }
 
 std::vector<std::pair<Charge, Bytes>> Transactions::LiveOver(HandleRef handle) {

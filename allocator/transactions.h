@@ -10,6 +10,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -51,6 +52,13 @@ class Transactions {
   // `library`: blocks that libraries keep as workspaces, which stay.
   std::vector<EvictableHandle> Candidates(const std::vector<Address>& library)
       EXCLUDES(p_.mutex);
+  // Where the bytes of the block at this address may lie below the device from
+  // now on, and the rule it had; nothing for what is no live block that may
+  // leave.
+  std::optional<TierRule> SetRule(Address address, TierRule rule)
+      EXCLUDES(p_.mutex);
+  // The same of a handle: of all that lives over it.
+  TierRule RuleOf(HandleRef handle) EXCLUDES(p_.mutex);
   // Of the live blocks over the handle.
   std::vector<std::pair<Charge, Bytes>> LiveOver(HandleRef handle)
       EXCLUDES(p_.mutex);

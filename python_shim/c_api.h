@@ -211,11 +211,13 @@ typedef struct {
 
 /* ranges = NULL: everything evictable; device -1, without ranges: of every
  * device that takes part in tiering. Evict returns when the bytes left the
- * device; *moved = bytes evicted. What is pinned or in use stays.
- * STRATALLOC_UNSUPPORTED, with the reason, for a device that takes no part. */
-STRATALLOC_API int stratalloc_evict(int device, const stratalloc_range* ranges,
-                                    int count, uint64_t* moved,
-                                    stratalloc_error* error);
+ * device; *moved = bytes evicted. What is pinned or in use stays. `to`: 0 either
+ * tier, 1 host memory alone, 2 disk alone, where what lies on the host goes,
+ * too, and counts. STRATALLOC_UNSUPPORTED, with the reason, for a device that
+ * takes no part and a tier that is not used. */
+STRATALLOC_API int stratalloc_evict(int device, int to,
+                                    const stratalloc_range* ranges, int count,
+                                    uint64_t* moved, stratalloc_error* error);
 STRATALLOC_API int stratalloc_restore(int device,
                                       const stratalloc_range* ranges, int count,
                                       uint64_t* moved, stratalloc_error* error);
@@ -230,6 +232,16 @@ STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
  * STRATALLOC_UNSUPPORTED, with the reason: nothing can be evicted. */
 STRATALLOC_API int stratalloc_set_disk_codec(const char* codec,
                                              stratalloc_error* error);
+
+/* Where the blocks that hold these ranges may lie below the device until they
+ * are freed or get another rule. `packing` of their chunks on disk: 0 none, 1
+ * lz4, 2 zstd, 3 as the setting says. What lies where it may not goes down or
+ * comes back; STRATALLOC_OUT_OF_MEMORY if there is no room for that, and then
+ * the rules are as they were. 0 where nothing leaves. */
+STRATALLOC_API int stratalloc_tier_rule(int device,
+                                        const stratalloc_range* ranges,
+                                        int count, int host, int disk,
+                                        int packing, stratalloc_error* error);
 
 /* How the block that holds an address lies, for who would give its bytes
  * another place. */

@@ -21,17 +21,25 @@ Result<Engine*> EngineOrError() {
   return engine;
 }
 
+std::vector<AddressRange> Wanted(const stratalloc_range* ranges, int count) {
+  std::vector<AddressRange> wanted;
+  for (int i = 0; ranges != nullptr && i < count; ++i) {
+    if (ranges[i].bytes > 0) {
+      wanted.push_back({ranges[i].address, ranges[i].bytes});
+    }
+  }
+  return wanted;
+}
+
 // Evict and restore differ in one call.
+template <typename Verb, typename All>
 int Move(int device, const stratalloc_range* ranges, int count, uint64_t* moved,
-         stratalloc_error* error,
-         Result<Bytes> (Engine::*verb)(DeviceAllocator&,
-                                       std::span<const AddressRange>),
-         Result<Bytes> (Engine::*all)()) {
+         stratalloc_error* error, Verb&& verb, All&& all) {
   if (moved != nullptr) *moved = 0;
   Result<Engine*> engine = EngineOrError();
   if (!engine) return ToC(engine.error(), error);
   if (device < 0) {
-    Result<Bytes> bytes = ((*engine)->*all)();
+    Result<Bytes> bytes = all(**engine);
     if (!bytes) return ToC(bytes.error(), error);
     if (moved != nullptr) *moved = *bytes;
     return 0;
@@ -39,15 +47,10 @@ int Move(int device, const stratalloc_range* ranges, int count, uint64_t* moved,
   Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) return ToC(allocator.error(), error);
   if (*allocator == nullptr) return 0;
-  std::vector<AddressRange> wanted;
-  for (int i = 0; ranges != nullptr && i < count; ++i) {
-    if (ranges[i].bytes > 0) {
-      wanted.push_back({ranges[i].address, ranges[i].bytes});
-    }
-  }
+  const std::vector<AddressRange> wanted = Wanted(ranges, count);
   // Named but empty is nothing, not everything.
   if (ranges != nullptr && wanted.empty()) return 0;
-  Result<Bytes> bytes = ((*engine)->*verb)(**allocator, wanted);
+  Result<Bytes> bytes = verb(**engine, **allocator, wanted);
   if (!bytes) return ToC(bytes.error(), error);
   if (moved != nullptr) *moved = *bytes;
   return 0;
@@ -60,15 +63,40 @@ using namespace stratalloc;  // the C face of this namespace
 
 extern "C" {
 
-int stratalloc_evict(int device, const stratalloc_range* ranges, int count,
-                     uint64_t* moved, stratalloc_error* error) {
-  return Move(device, ranges, count, moved, error, &Engine::Evict,
-              &Engine::EvictAll);
+int stratalloc_evict(int device, int to, const stratalloc_range* ranges,
+                     int count, uint64_t* moved, stratalloc_error* error) {
+  const auto below = static_cast<Below>(to);
+  return Move(
+      device, ranges, count, moved, error,
+      [below](Engine& engine, DeviceAllocator& allocator,
+              std::span<const AddressRange> wanted) {
+        return engine.Evict(allocator, wanted, below);
+      },
+      [below](Engine& engine) { return engine.EvictAll(below); });
 }
 int stratalloc_restore(int device, const stratalloc_range* ranges, int count,
                        uint64_t* moved, stratalloc_error* error) {
-  return Move(device, ranges, count, moved, error, &Engine::Restore,
-              &Engine::RestoreAll);
+  return Move(
+      device, ranges, count, moved, error,
+      [](Engine& engine, DeviceAllocator& allocator,
+         std::span<const AddressRange> wanted) {
+        return engine.Restore(allocator, wanted);
+      },
+      [](Engine& engine) { return engine.RestoreAll(); });
+}
+
+int stratalloc_tier_rule(int device, const stratalloc_range* ranges, int count,
+                         int host, int disk, int packing,
+                         stratalloc_error* error) {
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
+  Engine* const engine = Core::Get().engine();
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  if (engine == nullptr || *allocator == nullptr) return 0;
+  const TierRule rule{.host = host != 0,
+                      .disk = disk != 0,
+                      .packing = static_cast<TierRule::Packing>(packing)};
+  return ToC(engine->SetRule(**allocator, Wanted(ranges, count), rule), error);
 }
 
 int stratalloc_set_disk_codec(const char* codec, stratalloc_error* error) {
@@ -111,19 +139,21 @@ int stratalloc_placement_of(uint64_t address, stratalloc_placement* out,
   *out = {};
   out->lifetime = -1;
   if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
+  bool capturing = false, captured = false;
+  for (DeviceAllocator* other : Allocator::Get().Opened()) {
+    // First: what is over counts as captured. Graphs of other devices may read
+    // it as well.
+    if (!other->AwaitRoutes()) capturing = true;
+    if (other->HasCaptured()) captured = true;
+  }
   DeviceAllocator* const device = Allocator::Get().FindByAddress(address);
   DeviceReports::Placed placed;
   if (device == nullptr || !device->FindPlaced(address, &placed)) return 0;
   *out = {.lifetime = Raw(placed.lifetime),
           .scope = Raw(placed.charge.scope),
           .category = Raw(placed.charge.category),
-          .held = placed.held,
-          .capturing = 0};
-  for (DeviceAllocator* other : Allocator::Get().Opened()) {
-    // Graphs of other devices read it as well.
-    if (!IsEvictable(placed.lifetime) && other->HasCaptured()) out->held = 1;
-    if (!other->AwaitRoutes()) out->capturing = 1;
-  }
+          .held = placed.held || (captured && !IsEvictable(placed.lifetime)),
+          .capturing = capturing};
   return 0;
 }
 

@@ -68,9 +68,10 @@ FrameId FrameOn(DeviceIndex device, ScopeId scope) {
   }
   // A forward inside of a node recomputes what it needs (checkpoints).
   if (frame.in_backward && !frame.backward) return frame;
-  const bool fixed = frame.lifetime == LifetimeClass::kPersistent ||
-                     frame.lifetime == LifetimeClass::kOptimizer ||
-                     frame.lifetime == LifetimeClass::kStaying;
+  constexpr unsigned kFixed = 1u << Raw(LifetimeClass::kPersistent) |
+                              1u << Raw(LifetimeClass::kOptimizer) |
+                              1u << Raw(LifetimeClass::kStaying);
+  const bool fixed = (kFixed >> Raw(frame.lifetime) & 1) != 0;
   if (hint == MallocHint::kGradient && !fixed) {
     frame.lifetime = LifetimeClass::kGradient;
     frame.category = Category::kGradient;

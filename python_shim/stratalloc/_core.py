@@ -156,7 +156,8 @@ def _declare(lib):
         ("scope_pop", i32, ()),
         ("limit_scope", i32, (i32, text, u64, error)),
         ("relabel", i32, (ctypes.c_void_p, u64, u32, i32)),
-        ("evict", i32, (i32, ranges, i32, moved, error)),
+        ("evict", i32, (i32, i32, ranges, i32, moved, error)),
+        ("tier_rule", i32, (i32, ranges, i32, i32, i32, i32, error)),
         ("restore", i32, (i32, ranges, i32, moved, error)),
         ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64), error)),
         ("set_disk_codec", i32, (text, error)),
@@ -447,26 +448,37 @@ def _answer(text):
     return values
 
 
-def _move(function, device, ranges):
-    """Calls evict or restore; `ranges` is None for everything evictable."""
-    error, moved = Error(), ctypes.c_uint64(0)
+def _ranges(ranges):
+    """(array, count); None, for everything evictable, as it is."""
     if ranges is None:
-        array, count = None, 0
-    else:
-        count = len(ranges)
-        array = (Range * count)(*(Range(a, b) for a, b in ranges))
-    code = function(device, array, count, ctypes.byref(moved),
-                    ctypes.byref(error))
-    check(code, error)
+        return None, 0
+    return (Range * len(ranges))(*(Range(*r) for r in ranges)), len(ranges)
+
+
+def evict(device, ranges=None, to=None):
+    """To one of TIERS alone, of those below the device, or to either (None)."""
+    error, moved = Error(), ctypes.c_uint64(0)
+    below = 0 if to is None else _device_metrics.TIERS.index(to)
+    check(lib().stratalloc_evict(device, below, *_ranges(ranges),
+                                 ctypes.byref(moved), ctypes.byref(error)),
+          error)
     return moved.value
 
 
-def evict(device, ranges=None):
-    return _move(lib().stratalloc_evict, device, ranges)
-
-
 def restore(device, ranges=None):
-    return _move(lib().stratalloc_restore, device, ranges)
+    error, moved = Error(), ctypes.c_uint64(0)
+    check(lib().stratalloc_restore(device, *_ranges(ranges),
+                                   ctypes.byref(moved), ctypes.byref(error)),
+          error)
+    return moved.value
+
+
+def tier_rule(device, ranges, host, disk, packing):
+    """Where the blocks that hold these ranges may lie (c_api.h)."""
+    error = Error()
+    check(lib().stratalloc_tier_rule(device, *_ranges(ranges), int(host),
+                                     int(disk), packing, ctypes.byref(error)),
+          error)
 
 
 def residency(address, size):

@@ -14,7 +14,8 @@ def report(device=None):
 
     `stays` has the allocated bytes by why they are on the device: "activations",
     "library workspaces", "pinned by a graph", "shared with another process",
-    "in use by an operator", "in private pools", "raw memory", and "evictable"
+    "in use by an operator", "in private pools", "raw memory", "kept by a rule"
+    (_tier_rules.py), and "evictable"
     for what may leave. Reasons without bytes are left out. `pinned` has what
     stays beyond an operator by owner and reason, `pins` what pin() keeps by who
     pinned it.

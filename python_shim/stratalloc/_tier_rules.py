@@ -38,7 +38,7 @@ from stratalloc import _pins
 from stratalloc import _tiers
 from stratalloc._stack import LIFETIME_PERSISTENT, LIFETIME_STAYING, LIFETIMES
 
-COMPRESSIONS = (None, False, "lz4", "zstd")
+_PACKINGS = {False: 0, "lz4": 1, "zstd": 2, None: 3}
 
 _lock = threading.RLock()
 _rules = {}  # id of a tensor -> _Entry
@@ -113,8 +113,8 @@ def apply(tensors, *, stay=False, host=True, disk=True, compress=None):
       torch.OutOfMemoryError: no room for the copy that moves to where it stays;
         tensors before it have the new rule, it and those after it the old one.
     """
-    if not any(compress is one or compress == one and isinstance(compress, str)
-               for one in COMPRESSIONS):
+    if compress is not None and compress is not False and (
+            not isinstance(compress, str) or compress not in _PACKINGS):
         raise ValueError("stratalloc: compress is None, False, 'lz4' or 'zstd', "
                          f"not {compress!r}")
     rule = Rule(bool(stay), bool(host), bool(disk), compress)
@@ -159,7 +159,7 @@ def arrived(tensor):
         return
     try:
         with _lock:
-            entry.kept = _settle(tensor, entry.rule)
+            entry.kept = _settle(tensor, entry.rule, None)
     except Exception as error:  # the move itself was well
         _log.warning("a rule was not followed, call apply() again: %s", error)
 
@@ -281,7 +281,7 @@ def _give(tensor, rule):
     with _lock:
         before = _entry(tensor)
         # First: what could not be done has changed nothing.
-        kept = _settle(tensor, rule)
+        kept = _settle(tensor, rule, None if before is None else before.rule)
         if before is not None:
             _pins.end(before.kept)
         if rule is None:
@@ -291,7 +291,7 @@ def _give(tensor, rule):
             entry.kept = kept
 
 
-def _settle(tensor, rule):
+def _settle(tensor, rule, before):
     """What the memory that a tensor has now lacks; the pins that are new."""
     kept = []
     if not _core.initialized():
@@ -311,7 +311,19 @@ def _settle(tensor, rule):
             elif not stays and lies.lifetime == LIFETIME_STAYING:
                 if not lies.held and plain is not None:
                     _replace(plain, lies, LIFETIME_PERSISTENT)
+    below = _below(rule)
+    if below != _below(None) or below != _below(before):
+        for _, storages in _plain(tensor):  # where they are by now
+            for device, address, size in storages:
+                _core.tier_rule(device, [(address, size)], *below)
     return kept
+
+
+def _below(rule):
+    """(host, disk, packing): what the core knows of a rule (c_api.h)."""
+    if rule is None or rule.stays:  # then it never gets there
+        return True, True, _PACKINGS[None]
+    return rule.host, rule.disk, _PACKINGS[rule.compress]
 
 
 def _plain(tensor):

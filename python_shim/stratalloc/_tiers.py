@@ -13,27 +13,37 @@ A tensor without memory (meta, fake) that is named is a TypeError; in a module
 or an optimizer it is passed over, as one on the CPU is.
 """
 
+import functools
+
 from stratalloc import _core
 from stratalloc import _enable
 from stratalloc._device_metrics import TIERS
 
 
-def evict(obj=None, device=None):
-    """Moves memory off the device; returns the bytes that left it.
+def evict(obj=None, device=None, to=None):
+    """Moves memory off the device; returns the bytes that were moved.
 
     Args:
       obj: a module, an optimizer, a tensor, or any iterable or mapping of
         those; None: everything that may leave.
       device: as torch takes it; None: every device.
+      to: None: to host memory, and to disk what finds no room there. "host":
+        there alone; what finds no room stays. "disk": there alone, and what is
+        in host memory goes there, too, and counts.
 
-    Returns: int; 0 before CUDA is initialised.
+    Returns: int, bytes in whole handles, each once; 0 before CUDA is
+      initialised.
 
     Raises:
-      RuntimeError: stratalloc is not enabled, or a device that was named takes
-        no part in tiering.
+      RuntimeError: stratalloc is not enabled, a device that was named takes no
+        part in tiering, or `to` is a tier that is not used (a budget of 0).
       TypeError: obj holds something else, or a tensor without memory is named.
+      ValueError: `to` is no such tier.
     """
-    return _move(_core.evict, obj, device)
+    if to is not None and to not in TIERS[1:]:
+        raise ValueError(
+            f"stratalloc: memory is evicted to 'host' or 'disk', not {to!r}")
+    return _move(functools.partial(_core.evict, to=to), obj, device)
 
 
 def restore(obj=None, device=None):

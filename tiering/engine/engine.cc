@@ -6,19 +6,9 @@
 #include <utility>
 
 #include "allocator/base/check.h"
+#include "tiering/engine/overlaps.h"
 
 namespace stratalloc {
-namespace {
-
-bool Overlaps(HandleRef handle, std::span<const AddressRange> ranges) {
-  if (ranges.empty()) return true;
-  const Address lo = handle.address(), hi = lo + handle.bytes();
-  return std::any_of(ranges.begin(), ranges.end(), [&](const AddressRange& r) {
-    return r.address < hi && lo < r.address + r.bytes;
-  });
-}
-
-}  // namespace
 
 Engine::Engine(Options options)
     : options_(std::move(options)),
@@ -79,14 +69,14 @@ Status Engine::AddDevice(DeviceAllocator& device, Bytes largest_handle) {
   return {};
 }
 
-Result<Bytes> Engine::MoveAll(Result<Bytes> (Engine::*verb)(
-    DeviceAllocator&, std::span<const AddressRange>)) {
+Result<Bytes> Engine::MoveAll(
+    const std::function<Result<Bytes>(DeviceAllocator&)>& verb) {
   if (movers_.empty() && !all_.empty()) {
     return tl::unexpected((*all_.begin())->CheckTakesPart().error());
   }
   Result<Bytes> moved = Bytes{0};
   for (TieredDevice* state : movers_) {
-    Result<Bytes> here = (this->*verb)(*state->allocator, {});
+    Result<Bytes> here = verb(*state->allocator);
     if (moved && here) {
       *moved += *here;
     } else if (moved) {
@@ -96,8 +86,15 @@ Result<Bytes> Engine::MoveAll(Result<Bytes> (Engine::*verb)(
   return moved;
 }
 
-Result<Bytes> Engine::EvictAll() { return MoveAll(&Engine::Evict); }
-Result<Bytes> Engine::RestoreAll() { return MoveAll(&Engine::Restore); }
+Result<Bytes> Engine::EvictAll(Below below) {
+  return MoveAll([this, below](DeviceAllocator& device) {
+    return Evict(device, {}, below);
+  });
+}
+Result<Bytes> Engine::RestoreAll() {
+  return MoveAll(
+      [this](DeviceAllocator& device) { return Restore(device, {}); });
+}
 
 const char* Engine::LastRefusal(DeviceIndex device) {
   static thread_local std::string copy;
@@ -108,10 +105,21 @@ const char* Engine::LastRefusal(DeviceIndex device) {
 }
 
 Result<Bytes> Engine::Evict(DeviceAllocator& device,
-                            std::span<const AddressRange> ranges) {
+                            std::span<const AddressRange> ranges,
+                            Below below) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
   TieredDevice& state = *StateOf(device);
   STRATALLOC_RETURN_IF_ERROR(state.CheckTakesPart());
+  if (below == Below::kDisk && !lower_.disk_allowed()) {
+    return Fail(ErrorCode::kUnsupported,
+                "nothing goes to disk: no disk is used; set a disk_budget "
+                "before CUDA is initialised");
+  }
+  if (below == Below::kHost && lower_.options().host_budget == 0) {
+    return Fail(ErrorCode::kUnsupported,
+                "nothing goes to host memory: the host_budget is 0; set one "
+                "before CUDA is initialised");
+  }
   PinPoll::Run();
   MutexLock arbiter(arbiter_);
   lower_.CollectDropped(device);
@@ -132,8 +140,10 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
     const std::size_t end = std::min(handles.size(), i + kBatch);
     moved += EvictBatchLocked(
         state, {handles.begin() + static_cast<std::ptrdiff_t>(i),
-                handles.begin() + static_cast<std::ptrdiff_t>(end)});
+                handles.begin() + static_cast<std::ptrdiff_t>(end)},
+        below);
   }
+  if (below == Below::kDisk) moved += LowerLocked(state, ranges, handles);
   if (state.refusal.empty()) {
     state.refused.Over();
   } else if (!state.stopped.lasts()) {
@@ -270,6 +280,10 @@ Status Engine::CheckInvariants(DeviceAllocator& device) {
                         : s == HandleState::kHostAndDisk ? host && disk
                         : s == HandleState::kDisk        ? disk && !host
                                                          : true;
+    const TierRule rule = device.RuleOf(one.handle);
+    if ((host && !rule.host) || (disk && !rule.disk)) {
+      broken = "a copy lies where a rule keeps it off";
+    }
     if (!agrees) {
       broken = std::string("a handle that is ") + HandleStateName(s) +
                " has other copies";

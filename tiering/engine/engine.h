@@ -30,6 +30,7 @@
 #include "tiering/engine/access.h"
 #include "tiering/engine/admission.h"
 #include "tiering/engine/engine_counters.h"
+#include "tiering/engine/eviction.h"
 #include "tiering/engine/lower_copies.h"
 #include "tiering/engine/migration_thread.h"
 #include "tiering/engine/tiered_device.h"
@@ -129,16 +130,27 @@ class Engine final : public Reclaimer, public ScopeListener {
                              std::function<bool(StreamId)> filter,
                              StreamId current, std::span<const Access> reads);
 
-  // Empty `ranges` = everything evictable. Returns the bytes moved.
-  // kUnsupported, with the reason, for a device that takes no part.
+  // Empty `ranges` = everything evictable. Returns the bytes moved. `below`:
+  // to that tier alone; with kDisk what lies on the host goes down as well.
+  // kUnsupported, with the reason, for a device that takes no part and a tier
+  // that there is not.
   Result<Bytes> Evict(DeviceAllocator& device,
-                      std::span<const AddressRange> ranges);
+                      std::span<const AddressRange> ranges,
+                      Below below = Below::kEither);
   Result<Bytes> Restore(DeviceAllocator& device,
                         std::span<const AddressRange> ranges);
   // Everything evictable of every device that takes part, past those that
   // fail: the first one's error. kUnsupported, with the first one's reason, if
   // devices were added and none takes part.
-  Result<Bytes> EvictAll();
+  Result<Bytes> EvictAll(Below below = Below::kEither);
+  // Where the blocks that hold `ranges` may lie from now on (tier_rule.h). A
+  // tier that there is not is no place: what no tier may have stays. What lies
+  // where it may not goes down or comes back. Fails, and then the rules are as
+  // they were: kOutOfMemory, no room for what must come back; as a tier does.
+  // On a device that takes no part every rule holds.
+  Status SetRule(DeviceAllocator& device, std::span<const AddressRange> ranges,
+                 TierRule rule);
+
   // The copies of freed blocks go, on every device. Else the next eviction or
   // restore does that.
   void CollectDropped();
@@ -174,8 +186,8 @@ class Engine final : public Reclaimer, public ScopeListener {
   enum class Whom { kAnybody, kCold };
 
   TieredDevice* StateOf(const DeviceAllocator& device);
-  Result<Bytes> MoveAll(Result<Bytes> (Engine::*verb)(
-      DeviceAllocator&, std::span<const AddressRange>));
+  Result<Bytes> MoveAll(
+      const std::function<Result<Bytes>(DeviceAllocator&)>& verb);
 
   // reclaim.cc
   Admission::World LookAround();
@@ -195,7 +207,17 @@ class Engine final : public Reclaimer, public ScopeListener {
       REQUIRES(arbiter_);
   // See Eviction::Run.
   Bytes EvictBatchLocked(TieredDevice& state,
-                         const std::vector<HandleRef>& victims)
+                         const std::vector<HandleRef>& victims,
+                         Below below = Below::kEither) REQUIRES(arbiter_);
+  // What lies on the host of `ranges`, but for `handles`: bytes that went down.
+  Bytes LowerLocked(TieredDevice& state, std::span<const AddressRange> ranges,
+                    const std::vector<HandleRef>& handles) REQUIRES(arbiter_);
+
+  // rules.cc
+  // What lies where it may not goes down, or is given up if there is another
+  // copy; those that must come back.
+  Result<std::vector<HandleRef>> GiveUpForbiddenLocked(
+      DeviceAllocator& device, const std::vector<HandleRef>& handles)
       REQUIRES(arbiter_);
   // See Restoration::Run. For room, others than `keep` leave.
   Status RestoreBatchLocked(TieredDevice& state,

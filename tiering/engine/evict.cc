@@ -133,8 +133,9 @@ Bytes Engine::EvictVictimsLocked(TieredDevice& state, Bytes target,
 }
 
 Bytes Engine::EvictBatchLocked(TieredDevice& state,
-                               const std::vector<HandleRef>& victims) {
-  Eviction eviction({state, lower_, counters_, all_});
+                               const std::vector<HandleRef>& victims,
+                               Below below) {
+  Eviction eviction({state, lower_, counters_, all_}, below);
   const Bytes freed = eviction.Run(victims);
   if (eviction.began()) learning_.store(true, std::memory_order_relaxed);
   return freed;

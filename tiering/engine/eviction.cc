@@ -12,6 +12,8 @@ namespace stratalloc {
 namespace {
 
 constexpr char kStays[] = "cannot evict, the bytes stay on the device: ";
+constexpr char kNoTier[] =
+    "a rule keeps it off the only tier that there is below the device";
 constexpr char kCaptured[] = "nothing leaves while a CUDA graph is captured";
 
 }  // namespace
@@ -156,6 +158,10 @@ Status Eviction::Check() {
     batch_[i].checksum = state_.checksum_words[i];
     if (!batch_[i].clean) continue;
     const LowerCopy* copy = lower_.Find(batch_[i].handle.address());
+    if (below_ == Below::kHost && !copy->host) {
+      batch_[i].clean = false;  // copied there
+      continue;
+    }
     if (copy->checksum != batch_[i].checksum) {
       // Written past the dispatcher: the guard saw no write, the bytes did
       // change. The copy below is stale.
@@ -205,6 +211,13 @@ Status Eviction::CopyToDisk(Departure& leaving, LowerCopy& copy) {
   return {};
 }
 
+TierRule Eviction::RuleOf(HandleRef handle) const {
+  TierRule rule = state_.allocator->RuleOf(handle);
+  rule.host = rule.host && below_ != Below::kDisk;
+  rule.disk = rule.disk && below_ != Below::kHost;
+  return rule;
+}
+
 Status Eviction::CopyOut() {
   DeviceAllocator& device = *state_.allocator;
   const std::uint32_t now = device.use_clock().load();
@@ -216,15 +229,19 @@ Status Eviction::CopyOut() {
     copy.checksum = leaving.checksum;
     copy.generation = leaving.generation;
     const Bytes bytes = leaving.handle.bytes();
-    if (Result<HostBuffer> buffer = lower_.TakeHost(bytes, now)) {
+    const TierRule rule = RuleOf(leaving.handle);
+    Result<HostBuffer> buffer = Fail(ErrorCode::kHostOutOfMemory, kNoTier);
+    if (rule.host) buffer = lower_.TakeHost(bytes, now);
+    if (buffer) {
       copy.host = *buffer;
       leaving.to = HandleState::kHost;
       STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
           copy.host.data, leaving.handle.address(), bytes, state_.copy_out));
       copied.push_back(&leaving);
       continue;
-    } else if (!lower_.disk_allowed() ||
-               buffer.error().code == ErrorCode::kIo) {
+    }
+    if (!rule.disk || !lower_.disk_allowed() ||
+        buffer.error().code == ErrorCode::kIo) {
       Refuse(leaving, buffer.error());
       continue;
     }

@@ -30,6 +30,14 @@
 
 namespace stratalloc {
 
+// Where what leaves may go, as far as the rules of its blocks let it
+// (allocator/tier_rule.h).
+enum class Below {
+  kEither,
+  kHost,  // what finds no room there stays
+  kDisk,  // past the host; but a copy there that is true still is let lie
+};
+
 class Eviction {
  public:
   struct Parts {
@@ -43,8 +51,9 @@ class Eviction {
       "torch's tables of cuBLAS workspaces are being changed, so nobody can "
       "tell what may leave";
 
-  explicit Eviction(const Parts& parts)
-      : state_(parts.state),
+  explicit Eviction(const Parts& parts, Below below = Below::kEither)
+      : below_(below),
+        state_(parts.state),
         lower_(parts.lower),
         counters_(parts.counters),
         all_(parts.all),
@@ -83,6 +92,9 @@ class Eviction {
   // What can leave leaves, the rest stays. The bytes that came free.
   Bytes End();
 
+  TierRule RuleOf(HandleRef handle) const;
+
+  const Below below_;
   TieredDevice& state_;
   LowerCopies& lower_;
   EngineCounters& counters_;

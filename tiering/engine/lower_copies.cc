@@ -230,23 +230,13 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
   for (Choice& choice : choices) {
     LowerCopy& copy = *choice.copy;
     const bool written = choice.cost == 2;
-    const MoveEvents events(copy.device->device().index(),
-                            copy.device->moves());
+    if (written && !copy.device->RuleOf(copy.handle).disk) continue;
+    const Status given_up = GiveUpHost(copy);
+    if (given_up) return true;
     if (written) {
-      if (Status status = WriteToDisk(copy, copy.host.data); !status) {
-        *why = status.error();
-        return false;
-      }
+      *why = given_up.error();
+      return false;
     }
-    if (copy.handle.state() == HandleState::kCopyingIn) {
-      if (!copy.device->DrainArrivals()) continue;
-    }
-    copy.device->NoteHostCopyGone(copy.handle, written,
-                                  /*on_disk=*/static_cast<bool>(copy.disk),
-                                  events);
-    host_->Free(copy.host);
-    copy.host = {};
-    return true;
   }
   if (!disk_allowed()) {
     why->message += kNoDisk;
@@ -254,16 +244,35 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
   return false;
 }
 
+Status LowerCopies::GiveUpHost(LowerCopy& copy) {
+  const MoveEvents events(copy.device->device().index(), copy.device->moves());
+  const bool written = !copy.disk && IsAway(copy.handle.state());
+  if (written) {
+    STRATALLOC_RETURN_IF_ERROR(WriteToDisk(copy, copy.host.data));
+  }
+  if (copy.handle.state() == HandleState::kCopyingIn) {
+    STRATALLOC_RETURN_IF_ERROR(copy.device->DrainArrivals());
+  }
+  copy.device->NoteHostCopyGone(
+      copy.handle, written, /*on_disk=*/static_cast<bool>(copy.disk), events);
+  host_->Free(copy.host);
+  copy.host = {};
+  return {};
+}
+
+bool LowerCopies::GiveUpChunkOf(LowerCopy& copy) {
+  if (!copy.device->NoteChunkGone(copy.handle,
+                                  /*in_host=*/static_cast<bool>(copy.host))) {
+    return false;
+  }
+  disk_->Free(copy.disk);
+  copy.disk = {};
+  return true;
+}
+
 bool LowerCopies::GiveUpChunk() {
   for (auto& [address, copy] : copies_) {
-    if (!copy.disk) continue;
-    if (!copy.device->NoteChunkGone(copy.handle,
-                                    /*in_host=*/static_cast<bool>(copy.host))) {
-      continue;
-    }
-    disk_->Free(copy.disk);
-    copy.disk = {};
-    return true;
+    if (copy.disk && GiveUpChunkOf(copy)) return true;
   }
   return false;
 }

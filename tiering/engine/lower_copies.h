@@ -61,12 +61,18 @@ class LowerCopies {
   LowerCopy& At(DeviceAllocator& device, HandleRef handle);
   // Drops what the allocator reported: handles whose last block was freed.
   void CollectDropped(DeviceAllocator& device);
+  // The host copy of one handle goes, to the disk first if there is no other;
+  // its chunk, false if it must stay. Where it lies meanwhile may change.
+  // REQUIRES: it has one, and is not on its way out.
+  Status GiveUpHost(LowerCopy& copy);
+  bool GiveUpChunkOf(LowerCopy& copy);
   // Gives back the copies of one handle: its bytes changed or are no more.
   void Drop(LowerCopy& copy);
   // Drop, and forget the record.
   void Forget(HandleRef handle);
 
-  // A host buffer of `bytes`, after demoting or dropping colder copies. Never
+  // A host buffer of `bytes`, after demoting or dropping colder copies; those
+  // that a rule keeps off the disk are not demoted. Never
   // touches the copies of handles that are kCopyingOut. `now`: the clock.
   Result<HostBuffer> TakeHost(Bytes bytes, std::uint32_t now);
   void PutHost(HostBuffer buffer) { host_->Free(buffer); }

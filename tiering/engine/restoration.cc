@@ -153,7 +153,10 @@ Status Restoration::CopyIn(HandleRef handle) {
   const void* from = copy->host.data;
   bool staged = false;
   if (from == nullptr) {
-    HostBuffer spare = lower_.TakeSpareHost(handle.bytes());
+    HostBuffer spare;
+    if (device.RuleOf(handle).host) {
+      spare = lower_.TakeSpareHost(handle.bytes());
+    }
     void* to = spare.data;
     if (to == nullptr) {
       STRATALLOC_ASSIGN_OR_RETURN(to, lower_.TakeStaging());

@@ -4,6 +4,7 @@
 import copy
 import gc
 import io
+import os
 import weakref
 
 import pytest
@@ -15,11 +16,20 @@ simulate.load("64MiB", mode="async", seed=3)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 from stratalloc import _tier_rules, _tiers  # noqa: E402
 
 MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def enabled():
+    """Ours, with both tiers, once it was not."""
+    for call in (_tier_rules.apply, _tier_rules.clear):
+        with pytest.raises(RuntimeError, match="not enabled"):
+            call(torch.ones(1))
+    assert stratalloc.enable(host_budget="64MiB", disk_budget="256MiB")
+    torch.cuda.init()
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +56,12 @@ def place(tensor):
             tensor.storage_offset() * tensor.element_size())
 
 
+def tiers(tensor):
+    return tuple(_tiers.residency(tensor).values())
+
+
 def away(tensor):
-    return _tiers.residency(tensor)["device"] == 0
+    return tiers(tensor)[0] == 0
 
 
 def stays():
@@ -272,6 +286,65 @@ def test_bad_input_changes_nothing():
     assert _tier_rules.rule_of(model.bias) == _tier_rules.Rule(stay=True)
     _tier_rules.apply(model.bias)  # another rule in its place
     assert stays() == 0
+
+
+def test_rules_for_the_tiers_below():
+    no_host, no_disk = linear(), linear()
+    _tier_rules.apply(no_host.weight, host=False)
+    no_disk.cuda()
+    _tier_rules.apply(no_disk.weight, disk=False)  # there already
+    no_host.cuda()
+    place_of = place(no_disk.weight)
+    values = [m.weight.detach().cpu() for m in (no_host, no_disk)]
+    assert stratalloc.evict([no_host.weight, no_disk.weight]) == 8 * MIB
+    assert tiers(no_host.weight) == (0, 0, 4 * MIB)
+    assert tiers(no_disk.weight) == (0, 4 * MIB, 0)
+    assert stratalloc.evict([no_host.weight, no_disk.weight], to="disk") == 0
+    _tier_rules.apply(no_host.weight, disk=False)  # comes back for it
+    assert tiers(no_host.weight) == (4 * MIB, 0, 0)
+    _tier_rules.apply(no_disk.weight, host=False)  # goes down
+    assert tiers(no_disk.weight) == (0, 0, 4 * MIB)
+    assert place(no_disk.weight) == place_of
+    for module, value in zip((no_host, no_disk), values):
+        assert torch.equal(module.weight.cpu(), value)
+    _tier_rules.apply(no_host.weight, host=False, disk=False)
+    assert stays() == 4 * MIB
+    stratalloc.evict(no_host.weight)
+    assert tiers(no_host.weight) == (4 * MIB, 0, 0)
+    _tier_rules.clear([no_host, no_disk])
+    assert stratalloc.evict([no_host.weight, no_disk.weight]) == 8 * MIB
+    assert tiers(no_host.weight) == (0, 4 * MIB, 0)
+    # Its chunk is true still, and nothing was written.
+    assert tiers(no_disk.weight) == (0, 0, 4 * MIB)
+    no_host.half()  # no rule, no trace of one
+    assert stratalloc.evict(no_host.weight, to="disk") == 2 * MIB
+
+
+def test_evict_to_one_tier():
+    model = linear().cuda()
+    assert stratalloc.evict(model.weight, to="host") == 4 * MIB
+    assert tiers(model.weight) == (0, 4 * MIB, 0)
+    assert stratalloc.evict(model.weight, to="host") == 0
+    assert stratalloc.evict(model.weight, to="disk") == 4 * MIB
+    assert tiers(model.weight) == (0, 0, 4 * MIB)
+    stratalloc.restore(model)
+    assert stratalloc.evict(to="host") >= 4 * MIB
+    assert tiers(model.weight) == (0, 4 * MIB, 0)
+    for wrong in ("device", "cpu", 1, ["disk"]):
+        with pytest.raises(ValueError, match="'host' or 'disk'"):
+            stratalloc.evict(model, to=wrong)
+
+
+def test_in_the_child_of_a_fork():
+    model = linear().cuda()
+    child = os.fork()
+    if child == 0:
+        try:
+            _tier_rules.apply(model.bias, stay=True)
+        except RuntimeError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_captures():
