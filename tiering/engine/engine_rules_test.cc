@@ -261,5 +261,30 @@ TEST_F(EngineRulesTest, ByHandToOneTierAlone) {
   FreeAll(layers);
 }
 
+TEST_F(EngineRulesTest, ChunksArePackedAsTheirBlocksAsk) {
+  OpenTiers(64 * kMiB, 64 * kMiB);
+  const auto layers = Layers(5);
+  using Packing = TierRule::Packing;
+  Ruled(layers[0], {.packing = Packing::kZstd});
+  Ruled(layers[1], {.packing = Packing::kLz4});
+  Ruled(layers[2], {.packing = Packing::kOff});
+  std::vector<Bytes> stored;
+  const auto evict = [&](Address layer) {
+    const Bytes before = Counters().stored_bytes;
+    EXPECT_EQ(EvictTo(Below::kDisk, {{layer, kHandle}}), kHandle);
+    stored.push_back(Counters().stored_bytes - before);
+  };
+  for (int i = 0; i < 4; ++i) evict(layers[i]);
+  rig_->engine().SetDiskCodec(DiskCodec::kLz4);
+  evict(layers[4]);
+  EXPECT_LT(stored[0], stored[1]) << "zstd, lz4";
+  EXPECT_LT(stored[1], kHandle);
+  EXPECT_EQ(stored[2], kHandle);
+  EXPECT_EQ(stored[3], kHandle) << "as set: off";
+  EXPECT_LT(stored[4], kHandle) << "as set: lz4";
+  ExpectLayers(layers);
+  FreeAll(layers);
+}
+
 }  // namespace
 }  // namespace stratalloc

@@ -16,6 +16,21 @@ namespace {
 constexpr char kNoDisk[] =
     " and no disk is used; a larger host_budget or disk_budget makes room";
 
+// What the blocks of a handle ask for, or else what is set.
+DiskCodec CodecOf(TierRule::Packing packing, DiskCodec set) {
+  switch (packing) {
+    case TierRule::Packing::kOff:
+      return DiskCodec::kOff;
+    case TierRule::Packing::kLz4:
+      return DiskCodec::kLz4;
+    case TierRule::Packing::kZstd:
+      return DiskCodec::kZstd;
+    case TierRule::Packing::kAsSet:
+      break;
+  }
+  return set;
+}
+
 }  // namespace
 
 Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
@@ -308,7 +323,9 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
   // way of a swap then is smaller as well: it is worth any codec's time.
   const bool crowded = !disk_->HasRoom(bytes) && stored_bytes_ < written_bytes_;
   const DiskCodec codec =
-      crowded ? DiskCodec::kZstd : disk_codec_.load(std::memory_order_relaxed);
+      crowded ? DiskCodec::kZstd
+              : CodecOf(copy.device->RuleOf(copy.handle).packing,
+                        disk_codec_.load(std::memory_order_relaxed));
   STRATALLOC_ASSIGN_OR_RETURN(
       copy.disk,
       disk_->Write(data, bytes, copy.handle.address(), copy.generation, codec));
