@@ -15,10 +15,9 @@ def report(device=None):
     `stays` has the allocated bytes by why they are on the device: "activations",
     "library workspaces", "pinned by a graph", "shared with another process",
     "in use by an operator", "in private pools", "raw memory", "kept by a rule"
-    (_tier_rules.py), and "evictable"
-    for what may leave. Reasons without bytes are left out. `pinned` has what
-    stays beyond an operator by owner and reason, `pins` what pin() keeps by who
-    pinned it.
+    (_tier_rules.py), and "evictable" for what may leave. Reasons without bytes
+    are left out. `pinned` has what stays beyond an operator by owner and
+    reason, `pins` what pin() keeps by who pinned it.
 
     `scopes` has, for each owner, `live` and `peak_owned`: its own bytes on all
     tiers, now and at most; `peak_allocated`: the most that everybody had on the

@@ -1,30 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules by tensor: what never leaves the device, and to which tiers the rest may.
+"""Rules by tensor: what never leaves the device, and where the rest may go.
 
 apply() gives tensors a rule, clear() takes it back. A rule holds for the memory
 that a tensor has and, when its module is moved (`.to()`, `.cuda()`, `.half()`,
-`to_empty()`, the first call of a lazy one), for what it gets there; so it may be
-given before CUDA is initialised. Memory that a tensor gets otherwise
+`to_empty()`, the first call of a lazy one), for what it gets there; so it may
+be given before CUDA is initialised. Memory that a tensor gets otherwise
 (`p.data = ...`, load_state_dict(assign=True)) has none until apply() is called
-again, which is cheap where nothing is to be done. Copies (deepcopy, pickle) have
-no rule, and a tensor that dies leaves nothing.
+again, which is cheap where nothing is to be done. Copies (deepcopy, pickle)
+have no rule, and a tensor that dies leaves nothing.
 
 What stays lies in handles of its own (the lifetime class "staying"), so that
 nothing else stays with it. Memory that is there already gets another place in
 the same storage: apply() copies it there, and clear() back, so **addresses may
 change** in these two calls. Nobody may use the tensors meanwhile in another
 thread, and who took data_ptr() before takes it again. Where somebody holds the
-address beyond that (a CUDA graph, pin(), DLPack, another process) the memory is
-pinned where it is instead, and with it what shares its handles; on the way back,
-it stays where it is until it is freed. Nothing can be copied while a CUDA graph
-is captured: that is an error.
+address beyond that (pin(), DLPack, another process, a CUDA graph that reads
+something in its handles) the memory is pinned where it is instead, and with it
+what shares its handles. On the way back it stays where it is until it is freed
+if somebody holds the address, or anything was captured since its device was
+opened: nobody notes which graphs read what stays. Nothing can be copied while
+a CUDA graph is captured: that is an error.
 
-The unit is a storage, as in evict(): of several tensors in one storage the last
-word counts for all of it.
+Rules of the tiers below are of the memory, where it lies: no address changes.
+The unit that moves is a handle (2 MiB or more), which goes only where all that
+lives in it may go, so a rule may hold for neighbours, too. What lies where it
+may not goes down, or comes back, in apply().
 
-The tensors are held weakly, as torch's own guards of compiled code hold them, so
-torch.utils.swap_tensors refuses those that have a rule; moving a module, which
-may swap, is looked after.
+A rule speaks of a whole storage, as evict() does: of several tensors in one the
+last word counts for all of it.
+
+The tensors are held weakly, as torch's own guards of compiled code hold them,
+so torch.utils.swap_tensors refuses those that have a rule; moving a module,
+which may swap, is looked after.
 """
 
 import logging
@@ -101,9 +108,9 @@ def apply(tensors, *, stay=False, host=True, disk=True, compress=None):
       stay: never leaves the device. Until clear() or another rule.
       host: may lie in host memory; False: it goes straight to disk.
       disk: may lie on disk.
-      compress: None, False, "lz4" or "zstd": how chunks on disk are packed; None
-        as `disk_codec` says. Of several tensors in one handle the fastest counts;
-        where compressed chunks fill the disk they all are compressed.
+      compress: None, False, "lz4" or "zstd": how chunks on disk are packed;
+        None as `disk_codec` says. Of several tensors in one handle the fastest
+        counts; where compressed chunks fill the disk they all are compressed.
       Neither host nor disk means stay.
 
     Raises:
@@ -116,8 +123,8 @@ def apply(tensors, *, stay=False, host=True, disk=True, compress=None):
     """
     if compress is not None and compress is not False and (
             not isinstance(compress, str) or compress not in _PACKINGS):
-        raise ValueError("stratalloc: compress is None, False, 'lz4' or 'zstd', "
-                         f"not {compress!r}")
+        raise ValueError("stratalloc: compress is None, False, 'lz4' or "
+                         f"'zstd', not {compress!r}")
     rule = Rule(bool(stay), bool(host), bool(disk), compress)
     _tiers.require_enabled("nothing leaves the device and no rule is needed")
     for tensor in list(_each(tensors)):
@@ -204,7 +211,7 @@ class Moved:
             self._places.append((module, kind, name, rule))
 
     def placing(self, args, kwargs):
-        """The arguments of `_apply`, its function one that allocates by rule."""
+        """The arguments of `_apply`; its function allocates by rule."""
         if args:
             return (self._placing(args[0]), *args[1:]), kwargs
         if "fn" in kwargs:

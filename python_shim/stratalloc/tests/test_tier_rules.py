@@ -320,6 +320,23 @@ def test_rules_for_the_tiers_below():
     assert stratalloc.evict(no_host.weight, to="disk") == 2 * MIB
 
 
+def test_chunks_are_packed_by_rule():
+    def stored(**rule):
+        model = linear().cuda()
+        with torch.no_grad():
+            model.weight.copy_(torch.arange(1024, device="cuda"))
+        _tier_rules.apply(model.weight, **rule)
+        before = stratalloc.report()["tiers"]["disk_stored"]
+        assert stratalloc.evict(model.weight, to="disk") == 4 * MIB
+        size = stratalloc.report()["tiers"]["disk_stored"] - before
+        assert torch.equal(model.weight[7].cpu(), torch.arange(1024.))
+        return size
+
+    assert stored() == stored(compress=False) == 4 * MIB
+    assert stored(compress="zstd") < 2 * MIB
+    assert stored(compress="lz4") < 2 * MIB
+
+
 def test_evict_to_one_tier():
     model = linear().cuda()
     assert stratalloc.evict(model.weight, to="host") == 4 * MIB
