@@ -211,10 +211,10 @@ typedef struct {
 
 /* ranges = NULL: everything evictable; device -1, without ranges: of every
  * device that takes part in tiering. Evict returns when the bytes left the
- * device; *moved = bytes evicted. What is pinned or in use stays. `to`: 0 either
- * tier, 1 host memory alone, 2 disk alone, where what lies on the host goes,
- * too, and counts. STRATALLOC_UNSUPPORTED, with the reason, for a device that
- * takes no part and a tier that is not used. */
+ * device; *moved = bytes evicted. What is pinned or in use stays. `to`: 0
+ * either tier, 1 host memory alone, 2 disk alone, where what lies on the host
+ * goes, too, and counts. STRATALLOC_UNSUPPORTED, with the reason, for a device
+ * that takes no part and a tier that is not used. */
 STRATALLOC_API int stratalloc_evict(int device, int to,
                                     const stratalloc_range* ranges, int count,
                                     uint64_t* moved, stratalloc_error* error);
@@ -232,32 +232,6 @@ STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
  * STRATALLOC_UNSUPPORTED, with the reason: nothing can be evicted. */
 STRATALLOC_API int stratalloc_set_disk_codec(const char* codec,
                                              stratalloc_error* error);
-
-/* Where the blocks that hold these ranges may lie below the device until they
- * are freed or get another rule. `packing` of their chunks on disk: 0 none, 1
- * lz4, 2 zstd, 3 as the setting says. What lies where it may not goes down or
- * comes back; STRATALLOC_OUT_OF_MEMORY if there is no room for that, and then
- * the rules are as they were. 0 where nothing leaves. */
-STRATALLOC_API int stratalloc_tier_rule(int device,
-                                        const stratalloc_range* ranges,
-                                        int count, int host, int disk,
-                                        int packing, stratalloc_error* error);
-
-/* How the block that holds an address lies, for who would give its bytes
- * another place. */
-typedef struct {
-  int lifetime; /* allocator/base/ids.h; -1: no block of ours is there */
-  uint32_t scope; /* who pays for it, and as what */
-  int category;
-  /* Somebody has its address, so that its bytes cannot go to another one: a
-   * pin, but that of data_ptr(), or a CUDA graph. */
-  int held;
-  /* A CUDA graph is captured on some device: nothing can be waited for. */
-  int capturing;
-} stratalloc_placement;
-STRATALLOC_API int stratalloc_placement_of(uint64_t address,
-                                           stratalloc_placement* out,
-                                           stratalloc_error* error);
 
 /* ---- pins that outlast an operator -------------------------------------- */
 

@@ -21,16 +21,6 @@ Result<Engine*> EngineOrError() {
   return engine;
 }
 
-std::vector<AddressRange> Wanted(const stratalloc_range* ranges, int count) {
-  std::vector<AddressRange> wanted;
-  for (int i = 0; ranges != nullptr && i < count; ++i) {
-    if (ranges[i].bytes > 0) {
-      wanted.push_back({ranges[i].address, ranges[i].bytes});
-    }
-  }
-  return wanted;
-}
-
 // Evict and restore differ in one call.
 template <typename Verb, typename All>
 int Move(int device, const stratalloc_range* ranges, int count, uint64_t* moved,
@@ -47,7 +37,12 @@ int Move(int device, const stratalloc_range* ranges, int count, uint64_t* moved,
   Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
   if (!allocator) return ToC(allocator.error(), error);
   if (*allocator == nullptr) return 0;
-  const std::vector<AddressRange> wanted = Wanted(ranges, count);
+  std::vector<AddressRange> wanted;
+  for (int i = 0; ranges != nullptr && i < count; ++i) {
+    if (ranges[i].bytes > 0) {
+      wanted.push_back({ranges[i].address, ranges[i].bytes});
+    }
+  }
   // Named but empty is nothing, not everything.
   if (ranges != nullptr && wanted.empty()) return 0;
   Result<Bytes> bytes = verb(**engine, **allocator, wanted);
@@ -85,34 +80,6 @@ int stratalloc_restore(int device, const stratalloc_range* ranges, int count,
       [](Engine& engine) { return engine.RestoreAll(); });
 }
 
-int stratalloc_tier_rule(int device, const stratalloc_range* ranges, int count,
-                         int host, int disk, int packing,
-                         stratalloc_error* error) {
-  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
-  Engine* const engine = Core::Get().engine();
-  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
-  if (!allocator) return ToC(allocator.error(), error);
-  if (engine == nullptr || *allocator == nullptr) return 0;
-  const TierRule rule{.host = host != 0,
-                      .disk = disk != 0,
-                      .packing = static_cast<TierRule::Packing>(packing)};
-  return ToC(engine->SetRule(**allocator, Wanted(ranges, count), rule), error);
-}
-
-int stratalloc_set_disk_codec(const char* codec, stratalloc_error* error) {
-  const std::optional<DiskCodec> named = DiskCodecOf(codec);
-  if (!named) {
-    return ToC(Error{ErrorCode::kInvalidArgument,
-                     std::string("stratalloc: there is no codec \"") + codec +
-                         "\"; use off, lz4 or zstd"},
-               error);
-  }
-  const Result<Engine*> engine = EngineOrError();
-  if (!engine) return ToC(engine.error(), error);
-  (*engine)->SetDiskCodec(*named);
-  return 0;
-}
-
 int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],
                          stratalloc_error* error) {
   tiers[0] = tiers[1] = tiers[2] = 0;
@@ -131,29 +98,6 @@ int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],
   }
   const std::array<Bytes, kTiers> here = device->TiersOf(address, bytes);
   std::copy(here.begin(), here.end(), tiers);
-  return 0;
-}
-
-int stratalloc_placement_of(uint64_t address, stratalloc_placement* out,
-                            stratalloc_error* error) {
-  *out = {};
-  out->lifetime = -1;
-  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
-  bool capturing = false, captured = false;
-  for (DeviceAllocator* other : Allocator::Get().Opened()) {
-    // First: what is over counts as captured. Graphs of other devices may read
-    // it as well.
-    if (!other->AwaitRoutes()) capturing = true;
-    if (other->HasCaptured()) captured = true;
-  }
-  DeviceAllocator* const device = Allocator::Get().FindByAddress(address);
-  DeviceReports::Placed placed;
-  if (device == nullptr || !device->FindPlaced(address, &placed)) return 0;
-  *out = {.lifetime = Raw(placed.lifetime),
-          .scope = Raw(placed.charge.scope),
-          .category = Raw(placed.charge.category),
-          .held = placed.held || (captured && !IsEvictable(placed.lifetime)),
-          .capturing = capturing};
   return 0;
 }
 

@@ -13,7 +13,7 @@ import functools
 from torch.compiler import is_compiling
 from torch.nn.parameter import UninitializedTensorMixin
 
-from stratalloc import _tier_rules
+from stratalloc import _ruled
 from stratalloc._stack import LIFETIME_PERSISTENT, PARAMETER
 
 
@@ -36,12 +36,12 @@ class Materialize:
             scope, _, _ = native.current()
             below = native.depth()
             native.push(scope, PARAMETER,
-                        _tier_rules.lifetime(tensor, LIFETIME_PERSISTENT))
+                        _ruled.lifetime(tensor, LIFETIME_PERSISTENT))
             try:
                 return original(tensor, *args, **kwargs)
             finally:
                 native.leave(below)
-                _tier_rules.arrived(tensor)
+                _ruled.arrived(tensor)
 
         self._ours = UninitializedTensorMixin.materialize = materialize
 

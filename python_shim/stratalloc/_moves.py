@@ -21,7 +21,7 @@ import weakref
 import torch
 from torch.compiler import is_compiling
 
-from stratalloc import _tier_rules
+from stratalloc import _ruled
 from stratalloc._construction import _subclasses, recognizer
 from stratalloc._stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER
 
@@ -41,8 +41,8 @@ def _wrapper(original, moves):
         stack = moves.moving.stack
         if stack and stack[-1] is self:
             return original(self, *args, **kwargs)
-        if not stack and _tier_rules.some():
-            with _tier_rules.Moved(self) as moved:
+        if not stack and _ruled.some():
+            with _ruled.Moved(self) as moved:
                 args, kwargs = moved.placing(args, kwargs)
                 return moves.move(self,
                                   lambda: original(self, *args, **kwargs))

@@ -2,7 +2,7 @@
 """report(), stats() and memory_summary(): what the core knows, read-only."""
 
 from stratalloc import _core
-from stratalloc import _pins
+from stratalloc import _pin_table
 from stratalloc import _tiers
 from stratalloc import _tree
 from stratalloc._page import Page
@@ -49,7 +49,7 @@ def report(device=None):
     if "error" in values:
         raise RuntimeError(values["error"])
     values["compiled_backwards"] = _modules.compiled_backwards()
-    values["pins"] = _pins.listed(values["device"])
+    values["pins"] = _pin_table.listed(values["device"])
     _complete_peaks(values)
     return values
 

@@ -183,14 +183,14 @@ def test_what_a_child_may_ask_for(tmp_path):
 import os
 import torch
 import stratalloc
-from stratalloc import _pins, _tiers
+from stratalloc import _pin_table, _tiers
 
 block = torch.full((1 << 20,), 7.0, device="cuda")
 pinned = torch.full((1 << 20,), 8.0, device="cuda")
 address = block.data_ptr()
 stratalloc.pin(pinned)
 torch.cuda.synchronize()
-_pins._lock.acquire()  # as a thread would that does not come along
+_pin_table.lock.acquire()  # as a thread would that does not come along
 child = os.fork()
 if child == 0:
     for verb in (stratalloc.pin, stratalloc.evict, stratalloc.restore,
@@ -209,7 +209,7 @@ if child == 0:
     interface = block.__cuda_array_interface__
     assert interface["data"][0] == address
     os._exit(0)
-_pins._lock.release()
+_pin_table.lock.release()
 assert os.waitpid(child, 0)[1] == 0
 assert stratalloc.report()["pins"][0]["storages"] == 1
 assert stratalloc.unpin(pinned) == pinned.nbytes

@@ -25,7 +25,7 @@ from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
 from stratalloc import (_compiled, _exports, _foreign,  # noqa: E402
                         _foreign_call, _functions,
-                        _pins, _tiers)
+                        _pin_table, _tiers)
 
 KIB, MIB = 1 << 10, 1 << 20
 SEEDS = 100
@@ -358,15 +358,15 @@ def test_pins_of_memory_that_ended_are_not_kept():
     for _ in range(20):
         stratalloc.pin(parameter())
         let_go()
-    assert max(map(len, _pins._pins.values()), default=0) <= 1
+    assert max(map(len, _pin_table.pins.values()), default=0) <= 1
     kept = parameter(4 * KIB)
     stratalloc.pin(kept)
     for _ in range(4):
         stratalloc.pin([parameter(4 * KIB) for _ in range(60)])
         let_go()
     stratalloc.pin(parameter(4 * KIB))
-    assert len(_pins._pins) < 3 * 60
-    assert sum(row["storages"] for row in _pins.listed(0)) <= 2
+    assert len(_pin_table.pins) < 3 * 60
+    assert sum(row["storages"] for row in _pin_table.listed(0)) <= 2
     assert stratalloc.unpin(kept) == 4 * KIB
 
 

@@ -17,7 +17,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stratalloc  # noqa: E402
-from stratalloc import _tier_rules, _tiers  # noqa: E402
+from stratalloc import _ruled, _tier_rules, _tiers  # noqa: E402
 
 MIB = 1 << 20
 
@@ -235,10 +235,10 @@ def test_pressure_leaves_what_stays():
 
 
 def test_dead_tensors_leave_nothing():
-    before = len(_tier_rules._rules)
+    before = len(_ruled._rules)
     model = linear()
     _tier_rules.apply(model, stay=True)
-    assert len(_tier_rules._rules) == before + 2
+    assert len(_ruled._rules) == before + 2
     model.cuda()
     dies = weakref.ref(model.weight)
     twin = copy.deepcopy(model)
@@ -250,7 +250,7 @@ def test_dead_tensors_leave_nothing():
     del model, twin
     gc.collect()
     assert dies() is None
-    assert len(_tier_rules._rules) == before
+    assert len(_ruled._rules) == before
     assert stays() == 0
 
 
@@ -259,7 +259,8 @@ def test_addresses_that_somebody_holds_do_not_change():
     stratalloc.pin(model.bias)
     address = place(model.bias)
     _tier_rules.apply(model.bias, stay=True)
-    stratalloc.unpin(model.bias)
+    assert stratalloc.unpin(model.bias) == 4096
+    assert stratalloc.unpin(model.bias) == 0  # the rule's is not the program's
     assert place(model.bias) == address
     assert [row["by"] for row in stratalloc.report()["pins"]] == ["a tier rule"]
     stratalloc.evict()
@@ -381,8 +382,9 @@ def test_captures():
     graph.replay()
     assert torch.equal(out, expected)
 
-    stays_first = linear().cuda()
+    stays_first = linear()
     _tier_rules.apply(stays_first.bias, stay=True)
+    stays_first.cuda()
     address = place(stays_first.bias)
     expected = stays_first(x)
     second = torch.cuda.CUDAGraph()

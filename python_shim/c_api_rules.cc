@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// C API: where the memory of single tensors may lie.
+#include "python_shim/c_api_rules.h"
+
+#include <vector>
+
+#include "python_shim/core.h"
+
+using namespace stratalloc;  // the C face of this namespace
+
+extern "C" {
+
+int stratalloc_tier_rule(int device, const stratalloc_range* ranges, int count,
+                         int host, int disk, int packing,
+                         stratalloc_error* error) {
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
+  Engine* const engine = Core::Get().engine();
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  if (engine == nullptr || *allocator == nullptr) return 0;
+  const TierRule rule{.host = host != 0,
+                      .disk = disk != 0,
+                      .packing = static_cast<TierRule::Packing>(packing)};
+  std::vector<AddressRange> wanted;
+  for (int i = 0; i < count; ++i) {
+    if (ranges[i].bytes > 0) {
+      wanted.push_back({ranges[i].address, ranges[i].bytes});
+    }
+  }
+  return ToC(engine->SetRule(**allocator, wanted, rule), error);
+}
+
+int stratalloc_set_disk_codec(const char* codec, stratalloc_error* error) {
+  const std::optional<DiskCodec> named = DiskCodecOf(codec);
+  if (!named) {
+    return ToC(Error{ErrorCode::kInvalidArgument,
+                     std::string("stratalloc: there is no codec \"") + codec +
+                         "\"; use off, lz4 or zstd"},
+               error);
+  }
+  const Result<Engine*> engine = EngineOrError();
+  if (!engine) return ToC(engine.error(), error);
+  (*engine)->SetDiskCodec(*named);
+  return 0;
+}
+
+int stratalloc_placement_of(uint64_t address, stratalloc_placement* out,
+                            stratalloc_error* error) {
+  *out = {};
+  out->lifetime = -1;
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
+  bool capturing = false, captured = false;
+  for (DeviceAllocator* other : Allocator::Get().Opened()) {
+    // First: what is over counts as captured. Graphs of other devices may read
+    // it as well.
+    if (!other->AwaitRoutes()) capturing = true;
+    if (other->HasCaptured()) captured = true;
+  }
+  DeviceAllocator* const device = Allocator::Get().FindByAddress(address);
+  DeviceReports::Placed placed;
+  if (device == nullptr || !device->FindPlaced(address, &placed)) return 0;
+  *out = {.lifetime = Raw(placed.lifetime),
+          .scope = Raw(placed.charge.scope),
+          .category = Raw(placed.charge.category),
+          .held = placed.held || (captured && !IsEvictable(placed.lifetime)),
+          .capturing = capturing};
+  return 0;
+}
+
+}  // extern "C"
