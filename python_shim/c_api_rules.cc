@@ -30,20 +30,6 @@ int stratalloc_tier_rule(int device, const stratalloc_range* ranges, int count,
   return ToC(engine->SetRule(**allocator, wanted, rule), error);
 }
 
-int stratalloc_set_disk_codec(const char* codec, stratalloc_error* error) {
-  const std::optional<DiskCodec> named = DiskCodecOf(codec);
-  if (!named) {
-    return ToC(Error{ErrorCode::kInvalidArgument,
-                     std::string("stratalloc: there is no codec \"") + codec +
-                         "\"; use off, lz4 or zstd"},
-               error);
-  }
-  const Result<Engine*> engine = EngineOrError();
-  if (!engine) return ToC(engine.error(), error);
-  (*engine)->SetDiskCodec(*named);
-  return 0;
-}
-
 int stratalloc_placement_of(uint64_t address, stratalloc_placement* out,
                             stratalloc_error* error) {
   *out = {};

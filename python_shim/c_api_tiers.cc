@@ -80,6 +80,20 @@ int stratalloc_restore(int device, const stratalloc_range* ranges, int count,
       [](Engine& engine) { return engine.RestoreAll(); });
 }
 
+int stratalloc_set_disk_codec(const char* codec, stratalloc_error* error) {
+  const std::optional<DiskCodec> named = DiskCodecOf(codec);
+  if (!named) {
+    return ToC(Error{ErrorCode::kInvalidArgument,
+                     std::string("stratalloc: there is no codec \"") + codec +
+                         "\"; use off, lz4 or zstd"},
+               error);
+  }
+  const Result<Engine*> engine = EngineOrError();
+  if (!engine) return ToC(engine.error(), error);
+  (*engine)->SetDiskCodec(*named);
+  return 0;
+}
+
 int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],
                          stratalloc_error* error) {
   tiers[0] = tiers[1] = tiers[2] = 0;
