@@ -55,8 +55,7 @@ bool DeviceReports::FindPlaced(Address address, Placed* out) {
   out->held = block->shared;
   for (int i = 0; i < kPinReasons; ++i) {
     const auto reason = static_cast<PinReason>(i);
-    out->held |=
-        reason != PinReason::kPointer && block->pins.of(reason) != 0;
+    out->held |= reason != PinReason::kPointer && block->pins.of(reason) != 0;
   }
   if (!block->segment->evictable()) {
     out->held |= HasCaptured();

@@ -120,8 +120,9 @@ class DeviceReports {
   // fails as the driver does.
   Result<MemoryParts> Parts() EXCLUDES(p_.mutex);
 
-  // Bytes that no eviction could take now: blocks of transient and staying pools, and
-  // evictable handles that are pinned or that no tier below may have.
+  // Bytes that no eviction could take now: blocks of transient and staying
+  // pools, and evictable handles that are pinned or that no tier below may
+  // have.
   Bytes StayingBytes() EXCLUDES(p_.mutex);
 
  private:

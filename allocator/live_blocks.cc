@@ -175,8 +175,8 @@ TierRule LiveBlocks::SetRule(Block& block, TierRule rule) {
 
 TierRule LiveBlocks::SumOfRules(HandleRef handle) const {
   TierRule sum;
-  p_.heap.ForEachLive(
-      handle, [&](const Block& block, Bytes) { sum.Add(block.rule); });
+  p_.heap.ForEachLive(handle,
+                      [&](const Block& block, Bytes) { sum.Add(block.rule); });
   return sum;
 }
 

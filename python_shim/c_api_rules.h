@@ -25,7 +25,7 @@ STRATALLOC_API int stratalloc_tier_rule(int device,
 /* How the block that holds an address lies, for who would give its bytes
  * another place. */
 typedef struct {
-  int lifetime; /* allocator/base/ids.h; -1: no block of ours is there */
+  int lifetime;   /* allocator/base/ids.h; -1: no block of ours is there */
   uint32_t scope; /* who pays for it, and as what */
   int category;
   /* Somebody has its address, so that its bytes cannot go to another one: a

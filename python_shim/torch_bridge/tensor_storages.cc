@@ -43,11 +43,12 @@ int stratalloc_torch_exchange(const void* left, const void* right,
       TORCH_CHECK(!c10::impl::cow::is_cow_data_ptr(storage->data_ptr()),
                   "stratalloc: a lazy copy has no memory of its own");
     }
-    TORCH_CHECK(one->device() == other->device() &&
-                    one->nbytes() == other->nbytes(),
-                "stratalloc: storages that exchange their memory are of one "
-                "device and one size");
-    c10::DataPtr memory = one->set_data_ptr(std::move(other->mutable_data_ptr()));
+    TORCH_CHECK(
+        one->device() == other->device() && one->nbytes() == other->nbytes(),
+        "stratalloc: storages that exchange their memory are of one "
+        "device and one size");
+    c10::DataPtr memory =
+        one->set_data_ptr(std::move(other->mutable_data_ptr()));
     other->set_data_ptr_noswap(std::move(memory));
   });
 }

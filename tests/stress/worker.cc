@@ -285,9 +285,10 @@ void Worker::StepScope() {
   frame.scope = ScopeId{1 + static_cast<std::uint32_t>(Below(
                                 static_cast<unsigned>(world_.scope_count)))};
   frame.category = static_cast<Category>(Below(kCategories));
-  frame.lifetime = Chance(70) ? LifetimeClass::kPersistent
-                              : static_cast<LifetimeClass>(Below(
-                                    world_.roomy ? kEvictableClasses : kLifetimeClasses));
+  frame.lifetime =
+      Chance(70) ? LifetimeClass::kPersistent
+                 : static_cast<LifetimeClass>(Below(
+                       world_.roomy ? kEvictableClasses : kLifetimeClasses));
   PushScope(frame);
 }
 

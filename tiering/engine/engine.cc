@@ -105,8 +105,7 @@ const char* Engine::LastRefusal(DeviceIndex device) {
 }
 
 Result<Bytes> Engine::Evict(DeviceAllocator& device,
-                            std::span<const AddressRange> ranges,
-                            Below below) {
+                            std::span<const AddressRange> ranges, Below below) {
   if (off()) return Fail(ErrorCode::kShutdown, "tiering is off in a fork");
   TieredDevice& state = *StateOf(device);
   STRATALLOC_RETURN_IF_ERROR(state.CheckTakesPart());
@@ -138,10 +137,11 @@ Result<Bytes> Engine::Evict(DeviceAllocator& device,
   constexpr std::size_t kBatch = 32;
   for (std::size_t i = 0; i < handles.size(); i += kBatch) {
     const std::size_t end = std::min(handles.size(), i + kBatch);
-    moved += EvictBatchLocked(
-        state, {handles.begin() + static_cast<std::ptrdiff_t>(i),
-                handles.begin() + static_cast<std::ptrdiff_t>(end)},
-        below);
+    moved +=
+        EvictBatchLocked(state,
+                         {handles.begin() + static_cast<std::ptrdiff_t>(i),
+                          handles.begin() + static_cast<std::ptrdiff_t>(end)},
+                         below);
   }
   if (below == Below::kDisk) moved += LowerLocked(state, ranges, handles);
   if (state.refusal.empty()) {

@@ -39,15 +39,12 @@ class EngineRulesTest : public EngineTest {
     EXPECT_EQ(rig_->Check(), "");
   }
   Bytes EvictTo(Below below, std::vector<AddressRange> ranges = {}) {
-    Result<Bytes> moved =
-        rig_->engine().Evict(rig_->device(), ranges, below);
+    Result<Bytes> moved = rig_->engine().Evict(rig_->device(), ranges, below);
     EXPECT_TRUE(moved.has_value()) << moved.error().message;
     EXPECT_EQ(rig_->Check(), "");
     return moved ? *moved : 0;
   }
-  Bytes KeptByRules() {
-    return rig_->device().Stays().of(StayReason::kRule);
-  }
+  Bytes KeptByRules() { return rig_->device().Stays().of(StayReason::kRule); }
   HandleState State(Address address) { return rig_->StateOf(address); }
 };
 
@@ -62,7 +59,8 @@ TEST_F(EngineRulesTest, WhatStaysSharesNoHandleWithWhatMayLeave) {
   const auto handle_of = [](Address a) { return a / kHandle; };
   for (Address bias : biases) {
     EXPECT_EQ(handle_of(bias), handle_of(biases[0])) << "40 need one handle";
-    for (Address weight : weights) EXPECT_NE(handle_of(bias), handle_of(weight));
+    for (Address weight : weights)
+      EXPECT_NE(handle_of(bias), handle_of(weight));
   }
   EXPECT_EQ(KeptByRules(), 40 * 4 * kKiB);
   EXPECT_EQ(Evict(), 2 * kHandle);
@@ -79,7 +77,8 @@ TEST_F(EngineRulesTest, WhatStaysSharesNoHandleWithWhatMayLeave) {
 
 TEST_F(EngineRulesTest, WhoeverNeedsRoomPassesOverWhatStays) {
   OpenTiers(64 * kMiB, 0, 16 * kMiB);
-  const Address stays = Malloc(kHandle, kDefaultStream, LifetimeClass::kStaying);
+  const Address stays =
+      Malloc(kHandle, kDefaultStream, LifetimeClass::kStaying);
   Write(stays, kHandle, 7);
   const Address nowhere = Malloc(kHandle);
   Write(nowhere, kHandle, 8);
@@ -91,8 +90,8 @@ TEST_F(EngineRulesTest, WhoeverNeedsRoomPassesOverWhatStays) {
   EXPECT_GT(Counters().evicted_handles, 0u);
   EXPECT_EQ(KeptByRules(), 2 * kHandle);
   // Nobody is promised what they have.
-  const Address big = Malloc(12 * kMiB, kDefaultStream,
-                             LifetimeClass::kTransient);
+  const Address big =
+      Malloc(12 * kMiB, kDefaultStream, LifetimeClass::kTransient);
   EXPECT_FALSE(rig_->Malloc(kHandle, kDefaultStream, LifetimeClass::kTransient)
                    .has_value());
   EXPECT_EQ(KeptByRules(), 2 * kHandle);
@@ -207,8 +206,8 @@ TEST_F(EngineRulesTest, ARuleThatCannotBeFollowedIsNotKept) {
   OpenTiers(64 * kMiB, 64 * kMiB, 8 * kMiB);
   const auto layers = Layers(3);
   Evict();
-  const Address full = Malloc(8 * kMiB, kDefaultStream,
-                              LifetimeClass::kTransient);
+  const Address full =
+      Malloc(8 * kMiB, kDefaultStream, LifetimeClass::kTransient);
   const Status refused = Rule(layers[0], kNowhere);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);

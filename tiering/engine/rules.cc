@@ -44,9 +44,8 @@ Status Engine::SetRule(DeviceAllocator& device,
   if (!back) status = tl::unexpected(back.error());
   if (status) return {};
   for (const auto& [address, had] : before) (void)device.SetRule(address, had);
-  return Fail(status.error().code,
-              "the rule is not followed and not kept: " +
-                  status.error().message);
+  return Fail(status.error().code, "the rule is not followed and not kept: " +
+                                       status.error().message);
 }
 
 Result<std::vector<HandleRef>> Engine::GiveUpForbiddenLocked(
