@@ -205,6 +205,9 @@ class OffloadStrategies:
             if asked != self._asked:
                 from stratalloc import _spill
 
+                for file in [one for one in self._files if not one.used]:
+                    self._files.remove(file)
+                    file.close()
                 left = int(config.max_disk_usage_gb * GIB) - sum(
                     file.stored for file in self._files)
                 self._files.append(_spill.SpillFile(
