@@ -15,6 +15,7 @@ Thread-safety: any thread; wrap() and unwrap() under `lock`.
 """
 
 import copyreg
+import math
 import os
 import threading
 import time
@@ -50,7 +51,7 @@ class Managed:
     """What a manager knows of one module.
 
     away: it was offloaded and has not been used since; what arrives on a GPU
-    then leaves again. last_used: seconds of time.monotonic(), 0 before.
+    then leaves again. last_used: by time.monotonic().
     """
 
     __slots__ = ("manager", "module", "module_id", "away", "last_used",
@@ -61,7 +62,7 @@ class Managed:
         self.module = weakref.ref(module)
         self.module_id = module_id
         self.away = False
-        self.last_used = 0.0
+        self.last_used = -math.inf
         self.offloads = 0
         self.next = _nobody  # what ran next, last time
         self.applied = None  # the rules its tensors have
