@@ -29,6 +29,13 @@ from torch.nn import Parameter
 _PLACE = "_stratalloc_place"  # in the __dict__ of a tensor that is away
 _NOWHERE = (0,) * 8
 
+# What a meta tensor of the same shape answers as well.
+_OF_SHAPES = frozenset(
+    [getattr(torch.Tensor, name).__get__ for name in (
+        "shape", "ndim", "nbytes", "itemsize")]
+    + [getattr(torch.Tensor, name) for name in (
+        "size", "stride", "dim", "ndimension", "numel", "nelement",
+        "storage_offset", "is_contiguous", "__len__")])
 # What is asked of any tensor without a look at its elements or its shape.
 _WITHOUT_BYTES = frozenset(
     [getattr(torch.Tensor, name).__get__ for name in (
@@ -43,11 +50,12 @@ _SET_GRAD = torch.Tensor.grad.__set__
 class _Place:
     """Where the bytes of one tensor are; its part of the file ends with it."""
 
-    __slots__ = ("file", "ticket", "size", "stride", "plain", "bytes")
+    __slots__ = ("file", "ticket", "shape", "plain", "bytes")
 
     def __init__(self, file, tensor):
         self.file = file
-        self.size, self.stride = tensor.size(), tensor.stride()
+        self.shape = torch.empty_strided(tensor.size(), tensor.stride(),
+                                         dtype=tensor.dtype, device="meta")
         self.plain = type(tensor)
         self.bytes = tensor.untyped_storage().nbytes()
         self.ticket = None
@@ -71,6 +79,10 @@ class _Away:
         if func in _WITHOUT_BYTES or (func == _SET_GRAD and args[1] is None):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        if func in _OF_SHAPES:
+            place = args[0].__dict__.get(_PLACE)
+            if place is not None:  # not brought back meanwhile
+                return func(place.shape, *args[1:], **kwargs)
         with in_use(_tensors((args, kwargs))):
             return func(*args, **kwargs)
 
@@ -160,8 +172,8 @@ def restore(tensor):
         if place is None:
             return 0
         with torch._C.DisableTorchFunctionSubclass():
-            back = torch.empty_strided(place.size, place.stride,
-                                       dtype=tensor.dtype)
+            back = torch.empty_strided(
+                place.shape.size(), place.shape.stride(), dtype=tensor.dtype)
             place.file.read(place.ticket, back.untyped_storage())
             tensor.data = back
         tensor.__class__ = place.plain

@@ -256,8 +256,13 @@ def test_looking_at_a_parameter_leaves_it_away(managed):
     torch.optim.SGD(model.parameters(), lr=1).zero_grad()
     assert weight.grad is None and weight.requires_grad and weight.is_leaf
     assert weight.dtype == torch.float32 and weight.device.type == "cpu"
+    assert weight.shape == weight.size() == (128, 64) and len(weight) == 128
+    assert weight.size(1) == weight.stride()[0] == 64 and weight.ndim == 2
+    assert weight.numel() * weight.element_size() == weight.nbytes == 32768
+    assert weight.is_contiguous() and weight.storage_offset() == 0
     assert spilled.is_away(weight)
-    assert weight.shape == (128, 64) and not spilled.is_away(weight)
+    assert weight[0, 0] == _model()[0].weight[0, 0]
+    assert not spilled.is_away(weight)
 
 
 def test_what_goes_past_python_is_refused_and_reads_nothing(managed):

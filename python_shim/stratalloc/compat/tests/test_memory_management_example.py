@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of memory_management: the README's command runs all of them, on
+a simulated card and without one."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+_EXAMPLE = pathlib.Path("python_shim/examples/memory_management")
+_README = (_EXAMPLE / "README.md").read_text()
+
+
+def _run(*command, **environment):
+    done = subprocess.run(
+        [sys.executable, *command], cwd=_EXAMPLE, capture_output=True,
+        text=True, check=False, timeout=300, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_all_run_on_a_card_that_is_too_small():
+    command, = re.findall(r"^stratalloc (run .*)$", _README, re.MULTILINE)
+    text = _run("-m", "stratalloc", *shlex.split(command))
+    names = re.findall(r"^\| `(\w+)`", _README, re.MULTILINE)
+    assert re.findall(r"^(\w+): ", text, re.MULTILINE) == names
+    # As the README shows it: nothing stays where it arrives.
+    shown = re.search(r"112 MiB of weights: .*", _README).group()
+    assert shown in text
+    right = re.search(r"(\d+) of 60 right; [\d.]+ ms for a review", text)
+    assert int(right.group(1)) > 50
+
+
+def test_they_run_without_a_card():
+    text = _run("examples.py", "basic", "manual", CUDA_VISIBLE_DEVICES="")
+    assert "0 MiB host, 112 MiB disk" in text and "bit for bit" in text
