@@ -13,6 +13,7 @@ Thread-safety: any thread. Fails: as OffloadStrategies does.
 import time
 
 from stratalloc import _core
+from stratalloc._device_metrics import TIERS
 
 
 def gpu_threshold(config):
@@ -20,10 +21,10 @@ def gpu_threshold(config):
     return min(config.gpu_offload_threshold, 1 - config.min_free_gpu_memory)
 
 
-def process_disk():
-    """Bytes that the allocator has on disk for this whole process."""
-    return max((_core.metrics(index)[0].below[2]
-                for index in range(_core.device_count())), default=0)
+def below(tier):
+    """Bytes that the allocator has for this process in a tier (of TIERS)."""
+    return sum(_core.metrics(index)[0].below[TIERS.index(tier)]
+               for index in range(_core.device_count()))
 
 
 def relieve_gpus(manager):
@@ -42,7 +43,10 @@ def relieve_gpus(manager):
 
 def relieve_host(manager):
     """Bytes that left host memory, if that is too full."""
-    config, usage = manager.config, manager.monitor.cpu()
+    config = manager.config
+    if not manager.strategies.spills() and not below("host"):
+        return 0  # to ask for the machine's memory costs more than all of this
+    usage = manager.monitor.cpu()
     if usage.ratio < config.cpu_offload_threshold:
         return 0
     emergency = usage.ratio >= config.cpu_emergency_threshold

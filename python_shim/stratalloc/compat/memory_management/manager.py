@@ -250,7 +250,7 @@ class MemoryManager:
         quota = self.monitor.disk(0).total
         if not self.strategies.spills() and (
                 self._disk_is_full or _core.anything_evictable()):
-            full = (_rounds.process_disk() >= quota
+            full = (_rounds.below("disk") >= quota
                     and self._residency()["disk"] >= quota)
             if full != self._disk_is_full:
                 self._disk_is_full = full
