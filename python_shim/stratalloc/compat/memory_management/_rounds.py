@@ -35,7 +35,7 @@ def relieve_gpus(manager):
             continue
         emergency = usage.ratio >= config.gpu_emergency_threshold
         goal = usage.used - config.gpu_reload_threshold * usage.total
-        moved += _leave(manager, goal, emergency, lambda record: manager._offload(
+        moved += _leave(manager, goal, emergency, lambda record: manager.send_out(
             record, [one for one in record.tensors()
                      if one.device.type == "cuda" and one.device.index == index]))
     return moved

@@ -18,7 +18,6 @@ import os
 import threading
 import weakref
 
-from stratalloc import _core
 from stratalloc.compat.memory_management import _rounds
 from stratalloc.compat.memory_management import spilled
 from stratalloc.compat.memory_management import workers
@@ -77,8 +76,8 @@ class MemoryManager:
         _managers.add(self)
         # Threads that run while the interpreter ends may die inside of torch.
         weakref.finalize(self, _stop, self._workers)
-        weakref.finalize(self, _let_go, self._records, self.strategies
-                         ).atexit = False
+        weakref.finalize(self, _let_go, self._records, self.strategies,
+                         False).atexit = False
 
     # Modules ------------------------------------------------------------------
 
@@ -168,8 +167,8 @@ class MemoryManager:
             tensors = record.tensors()
             self._obey(record, tensors)
             if self.config.eager_offload_on_wrap:
-                self._offload(record, tensors)
-        self.mind_disk()
+                record.away = True
+                self.send_out(record, tensors)
 
     def _free_id(self, wanted):
         alive, number, found = self._alive(), 2, wanted
@@ -193,15 +192,17 @@ class MemoryManager:
 
     def offload(self, record):
         """What offload_all() of a module does."""
-        moved = self._offload(record, record.tensors())
-        self.mind_disk()
-        return moved
-
-    def _offload(self, record, tensors):
+        tensors = record.tensors()
         self._obey(record, tensors)
         record.away = True
-        moved = self.strategies.offload(tensors)
+        return self.send_out(record, tensors)
+
+    def send_out(self, record, tensors):
+        """Tensors of a module leave, under the rules that they have."""
+        moved = self.strategies.offload(tensors, self._disk_is_full)
         self.count_out(record, moved)
+        if moved:
+            self.mind_disk()
         return moved
 
     def load(self, record):
@@ -222,7 +223,7 @@ class MemoryManager:
 
     def offload_all(self):
         """Offloads every module of this manager; returns the bytes."""
-        return sum(self._offload(one, one.tensors()) for one in self.records())
+        return sum(map(self.offload, self.records()))
 
     def load_all(self):
         """Brings back every module of this manager, in the order in which they
@@ -236,26 +237,36 @@ class MemoryManager:
         record.applied = None
         self._obey(record, tensors)
         if record.away:
-            self._offload(record, tensors)
+            self.send_out(record, tensors)
 
     def _obey(self, record, tensors):
-        """The allocator has the rules that the config says now."""
-        rules = (*self.strategies.rules(), self._disk_is_full)
+        """The allocator has the rules that the config says now; on a thread of
+        the program's, since memory may get another address."""
+        rules = self.strategies.rules()
         if record.applied != rules:
-            self.strategies.apply(tensors, self._disk_is_full)
+            self.strategies.apply(tensors)
+            if self._disk_is_full:
+                self._close_disk(tensors, True)
             record.applied = rules
 
     def mind_disk(self):
         """On the disk is no more of this manager's than max_disk_usage_gb."""
+        if self.strategies.spills():
+            return  # its files have that quota
         quota = self.monitor.disk(0).total
-        if not self.strategies.spills() and (
-                self._disk_is_full or _core.anything_evictable()):
-            full = (_rounds.below("disk") >= quota
-                    and self._residency()["disk"] >= quota)
-            if full != self._disk_is_full:
-                self._disk_is_full = full
-                for record in self.records():
-                    self._obey(record, record.tensors())
+        full = (_rounds.below("disk") >= quota > 0
+                and self._residency()["disk"] >= quota)
+        if full != self._disk_is_full:
+            self._disk_is_full = full
+            for record in self.records():
+                self._close_disk(record.tensors(), full)
+
+    def _close_disk(self, tensors, full):
+        """What is not on the disk goes nowhere but to the host, or may again."""
+        if full:
+            tensors = [one for one in tensors if one.device.type == "cuda"
+                       and not self.strategies.residency([one])["disk"]]
+        self.strategies.apply_tiers(tensors, full)
 
     # Use ----------------------------------------------------------------------
 
@@ -333,7 +344,7 @@ class MemoryManager:
         _stop(self._workers)
         self._fetcher = None
         with wrapper.lock:
-            _let_go(self._records, self.strategies)
+            _let_go(self._records, self.strategies, True)
             self._over = True
 
     def _still(self, what):
@@ -427,15 +438,17 @@ def _stop(running):
         running.pop().stop()
 
 
-def _let_go(records, strategies):
-    """Everything that a manager did to its modules is undone."""
+def _let_go(records, strategies, rules_too):
+    """Everything that a manager did to its modules is undone. Rules only on a
+    thread of the program's, since memory may get another address."""
     for record in list(records.values()):
         for tensor in record.tensors():
             spilled.restore(tensor)
     for record in list(records.values()):
         module = record.module()
         if module is not None:
-            strategies.clear(record.tensors())
+            if rules_too:
+                strategies.clear(record.tensors())
             wrapper.unwrap(module)
     records.clear()
     strategies.close()

@@ -60,37 +60,51 @@ class OffloadStrategies:
         """Do modules in host memory go to files of this manager's own?"""
         return not (_enable.is_enabled() and _may_find_gpu())
 
-    def apply(self, tensors, disk_is_full=False):
+    def apply(self, tensors):
         """Gives the allocator the rules for `tensors`, for those that move and
-        those that stay; on whatever device they are or will be."""
-        if not _enable.is_enabled():
+        those that stay; on whatever device they are or will be.
+
+        What begins or ceases to stay is copied to another address: nobody may
+        use it meanwhile on another thread."""
+        if self.spills():
+            return
+        from stratalloc import _tier_rules
+
+        self.apply_tiers(tensors)
+        _tier_rules.apply([one for one in tensors if not self.may_leave(one)],
+                          stay=True)
+
+    def apply_tiers(self, tensors, disk_is_full=False):
+        """Of what moves: to which tiers. Nothing is copied; any thread."""
+        if self.spills():
             return
         from stratalloc import _tier_rules
 
         _, host, disk, compress = self.rules()
-        moving = [one for one in tensors if self.may_leave(one)]
-        staying = [one for one in tensors if not self.may_leave(one)]
-        _tier_rules.apply(moving, host=host, disk=disk and not disk_is_full,
-                          compress=compress)
-        _tier_rules.apply(staying, stay=True)
+        if not (host or disk):
+            host = disk = True  # offload() moves nothing then
+        _tier_rules.apply(
+            [one for one in tensors if self.may_leave(one)], host=host,
+            disk=disk and not (disk_is_full and host),
+            compress=CODEC if compress else False)
 
     def clear(self, tensors):
-        """Takes the rules back."""
-        if _enable.is_enabled():
+        """Takes the rules back; as apply()."""
+        if not self.spills():
             from stratalloc import _tier_rules
 
             _tier_rules.clear(tensors)
 
     # Moves ------------------------------------------------------------------
 
-    def offload(self, tensors):
+    def offload(self, tensors, disk_is_full=False):
         """Bytes of `tensors` that left the GPU, or memory where there is none.
 
         What is in use stays, and what the config says shall stay."""
         on_gpu, in_memory = self._ways(tensors)
         _, host, disk, _ = self.rules()
         moved = 0
-        if on_gpu and (host or disk):
+        if on_gpu and (host or (disk and not disk_is_full)):
             moved += _tiers.evict(on_gpu)
         if in_memory and disk:
             moved += self._spill(in_memory)
