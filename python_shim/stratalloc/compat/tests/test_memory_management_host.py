@@ -563,6 +563,7 @@ def test_a_step_that_raises_lets_go_with_its_optimizer(managed):
 
     with pytest.raises(KeyError):
         optimizer.step(fail)
+    assert not _away(model)
     assert manager.offload_all() == 0  # torch does not say that it is over
     optimizer.step()
     assert manager.offload_all() > 0
