@@ -45,9 +45,19 @@ class OffloadStrategies:
 
     def may_leave(self, tensor):
         """Is this one of the tensors that are moved at all?"""
-        if spilled.is_away(tensor):
-            return True
         return self.config.offload_1d_parameters or tensor.dim() > 1
+
+    def _sorted(self, tensors):
+        """(those that move, those that stay). Of several in one memory, as
+        cuDNN wants an RNN's weights, all move if one does."""
+        moving = [one for one in tensors if self.may_leave(one)]
+        taken = {where for one in moving for where in _storages_of(one)}
+        staying = []
+        for one in tensors:
+            if not self.may_leave(one):
+                shared = taken.intersection(_storages_of(one))
+                (moving if shared else staying).append(one)
+        return moving, staying
 
     def rules(self):
         """What the config says to the allocator, to be compared."""
@@ -71,8 +81,7 @@ class OffloadStrategies:
         from stratalloc import _tier_rules
 
         self.apply_tiers(tensors)
-        _tier_rules.apply([one for one in tensors if not self.may_leave(one)],
-                          stay=True)
+        _tier_rules.apply(self._sorted(tensors)[1], stay=True)
 
     def apply_tiers(self, tensors, disk_is_full=False):
         """Of what moves: to which tiers. Nothing is copied; any thread."""
@@ -84,7 +93,7 @@ class OffloadStrategies:
         if not (host or disk):
             host = disk = True  # offload() moves nothing then
         _tier_rules.apply(
-            [one for one in tensors if self.may_leave(one)], host=host,
+            self._sorted(tensors)[0], host=host,
             disk=disk and not (disk_is_full and host),
             compress=CODEC if compress else False)
 
@@ -144,7 +153,7 @@ class OffloadStrategies:
                 found["disk"] += away
             elif tensor.device.type == "cuda" and ours:
                 on_gpu.append(tensor)
-            elif not _is_lazy(tensor) and not tensor.is_meta:
+            elif not tensor.is_meta:
                 storage = tensor.untyped_storage()
                 if storage._cdata not in seen:
                     seen.add(storage._cdata)
@@ -186,10 +195,10 @@ class OffloadStrategies:
         ours, spills = _enable.is_enabled(), self.spills()
         on_gpu, in_memory = [], []
         for tensor in tensors:
-            if _is_lazy(tensor) or not self.may_leave(tensor):
-                continue
             if spilled.is_away(tensor):
                 in_memory.append(tensor)
+            elif not self.may_leave(tensor):
+                continue
             elif tensor.device.type == "cuda":
                 if ours:
                     on_gpu.append(tensor)
@@ -234,10 +243,13 @@ class OffloadStrategies:
             return self._files[-1]
 
 
-def _is_lazy(tensor):
-    from torch.nn.parameter import is_lazy
+def _storages_of(tensor):
+    from stratalloc import _storages
 
-    return is_lazy(tensor)
+    try:
+        return _storages.of(tensor)  # none for one in host memory
+    except TypeError:  # without memory, or nobody can tell where that is
+        return []
 
 
 @functools.cache

@@ -199,6 +199,9 @@ def why_not(module):
     if isinstance(module, torch.jit.ScriptModule):
         return ("it is compiled by TorchScript, which runs it without Python; "
                 "wrap it before torch.jit.script")
+    if any(map(torch.nn.parameter.is_lazy, tensors_of(module))):
+        return ("it has parameters that are not made yet, and becomes another "
+                "class when they are; run the model once before")
     return None
 
 

@@ -168,6 +168,24 @@ def test_one_dimension_leaves_if_it_is_asked(managed):
     assert info["offloaded_parameters"] == 2 and info["device"] == 0
 
 
+def test_one_dimension_leaves_with_what_shares_its_memory(managed):
+    model = _layers(1)
+    flat = torch.zeros(1024 * 1025, device="cuda")
+    model.cuda()
+    with torch.no_grad():  # as an RNN's weights are laid out for cuDNN
+        flat[:1 << 20] = model[0].weight.flatten()
+        flat[1 << 20:] = model[0].bias
+        model[0].weight.data = flat[:1 << 20].view(1024, 1024)
+        model[0].bias.data = flat[1 << 20:]
+    plain = copy.deepcopy(model).cpu()
+    del flat
+    managed(model)
+    info = model[0].get_memory_info()
+    assert info["offloaded_parameters"] == 2 and info["device"] == 0
+    batch = torch.randn(3, 1024)
+    assert torch.equal(model(batch.cuda()).cpu(), plain(batch))
+
+
 def test_copies_are_plain_and_on_their_device(managed):
     model = _layers(1).cuda()
     managed(model)

@@ -525,6 +525,8 @@ def test_wrong_uses_are_refused_before_anything_is_done(managed, caplog):
     with pytest.raises(TypeError, match="TorchScript"):
         manager.wrap_module(torch.jit.script(_model()))
     manager.wrap_module(nn.Linear(2, 2), module_id="mine")
+    with pytest.raises(TypeError, match="run the model once"):
+        manager.wrap_model(nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2)))
     with pytest.raises(ValueError, match="'0'"):
         manager.wrap_module(nn.Linear(2, 2), module_id="0")
     assert not caplog.records
@@ -599,7 +601,7 @@ model.to("cuda")
 assert manager.offload_all() == 0
 assert manager.get_memory_summary()["gpu"]["usage_ratio"] > 0
 assert torch.equal(model(batch.cuda()).cpu(), expected)
-manager.cleanup()
+assert manager.is_running  # to the end of the interpreter
 """
 
 
@@ -609,3 +611,4 @@ def test_too_late_it_says_what_is_lost_and_works():
                            env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"})
     assert child.returncode == 0, child.stderr
     assert "modules on a GPU stay there" in child.stderr
+    assert child.stderr.count("\n") == 1
