@@ -124,14 +124,12 @@ class OffloadStrategies:
         on_gpu, in_memory = self._ways(tensors)
         if not self.rules()[2]:
             return 0
-        moved = 0
-        if on_gpu:
-            from stratalloc import _tier_rules
-
-            before = _tiers.residency(on_gpu)["disk"]
-            _tier_rules.evict(on_gpu, to="disk")
-            moved += max(0, _tiers.residency(on_gpu)["disk"] - before)
-        return moved + (self._spill(in_memory) if in_memory else 0)
+        moved = self._spill(in_memory) if in_memory else 0
+        if on_gpu and _enable.config().disk_budget:
+            moved += _tiers.evict(
+                [one for one in on_gpu if self.residency([one])["host"]],
+                to="disk")
+        return moved
 
     def load(self, tensors):
         """Bytes of `tensors` that came back."""

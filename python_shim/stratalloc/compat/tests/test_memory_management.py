@@ -13,6 +13,8 @@ from stratalloc import simulate
 simulate.load("64MiB")
 os.environ["STRATALLOC_CONF"] = "host_budget:256MiB,disk_budget:512MiB"
 
+import hypothesis  # noqa: E402
+import hypothesis.strategies as st  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
@@ -428,3 +430,50 @@ def test_after_a_forward_pass_if_it_is_asked(managed):
     model[0](torch.ones(1, 1024, device="cuda"))
     torch.cuda.synchronize()
     assert 0 not in _resident(model)
+
+
+_STEPS = {
+    "offload": lambda manager, layer: layer.offload_all(),
+    "load": lambda manager, layer: layer.load_all(),
+    "all out": lambda manager, layer: manager.offload_all(),
+    "look": lambda manager, layer: manager.check_memory(),
+    "to the CPU": lambda manager, layer: layer.cpu(),
+    "to the GPU": lambda manager, layer: layer.cuda(),
+    "double": lambda manager, layer: layer.double().float(),
+    "full": lambda manager, layer: setattr(
+        manager.config, "gpu_offload_threshold", .01),
+    "empty": lambda manager, layer: setattr(
+        manager.config, "gpu_offload_threshold", .9),
+    "no host": lambda manager, layer: setattr(
+        manager.config, "enable_cpu_offload",
+        not manager.config.enable_cpu_offload),
+    "flat": lambda manager, layer: setattr(
+        manager.config, "offload_1d_parameters",
+        not manager.config.offload_1d_parameters),
+    "start": lambda manager, layer: manager.start(),
+    "wrap": lambda manager, layer: manager.wrap_module(layer),
+}
+
+
+@hypothesis.settings(max_examples=15, deadline=None, suppress_health_check=[
+    hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.given(st.lists(st.tuples(st.sampled_from(sorted(_STEPS)),
+                                     st.integers(0, 2)), max_size=10))
+def test_whatever_is_done_the_numbers_are_the_same(steps):
+    model = _layers(3)
+    plain = copy.deepcopy(model)
+    batch = torch.randn(2, 1024)
+    manager = mm.MemoryManager(mm.MemoryConfig(memory_check_interval=.001))
+    manager.wrap_model(model)
+    try:
+        for name, which in steps:
+            _STEPS[name](manager, model[which])
+            device = model[which].weight.device
+            with torch.no_grad():
+                assert torch.equal(model[which](batch.to(device)).cpu(),
+                                   plain[which](batch))
+    finally:
+        manager.cleanup()
+    for mine, theirs in zip(model.parameters(), plain.parameters(),
+                            strict=True):
+        assert torch.equal(mine.cpu(), theirs)
