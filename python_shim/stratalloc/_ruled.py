@@ -118,8 +118,8 @@ class Moved:
     def __exit__(self, *raised):
         for module, kind, name, rule in self._places:
             tensor = dict(named(module, kind)).get(name)
-            if tensor is None:
-                continue
+            if tensor is None or rule_of(tensor) is not None:
+                continue  # gone, or given one since, which is the later word
             with _lock:
                 _rules[id(tensor)] = _Entry(tensor, rule)
             arrived(tensor)

@@ -151,6 +151,21 @@ def test_moves_keep_the_rule():
     assert stays() == 4 * 4096
 
 
+def test_a_rule_that_is_given_during_a_move_is_the_later_word():
+    class Changes(nn.Linear):
+        def _apply(self, *args, **kwargs):
+            super()._apply(*args, **kwargs)
+            _tier_rules.apply(self.bias, disk=False)
+            return self
+
+    model = nn.Sequential(Changes(1024, 1024))
+    _tier_rules.apply(biases(model), stay=True)
+    model.cuda()
+    assert _tier_rules.rule_of(model[0].bias).disk is False
+    stratalloc.evict(model)
+    assert not on_device(model[0].bias)
+
+
 def test_swapped_meta_and_lazy_parameters_keep_the_rule():
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:

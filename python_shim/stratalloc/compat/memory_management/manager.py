@@ -199,6 +199,8 @@ class MemoryManager:
 
     def send_out(self, record, tensors):
         """Tensors of a module leave, under the rules that they have."""
+        if self._disk_is_full:
+            self.mind_disk()
         moved = self.strategies.offload(tensors, self._disk_is_full)
         self.count_out(record, moved)
         if moved:

@@ -47,9 +47,10 @@ def _left_behind():
 def opened():
     """The import enabled us; what a first use opens is open."""
     assert stratalloc.is_enabled()
-    _layers(2, device="cuda")(torch.ones(1, 1024, device="cuda"))
+    model = _layers(2, device="cuda")
+    model(torch.ones(1, 1024, device="cuda"))
     stratalloc.evict()
-    gc.collect()
+    stratalloc.evict(model, to="disk")
 
 
 @pytest.fixture(autouse=True)
