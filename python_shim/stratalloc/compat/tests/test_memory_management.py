@@ -164,6 +164,20 @@ def test_by_hand_bits_come_back_and_biases_stay(managed):
     assert torch.equal(model(batch.cuda()).cpu(), plain(batch))
 
 
+def test_a_small_layers_bias_stays_beside_its_matrix(managed):
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64))
+    plain = copy.deepcopy(model)
+    for device, arrives in (("cpu", "cuda"), ("cuda", "cuda")):
+        manager = managed(model.to(device), [nn.Linear, nn.LayerNorm])
+        model.to(arrives)
+        info = model[0].get_memory_info()
+        assert (info["device"], info["host"]) == (64 * 4, 64 * 64 * 4)
+        assert model[1].get_memory_info()["offloaded_parameters"] == 0
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(
+            model.parameters(), plain.parameters(), strict=True))
+        manager.cleanup()
+
+
 def test_one_dimension_leaves_if_it_is_asked(managed):
     model = _layers(1).cuda()
     managed(model, offload_1d_parameters=True)
