@@ -101,7 +101,7 @@ def manual_control():
 
 
 def transformer():
-    """Training steps of an encoder whose layers of several kinds are managed."""
+    """Training steps of an encoder; layers of several kinds are managed."""
     torch.manual_seed(2)
     layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0,
                                        batch_first=True)

@@ -35,9 +35,13 @@ def relieve_gpus(manager):
             continue
         emergency = usage.ratio >= config.gpu_emergency_threshold
         goal = usage.used - config.gpu_reload_threshold * usage.total
-        moved += _leave(manager, goal, emergency, lambda record: manager.send_out(
-            record, [one for one in record.tensors()
-                     if one.device.type == "cuda" and one.device.index == index]))
+
+        def send_out(record, index=index):
+            return manager.send_out(record, [
+                one for one in record.tensors()
+                if one.device.type == "cuda" and one.device.index == index])
+
+        moved += _leave(manager, goal, emergency, send_out)
     return moved
 
 
@@ -65,7 +69,9 @@ def _leave(manager, goal, emergency, leave):
     records = sorted(manager.records(), key=lambda one: one.last_used)
     now, left, moved = time.monotonic(), 0, 0
     for record in records:
-        if moved > goal or (not emergency and left >= config.offload_batch_size):
+        if moved > goal:
+            break
+        if not emergency and left >= config.offload_batch_size:
             break
         if not emergency and (
                 now - record.last_used < config.time_since_forward_threshold):

@@ -264,7 +264,7 @@ class MemoryManager:
                 self._close_disk(record.tensors(), full)
 
     def _close_disk(self, tensors, full):
-        """What is not on the disk goes nowhere but to the host, or may again."""
+        """What is not on the disk may go to the host alone, or there again."""
         if full:
             tensors = [one for one in tensors if one.device.type == "cuda"
                        and not self.strategies.residency([one])["disk"]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads of a manager: one that looks every so often, one that fetches.
+"""The threads of a manager: one looks every so often, one fetches.
 
 Both are daemons named "stratalloc-…". They hold their owner weakly and end when
 it is gone or when stop() tells them. What a call raises is a line of the

@@ -380,7 +380,8 @@ def test_moves_are_in_a_recording(managed):
         back = model[1].load_all()
     run = trace.run()
     moves = run.events[run.events["kind"] == events.Kind.MOVE]
-    for direction, size in ((events.move(0, 1), out), (events.move(1, 0), back)):
+    for direction, size in ((events.move(0, 1), out),
+                            (events.move(1, 0), back)):
         found = moves[moves["category"] == direction]
         assert found["bytes"].sum() == size >= _WEIGHT
         assert (found["aux"] > 0).all()
