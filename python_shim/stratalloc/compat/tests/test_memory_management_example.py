@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples of memory_management: the README's command runs all of them, on
-a simulated card and without one."""
+a simulated card and without one. And what a manager costs can be measured."""
 
+import json
 import os
 import pathlib
 import re
@@ -36,3 +37,14 @@ def test_all_run_on_a_card_that_is_too_small():
 def test_they_run_without_a_card():
     text = _run("examples.py", "basic", "manual", CUDA_VISIBLE_DEVICES="")
     assert "0 MiB host, 112 MiB disk" in text and "bit for bit" in text
+
+
+def test_what_a_manager_costs_is_told_with_its_interval(tmp_path):
+    out = tmp_path / "managed.json"
+    _run("-m", "stratalloc.bench.managed", "--rounds", "2", "--steps", "1",
+         "--json", str(out))
+    values = json.loads(out.read_text())
+    assert values["ns"].keys() == {"wall", "processor"}
+    for pair in ("ours/native", "managed/native", "managed/ours"):
+        for middle, low, high in values[pair].values():
+            assert 0 < low <= middle <= high
