@@ -6,6 +6,8 @@
 First each list of texts is asked for by itself: its embeddings must be the
 CPU's, which this program computes. Then clients ask without pause; batches are
 the service's choice now, and sums in another order may differ in the last bits.
+Of the first --warm seconds only what fails is counted: libraries keep something
+for each shape that they meet.
 Memory is what /metrics tells each second. It is flat if the median of the last
 tenth of the time is at most 4 MiB above that of the second tenth, in the
 process as in what its allocator holds on the card and in pinned memory.
@@ -55,6 +57,8 @@ def main():
     parser.add_argument("url")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--warm", type=float, default=0, metavar="SECONDS",
+                        help="before these, of which nothing is measured (0)")
     parser.add_argument("--lists", type=int, default=16,
                         help="different lists of texts that are asked for (16)")
     parser.add_argument("--tolerance", type=float, default=1e-5,
@@ -85,16 +89,23 @@ class Load:
                                       timeout=60) as client:
             for number in range(len(self._lists)):
                 await self._ask(client, number)
-            alone, self._furthest, self._seconds = self._furthest, 0.0, []
+            alone, self._furthest = self._furthest, 0.0
+            await self._together(client, self._args.warm)
+            self._seconds = []
             began = time.monotonic()
-            until = began + self._args.seconds
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._sample(client, began, until))
-                for seed in range(self._args.clients):
-                    group.create_task(self._client(client, seed, until))
+            sampling = asyncio.create_task(
+                self._sample(client, began, began + self._args.seconds))
+            await self._together(client, self._args.seconds)
+            await sampling
             lasted = time.monotonic() - began
         return _result(self._args, lasted, self._seconds, self._errors,
                        self._samples, (alone, self._furthest))
+
+    async def _together(self, client, seconds):
+        until = time.monotonic() + seconds
+        async with asyncio.TaskGroup() as group:
+            for seed in range(self._args.clients):
+                group.create_task(self._client(client, seed, until))
 
     async def _client(self, client, seed, until):
         chance = random.Random(seed)
@@ -159,7 +170,7 @@ def _result(args, lasted, seconds, errors, samples, apart):
     if not samples:
         faults.append("/metrics told nothing")
     return {
-        "clients": args.clients, "seconds": lasted, "requests": len(seconds),
+        "clients": args.clients, "warm_seconds": args.warm, "seconds": lasted, "requests": len(seconds),
         "requests_per_second": len(seconds) / lasted,
         "p50_seconds": _percentile(seconds, .50),
         "p99_seconds": _percentile(seconds, .99),

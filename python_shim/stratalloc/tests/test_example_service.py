@@ -102,6 +102,7 @@ def test_under_load_every_answer_is_the_cpus(service, tmp_path):
 
 
 def test_it_says_what_it_is(service):
+    assert _ask(service, ["a wolf"]).status_code == 200
     about = httpx2.get(service.url + "/health").json()
     assert about == {"status": "ok", "waiting": 0, "device": "cuda",
                      "parameter_bytes": _PARAMETERS}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example notebook, run by a kernel of its own on the simulated device:
-every cell's output is looked at as a notebook has it."""
+"""The example notebooks, each run by a kernel of its own on the simulated
+device: every cell's output is looked at as a notebook has it."""
 
 import os
 import re
@@ -16,18 +16,28 @@ from stratalloc import simulate
 
 simulate.load("64MiB")
 
-_EXAMPLE = "python_shim/examples/notebook/memory.ipynb"
+_EXAMPLES = "python_shim/examples/notebook/"
 
 
 @pytest.fixture(scope="module", name="cells")
 def _cells(tmp_path_factory):
+    return _ran("memory.ipynb", tmp_path_factory)
+
+
+@pytest.fixture(scope="module", name="compat")
+def _compat(tmp_path_factory):
+    return _ran("compat.ipynb", tmp_path_factory)
+
+
+def _ran(name, tmp_path_factory):
     """source -> outputs, of the notebook as it ran."""
-    notebook = nbformat.read(_EXAMPLE, as_version=4)
+    notebook = nbformat.read(_EXAMPLES + name, as_version=4)
     nbformat.validate(notebook)
     for cell in notebook.cells:  # as it is kept
         assert not cell.get("outputs") and not cell.get("execution_count")
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         os.environ[name] = str(tmp_path_factory.mktemp("jupyter"))
+    os.environ["OMP_NUM_THREADS"] = "1"  # or sums are in another order
     simulate.for_children()  # a kernel is one
     manager = jupyter_client.AsyncKernelManager()
     manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher",
@@ -85,3 +95,22 @@ def test_a_refusal_is_told_before_its_traceback(cells):
 def test_nothing_else_is_printed(cells):
     assert [one for outputs in cells.values() for one in outputs
             if one.output_type == "stream"] == []
+
+
+def test_three_apis_and_the_allocator_say_the_same(compat):
+    for part, value in (("is_enabled()", "True"),
+                        ("nbytes", "90852864"),
+                        ("MemLord(", "(0, '0 B')"),
+                        ("auto_manage_model(model)", "(37, True)"),
+                        (">= weights", "True"),
+                        ("from the CPU's", "0.0"),
+                        ("owned.get", "'embeddings.word_embeddings'"),
+                        ("max_memory_allocated", "True"),
+                        ("cleanup()", "(False, 'BertModel')")):
+        assert _shown(compat, part) == ([], value), part
+    for part in ("holders(", "by whom"):
+        (page,), value = _shown(compat, part)
+        assert value == page[1] and "parameter" in page[1], part
+    (summary,) = [one for outputs in compat.values() for one in outputs
+                  if one.output_type == "stream"]
+    assert summary.text.startswith("MemoryTracer, cuda:0: ")
