@@ -221,6 +221,9 @@ STRATALLOC_API int stratalloc_evict(int device, int to,
 STRATALLOC_API int stratalloc_restore(int device,
                                       const stratalloc_range* ranges, int count,
                                       uint64_t* moved, stratalloc_error* error);
+/* Gives what the device has cached back to the driver: torch.cuda.empty_cache()
+ * of one device. Nothing if it is not opened. */
+STRATALLOC_API int stratalloc_empty_cache(int device, stratalloc_error* error);
 /* Bytes of the range on device, host and disk. STRATALLOC_NOT_FOUND if it is
  * not ours. */
 STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,

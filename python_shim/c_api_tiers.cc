@@ -94,6 +94,15 @@ int stratalloc_set_disk_codec(const char* codec, stratalloc_error* error) {
   return 0;
 }
 
+int stratalloc_empty_cache(int device, stratalloc_error* error) {
+  Status fork = Core::Get().NotInAFork();
+  if (!fork) return ToC(fork.error(), error);
+  Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
+  if (!allocator) return ToC(allocator.error(), error);
+  if (*allocator == nullptr) return 0;
+  Status emptied = (*allocator)->EmptyCache();
+  return emptied ? 0 : ToC(emptied.error(), error);
+}
 int stratalloc_residency(const void* ptr, uint64_t bytes, uint64_t tiers[3],
                          stratalloc_error* error) {
   tiers[0] = tiers[1] = tiers[2] = 0;

@@ -159,6 +159,7 @@ def _declare(lib):
         ("evict", i32, (i32, i32, ranges, i32, moved, error)),
         ("tier_rule", i32, (i32, ranges, i32, i32, i32, i32, error)),
         ("restore", i32, (i32, ranges, i32, moved, error)),
+        ("empty_cache", i32, (i32, error)),
         ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64), error)),
         ("set_disk_codec", i32, (text, error)),
         ("placement_of", i32, (u64, ctypes.POINTER(Placement), error)),
@@ -479,6 +480,12 @@ def tier_rule(device, ranges, host, disk, packing):
     check(lib().stratalloc_tier_rule(device, *_ranges(ranges), int(host),
                                      int(disk), packing, ctypes.byref(error)),
           error)
+
+
+def empty_cache(device):
+    """torch.cuda.empty_cache() of one device (c_api.h)."""
+    error = Error()
+    check(lib().stratalloc_empty_cache(device, ctypes.byref(error)), error)
 
 
 def residency(address, size):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A collection: what garbage holds is freed, and what is cached is given back.
 
-Python's collector has no devices. Of the caches only those of the device's kind
-are given back; of several GPUs PyTorch has one call for all (memlord.md). Of
-the CPU the C library is asked to give its free pages back.
+Python's collector has no devices. Of the caches only the device's is given
+back; over PyTorch's own allocator, which has one call for all GPUs, theirs
+(memlord.md). Of the CPU the C library is asked to give its free pages back.
 
 Must not be called from where a storage dies: it runs whatever finalizers there
 are. Nothing is raised.
@@ -15,6 +15,9 @@ import gc
 
 import torch
 
+from stratalloc import _core
+from stratalloc import _enable
+
 
 def collect(device):
     gc.collect()
@@ -22,7 +25,9 @@ def collect(device):
     with contextlib.suppress(RuntimeError):
         if device.type == "cuda":
             if torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork():
-                with torch.cuda.device(device):
+                if _enable.is_enabled():
+                    _core.empty_cache(device.index)
+                else:
                     torch.cuda.empty_cache()
         elif device.type == "cpu":
             _trim()

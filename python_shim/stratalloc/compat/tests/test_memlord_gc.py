@@ -38,7 +38,7 @@ def _mib(count, device=_CPU):
     return torch.empty(count * _MIB, dtype=torch.uint8, device=device)
 
 
-# L2: what a strategy may be
+# What a strategy may be
 
 
 @pytest.mark.parametrize("strategy, named", [
@@ -68,7 +68,7 @@ def test_a_wrong_strategy_is_refused_and_named(strategy, named, collected):
     assert collected == [_CPU]  # the one before stays
 
 
-# L1, L3: when
+# When
 
 
 def test_the_default_has_three_bands_and_nothing_none(collected):
@@ -105,6 +105,18 @@ def test_a_device_is_collected_alone(collected):
     mem.free((_mib(3, _CUDA0), _mib(4, _CUDA1)))
     assert collected == [_CUDA1]
     assert mem.freed(_CUDA0)[0] == 3 * _MIB and mem.freed(_CUDA1)[0] == 0
+
+
+def test_a_collection_gives_back_one_cards_cache():
+    mem = MemLord({(0, 101): {"metric": "freed", "threshold": {
+        "bytes": 4 * _MIB}}})
+    _full(mem, 30)
+    for device in (_CUDA0, _CUDA1):
+        _mib(8, device)  # cached
+    reserved = [torch.cuda.memory_reserved(i) for i in (0, 1)]
+    mem.free(_mib(4, _CUDA1))
+    assert torch.cuda.memory_reserved(0) == reserved[0] > 0
+    assert torch.cuda.memory_reserved(1) < reserved[1]
 
 
 def test_allocated_collects_once_and_again_when_it_has_grown(collected):
@@ -187,7 +199,7 @@ def test_a_collection_frees_garbage_and_begins_no_other(monkeypatch):
     assert torch.cuda.current_device() == 0
 
 
-# L10: pollers
+# Pollers
 
 
 def _threads():
