@@ -185,12 +185,13 @@ def test_a_collection_frees_garbage_and_begins_no_other(monkeypatch):
     gc.disable()
     try:
         with mem.hook_into_python():
-            cycle = [_mib(2, _CUDA0)]
+            freed = _mib(1, _CUDA0)  # lives on: its memory is not given back
+            cycle = [_mib(8, _CUDA0)]
             cycle.append(cycle)
             del cycle
-            assert mem.allocated(_CUDA0)[0] == 2 * _MIB
+            assert mem.allocated(_CUDA0)[0] == 9 * _MIB
             reserved = torch.cuda.memory_reserved(0)
-            mem.free(_mib(1, _CUDA0))
+            mem.free(freed)
             assert mem.allocated(_CUDA0)[0] == 0
     finally:
         gc.enable()
