@@ -90,7 +90,8 @@ x = None
 """)
 
 _FINALIZERS = Block(
-    lines=(160, 163), sha256="25ed9d73f88dfa3c", prelude="mem = MemLord({})", epilogue="""
+    lines=(160, 163), sha256="25ed9d73f88dfa3c", prelude="mem = MemLord({})",
+    epilogue="""
 t = torch.empty((1024, 1024), device="cuda:0")
 a = t
 b = a

@@ -188,7 +188,8 @@ assert stats["up"].total_allocations >= 4
 _HOOKS = Block(lines=(309, 312), sha256="887df409a9189fe8", epilogue=_TRACED)
 
 _NO_CUDA = Block(
-    lines=(320, 321), sha256="4398cd3475958318", epilogue="assert printed == ''")
+    lines=(320, 321), sha256="4398cd3475958318",
+    epilogue="assert printed == ''")
 
 _FEWER_EVENTS = Block(
     lines=(329, 329), sha256="607c437e851f8739",

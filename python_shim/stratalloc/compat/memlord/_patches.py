@@ -11,10 +11,11 @@ in our place meanwhile stays, and what of ours is below it passes on.
 
 A replacement calls the original, and afterwards whoever listens: what the
 original raises passes through, and nobody hears of it. What a listener raises
-is logged, once for each class of it. A replacement has the name, documentation and signature of the
-original, is pickled as the attribute it is, and can be scripted. While code is
-compiled nobody listens, and modules that make tables of PyTorch's functions
-when they are imported find the originals.
+is logged, once for each class of it. A replacement has the name, documentation
+and signature of the original, is pickled as the attribute it is, and can be
+scripted, by who kept one, too. While code is compiled nobody listens; modules
+that make tables of PyTorch's functions when they are imported, and
+torch.jit.script, which knows functions by identity, find the originals.
 
 `listen_around` is for one that wants to know before, too: hear(args, kwargs)
 returns what is called with the result.
@@ -27,6 +28,7 @@ import functools
 import logging
 import os
 import threading
+import weakref
 
 import torch
 from torch.compiler import is_compiling
@@ -37,6 +39,10 @@ from stratalloc._replaced import Replaced
 _log = logging.getLogger("stratalloc")
 # The compiler's tables are by function: they must have the originals.
 _MAKING_TABLES = ("torch._dynamo", "torch._inductor")
+# Whatever is scripted passes one of these; the second is for modules that are
+# traced or are ScriptModules by class. Tracing itself calls what is in place.
+_SCRIPTING = ((torch.jit._script, "_script_impl"),
+              (torch.jit._recursive, "create_script_module"))
 
 
 class _Heard:
@@ -63,14 +69,16 @@ class _Ticket:
             for place in places:
                 _silence(place, self._hear, self._around)
             if places and not _heard:
+                _scripting.put_back()
                 while _awaited:
                     _awaited.pop().end()
 
 
 _lock = threading.RLock()  # held by no import; a tracker may die under it
-_suspended = 0  # imports that need the originals
+_suspended = 0  # imports and compilations that need the originals
 _heard = {}  # (id of the owner, name) -> _Heard
 _awaited = []
+_scripting = Replaced()
 _warned = set()  # classes of errors
 
 
@@ -91,6 +99,8 @@ def _listen(places, hear, around):
         made = [place for place in places if _add(place, hear, around)]
         begun = []
         if made and not _awaited:
+            for owner, name in _SCRIPTING:
+                _scripting.replace(owner, name, _with_originals)
             begun = [AwaitedModule(name, lambda module: None, around=_originals)
                      for name in _MAKING_TABLES]
             _awaited.extend(begun)
@@ -129,6 +139,7 @@ def _silence(place, hear, around):
     if not heard.before and not heard.after:
         _remove(heard)
         del _heard[key]
+        heard.wrapper = None  # no cycle: it dies with who kept it
 
 
 def _install(heard):
@@ -146,13 +157,12 @@ def _install(heard):
 
 def _remove(heard):
     heard.hooks.put_back()
-    _scripted().pop(id(heard.wrapper), None)
 
 
 @contextlib.contextmanager
 def _originals():
-    """Nothing is replaced, for the length of an import. What other threads
-    make meanwhile is not heard of."""
+    """Nothing is replaced, for the length of an import or a compilation. What
+    other threads make meanwhile is not heard of."""
     global _suspended
     with _lock:
         if not _suspended:
@@ -167,6 +177,17 @@ def _originals():
             if not _suspended:
                 for heard in _heard.values():
                     _install(heard)
+
+
+def _with_originals(compile_):
+    @functools.wraps(compile_)
+    def compiling(*args, **kwargs):
+        if "_frames_up" in kwargs:  # where names of a class are looked up
+            kwargs["_frames_up"] += 1
+        with _originals():
+            return compile_(*args, **kwargs)
+
+    return compiling
 
 
 def _wrapper(original, heard):
@@ -192,6 +213,9 @@ def _wrapper(original, heard):
         replaced.__qualname__ = f"{owner.__qualname__}.{heard.name}"
     else:
         replaced.__module__, replaced.__qualname__ = owner.__name__, heard.name
+    # Asked by torch.jit.script of who kept this (`from torch import add`, an
+    # activation in a module): its source is the original's, its globals ours.
+    replaced.__prepare_scriptable__ = lambda: original
     return replaced
 
 
@@ -219,10 +243,17 @@ def _scripted():
 
 
 def _as_builtin(heard):
-    table = _scripted()
-    operator = table.get(id(getattr(heard.wrapper, "__wrapped__", None)))
-    if operator is not None:
-        table[id(heard.wrapper)] = operator
+    wrapper, table = heard.wrapper, _scripted()
+    original = getattr(wrapper, "__wrapped__", None)
+    operator = table.get(id(original))
+    if operator is not None and id(wrapper) not in table:
+        table[id(wrapper)] = operator
+        # Not before: a program may have kept it.
+        weakref.finalize(wrapper, table.pop, id(wrapper), None).atexit = False
+    # Those of which one of two is compiled, by an argument (max_pool2d).
+    choices = torch._jit_internal.boolean_dispatched
+    if original in choices and wrapper not in choices:
+        choices[wrapper] = choices[original]
 
 
 def _in_child():

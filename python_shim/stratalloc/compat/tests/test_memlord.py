@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What MemLord counts, on two simulated devices: each storage once.
 
-Names of the document's features stand where each is shown; what needs a process
-of its own is in test_memlord_programs.py.
+What needs a process of its own is in test_memlord_programs.py.
 """
 
 import gc
+import io
 import os
 import pickle
 import threading
@@ -15,6 +15,7 @@ from stratalloc import simulate
 simulate.load("256MiB", devices=2)
 
 # pylint: disable=wrong-import-position
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
@@ -68,7 +69,7 @@ def test_importing_made_the_allocator_ours():
     assert stratalloc.is_enabled()
 
 
-# What is counted: L4, L5, L13 B
+# What is counted
 
 
 def test_views_and_tied_weights_count_once():
@@ -185,7 +186,7 @@ def test_reset_clears_numbers_and_keeps_hooks_and_strategy():
     assert _is(mem, 2, 0)  # collected: freed begins anew
 
 
-# Finalizers: L8, L13 A, L14
+# What dies is credited
 
 
 def test_a_storage_is_credited_when_the_last_of_it_goes():
@@ -266,6 +267,26 @@ def test_what_functions_make_is_counted_and_views_are_not():
     assert mem.allocated()[0] == 0
 
 
+def test_what_no_function_made_is_counted_when_it_is_named():
+    mem = MemLord({})
+    file = io.BytesIO()
+    torch.save({"weight": _mib(1)}, file)
+    file.seek(0)
+    with mem.hook_into_python():
+        loaded = torch.load(file)
+        found = [pickle.loads(pickle.dumps(loaded["weight"])),
+                 torch.from_numpy(np.zeros(_MIB, "u1")),
+                 torch.frombuffer(bytearray(_MIB), dtype=torch.uint8)]
+        assert _is(mem, 0, 0)
+        mem.allocate(list(loaded.values()))
+        assert _is(mem, 1, 0)
+        loaded.clear()
+        assert _is(mem, 0, 1)
+        moved = found[0].to(_CUDA0)
+        assert _is(mem, 1, 0, _CUDA0)
+    del moved
+
+
 def test_only_what_was_asked_for_is_heard():
     mem = MemLord({})
     with mem.hook_into_python(enable_deep_autowrap=False):
@@ -333,7 +354,7 @@ def test_threads_lose_nothing():
     assert (mem.allocated()[0], mem.freed()[0]) == (0, total)
 
 
-# Hooks: L7, L8, restored exactly
+# Hooks, and that nothing of them is left
 
 
 def test_moves_are_counted_once_by_both_hooks():
@@ -478,7 +499,7 @@ def test_the_wrapped_are_those_that_pytorch_lists():
     assert not names & {"add_", "__iadd__", "__len__", "__setitem__", "grad"}
 
 
-# Sites: L6
+# Lines of code
 
 
 def test_sites_are_the_first_user_frame():

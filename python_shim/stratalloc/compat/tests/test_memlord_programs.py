@@ -18,6 +18,7 @@ simulate.load("64MiB", devices=2, mode="async")
 # pylint: disable=wrong-import-position
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from torch import nn  # noqa: E402
 
 from stratalloc.compat.memlord import MemLord  # noqa: E402
 
@@ -43,7 +44,7 @@ def _is(mem, allocated, freed, device):
         allocated * _MIB, freed * _MIB)
 
 
-# Deferred frees: L7
+# Frees that wait for a copy
 
 
 def test_what_a_copy_reads_is_credited_at_the_synchronisation(mem):
@@ -190,7 +191,95 @@ def _scripted(x: torch.Tensor):
     return torch.add(torch.zeros_like(x), torch.ones(3))
 
 
-# The log: L11
+class _Layers(nn.Module):
+    """Functions of PyTorch that are Python's, overloaded, chosen by an
+    argument, and one that the module itself keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2),
+            nn.Upsample(scale_factor=2.0), nn.Dropout(), nn.LayerNorm(4),
+            nn.Softmax(-1))
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.embedding = nn.Embedding(3, 4)
+        self.loss = nn.CrossEntropyLoss()
+        self.kept = nn.functional.elu
+
+    def forward(self, image, words):
+        x = self.layers(image).mean(0)
+        x = self.attention(x, x, x)[0].flatten(0, 1)
+        return self.loss(self.kept(x) @ self.embedding(words).t(),
+                         torch.zeros(len(x), dtype=torch.long))
+
+
+class _OldStyle(torch.jit.ScriptModule):
+
+    @torch.jit.script_method
+    def forward(self, x):
+        return nn.functional.layer_norm(x, [3])
+
+
+class _Exports(nn.Module):
+
+    @torch.jit.export
+    def normal(self, x):
+        return nn.functional.layer_norm(x, [3])
+
+    def forward(self, x):
+        return nn.functional.softmax(x, -1)
+
+
+def test_models_are_scripted_and_traced_and_counted_again():
+    places = [(torch.jit._script, "_script_impl"),
+              (torch.jit._recursive, "create_script_module")]
+    before = [getattr(*place) for place in places]
+    gc.collect()  # trackers of others
+    table = len(torch.jit._builtins._get_builtin_table())
+    mem = MemLord({})
+    hooks = [mem.hook_into_torch(), mem.hook_into_python()]
+    from torch import add as kept_add
+    from torch.nn.functional import max_pool1d as kept_pool
+    from torch.nn.functional import selu as kept
+
+    def work(x):
+        pooled = kept_pool(x[None], 2)
+        return kept_add(kept(x), torch.ones(3)) + pooled
+
+    model = _Layers().eval()
+    inputs = torch.ones(1, 1, 6, 6), torch.arange(3)
+    script = torch.jit.script(model)
+    assert torch.allclose(script(*inputs), model(*inputs))
+    x = torch.arange(3.)
+    assert torch.equal(torch.jit.script(work)(x), work(x))
+
+    def scripted_class(width=3):
+        @torch.jit.script
+        class Widths:  # its names are those of this frame
+            def __init__(self, more: int):
+                self.sum = len(torch.zeros(more)) + len(kept_add(
+                    torch.zeros(3), 1))
+
+        return Widths(width)
+
+    assert scripted_class().sum == 6
+    assert torch.allclose(_OldStyle()(x), _Exports().normal(x))
+    traced = torch.jit.trace(_Exports(), x)
+    assert torch.equal(traced.normal(x), _OldStyle()(x))
+    assert torch.equal(traced(x), _Exports()(x))
+    was = mem.allocated()[0]
+    y = torch.add(x, x)  # heard again
+    assert mem.allocated()[0] == was + y.untyped_storage().nbytes()
+    for each in hooks:
+        each.disable()
+    assert torch.jit.script(model)(*inputs) == model(*inputs)
+    assert torch.equal(torch.jit.script(work)(x), work(x))
+    assert [getattr(*place) for place in places] == before
+    # One that somebody kept is known as long as it is kept.
+    assert len(torch.jit._builtins._get_builtin_table()) == table + 1
+
+
+# The log
 
 
 class _Terminal(io.StringIO):
@@ -283,8 +372,8 @@ def test_a_process_over_pytorchs_allocator_ends_in_silence(tmp_path):
     (tmp_path / "program.py").write_text(_PROGRAM)
     done = subprocess.run(
         [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
-         "--allocator", "native", "program.py"], cwd=tmp_path, capture_output=True, text=True,
-        timeout=120, check=False,
+         "--allocator", "native", "program.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
         env={k: v for k, v in os.environ.items() if k != "DEBUG"})
     lines = [line for line in done.stderr.splitlines()
              if not line.startswith("stratalloc: ")]
