@@ -3,8 +3,12 @@
 
 torch's profiler tells of each block that the CPU's allocator gives out, and
 hooks open a range of its for each call of a layer, so that a block lies in the
-layer that asked for it, whichever thread it runs on. A backward belongs to the
-layer whose forward has the same sequence number.
+layer that asked for it. A backward belongs to the layer whose forward has the
+same sequence number.
+
+The profiler is of the thread that begins it and of what autograd runs for it:
+to others it tells no block, even where it is asked for all threads' operators.
+Calls of layers on such threads are missing, and the end of a trace warns.
 
 Bytes are those since the trace began: what was there before nobody tells. The
 CPU's allocator keeps nothing that is free: what is reserved is allocated. The
@@ -12,15 +16,19 @@ profiler keeps every operator until the trace ends: it is for a few steps, and
 there is one at a time.
 """
 
+import logging
+import threading
 import time
 
 import numpy as np
 import torch
 
+from stratalloc._table import counted
 from stratalloc.compat.gpu_optimizer import _traced
 from stratalloc.telemetry import model
 from stratalloc.telemetry.model import Kind
 
+_log = logging.getLogger("stratalloc")
 _LAYER = "stratalloc layer "
 _NODE = "autograd::engine::evaluate_function: "  # what autograd's engine runs
 
@@ -34,6 +42,7 @@ class Host:
         self._names = [_traced.NO_LAYER]
         self._handles = []
         self._profile = None
+        self._missed = set()  # layers that were called where nobody listens
 
     def begin(self):
         if torch._C._autograd._profiler_enabled():
@@ -58,6 +67,12 @@ class Host:
         profile, self._profile = self._profile, None
         ended = time.time_ns()
         profile.__exit__(None, None, None)
+        if self._missed:
+            _log.warning(
+                "stratalloc: MemoryTracer(device=\"cpu\") records the thread "
+                "that enters the trace: calls of %s on other threads are "
+                "missing; enter the trace on the thread that calls the model",
+                counted(len(self._missed), "layer"))
         tree = profile.kineto_results.experimental_event_tree()
         return self._told(_Walk(tree, self._began), ended - self._began)
 
@@ -83,15 +98,20 @@ class Host:
     def _hook(self, module, label):
         if isinstance(module, torch.jit.ScriptModule):
             return  # takes hooks of scripts alone
-        opened = []  # calls of a module may be inside of each other
+        calls = threading.local()  # may be inside of each other
 
         def enter(*_):
-            opened.append(torch.autograd.profiler.record_function(label))
-            opened[-1].__enter__()
+            if not torch._C._autograd._profiler_enabled():  # on this thread
+                self._missed.add(label)
+                return
+            if not hasattr(calls, "opened"):
+                calls.opened = []
+            calls.opened.append(torch.autograd.profiler.record_function(label))
+            calls.opened[-1].__enter__()
 
         def leave(*_):
-            if opened:
-                opened.pop().__exit__(None, None, None)
+            if getattr(calls, "opened", None):
+                calls.opened.pop().__exit__(None, None, None)
 
         for register, hook, how in (
                 (module.register_forward_pre_hook, enter, {"prepend": True}),

@@ -116,3 +116,10 @@ class Events(collections.abc.Sequence):
 
 def fragmentation(allocated, reserved):
     return (reserved - allocated) / reserved if reserved > 0 else 0.0
+
+
+def fragmentations(rows):
+    """fragmentation() of each of many."""
+    reserved = rows["reserved"]
+    return np.where(reserved > 0, (reserved - rows["allocated"])
+                    / np.maximum(reserved, 1), 0.0)

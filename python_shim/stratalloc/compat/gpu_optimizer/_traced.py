@@ -21,6 +21,7 @@ from stratalloc.telemetry.model import Kind
 
 # The model is not told by its name, nor a layer by that of no scope.
 NO_LAYER = "(no layer)"
+_ENDS = [0, -1]  # the rows at which a trace begins and ends
 
 
 class Traced:
@@ -46,36 +47,42 @@ class Traced:
         self._entered, self._charged = entered, charged
         self.devices, self._most = devices, most
         self.lost = int(run.dropped)
+        self._table = self._rows = self.happened = None
         if len(run.events) > most:
-            self._table = self._sums  # of all: before some are given up
-            self._rows = self._all_rows
-            self.happened = len(self._rows)
+            self.table()  # of all: before some are given up
             self.run = _newest(run, most)
-            if self.happened > most:
-                self._rows = self._rows[-most:].copy()
-            self.__dict__.pop("_sums"), self.__dict__.pop("_all_rows")
-            self.__dict__.pop("_walked")
-        else:
-            self._table = self._rows = self.happened = None
 
     # What is asked for.
 
     def rows(self):
         """Columns of the events that are kept (_records.ROW)."""
         if self._rows is None:
-            self._rows = self._all_rows
-            self.happened = len(self._rows)
-            if self.happened > self._most:
-                self._rows = self._rows[-self._most:].copy()
+            self._keep_rows()
             self._let_go()
         return self._rows
+
+    def is_empty(self):
+        """Whether nothing happened from the trace's beginning to its end."""
+        self.rows()
+        return self.happened == len(_ENDS) and not self.lost
 
     def table(self):
         """{"layers": {name: dict}, and the sums that the summary has}."""
         if self._table is None:
-            self._table = self._sums
+            if self._rows is None:
+                self._keep_rows()
+            self._table = {**self._sums,
+                           "avg_fragmentation": self._fragmentation}
             self._let_go()
         return self._table
+
+    def _keep_rows(self):
+        rows = self._all_rows
+        self.happened = len(rows)
+        # As many as MemoryEvents, whether they are kept or not.
+        self._fragmentation = float(_records.fragmentations(rows).mean())
+        self._rows = rows if self.happened <= self._most else rows[
+            -self._most:].copy()
 
     def _let_go(self):
         """Of what was walked nothing stays: it is larger than the events."""
@@ -106,12 +113,8 @@ class Traced:
                        together=True)
         peaks = [max(base, int(after.max(initial=0)))
                  for base, after in (allocated, reserved)]
-        after = reserved[1]
-        ratio = ((after - allocated[1]) / np.maximum(after, 1))[after > 0]
         return {"layers": found, "peak_allocated": peaks[0],
-                "peak_reserved": peaks[1],
-                "avg_fragmentation": float(ratio.mean()) if len(ratio) else 0.0,
-                "held_at_peak": self._at_peak()}
+                "peak_reserved": peaks[1], "held_at_peak": self._at_peak()}
 
     def _at_peak(self):
         """{layer's name: bytes of its own at the peak of each device}; what is
@@ -131,7 +134,7 @@ class Traced:
         events = self.run.events
         kind = _kinds(self.run, self._entered, self.devices)
         at = np.flatnonzero(kind >= 0)
-        rows = np.zeros(len(at) + 2, _records.ROW)
+        rows = np.zeros(len(at) + len(_ENDS), _records.ROW)
         inner = rows[1:-1]
         inner["time"], inner["type"] = events["time"][at], kind[at]
         inner["device"] = events["device"][at]
@@ -147,10 +150,10 @@ class Traced:
             rows[name][0] = base
             inner[name] = after[at]
             rows[name][-1] = after[-1] if len(after) else base
-        rows["type"][[0, -1]] = _records.SNAPSHOT
+        rows["type"][_ENDS] = _records.SNAPSHOT
         rows["time"][-1] = max(self.run.duration,
                                int(events["time"].max(initial=0)))
-        rows["device"][[0, -1]] = self.devices[0] if self.devices else 0
+        rows["device"][_ENDS] = self.devices[0] if self.devices else 0
         return rows
 
 

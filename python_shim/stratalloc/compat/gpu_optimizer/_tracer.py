@@ -226,7 +226,7 @@ class MemoryTracer:
         """Writes a file for speedscope, and the directories that it lacks.
 
         Raises:
-          ValueError: nothing was recorded.
+          ValueError: nothing was traced, or nothing happened in the trace.
           OSError: it cannot be written.
         """
         from stratalloc.telemetry.exports import speedscope
@@ -258,11 +258,12 @@ class MemoryTracer:
         scalars.write(self._recorded("TensorBoard"), _place(folder))
 
     def _recorded(self, what):
-        if self._now() is None:
+        found = self._now()
+        if found is None or found.is_empty():
             raise ValueError(f"stratalloc: nothing was recorded that {what} "
                              "could show; use `with tracer.trace(model):` and "
                              "run the model inside")
-        return self.run()
+        return found.run
 
     def print_summary(self):
         """Prints totals and the layers that needed most."""

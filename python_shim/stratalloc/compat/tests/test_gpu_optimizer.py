@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """MemoryTracer under our allocator, on two simulated cards: what it says is
-held against torch's own counters, and wrong uses leave nothing behind."""
+held against torch's own counters, and wrong uses leave nothing behind. Its
+files and pages are in test_gpu_optimizer_files.py."""
 
 import contextlib
 import dataclasses
 import gc
-import json
 import os
-import stat
 import threading
 import weakref
 
@@ -24,7 +23,6 @@ import stratalloc  # noqa: E402
 from stratalloc.compat import gpu_optimizer  # noqa: E402
 from stratalloc.compat.gpu_optimizer import (  # noqa: E402
     LayerMemoryStats, MemoryEvent, MemoryTracer)
-from stratalloc.telemetry.checks import speedscope, timeline  # noqa: E402
 
 
 class Net(nn.Module):
@@ -317,7 +315,31 @@ def test_fragmentation_is_the_formula(net):
     assert ratios["first"] == pytest.approx(sum(wanted) / len(wanted), abs=.01)
 
 
-def test_without_fragmentation_tracking_there_is_none(net, tmp_path, capsys):
+def _mean(tracer):
+    return pytest.approx(sum(
+        event.fragmentation_ratio for event in tracer.events
+    ) / len(tracer.events), abs=1e-12)
+
+
+def test_fragmentation_of_the_summary_is_the_mean_of_the_events(net):
+    tracer, few = MemoryTracer(), MemoryTracer(max_events=4)
+    spare = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
+    with tracer.trace(net), few.trace(net):
+        del spare  # the first event is far from the others
+        net(batch()).backward()
+    ratios = [event.fragmentation_ratio for event in tracer.events]
+    assert max(ratios) > 2 * min(ratios) > 0
+    assert tracer.get_summary()["avg_fragmentation"] == _mean(tracer)
+    tracer.get_layer_stats()  # in the other order, too
+    again = few.get_summary()["avg_fragmentation"]
+    assert again == pytest.approx(_mean(tracer).expected, abs=.01) != _mean(few)
+    with tracer.trace(net):
+        pass
+    assert tracer.events[0].fragmentation_ratio > 0
+    assert tracer.get_summary()["avg_fragmentation"] == _mean(tracer)
+
+
+def test_without_fragmentation_tracking_there_is_none(net):
     tracer = MemoryTracer(enable_fragmentation_tracking=False)
     with tracer.trace(net):
         net(batch())
@@ -326,121 +348,6 @@ def test_without_fragmentation_tracking_there_is_none(net, tmp_path, capsys):
     assert {one.avg_fragmentation
             for one in tracer.get_layer_stats().values()} == {0.0}
     assert tracer.get_summary()["avg_fragmentation"] == 0.0
-    tracer.export_timeline(tmp_path / "t.json")
-    told = json.loads((tmp_path / "t.json").read_text())
-    assert {one["avg_fragmentation"]
-            for one in told["layer_stats"].values()} == {0.0}
-    tracer.print_summary()
-    assert "%" not in capsys.readouterr().out
-
-
-# Files and people.
-
-
-def _views(profile, frames):
-    """What a viewer of flame graphs draws of a profile: how wide it is in time
-    order, each first frame's bytes left heavy, each frame's in a sandwich."""
-    order, heavy, sandwich, opened = 0, {}, {}, []
-    if profile["type"] == "sampled":
-        for stack, weight in zip(profile["samples"], profile["weights"]):
-            order += weight
-            heavy[stack[0]] = heavy.get(stack[0], 0) + weight
-            for frame in set(stack):
-                name = frames[frame]["name"]
-                sandwich[name] = sandwich.get(name, 0) + weight
-        return order, sum(heavy.values()), sandwich
-    for event in profile["events"]:
-        if event["type"] == "O":
-            opened.append((event["frame"], event["at"]))
-            continue
-        frame, at = opened.pop()
-        assert frame == event["frame"]  # brackets that match
-        name = frames[frame]["name"]
-        width = event["at"] - at
-        sandwich[name] = sandwich.get(name, 0) + width
-        order = max(order, event["at"])
-        heavy[frame] = heavy.get(frame, 0) + (0 if opened else width)
-    return order, sum(heavy.values()), sandwich
-
-
-def test_a_flame_graph_has_all_views(net, tmp_path):
-    tracer = MemoryTracer()
-    path = tmp_path / "new" / "folder" / "profile.json"
-    with pytest.raises(ValueError, match="nothing was recorded"):
-        tracer.export_flame_graph(path)
-    assert not path.parent.exists()
-    with tracer.trace(net):
-        net(batch(256)).backward()
-    tracer.export_flame_graph(str(path))
-    assert not speedscope.check(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    told = json.loads(path.read_text())
-    frames = told["shared"]["frames"]
-    views = {profile["name"]: _views(profile, frames)
-             for profile in told["profiles"]}
-    order, heavy, sandwich = views["peak holders cuda:0"]
-    assert order == heavy == sandwich["cuda:0"] == max(
-        event.allocated_bytes for event in tracer.events)
-    assert sandwich["first"] > 0
-    assert {one["unit"] for one in told["profiles"]} == {
-        "bytes", "microseconds"}
-    modules = [view for name, view in views.items()
-               if name.startswith("modules")]
-    assert len(modules) >= 2  # backward's thread, too
-    assert any("Net.block.0" in sandwich for _, _, sandwich in modules)
-
-
-def test_a_timeline_has_the_events(net, tmp_path):
-    tracer = MemoryTracer()
-    path = tmp_path / "deep" / "er" / "timeline.json"
-    with pytest.raises(ValueError, match="timeline"):
-        tracer.export_timeline(path)
-    with tracer.trace(net):
-        net(batch()).backward()
-    tracer.export_timeline(path)
-    assert not timeline.check(path)
-    told = json.loads(path.read_text())
-    assert told["events"] == [dataclasses.asdict(event)
-                              for event in tracer.events]
-    assert {name: LayerMemoryStats(**{
-        key: one[key] for key in LayerMemoryStats.__dataclass_fields__})
-        for name, one in told["layer_stats"].items()
-    } == tracer.get_layer_stats()
-    summary = told["summary"]
-    assert summary == tracer.get_summary()
-    assert summary["total_events"] == len(tracer.events)
-    assert summary["total_layers"] == len(RAN)
-    assert summary["peak_allocated_mb"] * 2**20 == max(
-        event.allocated_bytes for event in tracer.events)
-    assert 0 < summary["avg_fragmentation"] < 1
-    assert told["recording"]["dropped_events"] == 0
-    os.chmod(tmp_path, 0o500)
-    try:
-        if os.geteuid():  # root may write anywhere
-            with pytest.raises(OSError):
-                tracer.export_timeline(tmp_path / "no" / "t.json")
-    finally:
-        os.chmod(tmp_path, 0o700)
-
-
-def test_the_summary_has_totals_and_five_layers(net, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-    tracer = MemoryTracer()
-    tracer.print_summary()
-    assert "nothing was traced yet" in capsys.readouterr().out
-    with tracer.trace(net):
-        pass
-    tracer.print_summary()
-    assert "no layer of the model ran" in capsys.readouterr().out
-    deep = nn.Sequential(*[nn.Linear(64, 64) for _ in range(7)]).cuda()
-    with tracer.trace(deep):
-        deep(batch())
-    tracer.print_summary()
-    out = capsys.readouterr().out
-    lines = out.splitlines()
-    assert len(lines) == 2 + 1 + 5 + 1 and "(3 more)" in lines[-1]
-    assert "of 8 layers" in lines[0] and "peak allocated" in lines[1]
-    assert "(the model)" in out and "\033" not in out and "KiB" in out
 
 
 # What the document wishes for.

@@ -223,3 +223,47 @@ def test_one_profiler_at_a_time(on_cpu):
     assert _left(on_cpu) == before
     assert len(_of(tracer.events, "layer_exit")) == len(
         _of(tracer.events, "layer_enter")) == 2
+
+
+class _Calling(nn.Module):
+    """Calls somebody before it makes its block."""
+
+    def forward(self, x, call=None):
+        if call is not None:
+            call()
+        return x.neg()
+
+
+def test_other_threads_are_missing_of_the_host_and_it_says_so(on_cpu):
+    before = _left(on_cpu)
+    tracer = MemoryTracer(device="cpu")
+    del _SAID[:]
+    with tracer.trace(on_cpu):
+        inside = threading.Thread(target=on_cpu, args=(torch.ones(16, 64),))
+        inside.start()
+        inside.join()
+    assert tracer.get_layer_stats() == {}
+    line, = _SAID
+    assert "calls of 4 layers on other threads are missing" in line
+    del _SAID[:]
+    with tracer.trace(on_cpu):
+        on_cpu(torch.ones(16, 64))
+    assert set(tracer.get_layer_stats()) == {"", "0", "1", "2"}
+    assert _SAID == [] and _left(on_cpu) == before
+
+
+def test_a_call_on_another_thread_ends_none_of_this_one():
+    layer, tracer = _Calling(), MemoryTracer(device="cpu")
+
+    def elsewhere():
+        thread = threading.Thread(target=layer, args=(torch.ones(3),))
+        thread.start()
+        thread.join()
+
+    made = []
+    for call in (None, elsewhere):
+        with tracer.trace(nn.Sequential(layer)):
+            layer(torch.ones(9), call)
+        made.append([event.size_bytes for event in _of(tracer.events, "alloc")
+                     if event.layer_name == "0"])
+    assert made[0] == made[1] and 9 * 4 in made[0]
