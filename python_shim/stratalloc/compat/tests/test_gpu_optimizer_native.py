@@ -253,17 +253,16 @@ def test_other_threads_are_missing_of_the_host_and_it_says_so(on_cpu):
 
 
 def test_a_call_on_another_thread_ends_none_of_this_one():
-    layer, tracer = _Calling(), MemoryTracer(device="cpu")
+    layer, x, tracer = _Calling(), torch.ones(9), MemoryTracer(device="cpu")
 
     def elsewhere():
-        thread = threading.Thread(target=layer, args=(torch.ones(3),))
+        thread = threading.Thread(target=layer, args=(x,))
         thread.start()
         thread.join()
 
-    made = []
-    for call in (None, elsewhere):
-        with tracer.trace(nn.Sequential(layer)):
-            layer(torch.ones(9), call)
-        made.append([event.size_bytes for event in _of(tracer.events, "alloc")
-                     if event.layer_name == "0"])
-    assert made[0] == made[1] and 9 * 4 in made[0]
+    with tracer.trace(nn.Sequential(layer)):
+        kept = [layer(x, elsewhere), x.neg()]
+    assert [(event.layer_name, event.size_bytes)
+            for event in _of(tracer.events, "alloc")] == [
+                ("0", 9 * 4), (None, 9 * 4)]
+    del kept
