@@ -139,8 +139,10 @@ def _meaning(name):
 def uninstall():
     """Takes the names back, those of a .pth line too, and what was imported by
     them; modules that a program holds stay as they are."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path
-                        if not hasattr(finder, "stratalloc_names")]
+    # A list of its own: a thread that walks the old one would pass over whoever
+    # comes after us if it became shorter.
+    sys.meta_path = [finder for finder in sys.meta_path
+                     if not hasattr(finder, "stratalloc_names")]
     for name in list(sys.modules):
         if name.partition(".")[0] in NAMES and _is_ours(sys.modules[name]):
             del sys.modules[name]

@@ -130,6 +130,21 @@ def test_twice_is_once_and_uninstalled_is_gone():
     assert "stratalloc.compat.memlord.parts" in sys.modules
 
 
+def test_an_import_that_is_under_way_meets_every_finder():
+    stratalloc.compat.install()
+    import memlord.parts  # noqa: F401: now there are finders at both ends
+
+    walked = sys.meta_path
+    before = list(walked)
+    met = []
+    for finder in walked:  # as an import does
+        met.append(finder)
+        stratalloc.compat.uninstall()
+    assert met == before
+    assert sys.meta_path == [finder for finder in before if not hasattr(
+        finder, "stratalloc_names")]
+
+
 def test_an_installed_original_keeps_its_name_and_its_submodules(
         tmp_path, monkeypatch, caplog):
     monkeypatch.syspath_prepend(_other(tmp_path, "memlord"))
