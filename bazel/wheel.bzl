@@ -17,6 +17,7 @@ def _wheel_impl(ctx):
     args.add("--summary", ctx.attr.summary)
     args.add_all(ctx.files.readme, before_each = "--readme")
     args.add_all(ctx.files.license, before_each = "--license")
+    args.add_all(ctx.files.notices, before_each = "--notices")
     args.add_all(ctx.attr.requires, before_each = "--requires")
     args.add_all([
         "%s:%s" % (extra, requirement)
@@ -24,7 +25,7 @@ def _wheel_impl(ctx):
         for requirement in requirements
     ], before_each = "--extra")
     args.add_all(ctx.attr.entry_points, before_each = "--entry-point")
-    inputs += ctx.files.readme + ctx.files.license
+    inputs += ctx.files.readme + ctx.files.license + ctx.files.notices
     for target in ctx.attr.sources:
         for f in target.files.to_list():
             path = f.short_path
@@ -59,6 +60,10 @@ python_wheel = rule(
             doc = "Files, and the folder of the wheel they go into.",
         ),
         "license": attr.label(allow_single_file = True),
+        "notices": attr.label(
+            allow_single_file = True,
+            doc = "Licences of what is linked into its files.",
+        ),
         "readme": attr.label(allow_single_file = True),
         "requires": attr.string_list(),
         "sources": attr.label_list(allow_files = True),

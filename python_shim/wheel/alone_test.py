@@ -19,6 +19,18 @@ _FOLDER = "python_shim/wheel"
 _FOREIGN = re.compile(
     r"lib(cuda|cudart|nvidia|nvrtc|nccl)\b|cudasim|simulated|(site|user)customize"
 )
+# Labels of the system's libraries, and what their notices are headed by.
+_LINKED = {
+    "expected": "expected (TartanLlama)",
+    "liblz4": "LZ4",
+    "liburing": "liburing",
+    "libzstd": "Zstandard",
+    "nlohmann_json": "JSON for Modern C++ (nlohmann/json)",
+    "robin_map": "robin-map",
+    "xxhash": "xxHash",
+    "zlib": "zlib",
+}
+_FOR_TESTS = {"benchmark", "googletest"}
 _INSTALL = (
     "stratalloc: the simulated device is the package stratalloc-cudasim, which "
     "is not installed: pip install 'stratalloc[simulate]'"
@@ -52,6 +64,24 @@ class AloneTest(unittest.TestCase):
         self.assertEqual(
             [name for name in names if _FOREIGN.search(name)], []
         )
+
+    def test_what_is_linked_into_it_has_its_notice(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            (name,) = [name for name in archive.namelist()
+                       if name.endswith(".dist-info/licenses/NOTICES")]
+            parts = re.split(r"={72}\n(.+)\nhttps://.+\n={72}\n",
+                             archive.read(name).decode())
+        texts = dict(zip(parts[1::2], parts[2::2]))
+        with open("third_party/repositories.bzl", encoding="utf-8") as stream:
+            found = stream.read().partition("_SYSTEM_LIBRARIES = {\n")[2]
+        labels = re.findall(r'^    "(\w+)": \(', found.partition("\n}\n")[0],
+                            re.MULTILINE)
+        self.assertEqual(set(labels), set(_LINKED) | _FOR_TESTS)
+        self.assertEqual(set(texts), set(_LINKED.values()))
+        for title, text in texts.items():
+            with self.subTest(title):
+                self.assertRegex(text, r"(?i)copyright .*\d{4}|\(c\) \w+")
+                self.assertRegex(text, "(?i)warrant")
 
     def test_the_bridge_measures_nothing(self):
         with zipfile.ZipFile(self.wheel) as archive:

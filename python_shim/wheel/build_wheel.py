@@ -65,6 +65,9 @@ def contents(args: argparse.Namespace) -> dict[str, bytes]:
     if args.license:
         with open(args.license, "rb") as stream:
             files[f"{info}/LICENSE"] = stream.read()
+    if args.notices:
+        with open(args.notices, "rb") as stream:
+            files[f"{info}/licenses/NOTICES"] = stream.read()
     files[f"{info}/METADATA"] = _metadata(args).encode()
     files[f"{info}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: stratalloc\n"
@@ -110,6 +113,8 @@ def main(argv: list[str] | None = None) -> None:
     builder.add_argument("--summary", required=True)
     builder.add_argument("--readme")
     builder.add_argument("--license")
+    builder.add_argument(
+        "--notices", help="of other people's work that is in its files")
     builder.add_argument("--requires", action="append", default=[])
     builder.add_argument(
         "--extra", action="append", default=[], dest="extras",

@@ -22,14 +22,14 @@ class BuildWheelTest(unittest.TestCase):
     def _path(self, name):
         return os.path.join(self._folder.name, name)
 
-    def _build(self, out, *files, name="n"):
+    def _build(self, out, *files, name="n", more=()):
         pairs = [word for pair in files for word in ("--file", pair)]
         build_wheel.main([
             "build", out, "--name", name, "--version", "1", "--tag",
             "py3-none-any", "--summary", "S.", "--requires", "torch",
             "--extra", "more:n-more==1", "--extra", "more:n-less",
             "--entry-point",
-            "console_scripts:n=n.cli:main", *pairs,
+            "console_scripts:n=n.cli:main", *pairs, *more,
         ])
 
     def test_every_file_is_recorded_with_its_hash(self):
@@ -60,6 +60,17 @@ class BuildWheelTest(unittest.TestCase):
         self._build(second, f"{self.source}=n/b.py", f"{self.source}=n/a.py")
         with open(first, "rb") as one, open(second, "rb") as two:
             self.assertEqual(one.read(), two.read())
+
+    def test_notices_are_where_licences_are_looked_for(self):
+        out, notices = self._path("n.whl"), self._path("some")
+        with open(notices, "wb") as stream:
+            stream.write("© somebody\n".encode())
+        self._build(out, more=("--notices", notices))
+        with zipfile.ZipFile(out) as archive:
+            name = "n-1.dist-info/licenses/NOTICES"
+            self.assertEqual(archive.read(name).decode(), "© somebody\n")
+            record = archive.read("n-1.dist-info/RECORD").decode()
+            self.assertIn(f"\n{name},sha256=", "\n" + record)
 
     def test_one_name_twice_is_refused(self):
         with self.assertRaisesRegex(SystemExit, "two files .* n/a.py"):
