@@ -9,7 +9,7 @@ everything below works, only what a device has in use is asked elsewhere.
 
 `_objects` finds the storages of what a program names, `_accounts` counts each
 once, `_patches` replaces PyTorch's attributes and puts them back, `_creations`
-and `_moves` say which; `_strategy`, `_usage` and `_collection` are automatic
+and `_moves` say which, `_handles` ends them; `_strategy`, `_usage` and `_collection` are automatic
 collections; `tracker` has the one public class.
 """
 

@@ -16,7 +16,7 @@ import functools
 import torch
 from torch.utils import _device
 
-from stratalloc.compat.memlord import _objects
+from stratalloc.compat.memlord import _handles, _objects
 
 _NAMESPACES = (torch, torch.functional, torch.nn.functional, torch.linalg,
                torch.fft, torch.special, torch.nested)
@@ -30,27 +30,8 @@ _OPERATORS = frozenset(
         "invert", "eq", "ne", "lt", "le", "gt", "ge", "getitem", "deepcopy"))
 
 
-class SnakeHooks:
-    """What hook_into_python() returns; also a context manager.
-
-    Let go of, it stays as long as its tracker does.
-    """
-
-    def __init__(self, tickets, ended):
-        self._tickets, self._ended = tickets, ended
-
-    def disable(self):
-        """Everything that was replaced for this handle is put back, if no
-        other needs it. Again: nothing."""
-        for ticket in self._tickets:
-            ticket.end()
-        self._ended(self)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.disable()
+class SnakeHooks(_handles.Handle):
+    """What hook_into_python() returns: functions are listened to."""
 
 
 def places(factories, deep):

@@ -13,7 +13,7 @@ import weakref
 
 import torch
 
-from stratalloc.compat.memlord import _objects
+from stratalloc.compat.memlord import _handles, _objects
 
 MOVES = ((torch.Tensor, "to"),)
 MODULE_MOVES = ((torch.nn.Module, "to"),)
@@ -22,28 +22,10 @@ SYNCHRONISATIONS = ((torch.cuda, "synchronize"),
                     (torch.cuda.Event, "synchronize"))
 
 
-class TorchMoveHooks:
-    """What hook_into_torch() returns; also a context manager.
-
-    Let go of, it stays as long as its tracker does.
-    """
-
-    def __init__(self, tickets, ended):
-        self._tickets, self._ended = tickets, ended
-
-    def disable(self):
-        """Everything that was replaced for this handle is put back, if no
-        other needs it, and nobody waits for a synchronisation that nobody
-        hears. Again: nothing."""
-        for ticket in self._tickets:
-            ticket.end()
-        self._ended(self)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        self.disable()
+class TorchMoveHooks(_handles.Handle):
+    """What hook_into_torch() returns: moves and synchronisations are listened
+    to. When a tracker's last one is disabled nobody waits for a synchronisation
+    that nobody hears: what was freed in flight is credited."""
 
 
 def flight(result, args, kwargs):

@@ -24,6 +24,7 @@ import weakref
 import torch
 
 from stratalloc import _core, simulate
+from stratalloc.compat import _devices
 
 UNKNOWN = (None, None, 0.0)
 _SECONDS = 0.2
@@ -125,17 +126,13 @@ def _cpu():
 
 
 def _cuda(index):
-    if not torch.cuda.is_initialized():  # nor is it in a forked child
+    found = _devices.memory(index)
+    if found is None:
         return None, 0
-    if _core.loaded() and index < _core.device_count():
-        told, _ = _core.metrics(index)
-        total, used = told.limit or told.capacity, told.reserved
-    else:
-        total = torch.cuda.get_device_properties(index).total_memory
-        used = torch.cuda.memory_reserved(index)
+    used = found.reserved
     if not simulate.loaded():
         used = max(used, _by_everybody(index) or 0)
-    return total, used
+    return found.total, used
 
 
 def _by_everybody(index):

@@ -13,6 +13,7 @@ simulate.load("64MiB", devices=2)
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from stratalloc.compat import _devices  # noqa: E402
 from stratalloc.compat.memlord import MemLord, _collection, _usage  # noqa: E402
 
 gc.freeze()  # what was imported is no garbage: collections are quick
@@ -235,6 +236,7 @@ def test_the_poller_says_what_is_in_use():
     assert total == 64 * _MIB
     assert used == torch.cuda.memory_reserved(0) >= 8 * _MIB
     assert percent == 100 * used / total
+    assert _devices.memory(0) == (torch.cuda.memory_allocated(0), used, total)
     read = threading.Event()
     poller, = [each for each in threading.enumerate()
                if each.name == "memlord cuda:0"]
