@@ -10,6 +10,9 @@ have no effect here. The reference page has what each one means.
 import dataclasses
 import math
 import os
+import threading
+
+_MOST_GIB = (1 << 33) - 1  # of which a file's quota counts the bytes
 
 
 def _bad(name, value, why):
@@ -41,8 +44,9 @@ def _share(name, value):
 
 def _seconds(name, value):
     number = _number(name, value)
-    if number <= 0:
-        raise _bad(name, value, "give seconds above 0")
+    if not 0 < number <= threading.TIMEOUT_MAX:
+        raise _bad(name, value, "give seconds above 0, at most "
+                                f"{threading.TIMEOUT_MAX:.0f}")
     return number
 
 
@@ -50,6 +54,13 @@ def _from_zero(name, value):
     number = _number(name, value)
     if number < 0:
         raise _bad(name, value, "give a number from 0")
+    return number
+
+
+def _disk_space(name, value):
+    number = _number(name, value)
+    if not 0 <= number <= _MOST_GIB:
+        raise _bad(name, value, f"give GiB from 0, at most {_MOST_GIB}")
     return number
 
 
@@ -120,7 +131,7 @@ class MemoryConfig:
     compress_disk_cache: bool = _option(True, _switch)
     eager_offload_on_wrap: bool = _option(True, _switch)
     offload_1d_parameters: bool = _option(False, _switch)
-    max_disk_usage_gb: float = _option(50.0, _from_zero)
+    max_disk_usage_gb: float = _option(50.0, _disk_space)
     offload_batch_size: int = _option(10, _count)
     prefetch_enabled: bool = _option(True, _switch)
 
@@ -128,7 +139,7 @@ class MemoryConfig:
     cpu_emergency_threshold: float = _option(0.98, _ratio)
     disk_cache_dir: str | None = _option(None, _directory)
     vram_cap_gb: float | None = _option(None, _capacity)
-    min_free_gpu_memory: float = _option(0.1, _share)
+    min_free_gpu_memory: float = _option(0.0, _share)
     time_since_forward_threshold: float = _option(0.0, _from_zero)
     aggressive_post_forward_offload: bool = _option(False, _switch)
     empty_cache_after_offload: bool = _option(False, _switch)

@@ -7,9 +7,10 @@ started, by itself: a thread looks how full GPUs and host are and makes room
 know nothing of each other and may share a model and a config.
 
 Thread-safety: any thread. wrap, cleanup and the like take one lock of the
-process, moves none: the allocator moves one thing at a time itself.
-Fails: TypeError and ValueError for what cannot be wrapped, before anything is;
-RuntimeError after cleanup().
+process, moves none: the allocator moves one thing at a time itself. Eager
+moves of wrapping are done under it, so that cleanup() comes before or after.
+Fails: TypeError and ValueError for what cannot be wrapped, with nothing
+wrapped; RuntimeError of wrapping and start() after cleanup().
 """
 
 import contextlib
@@ -76,8 +77,8 @@ class MemoryManager:
         _managers.add(self)
         # Threads that run while the interpreter ends may die inside of torch.
         weakref.finalize(self, _stop, self._workers)
-        weakref.finalize(self, _let_go, self._records, self.strategies,
-                         False).atexit = False
+        weakref.finalize(self, _forget, self._records,
+                         self.strategies).atexit = False
 
     # Modules ------------------------------------------------------------------
 
@@ -128,10 +129,25 @@ class MemoryManager:
                 type(model).__name__)
         with wrapper.lock:
             self._still("wrap a model")
-            records = [self._wrap(module, None, name)
-                       for name, module in found]
+            records = self._wrap_all(found)
         self._begin([record for record in records if record is not None])
         return model
+
+    def _wrap_all(self, found):
+        """[Managed or None] of (name, module) pairs; all of them or none."""
+        # What cannot be derived from is found out before anything is wrapped.
+        classes = [wrapper.wrapped_class(module) for _, module in found]
+        records = []
+        try:
+            for name, module in found:
+                records.append(self._wrap(module, None, name))
+        except BaseException:
+            for record in filter(None, records):
+                self._records.pop(record.module_id, None)
+                wrapper.unwrap(record.module())
+            raise
+        del classes
+        return records
 
     def _wrap(self, module, module_id, name=""):
         """The new Managed of a module; None if this manager has it."""
@@ -163,12 +179,20 @@ class MemoryManager:
         return made
 
     def _begin(self, records):
+        tensors = [one for record in records for one in record.tensors()]
+        self.strategies.watch(tensors, [
+            inner for record in records
+            for inner in getattr(record.module(), "modules", list)()])
+        del tensors
         for record in records:
-            tensors = record.tensors()
-            self._obey(record, tensors)
-            if self.config.eager_offload_on_wrap:
-                record.away = True
-                self.send_out(record, tensors)
+            with wrapper.lock:
+                if self._over:
+                    return  # cleanup() was quicker
+                tensors = record.tensors()
+                self._obey(tensors)
+                if self.config.eager_offload_on_wrap:
+                    record.away = True
+                    self.send_out(record, tensors)
 
     def _free_id(self, wanted):
         alive, number, found = self._alive(), 2, wanted
@@ -193,14 +217,18 @@ class MemoryManager:
     def offload(self, record):
         """What offload_all() of a module does."""
         tensors = record.tensors()
-        self._obey(record, tensors)
+        self._obey(tensors)
         record.away = True
         return self.send_out(record, tensors)
 
     def send_out(self, record, tensors):
-        """Tensors of a module leave, under the rules that they have."""
+        """Tensors of a module leave, to the tiers that the config says now;
+        what stays is what did when the program last asked."""
         if self._disk_is_full:
             self.mind_disk()
+        self.strategies.apply_tiers(tensors)
+        if self._disk_is_full:
+            self._close_disk(tensors, True)
         moved = self.strategies.offload(tensors, self._disk_is_full)
         self.count_out(record, moved)
         if moved:
@@ -236,20 +264,17 @@ class MemoryManager:
     def moved(self, record):
         """The module's tensors are on another device, or of another dtype."""
         tensors = record.tensors()
-        record.applied = None
-        self._obey(record, tensors)
+        self._obey(tensors)
         if record.away:
             self.send_out(record, tensors)
 
-    def _obey(self, record, tensors):
-        """The allocator has the rules that the config says now; on a thread of
-        the program's, since memory may get another address."""
-        rules = self.strategies.rules()
-        if record.applied != rules:
-            self.strategies.apply(tensors)
-            if self._disk_is_full:
-                self._close_disk(tensors, True)
-            record.applied = rules
+    def _obey(self, tensors):
+        """The allocator has the rules that the config says now, for the memory
+        that tensors have now; on a thread of the program's, since memory may
+        get another address."""
+        self.strategies.apply(tensors)
+        if self._disk_is_full:
+            self._close_disk(tensors, True)
 
     def mind_disk(self):
         """On the disk is no more of this manager's than max_disk_usage_gb."""
@@ -315,8 +340,8 @@ class MemoryManager:
 
     @property
     def is_running(self):
-        """Whether its thread runs."""
-        return bool(self._workers)
+        """Whether the thread that looks runs."""
+        return any(one.is_alive for one in self._workers[:1])
 
     def _look(self):
         self.check_memory()
@@ -346,7 +371,7 @@ class MemoryManager:
         _stop(self._workers)
         self._fetcher = None
         with wrapper.lock:
-            _let_go(self._records, self.strategies, True)
+            _let_go(self._records, self.strategies, self)
             self._over = True
 
     def _still(self, what):
@@ -440,20 +465,59 @@ def _stop(running):
         running.pop().stop()
 
 
-def _let_go(records, strategies, rules_too):
-    """Everything that a manager did to its modules is undone. Rules only on a
-    thread of the program's, since memory may get another address."""
-    for record in list(records.values()):
-        for tensor in record.tensors():
+def _let_go(records, strategies, ended):
+    """Everything that a manager did to its modules is undone; on a thread of
+    the program's, since memory may get another address."""
+    mine = [tensor for record in list(records.values())
+            for tensor in record.tensors()]
+    for tensor in mine:
+        spilled.restore(tensor)
+    others = [record for manager in list(_managers) if manager is not ended
+              for record in manager.records()]
+    theirs = {id(tensor) for record in others for tensor in record.tensors()}
+    strategies.clear([one for one in mine if id(one) not in theirs])
+    _make_plain(records, mine)
+    for record in others:  # a tied tensor has one rule, theirs from now on
+        tensors = record.tensors()
+        manager = record.manager()
+        if manager is not None and not {*map(id, mine)}.isdisjoint(
+                map(id, tensors)):
+            manager._obey(tensors)
+    strategies.close()
+
+
+def _forget(records, strategies):
+    """A manager was freed, on whatever thread and whenever. Never raises."""
+    mine = [tensor for record in list(records.values())
+            for tensor in record.tensors()]
+    try:
+        for tensor in mine:
             spilled.restore(tensor)
+        others = {id(tensor) for manager in list(_managers)
+                  for record in list(manager._records.values())
+                  for tensor in record.tensors()}
+        strategies.clear_tiers([one for one in mine if id(one) not in others])
+    except Exception as error:  # pylint: disable=broad-except
+        # Its bytes are where they were, and come when it is used.
+        if os.getpid() == _pid:
+            _log.warning("stratalloc: memory_management: of a manager that is "
+                         "gone: %s", error)
+    strategies.close()
+    _make_plain(records, mine)
+
+
+def _make_plain(records, tensors):
     for record in list(records.values()):
         module = record.module()
         if module is not None:
-            if rules_too:
-                strategies.clear(record.tensors())
             wrapper.unwrap(module)
     records.clear()
-    strategies.close()
+    for tensor in tensors:
+        if not spilled.is_away(tensor):
+            spilled.unwatch(tensor)
+
+
+_pid = os.getpid()  # of the process whose files can be read
 
 
 def _after_fork():
@@ -461,6 +525,7 @@ def _after_fork():
         manager._workers.clear()  # the parent's
         manager._fetcher = None
         manager._counted = threading.Lock()
+        manager.strategies.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -40,6 +40,7 @@ class OffloadStrategies:
         self._asked = None  # how that one was made
         self._hears_steps = False
         self._said_full = False
+        self.closed = False
 
     # What may leave ---------------------------------------------------------
 
@@ -59,16 +60,19 @@ class OffloadStrategies:
                 (moving if shared else staying).append(one)
         return moving, staying
 
-    def rules(self):
-        """What the config says to the allocator, to be compared."""
+    def _disk(self):
         config = self.config
-        return (config.offload_1d_parameters, config.enable_cpu_offload,
-                config.enable_disk_offload and config.max_disk_usage_gb > 0,
-                config.compress_disk_cache)
+        return config.enable_disk_offload and config.max_disk_usage_gb > 0
 
     def spills(self):
         """Do modules in host memory go to files of this manager's own?"""
         return not (_enable.is_enabled() and _may_find_gpu())
+
+    def watch(self, tensors, modules):
+        """Uses of what may be spilled are seen from now on (spilled.py)."""
+        if self.spills():
+            spilled.watch([one for one in tensors if self.may_leave(one)],
+                          self, modules)
 
     def apply(self, tensors):
         """Gives the allocator the rules for `tensors`, for those that move and
@@ -80,22 +84,28 @@ class OffloadStrategies:
             return
         from stratalloc import _tier_rules
 
-        self.apply_tiers(tensors)
-        _tier_rules.apply(self._sorted(tensors)[1], stay=True)
+        moving, staying = self._sorted(tensors)
+        _tier_rules.apply(moving, **self._tiers())
+        _tier_rules.apply(staying, stay=True)
 
     def apply_tiers(self, tensors, disk_is_full=False):
-        """Of what moves: to which tiers. Nothing is copied; any thread."""
+        """Of what moves: to which tiers. Nothing is copied, so what lies where
+        it stays is passed over; any thread."""
         if self.spills():
             return
         from stratalloc import _tier_rules
 
-        _, host, disk, compress = self.rules()
+        _tier_rules.apply(
+            [one for one in self._sorted(tensors)[0] if not _stays(one)],
+            **self._tiers(disk_is_full))
+
+    def _tiers(self, disk_is_full=False):
+        config = self.config
+        host, disk = config.enable_cpu_offload, self._disk()
         if not (host or disk):
             host = disk = True  # offload() moves nothing then
-        _tier_rules.apply(
-            self._sorted(tensors)[0], host=host,
-            disk=disk and not (disk_is_full and host),
-            compress=CODEC if compress else False)
+        return {"host": host, "disk": disk and not (disk_is_full and host),
+                "compress": CODEC if config.compress_disk_cache else False}
 
     def clear(self, tensors):
         """Takes the rules back; as apply()."""
@@ -104,6 +114,13 @@ class OffloadStrategies:
 
             _tier_rules.clear(tensors)
 
+    def clear_tiers(self, tensors):
+        """Takes back the rules of what does not stay; as apply_tiers()."""
+        if not self.spills():
+            from stratalloc import _tier_rules
+
+            _tier_rules.clear([one for one in tensors if not _stays(one)])
+
     # Moves ------------------------------------------------------------------
 
     def offload(self, tensors, disk_is_full=False):
@@ -111,7 +128,7 @@ class OffloadStrategies:
 
         What is in use stays, and what the config says shall stay."""
         on_gpu, in_memory = self._ways(tensors)
-        _, host, disk, _ = self.rules()
+        host, disk = self.config.enable_cpu_offload, self._disk()
         moved = 0
         if on_gpu and (host or (disk and not disk_is_full)):
             moved += _tiers.evict(on_gpu)
@@ -122,7 +139,7 @@ class OffloadStrategies:
     def demote(self, tensors):
         """Bytes of `tensors` that left host memory for the disk."""
         on_gpu, in_memory = self._ways(tensors)
-        if not self.rules()[2]:
+        if not self._disk():
             return 0
         moved = self._spill(in_memory) if in_memory else 0
         if on_gpu and _enable.config().disk_budget:
@@ -152,11 +169,12 @@ class OffloadStrategies:
             elif tensor.device.type == "cuda" and ours:
                 on_gpu.append(tensor)
             elif not tensor.is_meta:
-                storage = tensor.untyped_storage()
-                if storage._cdata not in seen:
-                    seen.add(storage._cdata)
-                    tier = "host" if tensor.device.type == "cpu" else "device"
-                    found[tier] += storage.nbytes()
+                tier = "host" if tensor.device.type == "cpu" else "device"
+                for part in _strided(tensor):
+                    storage = part.untyped_storage()
+                    if storage._cdata not in seen:
+                        seen.add(storage._cdata)
+                        found[tier] += storage.nbytes()
         if on_gpu:
             for tier, size in _tiers.residency(on_gpu).items():
                 found[tier] += size
@@ -177,14 +195,19 @@ class OffloadStrategies:
             return sum(file.stored for file in self._files)
 
     def close(self):
-        """Removes the files. What was in them has been loaded before."""
+        """Gives up the files: one in which something is lives until that has
+        come back or is gone. Nothing is spilled from now on."""
         with self._lock:
+            self.closed = True
             files, self._files, self._asked = self._files, [], None
             if self._hears_steps:
                 steps.end()
             self._hears_steps = False
-        for file in files:
-            file.close()
+        del files
+
+    def after_fork(self):
+        """In the child of a fork: a thread that is gone may have held it."""
+        self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------
 
@@ -208,27 +231,32 @@ class OffloadStrategies:
         moved = 0
         for tensor in tensors:
             try:
-                moved += spilled.offload(tensor, self._file())
+                file = self._file()
+                if file is None:
+                    break
+                moved += spilled.offload(tensor, file, self)
             except (RuntimeError, ValueError, MemoryError) as error:
                 if not self._said_full:
                     self._said_full = True
                     _log.warning("stratalloc: memory_management: what would "
                                  "go to the disk cache stays in memory: %s",
-                                 error)
+                                 str(error))  # which had the file
                 break
         return moved
 
     def _file(self):
+        """Where to write now; None after close()."""
         config = self.config
         asked = (config.disk_cache_dir, config.max_disk_usage_gb,
                  config.compress_disk_cache)
         with self._lock:
+            if self.closed:
+                return None
             if asked != self._asked:
                 from stratalloc import _spill
 
-                for file in [one for one in self._files if not one.used]:
-                    self._files.remove(file)
-                    file.close()
+                # Whoever writes to one at this moment still has it.
+                self._files = [one for one in self._files if one.used]
                 left = int(config.max_disk_usage_gb * GIB) - sum(
                     file.stored for file in self._files)
                 self._files.append(_spill.SpillFile(
@@ -239,6 +267,39 @@ class OffloadStrategies:
                     steps.begin()
                 self._hears_steps = True
             return self._files[-1]
+
+
+def _strided(tensor):
+    """The tensors with a storage that a tensor consists of."""
+    import torch
+
+    compressed = {
+        torch.sparse_csr: ("crow_indices", "col_indices"),
+        torch.sparse_bsr: ("crow_indices", "col_indices"),
+        torch.sparse_csc: ("ccol_indices", "row_indices"),
+        torch.sparse_bsc: ("ccol_indices", "row_indices")}
+    if tensor.layout == torch.strided:
+        return [tensor]
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in compressed:
+        return [getattr(tensor, name)() for name in (
+            *compressed[tensor.layout], "values")]
+    return []  # nobody can tell what oneDNN has
+
+
+def _stays(tensor):
+    """Is it where nothing leaves, or is it to be?"""
+    from stratalloc import _core
+    from stratalloc import _tier_rules
+    from stratalloc._stack import LIFETIME_STAYING
+
+    rule = _tier_rules.rule_of(tensor)
+    if rule is not None and rule.stays:
+        return True
+    return _core.initialized() and any(
+        _core.placement(address).lifetime == LIFETIME_STAYING
+        for _, address, _ in _storages_of(tensor))
 
 
 def _storages_of(tensor):

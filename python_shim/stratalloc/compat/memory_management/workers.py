@@ -25,6 +25,10 @@ class Ticker:
         self._thread = _begun("stratalloc-memory-monitor", _tick,
                               weakref.WeakMethod(method), self._told, seconds)
 
+    @property
+    def is_alive(self):
+        return self._thread.is_alive()
+
     def stop(self):
         self._told.set()
         _join(self._thread)
@@ -41,6 +45,10 @@ class Fetcher:
     def give(self, reference):
         """A weak reference, to what may be gone by then."""
         self._given.put(reference)
+
+    @property
+    def is_alive(self):
+        return self._thread.is_alive()
 
     def stop(self):
         self._given.put(None)

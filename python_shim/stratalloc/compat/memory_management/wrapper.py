@@ -14,6 +14,7 @@ of a module is kept beside it (Managed, by the module), and ends with it.
 Thread-safety: any thread; wrap() and unwrap() under `lock`.
 """
 
+import contextlib
 import copyreg
 import math
 import os
@@ -24,6 +25,7 @@ import weakref
 
 import torch
 
+from stratalloc import _ruled
 from stratalloc.compat.memory_management import spilled
 
 _managed = weakref.WeakKeyDictionary()  # module -> Managed
@@ -55,7 +57,7 @@ class Managed:
     """
 
     __slots__ = ("manager", "module", "module_id", "away", "last_used",
-                 "offloads", "next", "applied", "__weakref__")
+                 "offloads", "next", "__weakref__")
 
     def __init__(self, manager, module, module_id):
         self.manager = weakref.ref(manager)
@@ -65,7 +67,6 @@ class Managed:
         self.last_used = -math.inf
         self.offloads = 0
         self.next = _nobody  # what ran next, last time
-        self.applied = None  # the rules its tensors have
 
     def tensors(self):
         """Its parameters and buffers, with those of the modules in it."""
@@ -152,7 +153,7 @@ class ModuleWrapper:
         return result
 
     def _load_from_state_dict(self, *args, **kwargs):
-        with spilled.in_use(tensors_of(self)):
+        with spilled.in_use(tensors_of(self)), _rules_go_along(self):
             return super()._load_from_state_dict(*args, **kwargs)
 
     def __reduce_ex__(self, protocol):
@@ -169,17 +170,44 @@ class ModuleWrapper:
                                 for one in arguments), *rest)
 
 
+def _rules_go_along(module):
+    """Around what may swap tensors, which refuses those that are held weakly,
+    as those with a rule are (_tier_rules.py)."""
+    if (not torch.__future__.get_swap_module_params_on_conversion()
+            or not _ruled.some()):
+        return contextlib.nullcontext()
+    return _ruled.Moved(module)
+
+
 def wrap(module, record):
-    """Makes `module` a ModuleWrapper, known as `record`."""
+    """Makes `module` a ModuleWrapper, known as `record`. Raises TypeError."""
     if not isinstance(module, ModuleWrapper):
         try:
-            module.__class__ = _wrapped_class(type(module))
-        except TypeError as error:
-            raise TypeError(
-                f"stratalloc: a {type(module).__name__} cannot be wrapped: "
-                f"nothing can be derived from its class ({error}); wrap the "
-                "modules inside of it") from None
+            # Past a __setattr__ of the module's own.
+            object.__setattr__(module, "__class__", wrapped_class(module))
+        except (AttributeError, TypeError) as error:
+            raise _underivable(module, error) from None
     _managed[module] = record
+
+
+def wrapped_class(module):
+    """The class that it has when it is wrapped. Raises TypeError."""
+    if isinstance(module, ModuleWrapper):
+        return type(module)
+    try:
+        return _wrapped_class(type(module))
+    except Exception as error:  # __init_subclass__ raises what it likes
+        if str(error).startswith("stratalloc: "):
+            raise
+        raise _underivable(module, error) from None
+
+
+def _underivable(module, error):
+    if str(error).startswith("stratalloc: "):
+        return error
+    return TypeError(
+        f"stratalloc: a {type(module).__name__} cannot be wrapped: nothing can "
+        f"be derived from its class ({error}); wrap the modules inside of it")
 
 
 def unwrap(module):
@@ -189,7 +217,7 @@ def unwrap(module):
     # Of a class that somebody derived from ours since it stays, and does
     # nothing there.
     if "_own_class" in vars(type(module)):
-        module.__class__ = type(module)._own_class
+        object.__setattr__(module, "__class__", type(module)._own_class)
 
 
 def why_not(module):

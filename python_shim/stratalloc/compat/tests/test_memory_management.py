@@ -20,27 +20,15 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stratalloc  # noqa: E402
+from managed_models import (  # noqa: E402
+    WAIT, left_behind, managed_fixture)
+from stratalloc import _tier_rules  # noqa: E402
 from stratalloc.compat import memory_management as mm  # noqa: E402
 from stratalloc.compat.memory_management.monitor import Usage  # noqa: E402
 from stratalloc.telemetry import model as events  # noqa: E402
 
 _MIB = 1 << 20
-_WAIT = 60  # seconds until a thread that hangs fails its test
 _WEIGHT = 4 * _MIB  # of a layer below: two handles
-
-
-def _left_behind():
-    """What a manager may not leave: threads, descriptors, hooks, methods."""
-    from torch.nn.modules import module
-    from torch.optim import optimizer
-
-    return (sorted(one.name for one in threading.enumerate()),
-            len(os.listdir("/proc/self/fd")),
-            *(len(hooks) for hooks in (
-                module._global_forward_hooks, module._global_forward_pre_hooks,
-                optimizer._global_optimizer_pre_hooks,
-                optimizer._global_optimizer_post_hooks)),
-            nn.Linear.__call__, nn.Linear._apply, torch.Tensor.to)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,27 +46,11 @@ def nothing_left(opened):
     # Layers begin at a handle where nothing else is: each leaves alone.
     gc.collect()
     torch.cuda.empty_cache()
-    before = _left_behind()
+    before = left_behind()
     yield
-    if _left_behind() != before:
+    if left_behind() != before:
         gc.collect()
-    assert _left_behind() == before
-
-
-@pytest.fixture(name="managed")
-def _managed():
-    """managed(model, **options): an unstarted manager, ended by the test."""
-    made = []
-
-    def manage(model, layer_types=None, **options):
-        manager = mm.MemoryManager(mm.MemoryConfig(**options))
-        made.append(manager)
-        manager.wrap_model(model, layer_types)
-        return manager
-
-    yield manage
-    for manager in made:
-        manager.cleanup()
+    assert left_behind() == before
 
 
 def _layers(count, width=1024, device=None):
@@ -276,7 +248,7 @@ def test_the_thread_evicts_what_nobody_uses(managed):
     manager.count_out = lambda *told: (count_out(*told), left.set())
     assert len(_resident(model)) == 3
     manager.start()
-    assert left.wait(_WAIT)
+    assert left.wait(WAIT)
     manager.cleanup()
     assert len(_resident(model)) < 3
     del manager.count_out
@@ -369,6 +341,103 @@ def test_its_part_of_the_disk_is_bounded(managed):
     manager.config.max_disk_usage_gb = 50.0
     manager.offload_all()
     assert _resident(model) == []
+
+
+def test_new_memory_has_the_rules_too(managed):
+    model = _layers(1).cuda()
+    managed(model, enable_cpu_offload=False, eager_offload_on_wrap=False)
+    layer = model[0]
+
+    def assign():
+        layer.load_state_dict({name: one.clone() for name, one in
+                               layer.state_dict().items()}, assign=True)
+
+    def another():
+        layer.weight = nn.Parameter(torch.ones(1024, 1024, device="cuda"))
+
+    def data():
+        layer.weight.data = torch.ones(1024, 1024, device="cuda")
+
+    for change in (assign, another, data):
+        layer.load_all()
+        change()
+        layer.offload_all()
+        info = layer.get_memory_info()
+        assert (info["host"], info["disk"]) == (0, _WEIGHT), change.__name__
+        assert info["device"] == 4096
+        assert _tier_rules.rule_of(layer.bias).stay
+
+
+def test_a_tied_tensor_keeps_the_rule_of_who_is_left(managed):
+    words = nn.Embedding(1024, 1024, device="cuda")
+    head = nn.Linear(1024, 1024, bias=False, device="cuda")
+    head.weight = words.weight
+    first = managed(words, [nn.Embedding])
+    second = managed(head, enable_cpu_offload=False)
+    first.cleanup()
+    assert not _tier_rules.rule_of(head.weight).host
+    first = managed(words, [nn.Embedding])
+    first.cleanup()  # it had the last word
+    assert not _tier_rules.rule_of(head.weight).host
+    second.cleanup()
+    assert _tier_rules.rule_of(head.weight) is None
+
+
+def test_a_manager_that_is_gone_leaves_no_rule_of_the_tiers(managed):
+    model = _layers(1).cuda()
+    manager = mm.MemoryManager(mm.MemoryConfig(enable_cpu_offload=False))
+    manager.wrap_model(model)
+    address = model[0].bias.data_ptr()
+    del manager
+    gc.collect()
+    assert _tier_rules.rule_of(model[0].weight) is None
+    assert _tier_rules.rule_of(model[0].bias).stay
+    assert model[0].bias.data_ptr() == address
+    stratalloc.restore(model)
+    stratalloc.evict(model)
+    assert stratalloc._tiers.residency(model[0].weight)["host"] == _WEIGHT
+    _tier_rules.clear(model)
+
+
+def test_a_look_obeys_new_options_and_moves_no_address(managed):
+    model = _layers(3).cuda()
+    manager = managed(model, eager_offload_on_wrap=False)
+    addresses = [layer.bias.data_ptr() for layer in model]
+    config = manager.config
+    config.enable_cpu_offload = False
+    config.offload_1d_parameters = True
+    config.max_disk_usage_gb = 2 * _WEIGHT / (1 << 30)
+    config.gpu_offload_threshold = config.gpu_reload_threshold = 1e-6
+    looks = threading.Thread(target=manager.check_memory)
+    looks.start()
+    looks.join()
+    where = manager.get_memory_summary()["system"]
+    assert (where["host"], where["disk"]) == (0, 2 * _WEIGHT)
+    assert [layer.bias.data_ptr() for layer in model] == addresses
+    config.enable_cpu_offload = True
+    looks = threading.Thread(target=manager.mind_disk)
+    looks.start()
+    looks.join()
+    assert manager._disk_is_full
+    assert [layer.bias.data_ptr() for layer in model] == addresses
+    manager.offload_all()  # on a thread of the program's they may
+    assert manager.get_memory_summary()["system"]["device"] == 0
+
+
+def test_rules_are_no_obstacle_to_swapped_tensors(managed):
+    model = _layers(1).cuda()
+    managed(model)
+    state = {name: one + 1 for name, one in model.state_dict().items()}
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.load_state_dict(state)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert _tier_rules.rule_of(model[0].bias).stay
+    model[0].offload_all()
+    assert model[0].get_memory_info()["offloaded_parameters"] == 1
+    assert all(torch.equal(one, state[name])
+               for name, one in model.state_dict().items())
 
 
 def test_moves_are_in_a_recording(managed):

@@ -2,12 +2,9 @@
 """memory_management without a GPU: modules go to a spill file and come back,
 and what is wrong is said and leaves nothing behind."""
 
-import copy
 import gc
-import io
 import math
 import os
-import pickle
 import subprocess
 import sys
 import threading
@@ -20,15 +17,16 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from stratalloc import _spill  # noqa: E402
+from managed_models import (  # noqa: E402
+    WAIT, away, managed_fixture, nothing_left,
+    towers)
 from stratalloc.compat import memory_management as mm  # noqa: E402
+from stratalloc.compat.memory_management import _rounds  # noqa: E402
 from stratalloc.compat.memory_management import spilled  # noqa: E402
+from stratalloc.compat.memory_management import wrapper  # noqa: E402
 from stratalloc.compat.memory_management.monitor import Usage  # noqa: E402
+from stratalloc.compat.memory_management.steps import Steps  # noqa: E402
 
-# torch dresses an optimizer's class when the first one is made.
-torch.optim.SGD([nn.Parameter(torch.ones(1))])
-
-_WAIT = 60  # seconds until a thread that hangs fails its test
 _DEFAULTS = dict(
     gpu_offload_threshold=.85, gpu_emergency_threshold=.95,
     gpu_reload_threshold=.70, cpu_offload_threshold=.90,
@@ -38,64 +36,16 @@ _DEFAULTS = dict(
     max_disk_usage_gb=50.0, offload_batch_size=10, prefetch_enabled=True)
 
 
-def _left_behind():
-    """What a manager may not leave: threads, descriptors, hooks, methods."""
-    from torch.nn.modules import module
-    from torch.optim import optimizer
-
-    return (sorted(one.name for one in threading.enumerate()),
-            len(os.listdir("/proc/self/fd")),
-            *(len(hooks) for hooks in (
-                module._global_forward_hooks, module._global_forward_pre_hooks,
-                optimizer._global_optimizer_pre_hooks,
-                optimizer._global_optimizer_post_hooks)),
-            len(spilled._uses),
-            nn.Linear.__call__, nn.Linear._apply, nn.Module.__setattr__,
-            torch.Tensor.to, torch.optim.SGD.step)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    before = _left_behind()
-    yield
-    if _left_behind() != before:
-        gc.collect()  # what is only held by a cycle is not left
-    assert _left_behind() == before
-
-
-@pytest.fixture(name="managed")
-def _managed():
-    """managed(model, **options): an unstarted manager, ended by the test."""
-    made = []
-
-    def manage(model, layer_types=None, **options):
-        manager = mm.MemoryManager(mm.MemoryConfig(**options))
-        made.append(manager)
-        manager.wrap_model(model, layer_types)
-        return manager
-
-    yield manage
-    for manager in made:
-        manager.cleanup()
-
-
-def _model():
-    torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64),
-                         nn.Linear(64, 10))
-
-
-def _away(model):
-    return [name for name, one in model.named_parameters()
-            if spilled.is_away(one)]
-
-
 # Options --------------------------------------------------------------------
 
 
 def test_defaults_are_the_documents():
     config = mm.MemoryConfig()
     assert {name: getattr(config, name) for name in _DEFAULTS} == _DEFAULTS
+    assert _rounds.gpu_threshold(config) == .85
+    config.min_free_gpu_memory = .2
+    assert _rounds.gpu_threshold(config) == .8
+    assert _rounds.gpu_threshold(mm.MemoryConfig.for_high_performance()) == .92
 
 
 def test_presets_lie_on_both_sides_of_the_defaults():
@@ -113,6 +63,7 @@ def test_presets_lie_on_both_sides_of_the_defaults():
     ("gpu_offload_threshold", 85), ("gpu_offload_threshold", 0),
     ("cpu_offload_threshold", float("nan")), ("gpu_reload_threshold", "0.5"),
     ("memory_check_interval", 0), ("memory_check_interval", float("inf")),
+    ("memory_check_interval", 1e10), ("max_disk_usage_gb", 1e10),
     ("enable_cpu_offload", 1), ("enable_disk_offload", None),
     ("compress_disk_cache", "lz4"), ("offload_batch_size", 0),
     ("offload_batch_size", 2.5), ("max_disk_usage_gb", -1),
@@ -152,10 +103,10 @@ def test_reload_never_lies_above_offload(offload, reload, later):
 
 
 def test_a_wrapped_module_is_what_it_was(managed):
-    model, plain = _model(), _model()
+    model, plain = towers(), towers()
     names = [name for name, _ in model.named_modules()]
     manager = managed(model)
-    assert _away(model) == ["0.weight", "2.weight", "3.weight"]
+    assert away(model) == ["0.weight", "2.weight", "3.weight"]
     layer = model[0]
     assert isinstance(layer, nn.Linear) and isinstance(layer, mm.ModuleWrapper)
     assert type(layer).__name__ == "Linear" and repr(model) == repr(plain)
@@ -173,9 +124,9 @@ def test_a_wrapped_module_is_what_it_was(managed):
 
 
 def test_forward_brings_back_and_values_are_the_same(managed):
-    model, plain, batch = _model(), _model(), torch.randn(5, 64)
+    model, plain, batch = towers(), towers(), torch.randn(5, 64)
     manager = managed(model)
-    assert torch.equal(model(batch), plain(batch)) and not _away(model)
+    assert torch.equal(model(batch), plain(batch)) and not away(model)
     moved = sum(layer.offload_all() for layer in (model[0], model[2]))
     assert moved == 2 * 64 * 128 * 4
     info = model[0].get_memory_info()
@@ -190,124 +141,8 @@ def test_forward_brings_back_and_values_are_the_same(managed):
     assert summary["disk"]["total"] == 50 << 30 > summary["disk"]["used"] > 0
 
 
-def test_copies_and_pickles_are_plain_and_whole(managed):
-    model, plain = _model(), _model()
-    manager = managed(model)
-    file = io.BytesIO()
-    for made in (
-            lambda: copy.deepcopy(model),
-            lambda: pickle.loads(pickle.dumps(model)),
-            lambda: (torch.save(model, file), file.seek(0),
-                     torch.load(file, weights_only=False))[2]):
-        manager.offload_all()
-        assert _away(model)
-        other = made()
-        assert type(other[0]) is nn.Linear
-        assert type(other[0].weight) is nn.Parameter
-        assert all(torch.equal(a, b) for a, b in
-                   zip(other.parameters(), plain.parameters(), strict=True))
-    manager.offload_all()
-    assert torch.equal(copy.deepcopy(model[0].weight), plain[0].weight)
-    manager.offload_all()
-    assert "MemoryManager" not in repr(pickle.dumps(model))
-
-
-@pytest.mark.parametrize("foreach", [True, False])
-def test_training_with_everything_offloaded_between_is_the_same(
-        managed, foreach):
-    model, plain = _model(), _model()
-    manager = managed(model, offload_1d_parameters=True)
-    for one in (model, plain):
-        optimizer = torch.optim.AdamW(one.parameters(), lr=.1, foreach=foreach)
-        torch.manual_seed(1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = one(torch.randn(5, 64)).square().sum()
-            manager.offload_all()
-            assert one is plain or not _away(one)  # the graph holds them
-            loss.backward()
-            del loss
-            if one is model:
-                assert manager.offload_all() and len(_away(one)) == 6
-            optimizer.step()
-        assert not _away(plain)
-    assert all(torch.equal(a, b) for a, b in
-               zip(model.parameters(), plain.parameters(), strict=True))
-
-
-def test_what_others_hold_stays(managed):
-    model = _model()
-    manager = managed(model, eager_offload_on_wrap=False)
-    view, weight = model[0].weight.detach()[:1], model[2].weight
-    manager.offload_all()
-    assert _away(model) == ["2.weight", "3.weight"]
-    del view
-    manager.offload_all()
-    assert len(_away(model)) == 3
-    with spilled.in_use([weight]):
-        assert manager.offload_all() == 0 and not spilled.is_away(weight)
-        assert spilled.is_away(model[0].weight)
-
-
-def test_looking_at_a_parameter_leaves_it_away(managed):
-    model = _model()
-    managed(model)
-    weight = model[0].weight
-    torch.optim.SGD(model.parameters(), lr=1).zero_grad()
-    assert weight.grad is None and weight.requires_grad and weight.is_leaf
-    assert weight.dtype == torch.float32 and weight.device.type == "cpu"
-    assert weight.shape == weight.size() == (128, 64) and len(weight) == 128
-    assert weight.size(1) == weight.stride()[0] == 64 and weight.ndim == 2
-    assert weight.numel() * weight.element_size() == weight.nbytes == 32768
-    assert weight.is_contiguous() and weight.storage_offset() == 0
-    assert spilled.is_away(weight)
-    assert weight[0, 0] == _model()[0].weight[0, 0]
-    assert not spilled.is_away(weight)
-
-
-def test_what_goes_past_python_is_refused_and_reads_nothing(managed):
-    model = _model()
-    managed(model)
-    with torch._C.DisableTorchFunctionSubclass():
-        for use in (lambda w: w + torch.ones(128, 64), lambda w: w @ w.t(),
-                    lambda w: torch.nn.functional.linear(torch.ones(1, 64), w)):
-            with pytest.raises(RuntimeError):
-                use(model[0].weight)
-    assert spilled.is_away(model[0].weight)
-
-
-@hypothesis.settings(max_examples=60, deadline=None)
-@hypothesis.given(st.data())
-def test_bits_come_back_whatever_they_are(data):
-    dtype = data.draw(st.sampled_from([
-        torch.uint8, torch.int64, torch.bool, torch.float16, torch.bfloat16,
-        torch.float64, torch.complex64]))
-    shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
-    count = torch.Size(shape).numel()
-    size = count * torch.empty(0, dtype=dtype).element_size()
-    raw = data.draw(st.binary(min_size=size, max_size=size))
-    if dtype == torch.bool:
-        raw = bytes(one & 1 for one in raw)
-    tensor = torch.frombuffer(bytearray(raw), dtype=dtype).clone()
-    tensor = tensor.reshape(shape).clone()
-    if len(shape) == 4 and data.draw(st.booleans()):
-        tensor = tensor.contiguous(memory_format=torch.channels_last)
-    if dtype.is_floating_point and data.draw(st.booleans()):
-        tensor = nn.Parameter(tensor)
-    before, stride = bytes(tensor.detach().untyped_storage()), tensor.stride()
-    kind = type(tensor)
-    with _spill.SpillFile(quota=64 << 20, codec="lz4") as file:
-        assert spilled.offload(tensor, file) == size
-        assert spilled.offload(tensor, file) == 0 and spilled.is_away(tensor)
-        assert spilled.bytes_away(tensor) == size
-        assert spilled.restore(tensor) == size and type(tensor) is kind
-        assert bytes(tensor.detach().untyped_storage()) == before
-        assert tensor.stride() == stride and list(tensor.shape) == shape
-        assert file.used == 0
-
-
 def test_modules_that_are_freed_take_their_place_with_them(managed):
-    model = _model()
+    model = towers()
     manager = managed(model)
     used = manager.strategies.stored()
     del model[3]
@@ -317,30 +152,30 @@ def test_modules_that_are_freed_take_their_place_with_them(managed):
 
 
 def test_a_full_cache_loses_nothing_and_says_so_once(managed, caplog):
-    model, plain = _model(), _model()
+    model, plain = towers(), towers()
     manager = managed(model, max_disk_usage_gb=40_000 / (1 << 30),
                       compress_disk_cache=False)
     manager.offload_all()
     assert [one.levelname for one in caplog.records] == ["WARNING"]
-    assert "stays in memory" in caplog.text and len(_away(model)) < 3
+    assert "stays in memory" in caplog.text and len(away(model)) < 3
     assert manager.strategies.stored() <= 40_000
     assert torch.equal(model(torch.ones(1, 64)), plain(torch.ones(1, 64)))
 
 
 def test_options_that_change_hold_from_the_next_move_on(managed, tmp_path):
-    model = _model()
+    model = towers()
     manager = managed(model, enable_disk_offload=False,
                       disk_cache_dir=str(tmp_path))
-    assert _away(model) == [] and manager.strategies.stored() == 0
+    assert away(model) == [] and manager.strategies.stored() == 0
     manager.config.enable_disk_offload = True
     manager.config.offload_1d_parameters = True
     manager.offload_all()
-    assert len(_away(model)) == 6
+    assert len(away(model)) == 6
     manager.load_all()
     manager.config.offload_1d_parameters = False
     manager.config.compress_disk_cache = False
     manager.offload_all()
-    assert len(_away(model)) == 3
+    assert len(away(model)) == 3
     assert manager.strategies.stored() >= 2 * 64 * 128 * 4
     assert os.listdir(tmp_path) == []  # it has no name
 
@@ -354,42 +189,42 @@ def _full(manager, ratio):
 
 
 def test_above_the_threshold_the_coldest_leave_in_batches(managed):
-    model = _model()
+    model = towers()
     manager = managed(model, eager_offload_on_wrap=False, offload_batch_size=1)
     model(torch.ones(1, 64))
     model[0](torch.ones(1, 64))
     _full(manager, .89)
     assert manager.check_memory() == 0
     _full(manager, .9)
-    assert manager.check_memory() > 0 and _away(model) == ["2.weight"]
+    assert manager.check_memory() > 0 and away(model) == ["2.weight"]
     _full(manager, .99)
     manager.config.time_since_forward_threshold = 1e6
     manager.check_memory()
-    assert len(_away(model)) == 3
+    assert len(away(model)) == 3
 
 
 def test_it_looks_only_while_it_is_started(managed):
-    model, looked = _model(), threading.Event()
+    model, looked = towers(), threading.Event()
     manager = managed(model, eager_offload_on_wrap=False,
                       memory_check_interval=.001)
     _full(manager, .99)
-    assert not manager.is_running and not _away(model)
+    assert not manager.is_running and not away(model)
     count_out = manager.count_out
     manager.count_out = lambda *args: (count_out(*args), looked.set())
     manager.start()
     manager.start()
     names = [one.name for one in threading.enumerate()]
     assert names.count("stratalloc-memory-monitor") == 1
-    assert looked.wait(_WAIT)
+    assert looked.wait(WAIT)
     manager.cleanup()
     manager.cleanup()
-    assert not _away(model) and not manager.is_running
+    assert not away(model) and not manager.is_running
     assert not [one for one in threading.enumerate()
                 if one.name.startswith("stratalloc-")]
 
 
 def test_what_fails_in_the_thread_is_said_once_and_it_goes_on(managed, caplog):
-    model, again = _model(), threading.Semaphore(0)
+    model, again = towers(), threading.Semaphore(0)
     manager = managed(model, memory_check_interval=.001)
 
     def fail():
@@ -399,13 +234,13 @@ def test_what_fails_in_the_thread_is_said_once_and_it_goes_on(managed, caplog):
     manager.monitor.cpu = fail
     manager.start()
     for _ in range(3):
-        assert again.acquire(timeout=_WAIT)
+        assert again.acquire(timeout=WAIT)
     manager.cleanup()
     assert caplog.text.count("the meter is broken") == 1
 
 
 def test_what_ran_next_is_fetched_meanwhile(managed):
-    model, batch = _model(), torch.ones(1, 64)
+    model, batch = towers(), torch.ones(1, 64)
     manager = managed(model)
     manager.start()
     model(batch)  # in this order
@@ -419,16 +254,16 @@ def test_what_ran_next_is_fetched_meanwhile(managed):
     manager.load = loaded
     manager.offload_all()
     hook = model[0].register_forward_hook(
-        lambda *_: None if came.wait(_WAIT) else pytest.fail("nobody fetched"))
+        lambda *_: None if came.wait(WAIT) else pytest.fail("nobody fetched"))
     model[0](batch)
     hook.remove()
-    assert _away(model) == ["3.weight"]
+    assert away(model) == ["3.weight"]
     manager.cleanup()
     del load, loaded, manager.load
 
 
 def test_threads_run_while_another_offloads_and_loads(managed):
-    model, plain = _model(), _model()
+    model, plain = towers(), towers()
     manager = managed(model)
     manager.start()
     over, wrong = threading.Event(), []
@@ -472,7 +307,7 @@ def test_wrapping_again_adds_and_harms_nothing(managed):
     assert kind.__mro__[1:3] == (mm.ModuleWrapper, nn.Linear)
     manager.wrap_model(model, layer_types=[nn.Linear, nn.Conv2d, nn.LSTM])
     assert manager.get_memory_summary()["system"]["managed_modules"] == 3
-    assert len(_away(model)) == 2 + 2
+    assert len(away(model)) == 2 + 2
     model(torch.ones(1, 1, 4, 4))
     assert manager.wrap_module(model[2], "head") is model[2]
     assert model[2].get_memory_info()["module_id"] == "head"
@@ -480,38 +315,38 @@ def test_wrapping_again_adds_and_harms_nothing(managed):
 
 
 def test_the_last_manager_has_the_module(managed):
-    model = _model()
+    model = towers()
     first = managed(model, enable_disk_offload=False)
     second = managed(model)
     assert first.get_memory_summary()["system"]["managed_modules"] == 0
-    assert len(_away(model)) == 3 and first.load_all() == 0
+    assert len(away(model)) == 3 and first.load_all() == 0
     first.cleanup()
-    assert isinstance(model[0], mm.ModuleWrapper) and len(_away(model)) == 3
+    assert isinstance(model[0], mm.ModuleWrapper) and len(away(model)) == 3
     assert second.get_memory_summary()["system"]["managed_modules"] == 3
 
 
 def test_managers_of_parts_go_their_own_ways(managed):
-    model = _model()
+    model = towers()
     manager = managed(model[0], eager_offload_on_wrap=False)
     managed(model[2])
-    assert _away(model) == ["2.weight"]
+    assert away(model) == ["2.weight"]
     manager.offload_all()
-    assert _away(model) == ["0.weight", "2.weight"]
+    assert away(model) == ["0.weight", "2.weight"]
     manager.load_all()
-    assert _away(model) == ["2.weight"]
+    assert away(model) == ["2.weight"]
 
 
 def test_a_manager_that_nobody_has_ends_with_its_threads():
-    model = _model()
+    model = towers()
     manager = mm.auto_manage_model(model)
-    assert len(_away(model)) == 3 and manager.is_running
+    assert len(away(model)) == 3 and manager.is_running
     del manager
     gc.collect()
-    assert type(model[0]) is nn.Linear and not _away(model)
+    assert type(model[0]) is nn.Linear and not away(model)
 
 
 def test_wrong_uses_are_refused_before_anything_is_done(managed, caplog):
-    model = _model()
+    model = towers()
     manager = managed(model, eager_offload_on_wrap=False)
     for bad in (None, "model", torch.ones(2, 2), nn.Linear):
         with pytest.raises(TypeError, match="torch.nn.Module"):
@@ -521,9 +356,9 @@ def test_wrong_uses_are_refused_before_anything_is_done(managed, caplog):
     for bad in ([], nn.functional.linear, [nn.Linear, "Conv2d"], ["Linear"],
                 3, int):
         with pytest.raises(TypeError, match="layer_types"):
-            manager.wrap_model(_model(), layer_types=bad)
+            manager.wrap_model(towers(), layer_types=bad)
     with pytest.raises(TypeError, match="TorchScript"):
-        manager.wrap_module(torch.jit.script(_model()))
+        manager.wrap_module(torch.jit.script(towers()))
     manager.wrap_module(nn.Linear(2, 2), module_id="mine")
     with pytest.raises(TypeError, match="run the model once"):
         manager.wrap_model(nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2)))
@@ -544,17 +379,17 @@ def test_wrong_uses_are_refused_before_anything_is_done(managed, caplog):
 
 
 def test_an_exception_in_forward_leaves_the_module_usable(managed):
-    model, plain = _model(), _model()
+    model, plain = towers(), towers()
     manager = managed(model)
     with pytest.raises(RuntimeError, match="shape"):
         model[0](torch.ones(1, 3))
     assert spilled._uses == {}
-    assert manager.offload_all() > 0 and len(_away(model)) == 3
+    assert manager.offload_all() > 0 and len(away(model)) == 3
     assert torch.equal(model(torch.ones(1, 64)), plain(torch.ones(1, 64)))
 
 
 def test_a_step_that_raises_lets_go_with_its_optimizer(managed):
-    model = _model()
+    model = towers()
     manager = managed(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     model(torch.ones(1, 64)).sum().backward()
@@ -565,14 +400,134 @@ def test_a_step_that_raises_lets_go_with_its_optimizer(managed):
 
     with pytest.raises(KeyError):
         optimizer.step(fail)
-    assert not _away(model)
+    assert not away(model)
     assert manager.offload_all() == 0  # torch does not say that it is over
     optimizer.step()
     assert manager.offload_all() > 0
 
 
+def test_a_step_keeps_what_its_closure_gives_a_gradient(managed):
+    layer = nn.Linear(64, 64)
+    manager = managed(layer)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=.1)
+
+    def closure():
+        assert layer.weight.grad is None
+        assert manager.offload_all() == 0
+        layer(torch.ones(1, 64)).sum().backward()
+        assert manager.offload_all() == 0
+
+    optimizer.step(closure)
+    assert manager.offload_all() == 64 * 64 * 4
+
+
+def test_what_comes_after_cleanup_leaves_nothing(managed):
+    model, plain = towers(), towers()
+    manager = managed(model, eager_offload_on_wrap=False)
+    record = manager.records()[0]
+    manager.cleanup()
+    # As threads that began before it: one offloads, one was about to wrap.
+    assert manager.offload(record) == 0
+    record = wrapper.Managed(manager, model[0], "late")
+    manager.config.eager_offload_on_wrap = True
+    manager._begin([record])
+    assert not away(model) and not record.away
+    assert manager.strategies._files == []
+    assert torch.equal(model(torch.ones(1, 64)), plain(torch.ones(1, 64)))
+
+
+class _Final(nn.Linear):
+    def __init_subclass__(cls):
+        raise TypeError("nobody derives from this")
+
+
+class _Strict(nn.Linear):
+    def __setattr__(self, name, value):
+        if name == "__class__":
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+def test_a_model_is_wrapped_as_a_whole_or_not_at_all(managed):
+    manager = mm.MemoryManager()
+    model = nn.Sequential(nn.Linear(4, 4), _Final(4, 4), nn.Linear(4, 4))
+    with pytest.raises(TypeError, match="_Final cannot be wrapped"):
+        manager.wrap_model(model)
+    # So if it is only found out while they are wrapped.
+    model[1], refuse = nn.Linear(4, 4), manager._wrap
+
+    def wrap(module, *rest):
+        if module is model[2]:
+            raise TypeError("layout")
+        return refuse(module, *rest)
+
+    manager._wrap = wrap
+    with pytest.raises(TypeError, match="layout"):
+        manager.wrap_model(model)
+    del manager._wrap, refuse, wrap
+    assert not any(isinstance(one, mm.ModuleWrapper) for one in model)
+    assert manager.records() == []
+    strict = _Strict(4, 4)
+    manager.wrap_module(strict)
+    assert isinstance(strict, mm.ModuleWrapper) and away(strict) == ["weight"]
+    manager.cleanup()
+    assert type(strict) is _Strict
+
+
+def test_a_thread_that_has_ended_is_not_said_to_run(managed):
+    manager = managed(towers())
+    manager.start()
+    assert manager.is_running
+    manager._workers[0].stop()  # the one that looks
+    assert not manager.is_running
+
+
+def test_steps_hooks_are_counted_by_many_threads():
+    from torch.optim import optimizer
+
+    made = Steps()
+    made.begin()
+    register = optimizer.register_optimizer_step_pre_hook
+    inside = []
+
+    def slow(hook):
+        other = threading.Thread(target=lambda: inside.append(
+            made.lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return register(hook)
+
+    made.end()
+    optimizer.register_optimizer_step_pre_hook = slow
+    try:
+        made.begin()
+    finally:
+        optimizer.register_optimizer_step_pre_hook = register
+    assert inside == [False]
+    made.end()
+    assert made._handles == []
+
+
+def test_a_forked_child_waits_for_nobody_and_is_quiet(capfd, caplog):
+    model = towers()
+    manager = mm.MemoryManager()
+    manager.wrap_model(model)
+    manager.strategies._lock.acquire()  # as a thread that the child lacks
+    child = os.fork()
+    if child == 0:
+        manager.get_memory_summary()
+        del manager
+        gc.collect()
+        os._exit(0 if away(model) and not caplog.records else 1)
+    manager.strategies._lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    manager.cleanup()
+    assert torch.equal(model[0].weight, towers()[0].weight)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_forked_child_has_plain_bytes_and_no_threads(managed):
-    model, plain = _model(), _model()
+    model, plain = towers(), towers()
     manager = managed(model, eager_offload_on_wrap=False)
     manager.start()
     child = os.fork()
@@ -607,7 +562,7 @@ assert manager.is_running  # to the end of the interpreter
 
 def test_too_late_it_says_what_is_lost_and_works():
     child = subprocess.run([sys.executable, "-c", _LATE], text=True,
-                           capture_output=True, timeout=_WAIT,
+                           capture_output=True, timeout=WAIT,
                            env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"})
     assert child.returncode == 0, child.stderr
     assert "modules on a GPU stay there" in child.stderr
