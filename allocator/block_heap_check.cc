@@ -44,6 +44,8 @@ const char* BlockHeap::CheckBlocks(const Segment& segment) const {
       return "free neighbours of one state are merged";
     }
     at = b->end();
+    if (b->rule.some() && !IsLive(b->state))
+      return "a rule ends with its block";
     const char* wrong = nullptr;
     ForEachHandleOf(*b, [&](HandleRef handle, Bytes inside) {
       if (wrong == nullptr) wrong = CheckHandleUnder(*b, handle, inside);
@@ -54,17 +56,23 @@ const char* BlockHeap::CheckBlocks(const Segment& segment) const {
 }
 
 const char* BlockHeap::CheckHandles(const Segment& segment) {
-  std::map<const HandleEntry*, std::uint32_t> live;
+  std::map<const HandleEntry*, std::uint32_t> live, ruled;
   for (const Block* b = segment.first; b != nullptr; b = b->next) {
     if (!IsLive(b->state)) continue;
-    ForEachHandleOf(*b,
-                    [&](HandleRef handle, Bytes) { ++live[&handle.entry()]; });
+    ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
+      ++live[&handle.entry()];
+      ruled[&handle.entry()] += b->rule.some();
+    });
   }
   std::uint64_t mapped = 0;
   const char* wrong = nullptr;
   ForEachHandleOf(segment, [&](HandleRef handle) {
     const HandleEntry& entry = handle.entry();
     const HandleState state = entry.state.load();
+    const auto rules = ruled.find(&entry);
+    if (entry.ruled != (rules == ruled.end() ? 0 : rules->second)) {
+      wrong = "ruled counts the blocks over a handle that have a rule";
+    }
     if (segment.region->evictable &&
         entry.stays.load() == segment.evictable()) {
       wrong = "what stays is a transient or staying pool's";

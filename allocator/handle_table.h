@@ -86,6 +86,7 @@ struct alignas(64) HandleEntry : HandleUse {
   PhysicalMemory* physical = nullptr;
   std::uint32_t live = 0;        // live blocks that overlap this handle
   std::uint32_t generation = 0;  // moves on whenever its bytes are given up
+  std::uint32_t ruled = 0;       // of those live blocks, that have a rule
 };
 
 static_assert(sizeof(HandleEntry) == 64);

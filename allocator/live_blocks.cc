@@ -167,8 +167,12 @@ void LiveBlocks::Relabel(Block& block, Charge charge, bool keep_category) {
 }
 
 TierRule LiveBlocks::SetRule(Block& block, TierRule rule) {
-  ruled_ += rule.some();
-  ruled_ -= block.rule.some();
+  if (rule.some() != block.rule.some()) {
+    ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
+      std::uint32_t& ruled = handle.entry().ruled;
+      rule.some() ? ++ruled : --ruled;
+    });
+  }
   if (rule.some()) block.streams_noted = true;  // its free takes the whole way
   return std::exchange(block.rule, rule);
 }
@@ -235,9 +239,7 @@ void LiveBlocks::GiveBack(Block* block) {
     });
   }
   p_.frees.Forget(block);
-  if (__builtin_expect(block->streams_noted, 0) && block->rule.some()) {
-    SetRule(*block, {});
-  }
+  if (__builtin_expect(block->rule.some(), 0)) SetRule(*block, {});
   block->raw = block->streams_noted = block->shared = false;
   block->charge = {};
   block->account = nullptr;

@@ -17,7 +17,7 @@
 // Nothing here fails: what the driver does not tell leaves a block pending.
 // Invariant: allocated <= active, each the sum of what is on the device; in
 // evictable regions each handle's `live` = live and binned blocks over it
-// (DeviceReports::CheckInvariants).
+// (DeviceReports::CheckInvariants), and `ruled` those that have a rule.
 #ifndef STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
 #define STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
 
@@ -117,9 +117,8 @@ class LiveBlocks {
   TierRule SetRule(Block& block, TierRule rule);
   // That of a handle: of all that lives over it.
   TierRule RuleOf(HandleRef handle) const {
-    return ruled_ == 0 ? TierRule{} : SumOfRules(handle);
+    return handle.entry().ruled == 0 ? TierRule{} : SumOfRules(handle);
   }
-  bool some_ruled() const { return ruled_ != 0; }
   // The frame has ended: what is left of it is no longer temporary.
   void EndFrame(FrameId id);
   // The slow reason of history, after what may have changed it.
@@ -138,7 +137,6 @@ class LiveBlocks {
   TierRule SumOfRules(HandleRef handle) const;
 
   const Parts p_;
-  std::uint64_t ruled_ = 0;  // blocks that have one
 };
 
 }  // namespace stratalloc

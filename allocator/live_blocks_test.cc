@@ -29,6 +29,12 @@ class LiveBlocksTest : public DevicePartsTest {
     live.resize(static_cast<std::size_t>(handles));
     return live;
   }
+  static std::uint32_t RuledOn(const Segment& segment) {
+    std::uint32_t ruled = 0;
+    ForEachHandleOf(segment,
+                    [&](HandleRef handle) { ruled += handle.entry().ruled; });
+    return ruled;
+  }
   using Live = std::vector<std::uint32_t>;
 };
 
@@ -105,6 +111,24 @@ TEST_F(LiveBlocksTest, AFreedBlockHasNoPinAndNoMark) {
   });
   EXPECT_FALSE(segment.first->raw || segment.first->shared ||
                segment.first->streams_noted);
+}
+
+TEST_F(LiveBlocksTest, ARuleEndsWithItsBlockThatStreamsWereRecordedOn) {
+  const StreamId stream = NewStream();
+  cudasim_hold_streams(1);
+  Block* const block = Malloc(kLarge, 3 * kMiB);
+  parts().blocks.SetRule(*block, {.host = false});
+  block->streams.push_back(stream);
+  Work(stream);
+  Segment& segment = *block->segment;
+  Free(block);
+  EXPECT_EQ(RuledOn(segment), 2u) << "its bytes are there still";
+  cudasim_hold_streams(0);
+  ASSERT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);
+  parts().blocks.Process();
+  EXPECT_EQ(segment.first->state, BlockState::kFree);
+  EXPECT_FALSE(segment.first->rule.some()) << "the next owner has none";
+  EXPECT_EQ(RuledOn(segment), 0u) << "a choice of victims looks no further";
 }
 
 TEST_F(LiveBlocksTest, APoolThatDoesNotSplitHandsOutWhole) {

@@ -21,6 +21,7 @@ std::vector<EvictableHandle> Transactions::Candidates(
   const std::set<Address> of_library = p_.heap.HandlesUnder(library);
   std::vector<EvictableHandle> all = EvictableLocked();
   std::erase_if(all, [&](const EvictableHandle& one) {
+    p_.mutex.AssertHeld();
     return one.state != HandleState::kResident || !one.lives || one.pinned ||
            of_library.contains(one.handle.address()) ||
            p_.blocks.RuleOf(one.handle).nowhere();
