@@ -17,8 +17,10 @@ BlockPin BlockPins::Pin(Address address, PinReason reason) {
 BlockPin BlockPins::Pin(Block& block, PinReason reason) {
   // What never leaves needs no pin; but what a rule keeps may get another place
   // when the rule is taken back, and then its pins tell who has its address.
+  // Not that of a pointer, which is asked for again.
   if (!block.segment->evictable() &&
-      block.segment->pool->key().lifetime != LifetimeClass::kStaying) {
+      (reason == PinReason::kPointer ||
+       block.segment->pool->key().lifetime != LifetimeClass::kStaying)) {
     return {};
   }
   if (!block.pins.any()) {

@@ -70,8 +70,9 @@ TEST_F(StayingTest, WhatARuleKeepsIsNamed) {
   EXPECT_TRUE(held());
   EXPECT_EQ(Stays().of(StayReason::kRule), 3 * kMiB);
   EXPECT_TRUE(allocator().UnpinBlock(pin, /*unobserved=*/true));
-  allocator().PinBlock(kept, PinReason::kPointer);
-  EXPECT_FALSE(held()) << "data_ptr() is asked for again";
+  EXPECT_EQ(allocator().PinBlock(kept, PinReason::kPointer).serial, 0u)
+      << "data_ptr() is asked for again";
+  EXPECT_FALSE(held());
   Free(kept);
   DeviceReports::Placed gone;
   EXPECT_FALSE(allocator().FindPlaced(kept, &gone));
