@@ -3,6 +3,7 @@
 #include "python_shim/c_api_spill.h"
 
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,8 +35,11 @@ int stratalloc_spill_open(const char* directory, uint64_t quota,
   options.codec = *named;
   Result<std::unique_ptr<HostSpill>> opened = HostSpill::Open(options);
   if (!opened) return ToC(opened.error(), error);
-  *spill = new stratalloc_spill{*std::move(opened)};
-  return 0;
+  *spill = new (std::nothrow) stratalloc_spill{*std::move(opened)};
+  if (*spill != nullptr) return 0;
+  return ToC(Error{ErrorCode::kHostOutOfMemory,
+                   "stratalloc: the host has no memory for a spill file"},
+             error);
 }
 
 int stratalloc_spill_write(stratalloc_spill* spill, const void* data,

@@ -27,6 +27,10 @@ class SpillFile:
     ValueError: an argument is none of these. RuntimeError: no file can be made
     there; the message has the directory and the cause.
 
+    An open file has at most 18 MiB of host memory to work with: 8 for what does
+    not lie on whole pages, and 10 once something is compressed. RuntimeError
+    where that is not to be had.
+
     Thread-safe; one call at a time has the file. In the child of a fork every
     call is a RuntimeError but close(), which closes the child's descriptors.
     A context manager.

@@ -36,7 +36,7 @@ class Pages {
  public:
   explicit Pages(Bytes bytes)
       : data_(operator new(std::max(bytes, kIoBlock),
-                           std::align_val_t(kIoBlock))) {}
+                           std::align_val_t(kIoBlock), std::nothrow)) {}
   ~Pages() { operator delete(data_, std::align_val_t(kIoBlock)); }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
@@ -78,10 +78,21 @@ struct ChunkCodec::Workspace {
         lz4(static_cast<Bytes>(LZ4_sizeofState())),
         zstd_out(ZSTD_estimateCCtxSize(kZstdLevel)),
         zstd_in(ZSTD_estimateDCtxSize()),
-        compressor(ZSTD_initStaticCCtx(zstd_out.data(),
-                                       ZSTD_estimateCCtxSize(kZstdLevel))),
-        decompressor(
-            ZSTD_initStaticDCtx(zstd_in.data(), ZSTD_estimateDCtxSize())) {}
+        compressor(
+            zstd_out.data() == nullptr
+                ? nullptr
+                : ZSTD_initStaticCCtx(zstd_out.data(),
+                                      ZSTD_estimateCCtxSize(kZstdLevel))),
+        decompressor(zstd_in.data() == nullptr
+                         ? nullptr
+                         : ZSTD_initStaticDCtx(zstd_in.data(),
+                                               ZSTD_estimateDCtxSize())) {}
+
+  bool has_memory() const {
+    return encoded.data() != nullptr && planes.data() != nullptr &&
+           scratch.data() != nullptr && lz4.data() != nullptr &&
+           compressor != nullptr && decompressor != nullptr;
+  }
 
   const Pages encoded;
   const Bytes most_bytes;
@@ -201,8 +212,17 @@ Bytes ChunkCodec::Workspace::EncodeBlocks(DiskCodec codec, const Choice& choice,
 }
 
 ChunkCodec::ChunkCodec(Bytes max_chunk_bytes)
-    : workspace_(std::make_unique<Workspace>(max_chunk_bytes)) {}
+    : workspace_(new (std::nothrow) Workspace(max_chunk_bytes)) {}
 ChunkCodec::~ChunkCodec() = default;
+
+bool ChunkCodec::has_memory() const {
+  return workspace_ != nullptr && workspace_->has_memory();
+}
+
+Bytes ChunkCodec::WorkspaceBytes(Bytes max_chunk_bytes) {
+  return max_chunk_bytes + 2 * kBlock + static_cast<Bytes>(LZ4_sizeofState()) +
+         ZSTD_estimateCCtxSize(kZstdLevel) + ZSTD_estimateDCtxSize();
+}
 
 char* ChunkCodec::buffer() const { return workspace_->encoded.data(); }
 

@@ -10,7 +10,8 @@
 // plane is the plane itself; else it is compressed. Zeros up to 4 KiB.
 //
 // Thread-safety: none; whoever has it is alone.
-// Allocates: in the constructor alone; pages that are never used cost nothing.
+// Allocates: in the constructor alone, which throws nothing: has_memory() tells
+// whether there was enough. Pages that are never used cost nothing.
 // Fails: Encode gives the plain bytes where too little is saved. Decode says
 // false for what no Encode made, whatever it is.
 #ifndef STRATALLOC_TIERING_IO_CODEC_H_
@@ -42,6 +43,10 @@ class ChunkCodec {
  public:
   explicit ChunkCodec(Bytes max_chunk_bytes);
   ~ChunkCodec();
+  // Else nothing below may be called.
+  bool has_memory() const;
+  // What one takes at most, beside itself.
+  static Bytes WorkspaceBytes(Bytes max_chunk_bytes);
 
   // Of `bytes` of `data`, which both may be anything. kOff: `data` is stored as
   // it is; else what is stored lies in buffer().

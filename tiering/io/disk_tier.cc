@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,9 @@ constexpr Bytes kLargestRequest = 4 * kMiB;
 constexpr Bytes kRequestsPerChunk = 8;
 constexpr unsigned kRingEntries = 64;
 constexpr int kFailuresUntilOffline = 3;
+constexpr char kNoMemory[] =
+    "a spill file cannot be opened: the host has no memory for what it works "
+    "with";
 
 Bytes RequestBytes(Bytes chunk) {
   return std::clamp(RoundUp(chunk / kRequestsPerChunk, kMiB), kSmallestRequest,
@@ -81,7 +85,11 @@ std::string LockedMemoryLimit() {
 
 struct DiskTier::State {
   explicit State(const Options& given)
-      : options(given), coder(given.max_chunk_bytes), owner(getpid()) {}
+      : options(given),
+        coder(given.coder != nullptr
+                  ? given.coder
+                  : std::make_shared<ChunkCodec>(given.max_chunk_bytes)),
+        owner(getpid()) {}
 
   const Options options;
   std::unique_ptr<SpillFile> file;
@@ -90,11 +98,12 @@ struct DiskTier::State {
   bool registered = false;
 
   Block header;
-  ChunkCodec coder;
+  const std::shared_ptr<ChunkCodec> coder;
   std::atomic<Bytes> written{0}, written_stored{0};
   std::vector<IoRequest> requests;  // reserved for the largest chunk
 
-  int failures = 0;  // consecutive failed writes
+  bool spent = false;  // as spent() says
+  int failures = 0;    // consecutive failed writes
   std::atomic<bool> offline{false};
 
   const pid_t owner;  // a forked child must not touch ring or file
@@ -109,6 +118,7 @@ struct DiskTier::State {
   void StartHeader(bool write, const DiskChunk& chunk);
   bool LeaveBrokenRing();
   int TryWrite(const void* data, DiskChunk* chunk);
+  bool MayBe(const DiskChunk& chunk) const;
   std::string Verify(const DiskChunk& chunk, void* to);
   tl::unexpected<Error> WriteFailed(Error error);
   std::string Name(const DiskChunk& chunk) const;
@@ -226,11 +236,11 @@ int DiskTier::State::TryWrite(const void* data, DiskChunk* chunk) {
   const bool encoded = chunk->stored.codec != DiskCodec::kOff;
   StartPayload(
       /*write=*/true,
-      encoded ? coder.buffer() : static_cast<char*>(const_cast<void*>(data)),
+      encoded ? coder->buffer() : static_cast<char*>(const_cast<void*>(data)),
       *chunk);
   chunk->checksum = PayloadChecksum(data, chunk->bytes);
   chunk->payload_checksum =
-      encoded ? PayloadChecksum(coder.buffer(), chunk->stored.bytes)
+      encoded ? PayloadChecksum(coder->buffer(), chunk->stored.bytes)
               : chunk->checksum;
   WriteHeader(header.data(), HeaderOf(*chunk));
   StartHeader(/*write=*/true, *chunk);
@@ -268,7 +278,22 @@ Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Options& options) {
                     " holds no chunk. Raise " + options.names.quota +
                     ", or set it to 0 for no disk tier");
   }
+  try {
+    return TryOpen(options);
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kHostOutOfMemory, kNoMemory);
+  }
+}
+
+Result<std::unique_ptr<DiskTier>> DiskTier::TryOpen(const Options& options) {
   auto state = std::make_unique<State>(options);
+  if (!state->coder->has_memory()) {
+    return Fail(
+        ErrorCode::kHostOutOfMemory,
+        std::string(kNoMemory) + ", " +
+            FormatBytes(ChunkCodec::WorkspaceBytes(options.max_chunk_bytes)) +
+            " for the codecs among it");
+  }
   SpillFile::Options file;
   file.directory = options.directory;
   file.quota = options.budget;
@@ -299,17 +324,19 @@ Result<DiskChunk> DiskTier::Write(const void* data, Bytes bytes,
                 "the disk tier is off after repeated failures in " +
                     state.file->directory() + "; the memory stays where it is");
   }
+  state.spent = false;
   DiskChunk chunk;
   chunk.bytes = bytes;
   chunk.identity = identity;
   chunk.generation = generation;
   chunk.stored =
-      state.coder.Encode(codec.value_or(state.options.codec), data, bytes);
+      state.coder->Encode(codec.value_or(state.options.codec), data, bytes);
   const Bytes extent = FileBytes(chunk);
   // A spent quota is no failure of the disk.
   const bool has_room = HasRoom(chunk.stored.bytes);
   Result<FilePlace> place = state.file->Allocate(extent);
   if (!place) {
+    state.spent = !has_room;
     if (!has_room) return tl::unexpected(std::move(place).error());
     return state.WriteFailed(std::move(place).error());
   }
@@ -340,11 +367,11 @@ std::string DiskTier::State::Verify(const DiskChunk& chunk, void* to) {
   if (!problem.empty()) return problem;
   if (chunk.stored.codec != DiskCodec::kOff) {
     // Before the decoder reads it: what it then gets is what was made.
-    if (PayloadChecksum(coder.buffer(), chunk.stored.bytes) !=
+    if (PayloadChecksum(coder->buffer(), chunk.stored.bytes) !=
         chunk.payload_checksum) {
       return "the checksum of its compressed bytes does not match";
     }
-    if (!coder.Decode(chunk.stored, to, chunk.bytes)) {
+    if (!coder->Decode(chunk.stored, to, chunk.bytes)) {
       return "it cannot be decompressed";
     }
   }
@@ -354,19 +381,47 @@ std::string DiskTier::State::Verify(const DiskChunk& chunk, void* to) {
   return "";
 }
 
+// Do its lengths agree with each other, and with what there is room for? What
+// is read is as long as its pieces, whatever else is said of it.
+bool DiskTier::State::MayBe(const DiskChunk& chunk) const {
+  const Bytes most = options.max_chunk_bytes, stored = chunk.stored.bytes;
+  if (chunk.place.count < 1 || chunk.place.count > FilePlace::kMostPieces ||
+      stored % kIoBlock != 0) {
+    return false;
+  }
+  if (chunk.stored.codec == DiskCodec::kOff
+          ? stored != chunk.bytes
+          : stored > most || chunk.bytes > most) {
+    return false;
+  }
+  Bytes left = DiskTier::FileBytes(stored);
+  for (int i = 0; i < chunk.place.count; ++i) {
+    const Bytes piece = chunk.place.pieces[i].bytes;
+    if (piece == 0 || piece % kIoBlock != 0 || piece > left) return false;
+    left -= piece;
+  }
+  return left == 0;
+}
+
 Status DiskTier::Read(const DiskChunk& chunk, void* to) {
   State& state = *state_;
   STRATALLOC_RETURN_IF_ERROR(state.CheckUsable());
   const bool encoded = chunk.stored.codec != DiskCodec::kOff;
-  const Bytes most = state.options.max_chunk_bytes;
-  if (!IsAligned(to, chunk.bytes) || chunk.stored.bytes % kIoBlock != 0 ||
-      (encoded && (chunk.stored.bytes > most || chunk.bytes > most))) {
+  if (!IsAligned(to, chunk.bytes)) {
     return Fail(ErrorCode::kInvalidArgument,
                 "a chunk is read into whole pages only");
   }
+  if (!state.MayBe(chunk)) {
+    return Fail(ErrorCode::kInvalidArgument,
+                "no chunk of " + std::to_string(chunk.bytes) +
+                    " bytes is stored in " +
+                    std::to_string(chunk.stored.bytes) + " and lies in " +
+                    std::to_string(chunk.place.count) +
+                    " pieces as this one says: nothing was read");
+  }
   const auto transfer = [&] {
     state.StartPayload(/*write=*/false,
-                       encoded ? state.coder.buffer() : static_cast<char*>(to),
+                       encoded ? state.coder->buffer() : static_cast<char*>(to),
                        chunk);
     state.StartHeader(/*write=*/false, chunk);
     return state.io->Finish();
@@ -412,6 +467,7 @@ Bytes DiskTier::budget() const { return state_->options.budget; }
 const std::string& DiskTier::directory() const {
   return state_->file->directory();
 }
+bool DiskTier::spent() const { return state_->spent; }
 bool DiskTier::offline() const {
   return state_->offline.load(std::memory_order_relaxed);
 }

@@ -53,6 +53,8 @@ class DiskTier {
     // io_uring where the kernel lets us.
     void* staging[2] = {nullptr, nullptr};
     DiskCodec codec = DiskCodec::kOff;  // where Write is not told another
+    // For max_chunk_bytes, with its memory; nullptr: Open makes one.
+    std::shared_ptr<ChunkCodec> coder = nullptr;
     SpillNames names = {};
     // None: nothing is between.
     WrapIo wrap_io = {};
@@ -65,6 +67,7 @@ class DiskTier {
       bool direct = false;
     } without = {};
   };
+  // kHostOutOfMemory: there is no memory for what it works with.
   static Result<std::unique_ptr<DiskTier>> Open(const Options& options);
   ~DiskTier();
 
@@ -75,6 +78,8 @@ class DiskTier {
                           std::optional<DiskCodec> codec = std::nullopt);
   // Reads the chunk into page-aligned `to` and verifies it.
   Status Read(const DiskChunk& chunk, void* to);
+  // Did the last Write fail because the budget has no room?
+  bool spent() const;
   void Free(const DiskChunk& chunk);
 
   // What a chunk of `bytes` takes of the budget at most: its header is beside
@@ -101,6 +106,7 @@ class DiskTier {
  private:
   struct State;
   explicit DiskTier(std::unique_ptr<State> state);
+  static Result<std::unique_ptr<DiskTier>> TryOpen(const Options& options);
   std::unique_ptr<State> state_;
 };
 

@@ -12,6 +12,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -286,6 +287,22 @@ TEST_F(DiskTierTest, RefusesWhatIsNotMadeOfPages) {
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   }
+  const auto written = tier->Write(data, kSmall, 1, 1);
+  ASSERT_TRUE(written);
+  const auto refused = [&](const std::function<void(DiskChunk*)>& made_wrong) {
+    DiskChunk chunk = *written;
+    made_wrong(&chunk);
+    const Status status = tier->Read(chunk, data);
+    return !status && status.error().code == ErrorCode::kInvalidArgument &&
+           status.error().message.find("nothing was read") != std::string::npos;
+  };
+  EXPECT_TRUE(refused([](DiskChunk* c) { c->stored.bytes += 4096; }));
+  EXPECT_TRUE(refused([](DiskChunk* c) { c->stored.bytes = 1000; }));
+  EXPECT_TRUE(refused([](DiskChunk* c) { c->bytes -= 4096; }));
+  EXPECT_TRUE(refused([](DiskChunk* c) { c->place.pieces[0].bytes += 4096; }));
+  EXPECT_TRUE(refused([](DiskChunk* c) { c->place.pieces[0].bytes -= 4096; }));
+  EXPECT_TRUE(refused([](DiskChunk* c) { c->place.count = 0; }));
+  EXPECT_TRUE(refused([](DiskChunk* c) { c->place.count = 5; }));
   const auto none = DiskTier::Open(Budget(0));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);
@@ -504,7 +521,7 @@ TEST_F(DiskTierTest, WhatIsRememberedOfACompressedChunkIsCompared) {
   expect(wrong, ErrorCode::kCorrupt, "payload of checksum");
   wrong = chunk;
   wrong.stored.bytes = 2 * kLarge;
-  expect(wrong, ErrorCode::kInvalidArgument, "whole pages");
+  expect(wrong, ErrorCode::kInvalidArgument, "nothing was read");
 }
 
 // Holes of the size of compressed chunks hold one that is not.

@@ -40,6 +40,16 @@ Result<std::unique_ptr<HostSpill>> HostSpill::Open(const Options& options) {
                     " holds nothing: a spill file needs " +
                     FormatBytes(2 * kIoBlock) + " at least. Raise quota");
   }
+  try {
+    return TryOpen(options);
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kHostOutOfMemory,
+                "a spill file cannot be opened: the host has no memory for "
+                "what it works with");
+  }
+}
+
+Result<std::unique_ptr<HostSpill>> HostSpill::TryOpen(const Options& options) {
   std::unique_ptr<HostSpill> spill(new HostSpill(options));
   DiskTier::Options tier;
   tier.directory = options.directory;
@@ -118,18 +128,37 @@ Result<std::uint64_t> HostSpill::Write(const void* data, Bytes bytes) {
   STRATALLOC_RETURN_IF_ERROR(CheckOwner());
   MutexLock lock(mutex_);
   STRATALLOC_RETURN_IF_ERROR(CheckOpen());
+  try {
+    return TryWrite(static_cast<const char*>(data), bytes);
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kHostOutOfMemory,
+                "the host has no memory to note what is written to the spill "
+                "file: nothing was");
+  }
+}
+
+// What needs memory comes first: what is thrown then leaves nothing.
+Result<std::uint64_t> HostSpill::TryWrite(const char* data, Bytes bytes) {
   const std::uint64_t ticket = last_ticket_ + 1;
-  Held held;
+  std::map<std::uint64_t, Held> made;
+  Held& held = made[ticket];
   held.bytes = bytes;
-  Status status = WritePieces(static_cast<const char*>(data), ticket, &held);
+  held.chunks.reserve((bytes + kPiece - 1) / kPiece);
+  Status status = WritePieces(data, ticket, &held);
   if (!status) {
     FreePieces(held);
+    if (tier_->spent()) {
+      status =
+          Fail(ErrorCode::kIo,
+               "its quota has no room for it, " + FormatBytes(tier_->used()) +
+                   " are in use. Raise quota, or free what is not needed");
+    }
     return Failed("write", bytes, std::move(status).error());
   }
   last_ticket_ = ticket;
   used_ += bytes;
   written_ += bytes;
-  held_.emplace(ticket, std::move(held));
+  held_.merge(made);
   return ticket;
 }
 

@@ -4,7 +4,8 @@
 //
 // Thread-safety: every method but the destructor; one at a time has the file.
 // Blocks: Write and Read wait for the disk, Close for whoever is at it.
-// Fails: as the disk tier does, naming directory, quota and cause; kShutdown
+// Fails: as the disk tier does, naming directory, quota and cause;
+// kHostOutOfMemory, where there is no memory to work with; kShutdown
 // after Close and in the child of a fork; kInvalidArgument for a ticket that is
 // not held, or a length that is not its.
 // After fork: the child's Close lets go of the file and takes no lock.
@@ -60,6 +61,7 @@ class HostSpill {
     std::vector<DiskChunk> chunks;
   };
   explicit HostSpill(const Options& options);
+  static Result<std::unique_ptr<HostSpill>> TryOpen(const Options& options);
   Status CheckOwner() const;
   Status CheckOpen() const REQUIRES(mutex_);
   Result<Held*> Find(std::uint64_t ticket) REQUIRES(mutex_);
@@ -68,6 +70,8 @@ class HostSpill {
       REQUIRES(mutex_);
   Status ReadPieces(const Held& held, char* to) REQUIRES(mutex_);
   void FreePieces(const Held& held) REQUIRES(mutex_);
+  Result<std::uint64_t> TryWrite(const char* data, Bytes bytes)
+      REQUIRES(mutex_);
   tl::unexpected<Error> Failed(const char* verb, Bytes bytes, Error error) const
       REQUIRES(mutex_);
 

@@ -5,8 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +22,45 @@ namespace stratalloc {
 namespace {
 
 constexpr Bytes kPage = 4096;
+
+// Tells of what is about to be moved, and of what has been.
+class Watched final : public BlockIo {
+ public:
+  struct Watcher {
+    std::function<void(const IoRequest&)> starts = [](const IoRequest&) {};
+    std::function<void()> finishes = [] {};
+  };
+  Watched(const Watcher& watcher, std::unique_ptr<BlockIo> io)
+      : watcher_(watcher), io_(std::move(io)) {}
+  void Start(IoRequest* request) override {
+    watcher_.starts(*request);
+    io_->Start(request);
+  }
+  void Flush() override { io_->Flush(); }
+  int Finish() override {
+    const int error = io_->Finish();
+    watcher_.finishes();
+    return error;
+  }
+  bool broken() const override { return io_->broken(); }
+  void AbandonAfterFork() override { io_->AbandonAfterFork(); }
+
+  static std::unique_ptr<HostSpill> Open(const Watcher& watcher) {
+    HostSpill::Options options;
+    options.directory = testing::TempDir();
+    options.quota = 64 * kMiB;
+    options.wrap_io = [&watcher](std::unique_ptr<BlockIo> io) {
+      return std::make_unique<Watched>(watcher, std::move(io));
+    };
+    auto spill = HostSpill::Open(options);
+    EXPECT_TRUE(spill) << spill.error().message;
+    return spill ? std::move(*spill) : nullptr;
+  }
+
+ private:
+  const Watcher& watcher_;
+  const std::unique_ptr<BlockIo> io_;
+};
 
 class HostSpillTest : public testing::Test {
  protected:
@@ -84,7 +128,14 @@ TEST_F(HostSpillTest, WhatDoesNotFitLeavesNothing) {
         std::string("Raise quota")}) {
     EXPECT_NE(message.find(word), std::string::npos) << message;
   }
-  EXPECT_EQ(message.find("disk_budget"), std::string::npos) << message;
+  for (const std::string& word :
+       {std::string("disk_budget"), std::string("disk budget"),
+        std::string("stays where it is")}) {
+    EXPECT_EQ(message.find(word), std::string::npos) << message;
+  }
+  EXPECT_NE(message.find(" " + FormatBytes(stored) + " are in use"),
+            std::string::npos)
+      << "its own pieces are in nobody's way: " << message;
   EXPECT_EQ(spill->Count().stored, stored);
   EXPECT_EQ(spill->Count().used, kMiB);
   EXPECT_EQ(spill->Count().written, kMiB);
@@ -127,31 +178,71 @@ TEST_F(HostSpillTest, MistakesAndDamageAreTold) {
   EXPECT_EQ(spill->Write(data.data(), 1).error().code, ErrorCode::kShutdown);
 }
 
-// The lock is another thread's when the child is made.
-TEST_F(HostSpillTest, AChildNeverWaits) {
-  const auto spill = Open(64 * kMiB);
+// Whole pages go from where they are to where they are wanted.
+TEST_F(HostSpillTest, WholePagesAreNotCopied) {
+  constexpr Bytes kBytes = 8 * kMiB + 3 * kPage;
+  constexpr std::align_val_t kPages{kPage};
+  char* const data = static_cast<char*>(operator new(kBytes + kPage, kPages));
+  char* const back = static_cast<char*>(operator new(kBytes + kPage, kPages));
+  const std::vector<char> made = Data(kBytes + kPage);
+  std::copy(made.begin(), made.end(), data);
+  std::fill_n(back, kBytes + kPage, 0x55);
+  Bytes direct = 0;
+  Watched::Watcher watcher;
+  watcher.starts = [&](const IoRequest& request) {
+    for (const char* from : {data, back}) {
+      if (request.data >= from && request.data < from + kBytes) {
+        direct += request.bytes;
+      }
+    }
+  };
+  const auto spill = Watched::Open(watcher);
   ASSERT_TRUE(spill);
-  const std::vector<char> data = Data(4 * kMiB);
-  std::atomic<bool> over{false};
+  const auto ticket = spill->Write(data, kBytes);
+  ASSERT_TRUE(ticket) << ticket.error().message;
+  EXPECT_EQ(direct, kBytes);
+  ASSERT_TRUE(spill->Read(*ticket, back, kBytes));
+  EXPECT_EQ(direct, 2 * kBytes);
+  EXPECT_TRUE(std::equal(data, data + kBytes, back));
+  EXPECT_EQ(back[kBytes], 0x55) << "what stands behind it is nobody's";
+  // Elsewhere, and back to where it is not so.
+  ASSERT_TRUE(spill->Read(*ticket, back + 1, kBytes));
+  EXPECT_EQ(direct, 2 * kBytes);
+  EXPECT_TRUE(std::equal(data, data + kBytes, back + 1));
+  operator delete(data, kPages);
+  operator delete(back, kPages);
+}
+
+// The lock is another thread's when the child is made: inside a write.
+TEST_F(HostSpillTest, AChildNeverWaits) {
+  std::atomic<bool> inside{false}, over{false};
+  Watched::Watcher watcher;
+  watcher.finishes = [&] {
+    inside.store(true);
+    inside.notify_one();
+    over.wait(false);
+  };
+  const auto spill = Watched::Open(watcher);
+  ASSERT_TRUE(spill);
+  const std::vector<char> data = Data(kPage);
   std::thread busy([&] {
-    while (!over.load()) {
-      const auto ticket = spill->Write(data.data(), data.size());
-      if (ticket) (void)spill->Free(*ticket);
-    }
+    const auto ticket = spill->Write(data.data(), data.size());
+    EXPECT_TRUE(ticket);
   });
-  for (int i = 0; i < 5; ++i) {
-    const pid_t child = fork();
-    if (child == 0) {
-      const auto refused = spill->Write(data.data(), 1);
-      (void)spill->Count();
-      spill->Close();
-      _exit(!refused && refused.error().code == ErrorCode::kShutdown ? 0 : 1);
-    }
-    int status = 1;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
+  inside.wait(false);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // whoever waits is ended
+    const auto refused = spill->Write(data.data(), 1);
+    (void)spill->Count();
+    spill->Close();
+    _exit(!refused && refused.error().code == ErrorCode::kShutdown ? 0 : 1);
   }
+  int status = 1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
   over.store(true);
+  over.notify_one();
   busy.join();
 }
 

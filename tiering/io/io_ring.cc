@@ -48,12 +48,16 @@ void Prepare(io_uring_sqe* sqe, IoRequest* request) {
 IoRing::IoRing(std::unique_ptr<Uring> uring) : uring_(std::move(uring)) {}
 
 Result<std::unique_ptr<IoRing>> IoRing::Create(unsigned entries) {
-  auto uring = std::make_unique<Uring>();
-  if (const int e = io_uring_queue_init(entries, &uring->ring, 0); e < 0) {
+  // Before there is a descriptor, which nobody would close if this threw.
+  std::unique_ptr<IoRing> made(new IoRing(std::make_unique<Uring>()));
+  made->abandoned_ = true;  // it has none yet
+  io_uring* const ring = &made->uring_->ring;
+  if (const int e = io_uring_queue_init(entries, ring, 0); e < 0) {
     return Fail(ErrorCode::kUnsupported,
                 std::string("io_uring_setup: ") + std::strerror(-e));
   }
-  return std::unique_ptr<IoRing>(new IoRing(std::move(uring)));
+  made->abandoned_ = false;
+  return made;
 }
 
 IoRing::~IoRing() {

@@ -43,8 +43,8 @@ SpillFile::SpillFile(const Options& options)
     : directory_(ChooseDirectory(options.directory)),
       quota_(RoundDown(options.quota, kBlock)),
       names_(options.names) {
-  free_.Reserve(
-      std::min<std::size_t>(kReservedExtents, quota_ / (2 * kMiB) + 64));
+  reserved_ = std::min<std::size_t>(kReservedExtents, quota_ / (2 * kMiB) + 64);
+  free_.Reserve(reserved_);
   free_.Add(0, quota_);
 }
 
@@ -166,6 +166,20 @@ bool SpillFile::InPieces(Bytes bytes) const {
          bytes;
 }
 
+// What is handed out lies between free extents: there is one more of these at
+// most. False: no memory.
+bool SpillFile::ReserveExtents() {
+  const std::size_t most = taken_ + FilePlace::kMostPieces + 1;
+  if (most <= reserved_) return true;
+  try {
+    free_.Reserve(2 * most);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  reserved_ = 2 * most;
+  return true;
+}
+
 // In one piece at the low end, else out of the largest free extents. Nothing,
 // a count of 0, if these do not hold it.
 FilePlace SpillFile::Take(Bytes bytes) {
@@ -187,10 +201,17 @@ void SpillFile::GiveBack(const FilePlace& place) {
   for (int i = 0; i < place.count; ++i) {
     free_.Add(place.pieces[i].offset, place.pieces[i].bytes);
   }
+  taken_ -= static_cast<std::size_t>(place.count);
 }
 
 Result<FilePlace> SpillFile::Allocate(Bytes bytes) {
+  if (!ReserveExtents()) {
+    return Fail(ErrorCode::kHostOutOfMemory,
+                "there is no memory for a list of " + std::to_string(taken_) +
+                    " pieces of the spill file. Free host memory");
+  }
   const FilePlace place = Take(bytes);
+  taken_ += static_cast<std::size_t>(place.count);
   if (place.count == 0) {
     const bool scattered = free_.total() >= bytes;
     return Fail(

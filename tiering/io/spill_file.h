@@ -10,8 +10,11 @@
 //
 // Thread-safety: none but used() and peak(), which any thread may read.
 // Blocks: Allocate may extend the file.
+// Allocates: Allocate alone, where more pieces are handed out than ever before;
+// so that Free never does.
 // Fails: Open with kIo naming the directory; Allocate with kIo when the quota
-// is spent, or with the errno's text when the file system is full.
+// is spent, or with the errno's text when the file system is full; with
+// kHostOutOfMemory when there is no memory for the list of extents.
 // Invariants: used() + free extents = quota; extents are multiples of 4096.
 #ifndef STRATALLOC_TIERING_IO_SPILL_FILE_H_
 #define STRATALLOC_TIERING_IO_SPILL_FILE_H_
@@ -88,6 +91,7 @@ class SpillFile {
   void LeaveDirect(const std::string& reason);
   int Extend(std::uint64_t end);
   bool InPieces(Bytes bytes) const;
+  bool ReserveExtents();
   FilePlace Take(Bytes bytes);
   void GiveBack(const FilePlace& place);
 
@@ -97,6 +101,8 @@ class SpillFile {
   int fd_ = -1;
   bool direct_ = true;
   Bytes file_bytes_ = 0;
+  std::size_t taken_ = 0;     // pieces that are handed out
+  std::size_t reserved_ = 0;  // free extents that need no more memory
   Extents free_;
   std::atomic<Bytes> used_{0};
   std::atomic<Bytes> peak_{0};
