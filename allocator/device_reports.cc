@@ -52,6 +52,8 @@ bool DeviceReports::FindPlaced(Address address, Placed* out) {
   p_.captures.Settle();  // what is over counts
   out->lifetime = block->segment->pool->key().lifetime;
   out->charge = FrameAccounts::Get().Resolved(block->charge);
+  out->stream = block->segment->pool->key().stream;
+  out->recorded = block->streams;
   out->held = block->shared;
   for (int i = 0; i < kPinReasons; ++i) {
     const auto reason = static_cast<PinReason>(i);

@@ -23,6 +23,7 @@
 #include "allocator/reclaimer.h"
 #include "allocator/site_bytes.h"
 #include "allocator/staying.h"
+#include "allocator/tier_rooms.h"
 #include "allocator/trials.h"
 #include "allocator/views.h"
 
@@ -82,6 +83,8 @@ class DeviceReports {
     // of data_ptr()) or a graph reads it. Of what stays by its class nobody
     // notes the graphs, so it counts as held once anything was captured here.
     bool held = false;
+    StreamId stream{};               // whose pool it is of
+    std::vector<StreamId> recorded;  // besides: freed, it waits for these
   };
   // False: no live block of ours holds the address.
   bool FindPlaced(Address address, Placed* out) EXCLUDES(p_.mutex);
@@ -141,7 +144,8 @@ class DeviceReports {
   Result<Explanation> ExplainLocked(const MallocRequest& request,
                                     const Reclaimer* reclaimer,
                                     const std::vector<Address>& workspaces,
-                                    Explanation out) REQUIRES(p_.mutex);
+                                    const TierRooms& tiers, Explanation out)
+      REQUIRES(p_.mutex);
   Result<std::unique_ptr<HeapCopy>> CopyHeapLocked() REQUIRES(p_.mutex);
   // As the ladder has it: of the pool that its stream is routed to.
   HeapCopy::Wish WishLocked(const MallocRequest& request) REQUIRES(p_.mutex);
@@ -153,7 +157,8 @@ class DeviceReports {
       const Reclaimer* reclaimer, const std::vector<Address>& workspaces)
       REQUIRES(p_.mutex);
   // No lock is held.
-  static Tried TryOn(TrialCopy& moment, const Trial& trial, Bytes room);
+  static Tried TryOn(TrialCopy& moment, const Trial& trial, Bytes room,
+                     TierRooms tiers);
   // What may leave, in the order of `reclaimer`; and what stays for the reasons
   // of `also` (Trial::Bit), as if it might.
   std::vector<EvictableHandle> LeavingLocked(

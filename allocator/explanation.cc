@@ -59,8 +59,9 @@ std::vector<Keeper> KeepersOf(const BlockHeap& heap) {
 // One request, tried on a copy step by step.
 class Steps {
  public:
-  Steps(HeapCopy& copy, const HeapCopy::Wish& wish, Explanation* out)
-      : copy_(copy), wish_(wish), out_(*out) {}
+  Steps(HeapCopy& copy, const HeapCopy::Wish& wish, const TierRooms& tiers,
+        Explanation* out)
+      : copy_(copy), wish_(wish), tiers_(tiers), out_(*out) {}
 
   bool Fits(Bytes limit, ServedBy by) {
     last_ = Search(limit);
@@ -75,11 +76,18 @@ class Steps {
   bool FitsAfter(const std::vector<EvictableHandle>& leaving, Bytes limit,
                  Bytes most) {
     std::vector<bool> gone(leaving.size());
+    bool rules = false;  // of what there is room for, but not where it may lie
     for (const Bytes room : {out_.room_below, ~Bytes{0}}) {
+      const bool all = room == ~Bytes{0};
+      if (all && rules) out_.room_below = out_.leaves;
       Bytes target = Target(), freed = 0;
       for (std::size_t i = 0; i < leaving.size(); ++i) {
         const Bytes bytes = leaving[i].handle.bytes();
         if (gone[i] || (!leaving[i].clean && out_.leaves + bytes > room)) {
+          continue;
+        }
+        if (!all && !leaving[i].clean && !tiers_.Take(leaving[i])) {
+          rules = true;
           continue;
         }
         gone[i] = true;
@@ -146,6 +154,7 @@ class Steps {
 
   HeapCopy& copy_;
   const HeapCopy::Wish wish_;
+  TierRooms tiers_;
   Explanation& out_;
   HeapCopy::Found last_;
 };
@@ -217,8 +226,9 @@ Result<Explanation> DeviceReports::Explain(const MallocRequest& request,
       LibraryWorkspaces::Addresses().value_or(std::vector<Address>());
   Explanation out;
   if (reclaimer != nullptr) out.room_below = reclaimer->RoomBelow();
+  const TierRooms tiers(reclaimer);
   MutexLock lock(p_.mutex);
-  return ExplainLocked(request, reclaimer, workspaces, std::move(out));
+  return ExplainLocked(request, reclaimer, workspaces, tiers, std::move(out));
 }
 
 HeapCopy::Wish DeviceReports::WishLocked(const MallocRequest& request) {
@@ -259,7 +269,8 @@ Result<std::unique_ptr<HeapCopy>> DeviceReports::CopyHeapLocked() {
 
 Result<Explanation> DeviceReports::ExplainLocked(
     const MallocRequest& request, const Reclaimer* reclaimer,
-    const std::vector<Address>& workspaces, Explanation out) {
+    const std::vector<Address>& workspaces, const TierRooms& tiers,
+    Explanation out) {
   p_.blocks.Process();
   p_.arrivals.Settle();
   p_.blocks.EmptyBins();
@@ -272,7 +283,7 @@ Result<Explanation> DeviceReports::ExplainLocked(
   const Bytes limit = std::min(p_.limit.Now(), there);
   STRATALLOC_ASSIGN_OR_RETURN(const std::unique_ptr<HeapCopy> copy,
                               CopyHeapLocked());
-  Steps steps(*copy, wish, &out);
+  Steps steps(*copy, wish, tiers, &out);
   if (steps.Fits(limit, ServedBy::kNow)) return out;
   const PrivatePool* const own = p_.private_pools.Find(wish.key.owner);
   if (wish.key.owner.is_private() && own != nullptr && !own->addresses_kept) {
@@ -319,6 +330,7 @@ std::vector<EvictableHandle> DeviceReports::LeavingLocked(
     for (const Block* b = segment->first; b != nullptr; b = b->next) {
       if (!IsLive(b->state)) continue;
       ForEachHandleOf(*b, [&](HandleRef handle, Bytes) {
+        p_.mutex.AssertHeld();
         if (!IsOnDevice(handle.state()) || !may_leave(handle)) return;
         const HandleEntry& entry = handle.entry();
         leaving.try_emplace(handle.address(),
@@ -329,7 +341,8 @@ std::vector<EvictableHandle> DeviceReports::LeavingLocked(
                                                      !entry.dirty.load(),
                                             .has_copy = entry.has_copy.load(),
                                             .last_use = entry.last_use.load(),
-                                            .intervals = entry.Intervals()});
+                                            .intervals = entry.Intervals(),
+                                            .rule = p_.blocks.RuleOf(handle)});
       });
     }
   }

@@ -49,7 +49,9 @@ struct Explanation {
   // device, what may.
   Bytes leaves = 0;
   Bytes may_leave = 0;
-  Bytes room_below = 0;  // Reclaimer::RoomBelow
+  // Reclaimer::RoomBelow; or, where rules are in the way, what there is for
+  // what leaves.
+  Bytes room_below = 0;
   // kNothing: what is lacking with all that done.
   Bytes missing = 0;
   // kNothing: with `missing` more in gpu_limit and the memory fraction it would

@@ -27,8 +27,11 @@ class NoRoom final : public Reclaimer {
   void OnPressure(DeviceIndex, Bytes, Bytes) override {}
   const char* LastRefusal(DeviceIndex) override { return ""; }
   Bytes RoomBelow() override { return room; }
+  Bytes RoomOn(TierId tier) override {
+    return tier == TierId::kHost ? std::min(room, host) : room;
+  }
 
-  Bytes room = 26 * kMiB;
+  Bytes room = 26 * kMiB, host = 64 * kMiB;
 };
 
 class ExplanationTest : public PrivatePoolTest {
@@ -233,6 +236,29 @@ TEST_F(ExplanationTest, WhatIsSaidComesTrue) {
   }
   EXPECT_GT(refused, 100);
   EXPECT_GT(named, 10);
+}
+
+// Room on the disk is none for what a rule keeps off it.
+TEST_F(ExplanationTest, RoomOfATierIsForWhatMayGoThere) {
+  allocator().SetReclaimer(&reclaimer_);
+  std::vector<Address> ruled;
+  for (int i = 0; i < 4; ++i) {
+    ruled.push_back(Malloc(4 * kHandle));
+    allocator().SetRule(ruled.back(), {.disk = false});
+  }
+  Transient(24 * kMiB);
+  reclaimer_.room = 64 * kMiB;
+  Explanation said = Explain(16 * kMiB);
+  EXPECT_EQ(said.by, ServedBy::kEviction);
+  EXPECT_TRUE(said.has_room());
+  reclaimer_.host = 2 * kHandle;
+  said = Explain(16 * kMiB);
+  EXPECT_EQ(said.by, ServedBy::kEviction);
+  EXPECT_FALSE(said.has_room());
+  EXPECT_EQ(said.room_below, 2 * kHandle);
+  EXPECT_NE(said.Remedy(), "");
+  for (const Address block : ruled) allocator().SetRule(block, {});
+  EXPECT_TRUE(Explain(16 * kMiB).has_room());
 }
 
 }  // namespace

@@ -75,6 +75,8 @@ class Reclaimer {
   // handles that are on the device counts as room: a copy is given up for
   // another. Called as Reclaim is.
   virtual Bytes RoomBelow() { return 0; }
+  // The same of one of the tiers.
+  virtual Bytes RoomOn(TierId) { return RoomBelow(); }
   // In the order in which Reclaim would evict them at this tick. Any thread.
   virtual void Order(std::uint32_t, std::vector<EvictableHandle>*) const {}
   // Why Reclaim could not do more, for the out-of-memory message, e.g. "the

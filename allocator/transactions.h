@@ -30,6 +30,7 @@ struct EvictableHandle {
   bool has_copy = false;
   std::uint32_t last_use = 0;
   std::array<std::uint32_t, HandleUse::kIntervals> intervals{};
+  TierRule rule = {};  // where that is asked for
 };
 
 // One handle of an operator, as the guard sees it.

@@ -93,6 +93,7 @@ Result<std::vector<Tried>> DeviceReports::Try(const RefusedRequest& refused,
   const std::vector<Address> workspaces =
       LibraryWorkspaces::Addresses().value_or(std::vector<Address>());
   const Bytes room = reclaimer == nullptr ? 0 : reclaimer->RoomBelow();
+  const TierRooms tiers(reclaimer);
   std::vector<Tried> tried;
   for (const Trial& trial : trials) {
     std::unique_ptr<TrialCopy> moment;
@@ -101,7 +102,7 @@ Result<std::vector<Tried>> DeviceReports::Try(const RefusedRequest& refused,
       STRATALLOC_ASSIGN_OR_RETURN(
           moment, TrialCopyLocked(refused, trial, reclaimer, workspaces));
     }
-    tried.push_back(TryOn(*moment, trial, room));
+    tried.push_back(TryOn(*moment, trial, room, tiers));
   }
   return tried;
 }
@@ -130,7 +131,8 @@ DeviceReports::TrialCopyLocked(const RefusedRequest& refused,
   return moment;
 }
 
-Tried DeviceReports::TryOn(TrialCopy& moment, const Trial& trial, Bytes room) {
+Tried DeviceReports::TryOn(TrialCopy& moment, const Trial& trial, Bytes room,
+                           TierRooms tiers) {
   HeapCopy& copy = *moment.copy;
   Again& again = *moment.again;
   for (const Address block : trial.frees) copy.Free(block);
@@ -149,11 +151,15 @@ Tried DeviceReports::TryOn(TrialCopy& moment, const Trial& trial, Bytes room) {
   if (serves()) return tried;
   if (!moment.leaving.empty()) {
     Bytes left = room + trial.more_room;
+    tiers.host += trial.more_room;
+    tiers.disk += trial.more_room;
     for (const EvictableHandle& one : moment.leaving) {
       const Address at = one.handle.address();
       if (again.IsOperand(at)) continue;
       // What has a copy that is good needs no room.
-      if (!one.clean && one.handle.bytes() > left) continue;
+      if (!one.clean && (one.handle.bytes() > left || !tiers.Take(one))) {
+        continue;
+      }
       if (!one.clean) left -= one.handle.bytes();
       copy.Evict(at);
     }

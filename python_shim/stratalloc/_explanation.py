@@ -30,7 +30,8 @@ class Explanation(Result):
         who: the driver, the tiers below, a capture under way.
       leaves: what would be evicted for it. may_leave: what could be.
       room_needed: on host or disk, for what leaves; room_below: what they have,
-        copies of what is on the device included, which are given up for it.
+        copies of what is on the device included, which are given up for it. Of
+        what a rule lets go to one of them alone no more than that one has.
       missing: what is lacking with all that done.
       limit_helps: with `missing` more in gpu_limit or the memory fraction it
         would be served.
