@@ -15,7 +15,8 @@ namespace stratalloc {
 
 struct TierRule {
   // How its chunks on disk are packed. Of several blocks in one handle the
-  // first in this order counts: what takes the least time.
+  // first in this order counts: what takes the least time. What kAsSet is worth
+  // there is known to whoever knows the setting.
   enum class Packing : std::uint8_t {
     kOff = 0,
     kLz4 = 1,
@@ -25,6 +26,8 @@ struct TierRule {
 
   bool host = true, disk = true;  // may lie there
   Packing packing = Packing::kAsSet;
+  // Of several: another has kAsSet, which counts as what is set then.
+  bool some_as_set = false;
 
   bool some() const { return !host || !disk || packing != Packing::kAsSet; }
   bool nowhere() const { return !host && !disk; }
@@ -32,6 +35,7 @@ struct TierRule {
     host = host && other.host;
     disk = disk && other.disk;
     packing = std::min(packing, other.packing);
+    some_as_set |= other.packing == Packing::kAsSet;
   }
   friend bool operator==(const TierRule&, const TierRule&) = default;
 };

@@ -231,7 +231,9 @@ STRATALLOC_API int stratalloc_residency(const void* ptr, uint64_t bytes,
                                         stratalloc_error* error);
 
 /* Of what goes to the disk from now on: "off", "lz4" or "zstd"
- * (tiering/io/codec.h). STRATALLOC_INVALID_ARGUMENT: there is no such codec;
+ * (tiering/io/codec.h), but for blocks that have a rule of their own. While the
+ * disk is full and something on it is compressed, zstd is tried for what may
+ * have room only so. STRATALLOC_INVALID_ARGUMENT: there is no such codec;
  * STRATALLOC_UNSUPPORTED, with the reason: nothing can be evicted. */
 STRATALLOC_API int stratalloc_set_disk_codec(const char* codec,
                                              stratalloc_error* error);

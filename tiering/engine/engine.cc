@@ -217,6 +217,13 @@ Bytes Engine::RoomBelow() {
   return lower_.Room();
 }
 
+Bytes Engine::RoomOn(TierId tier) {
+  if (off()) return 0;
+  MutexLock arbiter(arbiter_);
+  return lower_.Room(/*host=*/tier == TierId::kHost,
+                     /*disk=*/tier == TierId::kDisk);
+}
+
 void Engine::OnEmptyCache(DeviceIndex device) {
   if (off()) return;
   MutexLock arbiter(arbiter_);

@@ -155,6 +155,7 @@ class Engine final : public Reclaimer, public ScopeListener {
   // restore does that.
   void CollectDropped();
   Bytes RoomBelow() override;
+  Bytes RoomOn(TierId tier) override;
   void Order(std::uint32_t now,
              std::vector<EvictableHandle>* leaving) const override;
   Result<Bytes> RestoreAll();
@@ -214,10 +215,17 @@ class Engine final : public Reclaimer, public ScopeListener {
                     const std::vector<HandleRef>& handles) REQUIRES(arbiter_);
 
   // rules.cc
-  // What lies where it may not goes down, or is given up if there is another
-  // copy; those that must come back.
-  Result<std::vector<HandleRef>> GiveUpForbiddenLocked(
-      DeviceAllocator& device, const std::vector<HandleRef>& handles)
+  // Those that lie where they may not, and must come back.
+  static std::vector<HandleRef> MustReturnLocked(
+      DeviceAllocator& device, const std::vector<HandleRef>& handles);
+  // What else lies where it may not goes down, or is given up where there is
+  // another copy. What fails has moved nothing.
+  Status GoDownLocked(DeviceAllocator& device,
+                      const std::vector<HandleRef>& handles) REQUIRES(arbiter_);
+  // Copies where they may not lie are given up. REQUIRES: none is the only one
+  // of bytes that are away.
+  Status GiveUpForbiddenLocked(DeviceAllocator& device,
+                               const std::vector<HandleRef>& handles)
       REQUIRES(arbiter_);
   // See Restoration::Run. For room, others than `keep` leave.
   Status RestoreBatchLocked(TieredDevice& state,

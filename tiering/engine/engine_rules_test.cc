@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "tiering/engine/engine.h"
@@ -186,8 +189,8 @@ TEST_F(EngineRulesTest, WhatLiesWhereItMayNotGoesDownOrComesBack) {
   EXPECT_EQ(State(layers[0]), HandleState::kResident);
   Ruled(layers[1], kNowhere);
   EXPECT_EQ(State(layers[1]), HandleState::kResident);
-  EXPECT_EQ(rig_->engine().HostUsed(), 3 * kHandle)
-      << "what came back from the disk is kept there, too";
+  EXPECT_EQ(rig_->engine().HostUsed(), 2 * kHandle)
+      << "what came back from the disk came by the rule before: straight";
   EXPECT_EQ(rig_->engine().DiskUsed(), 0u);
   // Here, with a copy below that would be true.
   Restore();
@@ -218,6 +221,54 @@ TEST_F(EngineRulesTest, ARuleThatCannotBeFollowedIsNotKept) {
   EXPECT_EQ(Evict(), 3 * kHandle);
   EXPECT_EQ(KeptByRules(), 0u);
   FreeAll(layers);
+}
+
+TEST_F(EngineRulesTest, WhatOnlyPartlyGoesDownDoesNot) {
+  OpenTiers(64 * kMiB, 5 * kHandle);
+  const Address big = Malloc(8 * kHandle);
+  Write(big, 8 * kHandle, 3);
+  Ruled(big, kNoDisk);
+  EXPECT_EQ(Evict(), 8 * kHandle);
+  const Status refused = Rule(big, kNoHost);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message, HasSubstr("not kept"));
+  EXPECT_EQ(rig_->Check(), "") << "none of it is on disk";
+  EXPECT_EQ(rig_->engine().DiskUsed(), 0u);
+  EXPECT_EQ(rig_->engine().HostUsed(), 8 * kHandle);
+  ExpectReads(big, 8 * kHandle, 3);
+  Free(big);
+}
+
+TEST_F(EngineRulesTest, TwoRangesOfOneBlockGetItsOldRuleBack) {
+  OpenTiers(64 * kMiB, kHandle);  // holds no handle and its header
+  const Address block = Malloc(2 * kHandle);
+  Write(block, 2 * kHandle, 4);
+  Evict();
+  const AddressRange halves[] = {{block, kHandle}, {block + kHandle, kHandle}};
+  const Status refused =
+      rig_->engine().SetRule(rig_->device(), halves, kNoHost);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(rig_->Check(), "");
+  ExpectReads(block, 2 * kHandle, 4);
+  EXPECT_EQ(Evict(), 2 * kHandle) << "it has no rule";
+  EXPECT_EQ(State(block), HandleState::kHost);
+  Free(block);
+}
+
+TEST_F(EngineRulesTest, WhoKeepsItOffATierIsSaid) {
+  OpenTiers(64 * kMiB, 64 * kMiB);
+  const Address block = Malloc(kHandle);
+  Write(block, kHandle, 5);
+  const auto why = [&](TierRule rule, Below below) {
+    Ruled(block, rule);
+    EXPECT_EQ(EvictTo(below, {{block, kHandle}}), 0u);
+    return std::string(rig_->engine().LastRefusal(DeviceIndex{0}));
+  };
+  EXPECT_THAT(why(kNoDisk, Below::kDisk),
+              HasSubstr("was to go to disk, and a rule keeps it off the disk"));
+  EXPECT_THAT(why(kNoHost, Below::kHost),
+              HasSubstr("off the host, and it was to go there alone"));
+  Free(block);
 }
 
 TEST_F(EngineRulesTest, ATierThatThereIsNotIsNoPlace) {
@@ -283,6 +334,65 @@ TEST_F(EngineRulesTest, ChunksArePackedAsTheirBlocksAsk) {
   EXPECT_LT(stored[4], kHandle) << "as set: lz4";
   ExpectLayers(layers);
   FreeAll(layers);
+}
+
+TEST_F(EngineRulesTest, OfTwoInAHandleThatOfTheSettingMayTakeLessTime) {
+  OpenTiers(64 * kMiB, 64 * kMiB);
+  const Address ruled = Malloc(64 * kKiB), as_set = Malloc(64 * kKiB);
+  Write(ruled, 64 * kKiB, 1);
+  Write(as_set, 64 * kKiB, 2);
+  Ruled(ruled, {.packing = TierRule::Packing::kZstd});
+  const auto stored = [&] {
+    const Bytes before = Counters().stored_bytes;
+    EXPECT_EQ(EvictTo(Below::kDisk), kHandle);
+    return Counters().stored_bytes - before;
+  };
+  EXPECT_EQ(stored(), kHandle) << "the setting is off, which is faster";
+  Free(as_set);
+  Write(ruled, 64 * kKiB, 1);
+  EXPECT_LT(stored(), kHandle) << "alone";
+  Free(ruled);
+}
+
+// What was there compressed once is no room now.
+TEST_F(EngineRulesTest, ADiskThatHoldsNothingCompressedIsNotTriedWithZstd) {
+  OpenTiers(64 * kMiB, 3 * kHandle);  // two handles and their headers
+  const auto layers = Layers(4);
+  Ruled(layers[0], {.host = false, .packing = TierRule::Packing::kZstd});
+  EXPECT_EQ(EvictOnly(layers[0], kHandle), kHandle);
+  EXPECT_LT(Counters().stored_bytes, kHandle);
+  Free(layers[0]);
+  for (int i = 1; i < 4; ++i) Ruled(layers[i], kNoHost);
+  EXPECT_EQ(Evict(), 2 * kHandle);
+  EXPECT_EQ(State(layers[3]), HandleState::kResident);
+  for (int i = 1; i < 4; ++i) Free(layers[i]);
+}
+
+// Each try is a chunk's worth of zstd.
+TEST_F(EngineRulesTest, AFullDiskIsTriedWithZstdUntilTheFirstRefusal) {
+  OpenTiers(64 * kMiB, 4 * kHandle);
+  const auto layers = Layers(4);
+  Ruled(layers[0], {.host = false, .packing = TierRule::Packing::kZstd});
+  for (int i = 1; i < 4; ++i) Ruled(layers[i], kNoHost);
+  EXPECT_EQ(Evict(), 4 * kHandle);
+  const Address noise = Malloc(kHandle), last = Malloc(kHandle);
+  Write(last, kHandle, 9);
+  ASSERT_TRUE(rig_->Operate(kDefaultStream, {{noise, kHandle, true}}, [&] {
+    std::mt19937_64 random(1);
+    for (Bytes at = 0; at < kHandle; at += 8) {
+      const std::uint64_t word = random();
+      std::memcpy(Rig::View(noise) + at, &word, 8);
+    }
+  }));
+  Ruled(noise, kNoHost);
+  Ruled(last, kNoHost);
+  EXPECT_EQ(Evict(), 0u) << "noise is refused, and no more is tried";
+  EXPECT_EQ(EvictOnly(last, kHandle), kHandle) << "another batch";
+  EXPECT_EQ(State(last), HandleState::kDisk);
+  ExpectReads(last, kHandle, 9);
+  for (Address layer : layers) Free(layer);
+  Free(noise);
+  Free(last);
 }
 
 }  // namespace

@@ -12,8 +12,6 @@ namespace stratalloc {
 namespace {
 
 constexpr char kStays[] = "cannot evict, the bytes stay on the device: ";
-constexpr char kNoTier[] =
-    "a rule keeps it off the only tier that there is below the device";
 constexpr char kCaptured[] = "nothing leaves while a CUDA graph is captured";
 
 }  // namespace
@@ -24,6 +22,7 @@ Eviction::~Eviction() {
 
 Bytes Eviction::Run(const std::vector<HandleRef>& victims) {
   DeviceAllocator& device = *state_.allocator;
+  lower_.TryDiskAgain();
   if (!device.AwaitRoutes()) {
     state_.refusal = kCaptured;
     return 0;
@@ -211,6 +210,22 @@ Status Eviction::CopyToDisk(Departure& leaving, LowerCopy& copy) {
   return {};
 }
 
+// Why neither tier takes it: not the host, for a rule or because the disk was
+// asked for; and not the disk.
+Error Eviction::NoTier(HandleRef handle) const {
+  const TierRule rule = state_.allocator->RuleOf(handle);
+  std::string why = below_ == Below::kDisk ? "it was to go to disk"
+                                           : "a rule keeps it off the host";
+  if (!rule.disk) {
+    why += ", and a rule keeps it off the disk";
+  } else if (below_ == Below::kHost) {
+    why += ", and it was to go there alone";
+  } else {
+    why += ", and there is no disk_budget";
+  }
+  return {ErrorCode::kHostOutOfMemory, why};
+}
+
 TierRule Eviction::RuleOf(HandleRef handle) const {
   TierRule rule = state_.allocator->RuleOf(handle);
   rule.host = rule.host && below_ != Below::kDisk;
@@ -230,9 +245,14 @@ Status Eviction::CopyOut() {
     copy.generation = leaving.generation;
     const Bytes bytes = leaving.handle.bytes();
     const TierRule rule = RuleOf(leaving.handle);
-    Result<HostBuffer> buffer = Fail(ErrorCode::kHostOutOfMemory, kNoTier);
+    const bool to_disk = rule.disk && lower_.disk_allowed();
+    Result<HostBuffer> buffer = HostBuffer{};
     if (rule.host) buffer = lower_.TakeHost(bytes, now);
-    if (buffer) {
+    if (!rule.host && !to_disk) {
+      Refuse(leaving, NoTier(leaving.handle));
+      continue;
+    }
+    if (rule.host && buffer) {
       copy.host = *buffer;
       leaving.to = HandleState::kHost;
       STRATALLOC_RETURN_IF_ERROR(device.device().CopyToHost(
@@ -240,8 +260,7 @@ Status Eviction::CopyOut() {
       copied.push_back(&leaving);
       continue;
     }
-    if (!rule.disk || !lower_.disk_allowed() ||
-        buffer.error().code == ErrorCode::kIo) {
+    if (!buffer && (!to_disk || buffer.error().code == ErrorCode::kIo)) {
       Refuse(leaving, buffer.error());
       continue;
     }

@@ -92,6 +92,7 @@ class Eviction {
   // What can leave leaves, the rest stays. The bytes that came free.
   Bytes End();
 
+  Error NoTier(HandleRef handle) const;
   TierRule RuleOf(HandleRef handle) const;
 
   const Below below_;

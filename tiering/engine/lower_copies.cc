@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,6 @@ namespace {
 constexpr char kNoDisk[] =
     " and no disk is used; a larger host_budget or disk_budget makes room";
 
-// What the blocks of a handle ask for, or else what is set.
 DiskCodec CodecOf(TierRule::Packing packing, DiskCodec set) {
   switch (packing) {
     case TierRule::Packing::kOff:
@@ -29,6 +29,19 @@ DiskCodec CodecOf(TierRule::Packing packing, DiskCodec set) {
       break;
   }
   return set;
+}
+
+// Of what the blocks of a handle ask for, what takes the least time.
+DiskCodec CodecOf(const TierRule& rule, DiskCodec set) {
+  const DiskCodec asked = CodecOf(rule.packing, set);
+  return rule.some_as_set ? std::min(asked, set) : asked;
+}
+
+// Do the bytes lie on the host alone, as far as its state says? A chunk beside
+// that is not told of yet.
+bool IsOnlyCopy(const LowerCopy& copy) {
+  const HandleState state = copy.handle.state();
+  return state == HandleState::kHost || (IsAway(state) && !copy.disk);
 }
 
 }  // namespace
@@ -46,6 +59,7 @@ Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
                 "a device with larger handles came after the disk was opened");
   }
   if (disk_allowed()) {
+    STRATALLOC_RETURN_IF_ERROR(MakeCoder(chunk_bytes));
     STRATALLOC_RETURN_IF_ERROR(MakeStaging(device, chunk_bytes));
   }
   chunk_bytes_ = chunk_bytes;
@@ -54,6 +68,21 @@ Status LowerCopies::Open(const Device& device, Bytes chunk_bytes) {
   const Bytes on_disk = DiskTier::FileBytes(chunk_bytes_);
   disk_reserve_bytes_ =
       reserve_bytes_ == 0 && options_.disk_budget >= 4 * on_disk ? on_disk : 0;
+  return {};
+}
+
+// Now, and not with the first write: that is a reclaim's, when there may be no
+// memory left.
+Status LowerCopies::MakeCoder(Bytes chunk_bytes) {
+  std::shared_ptr<ChunkCodec> made(new (std::nothrow) ChunkCodec(chunk_bytes));
+  if (made == nullptr || !made->has_memory()) {
+    return Fail(ErrorCode::kHostOutOfMemory,
+                "the disk tier's codecs need " +
+                    FormatBytes(ChunkCodec::WorkspaceBytes(chunk_bytes)) +
+                    " of host memory, which there is not. Free host memory, or "
+                    "set disk_budget to 0");
+  }
+  coder_ = std::move(made);
   return {};
 }
 
@@ -86,6 +115,7 @@ Status LowerCopies::OpenDisk() {
   options.max_chunk_bytes = chunk_bytes_;
   options.staging[0] = staging_[0].data;
   options.staging[1] = staging_[1].data;
+  options.coder = coder_;
   options.wrap_io = options_.wrap_io;
   STRATALLOC_ASSIGN_OR_RETURN(disk_, DiskTier::Open(options));
   return {};
@@ -124,8 +154,14 @@ void LowerCopies::CollectDropped(DeviceAllocator& device) {
 
 void LowerCopies::Drop(LowerCopy& copy) {
   if (copy.host) host_->Free(copy.host);
-  if (copy.disk) disk_->Free(copy.disk);
+  if (copy.disk) FreeChunk(copy);
   copy.host = {};
+}
+
+void LowerCopies::FreeChunk(LowerCopy& copy) {
+  packed_ -= copy.disk.stored.codec != DiskCodec::kOff;
+  crowded_out_.reset();
+  disk_->Free(copy.disk);
   copy.disk = {};
 }
 
@@ -140,7 +176,7 @@ Bytes LowerCopies::HostRoom() const {
   return options_.host_budget - (reserve_open_ ? 0 : reserve_bytes_);
 }
 
-Bytes LowerCopies::Room() const {
+Bytes LowerCopies::Room(bool host, bool disk) const {
   Bytes host_held = 0, disk_held = 0;
   for (const auto& [address, copy] : copies_) {
     if (!IsAway(copy.handle.state())) continue;
@@ -151,12 +187,14 @@ Bytes LowerCopies::Room() const {
       host_held += copy.host.bytes;
     }
   }
-  const Bytes host = HostRoom() - std::min(HostRoom(), host_held);
-  if (!disk_allowed() || (disk_ != nullptr && disk_->offline())) return host;
+  const Bytes on_host = host ? HostRoom() - std::min(HostRoom(), host_held) : 0;
+  if (!disk || !disk_allowed() || (disk_ != nullptr && disk_->offline())) {
+    return on_host;
+  }
   const Bytes budget = options_.disk_budget - disk_reserve_bytes_;
   const Bytes chunks = (budget - std::min(budget, disk_held)) /
                        DiskTier::FileBytes(chunk_bytes_);
-  return host + chunks * chunk_bytes_;
+  return on_host + chunks * chunk_bytes_;
 }
 
 void LowerCopies::RefillReserve(std::uint32_t now) {
@@ -261,8 +299,8 @@ bool LowerCopies::GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why) {
 
 Status LowerCopies::GiveUpHost(LowerCopy& copy) {
   const MoveEvents events(copy.device->device().index(), copy.device->moves());
-  const bool written = !copy.disk && IsAway(copy.handle.state());
-  if (written) {
+  const bool written = IsOnlyCopy(copy);
+  if (written && !copy.disk) {
     STRATALLOC_RETURN_IF_ERROR(WriteToDisk(copy, copy.host.data));
   }
   if (copy.handle.state() == HandleState::kCopyingIn) {
@@ -275,13 +313,16 @@ Status LowerCopies::GiveUpHost(LowerCopy& copy) {
   return {};
 }
 
+void LowerCopies::TakeBeside(LowerCopy& copy) {
+  if (copy.host && copy.disk && IsOnlyCopy(copy)) FreeChunk(copy);
+}
+
 bool LowerCopies::GiveUpChunkOf(LowerCopy& copy) {
   if (!copy.device->NoteChunkGone(copy.handle,
                                   /*in_host=*/static_cast<bool>(copy.host))) {
     return false;
   }
-  disk_->Free(copy.disk);
-  copy.disk = {};
+  FreeChunk(copy);
   return true;
 }
 
@@ -321,14 +362,22 @@ Status LowerCopies::WriteToDisk(LowerCopy& copy, const void* data) {
   }
   // Compressed chunks let more be here than would be raw, and what is in the
   // way of a swap then is smaller as well: it is worth any codec's time.
-  const bool crowded = !disk_->HasRoom(bytes) && stored_bytes_ < written_bytes_;
+  const bool has_room = disk_->HasRoom(bytes);
+  const bool crowded = !has_room && packed_ > 0;
   const DiskCodec codec =
       crowded ? DiskCodec::kZstd
-              : CodecOf(copy.device->RuleOf(copy.handle).packing,
+              : CodecOf(copy.device->RuleOf(copy.handle),
                         disk_codec_.load(std::memory_order_relaxed));
-  STRATALLOC_ASSIGN_OR_RETURN(
-      copy.disk,
-      disk_->Write(data, bytes, copy.handle.address(), copy.generation, codec));
+  const bool tries = !has_room && codec != DiskCodec::kOff;
+  if (tries && crowded_out_) return tl::unexpected(*crowded_out_);
+  Result<DiskChunk> chunk =
+      disk_->Write(data, bytes, copy.handle.address(), copy.generation, codec);
+  if (!chunk) {
+    if (tries) crowded_out_ = chunk.error();
+    return tl::unexpected(std::move(chunk).error());
+  }
+  copy.disk = *chunk;
+  packed_ += copy.disk.stored.codec != DiskCodec::kOff;
   written_bytes_ += bytes;
   stored_bytes_ += copy.disk.stored.bytes;
   return {};

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "allocator/device_allocator.h"
@@ -66,6 +67,13 @@ class LowerCopies {
   // REQUIRES: it has one, and is not on its way out.
   Status GiveUpHost(LowerCopy& copy);
   bool GiveUpChunkOf(LowerCopy& copy);
+  // The same to the disk in two steps, so that several go down or none: a chunk
+  // beside the only copy, which is the host's until GiveUpHost or TakeBeside.
+  // REQUIRES: its state is kHost.
+  Status WriteBeside(LowerCopy& copy) {
+    return WriteToDisk(copy, copy.host.data);
+  }
+  void TakeBeside(LowerCopy& copy);
   // Gives back the copies of one handle: its bytes changed or are no more.
   void Drop(LowerCopy& copy);
   // Drop, and forget the record.
@@ -91,6 +99,10 @@ class LowerCopies {
   // Writes page-aligned `data` to the spill file for `copy`; gives up chunks
   // of resident handles when the quota is spent.
   Status WriteToDisk(LowerCopy& copy, const void* data);
+  // Where a disk has no room but for what gets smaller, the first chunk that
+  // does not get in is the last that is compressed for it, until there is room
+  // or another batch begins, which calls this.
+  void TryDiskAgain() { crowded_out_.reset(); }
   // Of what is written from now on. Any thread.
   void SetDiskCodec(DiskCodec codec) {
     disk_codec_.store(codec, std::memory_order_relaxed);
@@ -108,7 +120,8 @@ class LowerCopies {
 
   // Bytes of handles that could leave before both tiers are full, the reserve
   // kept. Copies of resident handles count as room. In one piece or not.
-  Bytes Room() const;
+  // Of both tiers, or of one.
+  Bytes Room(bool host = true, bool disk = true) const;
   bool disk_allowed() const { return options_.disk_budget > 0; }
   DiskTier* disk() const { return disk_.get(); }
   HostTier* host() const { return host_.get(); }
@@ -121,12 +134,14 @@ class LowerCopies {
 
  private:
   Status OpenDisk();
+  Status MakeCoder(Bytes chunk_bytes);
   Status MakeStaging(const Device& device, Bytes chunk_bytes);
   // The part of the budget that may be used now.
   Bytes HostRoom() const;
   // Makes room for one buffer of `bytes`; false if nothing could be given up.
   bool GiveUpHostCopy(Bytes bytes, std::uint32_t now, Error* why);
   bool GiveUpChunk();
+  void FreeChunk(LowerCopy& copy);
   // In the part of the disk's budget that may be used now.
   bool DiskHasRoom(Bytes bytes) const;
 
@@ -141,6 +156,7 @@ class LowerCopies {
   // it, and are replaced before there is one.
   std::unique_ptr<HostTier> staging_memory_;
   HostBuffer staging_[2];
+  std::shared_ptr<ChunkCodec> coder_;  // the disk's, before there is one
   std::unique_ptr<DiskTier> disk_;
   struct StagingUse {
     EventId event = kNoEvent;
@@ -149,6 +165,8 @@ class LowerCopies {
   StagingUse staging_use_[2];
   int staging_next_ = 0;
   Bytes written_bytes_ = 0, stored_bytes_ = 0, read_bytes_ = 0;
+  std::uint64_t packed_ = 0;          // chunks that lie there compressed
+  std::optional<Error> crowded_out_;  // see TryDiskAgain
   std::map<Address, LowerCopy> copies_;
   Told undrained_;  // copies that arrive do not complete
 };

@@ -19,60 +19,112 @@ Status Engine::SetRule(DeviceAllocator& device,
   lower_.CollectDropped(device);
   if (!rule.host && !lower_.disk_allowed()) rule.disk = false;
   if (!rule.disk && lower_.options().host_budget == 0) rule.host = false;
-  std::vector<std::pair<Address, TierRule>> before;
+  // A rule is for whole blocks, whatever part of them was named.
+  std::vector<AddressRange> blocks;
   for (const AddressRange& range : ranges) {
-    if (const auto had = device.SetRule(range.address, rule)) {
-      before.emplace_back(range.address, *had);
-    }
+    BlockView block;
+    if (!device.FindLive(range.address, &block)) continue;
+    blocks.push_back({block.address, block.bytes});
   }
+  if (blocks.empty()) return {};
+  std::vector<std::pair<Address, TierRule>> before;
+  const auto give = [&] {
+    for (const AddressRange& range : ranges) {
+      if (const auto had = device.SetRule(range.address, rule)) {
+        before.emplace_back(range.address, *had);
+      }
+    }
+  };
+  // Backwards: two ranges may be of one block, which had another rule first.
+  const auto take_back = [&] {
+    for (; !before.empty(); before.pop_back()) {
+      (void)device.SetRule(before.back().first, before.back().second);
+    }
+  };
   std::vector<HandleRef> handles;
+  std::vector<Address> keep;
   for (const EvictableHandle& one : device.Evictable()) {
     if (one.lives && one.state != HandleState::kPoisoned &&
-        Overlaps(one.handle, ranges)) {
+        Overlaps(one.handle, blocks)) {
       handles.push_back(one.handle);
+      keep.push_back(one.handle.address());
     }
   }
   Status status;
-  Result<std::vector<HandleRef>> back = GiveUpForbiddenLocked(device, handles);
-  if (back && !back->empty()) {
-    std::vector<Address> keep;
-    for (HandleRef handle : *back) keep.push_back(handle.address());
-    status = RestoreBatchLocked(state, *back, Room::kEvict, keep, false);
+  give();
+  // What makes room goes by the rules that hold if this fails, so that then all
+  // lies where it may. What of these it sends down comes back in another round;
+  // what is here stays here.
+  for (auto back = MustReturnLocked(device, handles); status && !back.empty();
+       back = MustReturnLocked(device, handles)) {
+    take_back();
+    status = RestoreBatchLocked(state, back, Room::kEvict, keep, false);
     if (status) status = device.DrainArrivals();
-    if (status) back = GiveUpForbiddenLocked(device, *back);
+    if (status) give();
   }
-  if (!back) status = tl::unexpected(back.error());
+  if (status) status = GoDownLocked(device, handles);
   if (status) return {};
-  for (const auto& [address, had] : before) (void)device.SetRule(address, had);
+  take_back();
   return Fail(status.error().code, "the rule is not followed and not kept: " +
                                        status.error().message);
 }
 
-Result<std::vector<HandleRef>> Engine::GiveUpForbiddenLocked(
+// It may lie nowhere, or its only copy not where it is, and there is no way up
+// but over the device.
+std::vector<HandleRef> Engine::MustReturnLocked(
     DeviceAllocator& device, const std::vector<HandleRef>& handles) {
   std::vector<HandleRef> back;
+  for (HandleRef handle : handles) {
+    const HandleState at = handle.state();
+    if (!IsAway(at) || at == HandleState::kPoisoned) continue;
+    const TierRule rule = device.RuleOf(handle);
+    if (!rule.disk && (!rule.host || at == HandleState::kDisk)) {
+      back.push_back(handle);
+    }
+  }
+  return back;
+}
+
+// All or none: no copy is given up before each has its chunk.
+Status Engine::GoDownLocked(DeviceAllocator& device,
+                            const std::vector<HandleRef>& handles) {
+  std::vector<LowerCopy*> beside;
+  Status status = device.DrainArrivals();
+  lower_.TryDiskAgain();
+  for (HandleRef handle : handles) {
+    if (!status) break;
+    if (handle.state() != HandleState::kHost || device.RuleOf(handle).host) {
+      continue;
+    }
+    beside.push_back(lower_.Find(handle.address()));
+    status = lower_.WriteBeside(*beside.back());
+  }
+  if (status) status = GiveUpForbiddenLocked(device, handles);
+  if (!status) {
+    for (LowerCopy* copy : beside) lower_.TakeBeside(*copy);
+  }
+  return status;
+}
+
+Status Engine::GiveUpForbiddenLocked(DeviceAllocator& device,
+                                     const std::vector<HandleRef>& handles) {
   for (HandleRef handle : handles) {
     LowerCopy* const copy = lower_.Find(handle.address());
     if (copy == nullptr) continue;
     const TierRule rule = device.RuleOf(handle);
-    // It may lie nowhere, or its only copy not where it is and there is no way
-    // up but over the device.
-    if (IsAway(handle.state()) && !rule.disk && (!rule.host || !copy->host)) {
-      back.push_back(handle);
-      continue;
-    }
     if (copy->host && !rule.host) {
       STRATALLOC_RETURN_IF_ERROR(lower_.GiveUpHost(*copy));
     }
     if (copy->disk && !rule.disk) lower_.GiveUpChunkOf(*copy);
   }
-  return back;
+  return {};
 }
 
 Bytes Engine::LowerLocked(TieredDevice& state,
                           std::span<const AddressRange> ranges,
                           const std::vector<HandleRef>& handles) {
   Bytes lowered = 0;
+  lower_.TryDiskAgain();
   for (auto& [address, copy] : lower_.all()) {
     if (copy.device != state.allocator || !copy.host ||
         !IsAway(copy.handle.state()) || !Overlaps(copy.handle, ranges) ||
