@@ -2,6 +2,7 @@
 // C API: pins that outlast an operator.
 #include <algorithm>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "python_shim/core.h"
@@ -12,6 +13,7 @@ namespace stratalloc {
 namespace {
 
 BlockPin FromC(const stratalloc_pin& pin) {
+  if (pin.reason < 0 || pin.reason >= kPinReasons) return {};
   return {pin.address, pin.serial, static_cast<PinReason>(pin.reason)};
 }
 
@@ -26,9 +28,9 @@ Error Refused(Error error, const char* name,
   for (const AddressRange& range : ranges) {
     accesses.push_back({range.address, range.bytes, /*written=*/false});
   }
-  error.message += core::TellRefusedOperator(
-      static_cast<int>(Raw(device->device().index())), kDefaultStream, name,
-      accesses, error.message);
+  error.message +=
+      core::TellRefusedOperator(static_cast<int>(Raw(device->device().index())),
+                                kDefaultStream, name, accesses, error.message);
   return error;
 }
 
@@ -42,6 +44,13 @@ extern "C" {
 int stratalloc_pin_blocks(const char* name, int reason,
                           const stratalloc_range* ranges, int count,
                           stratalloc_pin* out, stratalloc_error* error) {
+  if (reason < 0 || reason >= kPinReasons) {
+    std::fill_n(out, count, stratalloc_pin{0, 0, 0});
+    return ToC(Error{ErrorCode::kInvalidArgument,
+                     "stratalloc: nothing is pinned for reason " +
+                         std::to_string(reason)},
+               error);
+  }
   std::vector<AddressRange> wanted;
   for (int i = 0; i < count; ++i) {
     wanted.push_back({ranges[i].address, ranges[i].bytes});

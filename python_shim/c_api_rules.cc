@@ -2,6 +2,7 @@
 // C API: where the memory of single tensors may lie.
 #include "python_shim/c_api_rules.h"
 
+#include <string>
 #include <vector>
 
 #include "python_shim/core.h"
@@ -13,6 +14,12 @@ extern "C" {
 int stratalloc_tier_rule(int device, const stratalloc_range* ranges, int count,
                          int host, int disk, int packing,
                          stratalloc_error* error) {
+  if (packing < 0 || packing > static_cast<int>(TierRule::Packing::kAsSet)) {
+    return ToC(Error{ErrorCode::kInvalidArgument,
+                     "stratalloc: chunks are packed in no way that is called " +
+                         std::to_string(packing)},
+               error);
+  }
   if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
   Engine* const engine = Core::Get().engine();
   Result<DeviceAllocator*> allocator = Core::Get().Opened(device);
@@ -49,7 +56,26 @@ int stratalloc_placement_of(uint64_t address, stratalloc_placement* out,
           .scope = Raw(placed.charge.scope),
           .category = Raw(placed.charge.category),
           .held = placed.held || (captured && !IsEvictable(placed.lifetime)),
-          .capturing = capturing};
+          .capturing = capturing,
+          .stream = Raw(placed.stream)};
+  return 0;
+}
+
+int stratalloc_record_streams_of(uint64_t from, uint64_t to,
+                                 stratalloc_error* error) {
+  if (Status here = Core::Get().NotInAFork(); !here) return ToC(here, error);
+  DeviceAllocator* const device = Allocator::Get().FindByAddress(from);
+  DeviceReports::Placed placed;
+  if (device == nullptr || device != Allocator::Get().FindByAddress(to) ||
+      !device->FindPlaced(from, &placed)) {
+    return ToC(Error{ErrorCode::kNotFound,
+                     "stratalloc: streams are recorded on blocks of one device "
+                     "alone, and one of these two is none of it"},
+               error);
+  }
+  for (const StreamId stream : placed.recorded) {
+    if (Status s = device->RecordStream(to, stream); !s) return ToC(s, error);
+  }
   return 0;
 }
 

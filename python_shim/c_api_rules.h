@@ -14,9 +14,11 @@ extern "C" {
 
 /* Where the blocks that hold these ranges may lie below the device until they
  * are freed or get another rule. `packing` of their chunks on disk: 0 none, 1
- * lz4, 2 zstd, 3 as the setting says. What lies where it may not goes down or
- * comes back; STRATALLOC_OUT_OF_MEMORY if there is no room for that, and then
- * the rules are as they were. 0 where nothing leaves. */
+ * lz4, 2 zstd, 3 as the setting says, another number is
+ * STRATALLOC_INVALID_ARGUMENT; in one handle the fastest of several counts.
+ * What lies where it may not goes down or comes back; if there is no room for
+ * that (STRATALLOC_OUT_OF_MEMORY on the device) the rules are as they were, and
+ * nothing lies where they do not let it. 0 where nothing leaves. */
 STRATALLOC_API int stratalloc_tier_rule(int device,
                                         const stratalloc_range* ranges,
                                         int count, int host, int disk,
@@ -33,10 +35,17 @@ typedef struct {
   int held;
   /* A CUDA graph is captured on some device: nothing can be waited for. */
   int capturing;
+  uint64_t stream; /* of its pool: the value of the cudaStream_t */
 } stratalloc_placement;
 STRATALLOC_API int stratalloc_placement_of(uint64_t address,
                                            stratalloc_placement* out,
                                            stratalloc_error* error);
+
+/* The streams that record_stream() was called for on the block that holds
+ * `from` are recorded on that of `to`, too, which is of the same device.
+ * STRATALLOC_NOT_FOUND if one of them is no block of ours. */
+STRATALLOC_API int stratalloc_record_streams_of(uint64_t from, uint64_t to,
+                                                stratalloc_error* error);
 
 #ifdef __cplusplus
 }

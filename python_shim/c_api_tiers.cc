@@ -60,6 +60,12 @@ extern "C" {
 
 int stratalloc_evict(int device, int to, const stratalloc_range* ranges,
                      int count, uint64_t* moved, stratalloc_error* error) {
+  if (to < 0 || to > static_cast<int>(Below::kDisk)) {
+    return ToC(Error{ErrorCode::kInvalidArgument,
+                     "stratalloc: there is no tier " + std::to_string(to) +
+                         " to evict to"},
+               error);
+  }
   const auto below = static_cast<Below>(to);
   return Move(
       device, ranges, count, moved, error,

@@ -74,7 +74,7 @@ class Placement(ctypes.Structure):
 
     _fields_ = [("lifetime", ctypes.c_int), ("scope", ctypes.c_uint32),
                 ("category", ctypes.c_int), ("held", ctypes.c_int),
-                ("capturing", ctypes.c_int)]
+                ("capturing", ctypes.c_int), ("stream", ctypes.c_uint64)]
 
 
 class Pin(ctypes.Structure):
@@ -163,6 +163,7 @@ def _declare(lib):
         ("residency", i32, (ctypes.c_void_p, u64, ctypes.POINTER(u64), error)),
         ("set_disk_codec", i32, (text, error)),
         ("placement_of", i32, (u64, ctypes.POINTER(Placement), error)),
+        ("record_streams_of", i32, (u64, u64, error)),
         ("pin_blocks", i32, (text, i32, ranges, i32, pins, error)),
         ("unpin_blocks", None, (pins, i32, i32)),
         ("is_pinned", i32, (pins,)),
@@ -502,6 +503,13 @@ def placement(address):
     check(lib().stratalloc_placement_of(address, ctypes.byref(found),
                                         ctypes.byref(error)), error)
     return found
+
+
+def record_streams_of(address, other):
+    """What record_stream() noted of a block counts for another one, too."""
+    error = Error()
+    check(lib().stratalloc_record_streams_of(address, other,
+                                             ctypes.byref(error)), error)
 
 
 def pin(ranges):

@@ -17,6 +17,7 @@ PACKINGS = {False: 0, "lz4": 1, "zstd": 2, None: 3}
 
 _lock = threading.RLock()
 _rules = {}  # id of a tensor -> _Entry
+_orphans = []  # what _pin_table.keep() answered for tensors that are dead
 
 _log = logging.getLogger("stratalloc")
 
@@ -24,6 +25,7 @@ _log = logging.getLogger("stratalloc")
 def _after_fork():
     global _lock
     _lock = threading.RLock()  # a thread that is gone may have held it
+    _orphans.clear()  # the parent's
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -56,11 +58,14 @@ class _Entry:
     def __init__(self, tensor, rule):
         key = id(tensor)
 
-        # Whenever the collector runs, so without the lock.
+        # Whenever the collector runs, so without a lock, and no pin is ended:
+        # its memory may live on in a view.
         def gone(reference):
             entry = _rules.get(key)
             if entry is not None and entry.reference is reference:
                 _rules.pop(key, None)
+                if entry.kept:
+                    _orphans.append(entry.kept)
 
         self.reference = weakref.ref(tensor, gone)
         self.rule = rule
@@ -91,7 +96,10 @@ def arrived(tensor):
         return
     try:
         with _lock:
-            entry.kept = _settle(tensor, entry.rule, None)
+            end_dead()
+            kept = _settle(tensor, entry.rule, None)
+            _pin_table.end(entry.kept)
+            entry.kept = kept
     except Exception as error:  # the move itself was well
         _log.warning("a rule was not followed, call apply() again: %s", error)
 
@@ -185,9 +193,17 @@ def _entry(tensor):
     return entry if entry is not None and entry.reference() is tensor else None
 
 
+def end_dead():
+    """The pins of tensors that have died are taken back, for their views."""
+    with _lock:
+        while _orphans:
+            _pin_table.end(_orphans.pop())
+
+
 def give(tensor, rule):
     """Another rule, or none; what fails leaves the one before."""
     with _lock:
+        end_dead()
         before = _entry(tensor)
         # First: what could not be done has changed nothing.
         kept = _settle(tensor, rule, None if before is None else before.rule)
@@ -201,10 +217,44 @@ def give(tensor, rule):
 
 
 def _settle(tensor, rule, before):
-    """What the memory that a tensor has now lacks; the pins that are new."""
-    kept = []
+    """What the memory that a tensor has now lacks; the pins that are new.
+
+    What fails is undone, as far as there is room to.
+    """
+    kept, placed = [], []
     if not _core.initialized():
         return kept
+    below, was = _below(rule), _below(before)
+    some = below != _below(None) or below != was
+    try:
+        _place(tensor, rule, kept, placed)
+        if some:
+            _tell_core(tensor, below)
+    except BaseException:
+        _pin_table.end(kept)
+        try:
+            for plain, lifetime in reversed(placed):
+                _replace(plain, lifetime)
+            if some:
+                _tell_core(tensor, was)
+        except Exception as error:
+            _log.warning("part of a tensor follows a rule that could not be "
+                         "kept, call apply() again: %s", error)
+        raise
+    return kept
+
+
+def _tell_core(tensor, below):
+    for _, storages in _plain(tensor):  # where they are by now
+        for device, address, size in storages:
+            _core.tier_rule(device, [(address, size)], *below)
+
+
+def _place(tensor, rule, kept, placed):
+    """Its memory lies where what stays lies, or is pinned; or does no more.
+
+    `kept` gets the pins, `placed` (tensor, lifetime that its memory had).
+    """
     stays = rule is not None and rule.stays
     for plain, storages in _plain(tensor):
         for device, address, size in storages:
@@ -214,18 +264,15 @@ def _settle(tensor, rule, before):
             evictable = 0 <= lies.lifetime < LIFETIMES.index("transient")
             if stays and evictable:
                 if lies.held or plain is None:
-                    kept += _pin_table.keep([(device, address, size)], "a tier rule")
+                    kept += _pin_table.keep([(device, address, size)],
+                                            "a tier rule")
                 else:
-                    _replace(plain, lies, LIFETIME_STAYING)
+                    _replace(plain, LIFETIME_STAYING)
+                    placed.append((plain, lies.lifetime))
             elif not stays and lies.lifetime == LIFETIME_STAYING:
                 if not lies.held and plain is not None:
-                    _replace(plain, lies, LIFETIME_PERSISTENT)
-    below = _below(rule)
-    if below != _below(None) or below != _below(before):
-        for _, storages in _plain(tensor):  # where they are by now
-            for device, address, size in storages:
-                _core.tier_rule(device, [(address, size)], *below)
-    return kept
+                    _replace(plain, LIFETIME_PERSISTENT)
+                    placed.append((plain, LIFETIME_STAYING))
 
 
 def _below(rule):
@@ -253,12 +300,18 @@ def _plain(tensor):
     return [(tensor if one else None, storages)]
 
 
-def _replace(tensor, lies, lifetime):
-    """The bytes of a storage go to new memory of this lifetime class."""
+def _replace(tensor, lifetime):
+    """The bytes of a storage go to new memory of this lifetime class.
+
+    It is of the stream that the old memory is of, and what was recorded on that
+    is recorded on it: so whoever has used the tensor may go on to.
+    """
     import torch
 
     from stratalloc import _bridge, _stack
 
+    address = _bridge.storages(tensor._cdata)[0].address
+    lies = _core.placement(address)
     if lies.capturing:
         raise RuntimeError(
             "stratalloc: while a CUDA graph is captured no memory can be given "
@@ -266,22 +319,28 @@ def _replace(tensor, lies, lifetime):
     native = _stack.functions()
     with torch._C.DisableTorchFunction(), torch.no_grad():
         storage = tensor.untyped_storage()
+        device = storage.device
+        stream = (torch.cuda.ExternalStream(lies.stream, device) if lies.stream
+                  else torch.cuda.default_stream(device))
         below = native.depth()
         native.push(lies.scope, lies.category, lifetime)
         try:
-            new = torch.empty(storage.nbytes(), dtype=torch.uint8,
-                              device=storage.device)
+            with torch.cuda.stream(stream):
+                new = torch.empty(storage.nbytes(), dtype=torch.uint8,
+                                  device=device)
         finally:
             native.leave(below)
         try:
-            old = torch.empty(0, dtype=torch.uint8, device=storage.device)
+            _core.record_streams_of(address,
+                                    _bridge.storages(new._cdata)[0].address)
+            old = torch.empty(0, dtype=torch.uint8, device=device)
             old.set_(storage)
             # What other streams write to the old memory comes before the copy,
             # and the copy before what they read of the new; none uses the old
             # one later.
-            torch.cuda.synchronize(storage.device)
+            torch.cuda.synchronize(device)
             new.copy_(old)
-            torch.cuda.synchronize(storage.device)
+            torch.cuda.synchronize(device)
             _bridge.exchange(new._cdata, tensor._cdata)
         finally:
             old = new = None  # an error's traceback would keep it

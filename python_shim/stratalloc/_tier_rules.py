@@ -67,6 +67,7 @@ def apply(tensors, *, stay=False, host=True, disk=True, compress=None):
                          f"'zstd', not {compress!r}")
     rule = Rule(bool(stay), bool(host), bool(disk), compress)
     _tiers.require_enabled("nothing leaves the device and no rule is needed")
+    _ruled.end_dead()
     for tensor in list(_each(tensors)):
         _ruled.give(tensor, rule)
 
@@ -78,6 +79,7 @@ def clear(tensors):
     address, as the head of this module says. Raises as apply() does.
     """
     _tiers.require_enabled("nothing leaves the device and there is no rule")
+    _ruled.end_dead()
     for tensor in list(_each(tensors)):
         if rule_of(tensor) is not None:
             _ruled.give(tensor, None)
