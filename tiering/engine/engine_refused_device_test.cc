@@ -60,8 +60,9 @@ class RefusedDeviceTest : public EngineTest {
   }
 
   void ExpectTold(const char* reason) {
-    for (const auto verb : {&Engine::Evict, &Engine::Restore}) {
-      Result<Bytes> moved = (rig_->engine().*verb)(rig_->device(0), {});
+    for (const Result<Bytes>& moved :
+         {rig_->engine().Evict(rig_->device(0), {}),
+          rig_->engine().Restore(rig_->device(0), {})}) {
       ASSERT_FALSE(moved.has_value());
       EXPECT_EQ(moved.error().code, ErrorCode::kUnsupported);
       EXPECT_THAT(moved.error().message,
