@@ -16,9 +16,12 @@ In flight is a storage that a copy still reads: freed or dead, it is credited by
 landed(), and stays allocated until then.
 
 Thread-safety: any thread; one lock, under which no code of others runs. A
-storage may die anywhere, under this lock too: the callback of its weak
-reference takes no lock and leaves a note, which whoever comes next reads. A
-storage's place cannot be another's before that callback has run.
+storage may die anywhere, under this lock too, and where Python would discard
+the KeyboardInterrupt that reaches a function of its: what is called is append()
+of a deque, C's, and whoever comes next settles what lies there. What waits is
+never more than what lived when somebody last charged or credited anything. A
+storage's place cannot be another's before that call. While sites are tracked
+a function of Python does run there: there is no other way to know the line.
 
 Events are returned, not told under the lock: ("allocate" | "free", device,
 bytes, site).
@@ -36,9 +39,15 @@ class _Entry(weakref.ref):
     """One storage; `bytes` 0: it is freed. Equality is identity."""
 
     __slots__ = ("key", "device", "bytes", "in_total", "dies", "flights",
-                 "site")
+                 "site", "witness")
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+
+class _Witness(weakref.ref):
+    """Notes by which line a storage dies."""
+
+    __slots__ = ("key",)
 
 
 class Accounts:
@@ -46,18 +55,26 @@ class Accounts:
     def __init__(self):
         self.renew_lock()
         self._entries = {}  # id of the storage's object -> _Entry
-        self._dead = collections.deque()  # (_Entry, site): not credited yet
+        self._dead = collections.deque()  # entries: not credited yet
+        self._lines = {}  # id of a storage's object -> site: where it died
         self._flying = set()  # entries that copies still read
         self._landing = set()  # those of them that were freed or died
         self._allocated = collections.defaultdict(int)
         self._freed = collections.defaultdict(int)
         self._sites = {"allocate": {}, "free": {}}
-        self.site = None  # a function: the line by which a storage dies
-        self._callback = _callback(weakref.ref(self))
+        self._witness = None  # a callback of Python's
 
     def renew_lock(self):
         """For the child of a fork: whoever held the lock is not there."""
         self._lock = threading.Lock()
+
+    def track(self, site):
+        """From now on site() is the line by which a storage dies; None: it is
+        not asked for. What died before has none of this one."""
+        with self._lock:
+            self._witness = site and _witness(self._lines, site)
+            for entry in list(self._entries.values()):
+                self._watch(entry, entry())
 
     def allocate(self, storages, hooked, dies, site=None):
         """Charges storages; returns events.
@@ -70,7 +87,7 @@ class Accounts:
         with self._lock:
             events = self._bury()
             for storage in storages:
-                entry, size = self._entries.get(id(storage)), storage.nbytes()
+                entry, size = self._known(storage), storage.nbytes()
                 if entry is None:
                     entry = self._enter(storage)
                     events += self._charge(entry, size, site)
@@ -89,7 +106,7 @@ class Accounts:
         with self._lock:
             events = self._bury()
             for storage in storages:
-                entry = self._entries.get(id(storage))
+                entry = self._known(storage)
                 if entry is None:
                     entry = self._enter(storage)
                     entry.bytes, entry.in_total = storage.nbytes(), False
@@ -104,7 +121,7 @@ class Accounts:
 
     def has(self, storage):
         """Is there nothing to do for one that was sighted?"""
-        entry = self._entries.get(id(storage))
+        entry = self._known(storage)
         return entry is not None and entry.dies and (
             not entry.bytes or not entry.in_total
             or entry.bytes == storage.nbytes())
@@ -114,7 +131,7 @@ class Accounts:
         are credited when they die, if they are charged at all."""
         with self._lock:
             for storage in storages:
-                entry = self._entries.get(id(storage))
+                entry = self._known(storage)
                 if entry is not None:
                     entry.dies = True
                     if event is not None:
@@ -163,13 +180,27 @@ class Accounts:
             return {device: dict(sites)
                     for device, sites in self._sites[kind].items()}
 
+    def _known(self, storage):
+        """Its entry, or None; that of a dead one may still be in its place."""
+        entry = self._entries.get(id(storage))
+        return entry if entry is not None and entry() is storage else None
+
     def _enter(self, storage):
-        entry = _Entry(storage, self._callback)
+        entry = _Entry(storage, self._dead.append)
         entry.key, entry.device = id(storage), storage.device
         entry.bytes, entry.in_total = 0, False
         entry.dies, entry.flights, entry.site = False, (), None
         self._entries[entry.key] = entry
+        self._watch(entry, storage)
         return entry
+
+    def _watch(self, entry, storage):
+        """Of two callbacks the younger one comes first: the line is noted
+        when the entry lies among the dead."""
+        entry.witness = None
+        if self._witness is not None and storage is not None:
+            entry.witness = _Witness(storage, self._witness)
+            entry.witness.key = entry.key
 
     def _charge(self, entry, size, site):
         entry.bytes, entry.in_total = size, True
@@ -204,7 +235,10 @@ class Accounts:
     def _bury(self):
         events = []
         while self._dead:
-            entry, site = self._dead.popleft()
+            entry = self._dead.popleft()
+            site = self._lines.pop(entry.key, None)
+            if self._entries.get(entry.key) is entry:
+                del self._entries[entry.key]
             if entry.bytes and entry.dies:
                 events += self._end(entry, site)
         return events
@@ -220,15 +254,12 @@ def _over(flights):
     return all(event.query() for event in flights)
 
 
-def _callback(accounts, ending=sys.is_finalizing):
-    """Of the weak references: it holds no Accounts, so there is no cycle."""
+def _witness(lines, site, ending=sys.is_finalizing):
+    """Of a _Witness: it holds no Accounts, so there is no cycle."""
 
-    def died(entry):
-        if ending():
-            return
-        known = accounts()
-        if known is not None and known._entries.pop(entry.key, None):
-            known._dead.append((entry, known.site and known.site()))
+    def died(witness):
+        if not ending():
+            lines[witness.key] = site()
 
     return died
 

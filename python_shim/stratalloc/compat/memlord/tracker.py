@@ -53,7 +53,7 @@ class MemLord:
         """Whether lines of user code are noted with what they allocate and
         free, from now on. Off, the hotspots are None."""
         self._tracks = bool(enabled)
-        self._accounts.site = _callsites.here if self._tracks else None
+        self._accounts.track(_callsites.here if self._tracks else None)
 
     def allocate(self, obj):
         """Charges the storages of a tensor or module, or of a tuple or list of
@@ -189,7 +189,8 @@ class MemLord:
         return _callsites.here() if self._tracks else None
 
     def _settle(self):
-        self._tell(self._accounts.settle())
+        if not sys.is_finalizing():
+            self._tell(self._accounts.settle())
 
     def _tell(self, events):
         if not events:
