@@ -28,8 +28,9 @@ def evict(obj=None, device=None, to=None):
         those; None: everything that may leave.
       device: as torch takes it; None: every device.
       to: None: to host memory, and to disk what finds no room there. "host":
-        there alone; what finds no room stays. "disk": there alone, and what is
-        in host memory goes there, too, and counts.
+        there alone; what finds no room stays, and what is on disk stays there.
+        "disk": there alone, and what is in host memory goes there, too, and
+        counts.
 
     Returns: int, bytes in whole handles, each once; 0 before CUDA is
       initialised.

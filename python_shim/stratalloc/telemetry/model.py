@@ -196,6 +196,7 @@ class Run:
         default_factory=lambda: np.empty(0, EVENT))
     level: str = "events"
     dropped: int = 0  # events missing: overwritten, without a ring, unknown
+    left_out: int = 0  # of those: older than what whoever made this run keeps
     complete_from: int = 0  # ns; from then on none is missing
     names_lost: int = 0  # of what has a number in place of a name
     stacks_lost: int = 0  # allocations of which the line alone is known

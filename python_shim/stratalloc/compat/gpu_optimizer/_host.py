@@ -16,6 +16,8 @@ profiler keeps every operator until the trace ends: it is for a few steps, and
 there is one at a time.
 """
 
+import atexit
+import contextlib
 import logging
 import threading
 import time
@@ -57,12 +59,19 @@ class Host:
             self._profile = torch.autograd.profiler.profile(
                 use_cpu=True, profile_memory=True)
             self._profile.__enter__()
+            _open.add(self)
         except BaseException:  # a module that takes no hook
             self._unhook()
             raise
         self._began = time.time_ns()
 
+    def abandon(self):
+        self._unhook()
+        with contextlib.suppress(RuntimeError):  # its thread has ended
+            self._profile.__exit__(None, None, None)
+
     def end(self):
+        _open.discard(self)
         self._unhook()
         profile, self._profile = self._profile, None
         ended = time.time_ns()
@@ -88,7 +97,7 @@ class Host:
         events = np.array(walk.rows, model.EVENT)
         run = model.Run(
             source="torch", started=self._began, duration=duration,
-            scopes=list(self._names), events=events,
+            scopes=_traced.paths(self._model, self._names), events=events,
             threads=[f"thread {one}" for one in walk.threads] or ["main"],
             devices=[model.Device(0, "host", start=(), tier=1)],
             about={"allocator": "torch's own, of the host"})
@@ -117,6 +126,16 @@ class Host:
                 (module.register_forward_pre_hook, enter, {"prepend": True}),
                 (module.register_forward_hook, leave, {"always_call": True})):
             self._handles.append(register(hook, **how))
+
+
+_open = set()  # Hosts between begin() and end()
+
+
+@atexit.register
+def _abandon_all():
+    """A profiler that is open while torch is unloaded crashes."""
+    for host in list(_open):
+        host.abandon()
 
 
 class _Walk:

@@ -69,9 +69,7 @@ class Native:
         ended = time.time_ns()
         told["external_annotations"] = []
         run = import_torch.from_snapshot(told)
-        paths = [self._names[0], *(
-            ".".join(filter(None, (type(self._model).__name__, name)))
-            for name in self._names[1:])]
+        paths = _traced.paths(self._model, self._names)
         run = _Merged(run, self._devices, self._began, many, ended).run(
             calls, paths)
         scopes = np.arange(len(self._names), dtype="<u4")

@@ -2,7 +2,8 @@
 """Traced: what a Run comes to for a model: events, layers, sums.
 
 Everything is worked out when it is first asked for, but where more happened
-than may be kept: then at once, of all of it, and the newest stay. Kept are at
+than may be kept: then when the trace has ended, layers, leaks and what would
+help of all of it, and the newest events stay. Kept are at
 most `most` events of 40 bytes, `most` of the run's 48, what is there at the
 end, and a line per layer.
 
@@ -14,8 +15,9 @@ import functools
 
 import numpy as np
 
-from stratalloc.compat.gpu_optimizer import _records
+from stratalloc.compat.gpu_optimizer import _records, _told
 from stratalloc.telemetry import lifetimes, model, replay
+from stratalloc.telemetry.analysis import owners
 from stratalloc.telemetry.exports.layers import layers
 from stratalloc.telemetry.model import Kind
 
@@ -28,7 +30,8 @@ class Traced:
     """See the module.
 
     Attributes:
-      run: telemetry's Run; of the newest events where there were too many.
+      run: telemetry's Run; of the newest events where there were too many and
+        the trace has ended.
       happened: int, events in all, of those kept or not.
       lost: int, events of which nothing is known: overwritten before they were
         read.
@@ -39,17 +42,21 @@ class Traced:
       reserves: whether its allocator keeps memory that is free; where it does
         not, what is reserved is what is allocated.
       devices: indices of those that are traced.
+      ended: False: the trace goes on, and nobody keeps this for long.
     """
 
     def __init__(self, run, names, entered, charged, reserves, devices,
-                 most):
+                 most, ended=True):
         self.run, self.names, self._reserves = run, names, reserves
         self._entered, self._charged = entered, charged
         self.devices, self._most = devices, most
         self.lost = int(run.dropped)
         self._table = self._rows = self.happened = None
-        if len(run.events) > most:
+        self._leaks = self._recommendations = None
+        if ended and len(run.events) > most:
             self.table()  # of all: before some are given up
+            self.leaks()
+            self.recommendations()
             self.run = _newest(run, most)
 
     # What is asked for.
@@ -75,6 +82,19 @@ class Traced:
                            "avg_fragmentation": self._fragmentation}
             self._let_go()
         return self._table
+
+    def leaks(self):
+        """telemetry's Leaks, of the first device."""
+        if self._leaks is None:
+            self._leaks = owners.leaks(self.run, self.devices[0])
+        return self._leaks
+
+    def recommendations(self):
+        """[str], see _told."""
+        if self._recommendations is None:
+            self._recommendations = _told.recommendations(
+                self.run, self.devices)
+        return self._recommendations
 
     def _keep_rows(self):
         rows = self._all_rows
@@ -110,7 +130,7 @@ class Traced:
     def _sums(self):
         allocated, reserved = self._curve("allocated"), self._curve("reserved")
         found = layers(self.run, self._walked, (self.names, self._charged),
-                       together=True)
+                       together=True, parents=_parents(self.names))
         peaks = [max(base, int(after.max(initial=0)))
                  for base, after in (allocated, reserved)]
         return {"layers": found, "peak_allocated": peaks[0],
@@ -157,6 +177,27 @@ class Traced:
         return rows
 
 
+def paths(model, names):
+    """What scopes of a run are called where hooks name them: the model's class
+    and a layer's name in it; as it is, names[0]."""
+    return [names[0], *(".".join(filter(None, (type(model).__name__, name)))
+                        for name in names[1:])]
+
+
+def _parents(names):
+    """For each layer the index of the innermost that contains it, of those that
+    have a name here; 0 for none. A layer that several contain is inside of the
+    one by which it is named: nobody knows for whom its backward runs.
+    """
+    place = {name: at for at, name in enumerate(names) if at}
+    found = [0] * len(names)
+    for at, name in enumerate(names):
+        while at and name and not found[at]:
+            name = name.rpartition(".")[0]
+            found[at] = place.get(name, 0)
+    return found
+
+
 def _kinds(run, entered, devices):
     """For each event the type of its MemoryEvent, or -1 for none."""
     events = run.events
@@ -188,6 +229,7 @@ def _newest(run, most):
     events = run.events[left_out:].copy()
     return dataclasses.replace(
         run, events=events, dropped=run.dropped + left_out,
+        left_out=left_out,
         complete_from=int(events["time"][0]),
         devices=[dataclasses.replace(one, start=None, before={})
                  for one in run.devices])

@@ -107,27 +107,31 @@ class MemoryTracer:
             recorder, self._under_way = self._under_way, None
             self._traced = self._made(recorder.end())
 
-    def _made(self, told):
-        return Traced(*told, self._indices, self.max_events)
+    def _made(self, told, ended=True):
+        return Traced(*told, self._indices, self.max_events, ended)
 
     def _now(self):
         """The Traced so far, or None where nothing was traced."""
         with self._lock:
             if self._under_way is not None:
-                return self._made(self._under_way.so_far())
+                return self._made(self._under_way.so_far(), ended=False)
             return self._traced
 
     def run(self):
         """What was recorded, as stratalloc's own tools take it: telemetry's
-        Run, with every scope, category and line of code.
+        Run, with every scope, category and line of code. Of a trace that has
+        ended, the newest `max_events`.
 
         Raises: RuntimeError: nothing was traced.
         """
+        return self._something().run
+
+    def _something(self):
         found = self._now()
         if found is None:
             raise RuntimeError("stratalloc: MemoryTracer has traced nothing "
                                "yet; use `with tracer.trace(model):`")
-        return found.run
+        return found
 
     # What it has to tell.
 
@@ -139,11 +143,13 @@ class MemoryTracer:
         if found is None:
             return Events(_told.no_rows(), [], self.max_events)
         with self._lock:
-            if self._events is None or self._events[0] is not found:
-                self._events = found, Events(
-                    found.rows(), found.names, self.max_events,
-                    self.enable_fragmentation_tracking)
-            return self._events[1]
+            if self._events is not None and self._events[0] is found:
+                return self._events[1]
+            made = Events(found.rows(), found.names, self.max_events,
+                          self.enable_fragmentation_tracking)
+            if found is self._traced:  # not one of a trace that goes on
+                self._events = found, made
+            return made
 
     @property
     def lost_events(self):
@@ -207,18 +213,16 @@ class MemoryTracer:
                 for name, one in layers.items()}
 
     def get_leaks(self):
-        """Who holds more after each step of what was traced: telemetry's
+        """Who holds more after each step of all that was traced: telemetry's
         Leaks, a list of rows and a page. Steps end at stratalloc.mark(), else
         at an optimizer's steps or the model's calls; 12 at least. While a
         program runs: stratalloc.leaks()."""
-        from stratalloc.telemetry.analysis import owners
-
-        return owners.leaks(self.run(), self._indices[0])
+        return self._something().leaks()
 
     def get_recommendations(self):
-        """[str]: what the recording comes to and what would help, the gravest
-        first."""
-        return _told.recommendations(self.run(), self._indices)
+        """[str]: what all that was traced comes to and what would help, the
+        gravest first."""
+        return list(self._something().recommendations())
 
     # Files and people.
 

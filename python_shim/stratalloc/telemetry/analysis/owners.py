@@ -115,7 +115,9 @@ def _steps(run):
                                  | (events["kind"] == Kind.SCOPE_LEAVE)))
         enters = events["kind"][ours] == Kind.SCOPE_ENTER
         depth = np.cumsum(np.where(enters, 1, -1))
-        found = ours[enters & (depth == 1) & ~np.isin(
+        # Of a backward on that thread each node is outermost, and no step.
+        forward = (events["flags"][ours] & model.BACKWARD) == 0
+        found = ours[enters & (depth == 1) & forward & ~np.isin(
             events["category"][ours], _MADE)]
         scopes, first, count = np.unique(
             events["scope"][found], return_index=True, return_counts=True)

@@ -22,6 +22,7 @@ import dataclasses
 
 import numpy as np
 
+from stratalloc._device_metrics import TIERS
 from stratalloc._table import counted, printable, refused
 from stratalloc.settings import format_size
 from stratalloc.telemetry import model, replay
@@ -147,6 +148,11 @@ class _Judge:
     def _quiet(self):
         if not self.allocated:
             return "nothing", _NOTHING
+        if self.walked.device.tier:
+            return "peaked", (
+                f"at most {format_size(self.allocated)} of the "
+                f"{TIERS[self.walked.device.tier]}'s memory was allocated"
+                + self._before())
         if not self.allowed:
             parts = self._holes()
             return "peaked", (

@@ -6,6 +6,9 @@ on any thread, or right after an allocation that was charged to it; `peak_owned`
 is what its own blocks had at most. Counts are of blocks: what tiering moves is
 neither allocated nor freed by it. Work is that of the events and how deep
 scopes nest, however many there are.
+
+Where it is told which scopes contain which, one is open while any inside of it
+is: a container has no node of a backward, and its layers' are its backward.
 """
 
 import numpy as np
@@ -16,7 +19,7 @@ from stratalloc.telemetry.exports.target import text
 from stratalloc.telemetry.model import Kind
 
 
-def layers(run, walked, groups=None, together=False):
+def layers(run, walked, groups=None, together=False, parents=None):
     """scope's name -> dict of its fields.
 
     Args:
@@ -25,9 +28,12 @@ def layers(run, walked, groups=None, together=False):
         are one; index 0 is of those that are left out. None: each is its own.
       together: the peaks are those of the devices' sums; else of the device
         that had most.
+      parents: for each name the index of the one that contains it, or 0; None:
+        nothing contains anything.
     """
-    found = _Layers(run, groups, None if len(walked) == len(run.devices)
-                    else list(walked))
+    found = _Layers(
+        run, groups, parents,
+        None if len(walked) == len(run.devices) else list(walked))
     for thread in spans.threads(run):
         found.open(spans.spans(run, thread))
     for curves in ([list(walked.values())] if together and walked
@@ -35,18 +41,20 @@ def layers(run, walked, groups=None, together=False):
         found.curves(sum(one.allocated.after for one in curves),
                      sum(one.reserved.after for one in curves),
                      [one.index for one in curves])
+    found.peaks_inside()
     for one in walked.values():
         found.owned_on(one)
     return found.named()
 
 
 class _Layers:
-    def __init__(self, run, groups, devices):
+    def __init__(self, run, groups, parents, devices):
         self.run = run
         self.names, table = groups or (
             run.scopes, np.arange(len(run.scopes)))
         self.table = np.asarray(table, "<i8")
         events, count = run.events, len(self.names)
+        self.parents = [0] * count if parents is None else parents
         ours = (events["flags"] & (model.EVICTED | model.RESTORED)) == 0
         here = (np.True_ if devices is None
                 else np.isin(events["device"], devices))
@@ -68,24 +76,27 @@ class _Layers:
             self.allocs | (kinds == Kind.SCOPE_ENTER)]).tolist()) - {0}
 
     def open(self, found):
-        """Notes the outermost spans of each scope of one thread."""
+        """Notes the outermost spans of each scope of one thread, and of what
+        contains it."""
         last = len(self.run.events)
         times = self.run.events["time"]
         end = max(self.run.duration, int(times.max(initial=0)))
         inside = {}
         for event, opens, scope in found:
             scope = int(self.table[scope])
-            if scope == 0:
-                continue
-            depth, begun = inside.get(scope, (0, 0))
-            if opens:
-                inside[scope] = depth + 1, begun if depth else event
-            else:
-                inside[scope] = depth - 1, begun
-                if depth == 1:
-                    self.intervals.append((scope, begun, min(event + 1, last)))
-                    self.duration[scope] += (int(times[event]) if event < last
-                                             else end) - int(times[begun])
+            while scope:
+                depth, begun = inside.get(scope, (0, 0))
+                if opens:
+                    inside[scope] = depth + 1, begun if depth else event
+                else:
+                    inside[scope] = depth - 1, begun
+                    if depth == 1:
+                        self.intervals.append(
+                            (scope, begun, min(event + 1, last)))
+                        self.duration[scope] += (
+                            int(times[event]) if event < last
+                            else end) - int(times[begun])
+                scope = self.parents[scope]
 
     def curves(self, allocated, reserved, devices):
         """Adds what was allocated and reserved on devices, after each event."""
@@ -108,6 +119,16 @@ class _Layers:
                             & np.isin(self.run.events["device"], devices))
         for i, curve in enumerate((allocated, reserved)):
             np.maximum.at(self.peaks[i], self.scopes[at], curve[at])
+
+    def peaks_inside(self):
+        """What was charged right after a layer's span is its containers', too.
+        """
+        for scope in self.seen:
+            above = self.parents[scope]
+            while above:
+                self.peaks[:, above] = np.maximum(
+                    self.peaks[:, above], self.peaks[:, scope])
+                above = self.parents[above]
 
     def owned_on(self, one):
         """Sums of each scope's own blocks, in the order of what happened."""

@@ -14,6 +14,8 @@ def notes(run):
              "duration_ns": int(run.duration)}
     if run.dropped and 0 <= run.complete_from <= run.duration:
         found["complete_from_ns"] = int(run.complete_from)
+    if run.left_out:
+        found["left_out_events"] = int(run.left_out)
     if run.names_lost:
         found["names_lost"] = int(run.names_lost)
     if run.stacks_lost:
@@ -29,8 +31,12 @@ def missing(run):
     """"" where no event is missing."""
     if not run.dropped:
         return ""
-    said = (f"{run.dropped} events are missing (overwritten before they were "
-            "read, of threads that found no ring, or of unknown kinds)")
+    older = f"{run.left_out} older events were recorded and not kept"
+    lost = (f"{run.dropped - run.left_out} events are missing (overwritten "
+            "before they were read, of threads that found no ring, or of "
+            "unknown kinds)")
+    said = (lost if not run.left_out else older
+            if run.left_out == run.dropped else f"{older}; {lost}")
     if 0 < run.complete_from <= run.duration:
         return (f"{said}; what is told of the time before "
                 f"{run.complete_from / 1e9:.3f} s lacks some")
