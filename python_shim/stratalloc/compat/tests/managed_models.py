@@ -71,3 +71,32 @@ def away(model):
     """Names of its parameters that are in a spill file."""
     return [name for name, one in model.named_parameters()
             if spilled.is_away(one)]
+
+
+def calls_beside_moves(manager, threads, calls, size, same):
+    """Threads that ask `same(batch)` of random batches, each so often, while
+    another offloads and loads without pause; it holds each time."""
+    over, wrong = threading.Event(), []
+
+    def run(seed):
+        made = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for _ in range(calls):
+                if not same(torch.randn(size, generator=made)):
+                    wrong.append(seed)
+
+    def move():
+        while not over.is_set():
+            manager.offload_all()
+            manager.load_all()
+
+    mover = threading.Thread(target=move)
+    runners = [threading.Thread(target=run, args=(seed,))
+               for seed in range(threads)]
+    for one in (mover, *runners):
+        one.start()
+    for one in runners:
+        one.join()
+    over.set()
+    mover.join()
+    assert wrong == []

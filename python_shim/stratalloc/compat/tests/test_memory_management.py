@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 
 import stratalloc  # noqa: E402
 from managed_models import (  # noqa: E402
-    WAIT, left_behind, managed_fixture)
+    WAIT, calls_beside_moves, left_behind, managed_fixture)
 from stratalloc import _tier_rules  # noqa: E402
 from stratalloc.compat import memory_management as mm  # noqa: E402
 from stratalloc.compat.memory_management.monitor import Usage  # noqa: E402
@@ -462,30 +462,9 @@ def test_threads_run_while_another_offloads_and_loads(managed):
     manager = managed(model)
     model.cuda()
     manager.start()
-    over, wrong = threading.Event(), []
-
-    def run(seed):
-        made = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for _ in range(12):
-                batch = torch.randn(2, 1024, generator=made)
-                if not torch.equal(model(batch.cuda()).cpu(), plain(batch)):
-                    wrong.append(seed)
-
-    def move():
-        while not over.is_set():
-            manager.offload_all()
-            manager.load_all()
-
-    mover = threading.Thread(target=move)
-    runners = [threading.Thread(target=run, args=(i,)) for i in range(3)]
-    for one in (mover, *runners):
-        one.start()
-    for one in runners:
-        one.join()
-    over.set()
-    mover.join()
-    assert wrong == []
+    calls_beside_moves(manager, threads=3, calls=12, size=(2, 1024),
+                       same=lambda batch: torch.equal(
+                           model(batch.cuda()).cpu(), plain(batch)))
 
 
 def test_an_exception_in_forward_leaves_nothing(managed):

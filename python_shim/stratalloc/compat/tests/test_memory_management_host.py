@@ -18,7 +18,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from managed_models import (  # noqa: E402
-    WAIT, away, managed_fixture, nothing_left,
+    WAIT, away, calls_beside_moves, managed_fixture, nothing_left,
     towers)
 from stratalloc.compat import memory_management as mm  # noqa: E402
 from stratalloc.compat.memory_management import _rounds  # noqa: E402
@@ -266,30 +266,9 @@ def test_threads_run_while_another_offloads_and_loads(managed):
     model, plain = towers(), towers()
     manager = managed(model)
     manager.start()
-    over, wrong = threading.Event(), []
-
-    def run(seed):
-        made = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for _ in range(60):
-                batch = torch.randn(4, 64, generator=made)
-                if not torch.equal(model(batch), plain(batch)):
-                    wrong.append(seed)
-
-    def move():
-        while not over.is_set():
-            manager.offload_all()
-            manager.load_all()
-
-    mover = threading.Thread(target=move)
-    runners = [threading.Thread(target=run, args=(i,)) for i in range(4)]
-    for one in (mover, *runners):
-        one.start()
-    for one in runners:
-        one.join()
-    over.set()
-    mover.join()
-    assert wrong == []
+    calls_beside_moves(manager, threads=4, calls=60, size=(4, 64),
+                       same=lambda batch: torch.equal(model(batch),
+                                                      plain(batch)))
     assert manager.get_memory_summary()["system"]["total_offloads"] > 3
 
 
