@@ -68,7 +68,7 @@ class MemoryManager:
         self.strategies = OffloadStrategies(config)
         self._records = {}  # module_id -> Managed, in the order of wrapping
         self._counted = threading.Lock()
-        self._offloads = self._bytes_out = self._bytes_in = 0
+        self._offloads = self._bytes_out = 0
         self._workers = []  # [Ticker, Fetcher] while it is started
         self._fetcher = None
         self._ran = threading.local()
@@ -238,10 +238,7 @@ class MemoryManager:
     def load(self, record):
         """What load_all() of a module does."""
         record.away = False
-        moved = self.strategies.load(record.tensors())
-        with self._counted:
-            self._bytes_in += moved
-        return moved
+        return self.strategies.load(record.tensors())
 
     def count_out(self, record, moved):
         """One offload of a module, if any byte of it left."""
@@ -404,7 +401,7 @@ class MemoryManager:
             system = {"managed_modules": len(self.records()),
                       "total_offloads": self._offloads,
                       "bytes_offloaded": self._bytes_out,
-                      "bytes_loaded": self._bytes_in, **where,
+                      "bytes_loaded": self.strategies.bytes_in(), **where,
                       "is_running": self.is_running}
         on_disk = where["disk"] + self._stored_less(where)
         return {"gpu": {**_told(self.monitor.gpu()),

@@ -205,7 +205,7 @@ class in_use(contextlib.AbstractContextManager):
 def watch(tensors, owner, modules=()):
     """From now on each use of these that can leave is seen.
 
-    `owner` is held weakly; when it is gone, or its `closed` is true, a tensor
+    `owner` is held weakly, and its `bytes_read` grows; when it is gone, or its `closed` is true, a tensor
     is a plain one again after its next use. `modules` are those that are known
     to have them."""
     with _lock:
@@ -283,7 +283,11 @@ def restore(tensor):
                     "away; that write is lost: load_all() before",
                     tuple(tensor.size()))
             tensor.data = back
-        tensor.__dict__[_WATCH].place = None
+        watch_ = tensor.__dict__[_WATCH]
+        watch_.place = None
+        owner = watch_.owner()
+        if owner is not None:
+            owner.bytes_read += place.bytes
         return place.bytes
 
 

@@ -40,6 +40,8 @@ class OffloadStrategies:
         self._asked = None  # how that one was made
         self._hears_steps = False
         self._said_full = False
+        self._bytes_restored = 0
+        self.bytes_read = 0  # counted by spilled.py, under its lock
         self.closed = False
 
     # What may leave ---------------------------------------------------------
@@ -152,7 +154,14 @@ class OffloadStrategies:
         """Bytes of `tensors` that came back."""
         on_gpu, in_memory = self._ways(tensors)
         moved = _tiers.restore(on_gpu) if on_gpu else 0
+        with self._lock:
+            self._bytes_restored += moved
         return moved + sum(map(spilled.restore, in_memory))
+
+    def bytes_in(self):
+        """Bytes that load() brought back to a GPU, and that came back from
+        this manager's files, by load() or by a use."""
+        return self._bytes_restored + self.bytes_read
 
     # What is where ----------------------------------------------------------
 

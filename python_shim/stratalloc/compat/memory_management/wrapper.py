@@ -214,10 +214,20 @@ def unwrap(module):
     """The module is of its own class again, and nobody's."""
     if _managed.pop(module, None) is None:
         return
-    # Of a class that somebody derived from ours since it stays, and does
-    # nothing there.
     if "_own_class" in vars(type(module)):
         object.__setattr__(module, "__class__", type(module)._own_class)
+    elif not any(isinstance(one, type(module)) for one in list(_managed)):
+        # Of a class that somebody derived from ours since, as parametrizations
+        # do: that is derived from the module's own again.
+        for derived in type(module).__mro__:
+            if "_own_class" not in vars(derived):
+                _derive_from_own(derived)
+
+
+def _derive_from_own(derived):
+    bases = tuple(vars(one).get("_own_class", one) for one in derived.__bases__)
+    if bases != derived.__bases__:
+        derived.__bases__ = bases
 
 
 def why_not(module):

@@ -16,6 +16,7 @@ import hypothesis.strategies as st  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn.utils import parametrize  # noqa: E402
 
 from managed_models import (  # noqa: E402
     WAIT, away, managed_fixture, nothing_left, towers)
@@ -27,6 +28,7 @@ from stratalloc.compat.memory_management.monitor import Usage  # noqa: E402
 
 class _Owner:
     closed = False
+    bytes_read = 0
 
 
 _OWNER = _Owner()
@@ -348,3 +350,34 @@ def test_sparse_buffers_are_counted_and_stay(managed):
         one.untyped_storage().nbytes() for one in (
             layer.pairs._indices(), layer.pairs._values(), layer.rows.values(),
             layer.rows.crow_indices(), layer.rows.col_indices()))
+
+
+def test_what_comes_back_by_a_use_is_counted(managed):
+    model = towers()
+    manager = managed(model)  # and all are away
+    model[2].load_all()
+    model(torch.randn(2, 64))
+    assert not away(model)
+    system = manager.get_memory_summary()["system"]
+    assert system["bytes_offloaded"] == system["bytes_loaded"] > 0
+
+
+class _Twice(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def test_parametrized_meanwhile_it_is_plain_again(managed):
+    model = towers()
+    manager = managed(model)
+    parametrize.register_parametrization(model[0], "weight", _Twice())
+    batch = torch.randn(2, 64)
+    expected = model(batch)
+    manager.offload_all()
+    assert torch.equal(model(batch), expected)
+    manager.cleanup()
+    assert not isinstance(model[0], mm.ModuleWrapper)
+    assert torch.equal(model(batch), expected)
+    parametrize.remove_parametrizations(model[0], "weight")
+    assert type(model[0]) is nn.Linear
+    assert torch.equal(model(batch), expected)
