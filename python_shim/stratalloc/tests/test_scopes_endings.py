@@ -201,9 +201,11 @@ def test_a_fork_while_another_thread_interns_names():
             number += 1
             _scopes.intern(f"name {number % 5000}")
 
-    # Made before anybody forks: it draws random numbers, and torch's lock of
-    # these would be the child's to wait for.
+    # Made and called before anybody forks: a lock of torch's random numbers,
+    # or of what its operators look up at their first call, held by another
+    # thread, would be the child's to wait for.
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model(torch.ones(2, 4))
 
     def call():
         while not stop.is_set():
