@@ -122,7 +122,7 @@ def test_interned_path_has_one_id_and_its_name_back():
         ((2**70, 0, 0), OverflowError),
         ((1, 9, 0), ValueError),
         ((1, -1, 0), ValueError),
-        ((1, 0, 5), ValueError),
+        ((1, 0, 6), ValueError),
         ((1, 0, -1), ValueError),
     ],
 )
