@@ -260,7 +260,7 @@ def diff(a: _File, b: _File, at: At = At.peak, by: _By = By.module,
 @app.command()
 def leaks(file: _File, by: _By = By.module, device: _Device = None,
           depth: _Depth = None, all: _All = False, json: _Json = None):  # noqa: A002
-    """Who held more after every step; steps are marks."""
+    """Who held more after every step: marks, or ranges of record_function."""
     from stratalloc.telemetry.analysis import owners
 
     result = result_file(json, file)

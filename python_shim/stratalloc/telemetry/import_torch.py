@@ -5,8 +5,9 @@ Torch says what was asked for and not how large a block is: of blocks that are
 there at the end the snapshot knows, of others it follows (native_sizes.py). Nor
 does it say what was there before its events: that follows from the end
 (replay.Replay). Labels of torch (`user_metadata`, `compile_context`) become
-scopes, except this allocator's own, "evicted" and "restored"; external
-annotations become scopes that are entered and left.
+scopes, except this allocator's own, "evicted" and "restored"; ranges of
+record_function become scopes that are entered and left (annotations.py), and
+`annotate` gives a block another label.
 
 No file can run code, raise anything but SnapshotError or take memory out of
 proportion to its size.
@@ -16,8 +17,8 @@ import os
 
 import numpy as np
 
-from stratalloc.telemetry import (finite, model, native_sizes, plain_pickle,
-                                  progress, snapshot_names)
+from stratalloc.telemetry import (annotations, finite, model, native_sizes,
+                                  plain_pickle, progress, snapshot_names)
 from stratalloc.telemetry.errors import SnapshotError
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.regular import opened
@@ -31,7 +32,8 @@ ACTIONS = {
     "free_completed": Kind.FREE_COMPLETED, "segment_alloc": Kind.SEGMENT_ALLOC,
     "segment_free": Kind.SEGMENT_FREE, "segment_map": Kind.SEGMENT_MAP,
     "segment_unmap": Kind.SEGMENT_UNMAP, "snapshot": Kind.SNAPSHOT,
-    "oom": Kind.OOM, "user_defined": Kind.MARK, "annotate": Kind.MARK}
+    "oom": Kind.OOM, "user_defined": Kind.MARK,
+    "annotate": Kind.RELABEL}  # of the block at an address; no moment
 _CATEGORIES = {name: i for i, name in enumerate(model.CATEGORIES)}
 _STATES = {model.ACTIVE: model.ACTIVE, model.PENDING: model.PENDING,
            model.FREE: model.FREE, "active_awaiting_free": model.PENDING}
@@ -112,12 +114,13 @@ class _Reader:
         own = value.get("stratalloc")
         self.own = own if isinstance(own, dict) else None
         self.ignored = 0
+        self.notes = []  # of each device, as torch 2.4 writes them
 
     def run(self):
         traces = self._traces()
         parts = [part for i, trace in enumerate(traces)
                  for part in [self._trace(i, trace)] if len(part)]
-        notes = self._annotations()
+        notes, threads = self._annotations()
         if len(notes):
             parts.append(notes)
         events = _merged(parts)
@@ -131,7 +134,7 @@ class _Reader:
             settings=finite.plain(settings, levels=1) if isinstance(
                 settings, dict) else {},
             scopes=self.names.scopes, sites=self.names.sites,
-            pools=self.names.pools, threads=["main", "annotations"],
+            pools=self.names.pools, threads=["main", *threads],
             events=events)
         if self.ignored:
             run.about["ignored_events"] = self.ignored
@@ -195,6 +198,7 @@ class _Reader:
                                     "'action'")
         known = [event for event in trace if event["action"] in ACTIONS]
         self.ignored += len(trace) - len(known)
+        known = self._without_notes(device, known, where)
         found = np.zeros(len(known), model.EVENT)
         found["device"] = device
         found["kind"] = [ACTIONS[event["action"]] for event in known]
@@ -216,31 +220,31 @@ class _Reader:
                          for event in progress.over(known, "reading stacks")]
         return found
 
+    def _without_notes(self, device, trace, where):
+        """The events of a trace that are no annotations of torch 2.4."""
+        if self.own or not any(event["action"] == "user_defined"
+                               for event in trace):
+            return trace
+        staged = [annotations.stage_of(event) for event in trace]
+        times = _numbers([event.get("time_us", i) for i, event in
+                          enumerate(trace)], where, "time_us", 1 << 53)
+        self.notes.append([
+            annotations.Note(time, device, self.names.scope(one[1]), one[0])
+            for one, time in zip(staged, times.tolist()) if one])
+        return [event for event, one in zip(trace, staged) if not one]
+
     def _annotations(self):
+        """(events, their threads) of record_function ranges."""
         notes = self.value.get("external_annotations") or ()
         if not isinstance(notes, (list, tuple)):
             raise SnapshotError("'external_annotations' is no list")
         self._count(len(notes))
-        rows, inside = [], []
-        for i, note in enumerate(notes):
-            if not isinstance(note, dict):
-                raise SnapshotError(f"external_annotations[{i}] is no dict")
-            name = self.names.scope(note.get("name", ""))
-            device, time = note.get("device", 0), note.get("time_us", 0)
-            if not (isinstance(device, int) and 0 <= device < 256
-                    and isinstance(time, int) and 0 <= time < 1 << 53):
-                raise SnapshotError(f"external_annotations[{i}] has no device "
-                                    "or no time")
-            kind = Kind.MARK  # what ends and did not begin last is a moment
-            if note.get("stage") == "START":
-                kind = Kind.SCOPE_ENTER
-                inside.append(name)
-            elif note.get("stage") == "END" and inside[-1:] == [name]:
-                kind = Kind.SCOPE_LEAVE
-                inside.pop()
-            rows.append((time * 1000, 0, 0, 0, name, 0, 0, 1, kind, 0, device,
-                         0))
-        return np.array(rows, model.EVENT)
+        found, lanes, left_out = annotations.events([
+            annotations.external(notes, self.names.scope),
+            *annotations.by_device(self.notes)])
+        self.ignored += left_out
+        return found, ["annotations", *(f"annotations {1 + lane}" for lane in
+                                        range(1, lanes))]
 
     def _segments(self):
         """device -> [Segment]."""

@@ -11,8 +11,8 @@ from stratalloc._page import Page
 from stratalloc._result import Rows
 from stratalloc.settings import format_size
 from stratalloc.telemetry import model, progress, replay
+from stratalloc.telemetry.analysis import steps
 from stratalloc.telemetry.analysis.lines import line
-from stratalloc.telemetry.model import Kind
 
 BY = ("module", "category", "site")
 
@@ -65,9 +65,10 @@ class Leaks(Rows):
 
     _row = _leaks.Leak
 
-    def __init__(self, rows, steps, device, what):
+    def __init__(self, rows, steps, device, what, how):
         self.rows, self.steps, self.device = rows, steps, device
-        self.at = f"{steps} steps, {what}"
+        self.at = f"{steps} steps, {what}" if steps else what
+        self._how = how
 
     def __bool__(self):
         return bool(self.rows)
@@ -80,8 +81,9 @@ class Leaks(Rows):
     def _page(self, depth=None, all=False, **how):  # noqa: A002
         said = f"device {self.device}, {self.at}: "
         if not self.rows:
-            return Page([said + ("nothing grows" if self.enough else f"from {_leaks.LEAST} on it can be told "
-                                 "what grows")], depth, all, **how)
+            return Page([said + ("nothing grows" if self.enough else
+                                 f"{_leaks.LEAST} steps are needed to see what "
+                                 f"grows; {self._how}")], depth, all, **how)
         return Page([said + f"{len(self.rows)} grow", *(
             f"{row.name} ({row.category}): {format_size(row.per_step)} a step, "
             f"{format_size(row.bytes)} in the steps that were compared"
@@ -90,48 +92,20 @@ class Leaks(Rows):
 
 
 def leaks(run, device=None, by="module"):
-    """Who holds more after each step. Steps end at marks; without enough of
-    them, where the first thread enters an outermost scope: that of the
-    optimizer that steps most often, or of what else is entered most often, but
-    to make or move parameters."""
+    """Owners that hold more after each step; steps.of() says what a step is."""
     walked = _walked(run, device)
-    moments, what = _steps(run)
+    found = steps.of(run)
+    moments = found.moments
+    if len(moments) > _MOST_STEPS:
+        evenly = np.linspace(0, len(moments) - 1, _MOST_STEPS).astype(int)
+        moments = [moments[i] for i in evenly]
     held = [_held(walked, moment, by)
             for moment in progress.over(moments, "walking steps")]
-    return Leaks(_leaks.growing(held), len(moments), walked.index, what)
+    return Leaks(_leaks.growing(held), len(moments), walked.index, found.what,
+                 steps.how(run))
 
 
-_MADE = [model.CATEGORIES.index(name) for name in ("parameter", "buffer")]
 _MOST_STEPS = 200  # of more, so many, evenly spread
-
-
-def _steps(run):
-    events = run.events
-    found = np.flatnonzero(events["kind"] == Kind.MARK)
-    what = "from mark to mark"
-    if len(found) < _leaks.LEAST:
-        ours = np.flatnonzero((events["thread"] == 0)
-                              & ((events["kind"] == Kind.SCOPE_ENTER)
-                                 | (events["kind"] == Kind.SCOPE_LEAVE)))
-        enters = events["kind"][ours] == Kind.SCOPE_ENTER
-        depth = np.cumsum(np.where(enters, 1, -1))
-        # Of a backward on that thread each node is outermost, and no step.
-        forward = (events["flags"][ours] & model.BACKWARD) == 0
-        found = ours[enters & (depth == 1) & forward & ~np.isin(
-            events["category"][ours], _MADE)]
-        scopes, first, count = np.unique(
-            events["scope"][found], return_index=True, return_counts=True)
-        if len(scopes):
-            steps = np.array([run.scopes[one].startswith("Optimizer.")
-                              for one in scopes.tolist()])
-            most = np.lexsort((first, -count, ~steps))[0]
-            found = found[events["scope"][found] == scopes[most]]
-            what = f"from one {run.scopes[scopes[most]]} to the next"
-        else:
-            what = "without marks or scopes"
-    if len(found) > _MOST_STEPS:
-        found = found[np.linspace(0, len(found) - 1, _MOST_STEPS).astype(int)]
-    return found.tolist(), what
 
 
 def _walked(run, device):

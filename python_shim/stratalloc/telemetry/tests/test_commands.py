@@ -60,7 +60,7 @@ def test_a_tree_adds_up(capfd, file):
 
 def test_too_few_steps_are_not_nothing_that_grows(capfd, file):
     _, out, _ = run(capfd, "leaks", file)
-    assert "from 12 on it can be told" in out and "nothing grows" not in out
+    assert "12 steps are needed to see what grows" in out and "nothing grows" not in out
 
 
 @pytest.mark.parametrize("words", [

@@ -62,7 +62,7 @@ def test_labels_and_annotations_become_scopes():
     assert run.threads[entered["thread"][0]] == "annotations"
 
 
-def test_annotations_that_cross_are_marks():
+def test_annotations_that_cross_are_on_two_threads():
     shape = torch_shapes.snapshot()
     shape["external_annotations"] = [
         {"device": 0, "name": name, "stage": stage, "time_us": time}
@@ -70,7 +70,13 @@ def test_annotations_that_cross_are_marks():
             ("a", "START"), ("b", "START"), ("a", "END"), ("b", "END")])]
     run = import_torch.from_snapshot(shape)
     assert identities.check(run) == []
-    assert (run.events["kind"] == Kind.MARK).sum() == 1
+    notes = run.events[(run.events["kind"] == Kind.SCOPE_ENTER)
+                       | (run.events["kind"] == Kind.SCOPE_LEAVE)]
+    assert [(run.scopes[one["scope"]], run.threads[one["thread"]])
+            for one in notes] == [
+        ("a", "annotations"), ("b", "annotations 2"),
+        ("a", "annotations"), ("b", "annotations 2")]
+    assert not (run.events["kind"] == Kind.MARK).any()
 
 
 def test_a_list_of_segments_alone_is_a_snapshot_too():
