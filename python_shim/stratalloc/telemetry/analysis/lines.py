@@ -1,37 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""line(): which line of a stack is the user's.
+"""line(): the site of a stack, for people.
 
 A recording of ours says it itself: a site is the user's line, or a stack that
-knows it. Torch's stacks begin in its own C++; there it is the innermost line of
-Python outside of this package and of libraries, as far as a path tells on a
-machine where the program is not.
+knows it. Of torch's stacks it is the innermost line of Python outside of this
+package and of libraries, as far as a path tells on a machine where the program
+is not; where there is none, the innermost frame of the best kind
+(frame_kinds.Kind): a node of backward, a line of a library, a function of an
+extension. Of operators the outermost is named: that is what the thread called.
 """
 
-import os
+from stratalloc.telemetry.analysis import frame_kinds
+from stratalloc.telemetry.analysis.frame_kinds import Kind
 
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
-
-
-# This package, as a stack may spell it; its hooks are in every allocation's.
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__))))
-_OURS = tuple(os.path.join(one, "") for one in {
-    _PACKAGE, os.path.realpath(_PACKAGE)})
+NOT_KNOWN = "(not known)"
 
 
 def line(run, site):
-    """"file:line" of a site, "file function" of a frame that has no line;
+    """"file:line" of a site, the name of a frame that has no line;
     "(not known)" for none."""
     if 0 < site < len(run.sites) and run.sites[site].own:
         site = run.sites[site].own
     stack = run.stack(site)
-    if not stack:
-        return "(not known)"
-    python = [one for one in stack if one.file.endswith(".py")]
-    own = [one for one in python
-           if not one.file.startswith(_OURS)
-           and not any(part in one.file for part in _LIBRARIES)]
-    found = (own or python or stack)[0]
-    if found.line:
-        return f"{found.file}:{found.line}"
-    return f"{found.file} {found.function}".strip() or "(not known)"
+    backward, found = False, [None] * Kind.INNER  # the frame of each kind
+    for frame in stack:
+        kind = frame_kinds.kind(frame.file, frame.function)
+        backward = backward or frame_kinds.is_backward(frame.function)
+        if kind == Kind.INNER or backward and kind >= Kind.FOREIGN:
+            continue  # in backward, what is further out starts the thread
+        if kind == Kind.OPERATOR:
+            found[Kind.FOREIGN] = None  # it was called inside of the operator
+        if kind == Kind.OPERATOR or found[kind] is None:
+            found[kind] = frame
+    library = found[Kind.LIBRARY]
+    if library and backward and frame_kinds.is_torchs(library.file):
+        found[Kind.LIBRARY] = None  # it runs the nodes
+        found[Kind.OPERATOR] = found[Kind.OPERATOR] or library
+    best = next((one for one in found if one), None)
+    if best is None:
+        # A recording of ours has frames of Python alone; a name may be lost.
+        ours = stack and run.source == "stratalloc"
+        return (f"{stack[0].file} {stack[0].function}".strip() if ours
+                else "") or NOT_KNOWN
+    name = frame_kinds.named(best.file, best.line, best.function)
+    apart = best in (found[Kind.OPERATOR], found[Kind.GENERATED])
+    return name + " (backward)" * (backward and apart)

@@ -29,6 +29,7 @@ from stratalloc.telemetry import model
 from stratalloc.telemetry.model import Kind
 
 _MADE = [model.CATEGORIES.index(name) for name in ("parameter", "buffer")]
+_STATE = model.CATEGORIES.index("optimizer_state")
 _INNER = model.BACKWARD | model.RECOMPUTES
 _NUMBERS = re.compile(r"\d+")
 # torch.optim names its ranges "Optimizer.step#SGD.step", and a recording's
@@ -65,6 +66,23 @@ class _Family:
     @property
     def length(self):
         return int((self.end - self.begin).sum())
+
+
+class _Range:
+    """A scope from its enter to its leave, as events; `makes_state`: it made
+    state up to its end, as an optimizer does that is constructed. One that
+    steps makes temporary memory when it ends."""
+
+    __slots__ = ("scope", "category", "begin", "end", "makes_state")
+
+    def __init__(self, scope, category, begin, end):
+        self.scope, self.category = scope, category
+        self.begin, self.end = begin, end
+        self.makes_state = False
+
+    def leave(self, moment, category):
+        self.end = moment
+        self.makes_state = self.category == category == _STATE
 
 
 def of(run):
@@ -174,15 +192,15 @@ def _families(run):
                 "kind", "thread", "scope", "category", "flags"))):
         stack = inside.setdefault(thread, [])
         if kind == Kind.SCOPE_LEAVE:
-            if stack and stack[-1][0] == scope:
-                stack.pop()[1][1] = moment
+            if stack and stack[-1].scope == scope:
+                stack.pop().leave(moment, category)
             continue
-        one = [moment, len(events)]
+        one = _Range(scope, category, moment, len(events))
         if category not in _MADE and not flags & _INNER:
             ranges.setdefault(scope, []).append(one)
             if not stack:
                 outer.setdefault(scope, []).append(one)
-        stack.append((scope, one))
+        stack.append(one)
     return tuple([_made(name, some)
                   for name, some in _by_family(run, found).items()]
                  for found in (ranges, outer))
@@ -191,10 +209,14 @@ def _families(run):
 def _by_family(run, ranges):
     found = {}
     for scope, some in ranges.items():
+        if _leaf(run.scopes[scope]).startswith("Optimizer."):
+            some = [one for one in some if not one.makes_state]
+            if not some:
+                continue
         found.setdefault(_family(run.scopes[scope], len(some)), []).extend(some)
     return found
 
 
 def _made(name, ranges):
-    columns = np.array(sorted(ranges, key=lambda one: one[0]), "<i8")
+    columns = np.array(sorted((one.begin, one.end) for one in ranges), "<i8")
     return _Family(name, columns[:, 0], columns[:, 1])

@@ -4,7 +4,7 @@
 import pytest
 
 import made_runs
-from stratalloc.telemetry import identities, import_torch
+from stratalloc.telemetry import identities, import_torch, model
 from stratalloc.telemetry.analysis import owners, steps
 from stratalloc.telemetry.model import Kind
 
@@ -225,6 +225,17 @@ def test_marks_of_several_names_count_those_of_steps():
     found = steps.of(maker.finish())
     assert len(found.moments) == 15
     assert found.what == "from one mark step N to the next"
+
+
+def test_constructed_optimizer_has_not_stepped():
+    maker = made_runs.Maker(["Optimizer.Adam"])
+    state, temporary = (model.CATEGORIES.index(name)
+                        for name in ("optimizer_state", "temporary"))
+    for enters, leaves in [(state, state), (state, temporary),
+                           *[(temporary, temporary)] * 12]:
+        maker.put(Kind.SCOPE_ENTER, scope=1, category=enters)
+        maker.put(Kind.SCOPE_LEAVE, scope=1, category=leaves)
+    assert len(steps.of(maker.finish()).moments) == 13
 
 
 def test_numbers_of_layers_do_not_make_them_steps():
