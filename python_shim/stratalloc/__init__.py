@@ -55,10 +55,15 @@ _NAMES = {
     "__version__": "_version",  # written by the build, from bazel/version.bzl
 }
 
+# Modules that programs use, attributes without an import of their own.
+_MODULES = ("compat", "settings", "simulate", "telemetry")
+
 __all__ = sorted(name for name in _NAMES if name != "__version__")
 
 
 def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module("stratalloc." + name)
     module = _NAMES.get(name)
     if module is None:
         raise AttributeError(f"module 'stratalloc' has no attribute {name!r}")
@@ -81,4 +86,4 @@ def unload_ipython_extension(ipython):
 
 
 def __dir__():
-    return sorted(set(globals()) | set(_NAMES))
+    return sorted({*globals(), *_NAMES, *_MODULES})
