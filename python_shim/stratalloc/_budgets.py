@@ -15,6 +15,7 @@ that has no entry has none.
 
 import json
 
+from stratalloc._table import natural
 from stratalloc.settings import format_size
 
 _VERSION = 1
@@ -120,7 +121,7 @@ def _breach(file, budget, found):
     changes = {name: found["layers"].get(name, 0) - budget["layers"].get(name, 0)
                for name in {**budget["layers"], **found["layers"]}}
     changed = sorted(((name, size) for name, size in changes.items() if size),
-                     key=lambda each: (-abs(each[1]), each[0]))
+                     key=lambda each: (-abs(each[1]), natural(each[0])))
     lines += [f"  {'+' if size > 0 else '-'}{format_size(abs(size)):<10} "
               f"{name}: {format_size(budget['layers'].get(name, 0))} -> "
               f"{format_size(found['layers'].get(name, 0))}"

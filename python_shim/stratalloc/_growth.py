@@ -6,6 +6,7 @@ import dataclasses
 from stratalloc import _core
 from stratalloc import _reports
 from stratalloc import _sites
+from stratalloc import _table
 from stratalloc import _tree
 from stratalloc._page import Page
 from stratalloc._result import Rows
@@ -58,8 +59,8 @@ class Growth(Rows):
 
     def __init__(self, at, device, rows, by="module"):
         self.at, self.device = at, device
-        self.rows = sorted(rows, key=lambda row: (-row.bytes, row.name,
-                                                  row.category))
+        self.rows = sorted(rows, key=lambda row: (
+            -row.bytes, _table.natural(row.name), row.category))
         self.total = sum(row.bytes for row in self.rows)
         self._is_tree = by == "module"
 

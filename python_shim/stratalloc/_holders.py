@@ -8,6 +8,7 @@ from stratalloc import _plot_svg
 from stratalloc import _reports
 from stratalloc import _sites
 from stratalloc import _stack
+from stratalloc import _table
 from stratalloc import _tree
 from stratalloc._device_metrics import TIERS
 from stratalloc._page import Page
@@ -48,8 +49,8 @@ class Holders(Rows):
 
     def __init__(self, total, at, device, rows, by="module"):
         self.total, self.at, self.device = total, at, device
-        self.rows = sorted(rows, key=lambda row: (-row.bytes, row.name,
-                                                  row.category, row.tier))
+        self.rows = sorted(rows, key=lambda row: (
+            -row.bytes, _table.natural(row.name), row.category, row.tier))
         self._is_tree = by in ("module", "tensor")
         self._is_drawn = by != "category"  # a list of which is its own bars
 

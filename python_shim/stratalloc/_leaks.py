@@ -10,6 +10,7 @@ import threading
 
 from stratalloc import _growth
 from stratalloc import _sites
+from stratalloc import _table
 from stratalloc import _tree
 from stratalloc._page import Page
 from stratalloc._result import Rows
@@ -221,7 +222,8 @@ def growing(steps, groups=(_itself, _with_its_like, _with_all)):
         rows += found.values()
         late = [{key: value for key, value in held.items()
                  if group(*key) not in found} for held in late]
-    return sorted(rows, key=lambda row: (-row.bytes, row.name, row.category))
+    return sorted(rows, key=lambda row: (-row.bytes, _table.natural(row.name),
+                                         row.category))
 
 
 def _summed(held, group):

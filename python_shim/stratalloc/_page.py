@@ -70,7 +70,9 @@ class Page:
                 1 if not isinstance(part, _table.Table)
                 else len(part.rows) + any(part.titles) + bool(part.rest)
                 for part in parts)
-            most = max(height - _SPARE - others, _FEWEST)
+            trees = sum(isinstance(part, _tree.Tree) for part in parts)
+            # Of which one may be empty: its lines are not another's.
+            most = max((height - _SPARE - others) // max(trees, 1), _FEWEST)
         return [part.table(self.depth, most, self.more)
                 if isinstance(part, _tree.Tree) else part
                 for part in parts]

@@ -21,6 +21,7 @@ from stratalloc import _core
 from stratalloc import _growth
 from stratalloc import _holders
 from stratalloc import _resets
+from stratalloc._table import natural
 from stratalloc.settings import format_size
 
 _SHOWN = 5  # owners in a failure
@@ -156,7 +157,7 @@ def _workspaces(device):
 
 def _largest(rows):
     """"Net.0 (activation) 8 MiB, ...": the largest."""
-    rows = sorted(rows, key=lambda row: -row.bytes)
+    rows = sorted(rows, key=lambda row: (-row.bytes, natural(row.name)))
     text = ", ".join(f"{row.name} ({row.category}) {format_size(row.bytes)}"
                      for row in rows[:_SHOWN])
     return text + (f" and {len(rows) - _SHOWN} more"

@@ -5,6 +5,7 @@ from stratalloc import _core
 from stratalloc import _pin_table
 from stratalloc import _tiers
 from stratalloc import _tree
+from stratalloc._device_metrics import TIERS
 from stratalloc._page import Page
 from stratalloc._stats import Stats
 
@@ -124,15 +125,15 @@ def _totals(values):
 def memory_summary(device=None, depth=None, all=False):  # noqa: A002
     """Text for people: what is on which tier, what moved, who owns it.
 
-    The owners are a tree, the largest first, as long as the terminal is high:
-    what each has now on all tiers, on which of them, and what it had on the
-    device when that held the most. torch's own summary
-    (torch.cuda.memory_summary) speaks of the device only.
+    The owners are two trees, the largest first, as long as the terminal is
+    high: what each has now, and on which tier; and what each had on the device
+    when that held the most. torch's own summary (torch.cuda.memory_summary)
+    speaks of the device only.
 
     Args:
       device: as torch takes it; None: the current one.
-      depth: levels of the tree below its total, with all of their lines.
-      all: all lines of the tree.
+      depth: levels of the trees below their totals, with all of their lines.
+      all: all lines of the trees.
 
     Returns: str, of several lines; one that says so before CUDA is initialised.
 
@@ -144,13 +145,18 @@ def memory_summary(device=None, depth=None, all=False):  # noqa: A002
     values = report(device)
     parts = _totals(values).parts()
     if values:
-        owners = [(row["owner"], row["category"],
-                   *(row[key] for key in _COLUMNS.values()))
-                  for row in values["layers"]]
-        parts += ["", _tree.Tree(owners, list(map(_tree.Column, _COLUMNS)),
-                                 "owner")]
+        held, heading = values["layers"], f"device {values['device']} "
+        below = any(row[tier] for row in held for tier in TIERS[1:])
+        now = {"bytes": "live", **({tier: tier for tier in TIERS if any(
+            row[tier] for row in held)} if below else {})}
+        parts += ["", _tree_of(held, now, heading + "now"),
+                  "", _tree_of(held, {"bytes": "at_peak"},
+                               heading + "at its peak")]
     return Page(parts, depth, all, "all=True or depth=N has them").text()
 
 
-_COLUMNS = {"now": "live", "on device": "device", "host": "host",
-            "disk": "disk", "at peak": "at_peak"}
+def _tree_of(held, columns, heading):
+    """Numbers of one moment. columns: title -> key of a row of `held`."""
+    return _tree.Tree(
+        [(row["owner"], row["category"], *map(row.get, columns.values()))
+         for row in held], list(map(_tree.Column, columns)), heading)

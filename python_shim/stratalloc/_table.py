@@ -2,16 +2,19 @@
 """A table for people: names, numbers, and what the numbers consist of.
 
 Made once, and written as text (here), for rich (_table_rich.py) and as HTML
-(_table_html.py). Widths are cells of a terminal. Where it is narrow, names are
+(_table_html.py). Widths are cells of a terminal; a pipe or a file has whole
+lines, unless COLUMNS says how wide they may be. Where it is narrow, names are
 cut in the middle and notes after a comma; numbers never are, so a terminal with
 no room for them and _LEAST cells of names has lines that wrap.
 """
 
 import dataclasses
 import os
+import re
 import unicodedata
 
-WIDTH, HEIGHT = 100, 24  # where no terminal says otherwise
+WIDTH, HEIGHT = 100, 24  # of a terminal that does not say
+WHOLE = 1 << 14  # columns of a pipe or a file: more than a table has
 _LEAST = 12  # cells of names, and of notes if there are any
 _GAP = "  "
 
@@ -49,15 +52,17 @@ class Widths:
 
 
 def terminal(stream):
-    """(columns, lines) of the terminal that `stream` writes to."""
+    """(columns, lines) of the terminal that `stream` writes to, or of what is
+    no terminal."""
     size = [_number("COLUMNS"), _number("LINES")]
     if 0 in size:
+        usual = (WIDTH, HEIGHT)
         try:
             real = os.get_terminal_size(stream.fileno())
         except (AttributeError, ValueError, OSError):
-            real = (0, 0)
-        size = [given or found or usual for given, found, usual
-                in zip(size, real, (WIDTH, HEIGHT))]
+            real, usual = (0, 0), (WHOLE, HEIGHT)
+        size = [given or found or wanted for given, found, wanted
+                in zip(size, real, usual)]
     return tuple(size)
 
 
@@ -82,6 +87,15 @@ def _cells_of(c):
 def printable(text):
     """One line that moves no cursor, whatever the text is."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def natural(name):
+    """A key that sorts names with their numbers as numbers: 2 before 10."""
+    parts = re.split("([0-9]+)", name)
+    # Not int(), which refuses numbers of thousands of digits.
+    parts[1::2] = [(len(digits.lstrip("0")), digits.lstrip("0"), digits)
+                   for digits in parts[1::2]]
+    return parts
 
 
 def counted(count, what):

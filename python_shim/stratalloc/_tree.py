@@ -116,7 +116,7 @@ def _levels(path):
     return found
 
 
-def _is_number(name):
+def is_number(name):
     """As a list of modules counts: no "01", whose order is somebody's own."""
     return (name.isascii() and name.isdecimal() and len(name) < 10
             and str(int(name)) == name)
@@ -127,7 +127,7 @@ def folded(node):
     runs = []
     for number, child in sorted(((int(name), child)
                                  for name, child in node.below.items()
-                                 if _is_number(name)), key=lambda one: one[0]):
+                                 if is_number(name)), key=lambda one: one[0]):
         last = runs[-1] if runs else None
         if (last and last[-1][0] + 1 == number
                 and last[-1][1].shape() == child.shape()):
@@ -135,7 +135,7 @@ def folded(node):
         else:
             runs.append([(number, child)])
     children = [(name, child) for name, child in node.below.items()
-                if not _is_number(name)]
+                if not is_number(name)]
     for run in runs:
         if len(run) == 1:
             children.append((run[0][1].name, run[0][1]))
@@ -144,7 +144,8 @@ def folded(node):
         for _, child in run:
             merged.add(child)
         children.append((f"{run[0][0]}–{run[-1][0]} × {len(run)}", merged))
-    return sorted(children, key=lambda child: (-max(child[1].weight), child[0]))
+    return sorted(children, key=lambda child: (-max(child[1].weight),
+                                               _table.natural(child[0])))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stratalloc import _core
 from stratalloc import _device_metrics
 from stratalloc import _levels
 from stratalloc import simulate
+from stratalloc._table import natural
 
 LAYERS = 100  # of each device: the largest now, and those that owned most
 _NAME = 200  # characters of a layer's name or the command, at most
@@ -139,8 +140,8 @@ def _layers(held, scopes):
         names.append(_core.scope_name(scope.scope))
         owner(names[-1]).update(peak=scope.most,
                                 moved=scope.evicted + scope.restored)
-    names += sorted(owners, key=lambda one: (-owners[one]["bytes"], one)
-                    )[:LAYERS]
+    names += sorted(owners, key=lambda one: (-owners[one]["bytes"],
+                                             natural(one)))[:LAYERS]
     told = {name: owners.pop(name) for name in dict.fromkeys(names)}
     return list(told.values()), {
         "count": len(owners),

@@ -10,17 +10,27 @@ import dataclasses
 from stratalloc import _table
 from stratalloc._device_metrics import TIERS
 from stratalloc._page import Page
-from stratalloc._live import card, fitting
-from stratalloc._table import Row, Table
+from stratalloc._live import card, fitting, folding
+from stratalloc._table import Row, Table, natural
 from stratalloc.settings import format_size
 
-# What a key sorts by: the key's word, and a layer's number.
+# What a key sorts by: the key's word, and which of a line's sizes.
 ORDERS = {"t": ("total", "bytes"), "p": ("peak", "peak"),
-          "c": ("churn", "moved")}
+          "c": ("churn", "churn")}
 LAYERS = 15  # where no screen says how many
 _FEW_LAYERS = 3  # that have room before what is above them
 _WAYS = (("out", "out"), ("in", "in"), ("to disk", "to_disk"),
          ("from disk", "from_disk"))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """`count` layers in one line; None in `sizes`: not known."""
+
+    name: str
+    count: int
+    sizes: dict
+    categories: dict
 
 
 @dataclasses.dataclass
@@ -74,12 +84,9 @@ class View:
             said = [fitting.one_line(self._sums(), width),
                     fitting.one_line(self._strip_of_moves(), width),
                     "holds most: " + _table.joined([
-                        f"{one['owner']} {format_size(one['bytes'])}"
-                        for one in sorted(
-                            (one for device in now["devices"]
-                             for one in device["layers"] if one["bytes"]),
-                            key=lambda one: (-one["bytes"], one["owner"]))[:20]
-                    ], max(width - len("holds most: "), 1))]
+                        f"{one.name} {format_size(one.sizes['bytes'])}"
+                        for one in self._lines() if one.sizes["bytes"]][:20],
+                        max(width - len("holds most: "), 1))]
         rule = ("── stratalloc" if now is None else
                 f"── stratalloc top --pid {now['pid']} ")
         return [_table.cut(rule + "─" * (width - len(rule)), width),
@@ -194,54 +201,70 @@ class View:
             return None
         return max(value - earlier[key], 0) / self.seconds
 
+    def _lines(self):
+        """[_Line] of all devices, repeated layers as one, the largest first."""
+        several = len(self.now["devices"]) > 1
+        found = []
+        for device in self.now["devices"]:
+            earlier = {one["owner"]: one for one in
+                       (self._earlier(device) or device)["layers"]}
+            layers = sorted(device["layers"],
+                            key=lambda one: natural(one["owner"]))
+            for name, which in folding.folded([
+                    (one["owner"], frozenset(one["categories"]))
+                    for one in layers]):
+                found.append(self._sum_of(
+                    name + (f" (device {device['device']})" if several else ""),
+                    [layers[at] for at in which], earlier))
+        found.sort(key=lambda one: -one.sizes["bytes"])
+        return found
+
+    def _sum_of(self, name, layers, earlier):
+        sizes = {key: _sum(one[key] for one in layers)
+                 for key in ("bytes", *TIERS, "peak")}
+        sizes["churn"] = _sum(self._churn(one, earlier.get(one["owner"]))
+                              for one in layers)
+        categories = {}
+        for one in layers:
+            for category, size in one["categories"].items():
+                categories[category] = categories.get(category, 0) + size
+        return _Line(name, len(layers), sizes, categories)
+
+    def _churn(self, one, earlier):
+        """Bytes of a layer that left and came back, per second; or None."""
+        if earlier is None or None in (one["moved"], earlier["moved"]):
+            return None
+        speed = self._speed(one["moved"], earlier, "moved")
+        return None if speed is None else int(speed)
+
     def _layers(self, room, width):
         word, key = ORDERS[self.order]
-        rows = [(one, device) for device in self.now["devices"]
-                for one in device["layers"]]
+        rows = sorted(self._lines(), key=lambda one: -(one.sizes[key] or 0))
         if not rows:
             return
-        before = {(device["device"], one["owner"]): one
-                  for device in (self.before or self.now)["devices"]
-                  for one in device["layers"]}
-
-        def churn(row):
-            one, device = row
-            earlier = before.get((device["device"], one["owner"]))
-            if earlier is None or None in (one["moved"], earlier["moved"]):
-                return None
-            return self._speed(one["moved"], earlier, "moved")
-
-        def size(row):
-            return (churn(row) if word == "churn" else row[0][key]) or 0
-
-        rows.sort(key=lambda row: (-size(row), -row[0]["bytes"],
-                                   row[0]["owner"]))
-        several = len(self.now["devices"]) > 1
         tiers = [tier for tier in TIERS
-                 if tier == "device" or any(one[tier] for one, _ in rows)]
+                 if tier == "device" or any(one.sizes[tier] for one in rows)]
         titles = ["layer", "total", *tiers]
         if word != "total":
             titles.append(f"{word}/s" if word == "churn" else word)
 
-        def row_of(row):
-            one, device = row
-            cells = [format_size(one[name]) for name in ("bytes", *tiers)]
-            if word == "peak":
-                cells.append(_size(one["peak"]))
-            elif word == "churn":
-                speed = churn(row)
-                cells.append(_size(None if speed is None else int(speed)))
-            name = one["owner"] + (
-                f" (device {device['device']})" if several else "")
-            parts = sorted(one["categories"].items(), key=lambda part: -part[1])
-            return Row(name, tuple(cells), tuple(
+        def row_of(one):
+            cells = [format_size(one.sizes[name])
+                     for name in ("bytes", *tiers)]
+            if word == "peak" and one.count > 1 and one.sizes["peak"]:
+                # Each had its most at a time of its own.
+                cells.append(f"≤ {format_size(one.sizes['peak'])}")
+            elif word != "total":
+                cells.append(_size(one.sizes[key]))
+            parts = sorted(one.categories.items(), key=lambda part: -part[1])
+            return Row(one.name, tuple(cells), tuple(
                 f"{category} {format_size(part)}" if len(parts) > 1
                 else category for category, part in parts))
 
-        left = len(rows) - room
+        left = sum(one.count for one in rows[room:])
         untold = sum(device["other_layers"]["count"]
                      for device in self.now["devices"])
-        rest = f"and {max(left, 0) + untold} more" if left > 0 or untold else ""
+        rest = f"and {left + untold} more" if left or untold else ""
         numbers = list(range(len(titles) - 1))
         if word != "total":
             numbers.insert(1, numbers.pop())  # what they are sorted by
@@ -290,6 +313,12 @@ def _sentence(rank, text, width):
 
 def _size(size, unknown="-"):
     return unknown if size is None else format_size(size)
+
+
+def _sum(sizes):
+    """None: one of them is not known."""
+    sizes = list(sizes)
+    return None if None in sizes else sum(sizes)
 
 
 def listed(found):

@@ -14,6 +14,7 @@ import sys
 from stratalloc import _core
 from stratalloc import _enable
 from stratalloc import _growth
+from stratalloc._table import natural
 
 _HOLES = 50  # the largest; the rest as a sum
 _TENSORS = 200
@@ -72,8 +73,8 @@ def _holders(rows):
     found = [{key: row[key] for key in ("owner", "category", "blocks",
                                         "device", "host", "disk")}
              for row in rows if row["live"]]
-    return sorted(found, key=lambda row: (-row["device"], row["owner"],
-                                          row["category"]))
+    return sorted(found, key=lambda row: (
+        -row["device"], natural(row["owner"]), row["category"]))
 
 
 def _tensors(device):
@@ -91,7 +92,8 @@ def _tensors(device):
     except Exception:  # pylint: disable=broad-exception-caught
         # A module of the program that does not answer hides no report.
         return found
-    return sorted(found, key=lambda row: -row["bytes"])[:_TENSORS]
+    return sorted(found, key=lambda row: (
+        -row["bytes"], natural(row["name"])))[:_TENSORS]
 
 
 def _changed(device, rows):
@@ -106,5 +108,6 @@ def _changed(device, rows):
                for owner, category in now.keys() | mark.held.keys()]
     return {"mark": mark.name,
             "rows": sorted((row for row in changed if row["bytes"]),
-                           key=lambda row: (-row["bytes"], row["owner"],
+                           key=lambda row: (-row["bytes"],
+                                            natural(row["owner"]),
                                             row["category"]))}

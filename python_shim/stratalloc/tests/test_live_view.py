@@ -74,6 +74,54 @@ def test_a_new_process_of_the_same_number_is_not_compared():
     assert _seen(before, now).seconds == 2.0
 
 
+def _layer(owner, size, category="parameter", **more):
+    return {"owner": owner, "bytes": size, "device": size, "host": 0,
+            "disk": 0, "peak": size, "moved": 0,
+            "categories": {category: size}, **more}
+
+
+def _of_layers(layers, at=0, **more):
+    return live_samples.sample(at, live_samples.device(
+        layers=layers, other_layers={"count": 0, "bytes": 0}, **more))
+
+
+def _repeated(moved=0):
+    """12 layers of a head, 2 × 3 experts, and what is nobody's repetition."""
+    return [*(_layer(f"GPT.layers.{i}.mlp", 2 * MIB, moved=moved)
+              for i in (11, 1, 10, 0, *range(2, 10))),
+            *(_layer(f"GPT.moe.{i}.experts.{j}", MIB) for i in (0, 1)
+              for j in range(3)),
+            _layer("GPT.layers.13.mlp", MIB), _layer("GPT.layers.12.mlp", MIB,
+                                                     "buffer"),
+            _layer("GPT.head", 9 * MIB)]
+
+
+def test_repeated_layers_are_one_line_as_in_holders():
+    lines = _lines(_seen(_of_layers(_repeated())))
+    at = next(i for i, line in enumerate(lines) if line.startswith("layer "))
+    assert [line.split("  ")[0] for line in lines[at + 1:]] == [
+        "GPT.layers.0–11.mlp × 12", "GPT.head", "GPT.moe.0–1.experts.0–2 × 6",
+        "GPT.layers.12.mlp", "GPT.layers.13.mlp"]
+    assert lines[at + 1].split()[3:] == ["24", "MiB", "24", "MiB", "parameter"]
+    assert _seen(_of_layers(_repeated())).strip(80)[3].startswith(
+        "holds most: GPT.layers.0–11.mlp × 12 24 MiB, GPT.head 9 MiB, ")
+
+
+def test_a_line_of_repeated_layers_has_their_speed_and_no_common_peak():
+    seen = _seen(_of_layers(_repeated()), _of_layers(_repeated(MIB), 2),
+                 order="c")
+    row = next(line for line in _lines(seen) if "× 12" in line)
+    assert "6 MiB" in row, row
+    seen = _seen(_of_layers(_repeated()), order="p")
+    row = next(line for line in _lines(seen) if "× 12" in line)
+    assert "≤ 24 MiB" in row, row
+    unknown = [_layer(f"net.{i}", MIB, moved=None if i else 0)
+               for i in range(3)]
+    seen = _seen(_of_layers(unknown), _of_layers(unknown, 2), order="c")
+    row = next(line for line in _lines(seen) if "× 3" in line)
+    assert row.split()[-2] == "-", row
+
+
 @pytest.mark.parametrize("key, first, column", [
     ("t", "GPT.head", ["20", "MiB", "12", "MiB", "8", "MiB"]),
     ("p", "step", ["0", "B", "40", "MiB"]),

@@ -32,31 +32,51 @@ def _summary(monkeypatch, *rows, **how):
     return _reports.memory_summary(**how).splitlines()
 
 
-def test_what_is_gone_is_shown_if_it_made_the_peak(monkeypatch):
-    lines = _summary(
-        monkeypatch, _row("here", 5 << 20, 5 << 20),
-        _row("gone.large", 0, 300 << 20), _row("never", 0, 0))
-    at = next(i for i, line in enumerate(lines) if line.startswith("total"))
-    total, gone, here = lines[at:]
-    assert total.split()[1:3] == ["5", "MiB"]
-    assert "305 MiB" in total
-    assert gone.split() == ["gone.large", "0", "B", "0", "B", "0", "B", "0",
-                            "B", "300", "MiB", "activation", "300", "MiB"]
-    assert here.split()[0] == "here"
+def _tables(lines):
+    """The lines of the tree of now, and of that of the peak."""
+    now, peak = (next(i for i, line in enumerate(lines) if line.startswith(
+        f"device 0 {time}")) for time in ("now", "at its peak"))
+    return lines[now:peak - 1], lines[peak:]
 
 
-def test_as_many_rows_as_the_terminal_has(monkeypatch):
-    monkeypatch.setenv("LINES", "26")
-    rows = [_row(f"layer{i:02}", 1 << i, 0) for i in range(20)]
+def test_each_table_has_the_bytes_and_categories_of_one_time(monkeypatch):
+    now, peak = _tables(_summary(
+        monkeypatch, _row("here", 5 << 20, 6 << 20, "gradient"),
+        _row("here", 4 << 20, 0, "optimizer_state"),
+        _row("gone.large", 0, 300 << 20), _row("never", 0, 0)))
+    assert [line.split() for line in now[1:]] == [
+        "total 9 MiB gradient 5 MiB, optimizer_state 4 MiB".split(),
+        "here 9 MiB gradient 5 MiB, optimizer_state 4 MiB".split()]
+    assert [line.split() for line in peak[1:]] == [
+        "total 306 MiB activation 300 MiB, gradient 6 MiB".split(),
+        "gone.large 300 MiB activation 300 MiB".split(),
+        "here 6 MiB gradient 6 MiB".split()]
+
+
+def test_now_has_a_column_for_each_tier_if_one_is_below_the_device(
+        monkeypatch):
+    row = {**_row("here", 5 << 20, 9 << 20), "device": 0, "disk": 5 << 20}
+    now, peak = _tables(_summary(monkeypatch, row))
+    assert now[0].split()[3:] == ["bytes", "disk", "by", "category"]
+    assert now[1].split()[1:5] == ["5", "MiB", "5", "MiB"]
+    assert peak[0].split()[5:] == ["bytes", "by", "category"]
+    assert peak[1].split()[1:3] == ["9", "MiB"]
+
+
+def test_rows_fill_the_height_of_the_terminal(monkeypatch):
+    monkeypatch.setenv("LINES", "36")
+    rows = [_row(f"layer{i:02}", 1 << i, 1 << i) for i in range(20)]
     lines = _summary(monkeypatch, *rows)
-    at = next(i for i, line in enumerate(lines) if line.startswith("total"))
-    shown = [line.split()[0] for line in lines[at + 1:-1]]
-    assert shown == [f"layer{i:02}" for i in range(19, 11, -1)]
-    assert lines[-1] == ("and 12 smaller, 4.00 KiB; all=True or depth=N has "
-                         "them")
-    assert len(lines) == 26 - 3, "and the prompt"
-    assert len(_summary(monkeypatch, *rows, all=True)) == at + 21
-    assert len(_summary(monkeypatch, *rows, depth=0)) == at + 1
+    assert 36 - 3 - 1 <= len(lines) <= 36 - 3, "and the prompt"
+    for table in _tables(lines):
+        shown = [line.split()[0] for line in table[2:-1]]
+        assert shown == [f"layer{i:02}" for i in range(19, 19 - len(shown), -1)]
+        assert table[-1].startswith(f"and {20 - len(shown)} smaller, ")
+        assert table[-1].endswith("; all=True or depth=N has them")
+    for table in _tables(_summary(monkeypatch, *rows, all=True)):
+        assert len(table) == 22
+    for table in _tables(_summary(monkeypatch, *rows, depth=0)):
+        assert len(table) == 2
 
 
 def test_host_memory_is_what_was_used_and_what_is_pinned(monkeypatch):
@@ -86,8 +106,9 @@ stratalloc.restore()
 tiers = stratalloc.report()["tiers"]
 assert tiers["host_peak"] == 4 << 20, tiers
 summary = stratalloc.memory_summary()
-(gone,) = [line for line in summary.splitlines() if "gone" in line]
-assert gone.split()[:3] == ["gone", "0", "B"], gone
+now, peak = summary.split("device 0 at its peak")
+assert "gone" not in now and "gone" in peak, summary
+(gone,) = [line for line in peak.splitlines() if "gone" in line]
 assert "8 MiB" in gone, gone
 """], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ import dataclasses
 import html.parser
 import io
 import json
+import os
 import random
 import re
 import subprocess
@@ -419,11 +420,56 @@ def test_the_terminal_is_the_one_that_is_written_to(monkeypatch):
     assert _table.terminal(sys.stdout) == (80, 24)
     monkeypatch.setenv("COLUMNS", "many")
     monkeypatch.setenv("LINES", "0")
-    assert _table.terminal(io.StringIO()) == (100, 24)
+    assert _table.terminal(io.StringIO()) == (_table.WHOLE, 24)
     monkeypatch.setattr("os.get_terminal_size", lambda number: (7, 9))
     assert _table.terminal(types.SimpleNamespace(fileno=lambda: 3)) == (7, 9)
     monkeypatch.setenv("COLUMNS", "50")
     assert _table.terminal(types.SimpleNamespace(fileno=lambda: 3)) == (50, 9)
+
+
+def test_an_unknown_terminal_has_a_width(monkeypatch):
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr("os.get_terminal_size", lambda number: (0, 0))
+    stream = types.SimpleNamespace(fileno=lambda: 3)
+    assert _table.terminal(stream) == (_table.WIDTH, 24)
+
+
+def test_a_pipe_and_a_file_have_whole_lines(monkeypatch, tmp_path):
+    monkeypatch.delenv("COLUMNS")
+    name = "Net." + ".".join(f"block{i}" for i in range(40))
+    names = [f"category{i}" for i in range(30)]
+    made = Holders(30, "now", 0, [Holder(name, category, 1, 1, "device")
+                                  for category in names])
+    reader, writer = os.pipe()
+    with open(tmp_path / "out", "w") as file, os.fdopen(writer, "w") as pipe:
+        for stream in (io.StringIO(), file, pipe):
+            page = made._page().text(stream)
+            assert name in page and "…" not in page
+            assert all(f"{one} 1 B" in page for one in names)
+    os.close(reader)
+
+
+def test_names_of_one_size_are_in_the_order_of_their_numbers():
+    numbers = (11, 1, 10, 0, 2, 100, 20)
+    rows = [Holder(f"Net.layer{i}.w", "buffer", MIB, 1, "device")
+            for i in numbers]
+    made = Holders(len(rows) * MIB, "now", 0, rows)
+    assert [row.name for row in made.rows] == [
+        f"Net.layer{i}.w" for i in sorted(numbers)]
+    found = [re.search("layer([0-9]+)", line) for line in str(made).split("\n")]
+    assert [int(one[1]) for one in found if one] == sorted(numbers)
+    grown = Growth("a to b", 0, [Change(f"Net.{i}", "buffer", MIB, 1)
+                                 for i in numbers])
+    assert [row.name for row in grown.rows] == [
+        f"Net.{i}" for i in sorted(numbers)]
+
+
+def test_natural_order_of_any_names():
+    names = ["", "0", "00", "1", "2", "10", "1" * 5000, "a", "a.2.b", "a.2.c",
+             "a.10.b", "a2", "é"]
+    assert sorted(reversed(names), key=_table.natural) == [
+        "", "0", "00", "1", "2", "10", "1" * 5000, "a", "a2", "a.2.b", "a.2.c",
+        "a.10.b", "é"]
 
 
 def test_text_needs_no_rich():

@@ -7,6 +7,7 @@ that is partly free is stranded: whoever lives in it pins it.
 
 import numpy as np
 
+from stratalloc._table import natural
 from stratalloc.telemetry import model, replay
 from stratalloc.telemetry.report.bounds import name
 
@@ -154,7 +155,7 @@ def _pinners(walked, moment, most):
                 sums[at] += more
     rows = sorted(([name(walked.run.scopes[key[0]]), model.CATEGORIES[key[1]],
                     *sums] for key, sums in found.items()),
-                  key=lambda row: (-row[5], -row[4], row[0], row[1]))
+                  key=lambda row: (-row[5], -row[4], natural(row[0]), row[1]))
     return {"stranded": total, "rows": rows[:most],
             "owners": len(rows)}
 

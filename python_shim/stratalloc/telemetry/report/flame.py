@@ -5,6 +5,7 @@ A node is {"n": name, "k": kind, "b": bytes, "c": blocks, "in": nodes}, the
 largest first. The nodes of a node that has any add up to it.
 """
 
+from stratalloc._table import natural
 from stratalloc.telemetry import model
 from stratalloc.telemetry.analysis.lines import line
 from stratalloc.telemetry.report.bounds import levels, name
@@ -65,7 +66,8 @@ def _kept(top, most):
 
 
 def _told(node, kept):
-    below = sorted(node.below.values(), key=lambda one: (-one.bytes, one.name))
+    below = sorted(node.below.values(), key=lambda one: (
+        -one.bytes, natural(one.name)))
     told = [_told(one, kept) for one in below if id(one) in kept]
     rest = [one for one in below if id(one) not in kept]
     if rest and told:

@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from stratalloc._table import natural
 from stratalloc.telemetry import model
 from stratalloc.telemetry.exports.layers import layers
 from stratalloc.telemetry.exports.target import text
@@ -36,7 +37,7 @@ def layers_table(walked, most):
         sums.put("most", scope, one.get("peak_owned", 0))
         sums.put("inside_ns", scope, int(one.get("duration_ms", 0) * 1e6))
         rows.append([name(run.scopes[scope]), *sums.row(scope)])
-    rows.sort(key=lambda row: (-row[1], -row[2], row[0]))
+    rows.sort(key=lambda row: (-row[1], -row[2], natural(row[0])))
     rest = rows[most:]
     return {"columns": COLUMNS, "rows": rows[:most], "rest": rest and [
         f"({len(rest)} more)", *(sum(column) for column in zip(*(

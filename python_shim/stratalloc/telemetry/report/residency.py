@@ -10,6 +10,7 @@ import bisect
 
 import numpy as np
 
+from stratalloc._table import natural
 from stratalloc.telemetry import model
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.report.bounds import name
@@ -27,7 +28,7 @@ def residency(walked, moment, most):
         found.setdefault((scope, category), [0, 0, 0])[tier] += size
     rows = sorted(([name(walked.run.scopes[key[0]]), model.CATEGORIES[key[1]],
                     *sums] for key, sums in found.items()),
-                  key=lambda row: (-sum(row[2:]), row[0], row[1]))
+                  key=lambda row: (-sum(row[2:]), natural(row[0]), row[1]))
     if len(rows) > most:
         kept = max(0, most - len({row[1] for row in rows}))
         rows[kept:] = _rest(rows[kept:])
