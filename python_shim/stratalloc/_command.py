@@ -50,7 +50,7 @@ def console(stream=None):
     with NO_COLOR."""
     stream = stream or sys.stdout
     try:
-        from rich.console import Console
+        import rich.console
     except ImportError:
         raise CannotRunError(
             "stratalloc: this command prints tables with the package rich, "
@@ -59,6 +59,11 @@ def console(stream=None):
 
     plain = not stream.isatty() or bool(os.environ.get("NO_COLOR"))
     width, height = _table.terminal(stream)
+
+    class Console(rich.console.Console):
+        def on_broken_pipe(self):
+            raise  # for _pipes; rich would end the process with 1
+
     return Console(file=stream, no_color=plain, highlight=False, width=width,
                    height=height)
 
@@ -75,14 +80,12 @@ def tell(result, args, stream):
     print(page.text(stream), file=stream)
 
 
-# More columns than any table has; rich would cut cells that are not wrapped.
-_WHOLE = 1 << 14
-
-
 def show(out, table):
     """Prints a table whole: a narrow terminal wraps its lines, a pipe takes
     them as they are, and no number is cut."""
+    from stratalloc import _table
+
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, out, "width", out.width)
-        out.width = _WHOLE
+        out.width = _table.WHOLE  # rich would cut cells that do not wrap
         out.print(table, crop=False)

@@ -23,6 +23,7 @@ import time
 
 from stratalloc import _command
 from stratalloc import _core
+from stratalloc import _pipes
 from stratalloc.settings import Config
 
 _SUFFIX = ".running"
@@ -73,9 +74,9 @@ class Recording:
                 f"runs or was killed; `stratalloc recover {one} -o OTHER` "
                 "saves what it has, then remove it")
         if dead:
-            print(f"stratalloc: --record: {', '.join(dead)} is of a child of "
-                  "an earlier run that was killed: `stratalloc recover` reads "
-                  "it", file=sys.stderr)
+            _pipes.note(f"stratalloc: --record: {', '.join(dead)} is of a "
+                        "child of an earlier run that was killed: `stratalloc "
+                        "recover` reads it")
 
     def end(self):
         """False if the file could not be written; stderr says why then, and
@@ -95,7 +96,7 @@ class Recording:
             said.append(", ".join(left) + " is of a child that was killed or "
                         "still runs: `stratalloc recover` reads it")
         if said:
-            print(f"stratalloc: --record: {'; '.join(said)}", file=sys.stderr)
+            _pipes.note(f"stratalloc: --record: {'; '.join(said)}")
         return written
 
 
@@ -148,9 +149,9 @@ class _File:
             _core.write_recording(number, self._path, _trace.about(),
                                   self.redacted, over=True)
         except (ValueError, RuntimeError) as error:
-            print(f"stratalloc: --record: {error}; what was recorded is in "
-                  f"{running}: `stratalloc recover {running} -o "
-                  "FILE`", file=sys.stderr)
+            _pipes.note(f"stratalloc: --record: {error}; what was recorded is "
+                        f"in {running}: `stratalloc recover {running} -o "
+                        "FILE`")
             return False
         with contextlib.suppress(FileNotFoundError):  # the program's doing
             os.unlink(running)
@@ -212,8 +213,8 @@ class _OfAChild:
         try:
             file = self._file()
         except Exception as error:  # pylint: disable=broad-except
-            print(f"stratalloc: --record: process {os.getpid()} is not "
-                  f"recorded: {error}", file=sys.stderr)
+            _pipes.note(f"stratalloc: --record: process {os.getpid()} is not "
+                        f"recorded: {error}")
             return
         atexit.register(file.end)
         processes = sys.modules.get("multiprocessing.process")

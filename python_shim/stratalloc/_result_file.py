@@ -14,6 +14,8 @@ import json
 import os
 import sys
 
+from stratalloc import _pipes
+
 
 def opened_in_place(path):
     """A binary file of what is no regular file (a pipe, /dev/stdout). A pipe that
@@ -50,15 +52,18 @@ class ResultFile:
             os.unlink(self._temporary)
 
     def write(self, value):
-        """False if it failed after all; stderr then has reason and results."""
+        """False if it failed after all; stderr then has reason and results.
+        UnreadError: the reader of stdout has left."""
         text = json.dumps(value, indent=2, sort_keys=False) + "\n"
         try:
             self._write(text)
         except OSError as error:
-            print(f"stratalloc: the results could not be written to "
-                  f"{'stdout' if self.on_stdout else self._path} "
-                  f"({error.strerror}); here they are:\n{text}",
-                  file=sys.stderr, end="")
+            if self.on_stdout and isinstance(error, BrokenPipeError):
+                raise _pipes.UnreadError from None
+            _pipes.note(
+                f"stratalloc: the results could not be written to "
+                f"{'stdout' if self.on_stdout else self._path} "
+                f"({error.strerror}); here they are:\n{text.rstrip()}")
             return False
         return True
 

@@ -4,7 +4,8 @@
 Exit codes: 0 fine; 1 the job failed (a demo whose numbers differ, a benchmark
 that could not run, an exception in a script); 2 usage (unknown option, bad
 --conf or size); 3 this machine or installation cannot run it (missing
-library, unsupported torch, no GPU). `run` passes the script's own code on.
+library, unsupported torch, no GPU); 141 the reader of its output has left
+(`| head`). `run` passes the script's own code on.
 
 Standard library only until a command needs more, so that `run` costs the
 script nothing.
@@ -13,27 +14,35 @@ script nothing.
 import argparse
 import sys
 
+from stratalloc import _pipes
 from stratalloc._command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
 from stratalloc._command import CannotRunError, UsageError, depth
 
 _EPILOG = ("exit codes: 0 fine, 1 the job failed, 2 usage, 3 not possible on "
-           "this machine or installation; `run` passes the script's own on")
+           "this machine or installation, 141 the reader of its output has left "
+           "(as in | head); `run` passes the script's own on")
 
 
 def main(argv=None):
     """Parses and runs; returns the exit code."""
-    given = sys.argv[1:] if argv is None else argv
+    given = list(sys.argv[1:] if argv is None else argv)
     if given and given[0] in _OF_FILES:
-        return _run_on_files(list(given))
-    parser = _parser()
-    args = parser.parse_args(argv)
+        return _pipes.ended(_run_on_files, given)
+    args = _pipes.ended(_parser().parse_args, given)
+    if args.command == "run":  # what it raises is the program's
+        code = _answer(args)
+        return code if _pipes.written() else code or _pipes.UNREAD
+    return _pipes.ended(_answer, args)
+
+
+def _answer(args):
     if args.version:
         from stratalloc import __version__
 
         print(f"stratalloc {__version__}")
         return EXIT_OK
     if args.command is None:
-        parser.print_help(sys.stderr)
+        _parser().print_help(sys.stderr)
         return EXIT_USAGE
     from stratalloc._core import LibraryError
 
@@ -42,10 +51,10 @@ def main(argv=None):
         return args.function(args)
     except UsageError as error:
         text = str(error).removeprefix("stratalloc: ")
-        print(f"stratalloc {args.command}: {text}", file=sys.stderr)
+        _pipes.note(f"stratalloc {args.command}: {text}")
         return EXIT_USAGE
     except (LibraryError, CannotRunError) as error:
-        print(error, file=sys.stderr)
+        _pipes.note(error)
         return EXIT_CANNOT
 
 
@@ -120,11 +129,18 @@ def _add_lines(parser):
                         help="N levels of the tree, with all of their lines")
 
 
-def _port(text):
-    if not (text.isascii() and text.isdecimal() and int(text) < 1 << 16):
+def _place(text):
+    """(address, port) of [ADDRESS:]PORT."""
+    address, colon, port = text.rpartition(":")
+    bare = address.removeprefix("[").removesuffix("]")
+    if not (port.isascii() and port.isdecimal() and int(port) < 1 << 16
+            # An address of colons has brackets, and no other one.
+            and (":" in bare) == (address == f"[{bare}]")
+            and (bool(bare) and bare.split() == [bare]) == bool(colon)):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no port; give a number from 0 to 65535")
-    return int(text)
+            f"{text!r} is not [ADDRESS:]PORT; give a port from 0 to 65535, "
+            "and before it an address as in 0.0.0.0:9400 or [::1]:9400")
+    return bare or "127.0.0.1", int(port)
 
 
 def _add_card(parser):
@@ -166,10 +182,11 @@ def _add_run(commands):
                         help="record what happens to memory, into FILE; "
                         "FILE.running while the program runs, which "
                         "`stratalloc recover` saves if it is killed")
-    parser.add_argument("--metrics", type=_port, metavar="PORT",
-                        help="serve metrics for Prometheus at 127.0.0.1:PORT "
-                        "while the program runs (0: a free one; of a rank of "
-                        "torchrun: PORT + LOCAL_RANK)")
+    parser.add_argument("--metrics", type=_place, metavar="[ADDRESS:]PORT",
+                        help="serve metrics for Prometheus while the program "
+                        "runs, at ADDRESS (127.0.0.1; [::1]:PORT of IPv6) and "
+                        "PORT (0: a free one; of a rank of torchrun: PORT + "
+                        "LOCAL_RANK)")
     parser.add_argument("--redact", action="store_true",
                         help="no names of layers, files and the command in "
                         "the recording")

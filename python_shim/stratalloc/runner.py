@@ -16,6 +16,7 @@ import types
 
 from stratalloc import _command
 from stratalloc import _last_line
+from stratalloc import _pipes
 from stratalloc.settings import Config
 
 # What describes a simulated device, besides its size.
@@ -37,11 +38,12 @@ def run(args):
         raise _command.UsageError(error) from None
     _prepare(args, config)
     if args.metrics is not None:
-        _serve_metrics(args.metrics)
+        _serve_metrics(*args.metrics)
     try:
         code = _execute(args)
     except BaseException as error:
-        _report_from_the_program_on(error, lambda: _end(args, _command.EXIT_FAILED))
+        _report_from_the_program_on(error, lambda: (
+            _end(args, _command.EXIT_FAILED), _pipes.written()))
         raise
     return code if _end(args, code) else code or _command.EXIT_FAILED
 
@@ -64,8 +66,8 @@ def _show_live():
     path = server.serve()
     strip = Beside.on(sys.stderr)
     if strip is None and path is not None:
-        print(f"stratalloc: `stratalloc top --pid {os.getpid()}` shows this "
-              "process while it runs", file=sys.stderr)
+        _pipes.note(f"stratalloc: `stratalloc top --pid {os.getpid()}` shows "
+                    "this process while it runs")
     return strip
 
 
@@ -158,7 +160,7 @@ def _prepare(args, config):
         except ValueError as error:
             raise _command.UsageError(error) from None
         simulate.for_children()
-        print(f"stratalloc: {simulate.label()}", file=sys.stderr)
+        _pipes.note(f"stratalloc: {simulate.label()}")
     if args.allocator == "native":
         return
     try:
@@ -185,7 +187,7 @@ def _prepare(args, config):
             args.live = _show_live()
 
 
-def _serve_metrics(port):
+def _serve_metrics(address, port):
     """Until the process ends; a line on stderr says where."""
     from stratalloc import _metrics_server
     from stratalloc.telemetry.errors import MissingPackageError
@@ -194,12 +196,12 @@ def _serve_metrics(port):
     if port and local.isascii() and local.isdecimal():
         port += int(local)
     try:
-        server = _metrics_server.serve_metrics(port)
+        server = _metrics_server.serve_metrics(port, address)
     except MissingPackageError as error:
         raise _command.CannotRunError(error) from None
     except (ValueError, RuntimeError) as error:
         raise _command.UsageError(f"--metrics: {error}") from None
-    print(f"stratalloc: metrics at {server.url}", file=sys.stderr)
+    _pipes.note(f"stratalloc: metrics at {server.url}")
 
 
 def _or(value, default):
@@ -235,7 +237,7 @@ def _tell_simulated():
 
     line = simulate.last_line()
     if line is not None:
-        print(f"stratalloc: {line}", file=sys.stderr)
+        _pipes.note(f"stratalloc: {line}")
 
 
 def _tell_holders(args):
@@ -248,11 +250,11 @@ def _tell_holders(args):
             _command.tell(peak, args, sys.stderr)
     except Exception as error:  # pylint: disable=broad-except
         # A device that is lost cannot be asked; the exit code stays known.
-        print(f"stratalloc: --report: {error}", file=sys.stderr)
+        _pipes.note(f"stratalloc: --report: {error}")
     else:
         if not found:
-            print("stratalloc: --report: the program held no memory of a GPU",
-                  file=sys.stderr)
+            _pipes.note("stratalloc: --report: the program held no memory of "
+                        "a GPU")
 
 
 def _minors():
@@ -297,7 +299,7 @@ def _exit_code(stop):
         return _command.EXIT_OK
     if isinstance(stop.code, int):
         return stop.code
-    print(stop.code, file=sys.stderr)
+    _pipes.note(stop.code)
     return _command.EXIT_FAILED
 
 
@@ -310,7 +312,10 @@ def _write_results(args, code):
     except Exception as error:  # pylint: disable=broad-except
         # A device that is lost cannot be asked; the exit code stays known.
         values = {"exit_code": code, "error": str(error)}
-    return args.json.write(values)
+    try:
+        return args.json.write(values)
+    except _pipes.UnreadError:
+        return True  # the program did nothing wrong
 
 
 def _results(code):

@@ -5,11 +5,11 @@ Reads only. On a terminal a screen of its own, which is gone afterwards; in a
 pipe a plain page for each interval. Exit codes: 0 fine, and so is that the
 process ended while it was watched, which a line on stderr tells; 1 there is
 none to be seen, or it could not be asked; 2 usage, and several processes
-without --pid, which are listed; Ctrl-C and q are 0.
+without --pid, which are listed; 141 the reader of the pipe has left; Ctrl-C and q
+are 0.
 """
 
 import contextlib
-import os
 import select
 import sys
 import time
@@ -37,10 +37,6 @@ def main(args):
         return _command.EXIT_OK
     except client.AttachError as error:
         return _say(error, _command.EXIT_FAILED)
-    except BrokenPipeError:
-        # Whoever read has seen enough; Python would complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _command.EXIT_OK
 
 
 def _interval(text):

@@ -52,13 +52,19 @@ class _Answered(Exception):
 
 def main(argv):
     """Parses and runs; returns the exit code."""
-    command = argv[0]
+    command, streams = argv[0], (sys.stdout, sys.stderr)
     try:
         with progress.shown():
             app(argv, prog_name="stratalloc", standalone_mode=False)
         return EXIT_OK
     except typer.Exit as stop:
         return stop.exit_code
+    except SystemExit as stop:
+        # typer's end where a reader has left; ours is in _pipes.
+        sys.stdout, sys.stderr = streams
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        raise
     except _USAGE as error:
         return _say(command, error.format_message().replace(
             "Value error, ", ""), EXIT_USAGE)

@@ -31,6 +31,70 @@ def script(tmp_path, text, name="script.py"):
     return path
 
 
+def unread(*arguments, streams=("stdout",), **environment):
+    """(exit code, what the other stream got) where the reader of `streams` has
+    left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", *map(str, arguments)],
+        **{name: writer if name in streams else subprocess.PIPE
+           for name in ("stdout", "stderr")}, text=True, check=False,
+        env={**os.environ, **environment})
+    os.close(writer)
+    return done.returncode, (done.stdout or "") + (done.stderr or "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [
+    ("--version",), ("--help",), ("run", "--help"), ("summary", "--help"),
+    ("doctor", "--json", "-")])
+def test_command_without_a_reader_ends_quietly_with_141(arguments, unbuffered):
+    assert unread(*arguments, PYTHONUNBUFFERED=unbuffered) == (141, "")
+
+
+@pytest.mark.parametrize("arguments, code", [
+    ((), 2), (("nonsense",), 2), (("run", "/no/such/script.py"), 2),
+    (("peak", "/no/such/file"), 141)])
+def test_refusal_without_a_reader_of_stderr_has_an_exit_code(arguments, code):
+    assert unread(*arguments, streams=("stderr",)) == (code, "")
+
+
+_HOLDS = ("import torch\nkept = torch.ones(1 << 20, device='cuda')\n"
+          "print('printed')\n")
+
+
+def test_run_whose_report_has_no_reader_keeps_the_programs_code(tmp_path):
+    path = script(tmp_path, _HOLDS + "raise SystemExit(7)")
+    options = ("run", "--simulate", "16MiB", "--report", "--json",
+               tmp_path / "out.json", path)
+    assert unread(*options, streams=("stderr",)) == (7, "printed\n")
+    assert json.loads((tmp_path / "out.json").read_text())["exit_code"] == 7
+    code, said = unread(*options, PYTHONUNBUFFERED="")
+    assert code == 7 and "BrokenPipe" not in said and "total" in said
+
+
+def test_output_of_a_program_without_a_reader_is_141(tmp_path):
+    path = script(tmp_path, "print('printed')")
+    options = ("run", "--allocator", "native", path)
+    assert unread(*options, PYTHONUNBUFFERED="") == (141, "")
+    code, said = unread(*options, PYTHONUNBUFFERED="1")
+    assert code == 1 and "BrokenPipeError" in said, "as python has it"
+    assert said.count("Traceback") == 1 and "Exception ignored" not in said
+
+
+def test_broken_pipe_of_the_program_itself_is_raised(tmp_path):
+    path = script(tmp_path, "import os\nreader, writer = os.pipe()\n"
+                  "os.close(reader)\nos.write(writer, b'x')\n")
+    done = run(path)
+    assert done.returncode == 1 and "BrokenPipeError" in done.stderr
+
+
+def test_estimate_without_a_reader_ends_quietly_with_141(tmp_path):
+    code, said = unread("estimate", "--card", "t4", script(tmp_path, _HOLDS))
+    assert code == 141 and "BrokenPipe" not in said, said
+
+
 def test_without_a_command_prints_help():
     done = stratalloc()
     assert done.returncode == 2 and "usage: stratalloc" in done.stderr
@@ -60,6 +124,9 @@ def test_help_documents_exit_codes():
     ("run", "--report", "--depth", "deep", "-m", "this"),
     ("run", "--report", "--depth", "-1", "-m", "this"),
     ("run", "--depth", "2", "-m", "this"), ("run", "--all", "-m", "this"),
+    *(("run", "--metrics", place, "-m", "this") for place in (
+        "here", "65536", "", ":9400", "::1:9400", "[]:9400", "[::1]", "9400:",
+        "[127.0.0.1]:9400", "http://127.0.0.1:9400", "127.0.0.1", "a b:9400")),
     ("run", "--report", "--allocator", "native", "-m", "this"),
     ("run", "--live", "--allocator", "native", "-m", "this"),
     ("demo", "--card", "h2000"), ("oom",), ("oom", "/no/such/folder"),
@@ -403,3 +470,20 @@ def test_doctor_says_why_a_device_has_no_tiering():
 def test_doctor_says_what_enable_would():
     done = stratalloc("doctor", STRATALLOC_CONF="host_budget:0,disk_budget:0")
     assert done.stdout.count("nothing can be evicted") == 1, done.stdout
+
+
+@pytest.mark.parametrize("text, place", [
+    ("9400", ("127.0.0.1", 9400)), ("0", ("127.0.0.1", 0)),
+    ("0.0.0.0:9400", ("0.0.0.0", 9400)), ("[::1]:65535", ("::1", 65535)),
+    ("localhost:0", ("localhost", 0))])
+def test_metrics_are_served_at_an_address_and_a_port(text, place):
+    from stratalloc import cli
+
+    args = cli._parser().parse_args(["run", "--metrics", text, "x.py"])
+    assert args.metrics == place
+
+
+def test_metrics_at_no_place_name_the_form_that_is_wanted():
+    done = stratalloc("run", "--metrics", "::1:9400", "-m", "this")
+    assert "'::1:9400' is not [ADDRESS:]PORT; give a port" in done.stderr
+    assert "[::1]:9400" in done.stderr.splitlines()[-1]

@@ -127,6 +127,18 @@ def test_an_interval_that_none_is(given):
     assert done.returncode == 2 and "--interval" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("--once",), ("--json", "-"),
+                                   ("--interval", "0.5")])
+def test_top_without_a_reader_ends_quietly_with_141(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with _program():
+        done = subprocess.run(_command(*words), stdout=writer, text=True,
+                              stderr=subprocess.PIPE, timeout=120, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_process_that_ends_in_a_pipe_is_a_sentence():
     with _program() as program:
         top = subprocess.Popen(_command("--interval", "0.5"), text=True,
@@ -147,7 +159,7 @@ def test_who_reads_no_further_ends_it():
         top.stdout.readline()
         top.stdout.close()
         assert top.stderr.read() == ""
-        assert top.wait(timeout=120) == 0
+        assert top.wait(timeout=120) == 141
 
 
 @contextlib.contextmanager

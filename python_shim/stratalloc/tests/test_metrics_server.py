@@ -430,13 +430,14 @@ def files(tmp_path_factory):
     script = tmp_path / "script.py"
     script.write_text(_PROGRAM)
     paths = []
-    for rank in range(2):
+    for rank, (place, address) in enumerate((
+            (0, "127.0.0.1"), ("127.0.0.2:0", "127.0.0.2"))):
         paths.append(tmp_path / f"{rank}.prom")
-        done = _command("run", "--simulate", "64MiB", "--metrics", 0, script,
-                        paths[-1], RANK=str(rank))
+        done = _command("run", "--simulate", "64MiB", "--metrics", place,
+                        script, paths[-1], RANK=str(rank))
         (line,) = [one for one in done.stderr.splitlines() if "metrics" in one]
-        assert re.fullmatch(r"stratalloc: metrics at http://127\.0\.0\.1:\d+"
-                            "/metrics", line)
+        assert re.fullmatch(f"stratalloc: metrics at http://{address}:"
+                            r"\d+/metrics", line)
     return paths
 
 
@@ -510,8 +511,8 @@ def test_run_refuses_a_port_before_the_program_starts(tmp_path):
                         script, code=2, LOCAL_RANK="2")
         assert f"port {port} of" in done.stderr
     for odd in ("x", "-1", "70000", "1.5"):
-        assert "is no port" in _command("run", f"--metrics={odd}", script,
-                                        code=2).stderr
+        assert "is not [ADDRESS:]PORT" in _command(
+            "run", f"--metrics={odd}", script, code=2).stderr
     assert "torch's allocator" in _command(
         "run", "--simulate", "64MiB", "--metrics", 0, "--allocator", "native",
         script, code=2).stderr

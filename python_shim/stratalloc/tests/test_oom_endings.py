@@ -858,3 +858,14 @@ def test_a_bundle_needs_no_packages_to_be_read(oom_dir):
 
 if __name__ == "__main__":
     raise SystemExit(pytest.main(["-q", __file__]))
+
+
+@pytest.mark.parametrize("words", [(), ("--json", "-")])
+def test_oom_without_a_reader_ends_quietly_with_141(made, words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "oom", made[0], *words],
+        stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

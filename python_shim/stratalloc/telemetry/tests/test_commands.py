@@ -50,6 +50,21 @@ def test_each_answers_for_people_and_for_machines(capfd, file, command):
     assert code == 0 and isinstance(found, dict)
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [
+    ["summary"], ["peak"], ["fit", "--capacity", "1B"], ["tree", "--json", "-"]])
+def test_command_without_a_reader_ends_quietly_with_141(file, words,
+                                                        unbuffered):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", words[0], file, *words[1:]],
+        stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_tree_adds_up(capfd, file):
     for at, total in (("start", 512), ("end", 1024)):
         code, found = answer(capfd, "tree", file, "--at", at)
