@@ -144,13 +144,14 @@ def _wanted(given, overrides):
 def _prepare(torch, asked, wanted):
     """Everything before the swap: the core configured, the guard installed."""
     global _active, _guarded
-    from stratalloc import _torch_settings, simulate
+    from stratalloc import _card_size, _torch_settings, simulate
 
     # The operator bridge of a simulated device must be in front before the
     # guard takes "the kernel so far" as its own previous one.
     simulate.before_enable(torch)
     _core.configure(wanted, asked.host_budget is not None)
     _torch_settings.install()
+    _card_size.use(wanted.gpu_limit)
     for remark in asked.remarks(wanted):
         _log.warning("stratalloc: %s", remark)
     if _active is None:
@@ -173,11 +174,11 @@ def _prepare(torch, asked, wanted):
 
 def _install_foreign_uses(torch):
     """What no operator shows: each module says what it replaces."""
-    from stratalloc import (_collectives, _compiled, _exports, _foreign_call,
-                            _functions)
+    from stratalloc import (_collectives, _compiled, _device_maps, _exports,
+                            _foreign_call, _functions)
 
     _foreign_call.bind(torch)
-    for hooks in (_collectives, _compiled, _exports, _functions):
+    for hooks in (_collectives, _compiled, _device_maps, _exports, _functions):
         hooks.install()
 
 

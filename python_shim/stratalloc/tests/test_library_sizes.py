@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries that plan by the card's size: what `gpu_limit` shows them, and a
+device_map that put layers beside the GPU.
+
+A process each: settings and imports are for a whole one.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+MIB = 1 << 20
+
+_MODEL = """
+import json, os, tempfile
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch, stratalloc
+from transformers import BertConfig, BertModel
+MIB = 1 << 20
+torch.manual_seed(0)
+reference = BertModel(BertConfig(
+    vocab_size=200, hidden_size=256, num_hidden_layers=8, num_attention_heads=4,
+    intermediate_size=1024)).eval()
+ids = torch.arange(16)[None]
+folder = tempfile.mkdtemp()
+reference.save_pretrained(folder)
+
+def same(model):
+    with torch.no_grad():
+        return torch.allclose(model(ids.cuda()).last_hidden_state.cpu(),
+                              reference(ids).last_hidden_state, atol=1e-4)
+"""
+
+_LIMITED = _MODEL + """
+answers = {"at first": torch.cuda.mem_get_info()}
+model = BertModel.from_pretrained(folder, device_map={"": 0}).eval()
+right = same(model)
+kept = torch.empty(2 * MIB, dtype=torch.uint8, device="cuda")
+reserved = torch.cuda.memory_reserved()
+answers |= {"cuda": torch.cuda.mem_get_info(),
+            "index": torch.cuda.mem_get_info(0),
+            "cudart": torch.cuda.cudart().cudaMemGetInfo(0),
+            "accelerator": torch.accelerator.get_memory_info()}
+print(json.dumps({
+    "right": right, "answers": answers, "reserved": reserved,
+    "hardware": torch.cuda.get_device_properties(0).total_memory,
+    "evicted": stratalloc.report()["tiers"]["bytes_evicted"]}))
+"""
+
+_DIVIDED = _MODEL + """
+rooms = {0: 12 * MIB, "cpu": 200 * MIB}
+whole = BertModel.from_pretrained(folder, device_map={"": 0}).eval()
+print("before", flush=True)
+right = []
+for _ in range(2):
+    divided = BertModel.from_pretrained(
+        folder, device_map="auto", max_memory=rooms).eval()
+    assert "cpu" in divided.hf_device_map.values()
+    right.append(same(divided))
+print(json.dumps({"right": right, "size": torch.cuda.mem_get_info()[1],
+                  "driver": torch.cuda.get_device_properties(0).total_memory}))
+"""
+
+
+def _run(folder, text, *options):
+    path = folder / "program.py"
+    path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "stratalloc", "run", "--simulate", "2GiB",
+         *options, path], capture_output=True, text=True, check=False,
+        timeout=600, env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_gpu_limit_is_the_size_of_the_card_for_libraries(tmp_path):
+    """pytorch and transformers size requests by torch.cuda.mem_get_info()."""
+    limit = 24 * MIB
+    saw, _ = _run(tmp_path, _LIMITED, "--conf", "gpu_limit:24MiB")
+    assert saw["right"] and saw["evicted"] > 0
+    answers = saw["answers"]
+    assert answers.pop("at first") == [limit, limit]
+    assert set(map(tuple, answers.values())) == {
+        (limit - saw["reserved"], limit)}
+    assert saw["hardware"] == 2048 * MIB
+
+
+@pytest.mark.parametrize("tiering, lines", [("on", 1), ("off", 0)])
+def test_device_map_beside_the_gpu_is_one_line(tmp_path, tiering, lines):
+    saw, errors = _run(tmp_path, _DIVIDED, "--conf", f"tiering:{tiering}")
+    assert saw["right"] == [True, True]
+    assert saw["size"] == saw["driver"] == 2048 * MIB  # without gpu_limit
+    said = [line for line in errors.splitlines() if "device_map put" in line]
+    assert len(said) == lines
+    for line in said:
+        assert "parts of BertModel on the CPU or disk (encoder.layer." in line
+        assert 'Write device_map={"": 0} instead' in line
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main(["-q", __file__]))
