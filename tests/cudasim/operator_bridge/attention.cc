@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/cudasim/operator_bridge/half_precision.h"
+
 namespace cudasim::bridge {
 namespace {
 
@@ -16,6 +18,11 @@ constexpr double kNone = -std::numeric_limits<double>::infinity();
 
 c10::ScalarType ComputeType(const Tensor& tensor) {
   return tensor.scalar_type() == c10::kDouble ? c10::kDouble : c10::kFloat;
+}
+
+std::optional<Tensor> Bias(const Attention& a) {
+  if (!a.bias.defined()) return std::nullopt;
+  return IsHalfPrecision(a.bias.scalar_type()) ? InFloat(a.bias) : a.bias;
 }
 
 // PyTorch's flash kernel for the CPU computes exactly this attention.
@@ -100,12 +107,12 @@ double AttentionScale(const std::optional<double>& given, const Tensor& query) {
 }
 
 AttentionResult ComputeAttention(const Attention& a) {
-  const std::optional<Tensor> bias =
-      a.bias.defined() ? std::optional<Tensor>(a.bias) : std::nullopt;
+  const auto type = ComputeType(a.query);
   if (CpuKernelApplies(a)) {
     auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-        a.query, a.key, a.value, 0.0, a.causal, bias, a.scale);
-    return {output, logsumexp.to(c10::kFloat)};
+        a.query.to(type), a.key.to(type), a.value.to(type), 0.0, a.causal,
+        Bias(a), a.scale);
+    return {output.to(a.query.scalar_type()), logsumexp.to(c10::kFloat)};
   }
   const Tensor logsumexp = at::logsumexp(Scores(a), {3});
   Tensor weights = Probabilities(a, logsumexp);
@@ -122,17 +129,16 @@ AttentionGradients ComputeAttentionGradients(const Attention& a,
                                              const Tensor& grad_output,
                                              const AttentionResult& forward,
                                              bool bias_gradient) {
-  const std::optional<Tensor> bias =
-      a.bias.defined() ? std::optional<Tensor>(a.bias) : std::nullopt;
+  const auto type = ComputeType(a.query);
   if (CpuKernelApplies(a) && !bias_gradient) {
     auto [query, key, value] =
         at::_scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_output, a.query, a.key, a.value, forward.output,
-            forward.logsumexp.to(ComputeType(a.query)), 0.0, a.causal, bias,
-            a.scale);
-    return {query, key, value, Tensor()};
+            grad_output.to(type), a.query.to(type), a.key.to(type),
+            a.value.to(type), forward.output.to(type),
+            forward.logsumexp.to(type), 0.0, a.causal, Bias(a), a.scale);
+    return {query.to(a.query.scalar_type()), key.to(a.key.scalar_type()),
+            value.to(a.value.scalar_type()), Tensor()};
   }
-  const auto type = ComputeType(a.query);
   const Tensor gradient = grad_output.to(type);
   const Tensor weights = Probabilities(a, forward.logsumexp);
   const Tensor mask = DropoutMask(a);

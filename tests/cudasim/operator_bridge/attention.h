@@ -4,8 +4,9 @@
 // scaled_dot_product_attention compute on a device, on CPU tensors.
 //
 // Two algorithms. Where PyTorch's flash kernel for the CPU applies (no dropout,
-// equal head sizes, no gradient of the bias) it is called: the numbers are then
-// those of the same program on the CPU, bit for bit. Everything else is the
+// equal head sizes, no gradient of the bias) it is called: in float and double
+// the numbers are then those of the same program on the CPU, bit for bit. Half
+// precision is computed in float and rounded once. Everything else is the
 // textbook form in float (double for double), whose scores live in host memory
 // for the length of the call. Either way only what a device's kernel saves is
 // returned: the output and one logsumexp per row, never the scores; the

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/cudasim/operator_bridge/accounting.h"
+#include "tests/cudasim/operator_bridge/half_precision.h"
 #include "tests/cudasim/operator_bridge/late_operators.h"
 #include "tests/cudasim/operator_bridge/registration.h"
 #include "tests/cudasim/operator_bridge/shadow_bytes.h"
@@ -58,6 +59,10 @@ CUDASIM_EXPORT const char* cudasim_bridge_error(void) {
 
 CUDASIM_EXPORT long cudasim_bridge_count(void) {
   return cudasim::bridge::BridgedCalls();
+}
+
+CUDASIM_EXPORT long cudasim_bridge_widened(void) {
+  return cudasim::bridge::WidenedCalls();
 }
 
 CUDASIM_EXPORT int cudasim_bridge_refused(void) {

@@ -32,6 +32,9 @@ const char* cudasim_bridge_error(void);
 // Operator calls computed so far.
 long cudasim_bridge_count(void);
 
+// Of these, calls on half or bfloat16 operands computed in float.
+long cudasim_bridge_widened(void);
+
 // Operators refused by name because they have only a CUDA kernel.
 int cudasim_bridge_refused(void);
 

@@ -11,6 +11,7 @@
 
 #include "tests/cudasim/operator_bridge/arguments.h"
 #include "tests/cudasim/operator_bridge/generator.h"
+#include "tests/cudasim/operator_bridge/half_precision.h"
 
 namespace cudasim::bridge {
 namespace {
@@ -91,7 +92,7 @@ States RunLayers(const Network& n, const Tensor& input, int64_t first,
 }
 
 // The whole network; with dropout one layer at a time, a mask between two.
-States Run(const Network& n) {
+States RunNetwork(const Network& n) {
   if (n.dropout == 0 || n.layers == 1) {
     return RunLayers(n, n.input, 0, n.layers);
   }
@@ -111,6 +112,20 @@ States Run(const Network& n) {
     values = values * mask;
   }
   return {values, at::cat(hy), cy.empty() ? Tensor() : at::cat(cy)};
+}
+
+// The CPU's half-precision products are slow: in float, results rounded.
+States Run(const Network& n) {
+  const auto type = n.input.scalar_type();
+  if (!IsHalfPrecision(type)) return RunNetwork(n);
+  Network wide = n;
+  wide.input = InFloat(n.input);
+  wide.hx = InFloat(n.hx);
+  if (n.cx.defined()) wide.cx = InFloat(n.cx);
+  for (Tensor& weight : wide.weights) weight = InFloat(weight);
+  const States states = RunNetwork(wide);
+  return {states.output.to(type), states.hy.to(type),
+          states.cy.defined() ? states.cy.to(type) : Tensor()};
 }
 
 // What the fused kernels keep of a training forward: the gates, the cell and

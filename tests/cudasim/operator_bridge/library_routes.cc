@@ -9,6 +9,7 @@
 
 #include "tests/cudasim/operator_bridge/arguments.h"
 #include "tests/cudasim/operator_bridge/generator.h"
+#include "tests/cudasim/operator_bridge/half_precision.h"
 
 namespace cudasim::bridge {
 namespace {
@@ -310,12 +311,14 @@ constexpr std::array<Route, 24> kRoutes = {{
     {"aten::batch_norm_gather_stats_with_counts", &BatchNormGather},
     {"aten::batch_norm_backward_reduce", &BatchNormReduce},
     {"aten::batch_norm_backward_elemt", &BatchNormInput},
-    {"aten::cudnn_convolution", &CudnnConvolution},
-    {"aten::cudnn_convolution_transpose", &CudnnConvolutionTranspose},
-    {"aten::cudnn_convolution_relu", &CudnnConvolutionRelu},
-    {"aten::cudnn_convolution_add_relu", &CudnnConvolutionAddRelu},
-    {"aten::_conv_depthwise2d", &DepthwiseConvolution},
-    {"aten::conv_depthwise3d", &DepthwiseConvolution},
+    {"aten::cudnn_convolution", &ComputeInFloat<&CudnnConvolution>},
+    {"aten::cudnn_convolution_transpose",
+     &ComputeInFloat<&CudnnConvolutionTranspose>},
+    {"aten::cudnn_convolution_relu", &ComputeInFloat<&CudnnConvolutionRelu>},
+    {"aten::cudnn_convolution_add_relu",
+     &ComputeInFloat<&CudnnConvolutionAddRelu>},
+    {"aten::_conv_depthwise2d", &ComputeInFloat<&DepthwiseConvolution>},
+    {"aten::conv_depthwise3d", &ComputeInFloat<&DepthwiseConvolution>},
     {"aten::cudnn_grid_sampler", &CudnnGridSampler},
     {"aten::cudnn_grid_sampler_backward", &CudnnGridSamplerBackward},
     {"aten::cudnn_affine_grid_generator", &CudnnAffineGrid},

@@ -16,6 +16,7 @@
 
 #include "tests/cudasim/operator_bridge/boxed_kernel.h"
 #include "tests/cudasim/operator_bridge/copy_kernel.h"
+#include "tests/cudasim/operator_bridge/half_precision.h"
 #include "tests/cudasim/operator_bridge/meta_kernel.h"
 #include "tests/cudasim/operator_bridge/recurrent_networks.h"
 #include "tests/cudasim/operator_bridge/simulated_device.h"
@@ -147,8 +148,8 @@ class Libraries {
 // False: only CUDA has a kernel for it.
 bool Bridge(const c10::OperatorHandle& op) {
   Libraries& libraries = Libraries::Get();
-  const CpuComputation substitute =
-      SubstituteFor(c10::toString(op.operator_name()));
+  const std::string name = c10::toString(op.operator_name());
+  const CpuComputation substitute = SubstituteFor(name);
   if (!SimulatedDevice::Get().numbers()) {
     const ShapeRoute route = ShapeRouteOf(op, substitute);
     if (route == ShapeRoute::kNone) return false;
@@ -160,7 +161,7 @@ bool Bridge(const c10::OperatorHandle& op) {
     return false;
   }
   libraries.Put(op, std::make_unique<BridgedKernel>(
-                        op, substitute ? substitute : &RunCpuKernel));
+                        op, substitute ? substitute : CpuComputationFor(name)));
   return true;
 }
 

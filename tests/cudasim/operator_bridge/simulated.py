@@ -64,7 +64,9 @@ class Simulated:
         bridge.cudasim_bridge_storages_outside.restype = ctypes.c_long
         bridge.cudasim_bridge_set_reservation.argtypes = [ctypes.c_uint64] * 2
         bridge.cudasim_bridge_set_reservation.restype = None
+        bridge.cudasim_bridge_widened.restype = ctypes.c_long
         self.bridged = bridge.cudasim_bridge_count
+        self.widened = bridge.cudasim_bridge_widened
         self.storages_outside = bridge.cudasim_bridge_storages_outside
         self.set_reservation = bridge.cudasim_bridge_set_reservation
         self.operators = 0
