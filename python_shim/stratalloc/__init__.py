@@ -20,9 +20,11 @@ _witness.install()
 # Name -> module that holds it. A name that is not built yet is not here.
 _NAMES = {
     "Config": "settings",
-    "config": "_enable",
+    "config": "_state",
     "enable": "_enable",
-    "is_enabled": "_enable",
+    "is_enabled": "_state",
+    "NotEnabledError": "_errors",
+    "UnsupportedTorchError": "_errors",
     "allocator": "_enable",
     "library": "_enable",
     "evict": "_tiers",

@@ -5,6 +5,9 @@ Does nothing unless STRATALLOC=1, but for a note of who initialises CUDA, should
 stratalloc.enable() come too late. An exception of an entry point would break
 the user's `import torch`, so whatever keeps us from enabling is one line on
 stderr and the native allocator stays; STRATALLOC_STRICT=1 raises instead.
+
+leave_to_caller() keeps it quiet where the caller enables later, by hand.
+STRATALLOC=0 would forbid that call, too.
 """
 
 import os
@@ -12,10 +15,19 @@ import sys
 
 from stratalloc import _witness
 
+_left_to_caller = False
+
+
+def leave_to_caller():
+    """From here on the entry point enables nothing in this process: the caller
+    does, when the simulated device is loaded."""
+    global _left_to_caller
+    _left_to_caller = True
+
 
 def autoload():
     _witness.install()
-    if os.environ.get("STRATALLOC", "0") in ("", "0"):
+    if _left_to_caller or os.environ.get("STRATALLOC", "0") in ("", "0"):
         return
     from stratalloc import _enable
     from stratalloc import _record

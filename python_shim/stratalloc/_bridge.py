@@ -48,18 +48,27 @@ def supported():
     return ["%d.%d" % minor for minor in sorted(found)]
 
 
+def require_supported(version):
+    """Raises UnsupportedTorchError if there is no bridge for this torch."""
+    minors = supported()
+    bridge_name(version)
+    if minors and _minor(version) not in minors:
+        raise UnsupportedTorchError(
+            f"stratalloc: torch {version} is not supported (bridges here: "
+            f"torch {', '.join(minors)})")
+
+
+def _minor(version):
+    return ".".join(re.match(r"(\d+)\.(\d+)", version).groups())
+
+
 def load(version):
     """Loads the bridge for this torch; idempotent; torch is imported."""
     global _lib, _path
     if _lib is not None:
         return _lib
-    minors = supported()
-    name = bridge_name(version)
-    minor = ".".join(re.match(r"(\d+)\.(\d+)", version).groups())
-    if minors and minor not in minors:
-        raise UnsupportedTorchError(
-            f"stratalloc: torch {version} is not supported (bridges here: "
-            f"torch {', '.join(minors)})")
+    require_supported(version)
+    name, minor = bridge_name(version), _minor(version)
     path = _core.library_path(name)
     _core.lib()
     try:

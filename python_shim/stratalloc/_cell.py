@@ -29,6 +29,7 @@ from stratalloc import _levels
 from stratalloc import _plot_svg
 from stratalloc import _reports
 from stratalloc import _resets
+from stratalloc import _state
 from stratalloc import _trace
 from stratalloc import _tree
 from stratalloc._page import Page
@@ -229,7 +230,7 @@ class Measuring:
                 self._before = _moments("before")
                 for device in self._before:
                     sys.modules["torch"].cuda.reset_peak_memory_stats(device)
-            if _enable.is_enabled():
+            if _state.is_enabled():
                 stack.callback(_resets.heard(
                     sys.modules["torch"], self._note,
                     self._note_refused).put_back)
@@ -381,7 +382,7 @@ class Now(Shown):
 def why_nothing():
     """Why nothing is measured in this process, and what to do; "" if it is, or
     will be as soon as a device is used."""
-    if _enable.is_enabled():
+    if _state.is_enabled():
         return ""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -389,7 +390,7 @@ def why_nothing():
                 f"was initialised{_enable.by_whom()}; restart the kernel, and "
                 "run `import stratalloc; stratalloc.enable()` before the first "
                 "use of CUDA")
-    if _enable.config() is not None:
+    if _state.active is not None:
         return ""  # it comes with the first use of CUDA
     return ("nothing is measured yet: run `import stratalloc; "
             "stratalloc.enable()` before the first use of CUDA")

@@ -16,12 +16,25 @@ EXIT_USAGE = 2
 EXIT_CANNOT = 3
 
 
+program_error = None  # the exception that the program of `run` ended with
+
+
 class UsageError(Exception):
     """What the user typed cannot be meant."""
 
 
 class CannotRunError(Exception):
     """The machine or the installation lacks something."""
+
+
+def refuse_forbidden(command):
+    """CannotRunError where STRATALLOC=0 keeps what `command` is about."""
+    from stratalloc import _state
+
+    if _state.forbidden():
+        raise CannotRunError(
+            f"stratalloc {command}: STRATALLOC=0 in the environment keeps "
+            "PyTorch's allocator; unset it")
 
 
 def size(option, text):

@@ -19,31 +19,22 @@ from stratalloc import _bridge
 from stratalloc import _core
 from stratalloc import _gpus
 from stratalloc import _levels
+from stratalloc import _state
 from stratalloc import _witness
-from stratalloc._errors import UnsupportedTorchError
+from stratalloc._errors import NotEnabledError
+from stratalloc._state import is_enabled
 from stratalloc.settings import Config
 
 _log = logging.getLogger("stratalloc")
 _lock = threading.RLock()
-_active = None  # the resolved Config the core was told
 _guarded = False
 _said_no_gpu = False
+_said_forbidden = False
 
 
 def strict():
     """True if STRATALLOC_STRICT=1: what else is a line on stderr raises."""
     return os.environ.get("STRATALLOC_STRICT", "0") == "1"
-
-
-def config():
-    """The active Config with every default filled in, sizes in bytes; None
-    before enable."""
-    return _active
-
-
-def is_enabled():
-    """True once torch's CUDA allocator is ours."""
-    return _bridge.loaded() and _bridge.is_current()
 
 
 def enable(config=None, **overrides):
@@ -53,13 +44,22 @@ def enable(config=None, **overrides):
     torch.cuda.init). `config` is a Config; without one STRATALLOC_CONF is
     read; `overrides` replace single fields: enable(host_budget="8GiB").
 
-    Raises ValueError for a bad setting, RuntimeError when it comes too late.
-    A budget that cannot do what it is for is a warning of the logger.
-    An unsupported torch is one line on stderr and native stays; a machine
-    without a GPU is one line, too. STRATALLOC_STRICT=1 raises instead. Returns
-    True if the allocator is ours afterwards.
+    A budget that cannot do what it is for is a warning of the logger. With
+    STRATALLOC=0 in the environment nothing is done but one such warning. A
+    machine without a GPU is one line on stderr; STRATALLOC_STRICT=1 raises
+    instead.
+
+    Returns: True if the allocator is ours afterwards; False with STRATALLOC=0.
+
+    Raises:
+      ValueError: a setting is bad.
+      UnsupportedTorchError: this installation has no bridge for this torch.
+      RuntimeError: the call comes too late.
     """
     with _lock:
+        if _state.forbidden() and not is_enabled():
+            _say_forbidden()
+            return False
         asked, wanted = _wanted(config, overrides)
         import torch
 
@@ -68,19 +68,13 @@ def enable(config=None, **overrides):
                 return True
             _reconfigure(torch, asked, wanted)
             return True
-        try:
-            _bridge.load(torch.__version__)
-        except UnsupportedTorchError as error:
-            if strict():
-                raise
-            print(f"{error}; torch's native allocator stays", file=sys.stderr)
-            return False
+        _bridge.load(torch.__version__)
         _refuse_late(torch)
         _say_if_there_is_no_gpu(torch)
         _prepare(torch, asked, wanted)
         _bridge.install()
         _install_module_scopes()
-        _log.info("enabled: %s", _active)
+        _log.info("enabled: %s", _state.active)
         return True
 
 
@@ -88,6 +82,7 @@ def allocator(config=None, **overrides):
     """The object for torch.cuda.memory.change_current_allocator().
 
     The swap itself is the caller's; everything else happens as in enable().
+    Raises NotEnabledError with STRATALLOC=0 in the environment.
     """
     with _lock:
         return _bridge.pluggable(_ready_for_plugin(config, overrides))
@@ -102,7 +97,8 @@ def library(config=None, **overrides):
     Given to change_current_allocator() it becomes the whole allocator when
     CUDA is initialised, before the first block exists. Given to a MemPool it
     serves unmanaged segments that are never evicted. Everything but the swap
-    happens here, as in enable().
+    happens here, as in enable(). Raises NotEnabledError with STRATALLOC=0 in
+    the environment.
     """
     with _lock:
         _ready_for_plugin(config, overrides, _queue_upgrade)
@@ -118,6 +114,8 @@ def _ready_for_plugin(config, overrides, before=lambda torch: None):
     """All of enable() but the swap; once ours is in place, nothing."""
     import torch
 
+    if _state.forbidden() and not is_enabled():
+        raise NotEnabledError(_state.why_not_enabled())
     if is_enabled() and config is None and not overrides:
         return torch
     asked, wanted = _wanted(config, overrides)
@@ -143,7 +141,7 @@ def _wanted(given, overrides):
 
 def _prepare(torch, asked, wanted):
     """Everything before the swap: the core configured, the guard installed."""
-    global _active, _guarded
+    global _guarded
     from stratalloc import _card_size, _torch_settings, simulate
 
     # The operator bridge of a simulated device must be in front before the
@@ -154,9 +152,9 @@ def _prepare(torch, asked, wanted):
     _card_size.use(wanted.gpu_limit)
     for remark in asked.remarks(wanted):
         _log.warning("stratalloc: %s", remark)
-    if _active is None:
+    if _state.active is None:
         simulate.after_enable(torch)
-    _active = wanted
+    _state.active = wanted
     _levels.begin(torch, wanted.telemetry)
     if wanted.live:
         from stratalloc._live import server
@@ -184,16 +182,15 @@ def _install_foreign_uses(torch):
 
 def _reconfigure(torch, asked, wanted):
     """enable() again: fine until the first block exists."""
-    global _active, _guarded
-    if wanted == _active:
+    if wanted == _state.active:
         return
     if torch.cuda.is_initialized():
         changed = [key for key in Config.keys()
-                   if getattr(wanted, key) != getattr(_active, key)]
+                   if getattr(wanted, key) != getattr(_state.active, key)]
         raise RuntimeError(
             f"stratalloc: {', '.join(changed)} cannot change any more: CUDA "
             "is initialised and the allocator runs with "
-            f"{_describe(_active, changed)}; pass them to the first "
+            f"{_describe(_state.active, changed)}; pass them to the first "
             "stratalloc.enable()")
     _prepare(torch, asked, wanted)
 
@@ -202,22 +199,38 @@ def _describe(config, keys):
     return ", ".join(f"{key}={getattr(config, key)!r}" for key in keys)
 
 
-def _refuse_late(torch):
-    """Raises once torch's native allocator may own blocks."""
+def why_late(torch):
+    """(why the allocator cannot be swapped any more, how to mend the program);
+    None while it can."""
     if torch.cuda.is_initialized():
-        raise RuntimeError(
-            f"stratalloc: CUDA is already initialised{by_whom()}, so torch's "
-            f"native allocator may own blocks and cannot be replaced any more; "
-            f"move {_call_site()} above the first use "
-            "of CUDA (the first tensor or module moved to a GPU, "
-            "torch.cuda.init(), torch.cuda.current_stream(), ...), or start "
-            "the program with STRATALLOC=1 or `stratalloc run`")
+        return (f"CUDA is already initialised{by_whom()}, so torch's native "
+                "allocator may own blocks and cannot be replaced any more",
+                f"move {_call_site()} above the first use "
+                "of CUDA (the first tensor or module moved to a GPU, "
+                "torch.cuda.init(), torch.cuda.current_stream(), ...), or start "
+                "the program with STRATALLOC=1 or `stratalloc run`")
     backend = torch.cuda.memory.get_allocator_backend()
     if backend != "native":
-        raise RuntimeError(
-            f"stratalloc: torch's CUDA allocator is already {backend!r}; "
-            "remove the call that installs it (change_current_allocator) or "
-            "its PYTORCH_ALLOC_CONF backend option")
+        return (f"torch's CUDA allocator is already {backend!r}",
+                "remove the call that installs it (change_current_allocator) "
+                "or its PYTORCH_ALLOC_CONF backend option")
+    return None
+
+
+def _refuse_late(torch):
+    """Raises once torch's native allocator may own blocks."""
+    late = why_late(torch)
+    if late is not None:
+        raise RuntimeError(f"stratalloc: {late[0]}; {late[1]}")
+
+
+def _say_forbidden():
+    """Once: the environment forbids what the program asks for."""
+    global _said_forbidden
+    if not _said_forbidden:
+        _said_forbidden = True
+        _log.warning("stratalloc: STRATALLOC=0 in the environment: enable() "
+                     "does nothing, PyTorch's allocator stays")
 
 
 def _say_if_there_is_no_gpu(torch):

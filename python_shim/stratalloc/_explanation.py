@@ -4,6 +4,7 @@
 import dataclasses
 
 from stratalloc import _core
+from stratalloc import _state
 from stratalloc import _tiers
 from stratalloc._page import Page
 from stratalloc._result import Result, frame
@@ -135,17 +136,15 @@ def explain(size, device=None):
     Raises:
       ValueError: size is 0, negative or unreadable, or the device is none of
         this machine's CUDA devices.
-      RuntimeError: the process does not use this allocator, or the driver does
-        not answer.
+      NotEnabledError: before enable().
+      RuntimeError: there is no GPU, or the driver does not answer.
     """
     import torch
 
     wanted = asked_size("explain", size, least=1)
-    if _core.loaded():
-        torch.cuda.init()
-    if not _core.initialized():
-        raise RuntimeError("stratalloc.explain: this process does not use this "
-                           "allocator; call stratalloc.enable() first")
+    _state.require()
+    torch.cuda.init()
+    _state.require()  # of an allocator that was to come with CUDA
     index = _tiers.device_index(device)
     stream = torch.cuda.current_stream(index).cuda_stream
     return Explanation(**_core.explain(index, wanted, stream))

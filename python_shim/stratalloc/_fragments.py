@@ -5,6 +5,7 @@ import dataclasses
 
 from stratalloc import _core
 from stratalloc import _plot_svg
+from stratalloc import _state
 from stratalloc import _tiers
 from stratalloc._page import Page
 from stratalloc._result import Result, dicts, frame
@@ -149,8 +150,10 @@ def fragmentation(device=None):
     Returns: Fragmentation, in bytes; zeros before the device is used.
 
     Raises:
+      NotEnabledError: before enable().
       ValueError: the device is none of this machine's CUDA devices.
     """
+    _state.require()
     if not _core.initialized():
         return Fragmentation(0, {}, [])
     index = _tiers.device_index(device)

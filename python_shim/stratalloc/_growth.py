@@ -6,6 +6,7 @@ import dataclasses
 from stratalloc import _core
 from stratalloc import _reports
 from stratalloc import _sites
+from stratalloc import _state
 from stratalloc import _table
 from stratalloc import _tree
 from stratalloc._page import Page
@@ -96,8 +97,10 @@ def mark(name=None, device=None):
     Returns: Mark; of nothing before CUDA is initialised.
 
     Raises:
+      NotEnabledError: before enable().
       ValueError: the device is none of this machine's CUDA devices.
     """
+    _state.require()
     if name is None:
         _count[0] += 1
         name = f"mark {_count[0]}"
@@ -143,6 +146,7 @@ def diff(a, b=None, by="module"):
     allocate while a mark is made. What moved to another tier has not changed.
 
     Raises:
+      NotEnabledError: before enable().
       TypeError: a or b is no Mark.
       ValueError: they are of different devices, or by is none of these.
     """
@@ -153,6 +157,7 @@ def diff(a, b=None, by="module"):
         if not isinstance(each, Mark):
             raise TypeError(f"stratalloc.diff: {each!r} is no mark; use what "
                             "stratalloc.mark() returns")
+    _state.require()
     if b is None:
         b = mark("now", a.device if _core.initialized() else None)
     if a.device != b.device and a.held and b.held:

@@ -103,12 +103,13 @@ def holders(by="module", at="now", device=None):
       device: as torch takes it; None: the current one.
 
     Returns: Holders; rows add up to its total, in bytes. At "now" that is
-    stats()["live"], at "peak" torch.cuda.max_memory_allocated().
+    stats()["live"], at "peak" torch.cuda.max_memory_allocated(); 0 before CUDA
+    is initialised.
 
     Raises:
       ValueError: by or at is none of these, the past is asked for tensors or
         sites, or the device is none of this machine's CUDA devices.
-      RuntimeError: CUDA is not initialised under this allocator.
+      NotEnabledError: before enable().
     """
     if by not in _BY:
         raise ValueError(f"stratalloc.holders: by={by!r} does not exist; use "
@@ -124,10 +125,8 @@ def holders(by="module", at="now", device=None):
                          "while it lives, so nobody knows the peak's; use "
                          "at=\"now\" near the peak, or by=\"module\"")
     values = _reports.held(device)
-    if not values:
-        raise RuntimeError("stratalloc.holders: CUDA is not initialised under "
-                           "this allocator; call it after the first use of "
-                           "the device")
+    if not values:  # before the first use of CUDA
+        return Holders(0, at, 0, [], by)
     rows = list(_now(values["rows"]) if at == "now"
                 else _at_peak(values["rows"]))
     total = sum(row.bytes for row in rows)
@@ -150,7 +149,8 @@ def peak(device=None):
     Returns: Holders; rows add up to torch.cuda.max_memory_allocated(), in bytes.
 
     Raises:
-      ValueError, RuntimeError: as holders().
+      ValueError: the device is none of this machine's CUDA devices.
+      NotEnabledError: before enable().
     """
     return holders(at="peak", device=device)
 

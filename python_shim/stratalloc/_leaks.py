@@ -10,6 +10,7 @@ import threading
 
 from stratalloc import _growth
 from stratalloc import _sites
+from stratalloc import _state
 from stratalloc import _table
 from stratalloc import _tree
 from stratalloc._page import Page
@@ -161,6 +162,7 @@ def leaks(steps=20, device=None, on="optimizer"):
     Returns: Leaks, to be used by `with`, or until stop().
 
     Raises:
+      NotEnabledError: before enable().
       ValueError: steps or on is none of these.
     """
     if not isinstance(steps, int) or steps < LEAST:
@@ -169,6 +171,7 @@ def leaks(steps=20, device=None, on="optimizer"):
     if on not in ("optimizer", "call"):
         raise ValueError(f"stratalloc.leaks: on={on!r} does not exist; use "
                          "optimizer or call")
+    _state.require()
     return Leaks(steps, device, on == "optimizer")
 
 

@@ -4,6 +4,7 @@
 from stratalloc import _core
 from stratalloc import _modules
 from stratalloc import _scope_names
+from stratalloc import _state
 from stratalloc import _tiers
 from stratalloc.settings import asked_size, format_size
 
@@ -90,21 +91,21 @@ def limit(size, scope, device=None):
     Raises:
       ValueError: size is negative or unreadable, or the scope's name is empty.
       TypeError: scope is neither a str nor a module.
-      RuntimeError: stratalloc is not enabled, or the device does not exist.
+      NotEnabledError: before enable().
+      RuntimeError: there is no GPU, or the device does not exist.
     """
     import torch
 
     wanted = asked_size("limit", size, least=0)
-    if isinstance(scope, torch.nn.Module):
-        path = _modules.path_of("limit", scope)
-    else:
+    if not isinstance(scope, torch.nn.Module):
         _scope_names.check("limit", scope)
+    _state.require()
+    if isinstance(scope, torch.nn.Module):
+        path = _modules.path_of(scope)
+    else:
         path = scope
-    if _core.loaded():
-        torch.cuda.init()
-    if not _core.initialized():
-        raise RuntimeError("stratalloc.limit: this process does not use this "
-                           "allocator; call stratalloc.enable() first")
+    torch.cuda.init()
+    _state.require()  # of an allocator that was to come with CUDA
     index = _tiers.device_index(device)
     _core.limit_scope(index, path, wanted)
     return Limit(path, wanted, index, of_module=path is not scope)

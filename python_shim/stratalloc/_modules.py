@@ -32,9 +32,11 @@ from torch.nn.modules import module as _torch_module
 
 from stratalloc import _scope_names
 from stratalloc import _stack
+from stratalloc import _state
 from stratalloc import _storages
 from stratalloc._compiled_backward import CompiledBackward
 from stratalloc._construction import Construction, building
+from stratalloc._errors import NotEnabledError
 from stratalloc._materialize import Materialize
 from stratalloc._moves import Moves
 from stratalloc._optimizers import Steps
@@ -295,7 +297,7 @@ def watch(model, optimizer=None):
 
     Raises:
       TypeError: model is no nn.Module, or optimizer no torch.optim.Optimizer.
-      RuntimeError: stratalloc is not enabled.
+      NotEnabledError: before enable().
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError("stratalloc.watch: model must be an nn.Module, not "
@@ -305,23 +307,21 @@ def watch(model, optimizer=None):
         raise TypeError("stratalloc.watch: optimizer must be a "
                         "torch.optim.Optimizer, not "
                         f"{type(optimizer).__name__}")
-    path_of("watch", model)
+    path_of(model)
     installation = _installed
     installation.owners.relabel_tree(model)
     if optimizer is not None:
         installation.steps.after(optimizer)
 
 
-def path_of(function, module):
+def path_of(module):
     """The path of a module, which gets one if it has none.
 
-    Raises RuntimeError if nothing is charged.
+    Raises NotEnabledError if nothing is charged.
     """
     installation = _installed
     if installation is None:
-        raise RuntimeError(f"stratalloc.{function}: stratalloc is not enabled, "
-                           "so nothing is charged; call stratalloc.enable() "
-                           "first")
+        raise NotEnabledError(_state.why_not_enabled())
     return installation.native.name(
         installation.owners.name_tree(module, again=True))
 
@@ -329,8 +329,8 @@ def path_of(function, module):
 def scopes_below(model):
     """{scope id: name in model.named_modules()}, which gives a path to modules
     that have none. Of two names for one scope (a container that owns nothing)
-    the first. RuntimeError if nothing is charged."""
-    path_of("trace", model)
+    the first. NotEnabledError if nothing is charged."""
+    path_of(model)
     scopes, found = _installed.owners.scopes, {}
     for name, module in model.named_modules():
         scope = scopes.get(id(module))

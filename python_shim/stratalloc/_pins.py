@@ -10,6 +10,7 @@ import sys
 
 from stratalloc import _core
 from stratalloc import _pin_table
+from stratalloc import _state
 from stratalloc import _tiers
 
 
@@ -74,5 +75,5 @@ def unpin(obj):
 
 
 def _named(obj, all_of_it=False):
-    _tiers.require_enabled("nothing moves and nothing needs a pin")
+    _state.require()
     return _tiers.named(obj, all_of_it)

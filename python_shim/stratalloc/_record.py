@@ -78,6 +78,12 @@ class Recording:
                         "child of an earlier run that was killed: `stratalloc "
                         "recover` reads it")
 
+    def discard(self):
+        """Leaves no file of this process, whose memory was not recorded."""
+        if self._file.mine():
+            self._file.discard()
+            self._tell_of_children()
+
     def end(self):
         """False if the file could not be written; stderr says why then, and
         which files there are of children."""
@@ -85,6 +91,10 @@ class Recording:
             return True  # a fork that ends as its parent would
         written = self._file.end()
         self.written = self._path if written else None
+        self._tell_of_children()
+        return written
+
+    def _tell_of_children(self):
         found = [one for one in _of_children(self._path)
                  if _is_of(one, self._since)]
         whole = [one for one in found if not one.endswith(_SUFFIX)]
@@ -97,7 +107,6 @@ class Recording:
                         "still runs: `stratalloc recover` reads it")
         if said:
             _pipes.note(f"stratalloc: --record: {'; '.join(said)}")
-        return written
 
 
 _files = []
@@ -136,6 +145,14 @@ class _File:
     def number(self):
         """Of the recording, while it goes on; 0 else."""
         return self._number or 0 if self.mine() else 0
+
+    def discard(self):
+        """The rings go with the process; the file that they lie in, now."""
+        if self._number is None or not self.mine():
+            return
+        self._number = None
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path + _SUFFIX)
 
     def end(self):
         """Once; False if it could not be written, and stderr says why."""
@@ -195,10 +212,10 @@ class _OfAChild:
         self._begun = False
 
     def begin_at_first_use(self, level):
-        from stratalloc import _enable
+        from stratalloc import _state
         from stratalloc import _trace
 
-        if not _enable.is_enabled():
+        if not _state.is_enabled():
             return
         self.begin()
         if _trace.telemetry_level() == "counters" != level:

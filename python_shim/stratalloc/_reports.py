@@ -3,6 +3,7 @@
 
 from stratalloc import _core
 from stratalloc import _pin_table
+from stratalloc import _state
 from stratalloc import _tiers
 from stratalloc import _tree
 from stratalloc._device_metrics import TIERS
@@ -39,8 +40,9 @@ def report(device=None):
     `scopes_not_interned` scopes that are "(other scopes)" because there were
     more than 262144 names.
 
-    {} before CUDA is initialised under our allocator.
+    {} before CUDA is initialised; NotEnabledError before enable().
     """
+    _state.require()
     if not _core.initialized():
         return {}
     from stratalloc import _modules  # torch is there by now
@@ -59,6 +61,7 @@ def held(device=None):
     """What the report's `layers` say of who holds, or held at the peak: a dict
     with `device` and `rows`; {} before CUDA is initialised. The report itself
     sums up every path there ever was."""
+    _state.require()
     if not _core.initialized():
         return {}
     from stratalloc import _modules  # torch is there by now
@@ -108,6 +111,7 @@ def stats(device=None):
     dicts of these; {} before CUDA is initialised.
 
     Raises:
+      NotEnabledError: before enable().
       ValueError: the device is none of this machine's CUDA devices.
       RuntimeError: the device is lost.
     """
@@ -138,6 +142,7 @@ def memory_summary(device=None, depth=None, all=False):  # noqa: A002
     Returns: str, of several lines; one that says so before CUDA is initialised.
 
     Raises:
+      NotEnabledError: before enable().
       ValueError: depth is no int, or below 0, or the device is none of this
         machine's CUDA devices.
       RuntimeError: the device is lost.

@@ -35,7 +35,7 @@ which may swap, is looked after.
 """
 
 from stratalloc import _ruled
-from stratalloc import _tiers
+from stratalloc import _state
 from stratalloc._ruled import Rule, rule_of  # noqa: F401
 
 
@@ -54,8 +54,9 @@ def apply(tensors, *, stay=False, host=True, disk=True, compress=None):
       Neither host nor disk means stay.
 
     Raises:
-      RuntimeError: stratalloc is not enabled; in the child of a fork; while a
-        CUDA graph is captured, if memory would have to move.
+      NotEnabledError: before enable().
+      RuntimeError: in the child of a fork; while a CUDA graph is captured, if
+        memory would have to move.
       TypeError: something that holds no tensors.
       ValueError: another `compress`.
       torch.OutOfMemoryError: no room for the copy that moves to where it stays;
@@ -66,7 +67,7 @@ def apply(tensors, *, stay=False, host=True, disk=True, compress=None):
         raise ValueError("stratalloc: compress is None, False, 'lz4' or "
                          f"'zstd', not {compress!r}")
     rule = Rule(bool(stay), bool(host), bool(disk), compress)
-    _tiers.require_enabled("nothing leaves the device and no rule is needed")
+    _state.require()
     _ruled.end_dead()
     for tensor in list(_each(tensors)):
         _ruled.give(tensor, rule)
@@ -78,7 +79,7 @@ def clear(tensors):
     What stayed goes to handles that may leave, unless somebody holds its
     address, as the head of this module says. Raises as apply() does.
     """
-    _tiers.require_enabled("nothing leaves the device and there is no rule")
+    _state.require()
     _ruled.end_dead()
     for tensor in list(_each(tensors)):
         if rule_of(tensor) is not None:

@@ -16,7 +16,7 @@ or an optimizer it is passed over, as one on the CPU is.
 import functools
 
 from stratalloc import _core
-from stratalloc import _enable
+from stratalloc import _state
 from stratalloc._device_metrics import TIERS
 
 
@@ -36,8 +36,9 @@ def evict(obj=None, device=None, to=None):
       initialised.
 
     Raises:
-      RuntimeError: stratalloc is not enabled, a device that was named takes no
-        part in tiering, or `to` is a tier that is not used (a budget of 0).
+      NotEnabledError: before enable().
+      RuntimeError: a device that was named takes no part in tiering, or `to`
+        is a tier that is not used (a budget of 0).
       TypeError: obj holds something else, or a tensor without memory is named.
       ValueError: `to` is no such tier.
     """
@@ -60,7 +61,7 @@ def restore(obj=None, device=None):
 
 def residency(obj):
     """Bytes of an object's storages as {"device", "host", "disk"}."""
-    require_enabled("nothing has a tier")
+    _state.require()
     total = [0, 0, 0]
     for ranges in named(obj).values():
         for address, size in ranges:
@@ -70,7 +71,7 @@ def residency(obj):
 
 
 def _move(function, obj, device):
-    require_enabled("nothing can move")
+    _state.require()
     index = None if device is None else device_index(device)
     found = {} if obj is None else named(obj)
     if not _core.initialized():
@@ -82,13 +83,6 @@ def _move(function, obj, device):
         if index is None or index == number:
             moved += function(number, ranges)
     return moved
-
-
-def require_enabled(consequence):
-    if not _enable.is_enabled():
-        raise RuntimeError(
-            f"stratalloc: not enabled, so {consequence}; call "
-            "stratalloc.enable() before CUDA is initialised")
 
 
 def device_index(device):

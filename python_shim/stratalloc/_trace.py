@@ -9,8 +9,8 @@ import tempfile
 
 from stratalloc import _bridge
 from stratalloc import _core
-from stratalloc import _enable
 from stratalloc import _levels
+from stratalloc import _state
 from stratalloc._page import Page
 from stratalloc._result import Shown
 
@@ -42,11 +42,7 @@ class Trace(Shown):
             raise RuntimeError(
                 "stratalloc: this trace() is being recorded already; make "
                 "another one with stratalloc.trace()")
-        if not _enable.is_enabled():
-            raise RuntimeError(
-                "stratalloc: there is nothing to trace: another allocator is "
-                "in place; call stratalloc.enable() before the first use of "
-                "CUDA")
+        _state.require()
         if self.path is not None:
             _try(self.path)
         self._run, self._told, self._written = None, None, False
@@ -143,6 +139,7 @@ def trace(path=None, redact=False):
 
     Raises:
       ValueError: no format ends as `path` does.
+      NotEnabledError: when it begins, before enable().
       RuntimeError: it cannot be written; at the beginning, as far as can be
         told then.
     """
@@ -203,13 +200,15 @@ def dump(path, redact=False):
       redact: bool, without names of scopes, files and the command.
 
     Raises:
+      NotEnabledError: before enable().
       ValueError: no format ends so.
       RuntimeError: the level is below `events`, or the file cannot be written.
       MissingPackageError: the format needs a package that is not installed.
     """
     path = os.fspath(path)
     export = _exporter(path)
-    number = _core.flight_recording() if _core.loaded() else 0
+    _state.require()
+    number = _core.flight_recording()
     if number == 0:
         raise RuntimeError(
             "stratalloc: no events are recorded; call "
@@ -235,8 +234,10 @@ def telemetry_level(level=None):
 
     Raises:
       ValueError: no level is called so.
-      RuntimeError: the allocator is not in place, or this is a forked child.
+      NotEnabledError: before enable().
+      RuntimeError: this is a forked child.
     """
+    _state.require()
     before = _levels.now()
     if level is None:
         return before
@@ -244,10 +245,6 @@ def telemetry_level(level=None):
         raise ValueError(
             f"stratalloc: there is no telemetry level {level!r}; use "
             f"{', '.join(_core.TELEMETRY_LEVELS)}")
-    if not _enable.is_enabled():
-        raise RuntimeError(
-            "stratalloc: nothing is recorded under another allocator; call "
-            "stratalloc.enable() before the first use of CUDA")
     import torch
 
     _levels.begin(torch, level)
@@ -263,7 +260,7 @@ def about():
     torch = sys.modules.get("torch")
     if torch is not None:
         found["torch"] = str(torch.__version__)
-    config = _enable.config()
+    config = _state.active
     if config is not None:
         found["settings"] = config.to_dict()
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):

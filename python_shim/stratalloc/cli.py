@@ -14,6 +14,7 @@ script nothing.
 import argparse
 import sys
 
+from stratalloc import _command
 from stratalloc import _pipes
 from stratalloc._command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
 from stratalloc._command import CannotRunError, UsageError, depth
@@ -44,18 +45,33 @@ def _answer(args):
     if args.command is None:
         _parser().print_help(sys.stderr)
         return EXIT_USAGE
-    from stratalloc._core import LibraryError
-
     try:
         args.json = args.json and _result_file(args.json)
         return args.function(args)
-    except UsageError as error:
+    except Exception as error:  # pylint: disable=broad-except
+        code = _refused(args.command, error)
+        if code is None:
+            raise
+        return code
+
+
+def _refused(command, error):
+    """Says on stderr what kept a command from running; the exit code. None for
+    any other exception, and for those that the program of `run` ended with."""
+    from stratalloc._core import LibraryError
+    from stratalloc._errors import UnsupportedTorchError
+
+    if error is _command.program_error:
+        return None
+    if isinstance(error, UsageError):
         text = str(error).removeprefix("stratalloc: ")
-        _pipes.note(f"stratalloc {args.command}: {text}")
+        _pipes.note(f"stratalloc {command}: {text}")
         return EXIT_USAGE
-    except (LibraryError, CannotRunError) as error:
+    if isinstance(error, (LibraryError, CannotRunError,
+                          UnsupportedTorchError)):
         _pipes.note(error)
         return EXIT_CANNOT
+    return None
 
 
 # Commands that read recordings, each with a line of its own for --help.

@@ -14,8 +14,9 @@ import sys
 import tempfile
 
 from stratalloc import _bridge
-from stratalloc import _core
 from stratalloc import _command
+from stratalloc import _core
+from stratalloc import _state
 from stratalloc import simulate
 from stratalloc.settings import Config
 from stratalloc.settings import format_size
@@ -119,7 +120,8 @@ def _tiering_state():
     try:
         done = subprocess.run(
             [sys.executable, "-c", _OPEN_EVERY_DEVICE], capture_output=True,
-            text=True, check=False, timeout=300)
+            text=True, check=False, timeout=300,
+            env={**os.environ, "STRATALLOC": ""})
         why_not = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
         return ("tiering", "note", "the devices could not be tried; a program "
@@ -144,6 +146,9 @@ def _simulated_state():
 
 
 def _config_state():
+    if _state.forbidden():
+        yield ("settings", "note", "STRATALLOC=0 in the environment keeps "
+               "PyTorch's allocator")
     try:
         asked = Config.from_env()
         config = asked.resolved()

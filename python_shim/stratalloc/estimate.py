@@ -35,23 +35,27 @@ def main(args):
     args.allocator = "stratalloc"
     args.conf = "tiering:off"
     file, args.json = args.json, None
-    ended = None
     try:
         code = runner.run(args)
-    except BaseException as error:  # what it had needed by then is told, too
-        ended = error
-        code = _command.EXIT_FAILED
+    except BaseException as error:
+        if error is _command.program_error:  # what it had needed by then
+            _tell(args, capacity, available, _command.EXIT_FAILED, file)
         raise
-    finally:
-        if not isinstance(ended, _command.UsageError):
-            from stratalloc import _holders
+    return _tell(args, capacity, available, code, file)
 
-            peaks = _holders.peaks()
-            found = _found(args, capacity, available, code, peaks)
-            if file:
-                file.write(found)
-            else:
-                _print(args, found, peaks)
+
+def _tell(args, capacity, available, code, file):
+    """Prints or writes what was found, if anything was; the exit code."""
+    from stratalloc import _holders, _state
+
+    if not _state.is_enabled():
+        return code  # the program took another allocator, as stderr says
+    peaks = _holders.peaks()
+    found = _found(args, capacity, available, code, peaks)
+    if file:
+        file.write(found)
+    else:
+        _print(args, found, peaks)
     return code
 
 

@@ -57,16 +57,17 @@ def pytest_load_initial_conftests(early_config):
     _check(options)
     if not (options.stratalloc or simulated):
         return
-    import stratalloc
+    from stratalloc import _enable, _state
     from stratalloc._core import LibraryError
 
+    if _state.forbidden():
+        raise pytest.UsageError(
+            "--stratalloc: STRATALLOC=0 in the environment keeps PyTorch's "
+            "allocator; unset it, or leave the option out")
     try:
         if simulated:
             _simulate(options)
-        if not stratalloc.enable() and not simulated:
-            raise pytest.UsageError(
-                "--stratalloc: the allocator could not be enabled; what it "
-                "wrote to stderr says why")
+        _enable.enable()
         from stratalloc import _pytest_state  # torch comes with it
 
         early_config.stash[_STATE] = _pytest_state.State(
@@ -106,12 +107,12 @@ def _check(options):
 
 
 def _simulate(options):
-    from stratalloc import simulate
+    from stratalloc import _autoload, simulate
 
     memory = options.stratalloc_simulate
     if memory != "card":
         _size("--stratalloc-simulate", memory)
-    os.environ["STRATALLOC"] = "0"  # not by the entry point: the device first
+    _autoload.leave_to_caller()  # the device comes first
     simulate.load(memory, card=options.stratalloc_card,
                   numbers=options.stratalloc_numbers)
     simulate.for_children()

@@ -36,16 +36,21 @@ def run(args):
             config.resolved()  # nothing is started if that cannot be
     except ValueError as error:
         raise _command.UsageError(error) from None
-    _prepare(args, config)
-    if args.metrics is not None:
-        _serve_metrics(*args.metrics)
+    try:
+        _prepare(args, config)
+        if args.metrics is not None:
+            _serve_metrics(*args.metrics)
+    except BaseException:
+        _abandon(args)
+        raise
     try:
         code = _execute(args)
     except BaseException as error:
+        _command.program_error = error
         _report_from_the_program_on(error, lambda: (
             _end(args, _command.EXIT_FAILED), _pipes.written()))
         raise
-    return code if _end(args, code) else code or _command.EXIT_FAILED
+    return _end(args, code)
 
 
 def _make_live():
@@ -71,21 +76,51 @@ def _show_live():
     return strip
 
 
+def _abandon(args):
+    """The program is not started: what was begun for it leaves nothing."""
+    if args.live and args.live is not True:
+        args.live.close()
+    if args.record is not None and not isinstance(args.record, str):
+        args.record.discard()
+
+
 def _end(args, code):
     """The result and the last line, once all of the program is over: after the
-    threads that Python waits for, as at its own end."""
+    threads that Python waits for, as at its own end. Returns the exit code."""
     threading._shutdown()  # pylint: disable=protected-access
     if args.live:
         args.live.close()
+    ours = _is_in_place()
+    if args.allocator != "native" and not ours:
+        code = code or _command.EXIT_CANNOT
     written = _write_results(args, code)
     if args.record is not None:
-        written = args.record.end() and written
-    if args.report:
+        if ours:
+            written = args.record.end() and written
+        else:
+            args.record.discard()
+    if ours and args.report:
         _tell_holders(args)
-    if args.allocator != "native":
+    if ours:
         _last_line.tell(args.record and args.record.written)
+    elif args.allocator != "native":
+        _tell_replaced(args)
     _tell_simulated()
-    return written
+    return code if written else code or _command.EXIT_FAILED
+
+
+def _is_in_place():
+    from stratalloc import _state
+
+    return _state.is_enabled()
+
+
+def _tell_replaced(args):
+    """What the run was to show of the program's memory did not happen."""
+    _pipes.note(
+        f"stratalloc {args.command}: the program put another CUDA allocator in "
+        "place, so nothing is known of its memory; remove its call of "
+        f"torch.cuda.memory.change_current_allocator{_or_native(args)}")
 
 
 def _check(args):
@@ -142,14 +177,21 @@ def _check_module(name):
 
 def _prepare(args, config):
     """The simulated device if asked for, then the allocator."""
-    from stratalloc import _enable
-    from stratalloc import _gpus
+    from stratalloc import _autoload
+    from stratalloc import _enable, _state
     from stratalloc import _record
 
     live, args.live = args.live, None  # from here on what is to be closed
+    if args.allocator == "native":
+        # Of the program and of children that it starts.
+        os.environ["STRATALLOC"] = "0"
+    elif _state.forbidden():
+        raise _command.CannotRunError(
+            f"stratalloc {args.command}: STRATALLOC=0 in the environment keeps "
+            f"PyTorch's allocator; unset it{_or_native(args)}")
     # We enable by hand, in the one right order; the entry point would come
-    # before the operator bridge. Children started later inherit the variable.
-    os.environ["STRATALLOC"] = "0"
+    # before the operator bridge.
+    _autoload.leave_to_caller()
     if args.simulate is not None:
         from stratalloc import simulate
 
@@ -163,28 +205,60 @@ def _prepare(args, config):
         _pipes.note(f"stratalloc: {simulate.label()}")
     if args.allocator == "native":
         return
+    _require_possible(args)
+    # Where the rings lie is said once, and a level begins them, too.
+    if args.record is not None:
+        args.record = _record.Recording(args.record, args.redact)
+    else:
+        config = _record.inherited(config)
+    try:
+        _enable.enable(config)
+    except RuntimeError as error:
+        raise _command.CannotRunError(error) from None
+    _last_line.begin()
+    # Child processes that import torch afresh come in by the entry point.
+    os.environ["STRATALLOC"] = "1"
+    if live:
+        args.live = _show_live()
+
+
+def _or_native(args):
+    return "" if args.command != "run" else (
+        ", or give --allocator native, which runs the program without "
+        "stratalloc")
+
+
+def _require_possible(args):
+    """CannotRunError where the allocator cannot be put in place: known before
+    the program starts and a recording begins."""
+    from stratalloc import _bridge
+    from stratalloc import _enable, _state
+    from stratalloc import _gpus
+    from stratalloc._errors import UnsupportedTorchError
+
     try:
         import torch
     except ImportError as error:
         raise _command.CannotRunError(
             f"stratalloc: torch cannot be imported ({error}); install torch "
             f"({', '.join(_minors())}) into this Python") from None
+    try:
+        _bridge.load(torch.__version__)
+    except UnsupportedTorchError as error:
+        raise _command.CannotRunError(
+            f"{error}; install one of these{_or_native(args)}") from None
+    late = None if _state.is_enabled() else _enable.why_late(torch)
+    if late is not None:
+        advice = late[1] if not torch.cuda.is_initialized() else (
+            "let nothing that Python imports at its start use CUDA")
+        raise _command.CannotRunError(
+            f"stratalloc {args.command}: {late[0]}; {advice}"
+            f"{_or_native(args)}")
     reason = _gpus.why_none(torch)
     if reason is not None:
         raise _command.CannotRunError(
             f"stratalloc run: there is no GPU for {args.target}: {reason}; "
             "`stratalloc run --simulate 8GiB` has a simulated one")
-    # First: where the rings lie is said once, and a level begins them, too.
-    if args.record is not None:
-        args.record = _record.Recording(args.record, args.redact)
-    else:
-        config = _record.inherited(config)
-    if _enable.enable(config):
-        _last_line.begin()
-        # Child processes that import torch afresh come in by the entry point.
-        os.environ["STRATALLOC"] = "1"
-        if live:
-            args.live = _show_live()
 
 
 def _serve_metrics(address, port):
@@ -320,7 +394,7 @@ def _write_results(args, code):
 
 def _results(code):
     from stratalloc import _core
-    from stratalloc import _enable
+    from stratalloc import _state
     from stratalloc import simulate
 
     devices = []
@@ -329,10 +403,10 @@ def _results(code):
 
         devices = [_core.report(index)
                    for index in range(torch.cuda.device_count())]
-    active = _enable.config()
+    active = _state.active
     return {
         "exit_code": code,
-        "enabled": _enable.is_enabled(),
+        "enabled": _state.is_enabled(),
         "simulated": simulate.label(),
         "config": active.to_dict() if active else None,
         "devices": devices,

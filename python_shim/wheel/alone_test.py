@@ -53,7 +53,7 @@ class AloneTest(unittest.TestCase):
         """Without site-packages: what is installed there is not the question."""
         return subprocess.run(
             [sys.executable, "-S", *arguments], text=True, check=False,
-            env={**os.environ, "PYTHONPATH": self.site, "STRATALLOC": "0"},
+            env={**os.environ, "PYTHONPATH": self.site},
             capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
         )
 

@@ -90,21 +90,43 @@ print(kept.sum().item(), stratalloc.is_enabled())
 _UNSUPPORTED = running.LOAD + """
 import torch, stratalloc
 torch.__version__ = "2.99.1+cu130"
-print("enabled", stratalloc.enable())
+for way in (stratalloc.enable, stratalloc.allocator, stratalloc.library):
+    try:
+        way()
+    except stratalloc.UnsupportedTorchError as error:
+        print(error)
+print("enabled", stratalloc.is_enabled())
 print(torch.ones(3, device="cuda").sum().item())
 """
 
 
-def test_unsupported_torch_is_one_line(tmp_path):
+def test_enable_on_unsupported_torch_raises(tmp_path):
     done = _python(tmp_path, _UNSUPPORTED)
-    assert running.must_work(done) == "enabled False\n3.0\n"
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1 and "2.99.1" in lines[0] and "2.11" in lines[0]
+    *said, enabled, total = running.must_work(done).splitlines()
+    assert (enabled, total, done.stderr) == ("enabled False", "3.0", "")
+    assert len(said) == 3 and len(set(said)) == 1, said
+    assert "2.99.1" in said[0] and "2.11" in said[0]
 
 
-def test_unsupported_torch_strict(tmp_path):
-    done = _python(tmp_path, _UNSUPPORTED, STRATALLOC_STRICT="1")
-    assert done.returncode == 1 and "2.99.1" in done.stderr
+# What `import torch` calls, in an installation without this torch's bridge.
+_AUTOLOAD = running.LOAD + """
+import os
+import torch, stratalloc
+from stratalloc import _autoload, _bridge
+_bridge.supported = lambda: ["2.7"]
+os.environ["STRATALLOC"] = "1"
+_autoload.autoload()
+print("enabled", stratalloc.is_enabled())
+"""
+
+
+def test_environment_on_unsupported_torch_is_one_line(tmp_path):
+    done = _python(tmp_path, _AUTOLOAD)
+    assert running.must_work(done) == "enabled False\n"
+    line, = done.stderr.splitlines()
+    assert "torch 2.7" in line and line.endswith("native allocator stays")
+    done = _python(tmp_path, _AUTOLOAD, STRATALLOC_STRICT="1")
+    assert done.returncode == 1 and "UnsupportedTorchError" in done.stderr
 
 
 _FILL = """

@@ -18,15 +18,16 @@ import traceback
 # No run may look for the network or a hub's cache.
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false", "STRATALLOC": "0",
+    "TOKENIZERS_PARALLELISM": "false",
 }
 
 
 def prepare(card=None, numbers="on", devices=1, mode="eager"):
     """Loads the simulated device and torch; nothing uses CUDA here."""
     os.environ.update(_OFFLINE)
-    from stratalloc import simulate
+    from stratalloc import _autoload, simulate
 
+    _autoload.leave_to_caller()
     # Each child says how large its device is; this is what nobody set.
     simulate.load("8GiB", devices=devices, mode=mode, card=card,
                   numbers=numbers)

@@ -12,8 +12,8 @@ import os
 import sys
 
 from stratalloc import _core
-from stratalloc import _enable
 from stratalloc import _growth
+from stratalloc import _state
 from stratalloc._table import natural
 
 _HOLES = 50  # the largest; the rest as a sum
@@ -29,7 +29,7 @@ def read(told, site):
     parts = said["parts"]
     holes = parts["held"].pop("holes")
     held = _core.held(device)["rows"]
-    config = _enable.config()
+    config = _state.active
     return {
         "device": device,
         "kind": "operator" if refusal.is_operator else "block",

@@ -74,6 +74,7 @@ def main(args):
             raise _command.UsageError(f"--trace {path}: there is no such file")
     if args.device == "sim":
         simulate.package()
+    _command.refuse_forbidden("bench")
     out = _command.console()
     values = {"machine": machine(args.device), "commit": commit(),
               "rounds": args.rounds, "benchmarks": []}

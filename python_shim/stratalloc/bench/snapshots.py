@@ -12,11 +12,11 @@ import argparse
 import ctypes
 import gc
 import json
-import os
 import subprocess
 import sys
 import time
 
+from stratalloc import _autoload
 from stratalloc import _command
 from stratalloc.bench import library
 from stratalloc.demo.phases import package_environment
@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--native", action="store_true")
     parser.add_argument("rounds", type=int)
     args = parser.parse_args()
-    os.environ["STRATALLOC"] = "0"
+    _autoload.leave_to_caller()
     if args.device == "sim":
         from stratalloc import simulate
 

@@ -19,6 +19,7 @@ import os
 import sys
 import time
 
+from stratalloc import _autoload
 from stratalloc.bench import allocations
 from stratalloc.bench import attribution
 from stratalloc.bench import disk
@@ -39,7 +40,7 @@ def main():
     parser.add_argument("--call-ns", type=int, default=0)
     parser.add_argument("--native", action="store_true")
     args = parser.parse_args()
-    os.environ["STRATALLOC"] = "0"
+    _autoload.leave_to_caller()
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if args.device == "sim":

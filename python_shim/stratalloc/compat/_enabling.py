@@ -29,16 +29,16 @@ def at_import(module, lost):
     """
     import torch
 
-    from stratalloc import _enable, _gpus
+    from stratalloc import _enable, _gpus, _state
 
-    if _enable.is_enabled():
+    if _state.is_enabled():
         return True
     if _gpus.why_none(torch) is not None:
         return False
     try:
-        if _enable.enable():
-            return True
-        reason = f"torch {torch.__version__} is not one that it serves"
+        if not _state.forbidden():
+            return _enable.enable()
+        reason = "STRATALLOC=0 in the environment"
     except (RuntimeError, ValueError) as error:
         if _enable.strict():
             raise

@@ -16,6 +16,8 @@ import sys
 import time
 import traceback
 
+from stratalloc import _autoload
+
 BATCH = 10
 TOP = 3
 QUERIES = (
@@ -138,7 +140,7 @@ def _import_torch(args):
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TRANSFORMERS_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ["STRATALLOC"] = "0"  # enabled by hand, after the simulation
+    _autoload.leave_to_caller()
     if args.device == "sim" and args.phase != "cpu":
         from stratalloc import simulate
 

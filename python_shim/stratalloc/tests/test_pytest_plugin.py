@@ -253,6 +253,15 @@ def test_options_that_cannot_be(suite, options, said):
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize("options", [("--stratalloc",), SIMULATED])
+def test_stratalloc_0_with_an_option_is_a_usage_error(options, suite,
+                                                      monkeypatch):
+    monkeypatch.setenv("STRATALLOC", "0")
+    code, text = suite(*options)
+    assert code == 4 and "STRATALLOC=0 in the environment" in text, text
+    assert "passed" not in text
+
+
 def test_a_mark_that_is_no_size(suite):
     marks = ["", "'2 XB'", "1, 2", "None", "size=3"]
     text = "import pytest, torch\n" + "".join(

@@ -11,7 +11,7 @@ import threading
 
 import torch
 
-from stratalloc import _enable
+from stratalloc import _state
 from stratalloc.compat.gpu_optimizer import _devices, _told
 from stratalloc.compat.gpu_optimizer._records import (
     Events, LayerMemoryStats)
@@ -94,7 +94,7 @@ class MemoryTracer:
             self._indices = [0]
             return Host(model, self.max_events)
         self._indices = _devices.resolved(self._devices)
-        if _enable.is_enabled():
+        if _state.is_enabled():
             from stratalloc.compat.gpu_optimizer._ours import Ours
 
             return Ours(model, self.max_events)

@@ -16,7 +16,7 @@ import gc
 import torch
 
 from stratalloc import _core
-from stratalloc import _enable
+from stratalloc import _state
 
 
 def collect(device):
@@ -25,7 +25,7 @@ def collect(device):
     with contextlib.suppress(RuntimeError):
         if device.type == "cuda":
             if torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork():
-                if _enable.is_enabled():
+                if _state.is_enabled():
                     _core.empty_cache(device.index)
                 else:
                     torch.cuda.empty_cache()

@@ -9,7 +9,7 @@ every few milliseconds disturbs nobody. Fails: never; what is not there has 0.
 import dataclasses
 
 from stratalloc import _core
-from stratalloc import _enable
+from stratalloc import _state
 
 GIB = 1 << 30
 
@@ -42,7 +42,7 @@ class MemoryMonitor:
         """
         found = {}
         for index, (used, total) in (
-                _ours() if _enable.is_enabled() else _torchs()):
+                _ours() if _state.is_enabled() else _torchs()):
             cap = self.config.vram_cap_gb
             if cap is not None:
                 total = min(total, int(cap * GIB))

@@ -19,8 +19,8 @@ import functools
 import logging
 import threading
 
-from stratalloc import _enable
 from stratalloc import _gpus
+from stratalloc import _state
 from stratalloc import _tiers
 from stratalloc.compat.memory_management import spilled
 from stratalloc.compat.memory_management.monitor import GIB
@@ -68,7 +68,7 @@ class OffloadStrategies:
 
     def spills(self):
         """Do modules in host memory go to files of this manager's own?"""
-        return not (_enable.is_enabled() and _may_find_gpu())
+        return not (_state.is_enabled() and _may_find_gpu())
 
     def watch(self, tensors, modules):
         """Uses of what may be spilled are seen from now on (spilled.py)."""
@@ -144,7 +144,7 @@ class OffloadStrategies:
         if not self._disk():
             return 0
         moved = self._spill(in_memory) if in_memory else 0
-        if on_gpu and _enable.config().disk_budget:
+        if on_gpu and _state.active.disk_budget:
             moved += _tiers.evict(
                 [one for one in on_gpu if self.residency([one])["host"]],
                 to="disk")
@@ -169,7 +169,7 @@ class OffloadStrategies:
         """Bytes of `tensors` as {"device", "host", "disk"}; a byte that two
         of them share counts once."""
         found = dict.fromkeys(("device", "host", "disk"), 0)
-        ours, seen = _enable.is_enabled(), set()
+        ours, seen = _state.is_enabled(), set()
         on_gpu = []
         for tensor in tensors:
             away = spilled.bytes_away(tensor)
@@ -193,7 +193,7 @@ class OffloadStrategies:
         """Is any byte of it neither on its GPU nor, without one, in memory?"""
         if spilled.is_away(tensor):
             return True
-        if tensor.device.type != "cuda" or not _enable.is_enabled():
+        if tensor.device.type != "cuda" or not _state.is_enabled():
             return False
         where = _tiers.residency(tensor)
         return where["host"] + where["disk"] > 0
@@ -222,7 +222,7 @@ class OffloadStrategies:
 
     def _ways(self, tensors):
         """(those of a GPU of ours, those in host memory that may be spilled)"""
-        ours, spills = _enable.is_enabled(), self.spills()
+        ours, spills = _state.is_enabled(), self.spills()
         on_gpu, in_memory = [], []
         for tensor in tensors:
             if spilled.is_away(tensor):

@@ -41,6 +41,13 @@ def test_too_late_it_says_once_why_and_what_is_lost():
     assert "CUDA is already initialised" in child.stderr
 
 
+def test_stratalloc_0_is_said_once_and_what_is_lost():
+    child = _run(_SIMULATE + _ASK, STRATALLOC="0")
+    assert child.stdout == "native\n" and child.stderr.count("\n") == 1
+    assert "the numbers are its own" in child.stderr
+    assert child.stderr.endswith("STRATALLOC=0 in the environment\n")
+
+
 def test_a_bad_setting_is_said_and_strict_raises():
     bad = {"STRATALLOC_CONF": "gpu_limti:1GiB"}
     child = _run(_SIMULATE + _ASK, **bad)
