@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/core_api/sites.h"
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -16,11 +17,17 @@ namespace {
 
 STRATALLOC_FAST_THREAD_LOCAL bool finding = false;
 
-// No thread of autograd's has a frame of Python's while it runs a node of C++.
-SiteId SiteWithoutFrame() {
+// Whether the thread runs a node of backward that belongs to a scope. Threads
+// of autograd have no frame of Python while they run a node of C++, and frames
+// of libraries alone while they run a library's Function.
+bool IsInBackward() {
   const ScopeFrame frame = CurrentScope();
-  if (!frame.in_backward || frame.scope == kRootScope) return kNoPythonFrame;
-  return InternSite("(backward of " + ScopeName(frame.scope) + ")");
+  return frame.in_backward && frame.scope != kRootScope;
+}
+
+SiteId SiteWithoutFrame() {
+  if (!IsInBackward()) return kNoPythonFrame;
+  return InternSite("(backward of " + ScopeName(CurrentScope().scope) + ")");
 }
 
 }  // namespace
@@ -43,14 +50,21 @@ SiteId FindSite() {
   finding = true;
   const stratalloc_stack_finder find_stack =
       RecordsStacks(core.telemetry()) ? core.stack_finder() : nullptr;
-  const SiteId stack{find_stack != nullptr ? find_stack() : 0};
   char text[kMostSiteText + 8];  // a character more, and its end
-  const int bytes =
-      stack == kNoSite ? find(text, static_cast<int>(sizeof(text))) : 0;
+  int bytes = 0;
+  SiteId stack = kNoSite;
+  if (find_stack == nullptr || IsInBackward()) {
+    bytes = find(text, static_cast<int>(sizeof(text)));
+  }
+  const bool unnamed = bytes < 0 && IsInBackward();
+  if (find_stack != nullptr && !unnamed) {
+    stack = SiteId{find_stack()};
+    if (stack == kNoSite) bytes = find(text, static_cast<int>(sizeof(text)));
+  }
   finding = false;
   if (stack != kNoSite) return stack;
-  if (bytes <= 0) return SiteWithoutFrame();
-  return InternSite({text, static_cast<std::size_t>(bytes)});
+  if (bytes == 0 || unnamed) return SiteWithoutFrame();
+  return InternSite({text, static_cast<std::size_t>(std::abs(bytes))});
 }
 
 SiteId ExchangeSite(SiteId site) { return std::exchange(thread_site, site); }

@@ -14,6 +14,7 @@ namespace {
 struct Known {
   std::uint32_t number = 0;  // the core's
   bool own = false;
+  bool package = false;
 };
 
 struct Key {
@@ -38,7 +39,8 @@ Known Interned(const PythonFrame& frame) {
   char text[1024];
   const int bytes = frame.Write(text, static_cast<int>(sizeof(text)));
   const bool own = !frame.IsALibrarys();
-  return {stratalloc_stack_frame(text, bytes, own ? 1 : 0), own};
+  return {stratalloc_stack_frame(text, bytes, own ? 1 : 0), own,
+          frame.IsThisPackages()};
 }
 
 Known NumberOf(const PythonFrame& frame) {
@@ -66,12 +68,14 @@ std::uint32_t CallStack::Find() {
   const KeepError keep;
   std::uint32_t numbers[kMostFrames];
   int count = 0;
+  int hooks = 0;  // this package's, outermost
   bool own = false;
   PythonFrame frame = PythonFrame::Innermost();
   for (; frame && count < kMostFrames; frame = frame.Caller()) {
     const Known known = NumberOf(frame);
     numbers[count++] = known.number;
     own |= known.own;
+    hooks = known.package ? hooks + 1 : 0;
   }
   std::uint32_t stack = 0;
   if (frame) {
@@ -83,6 +87,7 @@ std::uint32_t CallStack::Find() {
     stack = stratalloc_stack_call(stack, LeftOut());
     if (stack == 0) return 0;
   }
+  if (!frame && !own) count -= hooks;  // the line would be the outermost one's
   while (count > 0) {
     stack = stratalloc_stack_call(stack, numbers[--count]);
     if (stack == 0) return 0;

@@ -3,7 +3,7 @@
 // thread runs (user_line.h), for mallocs that are sampled, and its whole stack
 // (call_stack.h).
 //
-//   begin(libraries)   the core asks from now on
+//   begin(libraries, package)   the core asks from now on
 //   end()              nobody asks any more, and nobody is on the way
 //   line()             what would be found, for tests: None if there is none
 //
@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 
 #include "python_shim/c_api.h"
 #include "python_shim/frames/call_stack.h"
@@ -59,8 +60,13 @@ int FindLine(char* text, int room) {
 }
 std::uint32_t FindStack() { return Inside(&CallStack::Find); }
 
-PyObject* Begin(PyObject*, PyObject* libraries) {
-  if (!PythonFrame::SetLibraries(libraries)) return nullptr;
+PyObject* Begin(PyObject*, PyObject* arguments) {
+  PyObject* libraries = nullptr;
+  const char* package = nullptr;
+  if (PyArg_ParseTuple(arguments, "O|s", &libraries, &package) == 0 ||
+      !PythonFrame::SetLibraries(libraries, package)) {
+    return nullptr;
+  }
   CallStack::Forget();
   static const int once = pthread_atfork(nullptr, nullptr, [] {
     open.store(false);
@@ -85,16 +91,17 @@ PyObject* End(PyObject*, PyObject*) {
 
 PyObject* Line(PyObject*, PyObject*) {
   char text[1024];
-  const int bytes = FindUserLine(text, static_cast<int>(sizeof(text)));
+  const int bytes =
+      std::abs(FindUserLine(text, static_cast<int>(sizeof(text))));
   if (bytes == 0) Py_RETURN_NONE;
   return PyUnicode_DecodeUTF8(text, bytes, "replace");
 }
 
 PyMethodDef kMethods[] = {
-    {"begin", Begin, METH_O,
-     "begin(libraries)\n\n"
+    {"begin", Begin, METH_VARARGS,
+     "begin(libraries, package=<as before>)\n\n"
      "The core finds the lines of mallocs from now on; `libraries` are the\n"
-     "directories whose code is nobody's own."},
+     "directories whose code is nobody's own, `package` is this package's."},
     {"end", End, METH_NOARGS,
      "end()\n\n"
      "It finds none any more, and no thread is waiting for the GIL to."},

@@ -13,6 +13,7 @@ namespace {
 
 struct State {
   std::vector<std::string> libraries;
+  std::string package;
   PyObject* known = PyDict_New();  // file name -> is it a library's
   PyObject* f_back = PyUnicode_InternFromString("f_back");
   PyObject* f_lasti = PyUnicode_InternFromString("f_lasti");
@@ -44,14 +45,17 @@ std::string_view Text(PyObject* object) {
   return "?";
 }
 
+bool LiesIn(std::string_view file, const std::string& directory) {
+  return file.size() > directory.size() &&
+         file.substr(0, directory.size()) == directory &&
+         file[directory.size()] == '/';
+}
+
 bool LiesInALibrary(std::string_view file) {
   const std::vector<std::string>& libraries = Get().libraries;
-  return std::any_of(libraries.begin(), libraries.end(),
-                     [&](const std::string& directory) {
-                       return file.size() > directory.size() &&
-                              file.substr(0, directory.size()) == directory &&
-                              file[directory.size()] == '/';
-                     });
+  return std::any_of(
+      libraries.begin(), libraries.end(),
+      [&](const std::string& directory) { return LiesIn(file, directory); });
 }
 
 bool IsALibrarysFile(PyObject* file) {
@@ -95,6 +99,11 @@ PythonFrame PythonFrame::Caller() const {
   return PythonFrame(std::move(back));
 }
 
+PythonFrame PythonFrame::Again() const {
+  Py_INCREF(frame_.get());
+  return PythonFrame(Ref(frame_.get()));
+}
+
 int PythonFrame::Line() const {
   return PyFrame_GetLineNumber(ToFrame(frame_.get()));
 }
@@ -122,6 +131,11 @@ bool PythonFrame::IsALibrarys() const {
          IsALibrarysFile(module);
 }
 
+bool PythonFrame::IsThisPackages() const {
+  const std::string& package = Get().package;
+  return !package.empty() && File() != nullptr && LiesIn(Text(File()), package);
+}
+
 int PythonFrame::Write(char* text, int room) const {
   Ref function = Attribute(code_.get(), Get().co_qualname);
   if (!function) {  // before Python 3.11
@@ -144,7 +158,7 @@ int PythonFrame::Write(char* text, int room) const {
   return std::min(written, room - 1);
 }
 
-bool PythonFrame::SetLibraries(PyObject* directories) {
+bool PythonFrame::SetLibraries(PyObject* directories, const char* package) {
   std::vector<std::string> read;
   const Py_ssize_t count = PySequence_Size(directories);
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -157,6 +171,7 @@ bool PythonFrame::SetLibraries(PyObject* directories) {
   }
   if (count < 0) return false;
   Get().libraries = std::move(read);
+  if (package != nullptr) Get().package = package;
   PyDict_Clear(Get().known);
   return true;
 }

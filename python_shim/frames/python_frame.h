@@ -60,9 +60,10 @@ class PythonFrame {
   // Of a frame's text at least: less is not told apart.
   static constexpr int kLeastRoom = 320;
 
-  // Directories, a sequence of str without a trailing slash. False with an
+  // Directories, a sequence of str without a trailing slash, and that of this
+  // package, whose hooks are on stacks (nullptr: as before). False with an
   // exception.
-  static bool SetLibraries(PyObject* directories);
+  static bool SetLibraries(PyObject* directories, const char* package);
 
   PythonFrame() = default;
   // This thread's innermost; none of a thread without one.
@@ -70,12 +71,14 @@ class PythonFrame {
 
   explicit operator bool() const { return static_cast<bool>(frame_); }
   PythonFrame Caller() const;
+  PythonFrame Again() const;  // the same one
   PyObject* code() const { return code_.get(); }
   int Line() const;
   // Of the code, the one that runs: found at once, where a line is searched for
   // in a table as long as the function.
   long Instruction() const;
   bool IsALibrarys() const;
+  bool IsThisPackages() const;
   // Has it a file? Else whose it is depends on the frame, not on its code.
   bool HasFile() const;
   // Writes "file:line function", `room` bytes with its end at most, of too long

@@ -6,10 +6,15 @@
 namespace stratalloc {
 
 PythonFrame UsersFrame(PythonFrame from) {
+  PythonFrame inner = from ? from.Again() : PythonFrame();
   while (from && from.IsALibrarys()) {
     PythonFrame caller = from.Caller();
     if (!caller) break;
     from = std::move(caller);
+  }
+  if (!from || !from.IsThisPackages()) return from;
+  for (; inner; inner = inner.Caller()) {
+    if (!inner.IsThisPackages()) from = inner.Again();
   }
   return from;
 }
@@ -17,7 +22,9 @@ PythonFrame UsersFrame(PythonFrame from) {
 int FindUserLine(char* text, int room) {
   const KeepError keep;
   const PythonFrame frame = UsersFrame(PythonFrame::Innermost());
-  return frame ? frame.Write(text, room) : 0;
+  if (!frame || frame.IsThisPackages()) return 0;
+  const int written = frame.Write(text, room);
+  return frame.IsALibrarys() ? -written : written;
 }
 
 }  // namespace stratalloc

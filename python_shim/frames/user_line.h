@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The line of user code that a thread runs: of the frames on its stack the
-// innermost whose code lies outside libraries (python_frame.h); the outermost
-// if all lie in one.
+// innermost whose code lies outside libraries (python_frame.h); if all lie in
+// one, the outermost that is not this package's, else the outermost.
 //
 // The GIL is held. Nothing raises, and an exception that was set before is set
 // afterwards. Keeps nothing.
@@ -16,7 +16,8 @@ namespace stratalloc {
 PythonFrame UsersFrame(PythonFrame from);
 
 // Writes "file:line function" of the calling thread, `room` bytes with its end
-// at most; returns its length, 0 if the thread has no frame.
+// at most; returns its length, 0 if the thread has no frame but this
+// package's. Negative: all frames lie in a library: the line is not the user's.
 int FindUserLine(char* text, int room);
 
 }  // namespace stratalloc

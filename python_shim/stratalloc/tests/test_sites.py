@@ -204,6 +204,46 @@ def test_backward_of_nobodys_scope():
     assert found["(no Python frame)"] == BIG
 
 
+def test_backward_of_librarys_function_is_its_layer(tmp_path, monkeypatch):
+    from stratalloc import _frames, _sites
+
+    (tmp_path / "installed_function.py").write_text(textwrap.dedent("""
+        import torch
+        class Doubles(torch.autograd.Function):
+            kept = []
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+            @staticmethod
+            def backward(ctx, g):
+                Doubles.kept.append(torch.ones(65536, device="cuda"))
+                return g * 2
+    """))
+    (tmp_path / "installed_function-1.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from installed_function import Doubles
+
+    class Calls(nn.Module):
+        def forward(self, x):
+            return Doubles.apply(x)
+
+    x = torch.ones(8, device="cuda", requires_grad=True)
+    try:
+        _frames.begin(_sites.libraries(torch))
+        Calls()(x).sum().backward()
+        Doubles.apply(x).sum().backward()  # of no layer
+        found = {row.name: row.bytes
+                 for row in stratalloc.holders(by="site").rows}
+        assert found["(backward of Calls)"] == BIG
+        assert BIG in [size for name, size in found.items()
+                       if "torch/autograd/function.py" in name]
+        assert not [name for name in found
+                    if os.path.dirname(stratalloc.__file__) in name]
+    finally:
+        monkeypatch.undo()
+        _frames.begin(_sites.libraries(torch))
+
+
 def test_recomputation_is_the_layers_line():
     seen, threads = [], []
 

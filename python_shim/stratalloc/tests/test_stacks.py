@@ -23,7 +23,7 @@ from torch import nn  # noqa: E402
 
 import stratalloc  # noqa: E402
 from stratalloc.telemetry import identities, model, recording  # noqa: E402
-from stratalloc.telemetry.analysis import owners  # noqa: E402
+from stratalloc.telemetry.analysis import lines, owners  # noqa: E402
 from stratalloc.telemetry.exports import snapshot, speedscope  # noqa: E402
 from stratalloc.telemetry.model import Kind  # noqa: E402
 
@@ -279,6 +279,48 @@ def test_nodes_of_autograd_are_their_scopes():
     names = {run.sites[one].function for one in
              np.unique(allocs(run)["site"]).tolist()}
     assert "(backward of Doubles)" in names
+
+
+def test_backward_of_librarys_function_is_its_layer(tmp_path, monkeypatch):
+    from stratalloc import _frames, _sites
+
+    (tmp_path / "installed_function.py").write_text(textwrap.dedent("""
+        import torch
+        class Doubles(torch.autograd.Function):
+            kept = []
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+            @staticmethod
+            def backward(ctx, g):
+                Doubles.kept.append(torch.ones(128, device="cuda"))
+                return g * 2
+    """))
+    (tmp_path / "installed_function-1.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from installed_function import Doubles
+
+    class Calls(nn.Module):
+        def forward(self, x):
+            return Doubles.apply(x)
+
+    x = torch.ones(8, device="cuda", requires_grad=True)
+    try:
+        _frames.begin(_sites.libraries(torch))
+        out = Calls()(x).sum()
+        with stratalloc.trace() as trace:
+            out.backward()
+            Doubles.apply(x).sum().backward()  # of no layer
+        run = trace.run()
+        found = {lines.line(run, one) for one in np.unique(
+            allocs(run)["site"][allocs(run)["bytes"] == SMALL])}
+        assert "(backward of Calls)" in found
+        assert any("torch/autograd/function.py" in one for one in found)
+        assert not any(os.path.dirname(stratalloc.__file__) in one
+                       for one in found)
+    finally:
+        monkeypatch.undo()
+        _frames.begin(_sites.libraries(torch))
 
 
 def program(tmp_path, body, **environment):
