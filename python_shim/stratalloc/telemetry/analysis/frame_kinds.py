@@ -17,8 +17,9 @@ import functools
 import os
 import re
 
-# "/bin/" has the programs that packages install.
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/bin/")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_STANDARD = "/lib/python3"
+_PROGRAMS = "/bin/"  # that packages install
 # Code that torch.compile (a file of its cache, named by a hash) and torch.fx
 # write: it has no line of the user's.
 _GENERATED = re.compile(
@@ -45,9 +46,10 @@ class Kind(enum.IntEnum):
     GENERATED = 2  # a line that torch.compile wrote
     NODE = 3  # a node of backward, in C++
     LIBRARY = 4  # a line of Python in a library
-    FOREIGN = 5  # a C++ function outside of torch: an extension's
-    OPERATOR = 6  # a call of an operator of torch, in C++
-    INNER = 7  # how the stack was taken, how memory is allocated, no symbol
+    TORCHS = 5  # one of torch, of this package or of the standard library
+    FOREIGN = 6  # a C++ function outside of torch: an extension's
+    OPERATOR = 7  # a call of an operator of torch, in C++
+    INNER = 8  # how the stack was taken, how memory is allocated, no symbol
 
 
 @functools.lru_cache(1 << 16)
@@ -56,15 +58,24 @@ def kind(file, function):
     if file.endswith(".py") or _is_script(file, function):
         if _GENERATED.search(file):
             return Kind.GENERATED
-        library = file.startswith(_OURS) or any(
-            part in file for part in _LIBRARIES)
-        return Kind.LIBRARY if library else Kind.USER
+        return _of_python(file)
     if _GENERATED.search(file):
         return Kind.GENERATED
     if file.startswith("<") and file.endswith(">"):
-        return Kind.LIBRARY if file.startswith(
-            ("<frozen ", "<__array_function__")) else Kind.TYPED
+        return Kind.TORCHS if file.startswith("<frozen ") else Kind.TYPED
     return _of_cpp(function)
+
+
+def _of_python(file):
+    if file.startswith(_OURS):
+        return Kind.TORCHS
+    package = next((file.partition(part)[2] for part in _PACKAGES
+                    if part in file), None)
+    if package is not None:
+        return Kind.TORCHS if package.startswith("torch/") else Kind.LIBRARY
+    if _STANDARD in file:
+        return Kind.TORCHS
+    return Kind.LIBRARY if _PROGRAMS in file else Kind.USER
 
 
 def _is_script(file, function):
@@ -113,11 +124,6 @@ def qualified(function):
         elif not depth:
             kept.append(letter)
     return "".join(kept).strip().rpartition(" ")[2]
-
-
-def is_torchs(file):
-    """Whether a file of Python is one of torch's package."""
-    return any(part + "torch/" in file for part in _LIBRARIES[:2])
 
 
 def is_backward(function):

@@ -5,8 +5,8 @@ A recording of ours says it itself: a site is the user's line, or a stack that
 knows it. Of torch's stacks it is the innermost line of Python outside of this
 package and of libraries, as far as a path tells on a machine where the program
 is not; where there is none, the innermost frame of the best kind
-(frame_kinds.Kind): a node of backward, a line of a library, a function of an
-extension. Of operators the outermost is named: that is what the thread called.
+(frame_kinds.Kind): a node of backward, a line of a library, of torch, a function
+of an extension. Of operators the outermost is named: that is what the thread called.
 """
 
 from stratalloc.telemetry.analysis import frame_kinds
@@ -31,10 +31,8 @@ def line(run, site):
             found[Kind.FOREIGN] = None  # it was called inside of the operator
         if kind == Kind.OPERATOR or found[kind] is None:
             found[kind] = frame
-    library = found[Kind.LIBRARY]
-    if library and backward and frame_kinds.is_torchs(library.file):
-        found[Kind.LIBRARY] = None  # it runs the nodes
-        found[Kind.OPERATOR] = found[Kind.OPERATOR] or library
+    if backward and found[Kind.OPERATOR]:
+        found[Kind.TORCHS] = None  # it runs the nodes
     best = next((one for one in found if one), None)
     if best is None:
         # A recording of ours has frames of Python alone; a name may be lost.

@@ -100,6 +100,17 @@ _STACKS = {
     "Function of a library": (
         _MALLOC + [_node("PyNode")] + _ENGINE + _THREAD + _FLASH,
         "/v/lib/python3.11/site-packages/flash_attn/flash.py:210"),
+    "recomputed layer of a library": (
+        _MALLOC + _INTERPRETER + [
+            ("/v/lib/python3.11/site-packages/torch/nn/modules/linear.py", 125,
+             "forward"),
+            ("/v/lib/python3.11/site-packages/transformers/gpt.py", 61, "forward")]
+        + _CHECKPOINT + [_node("PyNode")] + _ENGINE + _THREAD,
+        "/v/lib/python3.11/site-packages/transformers/gpt.py:61"),
+    "thread of a loader": (
+        _MALLOC + [("/v/lib/python3.11/site-packages/torch/utils/data/pin.py",
+                    40, "pin"), ("/usr/lib/python3.11/threading.py", 2, "run")],
+        "/v/lib/python3.11/site-packages/torch/utils/data/pin.py:40"),
     "Function of the user": (
         _MALLOC + [_node("PyNode")] + _ENGINE + _THREAD + _MINE[:1],
         "/p/net.py:12"),
