@@ -28,6 +28,7 @@ enum class LockRank : int {
                     // no waiting for events, I/O or threads, no callbacks into
                     // Python, no logging. But for a thread's first event, once:
                     // its ring gets its room on the disk (allocator/events)
+  kMoves = 65,      // when moves of a device were under way; leaf
   kLedger = 70,     // charge and credit; leaf
   kFrames = 75,     // the numbers of frame accounts; leaf
   kScopes = 80,     // names of scopes and of sites; leaf

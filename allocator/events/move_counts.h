@@ -3,11 +3,11 @@
 // for: counted whether or not events are recorded (move_events.h tells both).
 // Whoever shows them to people over time takes them from here.
 //
-// Thread-safety: any thread, no lock. Each number is whole and only grows, but
-// for On(); they add up at quiescent points. Nothing here fails.
-// Lifetime: the device's. From its opening on.
-// Equation: On(tier) = bytes that moved to it, less those that moved from it
-// or were dropped there; of whole handles.
+// Thread-safety: any thread. Locks: kMoves by Moved(), a leaf. Each number is
+// whole and only grows, but for On(); they add up at quiescent points. Nothing
+// here fails. Lifetime: the device's. From its opening on. Equation: On(tier) =
+// bytes that moved to it, less those that moved from it or were dropped there;
+// of whole handles.
 #ifndef STRATALLOC_ALLOCATOR_EVENTS_MOVE_COUNTS_H_
 #define STRATALLOC_ALLOCATOR_EVENTS_MOVE_COUNTS_H_
 
@@ -18,6 +18,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
+#include "allocator/events/covered_time.h"
 
 namespace stratalloc {
 
@@ -26,14 +27,16 @@ class MoveCounts {
   struct Way {
     std::uint64_t moves = 0;
     Bytes bytes = 0;
-    std::uint64_t ns = 0;  // each with the batch that it was in
+    std::uint64_t ns = 0;  // in which at least one of them was under way
   };
 
-  void Moved(Bytes bytes, TierId from, TierId to, std::uint64_t ns) {
+  // `began`, `ended`: NowNs(), of the batch that it was in and of now.
+  void Moved(Bytes bytes, TierId from, TierId to, std::int64_t began,
+             std::int64_t ended) {
     Counted& way = ways_[Index(from)][Index(to)];
     Add(way.moves, 1);
     Add(way.bytes, bytes);
-    Add(way.ns, ns);
+    way.time.Add(began, ended);
     Add(on_[Index(to)], bytes);
     Add(on_[Index(from)], -bytes);
   }
@@ -46,7 +49,7 @@ class MoveCounts {
 
   Way Of(TierId from, TierId to) const {
     const Counted& way = ways_[Index(from)][Index(to)];
-    return {Read(way.moves), Read(way.bytes), Read(way.ns)};
+    return {Read(way.moves), Read(way.bytes), way.time.ns()};
   }
   // REQUIRES: tier is not kDevice, to which more comes than what moves.
   Bytes On(TierId tier) const { return Read(on_[Index(tier)]); }
@@ -58,7 +61,8 @@ class MoveCounts {
  private:
   using Number = std::atomic<std::uint64_t>;
   struct Counted {
-    Number moves{0}, bytes{0}, ns{0};
+    Number moves{0}, bytes{0};
+    CoveredTime time;
   };
 
   static std::size_t Index(TierId tier) {

@@ -32,7 +32,7 @@ class MoveEvents {
         began_(EventRecorder::on() ? NowTicks() : 0) {}
 
   void Moved(Address handle, Bytes bytes, TierId from, TierId to) const {
-    counts_.Moved(bytes, from, to, Ns());
+    counts_.Moved(bytes, from, to, began_ns_, NowNs());
     Event event = Begin(EventKind::kMove, bytes);
     event.address = handle;
     event.category = static_cast<std::uint8_t>(Raw(from) * kTiers + Raw(to));

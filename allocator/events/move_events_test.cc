@@ -47,6 +47,20 @@ TEST(MoveEventsTest, CountsWithoutARecording) {
   EXPECT_EQ(counts.late(), 1u);
 }
 
+TEST(MoveEventsTest, TimeOfABatchCountsOncePerDirection) {
+  MoveCounts counts;
+  const std::int64_t before = NowNs();
+  const MoveEvents events(kGpu, counts);
+  for (int i = 0; i < 64; ++i) {
+    events.Moved(0, kHandle, TierId::kDevice, TierId::kHost);
+  }
+  const auto took = static_cast<std::uint64_t>(NowNs() - before);
+  const MoveCounts::Way out = counts.Of(TierId::kDevice, TierId::kHost);
+  EXPECT_GT(out.ns, 0u);
+  EXPECT_LE(out.ns, took);
+  EXPECT_EQ(counts.Of(TierId::kHost, TierId::kDevice).ns, 0u);
+}
+
 TEST(MoveEventsTest, AWaitIsCountedAsItIsReturned) {
   MoveCounts counts;
   const MoveEvents waits(kGpu, counts);

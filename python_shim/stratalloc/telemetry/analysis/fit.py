@@ -18,7 +18,7 @@ from stratalloc._result import Result
 from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
 from stratalloc.telemetry import model, replay
-from stratalloc.telemetry.analysis import tiers_model
+from stratalloc.telemetry.analysis import tiers_model, traffic
 from stratalloc.telemetry.analysis.blocks_model import NO_OWNER
 from stratalloc.telemetry.analysis.heap_model import HeapModel, NoRoomError
 from stratalloc.telemetry.analysis.lines import line
@@ -50,16 +50,18 @@ class Failure:
 class Moves:
     """What leaves the device and comes back in the whole run.
 
-    `clean` of the evicted bytes need no copy; `count`: of handles. `seconds`: what the run takes
-    longer if every copy is hidden behind other work, and if none is; `slower`:
-    by which factor, 0 where the recording does not know how long it took.
+    `clean` of the evicted bytes need no copy; `count`: of handles.
+    `bandwidth`: (out, back), bytes per second of either direction. `seconds`:
+    what the run takes longer if every copy is hidden behind other work, and if
+    none is; `slower`: by which factor, 0 where the recording does not know how
+    long it took.
     """
 
     evicted: int
     restored: int
     clean: int
     count: int
-    bandwidth: float  # bytes per second
+    bandwidth: tuple
     seconds: tuple
     slower: tuple
 
@@ -139,9 +141,15 @@ def _said(moves):
     text = (f"about {format_size(moves.evicted)} leave and "
             f"{format_size(moves.restored)} come back, in {moves.count} moves: "
             f"{moves.seconds[0]:.3g} to {moves.seconds[1]:.3g} s more at "
-            f"{moves.bandwidth / 1e9:.3g} GB/s")
+            f"{_speeds(*moves.bandwidth)}")
     return text + (f", {moves.slower[0]:.2f} to {moves.slower[1]:.2f} times "
                    "as long" if moves.slower[1] else "")
+
+
+def _speeds(out, back):
+    if out == back:
+        return f"{out / 1e9:.3g} GB/s"
+    return f"{out / 1e9:.3g} GB/s out and {back / 1e9:.3g} GB/s back"
 
 
 def fit(run, capacity, device=None, policy="none", bandwidth=None,
@@ -154,8 +162,8 @@ def fit(run, capacity, device=None, policy="none", bandwidth=None,
       policy: "none": nothing leaves the device. "tiering": the allocator's own,
         with default settings; an estimate. "oracle": whoever is used last
         leaves, which nobody can know.
-      bandwidth: bytes per second of copies, 1 or more. None: that of the recording's own
-        moves, or else BANDWIDTH.
+      bandwidth: bytes per second of copies, 1 or more. None: of each direction
+        that of the recording's own moves, or else BANDWIDTH.
       handle: bytes of a handle.
       check: the heap is checked after every event; slow.
 
@@ -178,7 +186,8 @@ def fit(run, capacity, device=None, policy="none", bandwidth=None,
               else replay.Replay(run, device))
     found = _placed(run, walked, capacity, policy, handle, check)
     if policy != "none":
-        _tier(found, run, walked, handle, bandwidth or _measured(run))
+        _tier(found, run, walked, handle, (bandwidth, bandwidth) if bandwidth
+              else _measured(run, walked.index))
     return found
 
 
@@ -190,13 +199,11 @@ def _placed(run, walked, capacity, policy, handle, check, room=None):
     return Fit(walked.index, capacity, policy, program, failure)
 
 
-def _measured(run):
-    events = run.events[run.events["kind"] == Kind.MOVE]
-    source, to = model.ends(events["category"])
-    # Copies over the bus whose time is known.
-    moved = events[((source == 0) | (to == 0)) & (events["aux"] > 0)]
-    took = int(moved["aux"].sum())
-    return int(moved["bytes"].sum()) / took * 1e9 if took else BANDWIDTH
+def _measured(run, index):
+    """(out, back) of the device's own moves; of what it did not move those of
+    the other devices, or else BANDWIDTH."""
+    ours, all_ = traffic.rates(run, index), traffic.rates(run)
+    return tuple(one or other or BANDWIDTH for one, other in zip(ours, all_))
 
 
 def _tier(found, run, walked, handle, bandwidth):
@@ -217,7 +224,8 @@ def _tier(found, run, walked, handle, bandwidth):
         found.failure = tiers.refused and _failure(
             run, *tiers.refused, found.peak_reserved)
         found.fits = found.failure is None
-    seconds = (tiers.evicted - tiers.clean + tiers.restored) / bandwidth
+    out, back = bandwidth
+    seconds = (tiers.evicted - tiers.clean) / out + tiers.restored / back
     took = run.duration / 1e9
     found.moves = Moves(
         tiers.evicted, tiers.restored, tiers.clean,

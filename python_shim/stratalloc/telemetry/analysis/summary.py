@@ -101,7 +101,7 @@ def _told(one):
             f"{format_size(size)} on {tier}" for tier, size in below.items())
     if one["stalls"]:
         yield (f"{counted(one['stalls'], 'time')} a thread waited for memory, "
-               f"{one['stall_ns'] / 1e9:.3f} s in all")
+               f"{one['stall_ns'] / 1e9:.3f} thread-s in all")
 
 
 def _table(one):

@@ -37,6 +37,31 @@ def intervals(events):
     return ends - took, ends
 
 
+def under_way(events):
+    """Nanoseconds in which at least one of some events was under way."""
+    return covered(*intervals(events))
+
+
+def rates(run, index=None):
+    """(out, back): bytes per second of a device's moves while one of that
+    direction was under way; 0: none of known duration.
+
+    Args:
+      index: None: of all devices, each of which has a bus of its own.
+    """
+    events = run.events
+    moves = events[(events["kind"] == Kind.MOVE) & (events["aux"] > 0)]
+    source, to = model.ends(moves["category"])
+    found = []
+    for ours in (source == 0, to == 0):
+        some = moves[ours if index is None
+                     else ours & (moves["device"] == index)]
+        took = sum(under_way(some[some["device"] == one])
+                   for one in np.unique(some["device"]).tolist())
+        found.append(int(some["bytes"].sum()) / took * 1e9 if took else 0.)
+    return tuple(found)
+
+
 @dataclasses.dataclass(frozen=True)
 class Traffic:
     """Bytes and ns.

@@ -79,12 +79,13 @@ NAMES = {
     "tier_moved_bytes": Named(
         "counter", _WAY, BOTH, "Bytes that moved between tiers."),
     "tier_move_seconds": Named(
-        "counter", _WAY, BOTH, "Time that moves took, each with the batch that "
-        "it was in."),
+        "counter", _WAY, BOTH, "Time in which at least one such move was "
+        "under way."),
     "stalls": Named(
         "counter", _DEVICE, BOTH, "Times that a thread waited for memory."),
     "stall_seconds": Named(
-        "counter", _DEVICE, BOTH, "Time that threads waited for memory."),
+        "counter", _DEVICE, BOTH, "Time that threads waited for memory, "
+        "added up over threads."),
     "prefetch_late": Named(
         "counter", _DEVICE, BOTH, "Restores that were asked for ahead and "
         "waited for."),

@@ -6,6 +6,7 @@ told only if they are asked for, and then the largest."""
 import numpy as np
 
 from stratalloc.telemetry import model, replay
+from stratalloc.telemetry.analysis.traffic import under_way
 from stratalloc.telemetry.exports.families import Families
 from stratalloc.telemetry.exports.tiers import Tiers
 from stratalloc.telemetry.model import Kind
@@ -101,7 +102,7 @@ def _of_moves(found, run, index):
         some = ours[ours["category"] == category]
         found.moved(
             (index, *(model.TIERS[one] for one in model.ends(category))),
-            len(some), int(some["bytes"].sum()), int(some["aux"].sum()))
+            len(some), int(some["bytes"].sum()), under_way(some))
 
 
 def _of_modules(found, run, walked, most):

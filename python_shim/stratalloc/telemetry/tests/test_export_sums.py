@@ -477,6 +477,22 @@ def test_moves_are_told_by_their_way():
                                      for way, some in sums.items()}
 
 
+def test_seconds_of_moves_count_overlapping_moves_once():
+    run = made_runs.story()
+    first = np.flatnonzero(run.events["kind"] == Kind.MOVE)[:1]
+    way = "0", *(model.TIERS[int(end)] for end in model.ends(
+        run.events["category"][first[0]]))
+    others = run.events[run.events["kind"] != Kind.MOVE]
+    batch = np.repeat(run.events[first], 3)
+    batch["time"] = others["time"][-1] + np.array([500, 600, 900])
+    batch["aux"] = 400, 500, 100  # 100 to 600, then 800 to 900
+    run.events = np.concatenate([others, batch])
+    run.duration = int(run.events["time"][-1])
+    told_of = {one.name: dict(one.samples) for one in metrics.families(run)}
+    assert told_of["tier_move_seconds"] == {way: 600e-9}
+    assert told_of["tier_moves"] == {way: 3}
+
+
 def test_a_rank_is_a_label_of_every_sample():
     run = made_runs.story()
     run.about["rank"] = 3

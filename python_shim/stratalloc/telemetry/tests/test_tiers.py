@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import made_runs
 from stratalloc.telemetry import model, replay
-from stratalloc.telemetry.analysis import uses_model
+from stratalloc.telemetry.analysis import traffic, uses_model
 from stratalloc.telemetry.analysis.fit import fit
 from stratalloc.telemetry.analysis.tiers_model import TiersModel
 from stratalloc.telemetry.analysis.uses_model import uses
@@ -158,17 +158,45 @@ def test_no_byte_is_lost_between_the_tiers(seed, count, share, policy):
     assert (tiers.moves, tiers.refused, tiers.most) == (0, None, most)
 
 
-def test_copies_take_as_long_as_those_of_the_recording():
-    run = _layers(3)
-    last = run.events[-1:].copy()
-    last["kind"], last["category"] = Kind.MOVE, model.move(0, 1)
-    last["bytes"], last["aux"] = 8 * MIB, 1 << 20  # 8 bytes in a nanosecond
-    run.events = np.concatenate([run.events, last])
-    assert fit(run, 14 * MIB, policy="tiering").moves.bandwidth == 8e9
+def _moving(run, *moves):
+    """The run and moves after it: (source, target, bytes, begin, end)."""
+    began = int(run.events["time"][-1])
+    more = np.repeat(run.events[-1:], len(moves))
+    for one, (source, target, size, begin, end) in zip(more, moves):
+        one["kind"], one["category"] = Kind.MOVE, model.move(source, target)
+        one["time"], one["bytes"], one["aux"] = began + end, size, end - begin
+    run.events = np.concatenate([run.events, more])
+    return run
+
+
+def test_bandwidth_of_a_recording_counts_overlapping_moves_once():
+    # A batch of three handles, 8 bytes per ns out and then 2 per ns back.
+    run = _moving(_layers(3), *(
+        (0, 1, 8 * MIB, 0, 3 * MIB) for _ in range(3)), *(
+        (1, 0, 2 * MIB, 3 * MIB, 6 * MIB) for _ in range(3)))
+    found = fit(run, 14 * MIB, policy="tiering")
+    moves = found.moves
+    assert moves.bandwidth == (8e9, 2e9)
+    assert moves.seconds[1] == ((moves.evicted - moves.clean) / 8e9
+                                + moves.restored / 2e9)
+    assert "at 8 GB/s out and 2 GB/s back" in str(found)
     assert fit(run, 14 * MIB, policy="tiering",
-               bandwidth=1e9).moves.bandwidth == 1e9
+               bandwidth=1e9).moves.bandwidth == (1e9, 1e9)
+
+
+def test_bandwidth_without_a_move_of_that_direction_is_the_default():
+    run = _moving(_layers(3), (0, 1, 8 * MIB, 0, MIB), (1, 0, MIB, 7, 7))
+    assert fit(run, 14 * MIB, policy="tiering"
+               ).moves.bandwidth == (8e9, 24e9)
     assert fit(_layers(3), 14 * MIB, policy="tiering"
-               ).moves.bandwidth == 24e9
+               ).moves.bandwidth == (24e9, 24e9)
+
+
+def test_bandwidth_of_two_devices_is_that_of_each_bus():
+    run = _moving(_layers(3), (0, 1, 8 * MIB, 0, MIB), (0, 1, 2 * MIB, 0, MIB))
+    run.events["device"][-1] = 1
+    assert traffic.rates(run, 0)[0] == 8e9
+    assert traffic.rates(run)[0] == 5e9
 
 
 @pytest.mark.parametrize("bandwidth", [0, -1, float("inf"), float("nan")])
