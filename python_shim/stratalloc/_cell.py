@@ -269,9 +269,10 @@ class Measuring:
             or one.reserved["before"] != one.reserved["after"]]
         remarks = list(self._remarks)
         if run is not None:
-            from stratalloc.telemetry.exports import notes
+            from stratalloc.telemetry import gaps
 
-            remarks += filter(None, [notes.missing(run)])
+            # What is older than the cell is no gap of the cell's.
+            remarks += filter(None, [gaps.missing(run, lost_only=True)])
         if not devices and not remarks:
             remarks = [why_nothing() or "no memory of a device was used"]
         return CellMemory(self._time, self._error, devices, run, remarks)

@@ -14,6 +14,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_CANNOT = 3
+EXIT_UNKNOWN = 4
 
 
 program_error = None  # the exception that the program of `run` ended with

@@ -4,8 +4,9 @@
 Exit codes: 0 fine; 1 the job failed (a demo whose numbers differ, a benchmark
 that could not run, an exception in a script); 2 usage (unknown option, bad
 --conf or size); 3 this machine or installation cannot run it (missing
-library, unsupported torch, no GPU); 141 the reader of its output has left
-(`| head`). `run` passes the script's own code on.
+library, unsupported torch, no GPU); 4 the answer is not known (`fit` of a file
+that lacks events); 141 the reader of its output has left (`| head`). `run`
+passes the script's own code on.
 
 Standard library only until a command needs more, so that `run` costs the
 script nothing.
@@ -20,8 +21,8 @@ from stratalloc._command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
 from stratalloc._command import CannotRunError, UsageError, depth
 
 _EPILOG = ("exit codes: 0 fine, 1 the job failed, 2 usage, 3 not possible on "
-           "this machine or installation, 141 the reader of its output has left "
-           "(as in | head); `run` passes the script's own on")
+           "this machine or installation, 4 not known, 141 the reader of its "
+           "output has left (as in | head); `run` passes the script's own on")
 
 
 def main(argv=None):

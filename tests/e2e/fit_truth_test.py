@@ -3,6 +3,7 @@
 
 import pytest
 
+from stratalloc.telemetry.analysis import fit
 from tests.e2e import fit_truth_run
 
 JOBS = ("convolutions", "adamw", "adam_one_by_one", "amp", "checkpointing",
@@ -40,6 +41,35 @@ def test_a_recording_of_a_small_card_tells_of_a_large_one(name, tmp_path):
     row = fit_truth_run.from_a_small_card(name, 0, str(tmp_path))
     print(fit_truth_run.line(row))
     assert row["same"] and row["evicted"] > 0
+
+
+@pytest.mark.parametrize("factor, near", [(1.19, True), (1.5, False)])
+def test_slowdown_row_holds_fit_against_seconds(factor, near, tmp_path,
+                                                monkeypatch):
+    on_the_device, seconds = fit_truth_run.zygote.run, []
+
+    def run(*arguments):
+        # A generic card takes no time: of the small one `factor` of what fit
+        # says, which is known by then.
+        found = on_the_device(*arguments)
+        seconds.append(.01 if not seconds else .01 * factor * slower[-1])
+        return found | {"seconds": seconds[-1]}
+
+    slower, of = [], fit.fit
+
+    def said(*arguments, **how):
+        found = of(*arguments, **how)
+        if found.moves:
+            slower.append(1 + found.moves.seconds[1] / .01)
+        return found
+
+    monkeypatch.setattr(fit_truth_run.zygote, "run", run)
+    monkeypatch.setattr(fit, "fit", said)
+    row = fit_truth_run.slowed("adamw", 0, str(tmp_path), .7)
+    assert row["peak"][0] == row["peak"][1] and row["fits"] == (True, True)
+    assert row["slower"][:2] == (1., slower[0]) and slower[0] > 1
+    assert row["same"] == near and row["evicted"][1] > 0
+    assert fit_truth_run.slow_line(row).startswith("   " if near else "RED")
 
 
 @pytest.mark.parametrize("arguments", [

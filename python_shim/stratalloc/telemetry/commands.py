@@ -3,7 +3,8 @@
 
 Each takes --json FILE|-. Exit codes are the command line's (cli.py): 0 fine; 1
 the file is damaged or cannot be written, or the answer is no (`validate` found
-something, `fit` found that it does not fit); 2 usage; 3 a package is missing.
+something, `fit` found that it does not fit); 2 usage; 3 a package is missing; 4
+the answer is not known (`fit` of a file that lacks events).
 """
 
 import enum
@@ -14,8 +15,9 @@ import typing
 import typer
 
 from stratalloc import _command
-from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK, EXIT_USAGE,
-                                 CannotRunError, UsageError)
+from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK,
+                                 EXIT_UNKNOWN, EXIT_USAGE, CannotRunError,
+                                 UsageError)
 from stratalloc._table import printable
 from stratalloc.telemetry import formats, progress
 from stratalloc.telemetry.errors import (MissingPackageError, SnapshotError,
@@ -47,7 +49,11 @@ _Out = typing.Annotated[str, typer.Option("-o", "--output", metavar="OUT",
 
 
 class _Answered(Exception):
-    """The answer is no: the exit code is 1, and everything is said."""
+    """Everything is said: the answer is no, or not known. `code`: to exit with."""
+
+    def __init__(self, code=EXIT_FAILED):
+        super().__init__(code)
+        self.code = code
 
 
 def main(argv):
@@ -70,8 +76,8 @@ def main(argv):
             "Value error, ", ""), EXIT_USAGE)
     except typer.Abort:
         return EXIT_FAILED
-    except _Answered:
-        return EXIT_FAILED
+    except _Answered as answered:
+        return answered.code
     except UsageError as error:
         return _say(command, error, EXIT_USAGE)
     except (MissingPackageError, CannotRunError) as error:
@@ -384,7 +390,10 @@ def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
             metavar="GB/s", help="of copies; as the recording's own moves, or "
             "24")] = None,
         device: _Device = None, json: _Json = None):
-    """Would the run fit a card of another size, and how slow would it be?"""
+    """Would the run fit a card of another size, and how slow would it be?
+
+    Exit codes: 0 it fits, 1 it does not, 4 not known.
+    """
     from stratalloc.telemetry.analysis import fit as analysis
 
     result = result_file(json, file)
@@ -401,4 +410,4 @@ def fit(file: _File, capacity: typing.Annotated[str, typer.Option(
                          bandwidth and bandwidth * 1e9)
     _tell(found, result, [run])
     if not found.fits:
-        raise _Answered
+        raise _Answered(EXIT_UNKNOWN if found.fits is None else EXIT_FAILED)

@@ -13,19 +13,25 @@ No file can run code, raise anything but SnapshotError or take memory out of
 proportion to its size.
 """
 
+import collections
 import os
 
 import numpy as np
 
-from stratalloc.telemetry import (annotations, finite, model, native_sizes,
-                                  plain_pickle, progress, snapshot_names)
-from stratalloc.telemetry.errors import SnapshotError
+from stratalloc._table import printable
+from stratalloc.telemetry import (annotations, finite, gaps, gzipped, model,
+                                  native_sizes, plain_pickle, progress,
+                                  snapshot_names)
+from stratalloc.telemetry.errors import SnapshotError, TelemetryError
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.regular import opened
 
 _MOST_BYTES = 4 << 30
 _PER_ROW = 8  # bytes of a file for each event or block in it, at least
 _FREE_ROWS = 4096
+_LONGEST = 40  # characters of an action that is not known
+_SENTENCE = 2000  # characters
+_ACTIONS = 16  # of those that are told apart
 
 ACTIONS = {
     "alloc": Kind.ALLOC, "free_requested": Kind.FREE_REQUESTED,
@@ -55,8 +61,9 @@ def read(path, most_bytes=_MOST_BYTES):
                 "_record_memory_history)")
         data = file.read(size)  # never more: it would be taken at once
     try:
+        data = gzipped.unpacked(data, most_bytes)
         return from_bytes(data)
-    except SnapshotError as error:
+    except TelemetryError as error:
         raise SnapshotError(f"{path} is not a snapshot that can be read: "
                             f"{error}") from None
 
@@ -113,7 +120,8 @@ class _Reader:
         self.names = snapshot_names.Names(self.rows_left)
         own = value.get("stratalloc")
         self.own = own if isinstance(own, dict) else None
-        self.ignored = 0
+        self.ignored = collections.Counter()
+        self.unpaired = 0  # ends of ranges without a beginning, no gap
         self.notes = []  # of each device, as torch 2.4 writes them
 
     def run(self):
@@ -136,8 +144,6 @@ class _Reader:
             scopes=self.names.scopes, sites=self.names.sites,
             pools=self.names.pools, threads=["main", *threads],
             events=events)
-        if self.ignored:
-            run.about["ignored_events"] = self.ignored
         known = set(segments) | {i for i, trace in enumerate(traces) if trace}
         for index in sorted(known):
             capacity, name, tier = self._card(index)
@@ -146,12 +152,45 @@ class _Reader:
                 tier=tier))
         if not run.devices:
             run.devices.append(model.Device(0, start=None, end=()))
+        self._gaps(run, traces)
         if not self.own:
             native_sizes.fill(run)
         if finite.too_much(run):
             raise SnapshotError("the sizes of its events or blocks add up to "
                                 "more than any program has; write it anew")
+        for device in () if self.own else run.devices:
+            gaps.note(run, device.index)
         return run
+
+    def _gaps(self, run, traces):
+        """What gaps.py decides by, as far as the file says it."""
+        run.ignored = dict(self.ignored)
+        if self.unpaired:
+            run.about["unpaired_annotations"] = self.unpaired
+        hosts = self.value.get("host_segments")
+        sizes = [one.get("size") for one in hosts if isinstance(one, dict)
+                 ] if isinstance(hosts, (list, tuple)) else []
+        sizes = [one for one in sizes if type(one) is int and 0 <= one < 1 << 62]
+        run.host_segments = len(sizes)
+        run.host_bytes = min(sum(sizes), finite.MOST - 1)
+        if self.own:
+            said = self.own.get("recording")
+            text = said.get("missing") if isinstance(said, dict) else None
+            run.converted = (printable(text)[:_SENTENCE]
+                             if isinstance(text, str) else "")
+            return
+        lengths = [len(trace) for trace in traces]
+        most = run.settings.get("trace_alloc_max_entries")
+        most = most if type(most) is int and most > 0 else 0
+        # Rings are full alike, or that one is whose length is the bound.
+        full = [most and length >= most for length in lengths]
+        over = run.settings.get("trace_alloc_overflowed", any(full))
+        for device in run.devices:
+            length = (lengths[device.index] if device.index < len(lengths)
+                      else 0)
+            device.unrecorded = not length
+            if over and length and (full[device.index] or not any(full)):
+                device.ring = length
 
     def _card(self, index):
         cards = self.own.get("devices") if self.own else None
@@ -197,7 +236,11 @@ class _Reader:
                 raise SnapshotError(f"{where(i)} is no event: it has no "
                                     "'action'")
         known = [event for event in trace if event["action"] in ACTIONS]
-        self.ignored += len(trace) - len(known)
+        for event in trace if len(known) < len(trace) else ():
+            if event["action"] not in ACTIONS:
+                name = printable(event["action"][:_LONGEST])
+                self.ignored[name if name in self.ignored or
+                             len(self.ignored) < _ACTIONS else "…"] += 1
         known = self._without_notes(device, known, where)
         found = np.zeros(len(known), model.EVENT)
         found["device"] = device
@@ -242,7 +285,7 @@ class _Reader:
         found, lanes, left_out = annotations.events([
             annotations.external(notes, self.names.scope),
             *annotations.by_device(self.notes)])
-        self.ignored += left_out
+        self.unpaired = left_out
         return found, ["annotations", *(f"annotations {1 + lane}" for lane in
                                         range(1, lanes))]
 

@@ -145,6 +145,16 @@ class Segment:
     blocks: tuple = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Older:
+    """What a device had before its first event, where no start is recorded:
+    blocks, their bytes, and bytes of segments."""
+
+    blocks: int
+    bytes: int
+    reserved: int
+
+
 @dataclasses.dataclass
 class Device:
     """One card: what it had at the start and at the end of what is recorded.
@@ -155,7 +165,9 @@ class Device:
     counters at the start. `regions`: (address, bytes, bytes of a handle), where
     memory is given back by how much; 2 MiB elsewhere. `tier`: index of
     TIERS; above 0 it is no card but what all cards have on that tier, which a
-    snapshot of ours lists among the devices.
+    snapshot of ours lists among the devices. What gaps.py decides by: `older`;
+    `ring`: entries of torch's ring, if it is full and older events are lost;
+    `unrecorded`: it has no events; `unmatched`: blocks without their end.
     """
 
     index: int
@@ -167,6 +179,10 @@ class Device:
     tier: int = 0
     before: dict = dataclasses.field(default_factory=dict)
     regions: tuple = ()
+    older: Older | None = None
+    ring: int = 0
+    unrecorded: bool = False
+    unmatched: int = 0
 
     def since_start(self, name):
         """How much one of `stats` rose, or None where that is not known."""
@@ -203,6 +219,10 @@ class Run:
     torn: bool = False  # recovered from a process that did not end by itself
     overhead: int = 0  # ns that recording took, as far as it was measured
     redacted: bool = False
+    ignored: dict = dataclasses.field(default_factory=dict)  # unknown actions
+    converted: str = ""  # gaps of the recording that the file was made of
+    host_segments: int = 0  # of pinned memory, which is in no answer
+    host_bytes: int = 0
 
     def __repr__(self):
         """A line, whatever it holds; analysis.summary() tells more."""

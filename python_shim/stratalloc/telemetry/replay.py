@@ -55,7 +55,6 @@ class Replay:
       faults: [lifetimes.Fault].
       anchored: whether what was there at the start is known or follows from
         the end. Without it sums are those of what the events tell.
-      exact: it is, and no event is missing since the first.
     """
 
     def __init__(self, run, device):
@@ -65,10 +64,7 @@ class Replay:
         if run.dropped and end is not None:
             start = None  # what was dropped lies between it and the events
         self._start = start
-        first = run.events["time"][0] if len(run.events) else 0
         self.anchored = start is not None or end is not None
-        self.exact = self.anchored and bool(
-            run.complete_from <= max(0, first))
         self.rows, self.faults = lifetimes.of(
             run, device, None if start is None else blocks(start),
             None if end is None else blocks(end))

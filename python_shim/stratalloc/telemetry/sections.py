@@ -7,13 +7,14 @@ is taken, every section against its checksum.
 """
 
 import contextlib
+import io
 import os
 import struct
 import zlib
 
 import numpy as np
 
-from stratalloc.telemetry import finite, model
+from stratalloc.telemetry import finite, gzipped, model
 from stratalloc.telemetry.errors import TelemetryError
 from stratalloc.telemetry.regular import opened
 
@@ -61,6 +62,11 @@ def _found(path):
     """tag -> bytes of the sections that this version knows."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
+        if file.read(2) == gzipped.MAGIC:
+            file.seek(0)
+            file = _expanded(file.read(size), path)
+            size = len(file.getbuffer())
+        file.seek(0)
         _begin(file, path)
         found = {}
         while True:
@@ -81,6 +87,14 @@ def _found(path):
                             "copy it again, or record again")
             found[tag] = held
             file.seek(-length % 8, os.SEEK_CUR)
+
+
+def _expanded(data, path):
+    try:
+        return io.BytesIO(gzipped.unpacked(data, _memory() // _COPIES))
+    except TelemetryError as why:
+        raise RecordingError(
+            f"{path} is not a recording that can be read: {why}") from None
 
 
 def _begin(file, path):

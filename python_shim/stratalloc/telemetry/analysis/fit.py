@@ -9,15 +9,20 @@ give some back.
 
 What does not fit so may with some of it away: tiers_model.py estimates what would
 leave and come back, and how long that takes.
+
+Where the run has gaps (gaps.py), it is not known whether the program fits, unless
+what is recorded is too much already.
 """
 
 import dataclasses
+
+import numpy as np
 
 from stratalloc._page import Page
 from stratalloc._result import Result
 from stratalloc._table import Row, Table
 from stratalloc.settings import format_size
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import gaps, lifetimes, model, replay
 from stratalloc.telemetry.analysis import tiers_model, traffic
 from stratalloc.telemetry.analysis.blocks_model import NO_OWNER
 from stratalloc.telemetry.analysis.heap_model import HeapModel, NoRoomError
@@ -70,7 +75,8 @@ class Fit(Result):
     """The verdict for one device.
 
     Attributes:
-      fits: bool. device, capacity: int.
+      fits: bool, or None where it is not known. device, capacity: int.
+      missing: str, why it is not known, or is without a failure; else "".
       peak_reserved: int, bytes of handles at most, up to the failure.
       peak_allocated: int, bytes of blocks at most, up to the failure.
       events: int, block events that were replayed.
@@ -85,11 +91,13 @@ class Fit(Result):
         self.peak_reserved = program.heap.most
         self.peak_allocated, self.events = program.peak, program.replayed
         self.failure, self.fits = failure, failure is None
+        self.missing = ""
         self.granted = tuple(program.granted)
         self.moves = None
 
     def to_dict(self):
-        return {"fits": self.fits, "device": self.device,
+        return {"fits": self.fits, "missing": self.missing,
+                "device": self.device,
                 "capacity": self.capacity, "policy": self.policy,
                 "peak_reserved": self.peak_reserved,
                 "peak_allocated": self.peak_allocated, "events": self.events,
@@ -98,12 +106,15 @@ class Fit(Result):
                 "moves": self.moves and dict(vars(self.moves))}
 
     def __bool__(self):
-        return self.fits
+        return bool(self.fits)
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
-        said = (f"device {self.device} "
-                f"{'fits' if self.fits else 'does not fit'} "
-                f"{format_size(self.capacity)}")
+        size = format_size(self.capacity)
+        said = (f"device {self.device}: not known whether it fits {size}: "
+                f"{self.missing}" if self.fits is None else
+                f"device {self.device} "
+                f"{'fits' if self.fits else 'does not fit'} {size}"
+                f"{self.missing and ': '}{self.missing}")
         parts = [said, Table(("", "bytes"), [
             Row("allocated at most", (format_size(self.peak_allocated),)),
             Row("reserved at most", (format_size(self.peak_reserved),))])]
@@ -188,7 +199,49 @@ def fit(run, capacity, device=None, policy="none", bandwidth=None,
     if policy != "none":
         _tier(found, run, walked, handle, (bandwidth, bandwidth) if bandwidth
               else _measured(run, walked.index))
+    _doubt(found, run, walked, handle)
     return found
+
+
+def _doubt(found, run, walked, handle):
+    """The verdict on a run with gaps: fits becomes None unless it is certain."""
+    room = found.capacity // handle * handle
+    doubts = [one for one in gaps.gaps(run, walked.index, walked)
+              if one.reserved is None or one.reserved > room]
+    if not doubts:
+        return
+    sure = found.policy == "none" and _surely(run, walked) > room
+    if sure or found.fits or found.policy == "none":
+        found.fits = False if sure else None
+    if found.fits is None or found.failure is None:
+        found.missing = "; ".join(one.text for one in doubts)
+
+
+def _surely(run, walked):
+    """Bytes that the program had at some moment at least, whatever is missing."""
+    last, rows, device = len(run.events), walked.rows, walked.device
+    sizes = lifetimes.rounded(rows["requested"])
+    before = device.before.get("allocated_bytes.all.peak", 0)
+    if run.ignored or device.unmatched:  # any of what is missing may be a free
+        return max(before, int(sizes.max(initial=0)))
+    kinds = np.append(run.events["kind"], [Kind.ALLOC])
+    there = [block.address for block in replay.blocks(device.end or ())]
+    # A block without an end of its own may have ended long before.
+    sure = np.isin(kinds[rows["asked"]],
+                   [Kind.FREE_REQUESTED, Kind.FREE_COMPLETED])
+    if device.end is not None or run.dropped:
+        sure |= (rows["asked"] == last) & np.isin(
+            rows["address"], np.array(there, "<u8"))
+    else:
+        sure |= rows["asked"] == last
+    changes = np.zeros(last + 2, "<i8")
+    np.add.at(changes, rows["begin"][sure] + 1, sizes[sure])
+    np.add.at(changes, rows["asked"][sure] + 1, -sizes[sure])
+    first = 0  # the moment from which on no event is missing
+    if run.dropped:
+        lacking = np.flatnonzero(run.events["time"] < run.complete_from)
+        first = 2 + int(lacking[-1]) if len(lacking) else 1
+    return max(before, int(np.cumsum(changes)[first:].max(initial=0)))
 
 
 def _placed(run, walked, capacity, policy, handle, check, room=None):

@@ -9,6 +9,7 @@ too long to be walked in about a second, nothing is told.
 
 import dataclasses
 
+from stratalloc.telemetry import gaps
 from stratalloc.telemetry.analysis.tiers_model import TiersModel
 from stratalloc.telemetry.analysis.uses_model import uses
 
@@ -38,7 +39,8 @@ def saved(run, walked, moved):
       moved: bytes that left it and came back.
     """
     had = walked.reserved.most()
-    if not moved or run.dropped or len(run.events) > _EVENTS:
+    if not moved or len(run.events) > _EVENTS or not gaps.exact(
+            run, walked.index, walked):
         return None
     found = uses(run, walked, _STEPS)
     if found is None:

@@ -7,7 +7,7 @@ from stratalloc._page import Page
 from stratalloc._result import Result
 from stratalloc._table import Row, Table, counted, refused
 from stratalloc.settings import format_size
-from stratalloc.telemetry import identities, model, replay
+from stratalloc.telemetry import gaps, identities, model, replay
 from stratalloc.telemetry.analysis.curves import Curves
 from stratalloc.telemetry.exports import tiers
 from stratalloc.telemetry.exports.notes import missing, notes
@@ -44,8 +44,6 @@ class Summary(Result):
         if "stacks_lost" in said:
             parts.append(f"of {said['stacks_lost']} allocations the line alone "
                          "is known: no more stacks were told apart")
-        if said["torn"]:
-            parts.append("recovered from a process that did not end by itself")
         for one in self.devices:
             parts += [f"device {one['device']} {one['name']}".rstrip(),
                       Curves(self._run, one["device"]), _table(one),
@@ -71,7 +69,7 @@ def _device(run, index):
             moves["bytes"][moves["category"] == category].sum())
     return {
         "device": index, "name": walked.device.name,
-        "capacity": walked.device.capacity, "exact": walked.exact,
+        "capacity": walked.device.capacity, "exact": gaps.exact(run, index, walked),
         **{name: {"start": curve.base, "peak": curve.most(),
                   "end": curve.last()} for name, curve in (
             (name, getattr(walked, name)) for name in (

@@ -12,6 +12,8 @@ several, and is told by its gravest:
     fragmented     a quarter of what was reserved, and more, was stranded
     near_edge      nine tenths of the card, or of what gpu_limit allows of it,
                    were allocated, and more
+    not_known      the recording has gaps (gaps.py), and none of the above is
+                   in what it tells
     moving         memory left the device, and hardly anybody waited
     fits           none of these
     peaked         as that, where neither is known: no share can be told
@@ -25,7 +27,7 @@ import numpy as np
 from stratalloc._device_metrics import TIERS
 from stratalloc._table import counted, printable, refused
 from stratalloc.settings import format_size
-from stratalloc.telemetry import model, replay
+from stratalloc.telemetry import gaps, model, replay
 from stratalloc.telemetry.analysis import owners
 from stratalloc.telemetry.analysis.more_memory import saved
 from stratalloc.telemetry.analysis.traffic import traffic
@@ -33,7 +35,7 @@ from stratalloc.telemetry.exports.notes import missing
 from stratalloc.telemetry.model import Kind
 
 KINDS = ("out_of_memory", "disk_bound", "bus_bound", "growing", "fragmented",
-         "near_edge", "moving", "fits", "peaked", "nothing")
+         "near_edge", "not_known", "moving", "fits", "peaked", "nothing")
 _WAITED = .1  # of the time
 _STRANDED = .25  # of what is reserved
 _OF_CARD = .5  # or of its limit, that is reserved, for holes in it to matter
@@ -103,8 +105,7 @@ _NOTHING = "no memory of a device was allocated while this was recorded"
 
 
 def _lacks(run):
-    said = f"; {missing(run)}" if run.dropped else ""
-    return said + ("; the program did not end by itself" if run.torn else "")
+    return f"; {missing(run)}" if missing(run) else ""
 
 
 class _Judge:
@@ -113,6 +114,7 @@ class _Judge:
     def __init__(self, run, index, estimate, leaks):
         self.run, self._estimate, self._leaks = run, estimate, leaks
         self.walked = replay.Replay(run, index)
+        self.exact = gaps.exact(run, index, self.walked)
         self.traffic = traffic(run, index)
         events = run.events
         self.ooms = np.flatnonzero((events["kind"] == Kind.OOM)
@@ -146,6 +148,17 @@ class _Judge:
         return found
 
     def _quiet(self):
+        if self.walked.device.unrecorded:
+            return "not_known", (
+                f"the peak is not known: {format_size(self.allocated)} was "
+                f"allocated and {format_size(self.reserved)} reserved when the "
+                "snapshot was written")
+        if not self.exact:
+            return "not_known", (
+                "the peak is not known: at most "
+                f"{format_size(self.allocated)} was allocated and "
+                f"{format_size(self.reserved)} reserved in the recorded part"
+                + self._before())
         if not self.allocated:
             return "nothing", _NOTHING
         if self.walked.device.tier:
@@ -283,7 +296,7 @@ class _Judge:
             return None
         return "near_edge", (
             f"near the edge: {format_size(self.allocated)} of {self._whole()} "
-            f"was allocated at the peak "
+            f"was allocated at the {'peak' if self.exact else 'recorded peak'} "
             f"({share(self.allocated, self.allowed)})" + self._before()), {}
 
 

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""notes(): what every file says of the recording it came from; missing(): what
-people hear of events that are missing."""
+"""notes(): what every file says of the recording it came from."""
 
+from stratalloc.telemetry import gaps
 from stratalloc.telemetry.exports.target import text
 
 
 def notes(run):
     """Plain values: source, level, what was dropped, what recording cost."""
+    lacks = gaps.missing(run)
     found = {"source": run.source, "level": run.level,
              "events": len(run.events), "dropped_events": int(run.dropped),
              "overhead_ns": int(run.overhead), "torn": bool(run.torn),
              "redacted": bool(run.redacted), "started_ns": int(run.started),
-             "duration_ns": int(run.duration)}
+             "duration_ns": int(run.duration), "exact": not lacks}
+    if lacks:
+        found["missing"] = text(lacks)
+    if run.ignored:
+        found["ignored_events"] = sum(run.ignored.values())
+    if run.host_segments:
+        found["host_segments"] = int(run.host_segments)
+        found["host_bytes"] = int(run.host_bytes)
     if run.dropped and 0 <= run.complete_from <= run.duration:
         found["complete_from_ns"] = int(run.complete_from)
     if run.left_out:
@@ -28,16 +36,5 @@ def notes(run):
 
 
 def missing(run):
-    """"" where no event is missing."""
-    if not run.dropped:
-        return ""
-    older = f"{run.left_out} older events were recorded and not kept"
-    lost = (f"{run.dropped - run.left_out} events are missing (overwritten "
-            "before they were read, of threads that found no ring, or of "
-            "unknown kinds)")
-    said = (lost if not run.left_out else older
-            if run.left_out == run.dropped else f"{older}; {lost}")
-    if 0 < run.complete_from <= run.duration:
-        return (f"{said}; what is told of the time before "
-                f"{run.complete_from / 1e9:.3f} s lacks some")
-    return f"{said}; what is told lacks some"
+    """What people read beside an answer; "" where the file lacks nothing."""
+    return "; ".join(filter(None, [gaps.missing(run), *gaps.asides(run)]))

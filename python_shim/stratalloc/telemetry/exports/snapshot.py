@@ -16,7 +16,7 @@ import json
 
 import numpy as np
 
-from stratalloc.telemetry import model, progress, replay
+from stratalloc.telemetry import gaps, model, progress, replay
 from stratalloc.telemetry.exports.notes import notes
 from stratalloc.telemetry.exports.plain_pickler import PlainPickler, Shared
 from stratalloc.telemetry.exports.target import target, text, write_rows
@@ -63,7 +63,9 @@ def build(run):
         "segments": segments, "device_traces": traces,
         "allocator_settings": {
             **settings, "trace_alloc_max_entries": len(run.events),
-            "trace_alloc_overflowed": bool(run.dropped)},
+            "trace_alloc_overflowed": any(
+                gap.kind != "torn" for one in walked.values()
+                for gap in gaps.gaps(run, one.index, one))},
         "external_annotations": _annotations(run),
         "stratalloc": {
             "version": 1, "recording": notes(run),

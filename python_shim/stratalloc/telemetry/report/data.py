@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 
-from stratalloc.telemetry import progress, replay
+from stratalloc.telemetry import gaps, progress, replay
 from stratalloc.telemetry.analysis import owners
 from stratalloc.telemetry.analysis.traffic import traffic
 from stratalloc.telemetry.analysis.verdict import verdict
@@ -87,7 +87,7 @@ def _device(run, index, bounds, leaks):
     moved = traffic(run, index)
     return {
         "index": index, "name": name(walked.device.name),
-        "capacity": walked.device.capacity, "exact": walked.exact,
+        "capacity": walked.device.capacity, "exact": gaps.exact(run, index, walked),
         "anchored": walked.anchored,
         "peak": {
             "event": walked.peak, "time_ns": walked.time(walked.peak),
@@ -127,7 +127,7 @@ def _ranks(told):
     is somebody's, and they are compared with each other."""
     rows = [{"run": run["name"], "device": one["index"],
              "kind": run["verdict"]["kind"], "capacity": one["capacity"],
-             "allocated": one["most"]["allocated"],
+             "exact": one["exact"], "allocated": one["most"]["allocated"],
              "reserved": one["most"]["reserved"],
              "stranded": one["peak"]["parts"]["stranded"],
              "left": one["left"], "returned": one["returned"],

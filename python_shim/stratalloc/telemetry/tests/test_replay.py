@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import made_runs
-from stratalloc.telemetry import identities, model
+from stratalloc.telemetry import gaps, identities, model
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.replay import BEFORE, Replay, blocks
 
@@ -59,7 +59,7 @@ def test_what_was_there_before_lost_events_follows_from_the_end(seed, steps,
     first = data.draw(st.integers(0, len(whole.events)))
     run = dataclasses.replace(whole, events=whole.events[first:], dropped=first)
     replay = Replay(run, 0)
-    assert replay.exact
+    assert replay.anchored and gaps.exact(run, 0) == (first == 0)
     assert _curves(replay) == maker.sums[first:]
     before = maker.sums[first - 1] if first else (0, 0, 0, 0)
     assert tuple(getattr(replay, name).base for name in _NAMES) == before
@@ -289,7 +289,7 @@ def test_totals_are_held_against_events_only_where_none_is_missing():
     assert [one.identity for one in identities.check(run)] == ["totals"]
     run.complete_from += 1
     assert identities.check(run) == []
-    assert not Replay(run, 0).exact
+    assert not gaps.exact(run, 0)
     run.events["kind"][at] = Kind.ALLOC  # where a block lives already
     first = np.flatnonzero(run.events["kind"] == Kind.ALLOC)[0]
     run.events["address"][at] = run.events["address"][first]

@@ -2,7 +2,8 @@
 // What stands above the panels: the verdict, numbers, what reserved memory was.
 
 const GRAVE = {out_of_memory: "bad", disk_bound: "bad", bus_bound: "warn",
-  growing: "warn", fragmented: "warn", near_edge: "warn", moving: "good",
+  growing: "warn", fragmented: "warn", near_edge: "warn",
+  not_known: "warn", moving: "good",
   fits: "good", peaked: "good", nothing: "warn"};
 
 function verdictBox(run) {
@@ -26,10 +27,12 @@ function tiles(run, device) {
     const peak = device.peak;
     const card = device.capacity;
     found.push(
-      tile("Peak allocated", bytes(device.most.allocated),
+      tile(device.exact ? "Peak allocated" : "Recorded peak, allocated",
+        bytes(device.most.allocated),
         `at ${time(peak.time_ns)}${card ? `, ${share(
           device.most.allocated, card)} of the card` : ""}`),
-      tile("Peak reserved", bytes(device.most.reserved),
+      tile(device.exact ? "Peak reserved" : "Recorded peak, reserved",
+        bytes(device.most.reserved),
         card ? `${share(device.most.reserved, card)} of the card` : null),
       tile("Card", card ? bytes(card) : "size not recorded",
         device.name || `device ${device.index}`),
@@ -44,7 +47,7 @@ function tiles(run, device) {
     tile("Recorded", `${count(said.events)} events`,
       `${time(said.duration_ns)}, level ${said.level}, from ${said.source}`),
     tile("Events missing", count(said.dropped_events),
-      said.dropped_events ? "see below" : "nothing was lost"),
+      said.exact ? "nothing was lost" : "see below"),
     tile("Cost of recording", time(said.overhead_ns),
       said.overhead_ns ? `${share(said.overhead_ns, said.duration_ns)} of the `
         + "time, as far as it was measured" : "not measured"));

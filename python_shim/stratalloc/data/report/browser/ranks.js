@@ -19,7 +19,8 @@ function ranksPanel(ranks) {
       {title: "Left the device", show: bytes},
       {title: "Waited", show: time},
       {title: "Of the time", show: (_, row) => share(row[7], row[8])}],
-    ranks.map((one) => [`${one.run}, device ${one.device}`,
+    ranks.map((one) => [`${one.run}, device ${one.device}${one.exact ? ""
+      : " (recorded part)"}`,
       one.kind.replaceAll("_", " "), one.allocated, one.off, one.reserved,
       one.stranded, one.left, one.stalled_ns, one.duration_ns]),
     {tall: true, wide: true}));
