@@ -20,12 +20,14 @@ with LEAST steps is taken; where none has as many, the first one.
 """
 
 import dataclasses
+import itertools
 import re
 
 import numpy as np
 
 from stratalloc._leaks import LEAST
 from stratalloc.telemetry import model
+from stratalloc.telemetry.analysis import scope_ranges
 from stratalloc.telemetry.model import Kind
 
 _MADE = [model.CATEGORIES.index(name) for name in ("parameter", "buffer")]
@@ -68,28 +70,14 @@ class _Family:
         return int((self.end - self.begin).sum())
 
 
-class _Range:
-    """A scope from its enter to its leave, as events; `makes_state`: it made
-    state up to its end, as an optimizer does that is constructed. One that
-    steps makes temporary memory when it ends."""
-
-    __slots__ = ("scope", "category", "begin", "end", "makes_state")
-
-    def __init__(self, scope, category, begin, end):
-        self.scope, self.category = scope, category
-        self.begin, self.end = begin, end
-        self.makes_state = False
-
-    def leave(self, moment, category):
-        self.end = moment
-        self.makes_state = self.category == category == _STATE
-
-
 def of(run):
     """Steps of a run."""
-    found = [*_marks(run), *_by_ranges(run)]
-    enough = [one for one in found if len(one.moments) >= LEAST]
-    return next(iter(enough or found), Steps([], "no steps are recorded"))
+    first = None
+    for one in itertools.chain(_marks(run), _by_ranges(run)):
+        first = first or one
+        if len(one.moments) >= LEAST:
+            return one
+    return first or Steps([], "no steps are recorded")
 
 
 def how(run):
@@ -172,8 +160,7 @@ def _around(family, optimizer):
     """The ranges that contain a step of the optimizer, or None where they
     contain less than half of its steps."""
     low = np.searchsorted(optimizer.begin, family.begin, "right")
-    # Steps of one optimizer do not overlap: their ends are in order, too.
-    high = np.searchsorted(optimizer.end, family.end, "left")
+    high = np.searchsorted(np.sort(optimizer.end), family.end, "left")
     inside = np.maximum(high - low, 0)
     if 2 * inside.sum() < len(optimizer.begin):
         return None
@@ -183,40 +170,30 @@ def _around(family, optimizer):
 def _families(run):
     """([_Family] of all ranges, [_Family] of the outermost of each thread),
     in the order of their first ranges."""
-    events = run.events
-    at = np.flatnonzero((events["kind"] == Kind.SCOPE_ENTER)
-                        | (events["kind"] == Kind.SCOPE_LEAVE))
-    ranges, outer, inside = {}, {}, {}
-    for moment, kind, thread, scope, category, flags in zip(
-            at.tolist(), *(events[name][at].tolist() for name in (
-                "kind", "thread", "scope", "category", "flags"))):
-        stack = inside.setdefault(thread, [])
-        if kind == Kind.SCOPE_LEAVE:
-            if stack and stack[-1].scope == scope:
-                stack.pop().leave(moment, category)
-            continue
-        one = _Range(scope, category, moment, len(events))
-        if category not in _MADE and not flags & _INNER:
-            ranges.setdefault(scope, []).append(one)
-            if not stack:
-                outer.setdefault(scope, []).append(one)
-        stack.append(one)
-    return tuple([_made(name, some)
-                  for name, some in _by_family(run, found).items()]
-                 for found in (ranges, outer))
+    found = scope_ranges.ranges(run)
+    found = found[~np.isin(found["category"], _MADE)
+                  & (found["flags"] & _INNER == 0)]
+    optimizers = [scope for scope in np.unique(found["scope"]).tolist()
+                  if _leaf(run.scopes[scope]).startswith("Optimizer.")]
+    # An optimizer that is constructed makes state up to its end; one that steps
+    # makes temporary memory when it ends.
+    found = found[~((found["category"] == _STATE) & (found["left"] == _STATE)
+                    & np.isin(found["scope"], optimizers))]
+    return _by_family(run, found), _by_family(run, found[found["outer"]])
 
 
 def _by_family(run, ranges):
-    found = {}
-    for scope, some in ranges.items():
-        if _leaf(run.scopes[scope]).startswith("Optimizer."):
-            some = [one for one in some if not one.makes_state]
-            if not some:
-                continue
-        found.setdefault(_family(run.scopes[scope], len(some)), []).extend(some)
+    scopes, first, which, count = np.unique(
+        ranges["scope"], return_index=True, return_inverse=True,
+        return_counts=True)
+    families = {}
+    for i in np.argsort(first).tolist():
+        name = _family(run.scopes[int(scopes[i])], int(count[i]))
+        families.setdefault(name, []).append(i)
+    order = np.argsort(which, kind="stable")
+    places = np.split(order, np.cumsum(count)[:-1])
+    found = []
+    for name, several in families.items():
+        mine = np.sort(np.concatenate([places[i] for i in several]))
+        found.append(_Family(name, ranges["begin"][mine], ranges["end"][mine]))
     return found
-
-
-def _made(name, ranges):
-    columns = np.array(sorted((one.begin, one.end) for one in ranges), "<i8")
-    return _Family(name, columns[:, 0], columns[:, 1])

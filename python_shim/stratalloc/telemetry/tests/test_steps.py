@@ -2,10 +2,12 @@
 """Steps of torch's snapshots and of recordings: which range is the step."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import made_runs
 from stratalloc.telemetry import identities, import_torch, model
-from stratalloc.telemetry.analysis import owners, steps
+from stratalloc.telemetry.analysis import owners, scope_ranges, steps
 from stratalloc.telemetry.model import Kind
 
 _AT = 1_700_000_000_000_000
@@ -213,6 +215,25 @@ def test_ranges_of_another_thread_are_steps():
     assert [row.per_step for row in found.rows] == [1024]
 
 
+def test_step_around_optimizers_that_overlap_is_found():
+    maker = made_runs.Maker(["round", "Optimizer.SGD"])
+
+    def put(enters, scope, thread):
+        maker.put(Kind.SCOPE_ENTER if enters else Kind.SCOPE_LEAVE,
+                  scope=scope, thread=thread)
+
+    for i in range(26):
+        put(True, 1, 2)
+        for thread in (0, 1):
+            put(True, 2, thread)
+        for thread in (1, 0) if i % 2 else (0, 1):
+            put(False, 2, thread)
+        put(False, 1, 2)
+    found = steps.of(maker.finish())
+    assert found.what == "from one round to the next"
+    assert len(found.moments) == 26
+
+
 def test_marks_of_several_names_count_those_of_steps():
     maker = made_runs.Maker(
         [*(f"step {i}" for i in range(15)), "forward", "epoch 1", "epoch 2"])
@@ -225,6 +246,28 @@ def test_marks_of_several_names_count_those_of_steps():
     found = steps.of(maker.finish())
     assert len(found.moments) == 15
     assert found.what == "from one mark step N to the next"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=40))
+def test_ranges_are_those_of_a_stack_for_each_thread(events):
+    maker = made_runs.Maker([f"s{i}" for i in range(40)])
+    stacks, wanted = {}, {}
+    for i, (enters, thread) in enumerate(events):
+        stack = stacks.setdefault(thread, [])
+        maker.put(Kind.SCOPE_ENTER if enters else Kind.SCOPE_LEAVE,
+                  scope=1 + i, thread=thread)
+        if enters:
+            wanted[i] = (len(events), not stack)
+            stack.append(i)
+        elif stack:  # else it was entered before the recording
+            begin = stack.pop()
+            wanted[begin] = (i, wanted[begin][1])
+    found = scope_ranges.ranges(maker.finish())
+    assert list(zip(found["begin"].tolist(), zip(
+        found["end"].tolist(), found["outer"].tolist()))) == sorted(
+        wanted.items())
+    assert (found["scope"] == found["begin"] + 1).all()
 
 
 def test_constructed_optimizer_has_not_stepped():
