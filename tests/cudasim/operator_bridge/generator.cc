@@ -34,6 +34,7 @@ constexpr int64_t kRound = 4;
 constexpr int64_t kBlock = 256;
 
 thread_local std::vector<Draw>* recorded = nullptr;
+thread_local size_t next_recorded = 0;
 thread_local const std::vector<Draw>* replayed = nullptr;
 thread_local size_t next_replayed = 0;
 
@@ -45,7 +46,10 @@ uint64_t ReadDevice(const int64_t* address) {
 
 }  // namespace
 
-RecordingDraws::RecordingDraws(std::vector<Draw>* draws) { recorded = draws; }
+RecordingDraws::RecordingDraws(std::vector<Draw>* draws) {
+  recorded = draws;
+  next_recorded = 0;
+}
 RecordingDraws::~RecordingDraws() { recorded = nullptr; }
 
 ReplayingDraws::ReplayingDraws(const std::vector<Draw>* draws) {
@@ -69,8 +73,10 @@ PhiloxState TakePhilox(const std::optional<at::Generator>& given,
               generator.device().type(), "'");
   const uint64_t step = (increment + kRound - 1) / kRound * kRound;
   if (recorded != nullptr) {
-    recorded->push_back(NextCapturedDraw(generator, step));
-    return {0, recorded->back().more};
+    if (next_recorded == recorded->size()) {
+      recorded->push_back(NextCapturedDraw(generator, step));
+    }
+    return {0, (*recorded)[next_recorded++].more};
   }
   std::lock_guard<std::mutex> lock(generator.mutex());
   const PhiloxState state{generator.current_seed(), generator.get_offset()};

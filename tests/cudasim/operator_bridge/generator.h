@@ -57,7 +57,8 @@ int64_t ElementsDrawn(const c10::IValue& first);
 at::Generator CpuGeneratorFor(const std::optional<at::Generator>& given,
                               c10::DeviceIndex device, int64_t elements);
 
-// While one lives, CpuGeneratorFor on this thread notes draws of a capture.
+// While one lives, CpuGeneratorFor on this thread notes draws of a capture. An
+// operator that runs again for its shapes takes the draws noted before again.
 class RecordingDraws {
  public:
   explicit RecordingDraws(std::vector<Draw>* draws);

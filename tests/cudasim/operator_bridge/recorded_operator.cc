@@ -19,6 +19,7 @@
 #include "tests/cudasim/operator_bridge/alias_parts.h"
 #include "tests/cudasim/operator_bridge/recording.h"
 #include "tests/cudasim/operator_bridge/shadow_bytes.h"
+#include "tests/cudasim/operator_bridge/shape_run.h"
 #include "tests/cudasim/operator_bridge/synchronising.h"
 
 namespace cudasim::bridge {
@@ -61,17 +62,6 @@ c10::DeviceIndex DeviceOf(const OperatorPlan& plan,
   return c10::cuda::current_device();
 }
 
-// Undefined on purpose: nothing has run yet.
-void Poison(const at::Tensor& fresh) {
-  const size_t bytes = fresh.storage().nbytes();
-  if (bytes == 0) return;
-  const int value = fresh.is_floating_point() || fresh.is_complex() ? 0xFF
-                    : fresh.scalar_type() == at::kBool              ? 1
-                                                                    : 0xCB;
-  std::memset(SimulatedDevice::Get().HostView(fresh.storage().data()), value,
-              bytes);
-}
-
 // Gives results back: originals, views of originals, new CUDA tensors.
 class Results {
  public:
@@ -112,7 +102,6 @@ class Results {
         result.scalar_type(), c10::kStrided,
         c10::Device(c10::kCUDA, recording_.device), std::nullopt);
     if (result.numel() != 0) {
-      Poison(fresh);
       SeeStorage(fresh.storage().data(), fresh.storage().nbytes());
       const TensorSlot& slot = recording_.AddResult(fresh, index, element);
       std::memcpy(shadow_.At(recording_.storages[slot.storage].address,
@@ -215,25 +204,13 @@ bool RecordIfCapturing(const c10::OperatorHandle& op, const OperatorPlan& plan,
   recording->Describe(plan, *stack, first, &originals);
   stack->resize(first);
 
-  // The shapes, and values for what follows in the capture.
-  AliasedTensors aliases(*recording, [&](const StorageSlot& storage) {
-    return shadow->At(storage.address, storage.bytes, storage.write);
-  });
-  torch::jit::Stack own;
-  {
-    const RecordingDraws draws(&recording->draws);
-    own = recording->Arguments(aliases);
-    if (plan.generator >= 0) {
-      own[plan.generator] =
-          CpuGeneratorFor(given, device, ElementsDrawn(own[0]));
-    }
-    c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    compute(op, &own, device);
-  }
+  ShapeRun run = RunForShapes(*recording, *shadow, given);
+  const AliasedTensors& aliases = *run.aliases;
   if (plan.writes) TakeOver(*recording, originals, aliases, *shadow);
   Results results(*recording, originals, aliases, *shadow);
   for (int i = 0; i < plan.returns; ++i) {
-    c10::IValue value = std::move(own[own.size() - plan.returns + i]);
+    c10::IValue value =
+        std::move(run.stack[run.stack.size() - plan.returns + i]);
     const int argument = plan.return_argument[i];
     if (argument < 0) {
       value = results.GiveBack(std::move(value), i);
@@ -258,14 +235,7 @@ void RecordCopy(const at::Tensor& self, const at::Tensor& src) {
   std::vector<at::Tensor> originals;
   recording->Describe(plan, {self, src, false}, 0, &originals);
   recording->arguments.resize(2);
-  AliasedTensors aliases(*recording, [&](const StorageSlot& storage) {
-    return shadow->At(storage.address, storage.bytes, storage.write);
-  });
-  torch::jit::Stack own = recording->Arguments(aliases);
-  {
-    c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    CopyOnCpu(op, &own, device);
-  }
+  (void)RunForShapes(*recording, *shadow, std::nullopt);
   Submit(std::move(recording));
 }
 

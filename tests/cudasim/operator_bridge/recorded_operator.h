@@ -8,10 +8,10 @@
 // business (PyTorch keeps a graph's pool). Tensors on the host are copied, as a
 // launch copies scalars.
 //
-// At the capture the CPU kernel runs once, on ShadowBytes, for the shapes of
-// the results; they are allocated from the allocator under test, and their real
-// bytes are filled with NaN (or 0xCB) so that nobody takes them for results
-// before the first launch.
+// At the capture the CPU kernel runs once for the shapes of the results
+// (shape_run.h), on ShadowBytes. The results are allocated from the allocator
+// under test. No byte of the device changes before the first launch, neither
+// those of the results: other tensors may use that memory until then.
 //
 // Random numbers: seed and offset are read through the generator's device
 // pointers at every launch (generator.h).

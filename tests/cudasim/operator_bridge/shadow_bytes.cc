@@ -42,6 +42,21 @@ std::shared_ptr<ShadowBytes> ShadowBytes::Of(unsigned long long capture) {
   return found;
 }
 
+std::map<uint64_t, ShadowBytes::Range>::iterator ShadowBytes::FirstAfter(
+    uint64_t address) {
+  auto first = ranges_.upper_bound(address);
+  if (first != ranges_.begin() && std::prev(first)->second.end > address) {
+    --first;
+  }
+  return first;
+}
+
+bool ShadowBytes::Holds(uint64_t address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto first = FirstAfter(address);
+  return first != ranges_.end() && first->first < address + bytes;
+}
+
 char* ShadowBytes::At(uint64_t address, size_t bytes, bool write) {
   const SimulatedDevice& device = SimulatedDevice::Get();
   const void* const original = reinterpret_cast<const void*>(address);
@@ -50,10 +65,7 @@ char* ShadowBytes::At(uint64_t address, size_t bytes, bool write) {
   std::lock_guard<std::mutex> lock(mu_);
   uint64_t low = address;
   uint64_t high = address + bytes;
-  auto first = ranges_.upper_bound(address);
-  if (first != ranges_.begin() && std::prev(first)->second.end > address) {
-    --first;
-  }
+  const auto first = FirstAfter(address);
   auto last = first;
   while (last != ranges_.end() && last->first < address + bytes) {
     low = std::min(low, last->first);

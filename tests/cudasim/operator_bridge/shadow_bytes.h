@@ -39,12 +39,17 @@ class ShadowBytes {
   // if `write`; the device's own if nothing was written there. Valid until the
   // next call that makes a copy of an overlapping range.
   char* At(uint64_t address, size_t bytes, bool write);
+  // True if an operator of the capture wrote any of these bytes.
+  bool Holds(uint64_t address, size_t bytes);
 
  private:
   struct Range {
     uint64_t end = 0;
     std::vector<char> bytes;
   };
+
+  // The first range that ends after `address`. REQUIRES: mu_ is held.
+  std::map<uint64_t, Range>::iterator FirstAfter(uint64_t address);
 
   std::mutex mu_;
   std::map<uint64_t, Range> ranges_;  // by start, disjoint

@@ -41,8 +41,6 @@ def test_replays_read_their_inputs_anew():
     x = torch.zeros(16, 20, device="cuda")
     with torch.no_grad():
         graph, y = _capture(lambda: cuda(x))
-        # Nothing has run: what is there is not a result.
-        assert y.isnan().all().item()
         for seed in range(3):
             value = torch.randn(
                 16, 20, generator=torch.Generator().manual_seed(seed)
