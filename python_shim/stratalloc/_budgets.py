@@ -63,24 +63,35 @@ class Budgets:
     """The files of a session: compared with, or written at its end."""
 
     def __init__(self, updates):
-        self._updates = updates
+        self.updates = updates
         self._files = {}  # path -> content or None
         self._found = {}  # path -> {test: entry}
         self.written = []
 
+    def knows(self, module, name):
+        """Is there a budget of this test, or is one written?"""
+        try:
+            content = self._content(file_of(module))
+        except BudgetError:
+            return False
+        return self.updates or bool(content and content["tests"].get(name))
+
+    def _content(self, path):
+        if path not in self._files:
+            self._files[path] = read(path)
+        return self._files[path]
+
     def check(self, module, name, peak):
         """What is wrong with a test that needed `peak` (Holders): texts."""
         path = file_of(module)
-        if self._updates:
+        if self.updates:
             if peak.total:
                 self._found.setdefault(path, {})[name] = _entry(peak)
             return []
-        if path not in self._files:
-            try:
-                self._files[path] = read(path)
-            except BudgetError as error:
-                return [str(error)]
-        content = self._files[path]
+        try:
+            content = self._content(path)
+        except BudgetError as error:
+            return [str(error)]
         budget = content and content["tests"].get(name)
         if not budget:
             return []

@@ -3,7 +3,8 @@
 
 What a test needed is what the device held at once between its begin and its
 end, also where the test itself resets torch's peak: each reset is heard, and
-what there was before it is noted. Workspaces that outlive a test are left out:
+what there was before it is noted. What was there before and is not of its
+fixtures is left out (_pytest_before.py). Workspaces that outlive a test are left out:
 libraries make them for whoever comes first and keep them, so with them the
 answer would hang on the order of the tests. The moment is that of the largest
 sum, with them.
@@ -20,6 +21,7 @@ from stratalloc import _budgets
 from stratalloc import _core
 from stratalloc import _growth
 from stratalloc import _holders
+from stratalloc import _pytest_before
 from stratalloc import _resets
 from stratalloc._table import natural
 from stratalloc.settings import format_size
@@ -40,14 +42,25 @@ class State:
         self._workspaces = {}  # device -> {owner: bytes}, at the begin
         self._needed = {}  # device -> Holders, the most until the last reset
         self._lock = threading.Lock()  # of _needed: threads reset, too
+        self.fixtures = _pytest_before.Fixtures()
+        self._there = None  # _pytest_before.Before
         self._hooks = _resets.heard(torch, self._note)
 
     @property
     def written(self):
         return self._budgets.written
 
-    def begin(self):
-        """A test begins, before its fixtures."""
+    def is_measured(self, path, name):
+        """Has this test a budget, or is one written for it?"""
+        return self._budgets.knows(path, name)
+
+    def begin(self, fixtures, measured):
+        """A test begins, before its fixtures.
+
+        Args:
+          fixtures: definitions of those that it uses.
+          measured: is there a limit or a budget?
+        """
         _forget_last_failure()
         gc.collect()
         self._passed = False
@@ -58,19 +71,39 @@ class State:
                 torch.cuda.reset_peak_memory_stats(device)
                 self._workspaces[device] = _workspaces(device)
         self._needed = {}  # what these resets noted was others'
+        blocks = _pytest_before.live()
+        self.fixtures.keep(blocks)
+        for key in self.fixtures.blocks(fixtures):
+            blocks.pop(key)
+        self._there = _pytest_before.Before(blocks if measured else {},
+                                            measured)
 
     def begin_call(self):
         """Its fixtures are there."""
         self._prepared = self._held()
 
-    def end_call(self, path, name, limit):
+    def end_call(self, path, name, limit, fixtures):
         """It passed. Returns what is wrong all the same, as text."""
         self._passed = True
         if not _core.initialized():
             return []
         self._note()
-        # Of several devices the one that held the most.
-        peak = max(self._needed.values(), key=lambda each: each.total)
+        self._there.end()
+        peak = _largest_of(self._needed.values())
+        wrong = self._wrong(path, name, limit, peak)
+        if not self._there or not (wrong or self._budgets.updates):
+            return wrong
+        mine, unknown = self.fixtures.blocks(fixtures), ""
+        try:
+            peak = _largest_of(self._there.own(mine))
+        except ValueError as error:
+            unknown = str(error)
+        else:
+            wrong = self._wrong(path, name, limit, peak)
+        said = self._there.text(mine, unknown) if wrong else ""
+        return [*wrong, said] if said else wrong
+
+    def _wrong(self, path, name, limit, peak):
         wrong = []
         if limit is not None and peak.total > limit:
             wrong.append(
@@ -105,6 +138,8 @@ class State:
 
         What a failed test holds its traceback holds.
         """
+        if self._there is not None:
+            self._there.close()
         if self._leaks is None or not self._passed:
             return ""
         gc.collect()
@@ -130,6 +165,9 @@ class State:
                 for key, (size, _) in _growth.mark(device=device).held.items()
                 if key[1] != _KEPT}
 
+    def live(self):
+        return _pytest_before.live()
+
     def finish(self):
         """The session is over."""
         self._hooks.put_back()
@@ -143,6 +181,11 @@ def _forget_last_failure():
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             delattr(sys, name)
+
+
+def _largest_of(peaks):
+    """Of several devices the one that held the most."""
+    return max(peaks, key=lambda each: each.total)
 
 
 def _devices():

@@ -9,8 +9,10 @@ Ours is in place before a conftest imports torch. Then
 
     @pytest.mark.limit_gpu_memory("2 GiB")
 
-fails a test during which the device held more at once, fixtures included and
-without the workspaces that libraries keep when it is over;
+fails a test during which the device held more at once: its fixtures included,
+those of wider scopes too, without the workspaces that libraries keep when it is
+over, and without what else was there before it (the tensors of a failed test
+whose traceback is kept);
 --stratalloc-leaks is an error at the teardown of a test that leaves memory
 behind when its own fixtures are gone (on a model of a wider fixture, too: its
 gradients, say); and a file `test_x.budget.json` beside test_x.py fails tests
@@ -154,8 +156,36 @@ def pytest_report_header(config):
 def pytest_runtest_setup(item):
     state = item.config.stash.get(_STATE, None)
     if state is not None:
-        state.begin()
+        state.begin(_fixtures(item),
+                    item.get_closest_marker(_MARK) is not None
+                    or state.is_measured(item.path, _name(item)))
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(fixturedef, request):
+    """What a wider fixture makes is need of each test that uses it."""
+    state = request.config.stash.get(_STATE, None)
+    if state is None or fixturedef.scope == "function":
+        return (yield)
+    before = state.live()
+    try:
+        return (yield)
+    finally:
+        state.fixtures.made(fixturedef, before, state.live())
+
+
+def pytest_fixture_post_finalizer(fixturedef, request):
+    state = request.config.stash.get(_STATE, None)
+    if state is not None:
+        state.fixtures.forget(fixturedef)
+
+
+def _fixtures(item):
+    """Definitions of the fixtures that a test names, or has asked for by now."""
+    named = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    asked = getattr(getattr(item, "_request", None), "_fixture_defs", {})
+    return [*(one for each in named.values() for one in each), *asked.values()]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -182,7 +212,7 @@ def pytest_runtest_call(item):
     result = yield  # a test that fails by itself is not asked for more
     mark = item.get_closest_marker(_MARK)
     limit = None if mark is None else _limit(mark)
-    wrong = state.end_call(item.path, _name(item), limit)
+    wrong = state.end_call(item.path, _name(item), limit, _fixtures(item))
     if wrong:
         pytest.fail("\n".join(wrong), pytrace=False)
     return result

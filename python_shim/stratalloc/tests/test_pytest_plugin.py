@@ -174,6 +174,160 @@ def test_the_order_of_tests_is_not_seen(suite):
         assert code == 0 and "3 passed" in text, (order, text)
 
 
+# As pytest-rerunfailures does with the reports of its tests.
+KEEPS_TRACEBACKS = """
+import pytest, torch
+
+kept = []
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    if call.excinfo:
+        kept.append(call.excinfo)
+    return (yield)
+
+@pytest.fixture
+def forget():
+    return kept.clear
+"""
+FAILED_BEFORE = """
+import gc, pytest, torch
+MB = 1 << 20
+
+def ones(megabytes):
+    return torch.ones(megabytes * MB, dtype=torch.uint8, device="cuda")
+
+@pytest.fixture(scope="module")
+def wide():
+    return ones(8)
+
+@pytest.mark.parametrize("i", range(2))
+def test_fails(i):
+    big = ones(40)
+    assert not big.numel()
+
+@pytest.mark.limit_gpu_memory("33 MiB")
+def test_within():
+    ones(32)
+
+@pytest.mark.limit_gpu_memory("16 MiB")
+def test_above():
+    ones(32)
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+@pytest.mark.parametrize("i", range(2))
+def test_uses_wide(i, request):
+    wide = request.getfixturevalue("wide")
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_beside_wide():
+    ones(1)
+
+@pytest.mark.limit_gpu_memory("33 MiB")
+def test_frees_with_its_own_there(forget):
+    mine = ones(32)
+    forget()
+    gc.collect()
+    assert torch.cuda.memory_allocated() == 40 * MB
+
+@pytest.mark.limit_gpu_memory("33 MiB")
+def test_fails_again():
+    big = ones(100)
+    assert not big.numel()
+
+@pytest.mark.limit_gpu_memory("100 MiB")
+def test_frees_and_takes_more(forget):
+    forget()
+    gc.collect()
+    ones(101)
+"""
+
+
+def test_limit_counts_from_what_was_there_before(suite):
+    conftest = suite.folder / "conftest.py"
+    conftest.write_text(KEEPS_TRACEBACKS)
+    simulated = ("--stratalloc-simulate", "256MiB")
+    code, text = suite(*simulated, "-rA", text=FAILED_BEFORE)
+    passed = {line.split("::")[1] for line in text.splitlines()
+              if line.startswith("PASSED")}
+    assert code == 1 and passed == {"test_within", "test_beside_wide",
+                                    "test_frees_with_its_own_there"}, text
+    assert ("the device held 32 MiB at once, limit 16 MiB: (no scope) (unknown) "
+            "32 MiB\n80 MiB that was there before the test began is not "
+            "counted: (no scope) (unknown) 80 MiB; tracebacks of exceptions "
+            "keep it: test_fails (test_net.py:15) 80 MiB\n") in text, text
+    assert "88 MiB" not in text, "what a fixture of its own holds is counted"
+    assert text.count("the device held 8 MiB at once, limit 1 MiB") >= 2, text
+    assert "the device held 101 MiB at once, limit 100 MiB" in text, text
+
+
+EVICTED_BEFORE = """
+import pytest, stratalloc, torch
+from torch import nn
+MB = 1 << 20
+kept = []
+
+def test_leaves_parameters():
+    kept.append(nn.Parameter(torch.ones(10 * MB, device="cuda")))
+
+@pytest.mark.limit_gpu_memory("50 MiB")
+def test_pushes_them_out():
+    torch.ones(60 * MB, dtype=torch.uint8, device="cuda")
+    assert stratalloc.stats().tiers["bytes_evicted"] > 0
+
+@pytest.mark.limit_gpu_memory("10 MiB")
+def test_brings_them_back():
+    assert stratalloc.restore(kept[0]) > 0
+"""
+
+
+def test_memory_that_left_and_returned_is_not_the_tests(suite, monkeypatch):
+    monkeypatch.setenv("STRATALLOC_CONF", "host_budget:64MiB,disk_budget:0")
+    code, text = suite(*SIMULATED, text=EVICTED_BEFORE)
+    assert code == 1 and "1 failed, 2 passed" in text, text
+    assert "the device held 60 MiB at once, limit 50 MiB" in text, text
+    assert "40 MiB that was there before the test began" in text, text
+
+
+def test_lost_events_of_the_test_are_said(suite):
+    (suite.folder / "conftest.py").write_text(KEEPS_TRACEBACKS + """
+from stratalloc.telemetry import recording
+
+read = recording.read
+
+def lossy(path):
+    run = read(path)
+    run.dropped = 7
+    return run
+
+recording.read = lossy
+""")
+    code, text = suite("--stratalloc-simulate", "256MiB", "-k",
+                       "fails or above", text=FAILED_BEFORE)
+    assert code == 1 and "the device held 112 MiB at once, limit 16" in text
+    assert ("up to 80 MiB of it was there before the test began: (no scope) "
+            "(unknown) 80 MiB; tracebacks") in text, text
+    assert "how much is not known: 7 events of the test were lost" in text
+
+
+def test_budget_after_failed_test_is_that_without_it(suite):
+    (suite.folder / "conftest.py").write_text(KEEPS_TRACEBACKS)
+    file = suite.folder / "test_net.budget.json"
+    update = ("--stratalloc-simulate", "256MiB",
+              "--stratalloc-update-budgets")
+    found = []
+    for chosen in ((), ("-k", "above or within or beside or frees")):
+        suite(*update, *chosen, text=FAILED_BEFORE.replace(
+            "== 40 * MB", "> 0"))
+        tests = json.loads(file.read_text())["tests"]
+        found.append({name: test for name, test in tests.items()
+                      if "uses" not in name})
+        file.unlink()
+    assert found[0] == found[1], found
+    assert found[0]["test_within"]["peak"] == 32 << 20
+    assert found[0]["test_frees_and_takes_more"]["peak"] == 101 << 20
+
+
 def test_a_workspace_of_the_tests_own_counts(suite):
     text = """
 import pytest, stratalloc, torch
