@@ -67,10 +67,13 @@ def batch(shape, seed, dtype=torch.float32):
 
 
 def digest(tensors):
-    """One number that depends on every bit of all of them."""
+    """One number that depends on every bit of all of them, which are finite."""
     total = 0
     for index, tensor in enumerate(tensors):
         data = tensor.detach().reshape(-1)
+        if data.is_floating_point() and data.numel() != 0:
+            # Makes nothing of the tensor's size.
+            assert all(end.isfinite().item() for end in data.aminmax())
         words = data.view(torch.int32 if data.element_size() == 4
                           else torch.int16)
         # Of int64, in pieces: what is made beside the tensor stays small.

@@ -220,16 +220,21 @@ def test_record_stream_and_events():
     assert start.elapsed_time(end) >= 0
 
 
-def test_autocast_and_grad_scaler():
-    model = _mlp("cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
-    before = model[0].weight.detach().clone()
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        out = model(torch.ones(3, 20, device="cuda"))
-        assert out.dtype == torch.bfloat16
-        loss = out.float().square().mean()
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert not torch.equal(before, model[0].weight)
+def test_autocast_and_grad_scaler_train_as_on_the_cpu():
+    weights = []
+    for device in ("cpu", "cuda"):
+        model = _mlp(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        # A power of two rounds nothing.
+        scaler = torch.amp.GradScaler(device, init_scale=8.0)
+        before = model[0].weight.detach().clone()
+        with torch.autocast(device, dtype=torch.bfloat16):
+            out = model(torch.ones(3, 20, device=device))
+            assert out.dtype == torch.bfloat16
+            loss = out.float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert not torch.equal(before, model[0].weight)
+        weights.append(model[0].weight.detach().cpu())
+    assert torch.allclose(*weights, atol=1e-6)

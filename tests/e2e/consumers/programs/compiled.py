@@ -2,6 +2,7 @@
 """torch.compile with CUDA graphs behind it."""
 
 import contextlib
+import copy
 
 import torch
 from consumer import counts
@@ -12,26 +13,40 @@ from torch._dynamo.utils import counters
 from torch._inductor import config
 
 
-def _model():
+def _model(device="cuda"):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5)).cuda()
+    return nn.Sequential(
+        nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5)).to(device)
 
 
-def _train(model, compiled, batch_sizes=(8,) * 6):
-    """Steps of training: eager, recorded, replayed."""
+def _train(model, call, batch_sizes):
+    """Steps of training; compiled: eager, recorded, replayed."""
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.1)
-    seen = []
+    losses, allocations = [], []
     for step, rows in enumerate(batch_sizes):
         torch.manual_seed(step)
         torch.compiler.cudagraph_mark_step_begin()
         optimizer.zero_grad(set_to_none=True)
-        loss = compiled(torch.randn(rows, 20, device="cuda")).square().mean()
+        x = torch.randn(rows, 20).to(parameters[0].device)
+        loss = call(x).square().mean()
         loss.backward()
         optimizer.step()
-        seen.append([loss.item(), counts()["allocation.all.current"]])
+        losses.append(loss.item())
+        allocations.append(counts()["allocation.all.current"])
         del loss
-    return seen + [digest(p) for p in parameters]
+    return [losses, *map(digest, parameters)], allocations
+
+
+def _as_elsewhere(model, compiled, batch_sizes):
+    """The compiled model's results, those of eager and of the CPU."""
+    seen = {}
+    seen["compiled"], seen["allocations"] = _train(
+        model, compiled, batch_sizes)
+    for name, device in (("eager", "cuda"), ("cpu", "cpu")):
+        other = _model(device)
+        seen[name], _ = _train(other, other, batch_sizes)
+    return seen
 
 
 def cudagraphs():
@@ -39,11 +54,14 @@ def cudagraphs():
     torch._dynamo.reset()
     model = _model()
     compiled = torch.compile(model, backend="cudagraphs", dynamic=False)
-    seen = _train(model, compiled, (8, 8, 8, 4, 4, 4, 8, 4))
+    seen = _as_elsewhere(model, compiled, (8, 8, 8, 4, 4, 4, 8, 4))
+    x = torch.ones(2, 20, device="cuda")
+    seen["forward"] = []
     with torch.no_grad():
         for _ in range(3):
             torch.compiler.cudagraph_mark_step_begin()
-            seen.append(digest(compiled(torch.ones(2, 20, device="cuda"))))
+            seen["forward"].append(digest(compiled(x)))
+        seen["forward on the cpu"] = digest(copy.deepcopy(model).cpu()(x.cpu()))
     torch._dynamo.reset()
     return seen
 
@@ -56,9 +74,9 @@ def reduce_overhead():
     model = _model()
     with config.patch(fallback_by_default=True, compile_threads=1):
         compiled = torch.compile(model, mode="reduce-overhead")
-        seen = _train(model, compiled)
+        seen = _as_elsewhere(model, compiled, (8,) * 6)
     inductor = counters["inductor"]
-    seen.append([inductor["extern_calls"] > 0, inductor["cudagraph_skips"]])
+    seen["graphs"] = [inductor["extern_calls"] > 0, inductor["cudagraph_skips"]]
     torch._dynamo.reset()
     return seen
 
@@ -69,20 +87,25 @@ def branches():
     torch._dynamo.reset()
     torch.manual_seed(0)
     weight = torch.randn(20, 20, device="cuda")
+    functions = (lambda x, w: x @ w, lambda x, w: x.t() @ x,
+                 lambda x, w: (x @ w @ w).relu())
     with torch.no_grad(), config.patch(
             fallback_by_default=True, compile_threads=1):
-        first = torch.compile(lambda x: x @ weight, mode="reduce-overhead")
-        second = torch.compile(
-            lambda x: (x @ weight @ weight).relu(), mode="reduce-overhead")
-        third = torch.compile(lambda x: x.t() @ x, mode="reduce-overhead")
-        seen = []
+        first, *follows = [
+            torch.compile(each, mode="reduce-overhead") for each in functions]
+        seen = {"compiled": [], "cpu": [], "allocations": []}
         for step in range(8):
             torch.manual_seed(step)
             torch.compiler.cudagraph_mark_step_begin()
-            kept = first(torch.randn(4, 20, device="cuda"))
-            follows = second if step % 2 else third
-            seen.append([digest(follows(kept)), digest(kept),
-                         counts()["allocation.all.current"]])
+            x = torch.randn(4, 20)
+            kept = first(x.cuda(), weight)
+            after = follows[step % 2](kept, weight)
+            seen["compiled"].append([digest(after), digest(kept)])
+            seen["allocations"].append(counts()["allocation.all.current"])
+            kept = functions[0](x, weight.cpu())
+            after = functions[1 + step % 2](kept, weight.cpu())
+            seen["cpu"].append([digest(after), digest(kept)])
+            del kept, after
     torch._dynamo.reset()
     return seen
 

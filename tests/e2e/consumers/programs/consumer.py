@@ -57,8 +57,9 @@ def fresh():
 
 
 def digest(tensor):
-    """Every bit of a tensor, in a short text."""
+    """Every bit of a tensor of finite numbers, in a short text."""
     data = tensor.detach().cpu().contiguous()
+    assert data.isfinite().all().item()
     return f"{tuple(data.shape)} {hash(data.numpy().tobytes()):x}"
 
 

@@ -23,7 +23,8 @@ def _losses(model, step):
     for seed in range(10):
         torch.manual_seed(seed)
         optimizer.zero_grad(set_to_none=True)
-        loss = step(torch.randn(16, 32, device="cuda"))
+        x = torch.randn(16, 32)
+        loss = step(x.to(next(model.parameters()).device))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -39,11 +40,13 @@ def _warm_up(work):
     torch.cuda.current_stream().wait_stream(side)
 
 
-def graph():
-    """A whole step of training in one graph, and a second graph in its pool."""
-    model = _model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, capturable=True)
-    x = torch.zeros(16, 32, device="cuda")
+def _parts(device):
+    """A step of training on `x`, and a function of its loss and the model."""
+    model = _model().to(device)
+    # On the CPU there is no capture that its steps could be kept for.
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=0.01, capturable=device == "cuda")
+    x = torch.zeros(16, 32, device=device)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -52,38 +55,75 @@ def graph():
         optimizer.step()
         return loss
 
+    def after(loss):
+        return loss * 2 + model(x).sum()
+
+    return model, optimizer, x, step, after
+
+
+def _replayed(x, run):
+    """Five steps; `run` returns the two results of one."""
+    seen = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x.copy_(torch.randn(16, 32))
+        seen.append([each.item() for each in run()])
+    return seen
+
+
+def _eagerly(device):
+    model, _, x, step, after = _parts(device)
+    for _ in range(3):
+        step()
+
+    def run():
+        loss = step()
+        return loss, after(loss)
+
+    return {"results": _replayed(x, run),
+            "parameters": [digest(p) for p in model.parameters()]}
+
+
+def graph():
+    """A whole step of training in one graph, and a second graph in its pool."""
+    model, optimizer, x, step, after = _parts("cuda")
     _warm_up(step)
     optimizer.zero_grad(set_to_none=True)
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
         loss = step()
     with torch.cuda.graph(second, pool=first.pool()):
-        doubled = loss * 2 + model(x).sum()
-    seen = [counts()]
-    for seed in range(5):
-        torch.manual_seed(seed)
-        x.copy_(torch.randn(16, 32))
+        doubled = after(loss)
+    captured = counts()
+
+    def run():
         first.replay()
         second.replay()
-        seen += [loss.item(), doubled.item()]
-    seen += [digest(p) for p in model.parameters()]
+        return loss, doubled
+
+    results = _replayed(x, run)
+    seen = {
+        "results": results, "counts": captured,
+        "parameters": [digest(p) for p in model.parameters()]}
     # The graphs go before their results: the pool's memory is used on.
-    del first, second
+    del first, second, run
     other = torch.full((4, MIB), 3.0, device="cuda")
-    seen += [loss.item(), doubled.item(), other.mean().item()]
-    return seen
+    seen["afterwards"] = [loss.item(), doubled.item()]
+    seen["beside"] = other.mean().item()
+    return {"graph": seen, "eager": _eagerly("cuda"), "cpu": _eagerly("cpu")}
 
 
 def graphed_callables():
     """make_graphed_callables: forward and backward as graphs, as in eager."""
     eager = _model()
-    graphed = copy.deepcopy(eager)
+    graphed, on_cpu = copy.deepcopy(eager), copy.deepcopy(eager).cpu()
     sample = torch.randn(16, 32, device="cuda", requires_grad=True)
     called = torch.cuda.make_graphed_callables(graphed, (sample,))
-    seen = counts()
-    first = _losses(eager, lambda x: eager(x).square().mean())
-    second = _losses(graphed, lambda x: called(x).square().mean())
-    return {"losses": second[0], "same": first == second, "captured": seen}
+    seen = {"captured": counts()}
+    for name, model, call in (("eager", eager, eager), ("cpu", on_cpu, on_cpu),
+                              ("graphed", graphed, called)):
+        seen[name] = _losses(model, lambda x, f=call: f(x).square().mean())
+    return seen
 
 
 def mem_pool():

@@ -49,17 +49,24 @@ class _Module(LightningModule):
         return torch.optim.AdamW(self.parameters())
 
 
-def device_stats():
-    """Five steps of training with the callback."""
-    kept, module = _Kept(), _Module()
+def _fit(accelerator, callbacks, logger):
+    """The losses of five steps."""
+    module = _Module()
     torch.manual_seed(1)
     data = torch.utils.data.DataLoader(torch.randn(40, 32), batch_size=8)
     trainer = Trainer(
-        accelerator="gpu", devices=1, max_epochs=1, log_every_n_steps=1,
-        callbacks=[DeviceStatsMonitor()], logger=kept,
+        accelerator=accelerator, devices=1, max_epochs=1, log_every_n_steps=1,
+        callbacks=callbacks, logger=logger,
         enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False)
     trainer.fit(module, data)
+    return module.losses
+
+
+def device_stats():
+    """Five steps of training with the callback, and on the CPU without."""
+    kept = _Kept()
+    losses = _fit("gpu", [DeviceStatsMonitor()], kept)
     logged = []
     for step, metrics in kept.seen:
         if not any(key.startswith("DeviceStatsMonitor") for key in metrics):
@@ -68,4 +75,5 @@ def device_stats():
                  for key, value in metrics.items()}
         (when,) = {key.rpartition("/")[0] for key in metrics}
         logged.append([step, when, len(plain), counts(plain)])
-    return {"logged": logged, "losses": module.losses}
+    return {"logged": logged, "losses": losses,
+            "on the cpu": _fit("cpu", [], False)}
