@@ -23,6 +23,7 @@ from stratalloc import _growth
 from stratalloc import _holders
 from stratalloc import _pytest_before
 from stratalloc import _resets
+from stratalloc import _state
 from stratalloc._table import natural
 from stratalloc.settings import format_size
 
@@ -38,7 +39,7 @@ class State:
         self._leaks = leaks
         self._budgets = _budgets.Budgets(updates)
         self._before, self._prepared = {}, {}
-        self._passed = False
+        self._passed = self._measured = False
         self._workspaces = {}  # device -> {owner: bytes}, at the begin
         self._needed = {}  # device -> Holders, the most until the last reset
         self._lock = threading.Lock()  # of _needed: threads reset, too
@@ -71,6 +72,7 @@ class State:
                 torch.cuda.reset_peak_memory_stats(device)
                 self._workspaces[device] = _workspaces(device)
         self._needed = {}  # what these resets noted was others'
+        self._measured = measured
         blocks = _pytest_before.live()
         self.fixtures.keep(blocks)
         for key in self.fixtures.blocks(fixtures):
@@ -86,6 +88,8 @@ class State:
         """It passed. Returns what is wrong all the same, as text."""
         self._passed = True
         if not _core.initialized():
+            if self._measured and torch.cuda.is_initialized():
+                return [_state.why_not_enabled()]
             return []
         self._note()
         self._there.end()

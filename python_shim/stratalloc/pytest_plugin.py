@@ -69,6 +69,8 @@ def pytest_load_initial_conftests(early_config):
     try:
         if simulated:
             _simulate(options)
+        else:
+            _require_gpu()
         _enable.enable()
         from stratalloc import _pytest_state  # torch comes with it
 
@@ -77,6 +79,19 @@ def pytest_load_initial_conftests(early_config):
     except (LibraryError, ValueError, RuntimeError) as error:
         text = str(error).removeprefix("stratalloc: ")
         raise pytest.UsageError(f"stratalloc: {text}") from None
+
+
+def _require_gpu():
+    """Without one every limit would hold, of nothing."""
+    import torch
+
+    from stratalloc import _gpus
+
+    reason = _gpus.why_none(torch)
+    if reason is not None:
+        raise pytest.UsageError(
+            f"--stratalloc: there is no GPU: {reason}; "
+            "--stratalloc-simulate SIZE has a simulated one")
 
 
 def _check(options):

@@ -407,6 +407,33 @@ def test_options_that_cannot_be(suite, options, said):
     assert "Traceback" not in text
 
 
+def test_option_without_gpu_is_a_usage_error(suite, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, text = suite("--stratalloc")
+    assert code == 4 and "--stratalloc: there is no GPU: " in text, text
+    assert "--stratalloc-simulate SIZE" in text and "passed" not in text
+
+
+def test_limit_under_another_allocator_fails(suite):
+    (suite.folder / "conftest.py").write_text("""
+from torch.cuda import memory
+memory.change_current_allocator(
+    memory.CUDAPluggableAllocator("libc.so.6", "malloc", "free"))
+""")
+    code, text = suite(*SIMULATED, text="""
+import pytest, torch
+
+@pytest.mark.limit_gpu_memory("1 MiB")
+def test_limited():
+    torch.empty(4 << 20, device="cuda")
+
+def test_other():
+    pass
+""")
+    assert code == 1 and "1 failed, 1 passed" in text, text
+    assert "another CUDA allocator took its place" in text, text
+
+
 @pytest.mark.parametrize("options", [("--stratalloc",), SIMULATED])
 def test_stratalloc_0_with_an_option_is_a_usage_error(options, suite,
                                                       monkeypatch):
