@@ -12,6 +12,7 @@
 #include "tests/cudasim/contexts.h"
 #include "tests/cudasim/device_model.h"
 #include "tests/cudasim/error_text.h"
+#include "tests/cudasim/launches.h"
 #include "tests/cudasim/limits.h"
 #include "tests/cudasim/memory.h"
 #include "tests/cudasim/ordering.h"
@@ -131,7 +132,7 @@ CUresult CUDAAPI cuDriverGetVersion(int* version) {
 
 CUresult CUDAAPI cuGetErrorString(CUresult error, const char** text) {
   if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *text = cudasim::ErrorText(error);
+  *text = cudasim::Launches::Get().ErrorSentence(error);
   return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

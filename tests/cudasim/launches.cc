@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tests/cudasim/driver_log.h"
+#include "tests/cudasim/error_text.h"
 #include "tests/cudasim/simulator.h"
 #include "tests/cudasim/spin_twin.h"
 
@@ -227,6 +228,7 @@ void Launches::Choose(Call* call) {
     last_missing_ = readable;
   }
   if (sim.config.noop_launch) return;
+  SetRefusal(readable, call->parameters != nullptr);
   if (asked) {
     problem +=
         ", and no image says its parameters, so its pointers cannot be "
@@ -243,6 +245,28 @@ void Launches::Choose(Call* call) {
                      "CUDASIM_CHECK_RAW_LAUNCHES"
                    : "the operator that launched it must be bridged, or the "
                      "kernel given a twin");
+}
+
+void Launches::SetRefusal(const std::string& kernel, bool is_raw) {
+  std::string text = "operation not supported: the simulated device ";
+  text += is_raw ? "cannot run compiled kernels (" + kernel +
+                       "); here, use torch.compile with backend=\"eager\", "
+                       "\"aot_eager\" or \"cudagraphs\"; to measure memory "
+                       "alone, set CUDASIM_CHECK_RAW_LAUNCHES=all"
+                 : "has no code for " + kernel +
+                       "; run the operator that launched it on a GPU";
+  std::lock_guard<std::mutex> lock(mu_);
+  refusal_ = std::move(text);
+}
+
+const char* Launches::ErrorSentence(int error) {
+  if (error != kNotSupported || !Simulator::Get().broken.load()) {
+    return ErrorText(error);
+  }
+  thread_local std::string text;
+  std::lock_guard<std::mutex> lock(mu_);
+  text = refusal_;
+  return text.empty() ? ErrorText(error) : text.c_str();
 }
 
 Status Launches::Launch(const void* function, const unsigned grid[3],
@@ -327,6 +351,7 @@ void Launches::CountRefused(const char* function) {
     ++without_twin_;
     last_missing_ = std::string("a kernel of ") + function;
   }
+  SetRefusal(last_missing(), false);
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   sim.Break(ThisThread().device, kNotSupported);

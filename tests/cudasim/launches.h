@@ -76,6 +76,10 @@ class Launches {
 
   RawLaunchNames& raw_names() { return raw_names_; }
 
+  // The sentence of an error. Of kNotSupported on a device that a launch broke:
+  // which kernel, and what to do. Valid until the calling thread's next call.
+  const char* ErrorSentence(int error);
+
   long with_twin();
   long without_twin();
   std::string last_missing();
@@ -107,6 +111,8 @@ class Launches {
   bool LoadCode(const void* function, int device);
   // What is to be done with it, counted.
   void Choose(Call* call);
+  // is_raw: of a module that a program loaded, as those of Triton.
+  void SetRefusal(const std::string& kernel, bool is_raw);
   // The launch as a node, with its arguments.
   Status Record(Capture* capture, Stream* stream, const Call& call);
 
@@ -129,6 +135,7 @@ class Launches {
   long with_twin_ = 0;
   long without_twin_ = 0;
   std::string last_missing_;
+  std::string refusal_;  // of the last launch that broke a device
   long checked_ = 0;
   std::string last_checked_;
   RawLaunchNames raw_names_;

@@ -74,12 +74,16 @@ TEST_F(LaunchTest, AKernelWithoutATwinFailsByNameAndBreaksTheDevice) {
   char name[64] = "";
   EXPECT_GT(cudasim_last_missing_twin(name, sizeof(name)), 0);
   EXPECT_STREQ(name, "tests::Other()");
+  EXPECT_THAT(cudaGetErrorString(cudaErrorNotSupported),
+              HasSubstr("the simulated device has no code for tests::Other()"));
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorNotSupported);
   void* memory = nullptr;
   EXPECT_EQ(cudaMalloc(&memory, 1), cudaErrorNotSupported);
   cudasim_clear_errors();
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_STREQ(cudaGetErrorString(cudaErrorNotSupported),
+               "operation not supported");
 }
 
 TEST_F(LaunchTest, AnUnknownFunctionIsNoKernel) {

@@ -10,6 +10,7 @@
 #include "tests/cudasim/device_model.h"
 #include "tests/cudasim/driver_entry.h"
 #include "tests/cudasim/error_text.h"
+#include "tests/cudasim/launches.h"
 #include "tests/cudasim/limits.h"
 #include "tests/cudasim/ordering.h"
 #include "tests/cudasim/runtime.h"
@@ -107,7 +108,7 @@ const char* CUDARTAPI cudaGetErrorName(cudaError_t error) {
 const char* CUDARTAPI cudaGetErrorString(cudaError_t error) {
   // The driver has codes that the runtime does not know.
   const char* text = cudasim::RuntimeErrorName(error) != nullptr
-                         ? cudasim::ErrorText(error)
+                         ? cudasim::Launches::Get().ErrorSentence(error)
                          : nullptr;
   return text != nullptr ? text : "unrecognized error code";
 }

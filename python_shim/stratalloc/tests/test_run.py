@@ -40,6 +40,30 @@ def test_a_failing_program_is_told_as_python_tells_it(tmp_path):
     assert report[-1] == "IndexError: list index out of range"
 
 
+def test_compiled_kernel_on_a_simulated_device_names_the_cure(tmp_path):
+    program = """
+import sys, torch
+model = torch.compile(torch.nn.GELU(), backend=sys.argv[1])
+print(model(torch.zeros(8, device="cuda")).sum().item())
+"""
+    path = tmp_path / "compiled.py"
+    path.write_text(program)
+    command = [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
+               path]
+    done = subprocess.run([*command, "inductor"], capture_output=True,
+                          text=True, check=False, timeout=300)
+    last = next(line for line in done.stderr.splitlines()
+                if line.startswith("RuntimeError: "))
+    assert done.returncode == 1 and "cannot run compiled kernels" in last, last
+    for word in ("triton_poi_fused_gelu_0", 'torch.compile with backend="eager"',
+                 '"aot_eager" or "cudagraphs"',
+                 "CUDASIM_CHECK_RAW_LAUNCHES=all"):
+        assert word in last, last
+    done = subprocess.run([*command, "aot_eager"], capture_output=True,
+                          text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "0.0\n"), done.stderr
+
+
 _HOLDS = """
 import sys, torch, stratalloc
 kept = []
