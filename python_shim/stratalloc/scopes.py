@@ -39,7 +39,7 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
     """Charges what is allocated inside to `name`.
 
         with stratalloc.scope("kv cache", category="buffer"):
-            cache = torch.empty(..., device="cuda")
+            cache = torch.empty(1 << 20, device="cuda")
 
         @stratalloc.scope("preprocess")
         def preprocess(batch): ...
