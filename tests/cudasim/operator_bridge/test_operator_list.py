@@ -2,11 +2,15 @@
 """Every item of the operator list keeps its bound, in one program."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 
 import pytest
+import torch
+
+from tests.cudasim.operator_bridge import listed
 
 # What the list must hold, by words of its items.
 NAMED = """
@@ -61,3 +65,9 @@ def test_nothing_was_launched_and_nothing_passed_silently(lines):
         assert line["launches_without_twin"] == 0
         in_children = "two processes" in line["item"]
         assert in_children or line["operators"] > 0, line["item"]
+
+
+def test_difference_of_two_nans_is_infinite():
+    left = torch.tensor([1.0, math.nan])
+    assert listed.difference(left, left.clone()) == math.inf
+    assert listed.difference(left[:1], left[:1] + 0.5) == 0.5
