@@ -56,7 +56,8 @@ Error ScopeLimits::Entry::Refusal(const ScopeAccount& account,
       FormatBytes(owned) + ". ";
   for (std::size_t i = 0; i < std::min(kShown, largest.size()); ++i) {
     const Bytes live = Read(largest[i].account->live);
-    if (live == 0) break;
+    // All of one owner: the size is said.
+    if (live == 0 || live == owned) break;
     text += (i == 0 ? "Of these, " : ", ") + ScopeText(largest[i].scope) +
             (i == 0 ? " owns " : " ") + FormatBytes(live);
     if (i + 1 == std::min(kShown, largest.size()) ||
@@ -64,9 +65,9 @@ Error ScopeLimits::Entry::Refusal(const ScopeAccount& account,
       text += ". ";
     }
   }
-  return {ErrorCode::kLimited, text +
-                                   "Free some of it, or raise the limit by " +
-                                   AtLeast(owned + size - bytes) + "."};
+  return {ErrorCode::kLimited, text + "Raise the limit by " +
+                                   AtLeast(owned + size - bytes) + ", or let " +
+                                   limited + " hold less."};
 }
 
 ScopeLimits::Entry* ScopeLimits::Innermost(DeviceIndex device,

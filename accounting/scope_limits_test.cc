@@ -150,17 +150,17 @@ TEST_F(ScopeLimitsTest, TheRefusalNamesScopeLimitAndLargestOwners) {
       "CUDA out of memory. Tried to allocate 1024.00 KiB in F.c on GPU 0, but "
       "F "
       "is limited to 8.00 MiB (stratalloc.limit) and owns 7.50 MiB. Of these, "
-      "F.b owns 4.00 MiB, F.c 2.00 MiB, F.a 1024.00 KiB. Free some of it, or "
-      "raise the limit by 512.00 KiB.");
+      "F.b owns 4.00 MiB, F.c 2.00 MiB, F.a 1024.00 KiB. Raise the limit by "
+      "512.00 KiB, or let F hold less.");
   // Two digits are never too few.
   EXPECT_THAT(Ask("F.c", kMiB + kMiB / 2 + 1),
-              HasSubstr("raise the limit by 1.01 MiB."));
+              HasSubstr("Raise the limit by 1.01 MiB, "));
   ledger_.Limit(kGpu, "G", 0);
   EXPECT_EQ(
       Ask("G", kMiB),
       "CUDA out of memory. Tried to allocate 1024.00 KiB in G on GPU 0, but "
-      "G is limited to 0 bytes (stratalloc.limit) and owns 0 bytes. Free "
-      "some of it, or raise the limit by 1024.00 KiB.");
+      "G is limited to 0 bytes (stratalloc.limit) and owns 0 bytes. Raise "
+      "the limit by 1024.00 KiB, or let G hold less.");
 }
 
 }  // namespace

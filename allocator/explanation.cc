@@ -206,7 +206,7 @@ std::string Explanation::Remedy() const {
            (frees.size() == 1 ? " block" : " blocks") +
            " of handles that are free otherwise would have served it, if it "
            "were freed" +
-           beside + ": stratalloc.explain() names the owners.";
+           beside + ".";
   }
   return FormatBytes(missing) + " more would have served it" + beside +
          (limit_helps ? ": the card has them, raise gpu_limit or the memory "

@@ -119,12 +119,9 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
   facts.requested = requested;
   facts.device = p_.device.index();
   if (reclaimer_ != nullptr && p_.options.tiering) {
-    facts.refusal =
-        WhyNoMore(hopeless ? "with everything evicted it would not fit"
-                           : reclaimer_->LastRefusal(p_.device.index()));
+    facts.refusal = hopeless ? "" : reclaimer_->LastRefusal(p_.device.index());
   }
   facts.why_no_reclaimer = why_no_reclaimer_;
-  facts.in_private_pools = PrivateAllocated();
   facts.processes = ProcessesOn(p_.device.index());
   facts.own_pid = static_cast<unsigned>(getpid());
   MutexLock lock(p_.mutex);
@@ -140,12 +137,8 @@ Error DeviceAllocator::OutOfMemory(Bytes requested, bool hopeless) {
                      " could not be allocated on GPU " +
                      std::to_string(static_cast<int>(p_.device.index())) + "."};
   }
-  facts.allocated = p_.live.allocated_bytes();
-  facts.reserved = static_cast<Bytes>(p_.stats.reserved_bytes.stats[0].current);
   facts.total = info ? info->total : p_.capacity;
   facts.free = info ? info->free : 0;
-  // Of what the program set; what the card lacks is not forbidden.
-  facts.limit = p_.limit.Allowed();
   return Error{ErrorCode::kOutOfMemory, OutOfMemoryText(facts)};
 }
 

@@ -45,32 +45,14 @@ std::string OutOfMemoryText(const OutOfMemoryFacts& facts) {
       ". GPU " + std::to_string(static_cast<int>(facts.device)) +
       " has a total capacity of " + FormatBytes(facts.total) + " of which " +
       FormatBytes(facts.free) + " is free. " + Processes(facts);
-  if (facts.limit < facts.total) {
-    text += FormatBytes(facts.limit) + " allowed; ";
-  }
-  text += "Of the allocated memory " + FormatBytes(facts.allocated) +
-          " is allocated by PyTorch, ";
-  if (facts.in_private_pools > 0) {
-    text += "with " + FormatBytes(facts.in_private_pools) +
-            " allocated in private pools (e.g., CUDA Graphs), ";
-  }
-  text +=
-      "and " +
-      FormatBytes(facts.reserved - std::min(facts.reserved, facts.allocated)) +
-      " is reserved by PyTorch but unallocated.";
-  // Native goes on with advice to set expandable_segments:True, which would
-  // change nothing here: every segment is (pytorch issue 173049).
   if (!facts.refusal.empty()) {
-    text += " stratalloc could not evict more: " + Sentence(facts.refusal);
+    text += "stratalloc could not evict more: " + Sentence(facts.refusal);
   }
   if (!facts.why_no_reclaimer.empty()) {
-    text += " stratalloc can evict nothing from this GPU: " +
+    text += "stratalloc can evict nothing from this GPU: " +
             Sentence(facts.why_no_reclaimer);
   }
-  text +=
-      "  See documentation for Memory Management  "
-      "(https://docs.pytorch.org/docs/stable/notes/"
-      "cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+  text.erase(text.find_last_not_of(' ') + 1);
   return text;
 }
 

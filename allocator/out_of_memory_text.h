@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program is told that was refused memory: native's sentences, with the
-// same numbers, because people and programs look for those; and behind them why
-// nothing more could be evicted.
+// First sentences of an out of memory: native's, with the same numbers, because
+// libraries and log readers parse them; and behind them why eviction ended. The
+// cause and the remedy follow (python_shim/refusal_cause.h).
 //
 // A pure function of plain facts, which DeviceAllocator gathers. Thread-safety:
 // any thread, no lock. Fails: never.
@@ -21,9 +21,6 @@ struct OutOfMemoryFacts {
   Bytes requested = 0;
   DeviceIndex device{0};
   Bytes total = 0, free = 0;  // of the card, as the driver tells
-  Bytes limit = 0;            // what the program allows, of it
-  Bytes allocated = 0, reserved = 0;
-  Bytes in_private_pools = 0;  // of the allocated
   std::vector<ProcessMemory> processes;
   unsigned own_pid = 0;  // of this process, where it is listed among them
   // Why no more could be evicted; empty where nothing ever is.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "python_shim/core.h"
@@ -28,9 +29,10 @@ Error Refused(Error error, const char* name,
   for (const AddressRange& range : ranges) {
     accesses.push_back({range.address, range.bytes, /*written=*/false});
   }
-  error.message +=
-      core::TellRefusedOperator(static_cast<int>(Raw(device->device().index())),
-                                kDefaultStream, name, accesses, error.message);
+  const int index = static_cast<int>(Raw(device->device().index()));
+  error = core::Refusal(std::move(error), index, kDefaultStream, accesses);
+  error.message += core::TellRefusedOperator(index, kDefaultStream, name,
+                                             accesses, error.message);
   return error;
 }
 

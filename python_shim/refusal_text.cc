@@ -1,66 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/refusal_text.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstddef>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "accounting/category.h"
 #include "accounting/ledger.h"
 #include "accounting/scope_text.h"
+#include "allocator/settings.h"
 #include "python_shim/core.h"
+#include "python_shim/refusal_cause.h"
 
 namespace stratalloc {
 namespace {
 
-constexpr std::size_t kShown = 3;
-
-Bytes OnDevice(const LedgerRow& row) {
-  return row.tier_bytes[static_cast<std::size_t>(TierId::kDevice)];
+std::vector<RefusalFacts::Holder> HoldersOn(DeviceIndex device) {
+  std::vector<RefusalFacts::Holder> holders;
+  for (const LedgerRow& row : Ledger::Get().Rows()) {
+    const Bytes bytes =
+        row.tier_bytes[static_cast<std::size_t>(TierId::kDevice)];
+    if (row.device != device || bytes == 0) continue;
+    holders.push_back({.name = ScopeText(row.charge.scope),
+                       .category = row.charge.category,
+                       .bytes = bytes,
+                       .named = row.charge.scope != kRootScope});
+  }
+  std::stable_sort(
+      holders.begin(), holders.end(),
+      [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  return holders;
 }
 
-// Behind what is there: native's text ends with a link, and without a stop.
-void Append(const std::string& sentence, Error* error) {
-  if (sentence.empty()) return;
-  error->message += error->message.ends_with('.') ? " " : ". ";
-  error->message += sentence;
+RefusalFacts::Tiering TieringOf(const DeviceAllocator& device) {
+  const Engine* const engine = Core::Get().engine();
+  if (engine == nullptr) return RefusalFacts::Tiering::kOff;
+  return engine->WhyNot(device).empty() ? RefusalFacts::Tiering::kOn
+                                        : RefusalFacts::Tiering::kRefused;
+}
+
+// By how much the tiers below lack room for what a malloc would evict.
+Bytes RoomLacking(DeviceAllocator& device, const RefusedRequest& refused) {
+  if (refused.is_operator) return 0;
+  const Result<Explanation> said = device.Explain(refused.request);
+  if (!said || said->has_room() ||
+      (said->by != ServedBy::kEviction && said->by != ServedBy::kHeadroom)) {
+    return 0;
+  }
+  return said->leaves - said->room_below;
 }
 
 }  // namespace
 
-std::string LargestHolders(DeviceIndex device) {
-  std::vector<LedgerRow> rows = Ledger::Get().Rows();
-  std::erase_if(rows, [&](const LedgerRow& row) {
-    return row.device != device || OnDevice(row) == 0;
-  });
-  if (rows.empty()) return "";
-  Bytes all = 0;
-  for (const LedgerRow& row : rows) all += OnDevice(row);
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const LedgerRow& a, const LedgerRow& b) {
-                     return OnDevice(a) > OnDevice(b);
-                   });
-  std::string text = "Of the " + FormatBytes(all) + " allocated on GPU " +
-                     std::to_string(Raw(device)) + ", ";
-  for (std::size_t i = 0; i < std::min(kShown, rows.size()); ++i) {
-    text += (i == 0 ? "" : ", ") + ScopeText(rows[i].charge.scope) +
-            (i == 0 ? " holds " : " ") + FormatBytes(OnDevice(rows[i])) + " (" +
-            CategoryName(rows[i].charge.category) + ")";
+void AddCause(Error* error, DeviceAllocator& device,
+              const RefusedRequest& refused) {
+  if (error->code != ErrorCode::kOutOfMemory) return;
+  Result<MemoryParts> parts = device.Parts();
+  if (!parts) return;
+  const Bytes size = refused.request.size;
+  RefusalFacts facts;
+  facts.is_operator = refused.is_operator;
+  facts.asked = refused.is_operator ? size : Settings::Get().Round(size);
+  facts.parts = *std::move(parts);
+  facts.tiering = TieringOf(device);
+  const Config& config = Core::Get().config();
+  facts.gpu_limit = config.device.gpu_limit;
+  facts.tiers_below = config.engine.lower.host_budget > 0 ||
+                      config.engine.lower.disk_budget > 0;
+  facts.stays = device.Stays();
+  facts.staying = device.StayingBytes();
+  facts.holders = HoldersOn(device.device().index());
+  facts.processes = ProcessesOn(device.device().index());
+  facts.own_pid = static_cast<unsigned>(getpid());
+  if (facts.tiering == RefusalFacts::Tiering::kOn) {
+    facts.room_lacking = RoomLacking(device, refused);
   }
-  return text + ".";
-}
-
-void AddHolders(Error* error, DeviceIndex device) {
-  if (error->code != ErrorCode::kOutOfMemory) return;
-  Append(LargestHolders(device), error);
-}
-
-void AddRemedy(Error* error, DeviceAllocator& device,
-               const MallocRequest& request) {
-  if (error->code != ErrorCode::kOutOfMemory) return;
-  const Result<Explanation> said = device.Explain(request);
-  if (!said) return;
-  Append(said->Remedy(), error);
+  const std::string cause = RefusalCause(facts, [&](const Trial& trial) {
+    const Result<std::vector<Tried>> tried = device.Try(refused, {&trial, 1});
+    return tried ? tried->front() : Tried{};
+  });
+  if (cause.empty()) return;
+  error->message += (error->message.ends_with('.') ? " " : ". ") + cause;
 }
 
 }  // namespace stratalloc

@@ -128,8 +128,7 @@ __attribute__((noinline)) void SlowMalloc(int device, Bytes size,
     block->error().code = ErrorCode::kOutOfMemory;
     return;
   }
-  AddHolders(&block->error(), (*allocator)->device().index());
-  AddRemedy(&block->error(), **allocator, request);
+  AddCause(&block->error(), **allocator, {.request = request});
 }
 
 __attribute__((noinline)) std::optional<DeviceIndex> SlowFree(

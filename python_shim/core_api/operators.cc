@@ -29,6 +29,21 @@ std::vector<Address> HandlesOf(DeviceAllocator& device,
   return {handles.begin(), handles.end()};
 }
 
+// On top of this thread's scopes.
+RefusedRequest RefusedOperator(DeviceAllocator& device, StreamId stream,
+                               std::span<const Access> accesses) {
+  const ScopeFrame frame = CurrentScope();
+  RefusedRequest refused{.request = {.stream = stream,
+                                     .lifetime = frame.lifetime,
+                                     .charge = {frame.payer, frame.category}},
+                         .operands = HandlesOf(device, accesses),
+                         .is_operator = true};
+  for (const Address operand : refused.operands) {
+    refused.request.size += device.table().RefOf(operand).bytes();
+  }
+  return refused;
+}
+
 }  // namespace
 
 bool MayLeave(Address address) {
@@ -45,8 +60,12 @@ Status EnterOperator(int, StreamId stream, const char* name,
   return {};
 }
 
-Error Refusal(Error error, int device) {
-  AddHolders(&error, static_cast<DeviceIndex>(device));
+Error Refusal(Error error, int device, StreamId stream,
+              std::span<const Access> accesses) {
+  DeviceAllocator* const opened = Core::Get().Opened(device).value_or(nullptr);
+  if (opened != nullptr) {
+    AddCause(&error, *opened, RefusedOperator(*opened, stream, accesses));
+  }
   return error;
 }
 
@@ -55,15 +74,7 @@ std::string TellRefusedOperator(int device, StreamId stream, const char* name,
                                 const std::string& message) {
   DeviceAllocator* const opened = Core::Get().Opened(device).value_or(nullptr);
   if (opened == nullptr) return "";
-  const ScopeFrame frame = CurrentScope();
-  RefusedRequest refused{.request = {.stream = stream,
-                                     .lifetime = frame.lifetime,
-                                     .charge = {frame.payer, frame.category}},
-                         .operands = HandlesOf(*opened, accesses),
-                         .is_operator = true};
-  for (const Address operand : refused.operands) {
-    refused.request.size += opened->table().RefOf(operand).bytes();
-  }
+  const RefusedRequest refused = RefusedOperator(*opened, stream, accesses);
   const Result<MemoryInfo> card = opened->device().GetMemoryInfo();
   opened->RecordOutOfMemory(stream, refused.request.size,
                             refused.request.charge, card ? card->free : 0);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "python_shim/core_api/operators.h"
 #include "python_shim/core_api/pins.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/operator_pin.h"
@@ -36,14 +37,21 @@ std::vector<AddressRange> WhatMayLeave(const AccessList& accesses) {
   return ranges;
 }
 
-void Pin(const char* name, const std::vector<AddressRange>& ranges,
+void Pin(const char* name, int device, const std::vector<AddressRange>& ranges,
          CollectivePins& pins) {
   if (ranges.empty()) return;
   // Room first: a pin that is taken must not be lost.
   pins.reserve(pins.size() + ranges.size());
-  const CollectivePins taken =
-      OrThrow(core::PinBlocks(name, PinReason::kCollective, ranges));
-  pins.insert(pins.end(), taken.begin(), taken.end());
+  const Result<CollectivePins> taken =
+      core::PinBlocks(name, PinReason::kCollective, ranges);
+  if (!taken) {
+    std::vector<Access> accesses;
+    for (const AddressRange& range : ranges) {
+      accesses.push_back({range.address, range.bytes, /*written=*/false});
+    }
+    ThrowError(core::Refusal(taken.error(), device, kDefaultStream, accesses));
+  }
+  pins.insert(pins.end(), taken->begin(), taken->end());
 }
 
 }  // namespace
@@ -61,7 +69,7 @@ CollectiveCall::CollectiveCall(const char* name,
   if (captured_) return;
   group_ = collective.Group(stack);
   synchronous_ = collective.IsSynchronous(stack);
-  Pin(name, WhatMayLeave(accesses), pins_);
+  Pin(name, accesses.device(), WhatMayLeave(accesses), pins_);
 }
 
 CollectiveCall::~CollectiveCall() {
@@ -99,7 +107,7 @@ void CollectiveCall::PinResults(const torch::jit::Stack& stack) {
   };
   ranges.erase(std::remove_if(ranges.begin(), ranges.end(), is_operand),
                ranges.end());
-  Pin(name_, ranges, pins_);
+  Pin(name_, accesses_.device(), ranges, pins_);
 }
 
 }  // namespace stratalloc

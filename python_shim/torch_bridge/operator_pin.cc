@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <bitset>
 #include <span>
 #include <string>
@@ -27,23 +28,26 @@ class UntoldRefusal final : public c10::OutOfMemoryError {
   int device_;
 };
 
-std::string Told(int device, const char* name,
-                 std::span<const Access> accesses, const std::string& message) {
-  return core::TellRefusedOperator(
-      device,
-      ToStreamId(c10::cuda::getCurrentCUDAStream(
-          static_cast<c10::DeviceIndex>(device))),
-      name, accesses, message);
+StreamId StreamOn(int device) {
+  return ToStreamId(
+      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
+}
+
+std::string Told(int device, const char* name, std::span<const Access> accesses,
+                 const std::string& message) {
+  return core::TellRefusedOperator(device, StreamOn(device), name, accesses,
+                                   message);
 }
 
 [[noreturn]] void Refuse(Error error, int device, const char* name,
                          std::span<const Access> accesses,
                          OperatorPin::IfRefused refused) {
-  error = core::Refusal(std::move(error), device);
   if (error.code == ErrorCode::kOutOfMemory) {
+    // The cause is found by copies of the heap: not for what is tried again.
     if (refused == OperatorPin::IfRefused::kTriedAgain) {
       throw UntoldRefusal(error.message, device);
     }
+    error = core::Refusal(std::move(error), device, StreamOn(device), accesses);
     error.message += Told(device, name, accesses, error.message);
   }
   ThrowError(error);
@@ -54,10 +58,7 @@ void Enter(int device, const char* name, std::span<const Access> accesses,
   // The stream matters to the bytes that are used on it; most operators of a
   // forward have none that could leave.
   StreamId stream = kDefaultStream;
-  if (!accesses.empty()) {
-    stream = ToStreamId(
-        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)));
-  }
+  if (!accesses.empty()) stream = StreamOn(device);
   Status entered = core::EnterOperator(device, stream, name, accesses);
   if (C10_LIKELY(entered.has_value())) return;
   Refuse(std::move(entered).error(), device, name, accesses, refused);
@@ -112,9 +113,15 @@ void TellRefused(const char* name, const AccessList& accesses,
                  c10::OutOfMemoryError* error) {
   const auto* const untold = dynamic_cast<const UntoldRefusal*>(error);
   if (untold == nullptr) return;
-  const std::string line =
-      Told(untold->device(), name, accesses.All(),
-           untold->what_without_backtrace());
+  const int device = untold->device();
+  const std::string message = untold->what_without_backtrace();
+  std::string line = core::Refusal({ErrorCode::kOutOfMemory, message}, device,
+                                   StreamOn(device), accesses.All())
+                         .message;
+  line += Told(device, name, accesses.All(), line);
+  // What is behind the message.
+  line.erase(0, std::min(line.size(), message.size()));
+  line.erase(0, line.find_first_not_of(' '));
   if (!line.empty()) error->add_context(line);
 }
 

@@ -40,7 +40,9 @@ def test_init_applies_the_options():
     assert torch.cuda.get_per_process_memory_fraction() == 0.75
     made = [make(8 * MIB) for _ in range(20)]
     stratalloc.pin(made)
-    with pytest.raises(torch.OutOfMemoryError, match="192.00 MiB allowed"):
+    with pytest.raises(torch.OutOfMemoryError, match="The memory fraction "
+                       "allows 192.00 MiB of the card, and pinned tensors hold "
+                       "160.00 MiB: raise it"):
         make(40 * MIB)
     stratalloc.unpin(made)
     torch.cuda.set_per_process_memory_fraction(1.0)

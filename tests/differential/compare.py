@@ -18,9 +18,9 @@ Not compared, and why:
   reserved, segment, num_device_*     memory comes in handles, not in segments
   inactive_split                      nothing is: any whole handle can go back
   num_alloc_retries, num_sync_*       the ladder has other rungs
-  the hint of expandable_segments     wrong here, left out (pytorch 173049)
-  "allocated in private pools"        native adds up what is free in them
-  "Of the ... allocated on GPU"       who holds it: native cannot know
+  an out of memory behind "is free."  native: sums, and advice that is wrong
+                                      here (pytorch 173049); ours: cause and
+                                      remedy
   requested_bytes of a checkpoint gone back to
                                       native forgets what was asked for: it
                                       counts its own sizes of the blocks; and

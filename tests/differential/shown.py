@@ -14,22 +14,16 @@ BOUNDED = ("allocated_bytes", "active_bytes", "reserved_bytes")
 KINDS = ("all", "small_pool", "large_pool")
 # fmt: on
 NUMBERS = re.compile(r"(0x)?[0-9][0-9a-f.]*( (bytes|[KMG]iB))?")
-# Advice that is wrong where every segment is expandable; see compare.py.
-HINT = re.compile(
-    r" If reserved but unallocated memory is large try [^.]*\. "
-    r"| with [^ ]* [^ ]* allocated in private pools \(e\.g\., CUDA Graphs\),"
-)
-# Behind the whole of native's text: who holds the memory, what would have
-# served. Native cannot know.
-HOLDERS = re.compile(
-    r"\. Of the [^ ]* [^ ]* allocated on GPU [0-9]+, .* holds .*"
-    r"|\. [^ ]* [^ ]* more would have served it.*")
+# Both texts begin alike; what follows is each allocator's own: native's sums
+# and advice, our cause and remedy. See compare.py.
+SHARED = re.compile(r"(CUDA out of memory\. .*? is free\.).*")
 
 
 def text_of(error):
-    """An exception's first line without numbers, hint and holders."""
+    """An exception's first line without numbers; of an out of memory what
+    both allocators say."""
     text = str(error).split("\n", maxsplit=1)[0].split("Exception raised")[0]
-    text = NUMBERS.sub("N", HINT.sub(" ", HOLDERS.sub("", text) + " "))
+    text = NUMBERS.sub("N", SHARED.sub(r"\1", text))
     return f"{type(error).__name__}: {' '.join(text.split())}"
 
 

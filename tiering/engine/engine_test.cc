@@ -19,6 +19,7 @@
 namespace stratalloc {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -588,10 +589,8 @@ TEST_F(EngineTest, WhoIsRefusedForWhatOthersUseIsToldWhyOnce) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_THAT(
       refused.error().message,
-      HasSubstr("aten::_foreach needs 4.00 MiB of handles on GPU 0 at once, "
-                "but the limit of 16.00 MiB is reached. stratalloc could not "
-                "evict more: on the device: 16.00 MiB in use by an operator, "
-                "in 16.00 MiB of reserved memory"));
+      EndsWith("aten::_foreach needs 4.00 MiB on GPU 0 at once, but the limit "
+               "of 16.00 MiB is reached."));
   ExpectLayers(layers);
   FreeAll(layers);
 }

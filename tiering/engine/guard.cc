@@ -236,27 +236,24 @@ Status Engine::RestoreForLocked(DeviceAllocator& device, const char* name,
   const auto refuse = [&](const std::string& why) {
     return Fail(ErrorCode::kOutOfMemory,
                 "CUDA out of memory. " + std::string(name) + " needs " +
-                    FormatBytes(BytesOf(device, handles)) +
-                    " of handles on GPU " +
+                    FormatBytes(BytesOf(device, handles)) + " on GPU " +
                     std::to_string(static_cast<int>(device.device().index())) +
-                    " at once" + why);
+                    " at once, " + why + ".");
   };
   // Evicting everything for what fits nowhere helps nobody.
   if (IsHopeless(device, handles)) {
     *lack = Admission::Lack::kMemory;
-    return refuse("; the limit is " + FormatBytes(device.limit()) +
-                  ". It does not fit beside what cannot leave; " +
-                  device.WhyNoMore("") + " (its own operands among them)");
+    return refuse("which does not fit beside what cannot leave it");
   }
   const std::uint64_t before = counters_.restored_handles;
   Status status = RestoreBatchLocked(state, wanted, Room::kEvict, {},
                                      /*planned=*/false);
   counters_.restored_before_use += counters_.restored_handles - before;
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-  return refuse(
-      ", but " + status.error().message +
-      ". stratalloc could not evict more: " + device.WhyNoMore(state.refusal) +
-      " (its own operands among them)");
+  return refuse("but " + status.error().message +
+                (state.refusal.empty()
+                     ? ""
+                     : ". stratalloc could not evict more: " + state.refusal));
 }
 
 Result<bool> Engine::AcceptAll(StreamId stream,
@@ -278,12 +275,10 @@ Status Engine::CheckFits(const char* name,
     if (device.CouldHold(bytes)) continue;
     return Fail(ErrorCode::kOutOfMemory,
                 "CUDA out of memory. " + std::string(name) + " needs " +
-                    FormatBytes(bytes) + " of handles on GPU " +
+                    FormatBytes(bytes) + " on GPU " +
                     std::to_string(static_cast<int>(device.device().index())) +
                     " at once, which is more than the limit of " +
-                    FormatBytes(device.most()) +
-                    "; split its tensors, or raise gpu_limit or the memory "
-                    "fraction if they are what limits it");
+                    FormatBytes(device.most()) + ".");
   }
   return {};
 }
@@ -295,7 +290,7 @@ Status Engine::WaitForRoom(StreamId stream, const char* name,
   // The answer to who is not let try at all.
   Status status = Fail(ErrorCode::kOutOfMemory,
                        "CUDA out of memory. " + std::string(name) +
-                           " came after others that wait for room");
+                           " came after others that wait for room.");
   // Between tries nothing is pinned: neither what the operators around this one
   // use (Waiting's part) nor what this one wants. For a try that need not wait
   // its pins stay, and cancel what has only been chosen.

@@ -55,12 +55,6 @@ class OutOfMemoryReport(Mapping):
         read = facts.read(told, site)
         return cls._found(read, Trials(told, read))
 
-    @staticmethod
-    def sentence(told):
-        """The verdict's alone, as `of`: without what would help."""
-        read = facts.read(told, None)
-        return judge(read, Trials(told, read)).sentence
-
     @classmethod
     def _found(cls, known, trials):
         verdict = judge(known, trials)

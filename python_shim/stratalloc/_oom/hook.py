@@ -8,8 +8,9 @@ the exception stays the program's own.
 
 A bundle is written once for each place (place.py), or owner where a thread of
 PyTorch's own was refused, so a search for the largest batch writes one; later
-refusals there have their own verdict in the exception. Callbacks hear of every
-refusal, but not of those inside of a callback.
+refusals there name that bundle. Callbacks hear of every refusal, but not of those
+inside of a callback. The exception has its cause from the core
+(refusal_cause.h), with or without a bundle.
 """
 
 import atexit
@@ -120,7 +121,7 @@ atexit.register(_detach)
 def _refused(told, line, room):
     """The core's listener: how many bytes of `line` it wrote."""
     try:
-        data = _fitting(*_said(told), room)
+        data = _fitting(_said(told), room)
         ctypes.memmove(line, data, len(data))
         return len(data)
     except KeyboardInterrupt:
@@ -133,25 +134,16 @@ def _refused(told, line, room):
 _LISTENER = _core.REFUSAL_LISTENER(_refused)
 
 
-def _fitting(words, where, room):
-    """As UTF-8 in `room` bytes: of words that are longer their beginning, and
-    never a part of where the bundle is."""
-    words, where = (text.encode("utf-8", "backslashreplace")
-                    for text in (words, where))
-    if len(where) > room:
-        where = b""
-    left = room - len(where)
-    if len(words) > left:
-        words = words[:max(0, left - 3)].decode("utf-8", "ignore").encode()
-        words += b"..."[:left]
-    return words + where
+def _fitting(where, room):
+    """As UTF-8 in `room` bytes; nothing of a path that is longer."""
+    data = where.encode("utf-8", "backslashreplace")
+    return data if len(data) <= room else b""
 
 
 def _said(told):
-    """(words, where the bundle is): what the exception says behind its
-    message."""
+    """Where the bundle is: what the exception says behind its message."""
     if getattr(_inside, "now", False):
-        return "", ""
+        return ""
     _inside.now = True
     try:
         return _hear(told)
@@ -165,7 +157,7 @@ def _hear(told):
         if not turn:
             _log.warning("stratalloc: an out of memory has no report: another "
                          "thread's took too long")
-            return "", ""
+            return ""
         key = _key(told, place)
         writes = _may_write(key)
         if not writes and not _state.callbacks:
@@ -178,8 +170,9 @@ def _hear(told):
             callback(report)
         except Exception:  # pylint: disable=broad-exception-caught
             _log.exception("stratalloc: a callback of on_oom() failed")
-    where = f" stratalloc wrote {report.bundle}." if report.bundle else ""
-    return _joint(told) + report.verdict.sentence, where
+    if not report.bundle:
+        return ""
+    return f"{_joint(told)}stratalloc wrote {report.bundle}."
 
 
 def _report_class():
@@ -234,9 +227,10 @@ def _write(report, key):
 
 def _earlier(told, key):
     path = _state.sites.get(key)
-    where = "" if path is None else (
-        f" stratalloc wrote about an earlier one of the same place: {path}.")
-    return _joint(told) + _report_class().sentence(told), where
+    if path is None:
+        return ""
+    return (f"{_joint(told)}stratalloc wrote about an earlier one of the same "
+            f"place: {path}.")
 
 
 def _joint(told):

@@ -4,8 +4,8 @@ said, the one that gives up least first.
 
 What costs the program nothing comes first (waiting, pools, pins, settings).
 Then comes what is given up, by its bytes: of others on the card where they are
-the verdict, of blocks that end, of the request; last the blocks of a model and
-of its optimizer, which cannot go on without them. Tried means: on a copy of the
+the verdict, of blocks that end, of the request. Blocks of a model and of its
+optimizer are never among them: a program in use cannot free them. Tried means: on a copy of the
 device's blocks, with this and nothing else done, the same request was served.
 Only a scope's own limit is a sum and no matter of blocks.
 """
@@ -56,14 +56,10 @@ def find(facts, trials, verdict):
         return []
     given_up = [*_of_blocks(facts, trials), *_of_less(facts, trials),
                 *_of_others(facts, trials)]
-    categories = {block["address"]: block["category"] for block in (
-        *facts["blocks"], *(facts["explanation"] or {}).get("frees", ()))}
-
     def loss(one):
         cause = (verdict.kind in _OTHERS
                  and one.action in ("end_processes", "end_others"))
-        kept = any(categories[block] in _KEPT for block in one.blocks)
-        return not cause, kept, one.bytes
+        return not cause, one.bytes
 
     return [*_of_nothing_lost(facts, trials),
             *sorted(given_up, key=loss)][:_MOST]
@@ -187,18 +183,20 @@ def _of_blocks(facts, trials):
     said = facts["explanation"] or {}
     groups = {}
     for block in facts["blocks"]:
+        if block["category"] in _KEPT:
+            continue
         groups.setdefault((block["owner"], block["category"]),
                           []).append(block)
     listed = said.get("frees", [])
+    if any(block["category"] in _KEPT for block in listed):
+        listed = []
     if listed and trials.would_serve(
             frees=[block["address"] for block in listed]):
         yield _of_group(listed, "then whole handles are free")
-    for kept in (False, True):
-        enough = _enough({key: blocks for key, blocks in groups.items()
-                          if (key[1] in _KEPT) == kept}, trials)
-        if enough and ({block["address"] for block in enough}
-                       != {block["address"] for block in listed}):
-            yield _of_group(enough, "without them it fits")
+    enough = _enough(groups, trials)
+    if enough and ({block["address"] for block in enough}
+                   != {block["address"] for block in listed}):
+        yield _of_group(enough, "without them it fits")
 
 
 def _enough(groups, trials):

@@ -255,7 +255,7 @@ def test_what_enters_the_root_module_is_its_input():
     assert total("Entered", "input") == 0
 
 
-def test_a_refusal_names_the_largest_holders():
+def test_a_refusal_names_the_largest_holder():
     with stratalloc.scope("Refused.cache", category="activation"):
         cache = torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
     with stratalloc.scope("Refused.small", category="activation"):
@@ -265,8 +265,8 @@ def test_a_refusal_names_the_largest_holders():
     text = str(raised.value)
     assert text.startswith("CUDA out of memory. Tried to allocate 100.00 MiB")
     assert len(raised.value.args) == 1
-    assert "on GPU 0, Refused.cache holds 200.00 MiB (activation), " in text
-    assert "Refused.small 8.00 MiB (temporary)" in text
+    assert "Activations hold 208.00 MiB: reduce the batch size" in text
+    assert text.endswith(" Largest: Refused.cache, 200.00 MiB.")
     del cache, small
 
 

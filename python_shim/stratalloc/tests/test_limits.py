@@ -43,8 +43,7 @@ def test_what_is_more_is_refused_and_the_scope_named():
         assert str(refused.value) == (
             "CUDA out of memory. Tried to allocate 2.00 MiB in cache on GPU 0, "
             "but cache is limited to 4.00 MiB (stratalloc.limit) and owns 3.00 "
-            "MiB. Of these, cache owns 3.00 MiB. Free some of it, or raise the "
-            "limit by 1024.00 KiB.")
+            "MiB. Raise the limit by 1024.00 KiB, or let cache hold less.")
         assert limits() == {"cache": (4 * MIB, 3 * MIB)}
         make(200 * MIB)  # others may have what they like
         with stratalloc.scope("cache"):

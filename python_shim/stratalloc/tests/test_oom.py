@@ -8,6 +8,7 @@ tests/refused_program.py makes them, a process for each set of settings.
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -165,7 +166,7 @@ class _Serving:
         return bool(frees)
 
 
-def test_a_model_s_own_blocks_come_last():
+def test_blocks_of_a_model_are_never_suggested():
     report = _plain()["live"]["report"]
     blocks = [{"address": index, "bytes": held * MIB, "owner": "Net",
                "category": category}
@@ -176,7 +177,7 @@ def test_a_model_s_own_blocks_come_last():
     found = suggestions.find(facts, _Serving(),
                              verdict.Verdict(**report["verdict"]))
     assert [(one.action, one.blocks) for one in found] == [
-        ("ask_less", ()), ("free", (1,)), ("free", (0,))]
+        ("ask_less", ()), ("free", (1,))]
 
 
 def test_enough_that_is_free_in_pieces_is_no_matter_of_live_tensors():
@@ -396,13 +397,31 @@ def test_settings_that_were_suggested_serve_what_was_refused():
     assert again.stderr.strip().endswith("tiers_full: it was served")
 
 
+# kind of the verdict -> what the exception says
+_CAUSES = {
+    "capacity": r"The tensor is larger than the card: ",
+    "limit": r"gpu_limit|The memory fraction allows|cache is limited to",
+    "tiers_full": r"raise host_budget or disk_budget",
+    "working_set": r"operands are the largest part, and activations hold 40\.00",
+    "pending": r"in use by other streams until the capture",
+    "private_pools": r"CUDA graphs and MemPools keep 40\.00 MiB free",
+    "fragmented": r"are free, but in pieces between ",
+    "other_processes": r"Other processes hold more of the card",
+    "non_torch": r"Libraries of this process hold ",
+    "unknown": r"held by other processes, or by libraries of this one",
+    "live": r"hold \d+\.\d\d MiB",
+    # It came free later, by an observer of torch's.
+    "came_free": r"hold 60\.00 MiB",
+}
+
+
 @each
-def test_the_exception_says_request_and_verdict(runs, name, wanted):
-    said = runs()[name]
-    message, sentence = said["message"], said["report"]["verdict"]["sentence"]
+def test_the_exception_and_the_verdict_name_one_cause(runs, name, wanted):
+    message = runs()[name]["message"]
     assert message.startswith("CUDA out of memory. ")
-    assert message.endswith(sentence)
-    assert message.count(sentence) == 1
+    assert re.search(_CAUSES[wanted[0]], message), message
+    # A call that needs an argument, or the second half of native's text.
+    assert "explain" not in message and "reserved by PyTorch" not in message
 
 
 @each

@@ -279,7 +279,9 @@ Status EnterOperator(int device, StreamId, const char* name,
   ++open_operators;
   return {};
 }
-Error Refusal(Error error, int) { return error; }
+Error Refusal(Error error, int, StreamId, std::span<const Access>) {
+  return error;
+}
 std::string TellRefusedOperator(int, StreamId, const char* name,
                                 std::span<const Access>, const std::string&) {
   Recorded& core = Get();
