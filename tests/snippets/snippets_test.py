@@ -69,6 +69,7 @@ def test_results_have_what_the_readme_promises():
 
 @pytest.mark.parametrize("text", [
     "stratalloc.nothing()", "stratalloc.compat.nothing()", "nothing_of(1)",
+    "stratalloc.scopes.scope()",
     "stratalloc.holders(by_site=True)", "limit()[0].x + nothing(2)",
     "explain(1, 2, 3, 4, 5, 6)", 'stratalloc.holders(by="site").nothing()'])
 def test_span_of_what_is_not_there_is_wrong(text):

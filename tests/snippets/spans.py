@@ -5,6 +5,7 @@ import ast
 import importlib
 import inspect
 
+import stratalloc
 from tests.snippets import manifest
 
 
@@ -86,6 +87,10 @@ def place(path):
 
 
 def _attribute(value, name):
+    if value is stratalloc and not name.startswith("_") and name not in (
+            *stratalloc._NAMES, *stratalloc._MODULES):
+        # Another module may have imported it; a program has not.
+        raise Wrong(f"stratalloc has no {name}")
     if hasattr(value, name):
         return getattr(value, name)
     if inspect.ismodule(value):
