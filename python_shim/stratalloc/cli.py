@@ -45,7 +45,7 @@ def _answer(args):
         return EXIT_OK
     if args.command is None:
         _parser().print_help(sys.stderr)
-        return EXIT_USAGE
+        raise SystemExit(EXIT_USAGE)  # as argparse ends
     try:
         args.json = args.json and _result_file(args.json)
         return args.function(args)
