@@ -9,13 +9,16 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "accounting/ledger.h"
 #include "allocator/allocator.h"
+#include "allocator/events/event_recorder.h"
 #include "allocator/frame_accounts.h"
 #include "tests/cudasim/control.h"
+#include "tests/cudasim/cuda_calls.h"
 
 namespace stratalloc {
 namespace {
@@ -140,6 +143,65 @@ TEST_F(FrameEndTest, ARelabelTakesABlockOutOfItsFrame) {
   for (const Address address : {a, b, c}) Free(address);
   EXPECT_EQ(Begin(), frame) << "nobody has it any more";
   device_->EndFrame(frame);
+}
+
+// A recording finds by these events what became of each block.
+TEST_F(FrameEndTest, RingsHaveFramesAndFinalCategories) {
+  ASSERT_TRUE(EventRecorder::Start({}));
+  device_->NoteTracker();
+  const std::vector<std::uint64_t> since = EventRecorder::Now();
+  const FrameId frame = Begin(), empty = Begin();
+  const Address kept = Malloc(3 * kMiB, frame);
+  Free(Malloc(kMiB, frame));
+  for (const SegmentView& segment : device_->Now().segments) {
+    for (const BlockView& block : segment.blocks) {
+      EXPECT_EQ(block.open_frame, block.address == kept ? frame : 0);
+    }
+  }
+  device_->EndFrame(empty);
+  device_->EndFrame(frame);
+  Free(kept);
+  EventRecorder::Stop();
+  std::vector<std::tuple<EventKind, std::uint64_t, Category, int>> found;
+  for (const auto& ring : EventRecorder::Read(since).rings) {
+    for (const Event& event : ring.events) {
+      if (event.kind != EventKind::kAlloc &&
+          event.kind != EventKind::kFreeRequested &&
+          event.kind != EventKind::kFrameEnd) {
+        continue;
+      }
+      EXPECT_EQ(event.scope, Raw(kLayer));
+      EXPECT_GT(OrderOf(event.aux), 0u);
+      found.emplace_back(event.kind, event.address,
+                         static_cast<Category>(event.category), event.flags);
+    }
+  }
+  const Address freed = std::get<1>(found.at(1));
+  const decltype(found) expected = {
+      {EventKind::kAlloc, kept, Category::kTemporary, kEventInFrame},
+      {EventKind::kAlloc, freed, Category::kTemporary, kEventInFrame},
+      {EventKind::kFreeRequested, freed, Category::kTemporary, 0},
+      {EventKind::kFrameEnd, frame, Category::kUnknown, 0},
+      {EventKind::kFreeRequested, kept, Category::kActivation, 0}};
+  EXPECT_EQ(found, expected);
+}
+
+// Memory of a block that waits for its streams is told with it.
+TEST_F(FrameEndTest, PendingBlocksKeepTheirFinalCategory) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+            cudaSuccess);
+  const StreamId other{reinterpret_cast<std::uint64_t>(stream)};
+  const FrameId frame = Begin();
+  const Address kept = Malloc(3 * kMiB, frame);
+  device_->EndFrame(frame);
+  ASSERT_TRUE(device_->RecordStream(kept, other).has_value());
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, /*forever=*/1),
+            0);
+  Free(kept);
+  EXPECT_EQ(CategoryOf(kept), Category::kActivation);
+  cudasim_clear_faults();
+  ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 // A frame without blocks ends without the device's lock (core::EndFrame), while

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "allocator/events/event_recorder.h"
+#include "allocator/frame_accounts.h"
 
 namespace stratalloc {
 
@@ -21,8 +22,10 @@ TracePoint BlockTraces::PointOf(TraceAction action, Address address,
   event.pool = segment.pool->key().owner;
   event.pool_number = NumberOf(*segment.pool);
   if (block != nullptr) {
+    FrameAccounts& frames = FrameAccounts::Get();
     event.scope = block->charge.scope;
-    event.category = block->charge.category;
+    event.category = frames.Resolved(block->charge).category;
+    event.in_frame = frames.OpenFrame(block->charge) != 0;
     if (sites_) event.site = block->site;
   }
   return event;
@@ -45,6 +48,15 @@ void BlockTraces::Relabelled(const Block& block) {
                              block.requested, *block.segment, &block);
   event.size = block.size;
   history_.RecordRelabel(event);
+}
+
+void BlockTraces::FrameEnded(FrameId id, ScopeId scope) {
+  if (!EventRecorder::on()) return;
+  TracePoint event;
+  event.device = device_;
+  event.address = id;
+  event.scope = scope;
+  history_.RecordFrameEnd(event);
 }
 
 std::uint16_t BlockTraces::NumberOf(Pool& pool) {

@@ -36,6 +36,8 @@ class BlockTraces {
   bool uses_sites() const { return sites_; }
   // Somebody else owns it: for the event rings.
   void Relabelled(const Block& block);
+  // What lives of the frame's blocks is an activation now: for the event rings.
+  void FrameEnded(FrameId id, ScopeId scope);
   // The live blocks over a handle that leaves or returns, as far as they touch
   // it: freed before the mapping changes, allocated after it.
   void LiveOver(HandleRef handle, bool allocated, TraceCause cause);

@@ -210,11 +210,11 @@ std::vector<SegmentView> DeviceReports::SnapshotLocked() {
           view.blocks.back().bytes += inside;
           view.blocks.back().requested += requested;
         } else {
-          view.blocks.push_back(
-              BlockView{at, inside, requested, b->state,
-                        FrameAccounts::Get().Resolved(b->charge),
-                        IsLive(b->state) ? p_.history.BlockContext(b->address)
-                                         : nullptr});
+          view.blocks.push_back(BlockView{
+              at, inside, requested, b->state,
+              FrameAccounts::Get().Resolved(b->charge),
+              IsLive(b->state) ? p_.history.BlockContext(b->address) : nullptr,
+              FrameAccounts::Get().OpenFrame(b->charge)});
         }
         view.bytes += inside;
       });

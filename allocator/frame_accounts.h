@@ -54,6 +54,10 @@ class FrameAccounts {
   FrameAccount& at(FrameId id) {
     return chunks_[id / kChunk].load(std::memory_order_relaxed)[id % kChunk];
   }
+  // The charge's frame while it is open; 0: none. REQUIRES: as Resolved.
+  FrameId OpenFrame(Charge charge) {
+    return charge.frame != 0 && !at(charge.frame).ended ? charge.frame : 0;
+  }
   // What the charge says now, without a frame. The caller holds the device
   // lock, and a block carries the charge.
   Charge Resolved(Charge charge) {

@@ -100,6 +100,9 @@ void History::RecordInRings(const TracePoint& point, EventKind kind) {
   event.device = static_cast<std::uint8_t>(point.device);
   switch (point.cause) {
     case TraceCause::kNone:
+      if (point.in_frame && kind == EventKind::kAlloc) {
+        event.flags = kEventInFrame;
+      }
       break;
     case TraceCause::kEvicted:
       event.flags = kEventEvicted;

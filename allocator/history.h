@@ -83,6 +83,11 @@ class History {
   void RecordFreedAway(const TracePoint& point) {
     RecordInRings(point, EventKind::kFreedAway);
   }
+  // The frame whose number is `address` ended, and some of its blocks live.
+  // REQUIRES: EventRecorder::on().
+  void RecordFrameEnd(const TracePoint& point) {
+    RecordInRings(point, EventKind::kFrameEnd);
+  }
   // What the device has, in its place among its events: `address` allocated,
   // `bytes` reserved. REQUIRES: EventRecorder::on().
   void RecordTotals(const TracePoint& point) {

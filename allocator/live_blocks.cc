@@ -112,10 +112,11 @@ void LiveBlocks::Free(Block* block) {
 // Its owner has given it up, whatever still waits: torch counts it no more.
 void LiveBlocks::PayBack(Block& block) {
   if (block.account == nullptr) return;
+  const Charge paid = FrameAccounts::Get().Resolved(block.charge);
   ChargeAccount& account =
       block.charge.frame == 0 ? *block.account : LeaveFrame(block);
   block.account = nullptr;
-  block.charge.frame = 0;
+  block.charge = paid;
   Bytes here = block.size;
   if (block.segment->region->evictable) {
     ForEachHandleOf(block, [&](HandleRef handle, Bytes bytes) {
@@ -188,6 +189,7 @@ void LiveBlocks::EndFrame(FrameId id) {
   FrameAccount& frame = FrameAccounts::Get().at(id);
   if (Read(frame.blocks) == 0) return FrameAccounts::Get().Recycle(id);
   frame.ended = true;
+  p_.traces.FrameEnded(id, frame.scope);
   ChargeAccount* const was =
       p_.accounts.Of({frame.scope, Category::kTemporary});
   if (was == nullptr) return;

@@ -48,6 +48,7 @@ struct TracePoint {
   // asked for it, and the number of the pool in the event rings.
   TraceCause cause = TraceCause::kNone;
   Category category = Category::kUnknown;
+  bool in_frame = false;  // temporary until the frame ends
   std::uint16_t pool_number = 0;
   Bytes size = 0;  // of a block, `bytes` being what was asked for
   ScopeId scope = kRootScope;

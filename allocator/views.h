@@ -31,6 +31,7 @@ struct BlockView {
   BlockState state;
   Charge charge;
   HistoryContext context = {};
+  FrameId open_frame = 0;  // on whose end it is no more temporary
 };
 
 // One contiguous range of memory on the device, for snapshots.

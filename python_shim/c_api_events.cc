@@ -26,6 +26,15 @@ Json BlockJson(const BlockView& block) {
           Raw(block.charge.scope), Raw(block.charge.category)};
 }
 
+// Blocks that are temporary until their frame ends.
+void AddTemporaries(const SegmentView& segment, Json& temporaries) {
+  for (const BlockView& block : segment.blocks) {
+    if (block.open_frame == 0) continue;
+    temporaries.push_back({block.address, block.bytes, block.requested,
+                           Raw(block.charge.scope), block.open_frame});
+  }
+}
+
 Json SegmentJson(const SegmentView& segment) {
   Json blocks = Json::array();
   for (const BlockView& block : segment.blocks) {
@@ -46,9 +55,10 @@ Json StatJson(const Stat& stat) {
 
 Json StateOf(DeviceAllocator& device) {
   const DeviceAllocator::Moment now = device.Now();
-  Json segments = Json::array();
+  Json segments = Json::array(), temporaries = Json::array();
   for (const SegmentView& segment : now.segments) {
     segments.push_back(SegmentJson(segment));
+    AddTemporaries(segment, temporaries);
   }
   const DeviceStats& stats = now.stats;
   // Where what is how large a handle: what can be given back at once.
@@ -65,6 +75,7 @@ Json StateOf(DeviceAllocator& device) {
           {"regions", std::move(regions)},
           {"order", now.order},
           {"segments", std::move(segments)},
+          {"temporaries", std::move(temporaries)},
           {"stats",
            {{"allocated_bytes", StatJson(stats.allocated_bytes.stats[0])},
             {"requested_bytes", StatJson(stats.requested_bytes.stats[0])},

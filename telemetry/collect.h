@@ -17,6 +17,7 @@
 
 #include "allocator/events/event.h"
 #include "telemetry/file_event.h"
+#include "telemetry/frame_ends.h"
 
 namespace stratalloc {
 
@@ -57,8 +58,9 @@ struct Collected {
 inline constexpr std::int64_t kNeverComplete =
     (std::int64_t{1} << 62) - 1;  // readers take no larger number
 
-Collected Collect(const std::vector<RingEvents>& rings,
-                  const EventClock& clock);
+// `start`: blocks that were temporary then, of all devices.
+Collected Collect(const std::vector<RingEvents>& rings, const EventClock& clock,
+                  const std::vector<TemporaryBlock>& start = {});
 
 }  // namespace stratalloc
 

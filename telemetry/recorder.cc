@@ -104,6 +104,7 @@ Json HeadOf(const AreaContent& content, const Collected& collected,
       {"complete_from",
        content.events_lost > 0 ? kNeverComplete : collected.complete_from},
       {"unknown", collected.unknown},
+      {"owners_said", true},
       {"names_lost", content.names_lost},
       {"stacks_lost", content.stacks_lost},
       {"redacted", redact},
@@ -113,6 +114,25 @@ Json HeadOf(const AreaContent& content, const Collected& collected,
                                                       content.overwritten))}};
   AddNames(content.names, redact, head);
   return head;
+}
+
+// What is temporary in these states, on whose end of a frame it is no more.
+std::vector<TemporaryBlock> TemporariesOf(const std::vector<Json>& states) {
+  std::vector<TemporaryBlock> found;
+  for (const Json& state : states) {
+    const std::uint8_t device = state.at("index");
+    for (const Json& one : state.value("temporaries", Json::array())) {
+      found.push_back(
+          {device, one.at(0), one.at(1), one.at(2), one.at(3), one.at(4)});
+    }
+  }
+  return found;
+}
+
+// As a recording has them: what became of temporaries its events say.
+std::vector<Json> WithoutTemporaries(std::vector<Json> states) {
+  for (Json& state : states) state.erase("temporaries");
+  return states;
 }
 
 // By device the number of its newest event; `none` where no state was taken.
@@ -218,13 +238,14 @@ Status Recorder::Write(std::uint64_t recording, const std::string& path,
     kept.NoteLost(ring.lost, ring.whole_from);
     KeepBetween(first, last, kept);
   }
-  const Collected collected = Collect(content.rings, content.clock);
+  const Collected collected =
+      Collect(content.rings, content.clock, TemporariesOf(*open.start));
   Json head = HeadOf(content, collected, options.redact);
   // As events are timed: the calendar may have been set back meanwhile.
   head["duration"] = content.clock.TimeOf(ended);
   head["torn"] = false;
-  head["start"] = *open.start;
-  head["end"] = end;
+  head["start"] = WithoutTemporaries(*open.start);
+  head["end"] = WithoutTemporaries(end);
   head["level"] = options.level;
   if (!options.redact) head["about"] = options.about;
   return WriteRecording(path, Text(head), collected.events);

@@ -31,7 +31,9 @@
 namespace stratalloc {
 
 // What one device has, as a recording says it: {"index", "capacity",
-// "segments", "stats", "order"}; `order`: the number of its newest event.
+// "segments", "stats", "order"}; `order`: the number of its newest event. In
+// "temporaries", [address, size, requested, scope, frame], are blocks that are
+// temporary until their frame ends (allocator/frame_accounts.h).
 using DeviceStates = std::function<std::vector<nlohmann::json>()>;
 
 struct RecordingOptions {

@@ -35,14 +35,16 @@ enum class EventKind : std::uint8_t {
   kRelabel = 17,
   kThread = 18,
   kDropped = 19,
+  kFrameEnd = 20,
 };
-inline constexpr int kEventKinds = 20;
+inline constexpr int kEventKinds = 21;
 
 // Of an event.
 inline constexpr std::uint8_t kEventEvicted = 1;
 inline constexpr std::uint8_t kEventRestored = 2;
 inline constexpr std::uint8_t kEventRecomputes = 4;
 inline constexpr std::uint8_t kEventBackward = 8;
+inline constexpr std::uint8_t kEventInFrame = 16;
 
 struct Event {
   std::uint64_t ticks = 0;  // base/ticks.h
@@ -75,7 +77,8 @@ constexpr std::uint16_t PoolOf(std::uint64_t aux) {
 }
 constexpr bool HasOrder(EventKind kind) {
   return kind <= EventKind::kOutOfMemory || kind == EventKind::kRelabel ||
-         kind == EventKind::kTotals || kind == EventKind::kFreedAway;
+         kind == EventKind::kTotals || kind == EventKind::kFreedAway ||
+         kind == EventKind::kFrameEnd;
 }
 
 // A block's size, which is `bytes`, what was asked for, rounded up to 512, and

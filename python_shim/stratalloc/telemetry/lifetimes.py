@@ -11,7 +11,6 @@ Rows whose events contradict each other (`faults`) are ended where the next one
 begins: sums stay finite, and identities.check() tells of them.
 """
 
-import bisect
 import dataclasses
 
 import numpy as np
@@ -200,47 +199,79 @@ def _ends_away(events, away, at):
 
 
 def relabels(run, device, rows):
-    """[(row, event)]: whom each relabel reached, in the order of the events. It
-    names a block; of one that is partly away, that is every piece that is here.
+    """(rows, events): columns of which row a relabel reached, in the order of
+    the events. It names a block; of one that is partly away, that is every piece
+    that is here.
     """
     kinds = run.events["kind"]
     events = np.flatnonzero((kinds == Kind.RELABEL)
                             & (run.events["device"] == device))
-    if not len(events):
-        return []
+    if not len(events) or not len(rows):
+        return events[:0], events[:0]
     order = np.lexsort((rows["begin"], rows["address"]))
-    keys = list(zip(rows["address"][order].tolist(),
-                    rows["begin"][order].tolist()))
-    done, size = rows["done"][order].tolist(), rows["size"][order].tolist()
-    found = []
-    for at, address, length in zip(events.tolist(), *(
-            run.events[name][events].tolist() for name in ("address", "aux"))):
-        end = address + max(length, 1)
-        while address < end:
-            i = bisect.bisect_right(keys, (address, at)) - 1
-            if i >= 0 and keys[i][0] == address and at < done[i]:
-                found.append((int(order[i]), at))
-                address += max(size[i], 1)
-                continue
-            after = bisect.bisect_left(keys, (address + 1,))
-            if after == len(keys):
-                break
-            address = keys[after][0]
-    return found
+    named = run.events[events]
+    reached = _begun(rows, order, named["address"], events)
+    whole = (reached >= 0) & (
+        rows["size"][reached] >= named["aux"].astype("<i8"))
+    of_pieces = [_pieces(rows, order, int(address), int(size), at)
+                 for address, size, at in zip(
+                     named["address"][~whole], named["aux"][~whole],
+                     events[~whole].tolist())]
+    which = np.concatenate([reached[whole], *of_pieces]).astype("<i8")
+    at = np.concatenate([events[whole], np.repeat(
+        events[~whole], [len(pieces) for pieces in of_pieces])])
+    by_event = np.argsort(at, kind="stable")
+    return which[by_event], at[by_event]
+
+
+def _begun(rows, order, addresses, events):
+    """Of each address the row that began there before an event and is alive
+    then, or -1. `order`: of rows by address and beginning."""
+    count = len(rows)
+    sorted_ = np.lexsort((
+        np.append(np.zeros(count, "i1"), np.ones(len(events), "i1")),
+        np.append(rows["begin"][order], events),
+        np.append(rows["address"][order], addresses)))
+    last = np.maximum.accumulate(
+        np.where(sorted_ < count, np.arange(len(sorted_)), -1))
+    asked = sorted_ >= count
+    place = sorted_[last[asked]]
+    found = np.full(len(events), -1, "<i8")
+    found[sorted_[asked] - count] = np.where(
+        last[asked] >= 0, order[place % max(count, 1)], -1)
+    row = rows[found]
+    good = ((found >= 0) & (row["address"] == addresses)
+            & (row["done"] > events))
+    return np.where(good, found, -1)
+
+
+def _pieces(rows, order, address, size, at):
+    """Rows that are alive at an event in a block of which a part is away."""
+    inside = order[slice(*np.searchsorted(
+        rows["address"][order], [address, address + max(size, 1)]))]
+    return inside[(rows["begin"][inside] <= at) & (rows["done"][inside] > at)]
+
+
+def _time_of(run, moments):
+    """ns of events, 0 of BEFORE."""
+    return np.append(run.events["time"], 0)[moments]
 
 
 def _take_end(run, device, rows, alive, end):
-    """Whatever lives at the end is known best there: its size, where no event
-    said it, and its owner, where no event changed it."""
+    """Takes from the end what no event says of the blocks that live there: a
+    size, and an owner where the events do not say each change of it."""
+    said = np.zeros(len(rows), bool)
+    if run.owners_said:
+        said = _time_of(run, rows["begin"]) >= run.complete_from
     blocks = {block.address: block for block in end if block.tier == 0}
-    relabelled = {row for row, _ in relabels(run, device, rows)}
+    said[relabels(run, device, rows)[0]] = True
     for i in np.flatnonzero(alive):
         block = blocks.get(int(rows["address"][i]))
         if block is None:
             continue
         if rows["guessed"][i]:
             rows["size"][i] = block.size
-        if int(i) in relabelled:
+        if said[i]:
             continue
         if block.scope:
             rows["scope"][i] = block.scope

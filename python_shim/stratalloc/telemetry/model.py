@@ -216,6 +216,7 @@ class Run:
     complete_from: int = 0  # ns; from then on none is missing
     names_lost: int = 0  # of what has a number in place of a name
     stacks_lost: int = 0  # allocations of which the line alone is known
+    owners_said: bool = False  # its events say each change of a block's owner
     torn: bool = False  # recovered from a process that did not end by itself
     overhead: int = 0  # ns that recording took, as far as it was measured
     redacted: bool = False

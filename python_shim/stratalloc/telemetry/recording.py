@@ -43,6 +43,7 @@ class _Reader:
             started=self._integer("started"),
             duration=self._integer("duration"),
             about=finite.plain(self._object("about")),
+            owners_said=bool(head.get("owners_said")),
             torn=bool(head.get("torn")),
             redacted=bool(head.get("redacted")),
             overhead=self._integer("overhead_ns"),

@@ -20,6 +20,8 @@ from stratalloc.telemetry.lifetimes import BEFORE
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.ranges import Ranges
 
+RELABELLED = np.dtype([("row", "<i8"), ("event", "<i8"), ("scope", "<u4"),
+                       ("category", "u1")])  # row: index of Replay.rows
 _UNIT = 2 << 20  # what an expandable segment gives back at least
 
 
@@ -145,24 +147,24 @@ class Replay:
 
     def owners(self, which, moment):
         """(scope, category) columns of rows, as they were at a moment."""
-        scope = self.rows["scope"][which].copy()
-        category = self.rows["category"][which].copy()
         changes = self.relabels
-        if len(changes):
-            place = {int(row): i for i, row in enumerate(which)}
-            for row, at, new_scope, new_category in changes:
-                if at <= moment and row in place:
-                    scope[place[row]] = new_scope
-                    category[place[row]] = new_category
-        return scope, category
+        changes = changes[:np.searchsorted(changes["event"], moment, "right")]
+        found = []
+        for name in ("scope", "category"):
+            column = self.rows[name].copy()
+            column[changes["row"]] = changes[name]  # of several the last one
+            found.append(column[which])
+        return tuple(found)
 
     @functools.cached_property
     def relabels(self):
-        """[(row, event, scope, category)]: who owns a block from an event on."""
-        events = self.run.events
-        return [(row, at, int(events["scope"][at]), int(events["category"][at]))
-                for row, at in lifetimes.relabels(self.run, self.index,
-                                                  self.rows)]
+        """Column of RELABELLED: who owns a block from an event on."""
+        rows, events = lifetimes.relabels(self.run, self.index, self.rows)
+        found = np.zeros(len(rows), RELABELLED)
+        found["row"], found["event"] = rows, events
+        for name in ("scope", "category"):
+            found[name] = self.run.events[name][events]
+        return found
 
     def holders(self, moment=None):
         """[Holder] at a moment (the peak), the largest first. Their bytes add
@@ -304,7 +306,9 @@ def _releasable(ranges, held, unit_of):
 
 def segments_at(replay, moment):
     """Tuple of Segment, as they were at a moment."""
-    rows = replay.rows[replay.live(moment, "done")]
+    which = replay.live(moment, "done")
+    rows = replay.rows[which]
+    rows["scope"], rows["category"] = replay.owners(which, moment)
     order = np.argsort(rows["address"], kind="stable")
     rows = rows[order]
     addresses = rows["address"].astype("<i8")

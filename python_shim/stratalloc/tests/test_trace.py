@@ -19,6 +19,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from accounts import on_thread  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 from stratalloc.settings import format_size  # noqa: E402
@@ -232,6 +233,80 @@ def test_a_relabel_is_told():
     (event,) = of_kind(run, Kind.RELABEL)
     assert run.scopes[event["scope"]] == "Annotated"
     assert event["address"] == kept.data_ptr()
+
+
+class Keeps(nn.Module):
+    """Allocates 1, 2 and 3 MiB in its frame; the 2 MiB end before the call."""
+
+    def __init__(self, inside=lambda: None):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, kept):
+        kept.append(tensor())
+        dies = tensor(2 * MIB)
+        self.inside()
+        del dies
+        kept.append(tensor(3 * MIB))
+
+
+def categories(run, moment):
+    """{MiB: category} of the blocks of Keeps at a moment."""
+    walked = Replay(run, 0)
+    which = walked.live(moment)
+    return {size // MIB: model.CATEGORIES[category]
+            for size, scope, category in zip(
+                walked.rows["size"][which].tolist(),
+                *walked.owners(which, moment))
+            if run.scopes[scope] == "Keeps"}
+
+
+def test_frame_end_makes_its_blocks_activations():
+    kept = []
+    with stratalloc.trace() as trace:
+        Keeps()(kept)
+        tensor()
+    run = trace.run()
+    holds(run)
+    walked = Replay(run, 0)
+    allocated = np.flatnonzero(run.events["kind"] == Kind.ALLOC)
+    assert categories(run, allocated[1]) == {1: "temporary", 2: "temporary"}
+    assert categories(run, allocated[2]) == {1: "temporary", 3: "temporary"}
+    assert categories(run, walked.peak) == {1: "activation", 3: "activation"}
+    # A recording of this has nothing for the end to correct.
+    run.devices[0].end = None
+    assert categories(run, walked.peak) == {1: "activation", 3: "activation"}
+
+
+def test_recording_begun_inside_a_frame_finds_its_end():
+    kept, begun = [], stratalloc.trace()
+    Keeps(begun.__enter__)(kept)
+    tensor()
+    begun.__exit__(None, None, None)
+    run = begun.run()
+    holds(run)
+    assert categories(run, -1) == {1: "temporary", 2: "temporary"}
+    assert categories(run, len(run.events) - 1) == {
+        1: "activation", 3: "activation"}
+    assert owners.tree(run, at="end").rows == [
+        row for row in stratalloc.holders().rows if row.bytes]
+
+
+def test_frames_of_a_thread_end_with_it():
+    """Its ring is given back at its end, maybe before its last frame ends."""
+    kept = []
+
+    def work():
+        frame = stratalloc.scope("Keeps", category="activation")
+        tensor()  # takes the ring before the first scope
+        frame.__enter__()
+        kept.append(tensor())
+
+    with stratalloc.trace() as trace:
+        on_thread(work)
+    run = trace.run()
+    holds(run)
+    assert categories(run, len(run.events) - 1) == {1: "activation"}
 
 
 def test_out_of_memory_is_told():

@@ -34,18 +34,18 @@ def by_category(replay):
     from stratalloc.telemetry.replay import Curve
 
     rows, last = replay.rows, len(replay.run.events)
-    size = rows["size"]
+    size, changes = rows["size"], replay.relabels
+    changes = changes[changes["event"] < rows["asked"][changes["row"]]]
+    changes = changes[np.argsort(changes["row"], kind="stable")]
+    row, at, new = (changes[name] for name in ("row", "event", "category"))
+    # What it was before: as the change before it says, or its beginning.
+    was = np.where(np.append(False, row[1:] == row[:-1])[:len(row)],
+                   np.roll(new, 1), rows["category"][row])
     ends_as = rows["category"].copy()
-    where, category, amount = [rows["begin"]], [rows["category"]], [size]
-    for row, at, _, new in replay.relabels:
-        if at < rows["asked"][row]:
-            where.append([at, at])
-            category.append([ends_as[row], new])
-            amount.append([-size[row], size[row]])
-            ends_as[row] = new
-    where = np.concatenate([*where, rows["asked"]])
-    category = np.concatenate([*category, ends_as])
-    amount = np.concatenate([*amount, -size])
+    ends_as[row] = new
+    where = np.concatenate([rows["begin"], at, at, rows["asked"]])
+    category = np.concatenate([rows["category"], was, new, ends_as])
+    amount = np.concatenate([size, -size[row], size[row], -size])
     found = {}
     for one in np.unique(category).tolist():
         ours = (category == one) & (where < last)
