@@ -76,6 +76,8 @@ Result<DeviceAllocator*> Allocator::Open(DeviceIndex index) {
   if (history_) made.ConfigureHistory(*history_);
   made.NoteTracker();
   if (sites_) made.RecordSites(true);
+  made.CountSynchronisations(
+      synchronisations_[static_cast<std::size_t>(number)]);
   opened_.Add(*created->release());
   hooks_.opened(made);
   return &made;
@@ -131,6 +133,41 @@ void Allocator::RecordSites(bool on) {
   MutexLock lock(mutex_);
   if (on == std::exchange(sites_, on)) return;
   for (DeviceAllocator* device : Opened()) device->RecordSites(on);
+}
+
+DeviceStats Allocator::Stats(DeviceIndex device) {
+  if (DeviceAllocator* const found = Find(device)) return found->Stats();
+  MutexLock lock(mutex_);
+  if (DeviceAllocator* const found = Find(device)) return found->Stats();
+  DeviceStats stats;
+  stats.num_sync_all_streams =
+      synchronisations_[static_cast<std::size_t>(device)];
+  return stats;
+}
+
+void Allocator::ResetAccumulatedStats(DeviceIndex device) {
+  MutexLock lock(mutex_);
+  synchronisations_[static_cast<std::size_t>(device)] = 0;
+  if (DeviceAllocator* const found = Find(device)) {
+    found->ResetAccumulatedStats();
+  }
+}
+
+Status Allocator::EmptyCache() {
+  for (int i = 0; i < device_count(); ++i) {
+    const auto device = static_cast<DeviceIndex>(i);
+    DeviceAllocator* found = Find(device);
+    if (found == nullptr) {
+      MutexLock lock(mutex_);
+      found = Find(device);
+      if (found == nullptr) {
+        ++synchronisations_[static_cast<std::size_t>(i)];
+        continue;
+      }
+    }
+    STRATALLOC_RETURN_IF_ERROR(found->EmptyCache());
+  }
+  return {};
 }
 
 bool Allocator::LastOwner(Address address, Charge* charge) const {

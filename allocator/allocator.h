@@ -57,12 +57,17 @@ class Allocator {
   // In the order in which they were opened.
   std::span<DeviceAllocator* const> Opened() const { return opened_.InOrder(); }
 
-  // DeviceAllocator's, of devices opened or not.
+  // DeviceAllocator's, of devices opened or not; none is opened for it.
   double Fraction(DeviceIndex device) const EXCLUDES(mutex_);
   void SetFraction(DeviceIndex device, double fraction) EXCLUDES(mutex_);
   void ConfigureHistory(const History::Options& options) EXCLUDES(mutex_);
   void NoteTracker() EXCLUDES(mutex_);
   void RecordSites(bool on) EXCLUDES(mutex_);
+  // Of a device that is not opened: the counters that move without memory.
+  // It has them from the start when it is opened.
+  DeviceStats Stats(DeviceIndex device) EXCLUDES(mutex_);
+  void ResetAccumulatedStats(DeviceIndex device) EXCLUDES(mutex_);
+  Status EmptyCache() EXCLUDES(mutex_);
 
   // Remembers who owned a block that was freed, to explain a double free.
   static void NoteFreed(const AllocatedBlock& freed) {
@@ -79,6 +84,7 @@ class Allocator {
   DeviceAllocator::Options options_ GUARDED_BY(mutex_);
   Hooks hooks_ GUARDED_BY(mutex_);
   std::array<double, kMaxDevices> fractions_ GUARDED_BY(mutex_);
+  std::array<std::int64_t, kMaxDevices> synchronisations_ GUARDED_BY(mutex_){};
   std::optional<History::Options> history_ GUARDED_BY(mutex_);
   bool sites_ GUARDED_BY(mutex_) = false;
   std::atomic<int> count_{0};

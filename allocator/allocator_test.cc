@@ -151,6 +151,25 @@ TEST_F(AllocatorTest, WhatIsSetBeforeHolds) {
   EXPECT_EQ(Open(kFirst).limit(), 64 * kMiB);
 }
 
+TEST_F(AllocatorTest, EmptyCacheCountsOnUnopenedDevices) {
+  const auto count = [&](DeviceIndex device) {
+    return all().Stats(device).num_sync_all_streams;
+  };
+  DeviceAllocator& first = Open(kFirst);
+  ASSERT_TRUE(all().EmptyCache().has_value());
+  ASSERT_TRUE(all().EmptyCache().has_value());
+  EXPECT_EQ(count(kFirst), 2);
+  EXPECT_EQ(count(kSecond), 2);
+  all().ResetAccumulatedStats(kSecond);
+  all().ResetAccumulatedStats(kFirst);
+  ASSERT_TRUE(all().EmptyCache().has_value());
+  EXPECT_EQ(first.Stats().num_sync_all_streams, 1);
+  EXPECT_EQ(count(kSecond), 1);
+  EXPECT_EQ(count(kLast), 3);
+  EXPECT_EQ(all().Opened().size(), 1u);
+  EXPECT_EQ(Open(kLast).Stats().num_sync_all_streams, 3);
+}
+
 std::atomic<int> tracked{0};
 
 TEST_F(AllocatorTest, ATrackerFollowsDevicesToCome) {

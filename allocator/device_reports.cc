@@ -156,6 +156,11 @@ void DeviceReports::ResetAccumulatedStats() {
   p_.live.ResetAccumulated();
 }
 
+void DeviceReports::CountSynchronisations(std::int64_t number) {
+  MutexLock lock(p_.mutex);
+  p_.stats.num_sync_all_streams += number;
+}
+
 std::vector<SegmentView> DeviceReports::Snapshot() {
   MutexLock lock(p_.mutex);
   return SnapshotLocked();

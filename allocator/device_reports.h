@@ -39,6 +39,8 @@ class DeviceReports {
   DeviceStats Stats() EXCLUDES(p_.mutex);
   void ResetPeakStats() EXCLUDES(p_.mutex);
   void ResetAccumulatedStats() EXCLUDES(p_.mutex);
+  // Adds what was counted before the device was opened.
+  void CountSynchronisations(std::int64_t number) EXCLUDES(p_.mutex);
   std::vector<SegmentView> Snapshot() EXCLUDES(p_.mutex);
   // All of one moment; `order`: the number of the device's newest event in the
   // event rings (history.h) by then.

@@ -80,13 +80,13 @@ void DeviceWaits::AwaitReleases() {
   while (releasing_ > 0) released_.Wait(p_.mutex);
 }
 
-Status DeviceWaits::SynchronizePendingFrees() {
+Status DeviceWaits::SynchronizePendingFrees(bool counted) {
   DeferredFrees::Wait wait;
   {
     MutexLock lock(p_.mutex);
     if (p_.captures.UnderWay()) return {};  // waiting would spoil the capture
     p_.blocks.RedeemPutOff();
-    ++p_.stats.num_sync_all_streams;
+    if (counted) ++p_.stats.num_sync_all_streams;
     wait = p_.frees.BeginWait();
   }
   DeferredFrees::Await(p_.device, &wait);

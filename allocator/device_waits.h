@@ -62,7 +62,8 @@ class DeviceWaits {
 
   // ---- freed blocks --------------------------------------------------------
 
-  Status SynchronizePendingFrees() EXCLUDES(p_.mutex);
+  // `counted`: in num_sync_all_streams.
+  Status SynchronizePendingFrees(bool counted = true) EXCLUDES(p_.mutex);
 
  private:
   static constexpr int kSettles = 8;

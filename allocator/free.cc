@@ -69,11 +69,16 @@ void DeviceAllocator::EndFrame(FrameId id) {
 }
 
 Status DeviceAllocator::EmptyCache() {
+  bool routed = false;
   {
     MutexLock lock(p_.mutex);
     if (p_.captures.UnderWay()) return {};  // the next call, after it, will
+    routed = p_.routes.MayRoute();          // native does not synchronise then
   }
-  if (Status status = waits_.SynchronizePendingFrees(); !status) return status;
+  if (Status status = waits_.SynchronizePendingFrees(/*counted=*/!routed);
+      !status) {
+    return status;
+  }
   waits_.GiveToDriver();
   if (reclaimer_ != nullptr) reclaimer_->OnEmptyCache(p_.device.index());
   return {};

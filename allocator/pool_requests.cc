@@ -35,6 +35,7 @@ Status PoolRequests::EndAllocateToPool(PoolId id) {
 Status PoolRequests::ReleasePool(PoolId id) {
   MutexLock lock(p_.mutex);
   STRATALLOC_RETURN_IF_ERROR(p_.private_pools.Release(id));
+  released_ = id;
   p_.placement.ForgetPools();
   return {};
 }
@@ -148,6 +149,8 @@ Status PoolRequests::EmptyPool(PoolId id) {
   {
     MutexLock lock(p_.mutex);
     if (p_.private_pools.IsInUse(id) || p_.captures.UnderWay()) return {};
+    const bool known = p_.private_pools.Find(id) != nullptr || id == released_;
+    if (!known) return {};  // a pool of another device
   }
   if (Status status = waits_.SynchronizePendingFrees(); !status) return status;
   waits_.ReleaseCached(~Bytes{0}, id);

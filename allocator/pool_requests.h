@@ -105,6 +105,9 @@ class PoolRequests {
  private:
   DeviceParts& p_;
   DeviceWaits& waits_;
+  // The last pool that lost its last use. It may be forgotten already, and
+  // native still synchronises when it is emptied.
+  PoolId released_ GUARDED_BY(p_.mutex){};
 };
 
 }  // namespace stratalloc

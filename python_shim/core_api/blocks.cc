@@ -240,10 +240,7 @@ Result<SegmentView> BaseAllocation(Address address) {
 
 Status EmptyCache() {
   STRATALLOC_RETURN_IF_ERROR(Core::Get().NotInAFork());
-  for (DeviceAllocator* allocator : Allocator::Get().Opened()) {
-    STRATALLOC_RETURN_IF_ERROR(allocator->EmptyCache());
-  }
-  return {};
+  return Allocator::Get().EmptyCache();
 }
 
 Result<Bytes> LargestCached(int device) {

@@ -6,9 +6,8 @@
 namespace stratalloc::core {
 
 Result<DeviceStats> Stats(int device) {
-  STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * allocator,
-                              Core::Get().Opened(device));
-  return allocator != nullptr ? allocator->Stats() : DeviceStats{};
+  STRATALLOC_RETURN_IF_ERROR(Core::Get().Opened(device));
+  return Allocator::Get().Stats(static_cast<DeviceIndex>(device));
 }
 
 Status ResetPeakStats(int device) {
@@ -19,9 +18,8 @@ Status ResetPeakStats(int device) {
 }
 
 Status ResetAccumulatedStats(int device) {
-  STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * allocator,
-                              Core::Get().Opened(device));
-  if (allocator != nullptr) allocator->ResetAccumulatedStats();
+  STRATALLOC_RETURN_IF_ERROR(Core::Get().Opened(device));
+  Allocator::Get().ResetAccumulatedStats(static_cast<DeviceIndex>(device));
   return {};
 }
 
