@@ -120,8 +120,8 @@ def _before(run, device, walked):
                 f"{format_size(older.reserved)} of reserved memory")
         yield Gap("before", (
             f"{held} {'are' if older.blocks > 1 else 'is'} older than the first "
-            "event: the recording began late, or older events were "
-            f"overwritten; {_PART}"))
+            "event: the recording began late, or older events were overwritten, "
+            f"so record from the start with a larger max_entries; {_PART}"))
     elif device.start:
         most = [device.before.get(f"{name}_bytes.all.peak")
                 for name in ("allocated", "reserved")]
