@@ -126,7 +126,7 @@ def test_a_fraction_is_a_limit_and_the_refusal_says_that_it_was():
         assert torch.cuda.get_per_process_memory_fraction() == .25
         with pytest.raises(torch.OutOfMemoryError) as refused:
             torch.empty(80 * MIB, dtype=torch.uint8, device="cuda")
-        assert "64.00 MiB allowed" in str(refused.value)
+        assert "memory fraction allows, 64.00 MiB" in str(refused.value)
         report, = reports
         assert report.verdict.kind == "limit", report.verdict
         raised, = [each for each in report.suggestions
