@@ -4,6 +4,8 @@
 Answers are those of stratalloc.holders(), diff() and leaks() in a program.
 """
 
+import dataclasses
+
 import numpy as np
 
 from stratalloc import _growth, _holders, _leaks
@@ -95,17 +97,20 @@ def leaks(run, device=None, by="module"):
     """Owners that hold more after each step; steps.of() says what a step is."""
     walked = _walked(run, device)
     found = steps.of(run)
-    moments = found.moments
-    if len(moments) > _MOST_STEPS:
-        evenly = np.linspace(0, len(moments) - 1, _MOST_STEPS).astype(int)
+    moments, count = found.moments, len(found.moments)
+    if count > _MOST_STEPS:
+        evenly = np.linspace(0, count - 1, _MOST_STEPS).astype(int)
         moments = [moments[i] for i in evenly]
     held = [_held(walked, moment, by)
             for moment in progress.over(moments, "walking steps")]
-    return Leaks(_leaks.growing(held), len(moments), walked.index, found.what,
-                 steps.how(run))
+    rows = _leaks.growing(held)
+    if count > _MOST_STEPS:  # from one that is walked to the next are several
+        rows = [dataclasses.replace(one, per_step=(
+            one.per_step * (_MOST_STEPS - 1) // (count - 1))) for one in rows]
+    return Leaks(rows, count, walked.index, found.what, steps.how(run))
 
 
-_MOST_STEPS = 200  # of more, so many, evenly spread
+_MOST_STEPS = 200  # that are walked; of more, so many, evenly spread
 
 
 def _walked(run, device):

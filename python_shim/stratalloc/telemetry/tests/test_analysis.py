@@ -81,9 +81,9 @@ def test_a_run_is_told_in_a_line():
     assert len(repr(run)) < 200 and f"{len(run.events)} events" in repr(run)
 
 
-def _loop(marks, leak):
+def _loop(marks, leak, steps=30):
     maker = made_runs.Maker()
-    for step in range(30):
+    for step in range(steps):
         if not marks:
             maker.enter(1)
         some = maker.alloc(100_000, 2)
@@ -108,6 +108,12 @@ def test_what_grows_with_every_step_is_told_and_nothing_else(marks):
     assert [row.name for row in owners.leaks(_loop(marks, True),
                                              by="site").rows] == [
         "/p/train.py:10"]
+
+
+def test_leak_of_many_steps_is_told_for_each_of_them():
+    found = owners.leaks(_loop(True, True, 600))
+    assert found.steps == 600
+    assert [row.per_step for row in found.rows] == [pytest.approx(1024, abs=20)]
 
 
 def test_a_step_of_a_model_and_its_optimizer_is_one():
