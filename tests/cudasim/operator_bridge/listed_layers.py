@@ -212,7 +212,11 @@ def attention_default(device):
     ]
 
 
-@item("SDPA: FLASH_ATTENTION, bf16: plain, causal, GQA")
+@item(
+    "SDPA: FLASH_ATTENTION, bf16: plain, causal, GQA",
+    0.25,
+    "one rounding on the device, several in the CPU's kernel: two units",
+)
 def attention_flash(device):
     return attend(device, BACKENDS["flash"], torch.bfloat16, gqa=True)
 
@@ -222,7 +226,11 @@ def attention_efficient(device):
     return attend(device, BACKENDS["efficient"], torch.float32, masked=True)
 
 
-@item("SDPA: CUDNN_ATTENTION, fp16: plain, causal, masks")
+@item(
+    "SDPA: CUDNN_ATTENTION, fp16: plain, causal, masks",
+    0.015625,
+    "one rounding on the device, several in the CPU's kernel: two units",
+)
 def attention_cudnn(device):
     return attend(device, BACKENDS["cuDNN"], torch.float16, masked=True)
 
