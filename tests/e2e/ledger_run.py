@@ -55,7 +55,7 @@ PROGRAMS = (
     Program("programs/attribution.py"),
     *_each("programs/mem_tracker.py", ("adam", "momentum", "checkpointed")),
     Program("programs/training.py", _SMALL, 12, 64),
-    Program("programs/training.py", (*_SMALL, "--foreach", "default"), 12, 8),
+    Program("programs/training.py", (*_SMALL, "--foreach", "default"), 12, 64),
     *_each("programs/list_operators.py", (
         "adamw", "adamw_fused", "sgd", "adafactor", "ema", "clip_norm",
         "scaler"), ("--device", "cuda"), memory=24),
@@ -79,22 +79,38 @@ PROGRAMS = (
 
 
 class _Ledger:
-    """What the ledger had at each mark: [{device: {(owner, category): bytes}}]
-    at the peak, and at the end what is on the device."""
+    """What the ledger had of each device: at its peak, {(owner, category):
+    bytes} for each mark of this device, and at the last one on the device."""
 
     def __init__(self):
-        self.peaks, self.end, self.most = [], {}, []
+        self.peaks, self.end = {}, {}
 
-    def note(self):
+    def note(self, index):
+        """Before the peaks of a device are reset, and at the end."""
         import stratalloc
         from stratalloc import _core
 
-        held = {index: _core.held(index)["rows"] for index in _devices()}
-        self.peaks.append({index: _sums(rows, "at_peak")
-                           for index, rows in held.items()})
-        self.end = {index: _sums(rows, "device")
-                    for index, rows in held.items()}
-        stratalloc.mark(f"{_MARK}{len(self.peaks)}")
+        rows = _core.held(index)["rows"]
+        self.peaks.setdefault(index, []).append(_sums(rows, "at_peak"))
+        self.end[index] = _sums(rows, "device")
+        stratalloc.mark(f"{_MARK}{index}")
+
+    def hear(self, torch):
+        """Replaced: note() is called ahead of each reset of peaks."""
+        from stratalloc._replaced import Replaced
+
+        def noting(original):
+            def reset(index):
+                self.note(int(index))
+                return original(index)
+
+            return reset
+
+        hooks = Replaced()
+        for name in ("_cuda_resetPeakMemoryStats",
+                     "_accelerator_resetPeakStats"):
+            hooks.replace(torch._C, name, noting)
+        return hooks
 
 
 def _devices():
@@ -137,26 +153,26 @@ def look(program):
     import stratalloc
     from stratalloc import _core
     from stratalloc import _modules
-    from stratalloc import _resets
 
     began = time.monotonic()
     _core.begin_recording(ring_events=_RING)
     ledger = _Ledger()
     with stratalloc.trace() as trace:
-        hooks = _resets.heard(torch, ledger.note)
+        hooks = ledger.hear(torch)
         _run(program)
         hooks.put_back()
         gc.collect()
         torch.cuda.synchronize()
         _modules.relabel_all()
-        ledger.note()
-    found = _compared(ledger, trace.run(), program)
+        for index in _devices():
+            ledger.note(index)
+    found = _compared(ledger, trace.run())
     return found | {"program": str(program),
                     "seconds": time.monotonic() - began}
 
 
-def _compared(ledger, run, program):
-    """{"peaks", "rows", "bytes", "activations", "differences"}."""
+def _compared(ledger, run):
+    """{"events", "peaks", "rows", "activations", "differences"}."""
     from stratalloc.telemetry import replay
 
     found = {"events": len(run.events), "peaks": 0, "rows": 0,
@@ -164,18 +180,20 @@ def _compared(ledger, run, program):
     if run.dropped:
         found["differences"].append(f"{run.dropped} events are missing")
     for index in ledger.end:
-        if not any(peaks.get(index) for peaks in ledger.peaks):
+        if not any(ledger.peaks[index]):
             continue  # a device that the program did not use
         walked = replay.Replay(run, index)
-        ends = _marks(run, index)[-len(ledger.peaks):]
+        ends = _marks(run, index)
+        # Before a device is opened its marks have no sums, and no rows.
+        expected = ledger.peaks[index][-len(ends):]
         begin = replay.BEFORE
-        for end, peaks in zip(ends, ledger.peaks[-len(ends):]):
-            _compare_peak(found, walked, begin, end, peaks.get(index, {}))
+        for end, peaks in zip(ends, expected):
+            _compare_peak(found, walked, begin, end, peaks)
             begin = end
         _differ(found, f"device {index} at the end", ledger.end[index],
                 _held(walked, ends[-1]))
         if len(ends) == 1:
-            _compare_answers(found, walked, ledger.peaks[-1][index], program)
+            _compare_answers(found, walked, expected[-1])
     return found
 
 
@@ -187,7 +205,7 @@ def _marks(run, index):
     totals = ((events["kind"] == Kind.TOTALS)
               & (events["device"] == index)).nonzero()[0]
     ours = [at for at in (events["kind"] == Kind.MARK).nonzero()[0].tolist()
-            if run.scopes[events["scope"][at]].startswith(_MARK)]
+            if run.scopes[events["scope"][at]] == f"{_MARK}{index}"]
     return [int(totals[totals > at][0]) for at in ours if
             (totals > at).any()]
 
@@ -236,7 +254,7 @@ def _by_category(held):
     return found
 
 
-def _compare_answers(found, walked, expected, program):
+def _compare_answers(found, walked, expected):
     """What the commands say of the whole recording."""
     from stratalloc.telemetry.analysis import owners
     from stratalloc.telemetry.analysis.fit import fit
