@@ -3,7 +3,7 @@
 
     python -m tests.e2e.ledger_run [--only TEXT]
 
-Each program of PROGRAMS runs in a process of its own under
+Each program of PROGRAMS and LONG runs in a process of its own under
 `stratalloc.trace()`. Before each reset of peaks, and at the end, what the
 ledger (`holders(at="peak")`) has for each owner and category at the peak is
 compared with what a replay of the recording has there; at the end also what
@@ -66,13 +66,14 @@ PROGRAMS = (
         "in_place_no_grad", "in_place_data", "load_state_dict",
         "forward_backward", "module_argument", "graph"), memory=96),
     Program("programs/conservation.py", ("1", "6"), 24),
-    Program("programs/stays_reasons.py", (), 64, 64),
     Program("programs/stays_copies.py", ("look",), 256, 256),
     *_each("fit_jobs", (
         "convolutions", "adamw", "adam_one_by_one", "amp", "checkpointing",
-        "lora", "accumulation", "inference", "generation", "evaluation",
-        "two_streams", "experts"), memory=8 << 10),
+        "lora", "generation", "two_streams"), memory=8 << 10),
 )
+# Those that take longest: the command runs them, the test does not.
+LONG = tuple(_each("fit_jobs", ("accumulation", "inference", "evaluation",
+                                "experts"), memory=8 << 10))
 
 
 # ---- in the program's process -----------------------------------------------
@@ -198,16 +199,21 @@ def _compared(ledger, run):
 
 
 def _marks(run, index):
-    """Moments of the marks of note(): each device's sums follow its mark."""
+    """Moments of the marks of note(): each device's sums follow its mark, up to
+    the next mark, if the device is open."""
     from stratalloc.telemetry.model import Kind
 
     events = run.events
     totals = ((events["kind"] == Kind.TOTALS)
               & (events["device"] == index)).nonzero()[0]
-    ours = [at for at in (events["kind"] == Kind.MARK).nonzero()[0].tolist()
-            if run.scopes[events["scope"][at]] == f"{_MARK}{index}"]
-    return [int(totals[totals > at][0]) for at in ours if
-            (totals > at).any()]
+    marks = (events["kind"] == Kind.MARK).nonzero()[0].tolist()
+    found = []
+    for at, following in zip(marks, [*marks[1:], len(events)]):
+        if run.scopes[events["scope"][at]] != f"{_MARK}{index}":
+            continue
+        inside = totals[(totals > at) & (totals < following)]
+        found += inside[:1].tolist()
+    return found
 
 
 def _compare_peak(found, walked, begin, end, expected):
@@ -275,7 +281,8 @@ def _compare_answers(found, walked, expected):
                 if one["index"] == index)
     _compare_page(found, page, expected)
     if not place.moved()["out"]:
-        _differ(found, "fit", peak, fit(run, 1 << 40).peak_allocated)
+        _differ(found, "fit", peak, fit(
+            run, 1 << 40, device=index).peak_allocated)
 
 
 def _compare_page(found, page, expected):
@@ -338,7 +345,8 @@ def main(arguments=None):
     parser.add_argument("--only", default="", metavar="TEXT",
                         help="programs whose line contains it")
     only = parser.parse_args(arguments).only
-    chosen = [program for program in PROGRAMS if only in str(program)]
+    chosen = [program for program in (*PROGRAMS, *LONG)
+              if only in str(program)]
     if not chosen:
         parser.error(f"no program's line contains {only!r}")
     prepare()

@@ -14,6 +14,8 @@ def test_ledger_equals_recording_in_every_program(capsys):
             print(ledger_run.line(row))
     assert len(found) == len(ledger_run.PROGRAMS)
     assert [row["differences"] for row in found if row["differences"]] == []
-    # Blocks that outlived their frame were at a peak of most programs.
-    assert sum(row["activations"] > 0 for row in found) > len(found) / 2
+    # Blocks that outlived their frame were at a peak.
+    held = {row["program"] for row in found if row["activations"]}
+    assert held >= {"attribution", "mem_tracker adam", "fit_jobs adamw",
+                    "list_frameworks --device cuda trainer"}
     assert all(row["peaks"] and row["rows"] for row in found)
