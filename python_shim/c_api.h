@@ -95,7 +95,10 @@ STRATALLOC_API void stratalloc_listen_to_host(
  * (accounting/scope_times.h); `limits`: a list of {"owner","bytes","owned"};
  * `scopes_not_interned`;
  * `pinned`: a list of {"owner","reason","bytes"} of what is pinned beyond an
- * operator; and
+ * operator;
+ * `placement`: what it costs now that classes and private pools share no handle
+ * (allocator/fragmentation.h): `separate_classes` is `separated`, and
+ * `private_pools` what is free in handles of private pools; and
  * `stays`: the bytes on the device by why they are there (allocator/staying.h),
  * without zeros; their sum is allocated.current unless blocks come and go
  * meanwhile. */

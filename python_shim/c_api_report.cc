@@ -135,6 +135,14 @@ nlohmann::json StayingBytes(DeviceAllocator& device) {
   return bytes;
 }
 
+// What the rule costs that classes and private pools share no handle.
+nlohmann::json PlacementCost(DeviceAllocator* opened) {
+  const Fragmentation found =
+      opened != nullptr ? opened->Fragments() : Fragmentation{};
+  return {{"separate_classes", found.separated},
+          {"private_pools", found.in_private_pools + found.stranded_private}};
+}
+
 nlohmann::json PinnedByOwner(DeviceAllocator& device) {
   std::map<std::pair<ScopeId, PinReason>, Bytes> bytes;
   for (const PinnedBytes& pinned : device.Pinned()) {
@@ -230,6 +238,7 @@ char* stratalloc_report_json(int device) {
   Tiering(engine, opened, &report);
   report["stays"] =
       opened != nullptr ? StayingBytes(*opened) : nlohmann::json::object();
+  report["placement"] = PlacementCost(opened);
   report["pinned"] =
       opened != nullptr ? PinnedByOwner(*opened) : nlohmann::json::array();
   report["layers"] = Layers(static_cast<DeviceIndex>(device));

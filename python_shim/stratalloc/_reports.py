@@ -21,6 +21,12 @@ def report(device=None):
     are left out. `pinned` has what stays beyond an operator by owner and
     reason, `pins` what pin() keeps by who pinned it.
 
+    `placement` has the free bytes that are kept apart now, because some memory
+    has handles of its own. `separate_classes`: what lifetime classes need
+    beyond what they would need together, as `separated` in fragmentation().
+    `private_pools`: free bytes in the handles of pools of CUDA graphs and
+    MemPools. A job that needs nearly all of the card may move bytes for this.
+
     `scopes` has, for each owner, `live` and `peak_owned`: its own bytes on all
     tiers, now and at most; `peak_allocated`: the most that everybody had on the
     device right after an allocation of it or of an owner below it, while it ran,

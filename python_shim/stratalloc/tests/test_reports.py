@@ -112,3 +112,44 @@ assert "gone" not in now and "gone" in peak, summary
 assert "8 MiB" in gone, gone
 """], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_placement_of_a_graphed_training_job_has_what_its_handles_cost():
+    done = subprocess.run([sys.executable, "-c", """
+from stratalloc import simulate
+simulate.load("64MiB")
+import torch, stratalloc
+stratalloc.enable(host_budget="32MiB", disk_budget=0)
+torch.cuda.init()
+MIB = 1 << 20
+def placement():
+    said, free = stratalloc.report()["placement"], stratalloc.fragmentation()
+    assert said["separate_classes"] == free.separated, (said, free.to_dict())
+    assert sum(said.values()) <= free.stranded + free.in_private_pools
+    return said
+none = {"separate_classes": 0, "private_pools": 0}
+assert stratalloc.report(0)["placement"] == none
+net = torch.nn.Linear(16, 16, bias=False, device="cuda")
+assert placement() == none, "one class"
+x = torch.ones(2, 16, device="cuda")
+loss = net(x).square().mean()
+three = {"separate_classes": 4 * MIB, "private_pools": 0}
+assert placement() == three, placement()
+loss.backward()
+del loss
+separate = placement()["separate_classes"]
+assert separate in (2 * MIB, 4 * MIB), separate
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    held = [torch.zeros(64, device="cuda") for i in range(3)]
+assert placement() == {"separate_classes": separate,
+                       "private_pools": 2 * MIB - 3 * 512}, placement()
+held.clear()
+assert placement()["private_pools"] == 2 * MIB, "free as a whole"
+graph.reset()
+torch.cuda.empty_cache()
+assert placement() == {"separate_classes": separate, "private_pools": 0}
+assert stratalloc.stats()["placement"] == placement()
+assert stratalloc.report()["tiers"]["bytes_evicted"] == 0
+"""], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
