@@ -154,6 +154,7 @@ void Allocator::ResetAccumulatedStats(DeviceIndex device) {
 }
 
 Status Allocator::EmptyCache() {
+  Status first_error;
   for (int i = 0; i < device_count(); ++i) {
     const auto device = static_cast<DeviceIndex>(i);
     DeviceAllocator* found = Find(device);
@@ -165,9 +166,11 @@ Status Allocator::EmptyCache() {
         continue;
       }
     }
-    STRATALLOC_RETURN_IF_ERROR(found->EmptyCache());
+    if (Status status = found->EmptyCache(); !status && first_error) {
+      first_error = std::move(status);
+    }
   }
-  return {};
+  return first_error;
 }
 
 bool Allocator::LastOwner(Address address, Charge* charge) const {

@@ -47,9 +47,19 @@ def _log_once(module, execution_device=None, offload=False, *_, **__):
     shown = ", ".join(away[:_SHOWN]) + (", ..." if len(away) > _SHOWN else "")
     _log.warning(
         "stratalloc: device_map put %d part%s of %s on the CPU or disk (%s), "
-        "and accelerate copies these at every call. Write device_map={\"\": 0} "
+        "and accelerate copies these at every call. Write device_map={\"\": %s} "
         "instead: stratalloc evicts and restores weights by itself.",
-        len(away), "" if len(away) == 1 else "s", type(module).__name__, shown)
+        len(away), "" if len(away) == 1 else "s", type(module).__name__, shown,
+        _written(execution_device))
+
+
+def _written(execution_device):
+    """The first GPU of a map of devices, as a program writes it."""
+    devices = (execution_device.values()
+               if isinstance(execution_device, Mapping) else [execution_device])
+    device = next(one for one in devices
+                  if isinstance(one, int) or str(one).startswith("cuda"))
+    return device if isinstance(device, int) else f'"{device}"'
 
 
 def _is_cuda(execution_device):

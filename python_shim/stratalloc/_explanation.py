@@ -141,8 +141,8 @@ def explain(size, device=None):
     """
     import torch
 
-    wanted = asked_size("explain", size, least=1)
     _state.require()
+    wanted = asked_size("explain", size, least=1)
     torch.cuda.init()
     _state.require()  # of an allocator that was to come with CUDA
     index = _tiers.device_index(device)

@@ -96,10 +96,10 @@ def limit(size, scope, device=None):
     """
     import torch
 
+    _state.require()
     wanted = asked_size("limit", size, least=0)
     if not isinstance(scope, torch.nn.Module):
         _scope_names.check("limit", scope)
-    _state.require()
     if isinstance(scope, torch.nn.Module):
         path = _modules.path_of(scope)
     else:

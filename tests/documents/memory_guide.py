@@ -112,8 +112,8 @@ try:
     torch.empty(int(card * .95), dtype=torch.uint8, device="cuda")
     raise AssertionError("more than the fraction was given")
 except torch.OutOfMemoryError as error:
-    assert "230.40 MiB allowed" in str(error), error
-    assert "raise gpu_limit or the memory fraction" in str(error), error
+    assert "memory fraction allows, 230.40 MiB" in str(error), error
+    assert "set_per_process_memory_fraction()" in str(error), error
 torch.cuda.set_per_process_memory_fraction(1.0)
 torch.empty(int(card * .91), dtype=torch.uint8, device="cuda")
 """, prelude="""
