@@ -139,9 +139,9 @@ STRATALLOC_API char* stratalloc_fragmentation_json(int device);
 STRATALLOC_API char* stratalloc_sites_json(int device);
 /* Who finds the line that the calling thread runs: writes "file:line function"
  * in UTF-8, at most `room` bytes without a 0, and returns how many; 0 if there
- * is none, negative if the line is a library's. Called from any thread, without a lock of ours and mostly without
- * the GIL, which it may take; never from a free. NULL for nobody; a call that
- * has begun may still be under way then. */
+ * is none, negative if the line is a library's. Called from any thread, without
+ * a lock of ours and mostly without the GIL, which it may take; never from a
+ * free. NULL for nobody; a call that has begun may still be under way then. */
 typedef int (*stratalloc_site_finder)(char* text, int room);
 /* And its whole stack, at the level `full`, as a number that the functions
  * below gave; 0 if there is none. */

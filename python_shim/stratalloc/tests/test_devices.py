@@ -179,7 +179,7 @@ def test_a_report_of_an_unopened_device_has_the_same_keys():
     assert stratalloc.evict(device=1) == stratalloc.restore(device=1) == 0
     # As under PyTorch's allocator this makes a context, but opens nothing.
     free, total = torch.cuda.mem_get_info(2)
-    assert free <= total == 64 << 20
+    assert free <= total == 48 << 20  # as gpu_limit allows
     assert 2 in active() and opened() == [3]
     """)
 
