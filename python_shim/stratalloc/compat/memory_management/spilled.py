@@ -9,11 +9,12 @@ into new memory, before it runs. So state_dict(), deepcopy, pickle, an
 optimizer's step and a direct use need nothing of their own, and nothing leaves
 under an operator, whichever thread runs it.
 
-While it is away the tensor has its shape and one element, which is NaN and lies
-everywhere: what does not go through Python's functions (torch.func, C++) reads
-NaN, and torch refuses to write there or the write is lost with a warning of the
-logger. So dtypes without a NaN stay in memory.
-So does what somebody else holds: a view, an alias, a graph of autograd.
+While it is away the tensor has its shape and strides, and a storage without
+memory. PyTorch raises at each access to that storage, with the message of
+_refusal(). So code that does not pass Python's functions (torch.func,
+TorchScript, C++) fails there and reads no wrong value. Integers, booleans and
+single numbers stay in memory. So does what somebody else holds: a view, an
+alias, a graph of autograd.
 
 Thread-safety: any thread. One lock, held while one tensor is read or written.
 Fails: a write that fails leaves the tensor as it was; a read that fails raises
@@ -22,9 +23,6 @@ and leaves the bytes in the file, which lives as long as something is in it.
 
 import contextlib
 import copy
-import functools
-import logging
-import math
 import os
 import threading
 import weakref
@@ -35,7 +33,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from stratalloc.compat.memory_management import _earlier
 
-_log = logging.getLogger("stratalloc")
 _WATCH = "_stratalloc_watch"  # in the __dict__ of a tensor that is watched
 
 # What a meta tensor with the same strides answers as well.
@@ -256,7 +253,7 @@ def _offload(tensor, file):
     with _alone():
         state.place = _Place(file, tensor)
         try:
-            tensor.data = _nan(tensor.dtype).clone().expand(tensor.size())
+            tensor.data = _without_memory(tensor)
         except BaseException:
             state.place = None
             raise
@@ -276,12 +273,6 @@ def restore(tensor):
                 place.shape.size(), place.shape.stride(), dtype=tensor.dtype,
                 device="cpu")
             place.file.read(place.ticket, back.untyped_storage())
-            if not _is_nan(tensor.detach()[(0,) * tensor.dim()]):
-                _log.warning(
-                    "stratalloc: memory_management: a tensor of shape %s was "
-                    "written to past PyTorch's Python functions while it was "
-                    "away; that write is lost: load_all() before",
-                    tuple(tensor.size()))
             tensor.data = back
         watch_ = tensor.__dict__[_WATCH]
         watch_.place = None
@@ -299,26 +290,37 @@ def _alone():
         yield
 
 
-@functools.cache
-def _nan(dtype):
-    """One element that is not a number, or None: this dtype has none."""
-    with _alone():
-        try:
-            made = torch.tensor(math.nan, device="cpu").to(dtype)
-            return made if _is_nan(made) else None
-        except (RuntimeError, TypeError):
-            return None
+def _without_memory(tensor):
+    """A tensor of the same size, strides and dtype whose storage has no memory;
+    any access to that storage raises RuntimeError."""
+    storage = torch._C._construct_storage_from_data_pointer(
+        0, tensor.device, tensor.untyped_storage().nbytes())
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        storage, 0, tensor.size(), tensor.stride())
+    # Last: from here on set_() raises, too.
+    torch._C._set_storage_data_ptr_access_error_msg(
+        storage._cdata, _refusal(tensor))
+    return made
 
 
-def _is_nan(one):
-    return bool((one if one.is_complex() else one.to(torch.float64)).isnan())
+def _refusal(tensor):
+    return (f"stratalloc: a tensor of shape {tuple(tensor.size())} has no "
+            "memory: its MemoryManager offloaded it to a file, and the code "
+            "that uses it (TorchScript, torch.func, a collective or other C++) "
+            "cannot bring it back; call load_all() of its module before, or "
+            "cleanup() of the manager")
+
+
+def _has_values(tensor):
+    """Integers and booleans are counters and indices: they stay."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _could_leave(tensor):
     return (type(tensor) in _CLASSES and tensor.device.type == "cpu"
             and tensor.layout == torch.strided and not tensor.is_quantized
             and tensor.is_leaf and not tensor.is_inference()
-            and _nan(tensor.dtype) is not None)
+            and _has_values(tensor))
 
 
 def _may_leave(tensor):
@@ -328,9 +330,9 @@ def _may_leave(tensor):
         return False  # by `.data = `
     if not tensor.is_leaf or tensor.is_shared() or tensor.is_conj():
         return False
-    if tensor.is_neg() or _nan(tensor.dtype) is None:
+    if tensor.is_neg() or not _has_values(tensor):
         return False
-    if tensor.numel() < 2:  # writes are refused where elements coincide
+    if tensor.numel() < 2:  # a single number is not worth a record in a file
         return False
     whole = tensor.numel() * tensor.element_size()
     storage = tensor.untyped_storage()

@@ -16,6 +16,7 @@ import os
 import threading
 import weakref
 
+from stratalloc.compat.memory_management import broadcasts
 from stratalloc.compat.memory_management import spilled
 
 _under_way = weakref.WeakKeyDictionary()  # optimizer -> ExitStack of its step
@@ -39,7 +40,7 @@ def _after(optimizer, _args=None, _kwargs=None):
 
 
 class Steps:
-    """The two hooks, installed while somebody needs them."""
+    """The two hooks and those of broadcasts.py, while a manager needs them."""
 
     def __init__(self):
         self.lock = threading.RLock()
@@ -55,6 +56,7 @@ class Steps:
                 self._handles = [
                     optimizer.register_optimizer_step_pre_hook(_before),
                     optimizer.register_optimizer_step_post_hook(_after)]
+                broadcasts.begin()
 
     def end(self):
         with self.lock:
@@ -62,6 +64,7 @@ class Steps:
             if self._users == 0:
                 while self._handles:
                     self._handles.pop().remove()
+                broadcasts.end()
 
 
 steps = Steps()

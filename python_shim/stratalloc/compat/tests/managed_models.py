@@ -32,7 +32,8 @@ def left_behind():
                 optimizer._global_optimizer_post_hooks)),
             len(spilled._uses),
             nn.Linear.__call__, nn.Linear._apply, nn.Module.__setattr__,
-            torch.Tensor.to, torch.optim.SGD.step)
+            torch.Tensor.to, torch.optim.SGD.step,
+            torch.distributed._broadcast_coalesced)
 
 
 @pytest.fixture(autouse=True)
