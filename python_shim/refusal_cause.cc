@@ -360,7 +360,12 @@ class Cause {
           " Without a backward pass, use torch.no_grad(); keep a loss as "
           "loss.item().";
     }
-    if (facts_.tiering == Tiering::kOff) {
+    if (facts_.tiering == Tiering::kOff && !facts_.tiers_below) {
+      text += " host_budget and disk_budget are 0: nothing was evicted";
+      text += base_.missing > 0 && Of(kMovable) >= base_.missing
+                  ? "; with one of them parameters and optimizer state leave."
+                  : ".";
+    } else if (facts_.tiering == Tiering::kOff) {
       text += " Tiering is off: nothing was evicted";
       text += TieringHelps() && (most.categories & kMovable) == 0
                   ? "; tiering:on moves parameters and optimizer state to host "

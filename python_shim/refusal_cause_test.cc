@@ -80,7 +80,13 @@ TEST(RefusalCause, TieringIsNotAdvisedWithoutATierBelow) {
   RefusalFacts facts = Off(Category::kParameter, "Net.head");
   facts.tiers_below = false;
   EXPECT_THAT(Text(facts), Not(HasSubstr("tiering:on")));
-  EXPECT_THAT(Text(facts), HasSubstr("Tiering is off: nothing was evicted."));
+  EXPECT_THAT(Text(facts), Not(HasSubstr("Tiering is off")));
+  EXPECT_THAT(Text(facts),
+              HasSubstr("host_budget and disk_budget are 0: nothing was "
+                        "evicted; with one of them parameters and optimizer "
+                        "state leave."));
+  facts.holders[0].category = Category::kActivation;
+  EXPECT_THAT(Text(facts), HasSubstr("are 0: nothing was evicted."));
 }
 
 TEST(RefusalCause, TieringIsNotAdvisedWhereItMovesTooLittle) {

@@ -30,6 +30,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.modules import module as _torch_module
 
+from stratalloc import _bridge
 from stratalloc import _scope_names
 from stratalloc import _stack
 from stratalloc import _state
@@ -363,6 +364,8 @@ def annotate(tensor, name, category=None):
                         f"not {type(tensor).__name__}")
     _scope_names.check("annotate", name)
     number = _scope_names.category("annotate", category)
+    if not _bridge.loaded():
+        return 0  # no memory is ours
     functions = _stack.functions()
     scope = functions.intern(name)
     storages = _storages.of(tensor)

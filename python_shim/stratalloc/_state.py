@@ -51,7 +51,8 @@ def why_not_enabled():
     """The one text of every question before enable()."""
     if forbidden():
         return ("stratalloc: not enabled: STRATALLOC=0 in the environment keeps "
-                "PyTorch's allocator; unset it")
+                "PyTorch's allocator; unset it, or run without "
+                "`--allocator native`, which sets it")
     if active is not None:
         return ("stratalloc: not enabled: another CUDA allocator took its "
                 "place; remove the call that installs it "

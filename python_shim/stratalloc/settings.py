@@ -12,6 +12,7 @@ disk), so that the core is always told plain numbers.
 
 import dataclasses
 import difflib
+import math
 import operator
 import os
 import re
@@ -48,7 +49,9 @@ def parse_size(text):
     factor = _UNITS[unit.lower()] if unit else 1
     value = float(number) * factor if "." in number else int(number) * factor
     if value != int(value):
-        raise ValueError("not a whole number of bytes")
+        if factor == 1:
+            raise ValueError("not a whole number of bytes")
+        value = math.ceil(value)  # as a size that a message rounded
     if value >= 1 << 63:
         raise ValueError("larger than any memory")
     return int(value)

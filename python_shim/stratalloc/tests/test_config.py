@@ -18,7 +18,7 @@ from stratalloc.settings import parse_size
 
 @pytest.mark.parametrize("text,size", [
     ("0", 0), ("4096", 4096), ("512B", 512), ("1KiB", 1024),
-    ("32MiB", 32 << 20), ("2GiB", 2 << 30), ("1.5GiB", 3 << 29),
+    ("32MiB", 32 << 20), ("7.67MiB", 8042578), ("2GiB", 2 << 30), ("1.5GiB", 3 << 29),
     ("1TiB", 1 << 40), ("32mib", 32 << 20), (" 7 MiB ", 7 << 20),
 ])
 def test_sizes(text, size):

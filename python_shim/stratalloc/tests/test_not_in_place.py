@@ -341,3 +341,11 @@ def test_handed_out_allocator_answers_until_cuda_is_used(program):
 
     code, _, error = _in_fork(ask, program, CUDA_VISIBLE_DEVICES="")
     assert code == 0, error
+
+
+def test_annotate_before_enable_charges_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch, stratalloc; "
+         "print(stratalloc.annotate(torch.ones(4), 'kv cache'))"],
+        capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
