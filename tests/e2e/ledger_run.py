@@ -66,7 +66,6 @@ PROGRAMS = (
         "in_place_no_grad", "in_place_data", "load_state_dict",
         "forward_backward", "module_argument", "graph"), memory=96),
     Program("programs/conservation.py", ("1", "6"), 24),
-    Program("programs/stays_reasons.py", (), 64, 64),
     Program("programs/stays_copies.py", ("look",), 256, 256),
     *_each("fit_jobs", (
         "convolutions", "adamw", "adam_one_by_one", "amp", "checkpointing",
