@@ -46,8 +46,8 @@ try:
     torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
 except torch.cuda.OutOfMemoryError as error:
     text = str(error)
-assert "3.00 MiB activations, 2.00 MiB raw memory" in text, text
-assert "not evictable" not in text, text
+assert "The tensor is larger than the card" in text, text
+assert "activations" not in text, text  # they are not the cause
 assert "3 MiB activations, 2 MiB raw memory" in stratalloc.memory_summary(), (
     stratalloc.memory_summary())
 torch.cuda.caching_allocator_delete(raw)
