@@ -27,11 +27,11 @@ struct RefusedRequest {
 
 // What is done before it is made again.
 struct Trial {
-  Bytes more_limit = 0;  // in gpu_limit and the memory fraction
-  Bytes more_card = 0;   // others on the card give them back
-  Bytes more_room = 0;   // on the host or on disk, for what leaves
-  bool pools_end = false;  // what private pools have free may go elsewhere
-  bool streams_end = false;    // other streams are done with what was freed
+  Bytes more_limit = 0;         // in gpu_limit and the memory fraction
+  Bytes more_card = 0;          // others on the card give them back
+  Bytes more_room = 0;          // on the host or on disk, for what leaves
+  bool pools_end = false;       // what private pools have free may go elsewhere
+  bool streams_end = false;     // other streams are done with what was freed
   std::uint32_t leave_too = 0;  // what stays for these reasons may leave
   std::vector<Address> frees;   // these blocks end
   bool measure = false;         // find out how much would be served

@@ -18,10 +18,11 @@ namespace stratalloc {
 namespace {
 
 nlohmann::json PartsJson(const MemoryParts& parts) {
-  return {{"total", parts.card.total},  {"free", parts.card.free},
-          {"ours", parts.ours},         {"allowed", parts.allowed},
-          {"limit", parts.limit},       {"fraction", parts.fraction},
-          {"capturing", parts.capturing}, {"held", FragmentationJson(parts.held)}};
+  return {
+      {"total", parts.card.total},    {"free", parts.card.free},
+      {"ours", parts.ours},           {"allowed", parts.allowed},
+      {"limit", parts.limit},         {"fraction", parts.fraction},
+      {"capturing", parts.capturing}, {"held", FragmentationJson(parts.held)}};
 }
 
 // The largest that end when their tensors do, of what is on the device.
@@ -35,10 +36,9 @@ nlohmann::json BlocksJson(DeviceAllocator& device) {
                    return block.state == BlockState::kAllocated;
                  });
   }
-  std::stable_sort(blocks.begin(), blocks.end(),
-                   [](const BlockView& a, const BlockView& b) {
-                     return a.bytes > b.bytes;
-                   });
+  std::stable_sort(
+      blocks.begin(), blocks.end(),
+      [](const BlockView& a, const BlockView& b) { return a.bytes > b.bytes; });
   blocks.resize(std::min(blocks.size(), kMost));
   nlohmann::json list = nlohmann::json::array();
   for (const BlockView& block : blocks) list.push_back(BlockJson(block));
@@ -83,8 +83,7 @@ void stratalloc_hear_refusals(stratalloc_refusal_listener listener) {
 }
 
 char* stratalloc_refusal_json(const stratalloc_refusal* refusal) {
-  const Result<DeviceAllocator*> device =
-      Core::Get().Opened(refusal->device);
+  const Result<DeviceAllocator*> device = Core::Get().Opened(refusal->device);
   if (!device) return ToC(nlohmann::json{{"error", device.error().message}});
   if (*device == nullptr) {
     return ToC(nlohmann::json{{"error", "the device is not opened"}});

@@ -19,13 +19,13 @@ typedef struct stratalloc_refused stratalloc_refused;
 typedef struct {
   int device;
   int is_operator;
-  uint64_t bytes;    /* asked for; of an operator: of the handles it needs */
+  uint64_t bytes; /* asked for; of an operator: of the handles it needs */
   uint64_t stream;
-  int lifetime;      /* allocator/base/ids.h */
-  uint32_t scope;    /* who would have paid */
+  int lifetime;   /* allocator/base/ids.h */
+  uint32_t scope; /* who would have paid */
   int category;
-  const char* name;     /* of an operator; else NULL */
-  const char* message;  /* of the exception, so far */
+  const char* name;    /* of an operator; else NULL */
+  const char* message; /* of the exception, so far */
   const stratalloc_refused* refused;
 } stratalloc_refusal;
 
@@ -41,11 +41,11 @@ STRATALLOC_API void stratalloc_hear_refusals(
 /* Of a refusal, while its listener runs: "rounded", "owner", "category",
  * "lifetime", "parts": {"total","free","ours","allowed","limit","fraction",
  * "capturing","held"} (allocator/trials.h; "held" is as
- * stratalloc_fragmentation_json), "processes": a list of {"pid","bytes"} (NVML's
- * answer, mostly empty), "staying": the bytes that could not leave,
- * "blocks": a list of {"address","bytes","owner","category"} of the largest live
- * blocks on the device, without those of private pools, and of a refused block
- * "explanation", as stratalloc_explain_json. {"error"} if the driver says
+ * stratalloc_fragmentation_json), "processes": a list of {"pid","bytes"}
+ * (NVML's answer, mostly empty), "staying": the bytes that could not leave,
+ * "blocks": a list of {"address","bytes","owner","category"} of the largest
+ * live blocks on the device, without those of private pools, and of a refused
+ * block "explanation", as stratalloc_explain_json. {"error"} if the driver says
  * no. */
 STRATALLOC_API char* stratalloc_refusal_json(const stratalloc_refusal* refusal);
 
@@ -55,16 +55,16 @@ typedef struct {
   const uint64_t* frees; /* addresses of blocks that end */
   int count;             /* of them */
   int pools_end, streams_end, graphs_end;
-  int unpinned;          /* what is pinned, exported or shared may leave */
-  int measure;           /* find `fits` */
+  int unpinned; /* what is pinned, exported or shared may leave */
+  int measure;  /* find `fits` */
 } stratalloc_trial;
 typedef struct {
   uint64_t missing, fits;
   int served;
 } stratalloc_tried;
 /* Would it have been served then? On copies of the device's blocks
- * (allocator/trials.h), `count` of them; out of `trials` into `tried`. While the
- * refusal's listener runs. */
+ * (allocator/trials.h), `count` of them; out of `trials` into `tried`. While
+ * the refusal's listener runs. */
 STRATALLOC_API int stratalloc_try(const stratalloc_refusal* refusal,
                                   const stratalloc_trial* trials, int count,
                                   stratalloc_tried* tried,

@@ -33,13 +33,14 @@ STRATALLOC_API Status EnterOperator(int device, StreamId stream,
                                     const char* name,
                                     std::span<const Access> accesses);
 // The error of EnterOperator, with the cause and the remedy behind a
-// kOutOfMemory. A function of its own, because every operator pays for entering.
+// kOutOfMemory. A function of its own, because every operator pays for
+// entering.
 STRATALLOC_API Error Refusal(Error error, int device, StreamId stream,
                              std::span<const Access> accesses);
 // The operator was refused for want of memory and is not tried otherwise: for
-// the history and the event rings, and for who listens (c_api_refusals.h), which is what
-// is said behind `message`, or "". No lock or GIL is held here that the listener
-// may want.
+// the history and the event rings, and for who listens (c_api_refusals.h),
+// which is what is said behind `message`, or "". No lock or GIL is held here
+// that the listener may want.
 STRATALLOC_API std::string TellRefusedOperator(int device, StreamId stream,
                                                const char* name,
                                                std::span<const Access> accesses,

@@ -50,8 +50,8 @@ class OperatorPin {
 };
 
 // Of kTriedAgain: the operator will not be run. `error` is what was caught: it
-// says more afterwards. A malloc's, which was told of when it was made, stays as
-// it is.
+// says more afterwards. A malloc's, which was told of when it was made, stays
+// as it is.
 void TellRefused(const char* name, const AccessList& accesses,
                  c10::OutOfMemoryError* error);
 
