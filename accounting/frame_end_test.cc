@@ -186,7 +186,7 @@ TEST_F(FrameEndTest, RingsHaveFramesAndFinalCategories) {
   EXPECT_EQ(found, expected);
 }
 
-// Memory of a block that waits for its streams is told with it.
+// A block that waits for its streams is reported with its final category.
 TEST_F(FrameEndTest, PendingBlocksKeepTheirFinalCategory) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),

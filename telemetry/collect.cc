@@ -159,10 +159,10 @@ class Sorter {
       std::vector<TemporaryBlock> temporary;
       std::copy_if(start.begin(), start.end(), std::back_inserter(temporary),
                    [i](const TemporaryBlock& one) { return one.device == i; });
-      const std::vector<PlacedEvent> told =
+      const std::vector<PlacedEvent> relabelled =
           WithFrameEnds(of_devices_[i], temporary);
       const auto middle = static_cast<std::ptrdiff_t>(all.size());
-      all.insert(all.end(), told.begin(), told.end());
+      all.insert(all.end(), relabelled.begin(), relabelled.end());
       std::inplace_merge(all.begin(), all.begin() + middle, all.end(), Earlier);
     }
     return all;
