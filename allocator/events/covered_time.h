@@ -24,11 +24,6 @@ class CoveredTime {
 
   void Add(std::int64_t began, std::int64_t ended) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (count_ == kMost) {
-      floor_ = spans_[0].ended;
-      std::move(spans_.begin() + 1, spans_.end(), spans_.begin());
-      --count_;
-    }
     began = std::max(began, floor_);
     if (ended <= began) return;
     // [first, last): the spans that this one touches and becomes one with.
@@ -53,6 +48,11 @@ class CoveredTime {
       count_ -= last - first - 1;
     }
     *at = {began, ended};
+    if (count_ > kMost) {
+      floor_ = spans_[0].ended;
+      std::move(spans_.begin() + 1, spans_.end(), spans_.begin());
+      --count_;
+    }
     // relaxed: no reader concludes anything from it about another number.
     ns_.store(ns_.load(std::memory_order_relaxed) +
                   static_cast<std::uint64_t>(ended - began - known),
@@ -68,7 +68,7 @@ class CoveredTime {
 
   Mutex mutex_{LockRank::kMoves};
   // In order, with gaps between them; the newest of them.
-  std::array<Span, kMost> spans_ GUARDED_BY(mutex_){};
+  std::array<Span, kMost + 1> spans_ GUARDED_BY(mutex_){};
   std::size_t count_ GUARDED_BY(mutex_) = 0;
   std::int64_t floor_ GUARDED_BY(mutex_) = 0;
   std::atomic<std::uint64_t> ns_{0};

@@ -55,6 +55,17 @@ TEST(CoveredTimeTest, MoreGapsThanAreKeptStillAddUp) {
   EXPECT_LE(time.ns(), static_cast<std::uint64_t>(10 * kMany));
 }
 
+TEST(CoveredTimeTest, FullTableLosesNothingToMergedOrEmptyIntervals) {
+  CoveredTime time;
+  constexpr std::int64_t kAll = CoveredTime::kMost;
+  for (std::int64_t i = 1; i <= kAll; ++i) time.Add(10 * i, 10 * i + 4);
+  time.Add(3, 3);
+  time.Add(10 * kAll + 3, 10 * kAll + 5);
+  EXPECT_EQ(time.ns(), static_cast<std::uint64_t>(4 * kAll + 1));
+  time.Add(0, 10 * kAll + 10);
+  EXPECT_EQ(time.ns(), static_cast<std::uint64_t>(10 * kAll + 10));
+}
+
 TEST(CoveredTimeTest, RandomIntervalsCoverTheirUnionInAnyOrder) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
