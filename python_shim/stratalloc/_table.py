@@ -14,7 +14,9 @@ import re
 import unicodedata
 
 WIDTH, HEIGHT = 100, 24  # of a terminal that does not say
-WHOLE = 1 << 14  # columns of a pipe or a file: more than a table has
+# Columns of a pipe or a file: module paths are whole, and a name of megabytes
+# still does not make every line of its table as long.
+WHOLE = 1 << 10
 _LEAST = 12  # cells of names, and of notes if there are any
 _GAP = "  "
 
