@@ -8,7 +8,7 @@ def _python(minor):
 
 def torch_py_test(
         name,
-        main,
+        srcs,
         package = True,
         data = [],
         args = [],
@@ -16,17 +16,23 @@ def torch_py_test(
         tags = [],
         size = "large",
         sanitizers = False,
+        fresh = False,
+        long = False,
+        shards = 1,
         **kwargs):
-    """A pytest file in its own process, once per torch minor of the workspace.
+    """pytest files, each in its own process, once per torch minor.
 
     Runs from the workspace root with the built packages (not those installed),
-    the allocator's and the simulated device's, first on the path, so that `import stratalloc` and
-    `python -m stratalloc` in a child process mean what was just built. A minor
-    whose wheel is absent is skipped.
+    the allocator's and the simulated device's, first on the path, so that
+    `import stratalloc` and `python -m stratalloc` in a child process mean what
+    was just built. A minor whose wheel is absent is skipped.
+
+    Files that want the same environment share a target, which imports torch
+    once and forks for each of them.
 
     Args:
       name: of the test; a second minor would add its suffix.
-      main: the pytest file.
+      srcs: the pytest files.
       package: False for tests that do without the built packages.
       data: files, e.g. conftest.py and helpers, found below the workspace root.
       args: more arguments for pytest.
@@ -34,6 +40,10 @@ def torch_py_test(
       tags: Bazel's tags.
       size: Bazel's size; large has a timeout of 15 minutes.
       sanitizers: True also runs it under --config=asan and ubsan.
+      fresh: True starts an interpreter per file: they look at an import.
+      long: True adds `name`_long, for the cases with pytest's mark `long`,
+        which this target leaves out: `./dev test --long`.
+      shards: processes that share the files.
       **kwargs: passed on to sh_test.
     """
     skip = ["notsan"] if sanitizers else ["notsan", "nosanitizer"]
@@ -41,22 +51,33 @@ def torch_py_test(
     values = dict(env)
     if package:
         values["STRATALLOC_SITE"] = "$(rootpath //tests/cudasim/package:site)"
+    kinds = [("", "", tags, size, shards)]
+    if long:
+        kinds.append(
+            ("_long", "--long", tags + ["long", "manual"], "enormous", 1),
+        )
     for minor in TORCH_MINORS:
         suffix = "" if len(TORCH_MINORS) == 1 else "_torch_" + minor
-        native.sh_test(
-            name = name + suffix.replace(".", "_"),
-            size = size,
-            srcs = ["//third_party/torch:run_python.sh"],
-            args = [
-                "$(rootpath %s)" % _python(minor),
-                "$(rootpath %s)" % main,
-            ] + args,
-            data = [
-                main,
-                _python(minor),
-                "//third_party:requirements.txt",
-            ] + data + site,
-            env = values,
-            tags = tags + skip + ["python"],
-            **kwargs
-        )
+        for kind, flag, kind_tags, kind_size, kind_shards in kinds:
+            native.sh_test(
+                name = name + kind + suffix.replace(".", "_"),
+                size = kind_size,
+                srcs = ["//third_party/torch:run_python.sh"],
+                args = [
+                    "$(rootpath %s)" % _python(minor),
+                    "$(rootpath //bazel:pytest_files.py)",
+                ] + (["--fresh"] if fresh else []) + ([flag] if flag else []) +
+                [
+                    "$(rootpath %s)" % src
+                    for src in srcs
+                ] + ["--"] + args,
+                data = srcs + [
+                    _python(minor),
+                    "//bazel:pytest_files.py",
+                    "//third_party:requirements.txt",
+                ] + data + site,
+                env = values,
+                shard_count = kind_shards,
+                tags = kind_tags + skip + ["python"],
+                **kwargs
+            )

@@ -9,8 +9,6 @@
 #ifndef STRATALLOC_ALLOCATOR_BASE_TICKS_H_
 #define STRATALLOC_ALLOCATOR_BASE_TICKS_H_
 
-#include <x86intrin.h>
-
 #include <cstdint>
 
 #include "allocator/base/clock.h"
@@ -23,7 +21,7 @@ extern const bool has_steady_counter;
 }  // namespace internal
 
 inline std::uint64_t NowTicks() {
-  if (__builtin_expect(internal::has_steady_counter, 1)) return __rdtsc();
+  if (__builtin_expect(internal::has_steady_counter, 1)) return __builtin_ia32_rdtsc();
   return static_cast<std::uint64_t>(NowNs());
 }
 

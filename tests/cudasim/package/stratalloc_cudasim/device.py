@@ -25,6 +25,7 @@ NUMBERS = ("on", "off")
 _NAMES = ("libcuda.so.1", "libcudart.so.13")
 
 _state = None  # _Simulation once loaded
+_preloaded = False  # torch was imported on top of these libraries
 
 
 class _Simulation:
@@ -166,7 +167,7 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
     have loaded the real CUDA runtime) is imported already.
     """
     known = _state is not None
-    if not known and "torch" in sys.modules:
+    if not known and "torch" in sys.modules and not _preloaded:
         raise RuntimeError(
             "stratalloc: torch is already imported and has loaded the real "
             "CUDA runtime; call stratalloc.simulate.load() before the first "
@@ -181,6 +182,25 @@ def load(memory="64MiB", devices=1, mode="eager", seed=0, card=None,
     import torch
 
     before_enable(torch)
+
+
+def preload():
+    """Imports torch on top of these libraries; the device stays unknown.
+
+    For a process that forks: each child then calls load(), with a device of its
+    own, and has imported torch already. The environment is read by the first
+    call of the driver, and no import makes one.
+    """
+    global _preloaded
+    _libraries()
+    _preloaded = True
+    import torch  # noqa: F401
+
+
+def _libraries():
+    """The dynamic linker matches by soname: what is loaded first serves torch."""
+    return [ctypes.CDLL(_path(name), mode=ctypes.RTLD_GLOBAL)
+            for name in _NAMES]
 
 
 def open_device(memory, devices, mode, seed, card, profile, numbers):
@@ -208,7 +228,7 @@ def open_device(memory, devices, mode, seed, card, profile, numbers):
             raise RuntimeError("stratalloc: a different simulated device is "
                                "already loaded in this process")
         return
-    # Read once, when libcuda.so.1 is loaded.
+    # Read once, by the first call of the driver.
     if size is None:
         os.environ.pop("CUDASIM_MEMORY", None)
     else:
@@ -224,9 +244,7 @@ def open_device(memory, devices, mode, seed, card, profile, numbers):
         os.environ["CUDASIM_NUMBERS"] = numbers
     # torch hides devices by this; a simulated one has no siblings to hide.
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    # The dynamic linker matches by soname: what is loaded first serves torch.
-    driver, runtime = (ctypes.CDLL(_path(name), mode=ctypes.RTLD_GLOBAL)
-                       for name in _NAMES)
+    driver, runtime = _libraries()
     # What Triton links its launchers with; it asks ldconfig otherwise.
     os.environ["TRITON_LIBCUDA_PATH"] = directory()
     _declare(driver)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs pytest over files, each in a fork of one process that imported torch.
+
+    pytest_files.py [--fresh] [--long] FILE... [-- ARGUMENTS OF PYTEST]
+
+Importing torch takes two seconds and a fork none, and each file still has a
+process, a device and an allocator of its own. `--fresh` starts a new
+interpreter per file, for files that look at an import. Cases with the mark
+`long` run with `--long` alone, which runs no others. Bazel's sharding spreads
+the files; test.xml has the cases of all of them.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from xml.etree import ElementTree
+
+_MARKS = ("long: run by ./dev test --long",)
+_NOTHING_COLLECTED = 5  # pytest's exit code
+
+
+def main():
+    options = _options(sys.argv[1:])
+    files = _of_this_shard(options.files)
+    if not options.fresh:
+        _preload()
+    parts, failed = [], []
+    for number, file in enumerate(files):
+        xml = os.path.join(_folder(), f"{os.getpid()}.{number}.xml")
+        arguments = _pytest_arguments(file, number, xml, options)
+        began = time.monotonic()
+        code = (_spawn if options.fresh else _fork)(arguments)
+        if code == _NOTHING_COLLECTED and options.long:
+            code = 0
+        parts.append(_part(file, xml, code, time.monotonic() - began))
+        if code != 0:
+            failed.append(file)
+    _write(parts)
+    if len(files) > 1 and failed:
+        print("failed:", *failed, sep="\n  ", flush=True)
+    return 1 if failed else 0
+
+
+def _options(arguments):
+    more = []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, more = arguments[:at], arguments[at + 1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("files", nargs="+")
+    # What `bazel test --test_arg=` adds is pytest's.
+    options, others = parser.parse_known_args(arguments)
+    options.more = more + others
+    return options
+
+
+def _folder():
+    return os.environ.get("TEST_TMPDIR", "/tmp")
+
+
+def _of_this_shard(files):
+    """Every shard takes each n-th file: neighbours are alike in length."""
+    status = os.environ.get("TEST_SHARD_STATUS_FILE")
+    if status:
+        with open(status, "w", encoding="utf-8"):
+            pass  # tells Bazel that shards are known here
+    shards = int(os.environ.get("TEST_TOTAL_SHARDS", "1"))
+    return files[int(os.environ.get("TEST_SHARD_INDEX", "0"))::shards]
+
+
+def _pytest_arguments(file, number, xml, options):
+    marks = [word for mark in _MARKS for word in ("-o", f"markers={mark}")]
+    return ["-q", "-p", "no:cacheprovider", f"--rootdir={os.getcwd()}",
+            f"--junitxml={xml}", f"--basetemp={_folder()}/pytest{number}",
+            "-m", "long" if options.long else "not long", *marks,
+            *options.more, file]
+
+
+def _preload():
+    """Imports what every file imports; no thread and no device is left."""
+    if os.environ.get("STRATALLOC_SITE"):
+        from stratalloc_cudasim import device
+
+        device.preload()
+    import gc
+
+    import numpy  # noqa: F401
+    import pytest  # noqa: F401
+    import torch  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # else every child copies these pages to look at them
+
+
+def _fork(arguments):
+    """pytest's exit code in a child; below 0: the signal that ended it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        import pytest
+
+        sys.argv = ["pytest", *arguments]
+        # Handlers that the file registers for the exit run here.
+        sys.exit(pytest.main(arguments))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _spawn(arguments):
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments],
+                          check=False).returncode
+
+
+def _part(file, xml, code, seconds):
+    """The file's suite; with a failure of its own where no case has one."""
+    try:
+        suite = ElementTree.parse(xml).getroot().find("testsuite")
+    except (OSError, ElementTree.ParseError):
+        suite = None
+    if suite is None:
+        suite = ElementTree.Element("testsuite", name=file)
+    if code != 0 and not list(suite.iter("failure")) + list(suite.iter("error")):
+        case = ElementTree.SubElement(suite, "testcase", classname=file,
+                                      name="process", time=f"{seconds:.1f}")
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        ElementTree.SubElement(case, "failure",
+                               message=f"pytest ended with {how}")
+    return suite
+
+
+def _write(parts):
+    file = os.environ.get("XML_OUTPUT_FILE")
+    if file:
+        root = ElementTree.Element("testsuites")
+        root.extend(parts)
+        ElementTree.ElementTree(root).write(file, encoding="utf-8",
+                                            xml_declaration=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
