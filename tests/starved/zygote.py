@@ -36,7 +36,18 @@ def prepare(card=None, numbers="on", devices=1, mode="eager"):
     # Sums in another order would differ in the last bit, and a parent whose
     # operators have threads must not fork.
     torch.set_num_threads(1)
+    _import()
     return torch
+
+
+def _import():
+    """What each child would import: the first optimizer brings torch._dynamo."""
+    import gc
+
+    import torch._dynamo  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # else every child copies these pages to look at them
 
 
 class Died(Exception):
