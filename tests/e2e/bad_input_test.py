@@ -5,10 +5,10 @@ import pytest
 
 from tests.e2e import running
 
-def _python(tmp_path, text, **environment):
+def _python(tmp_path, text, **settings):
     path = tmp_path / "script.py"
     path.write_text(text)
-    return running.python(path, **environment)
+    return running.python(path, **settings)
 
 
 _ENABLE = running.LOAD + """
@@ -214,5 +214,5 @@ try:
     simulate.load()
 except RuntimeError as error:
     print(error)
-""")
+""", fresh=True)
     assert "already imported" in running.must_work(done)

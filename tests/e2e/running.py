@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 
+from tests.e2e import children
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 DEVICE = os.environ.get("STRATALLOC_TEST_DEVICE", "sim")
@@ -42,11 +44,18 @@ def program(name):
     return os.path.join(_HERE, "programs", name)
 
 
-def python(*arguments, timeout=600, **more):
-    """Runs this Python; returns the finished process with its texts."""
+def python(*arguments, timeout=600, fresh=False, **more):
+    """Runs this Python; returns the finished process with its texts.
+
+    A fork of this process where that has imported torch for it (children.py);
+    `fresh` for a program that is about the start of an interpreter.
+    """
+    given, values = [str(each) for each in arguments], environment(**more)
+    if not fresh and children.possible(values):
+        return children.run(given, values, timeout)
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True,
-        text=True, check=False, timeout=timeout, env=environment(**more))
+        [sys.executable, *given], capture_output=True,
+        text=True, check=False, timeout=timeout, env=values)
 
 
 def stratalloc(*arguments, timeout=600, **more):
