@@ -4,7 +4,8 @@
     pytest_files.py [--fresh] [--long] FILE... [-- ARGUMENTS OF PYTEST]
 
 Importing torch takes two seconds and a fork none, and each file still has a
-process, a device and an allocator of its own. `--fresh` starts a new
+process, a device and an allocator of its own, as has each program that a test
+runs by programs.py. `--fresh` starts a new
 interpreter per file, for files that look at an import. Cases with the mark
 `long` run with `--long` alone, which runs no others. Bazel's sharding spreads
 the files; test.xml has the cases of all of them.
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import time
 from xml.etree import ElementTree
+
+from bazel import programs
 
 _MARKS = ("long: run by ./dev test --long",)
 _NOTHING_COLLECTED = 5  # pytest's exit code
@@ -105,14 +108,19 @@ def _fork(arguments):
     """pytest's exit code in a child; below 0: the signal that ended it."""
     sys.stdout.flush()
     sys.stderr.flush()
+    ours, theirs = programs.pair()
     child = os.fork()
     if child == 0:
         import pytest
 
+        ours.close()
+        programs.use(theirs)
         sys.argv = ["pytest", *arguments]
         # Handlers that the file registers for the exit run here.
         sys.exit(pytest.main(arguments))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    theirs.close()
+    with ours:
+        return programs.serve(ours, child)
 
 
 def _spawn(arguments):
@@ -147,4 +155,8 @@ def _write(parts):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except programs.Begins as begins:
+        program = begins.request
+    programs.begin(program)

@@ -73,6 +73,7 @@ def torch_py_test(
                 ] + ["--"] + args,
                 data = srcs + [
                     _python(minor),
+                    "//bazel:programs.py",
                     "//bazel:pytest_files.py",
                     "//third_party:requirements.txt",
                 ] + data + site,

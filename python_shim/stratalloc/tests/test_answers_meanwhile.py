@@ -4,11 +4,12 @@
 Each is a process of its own: what goes wrong here is a segmentation fault.
 """
 
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from bazel import programs
 
 HEAD = """
 import sys, threading
@@ -44,9 +45,7 @@ def while_it_trains(step, ask):
 
 
 def run(program):
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + textwrap.dedent(program)],
-        capture_output=True, text=True, timeout=240)
+    done = programs.run("-c", HEAD + textwrap.dedent(program))
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
 
 

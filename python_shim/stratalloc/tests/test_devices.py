@@ -7,9 +7,9 @@ of its own, since contexts stay to its end.
 """
 
 import os
-import subprocess
-import sys
 import textwrap
+
+from bazel import programs
 
 LOAD = 'simulate.load("64MiB", devices=4, mode="async")'
 HEAD = """
@@ -44,10 +44,8 @@ def opened():
 
 def run(program, load=LOAD, **environment):
     head = HEAD.replace("LOAD", load)
-    done = subprocess.run(
-        [sys.executable, "-c", head + textwrap.dedent(program)],
-        env=os.environ | environment, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+    done = programs.run("-c", head + textwrap.dedent(program), merged=True,
+                        env=os.environ | environment)
     assert done.returncode == 0, done.stdout[-6000:]
     return done.stdout
 

@@ -2,12 +2,11 @@
 """explain() against what comes of it: random programs, each in a process."""
 
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+
+from bazel import programs
 
 PROGRAM = pathlib.Path(__file__).with_name("explained_program.py")
 # Options, and what has to be among what was said.
@@ -28,9 +27,7 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_what_is_said_comes_true(name):
     options, among = RUNS[name]
-    done = subprocess.run([sys.executable, PROGRAM, *options],
-                          capture_output=True, text=True, check=False,
-                          timeout=300, env=os.environ)
+    done = programs.run(PROGRAM, *options)
     assert done.returncode == 0, done.stderr
     tally = json.loads(done.stdout.splitlines()[-1])
     faults = tally.pop("faults")

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """On a card with a clock, what the host does for an eviction takes its time."""
 
-import os
-import subprocess
-import sys
+from bazel import programs
 
 PROGRAM = """
 import ctypes, tempfile
@@ -31,10 +29,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def _evicted_in(host_budget):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM % host_budget], env=dict(os.environ),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=300, check=False)
+    done = programs.run("-c", PROGRAM % host_budget, merged=True)
     assert done.returncode == 0, done.stdout[-4000:]
     return int(done.stdout.split("evicted in ")[1].split()[0])
 

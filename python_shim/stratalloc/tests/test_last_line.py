@@ -3,11 +3,11 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+from bazel import programs
 from stratalloc import simulate
 
 simulate.load("64MiB")
@@ -161,9 +161,7 @@ os.wait()
 
 def _lines(folder, *command, **more):
     (folder / "script.py").write_text(_PROGRAM)
-    done = subprocess.run([sys.executable, *command], cwd=folder, text=True,
-                          capture_output=True, timeout=300, check=False,
-                          env={**os.environ, **more})
+    done = programs.run(*command, cwd=folder, env={**os.environ, **more})
     assert done.returncode == 1 and done.stdout == ""
     return done.stderr.splitlines()
 

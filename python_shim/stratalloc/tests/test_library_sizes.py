@@ -7,10 +7,10 @@ A process each: settings and imports are for a whole one.
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+
+from bazel import programs
 
 MIB = 1 << 20
 
@@ -68,10 +68,9 @@ print(json.dumps({"right": right, "size": torch.cuda.mem_get_info()[1],
 def _run(folder, text, *options):
     path = folder / "program.py"
     path.write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", "2GiB",
-         *options, path], capture_output=True, text=True, check=False,
-        timeout=600, env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"})
+    done = programs.run(
+        "-m", "stratalloc", "run", "--simulate", "2GiB", *options, path,
+        env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 

@@ -3,8 +3,8 @@
 
 import json
 import os
-import subprocess
-import sys
+
+from bazel import programs
 
 _SCRIPT = """
 import torch
@@ -29,11 +29,10 @@ def test_a_model_that_does_not_fit(tmp_path):
     report = tmp_path / "report.json"
     values = {key: value for key, value in os.environ.items()
               if not key.startswith(("STRATALLOC", "CUDASIM"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", "2GiB",
-         "--numbers", "off", "--conf", "host_budget:1GiB,disk_budget:0",
-         "--json", str(report), str(script)],
-        capture_output=True, text=True, check=False, env=values)
+    done = programs.run(
+        "-m", "stratalloc", "run", "--simulate", "2GiB", "--numbers", "off",
+        "--conf", "host_budget:1GiB,disk_budget:0", "--json", report, script,
+        env=values)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "(numbers off)" in done.stderr
     assert "no number of this run means anything" in done.stderr

@@ -9,12 +9,11 @@ import functools
 import json
 import os
 import re
-import subprocess
-import sys
 import types
 
 import pytest
 
+from bazel import programs
 from stratalloc._oom import arithmetic, page, suggestions, verdict
 from stratalloc._oom.autopsy import OutOfMemoryReport
 from stratalloc._oom import trials as trials_module
@@ -70,11 +69,8 @@ _TIERED = {
 
 
 def _run(cases, **settings):
-    done = subprocess.run(
-        [sys.executable, _PROGRAM, json.dumps(
-            {"cases": list(cases), "settings": settings, "nvml": _NVML})],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300,
-        check=False)
+    done = programs.run(_PROGRAM, json.dumps(
+        {"cases": list(cases), "settings": settings, "nvml": _NVML}))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -388,12 +384,10 @@ def test_who_needs_no_size_measures_none(monkeypatch):
 def test_settings_that_were_suggested_serve_what_was_refused():
     said = {name: one["report"]["suggestions"][0]
             for name, one in _limited().items()}
-    again = subprocess.run(
-        [sys.executable, _PROGRAM, json.dumps({
-            "cases": list(_LIMITED), "settings": {
-                **_SMALL, "gpu_limit": said["gpu_limit"]["to"],
-                "host_budget": said["tiers_full"]["to"]}})],
-        capture_output=True, text=True, timeout=300, check=False)
+    again = programs.run(_PROGRAM, json.dumps({
+        "cases": list(_LIMITED), "settings": {
+            **_SMALL, "gpu_limit": said["gpu_limit"]["to"],
+            "host_budget": said["tiers_full"]["to"]}}))
     assert again.stderr.strip().endswith("tiers_full: it was served")
 
 

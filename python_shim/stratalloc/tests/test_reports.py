@@ -4,9 +4,8 @@
 On made-up reports, and once on a simulated device's.
 """
 
-import subprocess
-import sys
 
+from bazel import programs
 from stratalloc import _reports
 
 _TOTALS = {
@@ -88,7 +87,7 @@ def test_host_memory_is_what_was_used_and_what_is_pinned(monkeypatch):
 
 
 def test_on_a_device():
-    done = subprocess.run([sys.executable, "-c", """
+    done = programs.run("-c", """
 from stratalloc import simulate
 simulate.load("64MiB")
 import torch, stratalloc
@@ -110,12 +109,12 @@ now, peak = summary.split("device 0 at its peak")
 assert "gone" not in now and "gone" in peak, summary
 (gone,) = [line for line in peak.splitlines() if "gone" in line]
 assert "8 MiB" in gone, gone
-"""], capture_output=True, text=True, check=False)
+""")
     assert done.returncode == 0, done.stderr
 
 
 def test_placement_of_a_graphed_training_job_has_what_its_handles_cost():
-    done = subprocess.run([sys.executable, "-c", """
+    done = programs.run("-c", """
 from stratalloc import simulate
 simulate.load("64MiB")
 import torch, stratalloc
@@ -151,5 +150,5 @@ torch.cuda.empty_cache()
 assert placement() == {"separate_classes": separate, "private_pools": 0}
 assert stratalloc.stats()["placement"] == placement()
 assert stratalloc.report()["tiers"]["bytes_evicted"] == 0
-"""], capture_output=True, text=True, check=False)
+""")
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 import types
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import pytest
 from IPython.lib import pretty
 from rich.console import Console
 
+from bazel import programs
 from stratalloc._explanation import Explanation
 from stratalloc._fragments import Fragmentation, Hole
 from stratalloc._growth import Change, Growth, Mark
@@ -473,12 +473,12 @@ def test_natural_order_of_any_names():
 
 
 def test_text_needs_no_rich():
-    done = subprocess.run([sys.executable, "-c", """
+    done = programs.run("-c", """
 import sys
 sys.modules["rich"] = None
 from stratalloc import _page, _tree
 print(_page.Page([_tree.Tree([("a", "buffer", 1)])]).text())
-"""], capture_output=True, text=True, check=False)
+""")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].split() == ["total", "1", "B", "buffer",
                                                    "1", "B"]

@@ -6,11 +6,12 @@ will let go of is killed by its alarm, and its program fails.
 """
 
 import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from bazel import programs
 
 HEAD = """
 import atexit, gc, os, signal, sys, threading, traceback
@@ -56,10 +57,7 @@ def on_thread(work):
 
 def run(program, code=0):
     """What it printed; it must end by itself, with this exit code."""
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + textwrap.dedent(program)],
-        env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=300, check=False)
+    done = programs.run("-c", HEAD + textwrap.dedent(program), merged=True)
     assert done.returncode == code, done.stdout[-6000:]
     for word in ("terminate called", "Fatal Python error", "ranked"):
         assert word not in done.stdout, done.stdout[-6000:]

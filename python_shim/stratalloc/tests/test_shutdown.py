@@ -5,10 +5,9 @@ At exit that is what whoever is destroyed late finds. Each program is a process
 of its own.
 """
 
-import os
-import subprocess
-import sys
 import textwrap
+
+from bazel import programs
 
 HEAD = """
 import atexit, ctypes, gc, threading
@@ -25,10 +24,7 @@ def weights(count):
 
 def run(program):
     """What it printed; it must end by itself, and well."""
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + textwrap.dedent(program)],
-        env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=300, check=False)
+    done = programs.run("-c", HEAD + textwrap.dedent(program), merged=True)
     assert done.returncode == 0, done.stdout[-6000:]
     assert "terminate called" not in done.stdout, done.stdout[-6000:]
     return done.stdout

@@ -4,13 +4,13 @@
 import gc
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import threading
 
 import pytest
 
+from bazel import programs
 from stratalloc import simulate
 
 simulate.load("256MiB")
@@ -398,8 +398,7 @@ def program(tmp_path, body, enable="stratalloc.enable(host_budget=0, "
             "disk_budget=0, telemetry='callsites')"):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM.format(enable=enable) + textwrap.dedent(body))
-    done = subprocess.run([sys.executable, str(path)], capture_output=True,
-                          text=True, timeout=300, cwd=tmp_path)
+    done = programs.run(path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

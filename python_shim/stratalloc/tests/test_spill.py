@@ -2,7 +2,6 @@
 """SpillFile: bytes out and back, without CUDA and without enable()."""
 
 import os
-import subprocess
 import sys
 import threading
 
@@ -11,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 
+from bazel import programs
 from stratalloc import _core
 from stratalloc._spill import SpillFile
 from stratalloc.bench import disk
@@ -220,7 +220,7 @@ assert not torch.cuda.is_initialized()
 
 
 def test_a_child_is_refused_and_the_parent_goes_on(tmp_path):
-    subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], check=True)
+    programs.run("-c", FORKED, tmp_path).check_returncode()
 
 
 EVICTED = """
@@ -259,7 +259,7 @@ else:
 def test_evicted_memory_is_compressed_as_it_is_set():
     with pytest.raises(RuntimeError, match="nothing can be evicted"):
         _core.set_disk_codec("lz4")  # CUDA is not initialised here
-    subprocess.run([sys.executable, "-c", EVICTED], check=True)
+    programs.run("-c", EVICTED).check_returncode()
 
 
 def test_the_bench_has_a_line_for_each_codec(monkeypatch):

@@ -6,13 +6,13 @@ import importlib
 import os
 import pickle
 import re
-import subprocess
 import sys
 import textwrap
 import threading
 
 import pytest
 
+from bazel import programs
 from stratalloc import simulate
 
 simulate.load("256MiB")
@@ -323,7 +323,7 @@ def test_backward_of_librarys_function_is_its_layer(tmp_path, monkeypatch):
         _frames.begin(_sites.libraries(torch))
 
 
-def program(tmp_path, body, **environment):
+def program(tmp_path, body, fresh=False, **environment):
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent("""
         from stratalloc import simulate
@@ -332,9 +332,8 @@ def program(tmp_path, body, **environment):
         stratalloc.enable(host_budget=0, disk_budget=0, telemetry="full")
         torch.cuda.init()
     """) + textwrap.dedent(body))
-    done = subprocess.run([sys.executable, str(path)], capture_output=True,
-                          text=True, timeout=300, cwd=tmp_path,
-                          env={**os.environ, **environment})
+    done = programs.run(path, cwd=tmp_path, fresh=fresh,
+                        env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -360,7 +359,7 @@ def test_the_table_of_stacks_is_bounded_and_what_is_beyond_is_counted(tmp_path):
         assert said["calls"] == 49149, said["calls"]
         assert said["calls_refused"] > 10000
         print(said["calls_refused"])
-    """)
+    """, fresh=True)  # which looks at the outermost frame
     run = recording.read(str(tmp_path / "end.strata"))
     assert run.stacks_lost == 1 < int(out)  # line 60001; others came before
     early, late = [chain(run, event) for event in allocs(run)]

@@ -3,7 +3,6 @@
 program did: layers, threads, evictions, private pools, streams."""
 
 import re
-import subprocess
 import sys
 import threading
 import xml.etree.ElementTree
@@ -11,6 +10,7 @@ import zlib
 
 import pytest
 
+from bazel import programs
 from stratalloc import simulate
 
 simulate.load("48MiB")
@@ -219,8 +219,7 @@ def test_a_mark_says_what_is_there_and_that_is_checked(tmp_path):
 
 
 def _command(*arguments):
-    done = subprocess.run([sys.executable, "-m", "stratalloc", *arguments],
-                          capture_output=True, text=True, timeout=300)
+    done = programs.run("-m", "stratalloc", *arguments)
     return done.returncode, done.stdout + done.stderr
 
 
