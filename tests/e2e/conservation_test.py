@@ -6,7 +6,8 @@ import pytest
 from tests.e2e import conservation_run
 
 
-@pytest.mark.parametrize("first", [1, 1001])
+@pytest.mark.parametrize(
+    "first", [1, pytest.param(1001, marks=pytest.mark.long)])
 def test_seeded_programs(first):
     found = conservation_run.look(first, first + 19)
     assert not found["wrong"]

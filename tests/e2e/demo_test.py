@@ -65,6 +65,7 @@ def test_story(demo):
     assert "\x1b[" not in done.stdout  # no colours off a terminal
 
 
+@pytest.mark.long  # another whole demo
 def test_sabotage_is_noticed(tmp_path):
     out = tmp_path / "demo.json"
     done = running.stratalloc(
@@ -84,6 +85,7 @@ def test_too_little_gpu_memory_says_how_much_it_takes_once():
     assert line.count(format_size(job.needed_memory())) == 1
 
 
+@pytest.mark.long  # another whole demo
 def test_as_much_gpu_memory_as_it_says_is_enough(tmp_path):
     if not running.SIMULATED:
         pytest.skip("a real one may need more, and it says `at least`")

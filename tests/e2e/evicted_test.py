@@ -13,7 +13,8 @@ _USES = ("thread", "side_stream", "state_dict", "save", "deepcopy",
 
 
 # 20 MiB of parameters: all of them in host memory, or most of them on disk.
-@pytest.mark.parametrize("host_budget", ["64MiB", "4MiB"])
+@pytest.mark.parametrize("host_budget", [
+    "4MiB", pytest.param("64MiB", marks=pytest.mark.long)])
 @pytest.mark.parametrize("use", _USES)
 def test_use(tmp_path, use, host_budget):
     out = tmp_path / "report.json"

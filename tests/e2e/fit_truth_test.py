@@ -9,6 +9,13 @@ from tests.e2e import fit_truth_run
 JOBS = ("convolutions", "adamw", "adam_one_by_one", "amp", "checkpointing",
         "lora", "accumulation", "inference", "generation", "evaluation",
         "two_streams", "experts")
+# What each change runs: a lone stream, and two that run behind each other.
+QUICK = ("adamw", "two_streams")
+
+
+def _long_unless_in(chosen, names):
+    return [name if name in chosen
+            else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -16,7 +23,7 @@ def _prepared():
     assert tuple(fit_truth_run.prepare()) == JOBS
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", _long_unless_in(QUICK, JOBS))
 def test_verdict_and_peaks_are_those_of_the_program(name, tmp_path):
     rows = fit_truth_run.rows(name, 0, str(tmp_path))
     for row in rows:
@@ -28,7 +35,8 @@ def test_verdict_and_peaks_are_those_of_the_program(name, tmp_path):
 
 
 @pytest.mark.parametrize("name, share", [
-    ("adamw", .7), ("inference", .6), ("two_streams", .5)])
+    pytest.param("adamw", .7, marks=pytest.mark.long), ("inference", .6),
+    ("two_streams", .5)])
 def test_what_leaves_is_about_what_is_said(name, share, tmp_path):
     row, = fit_truth_run.tiered(name, 0, str(tmp_path), [share])
     print(fit_truth_run.line(row))
@@ -36,14 +44,16 @@ def test_what_leaves_is_about_what_is_said(name, share, tmp_path):
     assert row["real"]["fits"] == (name != "two_streams")
 
 
-@pytest.mark.parametrize("name", ["adamw", "amp", "accumulation"])
+@pytest.mark.parametrize("name", _long_unless_in(
+    ("adamw",), ("adamw", "amp", "accumulation")))
 def test_a_recording_of_a_small_card_tells_of_a_large_one(name, tmp_path):
     row = fit_truth_run.from_a_small_card(name, 0, str(tmp_path))
     print(fit_truth_run.line(row))
     assert row["same"] and row["evicted"] > 0
 
 
-@pytest.mark.parametrize("factor, near", [(1.19, True), (1.5, False)])
+@pytest.mark.parametrize("factor, near", [
+    pytest.param(1.19, True, marks=pytest.mark.long), (1.5, False)])
 def test_slowdown_row_holds_fit_against_seconds(factor, near, tmp_path,
                                                 monkeypatch):
     on_the_device, seconds = fit_truth_run.zygote.run, []

@@ -6,7 +6,8 @@ import pytest
 from tests.e2e import running
 
 
-@pytest.mark.parametrize("model", ["adam", "momentum", "checkpointed"])
+@pytest.mark.parametrize("model", [
+    "adam", "checkpointed", pytest.param("momentum", marks=pytest.mark.long)])
 def test_peaks_of_modules_and_categories(model):
     found = running.last_json(running.on_device(
         "256MiB", running.program("mem_tracker.py"), model))

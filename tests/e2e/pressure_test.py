@@ -50,6 +50,7 @@ def test_another_process_takes_memory_and_gives_it_back(cpu):
             > plain["report"]["tiers"]["bytes_evicted"])
 
 
+@pytest.mark.long  # between pinning all and pinning nothing
 def test_a_host_that_pins_little(cpu):
     _same(_train(CUDASIM_PINNED="16MiB"), cpu)
 

@@ -19,11 +19,13 @@ def _result(allocator, seeds, *options):
         running.stratalloc(*run.command(allocator, seeds, *options)))
 
 
+@pytest.mark.parametrize("seeds", [
+    2, pytest.param(5, marks=pytest.mark.long)])
 @pytest.mark.parametrize("allocator", ["native", "stratalloc"])
-def test_five_seeds(allocator):
-    result = _result(allocator, "1-5")
+def test_a_few_seeds(allocator, seeds):
+    result = _result(allocator, f"1-{seeds}")
     assert result["failures"] == []
-    assert result["runs"] >= 5 * 16
+    assert result["runs"] >= seeds * 16
     assert result["counters"]["launches_without_twin"] == 0
 
 

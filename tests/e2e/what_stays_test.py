@@ -18,7 +18,8 @@ def _all_left(cases):
     assert not stuck, f"{len(stuck)} of {len(cases)}: {stuck}"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [
+    "bfloat16", pytest.param("float32", marks=pytest.mark.long)])
 def test_weights_of_every_size(dtype):
     if not running.SIMULATED:
         pytest.skip("3 GiB per tensor are cheap without bytes only")

@@ -26,14 +26,26 @@ def _all_right(rows):
         assert row["out"] > 0, name  # else nobody evicted anything
 
 
-@pytest.mark.parametrize("name", [
-    "async_op", "dropped", "synchronous", "functional", "coalescing",
-    "captured", "ddp", "fsdp"])
+_LATE = ("async_op", "dropped", "synchronous", "functional", "coalescing",
+         "captured", "ddp", "fsdp")
+
+
+def test_kernels_of_every_kind_that_run_late(tmp_path):
+    rows = _rows(tmp_path, "programs", "1", *_LATE)
+    _all_right(rows)
+    assert tuple(rows) == _LATE
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", _LATE)
 def test_kernels_that_run_late(tmp_path, name):
     """As NCCL's: on a stream of the backend's, after the call returned."""
     _all_right(_rows(tmp_path, "programs", "1-3", name))
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "async_op"])
-def test_two_processes_over_gloo(tmp_path, name):
-    _all_right(_rows(tmp_path, "ranks", "1-2", name))
+@pytest.mark.parametrize("name, seeds", [
+    ("async_op", "1"), ("fsdp", "1"),
+    *(pytest.param(name, "1-2", marks=pytest.mark.long)
+      for name in ("ddp", "fsdp", "async_op"))])
+def test_two_processes_over_gloo(tmp_path, name, seeds):
+    _all_right(_rows(tmp_path, "ranks", seeds, name))

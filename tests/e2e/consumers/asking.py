@@ -3,10 +3,15 @@
 
 import os
 
+import pytest
+
 from tests.e2e import running
 
 # Tiering or not, a consumer sees the same.
 WAYS = (("native", ""), ("ours", "tiering:off"), ("ours", ""))
+# Each change: with what the most code runs.
+EVERY = [pytest.param((WAYS[0], WAYS[2]), id="tiering"),
+         pytest.param(WAYS, id="all", marks=pytest.mark.long)]
 _PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                          "programs")
 
@@ -43,9 +48,9 @@ def first_difference(native, ours, place=""):
     return f"{place}: a key that is null"
 
 
-def same_everywhere(*names, memory="256MiB", without_twin=0, cumulative=True,
+def same_everywhere(ways, *names, memory="256MiB", without_twin=0, cumulative=True,
                     **environment):
-    """Runs FILE.FUNCTION... three ways; what all of them returned.
+    """Runs FILE.FUNCTION... in these WAYS; what all of them returned.
 
     Results and counts of statistics must be the same under PyTorch's allocator
     and under ours, with tiering and without. `without_twin`: how many kernels
@@ -54,14 +59,14 @@ def same_everywhere(*names, memory="256MiB", without_twin=0, cumulative=True,
     """
     native, *others = [
         ask(way, conf, memory, names, without_twin, **environment)
-        for way, conf in WAYS]
+        for way, conf in ways]
     if not cumulative:
         for saw in (native, *others):
             for name in names:
                 saw[name]["counts"] = {
                     key: value for key, value in saw[name]["counts"].items()
                     if key.endswith(".current")}
-    for (_, conf), saw in zip(WAYS[1:], others):
+    for (_, conf), saw in zip(ways[1:], others):
         for name in names:
             differs = first_difference(native[name], saw[name], name)
             assert not differs, f"native and ours ({conf!r}): {differs}"

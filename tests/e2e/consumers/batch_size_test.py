@@ -2,6 +2,8 @@
 """accelerate's find_executable_batch_size, unpatched: out of memory for real,
 several times, and on with a smaller batch."""
 
+import pytest
+
 from tests.e2e.consumers import asking
 
 HALVING, TENTHS = "batch_size.halving", "batch_size.by_tenths"
@@ -11,6 +13,15 @@ def _sizes(saw, name):
     return [size for size, _ in saw[name]["result"]["tried"]]
 
 
+def test_half_a_batch_is_enough_for_both():
+    native, tiering = [
+        asking.ask(way, conf, "80MiB", [HALVING])
+        for way, conf in (asking.WAYS[0], asking.WAYS[2])]
+    assert _sizes(native, HALVING) == [4096, 2048, 1024]
+    assert _sizes(tiering, HALVING)[-1] >= 1024
+
+
+@pytest.mark.long
 def test_find_executable_batch_size():
     native, ours, tiering = [
         asking.ask(way, conf, "80MiB", [HALVING, TENTHS])

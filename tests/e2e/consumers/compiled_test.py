@@ -14,25 +14,43 @@ they depend on its segments; and only the first of the three compiles.
 import math
 import os
 
+import pytest
+
 from stratalloc import simulate
 
 from tests.e2e.consumers import asking
 
 
-def test_compiled(tmp_path):
-    saw = asking.same_everywhere(
-        "compiled.cudagraphs", "compiled.reduce_overhead",
-        "compiled.branches", "compiled.generated_kernels", without_twin=1, cumulative=False,
+def _compiled(tmp_path, ways, *names, **more):
+    return asking.same_everywhere(
+        ways, *(f"compiled.{name}" for name in names), cumulative=False,
         TRITON_LIBCUDA_PATH=simulate.directory(),
         TORCHINDUCTOR_CACHE_DIR=os.fspath(tmp_path / "inductor"),
-        TRITON_CACHE_DIR=os.fspath(tmp_path / "triton"))
-    for name, steps in (("cudagraphs", 8), ("reduce_overhead", 6)):
-        seen = saw[name]
-        losses = seen["compiled"][0]
-        assert len(losses) == steps and all(map(math.isfinite, losses))
-        assert seen["compiled"] == seen["eager"] == seen["cpu"]
-    assert saw["cudagraphs"]["forward"] == [
-        saw["cudagraphs"]["forward on the cpu"]] * 3
+        TRITON_CACHE_DIR=os.fspath(tmp_path / "triton"), **more)
+
+
+def _trained(seen, steps):
+    losses = seen["compiled"][0]
+    assert len(losses) == steps and all(map(math.isfinite, losses))
+    assert seen["compiled"] == seen["eager"] == seen["cpu"]
+
+
+def _cudagraphs(seen):
+    _trained(seen, 8)
+    assert seen["forward"] == [seen["forward on the cpu"]] * 3
+
+
+def test_cudagraphs(tmp_path):
+    saw = _compiled(tmp_path, (asking.WAYS[0], asking.WAYS[2]), "cudagraphs")
+    _cudagraphs(saw["cudagraphs"])
+
+
+@pytest.mark.long
+def test_compiled(tmp_path):
+    saw = _compiled(tmp_path, asking.WAYS, "cudagraphs", "reduce_overhead",
+                    "branches", "generated_kernels", without_twin=1)
+    _cudagraphs(saw["cudagraphs"])
+    _trained(saw["reduce_overhead"], 6)
     assert saw["reduce_overhead"]["graphs"] == [True, 0]
     assert len(saw["branches"]["compiled"]) == 8
     assert saw["branches"]["compiled"] == saw["branches"]["cpu"]

@@ -10,9 +10,10 @@ from tests.e2e.consumers import asking
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def test_graphs_and_pools():
+@pytest.mark.parametrize("ways", asking.EVERY)
+def test_graphs_and_pools(ways):
     saw = asking.same_everywhere(
-        "graphs.graph", "graphs.graphed_callables", "graphs.mem_pool")
+        ways, "graphs.graph", "graphs.graphed_callables", "graphs.mem_pool")
     captured, eager, on_cpu = (
         saw["graph"][name] for name in ("graph", "eager", "cpu"))
     assert captured["results"] == eager["results"]

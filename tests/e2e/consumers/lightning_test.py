@@ -7,7 +7,8 @@ from tests.e2e.consumers import asking
 
 
 def test_device_stats_monitor():
-    saw = asking.same_everywhere("lightning.device_stats")["device_stats"]
+    saw = asking.same_everywhere(
+        asking.WAYS, "lightning.device_stats")["device_stats"]
     assert len(saw["losses"]) == 5 and all(map(math.isfinite, saw["losses"]))
     assert saw["losses"] == saw["on the cpu"]
     # Before and after each batch.

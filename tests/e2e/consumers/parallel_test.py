@@ -3,12 +3,15 @@
 
 import os
 
+import pytest
+
 from tests.e2e.consumers import asking
 
 
-def test_two_processes(tmp_path):
+@pytest.mark.parametrize("ways", asking.EVERY)
+def test_two_processes(ways, tmp_path):
     saw = asking.same_everywhere(
-        "parallel.two_processes", FOLDER=os.fspath(tmp_path))["two_processes"]
+        ways, "parallel.two_processes", FOLDER=os.fspath(tmp_path))["two_processes"]
     assert saw["other"] == 0
     ddp, fsdp = saw["ddp"], saw["fsdp"]
     # The same training, each gradient the mean of two.

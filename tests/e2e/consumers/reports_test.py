@@ -3,6 +3,8 @@
 
 import os
 
+import pytest
+
 from tests.e2e.consumers import asking
 
 MIB = 1 << 20
@@ -20,9 +22,10 @@ def _flame_graphs(home):
     return {"HOME": os.fspath(home)}
 
 
-def test_reports(tmp_path):
+@pytest.mark.parametrize("ways", asking.EVERY)
+def test_reports(ways, tmp_path):
     saw = asking.same_everywhere(
-        "reports.profiler", "reports.accelerator", "viz.memory_viz",
+        ways, "reports.profiler", "reports.accelerator", "viz.memory_viz",
         **_flame_graphs(tmp_path))
     _profiler(saw["profiler"])
     _accelerator(saw["accelerator"])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of what the device held at its peak has a module and a category.
 
+    attribution.py [CASE...]
+
 Prints a JSON object: case -> {"peak", "module", "category", "attributed",
 "rest", "nodes"}: bytes, the shares of it that have a module, a category and
 both, what has not both, and autograd nodes without a scope.
@@ -9,6 +11,7 @@ both, what has not both, and autograd nodes without a scope.
 import contextlib
 import gc
 import json
+import sys
 
 import torch
 from torch import nn
@@ -194,11 +197,11 @@ def measure():
 
 def main():
     found = {}
-    for name, case in CASES.items():
+    for name in sys.argv[1:] or CASES:
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        found[name] = case()
+        found[name] = CASES[name]()
     print(json.dumps(found))
 
 
