@@ -87,7 +87,8 @@ def test_gpu_limit_is_the_size_of_the_card_for_libraries(tmp_path):
     assert saw["hardware"] == 2048 * MIB
 
 
-@pytest.mark.parametrize("tiering, lines", [("on", 1), ("off", 0)])
+@pytest.mark.parametrize("tiering, lines", [
+    ("on", 1), pytest.param("off", 0, marks=pytest.mark.long)])
 def test_device_map_beside_the_gpu_is_one_line(tmp_path, tiering, lines):
     saw, errors = _run(tmp_path, _DIVIDED, "--conf", f"tiering:{tiering}")
     assert saw["right"] == [True, True]

@@ -188,9 +188,11 @@ def test_a_child_that_was_forked_inside_of_a_scope():
     """)
 
 
-def test_a_fork_while_another_thread_interns_names():
+@pytest.mark.parametrize("forks", [
+    40, pytest.param(150, marks=pytest.mark.long)])
+def test_a_fork_while_another_thread_interns_names(forks):
     """Whatever lock of names or nodes it holds is not the child's to wait for."""
-    run("""
+    run(f"    forks = {forks}" + """
     stop = threading.Event()
 
     def intern():
@@ -210,7 +212,6 @@ def test_a_fork_while_another_thread_interns_names():
             model(torch.ones(2, 4))
 
     threads = [on_thread(intern), on_thread(intern), on_thread(call)]
-    forks = 0
 
     def child():
         for number in range(20):
@@ -220,7 +221,7 @@ def test_a_fork_while_another_thread_interns_names():
         on_thread(lambda: nn.Linear(4, 4)(torch.ones(2, 4))).join()
 
     try:
-        for _ in range(150):
+        for _ in range(forks):
             in_a_child(child)
     finally:
         stop.set()
