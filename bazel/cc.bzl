@@ -99,3 +99,43 @@ def cc_device_test(name, deps, linkopts = [], **kwargs):
         deps = deps + ["//tests/cudasim:cudasim_static"],
         **kwargs
     )
+
+def cc_folder(name, exclude = [], **kwargs):
+    """The library of a folder: all of its C++ files but tests and benchmarks.
+
+    Args:
+      name: of the library; the folder's.
+      exclude: files that another target of the folder has.
+      **kwargs: passed on to cc_library.
+    """
+    cc_library(
+        name = name,
+        srcs = native.glob(
+            ["*.cc"],
+            exclude = ["*_test.cc", "*_benchmark.cc"] + exclude,
+        ),
+        hdrs = native.glob(["*.h"], exclude = ["*_test.h"] + exclude),
+        **kwargs
+    )
+
+def cc_folder_tests(deps, device = False, env = {}, exclude = [], **kwargs):
+    """The tests of a folder, each file in a process of its own.
+
+    Args:
+      deps: libraries of all of them.
+      device: True links the simulated device in.
+      env: environment by the test's name.
+      exclude: files that another target of the folder has.
+      **kwargs: passed on to cc_test.
+    """
+    rule = cc_device_test if device else cc_test
+    for src in native.glob(["*_test.cc"], exclude = exclude):
+        name = src[:-len(".cc")]
+        rule(
+            name = name,
+            size = "small",
+            srcs = [src],
+            deps = deps,
+            env = env.get(name, {}),
+            **kwargs
+        )
