@@ -60,26 +60,6 @@ struct PinnedBytes {
   Bytes bytes = 0;
 };
 
-// Who holds pins for what goes on by itself (collectives), and takes them back
-// when it is over. Asked whenever victims are chosen, and by whoever waits for
-// room: exact at that moment.
-//
-// Thread-safety: all. Run() calls with the caller's locks: hold none that
-// UnpinBlock takes (the device lock). UnderWay() is one load.
-// Lifetime: as long as the process.
-class PinPoll {
- public:
-  using Poll = void (*)();
-  using Asked = int (*)();                      // 0: no
-  static void Use(Poll poll, Asked under_way);  // nullptr: nobody
-  static void Run();
-  // Are there pins that may be taken back without any thread of the program
-  // getting on?
-  static bool UnderWay();
-  // Is this thread inside Run()? It may hold the arbiter then.
-  static bool IsRunning();
-};
-
 }  // namespace stratalloc
 
 #endif  // STRATALLOC_ALLOCATOR_BLOCK_PIN_H_

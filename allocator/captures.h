@@ -32,9 +32,9 @@
 #include <cstdint>
 
 #include "allocator/block.h"
+#include "allocator/cuda/device.h"
+#include "allocator/cuda/handle_pool.h"
 #include "allocator/deferred_frees.h"
-#include "allocator/device/device.h"
-#include "allocator/device/handle_pool.h"
 #include "allocator/handle_table.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"

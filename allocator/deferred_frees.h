@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "allocator/block.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "allocator/event_pool.h"
 
 namespace stratalloc {

@@ -30,7 +30,7 @@
 #include "allocator/base/mutex.h"
 #include "allocator/block_pins.h"
 #include "allocator/charge_account.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "allocator/device_parts.h"
 #include "allocator/device_reports.h"
 #include "allocator/device_waits.h"
@@ -231,7 +231,7 @@ class DeviceAllocator : public PoolRequests,
   DeviceAllocator(Device device, const Options& options, Bytes capacity,
                   HandleTable table);
 
-  // ladder_device.cc
+  // device_ladder.cc
   class ForLadder;
   // SlowMalloc as far as the driver is ready: kNotReady.
   Result<AllocatedBlock> ClimbLadder(const MallocRequest& request)

@@ -14,7 +14,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/card_room.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 
 namespace stratalloc {
 

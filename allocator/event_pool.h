@@ -13,7 +13,7 @@
 #include <map>
 #include <vector>
 
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 
 namespace stratalloc {
 

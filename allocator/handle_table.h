@@ -33,7 +33,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "allocator/external_streams.h"
 #include "allocator/handle_use.h"
 #include "allocator/size_rules.h"

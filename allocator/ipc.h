@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "allocator/shared_block.h"
 
 namespace stratalloc {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rung of the ladder (ladder.h) may ask of the device: searches, memory
 // that is given back or taken, and the Reclaimer. DeviceAllocator answers in
-// ladder_device.cc; tests of the rungs have a device of their own.
+// device_ladder.cc; tests of the rungs have a device of their own.
 //
 // Locks: the caller holds none. Each call takes the device's as it needs it:
 // what must be one step under it is one method here. Fails: a method that is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceAllocator: construction, what a malloc is refused for and in which
-// words. What Malloc searches again and again is in ladder_device.cc.
+// words. What Malloc searches again and again is in device_ladder.cc.
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "allocator/device/handle_probe.h"
-#include "allocator/device/nvml.h"
+#include "allocator/cuda/handle_probe.h"
+#include "allocator/cuda/nvml.h"
 #include "allocator/device_allocator.h"
 #include "allocator/out_of_memory_text.h"
 #include "allocator/settings.h"

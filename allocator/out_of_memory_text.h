@@ -13,7 +13,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/device/nvml.h"
+#include "allocator/cuda/nvml.h"
 
 namespace stratalloc {
 

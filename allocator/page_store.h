@@ -21,8 +21,8 @@
 #include <span>
 #include <vector>
 
-#include "allocator/device/device.h"
-#include "allocator/device/handle_pool.h"
+#include "allocator/cuda/device.h"
+#include "allocator/cuda/handle_pool.h"
 #include "allocator/handle_table.h"
 
 namespace stratalloc {

@@ -38,7 +38,7 @@
 
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "allocator/private_pool.h"
 
 namespace stratalloc {

@@ -22,7 +22,7 @@
 #include <span>
 
 #include "allocator/base/result.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "allocator/handle_table.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pool.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "allocator/base/bytes.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "allocator/fragmentation.h"
 #include "allocator/malloc_request.h"
 #include "allocator/staying.h"

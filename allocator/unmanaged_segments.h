@@ -24,7 +24,7 @@
 #include "allocator/base/result.h"
 #include "allocator/block_heap.h"
 #include "allocator/block_traces.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "allocator/device_limit.h"
 #include "allocator/page_store.h"
 #include "allocator/private_pools.h"

@@ -8,7 +8,7 @@
 
 #include "accounting/category.h"
 #include "accounting/scope_table.h"
-#include "allocator/device/nvml.h"
+#include "allocator/cuda/nvml.h"
 #include "allocator/settings.h"
 #include "python_shim/core.h"
 #include "python_shim/explanation_json.h"

@@ -49,7 +49,7 @@ nlohmann::json ToJson(const Explanation& said) {
           {"frees", frees}};
 }
 
-// A scope's limit is asked twice, as a malloc does (ladder_device.cc): before
+// A scope's limit is asked twice, as a malloc does (device_ladder.cc): before
 // any memory is looked for, and of the block that is found.
 nlohmann::json WithScopeLimit(DeviceIndex device, ScopeId payer,
                               const Explanation& said) {

@@ -14,7 +14,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/device/nvml.h"
+#include "allocator/cuda/nvml.h"
 #include "allocator/staying.h"
 #include "allocator/trials.h"
 

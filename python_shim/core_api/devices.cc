@@ -4,7 +4,7 @@
 #include <string>
 
 #include "allocator/base/check.h"
-#include "allocator/device/uncached.h"
+#include "allocator/cuda/uncached.h"
 #include "python_shim/core.h"
 #include "python_shim/core_api/operators.h"
 #include "python_shim/imports.h"

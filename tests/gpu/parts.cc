@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "allocator/base/host_time.h"
-#include "allocator/device/device.h"
-#include "allocator/device/handle_probe.h"
+#include "allocator/cuda/device.h"
+#include "allocator/cuda/handle_probe.h"
 #include "tiering/gpu/checksum.h"
 #include "tiering/host/slab.h"
 #include "tiering/io/chunk.h"

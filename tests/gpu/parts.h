@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Parts of the product as the kit times them: the physical handles that
- * allocator/device makes (of the kind that its probe finds), the checksum of
+ * allocator/cuda makes (of the kind that its probe finds), the checksum of
  * tiering/gpu and the pinned slabs of tiering/host. The same object code as in
  * libstratalloc.so behind another C face, because there nothing below a malloc
  * has one. CUDA is found as the product finds it, in what the process loaded.

@@ -6,7 +6,7 @@
 ROOMS = (
     "allocator/base",
     "allocator/events",
-    "allocator/device",
+    "allocator/cuda",
     "allocator",
     "accounting",
     "tiering",

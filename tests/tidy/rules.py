@@ -16,7 +16,7 @@ from tests.tidy.rooms import right_of, room_of
 from tests.tidy.tree import File, Tree
 
 _CUDA_ROOMS = (
-    "allocator/device/", "tiering/gpu/", "tests/conformance/", "tests/cudasim/",
+    "allocator/cuda/", "tiering/gpu/", "tests/conformance/", "tests/cudasim/",
 )
 _TORCH_ROOMS = (
     "python_shim/torch_bridge/", "tests/cudasim/", "tests/replay/",
@@ -118,7 +118,7 @@ def cuda_headers(tree: Tree) -> Iterator[str]:
                 yield (
                     f"{file.path}:{number}: CUDA header {header} outside "
                     f"{', '.join(_CUDA_ROOMS)}; go through "
-                    "allocator/device/cuda_api.h"
+                    "allocator/cuda/cuda_api.h"
                 )
 
 

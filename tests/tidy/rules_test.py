@@ -43,10 +43,10 @@ _CLEAN = {
     "python_shim/door_test.py": f"# {_SPDX}import stratalloc_cudasim\n",
     "python_shim/tests/door.py": f"# {_SPDX}# CUDASIM_MODE\n",
     "python_shim/testing/door.py": f"# {_SPDX}# libcudasim\n",
-    "allocator/device/README.md": "",
-    "allocator/device/BUILD.bazel": f"# {_SPDX}"
+    "allocator/cuda/README.md": "",
+    "allocator/cuda/BUILD.bazel": f"# {_SPDX}"
     'cc_library(name = "api", hdrs = glob(["*.h"]))\n',
-    "allocator/device/cuda_api.h": f"// {_SPDX}#include <cuda.h>\n",
+    "allocator/cuda/cuda_api.h": f"// {_SPDX}#include <cuda.h>\n",
     "tests/README.md": "",
     "tests/cudasim/README.md": "",
     "tests/cudasim/BUILD.bazel": f"# {_SPDX}"
@@ -97,9 +97,9 @@ class RulesTest(unittest.TestCase):
     def test_upward_include_between_rooms_of_one_folder(self):
         self._expect(
             "upward_includes",
-            "allocator/device/cuda_api.h:2: allocator/device includes "
+            "allocator/cuda/cuda_api.h:2: allocator/cuda includes "
             "allocator/block.h",
-            {"allocator/device/cuda_api.h":
+            {"allocator/cuda/cuda_api.h":
              self._header('#  include "allocator/block.h"')},
         )
 
@@ -289,11 +289,11 @@ class RulesTest(unittest.TestCase):
     def test_glob_does_not_reach_into_another_package(self):
         self._expect(
             "orphans",
-            "allocator/device/x.cc: in no BUILD target",
+            "allocator/cuda/x.cc: in no BUILD target",
             {
                 "allocator/BUILD.bazel": _CLEAN["allocator/BUILD.bazel"]
                 + 'filegroup(name = "all", srcs = glob(["**"]))\n',
-                "allocator/device/x.cc": f"// {_SPDX}",
+                "allocator/cuda/x.cc": f"// {_SPDX}",
             },
         )
 
@@ -377,7 +377,7 @@ class RulesTest(unittest.TestCase):
                 self.assertEqual(self._complaints(planted(61, test)), {})
 
     def test_room_without_readme(self):
-        for room in ("allocator", "allocator/device", "tests",
+        for room in ("allocator", "allocator/cuda", "tests",
                      "tests/cudasim"):
             with self.subTest(room):
                 self._expect(

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "allocator/pin_poll.h"
 #include "tiering/engine/engine_fixture_test.h"
-
 namespace stratalloc {
 namespace {
 

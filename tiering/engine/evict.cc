@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "allocator/pin_poll.h"
 #include "allocator/workspaces.h"
 #include "tiering/engine/engine.h"
 #include "tiering/engine/eviction.h"

@@ -24,7 +24,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "tiering/gpu/checksum_host.h"
 
 namespace stratalloc {

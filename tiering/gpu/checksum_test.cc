@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/kernel_image.h"
 #include "tiering/gpu/checksum_kernels.h"

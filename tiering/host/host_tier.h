@@ -21,7 +21,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/mutex.h"
 #include "allocator/base/result.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 
 namespace stratalloc {
 

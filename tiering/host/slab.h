@@ -19,7 +19,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/extents.h"
 #include "allocator/base/result.h"
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 
 namespace stratalloc {
 

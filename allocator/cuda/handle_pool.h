@@ -17,8 +17,8 @@
 // not null points to memory that lists it (CheckInvariants).
 // Fails: kOutOfMemory when the limit or the driver has no room; as the driver
 // does.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
+#ifndef STRATALLOC_ALLOCATOR_CUDA_HANDLE_POOL_H_
+#define STRATALLOC_ALLOCATOR_CUDA_HANDLE_POOL_H_
 
 #include <atomic>
 #include <cstddef>
@@ -29,7 +29,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 
 namespace stratalloc {
 
@@ -145,4 +145,4 @@ class HandlePool {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_HANDLE_POOL_H_
+#endif  // STRATALLOC_ALLOCATOR_CUDA_HANDLE_POOL_H_

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceAllocator: the climb, and what the rungs of the ladder ask of it.
-#include "allocator/ladder_device.h"
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "allocator/base/check.h"
 #include "allocator/device_allocator.h"
 #include "allocator/ladder.h"
+#include "allocator/ladder_device.h"
 #include "allocator/operator_thread.h"
 #include "allocator/settings.h"
 

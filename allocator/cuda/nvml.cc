@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device/nvml.h"
+#include "allocator/cuda/nvml.h"
 
 #include <dlfcn.h>
 
 #include <type_traits>
 
-#include "allocator/device/cuda_api.h"
+#include "allocator/cuda/cuda_api.h"
 
 namespace stratalloc {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device/cuda_api.h"
+#include "allocator/cuda/cuda_api.h"
 
 #include <dlfcn.h>
 

@@ -7,8 +7,8 @@
 //
 // Thread-safety: any thread. Locks: none may be held, since the first call
 // loads a library and every call asks the driver. Fails: never.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_NVML_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_NVML_H_
+#ifndef STRATALLOC_ALLOCATOR_CUDA_NVML_H_
+#define STRATALLOC_ALLOCATOR_CUDA_NVML_H_
 
 #include <vector>
 
@@ -27,4 +27,4 @@ std::vector<ProcessMemory> ProcessesOn(DeviceIndex device);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_NVML_H_
+#endif  // STRATALLOC_ALLOCATOR_CUDA_NVML_H_

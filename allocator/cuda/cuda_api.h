@@ -4,10 +4,10 @@
 // loaded (torch's runtime, the real driver, or the simulated device), so the
 // product links no CUDA library and never starts a second runtime.
 //
-// Only allocator/device/ and tiering/gpu/ include this header; other rooms use
+// Only allocator/cuda/ and tiering/gpu/ include this header; other rooms use
 // device.h. Lifetime: resolved once, never unloaded. Thread-safe.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_CUDA_API_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_CUDA_API_H_
+#ifndef STRATALLOC_ALLOCATOR_CUDA_CUDA_API_H_
+#define STRATALLOC_ALLOCATOR_CUDA_CUDA_API_H_
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -91,4 +91,4 @@ Error DriverError(const CudaApi& api, const char* function, CUresult error);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_CUDA_API_H_
+#endif  // STRATALLOC_ALLOCATOR_CUDA_CUDA_API_H_

@@ -8,10 +8,10 @@
 //
 // Thread-safety: any thread; takes no lock, leaves nothing behind. Does not
 // wait for the device. Costs 2 MiB of the card meanwhile.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_HANDLE_PROBE_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_HANDLE_PROBE_H_
+#ifndef STRATALLOC_ALLOCATOR_CUDA_HANDLE_PROBE_H_
+#define STRATALLOC_ALLOCATOR_CUDA_HANDLE_PROBE_H_
 
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 
 namespace stratalloc {
 
@@ -22,4 +22,4 @@ Device ProbeHandles(const Device& device);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_HANDLE_PROBE_H_
+#endif  // STRATALLOC_ALLOCATOR_CUDA_HANDLE_PROBE_H_

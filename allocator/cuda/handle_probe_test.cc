@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the driver refuses is done without, flag by flag, and nothing is left.
-#include "allocator/device/handle_probe.h"
+#include "allocator/cuda/handle_probe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 
 #include <atomic>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "allocator/base/mutex.h"
-#include "allocator/device/cuda_api.h"
+#include "allocator/cuda/cuda_api.h"
 
 namespace stratalloc {
 namespace {

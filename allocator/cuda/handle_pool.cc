@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device/handle_pool.h"
+#include "allocator/cuda/handle_pool.h"
 
 #include <unistd.h>
 

@@ -8,8 +8,8 @@
 // cudaGetLastError. 35 (cudaErrorInsufficientDriver) if the process has no
 // CUDA. Thread-safety: any thread, no lock taken. UncachedFree and UncachedCopy
 // wait for the device.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_UNCACHED_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_UNCACHED_H_
+#ifndef STRATALLOC_ALLOCATOR_CUDA_UNCACHED_H_
+#define STRATALLOC_ALLOCATOR_CUDA_UNCACHED_H_
 
 #include "allocator/base/bytes.h"
 
@@ -22,4 +22,4 @@ int UncachedCopy(void* to, const void* from, Bytes bytes);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_UNCACHED_H_
+#endif  // STRATALLOC_ALLOCATOR_CUDA_UNCACHED_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device over CudaApi over the simulated device linked into this program.
-#include "allocator/device/device.h"
+#include "allocator/cuda/device.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "allocator/device/cuda_api.h"
+#include "allocator/cuda/cuda_api.h"
 #include "tests/cudasim/control.h"
 
 namespace stratalloc {

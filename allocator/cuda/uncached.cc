@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device/uncached.h"
+#include "allocator/cuda/uncached.h"
 
-#include "allocator/device/cuda_api.h"
+#include "allocator/cuda/cuda_api.h"
 
 namespace stratalloc {
 namespace {

@@ -14,8 +14,8 @@
 // not be called under a device lock. Fails: with kOutOfMemory where CUDA says
 // so, kNotReady where the driver says that of mapping memory (some do so now
 // and then while work is pending), else kDevice naming the call.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
+#ifndef STRATALLOC_ALLOCATOR_CUDA_DEVICE_H_
+#define STRATALLOC_ALLOCATOR_CUDA_DEVICE_H_
 
 #include <cstddef>
 #include <string>
@@ -24,7 +24,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "allocator/device/memory_info.h"
+#include "allocator/memory_info.h"
 
 namespace stratalloc {
 
@@ -159,4 +159,4 @@ class Device {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_DEVICE_H_
+#endif  // STRATALLOC_ALLOCATOR_CUDA_DEVICE_H_

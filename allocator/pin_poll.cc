@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "allocator/pin_poll.h"
+
+#include <atomic>
+
+namespace stratalloc {
+namespace {
+
+std::atomic<PinPoll::Poll> current{nullptr};
+std::atomic<PinPoll::Asked> under_way{nullptr};
+thread_local bool running = false;
+
+}  // namespace
+
+void PinPoll::Use(Poll poll, Asked asked) {
+  under_way.store(asked, std::memory_order_release);
+  current.store(poll, std::memory_order_release);
+}
+
+void PinPoll::Run() {
+  const Poll poll = current.load(std::memory_order_acquire);
+  if (poll == nullptr) return;
+  running = true;
+  poll();
+  running = false;
+}
+
+bool PinPoll::UnderWay() {
+  const Asked asked = under_way.load(std::memory_order_acquire);
+  return asked != nullptr && asked() != 0;
+}
+
+bool PinPoll::IsRunning() { return running; }
+
+}  // namespace stratalloc
