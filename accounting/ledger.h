@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ledger: live, peak and cumulative bytes of every scope and category, on
-// every tier: the accounts of the process (allocator/charge_account.h).
+// every tier: the accounts of the process (allocator/values/charge_account.h).
 //
 // A block is charged to the scope and category on top of its thread's stack
 // when it is allocated; the charge is stored in the block, and whoever frees
@@ -38,7 +38,7 @@
 #include "accounting/scope_limits.h"
 #include "allocator/base/mutex.h"
 #include "allocator/base/result.h"
-#include "allocator/charge_account.h"
+#include "allocator/values/charge_account.h"
 #include "tsl/robin_map.h"
 
 namespace stratalloc {

@@ -6,8 +6,8 @@
 //
 // The limits above a scope lie inside each other, because their paths begin
 // alike: its account knows the innermost, each limit the next one out, and
-// every charge adds to all of them (allocator/charge_account.h). To ask costs
-// no more than that chain.
+// every charge adds to all of them (allocator/values/charge_account.h). To ask
+// costs no more than that chain.
 //
 // Thread-safety: the caller holds the lock of the ledger whose accounts these
 // are; for exact answers, and to Set or Remove while there are blocks, the
@@ -25,7 +25,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "allocator/charge_account.h"
+#include "allocator/values/charge_account.h"
 
 namespace stratalloc {
 

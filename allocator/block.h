@@ -17,13 +17,13 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/block_pin.h"
-#include "allocator/block_state.h"
-#include "allocator/charge_account.h"
 #include "allocator/free_index.h"
 #include "allocator/handle_table.h"
-#include "allocator/size_rules.h"
-#include "allocator/tier_rule.h"
+#include "allocator/values/block_pin.h"
+#include "allocator/values/block_state.h"
+#include "allocator/values/charge_account.h"
+#include "allocator/values/size_rules.h"
+#include "allocator/values/tier_rule.h"
 
 namespace stratalloc {
 

@@ -34,7 +34,7 @@
 #include "allocator/history.h"
 #include "allocator/live_counters.h"
 #include "allocator/pool.h"
-#include "allocator/stats.h"
+#include "allocator/values/stats.h"
 
 namespace stratalloc {
 

@@ -26,7 +26,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/block.h"
-#include "allocator/size_rules.h"
+#include "allocator/values/size_rules.h"
 
 namespace stratalloc {
 

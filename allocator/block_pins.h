@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "allocator/block_heap.h"
-#include "allocator/block_pin.h"
 #include "allocator/pointer_blocks.h"
+#include "allocator/values/block_pin.h"
 
 namespace stratalloc {
 

@@ -13,9 +13,9 @@
 
 #include "allocator/base/result.h"
 #include "allocator/block_heap.h"
-#include "allocator/checkpoint.h"
 #include "allocator/live_blocks.h"
 #include "allocator/private_pools.h"
+#include "allocator/values/checkpoint.h"
 
 namespace stratalloc {
 

@@ -29,17 +29,17 @@
 
 #include "allocator/base/mutex.h"
 #include "allocator/block_pins.h"
-#include "allocator/charge_account.h"
 #include "allocator/cuda/device.h"
 #include "allocator/device_parts.h"
 #include "allocator/device_reports.h"
 #include "allocator/device_waits.h"
 #include "allocator/history.h"
 #include "allocator/ipc.h"
-#include "allocator/malloc_request.h"
 #include "allocator/pool_requests.h"
-#include "allocator/reclaimer.h"
 #include "allocator/transactions.h"
+#include "allocator/values/charge_account.h"
+#include "allocator/values/malloc_request.h"
+#include "allocator/values/reclaimer.h"
 
 namespace stratalloc {
 

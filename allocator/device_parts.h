@@ -40,8 +40,8 @@
 #include "allocator/recent_accounts.h"
 #include "allocator/residency.h"
 #include "allocator/slow_reasons.h"
-#include "allocator/stats.h"
 #include "allocator/unmanaged_segments.h"
+#include "allocator/values/stats.h"
 
 namespace stratalloc {
 

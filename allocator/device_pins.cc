@@ -2,8 +2,8 @@
 // DeviceAllocator: pins that outlast an operator, under the device lock.
 #include <vector>
 
-#include "allocator/block_pin.h"
 #include "allocator/device_allocator.h"
+#include "allocator/values/block_pin.h"
 
 namespace stratalloc {
 

@@ -19,13 +19,13 @@
 #include "allocator/explanation.h"
 #include "allocator/fragmentation.h"
 #include "allocator/heap_copy.h"
-#include "allocator/malloc_request.h"
-#include "allocator/reclaimer.h"
 #include "allocator/site_bytes.h"
 #include "allocator/staying.h"
 #include "allocator/tier_rooms.h"
 #include "allocator/trials.h"
-#include "allocator/views.h"
+#include "allocator/values/malloc_request.h"
+#include "allocator/values/reclaimer.h"
+#include "allocator/values/views.h"
 
 namespace stratalloc {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "allocator/base/bytes.h"
-#include "allocator/views.h"
+#include "allocator/values/views.h"
 
 namespace stratalloc {
 

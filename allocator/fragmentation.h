@@ -30,7 +30,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/block_heap.h"
 #include "allocator/pool.h"
-#include "allocator/views.h"
+#include "allocator/values/views.h"
 
 namespace stratalloc {
 

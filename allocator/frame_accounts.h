@@ -19,7 +19,7 @@
 
 #include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
-#include "allocator/charge_account.h"
+#include "allocator/values/charge_account.h"
 
 namespace stratalloc {
 

@@ -35,8 +35,8 @@
 #include "allocator/base/result.h"
 #include "allocator/cuda/device.h"
 #include "allocator/external_streams.h"
-#include "allocator/handle_use.h"
-#include "allocator/size_rules.h"
+#include "allocator/values/handle_use.h"
+#include "allocator/values/size_rules.h"
 
 namespace stratalloc {
 

@@ -33,7 +33,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ring.h"
 #include "allocator/events/event.h"
-#include "allocator/trace_event.h"
+#include "allocator/values/trace_event.h"
 
 namespace stratalloc {
 

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "allocator/cuda/device.h"
-#include "allocator/shared_block.h"
+#include "allocator/values/shared_block.h"
 
 namespace stratalloc {
 

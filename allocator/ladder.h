@@ -52,7 +52,7 @@
 #include "allocator/base/result.h"
 #include "allocator/ladder_device.h"
 #include "allocator/malloc_attempt.h"
-#include "allocator/views.h"
+#include "allocator/values/views.h"
 
 namespace stratalloc {
 

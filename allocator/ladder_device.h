@@ -18,7 +18,7 @@
 #include "allocator/malloc_attempt.h"
 #include "allocator/pool.h"
 #include "allocator/private_pool.h"
-#include "allocator/reclaimer.h"
+#include "allocator/values/reclaimer.h"
 
 namespace stratalloc {
 

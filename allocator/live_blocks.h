@@ -28,7 +28,6 @@
 #include "allocator/block_pins.h"
 #include "allocator/block_traces.h"
 #include "allocator/captures.h"
-#include "allocator/charge_account.h"
 #include "allocator/deferred_frees.h"
 #include "allocator/frame_accounts.h"
 #include "allocator/live_counters.h"
@@ -36,6 +35,7 @@
 #include "allocator/residency.h"
 #include "allocator/slow_reasons.h"
 #include "allocator/unmanaged_segments.h"
+#include "allocator/values/charge_account.h"
 
 namespace stratalloc {
 

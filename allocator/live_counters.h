@@ -19,8 +19,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "allocator/size_rules.h"
-#include "allocator/stats.h"
+#include "allocator/values/size_rules.h"
+#include "allocator/values/stats.h"
 
 namespace stratalloc {
 

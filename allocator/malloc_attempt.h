@@ -13,9 +13,9 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/result.h"
-#include "allocator/charge_account.h"
 #include "allocator/pool.h"
-#include "allocator/views.h"
+#include "allocator/values/charge_account.h"
+#include "allocator/values/views.h"
 
 namespace stratalloc {
 

@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "allocator/base/thread_local.h"
-#include "allocator/handle_use.h"
+#include "allocator/values/handle_use.h"
 
 namespace stratalloc {
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "allocator/size_rules.h"
+#include "allocator/values/size_rules.h"
 
 namespace stratalloc {
 namespace {

@@ -28,7 +28,7 @@
 #include <memory>
 #include <set>
 
-#include "allocator/pool_id.h"
+#include "allocator/values/pool_id.h"
 
 namespace stratalloc {
 

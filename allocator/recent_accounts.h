@@ -9,7 +9,7 @@
 #define STRATALLOC_ALLOCATOR_RECENT_ACCOUNTS_H_
 
 #include "allocator/base/ids.h"
-#include "allocator/charge_account.h"
+#include "allocator/values/charge_account.h"
 
 namespace stratalloc {
 

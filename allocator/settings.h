@@ -16,7 +16,7 @@
 #include <cstddef>
 
 #include "allocator/base/bytes.h"
-#include "allocator/size_rules.h"
+#include "allocator/values/size_rules.h"
 
 namespace stratalloc {
 

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "allocator/base/bytes.h"
-#include "allocator/block_pin.h"
+#include "allocator/values/block_pin.h"
 
 namespace stratalloc {
 

@@ -9,8 +9,8 @@
 #define STRATALLOC_ALLOCATOR_TIER_ROOMS_H_
 
 #include "allocator/base/bytes.h"
-#include "allocator/reclaimer.h"
 #include "allocator/transactions.h"
+#include "allocator/values/reclaimer.h"
 
 namespace stratalloc {
 

@@ -13,8 +13,8 @@
 #include "allocator/base/bytes.h"
 #include "allocator/cuda/device.h"
 #include "allocator/fragmentation.h"
-#include "allocator/malloc_request.h"
 #include "allocator/staying.h"
+#include "allocator/values/malloc_request.h"
 
 namespace stratalloc {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "allocator/private_pool_fixture_test.h"
-#include "allocator/reclaimer.h"
+#include "allocator/values/reclaimer.h"
 
 namespace stratalloc {
 namespace {

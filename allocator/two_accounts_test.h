@@ -3,7 +3,7 @@
 #ifndef STRATALLOC_ALLOCATOR_TWO_ACCOUNTS_TEST_H_
 #define STRATALLOC_ALLOCATOR_TWO_ACCOUNTS_TEST_H_
 
-#include "allocator/charge_account.h"
+#include "allocator/values/charge_account.h"
 
 namespace stratalloc {
 

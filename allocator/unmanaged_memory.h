@@ -23,7 +23,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/handle_table.h"
-#include "allocator/memory_source.h"
+#include "allocator/values/memory_source.h"
 
 namespace stratalloc {
 

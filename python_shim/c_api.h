@@ -243,7 +243,7 @@ STRATALLOC_API int stratalloc_set_disk_codec(const char* codec,
 
 /* ---- pins that outlast an operator -------------------------------------- */
 
-/* Why a block stays (allocator/block_pin.h). */
+/* Why a block stays (allocator/values/block_pin.h). */
 enum {
   STRATALLOC_PIN_SHARED = 0,
   STRATALLOC_PIN_EXPORTED = 1,   /* DLPack, __cuda_array_interface__ */

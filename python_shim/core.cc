@@ -13,7 +13,7 @@
 #include "accounting/node_scopes.h"
 #include "accounting/scope_times.h"
 #include "allocator/base/check.h"
-#include "allocator/size_rules.h"
+#include "allocator/values/size_rules.h"
 #include "python_shim/core_api/blocks.h"
 
 uint64_t stratalloc_evictable_lo = 0;

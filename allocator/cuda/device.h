@@ -24,7 +24,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "allocator/memory_info.h"
+#include "allocator/values/memory_info.h"
 
 namespace stratalloc {
 

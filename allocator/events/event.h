@@ -13,7 +13,8 @@
 
 namespace stratalloc {
 
-// The first nine are torch's TraceEntry actions (allocator/trace_event.h).
+// The first nine are torch's TraceEntry actions
+// (allocator/values/trace_event.h).
 enum class EventKind : std::uint8_t {
   kAlloc = 0,
   kFreeRequested = 1,

@@ -11,7 +11,7 @@
 #include "allocator/base/export.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "allocator/views.h"
+#include "allocator/values/views.h"
 
 namespace stratalloc::core {
 

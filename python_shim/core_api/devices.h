@@ -9,7 +9,7 @@
 #include "allocator/base/export.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "allocator/memory_info.h"
+#include "allocator/values/memory_info.h"
 
 namespace stratalloc::core {
 

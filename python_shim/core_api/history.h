@@ -11,8 +11,8 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/export.h"
 #include "allocator/base/ids.h"
-#include "allocator/pool_id.h"
-#include "allocator/trace_event.h"
+#include "allocator/values/pool_id.h"
+#include "allocator/values/trace_event.h"
 
 namespace stratalloc::core {
 

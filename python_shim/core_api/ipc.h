@@ -9,7 +9,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/export.h"
 #include "allocator/base/result.h"
-#include "allocator/shared_block.h"
+#include "allocator/values/shared_block.h"
 
 namespace stratalloc::core {
 

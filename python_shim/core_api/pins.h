@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins that outlast an operator (allocator/block_pin.h). For threads and
+// Pins that outlast an operator (allocator/values/block_pin.h). For threads and
 // failure see setup.h.
 #ifndef STRATALLOC_PYTHON_SHIM_CORE_API_PINS_H_
 #define STRATALLOC_PYTHON_SHIM_CORE_API_PINS_H_
@@ -9,7 +9,7 @@
 
 #include "allocator/base/export.h"
 #include "allocator/base/result.h"
-#include "allocator/block_pin.h"
+#include "allocator/values/block_pin.h"
 #include "tiering/engine/access.h"
 
 namespace stratalloc::core {

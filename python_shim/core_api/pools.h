@@ -17,9 +17,9 @@
 #include "allocator/base/export.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "allocator/checkpoint.h"
-#include "allocator/memory_source.h"
-#include "allocator/pool_id.h"
+#include "allocator/values/checkpoint.h"
+#include "allocator/values/memory_source.h"
+#include "allocator/values/pool_id.h"
 #include "tiering/engine/access.h"
 
 namespace stratalloc::core {
@@ -52,8 +52,8 @@ STRATALLOC_API Status EmptyPool(int device, PoolId pool);
 STRATALLOC_API Result<std::vector<Address>> AllocatedIn(int device,
                                                         PoolId pool);
 
-// What a pool has allocated now, to go back to (allocator/checkpoint.h). The
-// caller owns what GoBackTo has allocated again.
+// What a pool has allocated now, to go back to (allocator/values/checkpoint.h).
+// The caller owns what GoBackTo has allocated again.
 STRATALLOC_API Result<Checkpoint> TakeCheckpoint(int device, PoolId pool);
 STRATALLOC_API Result<CheckpointDelta> GoBackTo(int device,
                                                 const Checkpoint& checkpoint);

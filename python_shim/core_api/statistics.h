@@ -8,8 +8,8 @@
 
 #include "allocator/base/export.h"
 #include "allocator/base/result.h"
-#include "allocator/stats.h"
-#include "allocator/views.h"
+#include "allocator/values/stats.h"
+#include "allocator/values/views.h"
 
 namespace stratalloc::core {
 

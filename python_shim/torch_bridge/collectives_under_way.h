@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "allocator/base/mutex.h"
-#include "allocator/block_pin.h"
+#include "allocator/values/block_pin.h"
 #include "python_shim/torch_bridge/collective_operator.h"
 
 namespace stratalloc {

@@ -4,7 +4,7 @@
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
-#include "allocator/views.h"
+#include "allocator/values/views.h"
 #include "python_shim/core_api/setup.h"
 #include "python_shim/core_api/statistics.h"
 #include "python_shim/torch_bridge/conversions.h"

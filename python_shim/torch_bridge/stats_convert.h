@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/stats.h"
-#include "allocator/trace_event.h"
+#include "allocator/values/stats.h"
+#include "allocator/values/trace_event.h"
 
 namespace stratalloc {
 

@@ -31,7 +31,7 @@
 namespace stratalloc {
 
 // Where what leaves may go, as far as the rules of its blocks let it
-// (allocator/tier_rule.h).
+// (allocator/values/tier_rule.h).
 enum class Below {
   kEither,
   kHost,  // what finds no room there stays

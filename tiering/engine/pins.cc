@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine: pins that outlast an operator (allocator/block_pin.h). A pin is taken
-// inside an operator of its own, which brings the bytes back and keeps them
-// until the pin does.
+// Engine: pins that outlast an operator (allocator/values/block_pin.h). A pin
+// is taken inside an operator of its own, which brings the bytes back and keeps
+// them until the pin does.
 #include <algorithm>
 
 #include "allocator/operator_thread.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine: on which tier bytes may lie (allocator/tier_rule.h), and what goes
-// down from the host by hand.
+// Engine: on which tier bytes may lie (allocator/values/tier_rule.h), and what
+// goes down from the host by hand.
 #include <algorithm>
 #include <utility>
 

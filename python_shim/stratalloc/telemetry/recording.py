@@ -15,7 +15,7 @@ from stratalloc.telemetry import finite, model, sections
 from stratalloc.telemetry.sections import (  # what read() raises
     RecordingError, error)  # noqa: F401
 
-_STATES = {3: model.ACTIVE, 4: model.PENDING}  # allocator/block_state.h
+_STATES = {3: model.ACTIVE, 4: model.PENDING}  # allocator/values/block_state.h
 _LEVELS = ("events", "callsites", "full")
 _STATS = ("allocated_bytes", "requested_bytes", "active_bytes",
           "reserved_bytes", "allocation")

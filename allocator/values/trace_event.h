@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One event of the history of a device, and what is asked of the history
 // (history.h).
-#ifndef STRATALLOC_ALLOCATOR_TRACE_EVENT_H_
-#define STRATALLOC_ALLOCATOR_TRACE_EVENT_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_TRACE_EVENT_H_
+#define STRATALLOC_ALLOCATOR_VALUES_TRACE_EVENT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/pool_id.h"
+#include "allocator/values/pool_id.h"
 
 namespace stratalloc {
 
@@ -70,4 +70,4 @@ struct HistoryOptions {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_TRACE_EVENT_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_TRACE_EVENT_H_

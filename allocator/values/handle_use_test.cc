@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/handle_use.h"
+#include "allocator/values/handle_use.h"
 
 #include <gtest/gtest.h>
 

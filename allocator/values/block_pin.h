@@ -11,14 +11,14 @@
 // Invariant: a block with any pin has one pin on each of its handles for it
 // (CheckInvariants compares). Plain values; BlockPins changes them under the
 // device lock.
-#ifndef STRATALLOC_ALLOCATOR_BLOCK_PIN_H_
-#define STRATALLOC_ALLOCATOR_BLOCK_PIN_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_BLOCK_PIN_H_
+#define STRATALLOC_ALLOCATOR_VALUES_BLOCK_PIN_H_
 
 #include <array>
 #include <cstdint>
 
 #include "allocator/base/bytes.h"
-#include "allocator/charge_account.h"
+#include "allocator/values/charge_account.h"
 
 namespace stratalloc {
 
@@ -62,4 +62,4 @@ struct PinnedBytes {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_BLOCK_PIN_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_BLOCK_PIN_H_

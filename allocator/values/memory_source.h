@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How to get memory and give it back: see unmanaged_memory.h, which also says
 // what a source may do.
-#ifndef STRATALLOC_ALLOCATOR_MEMORY_SOURCE_H_
-#define STRATALLOC_ALLOCATOR_MEMORY_SOURCE_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_MEMORY_SOURCE_H_
+#define STRATALLOC_ALLOCATOR_VALUES_MEMORY_SOURCE_H_
 
 #include <functional>
 
@@ -20,4 +20,4 @@ struct MemorySource {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_MEMORY_SOURCE_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_MEMORY_SOURCE_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block as another process gets it: by `handle` it maps memory, whose format
 // is in ipc.h, and the block begins `offset` bytes into that.
-#ifndef STRATALLOC_ALLOCATOR_SHARED_BLOCK_H_
-#define STRATALLOC_ALLOCATOR_SHARED_BLOCK_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_SHARED_BLOCK_H_
+#define STRATALLOC_ALLOCATOR_VALUES_SHARED_BLOCK_H_
 
 #include <string>
 
@@ -17,4 +17,4 @@ struct SharedBlock {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_SHARED_BLOCK_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_SHARED_BLOCK_H_

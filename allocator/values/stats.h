@@ -3,14 +3,14 @@
 // Eviction lowers `current` of the byte counts and restore raises it; the
 // cumulative `allocated` and `freed` do not move then. The device lock guards
 // all of it.
-#ifndef STRATALLOC_ALLOCATOR_STATS_H_
-#define STRATALLOC_ALLOCATOR_STATS_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_STATS_H_
+#define STRATALLOC_ALLOCATOR_VALUES_STATS_H_
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 
-#include "allocator/size_rules.h"
+#include "allocator/values/size_rules.h"
 
 namespace stratalloc {
 
@@ -80,4 +80,4 @@ struct DeviceStats : SegmentStats {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_STATS_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_STATS_H_

@@ -2,12 +2,12 @@
 // What DeviceAllocator::Malloc is asked for: one block, and for whom. A plain
 // value: the caller fills it in without any lock held. What history should
 // remember of the asker comes by the thread (history.h).
-#ifndef STRATALLOC_ALLOCATOR_MALLOC_REQUEST_H_
-#define STRATALLOC_ALLOCATOR_MALLOC_REQUEST_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_MALLOC_REQUEST_H_
+#define STRATALLOC_ALLOCATOR_VALUES_MALLOC_REQUEST_H_
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/charge_account.h"
+#include "allocator/values/charge_account.h"
 
 namespace stratalloc {
 
@@ -23,4 +23,4 @@ struct MallocRequest {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_MALLOC_REQUEST_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_MALLOC_REQUEST_H_

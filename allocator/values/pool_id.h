@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which private pool (private_pool.h).
-#ifndef STRATALLOC_ALLOCATOR_POOL_ID_H_
-#define STRATALLOC_ALLOCATOR_POOL_ID_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_POOL_ID_H_
+#define STRATALLOC_ALLOCATOR_VALUES_POOL_ID_H_
 
 #include <compare>
 #include <cstdint>
@@ -21,4 +21,4 @@ struct PoolId {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_POOL_ID_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_POOL_ID_H_

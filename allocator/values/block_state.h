@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a block is at the moment (block.h has blocks).
-#ifndef STRATALLOC_ALLOCATOR_BLOCK_STATE_H_
-#define STRATALLOC_ALLOCATOR_BLOCK_STATE_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_BLOCK_STATE_H_
+#define STRATALLOC_ALLOCATOR_VALUES_BLOCK_STATE_H_
 
 #include <cstdint>
 
@@ -26,4 +26,4 @@ constexpr bool IsFiled(BlockState s) {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_BLOCK_STATE_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_BLOCK_STATE_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the driver says of a card's memory.
-#ifndef STRATALLOC_ALLOCATOR_MEMORY_INFO_H_
-#define STRATALLOC_ALLOCATOR_MEMORY_INFO_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_MEMORY_INFO_H_
+#define STRATALLOC_ALLOCATOR_VALUES_MEMORY_INFO_H_
 
 #include "allocator/base/bytes.h"
 
@@ -14,4 +14,4 @@ struct MemoryInfo {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_MEMORY_INFO_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_MEMORY_INFO_H_

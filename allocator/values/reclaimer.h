@@ -2,8 +2,8 @@
 // The door through which the allocator asks tiering for memory. It owns the
 // interface; tiering implements it, and python_shim plugs it in before the
 // first block exists, as accounting's accounts (charge_account.h).
-#ifndef STRATALLOC_ALLOCATOR_RECLAIMER_H_
-#define STRATALLOC_ALLOCATOR_RECLAIMER_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_RECLAIMER_H_
+#define STRATALLOC_ALLOCATOR_VALUES_RECLAIMER_H_
 
 #include <cstdint>
 #include <vector>
@@ -86,4 +86,4 @@ class Reclaimer {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_RECLAIMER_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_RECLAIMER_H_

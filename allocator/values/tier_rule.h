@@ -5,8 +5,8 @@
 // goes with its block.
 //
 // Plain values; LiveBlocks has those of blocks, under the device lock.
-#ifndef STRATALLOC_ALLOCATOR_TIER_RULE_H_
-#define STRATALLOC_ALLOCATOR_TIER_RULE_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_TIER_RULE_H_
+#define STRATALLOC_ALLOCATOR_VALUES_TIER_RULE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -42,4 +42,4 @@ struct TierRule {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_TIER_RULE_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_TIER_RULE_H_

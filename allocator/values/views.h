@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the allocator tells of its memory: copies, true when they were made
 // under the device lock, and the caller's from then on.
-#ifndef STRATALLOC_ALLOCATOR_VIEWS_H_
-#define STRATALLOC_ALLOCATOR_VIEWS_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_VIEWS_H_
+#define STRATALLOC_ALLOCATOR_VALUES_VIEWS_H_
 
 #include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/block_state.h"
-#include "allocator/charge_account.h"
-#include "allocator/pool_id.h"
-#include "allocator/size_rules.h"
-#include "allocator/trace_event.h"
+#include "allocator/values/block_state.h"
+#include "allocator/values/charge_account.h"
+#include "allocator/values/pool_id.h"
+#include "allocator/values/size_rules.h"
+#include "allocator/values/trace_event.h"
 
 namespace stratalloc {
 
@@ -48,4 +48,4 @@ struct SegmentView {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_VIEWS_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_VIEWS_H_

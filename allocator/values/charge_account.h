@@ -18,8 +18,8 @@
 // the sums over a device's accounts are its DeviceAccount, live, on the device,
 // and at the peak; over a scope's, its ScopeAccount; over the scopes below a
 // limit, its LimitedSum.
-#ifndef STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
-#define STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_CHARGE_ACCOUNT_H_
+#define STRATALLOC_ALLOCATOR_VALUES_CHARGE_ACCOUNT_H_
 
 #include <atomic>
 #include <cstddef>
@@ -252,4 +252,4 @@ class ChargeAccounts {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_CHARGE_ACCOUNT_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_CHARGE_ACCOUNT_H_

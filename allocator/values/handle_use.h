@@ -8,8 +8,8 @@
 // holds a pin. An evictor, under the device lock, reads the pins first, which
 // are released (operator_thread.h): what was noted is there before its pin
 // goes.
-#ifndef STRATALLOC_ALLOCATOR_HANDLE_USE_H_
-#define STRATALLOC_ALLOCATOR_HANDLE_USE_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_HANDLE_USE_H_
+#define STRATALLOC_ALLOCATOR_VALUES_HANDLE_USE_H_
 
 #include <array>
 #include <atomic>
@@ -96,4 +96,4 @@ struct HandleUse {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_HANDLE_USE_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_HANDLE_USE_H_

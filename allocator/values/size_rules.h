@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How sizes become block sizes and pools. The values are native's, so that
 // block counts, rounded sizes and small/large statistics agree with it.
-#ifndef STRATALLOC_ALLOCATOR_SIZE_RULES_H_
-#define STRATALLOC_ALLOCATOR_SIZE_RULES_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_SIZE_RULES_H_
+#define STRATALLOC_ALLOCATOR_VALUES_SIZE_RULES_H_
 
 #include "allocator/base/bytes.h"
 
@@ -33,4 +33,4 @@ Bytes LargeHandleBytes(Bytes capacity, Bytes host_budget, Bytes disk_budget,
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_SIZE_RULES_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_SIZE_RULES_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/size_rules.h"
+#include "allocator/values/size_rules.h"
 
 #include <algorithm>
 #include <bit>

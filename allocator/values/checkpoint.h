@@ -7,15 +7,15 @@
 //
 // A plain value, taken and applied by Checkpoints. It holds
 // no memory: between the two the pool must be in use, so that its memory stays.
-#ifndef STRATALLOC_ALLOCATOR_CHECKPOINT_H_
-#define STRATALLOC_ALLOCATOR_CHECKPOINT_H_
+#ifndef STRATALLOC_ALLOCATOR_VALUES_CHECKPOINT_H_
+#define STRATALLOC_ALLOCATOR_VALUES_CHECKPOINT_H_
 
 #include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/charge_account.h"
-#include "allocator/pool_id.h"
+#include "allocator/values/charge_account.h"
+#include "allocator/values/pool_id.h"
 
 namespace stratalloc {
 
@@ -41,4 +41,4 @@ struct CheckpointDelta {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_CHECKPOINT_H_
+#endif  // STRATALLOC_ALLOCATOR_VALUES_CHECKPOINT_H_
