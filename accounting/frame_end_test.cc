@@ -16,7 +16,7 @@
 #include "accounting/ledger.h"
 #include "allocator/allocator.h"
 #include "allocator/events/event_recorder.h"
-#include "allocator/frame_accounts.h"
+#include "allocator/state/frame_accounts.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 

@@ -28,7 +28,7 @@ struct ScopeFrame {
   Category category = Category::kUnknown;
   LifetimeClass lifetime = LifetimeClass::kUnknown;
   // What it has allocated that is temporary until the frame ends
-  // (allocator/frame_accounts.h). 0: nothing yet.
+  // (allocator/state/frame_accounts.h). 0: nothing yet.
   FrameId account = 0;
   bool backward = false;  // a backward node's (node_scopes.h)
   bool module = false;    // a module's call

@@ -11,7 +11,7 @@
 
 #include "allocator/captures.h"
 #include "allocator/residency.h"
-#include "allocator/slow_reasons.h"
+#include "allocator/state/slow_reasons.h"
 
 namespace stratalloc {
 

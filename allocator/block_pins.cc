@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "allocator/frame_accounts.h"
+#include "allocator/state/frame_accounts.h"
 
 namespace stratalloc {
 

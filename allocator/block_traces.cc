@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "allocator/events/event_recorder.h"
-#include "allocator/frame_accounts.h"
+#include "allocator/state/frame_accounts.h"
 
 namespace stratalloc {
 

@@ -38,7 +38,7 @@
 #include "allocator/handle_table.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"
-#include "allocator/slow_reasons.h"
+#include "allocator/state/slow_reasons.h"
 
 namespace stratalloc {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "allocator/device_allocator_fixture_test.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 namespace {

@@ -10,7 +10,7 @@
 #include "allocator/ladder.h"
 #include "allocator/ladder_device.h"
 #include "allocator/operator_thread.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 

@@ -39,7 +39,7 @@
 #include "allocator/private_pools.h"
 #include "allocator/recent_accounts.h"
 #include "allocator/residency.h"
-#include "allocator/slow_reasons.h"
+#include "allocator/state/slow_reasons.h"
 #include "allocator/unmanaged_segments.h"
 #include "allocator/values/stats.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "allocator/frame_accounts.h"
+#include "allocator/state/frame_accounts.h"
 
 namespace stratalloc {
 namespace {

@@ -13,10 +13,10 @@
 #include "allocator/device_reports.h"
 #include "allocator/fragmentation.h"
 #include "allocator/heap_copy.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
+#include "allocator/state/workspaces.h"
 #include "allocator/stay_reasons.h"
 #include "allocator/transactions.h"
-#include "allocator/workspaces.h"
 
 namespace stratalloc {
 namespace {

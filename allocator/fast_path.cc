@@ -13,7 +13,7 @@
 #include "allocator/base/planted.h"
 #include "allocator/device_allocator.h"
 #include "allocator/operator_thread.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "allocator/frame_accounts.h"
+#include "allocator/state/frame_accounts.h"
 
 namespace stratalloc {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 #include "allocator/unmanaged_segments.h"
 
 namespace stratalloc {

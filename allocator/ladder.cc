@@ -8,7 +8,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/operator_thread.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 namespace {

@@ -16,7 +16,7 @@
 #include "allocator/moving_test.h"
 #include "allocator/operator_thread.h"
 #include "allocator/private_pool_fixture_test.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "allocator/base/planted.h"
 #include "allocator/operator_thread.h"
-#include "allocator/settings.h"
-#include "allocator/thread_site.h"
+#include "allocator/state/settings.h"
+#include "allocator/state/thread_site.h"
 
 namespace stratalloc {
 

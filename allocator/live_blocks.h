@@ -29,11 +29,11 @@
 #include "allocator/block_traces.h"
 #include "allocator/captures.h"
 #include "allocator/deferred_frees.h"
-#include "allocator/frame_accounts.h"
 #include "allocator/live_counters.h"
 #include "allocator/recent_accounts.h"
 #include "allocator/residency.h"
-#include "allocator/slow_reasons.h"
+#include "allocator/state/frame_accounts.h"
+#include "allocator/state/slow_reasons.h"
 #include "allocator/unmanaged_segments.h"
 #include "allocator/values/charge_account.h"
 

@@ -12,7 +12,7 @@
 #include "allocator/cuda/nvml.h"
 #include "allocator/device_allocator.h"
 #include "allocator/out_of_memory_text.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 

@@ -8,7 +8,7 @@
 
 #include "allocator/ladder.h"
 #include "allocator/ladder_fixture_test.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 namespace {

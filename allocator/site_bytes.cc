@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "allocator/block_heap.h"
-#include "allocator/frame_accounts.h"
 #include "allocator/residency.h"
+#include "allocator/state/frame_accounts.h"
 
 namespace stratalloc {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "allocator/moving_test.h"
 #include "allocator/private_pool_fixture_test.h"
-#include "allocator/thread_site.h"
+#include "allocator/state/thread_site.h"
 
 namespace stratalloc {
 namespace {

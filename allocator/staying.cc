@@ -6,8 +6,8 @@
 
 #include "allocator/device_reports.h"
 #include "allocator/fragmentation.h"
+#include "allocator/state/workspaces.h"
 #include "allocator/stay_reasons.h"
-#include "allocator/workspaces.h"
 
 namespace stratalloc {
 namespace {

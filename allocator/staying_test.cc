@@ -10,7 +10,7 @@
 
 #include "allocator/operator_thread.h"
 #include "allocator/private_pool_fixture_test.h"
-#include "allocator/workspaces.h"
+#include "allocator/state/workspaces.h"
 
 namespace stratalloc {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/events/event_recorder.h"
-#include "allocator/settings.h"
-#include "allocator/thread_site.h"
+#include "allocator/state/settings.h"
+#include "allocator/state/thread_site.h"
 
 namespace stratalloc {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/device_parts_fixture_test.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 namespace {

@@ -9,7 +9,7 @@
 #include "accounting/category.h"
 #include "accounting/scope_table.h"
 #include "allocator/cuda/nvml.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 #include "python_shim/core.h"
 #include "python_shim/explanation_json.h"
 #include "python_shim/refusals.h"

@@ -10,7 +10,7 @@
 
 #include "accounting/ledger.h"
 #include "accounting/scope_text.h"
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 #include "python_shim/core.h"
 #include "python_shim/refusal_cause.h"
 

@@ -33,7 +33,7 @@ namespace stratalloc {
 // What one device has, as a recording says it: {"index", "capacity",
 // "segments", "stats", "order"}; `order`: the number of its newest event. In
 // "temporaries", [address, size, requested, scope, frame], are blocks that are
-// temporary until their frame ends (allocator/frame_accounts.h).
+// temporary until their frame ends (allocator/state/frame_accounts.h).
 using DeviceStates = std::function<std::vector<nlohmann::json>()>;
 
 struct RecordingOptions {

@@ -54,8 +54,8 @@ inline constexpr ScopeId kRootScope{0};
 enum class SiteId : std::uint32_t {};
 inline constexpr SiteId kNoSite{0};
 
-// What a frame of a scope stack has allocated (allocator/frame_accounts.h). 0:
-// none.
+// What a frame of a scope stack has allocated
+// (allocator/state/frame_accounts.h). 0: none.
 using FrameId = std::uint32_t;
 
 // Where bytes live. A handle may have copies on several tiers at once.

@@ -10,7 +10,7 @@
 #include "accounting/scope_text.h"
 #include "allocator/base/check.h"
 #include "allocator/external_streams.h"
-#include "allocator/frame_accounts.h"
+#include "allocator/state/frame_accounts.h"
 #include "python_shim/core.h"
 #include "python_shim/refusal_text.h"
 #include "python_shim/refusals.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/core_api/pins.h"
 
-#include "allocator/pin_poll.h"
+#include "allocator/state/pin_poll.h"
 #include "python_shim/core.h"
 
 namespace stratalloc::core {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/core_api/setup.h"
 
-#include "allocator/settings.h"
-#include "allocator/workspaces.h"
+#include "allocator/state/settings.h"
+#include "allocator/state/workspaces.h"
 #include "python_shim/core.h"
 
 namespace stratalloc::core {

@@ -27,7 +27,7 @@ STRATALLOC_API bool IsInitialized();
 STRATALLOC_API int DeviceCount();  // 0 before Init
 
 // Where torch keeps the options of PYTORCH_ALLOC_CONF, which are read at every
-// use (allocator/settings.h). The functions may be called under locks.
+// use (allocator/state/settings.h). The functions may be called under locks.
 struct TorchSettings {
   const std::size_t* divisions;  // 16 of them
   Bytes (*max_split_size)();
@@ -42,9 +42,10 @@ struct TorchSettings {
 };
 STRATALLOC_API void UseSettings(const TorchSettings& settings);
 
-// Who knows the workspaces of libraries (allocator/workspaces.h): `list` calls
-// each(context, address) for the base of every one and returns 0 if it cannot
-// tell now. Called without the device lock, from any thread. nullptr for none.
+// Who knows the workspaces of libraries (allocator/state/workspaces.h): `list`
+// calls each(context, address) for the base of every one and returns 0 if it
+// cannot tell now. Called without the device lock, from any thread. nullptr for
+// none.
 STRATALLOC_API void UseWorkspaces(
     int (*list)(void (*each)(void* context, void* address), void* context));
 

@@ -9,7 +9,7 @@
 #include "accounting/scope_table.h"
 #include "accounting/site_sampler.h"
 #include "accounting/site_table.h"
-#include "allocator/thread_site.h"
+#include "allocator/state/thread_site.h"
 #include "python_shim/core.h"
 
 namespace stratalloc::core {

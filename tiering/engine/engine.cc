@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/pin_poll.h"
+#include "allocator/state/pin_poll.h"
 #include "tiering/engine/overlaps.h"
 
 namespace stratalloc {

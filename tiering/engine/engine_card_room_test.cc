@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {

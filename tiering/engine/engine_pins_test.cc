@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "allocator/pin_poll.h"
+#include "allocator/state/pin_poll.h"
 #include "tiering/engine/engine_fixture_test.h"
 namespace stratalloc {
 namespace {

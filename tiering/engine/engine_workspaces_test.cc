@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "allocator/workspaces.h"
+#include "allocator/state/workspaces.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "allocator/pin_poll.h"
-#include "allocator/workspaces.h"
+#include "allocator/state/pin_poll.h"
+#include "allocator/state/workspaces.h"
 #include "tiering/engine/engine.h"
 #include "tiering/engine/eviction.h"
 #include "tiering/engine/restoration.h"

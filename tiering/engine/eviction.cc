@@ -6,7 +6,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
-#include "allocator/workspaces.h"
+#include "allocator/state/workspaces.h"
 
 namespace stratalloc {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "allocator/operator_thread.h"
-#include "allocator/pin_poll.h"
+#include "allocator/state/pin_poll.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {

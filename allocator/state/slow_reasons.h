@@ -11,8 +11,8 @@
 // otherwise goes on.
 //
 // Device lock for everything here.
-#ifndef STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
-#define STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
+#ifndef STRATALLOC_ALLOCATOR_STATE_SLOW_REASONS_H_
+#define STRATALLOC_ALLOCATOR_STATE_SLOW_REASONS_H_
 
 #include <cstdint>
 
@@ -45,4 +45,4 @@ class SlowReasons {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_SLOW_REASONS_H_
+#endif  // STRATALLOC_ALLOCATOR_STATE_SLOW_REASONS_H_

@@ -6,8 +6,8 @@
 //
 // This thread's alone, no lock. kNoSite: it is not sampled. Read only while
 // sites are recorded (DeviceAllocator::RecordSites).
-#ifndef STRATALLOC_ALLOCATOR_THREAD_SITE_H_
-#define STRATALLOC_ALLOCATOR_THREAD_SITE_H_
+#ifndef STRATALLOC_ALLOCATOR_STATE_THREAD_SITE_H_
+#define STRATALLOC_ALLOCATOR_STATE_THREAD_SITE_H_
 
 #include "allocator/base/ids.h"
 #include "allocator/base/thread_local.h"
@@ -18,4 +18,4 @@ inline STRATALLOC_FAST_THREAD_LOCAL SiteId thread_site = kNoSite;
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_THREAD_SITE_H_
+#endif  // STRATALLOC_ALLOCATOR_STATE_THREAD_SITE_H_

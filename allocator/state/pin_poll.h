@@ -9,8 +9,8 @@
 // none that UnpinBlock takes (the device lock). UnderWay() is one load.
 // Errors: none.
 // Lifetime: as long as the process.
-#ifndef STRATALLOC_ALLOCATOR_PIN_POLL_H_
-#define STRATALLOC_ALLOCATOR_PIN_POLL_H_
+#ifndef STRATALLOC_ALLOCATOR_STATE_PIN_POLL_H_
+#define STRATALLOC_ALLOCATOR_STATE_PIN_POLL_H_
 
 namespace stratalloc {
 
@@ -29,4 +29,4 @@ class PinPoll {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_PIN_POLL_H_
+#endif  // STRATALLOC_ALLOCATOR_STATE_PIN_POLL_H_

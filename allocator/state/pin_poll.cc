@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/pin_poll.h"
+#include "allocator/state/pin_poll.h"
 
 #include <atomic>
 

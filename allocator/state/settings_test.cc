@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/settings.h"
+#include "allocator/state/settings.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/workspaces.h"
+#include "allocator/state/workspaces.h"
 
 #include <atomic>
 

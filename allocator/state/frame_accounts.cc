@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/frame_accounts.h"
+#include "allocator/state/frame_accounts.h"
 
 #include <utility>
 

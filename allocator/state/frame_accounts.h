@@ -11,8 +11,8 @@
 // frame alone, and the rest before anybody knows of it.
 // Lifetime: the process's. A number is given again once its account ended.
 // Failure: Begin returns 0 when 16 million frames have live blocks.
-#ifndef STRATALLOC_ALLOCATOR_FRAME_ACCOUNTS_H_
-#define STRATALLOC_ALLOCATOR_FRAME_ACCOUNTS_H_
+#ifndef STRATALLOC_ALLOCATOR_STATE_FRAME_ACCOUNTS_H_
+#define STRATALLOC_ALLOCATOR_STATE_FRAME_ACCOUNTS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -80,4 +80,4 @@ class FrameAccounts {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_FRAME_ACCOUNTS_H_
+#endif  // STRATALLOC_ALLOCATOR_STATE_FRAME_ACCOUNTS_H_

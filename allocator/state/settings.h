@@ -8,8 +8,8 @@
 //
 // Thread-safety: plain reads from any thread; Use* once, before the first
 // block. Lifetime: what they point to lives as long as the process.
-#ifndef STRATALLOC_ALLOCATOR_SETTINGS_H_
-#define STRATALLOC_ALLOCATOR_SETTINGS_H_
+#ifndef STRATALLOC_ALLOCATOR_STATE_SETTINGS_H_
+#define STRATALLOC_ALLOCATOR_STATE_SETTINGS_H_
 
 #include <atomic>
 #include <bit>
@@ -117,4 +117,4 @@ inline Settings& Settings::Get() {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_SETTINGS_H_
+#endif  // STRATALLOC_ALLOCATOR_STATE_SETTINGS_H_

@@ -15,8 +15,8 @@
 // Thread-safety: both functions. Addresses() calls the lister with the caller's
 // locks: hold none that a free takes (the device lock). It may wait for a tenth
 // of a second. Lifetime: as long as the process.
-#ifndef STRATALLOC_ALLOCATOR_WORKSPACES_H_
-#define STRATALLOC_ALLOCATOR_WORKSPACES_H_
+#ifndef STRATALLOC_ALLOCATOR_STATE_WORKSPACES_H_
+#define STRATALLOC_ALLOCATOR_STATE_WORKSPACES_H_
 
 #include <optional>
 #include <vector>
@@ -40,4 +40,4 @@ class LibraryWorkspaces {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_WORKSPACES_H_
+#endif  // STRATALLOC_ALLOCATOR_STATE_WORKSPACES_H_
