@@ -18,7 +18,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/free_index.h"
-#include "allocator/handle_table.h"
+#include "allocator/memory/handle_table.h"
 #include "allocator/values/block_pin.h"
 #include "allocator/values/block_state.h"
 #include "allocator/values/charge_account.h"

@@ -30,9 +30,9 @@
 #include "allocator/base/extents.h"
 #include "allocator/block.h"
 #include "allocator/block_map.h"
-#include "allocator/handle_table.h"
 #include "allocator/history.h"
 #include "allocator/live_counters.h"
+#include "allocator/memory/handle_table.h"
 #include "allocator/pool.h"
 #include "allocator/values/stats.h"
 

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "allocator/external_streams.h"
+#include "allocator/memory/external_streams.h"
 #include "allocator/pool.h"
 
 namespace stratalloc {

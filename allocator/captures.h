@@ -35,7 +35,7 @@
 #include "allocator/cuda/device.h"
 #include "allocator/cuda/handle_pool.h"
 #include "allocator/deferred_frees.h"
-#include "allocator/handle_table.h"
+#include "allocator/memory/handle_table.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"
 #include "allocator/state/slow_reasons.h"

@@ -19,7 +19,7 @@
 #include "allocator/block_traces.h"
 #include "allocator/captures.h"
 #include "allocator/live_blocks.h"
-#include "allocator/page_store.h"
+#include "allocator/memory/page_store.h"
 #include "allocator/private_pools.h"
 
 namespace stratalloc {

@@ -22,7 +22,7 @@
 #include "allocator/captures.h"
 #include "allocator/free_handles.h"
 #include "allocator/live_blocks.h"
-#include "allocator/page_store.h"
+#include "allocator/memory/page_store.h"
 #include "allocator/private_pools.h"
 #include "allocator/unmanaged_segments.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/external_streams.h"
+#include "allocator/memory/external_streams.h"
 
 namespace stratalloc {
 

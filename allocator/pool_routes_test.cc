@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "allocator/external_streams.h"
+#include "allocator/memory/external_streams.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 

@@ -23,7 +23,7 @@
 
 #include "allocator/base/result.h"
 #include "allocator/cuda/device.h"
-#include "allocator/handle_table.h"
+#include "allocator/memory/handle_table.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pool.h"
 

@@ -37,7 +37,7 @@
 #include "allocator/event_pool.h"
 #include "allocator/events/move_events.h"
 #include "allocator/live_counters.h"
-#include "allocator/page_store.h"
+#include "allocator/memory/page_store.h"
 
 namespace stratalloc {
 

@@ -25,10 +25,10 @@
 #include "allocator/block_heap.h"
 #include "allocator/block_traces.h"
 #include "allocator/cuda/device.h"
-#include "allocator/device_limit.h"
-#include "allocator/page_store.h"
+#include "allocator/memory/device_limit.h"
+#include "allocator/memory/page_store.h"
+#include "allocator/memory/unmanaged_memory.h"
 #include "allocator/private_pools.h"
-#include "allocator/unmanaged_memory.h"
 
 namespace stratalloc {
 

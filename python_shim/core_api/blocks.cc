@@ -9,7 +9,7 @@
 #include "accounting/scope_stack.h"
 #include "accounting/scope_text.h"
 #include "allocator/base/check.h"
-#include "allocator/external_streams.h"
+#include "allocator/memory/external_streams.h"
 #include "allocator/state/frame_accounts.h"
 #include "python_shim/core.h"
 #include "python_shim/refusal_text.h"

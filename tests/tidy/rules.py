@@ -55,7 +55,7 @@ _RULE_NUMBERS = re.compile(
 _RULES_OF_DESIGN = "Residency rules"
 _LOCKS_OF_DESIGN = "Lock order"
 _LOCK_RANKS = "allocator/base/lock_ranks.h"
-_HANDLE_TABLE = "allocator/handle_table.h"
+_HANDLE_TABLE = "allocator/memory/handle_table.h"
 _STATE_TABLE = "allocator/RESIDENCY.md"
 
 # What a README says is ours: a file, or a name in the manner of C++ or of a

@@ -499,7 +499,7 @@ class RulesTest(unittest.TestCase):
                 self._expect("lock_order", start, {"DESIGN.md": text})
 
     def test_handle_states(self):
-        header = "allocator/handle_table.h"
+        header = "allocator/memory/handle_table.h"
         table = "allocator/RESIDENCY.md"
         first = "| kAway (or not) | → kHere, in the end |\n"
         files = {

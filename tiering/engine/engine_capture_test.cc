@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/external_streams.h"
+#include "allocator/memory/external_streams.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {

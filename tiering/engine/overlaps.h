@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <span>
 
-#include "allocator/handle_table.h"
+#include "allocator/memory/handle_table.h"
 #include "tiering/engine/access.h"
 
 namespace stratalloc {

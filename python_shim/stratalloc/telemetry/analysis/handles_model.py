@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles: which memory is at which place, as the allocator keeps it
-(allocator/page_store.h, device/handle_pool.h).
+(allocator/memory/page_store.h, device/handle_pool.h).
 
 A place is a number: its address divided by the size of a handle. One that gave
 its memory up keeps the mapping: wanted again, it gets that memory back, from

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/card_room.h"
+#include "allocator/memory/card_room.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 // (Take), and the next look at the card asks for it back.
 //
 // Thread-safety: the caller's lock. Never fails. Invariant: Room() <= Most().
-#ifndef STRATALLOC_ALLOCATOR_CARD_ROOM_H_
-#define STRATALLOC_ALLOCATOR_CARD_ROOM_H_
+#ifndef STRATALLOC_ALLOCATOR_MEMORY_CARD_ROOM_H_
+#define STRATALLOC_ALLOCATOR_MEMORY_CARD_ROOM_H_
 
 #include "allocator/base/bytes.h"
 
@@ -50,4 +50,4 @@ class CardRoom {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_CARD_ROOM_H_
+#endif  // STRATALLOC_ALLOCATOR_MEMORY_CARD_ROOM_H_

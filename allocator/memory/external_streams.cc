@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/external_streams.h"
+#include "allocator/memory/external_streams.h"
 
 namespace stratalloc {
 

@@ -7,14 +7,14 @@
 // Thread-safety: the caller's lock. Never fails: what the driver does not say
 // changes nothing. Lifetime: the device's. Invariant: Now() <= Most() <=
 // Allowed().
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_LIMIT_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_LIMIT_H_
+#ifndef STRATALLOC_ALLOCATOR_MEMORY_DEVICE_LIMIT_H_
+#define STRATALLOC_ALLOCATOR_MEMORY_DEVICE_LIMIT_H_
 
 #include <algorithm>
 
 #include "allocator/base/bytes.h"
-#include "allocator/card_room.h"
 #include "allocator/cuda/device.h"
+#include "allocator/memory/card_room.h"
 
 namespace stratalloc {
 
@@ -61,4 +61,4 @@ class DeviceLimit {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_LIMIT_H_
+#endif  // STRATALLOC_ALLOCATOR_MEMORY_DEVICE_LIMIT_H_

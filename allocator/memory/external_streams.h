@@ -14,8 +14,8 @@
 // default one count as external.
 //
 // Thread-safety: lock-free. Lifetime: the process's.
-#ifndef STRATALLOC_ALLOCATOR_EXTERNAL_STREAMS_H_
-#define STRATALLOC_ALLOCATOR_EXTERNAL_STREAMS_H_
+#ifndef STRATALLOC_ALLOCATOR_MEMORY_EXTERNAL_STREAMS_H_
+#define STRATALLOC_ALLOCATOR_MEMORY_EXTERNAL_STREAMS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -57,4 +57,4 @@ class ExternalStreams {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_EXTERNAL_STREAMS_H_
+#endif  // STRATALLOC_ALLOCATOR_MEMORY_EXTERNAL_STREAMS_H_

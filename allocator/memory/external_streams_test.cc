@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/external_streams.h"
+#include "allocator/memory/external_streams.h"
 
 #include <gtest/gtest.h>
 
-#include "allocator/handle_table.h"
+#include "allocator/memory/handle_table.h"
 
 namespace stratalloc {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device_limit.h"
+#include "allocator/memory/device_limit.h"
 
 namespace stratalloc {
 

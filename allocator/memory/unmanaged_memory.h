@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "allocator/base/bytes.h"
-#include "allocator/handle_table.h"
+#include "allocator/memory/handle_table.h"
 #include "allocator/values/memory_source.h"
 
 namespace stratalloc {

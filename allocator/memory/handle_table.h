@@ -24,8 +24,8 @@
 // the evictor writes kLeaving and then reads pins. Both are sequentially
 // consistent, so at least one sees the other: either the evictor gives up or
 // the guard goes to its slow path.
-#ifndef STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
-#define STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
+#ifndef STRATALLOC_ALLOCATOR_MEMORY_HANDLE_TABLE_H_
+#define STRATALLOC_ALLOCATOR_MEMORY_HANDLE_TABLE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -34,7 +34,7 @@
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
 #include "allocator/cuda/device.h"
-#include "allocator/external_streams.h"
+#include "allocator/memory/external_streams.h"
 #include "allocator/values/handle_use.h"
 #include "allocator/values/size_rules.h"
 
@@ -236,4 +236,4 @@ class StreamTable {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_HANDLE_TABLE_H_
+#endif  // STRATALLOC_ALLOCATOR_MEMORY_HANDLE_TABLE_H_

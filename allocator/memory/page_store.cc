@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/page_store.h"
+#include "allocator/memory/page_store.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Positions that get memory and give it up, without a block.
-#include "allocator/page_store.h"
+#include "allocator/memory/page_store.h"
 
 #include <gtest/gtest.h>
 

@@ -13,8 +13,8 @@
 // mappings that the driver did not take back, which are kept.
 // Invariants (CheckInvariants): created = mapped + free + taken, in bytes, and
 // those of the handle pool.
-#ifndef STRATALLOC_ALLOCATOR_PAGE_STORE_H_
-#define STRATALLOC_ALLOCATOR_PAGE_STORE_H_
+#ifndef STRATALLOC_ALLOCATOR_MEMORY_PAGE_STORE_H_
+#define STRATALLOC_ALLOCATOR_MEMORY_PAGE_STORE_H_
 
 #include <optional>
 #include <set>
@@ -23,7 +23,7 @@
 
 #include "allocator/cuda/device.h"
 #include "allocator/cuda/handle_pool.h"
-#include "allocator/handle_table.h"
+#include "allocator/memory/handle_table.h"
 
 namespace stratalloc {
 
@@ -152,4 +152,4 @@ class PageStore {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_PAGE_STORE_H_
+#endif  // STRATALLOC_ALLOCATOR_MEMORY_PAGE_STORE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/handle_table.h"
+#include "allocator/memory/handle_table.h"
 
 #include <gtest/gtest.h>
 
