@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 #include "allocator/pointer_blocks.h"
 #include "allocator/values/block_pin.h"
 

@@ -3,8 +3,8 @@
 
 #include <bit>
 
+#include "allocator/heap/pool.h"
 #include "allocator/memory/external_streams.h"
-#include "allocator/pool.h"
 
 namespace stratalloc {
 

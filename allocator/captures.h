@@ -31,10 +31,10 @@
 
 #include <cstdint>
 
-#include "allocator/block.h"
 #include "allocator/cuda/device.h"
 #include "allocator/cuda/handle_pool.h"
 #include "allocator/deferred_frees.h"
+#include "allocator/heap/block.h"
 #include "allocator/memory/handle_table.h"
 #include "allocator/pool_routes.h"
 #include "allocator/private_pools.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "allocator/base/result.h"
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 #include "allocator/live_blocks.h"
 #include "allocator/private_pools.h"
 #include "allocator/values/checkpoint.h"

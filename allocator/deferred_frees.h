@@ -17,9 +17,9 @@
 #include <map>
 #include <vector>
 
-#include "allocator/block.h"
 #include "allocator/cuda/device.h"
 #include "allocator/event_pool.h"
+#include "allocator/heap/block.h"
 
 namespace stratalloc {
 

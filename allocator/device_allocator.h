@@ -33,7 +33,7 @@
 #include "allocator/device_parts.h"
 #include "allocator/device_reports.h"
 #include "allocator/device_waits.h"
-#include "allocator/history.h"
+#include "allocator/heap/history.h"
 #include "allocator/ipc.h"
 #include "allocator/pool_requests.h"
 #include "allocator/transactions.h"

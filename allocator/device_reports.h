@@ -17,7 +17,7 @@
 
 #include "allocator/device_parts.h"
 #include "allocator/explanation.h"
-#include "allocator/fragmentation.h"
+#include "allocator/heap/fragmentation.h"
 #include "allocator/heap_copy.h"
 #include "allocator/site_bytes.h"
 #include "allocator/staying.h"

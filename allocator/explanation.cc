@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "allocator/device_reports.h"
-#include "allocator/fragmentation.h"
+#include "allocator/heap/fragmentation.h"
 #include "allocator/heap_copy.h"
 #include "allocator/state/settings.h"
 #include "allocator/state/workspaces.h"

@@ -15,9 +15,9 @@
 #include <functional>
 #include <vector>
 
-#include "allocator/block_heap.h"
-#include "allocator/block_traces.h"
 #include "allocator/captures.h"
+#include "allocator/heap/block_heap.h"
+#include "allocator/heap/block_traces.h"
 #include "allocator/live_blocks.h"
 #include "allocator/memory/page_store.h"
 #include "allocator/private_pools.h"

@@ -21,7 +21,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/result.h"
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 
 namespace stratalloc {
 

@@ -15,9 +15,9 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
+#include "allocator/heap/pool.h"
+#include "allocator/heap/private_pool.h"
 #include "allocator/malloc_attempt.h"
-#include "allocator/pool.h"
-#include "allocator/private_pool.h"
 #include "allocator/values/reclaimer.h"
 
 namespace stratalloc {

@@ -24,12 +24,12 @@
 #include <atomic>
 #include <cstdint>
 
-#include "allocator/block_heap.h"
 #include "allocator/block_pins.h"
-#include "allocator/block_traces.h"
 #include "allocator/captures.h"
 #include "allocator/deferred_frees.h"
-#include "allocator/live_counters.h"
+#include "allocator/heap/block_heap.h"
+#include "allocator/heap/block_traces.h"
+#include "allocator/heap/live_counters.h"
 #include "allocator/recent_accounts.h"
 #include "allocator/residency.h"
 #include "allocator/state/frame_accounts.h"

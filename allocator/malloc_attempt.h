@@ -13,7 +13,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/result.h"
-#include "allocator/pool.h"
+#include "allocator/heap/pool.h"
 #include "allocator/values/charge_account.h"
 #include "allocator/values/views.h"
 

@@ -17,10 +17,10 @@
 
 #include <optional>
 
-#include "allocator/block_heap.h"
-#include "allocator/block_traces.h"
 #include "allocator/captures.h"
 #include "allocator/free_handles.h"
+#include "allocator/heap/block_heap.h"
+#include "allocator/heap/block_traces.h"
 #include "allocator/live_blocks.h"
 #include "allocator/memory/page_store.h"
 #include "allocator/private_pools.h"

@@ -16,7 +16,7 @@
 #include <cstddef>
 
 #include "allocator/base/bytes.h"
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 
 namespace stratalloc {
 

@@ -39,7 +39,7 @@
 #include "allocator/base/clock.h"
 #include "allocator/base/ids.h"
 #include "allocator/cuda/device.h"
-#include "allocator/private_pool.h"
+#include "allocator/heap/private_pool.h"
 
 namespace stratalloc {
 

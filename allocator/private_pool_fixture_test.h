@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "allocator/device_allocator_fixture_test.h"
-#include "allocator/private_pool.h"
+#include "allocator/heap/private_pool.h"
 
 namespace stratalloc {
 

@@ -23,9 +23,9 @@
 
 #include "allocator/base/result.h"
 #include "allocator/cuda/device.h"
+#include "allocator/heap/private_pool.h"
 #include "allocator/memory/handle_table.h"
 #include "allocator/pool_routes.h"
-#include "allocator/private_pool.h"
 
 namespace stratalloc {
 

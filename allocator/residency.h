@@ -32,11 +32,11 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/block_heap.h"
-#include "allocator/block_traces.h"
 #include "allocator/event_pool.h"
 #include "allocator/events/move_events.h"
-#include "allocator/live_counters.h"
+#include "allocator/heap/block_heap.h"
+#include "allocator/heap/block_traces.h"
+#include "allocator/heap/live_counters.h"
 #include "allocator/memory/page_store.h"
 
 namespace stratalloc {

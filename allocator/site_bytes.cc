@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 #include "allocator/residency.h"
 #include "allocator/state/frame_accounts.h"
 

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "allocator/device_reports.h"
-#include "allocator/fragmentation.h"
+#include "allocator/heap/fragmentation.h"
 #include "allocator/state/workspaces.h"
 #include "allocator/stay_reasons.h"
 

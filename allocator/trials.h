@@ -12,7 +12,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/cuda/device.h"
-#include "allocator/fragmentation.h"
+#include "allocator/heap/fragmentation.h"
 #include "allocator/staying.h"
 #include "allocator/values/malloc_request.h"
 

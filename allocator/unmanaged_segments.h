@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "allocator/base/result.h"
-#include "allocator/block_heap.h"
-#include "allocator/block_traces.h"
 #include "allocator/cuda/device.h"
+#include "allocator/heap/block_heap.h"
+#include "allocator/heap/block_traces.h"
 #include "allocator/memory/device_limit.h"
 #include "allocator/memory/page_store.h"
 #include "allocator/memory/unmanaged_memory.h"

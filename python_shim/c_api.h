@@ -97,7 +97,7 @@ STRATALLOC_API void stratalloc_listen_to_host(
  * `pinned`: a list of {"owner","reason","bytes"} of what is pinned beyond an
  * operator;
  * `placement`: what it costs now that classes and private pools share no handle
- * (allocator/fragmentation.h): `separate_classes` is `separated`, and
+ * (allocator/heap/fragmentation.h): `separate_classes` is `separated`, and
  * `private_pools` what is free in handles of private pools; and
  * `stays`: the bytes on the device by why they are there (allocator/staying.h),
  * without zeros; their sum is allocated.current unless blocks come and go
@@ -121,9 +121,9 @@ STRATALLOC_API int stratalloc_metrics(int device,
  * "disk"}, those of the report's `layers` that are not 0 in both. {"error"} for
  * a device that CUDA has not. */
 STRATALLOC_API char* stratalloc_held_json(int device);
-/* What is reserved and not allocated (allocator/fragmentation.h): "reserved",
- * "allocated", "rounding", "pending", "stranded", "separated", "releasable",
- * "in_private_pools", and "holes": a list of
+/* What is reserved and not allocated (allocator/heap/fragmentation.h):
+ * "reserved", "allocated", "rounding", "pending", "stranded", "separated",
+ * "releasable", "in_private_pools", and "holes": a list of
  * {"address","bytes","free","blocks",
  * "stream","lifetime","oldest":{"address","bytes","owner","category"},"age"}.
  * {} for a device that is not opened; {"error"} for one that CUDA has not. */

@@ -36,7 +36,7 @@ typedef struct {
   uint64_t allocated, requested, active, reserved;
   uint64_t peak_allocated, peak_reserved;
   uint64_t largest_free; /* the largest hole of what is reserved */
-  /* reserved = allocated + these (allocator/fragmentation.h) */
+  /* reserved = allocated + these (allocator/heap/fragmentation.h) */
   uint64_t pending, stranded, releasable, in_private_pools;
   /* only grow */
   uint64_t allocations, frees, allocated_in_all; /* blocks, blocks, bytes */

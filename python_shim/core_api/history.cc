@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "allocator/history.h"
+#include "allocator/heap/history.h"
 #include "python_shim/core.h"
 
 namespace stratalloc::core {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The history of events (allocator/history.h): what torch says of it, and what
-// was recorded. For threads and failure see setup.h; nothing here fails.
+// The history of events (allocator/heap/history.h): what torch says of it, and
+// what was recorded. For threads and failure see setup.h; nothing here fails.
 #ifndef STRATALLOC_PYTHON_SHIM_CORE_API_HISTORY_H_
 #define STRATALLOC_PYTHON_SHIM_CORE_API_HISTORY_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private pools (allocator/private_pool.h), for CUDA graphs and MemPools. For
-// threads and failure see setup.h.
+// Private pools (allocator/heap/private_pool.h), for CUDA graphs and MemPools.
+// For threads and failure see setup.h.
 //
 // UsePool, BeginAllocateToPool and GoBackTo open the device. The others are
 // about a pool that must be there: kInvalidArgument on a device that is not

@@ -17,7 +17,7 @@
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/private_pool.h"
+#include "allocator/heap/private_pool.h"
 
 namespace stratalloc {
 

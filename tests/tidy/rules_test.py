@@ -29,8 +29,8 @@ _CLEAN = {
     'load("//bazel:cc.bzl", "cc_library", "cc_test")\n'
     'cc_library(name = "block", srcs = ["block.cc"], hdrs = ["block.h"])\n'
     '[cc_test(name = n, srcs = [n + ".cc"]) for n in ["block_test"]]\n',
-    "allocator/block.h": f"// {_SPDX}",
-    "allocator/block.cc": f'// {_SPDX}#include "allocator/block.h"\n'
+    "allocator/heap/block.h": f"// {_SPDX}",
+    "allocator/block.cc": f'// {_SPDX}#include "allocator/heap/block.h"\n'
     "// std::mutex is only a word here.\n"
     'const char* kText = "std::mutex";\n',
     "allocator/block_test.cc": f"// {_SPDX}"
@@ -90,24 +90,24 @@ class RulesTest(unittest.TestCase):
     def test_upward_include(self):
         self._expect(
             "upward_includes",
-            "allocator/block.h:2: allocator includes tiering/tier.h",
-            {"allocator/block.h": self._header('#include "tiering/tier.h"')},
+            "allocator/heap/block.h:2: allocator includes tiering/tier.h",
+            {"allocator/heap/block.h": self._header('#include "tiering/tier.h"')},
         )
 
     def test_upward_include_between_rooms_of_one_folder(self):
         self._expect(
             "upward_includes",
             "allocator/cuda/cuda_api.h:2: allocator/cuda includes "
-            "allocator/block.h",
+            "allocator/heap/block.h",
             {"allocator/cuda/cuda_api.h":
-             self._header('#  include "allocator/block.h"')},
+             self._header('#  include "allocator/heap/block.h"')},
         )
 
     def test_code_that_includes_the_simulator(self):
         self._expect(
             "upward_includes",
-            "allocator/block.h:2: allocator includes tests/cudasim/",
-            {"allocator/block.h":
+            "allocator/heap/block.h:2: allocator includes tests/cudasim/",
+            {"allocator/heap/block.h":
              self._header('#include "tests/cudasim/control.h"')},
         )
 
@@ -214,8 +214,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(header):
                 self._expect(
                     "cuda_headers",
-                    f"allocator/block.h:2: CUDA header {header}",
-                    {"allocator/block.h":
+                    f"allocator/heap/block.h:2: CUDA header {header}",
+                    {"allocator/heap/block.h":
                      self._header(f"#include <{header}>")},
                 )
 
@@ -225,15 +225,15 @@ class RulesTest(unittest.TestCase):
             with self.subTest(header):
                 self._expect(
                     "torch_headers",
-                    f"allocator/block.h:2: torch header {header}",
-                    {"allocator/block.h":
+                    f"allocator/heap/block.h:2: torch header {header}",
+                    {"allocator/heap/block.h":
                      self._header(f"#include <{header}>")},
                 )
 
     def test_simulator_name(self):
         for path, text, name in (
             ("allocator/block.cc", "// libcudasim_torch.so", "libcudasim_torch"),
-            ("allocator/block.h", 'Find("cudasim_calls");', "cudasim_calls"),
+            ("allocator/heap/block.h", 'Find("cudasim_calls");', "cudasim_calls"),
             ("python_shim/simulate.py", "import stratalloc_cudasim",
              "stratalloc_cudasim"),
             ("python_shim/simulate.py", 'environ["CUDASIM_MODE"]',
@@ -253,8 +253,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(kind):
                 self._expect(
                     "raw_mutexes",
-                    f"allocator/block.h:2: {kind}",
-                    {"allocator/block.h": self._header(f"{kind} m;")},
+                    f"allocator/heap/block.h:2: {kind}",
+                    {"allocator/heap/block.h": self._header(f"{kind} m;")},
                 )
 
     def test_handle_entry(self):
@@ -268,7 +268,7 @@ class RulesTest(unittest.TestCase):
                         "tiering/BUILD.bazel": f"# {_SPDX}"
                         'cc_library(name = "all", hdrs = glob(["*.h"]))\n',
                         "tiering/guard.h": self._header(f"{way};"),
-                        "allocator/block.h": self._header(f"{way};"),
+                        "allocator/heap/block.h": self._header(f"{way};"),
                     },
                 )
 
@@ -282,8 +282,8 @@ class RulesTest(unittest.TestCase):
     def test_orphan(self):
         self._expect(
             "orphans",
-            "allocator/pool.cc: in no BUILD target",
-            {"allocator/pool.cc": f"// {_SPDX}"},
+            "allocator/heap/pool.cc: in no BUILD target",
+            {"allocator/heap/pool.cc": f"// {_SPDX}"},
         )
 
     def test_glob_does_not_reach_into_another_package(self):
@@ -305,7 +305,7 @@ class RulesTest(unittest.TestCase):
         )
 
     def test_no_licence_line(self):
-        for path in ("allocator/block.h", "dev", "WORKSPACE"):
+        for path in ("allocator/heap/block.h", "dev", "WORKSPACE"):
             with self.subTest(path):
                 self._expect(
                     "licence_lines", f"{path}:1: no SPDX", {path: "# x\n"}
@@ -315,7 +315,7 @@ class RulesTest(unittest.TestCase):
         def header(lines):
             return self._header("\n" * (lines - 2))
 
-        path = "allocator/block.h"
+        path = "allocator/heap/block.h"
         self.assertEqual(self._complaints({path: header(350)}), {})
         self._expect(
             "long_headers", f"{path}:351: 351 lines, 350 are the most",
@@ -329,7 +329,7 @@ class RulesTest(unittest.TestCase):
             "bool A::operator()(const char* s = \"{;\", char c = '}') const {",
             "struct stat H() const {",
         )
-        path = "allocator/block.h"
+        path = "allocator/heap/block.h"
         for signature in signatures:
             folds = signature.count("\n")
 
@@ -351,12 +351,12 @@ class RulesTest(unittest.TestCase):
     def test_an_access_label_is_no_line_of_a_method(self):
         def planted(lines):
             body = "    f();\n" * (lines - 2)
-            return {"allocator/block.h": self._header(
+            return {"allocator/heap/block.h": self._header(
                 'class CAPABILITY("lock") A {\n public:\n\n  void F() {\n'
                 f"{body}  }}\n}};\n")}
 
         self.assertEqual(self._complaints(planted(60)), {})
-        self._expect("long_functions", "allocator/block.h:5: a function of 61",
+        self._expect("long_functions", "allocator/heap/block.h:5: a function of 61",
                      planted(61))
 
     def test_long_python_function(self):
@@ -411,8 +411,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(text):
                 self._expect(
                     "unknown_rules",
-                    f"allocator/block.h:{line}: rule {number}; DESIGN.md",
-                    {"allocator/block.h": self._header(f"// {text}")},
+                    f"allocator/heap/block.h:{line}: rule {number}; DESIGN.md",
+                    {"allocator/heap/block.h": self._header(f"// {text}")},
                 )
 
     def test_unknown_rule_in_other_files(self):
@@ -447,8 +447,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(text):
                 self._expect(
                     "unknown_names",
-                    f"allocator/block.h:4: {name} is nowhere",
-                    {"allocator/block.h": self._header(f"{code}// {text}")},
+                    f"allocator/heap/block.h:4: {name} is nowhere",
+                    {"allocator/heap/block.h": self._header(f"{code}// {text}")},
                 )
 
     def test_names_that_are_there_or_not_ours(self):
@@ -457,7 +457,7 @@ class RulesTest(unittest.TestCase):
             + "\n`block.cc`, `kText`, `LockRank::kFirst`, `Word`, `left_`,\n"
             "`a sentence of Gone::Gone`.\n```\n`Gone::Gone`\n```\n",
             "tests/README.md": "`Gone::Gone`\n",
-            "allocator/block.h": self._header(
+            "allocator/heap/block.h": self._header(
                 "struct Block { int left_; };\n"
                 "// Dispatcher::Gone, <gone.h>, block.cc, Block::left_"),
         }), {})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bins: the blocks of one pool that were freed last, by exact size, newest
-first, as allocator/block_bins.h keeps them: two places for a size, bounds, and
+first, as allocator/heap/block_bins.h keeps them: two places for a size, bounds, and
 a refusal where another size is in both."""
 
 _MOST_BLOCKS = 64

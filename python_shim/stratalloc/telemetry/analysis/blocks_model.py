@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks: address space cut into segments, segments into blocks, free blocks
-filed in pools (allocator/block_heap.h).
+filed in pools (allocator/heap/block_heap.h).
 
 Where a free block has memory follows from the places under it (Handles).
 """

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 
 namespace stratalloc {
 

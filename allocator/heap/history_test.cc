@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // History: order of events, the ring's bound, contexts, labels, trackers,
 // several devices.
-#include "allocator/history.h"
+#include "allocator/heap/history.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/block_map.h"
+#include "allocator/heap/block_map.h"
 
 #include <sys/mman.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/block_traces.h"
+#include "allocator/heap/block_traces.h"
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/fragmentation.h"
+#include "allocator/heap/fragmentation.h"
 
 #include <algorithm>
 #include <map>

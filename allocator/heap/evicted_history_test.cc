@@ -9,7 +9,7 @@
 
 #include "allocator/device_allocator_fixture_test.h"
 #include "allocator/events/event_recorder.h"
-#include "allocator/history.h"
+#include "allocator/heap/history.h"
 #include "allocator/moving_test.h"
 
 namespace stratalloc {

@@ -13,8 +13,8 @@
 //     resets included).
 //
 // Device lock for everything here.
-#ifndef STRATALLOC_ALLOCATOR_LIVE_COUNTERS_H_
-#define STRATALLOC_ALLOCATOR_LIVE_COUNTERS_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_LIVE_COUNTERS_H_
+#define STRATALLOC_ALLOCATOR_HEAP_LIVE_COUNTERS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -138,4 +138,4 @@ class LiveCounters {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_LIVE_COUNTERS_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_LIVE_COUNTERS_H_

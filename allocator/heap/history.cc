@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/history.h"
+#include "allocator/heap/history.h"
 
 #include <atomic>
 #include <utility>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks, segments and pools over handles whose states the test sets: without
 // a device.
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 
 #include <gtest/gtest.h>
 

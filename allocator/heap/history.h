@@ -20,8 +20,8 @@
 // Device lock for every method that is not static; the tracker is called under
 // it. Contexts may be let go under it: that must neither wait nor take the GIL.
 // Nothing here can fail. Lifetime: the device's.
-#ifndef STRATALLOC_ALLOCATOR_HISTORY_H_
-#define STRATALLOC_ALLOCATOR_HISTORY_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_HISTORY_H_
+#define STRATALLOC_ALLOCATOR_HEAP_HISTORY_H_
 
 #include <cstdint>
 #include <memory>
@@ -131,4 +131,4 @@ class History {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_HISTORY_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_HISTORY_H_

@@ -22,8 +22,8 @@
 //
 // Device lock for everything here. Private pools live in the regions that are
 // never evicted.
-#ifndef STRATALLOC_ALLOCATOR_PRIVATE_POOL_H_
-#define STRATALLOC_ALLOCATOR_PRIVATE_POOL_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_PRIVATE_POOL_H_
+#define STRATALLOC_ALLOCATOR_HEAP_PRIVATE_POOL_H_
 
 #include <memory>
 #include <set>
@@ -55,4 +55,4 @@ struct PrivatePool {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_PRIVATE_POOL_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_PRIVATE_POOL_H_

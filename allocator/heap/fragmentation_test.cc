@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is reserved and not allocated, and that it adds up.
-#include "allocator/fragmentation.h"
+#include "allocator/heap/fragmentation.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 
 #include <algorithm>
 #include <iterator>

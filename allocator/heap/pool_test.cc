@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/pool.h"
+#include "allocator/heap/pool.h"
 
 #include <gtest/gtest.h>
 

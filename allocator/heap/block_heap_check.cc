@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <map>
 
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 
 namespace stratalloc {
 namespace {

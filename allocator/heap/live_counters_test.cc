@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The compact counters against native's own arithmetic, one Stat each.
-#include "allocator/live_counters.h"
+#include "allocator/heap/live_counters.h"
 
 #include <gtest/gtest.h>
 

@@ -9,15 +9,15 @@
 // consists of whole handles.
 //
 // Device lock for everything here.
-#ifndef STRATALLOC_ALLOCATOR_BLOCK_H_
-#define STRATALLOC_ALLOCATOR_BLOCK_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_BLOCK_H_
+#define STRATALLOC_ALLOCATOR_HEAP_BLOCK_H_
 
 #include <algorithm>
 #include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
-#include "allocator/free_index.h"
+#include "allocator/heap/free_index.h"
 #include "allocator/memory/handle_table.h"
 #include "allocator/values/block_pin.h"
 #include "allocator/values/block_state.h"
@@ -117,4 +117,4 @@ struct ByAddress {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_BLOCK_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_BLOCK_H_

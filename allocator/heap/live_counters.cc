@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/live_counters.h"
+#include "allocator/heap/live_counters.h"
 
 namespace stratalloc {
 

@@ -17,15 +17,15 @@
 // Device lock for everything here. Lifetime: the device's. Leaves stay mapped
 // once made; at most one per 64 MiB of address space that ever had a block.
 // Failure: no host address space for a leaf (1 MiB) ends the process.
-#ifndef STRATALLOC_ALLOCATOR_BLOCK_MAP_H_
-#define STRATALLOC_ALLOCATOR_BLOCK_MAP_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_BLOCK_MAP_H_
+#define STRATALLOC_ALLOCATOR_HEAP_BLOCK_MAP_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 
 #include "allocator/base/bytes.h"
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 #include "allocator/values/size_rules.h"
 
 namespace stratalloc {
@@ -83,4 +83,4 @@ class BlockMap {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_BLOCK_MAP_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_BLOCK_MAP_H_

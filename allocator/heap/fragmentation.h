@@ -20,16 +20,16 @@
 // Invariants: allocated + pending + stranded + releasable + in_private_pools =
 // reserved; separated <= stranded = sum over holes of free; rounding <=
 // allocated.
-#ifndef STRATALLOC_ALLOCATOR_FRAGMENTATION_H_
-#define STRATALLOC_ALLOCATOR_FRAGMENTATION_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_FRAGMENTATION_H_
+#define STRATALLOC_ALLOCATOR_HEAP_FRAGMENTATION_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "allocator/base/bytes.h"
-#include "allocator/block_heap.h"
-#include "allocator/pool.h"
+#include "allocator/heap/block_heap.h"
+#include "allocator/heap/pool.h"
 #include "allocator/values/views.h"
 
 namespace stratalloc {
@@ -68,4 +68,4 @@ Fragmentation FragmentationOf(const BlockHeap& heap, std::uint32_t now);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_FRAGMENTATION_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_FRAGMENTATION_H_

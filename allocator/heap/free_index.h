@@ -14,8 +14,8 @@
 // Invariants (CheckInvariants): a class's bit is set exactly when its tree is
 // not empty; every block is in the tree of its class under the size and address
 // it has, and its `filed` is its place there.
-#ifndef STRATALLOC_ALLOCATOR_FREE_INDEX_H_
-#define STRATALLOC_ALLOCATOR_FREE_INDEX_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_FREE_INDEX_H_
+#define STRATALLOC_ALLOCATOR_HEAP_FREE_INDEX_H_
 
 #include <array>
 #include <cstddef>
@@ -86,4 +86,4 @@ class FreeIndex {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_FREE_INDEX_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_FREE_INDEX_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/free_index.h"
+#include "allocator/heap/free_index.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 
 namespace stratalloc {
 namespace {

@@ -15,8 +15,8 @@
 //
 // Device lock for everything here. One bin per size, in one of two places
 // found by hashing. A size may have both: then either serves.
-#ifndef STRATALLOC_ALLOCATOR_BLOCK_BINS_H_
-#define STRATALLOC_ALLOCATOR_BLOCK_BINS_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_BLOCK_BINS_H_
+#define STRATALLOC_ALLOCATOR_HEAP_BLOCK_BINS_H_
 
 #include <algorithm>
 #include <array>
@@ -26,7 +26,7 @@
 #include <utility>
 
 #include "allocator/base/bytes.h"
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 
 namespace stratalloc {
 
@@ -113,4 +113,4 @@ class BlockBins {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_BLOCK_BINS_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_BLOCK_BINS_H_

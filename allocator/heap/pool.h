@@ -9,8 +9,8 @@
 // every kUnmapped one in `unmapped_blocks`, every kParked one in
 // `parked_blocks`, every kBinned one in `bins`, no other block in any.
 // CheckInvariants looks at the first three.
-#ifndef STRATALLOC_ALLOCATOR_POOL_H_
-#define STRATALLOC_ALLOCATOR_POOL_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_POOL_H_
+#define STRATALLOC_ALLOCATOR_HEAP_POOL_H_
 
 #include <compare>
 #include <memory>
@@ -18,10 +18,10 @@
 #include <set>
 #include <vector>
 
-#include "allocator/block.h"
-#include "allocator/block_bins.h"
-#include "allocator/free_index.h"
-#include "allocator/private_pool.h"
+#include "allocator/heap/block.h"
+#include "allocator/heap/block_bins.h"
+#include "allocator/heap/free_index.h"
+#include "allocator/heap/private_pool.h"
 
 namespace stratalloc {
 
@@ -88,4 +88,4 @@ inline bool Segment::evictable() const {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_POOL_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_POOL_H_

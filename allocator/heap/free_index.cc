@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/free_index.h"
+#include "allocator/heap/free_index.h"
 
 #include <algorithm>
 #include <bit>
 #include <utility>
 
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 
 namespace stratalloc {
 

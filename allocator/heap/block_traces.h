@@ -4,15 +4,15 @@
 //
 // Thread-safety: the caller holds the device lock. Lifetime: the device's.
 // Nothing here can fail; while nothing is recorded only contexts are kept.
-#ifndef STRATALLOC_ALLOCATOR_BLOCK_TRACES_H_
-#define STRATALLOC_ALLOCATOR_BLOCK_TRACES_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_BLOCK_TRACES_H_
+#define STRATALLOC_ALLOCATOR_HEAP_BLOCK_TRACES_H_
 
 #include <optional>
 #include <vector>
 
-#include "allocator/block.h"
-#include "allocator/block_heap.h"
-#include "allocator/history.h"
+#include "allocator/heap/block.h"
+#include "allocator/heap/block_heap.h"
+#include "allocator/heap/history.h"
 
 namespace stratalloc {
 
@@ -74,4 +74,4 @@ class BlockTraces {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_BLOCK_TRACES_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_BLOCK_TRACES_H_

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/block_heap.h"
+#include "allocator/heap/block_heap.h"
 
 namespace stratalloc {
 

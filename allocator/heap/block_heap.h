@@ -18,8 +18,8 @@
 // that are not kUnmapped; away() counts those whose bytes are on another tier;
 // what stays is a transient or staying pool's; every pool's free blocks are
 // filed (pool.h).
-#ifndef STRATALLOC_ALLOCATOR_BLOCK_HEAP_H_
-#define STRATALLOC_ALLOCATOR_BLOCK_HEAP_H_
+#ifndef STRATALLOC_ALLOCATOR_HEAP_BLOCK_HEAP_H_
+#define STRATALLOC_ALLOCATOR_HEAP_BLOCK_HEAP_H_
 
 #include <functional>
 #include <map>
@@ -28,12 +28,12 @@
 #include <vector>
 
 #include "allocator/base/extents.h"
-#include "allocator/block.h"
-#include "allocator/block_map.h"
-#include "allocator/history.h"
-#include "allocator/live_counters.h"
+#include "allocator/heap/block.h"
+#include "allocator/heap/block_map.h"
+#include "allocator/heap/history.h"
+#include "allocator/heap/live_counters.h"
+#include "allocator/heap/pool.h"
 #include "allocator/memory/handle_table.h"
-#include "allocator/pool.h"
 #include "allocator/values/stats.h"
 
 namespace stratalloc {
@@ -230,4 +230,4 @@ inline Pool* BlockHeap::RecentPool(StreamId stream, LifetimeClass lifetime,
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_BLOCK_HEAP_H_
+#endif  // STRATALLOC_ALLOCATOR_HEAP_BLOCK_HEAP_H_
