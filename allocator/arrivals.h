@@ -9,9 +9,9 @@
 #ifndef STRATALLOC_ALLOCATOR_ARRIVALS_H_
 #define STRATALLOC_ALLOCATOR_ARRIVALS_H_
 
-#include "allocator/captures.h"
 #include "allocator/residency.h"
 #include "allocator/state/slow_reasons.h"
+#include "allocator/streams/captures.h"
 
 namespace stratalloc {
 

@@ -14,7 +14,7 @@
 #include "allocator/base/result.h"
 #include "allocator/heap/block_heap.h"
 #include "allocator/live_blocks.h"
-#include "allocator/private_pools.h"
+#include "allocator/streams/private_pools.h"
 #include "allocator/values/checkpoint.h"
 
 namespace stratalloc {

@@ -25,8 +25,6 @@
 #include <cstdint>
 
 #include "allocator/block_pins.h"
-#include "allocator/captures.h"
-#include "allocator/deferred_frees.h"
 #include "allocator/heap/block_heap.h"
 #include "allocator/heap/block_traces.h"
 #include "allocator/heap/live_counters.h"
@@ -34,6 +32,8 @@
 #include "allocator/residency.h"
 #include "allocator/state/frame_accounts.h"
 #include "allocator/state/slow_reasons.h"
+#include "allocator/streams/captures.h"
+#include "allocator/streams/deferred_frees.h"
 #include "allocator/unmanaged_segments.h"
 #include "allocator/values/charge_account.h"
 

@@ -17,13 +17,13 @@
 
 #include <optional>
 
-#include "allocator/captures.h"
 #include "allocator/free_handles.h"
 #include "allocator/heap/block_heap.h"
 #include "allocator/heap/block_traces.h"
 #include "allocator/live_blocks.h"
 #include "allocator/memory/page_store.h"
-#include "allocator/private_pools.h"
+#include "allocator/streams/captures.h"
+#include "allocator/streams/private_pools.h"
 #include "allocator/unmanaged_segments.h"
 
 namespace stratalloc {

@@ -32,12 +32,12 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/event_pool.h"
 #include "allocator/events/move_events.h"
 #include "allocator/heap/block_heap.h"
 #include "allocator/heap/block_traces.h"
 #include "allocator/heap/live_counters.h"
 #include "allocator/memory/page_store.h"
+#include "allocator/streams/event_pool.h"
 
 namespace stratalloc {
 

@@ -28,7 +28,7 @@
 #include "allocator/memory/device_limit.h"
 #include "allocator/memory/page_store.h"
 #include "allocator/memory/unmanaged_memory.h"
-#include "allocator/private_pools.h"
+#include "allocator/streams/private_pools.h"
 
 namespace stratalloc {
 

@@ -128,7 +128,7 @@ def test_a_capture_that_torch_did_not_begin():
     with evicting() as evictions, torch.cuda.stream(stream):
         # Not in the middle of an eviction that waits for the whole device, for
         # a graph that has gone: nobody can tell it that a capture is about to
-        # begin (allocator/captures.h).
+        # begin (allocator/streams/captures.h).
         with evictions.lock:
             assert not cudart.cudaStreamBeginCapture(raw, 0)  # global mode
         result = weight * 2

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Uses, routes and operands of private pools, without a block.
-#include "allocator/private_pools.h"
+#include "allocator/streams/private_pools.h"
 
 #include <gtest/gtest.h>
 

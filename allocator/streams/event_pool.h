@@ -7,8 +7,8 @@
 //
 // Thread-safety: the caller holds the device lock. Lifetime: the device's.
 // Never fails: kNoEvent if there is none to be had.
-#ifndef STRATALLOC_ALLOCATOR_EVENT_POOL_H_
-#define STRATALLOC_ALLOCATOR_EVENT_POOL_H_
+#ifndef STRATALLOC_ALLOCATOR_STREAMS_EVENT_POOL_H_
+#define STRATALLOC_ALLOCATOR_STREAMS_EVENT_POOL_H_
 
 #include <map>
 #include <vector>
@@ -41,4 +41,4 @@ class EventPool {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_EVENT_POOL_H_
+#endif  // STRATALLOC_ALLOCATOR_STREAMS_EVENT_POOL_H_

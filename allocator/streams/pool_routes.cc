@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/pool_routes.h"
+#include "allocator/streams/pool_routes.h"
 
 #include <algorithm>
 #include <utility>

@@ -10,16 +10,16 @@
 //
 // Thread-safety: the caller holds the device lock, but for Await. Lifetime: the
 // device's. Invariant: `pending_events` of a block = its entries here.
-#ifndef STRATALLOC_ALLOCATOR_DEFERRED_FREES_H_
-#define STRATALLOC_ALLOCATOR_DEFERRED_FREES_H_
+#ifndef STRATALLOC_ALLOCATOR_STREAMS_DEFERRED_FREES_H_
+#define STRATALLOC_ALLOCATOR_STREAMS_DEFERRED_FREES_H_
 
 #include <deque>
 #include <map>
 #include <vector>
 
 #include "allocator/cuda/device.h"
-#include "allocator/event_pool.h"
 #include "allocator/heap/block.h"
+#include "allocator/streams/event_pool.h"
 
 namespace stratalloc {
 
@@ -81,4 +81,4 @@ class DeferredFrees {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEFERRED_FREES_H_
+#endif  // STRATALLOC_ALLOCATOR_STREAMS_DEFERRED_FREES_H_

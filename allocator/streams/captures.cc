@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/captures.h"
+#include "allocator/streams/captures.h"
 
 #include <bit>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events that nobody uses now: kept, given again, and each for the streams of
 // one device.
-#include "allocator/event_pool.h"
+#include "allocator/streams/event_pool.h"
 
 #include <gtest/gtest.h>
 

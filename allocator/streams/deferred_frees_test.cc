@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Freed blocks whose streams have work, without an allocator.
-#include "allocator/deferred_frees.h"
+#include "allocator/streams/deferred_frees.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/deferred_frees.h"
+#include "allocator/streams/deferred_frees.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/event_pool.h"
+#include "allocator/streams/event_pool.h"
 
 namespace stratalloc {
 

@@ -27,8 +27,8 @@
 // the device lock, but for MayCapture, MayRoute and times_over, which need
 // none. Lifetime:
 // the device's.
-#ifndef STRATALLOC_ALLOCATOR_POOL_ROUTES_H_
-#define STRATALLOC_ALLOCATOR_POOL_ROUTES_H_
+#ifndef STRATALLOC_ALLOCATOR_STREAMS_POOL_ROUTES_H_
+#define STRATALLOC_ALLOCATOR_STREAMS_POOL_ROUTES_H_
 
 #include <atomic>
 #include <cstdint>
@@ -126,4 +126,4 @@ class PoolRoutes {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_POOL_ROUTES_H_
+#endif  // STRATALLOC_ALLOCATOR_STREAMS_POOL_ROUTES_H_

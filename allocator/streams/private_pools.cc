@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/private_pools.h"
+#include "allocator/streams/private_pools.h"
 
 #include <algorithm>
 #include <string>

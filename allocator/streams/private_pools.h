@@ -12,8 +12,8 @@
 // Fails: kNotFound for a pool that is not there, kInvalidArgument for a route
 // that is set twice or was never set, each in native's words.
 // Invariant: a pool's `failed` = its routes that are over.
-#ifndef STRATALLOC_ALLOCATOR_PRIVATE_POOLS_H_
-#define STRATALLOC_ALLOCATOR_PRIVATE_POOLS_H_
+#ifndef STRATALLOC_ALLOCATOR_STREAMS_PRIVATE_POOLS_H_
+#define STRATALLOC_ALLOCATOR_STREAMS_PRIVATE_POOLS_H_
 
 #include <functional>
 #include <map>
@@ -25,7 +25,7 @@
 #include "allocator/cuda/device.h"
 #include "allocator/heap/private_pool.h"
 #include "allocator/memory/handle_table.h"
-#include "allocator/pool_routes.h"
+#include "allocator/streams/pool_routes.h"
 
 namespace stratalloc {
 
@@ -111,4 +111,4 @@ class PrivatePools {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_PRIVATE_POOLS_H_
+#endif  // STRATALLOC_ALLOCATOR_STREAMS_PRIVATE_POOLS_H_

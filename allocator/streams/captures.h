@@ -26,19 +26,19 @@
 // capture and before any call here.
 // Invariant: SlowReason::kPoolFilter is set while a route or capture is known,
 // or a free is put off.
-#ifndef STRATALLOC_ALLOCATOR_CAPTURES_H_
-#define STRATALLOC_ALLOCATOR_CAPTURES_H_
+#ifndef STRATALLOC_ALLOCATOR_STREAMS_CAPTURES_H_
+#define STRATALLOC_ALLOCATOR_STREAMS_CAPTURES_H_
 
 #include <cstdint>
 
 #include "allocator/cuda/device.h"
 #include "allocator/cuda/handle_pool.h"
-#include "allocator/deferred_frees.h"
 #include "allocator/heap/block.h"
 #include "allocator/memory/handle_table.h"
-#include "allocator/pool_routes.h"
-#include "allocator/private_pools.h"
 #include "allocator/state/slow_reasons.h"
+#include "allocator/streams/deferred_frees.h"
+#include "allocator/streams/pool_routes.h"
+#include "allocator/streams/private_pools.h"
 
 namespace stratalloc {
 
@@ -112,4 +112,4 @@ class Captures {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_CAPTURES_H_
+#endif  // STRATALLOC_ALLOCATOR_STREAMS_CAPTURES_H_

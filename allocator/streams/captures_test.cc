@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which streams capture, and what is forbidden meanwhile.
-#include "allocator/captures.h"
+#include "allocator/streams/captures.h"
 
 #include <gtest/gtest.h>
 
