@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "allocator/base/mutex.h"
-#include "allocator/block_pins.h"
+#include "allocator/blocks/block_pins.h"
 #include "allocator/cuda/device.h"
 #include "allocator/device_parts.h"
 #include "allocator/device_reports.h"

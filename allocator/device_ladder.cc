@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "allocator/base/check.h"
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/device_allocator.h"
 #include "allocator/ladder.h"
 #include "allocator/ladder_device.h"
-#include "allocator/operator_thread.h"
 #include "allocator/state/settings.h"
 
 namespace stratalloc {

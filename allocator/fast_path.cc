@@ -11,8 +11,8 @@
 #include <algorithm>
 
 #include "allocator/base/planted.h"
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/device_allocator.h"
-#include "allocator/operator_thread.h"
 #include "allocator/state/settings.h"
 
 namespace stratalloc {

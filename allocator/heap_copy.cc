@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/blocks/unmanaged_segments.h"
 #include "allocator/state/settings.h"
-#include "allocator/unmanaged_segments.h"
 
 namespace stratalloc {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "allocator/base/check.h"
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/state/settings.h"
 
 namespace stratalloc {

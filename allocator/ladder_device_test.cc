@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/moving_test.h"
-#include "allocator/operator_thread.h"
 #include "allocator/private_pool_fixture_test.h"
 #include "allocator/state/settings.h"
 

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/ladder.h"
 #include "allocator/ladder_device.h"
 #include "allocator/malloc_attempt.h"
-#include "allocator/operator_thread.h"
 
 namespace stratalloc {
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "allocator/blocks/residency.h"
 #include "allocator/heap/block_heap.h"
-#include "allocator/residency.h"
 #include "allocator/state/frame_accounts.h"
 
 namespace stratalloc {

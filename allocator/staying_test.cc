@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/private_pool_fixture_test.h"
 #include "allocator/state/workspaces.h"
 

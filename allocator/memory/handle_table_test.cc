@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "tests/cudasim/control.h"
 
 namespace stratalloc {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/core_api/lists.h"
 
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "python_shim/core.h"
 #include "tiering/engine/list_room.h"
 

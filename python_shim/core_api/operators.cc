@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "accounting/scope_stack.h"
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "python_shim/core.h"
 #include "python_shim/refusal_text.h"
 #include "python_shim/refusals.h"

@@ -48,8 +48,8 @@ STRATALLOC_API std::string TellRefusedOperator(int device, StreamId stream,
 STRATALLOC_API void LeaveOperator();
 // The innermost operator ends, and what it pinned stays until LeaveCall: a call
 // into code that launches kernels of its own between the operators it runs
-// (allocator/operator_thread.h). On one thread, properly nested with operators
-// and other calls.
+// (allocator/blocks/operator_thread.h). On one thread, properly nested with
+// operators and other calls.
 STRATALLOC_API void LeaveIntoCall();
 STRATALLOC_API void LeaveCall();
 // Is this thread inside an operator, or a call?

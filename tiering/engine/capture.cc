@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {

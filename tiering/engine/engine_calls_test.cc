@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {

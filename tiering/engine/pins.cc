@@ -4,7 +4,7 @@
 // them until the pin does.
 #include <algorithm>
 
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/state/pin_poll.h"
 #include "tiering/engine/engine.h"
 

@@ -7,7 +7,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/base/planted.h"
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/state/pin_poll.h"
 #include "tiering/engine/engine.h"
 #include "tiering/engine/waiting.h"

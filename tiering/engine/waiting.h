@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "allocator/base/clock.h"
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {

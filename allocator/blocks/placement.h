@@ -12,19 +12,19 @@
 // memory may have moved or changed its class.
 // Invariant: a block that is found is kFree, filed in its pool, mapped
 // throughout and at least as large as was asked.
-#ifndef STRATALLOC_ALLOCATOR_PLACEMENT_H_
-#define STRATALLOC_ALLOCATOR_PLACEMENT_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_PLACEMENT_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_PLACEMENT_H_
 
 #include <optional>
 
-#include "allocator/free_handles.h"
+#include "allocator/blocks/free_handles.h"
+#include "allocator/blocks/live_blocks.h"
+#include "allocator/blocks/unmanaged_segments.h"
 #include "allocator/heap/block_heap.h"
 #include "allocator/heap/block_traces.h"
-#include "allocator/live_blocks.h"
 #include "allocator/memory/page_store.h"
 #include "allocator/streams/captures.h"
 #include "allocator/streams/private_pools.h"
-#include "allocator/unmanaged_segments.h"
 
 namespace stratalloc {
 
@@ -95,4 +95,4 @@ class Placement {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_PLACEMENT_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_PLACEMENT_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/unmanaged_segments.h"
+#include "allocator/blocks/unmanaged_segments.h"
 
 #include <utility>
 

@@ -9,15 +9,15 @@
 // Nothing here fails.
 // Invariant: a handle is in kReleasing from BeginRelease to EndRelease, and
 // its space is nobody's to hand out meanwhile.
-#ifndef STRATALLOC_ALLOCATOR_FREE_HANDLES_H_
-#define STRATALLOC_ALLOCATOR_FREE_HANDLES_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_FREE_HANDLES_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_FREE_HANDLES_H_
 
 #include <functional>
 #include <vector>
 
+#include "allocator/blocks/live_blocks.h"
 #include "allocator/heap/block_heap.h"
 #include "allocator/heap/block_traces.h"
-#include "allocator/live_blocks.h"
 #include "allocator/memory/page_store.h"
 #include "allocator/streams/captures.h"
 #include "allocator/streams/private_pools.h"
@@ -99,4 +99,4 @@ class FreeHandles {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_FREE_HANDLES_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_FREE_HANDLES_H_

@@ -23,8 +23,8 @@
 // changed. Invariants: BlockHeap::away() counts the handles that are away; a
 // handle in kCopyingIn is in the hands of whoever began its restore, or in
 // `arrivals_`.
-#ifndef STRATALLOC_ALLOCATOR_RESIDENCY_H_
-#define STRATALLOC_ALLOCATOR_RESIDENCY_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_RESIDENCY_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_RESIDENCY_H_
 
 #include <deque>
 #include <optional>
@@ -173,4 +173,4 @@ class Residency {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_RESIDENCY_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_RESIDENCY_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Going back to a checkpoint, without a lock or a route; what a program sees of
 // it is in checkpoint_test.cc.
-#include "allocator/checkpoints.h"
+#include "allocator/blocks/checkpoints.h"
 
 #include <gtest/gtest.h>
 

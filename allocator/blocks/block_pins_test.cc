@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pins on blocks over handles whose states the test sets: without a device.
-#include "allocator/block_pins.h"
+#include "allocator/blocks/block_pins.h"
 
 #include <gtest/gtest.h>
 

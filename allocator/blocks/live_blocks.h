@@ -18,23 +18,23 @@
 // Invariant: allocated <= active, each the sum of what is on the device; in
 // evictable regions each handle's `live` = live and binned blocks over it
 // (DeviceReports::CheckInvariants), and `ruled` those that have a rule.
-#ifndef STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
-#define STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_LIVE_BLOCKS_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_LIVE_BLOCKS_H_
 
 #include <atomic>
 #include <cstdint>
 
-#include "allocator/block_pins.h"
+#include "allocator/blocks/block_pins.h"
+#include "allocator/blocks/recent_accounts.h"
+#include "allocator/blocks/residency.h"
+#include "allocator/blocks/unmanaged_segments.h"
 #include "allocator/heap/block_heap.h"
 #include "allocator/heap/block_traces.h"
 #include "allocator/heap/live_counters.h"
-#include "allocator/recent_accounts.h"
-#include "allocator/residency.h"
 #include "allocator/state/frame_accounts.h"
 #include "allocator/state/slow_reasons.h"
 #include "allocator/streams/captures.h"
 #include "allocator/streams/deferred_frees.h"
-#include "allocator/unmanaged_segments.h"
 #include "allocator/values/charge_account.h"
 
 namespace stratalloc {
@@ -141,4 +141,4 @@ class LiveBlocks {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_LIVE_BLOCKS_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_LIVE_BLOCKS_H_

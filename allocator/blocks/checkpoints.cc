@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/checkpoints.h"
+#include "allocator/blocks/checkpoints.h"
 
 #include <algorithm>
 #include <string>

@@ -9,15 +9,15 @@
 // Thread-safety: the caller holds the device lock. Lifetime: the device's.
 // Nothing here can fail: what is not there to pin has no pin (serial 0).
 // Invariant (Check): a block with a pin for kPointer is allocated, and listed.
-#ifndef STRATALLOC_ALLOCATOR_BLOCK_PINS_H_
-#define STRATALLOC_ALLOCATOR_BLOCK_PINS_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_BLOCK_PINS_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_BLOCK_PINS_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "allocator/blocks/pointer_blocks.h"
 #include "allocator/heap/block_heap.h"
-#include "allocator/pointer_blocks.h"
 #include "allocator/values/block_pin.h"
 
 namespace stratalloc {
@@ -81,4 +81,4 @@ class BlockPins {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_BLOCK_PINS_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_BLOCK_PINS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When handles that were copied in may be used by everybody.
-#include "allocator/arrivals.h"
+#include "allocator/blocks/arrivals.h"
 
 #include <gtest/gtest.h>
 

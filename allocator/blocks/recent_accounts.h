@@ -5,8 +5,8 @@
 // Thread-safety: the caller holds the device lock, but for Use, which comes
 // before the first malloc. Lifetime: the device's; the accounts outlive it.
 // Nothing here can fail.
-#ifndef STRATALLOC_ALLOCATOR_RECENT_ACCOUNTS_H_
-#define STRATALLOC_ALLOCATOR_RECENT_ACCOUNTS_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_RECENT_ACCOUNTS_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_RECENT_ACCOUNTS_H_
 
 #include "allocator/base/ids.h"
 #include "allocator/values/charge_account.h"
@@ -59,4 +59,4 @@ class RecentAccounts {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_RECENT_ACCOUNTS_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_RECENT_ACCOUNTS_H_

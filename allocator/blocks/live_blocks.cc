@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/live_blocks.h"
+#include "allocator/blocks/live_blocks.h"
 
 #include <utility>
 
 #include "allocator/base/planted.h"
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 #include "allocator/state/settings.h"
 #include "allocator/state/thread_site.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/block_pins.h"
+#include "allocator/blocks/block_pins.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/residency.h"
+#include "allocator/blocks/residency.h"
 
 #include <algorithm>
 #include <optional>

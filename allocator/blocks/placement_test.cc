@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where memory for a request comes from, search by search.
-#include "allocator/placement.h"
+#include "allocator/blocks/placement.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which account a charge finds, and how seldom accounting is asked for it.
-#include "allocator/recent_accounts.h"
+#include "allocator/blocks/recent_accounts.h"
 
 #include <gtest/gtest.h>
 

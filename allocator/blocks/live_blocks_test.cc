@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of a block, step by step.
-#include "allocator/live_blocks.h"
+#include "allocator/blocks/live_blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segments whose memory comes and goes in one piece, among the parts of a
 // device that has virtual memory management and of one that has none.
-#include "allocator/unmanaged_segments.h"
+#include "allocator/blocks/unmanaged_segments.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/placement.h"
+#include "allocator/blocks/placement.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/operator_thread.h"
+#include "allocator/blocks/operator_thread.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Free handles that move, and that go back.
-#include "allocator/free_handles.h"
+#include "allocator/blocks/free_handles.h"
 
 #include <gtest/gtest.h>
 

@@ -6,10 +6,10 @@
 // Thread-safety: the caller holds the device lock. Lifetime: the device's.
 // Nothing here can fail. Invariant: SlowReason::kArrivals is set while some
 // arrival is outstanding.
-#ifndef STRATALLOC_ALLOCATOR_ARRIVALS_H_
-#define STRATALLOC_ALLOCATOR_ARRIVALS_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_ARRIVALS_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_ARRIVALS_H_
 
-#include "allocator/residency.h"
+#include "allocator/blocks/residency.h"
 #include "allocator/state/slow_reasons.h"
 #include "allocator/streams/captures.h"
 
@@ -37,4 +37,4 @@ class Arrivals {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_ARRIVALS_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_ARRIVALS_H_

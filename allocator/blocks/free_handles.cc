@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/free_handles.h"
+#include "allocator/blocks/free_handles.h"
 
 #include <algorithm>
 

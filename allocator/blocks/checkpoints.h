@@ -6,14 +6,14 @@
 // Fails: kNotFound for a pool that is not there, kInvalidArgument where the
 // pool has no free memory any more at an address of the checkpoint; then
 // nothing has changed.
-#ifndef STRATALLOC_ALLOCATOR_CHECKPOINTS_H_
-#define STRATALLOC_ALLOCATOR_CHECKPOINTS_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_CHECKPOINTS_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_CHECKPOINTS_H_
 
 #include <vector>
 
 #include "allocator/base/result.h"
+#include "allocator/blocks/live_blocks.h"
 #include "allocator/heap/block_heap.h"
-#include "allocator/live_blocks.h"
 #include "allocator/streams/private_pools.h"
 #include "allocator/values/checkpoint.h"
 
@@ -47,4 +47,4 @@ class Checkpoints {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_CHECKPOINTS_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_CHECKPOINTS_H_

@@ -10,8 +10,8 @@
 // takes it out, so that nothing dead takes up a share of what may stay.
 //
 // Device lock for everything here.
-#ifndef STRATALLOC_ALLOCATOR_POINTER_BLOCKS_H_
-#define STRATALLOC_ALLOCATOR_POINTER_BLOCKS_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_POINTER_BLOCKS_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_POINTER_BLOCKS_H_
 
 #include <cstddef>
 
@@ -79,4 +79,4 @@ class PointerBlocks {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_POINTER_BLOCKS_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_POINTER_BLOCKS_H_

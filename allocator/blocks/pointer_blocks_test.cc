@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/pointer_blocks.h"
+#include "allocator/blocks/pointer_blocks.h"
 
 #include <gtest/gtest.h>
 

@@ -20,8 +20,8 @@
 //
 // Thread-safety: ThisThread() is this thread's own; other threads read only
 // `epoch`, `calls` and `suspended`, through LookAtOthers().
-#ifndef STRATALLOC_ALLOCATOR_OPERATOR_THREAD_H_
-#define STRATALLOC_ALLOCATOR_OPERATOR_THREAD_H_
+#ifndef STRATALLOC_ALLOCATOR_BLOCKS_OPERATOR_THREAD_H_
+#define STRATALLOC_ALLOCATOR_BLOCKS_OPERATOR_THREAD_H_
 
 #include <atomic>
 #include <cstddef>
@@ -143,4 +143,4 @@ OtherThreads LookAtOthers();
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_OPERATOR_THREAD_H_
+#endif  // STRATALLOC_ALLOCATOR_BLOCKS_OPERATOR_THREAD_H_

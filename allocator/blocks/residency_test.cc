@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps by which a handle leaves and returns, each by itself.
-#include "allocator/residency.h"
+#include "allocator/blocks/residency.h"
 
 #include <gtest/gtest.h>
 
