@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "allocator/device_allocator.h"
-#include "allocator/two_accounts_test.h"
+#include "allocator/requests/two_accounts_test.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 

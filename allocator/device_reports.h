@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "allocator/device_parts.h"
 #include "allocator/explanation.h"
 #include "allocator/heap/fragmentation.h"
 #include "allocator/heap_copy.h"
+#include "allocator/requests/device_parts.h"
 #include "allocator/site_bytes.h"
 #include "allocator/staying.h"
 #include "allocator/tier_rooms.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device_parts_fixture_test.h"
+#include "allocator/requests/device_parts_fixture_test.h"
 
 namespace stratalloc {
 namespace {

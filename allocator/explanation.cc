@@ -13,10 +13,10 @@
 #include "allocator/device_reports.h"
 #include "allocator/heap/fragmentation.h"
 #include "allocator/heap_copy.h"
+#include "allocator/requests/transactions.h"
 #include "allocator/state/settings.h"
 #include "allocator/state/workspaces.h"
 #include "allocator/stay_reasons.h"
-#include "allocator/transactions.h"
 
 namespace stratalloc {
 namespace {

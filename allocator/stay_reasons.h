@@ -11,7 +11,7 @@
 #include <set>
 #include <vector>
 
-#include "allocator/device_parts.h"
+#include "allocator/requests/device_parts.h"
 #include "allocator/staying.h"
 
 namespace stratalloc {

@@ -9,7 +9,7 @@
 #define STRATALLOC_ALLOCATOR_TIER_ROOMS_H_
 
 #include "allocator/base/bytes.h"
-#include "allocator/transactions.h"
+#include "allocator/requests/transactions.h"
 #include "allocator/values/reclaimer.h"
 
 namespace stratalloc {

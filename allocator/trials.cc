@@ -10,9 +10,9 @@
 
 #include "allocator/device_reports.h"
 #include "allocator/heap_copy.h"
+#include "allocator/requests/transactions.h"
 #include "allocator/state/settings.h"
 #include "allocator/state/workspaces.h"
-#include "allocator/transactions.h"
 
 namespace stratalloc {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "allocator/device_parts_fixture_test.h"
+#include "allocator/requests/device_parts_fixture_test.h"
 
 namespace stratalloc {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "allocator/device_parts_fixture_test.h"
+#include "allocator/requests/device_parts_fixture_test.h"
 #include "allocator/state/settings.h"
 
 namespace stratalloc {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "allocator/device_parts_fixture_test.h"
+#include "allocator/requests/device_parts_fixture_test.h"
 
 namespace stratalloc {
 namespace {

@@ -101,7 +101,7 @@ def test_the_core_obeys_every_setting():
 def test_a_program_in_c_plus_plus_has_the_same_thresholds():
     """It tells the core nothing: the options' own defaults hold."""
     config, found = Config(), {}
-    for path in ("allocator/device_parts.h", "tiering/engine/engine.h",
+    for path in ("allocator/requests/device_parts.h", "tiering/engine/engine.h",
                  "tiering/engine/lower_copies.h"):
         with open(path, encoding="utf-8") as file:
             found.update(re.findall(

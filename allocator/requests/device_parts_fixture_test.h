@@ -2,8 +2,8 @@
 // The parts of one device's allocator on a small simulated device, without
 // DeviceAllocator and by one thread: for tests of one part among real
 // neighbours.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_PARTS_FIXTURE_TEST_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_PARTS_FIXTURE_TEST_H_
+#ifndef STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_PARTS_FIXTURE_TEST_H_
+#define STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_PARTS_FIXTURE_TEST_H_
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "allocator/device_parts.h"
-#include "allocator/two_accounts_test.h"
+#include "allocator/requests/device_parts.h"
+#include "allocator/requests/two_accounts_test.h"
 #include "tests/cudasim/control.h"
 #include "tests/cudasim/cuda_calls.h"
 
@@ -103,4 +103,4 @@ class DevicePartsTest : public testing::Test {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_PARTS_FIXTURE_TEST_H_
+#endif  // STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_PARTS_FIXTURE_TEST_H_

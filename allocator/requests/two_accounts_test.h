@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Accounts for tests of this room: one for kOwner, one for everybody else.
-#ifndef STRATALLOC_ALLOCATOR_TWO_ACCOUNTS_TEST_H_
-#define STRATALLOC_ALLOCATOR_TWO_ACCOUNTS_TEST_H_
+#ifndef STRATALLOC_ALLOCATOR_REQUESTS_TWO_ACCOUNTS_TEST_H_
+#define STRATALLOC_ALLOCATOR_REQUESTS_TWO_ACCOUNTS_TEST_H_
 
 #include "allocator/values/charge_account.h"
 
@@ -31,4 +31,4 @@ class TwoAccounts final : public ChargeAccounts {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_TWO_ACCOUNTS_TEST_H_
+#endif  // STRATALLOC_ALLOCATOR_REQUESTS_TWO_ACCOUNTS_TEST_H_

@@ -5,8 +5,8 @@
 //
 // Thread-safety: every method; they take the device lock. Lifetime: the
 // device's. Fails: as the driver does, and then nothing has changed.
-#ifndef STRATALLOC_ALLOCATOR_TRANSACTIONS_H_
-#define STRATALLOC_ALLOCATOR_TRANSACTIONS_H_
+#ifndef STRATALLOC_ALLOCATOR_REQUESTS_TRANSACTIONS_H_
+#define STRATALLOC_ALLOCATOR_REQUESTS_TRANSACTIONS_H_
 
 #include <array>
 #include <functional>
@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/device_parts.h"
-#include "allocator/device_waits.h"
+#include "allocator/requests/device_parts.h"
+#include "allocator/requests/device_waits.h"
 
 namespace stratalloc {
 
@@ -132,4 +132,4 @@ class Transactions {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_TRANSACTIONS_H_
+#endif  // STRATALLOC_ALLOCATOR_REQUESTS_TRANSACTIONS_H_

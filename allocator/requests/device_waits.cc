@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device_waits.h"
+#include "allocator/requests/device_waits.h"
 
 #include <memory>
 #include <vector>

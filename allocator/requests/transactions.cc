@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/transactions.h"
+#include "allocator/requests/transactions.h"
 
 #include <algorithm>
 #include <set>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What waits for the device without its lock.
-#include "allocator/device_waits.h"
+#include "allocator/requests/device_waits.h"
 
 #include <gtest/gtest.h>
 
 #include <optional>
 
-#include "allocator/device_parts_fixture_test.h"
+#include "allocator/requests/device_parts_fixture_test.h"
 
 namespace stratalloc {
 namespace {

@@ -6,8 +6,8 @@
 // so. Lifetime: the device's. Nothing waits while a stream captures, whose
 // capture that would spoil; then nothing is given back either.
 // Fails: SynchronizePendingFrees as the driver does, WhenReady as its call.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_WAITS_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_WAITS_H_
+#ifndef STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_WAITS_H_
+#define STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_WAITS_H_
 
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@
 
 #include "allocator/base/condition.h"
 #include "allocator/base/result.h"
-#include "allocator/device_parts.h"
+#include "allocator/requests/device_parts.h"
 
 namespace stratalloc {
 
@@ -84,4 +84,4 @@ class DeviceWaits {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_WAITS_H_
+#endif  // STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_WAITS_H_

@@ -5,16 +5,16 @@
 //
 // Thread-safety: every method; they take the device lock. Lifetime: the
 // device's. Fails: as the parts do; a pool that is not there is kNotFound.
-#ifndef STRATALLOC_ALLOCATOR_POOL_REQUESTS_H_
-#define STRATALLOC_ALLOCATOR_POOL_REQUESTS_H_
+#ifndef STRATALLOC_ALLOCATOR_REQUESTS_POOL_REQUESTS_H_
+#define STRATALLOC_ALLOCATOR_REQUESTS_POOL_REQUESTS_H_
 
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "allocator/device_parts.h"
-#include "allocator/device_waits.h"
+#include "allocator/requests/device_parts.h"
+#include "allocator/requests/device_waits.h"
 
 namespace stratalloc {
 
@@ -112,4 +112,4 @@ class PoolRequests {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_POOL_REQUESTS_H_
+#endif  // STRATALLOC_ALLOCATOR_REQUESTS_POOL_REQUESTS_H_

@@ -9,8 +9,8 @@
 // Invariant: a part calls only parts that are declared before it, so that none
 // is asked for something while it is itself at work; SegmentStats and History,
 // which call nobody, stand where their cache lines are wanted.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_PARTS_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_PARTS_H_
+#ifndef STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_PARTS_H_
+#define STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_PARTS_H_
 
 #include <algorithm>
 #include <atomic>
@@ -123,4 +123,4 @@ struct DeviceParts {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_PARTS_H_
+#endif  // STRATALLOC_ALLOCATOR_REQUESTS_DEVICE_PARTS_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/pool_requests.h"
+#include "allocator/requests/pool_requests.h"
 
 #include <chrono>
 #include <thread>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tiering asks of one device, step by step; no bytes are copied.
-#include "allocator/transactions.h"
+#include "allocator/requests/transactions.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "allocator/device_parts_fixture_test.h"
+#include "allocator/requests/device_parts_fixture_test.h"
 
 namespace stratalloc {
 namespace {
