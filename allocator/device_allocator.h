@@ -30,7 +30,7 @@
 #include "allocator/base/mutex.h"
 #include "allocator/blocks/block_pins.h"
 #include "allocator/cuda/device.h"
-#include "allocator/device_reports.h"
+#include "allocator/explain/device_reports.h"
 #include "allocator/heap/history.h"
 #include "allocator/ipc.h"
 #include "allocator/requests/device_parts.h"

@@ -99,9 +99,9 @@ STRATALLOC_API void stratalloc_listen_to_host(
  * `placement`: what it costs now that classes and private pools share no handle
  * (allocator/heap/fragmentation.h): `separate_classes` is `separated`, and
  * `private_pools` what is free in handles of private pools; and
- * `stays`: the bytes on the device by why they are there (allocator/staying.h),
- * without zeros; their sum is allocated.current unless blocks come and go
- * meanwhile. */
+ * `stays`: the bytes on the device by why they are there
+ * (allocator/explain/staying.h), without zeros; their sum is allocated.current
+ * unless blocks come and go meanwhile. */
 STRATALLOC_API char* stratalloc_report_json(int device);
 /* How many devices there are, opened or not; 0 before CUDA is initialised and
  * in the child of a fork. Never calls CUDA. */
@@ -154,8 +154,8 @@ STRATALLOC_API void stratalloc_find_sites(stratalloc_site_finder find_site,
 STRATALLOC_API uint32_t stratalloc_stack_frame(const char* text, int bytes,
                                                int own);
 STRATALLOC_API uint32_t stratalloc_stack_call(uint32_t caller, uint32_t frame);
-/* What would serve a malloc of this thread (allocator/explanation.h): "size",
- * "block", "served_by", "certain", "depends_on", "leaves", "may_leave",
+/* What would serve a malloc of this thread (allocator/explain/explanation.h):
+ * "size", "block", "served_by", "certain", "depends_on", "leaves", "may_leave",
  * "room_needed", "room_below", "missing", "limit_helps", "remedy" and "frees":
  * a list of
  * {"address", "bytes","owner","category"}. {"error"} if the driver or the host

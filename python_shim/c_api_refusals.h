@@ -40,7 +40,7 @@ STRATALLOC_API void stratalloc_hear_refusals(
     stratalloc_refusal_listener listener);
 /* Of a refusal, while its listener runs: "rounded", "owner", "category",
  * "lifetime", "parts": {"total","free","ours","allowed","limit","fraction",
- * "capturing","held"} (allocator/trials.h; "held" is as
+ * "capturing","held"} (allocator/explain/trials.h; "held" is as
  * stratalloc_fragmentation_json), "processes": a list of {"pid","bytes"}
  * (NVML's answer, mostly empty), "staying": the bytes that could not leave,
  * "blocks": a list of {"address","bytes","owner","category"} of the largest
@@ -63,8 +63,8 @@ typedef struct {
   int served;
 } stratalloc_tried;
 /* Would it have been served then? On copies of the device's blocks
- * (allocator/trials.h), `count` of them; out of `trials` into `tried`. While
- * the refusal's listener runs. */
+ * (allocator/explain/trials.h), `count` of them; out of `trials` into `tried`.
+ * While the refusal's listener runs. */
 STRATALLOC_API int stratalloc_try(const stratalloc_refusal* refusal,
                                   const stratalloc_trial* trials, int count,
                                   stratalloc_tried* tried,

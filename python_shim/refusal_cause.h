@@ -15,8 +15,8 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/cuda/nvml.h"
-#include "allocator/staying.h"
-#include "allocator/trials.h"
+#include "allocator/explain/staying.h"
+#include "allocator/explain/trials.h"
 
 namespace stratalloc {
 

@@ -9,7 +9,7 @@
 
 #include "allocator/base/result.h"
 #include "allocator/device_allocator.h"
-#include "allocator/trials.h"
+#include "allocator/explain/trials.h"
 
 namespace stratalloc {
 

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <string>
 
-#include "allocator/trials.h"
+#include "allocator/explain/trials.h"
 #include "python_shim/c_api_refusals.h"
 
 namespace stratalloc {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/heap_copy.h"
+#include "allocator/explain/heap_copy.h"
 
 #include <algorithm>
 #include <utility>

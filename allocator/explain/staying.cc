@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/staying.h"
+#include "allocator/explain/staying.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "allocator/device_reports.h"
+#include "allocator/explain/device_reports.h"
+#include "allocator/explain/stay_reasons.h"
 #include "allocator/heap/fragmentation.h"
 #include "allocator/state/workspaces.h"
-#include "allocator/stay_reasons.h"
 
 namespace stratalloc {
 namespace {

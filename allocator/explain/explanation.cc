@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Explanation, and DeviceReports::Explain, which makes it.
-#include "allocator/explanation.h"
+#include "allocator/explain/explanation.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -10,13 +10,13 @@
 #include <set>
 #include <utility>
 
-#include "allocator/device_reports.h"
+#include "allocator/explain/device_reports.h"
+#include "allocator/explain/heap_copy.h"
+#include "allocator/explain/stay_reasons.h"
 #include "allocator/heap/fragmentation.h"
-#include "allocator/heap_copy.h"
 #include "allocator/requests/transactions.h"
 #include "allocator/state/settings.h"
 #include "allocator/state/workspaces.h"
-#include "allocator/stay_reasons.h"
 
 namespace stratalloc {
 namespace {

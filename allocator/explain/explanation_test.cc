@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is said of a request, and that it comes true.
-#include "allocator/explanation.h"
+#include "allocator/explain/explanation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/stay_reasons.h"
+#include "allocator/explain/stay_reasons.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is told of one device, and which sum is said not to hold where one does
 // not. Why bytes stay is in staying_test.cc.
-#include "allocator/device_reports.h"
+#include "allocator/explain/device_reports.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/device_reports.h"
+#include "allocator/explain/device_reports.h"
 
 #include <algorithm>
 #include <set>

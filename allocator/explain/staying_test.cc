@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every reason for which bytes are on the device, and that they add up.
-#include "allocator/staying.h"
+#include "allocator/explain/staying.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,16 +4,16 @@
 // by how much not? And what the card's memory was at that moment.
 //
 // Plain values; DeviceReports::Try and Parts make them and say what they cost.
-#ifndef STRATALLOC_ALLOCATOR_TRIALS_H_
-#define STRATALLOC_ALLOCATOR_TRIALS_H_
+#ifndef STRATALLOC_ALLOCATOR_EXPLAIN_TRIALS_H_
+#define STRATALLOC_ALLOCATOR_EXPLAIN_TRIALS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "allocator/base/bytes.h"
 #include "allocator/cuda/device.h"
+#include "allocator/explain/staying.h"
 #include "allocator/heap/fragmentation.h"
-#include "allocator/staying.h"
 #include "allocator/values/malloc_request.h"
 
 namespace stratalloc {
@@ -62,4 +62,4 @@ struct MemoryParts {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_TRIALS_H_
+#endif  // STRATALLOC_ALLOCATOR_EXPLAIN_TRIALS_H_

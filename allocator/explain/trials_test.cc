@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is said of a request that is made again, and that it comes true.
-#include "allocator/trials.h"
+#include "allocator/explain/trials.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/site_bytes.h"
+#include "allocator/explain/site_bytes.h"
 
 #include <map>
 #include <utility>

@@ -4,15 +4,15 @@
 //
 // The caller holds the device lock, from the construction to the last question.
 // Never fails.
-#ifndef STRATALLOC_ALLOCATOR_STAY_REASONS_H_
-#define STRATALLOC_ALLOCATOR_STAY_REASONS_H_
+#ifndef STRATALLOC_ALLOCATOR_EXPLAIN_STAY_REASONS_H_
+#define STRATALLOC_ALLOCATOR_EXPLAIN_STAY_REASONS_H_
 
 #include <map>
 #include <set>
 #include <vector>
 
+#include "allocator/explain/staying.h"
 #include "allocator/requests/device_parts.h"
-#include "allocator/staying.h"
 
 namespace stratalloc {
 
@@ -37,4 +37,4 @@ class StayReasons {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_STAY_REASONS_H_
+#endif  // STRATALLOC_ALLOCATOR_EXPLAIN_STAY_REASONS_H_

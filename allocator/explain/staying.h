@@ -7,8 +7,8 @@
 // for the same reason. If several reasons hold, the one that lasts longest
 // counts (the order below). Plain values; DeviceReports::Stays() makes them
 // under the device lock, and says what it costs.
-#ifndef STRATALLOC_ALLOCATOR_STAYING_H_
-#define STRATALLOC_ALLOCATOR_STAYING_H_
+#ifndef STRATALLOC_ALLOCATOR_EXPLAIN_STAYING_H_
+#define STRATALLOC_ALLOCATOR_EXPLAIN_STAYING_H_
 
 #include <array>
 #include <string>
@@ -56,4 +56,4 @@ struct Staying {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_STAYING_H_
+#endif  // STRATALLOC_ALLOCATOR_EXPLAIN_STAYING_H_

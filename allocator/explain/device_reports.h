@@ -6,8 +6,8 @@
 // Thread-safety: every method; they take the device lock. Lifetime: the
 // device's. Nothing is changed but for bins that are emptied and free parts
 // that are counted. Fails: kNotFound for an address that is no block's.
-#ifndef STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
-#define STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
+#ifndef STRATALLOC_ALLOCATOR_EXPLAIN_DEVICE_REPORTS_H_
+#define STRATALLOC_ALLOCATOR_EXPLAIN_DEVICE_REPORTS_H_
 
 #include <cstdint>
 #include <memory>
@@ -15,14 +15,14 @@
 #include <string>
 #include <vector>
 
-#include "allocator/explanation.h"
+#include "allocator/explain/explanation.h"
+#include "allocator/explain/heap_copy.h"
+#include "allocator/explain/site_bytes.h"
+#include "allocator/explain/staying.h"
+#include "allocator/explain/tier_rooms.h"
+#include "allocator/explain/trials.h"
 #include "allocator/heap/fragmentation.h"
-#include "allocator/heap_copy.h"
 #include "allocator/requests/device_parts.h"
-#include "allocator/site_bytes.h"
-#include "allocator/staying.h"
-#include "allocator/tier_rooms.h"
-#include "allocator/trials.h"
 #include "allocator/values/malloc_request.h"
 #include "allocator/values/reclaimer.h"
 #include "allocator/values/views.h"
@@ -172,4 +172,4 @@ class DeviceReports {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_DEVICE_REPORTS_H_
+#endif  // STRATALLOC_ALLOCATOR_EXPLAIN_DEVICE_REPORTS_H_

@@ -12,8 +12,8 @@
 // nothing of it is the device's. It costs a look at every block. Fails: Make,
 // kHostOutOfMemory.
 // Invariants: those of BlockHeap; used() = bytes of handles with memory.
-#ifndef STRATALLOC_ALLOCATOR_HEAP_COPY_H_
-#define STRATALLOC_ALLOCATOR_HEAP_COPY_H_
+#ifndef STRATALLOC_ALLOCATOR_EXPLAIN_HEAP_COPY_H_
+#define STRATALLOC_ALLOCATOR_EXPLAIN_HEAP_COPY_H_
 
 #include <functional>
 #include <memory>
@@ -106,4 +106,4 @@ class HeapCopy {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_HEAP_COPY_H_
+#endif  // STRATALLOC_ALLOCATOR_EXPLAIN_HEAP_COPY_H_

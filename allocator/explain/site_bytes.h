@@ -7,8 +7,8 @@
 //
 // The caller holds the device lock. Nothing can fail. Cost: a look at every
 // block, 100 000 in about a millisecond; only reports ask.
-#ifndef STRATALLOC_ALLOCATOR_SITE_BYTES_H_
-#define STRATALLOC_ALLOCATOR_SITE_BYTES_H_
+#ifndef STRATALLOC_ALLOCATOR_EXPLAIN_SITE_BYTES_H_
+#define STRATALLOC_ALLOCATOR_EXPLAIN_SITE_BYTES_H_
 
 #include <array>
 #include <cstdint>
@@ -33,4 +33,4 @@ std::vector<SiteBytes> SiteBytesOf(const BlockHeap& heap);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_SITE_BYTES_H_
+#endif  // STRATALLOC_ALLOCATOR_EXPLAIN_SITE_BYTES_H_

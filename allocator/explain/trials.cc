@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceReports::Try and Parts.
-#include "allocator/trials.h"
+#include "allocator/explain/trials.h"
 
 #include <algorithm>
 #include <memory>
@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "allocator/device_reports.h"
-#include "allocator/heap_copy.h"
+#include "allocator/explain/device_reports.h"
+#include "allocator/explain/heap_copy.h"
 #include "allocator/requests/transactions.h"
 #include "allocator/state/settings.h"
 #include "allocator/state/workspaces.h"

@@ -5,8 +5,8 @@
 // room there or makes it, since what lies on the host goes down for it.
 //
 // Plain values. Made without the device lock, as RoomOn is called.
-#ifndef STRATALLOC_ALLOCATOR_TIER_ROOMS_H_
-#define STRATALLOC_ALLOCATOR_TIER_ROOMS_H_
+#ifndef STRATALLOC_ALLOCATOR_EXPLAIN_TIER_ROOMS_H_
+#define STRATALLOC_ALLOCATOR_EXPLAIN_TIER_ROOMS_H_
 
 #include "allocator/base/bytes.h"
 #include "allocator/requests/transactions.h"
@@ -35,4 +35,4 @@ struct TierRooms {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_TIER_ROOMS_H_
+#endif  // STRATALLOC_ALLOCATOR_EXPLAIN_TIER_ROOMS_H_

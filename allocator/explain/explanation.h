@@ -5,8 +5,8 @@
 // Plain values. Of the moment when the device lock was held: other threads and
 // other processes go on. `certain` is false where somebody else has the last
 // word: `doubt` says who.
-#ifndef STRATALLOC_ALLOCATOR_EXPLANATION_H_
-#define STRATALLOC_ALLOCATOR_EXPLANATION_H_
+#ifndef STRATALLOC_ALLOCATOR_EXPLAIN_EXPLANATION_H_
+#define STRATALLOC_ALLOCATOR_EXPLAIN_EXPLANATION_H_
 
 #include <cstddef>
 #include <string>
@@ -74,4 +74,4 @@ struct Explanation {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_EXPLANATION_H_
+#endif  // STRATALLOC_ALLOCATOR_EXPLAIN_EXPLANATION_H_
