@@ -8,8 +8,8 @@
 #include "allocator/base/check.h"
 #include "allocator/blocks/operator_thread.h"
 #include "allocator/device_allocator.h"
-#include "allocator/ladder.h"
-#include "allocator/ladder_device.h"
+#include "allocator/ladder/ladder.h"
+#include "allocator/ladder/ladder_device.h"
 #include "allocator/state/settings.h"
 
 namespace stratalloc {

@@ -11,7 +11,7 @@
 #include "allocator/cuda/handle_probe.h"
 #include "allocator/cuda/nvml.h"
 #include "allocator/device_allocator.h"
-#include "allocator/out_of_memory_text.h"
+#include "allocator/ladder/out_of_memory_text.h"
 #include "allocator/state/settings.h"
 
 namespace stratalloc {

@@ -5,8 +5,8 @@
 //
 // A pure function of plain facts, which DeviceAllocator gathers. Thread-safety:
 // any thread, no lock. Fails: never.
-#ifndef STRATALLOC_ALLOCATOR_OUT_OF_MEMORY_TEXT_H_
-#define STRATALLOC_ALLOCATOR_OUT_OF_MEMORY_TEXT_H_
+#ifndef STRATALLOC_ALLOCATOR_LADDER_OUT_OF_MEMORY_TEXT_H_
+#define STRATALLOC_ALLOCATOR_LADDER_OUT_OF_MEMORY_TEXT_H_
 
 #include <string>
 #include <vector>
@@ -33,4 +33,4 @@ std::string OutOfMemoryText(const OutOfMemoryFacts& facts);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_OUT_OF_MEMORY_TEXT_H_
+#endif  // STRATALLOC_ALLOCATOR_LADDER_OUT_OF_MEMORY_TEXT_H_

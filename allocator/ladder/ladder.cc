@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/ladder.h"
+#include "allocator/ladder/ladder.h"
 
 #include <algorithm>
 #include <cstdint>

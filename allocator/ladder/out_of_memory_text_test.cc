@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "allocator/out_of_memory_text.h"
+#include "allocator/ladder/out_of_memory_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,8 +7,8 @@
 // what must be one step under it is one method here. Fails: a method that is
 // given the attempt to change and returns true has put what the malloc ends
 // with, memory or an error, into `answer`; after false the ladder goes on.
-#ifndef STRATALLOC_ALLOCATOR_LADDER_DEVICE_H_
-#define STRATALLOC_ALLOCATOR_LADDER_DEVICE_H_
+#ifndef STRATALLOC_ALLOCATOR_LADDER_LADDER_DEVICE_H_
+#define STRATALLOC_ALLOCATOR_LADDER_LADDER_DEVICE_H_
 
 #include <cstdint>
 
@@ -17,7 +17,7 @@
 #include "allocator/base/result.h"
 #include "allocator/heap/pool.h"
 #include "allocator/heap/private_pool.h"
-#include "allocator/malloc_attempt.h"
+#include "allocator/ladder/malloc_attempt.h"
 #include "allocator/values/reclaimer.h"
 
 namespace stratalloc {
@@ -101,4 +101,4 @@ class LadderDevice {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_LADDER_DEVICE_H_
+#endif  // STRATALLOC_ALLOCATOR_LADDER_LADDER_DEVICE_H_

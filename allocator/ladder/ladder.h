@@ -44,14 +44,14 @@
 // (malloc_attempt.h) and what it may ask for (ladder_device.h).
 // Thread-safety: any thread; the caller holds no lock. May wait for events,
 // copies, disk and other threads. Fails: the answer says how.
-#ifndef STRATALLOC_ALLOCATOR_LADDER_H_
-#define STRATALLOC_ALLOCATOR_LADDER_H_
+#ifndef STRATALLOC_ALLOCATOR_LADDER_LADDER_H_
+#define STRATALLOC_ALLOCATOR_LADDER_LADDER_H_
 
 #include <span>
 
 #include "allocator/base/result.h"
-#include "allocator/ladder_device.h"
-#include "allocator/malloc_attempt.h"
+#include "allocator/ladder/ladder_device.h"
+#include "allocator/ladder/malloc_attempt.h"
 #include "allocator/values/views.h"
 
 namespace stratalloc {
@@ -71,4 +71,4 @@ Result<AllocatedBlock> Climb(MallocAttempt& attempt, LadderDevice& device);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_LADDER_H_
+#endif  // STRATALLOC_ALLOCATOR_LADDER_LADDER_H_

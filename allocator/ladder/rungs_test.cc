@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "allocator/ladder.h"
-#include "allocator/ladder_fixture_test.h"
+#include "allocator/ladder/ladder.h"
+#include "allocator/ladder/ladder_fixture_test.h"
 #include "allocator/state/settings.h"
 
 namespace stratalloc {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the rungs ask of a real allocator on the simulated device: limits, what
 // is counted, and who is told.
-#include "allocator/ladder_device.h"
+#include "allocator/ladder/ladder_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of the rungs, and where a climb ends.
-#include "allocator/ladder.h"
+#include "allocator/ladder/ladder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "allocator/ladder_fixture_test.h"
+#include "allocator/ladder/ladder_fixture_test.h"
 
 namespace stratalloc {
 namespace {

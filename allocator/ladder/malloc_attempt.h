@@ -6,8 +6,8 @@
 // the first part, rungs the second, and the searches of ladder_device.h the
 // third. A malloc that is tried again from the beginning
 // (DeviceWaits::WhenReady) has a new one.
-#ifndef STRATALLOC_ALLOCATOR_MALLOC_ATTEMPT_H_
-#define STRATALLOC_ALLOCATOR_MALLOC_ATTEMPT_H_
+#ifndef STRATALLOC_ALLOCATOR_LADDER_MALLOC_ATTEMPT_H_
+#define STRATALLOC_ALLOCATOR_LADDER_MALLOC_ATTEMPT_H_
 
 #include <optional>
 
@@ -81,4 +81,4 @@ struct MallocAttempt {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_MALLOC_ATTEMPT_H_
+#endif  // STRATALLOC_ALLOCATOR_LADDER_MALLOC_ATTEMPT_H_

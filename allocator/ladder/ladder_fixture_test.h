@@ -2,8 +2,8 @@
 // What tests of the ladder share: a device without memory. It writes down what
 // it is asked, in the order of the questions, and answers as the test said.
 // Plain values of one thread.
-#ifndef STRATALLOC_ALLOCATOR_LADDER_FIXTURE_TEST_H_
-#define STRATALLOC_ALLOCATOR_LADDER_FIXTURE_TEST_H_
+#ifndef STRATALLOC_ALLOCATOR_LADDER_LADDER_FIXTURE_TEST_H_
+#define STRATALLOC_ALLOCATOR_LADDER_LADDER_FIXTURE_TEST_H_
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "allocator/blocks/operator_thread.h"
-#include "allocator/ladder.h"
-#include "allocator/ladder_device.h"
-#include "allocator/malloc_attempt.h"
+#include "allocator/ladder/ladder.h"
+#include "allocator/ladder/ladder_device.h"
+#include "allocator/ladder/malloc_attempt.h"
 
 namespace stratalloc {
 
@@ -202,4 +202,4 @@ class LadderTest : public testing::Test {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_ALLOCATOR_LADDER_FIXTURE_TEST_H_
+#endif  // STRATALLOC_ALLOCATOR_LADDER_LADDER_FIXTURE_TEST_H_
