@@ -141,9 +141,22 @@ def _calls_of(tree: Tree, package: str, text: str) -> list[Call]:
             arguments = {"testonly": True, **arguments}
         found.append(Call(file, rule, arguments))
 
+    # The rules of bazel/cc.bzl for whole folders.
+    def cc_folder(exclude=(), **arguments):
+        note("cc_library", {
+            "srcs": glob(["*.cc"], ["*_test.cc", "*_benchmark.cc", *exclude]),
+            "hdrs": glob(["*.h"], ["*_test.h", *exclude]), **arguments})
+
+    def cc_folder_tests(exclude=(), **arguments):
+        for src in glob(["*_test.cc"], exclude):
+            note("cc_test", {**arguments, "name": src[:-len(".cc")],
+                             "srcs": [src]})
+
     scope = _Globals(note)
     scope["__builtins__"] = {}
     scope["glob"] = glob
+    scope["cc_folder"] = cc_folder
+    scope["cc_folder_tests"] = cc_folder_tests
     exec(compile(text, file, "exec"), scope)
     return found
 

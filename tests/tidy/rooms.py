@@ -6,6 +6,7 @@
 ROOMS = (
     "allocator/base",
     "allocator/events",
+    "allocator/values",
     "allocator/cuda",
     "allocator",
     "accounting",
@@ -14,6 +15,23 @@ ROOMS = (
     "python_shim",
     "tests",
 )
+
+# The folders of a room, left to right likewise; "" is the room's own files.
+LAYERS = {
+    "allocator": (
+        "base", "events", "values", "cuda", "state", "memory", "heap",
+        "streams", "blocks", "requests", "explain", "ladder", "",
+    ),
+    "tiering": ("io", "gpu", "host", "policy", "engine", ""),
+}
+
+
+def layer_of(path: str) -> tuple[str, str] | None:
+    """(room, layer) of a path in a room that has layers."""
+    room, _, inside = path.partition("/")
+    if room not in LAYERS or not inside:
+        return None
+    return room, inside.partition("/")[0] if "/" in inside else ""
 
 
 def room_of(path: str) -> str | None:

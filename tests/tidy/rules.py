@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tests.tidy import build_files
 from tests.tidy.doors import room_doors
 from tests.tidy.functions import long_functions
-from tests.tidy.rooms import right_of, room_of
+from tests.tidy.rooms import LAYERS, layer_of, right_of, room_of
 from tests.tidy.tree import File, Tree
 
 _CUDA_ROOMS = (
@@ -106,6 +106,36 @@ def upward_includes(tree: Tree) -> Iterator[str]:
                 f"to its right ({other}); let {room} own an interface that "
                 f"{other} implements"
             )
+
+
+def upward_layers(tree: Tree) -> Iterator[str]:
+    """No layer of a room includes one to its right; every folder is a layer."""
+    for file in tree.files(CPP):
+        own = layer_of(file.path)
+        if own is None:
+            continue
+        room, layer = own
+        if layer not in LAYERS[room]:
+            yield (
+                f"{file.path}: {room}/{layer} is no layer of {room}; give it a "
+                "place in LAYERS of tests/tidy/rooms.py"
+            )
+            continue
+        if file.is_test:
+            continue  # beside its part, and on the whole device
+        for number, header in _includes(file):
+            other = layer_of(header)
+            # Another room of the same folder is upward_includes' to report.
+            if other is None or other[0] != room or (
+                room_of(header) != room_of(file.path)
+            ):
+                continue
+            if LAYERS[room].index(other[1]) > LAYERS[room].index(layer):
+                yield (
+                    f"{file.path}:{number}: the layer {layer} of {room} "
+                    f"includes {header}, which is to its right; let {layer} "
+                    "own an interface that the other implements"
+                )
 
 
 def cuda_headers(tree: Tree) -> Iterator[str]:
@@ -488,6 +518,7 @@ def handle_states(tree: Tree) -> Iterator[str]:
 
 ALL = (
     upward_includes,
+    upward_layers,
     room_doors,
     cuda_headers,
     torch_headers,

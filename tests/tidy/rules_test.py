@@ -29,8 +29,8 @@ _CLEAN = {
     'load("//bazel:cc.bzl", "cc_library", "cc_test")\n'
     'cc_library(name = "block", srcs = ["block.cc"], hdrs = ["block.h"])\n'
     '[cc_test(name = n, srcs = [n + ".cc"]) for n in ["block_test"]]\n',
-    "allocator/heap/block.h": f"// {_SPDX}",
-    "allocator/block.cc": f'// {_SPDX}#include "allocator/heap/block.h"\n'
+    "allocator/block.h": f"// {_SPDX}",
+    "allocator/block.cc": f'// {_SPDX}#include "allocator/block.h"\n'
     "// std::mutex is only a word here.\n"
     'const char* kText = "std::mutex";\n',
     "allocator/block_test.cc": f"// {_SPDX}"
@@ -90,24 +90,58 @@ class RulesTest(unittest.TestCase):
     def test_upward_include(self):
         self._expect(
             "upward_includes",
-            "allocator/heap/block.h:2: allocator includes tiering/tier.h",
-            {"allocator/heap/block.h": self._header('#include "tiering/tier.h"')},
+            "allocator/block.h:2: allocator includes tiering/tier.h",
+            {"allocator/block.h": self._header('#include "tiering/tier.h"')},
         )
 
     def test_upward_include_between_rooms_of_one_folder(self):
         self._expect(
             "upward_includes",
             "allocator/cuda/cuda_api.h:2: allocator/cuda includes "
-            "allocator/heap/block.h",
+            "allocator/block.h",
             {"allocator/cuda/cuda_api.h":
-             self._header('#  include "allocator/heap/block.h"')},
+             self._header('#  include "allocator/block.h"')},
+        )
+
+    def _folder(self, folder, header, line):
+        """A folder with one header, of which `line` is all."""
+        return {
+            f"{folder}/BUILD.bazel": f"# {_SPDX}"
+            'load("//bazel:cc.bzl", "cc_folder")\ncc_folder(name = "all")\n',
+            f"{folder}/{header}": self._header(line),
+        }
+
+    def test_upward_include_between_layers_of_allocator(self):
+        self._expect(
+            "upward_layers",
+            "allocator/heap/pool.h:2: the layer heap of allocator includes "
+            "allocator/ladder/rung.h",
+            self._folder("allocator/heap", "pool.h",
+                         '#include "allocator/ladder/rung.h"'),
+        )
+
+    def test_upward_include_between_layers_of_tiering(self):
+        self._expect(
+            "upward_layers",
+            "tiering/io/ring.h:2: the layer io of tiering includes "
+            "tiering/engine/engine.h",
+            {**self._folder("tiering/io", "ring.h",
+                            '#include "tiering/engine/engine.h"'),
+             "tiering/README.md": ""},
+        )
+
+    def test_folder_without_a_place_among_the_layers(self):
+        self._expect(
+            "upward_layers",
+            "allocator/attic/old.h: allocator/attic is no layer of allocator",
+            self._folder("allocator/attic", "old.h", ""),
         )
 
     def test_code_that_includes_the_simulator(self):
         self._expect(
             "upward_includes",
-            "allocator/heap/block.h:2: allocator includes tests/cudasim/",
-            {"allocator/heap/block.h":
+            "allocator/block.h:2: allocator includes tests/cudasim/",
+            {"allocator/block.h":
              self._header('#include "tests/cudasim/control.h"')},
         )
 
@@ -214,8 +248,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(header):
                 self._expect(
                     "cuda_headers",
-                    f"allocator/heap/block.h:2: CUDA header {header}",
-                    {"allocator/heap/block.h":
+                    f"allocator/block.h:2: CUDA header {header}",
+                    {"allocator/block.h":
                      self._header(f"#include <{header}>")},
                 )
 
@@ -225,15 +259,15 @@ class RulesTest(unittest.TestCase):
             with self.subTest(header):
                 self._expect(
                     "torch_headers",
-                    f"allocator/heap/block.h:2: torch header {header}",
-                    {"allocator/heap/block.h":
+                    f"allocator/block.h:2: torch header {header}",
+                    {"allocator/block.h":
                      self._header(f"#include <{header}>")},
                 )
 
     def test_simulator_name(self):
         for path, text, name in (
             ("allocator/block.cc", "// libcudasim_torch.so", "libcudasim_torch"),
-            ("allocator/heap/block.h", 'Find("cudasim_calls");', "cudasim_calls"),
+            ("allocator/block.h", 'Find("cudasim_calls");', "cudasim_calls"),
             ("python_shim/simulate.py", "import stratalloc_cudasim",
              "stratalloc_cudasim"),
             ("python_shim/simulate.py", 'environ["CUDASIM_MODE"]',
@@ -253,8 +287,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(kind):
                 self._expect(
                     "raw_mutexes",
-                    f"allocator/heap/block.h:2: {kind}",
-                    {"allocator/heap/block.h": self._header(f"{kind} m;")},
+                    f"allocator/block.h:2: {kind}",
+                    {"allocator/block.h": self._header(f"{kind} m;")},
                 )
 
     def test_handle_entry(self):
@@ -268,7 +302,7 @@ class RulesTest(unittest.TestCase):
                         "tiering/BUILD.bazel": f"# {_SPDX}"
                         'cc_library(name = "all", hdrs = glob(["*.h"]))\n',
                         "tiering/guard.h": self._header(f"{way};"),
-                        "allocator/heap/block.h": self._header(f"{way};"),
+                        "allocator/block.h": self._header(f"{way};"),
                     },
                 )
 
@@ -282,8 +316,8 @@ class RulesTest(unittest.TestCase):
     def test_orphan(self):
         self._expect(
             "orphans",
-            "allocator/heap/pool.cc: in no BUILD target",
-            {"allocator/heap/pool.cc": f"// {_SPDX}"},
+            "allocator/pool.cc: in no BUILD target",
+            {"allocator/pool.cc": f"// {_SPDX}"},
         )
 
     def test_glob_does_not_reach_into_another_package(self):
@@ -305,7 +339,7 @@ class RulesTest(unittest.TestCase):
         )
 
     def test_no_licence_line(self):
-        for path in ("allocator/heap/block.h", "dev", "WORKSPACE"):
+        for path in ("allocator/block.h", "dev", "WORKSPACE"):
             with self.subTest(path):
                 self._expect(
                     "licence_lines", f"{path}:1: no SPDX", {path: "# x\n"}
@@ -315,7 +349,7 @@ class RulesTest(unittest.TestCase):
         def header(lines):
             return self._header("\n" * (lines - 2))
 
-        path = "allocator/heap/block.h"
+        path = "allocator/block.h"
         self.assertEqual(self._complaints({path: header(350)}), {})
         self._expect(
             "long_headers", f"{path}:351: 351 lines, 350 are the most",
@@ -329,7 +363,7 @@ class RulesTest(unittest.TestCase):
             "bool A::operator()(const char* s = \"{;\", char c = '}') const {",
             "struct stat H() const {",
         )
-        path = "allocator/heap/block.h"
+        path = "allocator/block.h"
         for signature in signatures:
             folds = signature.count("\n")
 
@@ -351,12 +385,12 @@ class RulesTest(unittest.TestCase):
     def test_an_access_label_is_no_line_of_a_method(self):
         def planted(lines):
             body = "    f();\n" * (lines - 2)
-            return {"allocator/heap/block.h": self._header(
+            return {"allocator/block.h": self._header(
                 'class CAPABILITY("lock") A {\n public:\n\n  void F() {\n'
                 f"{body}  }}\n}};\n")}
 
         self.assertEqual(self._complaints(planted(60)), {})
-        self._expect("long_functions", "allocator/heap/block.h:5: a function of 61",
+        self._expect("long_functions", "allocator/block.h:5: a function of 61",
                      planted(61))
 
     def test_long_python_function(self):
@@ -411,8 +445,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(text):
                 self._expect(
                     "unknown_rules",
-                    f"allocator/heap/block.h:{line}: rule {number}; DESIGN.md",
-                    {"allocator/heap/block.h": self._header(f"// {text}")},
+                    f"allocator/block.h:{line}: rule {number}; DESIGN.md",
+                    {"allocator/block.h": self._header(f"// {text}")},
                 )
 
     def test_unknown_rule_in_other_files(self):
@@ -447,8 +481,8 @@ class RulesTest(unittest.TestCase):
             with self.subTest(text):
                 self._expect(
                     "unknown_names",
-                    f"allocator/heap/block.h:4: {name} is nowhere",
-                    {"allocator/heap/block.h": self._header(f"{code}// {text}")},
+                    f"allocator/block.h:4: {name} is nowhere",
+                    {"allocator/block.h": self._header(f"{code}// {text}")},
                 )
 
     def test_names_that_are_there_or_not_ours(self):
@@ -457,7 +491,7 @@ class RulesTest(unittest.TestCase):
             + "\n`block.cc`, `kText`, `LockRank::kFirst`, `Word`, `left_`,\n"
             "`a sentence of Gone::Gone`.\n```\n`Gone::Gone`\n```\n",
             "tests/README.md": "`Gone::Gone`\n",
-            "allocator/heap/block.h": self._header(
+            "allocator/block.h": self._header(
                 "struct Block { int left_; };\n"
                 "// Dispatcher::Gone, <gone.h>, block.cc, Block::left_"),
         }), {})
@@ -503,8 +537,8 @@ class RulesTest(unittest.TestCase):
         table = "allocator/RESIDENCY.md"
         first = "| kAway (or not) | → kHere, in the end |\n"
         files = {
-            "allocator/BUILD.bazel": _CLEAN["allocator/BUILD.bazel"]
-            + 'cc_library(name = "table", hdrs = ["handle_table.h"])\n',
+            "allocator/memory/BUILD.bazel": f"# {_SPDX}"
+            'cc_library(name = "table", hdrs = ["handle_table.h"])\n',
             header: self._header("enum class HandleState : int {\n"
                                  "  kHere = 0,  // not kThere = 1\n"
                                  "  kAway = 2,\n};\nenum class X { kX = 1 };"),
