@@ -33,7 +33,8 @@ def torch_py_test(
     Args:
       name: of the test; a second minor would add its suffix.
       srcs: the pytest files.
-      package: False for tests that do without the built packages.
+      package: False for tests that do without the built packages. They load
+        the device themselves, before torch: an interpreter per file.
       data: files, e.g. conftest.py and helpers, found below the workspace root.
       args: more arguments for pytest.
       env: environment of the test.
@@ -66,7 +67,7 @@ def torch_py_test(
                 args = [
                     "$(rootpath %s)" % _python(minor),
                     "$(rootpath //bazel:pytest_files.py)",
-                ] + (["--fresh"] if fresh else []) + ([flag] if flag else []) +
+                ] + (["--fresh"] if fresh or not package else []) + ([flag] if flag else []) +
                 [
                     "$(rootpath %s)" % src
                     for src in srcs
