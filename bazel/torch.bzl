@@ -16,7 +16,7 @@ def torch_py_test(
         tags = [],
         size = "large",
         sanitizers = False,
-        fresh = False,
+        fresh = None,
         long = False,
         shards = 1,
         **kwargs):
@@ -33,15 +33,16 @@ def torch_py_test(
     Args:
       name: of the test; a second minor would add its suffix.
       srcs: the pytest files.
-      package: False for tests that do without the built packages. They load
-        the device themselves, before torch: an interpreter per file.
+      package: False for tests that do without the built packages.
       data: files, e.g. conftest.py and helpers, found below the workspace root.
       args: more arguments for pytest.
       env: environment of the test.
       tags: Bazel's tags.
       size: Bazel's size; large has a timeout of 15 minutes.
       sanitizers: True also runs it under --config=asan and ubsan.
-      fresh: True starts an interpreter per file: they look at an import.
+      fresh: True starts an interpreter per file: they look at an import, or
+        load a device themselves. None: where there is one file, which would
+        share an import with no other.
       long: True adds `name`_long, for the cases with pytest's mark `long`,
         which this target leaves out: `./dev test --long`.
       shards: processes that share the files.
@@ -50,6 +51,7 @@ def torch_py_test(
     skip = ["notsan"] if sanitizers else ["notsan", "nosanitizer"]
     site = ["//tests/cudasim/package:site"] if package else []
     values = dict(env)
+    alone = len(srcs) == 1 if fresh == None else fresh
     if package:
         values["STRATALLOC_SITE"] = "$(rootpath //tests/cudasim/package:site)"
     kinds = [("", "", tags, size, shards)]
@@ -67,7 +69,7 @@ def torch_py_test(
                 args = [
                     "$(rootpath %s)" % _python(minor),
                     "$(rootpath //bazel:pytest_files.py)",
-                ] + (["--fresh"] if fresh or not package else []) + ([flag] if flag else []) +
+                ] + (["--fresh"] if alone else []) + ([flag] if flag else []) +
                 [
                     "$(rootpath %s)" % src
                     for src in srcs
