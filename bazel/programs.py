@@ -22,7 +22,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import types
 
 _SOCKET = "STRATALLOC_TEST_PROGRAMS"  # the number of a file descriptor
@@ -55,8 +54,9 @@ def run(*arguments, env=None, cwd=None, merged=False, fresh=False,
             stdout=subprocess.PIPE, text=True, timeout=timeout, check=False,
             stderr=subprocess.STDOUT if merged else subprocess.PIPE)
     with contextlib.ExitStack() as stack:
-        out, errors = (stack.enter_context(tempfile.TemporaryFile("w+"))
-                       for _ in range(2))
+        # Not in /tmp: a program may look for what it has open there.
+        out, errors = (stack.enter_context(open(os.memfd_create(name), "w+"))
+                       for name in ("out", "errors"))
         code = _ask({"arguments": arguments, "env": values, "timeout": timeout,
                      "cwd": os.path.abspath(cwd or os.getcwd())},
                     [out.fileno(), (out if merged else errors).fileno()])

@@ -32,7 +32,7 @@ _ASYNC = ("adamw", "scaler_fused")
 
 
 # The rest of them differs in which list operators it calls.
-_QUICK = ("adamw", "adafactor", "clip_norm", "scaler_fused")
+_QUICK = ("adafactor", "clip_norm")
 
 
 @functools.cache
@@ -75,9 +75,9 @@ def test_equals_the_cpu_on_a_device_that_runs_behind(case):
 
 
 @pytest.mark.parametrize("case, mode", [
-    *(("adamw", "eager"), ("scaler_fused", "async")),
+    ("adafactor", "eager"), ("scaler_fused", "async"),
     *(pytest.param(case, "eager", marks=pytest.mark.long)
-      for case in _CASES if case != "adamw"),
+      for case in _CASES if case != "adafactor"),
     pytest.param("adamw", "async", marks=pytest.mark.long)])
 def test_kept_within_the_device(case, mode):
     _, after = _on_device(case, mode)
@@ -87,8 +87,8 @@ def test_kept_within_the_device(case, mode):
     assert after["report"]["handles"]["restored_before_use"] > 0
 
 
-@pytest.mark.parametrize("framework", _long_unless_in(
-    ("trainer",), ("trainer", "lightning")))
+@pytest.mark.long
+@pytest.mark.parametrize("framework", ["trainer", "lightning"])
 def test_with_the_defaults_of(framework):
     program = running.program("list_frameworks.py")
     ours = running.last_json(running.on_device(

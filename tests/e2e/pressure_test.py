@@ -62,6 +62,7 @@ def test_a_host_that_cannot_pin():
     assert "torch.OutOfMemoryError" in done.stderr, done.stderr[-3000:]
 
 
+@pytest.mark.long  # two runs, by the clock of a card
 def test_slow_copies_change_the_time_only(cpu, tmp_path):
     seconds = []
     for slow in ({}, {"CUDASIM_SLOW_COPIES": "up:20;down:20"}):

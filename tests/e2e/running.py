@@ -7,10 +7,8 @@ allocator then takes as much as the simulated one would have.
 
 import json
 import os
-import subprocess
-import sys
 
-from tests.e2e import children
+from bazel import programs
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -47,15 +45,11 @@ def program(name):
 def python(*arguments, timeout=600, fresh=False, **more):
     """Runs this Python; returns the finished process with its texts.
 
-    A fork of this process where that has imported torch for it (children.py);
+    A fork of the process that has imported torch for the test, if there is one;
     `fresh` for a program that is about the start of an interpreter.
     """
-    given, values = [str(each) for each in arguments], environment(**more)
-    if not fresh and children.possible(values):
-        return children.run(given, values, timeout)
-    return subprocess.run(
-        [sys.executable, *given], capture_output=True,
-        text=True, check=False, timeout=timeout, env=values)
+    return programs.run(*map(str, arguments), env=environment(**more),
+                        fresh=fresh, timeout=timeout)
 
 
 def stratalloc(*arguments, timeout=600, **more):

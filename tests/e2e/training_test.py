@@ -5,6 +5,8 @@ Losses and final parameters equal the CPU's with the same arguments, bit for
 bit, and no parameter ever changes its address.
 """
 
+import functools
+
 import pytest
 
 from tests.e2e import running
@@ -15,13 +17,17 @@ _SMALL = ("--hidden", 128, "--heads", 4, "--layers", 8, "--words", 1000,
 _CAPACITY = 12
 
 
+@functools.cache
+def _on_the_cpu(*arguments):
+    return running.last_json(running.python(*arguments, "cpu"))
+
+
 def _both(arguments, memory, conf, foreach, mode="eager"):
     arguments = [running.program("training.py"), "--foreach", foreach,
                  *arguments, "--device"]
     ours = running.last_json(running.on_device(
         f"{memory}MiB", *arguments, "cuda", conf=conf, mode=mode))
-    cpu = running.last_json(running.python(*arguments, "cpu"))
-    return ours, cpu
+    return ours, _on_the_cpu(*arguments)
 
 
 def _same(ours, cpu, capacity, factor):

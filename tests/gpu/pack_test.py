@@ -61,6 +61,7 @@ class PackTest(unittest.TestCase):
                      *(f"e2e/{step.of}_test.py" for step in catalogue.STEPS
                        if step.of)):
             self.assertIn("repository/tests/" + name, found)
+        self.assertIn("repository/bazel/programs.py", found)
 
 
 if __name__ == "__main__":

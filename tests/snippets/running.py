@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 
+from bazel import programs
 from tests.snippets import manifest
 
 SECONDS = 60  # that a snippet may take
@@ -112,19 +113,11 @@ def command(line, folder):
     return in_fork(lambda: cli.main(found), folder)
 
 
-def shell(line, folder):
-    """The same of a line for a shell, in an interpreter of its own."""
-    bin_folder = os.path.join(folder, "bin")
-    os.makedirs(bin_folder, exist_ok=True)
-    script = os.path.join(bin_folder, "stratalloc")
-    with open(script, "w", encoding="utf-8") as file:
-        file.write(f'#!/bin/sh\nexec "{sys.executable}" -m stratalloc "$@"\n')
-    os.chmod(script, 0o755)
-    done = subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, check=False,
-        cwd=folder, timeout=SECONDS,
-        env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"})
-    return done.returncode, done.stdout + done.stderr
+def program(line, folder):
+    """The same of `stratalloc run ...`, whose process ends as a program's."""
+    done = programs.run("-m", *shlex.split(line), cwd=folder, merged=True,
+                        timeout=SECONDS)
+    return done.returncode, done.stdout
 
 
 def in_fork(function, folder):

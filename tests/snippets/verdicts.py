@@ -52,7 +52,7 @@ def _help(words):
 def _made_files(root, folder):
     """What commands of the pages read."""
     shutil.copy(os.path.join(root, "tests/snippets/gpt.py"), folder)
-    done = running.shell("stratalloc run --simulate 48MiB --record run.strata "
+    done = running.program("stratalloc run --simulate 48MiB --record run.strata "
                          "gpt.py", folder)
     assert done[0] == 0, done[1]
     for name in ("before.strata", "trained.strata"):
@@ -61,7 +61,7 @@ def _made_files(root, folder):
     with open(os.path.join(folder, "killed.py"), "w", encoding="utf-8") as file:
         file.write("import os, torch\nkept = torch.ones(9, device='cuda')\n"
                    "os.kill(os.getpid(), 9)\n")
-    running.shell("stratalloc run --simulate 48MiB --record killed.strata "
+    running.program("stratalloc run --simulate 48MiB --record killed.strata "
                   "killed.py", folder)
     done = running.in_fork(_write_snapshot, folder)
     assert done[0] == 0, done[1]

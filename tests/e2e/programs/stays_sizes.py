@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of every power of two and its neighbours, with gradient and moment.
 
-    stays_sizes.py DTYPE
+    stays_sizes.py DTYPE [STEP]
 
-512 B to 512 MiB: no size is a reason to stay.
+512 B to 512 MiB, each STEP-th power: no size is a reason to stay.
 """
 
 import sys
@@ -13,11 +13,12 @@ import torch
 import stays
 
 dtype = getattr(torch, sys.argv[1])
+step = int((sys.argv[2:] or ["1"])[0])
 # The libraries' workspaces are there before anything else.
 torch.nn.Linear(64, 64, device="cuda")(torch.ones(64, 64, device="cuda")
                                        ).sum().backward()
 
-for power in range(9, 30):
+for power in range(9, 30, step):
     for size in (2**power - 512, 2**power, 2**power + 512):
         if not size:
             continue

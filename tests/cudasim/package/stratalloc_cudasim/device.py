@@ -197,12 +197,6 @@ def preload():
     import torch  # noqa: F401
 
 
-def preloaded():
-    """True if children of this process may call load(): preload() was called,
-    and no device of its own is open."""
-    return _preloaded and _state is None
-
-
 def _libraries():
     """The dynamic linker matches by soname: what is loaded first serves torch."""
     return [ctypes.CDLL(_path(name), mode=ctypes.RTLD_GLOBAL)
