@@ -5,10 +5,10 @@
 
 Importing torch takes two seconds and a fork none, and each file still has a
 process, a device and an allocator of its own, as has each program that a test
-runs by programs.py. `--fresh` starts a new
-interpreter per file, for files that look at an import. Cases with the mark
-`long` run with `--long` alone, which runs no others. Bazel's sharding spreads
-the files; test.xml has the cases of all of them.
+runs by programs.py. `--fresh` starts a new interpreter per file, for files that
+look at an import. Cases with the mark `long` run with `--long` alone, which
+runs no others. Bazel's sharding spreads the files; test.xml has the cases of
+all of them. A run of all files that finds no case fails.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main():
     files = _of_this_shard(options.files)
     if not options.fresh:
         _preload()
-    parts, failed = [], []
+    parts, failed, empty = [], [], []
     for number, file in enumerate(files):
         xml = os.path.join(_folder(), f"{os.getpid()}.{number}.xml")
         arguments = _pytest_arguments(file, number, xml, options)
@@ -37,9 +37,13 @@ def main():
         code = (_spawn if options.fresh else _fork)(arguments)
         if code == _NOTHING_COLLECTED and _may_be_empty(options):
             code = 0
+            empty.append(file)
         parts.append(_part(file, xml, code, time.monotonic() - began))
         if code != 0:
             failed.append(file)
+    if empty == options.files:  # of all shards, that is
+        print("no file has such a case", flush=True)
+        failed = files
     _write(parts)
     if len(files) > 1 and failed:
         print("failed:", *failed, sep="\n  ", flush=True)

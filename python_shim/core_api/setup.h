@@ -42,10 +42,10 @@ struct TorchSettings {
 };
 STRATALLOC_API void UseSettings(const TorchSettings& settings);
 
-// Who knows the workspaces of libraries (allocator/state/workspaces.h): `list`
-// calls each(context, address) for the base of every one and returns 0 if it
-// cannot tell now. Called without the device lock, from any thread. nullptr for
-// none.
+// Registers the source of libraries' workspaces
+// (allocator/state/workspaces.h): `list` calls each(context, address) for the
+// base of every one, and returns 0 if it cannot tell now. It is called without
+// the device lock, from any thread; nullptr unregisters it.
 STRATALLOC_API void UseWorkspaces(
     int (*list)(void (*each)(void* context, void* address), void* context));
 
