@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rooms of the repository: which there are, and which a path lies in."""
 
+import re
+
+# Tests in Python, and what only tests use.
+BESIDE_CODE = re.compile(r"_test\.py$|/tests/|/testing/")
+
 # The one-way street, left to right: a room includes only itself and what
 # stands before it. The longest matching name is a file's room.
 ROOMS = (
@@ -43,3 +48,10 @@ def room_of(path: str) -> str | None:
 def right_of(other: str, room: str) -> bool:
     """Whether `other` stands to the right of `room`."""
     return ROOMS.index(other) > ROOMS.index(room)
+
+
+def is_of_a_room(path: str) -> bool:
+    """Whether a path is of the product, or a document about all of it."""
+    return not path.startswith("tests/") and (
+        room_of(path) is not None or path in ("DESIGN.md", "CONTRIBUTING.md")
+    )

@@ -12,6 +12,10 @@ _SKIPPED = {".git", ".venv", "build", "__pycache__", ".pytest_cache"}
 # Binary, or somebody else's words.
 _NOT_TEXT = (".png", ".npz", ".pt", ".bin", ".gz", ".tar", ".whl", ".pyc")
 
+CPP = (".h", ".cc", ".cu")
+# Files that carry a licence line and belong to a target.
+SOURCES = CPP + (".py", ".sh", ".bzl", ".S", ".lds")
+
 _COMMENT_OR_STRING = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL
 )
