@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from python_shim.testing.enabled import enabled  # noqa: F401
 from python_shim.testing.let_go import let_go
 import stratalloc
 from stratalloc import _tiers
