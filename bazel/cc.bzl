@@ -24,14 +24,66 @@ _SHARED_LINKOPTS = [
     "-Wl,--exclude-libs,liblz4.a:liburing.a:libxxhash.a:libz.a:libzstd.a",
 ]
 
-def cc_library(name, copts = [], linkstatic = True, **kwargs):
-    """A library that is only ever linked statically."""
+def cc_library(
+        name,
+        srcs = [],
+        textual_hdrs = [],
+        units = 0,
+        copts = [],
+        linkstatic = True,
+        **kwargs):
+    """A library that is only ever linked statically.
+
+    Args:
+      name: of the library.
+      srcs: its files.
+      textual_hdrs: files that others include and that do not compile alone.
+      units: 0 compiles each file alone. N compiles N files, each of which
+        includes every N-th of `srcs`: headers that take longer than the code
+        below them, torch's above all, are parsed N times in all. Files of a
+        unit share their unnamed namespaces. `--define=units=off` (`./dev lint`)
+        compiles each file alone, which finds an include that is missing.
+      copts: more options of the compiler.
+      linkstatic: whether programs link it statically.
+      **kwargs: passed on.
+    """
+    compiled = srcs
+    if units:
+        textual_hdrs = textual_hdrs + [
+            src
+            for src in srcs
+            if src.endswith(".cc")
+        ]
+        compiled = select({
+            "//bazel:no_units": srcs,
+            "//conditions:default": _units(name, srcs, units),
+        })
     _cc_library(
         name = name,
+        srcs = compiled,
         copts = _COPTS + copts,
         linkstatic = linkstatic,
+        textual_hdrs = textual_hdrs,
         **kwargs
     )
+
+def _units(name, srcs, count):
+    """The files that include `srcs`, made; and what of `srcs` stands alone."""
+    files = [src for src in srcs if src.endswith(".cc")]
+    made = []
+    for number in range(count):
+        lines = [
+            "#include \"%s/%s\"" % (native.package_name(), file)
+            for file in files[number::count]
+        ]
+        made.append("%s_unit_%d.cc" % (name, number))
+        native.genrule(
+            name = made[-1] + "_made",
+            outs = [made[-1]],
+            cmd = "printf '%s\\n' " +
+                  " ".join(["'%s'" % line for line in lines]) + " >$@",
+        )
+    return made + [src for src in srcs if not src.endswith(".cc")]
 
 def cc_binary(name, copts = [], **kwargs):
     """An executable, or with linkshared a shared object as it is."""

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/cudasim/operator_bridge/alias_parts.h"
+#include "tests/cudasim/operator_bridge/dispatch_keys.h"
 #include "tests/cudasim/operator_bridge/sparse_alias.h"
 
 namespace cudasim::bridge {

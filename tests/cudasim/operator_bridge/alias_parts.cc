@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tests/cudasim/operator_bridge/accounting.h"
+#include "tests/cudasim/operator_bridge/dispatch_keys.h"
 
 namespace cudasim::bridge {
 

@@ -24,7 +24,6 @@ inline const c10::DispatchKeySet kMetaKeys =
     c10::DispatchKeySet(
         {c10::DispatchKey::Meta, c10::DispatchKey::ADInplaceOrView}) |
     c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::MetaBit);
-inline constexpr c10::DispatchKeySet kCudaOnly(c10::DispatchKey::CUDA);
 
 // A tensor over `storage` with the sizes, strides, offset and type of `like`.
 at::Tensor MakeTensor(c10::Storage storage, c10::DispatchKeySet keys,

@@ -8,6 +8,7 @@
 
 #include "tests/cudasim/operator_bridge/accounting.h"
 #include "tests/cudasim/operator_bridge/alias.h"
+#include "tests/cudasim/operator_bridge/dispatch_keys.h"
 #include "tests/cudasim/operator_bridge/generator.h"
 #include "tests/cudasim/operator_bridge/hints.h"
 #include "tests/cudasim/operator_bridge/late_operators.h"
@@ -15,13 +16,6 @@
 
 namespace cudasim::bridge {
 namespace {
-
-const c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
-
-// The CPU kernel runs below autograd and autocast, as the CUDA kernel would.
-const c10::DispatchKeySet kAboveBackends =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-    c10::autocast_dispatch_keyset;
 
 // Replaces tensors on the stack by aliases and checks that they are together on
 // one device, as the device's kernels check.

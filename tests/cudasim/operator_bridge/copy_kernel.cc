@@ -15,14 +15,13 @@
 
 #include "tests/cudasim/operator_bridge/accounting.h"
 #include "tests/cudasim/operator_bridge/alias.h"
+#include "tests/cudasim/operator_bridge/dispatch_keys.h"
 #include "tests/cudasim/operator_bridge/late_operators.h"
 #include "tests/cudasim/operator_bridge/recorded_operator.h"
 #include "tests/cudasim/operator_bridge/shape_alias.h"
 
 namespace cudasim::bridge {
 namespace {
-
-const c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
 bool SameBytesInSameOrder(const at::Tensor& self, const at::Tensor& src) {
   return self.scalar_type() == src.scalar_type() &&

@@ -11,17 +11,12 @@
 #include <utility>
 
 #include "tests/cudasim/operator_bridge/accounting.h"
+#include "tests/cudasim/operator_bridge/dispatch_keys.h"
 #include "tests/cudasim/operator_bridge/generator.h"
 #include "tests/cudasim/operator_bridge/shape_alias.h"
 
 namespace cudasim::bridge {
 namespace {
-
-const c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
-const c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
-const c10::DispatchKeySet kAboveBackends =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-    c10::autocast_dispatch_keyset;
 
 // PyTorch's fallback for operators without a Meta kernel counts as a computed
 // kernel, so the slots are asked one by one.

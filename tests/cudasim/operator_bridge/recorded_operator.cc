@@ -17,6 +17,7 @@
 
 #include "tests/cudasim/operator_bridge/accounting.h"
 #include "tests/cudasim/operator_bridge/alias_parts.h"
+#include "tests/cudasim/operator_bridge/dispatch_keys.h"
 #include "tests/cudasim/operator_bridge/recording.h"
 #include "tests/cudasim/operator_bridge/shadow_bytes.h"
 #include "tests/cudasim/operator_bridge/shape_run.h"
@@ -24,8 +25,6 @@
 
 namespace cudasim::bridge {
 namespace {
-
-const c10::DispatchKeySet kCudaOnly(c10::DispatchKey::CUDA);
 
 void* StreamOf(c10::DeviceIndex device) {
   return c10::cuda::getCurrentCUDAStream(device).stream();

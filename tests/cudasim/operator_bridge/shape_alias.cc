@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "tests/cudasim/operator_bridge/alias_parts.h"
+#include "tests/cudasim/operator_bridge/dispatch_keys.h"
 
 namespace cudasim::bridge {
 c10::Storage ShapeAliasSet::MakeStorage(size_t bytes) {
