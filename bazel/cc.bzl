@@ -29,6 +29,7 @@ def cc_library(
         srcs = [],
         textual_hdrs = [],
         units = 0,
+        alone = [],
         copts = [],
         linkstatic = True,
         **kwargs):
@@ -43,6 +44,7 @@ def cc_library(
         below them, torch's above all, are parsed N times in all. Files of a
         unit share their unnamed namespaces. `--define=units=off` (`./dev lint`)
         compiles each file alone, which finds an include that is missing.
+      alone: files of `srcs` that no unit includes.
       copts: more options of the compiler.
       linkstatic: whether programs link it statically.
       **kwargs: passed on.
@@ -52,11 +54,11 @@ def cc_library(
         textual_hdrs = textual_hdrs + [
             src
             for src in srcs
-            if src.endswith(".cc")
+            if src.endswith(".cc") and src not in alone
         ]
         compiled = select({
             "//bazel:no_units": srcs,
-            "//conditions:default": _units(name, srcs, units),
+            "//conditions:default": _units(name, srcs, units, alone),
         })
     _cc_library(
         name = name,
@@ -67,9 +69,9 @@ def cc_library(
         **kwargs
     )
 
-def _units(name, srcs, count):
+def _units(name, srcs, count, alone):
     """The files that include `srcs`, made; and what of `srcs` stands alone."""
-    files = [src for src in srcs if src.endswith(".cc")]
+    files = [src for src in srcs if src.endswith(".cc") and src not in alone]
     made = []
     for number in range(count):
         lines = [
@@ -83,7 +85,7 @@ def _units(name, srcs, count):
             cmd = "printf '%s\\n' " +
                   " ".join(["'%s'" % line for line in lines]) + " >$@",
         )
-    return made + [src for src in srcs if not src.endswith(".cc")]
+    return made + [src for src in srcs if src not in files]
 
 def cc_binary(name, copts = [], **kwargs):
     """An executable, or with linkshared a shared object as it is."""

@@ -6,7 +6,7 @@
 namespace stratalloc {
 namespace {
 
-std::atomic<PinPoll::Poll> current{nullptr};
+std::atomic<PinPoll::Poll> installed_poll{nullptr};
 std::atomic<PinPoll::Asked> under_way{nullptr};
 thread_local bool running = false;
 
@@ -14,11 +14,11 @@ thread_local bool running = false;
 
 void PinPoll::Use(Poll poll, Asked asked) {
   under_way.store(asked, std::memory_order_release);
-  current.store(poll, std::memory_order_release);
+  installed_poll.store(poll, std::memory_order_release);
 }
 
 void PinPoll::Run() {
-  const Poll poll = current.load(std::memory_order_acquire);
+  const Poll poll = installed_poll.load(std::memory_order_acquire);
   if (poll == nullptr) return;
   running = true;
   poll();

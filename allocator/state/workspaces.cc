@@ -6,17 +6,17 @@
 namespace stratalloc {
 namespace {
 
-std::atomic<LibraryWorkspaces::Lister> current{nullptr};
+std::atomic<LibraryWorkspaces::Lister> installed_lister{nullptr};
 
 }  // namespace
 
 void LibraryWorkspaces::Use(Lister lister) {
-  current.store(lister, std::memory_order_release);
+  installed_lister.store(lister, std::memory_order_release);
 }
 
 std::optional<std::vector<Address>> LibraryWorkspaces::Addresses() {
   std::vector<Address> addresses;
-  const Lister lister = current.load(std::memory_order_acquire);
+  const Lister lister = installed_lister.load(std::memory_order_acquire);
   if (lister == nullptr) return addresses;
   const auto each = [](void* context, void* address) {
     static_cast<std::vector<Address>*>(context)->push_back(

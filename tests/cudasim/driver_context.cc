@@ -27,10 +27,6 @@ CUcontext ContextOf(int device) {
   return reinterpret_cast<CUcontext>(ContextNumber(device));
 }
 
-bool IsDevice(int device) {
-  return device >= 0 && device < Simulator::Get().config.devices;
-}
-
 // -1 for anything that is no context of ours.
 int DeviceOf(CUcontext context) {
   return DeviceOfContext(reinterpret_cast<uint64_t>(context),

@@ -16,16 +16,13 @@
 #include "tests/cudasim/runtime.h"
 
 using cudasim::Answer;
+using cudasim::IsDevice;
 using cudasim::kBroken;
 using cudasim::kQuestion;
 using cudasim::Simulator;
 using cudasim::ThisThread;
 
 namespace {
-
-bool IsDevice(int device) {
-  return device >= 0 && device < Simulator::Get().config.devices;
-}
 
 // A broken device's error stays, whatever the program does.
 cudaError_t LastError() {

@@ -9,6 +9,7 @@
 #include "tests/cudasim/runtime.h"
 
 using cudasim::Answer;
+using cudasim::IsDevice;
 using cudasim::kQuestion;
 using cudasim::Lock;
 using cudasim::Number;
@@ -16,10 +17,6 @@ using cudasim::Simulator;
 using cudasim::ThisThread;
 
 namespace {
-
-bool IsDevice(int device) {
-  return device >= 0 && device < Simulator::Get().config.devices;
-}
 
 cudaError_t CopyPeer(const char* name, void* to, int to_device,
                      const void* from, int from_device, size_t bytes,

@@ -43,7 +43,8 @@ SharedHeader* MapHeader(int fd) {
 
 std::string OwnPath(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
-bool Lock(int fd, int command, short type, uint64_t offset, uint64_t bytes) {
+bool LockBytes(int fd, int command, short type, uint64_t offset,
+               uint64_t bytes) {
   struct flock lock = {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
@@ -156,7 +157,7 @@ int SharedFile::Export(int slot) const {
   const SharedExtent& extent = header_->extents[slot];
   const off_t position = static_cast<off_t>(offsetof(SharedHeader, extents) +
                                             slot * sizeof(SharedExtent));
-  if (!Lock(fd, F_OFD_SETLKW, F_RDLCK, extent.offset, extent.bytes) ||
+  if (!LockBytes(fd, F_OFD_SETLKW, F_RDLCK, extent.offset, extent.bytes) ||
       lseek(fd, position, SEEK_SET) != position) {
     close(fd);
     return -1;
@@ -165,16 +166,16 @@ int SharedFile::Export(int slot) const {
 }
 
 bool SharedFile::Hold(uint64_t offset, uint64_t bytes) const {
-  return Lock(fd_, F_OFD_SETLKW, F_RDLCK, offset, bytes);
+  return LockBytes(fd_, F_OFD_SETLKW, F_RDLCK, offset, bytes);
 }
 
 void SharedFile::Release(uint64_t offset, uint64_t bytes) const {
-  Lock(fd_, F_OFD_SETLK, F_UNLCK, offset, bytes);
+  LockBytes(fd_, F_OFD_SETLK, F_UNLCK, offset, bytes);
 }
 
 bool SharedFile::IsHeld(uint64_t offset, uint64_t bytes) const {
-  if (!Lock(fd_, F_OFD_SETLK, F_WRLCK, offset, bytes)) return true;
-  Lock(fd_, F_OFD_SETLK, F_UNLCK, offset, bytes);
+  if (!LockBytes(fd_, F_OFD_SETLK, F_WRLCK, offset, bytes)) return true;
+  LockBytes(fd_, F_OFD_SETLK, F_UNLCK, offset, bytes);
   return false;
 }
 

@@ -203,6 +203,11 @@ std::string LeakReport();
 // returns how many.
 long ReportLeaks();
 
+// Whether the process has a card of this number.
+inline bool IsDevice(int device) {
+  return device >= 0 && device < Simulator::Get().config.devices;
+}
+
 }  // namespace cudasim
 
 // First statement of each driver and runtime function. `name` is CUDA's name
