@@ -78,7 +78,7 @@ def torch_py_test(
                     _python(minor),
                     "//bazel:programs.py",
                     "//bazel:pytest_files.py",
-                    "//third_party:requirements.txt",
+                    "//third_party:requirements",
                 ] + data + site,
                 env = values,
                 shard_count = kind_shards,

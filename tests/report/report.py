@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts what a `bazel test` run did, case by case, and prints it per room.
 
-    report.py EVENTS.json [--seconds S] [--bazel-status N] [--json FILE]
-
-EVENTS.json is Bazel's build event file (one JSON object per line). Cases come
-from each target's test.xml. The last line is always `N passed, N failed`; the
-exit code is 0 only when something passed and nothing failed.
+Reads Bazel's build event file (one JSON object per line); cases come from each
+target's test.xml. The last line is `N passed, N failed`, with `long` followed
+by the seconds and by how many targets had passed in an earlier run. The exit
+code is 0 only when something passed and nothing failed.
 """
 
-import argparse
 import dataclasses
 import json
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
+_INTERRUPTED = 8  # Bazel's exit code
 # So many of the targets that took longest are named.
 _SLOWEST = 10
 # Labels in the folders below show as their own room.
@@ -28,6 +27,7 @@ class Target:
     label: str
     status: str = "NO_STATUS"
     seconds: float = 0.0
+    resumed: bool = False  # passed in an earlier run
     passed: int = 0
     skipped: int = 0
     failures: list[str] = dataclasses.field(default_factory=list)
@@ -64,6 +64,7 @@ def _read_xml(target: Target, result: dict) -> None:
                 count_cases(target, stream.read())
         except (OSError, ElementTree.ParseError) as error:
             target.failures.append(f"unreadable test.xml: {error}")
+    target.resumed = result.get("cachedLocally", False)
     milliseconds = int(result.get("testAttemptDurationMillis", 0))
     target.seconds += milliseconds / 1000
 
@@ -96,7 +97,7 @@ def read_events(lines) -> list[Target]:
             reason = event.get("aborted", {}).get("reason", "")
             if reason == "SKIPPED":
                 targets.pop(label, None)  # incompatible with this machine
-            elif not event.get("completed", {}).get("success"):
+            elif reason != "USER_INTERRUPTED" and not event.get("completed", {}).get("success"):
                 target = targets.setdefault(label, Target(label))
                 target.status = "FAILED_TO_BUILD"
     for (label, _, _), result in attempts.items():
@@ -128,6 +129,7 @@ def summarize(targets: list[Target]) -> dict:
         "passed": sum(room["passed"] for room in rooms.values()),
         "failed": sum(room["failed"] for room in rooms.values()),
         "skipped": sum(room["skipped"] for room in rooms.values()),
+        "resumed": sum(target.resumed for target in targets),
         "slowest": [
             {"target": target.label, "seconds": round(target.seconds, 1)}
             for target in sorted(targets, key=lambda t: -t.seconds)[:_SLOWEST]
@@ -140,7 +142,7 @@ def summarize(targets: list[Target]) -> dict:
     }
 
 
-def show(summary: dict, out) -> None:
+def show(summary: dict, out, long: bool = False) -> None:
     columns = ("targets", "passed", "failed", "skipped", "seconds")
     width = max([len(room) for room in summary["rooms"]] + [4])
     head = "".join(f"{column:>9}" for column in columns)
@@ -158,33 +160,44 @@ def show(summary: dict, out) -> None:
         for row in summary["slowest"]:
             print(f"{row['seconds']:8.1f}  {row['target']}", file=out)
         print(file=out)
-    if "wall_seconds" in summary:
+    counts = f"{summary['passed']} passed, {summary['failed']} failed"
+    if long:
+        counts += (f", {summary['wall_seconds']:.0f} s, "
+                   f"{summary['resumed']} targets resumed")
+    else:
         print(f"{summary['wall_seconds']:.0f} s in all", file=out)
-    print(f"{summary['passed']} passed, {summary['failed']} failed", file=out)
+    print(counts, file=out)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("events")
-    parser.add_argument("--seconds", type=float)
-    parser.add_argument("--bazel-status", type=int, default=0)
-    parser.add_argument("--json")
-    args = parser.parse_args(argv)
-    with open(args.events, encoding="utf-8") as stream:
-        summary = summarize(read_events(stream))
+def finish(
+    events: str,
+    seconds: float,
+    bazel_status: int = 0,
+    long: bool = False,
+    out: str | None = None,
+) -> int:
+    """Prints the report on the event file `events`; the exit code.
+
+    out: a file for the same as JSON.
+    """
+    with open(events, encoding="utf-8") as stream:
+        targets = read_events(stream)
+    if bazel_status == _INTERRUPTED:
+        ended = [one for one in targets if one.status != "NO_STATUS"]
+        why = (f"interrupted, {len(targets) - len(ended)} targets without a "
+               "result")
+        targets = ended
+    else:
+        why = f"exit status {bazel_status}"
+    summary = summarize(targets)
     # E.g. a BUILD file that does not load: no target was even configured.
-    if args.bazel_status and not summary["failed"]:
-        summary["failed"] = 1
-        summary["failures"].append(f"bazel: exit status {args.bazel_status}")
-    if args.seconds is not None:
-        summary["wall_seconds"] = args.seconds
-    show(summary, sys.stdout)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as stream:
+    if bazel_status == _INTERRUPTED or bazel_status and not summary["failed"]:
+        summary["failed"] += 1
+        summary["failures"].append(f"bazel: {why}")
+    summary["wall_seconds"] = seconds
+    show(summary, sys.stdout, long)
+    if out:
+        with open(out, "w", encoding="utf-8") as stream:
             json.dump(summary, stream, indent=2)
             stream.write("\n")
     return 0 if summary["passed"] and not summary["failed"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is counted: cases, crashes, targets that never built; never too kindly."""
 
+import contextlib
 import io
 import json
 import os
@@ -26,7 +27,8 @@ class ReportTest(unittest.TestCase):
         self.folder = folder.name
         self.events = []
 
-    def _add(self, label, status, xml=None, attempt=1, shard=1, took=1500):
+    def _add(self, label, status, xml=None, attempt=1, shard=1, took=1500,
+             cached=False):
         self.events.append({
             "id": {"targetConfigured": {"label": label}},
             "configured": {"targetKind": "cc_test rule"},
@@ -48,6 +50,7 @@ class ReportTest(unittest.TestCase):
             "testResult": {
                 "testActionOutput": outputs,
                 "testAttemptDurationMillis": str(took),
+                "cachedLocally": cached,
             },
         })
         self.events.append({
@@ -55,12 +58,26 @@ class ReportTest(unittest.TestCase):
             "testSummary": {"overallStatus": status},
         })
 
-    def _run(self, *args):
+    def _interrupt(self, label):
+        self.events.append({
+            "id": {"targetConfigured": {"label": label}},
+            "configured": {"targetKind": "cc_test rule"},
+        })
+        for kind in ("targetCompleted", "testResult", "testSummary"):
+            self.events.append({
+                "id": {kind: {"label": label}},
+                "aborted": {"reason": "USER_INTERRUPTED"},
+            })
+
+    def _run(self, **options):
         path = os.path.join(self.folder, "events.json")
         with open(path, "w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(e) + "\n" for e in self.events)
         out = os.path.join(self.folder, "out.json")
-        code = report.main([path, "--json", out, *args])
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            code = report.finish(path, **{"seconds": 61.4, **options},
+                                 out=out)
+        self.shown = shown.getvalue().splitlines()
         with open(out, encoding="utf-8") as stream:
             return code, json.load(stream)
 
@@ -143,26 +160,41 @@ class ReportTest(unittest.TestCase):
 
     def test_bazel_failing_for_its_own_reasons_is_a_failure(self):
         self._add("//accounting:t", "PASSED", _PASSING)
-        code, summary = self._run("--bazel-status", "1")
+        code, summary = self._run(bazel_status=1)
         self.assertEqual((code, summary["failed"]), (1, 1))
 
     def test_nothing_run_is_not_success(self):
         self.assertEqual(self._run()[0], 1)
 
-    def _shown(self, *args):
-        out = io.StringIO()
-        report.show(self._run(*args)[1], out)
-        return out.getvalue().splitlines()
-
     def test_the_last_line(self):
         self._add("//accounting:t", "PASSED", _PASSING)
-        self.assertEqual(self._shown()[-1], "1 passed, 0 failed")
+        self._run()
+        self.assertEqual(self.shown[-1], "1 passed, 0 failed")
+
+    def test_last_line_of_long_run_has_seconds_and_resumed_targets(self):
+        self._add("//accounting:t", "PASSED", _PASSING)
+        self._add("//accounting:before", "PASSED", _PASSING, cached=True)
+        code, summary = self._run(long=True)
+        self.assertEqual(
+            self.shown[-1], "2 passed, 0 failed, 61 s, 1 targets resumed")
+        self.assertEqual((code, summary["resumed"]), (0, 1))
+
+    def test_interrupted_run_fails_once_and_counts_what_ran(self):
+        self._add("//accounting:t", "PASSED", _PASSING)
+        for label in ("//accounting:a", "//accounting:b"):
+            self._interrupt(label)
+        code, summary = self._run(bazel_status=8)
+        self.assertEqual(code, 1)
+        self.assertEqual(summary["failures"], [
+            "bazel: interrupted, 2 targets without a result"])
+        self.assertEqual(self.shown[-1], "1 passed, 1 failed")
 
     def test_what_is_read(self):
         """All of it: what is in no line, nobody sees."""
         self._add("//accounting:quick", "PASSED", _PASSING, took=80)
         self._add("//tiering/engine:slow", "FAILED", _GTEST, took=12340)
-        self.assertEqual(self._shown("--seconds", "61.4"), [
+        self._run()
+        self.assertEqual(self.shown, [
             "",
             "room            targets   passed   failed  skipped  seconds",
             "accounting            1        1        0        0      0.1",

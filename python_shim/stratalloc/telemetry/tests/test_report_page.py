@@ -29,7 +29,7 @@ PANELS = ["timeline", "flame", "tiers", "reserved", "addresses", "layers",
 @pytest.fixture(name="chromium", scope="module")
 def _chromium():
     assert shutil.which("chromium"), (
-        "chromium is missing: third_party/apt-packages.txt has it")
+        "chromium is missing: run ./dev setup")
     with browser.chromium() as found:
         yield found
 

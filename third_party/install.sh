@@ -1,0 +1,267 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs the lists of this folder; sourced by `dev`, not run.
+#
+#   begin_installing SET...   starts what is missing of the sets `build` and
+#                             `tests`; returns once Bazel and a compiler work
+#   finish_installing         waits for the rest; ends the program if it failed
+#
+# The lists of a set are apt/SET.txt, pip/SET.txt and pip/SET-alone.txt. What is
+# there already costs nothing. Uses say, die, VENV, PYTHON, STAMPS and BUILD.
+
+readonly UV="$VENV/bin/uv"
+readonly TICK="${DEV_TICK:-30}"  # seconds between two lines on what runs
+
+declare -A jobs=()    # name: process; its output is in $BUILD/NAME.log
+declare -A stamps=()  # what finish_installing writes when all has worked
+sync=0                # 1: Bazel has to look at the machine again
+
+listed() { grep -hv '^#' "${@/#/third_party/}"; }
+
+digest() { cat "$@" | sha256sum | cut -d' ' -f1; }
+
+# is_stamped NAME DIGEST: whether this step ran for just these inputs.
+is_stamped() { [[ -f $STAMPS/$1 && $(<"$STAMPS/$1") == "$2" ]]; }
+stamp() {
+  mkdir -p "$STAMPS"
+  printf '%s' "$2" >"$STAMPS/$1"
+}
+
+# ---- Jobs in the background -------------------------------------------------
+
+# start NAME COMMAND...
+start() {
+  "${@:2}" >"$BUILD/$1.log" 2>&1 </dev/null &
+  jobs[$1]=$!
+}
+
+# Waits for all jobs; every 30 seconds a line says what they are at.
+wait_for_jobs() {
+  [[ ${#jobs[@]} -gt 0 ]] || return 0
+  local name ticker failed=""
+  report_jobs "${!jobs[@]}" &
+  ticker=$!
+  for name in "${!jobs[@]}"; do
+    wait "${jobs[$name]}" || failed+=" $name"
+  done
+  kill "$ticker"
+  jobs=()
+  for name in $failed; do
+    tail -n 20 "$BUILD/$name.log" >&2
+  done
+  [[ -z $failed ]] || die "installing failed:$failed; all of it: build/*.log"
+}
+
+report_jobs() {
+  local began=$SECONDS name fd state
+  # A pipe without a writer: `read` waits, and no child is left as of `sleep`.
+  exec {fd}<> <(:)
+  while ! read -rt "$TICK" -u "$fd"; do
+    for name in "$@"; do
+      # Z: it has ended, and wait_for_jobs waits for another one.
+      read -r _ _ state _ <"/proc/${jobs[$name]}/stat" && [[ $state != Z ]] ||
+        continue
+      say "installing for $((SECONDS - began)) s, $name:" \
+        "$(tail -n 1 "$BUILD/$name.log")"
+    done
+  done
+}
+
+# ---- System packages --------------------------------------------------------
+
+missing_packages() {
+  command -v dpkg-query >/dev/null || return 0
+  local package
+  for package in $(listed "apt/$1.txt"); do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null |
+      grep -q 'ok installed' || printf '%s ' "$package"
+  done
+}
+
+# Programs out of packages that are not installed for them: prometheus would
+# start a server, and be started by every boot, for the one that lints.
+missing_programs() {
+  command -v apt-get >/dev/null || return 0
+  local program rest
+  while read -r program rest; do
+    command -v "$program" >/dev/null || [[ -x $VENV/bin/$program ]] ||
+      echo "$program $rest"
+  done < <(listed apt/programs.txt)
+}
+
+# as_root COMMAND...: with sudo where this is not root.
+as_root() {
+  if [[ $EUID -eq 0 ]]; then "$@"; else sudo "$@"; fi
+}
+
+# may_install PACKAGES: ends the program where nobody can become root.
+may_install() {
+  [[ $EUID -ne 0 ]] || return 0
+  if ! command -v sudo >/dev/null ||
+    { ! sudo -n true 2>/dev/null && [[ ! -t 0 ]]; }; then
+    die "system packages are missing and this is not root; run once:
+  sudo sh -c 'apt-get update && apt-get install -y $1'"
+  fi
+  sudo -v  # asks here, not in the background
+}
+
+# apt_install PACKAGE...
+apt_install() {
+  as_root apt-get update -q &&
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q \
+      --no-install-recommends "$@"
+}
+
+# take_programs LINE...: as in apt/programs.txt
+take_programs() {
+  local line program package path folder
+  for line in "$@"; do
+    read -r program package path <<<"$line"
+    folder=$(mktemp -d)
+    (
+      cd "$folder" &&
+        { apt-get download -q "$package" ||
+          { as_root apt-get update -q && apt-get download -q "$package"; }; } &&
+        dpkg-deb -x "$package"_*.deb . &&
+        install "$path" "$VENV/bin/$program"
+    ) || return
+    rm -rf "$folder"
+  done
+}
+
+# The packages of the set `tests` and the programs, one after the other: apt
+# has a lock.
+install_for_tests() {
+  local packages=$1
+  # shellcheck disable=SC2086  # a list of words
+  [[ -z $packages ]] || apt_install $packages || return
+  take_programs "${@:2}"
+}
+
+# ---- Python packages --------------------------------------------------------
+
+has_nvcc() {
+  [[ -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]] ||
+    compgen -G "$VENV/lib/python*/site-packages/nvidia/cu13/bin/nvcc" >/dev/null
+}
+
+# uv reads no setting of pip's; where packages come from is the machine's. pip
+# lists its environment before its files: the first value counts.
+use_settings_of_pip() {
+  local -A variables=([index-url]=UV_DEFAULT_INDEX [extra-index-url]=UV_INDEX
+    [find-links]=UV_FIND_LINKS [cert]=SSL_CERT_FILE [timeout]=UV_HTTP_TIMEOUT)
+  local name value
+  while IFS='=' read -r name value; do
+    name=${variables[${name##*.}]:-}
+    [[ -z $name || -n ${!name:-} ]] || export "$name=${value//\'/}"
+  done < <("$PYTHON" -m pip config list)
+}
+
+# uv_install ARGUMENTS: into .venv, unless they name another interpreter.
+uv_install() {
+  use_settings_of_pip
+  "$UV" pip install --python "$PYTHON" "$@" </dev/null
+}
+
+ensure_venv() {
+  local wanted
+  if [[ ! -x $PYTHON ]]; then
+    say "creating .venv"
+    python3 -m venv "$VENV"
+  fi
+  wanted=$(digest third_party/pip/installer.txt)
+  if ! is_stamped installer "$wanted"; then
+    say "installing $(listed pip/installer.txt)"
+    "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check \
+      --root-user-action=ignore -r third_party/pip/installer.txt </dev/null
+    stamp installer "$wanted"
+  fi
+}
+
+# python_packages SET...: by name and version.
+python_packages() {
+  local set
+  for set in "$@"; do
+    listed "pip/$set.txt" "pip/$set-alone.txt"
+  done | xargs
+  has_nvcc || echo nvcc
+}
+
+# install_python SET...
+install_python() {
+  local set with=() alone=()
+  for set in "$@"; do
+    with+=(-r "third_party/pip/$set.txt")
+    alone+=(-r "third_party/pip/$set-alone.txt")
+  done
+  uv_install "${with[@]}" && uv_install --no-deps "${alone[@]}" || return
+  has_nvcc || uv_install -r third_party/pip/cuda.txt
+}
+
+# Tests write no bytecode, and each would compile what it imports.
+compile_bytecode() {
+  local wanted
+  wanted=$(digest "$STAMPS"/python-*)
+  is_stamped bytecode "$wanted" || {
+    nice "$PYTHON" -m compileall -q "$VENV"/lib/python*/site-packages || true
+    stamp bytecode "$wanted"
+  } >"$BUILD/bytecode.log" 2>&1 </dev/null &
+}
+
+# ---- What is missing --------------------------------------------------------
+
+begin_installing() {
+  local packages programs=() set python=()
+  mkdir -p "$BUILD"
+  # Some containers have no home; Bazel, uv and pip want one.
+  if [[ -z ${HOME:-} || ! -w ${HOME:-/nonexistent} ]]; then
+    export HOME="$BUILD/home"
+    mkdir -p "$HOME"
+  fi
+  if command -v apt-get >/dev/null; then
+    packages=$(missing_packages build)
+    if [[ -n $packages ]]; then
+      may_install "$packages"
+      say "installing system packages: $packages"
+      # shellcheck disable=SC2086  # a list of words
+      start apt apt_install $packages
+      wait_for_jobs
+      sync=1
+    fi
+  elif ! command -v bazel >/dev/null; then
+    die "no apt here: install Bazel 4 to 7 and third_party/apt/build.txt"
+  fi
+  ensure_venv
+  if [[ " $* " == *" tests "* ]]; then
+    packages=$(missing_packages tests)
+    mapfile -t programs < <(missing_programs)
+    if [[ -n $packages || ${#programs[@]} -gt 0 ]]; then
+      may_install "$packages"
+      say "installing what tests start: $packages${programs[*]%% *}"
+      start apt install_for_tests "$packages" "${programs[@]}"
+    fi
+  fi
+  for set in "$@"; do
+    stamps[python-$set]=$(digest "third_party/pip/$set"{,-alone}.txt)
+    is_stamped "python-$set" "${stamps[python-$set]}" || python+=("$set")
+  done
+  if [[ ${#python[@]} -gt 0 ]] || ! has_nvcc; then
+    say "installing into .venv: $(python_packages "${python[@]}")"
+    start python install_python "$@"
+    sync=1
+  fi
+}
+
+finish_installing() {
+  local name
+  wait_for_jobs
+  for name in "${!stamps[@]}"; do
+    stamp "$name" "${stamps[$name]}"
+  done
+  [[ ! -v stamps[python-tests] ]] || compile_bytecode
+  # Bazel looks for libraries once; after an installation it looks again.
+  if [[ $sync -eq 1 ]]; then
+    say "telling Bazel what was installed"
+    bazel_quiet sync --configure
+  fi
+}

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installer over planted lists and planted tools of the system."""
+
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+_HERE = pathlib.Path(__file__).resolve().parent
+
+_LISTS = {
+    "apt/build.txt": "# compiles\ncompiler\nlibrary\n",
+    "apt/tests.txt": "browser\n",
+    "apt/programs.txt": "# program package path\nlinter server usr/bin/linter\n",
+    "pip/installer.txt": "uv==1\n",
+    "pip/build.txt": "torch==1\n",
+    "pip/build-alone.txt": "weights==1\n",
+    "pip/tests.txt": "pytest==1\n",
+    "pip/tests-alone.txt": "accelerate==1\n",
+    "pip/cuda.txt": "nvcc==1\n",
+}
+
+# Each tool writes its arguments into $LOG, then does the least it must.
+_TOOLS = {
+    "bin/dpkg-query": 'grep -qx "${!#}" installed && echo "ok installed"',
+    "bin/apt-get": """
+echo "apt-get $*" >>"$LOG"
+if [[ $1 == install ]]; then
+  if [[ -e refuse ]]; then echo "E: no such package"; exit 100; fi
+  printf '%s\\n' "${@:2}" >>installed
+elif [[ $1 == download ]]; then
+  touch "${!#}_1.deb"
+fi""",
+    "bin/dpkg-deb": "mkdir -p usr/bin; touch usr/bin/linter",
+    ".venv/bin/python": """
+if [[ $* == *"config list" ]]; then
+  echo ":env:.index-url='https://index.example'"
+  echo "global.index-url='https://other.example'"
+else
+  echo "python $*" >>"$LOG"
+fi""",
+    ".venv/bin/uv": """
+[[ ! -e pipe ]] || { echo "Downloading torch (500 MiB)"; read -r <pipe; }
+echo "uv $* ${UV_DEFAULT_INDEX:-}" >>"$LOG" """,
+    "cuda/bin/nvcc": "",
+}
+
+_PROGRAM = """
+set -euo pipefail
+VENV=$PWD/.venv PYTHON=$VENV/bin/python STAMPS=$VENV/.stamps BUILD=$PWD/build
+say() { printf '» %s\\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+bazel_quiet() { echo "bazel $*" >>"$LOG"; }
+source third_party/install.sh
+begin_installing "$@"
+finish_installing
+wait
+"""
+
+
+class InstallTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name, text in _LISTS.items():
+            self._write("third_party/" + name, text)
+        for name, text in _TOOLS.items():
+            self._write(name, "#!/usr/bin/env bash\n" + text + "\n")
+            (self.folder / name).chmod(0o755)
+        self._write("third_party/install.sh",
+                    (_HERE / "install.sh").read_text())
+        self._write("installed", "compiler\nlibrary\n")
+
+    def _write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def _start(self, *sets):
+        environment = dict(
+            os.environ, LOG=str(self.folder / "log"), DEV_TICK="0.05",
+            HOME=str(self.folder), CUDA_HOME=str(self.folder / "cuda"),
+            PATH=f"{self.folder}/bin:{os.environ['PATH']}")
+        environment.pop("UV_DEFAULT_INDEX", None)
+        return subprocess.Popen(
+            ["bash", "-c", _PROGRAM, "dev", *sets], cwd=self.folder,
+            env=environment, text=True, stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE)
+
+    def _install(self, *sets):
+        """Exit code, what it said, and what it started."""
+        log = self.folder / "log"
+        log.write_text("")
+        process = self._start(*sets)
+        said = process.communicate()[1]
+        return process.returncode, said, log.read_text().splitlines()
+
+    def test_build_set_installs_nothing_that_only_tests_need(self):
+        code, said, started = self._install("build")
+        self.assertEqual(code, 0, said)
+        self.assertEqual([line for line in started if "apt-get" in line], [])
+        self.assertNotIn("tests.txt", " ".join(started))
+        self.assertNotIn("compileall", " ".join(started))
+        self.assertIn("torch==1 weights==1", said)
+
+    def test_tests_set_installs_packages_programs_and_bytecode(self):
+        code, said, started = self._install("build", "tests")
+        self.assertEqual(code, 0, said)
+        started = "\n".join(started)
+        self.assertRegex(started, "apt-get install .* browser\n")
+        self.assertIn("build.txt -r third_party/pip/tests.txt", started)
+        self.assertIn("--no-deps -r third_party/pip/build-alone.txt "
+                      "-r third_party/pip/tests-alone.txt", started)
+        self.assertIn("compileall", started)
+        self.assertEqual(started.count("bazel sync --configure"), 1)
+        self.assertTrue((self.folder / ".venv/bin/linter").exists())
+
+    def test_second_run_starts_nothing(self):
+        self._install("build", "tests")
+        self.assertEqual(self._install("build", "tests"), (0, "", []))
+
+    def test_tests_set_after_build_set_adds_its_own(self):
+        self._install("build")
+        _, said, started = self._install("build", "tests")
+        self.assertIn("installing into .venv: pytest==1 accelerate==1", said)
+        self.assertRegex("\n".join(started), "apt-get install .* browser")
+
+    def test_changed_list_is_installed_again(self):
+        self._install("build")
+        self._write("third_party/pip/build-alone.txt", "weights==2\n")
+        _, said, started = self._install("build")
+        self.assertIn("weights==2", said)
+        self.assertIn("bazel sync --configure", started)
+
+    def test_missing_compiler_is_installed_before_anything_else(self):
+        self._write("installed", "library\n")
+        _, _, started = self._install("build")
+        self.assertRegex(started[1], "apt-get install .* compiler$")
+
+    def test_missing_cuda_toolkit_is_installed(self):
+        (self.folder / "cuda/bin/nvcc").unlink()
+        _, said, started = self._install("build")
+        self.assertRegex("\n".join(started), "uv .*pip/cuda.txt")
+        self.assertIn("nvcc", said)
+
+    def test_failed_job_ends_the_program_with_the_end_of_its_log(self):
+        (self.folder / "refuse").touch()
+        code, said, started = self._install("build", "tests")
+        self.assertEqual(code, 1)
+        self.assertIn("E: no such package", said)
+        self.assertIn("installing failed: apt", said)
+        self.assertNotIn("bazel sync --configure", started)
+        (self.folder / "refuse").unlink()
+        self.assertEqual(self._install("build", "tests")[0], 0)
+
+    def test_index_of_pip_is_the_index_of_uv(self):
+        _, _, started = self._install("build")
+        uv = [line for line in started if line.startswith("uv ")]
+        self.assertTrue(uv)
+        for line in uv:
+            self.assertTrue(line.endswith(" https://index.example"), line)
+
+    def test_running_job_is_reported_until_it_ends(self):
+        os.mkfifo(self.folder / "pipe")
+        process = self._start("build")
+        with process.stderr:
+            for line in process.stderr:
+                if re.match("» installing for .* s, python: Downloading torch",
+                            line):
+                    break
+            else:
+                self.fail("no line on the job")
+            (self.folder / "pipe").rename(self.folder / "ended")
+            (self.folder / "ended").open("w").close()
+            process.stderr.read()
+        self.assertEqual(process.wait(), 0)
+
+
+class ListsTest(unittest.TestCase):
+    def test_no_package_is_in_two_lists(self):
+        seen = {}
+        for path in sorted(_HERE.glob("*/*.txt")):
+            for line in path.read_text().splitlines():
+                if not line.startswith("#"):
+                    name = (path.parent.name, re.split(r"[=\s]", line)[0])
+                    self.assertNotIn(name, seen, f"{path} and {seen.get(name)}")
+                    seen[name] = path
+        self.assertGreater(len(seen), 40)
+
+
+if __name__ == "__main__":
+    unittest.main()
