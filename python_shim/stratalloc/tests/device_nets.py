@@ -17,8 +17,13 @@ def net(name, layers=2):
           for _ in range(layers)]).to("cuda")
 
 
-def data():
-    return torch.randn(BATCH, SIZE, device="cuda")
+def data(requires_grad=False):
+    return torch.randn(BATCH, SIZE, device="cuda", requires_grad=requires_grad)
+
+
+def ones(count):
+    """Bytes as torch counts them: a block is a multiple of 512."""
+    return torch.ones(count * 128, device="cuda")
 
 
 def module_with(name, tensor):
