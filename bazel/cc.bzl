@@ -182,7 +182,13 @@ def cc_folder(name, exclude = [], **kwargs):
         **kwargs
     )
 
-def cc_folder_tests(deps, device = False, env = {}, exclude = [], **kwargs):
+def cc_folder_tests(
+        deps,
+        device = False,
+        env = {},
+        exclude = [],
+        size = "small",
+        **kwargs):
     """The tests of a folder, each file in a process of its own.
 
     Args:
@@ -190,6 +196,7 @@ def cc_folder_tests(deps, device = False, env = {}, exclude = [], **kwargs):
       device: True links the simulated device in.
       env: environment by the test's name.
       exclude: files that another target of the folder has.
+      size: Bazel's, of each of them.
       **kwargs: passed on to cc_test.
     """
     rule = cc_device_test if device else cc_test
@@ -197,7 +204,7 @@ def cc_folder_tests(deps, device = False, env = {}, exclude = [], **kwargs):
         name = src[:-len(".cc")]
         rule(
             name = name,
-            size = "small",
+            size = size,
             srcs = [src],
             deps = deps,
             env = env.get(name, {}),

@@ -279,7 +279,7 @@ STRATALLOC_API int stratalloc_is_pinned(const stratalloc_pin* pin);
 STRATALLOC_API int stratalloc_must_hand_out(uint64_t address);
 STRATALLOC_API void stratalloc_hand_out(uint64_t address);
 
-/* ---- recordings of events (telemetry/recorder.h) ------------------------- */
+/* ---- recordings of events (telemetry/recording/recorder.h) --------------- */
 
 /* Events are recorded from now on; *recording is what the next function takes.
  * `area_file`: where the rings live, a file that outlives a killed process,
@@ -299,9 +299,9 @@ STRATALLOC_API int stratalloc_set_telemetry(const char* level,
                                             stratalloc_error* error);
 /* The recording that goes on while the level is `events` or above; 0: none. */
 STRATALLOC_API uint64_t stratalloc_flight_recording(void);
-/* What happened since, as a file (telemetry/recording_file.h). `about_json`: an
- * object that is kept as it is. `redact`: without names. `over`: it ends, and
- * with the last one the recording of events. */
+/* What happened since, as a file (telemetry/recording/recording_file.h).
+ * `about_json`: an object that is kept as it is. `redact`: without names.
+ * `over`: it ends, and with the last one the recording of events. */
 STRATALLOC_API int stratalloc_recording_write(uint64_t recording,
                                               const char* path,
                                               const char* about_json,

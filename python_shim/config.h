@@ -23,7 +23,7 @@ enum class TelemetryLevel { kOff, kCounters, kEvents, kCallsites, kFull };
 constexpr bool CountsTime(TelemetryLevel level) {
   return level != TelemetryLevel::kOff;
 }
-// In rings, from then on (telemetry/recorder.h).
+// In rings, from then on (telemetry/recording/recorder.h).
 constexpr bool RecordsEvents(TelemetryLevel level) {
   return level >= TelemetryLevel::kEvents;
 }

@@ -28,6 +28,7 @@ LAYERS = {
         "streams", "blocks", "requests", "explain", "ladder", "",
     ),
     "tiering": ("io", "gpu", "host", "policy", "engine", ""),
+    "telemetry": ("recording", ""),
 }
 
 

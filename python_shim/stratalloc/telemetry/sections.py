@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections of a recording (format: telemetry/recording_file.h): its head
-and its events, as they were written.
+"""The sections of a recording: its head and its events, as they were written.
 
+Format: telemetry/recording/recording_file.h.
 Sizes are held against the file and against what memory there is before memory
 is taken, every section against its checksum.
 """

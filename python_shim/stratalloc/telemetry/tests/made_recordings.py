@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings made by hand, as telemetry/recording_file.h says the format."""
+"""Recordings made by hand in the format of telemetry/recording/recording_file.h."""
 
 import json
 import struct
@@ -18,7 +18,7 @@ def section(tag, held, check=None):
 
 
 def file_of(head, events, *more):
-    """The format, written as telemetry/recording_file.h says it."""
+    """The format, written as telemetry/recording/recording_file.h says it."""
     held = head if isinstance(head, bytes) else json.dumps(head).encode()
     return (b"STRATREC" + struct.pack("<II", 1, 0) + b"".join(more)
             + section(b"HEAD", held) + section(b"EVNT", events.tobytes())

@@ -8,8 +8,8 @@
 //
 // Thread-safety: any thread. Failure: kIo where the file cannot be read,
 // kCorrupt where it is no such file, with path, why, and what to do.
-#ifndef STRATALLOC_TELEMETRY_AREA_FILE_H_
-#define STRATALLOC_TELEMETRY_AREA_FILE_H_
+#ifndef STRATALLOC_TELEMETRY_RECORDING_AREA_FILE_H_
+#define STRATALLOC_TELEMETRY_RECORDING_AREA_FILE_H_
 
 #include <cstdint>
 #include <string>
@@ -18,7 +18,7 @@
 
 #include "allocator/base/result.h"
 #include "allocator/events/event_area.h"
-#include "telemetry/collect.h"
+#include "telemetry/recording/collect.h"
 
 namespace stratalloc {
 
@@ -50,4 +50,4 @@ AreaContent ReadNames(const EventAreaHead& head);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TELEMETRY_AREA_FILE_H_
+#endif  // STRATALLOC_TELEMETRY_RECORDING_AREA_FILE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/recorder.h"
+#include "telemetry/recording/recorder.h"
 
 #include <unistd.h>
 
@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "allocator/base/clock.h"
-#include "telemetry/area_file.h"
-#include "telemetry/collect.h"
-#include "telemetry/recording_file.h"
+#include "telemetry/recording/area_file.h"
+#include "telemetry/recording/collect.h"
+#include "telemetry/recording/recording_file.h"
 
 namespace stratalloc {
 namespace {

@@ -2,8 +2,8 @@
 // One event as a recording has it: in nanoseconds since the recording's start,
 // in its place in the order of all threads. 48 bytes, little endian; Python's
 // EVENT (stratalloc/telemetry/model.py) is the same.
-#ifndef STRATALLOC_TELEMETRY_FILE_EVENT_H_
-#define STRATALLOC_TELEMETRY_FILE_EVENT_H_
+#ifndef STRATALLOC_TELEMETRY_RECORDING_FILE_EVENT_H_
+#define STRATALLOC_TELEMETRY_RECORDING_FILE_EVENT_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -31,4 +31,4 @@ static_assert(sizeof(FileEvent) == 48 &&
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TELEMETRY_FILE_EVENT_H_
+#endif  // STRATALLOC_TELEMETRY_RECORDING_FILE_EVENT_H_

@@ -8,16 +8,16 @@
 //
 // Pure: no lock, no clock. Failure: none; events of kinds that nobody knows,
 // or of impossible devices (a torn file), are left out and counted.
-#ifndef STRATALLOC_TELEMETRY_COLLECT_H_
-#define STRATALLOC_TELEMETRY_COLLECT_H_
+#ifndef STRATALLOC_TELEMETRY_RECORDING_COLLECT_H_
+#define STRATALLOC_TELEMETRY_RECORDING_COLLECT_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "allocator/events/event.h"
-#include "telemetry/file_event.h"
-#include "telemetry/frame_ends.h"
+#include "telemetry/recording/file_event.h"
+#include "telemetry/recording/frame_ends.h"
 
 namespace stratalloc {
 
@@ -64,4 +64,4 @@ Collected Collect(const std::vector<RingEvents>& rings, const EventClock& clock,
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TELEMETRY_COLLECT_H_
+#endif  // STRATALLOC_TELEMETRY_RECORDING_COLLECT_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/recorder.h"
+#include "telemetry/recording/recorder.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -16,8 +16,8 @@
 #include <thread>
 #include <utility>
 
-#include "telemetry/area_made_test.h"
-#include "telemetry/recording_file.h"
+#include "telemetry/recording/area_made_test.h"
+#include "telemetry/recording/recording_file.h"
 
 namespace stratalloc {
 namespace {

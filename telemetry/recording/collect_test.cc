@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/collect.h"
+#include "telemetry/recording/collect.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/frame_ends.h"
+#include "telemetry/recording/frame_ends.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "allocator/base/ids.h"
-#include "telemetry/collect.h"
+#include "telemetry/recording/collect.h"
 
 namespace stratalloc {
 namespace {

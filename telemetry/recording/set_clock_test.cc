@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "telemetry/area_made_test.h"
-#include "telemetry/recorder.h"
+#include "telemetry/recording/area_made_test.h"
+#include "telemetry/recording/recorder.h"
 
 namespace {
 std::atomic<std::int64_t> seconds_ahead{0};

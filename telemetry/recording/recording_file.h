@@ -12,8 +12,8 @@
 // Thread-safety: any thread. Failure: what the file system says, with the path;
 // what was at the path before is still there then: the file is written beside
 // it and takes its place when it is whole. Readable by its owner alone.
-#ifndef STRATALLOC_TELEMETRY_RECORDING_FILE_H_
-#define STRATALLOC_TELEMETRY_RECORDING_FILE_H_
+#ifndef STRATALLOC_TELEMETRY_RECORDING_RECORDING_FILE_H_
+#define STRATALLOC_TELEMETRY_RECORDING_RECORDING_FILE_H_
 
 #include <cstdint>
 #include <span>
@@ -21,7 +21,7 @@
 #include <string_view>
 
 #include "allocator/base/result.h"
-#include "telemetry/file_event.h"
+#include "telemetry/recording/file_event.h"
 
 namespace stratalloc {
 
@@ -34,4 +34,4 @@ Status WriteRecording(const std::string& path, std::string_view head,
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TELEMETRY_RECORDING_FILE_H_
+#endif  // STRATALLOC_TELEMETRY_RECORDING_RECORDING_FILE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/recording_file.h"
+#include "telemetry/recording/recording_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Areas in files of a test, and these files as bytes: for the tests of what
 // reads them. Files lie in the test's own folder.
-#ifndef STRATALLOC_TELEMETRY_AREA_MADE_TEST_H_
-#define STRATALLOC_TELEMETRY_AREA_MADE_TEST_H_
+#ifndef STRATALLOC_TELEMETRY_RECORDING_AREA_MADE_TEST_H_
+#define STRATALLOC_TELEMETRY_RECORDING_AREA_MADE_TEST_H_
 
 #include <cstdlib>
 #include <fstream>
@@ -43,4 +43,4 @@ inline EventArea& Made(const std::string& file, std::uint64_t ring_capacity,
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TELEMETRY_AREA_MADE_TEST_H_
+#endif  // STRATALLOC_TELEMETRY_RECORDING_AREA_MADE_TEST_H_

@@ -13,8 +13,8 @@
 // slow disk keeps nobody from beginning or ending another one.
 // Failure: as EventRecorder and WriteRecording say; kNotFound for a recording
 // that was over before. Lifetime: the process's.
-#ifndef STRATALLOC_TELEMETRY_RECORDER_H_
-#define STRATALLOC_TELEMETRY_RECORDER_H_
+#ifndef STRATALLOC_TELEMETRY_RECORDING_RECORDER_H_
+#define STRATALLOC_TELEMETRY_RECORDING_RECORDER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -89,4 +89,4 @@ class Recorder {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TELEMETRY_RECORDER_H_
+#endif  // STRATALLOC_TELEMETRY_RECORDING_RECORDER_H_

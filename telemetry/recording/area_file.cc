@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/area_file.h"
+#include "telemetry/recording/area_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "telemetry/area_file.h"
-#include "telemetry/area_made_test.h"
-#include "telemetry/recorder.h"
+#include "telemetry/recording/area_file.h"
+#include "telemetry/recording/area_made_test.h"
+#include "telemetry/recording/recorder.h"
 
 namespace stratalloc {
 namespace {

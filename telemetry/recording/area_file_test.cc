@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/area_file.h"
+#include "telemetry/recording/area_file.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "telemetry/area_made_test.h"
+#include "telemetry/recording/area_made_test.h"
 
 namespace stratalloc {
 namespace {

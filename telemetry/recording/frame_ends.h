@@ -9,14 +9,14 @@
 // is left without having been entered was open before.
 //
 // Pure: no lock, no clock. Failure: none. Cost: linear.
-#ifndef STRATALLOC_TELEMETRY_FRAME_ENDS_H_
-#define STRATALLOC_TELEMETRY_FRAME_ENDS_H_
+#ifndef STRATALLOC_TELEMETRY_RECORDING_FRAME_ENDS_H_
+#define STRATALLOC_TELEMETRY_RECORDING_FRAME_ENDS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "allocator/events/event.h"
-#include "telemetry/file_event.h"
+#include "telemetry/recording/file_event.h"
 
 namespace stratalloc {
 
@@ -72,4 +72,4 @@ std::vector<PlacedEvent> WithFrameEnds(
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_TELEMETRY_FRAME_ENDS_H_
+#endif  // STRATALLOC_TELEMETRY_RECORDING_FRAME_ENDS_H_

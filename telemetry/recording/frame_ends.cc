@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "telemetry/frame_ends.h"
+#include "telemetry/recording/frame_ends.h"
 
 #include <algorithm>
 #include <unordered_map>
