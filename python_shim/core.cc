@@ -13,6 +13,7 @@
 #include "accounting/node_scopes.h"
 #include "accounting/scope_times.h"
 #include "allocator/base/check.h"
+#include "allocator/state/frame_accounts.h"
 #include "allocator/values/size_rules.h"
 #include "python_shim/core_api/blocks.h"
 
@@ -129,6 +130,7 @@ Status Core::Init(int device_count) {
       opened_devices.Forget();
       NodeScopes::Use(nullptr);
       ScopeTimes::Abandon();
+      FrameAccounts::AbandonAfterFork();
       EndEvictable();
       if (Engine* e = core.engine()) e->AbandonAfterFork();
     });

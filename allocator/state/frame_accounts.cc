@@ -11,6 +11,7 @@ FrameAccounts& FrameAccounts::Get() {
 }
 
 FrameId FrameAccounts::Begin(DeviceIndex device, ScopeId scope) {
+  if (abandoned_.load(std::memory_order_relaxed)) return 0;
   FrameId id;
   {
     MutexLock lock(mutex_);

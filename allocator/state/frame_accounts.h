@@ -10,7 +10,8 @@
 // `bytes` are written under its device's lock, `next` by the thread of the
 // frame alone, and the rest before anybody knows of it.
 // Lifetime: the process's. A number is given again once its account ended.
-// Failure: Begin returns 0 when 16 million frames have live blocks.
+// Errors: Begin returns 0 when 16 million frames have live blocks, and in the
+// child of a fork.
 #ifndef STRATALLOC_ALLOCATOR_STATE_FRAME_ACCOUNTS_H_
 #define STRATALLOC_ALLOCATOR_STATE_FRAME_ACCOUNTS_H_
 
@@ -49,6 +50,10 @@ class FrameAccounts {
   FrameId Begin(DeviceIndex device, ScopeId scope);
   // REQUIRES: no block carries the number, and its frame has ended.
   void Recycle(FrameId id);
+  // In the child of a fork: another thread of the parent may have had the lock.
+  static void AbandonAfterFork() {
+    abandoned_.store(true, std::memory_order_relaxed);
+  }
 
   // REQUIRES: a number of Begin's that was not given back.
   FrameAccount& at(FrameId id) {
@@ -72,6 +77,7 @@ class FrameAccounts {
   static constexpr FrameId kChunk = 4096;
   static constexpr FrameId kMost = 1 << 24;
 
+  static inline constinit std::atomic<bool> abandoned_{false};
   Mutex mutex_{LockRank::kFrames};
   FrameId free_ GUARDED_BY(mutex_) = 0;
   FrameId made_ GUARDED_BY(mutex_) = 1;  // 0 is none

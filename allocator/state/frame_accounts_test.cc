@@ -2,6 +2,7 @@
 #include "allocator/state/frame_accounts.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <set>
 
@@ -42,6 +43,17 @@ TEST(FrameAccounts, AnOpenFramesChargeIsTemporaryAndAnEndedOnesIsNot) {
   accounts.Recycle(charge.frame);
   ASSERT_EQ(accounts.Begin(kGpu, ScopeId{7}), charge.frame);
   EXPECT_EQ(accounts.Resolved(charge), open) << "a new one";
+}
+
+TEST(FrameAccounts, ChildOfAForkBeginsNoAccount) {
+  FrameAccounts accounts;
+  ASSERT_NE(accounts.Begin(kGpu, ScopeId{7}), 0u);
+  EXPECT_EXIT(
+      {
+        FrameAccounts::AbandonAfterFork();
+        _exit(accounts.Begin(kGpu, ScopeId{7}) == 0 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "accounting/attribution.h"
 #include "accounting/category.h"
 #include "accounting/scope_stack.h"
 #include "accounting/scope_text.h"
@@ -21,70 +22,6 @@ namespace {
 DeviceAllocator* DeviceOf(Address address) {
   return Core::Get().abandoned() ? nullptr
                                  : Allocator::Get().FindByAddress(address);
-}
-
-// The account of the frame on top, on this device.
-FrameId FrameOn(DeviceIndex device, ScopeId scope) {
-  FrameAccounts& accounts = FrameAccounts::Get();
-  FrameId id = CurrentScope().account;
-  while (id != 0 && accounts.at(id).device != device) id = accounts.at(id).next;
-  if (__builtin_expect(id != 0, 1)) return id;
-  if (Core::Get().abandoned()) return 0;
-  id = accounts.Begin(device, scope);
-  if (id == 0) return 0;
-  accounts.at(id).next = CurrentScope().account;
-  SetFrameAccount(id);
-  return id;
-}
-
-// What a frame of activations makes is temporary until it ends. In line, as the
-// next one: they are a tenth of a malloc's instructions.
-[[gnu::always_inline]] inline Charge ChargeOf(const ScopeFrame& frame,
-                                              int device) {
-  Charge charge{frame.payer, frame.category};
-  if (frame.category == Category::kActivation &&
-      frame.lifetime == LifetimeClass::kTransient && ScopeDepth() > 0) {
-    charge.frame = FrameOn(static_cast<DeviceIndex>(device), frame.payer);
-    if (charge.frame != 0) charge.category = Category::kTemporary;
-  }
-  return charge;
-}
-
-// Who is allocating: the scope on top, corrected by what autograd knows.
-[[gnu::always_inline]] inline ScopeFrame Allocating(MallocHint hint) {
-  ScopeFrame frame = CurrentScope();
-  if (__builtin_expect(hint == MallocHint::kNone, 1)) return frame;
-  if (hint == MallocHint::kUnseen || hint == MallocHint::kScratch) {
-    frame.lifetime = LifetimeClass::kTransient;
-    frame.category = Category::kWorkspace;
-    return frame;
-  }
-  if (hint == MallocHint::kCopy) {
-    // Nobody knows how long it will live.
-    if (frame.lifetime == LifetimeClass::kTransient) {
-      frame.lifetime = LifetimeClass::kUnknown;
-    }
-    return frame;
-  }
-  // A forward inside of a node recomputes what it needs (checkpoints).
-  if (frame.in_backward && !frame.backward) return frame;
-  constexpr unsigned kFixed = 1u << Raw(LifetimeClass::kPersistent) |
-                              1u << Raw(LifetimeClass::kOptimizer) |
-                              1u << Raw(LifetimeClass::kStaying);
-  const bool fixed = (kFixed >> Raw(frame.lifetime) & 1) != 0;
-  if (hint == MallocHint::kGradient && !fixed) {
-    frame.lifetime = LifetimeClass::kGradient;
-    frame.category = Category::kGradient;
-  } else if (hint == MallocHint::kBesideGradient && !fixed) {
-    frame.lifetime = LifetimeClass::kGradient;
-    frame.category = Category::kActivation;
-  } else if (hint == MallocHint::kBackward && !fixed) {
-    frame.lifetime = LifetimeClass::kTransient;
-    if (frame.category == Category::kUnknown) {
-      frame.category = Category::kActivation;
-    }
-  }
-  return frame;
 }
 
 std::string Hex(Address address) {
@@ -165,8 +102,8 @@ void EndFrame(FrameId account) {
 
 Result<AllocatedBlock> Malloc(int device, Bytes size, StreamId stream,
                               MallocHint hint) {
-  const ScopeFrame frame = Allocating(hint);
-  const Charge charge = ChargeOf(frame, device);
+  const ScopeFrame frame = PayingFrame(CurrentScope(), hint);
+  const Charge charge = ChargeOf(frame, static_cast<DeviceIndex>(device));
   const bool raw = hint == MallocHint::kUnseen;
   DeviceAllocator* const fast = opened_devices.Find(device);
   // Filled where the caller has it: copied there, its words would be loaded
@@ -183,19 +120,20 @@ Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,
                         MallocHint hint, Bytes free_bytes) {
   DeviceAllocator* const opened = Core::Get().Opened(device).value_or(nullptr);
   if (opened == nullptr) return size;
-  return opened->RecordOutOfMemory(
-      stream, size, ChargeOf(Allocating(hint), device), free_bytes);
+  const Charge charge = ChargeOf(PayingFrame(CurrentScope(), hint),
+                                 static_cast<DeviceIndex>(device));
+  return opened->RecordOutOfMemory(stream, size, charge, free_bytes);
 }
 
 std::string TellRefusedMalloc(int device, Bytes size, StreamId stream,
                               MallocHint hint, const std::string& message) {
   if (!Refusals::AnyoneHears()) return "";
-  const ScopeFrame frame = Allocating(hint);
-  return Refusals::Tell(
-      device,
-      {.request = {size, stream, frame.lifetime, ChargeOf(frame, device),
-                   hint == MallocHint::kUnseen}},
-      nullptr, message);
+  const ScopeFrame frame = PayingFrame(CurrentScope(), hint);
+  const Charge charge = ChargeOf(frame, static_cast<DeviceIndex>(device));
+  return Refusals::Tell(device,
+                        {.request = {size, stream, frame.lifetime, charge,
+                                     hint == MallocHint::kUnseen}},
+                        nullptr, message);
 }
 
 std::optional<DeviceIndex> Free(Address address, AllocatedBlock* freed) {

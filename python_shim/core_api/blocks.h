@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "accounting/malloc_hint.h"
 #include "allocator/base/bytes.h"
 #include "allocator/base/export.h"
 #include "allocator/base/ids.h"
@@ -14,22 +15,6 @@
 #include "allocator/values/views.h"
 
 namespace stratalloc::core {
-
-// What the caller knows of who allocates.
-enum class MallocHint : int {
-  kNone = 0,
-  kBackward = 1,  // inside a backward node of autograd
-  kGradient = 2,  // ... whose result this is, and feeds an AccumulateGrad
-  // a raw pointer that no operator will name: must never be evicted
-  kUnseen = 3,
-  // a copy of memory that may leave: may leave too, whatever the scope
-  kCopy = 4,
-  // a library's own memory, no tensor's: apart from what may leave
-  kScratch = 5,
-  // inside a node that feeds an AccumulateGrad, and of another size: lives
-  // where the gradients are, because nobody knows for sure
-  kBesideGradient = 6,
-};
 
 // kOutOfMemory has native's whole text ("CUDA out of memory. Tried to allocate
 // ..."). Waits for events, copies and disk. REQUIRES: size > 0.

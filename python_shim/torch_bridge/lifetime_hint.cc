@@ -13,7 +13,6 @@
 namespace stratalloc {
 namespace {
 
-using core::MallocHint;
 using torch::autograd::Edge;
 using torch::autograd::InputMetadata;
 using torch::autograd::Node;

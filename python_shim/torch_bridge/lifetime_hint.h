@@ -38,16 +38,15 @@ namespace stratalloc {
 // becomes a gradient.
 //
 // Outside backward the price is two thread-local reads. Any thread, no lock.
-core::MallocHint LifetimeHintInBackward(size_t size);  // the rest of it
+MallocHint LifetimeHintInBackward(size_t size);  // the rest of it
 // Does the node give a leaf its gradient? By name: names compare across
 // libraries.
 bool IsAccumulateGrad(const torch::autograd::Node& node);
-inline core::MallocHint CurrentLifetimeHint(size_t size) {
+inline MallocHint CurrentLifetimeHint(size_t size) {
   // The engine sets its graph task around the node, and a number is cheaper to
   // ask for than a counted pointer (3 ns of a malloc and free of 85).
   if (__builtin_expect(torch::autograd::get_current_graph_task_id() < 0, 1)) {
-    return copying_evictable ? core::MallocHint::kCopy
-                             : core::MallocHint::kNone;
+    return copying_evictable ? MallocHint::kCopy : MallocHint::kNone;
   }
   return LifetimeHintInBackward(size);
 }

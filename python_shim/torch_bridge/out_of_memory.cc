@@ -31,7 +31,7 @@ void OutOfMemory::Attach(Observer observer) {
 }
 
 void OutOfMemory::Throw(c10::DeviceIndex device, uint64_t size, StreamId stream,
-                        core::MallocHint hint, const Error& error) {
+                        MallocHint hint, const Error& error) {
   if (error.code != ErrorCode::kOutOfMemory) ThrowError(error);
   Report(device, size, stream, hint);
   // Behind torch's observers, so that nothing that they do is missed.
@@ -45,7 +45,7 @@ void OutOfMemory::Throw(c10::DeviceIndex device, uint64_t size, StreamId stream,
 }
 
 void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,
-                         StreamId stream, core::MallocHint hint) {
+                         StreamId stream, MallocHint hint) {
   // A failing query leaves zeros: the error that is on its way matters more.
   const DeviceStats stats = core::Stats(device).value_or(DeviceStats{});
   const MemoryInfo card =

@@ -35,12 +35,12 @@ class OutOfMemory {
 
   // `error` is the core's answer to this malloc.
   [[noreturn]] void Throw(c10::DeviceIndex device, uint64_t size,
-                          StreamId stream, core::MallocHint hint,
-                          const Error& error) EXCLUDES(mutex_);
+                          StreamId stream, MallocHint hint, const Error& error)
+      EXCLUDES(mutex_);
 
  private:
   void Report(c10::DeviceIndex device, uint64_t size, StreamId stream,
-              core::MallocHint hint) EXCLUDES(mutex_);
+              MallocHint hint) EXCLUDES(mutex_);
 
   Mutex mutex_{LockRank::kRegistry};
   std::vector<Observer> observers_ GUARDED_BY(mutex_);

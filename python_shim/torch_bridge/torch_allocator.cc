@@ -71,15 +71,15 @@ void ReportToProfiler(const AllocatedBlock& block, int64_t bytes, int device) {
                               CudaDevice(device));
 }
 
-core::MallocHint LifetimeHint(size_t size, const void* caller) {
+MallocHint LifetimeHint(size_t size, const void* caller) {
   if (C10_UNLIKELY(IsWorkspaceInTheMaking(size, caller))) {
-    return core::MallocHint::kScratch;
+    return MallocHint::kScratch;
   }
   return CurrentLifetimeHint(size);
 }
 
 Result<AllocatedBlock> MallocWithHint(c10::DeviceIndex device, size_t size,
-                                      StreamId stream, core::MallocHint hint) {
+                                      StreamId stream, MallocHint hint) {
   const BetweenNodes between;
   return core::Malloc(device, size, stream, hint);
 }
@@ -99,7 +99,7 @@ void DeleteBlock(void* ptr) {
 }
 
 void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
-                             StreamId stream, core::MallocHint hint) {
+                             StreamId stream, MallocHint hint) {
   if (size == 0) return nullptr;
   TORCH_CHECK_WITH(
       OutOfMemoryError, size < kOneExbibyte,
@@ -107,7 +107,7 @@ void* TorchAllocator::Malloc(c10::DeviceIndex device, size_t size,
   CollectivesUnderWay::Bury();
   const ContextOfMalloc context(size);
   const Result<AllocatedBlock> block =
-      C10_LIKELY(hint == core::MallocHint::kNone)
+      C10_LIKELY(hint == MallocHint::kNone)
           ? core::Malloc(device, size, stream, hint)
           : MallocWithHint(device, size, stream, hint);
   if (C10_UNLIKELY(!block)) {

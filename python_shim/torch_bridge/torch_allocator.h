@@ -138,7 +138,7 @@ class TorchAllocator final
 
  private:
   void* Malloc(c10::DeviceIndex device, size_t size, StreamId stream,
-               core::MallocHint hint);
+               MallocHint hint);
 
   OutOfMemory out_of_memory_;
   ImportCache imports_;

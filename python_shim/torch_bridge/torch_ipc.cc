@@ -61,7 +61,7 @@ void* TorchAllocator::raw_alloc(size_t size) {
   const c10::DeviceIndex device = CurrentDevice();
   return Malloc(device, size,
                 ToStreamId(c10::cuda::getCurrentCUDAStream(device)),
-                core::MallocHint::kUnseen);
+                MallocHint::kUnseen);
 }
 
 void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
@@ -71,7 +71,7 @@ void* TorchAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
   // Only of the current stream it is known whether it is torch's.
   const StreamId current = ToStreamId(c10::cuda::getCurrentCUDAStream(device));
   if (current != ToStreamId(stream)) NoteExternal(ToStreamId(stream));
-  return Malloc(device, size, ToStreamId(stream), core::MallocHint::kUnseen);
+  return Malloc(device, size, ToStreamId(stream), MallocHint::kUnseen);
 }
 
 void TorchAllocator::raw_delete(void* ptr) {

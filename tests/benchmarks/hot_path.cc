@@ -26,7 +26,7 @@ using namespace stratalloc;
 
 Address Malloc(Bytes size) {
   const Result<AllocatedBlock> block =
-      core::Malloc(0, size, kDefaultStream, core::MallocHint::kNone);
+      core::Malloc(0, size, kDefaultStream, MallocHint::kNone);
   if (!block) {
     std::fprintf(stderr, "hot_path: %s\n", block.error().message.c_str());
     std::exit(1);

@@ -49,7 +49,7 @@ struct Recorded {
   std::map<std::string, std::vector<Access>> operators;
   std::map<std::string, int> told;  // by operator
   std::string line;                 // said of each
-  std::vector<core::MallocHint> hints;
+  std::vector<MallocHint> hints;
   std::string failing;
   Error failure{};
   int failing_mallocs = 0;
