@@ -2,6 +2,7 @@
 // C API: whether every sum holds.
 #include "accounting/ledger.h"
 #include "python_shim/core.h"
+#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

@@ -5,6 +5,7 @@
 #include "accounting/scope_stack.h"
 #include "python_shim/core.h"
 #include "python_shim/explanation_json.h"
+#include "python_shim/to_c.h"
 
 using namespace stratalloc;  // the C face of this namespace
 

@@ -6,6 +6,7 @@
 #include "accounting/ledger.h"
 #include "allocator/events/event_recorder.h"
 #include "python_shim/core.h"
+#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

@@ -9,6 +9,7 @@
 #include "python_shim/core.h"
 #include "python_shim/core_api/operators.h"
 #include "python_shim/core_api/pins.h"
+#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

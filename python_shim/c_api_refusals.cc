@@ -1,21 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: what was refused, and what would have been done about it.
+#include "python_shim/c_api_refusals.h"
+
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "accounting/category.h"
 #include "accounting/scope_table.h"
+#include "accounting/scope_text.h"
 #include "allocator/cuda/nvml.h"
 #include "allocator/state/settings.h"
 #include "python_shim/core.h"
 #include "python_shim/explanation_json.h"
 #include "python_shim/refusals.h"
+#include "python_shim/to_c.h"
+
+// What a stratalloc_refusal is of.
+struct stratalloc_refused {
+  const stratalloc::RefusedRequest& request;
+};
 
 namespace stratalloc {
 namespace {
+
+constinit std::atomic<stratalloc_refusal_listener> c_listener{nullptr};
+
+// The listener of Refusals, for as long as there is one of C.
+std::string AskListener(int device, const RefusedRequest& refused,
+                        const char* name, const std::string& message) {
+  const stratalloc_refusal_listener listener =
+      c_listener.load(std::memory_order_acquire);
+  if (listener == nullptr) return "";
+  const MallocRequest& request = refused.request;
+  const stratalloc_refused handle{refused};
+  const stratalloc_refusal refusal{
+      .device = device,
+      .is_operator = refused.is_operator ? 1 : 0,
+      .bytes = request.size,
+      .stream = Raw(request.stream),
+      .lifetime = static_cast<int>(request.lifetime),
+      .scope = Raw(request.charge.scope),
+      .category = static_cast<int>(request.charge.category),
+      .name = name,
+      .message = message.c_str(),
+      .refused = &handle};
+  // A path is in it, which has 4096 bytes at most.
+  std::array<char, 8192> line;
+  const int room = static_cast<int>(line.size());
+  const int bytes = std::clamp(listener(&refusal, line.data(), room), 0, room);
+  // Of what is no text Python would make another exception than this one.
+  return Utf8(std::string_view(line.data(), static_cast<std::size_t>(bytes)));
+}
 
 nlohmann::json PartsJson(const MemoryParts& parts) {
   return {
@@ -79,7 +121,8 @@ using namespace stratalloc;  // the C face of this namespace
 extern "C" {
 
 void stratalloc_hear_refusals(stratalloc_refusal_listener listener) {
-  Refusals::Hear(listener);
+  c_listener.store(listener, std::memory_order_release);
+  Refusals::Hear(listener == nullptr ? nullptr : &AskListener);
 }
 
 char* stratalloc_refusal_json(const stratalloc_refusal* refusal) {

@@ -12,6 +12,7 @@
 #include "accounting/scope_times.h"
 #include "python_shim/core.h"
 #include "python_shim/core_api/nodes.h"
+#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "python_shim/core.h"
+#include "python_shim/to_c.h"
 
 using namespace stratalloc;  // the C face of this namespace
 

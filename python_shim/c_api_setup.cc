@@ -6,6 +6,7 @@
 
 #include "allocator/base/host_time.h"
 #include "python_shim/core.h"
+#include "python_shim/to_c.h"
 #include "tiering/host/memory_limit.h"
 
 using namespace stratalloc;  // the C face of this namespace

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "python_shim/core.h"
+#include "python_shim/to_c.h"
 #include "tiering/io/host_spill.h"
 
 struct stratalloc_spill {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "python_shim/core.h"
+#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

@@ -5,17 +5,17 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "accounting/ledger.h"
 #include "accounting/node_scopes.h"
+#include "accounting/scope_stack.h"
 #include "accounting/scope_times.h"
 #include "allocator/base/check.h"
 #include "allocator/state/frame_accounts.h"
 #include "allocator/values/size_rules.h"
-#include "python_shim/core_api/blocks.h"
+#include "python_shim/evictable_range.h"
 
 uint64_t stratalloc_evictable_lo = 0;
 uint64_t stratalloc_evictable_hi = 0;
@@ -35,6 +35,22 @@ void WidenEvictable(Address lo, Address hi) {
                    __ATOMIC_RELEASE);
   __atomic_store_n(&stratalloc_evictable_hi, std::max(old_hi, hi),
                    __ATOMIC_RELEASE);
+}
+
+// What the frame has left is temporary no more.
+void EndFrame(FrameId account) {
+  if (Core::Get().abandoned()) return;
+  FrameAccounts& accounts = FrameAccounts::Get();
+  while (account != 0) {
+    const FrameAccount& frame = accounts.at(account);
+    const FrameId next = frame.next;
+    if (frame.HasNoBlocks()) {
+      accounts.Recycle(account);  // by this thread alone: no block is left
+    } else if (DeviceAllocator* device = Allocator::Get().Find(frame.device)) {
+      device->EndFrame(account);
+    }
+    account = next;
+  }
 }
 
 // On, and nothing is evictable yet: operators are guarded from the first one
@@ -141,7 +157,7 @@ Status Core::Init(int device_count) {
 
 Status Core::Plug(DeviceAllocator& device) {
   device.SetAccounts(&Ledger::Get());
-  SetFrameEnd(&core::EndFrame);
+  SetFrameEnd(&EndFrame);
   Engine* engine = engine_.load();
   if (engine == nullptr) return {};
   // Staging buffers are made once: as large as the largest card will want.
@@ -206,18 +222,5 @@ Result<stratalloc::Device> Core::Cuda(int index) const {
   if (opened != nullptr) return opened->device();
   return stratalloc::Device::Open(static_cast<DeviceIndex>(index));
 }
-
-int ToC(const Error& error, stratalloc_error* out) {
-  if (out != nullptr) {
-    out->code = static_cast<int>(error.code);
-    const std::size_t n =
-        std::min(error.message.size(), sizeof(out->message) - 1);
-    std::memcpy(out->message, error.message.data(), n);
-    out->message[n] = '\0';
-  }
-  return static_cast<int>(error.code);
-}
-
-char* ToC(const std::string& text) { return strdup(text.c_str()); }
 
 }  // namespace stratalloc

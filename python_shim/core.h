@@ -15,12 +15,12 @@
 #define STRATALLOC_PYTHON_SHIM_CORE_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "allocator/allocator.h"
 #include "allocator/base/mutex.h"
-#include "python_shim/c_api.h"
 #include "python_shim/config.h"
 #include "tiering/engine/engine.h"
 
@@ -54,16 +54,17 @@ class Core {
   std::string WhyNoEngine() const {
     return why_no_engine_.load(std::memory_order_acquire);
   }
-  // Who finds the line that a thread runs, and its stack; nullptr for nobody
-  // (c_api.h).
-  stratalloc_site_finder site_finder() const {
+  // Functions that find the line that the calling thread runs, and its stack
+  // (c_api.h); nullptr: none.
+  using SiteFinder = int (*)(char* text, int room);
+  using StackFinder = std::uint32_t (*)();
+  SiteFinder site_finder() const {
     return site_finder_.load(std::memory_order_acquire);
   }
-  stratalloc_stack_finder stack_finder() const {
+  StackFinder stack_finder() const {
     return stack_finder_.load(std::memory_order_acquire);
   }
-  void UseFinders(stratalloc_site_finder find_site,
-                  stratalloc_stack_finder find_stack) {
+  void UseFinders(SiteFinder find_site, StackFinder find_stack) {
     site_finder_.store(find_site, std::memory_order_release);
     stack_finder_.store(find_stack, std::memory_order_release);
   }
@@ -91,19 +92,10 @@ class Core {
   std::atomic<bool> initialized_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<Engine*> engine_{nullptr};
-  std::atomic<stratalloc_site_finder> site_finder_{nullptr};
-  std::atomic<stratalloc_stack_finder> stack_finder_{nullptr};
+  std::atomic<SiteFinder> site_finder_{nullptr};
+  std::atomic<StackFinder> stack_finder_{nullptr};
   std::atomic<const char*> why_no_engine_{"CUDA is not initialised yet"};
 };
-
-// Copies an error across the C face; returns its code.
-int ToC(const Error& error, stratalloc_error* out);
-// 0 for success.
-inline int ToC(const Status& status, stratalloc_error* out) {
-  return status ? 0 : ToC(status.error(), out);
-}
-// A string for stratalloc_string_free.
-char* ToC(const std::string& text);
 
 }  // namespace stratalloc
 

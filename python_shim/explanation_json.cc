@@ -6,7 +6,7 @@
 #include "accounting/category.h"
 #include "accounting/ledger.h"
 #include "accounting/scope_table.h"
-#include "python_shim/core.h"
+#include "python_shim/to_c.h"
 
 namespace stratalloc {
 

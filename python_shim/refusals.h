@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is told that memory was refused, before anybody throws:
-// c_api_refusals.h says what, and what may be asked meanwhile.
+// Listener to refused requests for memory, called before the exception is
+// thrown. c_api_refusals.h has what Python gets of one.
 //
-// Thread-safety: every function, any thread, no lock held: who hears of it may
-// take the GIL. Never fails.
+// Thread-safety: every function, any thread.
+// Locks: none is held during a call: the listener may take the GIL.
+// Errors: none.
 #ifndef STRATALLOC_PYTHON_SHIM_REFUSALS_H_
 #define STRATALLOC_PYTHON_SHIM_REFUSALS_H_
 
@@ -11,32 +12,36 @@
 #include <string>
 
 #include "allocator/explain/trials.h"
-#include "python_shim/c_api_refusals.h"
 
 namespace stratalloc {
 
 class Refusals {
  public:
-  static void Hear(stratalloc_refusal_listener listener) {
+  // Returns what the exception says behind `message`; "" for nothing. `name`:
+  // of an operator, else nullptr.
+  using Listener = std::string (*)(int device, const RefusedRequest& refused,
+                                   const char* name,
+                                   const std::string& message);
+
+  // nullptr: none. A call that has begun may still be under way then.
+  static void Hear(Listener listener) {
     listener_.store(listener, std::memory_order_release);
   }
   static bool AnyoneHears() {
     return listener_.load(std::memory_order_acquire) != nullptr;
   }
-  // What the listener says for the end of `message`; "" if it says nothing.
-  // `name`: of an operator.
+  // The listener's answer; "" without one.
   static std::string Tell(int device, const RefusedRequest& refused,
-                          const char* name, const std::string& message);
+                          const char* name, const std::string& message) {
+    const Listener listener = listener_.load(std::memory_order_acquire);
+    if (listener == nullptr) return "";
+    return listener(device, refused, name, message);
+  }
 
  private:
-  static std::atomic<stratalloc_refusal_listener> listener_;
+  static inline constinit std::atomic<Listener> listener_{nullptr};
 };
 
 }  // namespace stratalloc
-
-// What a stratalloc_refusal is of.
-struct stratalloc_refused {
-  const stratalloc::RefusedRequest& request;
-};
 
 #endif  // STRATALLOC_PYTHON_SHIM_REFUSALS_H_

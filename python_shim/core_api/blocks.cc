@@ -11,7 +11,6 @@
 #include "accounting/scope_text.h"
 #include "allocator/base/check.h"
 #include "allocator/memory/external_streams.h"
-#include "allocator/state/frame_accounts.h"
 #include "python_shim/core.h"
 #include "python_shim/refusal_text.h"
 #include "python_shim/refusals.h"
@@ -84,21 +83,6 @@ __attribute__((noinline)) std::optional<DeviceIndex> SlowFree(
 }
 
 }  // namespace
-
-void EndFrame(FrameId account) {
-  if (Core::Get().abandoned()) return;
-  FrameAccounts& accounts = FrameAccounts::Get();
-  while (account != 0) {
-    const FrameAccount& frame = accounts.at(account);
-    const FrameId next = frame.next;
-    if (frame.HasNoBlocks()) {
-      accounts.Recycle(account);  // by nobody else: none of its blocks is left
-    } else if (DeviceAllocator* device = Allocator::Get().Find(frame.device)) {
-      device->EndFrame(account);
-    }
-    account = next;
-  }
-}
 
 Result<AllocatedBlock> Malloc(int device, Bytes size, StreamId stream,
                               MallocHint hint) {

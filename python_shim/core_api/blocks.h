@@ -29,8 +29,6 @@ STRATALLOC_API Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,
 STRATALLOC_API std::string TellRefusedMalloc(int device, Bytes size,
                                              StreamId stream, MallocHint hint,
                                              const std::string& message);
-// What the frame has left is temporary no more (SetFrameEnd).
-void EndFrame(FrameId account);
 // For deleters: never fails. *freed describes the block, and the answer is its
 // device. nullopt if nothing was freed: of nullptr; in a forked child; or of an
 // unknown pointer or a double free, which is reported with the owner that it

@@ -45,10 +45,10 @@ SiteId FindSite() {
   // To find a line may collect garbage, and what is collected may allocate:
   // those mallocs are not asked about, or this would not end.
   Core& core = Core::Get();
-  const stratalloc_site_finder find = core.site_finder();
+  const Core::SiteFinder find = core.site_finder();
   if (find == nullptr || finding) return SiteWithoutFrame();
   finding = true;
-  const stratalloc_stack_finder find_stack =
+  const Core::StackFinder find_stack =
       RecordsStacks(core.telemetry()) ? core.stack_finder() : nullptr;
   char text[kMostSiteText + 8];  // a character more, and its end
   int bytes = 0;
