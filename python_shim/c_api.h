@@ -17,8 +17,8 @@
 #include <stdint.h>
 
 #include "allocator/base/export.h"
+#include "python_shim/core/evictable_range.h"
 #include "python_shim/device_metrics.h"
-#include "python_shim/evictable_range.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,7 +12,7 @@
 #include "accounting/site_table.h"
 #include "accounting/stack_table.h"
 #include "allocator/events/event_recorder.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/to_c.h"
 #include "telemetry/recording/recorder.h"
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accounting/scope_stack.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/explanation_json.h"
 #include "python_shim/to_c.h"
 

@@ -5,7 +5,7 @@
 
 #include "accounting/ledger.h"
 #include "allocator/events/event_recorder.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/to_c.h"
 
 namespace stratalloc {

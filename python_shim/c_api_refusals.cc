@@ -17,9 +17,9 @@
 #include "accounting/scope_text.h"
 #include "allocator/cuda/nvml.h"
 #include "allocator/state/settings.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/explanation_json.h"
-#include "python_shim/refusals.h"
+#include "python_shim/refusals/refusals.h"
 #include "python_shim/to_c.h"
 
 // What a stratalloc_refusal is of.

@@ -10,7 +10,7 @@
 #include "accounting/ledger.h"
 #include "accounting/scope_table.h"
 #include "accounting/scope_times.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/core_api/nodes.h"
 #include "python_shim/to_c.h"
 

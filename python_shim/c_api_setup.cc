@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "allocator/base/host_time.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/to_c.h"
 #include "tiering/host/memory_limit.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/to_c.h"
 
 namespace stratalloc {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // First sentences of an out of memory: native's, with the same numbers, because
 // libraries and log readers parse them; and behind them why eviction ended. The
-// cause and the remedy follow (python_shim/refusal_cause.h).
+// cause and the remedy follow (python_shim/refusals/cause.h).
 //
 // A pure function of plain facts, which DeviceAllocator gathers. Thread-safety:
 // any thread, no lock. Fails: never.

@@ -11,9 +11,9 @@
 #include "accounting/scope_text.h"
 #include "allocator/base/check.h"
 #include "allocator/memory/external_streams.h"
-#include "python_shim/core.h"
-#include "python_shim/refusal_text.h"
-#include "python_shim/refusals.h"
+#include "python_shim/core/core.h"
+#include "python_shim/refusals/add_cause.h"
+#include "python_shim/refusals/refusals.h"
 
 namespace stratalloc::core {
 namespace {

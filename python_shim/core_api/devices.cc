@@ -5,7 +5,7 @@
 
 #include "allocator/base/check.h"
 #include "allocator/cuda/uncached.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/core_api/operators.h"
 #include "python_shim/imports.h"
 

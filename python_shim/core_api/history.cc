@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "allocator/heap/history.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 
 namespace stratalloc::core {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "allocator/base/mutex.h"
 #include "allocator/ipc.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "python_shim/core_api/operators.h"
 #include "python_shim/imports.h"
 

@@ -2,7 +2,7 @@
 #include "python_shim/core_api/lists.h"
 
 #include "allocator/blocks/operator_thread.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 #include "tiering/engine/list_room.h"
 
 namespace stratalloc::core {

@@ -6,7 +6,7 @@
 
 #include "accounting/node_scopes.h"
 #include "accounting/scope_stack.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 
 namespace stratalloc::core {
 namespace {

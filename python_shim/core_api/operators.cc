@@ -6,9 +6,9 @@
 
 #include "accounting/scope_stack.h"
 #include "allocator/blocks/operator_thread.h"
-#include "python_shim/core.h"
-#include "python_shim/refusal_text.h"
-#include "python_shim/refusals.h"
+#include "python_shim/core/core.h"
+#include "python_shim/refusals/add_cause.h"
+#include "python_shim/refusals/refusals.h"
 
 namespace stratalloc::core {
 namespace {

@@ -13,7 +13,7 @@
 #include "allocator/base/export.h"
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
-#include "python_shim/evictable_range.h"
+#include "python_shim/core/evictable_range.h"
 #include "tiering/engine/access.h"
 
 namespace stratalloc::core {

@@ -2,7 +2,7 @@
 #include "python_shim/core_api/pins.h"
 
 #include "allocator/state/pin_poll.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 
 namespace stratalloc::core {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 
 namespace stratalloc::core {
 namespace {

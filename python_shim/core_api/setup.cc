@@ -3,7 +3,7 @@
 
 #include "allocator/state/settings.h"
 #include "allocator/state/workspaces.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 
 namespace stratalloc::core {
 

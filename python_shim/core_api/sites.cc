@@ -10,7 +10,7 @@
 #include "accounting/site_sampler.h"
 #include "accounting/site_table.h"
 #include "allocator/state/thread_site.h"
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 
 namespace stratalloc::core {
 namespace {

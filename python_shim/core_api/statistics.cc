@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/core_api/statistics.h"
 
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 
 namespace stratalloc::core {
 

@@ -206,7 +206,7 @@ class Config:
     """Settings of the allocator: each is declared here, with its default, what
     its values are and what it means. The README's table of python_shim and what
     `doctor` says come from here; the core is told them by name, all but those
-    of_python(), and python_shim/config.cc says who obeys.
+    of_python(), and python_shim/core/config.cc says who obeys.
 
     None means "choose from the machine when enabled". A field given as text
     is read like a value of STRATALLOC_CONF.

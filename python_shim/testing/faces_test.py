@@ -16,7 +16,7 @@ _ROOM = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CORE = os.path.join(_ROOM, "libstratalloc.so")
 _BRIDGE = os.path.join(_ROOM, "torch_bridge", "libstratalloc_torch_2_11.so")
 _C_HEADERS = ("c_api.h", "c_api_refusals.h", "c_api_rules.h", "c_api_spill.h",
-              "evictable_range.h")
+              "core/evictable_range.h")
 _CPP = "stratalloc::core::"
 # A declaration's name is the first that is followed by a parameter list, or a
 # variable's.

@@ -4,7 +4,7 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 
-#include "python_shim/evictable_range.h"
+#include "python_shim/core/evictable_range.h"
 
 namespace stratalloc {
 namespace {

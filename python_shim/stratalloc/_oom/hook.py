@@ -10,7 +10,7 @@ A bundle is written once for each place (place.py), or owner where a thread of
 PyTorch's own was refused, so a search for the largest batch writes one; later
 refusals there name that bundle. Callbacks hear of every refusal, but not of those
 inside of a callback. The exception has its cause from the core
-(refusal_cause.h), with or without a bundle.
+(refusals/cause.h), with or without a bundle.
 """
 
 import atexit

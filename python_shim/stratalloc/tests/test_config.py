@@ -92,7 +92,7 @@ def test_every_field_is_a_key(tmp_path):
 
 
 def test_the_core_obeys_every_setting():
-    with open("python_shim/config.cc", encoding="utf-8") as file:
+    with open("python_shim/core/config.cc", encoding="utf-8") as file:
         obeyed = re.findall(r'^    {"(\w+)",', file.read(), re.M)
     told = set(Config.keys()) - set(Config.of_python())
     assert sorted(obeyed) == sorted(told | {"host_budget_is_given"})

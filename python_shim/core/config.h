@@ -5,8 +5,8 @@
 //
 // Python tells every setting, so the defaults below are those of C++ programs
 // that configure nothing. A plain value.
-#ifndef STRATALLOC_PYTHON_SHIM_CONFIG_H_
-#define STRATALLOC_PYTHON_SHIM_CONFIG_H_
+#ifndef STRATALLOC_PYTHON_SHIM_CORE_CONFIG_H_
+#define STRATALLOC_PYTHON_SHIM_CORE_CONFIG_H_
 
 #include <span>
 #include <string_view>
@@ -57,4 +57,4 @@ Result<Config> ReadConfig(std::span<const ConfigItem> items);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_CONFIG_H_
+#endif  // STRATALLOC_PYTHON_SHIM_CORE_CONFIG_H_

@@ -3,10 +3,10 @@
 // native's first words. They name what holds the memory and what to do about
 // it, each size once.
 //
-// Pure functions of plain facts; refusal_text.h gathers them.
+// Pure functions of plain facts; add_cause.h gathers them.
 // Thread-safety: any thread, no lock. Errors: none.
-#ifndef STRATALLOC_PYTHON_SHIM_REFUSAL_CAUSE_H_
-#define STRATALLOC_PYTHON_SHIM_REFUSAL_CAUSE_H_
+#ifndef STRATALLOC_PYTHON_SHIM_REFUSALS_CAUSE_H_
+#define STRATALLOC_PYTHON_SHIM_REFUSALS_CAUSE_H_
 
 #include <functional>
 #include <string>
@@ -53,4 +53,4 @@ std::string RefusalCause(const RefusalFacts& facts, const TryAgain& again);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_REFUSAL_CAUSE_H_
+#endif  // STRATALLOC_PYTHON_SHIM_REFUSALS_CAUSE_H_

@@ -5,8 +5,8 @@
  * inside lie activations too. Two variables, since the guard reads them before
  * every operator: hi with acquire, then lo.
  */
-#ifndef STRATALLOC_PYTHON_SHIM_EVICTABLE_RANGE_H_
-#define STRATALLOC_PYTHON_SHIM_EVICTABLE_RANGE_H_
+#ifndef STRATALLOC_PYTHON_SHIM_CORE_EVICTABLE_RANGE_H_
+#define STRATALLOC_PYTHON_SHIM_CORE_EVICTABLE_RANGE_H_
 
 #include <stdint.h>
 
@@ -23,4 +23,4 @@ STRATALLOC_API extern uint64_t stratalloc_evictable_hi;
 }
 #endif
 
-#endif /* STRATALLOC_PYTHON_SHIM_EVICTABLE_RANGE_H_ */
+#endif /* STRATALLOC_PYTHON_SHIM_CORE_EVICTABLE_RANGE_H_ */

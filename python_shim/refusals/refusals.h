@@ -5,8 +5,8 @@
 // Thread-safety: every function, any thread.
 // Locks: none is held during a call: the listener may take the GIL.
 // Errors: none.
-#ifndef STRATALLOC_PYTHON_SHIM_REFUSALS_H_
-#define STRATALLOC_PYTHON_SHIM_REFUSALS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_REFUSALS_REFUSALS_H_
+#define STRATALLOC_PYTHON_SHIM_REFUSALS_REFUSALS_H_
 
 #include <atomic>
 #include <string>
@@ -44,4 +44,4 @@ class Refusals {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_REFUSALS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_REFUSALS_REFUSALS_H_

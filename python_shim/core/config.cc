@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/config.h"
+#include "python_shim/core/config.h"
 
 #include <algorithm>
 #include <charconv>

@@ -11,8 +11,8 @@
 // After fork: in the child everything is off (design rule 14): no device is
 // found any more, so frees do nothing, mallocs fail; the spill file's ring is
 // closed unsubmitted.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_H_
+#ifndef STRATALLOC_PYTHON_SHIM_CORE_CORE_H_
+#define STRATALLOC_PYTHON_SHIM_CORE_CORE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 #include "allocator/allocator.h"
 #include "allocator/base/mutex.h"
-#include "python_shim/config.h"
+#include "python_shim/core/config.h"
 #include "tiering/engine/engine.h"
 
 namespace stratalloc {
@@ -99,4 +99,4 @@ class Core {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_H_
+#endif  // STRATALLOC_PYTHON_SHIM_CORE_CORE_H_

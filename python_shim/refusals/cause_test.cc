@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/refusal_cause.h"
+#include "python_shim/refusals/cause.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Facts of a refused request, gathered for the sentences behind native's text
-// (refusal_cause.h).
+// (cause.h).
 //
 // Thread-safety: any thread, no lock held. Errors: none; a fact that cannot be
 // read is left out.
-#ifndef STRATALLOC_PYTHON_SHIM_REFUSAL_TEXT_H_
-#define STRATALLOC_PYTHON_SHIM_REFUSAL_TEXT_H_
+#ifndef STRATALLOC_PYTHON_SHIM_REFUSALS_ADD_CAUSE_H_
+#define STRATALLOC_PYTHON_SHIM_REFUSALS_ADD_CAUSE_H_
 
 #include "allocator/base/result.h"
 #include "allocator/device_allocator.h"
@@ -20,4 +20,4 @@ void AddCause(Error* error, DeviceAllocator& device,
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_REFUSAL_TEXT_H_
+#endif  // STRATALLOC_PYTHON_SHIM_REFUSALS_ADD_CAUSE_H_

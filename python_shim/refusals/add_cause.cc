@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/refusal_text.h"
+#include "python_shim/refusals/add_cause.h"
 
 #include <unistd.h>
 
@@ -11,8 +11,8 @@
 #include "accounting/ledger.h"
 #include "accounting/scope_text.h"
 #include "allocator/state/settings.h"
-#include "python_shim/core.h"
-#include "python_shim/refusal_cause.h"
+#include "python_shim/core/core.h"
+#include "python_shim/refusals/cause.h"
 
 namespace stratalloc {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/core.h"
+#include "python_shim/core/core.h"
 
 #include <pthread.h>
 
@@ -15,7 +15,7 @@
 #include "allocator/base/check.h"
 #include "allocator/state/frame_accounts.h"
 #include "allocator/values/size_rules.h"
-#include "python_shim/evictable_range.h"
+#include "python_shim/core/evictable_range.h"
 
 uint64_t stratalloc_evictable_lo = 0;
 uint64_t stratalloc_evictable_hi = 0;
