@@ -3,7 +3,7 @@
  * The C face of libstratalloc.so: what Python calls, by ctypes or from the
  * extensions scopes/ and foreign/, which know no C++ of ours. Plain C types
  * only, so that one core serves every Python. The torch bridge calls the core's
- * C++ (core_api/); what both need, the C function does by calling that.
+ * C++ (bridge_api/); what both need, the C function does by calling that.
  *
  * Contract for every function: callable from any thread, with or without the
  * GIL; never throws. Functions that take a `stratalloc_error*` return 0 on
@@ -128,12 +128,13 @@ STRATALLOC_API char* stratalloc_held_json(int device);
  * "stream","lifetime","oldest":{"address","bytes","owner","category"},"age"}.
  * {} for a device that is not opened; {"error"} for one that CUDA has not. */
 STRATALLOC_API char* stratalloc_fragmentation_json(int device);
-/* What was allocated where, by the sampled blocks that live (core_api/sites.h):
- * "recorded", and if it is true "interval" (bytes; of smaller blocks one is
- * sampled in so many), "distinct" (lines seen), "refused" (how often a line was
- * counted as "(other sites)", since no more are told apart), "calls" and
- * "calls_refused" (the same of calls on stacks), and "rows": a list of {"owner"
- * (the line),"category","live","blocks","device","host","disk"}. What was not
+/* What was allocated where, by the sampled blocks that live
+ * (bridge_api/sites.h): "recorded", and if it is true "interval" (bytes; of
+ * smaller blocks one is sampled in so many), "distinct" (lines seen), "refused"
+ * (how often a line was counted as "(other sites)", since no more are told
+ * apart), "calls" and "calls_refused" (the same of calls on stacks), and
+ * "rows": a list of {"owner" (the
+ * line),"category","live","blocks","device","host","disk"}. What was not
  * sampled is one row; they add up to what is live on the device's tiers.
  * {"error"} for a device that CUDA has not. */
 STRATALLOC_API char* stratalloc_sites_json(int device);
@@ -317,9 +318,10 @@ STRATALLOC_API void stratalloc_mark(const char* name);
 
 /* ---- memory of other processes ------------------------------------------ */
 
-/* For tests of what another process sends (core_api/ipc.h): maps the bytes that
- * came from there on `device`. Every open needs a close of its own, of the same
- * `token`, once nothing uses the memory any more; close waits for the device.
+/* For tests of what another process sends (bridge_api/ipc.h): maps the bytes
+ * that came from there on `device`. Every open needs a close of its own, of the
+ * same `token`, once nothing uses the memory any more; close waits for the
+ * device.
  */
 STRATALLOC_API int stratalloc_ipc_open(int device, const void* bytes,
                                        uint64_t size, void** ptr,

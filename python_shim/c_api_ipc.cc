@@ -2,7 +2,7 @@
 // C API: memory of other processes.
 #include <string_view>
 
-#include "python_shim/core_api/ipc.h"
+#include "python_shim/bridge_api/ipc.h"
 #include "python_shim/to_c.h"
 
 using namespace stratalloc;  // the C face of this namespace

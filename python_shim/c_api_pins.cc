@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "python_shim/bridge_api/operators.h"
+#include "python_shim/bridge_api/pins.h"
 #include "python_shim/core/core.h"
-#include "python_shim/core_api/operators.h"
-#include "python_shim/core_api/pins.h"
 #include "python_shim/to_c.h"
 
 namespace stratalloc {

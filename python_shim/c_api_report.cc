@@ -10,8 +10,8 @@
 #include "accounting/ledger.h"
 #include "accounting/scope_table.h"
 #include "accounting/scope_times.h"
+#include "python_shim/bridge_api/nodes.h"
 #include "python_shim/core/core.h"
-#include "python_shim/core_api/nodes.h"
 #include "python_shim/to_c.h"
 
 namespace stratalloc {

@@ -27,7 +27,7 @@ constexpr bool CountsTime(TelemetryLevel level) {
 constexpr bool RecordsEvents(TelemetryLevel level) {
   return level >= TelemetryLevel::kEvents;
 }
-// Are mallocs sampled for the line that asks (core_api/sites.h)?
+// Are mallocs sampled for the line that asks (bridge_api/sites.h)?
 constexpr bool RecordsSites(TelemetryLevel level) {
   return level >= TelemetryLevel::kCallsites;
 }

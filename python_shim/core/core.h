@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The composition root: plugs accounting and tiering into the allocator of
 // every device, and knows the configuration. Two thin faces are on it:
-// core_api/ for the torch bridge, c_api.h for Python.
+// bridge_api/ for the torch bridge, c_api.h for Python.
 //
 // Init opens no device: Device does, at the first allocation there. Whoever
 // only asks or sets something asks Opened, or the Allocator, which keeps

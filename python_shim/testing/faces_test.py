@@ -2,7 +2,7 @@
 """What the shared objects offer each other is what their headers say.
 
 The core has two faces: C functions for Python (python_shim/c_api.h) and C++ for
-the torch bridge (python_shim/core_api/). A compiler checks neither across two
+the torch bridge (python_shim/bridge_api/). A compiler checks neither across two
 files that are loaded at run time.
 """
 
@@ -51,7 +51,7 @@ class FacesTest(unittest.TestCase):
                                      for name in _C_HEADERS)
         self.cpp_functions = {
             _CPP + name for name in _declared(
-                glob.glob(os.path.join(_ROOM, "core_api", "*.h")))}
+                glob.glob(os.path.join(_ROOM, "bridge_api", "*.h")))}
 
     def test_the_core_offers_what_its_headers_declare(self):
         self.assertGreater(len(self.c_functions), 20)

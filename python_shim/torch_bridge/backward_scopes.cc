@@ -12,7 +12,7 @@
 #include <memory>
 #include <typeinfo>
 
-#include "python_shim/core_api/nodes.h"
+#include "python_shim/bridge_api/nodes.h"
 #include "python_shim/torch_bridge/lifetime_hint.h"
 
 namespace stratalloc {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "python_shim/core_api/operators.h"
+#include "python_shim/bridge_api/operators.h"
 
 namespace stratalloc {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "python_shim/core_api/operators.h"
-#include "python_shim/core_api/pins.h"
+#include "python_shim/bridge_api/operators.h"
+#include "python_shim/bridge_api/pins.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/operator_pin.h"
 

@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
-#include "python_shim/core_api/pins.h"
+#include "python_shim/bridge_api/pins.h"
 
 namespace stratalloc {
 namespace {

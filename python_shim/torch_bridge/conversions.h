@@ -14,7 +14,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/base/ids.h"
 #include "allocator/values/pool_id.h"
-#include "python_shim/core_api/blocks.h"
+#include "python_shim/bridge_api/blocks.h"
 
 namespace stratalloc {
 

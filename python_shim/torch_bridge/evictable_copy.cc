@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "python_shim/core_api/operators.h"
+#include "python_shim/bridge_api/operators.h"
 
 namespace stratalloc {
 

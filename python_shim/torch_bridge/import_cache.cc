@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/torch_bridge/import_cache.h"
 
-#include "python_shim/core_api/ipc.h"
+#include "python_shim/bridge_api/ipc.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 
 namespace stratalloc {

@@ -2,7 +2,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_LIFETIME_HINT_H_
 
-#include "python_shim/core_api/blocks.h"
+#include "python_shim/bridge_api/blocks.h"
 #include "python_shim/torch_bridge/evictable_copy.h"
 
 namespace torch::autograd {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "python_shim/core_api/lists.h"
+#include "python_shim/bridge_api/lists.h"
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/joined_list.h"
 #include "python_shim/torch_bridge/operator_pin.h"

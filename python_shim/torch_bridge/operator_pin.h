@@ -4,7 +4,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "python_shim/core_api/operators.h"
+#include "python_shim/bridge_api/operators.h"
 #include "python_shim/torch_bridge/tensor_access.h"
 
 namespace stratalloc {
@@ -28,7 +28,7 @@ inline bool AnythingEvictable(uint64_t* lo, uint64_t* hi) {
 class OperatorPin {
  public:
   // What becomes of a refusal for want of memory. kFinal: the program will see
-  // it, and who listens is told before it is thrown (core_api/operators.h).
+  // it, and who listens is told before it is thrown (bridge_api/operators.h).
   // kTriedAgain: the caller may run the operator otherwise; if it does not, it
   // calls TellRefused with what it caught.
   enum class IfRefused { kFinal, kTriedAgain };

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "python_shim/core_api/devices.h"
-#include "python_shim/core_api/statistics.h"
+#include "python_shim/bridge_api/devices.h"
+#include "python_shim/bridge_api/statistics.h"
 #include "python_shim/torch_bridge/backward_scopes.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 

@@ -11,7 +11,7 @@
 #include "allocator/base/ids.h"
 #include "allocator/base/mutex.h"
 #include "allocator/base/result.h"
-#include "python_shim/core_api/blocks.h"
+#include "python_shim/bridge_api/blocks.h"
 
 namespace stratalloc {
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <typeinfo>
 
-#include "python_shim/core_api/blocks.h"
-#include "python_shim/core_api/devices.h"
+#include "python_shim/bridge_api/blocks.h"
+#include "python_shim/bridge_api/devices.h"
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/entry_point.h"
 #include "python_shim/torch_bridge/install.h"

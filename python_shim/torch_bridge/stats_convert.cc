@@ -5,8 +5,8 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
 #include "allocator/values/views.h"
-#include "python_shim/core_api/setup.h"
-#include "python_shim/core_api/statistics.h"
+#include "python_shim/bridge_api/setup.h"
+#include "python_shim/bridge_api/statistics.h"
 #include "python_shim/torch_bridge/conversions.h"
 
 namespace stratalloc {

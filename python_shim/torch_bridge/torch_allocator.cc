@@ -13,10 +13,10 @@
 #include <string>
 #include <string_view>
 
-#include "python_shim/core_api/devices.h"
-#include "python_shim/core_api/operators.h"
-#include "python_shim/core_api/setup.h"
-#include "python_shim/core_api/statistics.h"
+#include "python_shim/bridge_api/devices.h"
+#include "python_shim/bridge_api/operators.h"
+#include "python_shim/bridge_api/setup.h"
+#include "python_shim/bridge_api/statistics.h"
 #include "python_shim/torch_bridge/backward_scopes.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/collectives_under_way.h"

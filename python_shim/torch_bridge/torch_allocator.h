@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "allocator/base/ids.h"
-#include "python_shim/core_api/blocks.h"
+#include "python_shim/bridge_api/blocks.h"
 #include "python_shim/torch_bridge/import_cache.h"
 #include "python_shim/torch_bridge/out_of_memory.h"
 
 namespace stratalloc {
 
 // The whole of torch 2.11's CUDA allocator interface over the core's functions
-// (core_api/). What PyTorch knows as "the CUDA caching allocator" once
+// (bridge_api/). What PyTorch knows as "the CUDA caching allocator" once
 // install.h has put it into torch's atomic.
 //
 // Story: every method translates (current device and stream, the core's

@@ -10,9 +10,9 @@
 
 #include "allocator/base/mutex.h"
 #include "allocator/base/ring.h"
-#include "python_shim/core_api/history.h"
-#include "python_shim/core_api/setup.h"
-#include "python_shim/core_api/sites.h"
+#include "python_shim/bridge_api/history.h"
+#include "python_shim/bridge_api/setup.h"
+#include "python_shim/bridge_api/sites.h"
 #include "python_shim/torch_bridge/backward_scopes.h"
 #include "python_shim/torch_bridge/collectives_under_way.h"
 #include "python_shim/torch_bridge/conversions.h"

@@ -8,8 +8,8 @@
 #include <atomic>
 #include <map>
 
-#include "python_shim/core_api/devices.h"
-#include "python_shim/core_api/ipc.h"
+#include "python_shim/bridge_api/devices.h"
+#include "python_shim/bridge_api/ipc.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/gpu_trace.h"

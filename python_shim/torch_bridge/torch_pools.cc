@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "python_shim/core_api/pools.h"
-#include "python_shim/core_api/setup.h"
+#include "python_shim/bridge_api/pools.h"
+#include "python_shim/bridge_api/setup.h"
 #include "python_shim/torch_bridge/bridge_error.h"
 #include "python_shim/torch_bridge/conversions.h"
 #include "python_shim/torch_bridge/graph_generators.h"

@@ -13,11 +13,11 @@
 #include <span>
 #include <vector>
 
+#include "python_shim/bridge_api/blocks.h"
+#include "python_shim/bridge_api/nodes.h"
+#include "python_shim/bridge_api/operators.h"
+#include "python_shim/bridge_api/setup.h"
 #include "python_shim/c_api.h"
-#include "python_shim/core_api/blocks.h"
-#include "python_shim/core_api/nodes.h"
-#include "python_shim/core_api/operators.h"
-#include "python_shim/core_api/setup.h"
 #include "tests/cudasim/cuda_calls.h"
 
 namespace {

@@ -15,17 +15,17 @@
 #include <vector>
 
 #include "allocator/base/mutex.h"
-#include "python_shim/core_api/blocks.h"
-#include "python_shim/core_api/devices.h"
-#include "python_shim/core_api/history.h"
-#include "python_shim/core_api/ipc.h"
-#include "python_shim/core_api/lists.h"
-#include "python_shim/core_api/nodes.h"
-#include "python_shim/core_api/operators.h"
-#include "python_shim/core_api/pins.h"
-#include "python_shim/core_api/setup.h"
-#include "python_shim/core_api/sites.h"
-#include "python_shim/core_api/statistics.h"
+#include "python_shim/bridge_api/blocks.h"
+#include "python_shim/bridge_api/devices.h"
+#include "python_shim/bridge_api/history.h"
+#include "python_shim/bridge_api/ipc.h"
+#include "python_shim/bridge_api/lists.h"
+#include "python_shim/bridge_api/nodes.h"
+#include "python_shim/bridge_api/operators.h"
+#include "python_shim/bridge_api/pins.h"
+#include "python_shim/bridge_api/setup.h"
+#include "python_shim/bridge_api/sites.h"
+#include "python_shim/bridge_api/statistics.h"
 
 uint64_t stratalloc_evictable_lo = 0;
 uint64_t stratalloc_evictable_hi = 0;

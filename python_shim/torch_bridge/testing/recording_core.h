@@ -6,7 +6,7 @@
 
 #include "allocator/base/export.h"
 
-// A core for tests of the torch bridge alone: the functions of core_api/ that
+// A core for tests of the torch bridge alone: the functions of bridge_api/ that
 // the bridge calls, one cudaMalloc per block, no pools and no tiers. It records
 // what the bridge tells it and fails where a test asks it to. Loaded in the
 // place of the real libstratalloc.so (same soname, loaded first).

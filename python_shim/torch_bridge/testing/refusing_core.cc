@@ -4,8 +4,8 @@
 // tests of PyTorch's own features in tests/cudasim.
 #include <string>
 
-#include "python_shim/core_api/ipc.h"
-#include "python_shim/core_api/pools.h"
+#include "python_shim/bridge_api/ipc.h"
+#include "python_shim/bridge_api/pools.h"
 
 namespace stratalloc::core {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/core_api/setup.h"
+#include "python_shim/bridge_api/setup.h"
 
 #include "allocator/state/settings.h"
 #include "allocator/state/workspaces.h"

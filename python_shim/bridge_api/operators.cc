@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/core_api/operators.h"
+#include "python_shim/bridge_api/operators.h"
 
 #include <set>
 #include <vector>

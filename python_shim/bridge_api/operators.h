@@ -3,8 +3,8 @@
 //
 // What can ever need a restore lies in [stratalloc_evictable_lo, _hi), over all
 // devices (evictable_range.h).
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_OPERATORS_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_OPERATORS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_OPERATORS_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_OPERATORS_H_
 
 #include <span>
 #include <string>
@@ -57,4 +57,4 @@ STRATALLOC_API bool InsideOperator();
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_OPERATORS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_OPERATORS_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statistics and snapshots. A device that is not opened has zeros and nothing
 // to show. For threads and failure see setup.h; each takes the device lock.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_STATISTICS_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_STATISTICS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_STATISTICS_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_STATISTICS_H_
 
 #include <vector>
 
@@ -23,4 +23,4 @@ STRATALLOC_API std::vector<SegmentView> Snapshot(int device);
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_STATISTICS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_STATISTICS_H_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What core_api/ipc.cc keeps of other processes' memory, for
-// core_api/devices.cc.
-#ifndef STRATALLOC_PYTHON_SHIM_IMPORTS_H_
-#define STRATALLOC_PYTHON_SHIM_IMPORTS_H_
+// Access to memory of other processes: ipc.cc has it, devices.cc grants it.
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_IMPORTS_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_IMPORTS_H_
 
 #include "allocator/base/ids.h"
 #include "allocator/base/result.h"
@@ -15,4 +14,4 @@ Status GrantImports(DeviceIndex owner, DeviceIndex peer);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_IMPORTS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_IMPORTS_H_

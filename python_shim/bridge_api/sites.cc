@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/core_api/sites.h"
+#include "python_shim/bridge_api/sites.h"
 
 #include <cstdlib>
 #include <string>

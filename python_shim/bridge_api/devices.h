@@ -2,8 +2,8 @@
 // Whole devices: what of their memory may be used, access from one to another,
 // copies, and memory past the cache. For threads and failure see setup.h;
 // functions that return an int return the cudaError_t of their call.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_DEVICES_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_DEVICES_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_DEVICES_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_DEVICES_H_
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/export.h"
@@ -36,4 +36,4 @@ STRATALLOC_API int UncachedFree(void* ptr);
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_DEVICES_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_DEVICES_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks: the way of every tensor's memory. For threads and failure see
 // setup.h.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_BLOCKS_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_BLOCKS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_BLOCKS_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_BLOCKS_H_
 
 #include <optional>
 #include <string>
@@ -56,4 +56,4 @@ STRATALLOC_API Result<Bytes> LargestCached(int device);
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_BLOCKS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_BLOCKS_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Autograd's backward: the scopes of its nodes. For threads and failure see
 // setup.h.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_NODES_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_NODES_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_NODES_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_NODES_H_
 
 #include <cstdint>
 
@@ -37,4 +37,4 @@ std::uint64_t NodesWithoutScope();
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_NODES_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_NODES_H_

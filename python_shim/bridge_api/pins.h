@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pins that outlast an operator (allocator/values/block_pin.h). For threads and
 // failure see setup.h.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_PINS_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_PINS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_PINS_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_PINS_H_
 
 #include <span>
 #include <vector>
@@ -33,4 +33,4 @@ STRATALLOC_API void UsePinPoll(void (*poll)(), int (*under_way)());
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_PINS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_PINS_H_

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/core_api/ipc.h"
+#include "python_shim/bridge_api/ipc.h"
 
 #include <map>
 #include <utility>
 
 #include "allocator/base/mutex.h"
 #include "allocator/ipc.h"
+#include "python_shim/bridge_api/imports.h"
+#include "python_shim/bridge_api/operators.h"
 #include "python_shim/core/core.h"
-#include "python_shim/core_api/operators.h"
-#include "python_shim/imports.h"
 
 namespace stratalloc {
 namespace {

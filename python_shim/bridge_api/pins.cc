@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/core_api/pins.h"
+#include "python_shim/bridge_api/pins.h"
 
 #include "allocator/state/pin_poll.h"
 #include "python_shim/core/core.h"

@@ -6,8 +6,8 @@
 // room). It includes no header of CUDA and no allocator. For every function of
 // it: any thread, with or without the GIL; what fails says so by its Result or
 // Status, and nothing throws.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_SETUP_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_SETUP_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_SETUP_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_SETUP_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -51,4 +51,4 @@ STRATALLOC_API void UseWorkspaces(
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_SETUP_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_SETUP_H_

@@ -3,8 +3,8 @@
 // sampled (accounting/site_sampler.h), or at the level `full` of every malloc
 // the whole stack. For threads and failure see setup.h;
 // nothing here fails.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_SITES_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_SITES_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_SITES_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_SITES_H_
 
 #include "allocator/base/bytes.h"
 #include "allocator/base/export.h"
@@ -24,4 +24,4 @@ STRATALLOC_API SiteId ExchangeSite(SiteId site);
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_SITES_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_SITES_H_

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/core_api/devices.h"
+#include "python_shim/bridge_api/devices.h"
 
 #include <string>
 
 #include "allocator/base/check.h"
 #include "allocator/cuda/uncached.h"
+#include "python_shim/bridge_api/imports.h"
+#include "python_shim/bridge_api/operators.h"
 #include "python_shim/core/core.h"
-#include "python_shim/core_api/operators.h"
-#include "python_shim/imports.h"
 
 namespace stratalloc::core {
 

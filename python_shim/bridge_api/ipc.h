@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory shared between processes. For threads and failure see setup.h.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_IPC_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_IPC_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_IPC_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_IPC_H_
 
 #include <cstdint>
 #include <string_view>
@@ -31,4 +31,4 @@ STRATALLOC_API Status CloseShared(std::uint64_t token);
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_IPC_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_IPC_H_

@@ -4,8 +4,8 @@
 // promises anything. `stream` is the one that the operator will run on: where
 // it captures, or another that this thread captures on, the lists stay whole.
 // For threads see setup.h; nothing here fails.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_LISTS_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_LISTS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_LISTS_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_LISTS_H_
 
 #include <cstddef>
 #include <optional>
@@ -38,4 +38,4 @@ STRATALLOC_API std::optional<std::size_t> DoubtfulElement(
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_LISTS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_LISTS_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/core_api/lists.h"
+#include "python_shim/bridge_api/lists.h"
 
 #include "allocator/blocks/operator_thread.h"
 #include "python_shim/core/core.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The history of events (allocator/heap/history.h): what torch says of it, and
 // what was recorded. For threads and failure see setup.h; nothing here fails.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_HISTORY_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_HISTORY_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_HISTORY_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_HISTORY_H_
 
 #include <cstdint>
 #include <string>
@@ -38,4 +38,4 @@ STRATALLOC_API std::string& UserMetadata();  // this thread's
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_HISTORY_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_HISTORY_H_

@@ -5,8 +5,8 @@
 // UsePool, BeginAllocateToPool and GoBackTo open the device. The others are
 // about a pool that must be there: kInvalidArgument on a device that is not
 // opened, since it has none.
-#ifndef STRATALLOC_PYTHON_SHIM_CORE_API_POOLS_H_
-#define STRATALLOC_PYTHON_SHIM_CORE_API_POOLS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_BRIDGE_API_POOLS_H_
+#define STRATALLOC_PYTHON_SHIM_BRIDGE_API_POOLS_H_
 
 #include <functional>
 #include <memory>
@@ -60,4 +60,4 @@ STRATALLOC_API Result<CheckpointDelta> GoBackTo(int device,
 
 }  // namespace stratalloc::core
 
-#endif  // STRATALLOC_PYTHON_SHIM_CORE_API_POOLS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_BRIDGE_API_POOLS_H_
