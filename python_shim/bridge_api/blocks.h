@@ -24,7 +24,7 @@ STRATALLOC_API Result<AllocatedBlock> Malloc(int device, Bytes size,
 // refused with kOutOfMemory. Returns the size as a block would have had it.
 STRATALLOC_API Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,
                                        MallocHint hint, Bytes free_bytes);
-// Then, for who listens (c_api_refusals.h): what is said behind `message`, or
+// Then, for who listens (c_api/refusals.h): what is said behind `message`, or
 // "". No lock or GIL is held here that the listener may want.
 STRATALLOC_API std::string TellRefusedMalloc(int device, Bytes size,
                                              StreamId stream, MallocHint hint,

@@ -38,7 +38,7 @@ STRATALLOC_API Status EnterOperator(int device, StreamId stream,
 STRATALLOC_API Error Refusal(Error error, int device, StreamId stream,
                              std::span<const Access> accesses);
 // The operator was refused for want of memory and is not tried otherwise: for
-// the history and the event rings, and for who listens (c_api_refusals.h),
+// the history and the event rings, and for who listens (c_api/refusals.h),
 // which is what is said behind `message`, or "". No lock or GIL is held here
 // that the listener may want.
 STRATALLOC_API std::string TellRefusedOperator(int device, StreamId stream,

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 
 namespace stratalloc {
 namespace {

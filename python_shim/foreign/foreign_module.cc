@@ -22,7 +22,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 #include "python_shim/foreign/exports.h"
 #include "python_shim/foreign/operands.h"
 #include "python_shim/limited_api.h"

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 #include "python_shim/frames/user_line.h"
 
 namespace stratalloc {

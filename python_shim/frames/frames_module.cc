@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 #include "python_shim/frames/call_stack.h"
 #include "python_shim/frames/user_line.h"
 #include "python_shim/limited_api.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Listener to refused requests for memory, called before the exception is
-// thrown. c_api_refusals.h has what Python gets of one.
+// thrown. c_api/refusals.h has what Python gets of one.
 //
 // Thread-safety: every function, any thread.
 // Locks: none is held during a call: the listener may take the GIL.

@@ -18,7 +18,7 @@
 #include <limits>
 
 #include "allocator/base/ids.h"
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 #include "python_shim/limited_api.h"
 
 namespace {

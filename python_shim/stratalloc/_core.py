@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ctypes face of libstratalloc.so, the torch-free core.
 
-One function per function of python_shim/c_api.h, with Python types in and
+One function per function of python_shim/c_api/c_api.h, with Python types in and
 out; nothing here knows torch. Loading is lazy: importing this module opens no
 shared object. Every call through ctypes releases the GIL, so a call that
 waits for a copy never stops another Python thread.
@@ -353,7 +353,7 @@ def hear_refusals(listener):
 
 
 def refusal(told):
-    """What the core knows of a refusal (c_api_refusals.h) as a dict."""
+    """What the core knows of a refusal (c_api/refusals.h) as a dict."""
     return _answer(lib().stratalloc_refusal_json(told))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The struct of python_shim/device_metrics.h, for ctypes: what is shown of one
+"""The struct of python_shim/c_api/device_metrics.h, for ctypes: what is shown of one
 device over time. Fields mean what they mean there, in the same order; the core
 refuses a struct of another size."""
 

@@ -123,7 +123,7 @@ class SpillFile:
 
 
 def _lib():
-    """The core, told what the functions of c_api_spill.h take."""
+    """The core, told what the functions of c_api/spill.h take."""
     lib = _core.lib()
     if lib.stratalloc_spill_delete.argtypes is None:
         error = ctypes.POINTER(_core.Error)

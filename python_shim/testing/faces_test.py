@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the shared objects offer each other is what their headers say.
 
-The core has two faces: C functions for Python (python_shim/c_api.h) and C++ for
+The core has two faces: C functions for Python (python_shim/c_api/) and C++ for
 the torch bridge (python_shim/bridge_api/). A compiler checks neither across two
 files that are loaded at run time.
 """
@@ -15,8 +15,7 @@ import unittest
 _ROOM = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CORE = os.path.join(_ROOM, "libstratalloc.so")
 _BRIDGE = os.path.join(_ROOM, "torch_bridge", "libstratalloc_torch_2_11.so")
-_C_HEADERS = ("c_api.h", "c_api_refusals.h", "c_api_rules.h", "c_api_spill.h",
-              "core/evictable_range.h")
+_C_HEADERS = ("c_api/*.h", "core/evictable_range.h")
 _CPP = "stratalloc::core::"
 # A declaration's name is the first that is followed by a parameter list, or a
 # variable's.
@@ -47,8 +46,9 @@ class FacesTest(unittest.TestCase):
 
     def setUp(self):
         self.offered = _symbols(_CORE, "--defined-only")
-        self.c_functions = _declared(os.path.join(_ROOM, name)
-                                     for name in _C_HEADERS)
+        self.c_functions = _declared(
+            path for pattern in _C_HEADERS
+            for path in glob.glob(os.path.join(_ROOM, pattern)))
         self.cpp_functions = {
             _CPP + name for name in _declared(
                 glob.glob(os.path.join(_ROOM, "bridge_api", "*.h")))}

@@ -17,7 +17,7 @@
 #include "python_shim/bridge_api/nodes.h"
 #include "python_shim/bridge_api/operators.h"
 #include "python_shim/bridge_api/setup.h"
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 #include "tests/cudasim/cuda_calls.h"
 
 namespace {

@@ -70,7 +70,7 @@ class IncludesTest(RuleCase):
             "upward_includes",
             "allocator/block_test.cc:2: allocator includes python_shim/",
             {"allocator/block_test.cc":
-             self._header('#include "python_shim/c_api.h"')},
+             self._header('#include "python_shim/c_api/c_api.h"')},
         )
 
     def test_cuda_headers(self):

@@ -2,7 +2,7 @@
 """Who hears of an out of memory: the bundle's directory, on_oom()'s callbacks.
 
 The core calls _refused() on the thread that was refused, before the exception
-is thrown (c_api_refusals.h); it is attached with the first of either
+is thrown (c_api/refusals.h); it is attached with the first of either
 and costs nothing before that. Whatever goes wrong here is a line of the logger:
 the exception stays the program's own.
 

@@ -18,7 +18,7 @@ from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 from stratalloc import _core, _device_metrics, _stack  # noqa: E402
 
-_HEADER = pathlib.Path(__file__).parents[2] / "device_metrics.h"
+_HEADER = pathlib.Path(__file__).parents[2] / "c_api/device_metrics.h"
 
 
 def test_the_struct_is_that_of_the_header():

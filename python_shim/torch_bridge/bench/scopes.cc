@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 #include "python_shim/torch_bridge/bench/thread_time.h"
 
 double stratalloc_bench_scopes_ns(int pairs) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/explanation_json.h"
+#include "python_shim/c_api/explanation_json.h"
 
 #include <string>
 
 #include "accounting/category.h"
 #include "accounting/ledger.h"
 #include "accounting/scope_table.h"
-#include "python_shim/to_c.h"
+#include "python_shim/c_api/to_c.h"
 
 namespace stratalloc {
 

@@ -5,8 +5,8 @@
 
 #include "accounting/ledger.h"
 #include "allocator/events/event_recorder.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

@@ -6,7 +6,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_C_API_RULES_H_
 #define STRATALLOC_PYTHON_SHIM_C_API_RULES_H_
 
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 
 #ifdef __cplusplus
 extern "C" {

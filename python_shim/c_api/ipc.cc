@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: memory of other processes.
+#include "python_shim/bridge_api/ipc.h"
+
 #include <string_view>
 
-#include "python_shim/bridge_api/ipc.h"
-#include "python_shim/to_c.h"
+#include "python_shim/c_api/to_c.h"
 
 using namespace stratalloc;  // the C face of this namespace
 

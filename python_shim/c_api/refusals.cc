@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: what was refused, and what would have been done about it.
-#include "python_shim/c_api_refusals.h"
+#include "python_shim/c_api/refusals.h"
 
 #include <algorithm>
 #include <array>
@@ -17,10 +17,10 @@
 #include "accounting/scope_text.h"
 #include "allocator/cuda/nvml.h"
 #include "allocator/state/settings.h"
+#include "python_shim/c_api/explanation_json.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/explanation_json.h"
 #include "python_shim/refusals/refusals.h"
-#include "python_shim/to_c.h"
 
 // What a stratalloc_refusal is of.
 struct stratalloc_refused {

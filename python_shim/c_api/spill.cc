@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: host memory in a spill file.
-#include "python_shim/c_api_spill.h"
+#include "python_shim/c_api/spill.h"
 
 #include <memory>
 #include <new>
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "python_shim/to_c.h"
+#include "python_shim/c_api/to_c.h"
 #include "tiering/io/host_spill.h"
 
 struct stratalloc_spill {

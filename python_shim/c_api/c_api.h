@@ -11,14 +11,14 @@
  * a message in *error; the pointer may be NULL. Strings returned as char* are
  * released with stratalloc_string_free.
  */
-#ifndef STRATALLOC_PYTHON_SHIM_C_API_H_
-#define STRATALLOC_PYTHON_SHIM_C_API_H_
+#ifndef STRATALLOC_PYTHON_SHIM_C_API_C_API_H_
+#define STRATALLOC_PYTHON_SHIM_C_API_C_API_H_
 
 #include <stdint.h>
 
 #include "allocator/base/export.h"
+#include "python_shim/c_api/device_metrics.h"
 #include "python_shim/core/evictable_range.h"
-#include "python_shim/device_metrics.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -334,4 +334,4 @@ STRATALLOC_API int stratalloc_ipc_close(uint64_t token,
 }
 #endif
 
-#endif /* STRATALLOC_PYTHON_SHIM_C_API_H_ */
+#endif /* STRATALLOC_PYTHON_SHIM_C_API_C_API_H_ */

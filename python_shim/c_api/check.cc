@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: whether every sum holds.
 #include "accounting/ledger.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

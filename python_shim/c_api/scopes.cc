@@ -6,8 +6,8 @@
 #include "accounting/ledger.h"
 #include "accounting/scope_stack.h"
 #include "accounting/scope_table.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 
 using namespace stratalloc;  // the C face of this namespace
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "allocator/base/host_time.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 #include "tiering/host/memory_limit.h"
 
 using namespace stratalloc;  // the C face of this namespace

@@ -11,8 +11,8 @@
 #include "accounting/scope_table.h"
 #include "accounting/scope_times.h"
 #include "python_shim/bridge_api/nodes.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

@@ -2,8 +2,8 @@
 // What would serve a request, as the JSON of c_api.h.
 //
 // Any thread, no lock held. What fails is {"error"}.
-#ifndef STRATALLOC_PYTHON_SHIM_EXPLANATION_JSON_H_
-#define STRATALLOC_PYTHON_SHIM_EXPLANATION_JSON_H_
+#ifndef STRATALLOC_PYTHON_SHIM_C_API_EXPLANATION_JSON_H_
+#define STRATALLOC_PYTHON_SHIM_C_API_EXPLANATION_JSON_H_
 
 #include <nlohmann/json.hpp>
 
@@ -21,4 +21,4 @@ char* ToC(const nlohmann::json& json);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_EXPLANATION_JSON_H_
+#endif  // STRATALLOC_PYTHON_SHIM_C_API_EXPLANATION_JSON_H_

@@ -3,9 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "accounting/scope_stack.h"
+#include "python_shim/c_api/explanation_json.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/explanation_json.h"
-#include "python_shim/to_c.h"
 
 using namespace stratalloc;  // the C face of this namespace
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: where the memory of single tensors may lie.
-#include "python_shim/c_api_rules.h"
+#include "python_shim/c_api/rules.h"
 
 #include <string>
 #include <vector>
 
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 
 using namespace stratalloc;  // the C face of this namespace
 

@@ -12,8 +12,8 @@
 #include "accounting/site_table.h"
 #include "accounting/stack_table.h"
 #include "allocator/events/event_recorder.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 #include "telemetry/recording/recorder.h"
 
 namespace stratalloc {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/to_c.h"
+#include "python_shim/c_api/to_c.h"
 
 #include <algorithm>
 #include <cstddef>

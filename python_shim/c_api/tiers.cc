@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

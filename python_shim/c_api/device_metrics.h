@@ -6,8 +6,8 @@
  * Bytes, counts and nanoseconds; what "only grows" falls to 0 where the program
  * resets torch's accumulated statistics, and never else.
  */
-#ifndef STRATALLOC_PYTHON_SHIM_DEVICE_METRICS_H_
-#define STRATALLOC_PYTHON_SHIM_DEVICE_METRICS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_C_API_DEVICE_METRICS_H_
+#define STRATALLOC_PYTHON_SHIM_C_API_DEVICE_METRICS_H_
 
 #include <stdint.h>
 
@@ -59,4 +59,4 @@ typedef struct {
   uint64_t names_lost, stacks_lost;           /* likewise */
 } stratalloc_device_metrics;
 
-#endif /* STRATALLOC_PYTHON_SHIM_DEVICE_METRICS_H_ */
+#endif /* STRATALLOC_PYTHON_SHIM_C_API_DEVICE_METRICS_H_ */

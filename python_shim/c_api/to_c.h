@@ -2,13 +2,13 @@
 // Values that cross the C face (c_api.h).
 //
 // Thread-safety: any thread, no lock. Errors: none.
-#ifndef STRATALLOC_PYTHON_SHIM_TO_C_H_
-#define STRATALLOC_PYTHON_SHIM_TO_C_H_
+#ifndef STRATALLOC_PYTHON_SHIM_C_API_TO_C_H_
+#define STRATALLOC_PYTHON_SHIM_C_API_TO_C_H_
 
 #include <string>
 
 #include "allocator/base/result.h"
-#include "python_shim/c_api.h"
+#include "python_shim/c_api/c_api.h"
 
 namespace stratalloc {
 
@@ -23,4 +23,4 @@ char* ToC(const std::string& text);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_TO_C_H_
+#endif  // STRATALLOC_PYTHON_SHIM_C_API_TO_C_H_

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C API: pins that outlast an operator.
+#include "python_shim/bridge_api/pins.h"
+
 #include <algorithm>
 #include <span>
 #include <string>
@@ -7,9 +9,8 @@
 #include <vector>
 
 #include "python_shim/bridge_api/operators.h"
-#include "python_shim/bridge_api/pins.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {

@@ -10,8 +10,8 @@
 #include "accounting/site_sampler.h"
 #include "accounting/site_table.h"
 #include "accounting/stack_table.h"
+#include "python_shim/c_api/to_c.h"
 #include "python_shim/core/core.h"
-#include "python_shim/to_c.h"
 
 namespace stratalloc {
 namespace {
