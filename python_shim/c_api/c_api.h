@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The C face of libstratalloc.so: what Python calls, by ctypes or from the
- * extensions scopes/ and foreign/, which know no C++ of ours. Plain C types
- * only, so that one core serves every Python. The torch bridge calls the core's
- * C++ (bridge_api/); what both need, the C function does by calling that.
+ * extensions, which know no C++ of ours. Plain C types only, so that one core
+ * serves every Python. The torch bridge calls the core's C++ (bridge_api/);
+ * what both need, the C function does by calling that.
  *
  * Contract for every function: callable from any thread, with or without the
  * GIL; never throws. Functions that take a `stratalloc_error*` return 0 on

@@ -31,7 +31,7 @@ BLOCKS: dict[str, tuple[str, str, Callable[[dict], Iterator[str]]]] = {
                     blocks.allocations),
     "guard": ("python_shim/torch_bridge/README.md", "tests/figures/bench.json",
               functools.partial(blocks.edges, begins=("op guard",))),
-    "scopes": ("python_shim/scopes/README.md", "tests/figures/bench.json",
+    "scopes": ("python_shim/extensions/scopes/README.md", "tests/figures/bench.json",
                functools.partial(blocks.edges, begins=("push+pop", "nn."))),
     "attribution": ("accounting/README.md", "tests/figures/bench.json",
                     blocks.attribution),

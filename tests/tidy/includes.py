@@ -8,7 +8,7 @@ torch, raw mutexes and entries of handles stay where they belong.
 import re
 from collections.abc import Iterator
 
-from tests.tidy.rooms import BESIDE_CODE, LAYERS, layer_of, right_of, room_of
+from tests.tidy.rooms import BESIDE_CODE, LAYERS, layers_of, right_of, room_of
 from tests.tidy.tree import CPP, SOURCES, File, Tree
 
 _CUDA_ROOMS = (
@@ -66,33 +66,30 @@ def upward_includes(tree: Tree) -> Iterator[str]:
 
 
 def upward_layers(tree: Tree) -> Iterator[str]:
-    """No layer of a room includes one to its right; every folder is a layer."""
+    """No layer of a folder includes one to its right; each folder is a layer."""
     for file in tree.files(CPP):
-        own = layer_of(file.path)
-        if own is None:
-            continue
-        room, layer = own
-        if layer not in LAYERS[room]:
-            yield (
-                f"{file.path}: {room}/{layer} is no layer of {room}; give it a "
-                "place in LAYERS of tests/tidy/rooms.py"
-            )
-            continue
-        if file.is_test:
-            continue  # beside its part, and on the whole device
-        for number, header in _includes(file):
-            other = layer_of(header)
-            # Another room of the same folder is upward_includes' to report.
-            if other is None or other[0] != room or (
-                room_of(header) != room_of(file.path)
-            ):
-                continue
-            if LAYERS[room].index(other[1]) > LAYERS[room].index(layer):
+        for folder, layer in layers_of(file.path).items():
+            if layer not in LAYERS[folder]:
                 yield (
-                    f"{file.path}:{number}: the layer {layer} of {room} "
-                    f"includes {header}, which is to its right; let {layer} "
-                    "own an interface that the other implements"
+                    f"{file.path}: {folder}/{layer} is no layer of {folder}; "
+                    "give it a place in LAYERS of tests/tidy/rooms.py"
                 )
+            elif not file.is_test:  # beside its part, and on the whole device
+                yield from _upward_of(file, folder, layer)
+
+
+def _upward_of(file: File, folder: str, layer: str) -> Iterator[str]:
+    for number, header in _includes(file):
+        other = layers_of(header).get(folder)
+        # Another room of the same folder is upward_includes' to report.
+        if other is None or room_of(header) != room_of(file.path):
+            continue
+        if LAYERS[folder].index(other) > LAYERS[folder].index(layer):
+            yield (
+                f"{file.path}:{number}: the layer {layer} of {folder} "
+                f"includes {header}, which is to its right; let {layer} own "
+                "an interface that the other implements"
+            )
 
 
 def cuda_headers(tree: Tree) -> Iterator[str]:

@@ -50,6 +50,32 @@ class IncludesTest(RuleCase):
              "tiering/README.md": ""},
         )
 
+    def test_upward_include_between_layers_of_telemetry(self):
+        self._expect(
+            "upward_layers",
+            "telemetry/recording/ring.h:2: the layer recording of telemetry "
+            "includes telemetry/telemetry.h",
+            {**self._folder("telemetry/recording", "ring.h",
+                            '#include "telemetry/telemetry.h"'),
+             "telemetry/README.md": ""},
+        )
+
+    def test_upward_include_between_layers_of_python_shim(self):
+        for layer, header in (("core", "bridge_api/blocks.h"),
+                              ("bridge_api", "c_api/c_api.h"),
+                              ("c_api", "extensions/limited_api.h"),
+                              ("extensions/frames", "torch_bridge/guard.h")):
+            with self.subTest(layer):
+                self._expect(
+                    "upward_layers",
+                    f"python_shim/{layer}/a.h:2: the layer "
+                    f"{layer.partition('/')[0]} of python_shim includes "
+                    f"python_shim/{header}",
+                    {**self._folder(f"python_shim/{layer}", "a.h",
+                                    f'#include "python_shim/{header}"'),
+                     "python_shim/README.md": ""},
+                )
+
     def test_folder_without_a_place_among_the_layers(self):
         self._expect(
             "upward_layers",

@@ -21,7 +21,7 @@ ROOMS = (
     "tests",
 )
 
-# The folders of a room, left to right likewise; "" is the room's own files.
+# The folders of a folder, left to right likewise; "" is its own files.
 LAYERS = {
     "allocator": (
         "base", "events", "values", "cuda", "state", "memory", "heap",
@@ -29,15 +29,21 @@ LAYERS = {
     ),
     "tiering": ("io", "gpu", "host", "policy", "engine", ""),
     "telemetry": ("recording", ""),
+    "python_shim": (
+        "core", "refusals", "bridge_api", "c_api", "extensions",
+        "torch_bridge", "testing", "",
+    ),
 }
 
 
-def layer_of(path: str) -> tuple[str, str] | None:
-    """(room, layer) of a path in a room that has layers."""
-    room, _, inside = path.partition("/")
-    if room not in LAYERS or not inside:
-        return None
-    return room, inside.partition("/")[0] if "/" in inside else ""
+def layers_of(path: str) -> dict[str, str]:
+    """The layer of a path in each folder around it that has layers."""
+    found = {}
+    for folder in LAYERS:
+        if path.startswith(folder + "/"):
+            inside = path[len(folder) + 1:]
+            found[folder] = inside.rpartition("/")[0].partition("/")[0]
+    return found
 
 
 def room_of(path: str) -> str | None:

@@ -20,7 +20,7 @@ class Place:
 
     Attributes:
       line: "file:line function" of the innermost line of user code, as sites
-        have it (frames/python_frame.h); None if no user code runs.
+        have it (extensions/frames/python_frame.h); None if no user code runs.
       path: what is the same place; () with no line.
     """
 

@@ -5,10 +5,10 @@
 //
 // The GIL is held. Nothing raises, and an exception that was set before is set
 // afterwards. Keeps nothing.
-#ifndef STRATALLOC_PYTHON_SHIM_FRAMES_USER_LINE_H_
-#define STRATALLOC_PYTHON_SHIM_FRAMES_USER_LINE_H_
+#ifndef STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_USER_LINE_H_
+#define STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_USER_LINE_H_
 
-#include "python_shim/frames/python_frame.h"
+#include "python_shim/extensions/frames/python_frame.h"
 
 namespace stratalloc {
 
@@ -22,4 +22,4 @@ int FindUserLine(char* text, int room);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_FRAMES_USER_LINE_H_
+#endif  // STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_USER_LINE_H_

@@ -11,8 +11,8 @@
 //
 // The GIL is held. Nothing raises, and an exception that was set before is set
 // afterwards. Cost: README.md.
-#ifndef STRATALLOC_PYTHON_SHIM_FRAMES_CALL_STACK_H_
-#define STRATALLOC_PYTHON_SHIM_FRAMES_CALL_STACK_H_
+#ifndef STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_CALL_STACK_H_
+#define STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_CALL_STACK_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -32,4 +32,4 @@ class CallStack {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_FRAMES_CALL_STACK_H_
+#endif  // STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_CALL_STACK_H_

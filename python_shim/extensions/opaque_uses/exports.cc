@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/foreign/exports.h"
+#include "python_shim/extensions/opaque_uses/exports.h"
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/frames/python_frame.h"
+#include "python_shim/extensions/frames/python_frame.h"
 
 #include <algorithm>
 #include <cstdio>

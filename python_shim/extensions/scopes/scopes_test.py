@@ -20,7 +20,7 @@ def _load():
     # The extension finds the core by SONAME among what is already loaded.
     ctypes.CDLL(os.path.abspath(os.path.join(core, "libstratalloc.so")))
     path = os.path.abspath(
-        os.path.join(folder or "python_shim/scopes", "_scopes.abi3.so")
+        os.path.join(folder or "python_shim/extensions/scopes", "_scopes.abi3.so")
     )
     loader = importlib.machinery.ExtensionFileLoader("_scopes", path)
     spec = importlib.util.spec_from_loader("_scopes", loader)

@@ -10,10 +10,10 @@
 // What DLPack's structures look like is part of its ABI (dmlc/dlpack, version
 // 1.2); they are written down again in exports.cc, because this extension is
 // built without torch's headers.
-#ifndef STRATALLOC_PYTHON_SHIM_FOREIGN_EXPORTS_H_
-#define STRATALLOC_PYTHON_SHIM_FOREIGN_EXPORTS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_EXTENSIONS_OPAQUE_USES_EXPORTS_H_
+#define STRATALLOC_PYTHON_SHIM_EXTENSIONS_OPAQUE_USES_EXPORTS_H_
 
-#include "python_shim/limited_api.h"
+#include "python_shim/extensions/limited_api.h"
 
 namespace stratalloc {
 
@@ -29,4 +29,4 @@ PyObject* MakeExchangeApi(PyObject*, PyObject* capsule);
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_FOREIGN_EXPORTS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_EXTENSIONS_OPAQUE_USES_EXPORTS_H_

@@ -12,12 +12,12 @@
 // Python's runs, but a collection may, and so whatever is finalised.
 // Lifetime: what is looked up once is kept until the process ends; what is
 // known of files is bounded (kMostFiles), and forgotten together when full.
-#ifndef STRATALLOC_PYTHON_SHIM_FRAMES_PYTHON_FRAME_H_
-#define STRATALLOC_PYTHON_SHIM_FRAMES_PYTHON_FRAME_H_
+#ifndef STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_PYTHON_FRAME_H_
+#define STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_PYTHON_FRAME_H_
 
 #include <utility>
 
-#include "python_shim/limited_api.h"
+#include "python_shim/extensions/limited_api.h"
 
 namespace stratalloc {
 
@@ -95,4 +95,4 @@ class PythonFrame {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_FRAMES_PYTHON_FRAME_H_
+#endif  // STRATALLOC_PYTHON_SHIM_EXTENSIONS_FRAMES_PYTHON_FRAME_H_

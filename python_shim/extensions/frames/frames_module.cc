@@ -22,9 +22,9 @@
 #include <cstdlib>
 
 #include "python_shim/c_api/c_api.h"
-#include "python_shim/frames/call_stack.h"
-#include "python_shim/frames/user_line.h"
-#include "python_shim/limited_api.h"
+#include "python_shim/extensions/frames/call_stack.h"
+#include "python_shim/extensions/frames/user_line.h"
+#include "python_shim/extensions/limited_api.h"
 
 namespace {
 

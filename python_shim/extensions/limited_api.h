@@ -2,8 +2,8 @@
 // CPython's limited API, as the extensions here use it: of 3.10, the first with
 // METH_FASTCALL in it, so that one file serves every Python that torch
 // supports. Include it instead of Python.h and before anything else.
-#ifndef STRATALLOC_PYTHON_SHIM_LIMITED_API_H_
-#define STRATALLOC_PYTHON_SHIM_LIMITED_API_H_
+#ifndef STRATALLOC_PYTHON_SHIM_EXTENSIONS_LIMITED_API_H_
+#define STRATALLOC_PYTHON_SHIM_EXTENSIONS_LIMITED_API_H_
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -29,4 +29,4 @@ inline bool CheckCount(const char* function, Py_ssize_t given,
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_LIMITED_API_H_
+#endif  // STRATALLOC_PYTHON_SHIM_EXTENSIONS_LIMITED_API_H_

@@ -23,9 +23,9 @@
 #include <cstring>
 
 #include "python_shim/c_api/c_api.h"
-#include "python_shim/foreign/exports.h"
-#include "python_shim/foreign/operands.h"
-#include "python_shim/limited_api.h"
+#include "python_shim/extensions/limited_api.h"
+#include "python_shim/extensions/opaque_uses/exports.h"
+#include "python_shim/extensions/opaque_uses/operands.h"
 
 using stratalloc::NoOverrides;
 using stratalloc::Operands;

@@ -19,7 +19,7 @@
 
 #include "allocator/base/ids.h"
 #include "python_shim/c_api/c_api.h"
-#include "python_shim/limited_api.h"
+#include "python_shim/extensions/limited_api.h"
 
 namespace {
 

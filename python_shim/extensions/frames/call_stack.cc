@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/frames/call_stack.h"
+#include "python_shim/extensions/frames/call_stack.h"
 
 #include <functional>
 #include <unordered_map>
 #include <utility>
 
 #include "python_shim/c_api/c_api.h"
-#include "python_shim/frames/user_line.h"
+#include "python_shim/extensions/frames/user_line.h"
 
 namespace stratalloc {
 namespace {

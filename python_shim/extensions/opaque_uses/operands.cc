@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/foreign/operands.h"
+#include "python_shim/extensions/opaque_uses/operands.h"
 
 namespace stratalloc {
 namespace {

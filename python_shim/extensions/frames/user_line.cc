@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python_shim/frames/user_line.h"
+#include "python_shim/extensions/frames/user_line.h"
 
 #include <utility>
 

@@ -15,12 +15,12 @@
 //
 // With the GIL. Lifetime: the tensors inside wrappers are kept until its end;
 // whatever else was added, the caller keeps.
-#ifndef STRATALLOC_PYTHON_SHIM_FOREIGN_OPERANDS_H_
-#define STRATALLOC_PYTHON_SHIM_FOREIGN_OPERANDS_H_
+#ifndef STRATALLOC_PYTHON_SHIM_EXTENSIONS_OPAQUE_USES_OPERANDS_H_
+#define STRATALLOC_PYTHON_SHIM_EXTENSIONS_OPAQUE_USES_OPERANDS_H_
 
 #include <vector>
 
-#include "python_shim/limited_api.h"  // before any standard header
+#include "python_shim/extensions/limited_api.h"  // before any standard header
 
 namespace stratalloc {
 
@@ -63,4 +63,4 @@ class Operands {
 
 }  // namespace stratalloc
 
-#endif  // STRATALLOC_PYTHON_SHIM_FOREIGN_OPERANDS_H_
+#endif  // STRATALLOC_PYTHON_SHIM_EXTENSIONS_OPAQUE_USES_OPERANDS_H_
