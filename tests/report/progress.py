@@ -119,7 +119,8 @@ class Progress:
             self._test(label).seconds += milliseconds / 1000
 
     def _estimate(self, elapsed: float) -> tuple[float, bool]:
-        """Seconds left, and whether the length of some tests is unknown."""
+        """Seconds left, and whether this is no more than a lower bound: most
+        tests without a length from last time are still to come."""
         ran = [test.seconds for test in self._tests.values() if test.seconds]
         known = ran or list(self._last.values())
         mean = sum(known) / len(known) if known else 0.0
@@ -132,7 +133,7 @@ class Progress:
         used = (elapsed - self._began) * self._cores - sum(ran)
         actions = max(0, self._total - self._done - len(left))
         together += max(0.0, used) / self._done * actions
-        unknown = bool(left) and not known
+        unknown = sum(label not in self._last for label in left) > len(ran)
         return alone + together / self._cores, unknown
 
 

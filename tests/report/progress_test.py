@@ -116,6 +116,15 @@ class ProgressTest(unittest.TestCase):
         state.output("[10 / 21] Compiling\n", 0)
         self.assertEqual(self._left(state, 40), "more than 40 s left")
 
+    def test_time_left_with_most_lengths_unknown_is_a_lower_bound(self):
+        state = self._state(
+            _configured("//a:one"), _configured("//a:two"),
+            _configured("//a:three"), _configured("//a:four"),
+            _result("//a:one", 100), _summary("//a:one"),
+            seconds={"//a:two": 100})
+        state.output("[1 / 4] Testing\n", 0)
+        self.assertEqual(self._left(state, 50), "more than 2 min left")
+
     def test_cached_result_says_nothing_about_length(self):
         state = self._state(
             _configured("//a:one"), _result("//a:one", 100, cached=True),
