@@ -126,6 +126,18 @@ def wide_readmes(tree: Tree) -> Iterator[str]:
                 )
 
 
+def uncached_long_tests(tree: Tree) -> Iterator[str]:
+    """An interrupted `./dev test --long` goes on: Bazel keeps what passed."""
+    for call in build_files.calls(tree):
+        tags = build_files.strings_in(call.arguments.get("tags"))
+        if "long" in tags or call.arguments.get("long"):
+            for tag in sorted(tags & {"external", "no-cache"}):
+                yield (
+                    f"{call.file}: {call.name} is long and tagged {tag}: it "
+                    "would run again after an interruption; drop the tag"
+                )
+
+
 ALL = (
     upward_includes,
     upward_layers,
@@ -147,4 +159,5 @@ ALL = (
     lock_order,
     handle_states,
     import_cycles,
+    uncached_long_tests,
 )

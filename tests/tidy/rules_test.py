@@ -42,6 +42,20 @@ class RulesTest(RuleCase):
             {"bazel/dead.bzl": f"# {SPDX}"},
         )
 
+    def test_long_test_without_a_kept_result(self):
+        for planted, tag in (
+            ('TAGS = ["long", "external"]\n'
+             'py_test(name = "hours", tags = TAGS)\n', "external"),
+            ('torch_py_test(name = "hours", long = True, '
+             'tags = ["no-cache"])\n', "no-cache"),
+        ):
+            with self.subTest(tag):
+                self._expect(
+                    "uncached_long_tests",
+                    f"tests/cudasim/BUILD.bazel: hours is long and tagged {tag}",
+                    {"tests/cudasim/BUILD.bazel":
+                     CLEAN["tests/cudasim/BUILD.bazel"] + planted})
+
     def test_no_licence_line(self):
         for path in ("allocator/block.h", "dev", "WORKSPACE"):
             with self.subTest(path):
