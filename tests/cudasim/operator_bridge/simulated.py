@@ -2,7 +2,7 @@
 """Loads the simulated device and the operator bridge into a test's process,
 and into the processes it starts.
 
-Call load() before anything imports torch. One device per process: the settings
+Call load() before anything but preload() imports torch. One device per process: the settings
 are read once, when libcuda.so.1 is loaded.
 """
 
@@ -94,6 +94,7 @@ class Simulated:
 
 
 _libraries = {}
+_preloaded = False  # torch was imported on top of the libraries
 _current = None
 _asked = None
 
@@ -114,6 +115,19 @@ def load_device():
             _libraries[name] = ctypes.CDLL(find(name), ctypes.RTLD_GLOBAL)
     # What Triton links its launchers with; it asks ldconfig otherwise.
     os.environ["TRITON_LIBCUDA_PATH"] = os.path.dirname(find(_NAMES[0]))
+
+
+def preload():
+    """Imports torch on top of the libraries; the device stays unknown.
+
+    For a process that forks: each child then calls load(), with a device of its
+    own. The settings are read by the first call of the driver, and no import
+    makes one.
+    """
+    global _preloaded
+    load_device()
+    _preloaded = True
+    import torch  # pylint: disable=import-outside-toplevel,unused-import
 
 
 def install_bridge():
@@ -181,7 +195,8 @@ def load(
     if _asked is not None:
         assert asked == _asked, f"a process has one device, here {_asked}"
         return _current
-    assert "torch" not in sys.modules, "load the device before importing torch"
+    assert _preloaded or "torch" not in sys.modules, (
+        "load the device before importing torch")
     _asked = asked
     os.environ.pop("CUDASIM_MEMORY", None)
     if memory is not None:

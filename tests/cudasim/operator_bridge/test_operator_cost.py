@@ -7,7 +7,7 @@ must be near what the card's data sheet says.
 
 import ctypes
 
-import simulated
+from tests.cudasim.operator_bridge import simulated
 
 sim = simulated.load("1GiB", CUDASIM_CARD="h200")
 
