@@ -10,6 +10,7 @@ import sys
 import types
 import unittest
 
+import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -65,6 +66,15 @@ def entries(without=()):
         del operators[name]
     # What only CUDA computes is tested in test_refusals.py.
     return {n: op for n, op in operators.items() if dtype_of(op) is not None}
+
+
+def each(number, operators):
+    """The names as parameters: each `number`-th now, the others with the mark
+    `long`. Neighbours are alike: add, addbmm, addcdiv, ..."""
+    return [
+        name if i % number == 0 else pytest.param(name, marks=pytest.mark.long)
+        for i, name in enumerate(operators)
+    ]
 
 
 def samples_of(op):

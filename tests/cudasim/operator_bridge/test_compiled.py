@@ -12,6 +12,7 @@ import pytest
 import torch
 
 
+@pytest.mark.long
 def test_a_step_of_a_compiled_model_launches_checked_kernels():
     model = torch.nn.Sequential(
         torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)

@@ -22,9 +22,8 @@ simulated.load = lambda **settings: _load(**{**settings, "mode": MODE})
 import pytest
 
 from python_shim.testing.evicting import evicting
-from tests.cudasim.operator_bridge.test_every_operator import (  # noqa: F401
-    test_equals_the_cpu,
-)
+from tests.cudasim.operator_bridge import test_every_operator as plain
+from tests.cudasim.operator_bridge import operator_database as database
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,3 +35,9 @@ def everything_leaves():
         f"{evictions.bytes / 2**30:.2f} GiB"
     )
     assert evictions.bytes > 2**30
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", database.each(8, plain.OPERATORS))
+def test_equals_the_cpu_while_everything_leaves(name):
+    plain.test_equals_the_cpu(name)

@@ -63,7 +63,7 @@ def _check(name, expected, result):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", database.each(4, OPERATORS))
 def test_looks_like_the_cpus(name):
     op = OPERATORS[name]
     compared = 0
