@@ -6,10 +6,9 @@ A process each: NVML's library and the callbacks stay once they are loaded.
 
 import os
 import re
-import subprocess
-import sys
 import textwrap
 
+from bazel import programs
 from tests.cudasim.operator_bridge import simulated
 
 START = """
@@ -52,11 +51,8 @@ REST = ("The tensor is larger than the card: " if OURS
 
 def child(script, **environment):
     """Runs it after START; its output, which must be all it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", START + textwrap.dedent(script)],
-        env={**os.environ, **environment}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
-    )
+    done = programs.run("-c", START + textwrap.dedent(script),
+                        env={**os.environ, **environment}, merged=True)
     assert done.returncode == 0, done.stdout
     return done.stdout
 

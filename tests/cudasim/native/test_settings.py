@@ -10,12 +10,11 @@ nothing.
 
 import gc
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+from bazel import programs
 from tests.cudasim.operator_bridge import simulated
 
 device = simulated.load(memory="256MiB")
@@ -43,13 +42,10 @@ def make(mib):
     return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
 
 
-def child(script, **environment):
+def child(script, fresh=False, **environment):
     """Runs it after loading the device; returns exit status and output."""
-    done = subprocess.run(
-        [sys.executable, "-c", START + textwrap.dedent(script)],
-        env={**os.environ, **environment}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
-    )
+    done = programs.run("-c", START + textwrap.dedent(script), fresh=fresh,
+                        env={**os.environ, **environment}, merged=True)
     return done.returncode, done.stdout
 
 
@@ -288,6 +284,7 @@ def test_the_asynchronous_backend():
             pass
         assert device.violations() == []
         """,
+        fresh=True,  # the import of torch reads it
         PYTORCH_ALLOC_CONF="backend:cudaMallocAsync",
     )
     if OURS:
