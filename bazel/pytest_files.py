@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs pytest over files, each in a fork of one process that imported torch.
 
-    pytest_files.py [--fresh] [--long] [--import MODULE]... FILE...
-        [-- ARGUMENTS OF PYTEST]
+    pytest_files.py [--fresh] [--long] [--libraries MODULE]
+        [--import MODULE]... FILE... [-- ARGUMENTS OF PYTEST]
 
 Importing torch takes two seconds and a fork none, and each file still has a
 process, a device and an allocator of its own, as has each program that a test
-runs by programs.py. `--import` names what the files import besides; it comes
-first, and may bring other libraries for torch. `--fresh` starts a new
-interpreter per file, for files that look at an import. Cases with the mark
+runs by programs.py. `--libraries` names a module that imports torch on top of
+other libraries than the package's, `--import` one that the files import
+besides. `--fresh` starts a new interpreter per file, for files that look at an import. Cases with the mark
 `long` run with `--long` alone, which runs no others. Bazel's sharding spreads
 the files; test.xml has the cases of all of them. A run of all files that finds
 no case fails.
@@ -34,7 +34,7 @@ def main():
     options = _options(sys.argv[1:])
     files = _of_this_shard(options.files)
     if not options.fresh:
-        _preload(options.imports)
+        _preload(options.libraries, options.imports)
     parts, failed, empty = [], [], []
     for number, file in enumerate(files):
         xml = os.path.join(_folder(), f"{os.getpid()}.{number}.xml")
@@ -64,6 +64,7 @@ def _options(arguments):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--long", action="store_true")
+    parser.add_argument("--libraries", metavar="MODULE")
     parser.add_argument("--import", dest="imports", action="append",
                         default=[], metavar="MODULE")
     parser.add_argument("files", nargs="+")
@@ -101,14 +102,14 @@ def _pytest_arguments(file, number, xml, options):
             *options.more, file]
 
 
-def _preload(imports):
+def _preload(libraries, imports):
     """Imports what every file imports; no thread and no device is left."""
     import gc
     import importlib
 
-    for name in imports:
-        importlib.import_module(name)
-    if os.environ.get("STRATALLOC_SITE") and "torch" not in sys.modules:
+    if libraries:
+        importlib.import_module(libraries)
+    elif os.environ.get("STRATALLOC_SITE"):
         from stratalloc_cudasim import device
 
         device.preload()
@@ -116,6 +117,8 @@ def _preload(imports):
     import pytest  # noqa: F401
     import torch  # noqa: F401
 
+    for name in imports:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else every child copies these pages to look at them
 

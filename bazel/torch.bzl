@@ -19,6 +19,7 @@ def torch_py_test(
         fresh = None,
         long = False,
         shards = 1,
+        libraries = "",
         imports = [],
         **kwargs):
     """pytest files, each in its own process, once per torch minor.
@@ -47,8 +48,10 @@ def torch_py_test(
       long: True adds `name`_long, for the cases with pytest's mark `long`,
         which this target leaves out: `./dev test --long`.
       shards: processes that share the files.
+      libraries: module that imports torch on top of other libraries than the
+        package's simulated ones.
       imports: modules that the files import, which take long: imported once,
-        with torch. The first optimizer of a process imports torch._dynamo.
+        after torch. The first optimizer of a process imports torch._dynamo.
       **kwargs: passed on to sh_test.
     """
     skip = ["notsan"] if sanitizers else ["notsan", "nosanitizer"]
@@ -73,6 +76,7 @@ def torch_py_test(
                     "$(rootpath %s)" % _python(minor),
                     "$(rootpath //bazel:pytest_files.py)",
                 ] + (["--fresh"] if alone else []) + ([flag] if flag else []) +
+                (["--libraries=" + libraries] if libraries else []) +
                 ["--import=" + module for module in imports] + [
                     "$(rootpath %s)" % src
                     for src in srcs

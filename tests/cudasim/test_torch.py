@@ -5,9 +5,9 @@ The device reads its settings once, so each case is a process of its own.
 """
 
 import os
-import subprocess
-import sys
 import textwrap
+
+from bazel import programs
 
 LIBRARIES = os.environ.get("CUDASIM_LIBRARIES", "tests/cudasim")
 LOAD = """
@@ -25,13 +25,8 @@ def run(script, expect=0, **settings):
         prefix = "" if name == "PYTORCH_ALLOC_CONF" else "CUDASIM_"
         environment[prefix + name] = value
     load = LOAD.format(place=os.path.abspath(LIBRARIES))
-    result = subprocess.run(
-        [sys.executable, "-c", load + textwrap.dedent(script)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    result = programs.run("-c", load + textwrap.dedent(script),
+                          env=environment)
     assert result.returncode == expect, result.stdout + result.stderr
     return result.stdout, result.stderr
 

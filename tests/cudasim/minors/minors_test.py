@@ -3,18 +3,13 @@
 
 import json
 import os
-import subprocess
-import sys
+
+from bazel import programs
 
 
 def _run(**environment):
-    return subprocess.run(
-        [sys.executable, "tests/cudasim/minors/one_step.py"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return programs.run("tests/cudasim/minors/one_step.py",
+                        env={**os.environ, **environment})
 
 
 def test_one_step_equals_the_cpu_and_exits_clean():
