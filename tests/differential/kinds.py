@@ -6,8 +6,8 @@ each alive.
 """
 
 import os
-import subprocess
-import sys
+
+from bazel import programs
 
 KINDS = ("native", "expandable", "ours")
 
@@ -23,7 +23,6 @@ def run(kind, module, *arguments):
             "expandable_segments:True" if kind == "expandable" else ""
         ),
     )
-    subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        check=True, env=environment,
-    )  # fmt: skip
+    done = programs.run("-m", module, *map(str, arguments), env=environment,
+                        merged=True)
+    assert done.returncode == 0, done.stdout

@@ -3,7 +3,8 @@
 
     python -m tests.replay.table [--rounds 5] [--json] [TRACE...]
 
-Each replay is a process of its own (worker.py). Bars, which say nothing about
+Each replay is a process of its own (worker.py); in a test a fork of the process
+that has imported torch. Bars, which say nothing about
 time: ours, with tiering and without, reserves at its peak no more than the
 smaller of both natives on any trace, or than its cap in traces/caps.json where
 that is missed; with tiering off the geometric mean of reserved / allocated at
@@ -15,8 +16,9 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
+
+from bazel import programs
 
 OURS = ("stratalloc", "tiered")
 ALLOCATORS = ("native", "expandable", *OURS)
@@ -52,10 +54,8 @@ def caps():
 
 def replay(path, allocator, rounds):
     """What worker.py measured; RuntimeError with its last words otherwise."""
-    done = subprocess.run(
-        [sys.executable, os.path.join(_HERE, "worker.py"), path, allocator,
-         str(rounds)],
-        capture_output=True, text=True, timeout=300, check=False)
+    done = programs.run(os.path.join(_HERE, "worker.py"), path, allocator,
+                        str(rounds))
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         raise RuntimeError(f"{path} under {allocator}: {done.stderr[-2000:]}")
