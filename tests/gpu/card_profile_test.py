@@ -70,7 +70,8 @@ def test_it_has_the_costs_of_the_card(profile):
 
 # Over the card it was made of, where a figure that it has not is the card's,
 # and over none.
-@pytest.mark.parametrize("card", ("a100", "generic"))
+@pytest.mark.parametrize("card", (
+    "a100", pytest.param("generic", marks=pytest.mark.long)))
 def test_a_device_with_it_costs_the_same(profile, tmp_path, card):
     again = _measured(tmp_path / "again.json", "--card", card,
                       "--profile", str(profile))

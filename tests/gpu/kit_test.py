@@ -151,15 +151,27 @@ if site:
 """
 
 
-def test_what_is_run_on_a_gpu_is_run(kit, tmp_path):
-    """With --device cuda: the real clock, the machine's own libraries."""
+def _on_a_card(kit, tmp_path, out, *names):
+    """Runs steps with --device cuda: the real clock, the machine's libraries."""
     (tmp_path / "sitecustomize.py").write_text(_CARD)
-    done = kit.run("gpu.json", "--quick", "--steps", "first,costs,capture,full",
+    done = kit.run(out, "--quick", "--steps", ",".join(names),
                    seconds=_SECONDS, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    found = _result(kit, "gpu.json")
+    found = _result(kit, out)
     assert found["device"] == "cuda"
     assert "H200" in found["machines"][0]["gpu"]
+    return found
+
+
+def test_step_on_a_gpu_is_run(kit, tmp_path):
+    found = _on_a_card(kit, tmp_path, "step.json", "capture")
+    assert found["steps"]["capture"]["verdict"] == "ok", found["differences"]
+
+
+@pytest.mark.long
+def test_what_is_run_on_a_gpu_is_run(kit, tmp_path):
+    found = _on_a_card(kit, tmp_path, "gpu.json", "first", "costs", "capture",
+                       "full")
     steps = found["steps"]
     assert [steps[name]["verdict"] for name in ("first", "capture", "full")] \
         == ["ok"] * 3, found["differences"]

@@ -6,16 +6,20 @@ import pytest
 
 from tests.gpu import rehearsal
 
-_SHORT = ("evict", "fatal", "profile", "neighbours", "host")
+_SHORT = ("evict", "host")
+_ALL_SHORT = ("evict", "fatal", "profile", "neighbours", "host")
 _OK = {"verdict": "ok"}
 _CANNOT = {"verdict": "not here",
            "sentences": ["not on the simulated device: it runs no kernel"]}
 
 
-def test_the_short_steps_differ_in_nothing(tmp_path):
-    printed, found = rehearsal.run(tmp_path, _SHORT, "--quick")
+@pytest.mark.parametrize("names", [
+    pytest.param(_SHORT, id="some"),
+    pytest.param(_ALL_SHORT, id="all", marks=pytest.mark.long)])
+def test_the_short_steps_differ_in_nothing(tmp_path, names):
+    printed, found = rehearsal.run(tmp_path, names, "--quick")
     assert not found, "\n".join([*found, printed])
-    for name in _SHORT:
+    for name in names:
         assert f"\n{name:<14} ok " in printed, printed
 
 
