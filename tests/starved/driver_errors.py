@@ -2,7 +2,8 @@
 """A starved model while a call of the driver fails, once or from then on.
 
     python -m tests.starved.driver_errors [--calls cuMemUnmap ...]
-        [--errors 2 600 ...] [--nth 1 2 7] [--sentences] [--json FILE]
+        [--errors 2 600 ...] [--nth 1 2 7] [--durations once always]
+        [--sentences] [--json FILE]
 
 Each row is a process of its own on a card that holds two thirds of the
 parameters, with host memory and a disk below it. While the call fails the
@@ -125,6 +126,7 @@ def _capture(model, inputs, tiers):
 
 
 SITUATIONS = {"use": _use, "capture": _capture}
+DURATIONS = {"once": False, "always": True}  # whether it fails forever
 
 
 def _run(situation, call, error, nth, forever, allocator):
@@ -202,13 +204,14 @@ def _row(situation, call, error, nth, forever, allocator="stratalloc"):
     return row
 
 
-def rows(situations, calls, errors, nths):
+def rows(situations, calls, errors, nths, durations):
     for situation in situations:
         for call in calls:
             for error in errors:
                 for nth in nths:
-                    for forever in (False, True):
-                        case = (situation, call, error, nth, forever)
+                    for duration in durations:
+                        case = (situation, call, error, nth,
+                                DURATIONS[duration])
                         row = _row(*case)
                         if red(row):
                             row["native"] = _natively(row, *case)
@@ -254,6 +257,9 @@ def main():
     parser.add_argument("--errors", nargs="+", type=int,
                         default=PASSING + STICKY, metavar="NUMBER")
     parser.add_argument("--nth", nargs="+", type=int, default=(1, 2, 7))
+    parser.add_argument("--durations", nargs="+", choices=DURATIONS,
+                        default=list(DURATIONS),
+                        help="the call fails once, or from then on")
     parser.add_argument("--sentences", action="store_true",
                         help="print each sentence once, with its calls")
     parser.add_argument("--json", metavar="FILE")
@@ -261,7 +267,7 @@ def main():
     zygote.prepare(mode="async")
     found, said = [], {}
     for row in rows(options.situations, options.calls, options.errors,
-                    options.nth):
+                    options.nth, options.durations):
         found.append({**row, "red": red(row)})
         for sentence in row.get("sentences", []):
             said.setdefault(sentence, set()).add(row["call"])

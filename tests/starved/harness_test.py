@@ -98,7 +98,8 @@ _TOO_SMALL = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("job", ["inference", "adamw"])
+@pytest.mark.parametrize("job", [
+    "inference", pytest.param("adamw", marks=pytest.mark.long)])
 def test_the_cards_of_the_matrix_are_too_small_for_native(job):
     done = running.python("-c", _TOO_SMALL.replace("JOB", repr(job)))
     assert running.last_json(done) == "OutOfMemoryError"

@@ -21,10 +21,16 @@ def _result(tmp_path, module, *arguments):
         return json.load(text)
 
 
+def _long(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize("name,passes", [
-    ("pair", 60), ("pair_without_items", 20), ("pair_of_modules", 60),
-    ("many", 8), ("addresses", 30), ("data_parallel", 3),
-    ("data_parallel_first", 3)])
+    ("pair", 15), ("pair_without_items", 4), ("pair_of_modules", 15),
+    ("many", 2), ("addresses", 6), ("data_parallel", 3),
+    _long("pair", 60), _long("pair_without_items", 20),
+    _long("pair_of_modules", 60), _long("many", 8), _long("addresses", 30),
+    _long("data_parallel_first", 3)])
 def test_program(tmp_path, name, passes):
     row = _result(tmp_path, "threads", "--programs", name, "--passes",
                   passes)[name]
@@ -34,10 +40,10 @@ def test_program(tmp_path, name, passes):
     assert row["wrong"] == 0
 
 
-@pytest.mark.parametrize("threads", [1, 8, 32])
-def test_served(tmp_path, threads):
+@pytest.mark.parametrize("threads,requests", [
+    (8, 24), _long(1, 64), _long(8, 64), _long(32, 64)])
+def test_served(tmp_path, threads, requests):
     """A model 1.4x the card answers every request as it does alone."""
-    requests = 64
     row, = _result(tmp_path, "serving", "--threads", threads, "--requests",
                    requests)["rows"]
     assert row["error"] is None, row["error"]
