@@ -102,6 +102,8 @@ def test_a_peak_is_compared_with_one_that_was(sizes, wanted):
 
 
 # The command.
+
+
 @pytest.fixture(name="file")
 def _file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
