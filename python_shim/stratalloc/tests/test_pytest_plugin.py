@@ -3,10 +3,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+
+from bazel import programs
+from python_shim.testing import parked
 
 CONFTEST = "import torch  # as suites do: the plug-in came before\n"
 MODULE = """
@@ -48,11 +49,11 @@ def _suite(tmp_path):
 
     def run(*options, rows=8, text=MODULE, folder=(str(tmp_path),)):
         (tmp_path / "test_net.py").write_text(text.replace("ROWS", str(rows)))
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q",
-             *options, *folder],
-            capture_output=True, text=True, check=False, timeout=300,
-            cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
+        done = programs.run(
+            *parked.command("pytest", "-p", "no:cacheprovider", "-q", *options,
+                            *folder),
+            cwd=tmp_path, env={**os.environ, "COLUMNS": "200"},
+            fresh="torch" in options)  # pytest itself imports it then
         return done.returncode, done.stdout + done.stderr
 
     run.folder = tmp_path
