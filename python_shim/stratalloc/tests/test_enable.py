@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from bazel import programs
+
 # On a machine with a GPU the same can run there.
 _SIMULATED = os.environ.get("STRATALLOC_TEST_DEVICE", "sim") == "sim"
 _SIMULATE = ("from stratalloc import simulate\nsimulate.load({memory!r})\n"
@@ -15,10 +17,8 @@ _SIMULATE = ("from stratalloc import simulate\nsimulate.load({memory!r})\n"
 def _run(text, memory="64MiB", **environment):
     values = {key: value for key, value in os.environ.items()
               if not key.startswith("STRATALLOC")}
-    return subprocess.run(
-        [sys.executable, "-c", _SIMULATE.format(memory=memory) + text],
-        capture_output=True, text=True, check=False,
-        env={**values, **environment})
+    return programs.run("-c", _SIMULATE.format(memory=memory) + text,
+                        env={**values, **environment})
 
 
 def _works(text, memory="64MiB", **environment):

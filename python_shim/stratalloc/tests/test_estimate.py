@@ -4,19 +4,20 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
-# 12 layers of 8192 x 8192 float32, 256 MiB each.
+from bazel import programs
+
+# 12 layers of 8192 x 8192 float32, 256 MiB each, made on the device: the host
+# would compute 3 GiB of random numbers.
 SCRIPT = """
 import sys
 import torch
 from torch import nn
 
 net = type("Net", (nn.Sequential,), {})(
-    *[nn.Linear(8192, 8192, bias=False) for _ in range(12)]).cuda()
+    *[nn.Linear(8192, 8192, bias=False, device="cuda") for _ in range(12)])
 optimizer = torch.optim.SGD(net.parameters(), .1, foreach=False)
 for _ in range(2):
     net(torch.randn(64, 8192, device="cuda")).sum().backward()
@@ -32,10 +33,8 @@ def _estimate(tmp_path):
     def run(*options, text=SCRIPT, arguments=()):
         script = tmp_path / "script.py"
         script.write_text(text)
-        return subprocess.run(
-            [sys.executable, "-m", "stratalloc", "estimate", *options, script,
-             *arguments], capture_output=True, text=True, check=False,
-            timeout=300, env={**os.environ, "LINES": "30"})
+        return programs.run("-m", "stratalloc", "estimate", *options, script,
+                            *arguments, env={**os.environ, "LINES": "30"})
     return run
 
 

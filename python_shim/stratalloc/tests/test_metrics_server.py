@@ -20,6 +20,8 @@ import urllib.request
 
 import pytest
 
+from bazel import programs
+
 import stratalloc
 from stratalloc import _metrics, _metrics_http
 from stratalloc.telemetry import ranks
@@ -47,12 +49,10 @@ def train(steps):
 """
 
 
-def _run(text, *options, **environment):
+def _run(text, **environment):
     """stdout of a program that ends well and says nothing on stderr."""
-    done = subprocess.run(
-        [sys.executable, *options, "-c", _BEGIN + textwrap.dedent(text)],
-        capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, **environment})
+    done = programs.run("-c", _BEGIN + textwrap.dedent(text),
+                        env={**os.environ, **environment})
     assert (done.returncode, done.stderr) == (0, ""), done.stderr[-3000:]
     return done.stdout
 
@@ -407,10 +407,8 @@ def test_a_file_is_whole_and_for_everybody_to_read(tmp_path):
 
 
 def _command(*arguments, code=0, **environment):
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, **environment})
+    done = programs.run("-m", "stratalloc", *map(str, arguments),
+                        env={**os.environ, **environment})
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

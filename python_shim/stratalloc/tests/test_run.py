@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
+from bazel import programs
+
 
 def _run(folder, *options, text, **more):
     path = folder / "script.py"
     path.write_text(text)
-    return subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", *options, path],
-        capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, **more})
+    return programs.run("-m", "stratalloc", "run", *options, path,
+                        env={**os.environ, **more})
 
 
 def test_without_a_gpu_the_program_does_not_start(tmp_path):
