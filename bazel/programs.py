@@ -9,7 +9,8 @@ the interpreter ends as any other does. An interpreter is started where there is
 no pytest_files.py, under its `--fresh`, and for STRATALLOC in the environment,
 which the import of torch reads.
 
-`fresh` starts one for a program that looks at imports or at its outermost frame.
+`fresh` starts one for a program that looks at imports, at its outermost frame or
+at the exit handlers of torch's libraries, which a fork does not call.
 """
 
 import builtins

@@ -36,6 +36,9 @@ def test_program_of_a_test_has_imported_torch_already():
      "globals(), input)", 0, "__main__ True <built-in function input>\n", ""),
     ("import sys; print(sys.stdin.read() == '', sys.path[0] == '')", 0,
      "True True\n", ""),
+    ("import ctypes; libc = ctypes.CDLL(None)\nlibc.__cxa_atexit(libc.puts, "
+     "b'handler', None); libc.printf(b'buffered '); raise SystemExit(3)", 3,
+     "buffered handler\n", ""),
 ])
 @_BOTH
 def test_ending_and_output_are_the_interpreter_s(fresh, text, code, out,

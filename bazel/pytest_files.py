@@ -15,6 +15,7 @@ no case fails.
 """
 
 import argparse
+import ctypes
 import os
 import subprocess
 import sys
@@ -121,6 +122,18 @@ def _preload(libraries, imports):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else every child copies these pages to look at them
+    _end_before_torch()
+
+
+def _end_before_torch():
+    """A child ends once it has called the exit handlers registered after this.
+
+    Those of torch's libraries, which were registered before, unregister each
+    operator: they cost more than most programs.
+    """
+    libc = ctypes.CDLL(None)
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+    libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 
 
 def _fork(arguments):

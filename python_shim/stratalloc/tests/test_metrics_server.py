@@ -320,13 +320,19 @@ def test_who_has_asked_is_answered_whoever_comes_after(monkeypatch):
 
 def test_who_takes_no_answer_is_given_up_and_told_on_no_stderr(
         monkeypatch, caplog, capfd):
-    given_up = threading.Event()
+    sent, given_up = threading.Event(), threading.Event()
+    get = _metrics_http._Server.get_request
     close = _metrics_http._Server.close_request
+
+    def getting(server):
+        assert sent.wait(60)  # it is not the request that comes too late
+        return get(server)
 
     def closing(server, request):
         close(server, request)
         given_up.set()
 
+    monkeypatch.setattr(_metrics_http._Server, "get_request", getting)
     monkeypatch.setattr(_metrics_http._Server, "close_request", closing)
     monkeypatch.setattr(_metrics_http, "IDLE", 0.01)
     monkeypatch.setattr(_metrics, "families", lambda modules: [
@@ -334,6 +340,7 @@ def test_who_takes_no_answer_is_given_up_and_told_on_no_stderr(
     caplog.set_level("DEBUG", "stratalloc")
     with stratalloc.serve_metrics() as server, _connect(server.port) as one:
         one.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        sent.set()
         assert given_up.wait(60)
     assert "TimeoutError" in caplog.text
     assert capfd.readouterr() == ("", "")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pytest plug-in: real suites in processes of their own."""
 
+import importlib.metadata
 import json
 import os
 
@@ -40,6 +41,9 @@ def test_elsewhere():
     pass
 """
 SIMULATED = ("--stratalloc-simulate", "64MiB")
+# Each run would rewrite the assertions of the other plug-ins installed here.
+OTHERS = [word for point in importlib.metadata.entry_points(group="pytest11")
+          if point.name != "stratalloc" for word in ("-p", f"no:{point.name}")]
 
 
 @pytest.fixture(name="suite")
@@ -50,8 +54,8 @@ def _suite(tmp_path):
     def run(*options, rows=8, text=MODULE, folder=(str(tmp_path),)):
         (tmp_path / "test_net.py").write_text(text.replace("ROWS", str(rows)))
         done = programs.run(
-            *parked.command("pytest", "-p", "no:cacheprovider", "-q", *options,
-                            *folder),
+            *parked.command("pytest", "-p", "no:cacheprovider", "-q", *OTHERS,
+                            *options, *folder),
             cwd=tmp_path, env={**os.environ, "COLUMNS": "200"},
             fresh="torch" in options)  # pytest itself imports it then
         return done.returncode, done.stdout + done.stderr

@@ -24,7 +24,8 @@ def weights(count):
 
 def run(program):
     """What it printed; it must end by itself, and well."""
-    done = programs.run("-c", HEAD + textwrap.dedent(program), merged=True)
+    done = programs.run("-c", HEAD + textwrap.dedent(program), merged=True,
+                        fresh=True)  # torch's destructors find no driver
     assert done.returncode == 0, done.stdout[-6000:]
     assert "terminate called" not in done.stdout, done.stdout[-6000:]
     return done.stdout
