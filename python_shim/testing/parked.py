@@ -9,10 +9,17 @@ the entry points of torch.backends, as the first import does.
 """
 
 import importlib.machinery
+import importlib.metadata
 import runpy
 import sys
 
 _OURS = ("stratalloc", "stratalloc_cudasim")
+
+# Options of pytest: each run would rewrite the assertions of the other plug-ins
+# installed here.
+OUR_PLUGIN_ALONE = tuple(
+    word for point in importlib.metadata.entry_points(group="pytest11")
+    if point.name != "stratalloc" for word in ("-p", f"no:{point.name}"))
 
 
 def command(module, *arguments):

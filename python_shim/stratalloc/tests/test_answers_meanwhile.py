@@ -4,7 +4,6 @@
 Each is a process of its own: what goes wrong here is a segmentation fault.
 """
 
-import sys
 import textwrap
 
 import pytest
@@ -34,7 +33,7 @@ def while_it_trains(step, ask):
     thread = threading.Thread(target=train)
     thread.start()
     try:
-        for _ in range(3000):
+        for _ in range(int(sys.argv[1])):
             ask()
         while not steps[0]:
             ask()
@@ -44,24 +43,30 @@ def while_it_trains(step, ask):
 """
 
 
-def run(program):
-    done = programs.run("-c", HEAD + textwrap.dedent(program))
+_ASKED = pytest.mark.parametrize("times", [
+    500, pytest.param(3000, marks=pytest.mark.long)])
+
+
+def run(program, times=1):
+    done = programs.run("-c", HEAD + textwrap.dedent(program), str(times))
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
 
 
 @pytest.mark.parametrize("answer", [
     "holders()", "holders(by='tensor')", "report()", "mark()"])
-def test_gradients_that_go(answer):
+@_ASKED
+def test_gradients_that_go(answer, times):
     run(f"""
         def step():
             model(x).sum().backward()
             model.zero_grad(set_to_none=True)
 
         while_it_trains(step, lambda: stratalloc.{answer})
-        """)
+        """, times)
 
 
-def test_state_buffers_and_storages_that_are_replaced():
+@_ASKED
+def test_state_buffers_and_storages_that_are_replaced(times):
     """By a step, by hand and below a tensor: what an answer reads it holds."""
     run("""
         optimizer = torch.optim.Adam(model.parameters())
@@ -77,7 +82,7 @@ def test_state_buffers_and_storages_that_are_replaced():
                 parameter.data = parameter.data.clone()
 
         while_it_trains(step, lambda: stratalloc.holders(by="tensor"))
-        """)
+        """, times)
 
 
 def test_a_storage_is_looked_at_with_the_gil():

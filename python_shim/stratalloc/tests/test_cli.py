@@ -2,7 +2,8 @@
 """The command line: usage errors, exit codes, and `run` itself.
 
 `run --allocator native` without --simulate touches neither torch nor a shared
-object, so the program's view (argv, path, exit code) is tested that way.
+object, so the program's view (argv, path, exit code) is tested that way, in an
+interpreter of its own.
 """
 
 import json
@@ -12,17 +13,17 @@ import sys
 
 import pytest
 
+from bazel import programs
+
 
 def stratalloc(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "stratalloc", *map(str, arguments)],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, **environment})
+    return programs.run("-m", "stratalloc", *map(str, arguments),
+                        env={**os.environ, **environment})
 
 
-def run(*arguments, **environment):
-    return stratalloc("run", "--allocator", "native", *arguments,
-                      **environment)
+def run(*arguments):
+    return programs.run("-m", "stratalloc", "run", "--allocator", "native",
+                        *map(str, arguments), fresh=True)
 
 
 def script(tmp_path, text, name="script.py"):
@@ -394,17 +395,18 @@ def test_doctor_reports_bad_settings():
     assert done.returncode == 3 and "host_budget" in done.stdout
 
 
-def _spill(tmp_path, conf, **options):
+def _spill(tmp_path, conf):
     """doctor's finding on the spill file, with its exit code."""
-    return _finding("spill file", f"disk_dir:{tmp_path},{conf}", **options)
+    return _finding("spill file", f"disk_dir:{tmp_path},{conf}")
 
 
-def _finding(name, conf, **options):
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "doctor", "--json", "-"],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "STRATALLOC_CONF": conf}
-        | options.pop("environment", {}), **options)
+def _finding(name, conf, **environment):
+    done = stratalloc("doctor", "--json", "-", STRATALLOC_CONF=conf,
+                      **environment)
+    return _found(name, done)
+
+
+def _found(name, done):
     (found,) = [finding for finding in json.loads(done.stdout)["findings"]
                 if finding["name"] == name]
     return found["state"], found["detail"], done.returncode
@@ -421,22 +423,20 @@ def test_doctor_asks_whether_the_disk_budget_fits(tmp_path):
 
 
 def test_doctor_knows_the_limit_of_a_file(tmp_path):
-    import resource
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-
-    state, detail, code = _spill(tmp_path, "disk_budget:64MiB",
-                                 preexec_fn=limit)
+    limited = ("import resource, runpy\nresource.setrlimit("
+               "resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+               "runpy.run_module('stratalloc', run_name='__main__')")
+    done = programs.run("-c", limited, "doctor", "--json", "-", env={
+        **os.environ, "STRATALLOC_CONF":
+        f"disk_dir:{tmp_path},disk_budget:64MiB"})
+    state, detail, code = _found("spill file", done)
     assert (state, code) == ("problem", 3)
     assert "ulimit -f" in detail and "64 MiB" in detail, detail
 
 
 def test_doctor_says_what_was_set_and_what_it_means():
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "doctor", "--json", "-"],
-        capture_output=True, text=True, check=False,
-        env=os.environ | {"STRATALLOC_CONF": "gpu_limit:1GiB"})
+    done = stratalloc("doctor", "--json", "-",
+                      STRATALLOC_CONF="gpu_limit:1GiB")
     said = [finding["detail"] for finding in json.loads(done.stdout)["findings"]
             if finding["name"] == "settings"]
     assert "gpu_limit:1073741824 (bytes per device; 0 = the card's memory)" \
@@ -450,8 +450,7 @@ def test_doctor_wants_a_file_only_if_there_is_a_disk_budget():
     assert (state, code) == ("problem", 3) and "/proc" in detail
     state, detail, _ = _spill("/proc", "disk_budget:0")
     assert state == "ok", detail
-    state, detail, _ = _finding("spill file", "",
-                                environment={"TMPDIR": "/proc"})
+    state, detail, _ = _finding("spill file", "", TMPDIR="/proc")
     assert state == "note" and "/proc" in detail and "budget" not in detail
 
 

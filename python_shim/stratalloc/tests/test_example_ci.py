@@ -6,10 +6,11 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
+
+from bazel import programs
+from python_shim.testing import parked
 
 _EXAMPLE = pathlib.Path("python_shim/examples/ci")
 
@@ -29,10 +30,10 @@ def _commands(text):
 
 
 def _run(project, command):
-    done = subprocess.run(
-        [sys.executable, "-m", *command, "-p", "no:cacheprovider"],
-        cwd=project, capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, "COLUMNS": "200"})
+    done = programs.run(
+        *parked.command(*command, "-p", "no:cacheprovider",
+                        *parked.OUR_PLUGIN_ALONE),
+        cwd=project, env={**os.environ, "COLUMNS": "200"})
     return done.returncode, done.stdout + done.stderr
 
 

@@ -8,10 +8,10 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
+
+from bazel import programs
 
 _EXAMPLE = pathlib.Path("python_shim/examples/out_of_memory")
 _README = (_EXAMPLE / "README.md").read_text()
@@ -36,10 +36,8 @@ def _told(tmp_path_factory):
         for word in shlex.split(command)[1:]:  # as a shell has it
             found = sorted(map(str, folder.glob(word))) if "*" in word else []
             arguments += found or [word]
-        done = subprocess.run(
-            [sys.executable, "-m", "stratalloc", *arguments], cwd=folder,
-            capture_output=True, text=True, check=False, timeout=300,
-            env={**os.environ, "COLUMNS": "200"})
+        done = programs.run("-m", "stratalloc", *arguments, cwd=folder,
+                            env={**os.environ, "COLUMNS": "200"})
         told.append((done.returncode, done.stdout, done.stderr))
     return folder, told
 
@@ -79,10 +77,8 @@ def test_what_was_recorded_says_that_every_step_leaves_some(told):
 def test_the_folder_is_enough_for_a_report(told):
     folder, _ = told
     bundle, = (folder / "ooms").iterdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "report", str(bundle), "-o",
-         str(folder / "page.html")],
-        capture_output=True, text=True, check=False, timeout=300)
+    done = programs.run("-m", "stratalloc", "report", bundle, "-o",
+                        folder / "page.html")
     assert done.returncode == 0, done.stderr
     assert "run.strata: out of memory: 1 request was refused" in done.stdout
     assert "memory kept growing" in (folder / "page.html").read_text()

@@ -84,10 +84,12 @@ def test_a_hole_is_named_by_its_oldest_block():
     del keep
 
 
-def test_what_is_said_comes_true():
+@pytest.mark.parametrize("seeds", [
+    2, pytest.param(6, marks=pytest.mark.long)])
+def test_what_is_said_comes_true(seeds):
     """Sizes up to the card, evictions included: host memory is plenty."""
     refused, evicted = 0, 0
-    for seed in range(6):
+    for seed in range(seeds):
         draw, held = random.Random(seed), []
         for _ in range(60):
             if held and draw.random() < .35:
@@ -100,7 +102,7 @@ def test_what_is_said_comes_true():
             assert served == said.fits, f"seed {seed}: {said}"
             refused += not said.fits
             evicted += said.served_by == "eviction"
-    assert refused > 10 and evicted > 10
+    assert refused > 10 * seeds / 6 and evicted > 10 * seeds / 6
 
 
 def test_what_stays_is_missing_and_freeing_it_helps():

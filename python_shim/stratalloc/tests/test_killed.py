@@ -25,7 +25,7 @@ from stratalloc import _core  # noqa: E402
 from stratalloc.telemetry import identities, recording  # noqa: E402
 from stratalloc.telemetry.model import Kind  # noqa: E402
 
-_KILLS = int(os.environ.get("STRATALLOC_KILLS", "8"))
+_KILLS = int(os.environ.get("STRATALLOC_KILLS", "4"))
 _THREADS = 2
 
 

@@ -4,12 +4,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import pytest
 
+from bazel import programs
 from stratalloc._live import sample as samples
 
 _PROGRAM = """
@@ -41,11 +40,10 @@ def _told():
     folder = tempfile.mkdtemp(prefix="live-", dir="/tmp")
     with open(f"{folder}/script.py", "w", encoding="utf-8") as file:
         file.write(_PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", "--live", "--simulate",
-         "32MiB", "--devices", "2", "--conf", "live:off,host_budget:16MiB",
-         f"{folder}/script.py", f"{folder}/out"], capture_output=True,
-        text=True, timeout=300, check=False,
+    done = programs.run(
+        "-m", "stratalloc", "run", "--live", "--simulate", "32MiB",
+        "--devices", "2", "--conf", "live:off,host_budget:16MiB",
+        f"{folder}/script.py", f"{folder}/out",
         env={**os.environ, "XDG_RUNTIME_DIR": folder})
     assert done.returncode == 0, done.stderr
     assert os.listdir(f"{folder}/stratalloc") == [], "the end removes it"

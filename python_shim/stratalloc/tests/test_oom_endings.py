@@ -19,6 +19,7 @@ import types
 
 import pytest
 
+from bazel import programs
 from stratalloc import simulate
 
 simulate.load("64MiB", mode="async", seed=3)
@@ -309,11 +310,10 @@ def test_what_is_recorded_without_names_has_a_bundle_without(tmp_path):
         "        self.secret_weight = torch.nn.Parameter(torch.ones(9999))\n")
     (tmp_path / "secret.py").write_text(_SECRET)
     os.mkdir(tmp_path / "ooms")
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
-         "--record", "r.strata", "--redact", "--conf",
-         f"oom_dir:{tmp_path / 'ooms'}", "secret.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = programs.run(
+        "-m", "stratalloc", "run", "--simulate", "64MiB", "--record",
+        "r.strata", "--redact", "--conf", f"oom_dir:{tmp_path / 'ooms'}",
+        "secret.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("stratalloc wrote ") == 2, done.stdout
     assert "SecretScope is limited to 9 MiB" in done.stdout
@@ -412,10 +412,8 @@ def places(folder, which, **settings):
     os.makedirs(folder / "ooms", exist_ok=True)
     conf = ",".join([f"oom_dir:{folder / 'ooms'}", "telemetry:counters", *(
         f"{name}:{value}" for name, value in settings.items())])
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
-         "--conf", conf, "places.py", which], cwd=folder, timeout=300,
-        capture_output=True, text=True, check=False)
+    done = programs.run("-m", "stratalloc", "run", "--simulate", "64MiB",
+                        "--conf", conf, "places.py", which, cwd=folder)
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if "Tried to" in line]
 

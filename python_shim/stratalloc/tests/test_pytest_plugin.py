@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pytest plug-in: real suites in processes of their own."""
 
-import importlib.metadata
 import json
 import os
 
@@ -41,23 +40,20 @@ def test_elsewhere():
     pass
 """
 SIMULATED = ("--stratalloc-simulate", "64MiB")
-# Each run would rewrite the assertions of the other plug-ins installed here.
-OTHERS = [word for point in importlib.metadata.entry_points(group="pytest11")
-          if point.name != "stratalloc" for word in ("-p", f"no:{point.name}")]
 
 
 @pytest.fixture(name="suite")
 def _suite(tmp_path):
     """Runs pytest on the module: (exit code, output)."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "early.py").write_text("import torch\n")
 
     def run(*options, rows=8, text=MODULE, folder=(str(tmp_path),)):
         (tmp_path / "test_net.py").write_text(text.replace("ROWS", str(rows)))
         done = programs.run(
-            *parked.command("pytest", "-p", "no:cacheprovider", "-q", *OTHERS,
-                            *options, *folder),
-            cwd=tmp_path, env={**os.environ, "COLUMNS": "200"},
-            fresh="torch" in options)  # pytest itself imports it then
+            *parked.command("pytest", "-p", "no:cacheprovider", "-q",
+                            *parked.OUR_PLUGIN_ALONE, *options, *folder),
+            cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
         return done.returncode, done.stdout + done.stderr
 
     run.folder = tmp_path
@@ -404,7 +400,7 @@ def test_untouched():
     ((*SIMULATED, "--stratalloc-leaks-above", "few"), "not a size"),
     (("--stratalloc-leaks",), "give --stratalloc or"),
     (("--stratalloc-update-budgets",), "give --stratalloc or"),
-    ((*SIMULATED, "-p", "torch"), "torch is"),
+    ((*SIMULATED, "-p", "early"), "torch is"),
 ])
 def test_options_that_cannot_be(suite, options, said):
     code, text = suite(*options)

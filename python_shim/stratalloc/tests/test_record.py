@@ -4,11 +4,10 @@
 import os
 import signal
 import stat
-import subprocess
-import sys
 
 import pytest
 
+from bazel import programs
 from stratalloc import _core
 from stratalloc.telemetry import identities, recording
 from stratalloc.telemetry.model import Kind
@@ -23,24 +22,20 @@ for i in range({steps}):
 """
 
 
-def start(folder, *options, steps=2, end="", program=_PROGRAM, **more):
+def execute(folder, *options, steps=2, end="", program=_PROGRAM, **more):
+    """(exit code, stdout, stderr) of the program."""
     path = folder / "script.py"
     path.write_text(program.format(steps=steps, end=end))
-    return subprocess.Popen(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
-         *options, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, **more}, cwd=folder)
-
-
-def finish(process):
-    out, error = process.communicate(timeout=300)
-    return process.returncode, out, error
+    done = programs.run(
+        "-m", "stratalloc", "run", "--simulate", "64MiB", *options, path,
+        env={**os.environ, **more}, cwd=folder)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("end, code", [("", 0), ("raise KeyError", 1),
                                        ("raise SystemExit(5)", 5)])
 def test_a_program_leaves_a_recording_however_it_ends(tmp_path, end, code):
-    done, _, error = finish(start(tmp_path, "--record", "r.strata", end=end))
+    done, _, error = execute(tmp_path, "--record", "r.strata", end=end)
     assert done == code, error
     run = recording.read(str(tmp_path / "r.strata"))
     assert identities.check(run) == []
@@ -50,12 +45,11 @@ def test_a_program_leaves_a_recording_however_it_ends(tmp_path, end, code):
 
 
 def test_a_killed_program_leaves_what_is_recovered(tmp_path):
-    process = start(tmp_path, "--record", "r.strata", steps=50,
-                    end="print('here', flush=True)\nwhile True: net(torch."
-                    "randn(8, 64, device='cuda'))")
-    assert process.stdout.readline() == "here\n"
-    process.send_signal(signal.SIGKILL)
-    assert finish(process)[0] == -signal.SIGKILL
+    end = ("import subprocess\nsubprocess.Popen(['sh', '-c', 'kill -9 $PPID'])"
+           "\nwhile True: net(torch.randn(8, 64, device='cuda'))")
+    code, _, error = execute(tmp_path, "--record", "r.strata", steps=50,
+                             end=end)
+    assert code == -signal.SIGKILL, error
     running = tmp_path / "r.strata.running"
     with pytest.raises(recording.RecordingError, match="stratalloc recover"):
         recording.read(str(running))
@@ -66,14 +60,14 @@ def test_a_killed_program_leaves_what_is_recovered(tmp_path):
     assert "Recorded.0" in run.scopes
     assert (run.events["kind"] == Kind.ALLOC).sum() > 100
     # Another recording there is refused until somebody has decided.
-    done, _, error = finish(start(tmp_path, "--record", "r.strata"))
+    done, _, error = execute(tmp_path, "--record", "r.strata")
     assert done == 2 and "stratalloc recover" in error
 
 
 def test_what_a_redacted_program_leaves_has_no_names(tmp_path):
-    process = start(tmp_path, "--record", "r.strata", "--redact",
-                    end="import os; os.kill(os.getpid(), 9)")
-    assert finish(process)[0] == -signal.SIGKILL
+    code, _, error = execute(tmp_path, "--record", "r.strata", "--redact",
+                             end="import os; os.kill(os.getpid(), 9)")
+    assert code == -signal.SIGKILL, error
     _core.recover_recording(tmp_path / "r.strata.running", tmp_path / "saved",
                             redact=False)
     assert b"Recorded" not in (tmp_path / "saved").read_bytes()
@@ -82,15 +76,15 @@ def test_what_a_redacted_program_leaves_has_no_names(tmp_path):
 
 def test_a_pipe_is_not_replaced_by_a_recording(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    done, _, error = finish(start(tmp_path, "--record", "pipe"))
+    done, _, error = execute(tmp_path, "--record", "pipe")
     assert done == 2 and "it is no regular file" in error
     assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
 
 
 def test_a_program_may_remove_the_file_of_its_rings(tmp_path):
-    done, _, error = finish(start(
+    done, _, error = execute(
         tmp_path, "--record", "r.strata",
-        end="import os; os.unlink('r.strata.running')"))
+        end="import os; os.unlink('r.strata.running')")
     assert done == 0 and "Traceback" not in error
     assert identities.check(recording.read(str(tmp_path / "r.strata"))) == []
 
@@ -103,15 +97,15 @@ def test_a_program_may_remove_the_file_of_its_rings(tmp_path):
 ])
 def test_what_cannot_be_recorded_is_said_before_the_program(tmp_path, options,
                                                              says):
-    done, out, error = finish(start(tmp_path, *options, end="print('ran')"))
+    done, out, error = execute(tmp_path, *options, end="print('ran')")
     assert (done, out) == (2, "")
     assert says in error and "Traceback" not in error
 
 
 def test_the_level_may_record_more(tmp_path):
     """Rings are begun once: by the recording, before the level does."""
-    done, _, error = finish(start(tmp_path, "--record", "r.strata", "--conf",
-                                  "telemetry:full"))
+    done, _, error = execute(tmp_path, "--record", "r.strata", "--conf",
+                                  "telemetry:full")
     assert done == 0, error
     run = recording.read(str(tmp_path / "r.strata"))
     assert identities.check(run) == []
@@ -125,7 +119,7 @@ def test_the_level_may_record_more(tmp_path):
 def test_a_child_of_a_fork_records_nothing(tmp_path):
     end = ("import os\npid = os.fork()\nif pid == 0: os._exit(0)\n"
            "os.waitpid(pid, 0)\nnet(torch.randn(8, 64, device='cuda'))")
-    done, _, error = finish(start(tmp_path, "--record", "r.strata", end=end))
+    done, _, error = execute(tmp_path, "--record", "r.strata", end=end)
     assert done == 0, error
     assert identities.check(recording.read(str(tmp_path / "r.strata"))) == []
 
@@ -139,8 +133,8 @@ def test_a_fork_that_ends_as_its_parent_leaves_the_file_alone(tmp_path):
     program = ("import os, stratalloc\npid = os.fork()\nif pid == 0:\n"
                "    with stratalloc.scope('the child'): os._exit(0)\n"
                "assert os.waitpid(pid, 0)[1] == 0\n" + _PROGRAM)
-    done, _, error = finish(start(tmp_path, "--record", "r.strata", end=end,
-                                  program=program))
+    done, _, error = execute(tmp_path, "--record", "r.strata", end=end,
+                                  program=program)
     assert done == 0, error
     run = recording.read(str(tmp_path / "r.strata"))
     assert identities.check(run) == []
@@ -172,9 +166,8 @@ if __name__ == "__main__":
 
 def children(folder, end, *options, **more):
     """(code, stdout, stderr, {name: Run} of whole files, names of the rest)"""
-    process = start(folder, "--record", "r.strata", *options, end=end,
-                    program=_CHILDREN, **more)
-    code, out, error = finish(process)
+    code, out, error = execute(folder, "--record", "r.strata", *options,
+                               end=end, program=_CHILDREN, **more)
     whole, rest = {}, []
     for path in sorted(folder.glob("r.strata*")):
         if path.suffix == ".running":
@@ -223,14 +216,11 @@ def test_workers_of_a_launcher_are_their_ranks(tmp_path):
     worker = tmp_path / "worker.py"
     worker.write_text(_CHILDREN.format(
         end="work(int(os.environ['RANK']), 'worker')"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
-         "--record", "r.strata", "-m", "torch.distributed.run",
-         "--nproc-per-node", "2", "--master-port", "0", worker],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        cwd=tmp_path)
-    code, _, error = finish(process)
-    assert code == 0, error
+    done = programs.run(
+        "-m", "stratalloc", "run", "--simulate", "64MiB", "--record",
+        "r.strata", "-m", "torch.distributed.run", "--nproc-per-node", "2",
+        "--master-port", "0", worker, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     for rank in range(2):
         run = recording.read(str(tmp_path / f"r.strata.rank{rank}"))
         assert identities.check(run) == []
@@ -273,15 +263,15 @@ def test_a_killed_child_leaves_what_is_recovered(tmp_path):
     assert run.torn and names(run) == ["Secret.killed.0"]
     assert identities.check(run) == []
     # It is in nobody's way, but one that lives is: it still writes.
-    code, _, error = finish(start(tmp_path, "--record", "r.strata"))
+    code, _, error = execute(tmp_path, "--record", "r.strata")
     assert code == 0 and error.count(rest[0]) == 1 and "recover" in error
     assert recording.read(str(tmp_path / "r.strata")).events.size
     lives = tmp_path / f"r.strata.{os.getpid()}.running"
     (tmp_path / rest[0]).rename(lives)
-    code, _, error = finish(start(tmp_path, "--record", "r.strata"))
+    code, _, error = execute(tmp_path, "--record", "r.strata")
     assert code == 2 and lives.name in error
     lives.rename(tmp_path / "r.strata.rank0.running")
-    code, _, error = finish(start(tmp_path, "--record", "r.strata"))
+    code, _, error = execute(tmp_path, "--record", "r.strata")
     assert code == 2 and "rank0.running is there" in error
 
 
@@ -289,10 +279,10 @@ def test_a_users_own_files_are_no_childs(tmp_path):
     for name in ("json", "rank", "0", "running.old", "rank1.json"):
         (tmp_path / f"r.strata.{name}").write_text("mine")
     (tmp_path / "r.strata.json.running").write_text("mine")
-    code, _, error = finish(start(
+    code, _, error = execute(
         tmp_path, "--record", "r.strata",
         end="for name in ('json', 'csv', '7x'):\n"
-            "    open('r.strata.' + name, 'w').close()"))
+            "    open('r.strata.' + name, 'w').close()")
     assert code == 0 and "r.strata." not in error
 
 

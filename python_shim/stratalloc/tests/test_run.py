@@ -3,8 +3,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -48,10 +46,8 @@ print(model(torch.zeros(8, device="cuda")).sum().item())
 """
     path = tmp_path / "compiled.py"
     path.write_text(program)
-    command = [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
-               path]
-    done = subprocess.run([*command, "inductor"], capture_output=True,
-                          text=True, check=False, timeout=300)
+    command = ["-m", "stratalloc", "run", "--simulate", "64MiB", path]
+    done = programs.run(*command, "inductor")
     last = next(line for line in done.stderr.splitlines()
                 if line.startswith("RuntimeError: "))
     assert done.returncode == 1 and "cannot run compiled kernels" in last, last
@@ -59,8 +55,7 @@ print(model(torch.zeros(8, device="cuda")).sum().item())
                  '"aot_eager" or "cudagraphs"',
                  "CUDASIM_CHECK_RAW_LAUNCHES=all"):
         assert word in last, last
-    done = subprocess.run([*command, "aot_eager"], capture_output=True,
-                          text=True, check=False, timeout=300)
+    done = programs.run(*command, "aot_eager")
     assert (done.returncode, done.stdout) == (0, "0.0\n"), done.stderr
 
 

@@ -2,8 +2,8 @@
 """Importing a compat module enables us, or says what is lost and goes on."""
 
 import os
-import subprocess
-import sys
+
+from bazel import programs
 
 _SIMULATE = "from stratalloc import simulate\nsimulate.load('64MiB')\n"
 _ASK = """
@@ -17,9 +17,7 @@ print("ours" if ours else "native")
 
 
 def _run(program, **environment):
-    return subprocess.run([sys.executable, "-c", program], text=True,
-                          capture_output=True, timeout=120,
-                          env={**os.environ, **environment})
+    return programs.run("-c", program, env={**os.environ, **environment})
 
 
 def test_on_a_gpu_it_is_ours_and_nothing_is_said():

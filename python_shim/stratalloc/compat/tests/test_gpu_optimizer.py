@@ -492,7 +492,8 @@ def test_200_uses_forget_and_do_not_grow(net):
     assert set(tracer.get_layer_stats()) == RAN
 
 
-@pytest.mark.parametrize("most", [10_000, 100_000])
+@pytest.mark.parametrize("most", [
+    10_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_an_event_is_kept_in_less_than_120_bytes(most):
     """As many as fit are kept, and then a few more happen."""
     import tracemalloc

@@ -6,9 +6,8 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
+from bazel import programs
 from stratalloc.telemetry.checks import speedscope, timeline
 
 _EXAMPLE = pathlib.Path("python_shim/examples/memory_tracer")
@@ -20,10 +19,8 @@ def test_the_demo_runs_as_its_readme_says(tmp_path):
     shell, = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)
     command, = (line for line in shell.splitlines()
                 if line.startswith("stratalloc "))
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", *shlex.split(command)[1:]],
-        cwd=tmp_path / "demo", capture_output=True, text=True, check=False,
-        timeout=300)
+    done = programs.run("-m", "stratalloc", *shlex.split(command)[1:],
+                        cwd=tmp_path / "demo")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     parts = re.split(r"\n\d\. .*\n-+\n", done.stdout)[1:]

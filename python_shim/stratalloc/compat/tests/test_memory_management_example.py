@@ -7,17 +7,16 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
+
+from bazel import programs
 
 _EXAMPLE = pathlib.Path("python_shim/examples/memory_management")
 _README = (_EXAMPLE / "README.md").read_text()
 
 
 def _run(*command, **environment):
-    done = subprocess.run(
-        [sys.executable, *command], cwd=_EXAMPLE, capture_output=True,
-        text=True, check=False, timeout=300, env={**os.environ, **environment})
+    done = programs.run(*command, cwd=_EXAMPLE,
+                        env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -9,9 +9,9 @@ import functools
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
+
+from bazel import programs
 
 NAMES = ("empty", "marks", "moves", "names", "redacted", "stacks", "torn")
 
@@ -20,12 +20,10 @@ NAMES = ("empty", "marks", "moves", "names", "redacted", "stacks", "torn")
 def seeds():
     """Name -> bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "stratalloc", "run", "--simulate", "48MiB",
-             "--conf", "host_budget:1GiB",
-             "--record", "torn.strata", __file__], cwd=folder, capture_output=True,
-            text=True, check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        done = programs.run(
+            "-m", "stratalloc", "run", "--simulate", "48MiB", "--conf",
+            "host_budget:1GiB", "--record", "torn.strata", __file__,
+            cwd=folder)
         assert done.returncode == -signal.SIGKILL, done.stderr
         from stratalloc import _core
 

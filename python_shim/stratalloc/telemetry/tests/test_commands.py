@@ -13,6 +13,7 @@ import tempfile
 import pytest
 
 import made_recordings
+from bazel import programs
 from stratalloc import cli
 from stratalloc.telemetry import recording
 from stratalloc.telemetry.formats import FORMATS
@@ -209,11 +210,9 @@ def _pipe(tmp_path):
 def test_nobody_waits_for_a_pipe(tmp_path, file, pipe, words):
     """In a process of its own: it is ended where it waits."""
     words = [file if one == "FILE" else one for one in words]
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", words[0], *words[1:2 if words[0]
-         == "diff" else 1], pipe, *words[2 if words[0] == "diff" else 1:]],
-        capture_output=True, text=True, timeout=60, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    at = 2 if words[0] == "diff" else 1
+    done = programs.run("-m", "stratalloc", *words[:at], pipe, *words[at:],
+                        timeout=60, cwd=tmp_path)
     assert done.returncode == 1 and "it is a pipe" in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -223,10 +222,8 @@ def test_nobody_waits_for_a_pipe(tmp_path, file, pipe, words):
     ["report", "-o"], ["summary", "--json"],
     ["fit", "--capacity", "1GiB", "--json"]])
 def test_nobody_waits_for_a_reader_of_a_pipe(tmp_path, file, pipe, words):
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", words[0], file, *words[1:], pipe],
-        capture_output=True, text=True, timeout=60, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = programs.run("-m", "stratalloc", words[0], file, *words[1:], pipe,
+                        timeout=60, cwd=tmp_path)
     assert done.returncode == 1, done
     if "tensorboard" not in words:  # which writes a folder
         assert "nobody reads from this pipe" in done.stderr
@@ -291,17 +288,15 @@ def test_a_file_of_no_known_format_hears_of_format(capfd, tmp_path, file):
         assert code == 1 and "--format speedscope, " in error
 
 
-def inputs():
-    return int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "600"))
-
-
-def test_no_damaged_file_is_more_than_an_error(capfd, tmp_path):
+@pytest.mark.parametrize("inputs", [
+    200, pytest.param(600, marks=pytest.mark.long)])
+def test_no_damaged_file_is_more_than_an_error(capfd, tmp_path, inputs):
     """Bytes turned, cut and doubled: an answer or a sentence, never more."""
     good = made_recordings.file_of(*made_recordings.two_blocks())
     chance = random.Random(11)
     path = tmp_path / "damaged"
     codes = set()
-    for _ in range(inputs()):
+    for _ in range(inputs):
         data = bytearray(good)
         for _ in range(chance.randint(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)

@@ -18,9 +18,7 @@ MIB = 1 << 20
 _SOME = settings(max_examples=40, deadline=None)
 
 
-@_SOME
-@given(st.integers(0, 1 << 30), st.integers(1, 200), st.integers(0, 100))
-def test_a_verdict_is_never_below_what_lives(seed, steps, first):
+def _verdicts(seed, steps, first):
     run, maker = made_runs.make(seed, steps, first)
     whole = fit(run, 1 << 40, check=True)
     sums = maker.sums[:first][-1:] + maker.sums[first:]
@@ -35,6 +33,20 @@ def test_a_verdict_is_never_below_what_lives(seed, steps, first):
         failed = fit(run, most - 1, check=True)
         assert not failed.fits and failed.peak_reserved <= most - 1
         assert failed.failure.requested > 0
+
+
+@_SOME
+@given(st.integers(0, 1 << 30), st.integers(1, 60), st.integers(0, 30))
+def test_a_verdict_is_never_below_what_lives(seed, steps, first):
+    _verdicts(seed, steps, first)
+
+
+@pytest.mark.long
+@_SOME
+@given(st.integers(0, 1 << 30), st.integers(60, 200), st.integers(0, 100))
+def test_a_verdict_of_a_longer_run_is_never_below_what_lives(seed, steps,
+                                                             first):
+    _verdicts(seed, steps, first)
 
 
 @_SOME

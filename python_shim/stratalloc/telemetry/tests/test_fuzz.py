@@ -29,7 +29,7 @@ from stratalloc.telemetry.analysis import fit, owners, summary
 from stratalloc.telemetry.errors import TelemetryError
 from stratalloc.telemetry.report import data, page
 
-_COUNT = int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "500"))
+_COUNT = int(os.environ.get("STRATALLOC_FUZZ_INPUTS", "100"))
 _CHECKED = sorted(formats.WRITERS)
 _RECORDED = [f"{name}.strata" for name in recorded_seeds.NAMES]
 _KINDS = ["torch.pickle", "torch.json", *_CHECKED, *_RECORDED]
@@ -136,12 +136,17 @@ def test_what_is_not_damaged_is_fine(name, tmp_path):
     assert identities.check(files.load(path)) == []
 
 
+@pytest.fixture(scope="module", name="used")
+def _used(tmp_path_factory):
+    """Whatever the process makes at the first use of each kind, and keeps."""
+    for what in _USES:
+        _use(made_runs.story(), what, tmp_path_factory.mktemp("used"))
+
+
+@pytest.mark.usefixtures("used")
 @pytest.mark.parametrize("name", _KINDS)
 def test_a_damaged_file_is_told_and_nothing_is_kept(name):
-    with tempfile.TemporaryDirectory() as folder:  # whatever is made once
-        for what in _USES:
-            _use(made_runs.story(), what, pathlib.Path(folder))
-    fuzz(name, 50, 0)
+    fuzz(name, min(_COUNT, 50), 0)
     gc.collect()
     before, memory = len(gc.get_objects()), _memory()
     fuzz(name, _COUNT, 1)

@@ -5,14 +5,13 @@ nothing to the console, can be used without a mouse and read in both themes."""
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import browser
 import made_runs
+from bazel import programs
 from stratalloc import _plot_svg
 from stratalloc.telemetry import files, model, replay
 from stratalloc.telemetry.model import Kind
@@ -38,10 +37,9 @@ def _chromium():
 def _recording(tmp_path_factory):
     """Of a model in training that its card has no room for."""
     path = tmp_path_factory.mktemp("run") / "run.strata"
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", "24MiB",
-         "--conf", "telemetry:full", "--record", path, _HERE / "trained.py"],
-        capture_output=True, text=True, check=False)
+    done = programs.run(
+        "-m", "stratalloc", "run", "--simulate", "24MiB", "--conf",
+        "telemetry:full", "--record", path, _HERE / "trained.py")
     assert done.returncode == 0, done.stderr
     return files.load(path)
 
@@ -73,7 +71,7 @@ def test_no_byte_of_a_layer_is_lost_between_the_tiers(recording):
     assert any(row[3] for row in residency(walked, marks[5], 9999))
     moves = np.flatnonzero(recording.events["kind"] == Kind.MOVE)
     moves = moves[(moves > marks[0]) & (moves < marks[-1])]
-    for moment in (*marks, *moves[::max(1, len(moves) // 30)].tolist()):
+    for moment in (*marks, *moves[::max(1, len(moves) // 10)].tolist()):
         assert parameters(moment) == first, moment
 
 
