@@ -10,7 +10,7 @@
 # there already costs nothing. Uses say, die, VENV, PYTHON, STAMPS and BUILD.
 
 readonly UV="$VENV/bin/uv"
-readonly TICK="${DEV_TICK:-30}"  # seconds between two lines on what runs
+readonly TICK="${DEV_TICK:-25}"  # seconds between two lines on what runs
 
 declare -A jobs=()    # name: process; its output is in $BUILD/NAME.log
 declare -A stamps=()  # what finish_installing writes when all has worked

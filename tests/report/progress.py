@@ -119,8 +119,9 @@ class Progress:
             self._test(label).seconds += milliseconds / 1000
 
     def _estimate(self, elapsed: float) -> tuple[float, bool]:
-        """Seconds left, and whether this is no more than a lower bound: most
-        tests without a length from last time are still to come."""
+        """Seconds left, and whether this is no more than a lower bound: of the
+        tests without a length from last time most are still to come, or one
+        that runs alone, which is long."""
         ran = [test.seconds for test in self._tests.values() if test.seconds]
         known = ran or list(self._last.values())
         mean = sum(known) / len(known) if known else 0.0
@@ -133,13 +134,15 @@ class Progress:
         used = (elapsed - self._began) * self._cores - sum(ran)
         actions = max(0, self._total - self._done - len(left))
         together += max(0.0, used) / self._done * actions
-        unknown = sum(label not in self._last for label in left) > len(ran)
-        return alone + together / self._cores, unknown
+        unknown = [label for label in left if label not in self._last]
+        bound = len(unknown) > len(ran) or any(
+            self._tests[label].exclusive for label in unknown)
+        return alone + together / self._cores, bound
 
 
-def _left(seconds: float, unknown: bool) -> str:
+def _left(seconds: float, bound: bool) -> str:
     if seconds >= 90:
         amount = f"{seconds / 60:.0f} min left"
     else:
         amount = f"{seconds:.0f} s left"
-    return ("more than " if unknown else "about ") + amount
+    return ("more than " if bound else "about ") + amount

@@ -125,6 +125,15 @@ class ProgressTest(unittest.TestCase):
         state.output("[1 / 4] Testing\n", 0)
         self.assertEqual(self._left(state, 50), "more than 2 min left")
 
+    def test_time_left_with_an_unknown_exclusive_target_is_a_lower_bound(self):
+        state = self._state(
+            _configured("//a:one"), _configured("//a:two"),
+            _configured("//a:three", tags=["exclusive"]),
+            _result("//a:one", 10), _summary("//a:one"),
+            _result("//a:two", 20), _summary("//a:two"))
+        state.output("[2 / 3] Testing\n", 0)
+        self.assertEqual(self._left(state, 15), "more than 15 s left")
+
     def test_cached_result_says_nothing_about_length(self):
         state = self._state(
             _configured("//a:one"), _result("//a:one", 100, cached=True),

@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--seconds",
                         default=os.path.join(_BUILD, "seconds.json"))
-    parser.add_argument("--every", type=float, default=30)
+    parser.add_argument("--every", type=float, default=25)
     parser.add_argument("verb", choices=("build", "test"))
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     args = parser.parse_args(argv)
