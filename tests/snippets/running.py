@@ -5,6 +5,7 @@ A process that has imported torch and loaded the simulated device, and never
 called it, forks one child per snippet: the child is the first to use CUDA.
 """
 
+import functools
 import os
 import shlex
 import signal
@@ -95,6 +96,7 @@ def block(text, folder, enabled=False):
     return in_fork(run, folder)
 
 
+@functools.cache  # two pages have the same block
 def fresh(text, folder):
     """The same in an interpreter that has imported nothing."""
     from stratalloc import simulate
