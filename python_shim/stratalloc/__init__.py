@@ -20,11 +20,11 @@ _witness.install()
 # Name -> module that holds it. A name that is not built yet is not here.
 _NAMES = {
     "Config": "settings",
-    "config": "_state",
+    "config": "_native.state",
     "enable": "_enable",
-    "is_enabled": "_state",
-    "NotEnabledError": "_errors",
-    "UnsupportedTorchError": "_errors",
+    "is_enabled": "_native.state",
+    "NotEnabledError": "_native.errors",
+    "UnsupportedTorchError": "_native.errors",
     "allocator": "_enable",
     "library": "_enable",
     "evict": "_tiers",

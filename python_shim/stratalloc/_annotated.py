@@ -14,7 +14,7 @@ Thread-safety: any thread; single dict operations.
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from stratalloc import _storages
+from stratalloc._native import storages as _storages
 
 
 class Annotated:

@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 
-from stratalloc import _core
 from stratalloc import _enable
 from stratalloc import _growth
 from stratalloc import _holders
@@ -29,9 +28,10 @@ from stratalloc import _levels
 from stratalloc import _plot_svg
 from stratalloc import _reports
 from stratalloc import _resets
-from stratalloc import _state
 from stratalloc import _trace
 from stratalloc import _tree
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
 from stratalloc._page import Page
 from stratalloc._result import Result, Shown, dicts, frame
 from stratalloc._stats import Stats

@@ -32,9 +32,9 @@ import functools
 import torch
 from torch.compiler import is_compiling
 
-from stratalloc import _bridge
-from stratalloc import _core
 from stratalloc._foreign_call import entered
+from stratalloc._native import bridge as _bridge
+from stratalloc._native import core as _core
 
 _MARK = "_stratalloc_wrapped"
 

@@ -30,7 +30,7 @@ class CannotRunError(Exception):
 
 def refuse_forbidden(command):
     """CannotRunError where STRATALLOC=0 keeps what `command` is about."""
-    from stratalloc import _state
+    from stratalloc._native import state as _state
 
     if _state.forbidden():
         raise CannotRunError(

@@ -15,14 +15,14 @@ import os
 import sys
 import threading
 
-from stratalloc import _bridge
-from stratalloc import _core
-from stratalloc import _gpus
 from stratalloc import _levels
-from stratalloc import _state
 from stratalloc import _witness
-from stratalloc._errors import NotEnabledError
-from stratalloc._state import is_enabled
+from stratalloc._native import bridge as _bridge
+from stratalloc._native import core as _core
+from stratalloc._native import gpus as _gpus
+from stratalloc._native import state as _state
+from stratalloc._native.errors import NotEnabledError
+from stratalloc._native.state import is_enabled
 from stratalloc.settings import Config
 
 _log = logging.getLogger("stratalloc")

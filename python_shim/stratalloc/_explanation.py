@@ -3,9 +3,9 @@
 
 import dataclasses
 
-from stratalloc import _core
-from stratalloc import _state
 from stratalloc import _tiers
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
 from stratalloc._page import Page
 from stratalloc._result import Result, frame
 from stratalloc._table import Row, Table

@@ -21,7 +21,7 @@ An export raises torch.OutOfMemoryError when its bytes cannot be brought back.
 
 import torch
 
-from stratalloc import _foreign
+from stratalloc._native import _foreign
 from stratalloc._replaced import installed, passing_on
 
 

@@ -13,8 +13,8 @@ as long as the block runs.
 import contextlib
 import ctypes
 
-from stratalloc import _bridge
-from stratalloc import _foreign
+from stratalloc._native import _foreign
+from stratalloc._native import bridge as _bridge
 
 # enter(name, reads, writes, copies, function), leave(call) and
 # call(name, reads, writes, function, callable, args, kwargs): see the module.

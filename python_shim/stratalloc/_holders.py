@@ -3,14 +3,14 @@
 
 import dataclasses
 
-from stratalloc import _core
 from stratalloc import _plot_svg
 from stratalloc import _reports
 from stratalloc import _sites
-from stratalloc import _stack
 from stratalloc import _table
 from stratalloc import _tree
-from stratalloc._device_metrics import TIERS
+from stratalloc._native import core as _core
+from stratalloc._native import stack as _stack
+from stratalloc._native.device_metrics import TIERS
 from stratalloc._page import Page
 from stratalloc._result import Rows
 
@@ -228,7 +228,9 @@ def _by_tensor(rows, device):
 
 def _tensors(device):
     """(owner, name, category, bytes, tier) of each storage on the device."""
-    from stratalloc import _modules, _storages  # torch, that recordings lack
+    from stratalloc import _modules  # torch, that recordings lack
+    # torch, that recordings lack
+    from stratalloc._native import storages as _storages
 
     seen = set()
     for owner, name, category, tensor in _modules.named_tensors():

@@ -5,8 +5,8 @@ writes it); the lines of code that allocate, sampled by bytes; of every
 allocation the whole stack.
 """
 
-from stratalloc import _core
 from stratalloc import _sites
+from stratalloc._native import core as _core
 
 _now = ["counters"]
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """limit(): how much a scope, or the whole process, may own."""
 
-from stratalloc import _core
 from stratalloc import _modules
 from stratalloc import _scope_names
-from stratalloc import _state
 from stratalloc import _tiers
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
 from stratalloc.settings import asked_size, format_size
 
 

@@ -17,7 +17,7 @@ __dict__ and among the arguments. The thread of the step alone.
 import functools
 import inspect
 
-from stratalloc._stack import OPTIMIZER_STATE, TEMPORARY
+from stratalloc._native.stack import OPTIMIZER_STATE, TEMPORARY
 
 
 def closures(step):

@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 from torch.nn.parameter import UninitializedTensorMixin
 
 from stratalloc import _ruled
-from stratalloc._stack import LIFETIME_PERSISTENT, PARAMETER
+from stratalloc._native.stack import LIFETIME_PERSISTENT, PARAMETER
 
 
 class Materialize:

@@ -12,9 +12,9 @@ import logging
 import os
 import sys
 
-from stratalloc import _core
-from stratalloc._device_metrics import TIERS
-from stratalloc._stack import CATEGORIES
+from stratalloc._native import core as _core
+from stratalloc._native.device_metrics import TIERS
+from stratalloc._native.stack import CATEGORIES
 from stratalloc.telemetry.exports.families import Families
 
 MODULES = 32  # scopes that are named, of each device

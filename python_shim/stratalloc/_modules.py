@@ -30,19 +30,20 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.modules import module as _torch_module
 
-from stratalloc import _bridge
 from stratalloc import _scope_names
-from stratalloc import _stack
-from stratalloc import _state
-from stratalloc import _storages
 from stratalloc._compiled_backward import CompiledBackward
 from stratalloc._construction import Construction, building
-from stratalloc._errors import NotEnabledError
 from stratalloc._materialize import Materialize
 from stratalloc._moves import Moves
+from stratalloc._native import bridge as _bridge
+from stratalloc._native import stack as _stack
+from stratalloc._native import state as _state
+from stratalloc._native import storages as _storages
+from stratalloc._native.errors import NotEnabledError
+from stratalloc._native.stack import (BUFFER, LIFETIME_PERSISTENT, PARAMETER,
+                                      ROOT)
 from stratalloc._optimizers import Steps
 from stratalloc._owners import Owners
-from stratalloc._stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER, ROOT
 
 _lock = threading.Lock()
 _installed = None

@@ -23,7 +23,7 @@ from torch.compiler import is_compiling
 
 from stratalloc import _ruled
 from stratalloc._construction import _subclasses, recognizer
-from stratalloc._stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER
+from stratalloc._native.stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER
 
 
 class _Moving(threading.local):

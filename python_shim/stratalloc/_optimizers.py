@@ -32,9 +32,9 @@ from torch.optim import Optimizer
 from stratalloc._construction import (Building, Construction, _subclasses,
                                       recognizer)
 from stratalloc._making import Making, closures
+from stratalloc._native.stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
+                                      TEMPORARY)
 from stratalloc._owners import tensors_in
-from stratalloc._stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
-                               TEMPORARY)
 
 
 def _wrapper(original, steps):

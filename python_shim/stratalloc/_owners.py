@@ -37,12 +37,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from stratalloc import _scope_names
-from stratalloc import _stack
-from stratalloc import _storages
 from stratalloc._annotated import Annotated
 from stratalloc._inputs import each_tensor
-from stratalloc._stack import (BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE,
-                               PARAMETER)
+from stratalloc._native import stack as _stack
+from stratalloc._native import storages as _storages
+from stratalloc._native.stack import (BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE,
+                                      PARAMETER)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _KINDS = (("_parameters", PARAMETER), ("_buffers", BUFFER))

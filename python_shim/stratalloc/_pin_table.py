@@ -8,7 +8,7 @@ Pins end with their memory, and nobody says so: the dead are looked for.
 import os
 import threading
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 
 lock = threading.Lock()  # of all below
 pins = {}  # address of a storage -> [Pin], keep()'s first, the newest last

@@ -18,12 +18,12 @@ import threading
 import torch
 
 from stratalloc import _budgets
-from stratalloc import _core
 from stratalloc import _growth
 from stratalloc import _holders
 from stratalloc import _pytest_before
 from stratalloc import _resets
-from stratalloc import _state
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
 from stratalloc._table import natural
 from stratalloc.settings import format_size
 

@@ -22,8 +22,8 @@ import sys
 import time
 
 from stratalloc import _command
-from stratalloc import _core
 from stratalloc import _pipes
+from stratalloc._native import core as _core
 from stratalloc.settings import Config
 
 _SUFFIX = ".running"
@@ -212,8 +212,8 @@ class _OfAChild:
         self._begun = False
 
     def begin_at_first_use(self, level):
-        from stratalloc import _state
         from stratalloc import _trace
+        from stratalloc._native import state as _state
 
         if not _state.is_enabled():
             return

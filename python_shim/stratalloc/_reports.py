@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """report(), stats() and memory_summary(): what the core knows, read-only."""
 
-from stratalloc import _core
 from stratalloc import _pin_table
-from stratalloc import _state
 from stratalloc import _tiers
 from stratalloc import _tree
-from stratalloc._device_metrics import TIERS
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
+from stratalloc._native.device_metrics import TIERS
 from stratalloc._page import Page
 from stratalloc._stats import Stats
 

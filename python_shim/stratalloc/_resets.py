@@ -9,7 +9,7 @@ torch.cuda.reset_accumulated_memory_stats().
 
 import threading
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 from stratalloc._replaced import Replaced, passing_on
 
 # What torch.cuda's and torch.accelerator's functions call.

@@ -9,9 +9,10 @@ import threading
 import weakref
 from typing import NamedTuple
 
-from stratalloc import _core
 from stratalloc import _pin_table
-from stratalloc._stack import LIFETIME_PERSISTENT, LIFETIME_STAYING, LIFETIMES
+from stratalloc._native import core as _core
+from stratalloc._native.stack import (LIFETIME_PERSISTENT, LIFETIME_STAYING,
+                                      LIFETIMES)
 
 PACKINGS = {False: 0, "lz4": 1, "zstd": 2, None: 3}
 
@@ -151,7 +152,7 @@ class Moved:
         return args, kwargs
 
     def _placing(self, function):
-        from stratalloc import _stack
+        from stratalloc._native import stack as _stack
 
         native, rules = _stack.functions(), self._rules
 
@@ -284,7 +285,7 @@ def _below(rule):
 
 def _plain(tensor):
     """[(tensor with one storage, or None; its storages)] of the insides."""
-    from stratalloc import _storages
+    from stratalloc._native import storages as _storages
 
     try:
         inside = _storages.parts(tensor)
@@ -308,7 +309,7 @@ def _replace(tensor, lifetime):
     """
     import torch
 
-    from stratalloc import _bridge, _stack
+    from stratalloc._native import bridge as _bridge, stack as _stack
 
     address = _bridge.storages(tensor._cdata)[0].address
     lies = _core.placement(address)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of scopes: what users write, checked; what is stored."""
 
-from stratalloc import _stack
+from stratalloc._native import stack as _stack
 
 # What the core calls bytes of no scope, and of scopes that are too many.
 _TAKEN = ("(no scope)", "(other scopes)")

@@ -19,7 +19,7 @@ import site
 import sys
 import sysconfig
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 
 LEVELS = ("callsites", "full")  # of `telemetry`, that record sites
 NOT_SAMPLED = "(not sampled)"
@@ -29,7 +29,7 @@ NOT_RECORDED = ("(sites are not recorded: enable(telemetry=\"callsites\") "
 
 def install(torch):
     """Sampled mallocs find their line from now on, until Python ends."""
-    from stratalloc import _frames
+    from stratalloc._native import _frames
 
     _frames.begin(libraries(torch), _PACKAGE)
     if not _installed:

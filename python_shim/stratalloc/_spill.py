@@ -10,8 +10,8 @@ import ctypes
 import operator
 import os
 
-from stratalloc import _core
 from stratalloc import settings
+from stratalloc._native import core as _core
 
 
 class SpillFile:

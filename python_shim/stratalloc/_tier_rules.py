@@ -35,7 +35,7 @@ which may swap, is looked after.
 """
 
 from stratalloc import _ruled
-from stratalloc import _state
+from stratalloc._native import state as _state
 from stratalloc._ruled import Rule, rule_of  # noqa: F401
 
 

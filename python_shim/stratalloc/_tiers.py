@@ -7,7 +7,7 @@ Only whole storages are named; what is pinned or in use stays where it is.
 Addresses never change. A device that takes no part in tiering (no virtual
 memory management, say) is passed over where nothing is named, else a
 RuntimeError that says why. Sparse, nested and quantized tensors and wrapper
-subclasses (DTensor) mean the tensors inside them (_storages.py).
+subclasses (DTensor) mean the tensors inside them (_native/storages.py).
 
 A tensor without memory (meta, fake) that is named is a TypeError; in a module
 or an optimizer it is passed over, as one on the CPU is.
@@ -15,9 +15,9 @@ or an optimizer it is passed over, as one on the CPU is.
 
 import functools
 
-from stratalloc import _core
-from stratalloc import _state
-from stratalloc._device_metrics import TIERS
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
+from stratalloc._native.device_metrics import TIERS
 
 
 def evict(obj=None, device=None, to=None):
@@ -113,7 +113,7 @@ def named(obj, all_of_it=False):
 
     `all_of_it`: what has no memory is an error wherever it is.
     """
-    from stratalloc import _storages
+    from stratalloc._native import storages as _storages
 
     if obj is None or isinstance(obj, _LEAVES):
         raise _names_nothing(obj)

@@ -17,7 +17,7 @@ import re
 
 import torch
 
-from stratalloc import _bridge
+from stratalloc._native import bridge as _bridge
 from stratalloc._replaced import installed, passing_on
 
 _log = logging.getLogger("stratalloc")

@@ -7,10 +7,10 @@ import platform
 import sys
 import tempfile
 
-from stratalloc import _bridge
-from stratalloc import _core
 from stratalloc import _levels
-from stratalloc import _state
+from stratalloc._native import bridge as _bridge
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
 from stratalloc._page import Page
 from stratalloc._result import Shown
 

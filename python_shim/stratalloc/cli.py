@@ -17,8 +17,8 @@ import sys
 
 from stratalloc import _command
 from stratalloc import _pipes
-from stratalloc._command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
 from stratalloc._command import CannotRunError, UsageError, depth
+from stratalloc._command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
 
 _EPILOG = ("exit codes: 0 fine, 1 the job failed, 2 usage, 3 not possible on "
            "this machine or installation, 4 not known, 141 the reader of its "
@@ -59,8 +59,8 @@ def _answer(args):
 def _refused(command, error):
     """Says on stderr what kept a command from running; the exit code. None for
     any other exception, and for those that the program of `run` ended with."""
-    from stratalloc._core import LibraryError
-    from stratalloc._errors import UnsupportedTorchError
+    from stratalloc._native.core import LibraryError
+    from stratalloc._native.errors import UnsupportedTorchError
 
     if error is _command.program_error:
         return None

@@ -59,8 +59,9 @@ def pytest_load_initial_conftests(early_config):
     _check(options)
     if not (options.stratalloc or simulated):
         return
-    from stratalloc import _enable, _state
-    from stratalloc._core import LibraryError
+    from stratalloc import _enable
+    from stratalloc._native import state as _state
+    from stratalloc._native.core import LibraryError
 
     if _state.forbidden():
         raise pytest.UsageError(
@@ -85,7 +86,7 @@ def _require_gpu():
     """Without one every limit would hold, of nothing."""
     import torch
 
-    from stratalloc import _gpus
+    from stratalloc._native import gpus as _gpus
 
     reason = _gpus.why_none(torch)
     if reason is not None:

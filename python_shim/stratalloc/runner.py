@@ -110,7 +110,7 @@ def _end(args, code):
 
 
 def _is_in_place():
-    from stratalloc import _state
+    from stratalloc._native import state as _state
 
     return _state.is_enabled()
 
@@ -178,8 +178,9 @@ def _check_module(name):
 def _prepare(args, config):
     """The simulated device if asked for, then the allocator."""
     from stratalloc import _autoload
-    from stratalloc import _enable, _state
+    from stratalloc import _enable
     from stratalloc import _record
+    from stratalloc._native import state as _state
 
     live, args.live = args.live, None  # from here on what is to be closed
     if args.allocator == "native":
@@ -231,10 +232,11 @@ def _or_native(args):
 def _require_possible(args):
     """CannotRunError where the allocator cannot be put in place: known before
     the program starts and a recording begins."""
-    from stratalloc import _bridge
-    from stratalloc import _enable, _state
-    from stratalloc import _gpus
-    from stratalloc._errors import UnsupportedTorchError
+    from stratalloc import _enable
+    from stratalloc._native import bridge as _bridge
+    from stratalloc._native import gpus as _gpus
+    from stratalloc._native import state as _state
+    from stratalloc._native.errors import UnsupportedTorchError
 
     try:
         import torch
@@ -332,7 +334,7 @@ def _tell_holders(args):
 
 
 def _minors():
-    from stratalloc import _bridge
+    from stratalloc._native import bridge as _bridge
 
     return _bridge.supported() or ["2.11"]
 
@@ -393,9 +395,9 @@ def _write_results(args, code):
 
 
 def _results(code):
-    from stratalloc import _core
-    from stratalloc import _state
     from stratalloc import simulate
+    from stratalloc._native import core as _core
+    from stratalloc._native import state as _state
 
     devices = []
     if _core.initialized():

@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import typing
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 
 _UNITS = {
     "b": 1,

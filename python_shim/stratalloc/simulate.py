@@ -29,7 +29,7 @@ is called but load, check_model, card_memory and missing. Any other name that is
 this module (driver, violations, ...) is the device's own.
 """
 
-from stratalloc._core import LibraryError
+from stratalloc._native.core import LibraryError
 
 _GROUP = "stratalloc.simulated_device"
 

@@ -16,7 +16,7 @@ import ctypes
 import pytest
 import stratalloc
 import torch
-from stratalloc import _bridge
+from stratalloc._native import bridge as _bridge
 
 from python_shim.testing.let_go import let_go
 

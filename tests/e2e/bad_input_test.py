@@ -112,7 +112,8 @@ def test_enable_on_unsupported_torch_raises(tmp_path):
 _AUTOLOAD = running.LOAD + """
 import os
 import torch, stratalloc
-from stratalloc import _autoload, _bridge
+from stratalloc import _autoload
+from stratalloc._native import bridge as _bridge
 _bridge.supported = lambda: ["2.7"]
 os.environ["STRATALLOC"] = "1"
 _autoload.autoload()

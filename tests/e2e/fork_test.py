@@ -101,7 +101,7 @@ def test_child_that_drops_tensors(tmp_path, tier, conf):
     parent's blocks keep their bytes, the spill file its chunks."""
     path = tmp_path / "script.py"
     path.write_text(_IN_A_CHILD + f"""
-from stratalloc import _core
+from stratalloc._native import core as _core
 
 blocks = [torch.full((MIB,), float(i), device="cuda") for i in range(6)]
 here = [torch.full((MIB,), float(i), device="cuda") for i in range(6)]
@@ -226,7 +226,7 @@ def test_optimizer_in_a_child_waits_for_nobody(tmp_path):
     path.write_text(_IN_A_CHILD + """
 import threading
 
-from stratalloc import _scopes
+from stratalloc._native import _scopes
 
 scope = _scopes.intern("Asked")
 stop = threading.Event()

@@ -89,7 +89,7 @@ class _Ledger:
     def note(self, index):
         """Before the peaks of a device are reset, and at the end."""
         import stratalloc
-        from stratalloc import _core
+        from stratalloc._native import core as _core
 
         rows = _core.held(index)["rows"]
         self.peaks.setdefault(index, []).append(_sums(rows, "at_peak"))
@@ -152,7 +152,7 @@ def look(program):
 
     place.device(program.memory << 20, host_budget=program.host << 20)
     import stratalloc
-    from stratalloc import _core
+    from stratalloc._native import core as _core
     from stratalloc import _modules
 
     began = time.monotonic()

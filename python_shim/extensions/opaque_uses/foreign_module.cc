@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python extension `stratalloc._foreign`: what is called so often, for uses
-// of tensors that no operator shows, that ctypes would cost more than the call.
+// The Python extension `stratalloc._native._foreign`: what is called so often,
+// for uses of tensors that no operator shows, that ctypes would cost more than
+// the call.
 //
 //   enter, leave    tensors become the operands of one operator, or of a call
 //                   (operands.h has where they are looked for)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python extension `stratalloc._scopes`: scope push and pop for the
+// The Python extension `stratalloc._native._scopes`: scope push and pop for the
 // wrapper of nn.Module.__call__, where a ctypes call (about 400 ns) would cost
 // more than the module call it measures.
 //

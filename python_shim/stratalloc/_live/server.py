@@ -25,8 +25,8 @@ import sys
 import threading
 import time
 
-from stratalloc import _bridge
 from stratalloc._live import peers, protocol, sample, socket_path
+from stratalloc._native import bridge as _bridge
 
 _log = logging.getLogger("stratalloc")
 

@@ -8,9 +8,9 @@ first one there are none, and "-" says so. Knows no terminal and no socket.
 import dataclasses
 
 from stratalloc import _table
-from stratalloc._device_metrics import TIERS
-from stratalloc._page import Page
 from stratalloc._live import card, fitting, folding
+from stratalloc._native.device_metrics import TIERS
+from stratalloc._page import Page
 from stratalloc._table import Row, Table, natural
 from stratalloc.settings import format_size
 

@@ -11,9 +11,9 @@ core or the driver does not answer.
 import os
 import sys
 
-from stratalloc import _core
 from stratalloc import _growth
-from stratalloc import _state
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
 from stratalloc._table import natural
 
 _HOLES = 50  # the largest; the rest as a sum

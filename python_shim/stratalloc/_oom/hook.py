@@ -20,8 +20,8 @@ import os
 import threading
 import _thread
 
-from stratalloc import _core
 from stratalloc import _sites
+from stratalloc._native import core as _core
 from stratalloc._oom.place import Place
 
 _log = logging.getLogger("stratalloc")

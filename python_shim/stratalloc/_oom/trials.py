@@ -10,7 +10,7 @@ RuntimeError as the core does.
 
 import time
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 from stratalloc._oom import arithmetic
 
 # Questions, and seconds; what is asked beyond them counts as not served.

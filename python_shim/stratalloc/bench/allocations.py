@@ -27,8 +27,8 @@ _LARGEST_LOG2 = 24  # of a block in the window: 16 MiB
 def measure(torch, work, history=False, prepare=False, ours_first=True,
             **values):
     """One round of both; nanoseconds and CUDA calls per unit of the work."""
-    from stratalloc import _bridge
     from stratalloc import simulate
+    from stratalloc._native import bridge as _bridge
 
     if prepare:
         _bridge.call("native_init", torch.cuda.device_count())

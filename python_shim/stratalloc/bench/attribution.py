@@ -123,8 +123,8 @@ def _backward_by_turns(end, nodes, other=_NOBODY):
 
 def _chain(torch):
     """A value behind so many nodes, two of each scope."""
-    from stratalloc import _scopes
-    from stratalloc import _stack
+    from stratalloc._native import _scopes
+    from stratalloc._native import stack as _stack
 
     value = torch.ones(1, requires_grad=True)
     for i in range(_NODES // 2):
@@ -265,7 +265,8 @@ class _counted_modules:
     """How often a module's scope was entered meanwhile: a list of one."""
 
     def __enter__(self):
-        from stratalloc import _modules, _stack
+        from stratalloc import _modules
+        from stratalloc._native import stack as _stack
 
         self._modules, self._stack = _modules, _stack
         entered = [0]

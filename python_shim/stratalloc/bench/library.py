@@ -9,8 +9,8 @@ there when the guard looks for operators.
 import ctypes
 import os
 
-from stratalloc import _bridge
-from stratalloc import _core
+from stratalloc._native import bridge as _bridge
+from stratalloc._native import core as _core
 
 _lib = None
 

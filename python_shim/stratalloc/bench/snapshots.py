@@ -79,7 +79,7 @@ def main():
 
 
 def _core(torch, rounds):
-    from stratalloc import _bridge
+    from stratalloc._native import bridge as _bridge
 
     _bridge.call("native_init", torch.cuda.device_count())
     ours, native = (ctypes.c_double * rounds)(), (ctypes.c_double * rounds)()

@@ -74,7 +74,7 @@ def main():
 def _scope(torch, count):
     """Push and pop of one scope by the extension, from Python."""
     del torch
-    from stratalloc import _scopes
+    from stratalloc._native import _scopes
 
     push, pop = _scopes.push, _scopes.pop
     scope = _scopes.intern("bench")
@@ -103,7 +103,7 @@ def _guard(torch, elements, count):
     its own; "handles" is in how many they were found to be.
     """
     del torch
-    from stratalloc import _bridge
+    from stratalloc._native import bridge as _bridge
 
     handles = ctypes.c_int()
 

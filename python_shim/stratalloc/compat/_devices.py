@@ -10,7 +10,7 @@ import typing
 
 import torch
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 
 
 class Memory(typing.NamedTuple):

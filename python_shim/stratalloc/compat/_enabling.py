@@ -29,7 +29,8 @@ def at_import(module, lost):
     """
     import torch
 
-    from stratalloc import _enable, _gpus, _state
+    from stratalloc import _enable
+    from stratalloc._native import gpus as _gpus, state as _state
 
     if _state.is_enabled():
         return True

@@ -5,11 +5,11 @@ import tempfile
 
 from stratalloc import _command
 from stratalloc import simulate
-from stratalloc.settings import format_size
 from stratalloc.demo import job
 from stratalloc.demo import tables
 from stratalloc.demo import verdict
 from stratalloc.demo.phases import Phase
+from stratalloc.settings import format_size
 
 _MODEL = "all-MiniLM-L6-v2"
 
@@ -67,7 +67,7 @@ def _check(settings):
             f"{'at least ' if settings['device'] == 'cuda' else ''}"
             f"{format_size(needed)}, for the model's largest tensor, which one "
             "operator reads whole, and for that operator's other operands")
-    from stratalloc import _bridge, _core
+    from stratalloc._native import bridge as _bridge, core as _core
 
     _core.library_path("libstratalloc.so")
     _bridge.require_supported(importlib.metadata.version("torch"))

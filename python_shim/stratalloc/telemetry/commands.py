@@ -329,7 +329,7 @@ def recover(file: typing.Annotated[str, typer.Argument(
                 "--redact", help="without names")] = False,
             json: _Json = None):
     """Make a recording of what a killed program left."""
-    from stratalloc import _core
+    from stratalloc._native import core as _core
     from stratalloc.telemetry.exports.notes import notes
     from stratalloc.telemetry.regular import opened
 

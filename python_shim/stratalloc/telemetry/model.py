@@ -20,8 +20,8 @@ import enum
 
 import numpy as np
 
-from stratalloc._device_metrics import TIERS
-from stratalloc._stack import CATEGORIES  # noqa: F401
+from stratalloc._native.device_metrics import TIERS
+from stratalloc._native.stack import CATEGORIES  # noqa: F401
 
 
 class Kind(enum.IntEnum):

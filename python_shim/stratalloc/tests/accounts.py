@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import stratalloc
-from stratalloc import _core, _scopes
+from stratalloc._native import core as _core, _scopes
 
 
 def rows(owner, at="now"):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scope stack in Python, for tests that run on CPU tensors alone.
 
-The same twelve functions as stratalloc._scopes; it records what was pushed,
-re-labelled and adopted, and counts a pop without a push. A scope owns nothing.
+The same twelve functions as stratalloc._native._scopes; it records what was
+pushed, re-labelled and adopted, and counts a pop without a push. A scope owns
+nothing.
 """
 
 import threading
 
-from stratalloc import _stack
+from stratalloc._native import stack as _stack
 
 
 class FakeStack:

@@ -18,7 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import stratalloc
 from python_shim.testing.let_go import let_go
-from stratalloc import _core
+from stratalloc._native import core as _core
 
 MIB = 1 << 20
 HEAD = """

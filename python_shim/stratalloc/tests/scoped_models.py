@@ -11,9 +11,9 @@ from fake_stack import FakeStack
 from torch import nn
 
 from stratalloc import _modules
-from stratalloc import _stack
-from stratalloc._stack import (ACTIVATION, LIFETIME_PERSISTENT,
-                               LIFETIME_TRANSIENT, PARAMETER)
+from stratalloc._native import stack as _stack
+from stratalloc._native.stack import (ACTIVATION, LIFETIME_PERSISTENT,
+                                      LIFETIME_TRANSIENT, PARAMETER)
 
 FORWARD = (ACTIVATION, LIFETIME_TRANSIENT)
 CONSTRUCT = (PARAMETER, LIFETIME_PERSISTENT)

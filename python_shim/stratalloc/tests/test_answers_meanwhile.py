@@ -89,7 +89,7 @@ def test_a_storage_is_looked_at_with_the_gil():
     """Else `tensor.data = other` comes between: too seldom to wait for it."""
     run("""
         import ctypes
-        from stratalloc import _bridge
+        from stratalloc._native import bridge as _bridge
 
         flags = _bridge._storages._flags_
         assert flags & ctypes._FUNCFLAG_PYTHONAPI, flags

@@ -10,7 +10,7 @@ import pytest
 import stratalloc
 import torch
 from stratalloc import _modules
-from stratalloc import _scopes
+from stratalloc._native import _scopes
 from stratalloc.bench import attribution
 from stratalloc.bench import attribution_lines
 from stratalloc.bench import library

@@ -176,7 +176,7 @@ def test_version():
     from importlib import metadata
 
     import stratalloc as package
-    from stratalloc import _core
+    from stratalloc._native import core as _core
 
     done = stratalloc("--version")
     assert (done.returncode, done.stdout, done.stderr) == (

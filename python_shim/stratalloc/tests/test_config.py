@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 from stratalloc import settings
 from stratalloc.settings import Config
 from stratalloc.settings import format_size

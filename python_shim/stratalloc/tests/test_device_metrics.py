@@ -16,7 +16,9 @@ import torch  # noqa: E402
 
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-from stratalloc import _core, _device_metrics, _stack  # noqa: E402
+from stratalloc._native import core as _core  # noqa: E402
+from stratalloc._native import device_metrics as _device_metrics  # noqa: E402
+from stratalloc._native import stack as _stack  # noqa: E402
 
 _HEADER = pathlib.Path(__file__).parents[2] / "c_api/device_metrics.h"
 

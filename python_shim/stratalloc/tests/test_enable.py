@@ -154,7 +154,7 @@ assert stratalloc.pin(state) == 4 << 20 == stratalloc.unpin(state)
 
 _NO_GPU = """
 import stratalloc
-from stratalloc import _gpus
+from stratalloc._native import gpus as _gpus
 _gpus.why_none = lambda torch: "somebody sold it"
 import sys
 for way in (stratalloc.allocator, stratalloc.enable):
@@ -206,7 +206,7 @@ except RuntimeError as error:
 else:
     raise SystemExit("evicted")
 assert block.sum().item() == 1 << 20
-from stratalloc import _bridge
+from stratalloc._native import bridge as _bridge
 assert not _bridge.lib().stratalloc_torch_guarded()
 """)
 
@@ -301,7 +301,7 @@ assert stratalloc.enable()
 def test_the_core_knows_which_budget_was_given():
     _works("""
 import stratalloc
-from stratalloc import _core
+from stratalloc._native import core as _core
 told, configure = [], _core.configure
 def watched(config, given):
     told.append((config.host_budget, given))

@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch.autograd import function
 
-from stratalloc import _compiled, _exports, _foreign, _functions, _replaced
+from stratalloc import _compiled, _exports, _functions, _replaced
+from stratalloc._native import _foreign
 
 _foreign.bind(0, 0, torch.Tensor, torch.OutOfMemoryError, torch.nn.Parameter,
               torch._C.DisableTorchFunction,
@@ -236,7 +237,8 @@ def test_nothing_is_imported_for_it():
     program = textwrap.dedent("""
         import sys
         import torch
-        from stratalloc import _compiled, _foreign
+        from stratalloc import _compiled
+        from stratalloc._native import _foreign
         _foreign.bind(0, 0, torch.Tensor, torch.OutOfMemoryError,
                       torch.nn.Parameter, torch._C.DisableTorchFunction,
                       torch._C._is_torch_function_mode_enabled)

@@ -23,8 +23,8 @@ from foreign_kernels import (  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.evicting import evicting  # noqa: E402
 import stratalloc  # noqa: E402
-from stratalloc import (  # noqa: E402
-    _compiled, _exports, _foreign, _foreign_call, _functions, _tiers)
+from stratalloc import _compiled, _exports, _foreign_call, _functions, _tiers
+from stratalloc._native import _foreign
 
 
 class Copied(torch.autograd.Function):

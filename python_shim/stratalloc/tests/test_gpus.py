@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from stratalloc import _gpus
+from stratalloc._native import gpus as _gpus
 
 
 def _torch(devices=-1, cuda="13.0"):

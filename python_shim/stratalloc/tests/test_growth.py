@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 from stratalloc import simulate
 
 simulate.load("256MiB")
@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-from stratalloc import _scopes  # noqa: E402
+from stratalloc._native import _scopes  # noqa: E402
 
 SIZE = 64
 OUTPUT = 16 * SIZE * 4  # bytes of a batch's result

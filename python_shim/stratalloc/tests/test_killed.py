@@ -21,7 +21,7 @@ simulate.load("16MiB")
 import torch  # noqa: E402
 
 import stratalloc  # noqa: E402
-from stratalloc import _core  # noqa: E402
+from stratalloc._native import core as _core  # noqa: E402
 from stratalloc.telemetry import identities, recording  # noqa: E402
 from stratalloc.telemetry.model import Kind  # noqa: E402
 

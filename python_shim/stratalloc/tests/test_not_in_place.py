@@ -16,7 +16,11 @@ import pytest
 import torch
 
 import stratalloc
-from stratalloc import _bridge, _core, _gpus, _growth, _state, cli
+from stratalloc import _growth, cli
+from stratalloc._native import bridge as _bridge
+from stratalloc._native import core as _core
+from stratalloc._native import gpus as _gpus
+from stratalloc._native import state as _state
 
 PROGRAM = "print('started')\n"
 

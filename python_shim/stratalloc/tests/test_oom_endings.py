@@ -264,7 +264,7 @@ def test_a_path_that_is_too_long_is_left_out():
 @pytest.mark.parametrize("said", [b" caf\xc3", b"\xff\xfe", b"\xed\xa0\x80",
                                   b"a\0b", b"\xe6\x97\xa5" * 9999])
 def test_a_listener_s_bytes_that_are_no_text(said):
-    from stratalloc import _core
+    from stratalloc._native import core as _core
 
     @_core.REFUSAL_LISTENER
     def listener(told, line, room):

@@ -222,7 +222,8 @@ def test_state_that_each_step_replaces(clear):
         optimizer.step()
         # Not rows of a report that looks for what is labelled late.
         found = {(row["owner"], row["category"]): row["live"]
-                 for row in stratalloc._core.report(0)["layers"] if row["live"]}
+                 for row in stratalloc._native.core.report(0)["layers"]
+                 if row["live"]}
         assert all(found[f"{name}.{i}", "optimizer_state"] == WEIGHT
                    for i in range(LAYERS))
         assert not [key for key in found if key[0] == "Optimizer.Replacing"]
@@ -262,6 +263,7 @@ def test_state_of_nobody_that_goes_as_other_state_is_replaced():
         backward(model)
         optimizer.step()
         found = {(row["owner"], row["category"]): row["live"]
-                 for row in stratalloc._core.report(0)["layers"] if row["live"]}
+                 for row in stratalloc._native.core.report(0)["layers"]
+                 if row["live"]}
         assert found["BesideGone.0", "optimizer_state"] == WEIGHT
         assert not [key for key in found if key[0] == "Optimizer.Replacing"]

@@ -8,7 +8,8 @@ import xml.etree.ElementTree
 
 import pytest
 
-from stratalloc import _plot_svg, _stack
+from stratalloc import _plot_svg
+from stratalloc._native import stack as _stack
 from stratalloc._fragments import Fragmentation
 from stratalloc._holders import Holder, Holders
 from stratalloc._page import Page

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from bazel import programs
-from stratalloc import _core
+from stratalloc._native import core as _core
 from stratalloc.telemetry import identities, recording
 from stratalloc.telemetry.model import Kind
 

@@ -88,7 +88,7 @@ def test_a_recomputation_is_below_its_layer(reentrant):
 
 
 def test_more_names_than_are_kept_are_one_scope():
-    functions = stratalloc._stack.functions()
+    functions = stratalloc._native.stack.functions()
     assert stratalloc.report()["scopes_not_interned"] == 0
     before = functions.intern("kept before")
     for i in range(1_000_000):

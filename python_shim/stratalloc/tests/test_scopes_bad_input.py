@@ -20,8 +20,8 @@ from accounts import (after_backward, on_thread, rows, sums,  # noqa: E402,F401
 from device_nets import SIZE, WEIGHT, data, net, ones  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-from stratalloc import _core  # noqa: E402
-from stratalloc import _scopes  # noqa: E402
+from stratalloc._native import core as _core  # noqa: E402
+from stratalloc._native import _scopes  # noqa: E402
 
 DEEPEST = 256  # kMaxScopeDepth of accounting/scope_stack.h
 

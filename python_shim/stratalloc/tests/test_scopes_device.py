@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 from stratalloc import _modules  # noqa: E402
-from stratalloc import _scopes  # noqa: E402
+from stratalloc._native import _scopes  # noqa: E402
 
 SIZE = 64
 WEIGHT = SIZE * SIZE * 4
@@ -57,7 +57,7 @@ def make(name, **arguments):
 def charged(root):
     """{(path, category): bytes} below `root`, as charged without a report."""
     return {(row["owner"], row["category"]): row["live"]
-            for row in stratalloc._core.report(0)["layers"]
+            for row in stratalloc._native.core.report(0)["layers"]
             if row["live"] and row["owner"].split(".")[0] == root}
 
 

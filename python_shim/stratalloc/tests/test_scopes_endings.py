@@ -17,7 +17,7 @@ from stratalloc import simulate
 simulate.load("64MiB")
 import torch, stratalloc
 from torch import nn
-from stratalloc import _scopes
+from stratalloc._native import _scopes
 assert stratalloc.enable(host_budget="1GiB", disk_budget=0)
 
 def net(name="Net"):

@@ -17,8 +17,8 @@ from scoped_models import stack  # noqa: F401
 from torch import nn
 
 from stratalloc import _modules
-from stratalloc import _stack
-from stratalloc._stack import BUFFER
+from stratalloc._native import stack as _stack
+from stratalloc._native.stack import BUFFER
 
 
 def test_forward_pushes_paths_in_order(stack):

@@ -8,9 +8,9 @@ from scoped_models import stack  # noqa: F401
 from torch import nn
 
 from stratalloc import _modules
-from stratalloc import _stack
-from stratalloc._stack import (GRADIENT, LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
-                               TEMPORARY)
+from stratalloc._native import stack as _stack
+from stratalloc._native.stack import (GRADIENT, LIFETIME_OPTIMIZER,
+                                      OPTIMIZER_STATE, TEMPORARY)
 
 STEP = (OPTIMIZER_STATE, LIFETIME_OPTIMIZER)
 

@@ -14,7 +14,8 @@ from scoped_models import stack  # noqa: F401
 from torch import nn
 
 from stratalloc import _modules
-from stratalloc._stack import BUFFER, GRADIENT, LIFETIME_PERSISTENT, PARAMETER
+from stratalloc._native.stack import (BUFFER, GRADIENT, LIFETIME_PERSISTENT,
+                                      PARAMETER)
 
 
 # ---- construction ---------------------------------------------------------

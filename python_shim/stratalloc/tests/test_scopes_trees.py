@@ -15,7 +15,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from stratalloc import _modules
-from stratalloc._stack import (BUFFER, GRADIENT, OPTIMIZER_STATE, PARAMETER)
+from stratalloc._native.stack import (BUFFER, GRADIENT, OPTIMIZER_STATE,
+                                      PARAMETER)
 
 ROW = torch.ones(1, 4)
 

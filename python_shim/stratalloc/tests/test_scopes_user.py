@@ -10,10 +10,10 @@ from fake_stack import FakeStack
 from torch import nn
 
 from stratalloc import _modules
-from stratalloc import _stack
-from stratalloc._stack import (ACTIVATION, BUFFER, LIFETIME_PERSISTENT,
-                               LIFETIME_TRANSIENT, LIFETIME_UNKNOWN, OPTIMIZER_STATE,
-                               UNKNOWN)
+from stratalloc._native import stack as _stack
+from stratalloc._native.stack import (ACTIVATION, BUFFER, LIFETIME_PERSISTENT,
+                                      LIFETIME_TRANSIENT, LIFETIME_UNKNOWN,
+                                      OPTIMIZER_STATE, UNKNOWN)
 from stratalloc.scopes import scope
 
 

@@ -204,7 +204,8 @@ def test_backward_of_nobodys_scope():
 
 
 def test_backward_of_librarys_function_is_its_layer(tmp_path, monkeypatch):
-    from stratalloc import _frames, _sites
+    from stratalloc import _sites
+    from stratalloc._native import _frames
 
     (tmp_path / "installed_function.py").write_text(textwrap.dedent("""
         import torch
@@ -327,7 +328,8 @@ def test_a_graphs_pool_and_its_end():
 
 def test_a_library_that_calls_back_is_looked_through(tmp_path, monkeypatch):
     """Installed packages are none of the user's; an editable one is."""
-    from stratalloc import _frames, _sites
+    from stratalloc import _sites
+    from stratalloc._native import _frames
 
     target, project = tmp_path / "target", tmp_path / "project"
     for where in (target, project):
@@ -359,7 +361,8 @@ def test_a_library_that_calls_back_is_looked_through(tmp_path, monkeypatch):
 
 
 def test_the_outermost_frame_where_all_are_libraries():
-    from stratalloc import _frames, _sites
+    from stratalloc import _sites
+    from stratalloc._native import _frames
 
     frame = sys._getframe()
     while frame.f_back is not None:
@@ -375,7 +378,7 @@ def test_the_outermost_frame_where_all_are_libraries():
 
 
 def test_what_is_no_list_of_directories():
-    from stratalloc import _frames
+    from stratalloc._native import _frames
 
     with pytest.raises(TypeError):
         _frames.begin(3)
@@ -387,7 +390,8 @@ def test_what_is_no_list_of_directories():
 def test_nobody_takes_the_gil_after_the_end():
     """What runs while Python ends: the gate is shut, and whoever was inside it
     has left when end() returns."""
-    from stratalloc import _frames, _sites
+    from stratalloc import _sites
+    from stratalloc._native import _frames
 
     done, kept = threading.Event(), []
 

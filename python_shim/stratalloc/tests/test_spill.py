@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bazel import programs
-from stratalloc import _core
+from stratalloc._native import core as _core
 from stratalloc._spill import SpillFile
 from stratalloc.bench import disk
 from stratalloc.bench import main
@@ -228,7 +228,7 @@ from stratalloc import simulate
 
 simulate.load("64MiB")
 import stratalloc, torch
-from stratalloc import _core
+from stratalloc._native import core as _core
 
 stratalloc.enable(host_budget=0, disk_budget="128MiB", disk_codec="zstd")
 weights = [torch.zeros(1 << 20, device="cuda") + i for i in range(8)]

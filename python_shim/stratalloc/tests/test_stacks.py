@@ -166,7 +166,8 @@ def test_a_deep_stack_says_that_it_was_cut(tmp_path, monkeypatch):
             return torch.empty(512, device="cuda")
     """))
     monkeypatch.syspath_prepend(str(tmp_path))
-    from stratalloc import _frames, _sites
+    from stratalloc import _sites
+    from stratalloc._native import _frames
 
     deep = importlib.import_module("deep_library")
     try:
@@ -282,7 +283,8 @@ def test_nodes_of_autograd_are_their_scopes():
 
 
 def test_backward_of_librarys_function_is_its_layer(tmp_path, monkeypatch):
-    from stratalloc import _frames, _sites
+    from stratalloc import _sites
+    from stratalloc._native import _frames
 
     (tmp_path / "installed_function.py").write_text(textwrap.dedent("""
         import torch
@@ -341,7 +343,7 @@ def program(tmp_path, body, fresh=False, **environment):
 def test_the_table_of_stacks_is_bounded_and_what_is_beyond_is_counted(tmp_path):
     """Whose stack has no number any more has its line; who had one keeps it."""
     out = program(tmp_path, """
-        from stratalloc import _core
+        from stratalloc._native import core as _core
         names = {"torch": torch}
         code = compile("torch.empty(512, dtype=torch.uint8, device='cuda')",
                        "generated.py", "eval")

@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from ruled_tensors import (  # noqa: E402,F401
     MIB, away, biases, clean, enabled, linear, on_device, place, stays, tiers)
 import stratalloc  # noqa: E402
-from stratalloc import _core  # noqa: E402
+from stratalloc._native import core as _core  # noqa: E402
 from stratalloc import _tier_rules  # noqa: E402
 
 

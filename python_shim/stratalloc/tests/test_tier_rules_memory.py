@@ -18,8 +18,10 @@ import torch  # noqa: E402
 from ruled_tensors import (  # noqa: E402,F401
     MIB, away, clean, enabled, linear, on_device, place, stays, tiers)
 import stratalloc  # noqa: E402
-from stratalloc import _core, _ruled  # noqa: E402
-from stratalloc import _stack, _tier_rules  # noqa: E402
+from stratalloc import _ruled  # noqa: E402
+from stratalloc._native import core as _core  # noqa: E402
+from stratalloc import _tier_rules  # noqa: E402
+from stratalloc._native import stack as _stack  # noqa: E402
 
 
 def test_dead_tensors_leave_nothing():

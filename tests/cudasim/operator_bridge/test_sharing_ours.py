@@ -17,7 +17,7 @@ simulated.load(
 )
 
 # pylint: disable=wrong-import-position,wildcard-import,unused-wildcard-import
-from stratalloc import _core
+from stratalloc._native import core as _core
 from tests.cudasim.operator_bridge.sharing_cases import *
 
 

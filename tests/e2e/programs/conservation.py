@@ -24,7 +24,7 @@ import threading
 import torch
 
 import stratalloc
-from stratalloc import _core
+from stratalloc._native import core as _core
 from conservation_life import Life, happened, happens
 
 # Of how many programs it is told that something of it happened.

@@ -10,7 +10,7 @@ import json
 import threading
 
 import torch
-from stratalloc import _bridge
+from stratalloc._native import bridge as _bridge
 
 MIB = 1 << 20
 

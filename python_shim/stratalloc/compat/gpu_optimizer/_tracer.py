@@ -11,10 +11,9 @@ import threading
 
 import torch
 
-from stratalloc import _state
+from stratalloc._native import state as _state
 from stratalloc.compat.gpu_optimizer import _devices, _told
-from stratalloc.compat.gpu_optimizer._records import (
-    Events, LayerMemoryStats)
+from stratalloc.compat.gpu_optimizer._records import Events, LayerMemoryStats
 from stratalloc.compat.gpu_optimizer._traced import Traced
 
 

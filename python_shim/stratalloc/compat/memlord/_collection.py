@@ -15,8 +15,8 @@ import gc
 
 import torch
 
-from stratalloc import _core
-from stratalloc import _state
+from stratalloc._native import core as _core
+from stratalloc._native import state as _state
 
 
 def collect(device):

@@ -23,7 +23,8 @@ import weakref
 
 import torch
 
-from stratalloc import _core, simulate
+from stratalloc import simulate
+from stratalloc._native import core as _core
 from stratalloc.compat import _devices
 
 UNKNOWN = (None, None, 0.0)

@@ -12,8 +12,8 @@ Thread-safety: any thread. Fails: as OffloadStrategies does.
 
 import time
 
-from stratalloc import _core
-from stratalloc._device_metrics import TIERS
+from stratalloc._native import core as _core
+from stratalloc._native.device_metrics import TIERS
 
 
 def gpu_threshold(config):

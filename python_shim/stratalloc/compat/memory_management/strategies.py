@@ -19,9 +19,9 @@ import functools
 import logging
 import threading
 
-from stratalloc import _gpus
-from stratalloc import _state
 from stratalloc import _tiers
+from stratalloc._native import gpus as _gpus
+from stratalloc._native import state as _state
 from stratalloc.compat.memory_management import spilled
 from stratalloc.compat.memory_management.monitor import GIB
 from stratalloc.compat.memory_management.steps import steps
@@ -299,9 +299,9 @@ def _strided(tensor):
 
 def _stays(tensor):
     """Is it where nothing leaves, or is it to be?"""
-    from stratalloc import _core
     from stratalloc import _tier_rules
-    from stratalloc._stack import LIFETIME_STAYING
+    from stratalloc._native import core as _core
+    from stratalloc._native.stack import LIFETIME_STAYING
 
     rule = _tier_rules.rule_of(tensor)
     if rule is not None and rule.stays:
@@ -312,7 +312,7 @@ def _stays(tensor):
 
 
 def _storages_of(tensor):
-    from stratalloc import _storages
+    from stratalloc._native import storages as _storages
 
     try:
         return _storages.of(tensor)  # none for one in host memory

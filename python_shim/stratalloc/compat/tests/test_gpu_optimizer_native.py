@@ -28,7 +28,7 @@ class _Keep(logging.Handler):
 logging.getLogger("stratalloc").addHandler(_Keep())
 
 import stratalloc  # noqa: E402
-from stratalloc import _gpus  # noqa: E402
+from stratalloc._native import gpus as _gpus  # noqa: E402
 from stratalloc.compat.gpu_optimizer import MemoryTracer  # noqa: E402
 from stratalloc.telemetry.checks import speedscope, timeline  # noqa: E402
 

@@ -24,7 +24,7 @@ import dataclasses
 
 import numpy as np
 
-from stratalloc._device_metrics import TIERS
+from stratalloc._native.device_metrics import TIERS
 from stratalloc._table import counted, printable, refused
 from stratalloc.settings import format_size
 from stratalloc.telemetry import gaps, model, replay

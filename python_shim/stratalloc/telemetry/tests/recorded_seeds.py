@@ -25,7 +25,7 @@ def seeds():
             "host_budget:1GiB", "--record", "torn.strata", __file__,
             cwd=folder)
         assert done.returncode == -signal.SIGKILL, done.stderr
-        from stratalloc import _core
+        from stratalloc._native import core as _core
 
         place = pathlib.Path(folder)
         _core.recover_recording(place / "torn.strata.running",

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-from stratalloc import _core
+from stratalloc._native import core as _core
 from stratalloc import simulate
 from stratalloc.settings import format_size
 from stratalloc.settings import parse_size

@@ -22,7 +22,7 @@ import json
 import os
 import threading
 
-from stratalloc import _device_metrics
+from stratalloc._native import device_metrics as _device_metrics
 
 OUT_OF_MEMORY = 1
 INVALID_ARGUMENT = 2
@@ -39,7 +39,8 @@ ALL_DEVICES = -1  # of evict and restore
 DISK_CODECS = ("off", "lz4", "zstd")
 TELEMETRY_LEVELS = ("off", "counters", "events", "callsites", "full")
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+# The folder of the package.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class LibraryError(RuntimeError):
@@ -48,7 +49,7 @@ class LibraryError(RuntimeError):
 
 def library_path(name):
     """Path of a shared object of the package; raises if it is not there."""
-    path = os.path.join(_PACKAGE, "lib", name)
+    path = os.path.join(PACKAGE, "lib", name)
     if not os.path.exists(path):
         raise LibraryError(
             f"stratalloc: {name} is missing from {os.path.dirname(path)}: "

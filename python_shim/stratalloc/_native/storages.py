@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
 
-from stratalloc import _bridge
+from stratalloc._native import bridge as _bridge
 
 
 class HasNoMemory(TypeError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The twelve functions of the scope stack, and the integers they take.
 
-The functions are those of the extension `stratalloc._scopes`; a test replaces
-them with its own by `use(fake)`. The integers are the values of
+The functions are those of the extension `stratalloc._native._scopes`; a test
+replaces them with its own by `use(fake)`. The integers are the values of
 allocator/base/ids.h.
 """
 
@@ -35,7 +35,7 @@ def functions():
     """
     global _functions
     if _functions is None:
-        from stratalloc import _scopes
+        from stratalloc._native import _scopes
 
         _functions = _scopes
     return _functions

@@ -5,7 +5,7 @@ refuses a struct of another size."""
 
 import ctypes
 
-from stratalloc._stack import CATEGORIES
+from stratalloc._native.stack import CATEGORIES
 
 TIERS = ("device", "host", "disk")
 

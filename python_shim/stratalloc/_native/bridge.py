@@ -12,8 +12,8 @@ import ctypes
 import os
 import re
 
-from stratalloc import _core
-from stratalloc._errors import UnsupportedTorchError
+from stratalloc._native import core as _core
+from stratalloc._native.errors import UnsupportedTorchError
 
 _OUT_OF_MEMORY = 2  # of entry_point.h
 
@@ -39,7 +39,7 @@ def bridge_name(version):
 
 def supported():
     """Torch minors this installation carries a bridge for, as "2.11"."""
-    folder = os.path.join(os.path.dirname(_core.__file__), "lib")
+    folder = os.path.join(_core.PACKAGE, "lib")
     found = []
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         match = re.fullmatch(r"libstratalloc_torch_(\d+)_(\d+)\.so", name)

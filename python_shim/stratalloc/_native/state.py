@@ -7,9 +7,9 @@ Below every module that asks; enable() sets `active`.
 import os
 import sys
 
-from stratalloc import _bridge
-from stratalloc import _core
-from stratalloc._errors import NotEnabledError
+from stratalloc._native import bridge as _bridge
+from stratalloc._native import core as _core
+from stratalloc._native.errors import NotEnabledError
 
 active = None  # the resolved Config that the core has; None before enable()
 
