@@ -13,7 +13,7 @@ object and works without a GPU; everything below is loaded when first used.
 
 import importlib
 
-from stratalloc import _witness
+from stratalloc._hooks import witness as _witness
 
 _witness.install()
 
@@ -31,7 +31,7 @@ _NAMES = {
     "restore": "_tiers",
     "pin": "_pins",
     "unpin": "_pins",
-    "compile_per_layer": "_compiled",
+    "compile_per_layer": "_hooks.compiled",
     "stats": "_reports",
     "memory_summary": "_reports",
     "report": "_reports",

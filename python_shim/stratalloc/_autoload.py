@@ -13,7 +13,7 @@ STRATALLOC=0 would forbid that call, too.
 import os
 import sys
 
-from stratalloc import _witness
+from stratalloc._hooks import witness as _witness
 
 _left_to_caller = False
 

@@ -21,15 +21,15 @@ import sys
 import threading
 import time
 
-from stratalloc import _enable
 from stratalloc import _growth
 from stratalloc import _holders
 from stratalloc import _levels
 from stratalloc import _plot_svg
 from stratalloc import _reports
-from stratalloc import _resets
 from stratalloc import _trace
 from stratalloc import _tree
+from stratalloc._hooks import resets as _resets
+from stratalloc._hooks import witness as _witness
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._page import Page
@@ -388,7 +388,7 @@ def why_nothing():
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return ("nothing is measured: another allocator is in place since CUDA "
-                f"was initialised{_enable.by_whom()}; restart the kernel, and "
+                f"was initialised{_witness.by_whom()}; restart the kernel, and "
                 "run `import stratalloc; stratalloc.enable()` before the first "
                 "use of CUDA")
     if _state.active is not None:

@@ -16,7 +16,7 @@ import sys
 import threading
 
 from stratalloc import _levels
-from stratalloc import _witness
+from stratalloc._hooks import witness as _witness
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 from stratalloc._native import gpus as _gpus
@@ -142,7 +142,9 @@ def _wanted(given, overrides):
 def _prepare(torch, asked, wanted):
     """Everything before the swap: the core configured, the guard installed."""
     global _guarded
-    from stratalloc import _card_size, _torch_settings, simulate
+    from stratalloc import simulate
+    from stratalloc._hooks import card_size as _card_size
+    from stratalloc._hooks import torch_settings as _torch_settings
 
     # The operator bridge of a simulated device must be in front before the
     # guard takes "the kernel so far" as its own previous one.
@@ -172,8 +174,12 @@ def _prepare(torch, asked, wanted):
 
 def _install_foreign_uses(torch):
     """What no operator shows: each module says what it replaces."""
-    from stratalloc import (_collectives, _compiled, _device_maps, _exports,
-                            _foreign_call, _functions)
+    from stratalloc._hooks import collectives as _collectives
+    from stratalloc._hooks import compiled as _compiled
+    from stratalloc._hooks import device_maps as _device_maps
+    from stratalloc._hooks import exports as _exports
+    from stratalloc._hooks import foreign_call as _foreign_call
+    from stratalloc._hooks import functions as _functions
 
     _foreign_call.bind(torch)
     for hooks in (_collectives, _compiled, _device_maps, _exports, _functions):
@@ -203,8 +209,8 @@ def why_late(torch):
     """(why the allocator cannot be swapped any more, how to mend the program);
     None while it can."""
     if torch.cuda.is_initialized():
-        return (f"CUDA is already initialised{by_whom()}, so torch's native "
-                "allocator may own blocks and cannot be replaced any more",
+        return (f"CUDA is already initialised{_witness.by_whom()}, so torch's "
+                "native allocator may own blocks and cannot be replaced any more",
                 f"move {_call_site()} above the first use "
                 "of CUDA (the first tensor or module moved to a GPU, "
                 "torch.cuda.init(), torch.cuda.current_stream(), ...), or start "
@@ -248,12 +254,6 @@ def _say_if_there_is_no_gpu(torch):
     elif not _said_no_gpu:
         _said_no_gpu = True
         print(text, file=sys.stderr)
-
-
-def by_whom():
-    """", by script.py:12 (in main)": who initialised CUDA, if that was seen."""
-    line = _witness.line()
-    return f", by {line}" if line else ""
 
 
 def _call_site():

@@ -9,7 +9,7 @@
   nn.Module.__setstate__  no frame: re-labels what deepcopy and pickle made,
                           whose tree the next report names
   Optimizer.step       _optimizers.py, category optimizer_state or temporary
-  compiled autograd    _compiled_backward.py, category activation, transient
+  compiled autograd    _hooks/compiled_backward.py, activation, transient
 so that the module's scope is on top *while* memory is allocated, and listens
 to the registration of parameters and buffers to re-label what was allocated
 before (a checkpoint that was loaded before the module existed).
@@ -31,8 +31,8 @@ from torch.compiler import is_compiling
 from torch.nn.modules import module as _torch_module
 
 from stratalloc import _scope_names
-from stratalloc._compiled_backward import CompiledBackward
 from stratalloc._construction import Construction, building
+from stratalloc._hooks.compiled_backward import CompiledBackward
 from stratalloc._materialize import Materialize
 from stratalloc._moves import Moves
 from stratalloc._native import bridge as _bridge

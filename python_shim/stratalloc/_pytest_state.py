@@ -21,7 +21,7 @@ from stratalloc import _budgets
 from stratalloc import _growth
 from stratalloc import _holders
 from stratalloc import _pytest_before
-from stratalloc import _resets
+from stratalloc._hooks import resets as _resets
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._table import natural

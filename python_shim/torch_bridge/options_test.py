@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 
-from stratalloc import _torch_settings
+from stratalloc._hooks import torch_settings as _torch_settings
 
 _ROWS = re.findall(
     r"^\| `([a-z0-9_*]+)` \|",

@@ -43,7 +43,7 @@ class TorchAllocator final
   using SnapshotInfo = c10::cuda::CUDACachingAllocator::SnapshotInfo;
 
   TorchAllocator() = default;
-  // The program has told torch something; see _torch_settings.py.
+  // The program has told torch something; see _hooks/torch_settings.py.
   static void NoteSettings();
 
   // c10::Allocator

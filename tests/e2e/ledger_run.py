@@ -98,7 +98,7 @@ class _Ledger:
 
     def hear(self, torch):
         """Replaced: note() is called ahead of each reset of peaks."""
-        from stratalloc._replaced import Replaced
+        from stratalloc._hooks.patching import Replaced
 
         def noting(original):
             def reset(index):

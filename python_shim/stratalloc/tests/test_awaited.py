@@ -17,7 +17,8 @@ import threading
 
 import pytest
 
-from stratalloc import _awaited, _replaced
+from stratalloc._hooks import (import_hook as _import_hook,
+                               patching as _patching)
 
 SECONDS = 60  # until a test gives up
 
@@ -49,9 +50,9 @@ def write(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made():
-    """A _replaced.Replaced, put back at the end as every other."""
+    """A _patching.Replaced, put back at the end as every other."""
     before = list(sys.meta_path)
-    made = _replaced.Replaced()
+    made = _patching.Replaced()
     yield made
     made.put_back()
     assert sys.meta_path == before
@@ -69,7 +70,8 @@ def test_a_module_is_executed_in_what_goes_around(write):
         finally:
             sys.around.append("out")
 
-    awaited = _awaited.AwaitedModule(name, lambda module: None, around=around)
+    awaited = _import_hook.AwaitedModule(name, lambda module: None,
+                                         around=around)
     awaited.begin()
     try:
         with pytest.raises(ZeroDivisionError):
@@ -197,7 +199,7 @@ def test_who_executes_a_spec_by_hand_or_late(made, write):
 
 def test_two_who_wait_for_one_module(made, write):
     name = write(TEXT)
-    others = _replaced.Replaced()
+    others = _patching.Replaced()
     both = wait_for(made, name), []
     others.when_imported(name, both[1].append)
     try:
@@ -281,7 +283,7 @@ def test_who_is_imported_while_one_begins_to_wait(made, write, monkeypatch):
 
 def test_who_stops_waiting_hides_no_finder_from_an_import(write):
     """An import walks sys.meta_path while it changes."""
-    waiting = _replaced.Replaced()
+    waiting = _patching.Replaced()
     waiting.when_imported("awaited_module_of_nobody", lambda module: None)
 
     class Stops:
@@ -299,6 +301,6 @@ def test_who_stops_waiting_hides_no_finder_from_an_import(write):
 
 
 def test_who_has_not_begun_finds_nothing():
-    awaited = _awaited.AwaitedModule("awaited_module_of_nobody", None)
+    awaited = _import_hook.AwaitedModule("awaited_module_of_nobody", None)
     assert awaited.find_spec("another") is None
     assert awaited.find_spec("awaited_module_of_nobody") is None

@@ -229,7 +229,7 @@ def test_threads():
 
 
 def test_wrapped_once():
-    from stratalloc import _collectives
+    from stratalloc._hooks import collectives as _collectives
 
     before = torch._C._nccl_reduce
     _collectives.install()

@@ -18,7 +18,10 @@ import pytest
 import torch
 from torch.autograd import function
 
-from stratalloc import _compiled, _exports, _functions, _replaced
+from stratalloc._hooks import compiled as _compiled
+from stratalloc._hooks import exports as _exports
+from stratalloc._hooks import functions as _functions
+from stratalloc._hooks import patching as _patching
 from stratalloc._native import _foreign
 
 _foreign.bind(0, 0, torch.Tensor, torch.OutOfMemoryError, torch.nn.Parameter,
@@ -237,7 +240,7 @@ def test_nothing_is_imported_for_it():
     program = textwrap.dedent("""
         import sys
         import torch
-        from stratalloc import _compiled
+        from stratalloc._hooks import compiled as _compiled
         from stratalloc._native import _foreign
         _foreign.bind(0, 0, torch.Tensor, torch.OutOfMemoryError,
                       torch.nn.Parameter, torch._C.DisableTorchFunction,
@@ -249,7 +252,7 @@ def test_nothing_is_imported_for_it():
         assert not any(name in sys.modules for name in waited)
         import torch._inductor.output_code as output_code
         call = output_code.CompiledFxGraph.__call__
-        assert call.__code__.co_filename.endswith("_compiled.py")
+        assert call.__code__.co_filename.endswith("_hooks/compiled.py")
         assert "stratalloc" not in type(output_code.__loader__).__module__
         _compiled.uninstall()
         assert output_code.CompiledFxGraph.__call__ is not call
@@ -258,7 +261,7 @@ def test_nothing_is_imported_for_it():
         assert launch.__code__.co_filename.endswith("driver.py")
         _compiled.install()
         launch = driver.CudaLauncher.__call__
-        assert launch.__code__.co_filename.endswith("_compiled.py")
+        assert launch.__code__.co_filename.endswith("_hooks/compiled.py")
     """)
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -266,7 +269,7 @@ def test_nothing_is_imported_for_it():
 def test_somebody_elses_replacement_is_left_alone():
     owner = types.SimpleNamespace
     target = type("Target", (), {"name": lambda self: 1})
-    made = _replaced.Replaced()
+    made = _patching.Replaced()
     assert made.replace(target, "name", lambda original: lambda self: 2)
     assert not made.replace(owner, "missing", lambda original: original)
     theirs = lambda self: 3
@@ -293,7 +296,7 @@ def test_a_callback_that_fails_breaks_no_import(tmp_path, monkeypatch, caplog):
     def fail(module):
         raise LookupError(module.value)
 
-    made = _replaced.Replaced()
+    made = _patching.Replaced()
     made.when_imported("waited_for", fail)
     module = importlib.import_module("waited_for")
     assert module.value == 7

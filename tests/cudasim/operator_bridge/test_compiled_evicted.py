@@ -20,7 +20,8 @@ from triton import language as tl
 
 from python_shim.testing.evicting import evicting
 import stratalloc
-from stratalloc import _compiled, _tiers
+from stratalloc import _tiers
+from stratalloc._hooks import compiled as _compiled
 
 SEEDS = 100
 
@@ -158,7 +159,7 @@ def test_without_the_hooks_a_launch_is_refused():
     torch.cuda.synchronize()
     _compiled.uninstall()
     try:
-        from stratalloc import _exports
+        from stratalloc._hooks import exports as _exports
 
         _exports.uninstall()  # else data_ptr() brings them back
         stratalloc.evict()

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from python_shim.testing.evicting import evicting
-from stratalloc import _foreign_call
+from stratalloc._hooks import foreign_call as _foreign_call
 
 SEEDS = 100
 # So large that no generator's tensors lie in the handles of a graph's operands.

@@ -33,8 +33,8 @@ import weakref
 import torch
 from torch.compiler import is_compiling
 
-from stratalloc._awaited import AwaitedModule
-from stratalloc._replaced import Replaced
+from stratalloc._hooks.import_hook import AwaitedModule
+from stratalloc._hooks.patching import Replaced
 
 _log = logging.getLogger("stratalloc")
 # The compiler's tables are by function: they must have the originals.

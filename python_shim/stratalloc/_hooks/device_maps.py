@@ -11,7 +11,7 @@ Thread-safety: as the replaced function.
 import logging
 from collections.abc import Mapping
 
-from stratalloc._replaced import installed, passing_on
+from stratalloc._hooks.patching import installed, passing_on
 
 _log = logging.getLogger("stratalloc")
 _SHOWN = 3

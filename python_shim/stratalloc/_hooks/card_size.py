@@ -17,7 +17,7 @@ Thread-safety: as the replaced functions; use() under enable()'s lock.
 
 import torch
 
-from stratalloc._replaced import installed, passing_on
+from stratalloc._hooks.patching import installed, passing_on
 
 
 def _replace(hooks):

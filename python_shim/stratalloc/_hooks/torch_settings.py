@@ -17,8 +17,8 @@ import re
 
 import torch
 
+from stratalloc._hooks.patching import installed, passing_on
 from stratalloc._native import bridge as _bridge
-from stratalloc._replaced import installed, passing_on
 
 _log = logging.getLogger("stratalloc")
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",

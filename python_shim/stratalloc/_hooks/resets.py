@@ -9,8 +9,8 @@ torch.cuda.reset_accumulated_memory_stats().
 
 import threading
 
+from stratalloc._hooks.patching import Replaced, passing_on
 from stratalloc._native import core as _core
-from stratalloc._replaced import Replaced, passing_on
 
 # What torch.cuda's and torch.accelerator's functions call.
 _PEAKS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")

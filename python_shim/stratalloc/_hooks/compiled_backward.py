@@ -12,7 +12,7 @@ gives the function that runs it, once for each graph. Any thread may run it.
 
 import threading
 
-from stratalloc._replaced import Replaced, passing_on
+from stratalloc._hooks.patching import Replaced, passing_on
 
 UNATTRIBUTED = "(unattributed)"
 

@@ -32,7 +32,7 @@ import functools
 import torch
 from torch.compiler import is_compiling
 
-from stratalloc._foreign_call import entered
+from stratalloc._hooks.foreign_call import entered
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 

@@ -21,8 +21,8 @@ An export raises torch.OutOfMemoryError when its bytes cannot be brought back.
 
 import torch
 
+from stratalloc._hooks.patching import installed, passing_on
 from stratalloc._native import _foreign
-from stratalloc._replaced import installed, passing_on
 
 
 def _replace(hooks):

@@ -20,8 +20,8 @@ own runner, which no Python calls. Frozen parameters are no inputs of a graph:
 `pin()` the module.
 """
 
-from stratalloc._foreign_call import call
-from stratalloc._replaced import installed, passing_on
+from stratalloc._hooks.foreign_call import call
+from stratalloc._hooks.patching import installed, passing_on
 
 
 def _replace(hooks):

@@ -27,8 +27,8 @@ import threading
 
 from torch.compiler import is_compiling
 
-from stratalloc._foreign_call import call, enter, leave
-from stratalloc._replaced import installed, passing_on
+from stratalloc._hooks.foreign_call import call, enter, leave
+from stratalloc._hooks.patching import installed, passing_on
 
 _running = threading.local()
 

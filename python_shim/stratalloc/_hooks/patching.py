@@ -11,7 +11,7 @@
 A replacement goes onto the owner itself, also where the original is inherited;
 then putting back removes it. What somebody else put in our place since is left
 alone. A module that is not imported yet is waited for, never imported
-(_awaited.py).
+(import_hook.py).
 
 Thread-safety: replace and put_back under the caller's lock. A waited-for
 module's callback runs on the thread that imports it, under its import lock.
@@ -19,7 +19,7 @@ module's callback runs on the thread that imports it, under its import lock.
 
 import functools
 
-from stratalloc._awaited import AwaitedModule
+from stratalloc._hooks.import_hook import AwaitedModule
 
 _MISSING = object()
 

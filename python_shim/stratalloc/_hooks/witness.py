@@ -30,6 +30,11 @@ def line():
     return _line
 
 
+def by_whom():
+    """", by script.py:12 (in main)": who initialised CUDA, if that was seen."""
+    return f", by {_line}" if _line else ""
+
+
 def _note():
     global _line
     inside = tuple(
