@@ -4,12 +4,12 @@
 import dataclasses
 
 from stratalloc import _plot_svg
-from stratalloc import _tiers
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._page import Page
 from stratalloc._result import Result, dicts, frame
 from stratalloc._table import Row, Table
+from stratalloc._tiering import tiers as _tiers
 from stratalloc.settings import format_size
 
 _SHOWN = 10  # holes, for people

@@ -3,9 +3,9 @@
 
 from stratalloc import _modules
 from stratalloc import _scope_names
-from stratalloc import _tiers
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._tiering import tiers as _tiers
 from stratalloc.settings import asked_size, format_size
 
 

@@ -13,8 +13,8 @@ import functools
 from torch.compiler import is_compiling
 from torch.nn.parameter import UninitializedTensorMixin
 
-from stratalloc import _ruled
 from stratalloc._native.stack import LIFETIME_PERSISTENT, PARAMETER
+from stratalloc._tiering import ruled as _ruled
 
 
 class Materialize:

@@ -4,7 +4,7 @@
 The frame of a module that is moved has category parameter, or buffer if it has
 buffers alone, lifetime persistent. When the outermost `_apply` has ended, the
 whole tree is re-labelled: gradients, and buffers beside parameters, were charged
-as parameters. Tensors that have a rule (_tier_rules.py) are placed by it.
+as parameters. Tensors that have a rule (_tiering/rules.py) are placed by it.
 
 A class may override `_apply` and allocate after what it inherits has ended (an
 RNN makes one flat buffer of its weights). So its own is wrapped, too: of every
@@ -21,9 +21,9 @@ import weakref
 import torch
 from torch.compiler import is_compiling
 
-from stratalloc import _ruled
 from stratalloc._construction import _subclasses, recognizer
 from stratalloc._native.stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER
+from stratalloc._tiering import ruled as _ruled
 
 
 class _Moving(threading.local):

@@ -231,7 +231,7 @@ def _kept_by_frames(blocks):
 
 
 def _bytes_of(values, blocks, seen):
-    from stratalloc import _tiers
+    from stratalloc._tiering import tiers as _tiers
 
     size = 0
     for value in values:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """report(), stats() and memory_summary(): what the core knows, read-only."""
 
-from stratalloc import _pin_table
-from stratalloc import _tiers
 from stratalloc import _tree
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._page import Page
 from stratalloc._stats import Stats
+from stratalloc._tiering import pin_table as _pin_table
+from stratalloc._tiering import tiers as _tiers
 
 
 def report(device=None):
@@ -17,8 +17,8 @@ def report(device=None):
     `stays` has the allocated bytes by why they are on the device: "activations",
     "library workspaces", "pinned by a graph", "shared with another process",
     "in use by an operator", "in private pools", "raw memory", "kept by a rule"
-    (_tier_rules.py), and "evictable" for what may leave. Reasons without bytes
-    are left out. `pinned` has what stays beyond an operator by owner and
+    (_tiering/rules.py), and "evictable" for what may leave. Reasons without
+    bytes are left out. `pinned` has what stays beyond an operator by owner and
     reason, `pins` what pin() keeps by who pinned it.
 
     `placement` has the free bytes that are kept apart now, because some memory

@@ -183,7 +183,7 @@ def test_what_a_child_may_ask_for(tmp_path):
 import os
 import torch
 import stratalloc
-from stratalloc import _pin_table, _tiers
+from stratalloc._tiering import pin_table as _pin_table, tiers as _tiers
 
 block = torch.full((1 << 20,), 7.0, device="cuda")
 pinned = torch.full((1 << 20,), 8.0, device="cuda")

@@ -139,7 +139,7 @@ def _run(name, operation, capacity):
     import torch
 
     import stratalloc
-    from stratalloc import _tiers
+    from stratalloc._tiering import tiers as _tiers
     from tests.starved import models
 
     model = models.MODELS[name].of_size(_PARAMETERS)

@@ -20,7 +20,7 @@ _BYTES = 32 << 20
 
 def measure(torch, kind, codec):
     """A round: nanoseconds of a write and of a read, and bytes stored."""
-    from stratalloc import _spill
+    from stratalloc._tiering import spill as _spill
 
     tensor = _tensor(torch, kind)
     back = torch.empty_like(tensor)

@@ -15,7 +15,7 @@ from torch import nn
 
 from python_shim.testing.let_go import let_go
 import stratalloc
-from stratalloc import _tiers
+from stratalloc._tiering import tiers as _tiers
 
 KIB, MIB = 1 << 10, 1 << 20
 SEEDS = 100

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import stratalloc
-from stratalloc import _tier_rules, _tiers
+from stratalloc._tiering import rules as _tier_rules, tiers as _tiers
 
 MIB = 1 << 20
 

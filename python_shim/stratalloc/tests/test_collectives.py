@@ -21,7 +21,7 @@ from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.evicting import evicting  # noqa: E402
 from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
-from stratalloc import _tiers  # noqa: E402
+from stratalloc._tiering import tiers as _tiers  # noqa: E402
 
 MIB = 1 << 20
 

@@ -232,7 +232,7 @@ def test_a_device_that_cannot_be_opened_costs_the_others_nothing():
 
 def test_a_device_without_virtual_memory_says_so_to_who_evicts():
     out = run("""
-    from stratalloc._tiers import residency
+    from stratalloc._tiering.tiers import residency
     assert stratalloc.enable(host_budget="64MiB")
     here = torch.nn.Parameter(torch.ones(1 << 18, device="cuda:0"))
     try:

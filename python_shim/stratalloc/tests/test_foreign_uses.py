@@ -23,7 +23,7 @@ from foreign_kernels import (  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.evicting import evicting  # noqa: E402
 import stratalloc  # noqa: E402
-from stratalloc import _tiers
+from stratalloc._tiering import tiers as _tiers
 from stratalloc._hooks import compiled as _compiled
 from stratalloc._hooks import exports as _exports
 from stratalloc._hooks import foreign_call as _foreign_call

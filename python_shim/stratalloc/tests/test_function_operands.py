@@ -20,7 +20,7 @@ from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
-from stratalloc import _tiers  # noqa: E402
+from stratalloc._tiering import tiers as _tiers  # noqa: E402
 
 # Whole handles: of smaller ones one would bring the other back.
 SIZE = 4 << 20

@@ -17,7 +17,8 @@ from foreign_kernels import (  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.let_go import let_go  # noqa: E402
 import stratalloc  # noqa: E402
-from stratalloc import _pin_table, _tiers  # noqa: E402
+from stratalloc._tiering import pin_table as _pin_table  # noqa: E402
+from stratalloc._tiering import tiers as _tiers  # noqa: E402
 
 
 def test_pins_are_counted_and_listed():

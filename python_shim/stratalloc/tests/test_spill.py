@@ -12,7 +12,7 @@ import torch
 
 from bazel import programs
 from stratalloc._native import core as _core
-from stratalloc._spill import SpillFile
+from stratalloc._tiering.spill import SpillFile
 from stratalloc.bench import disk
 from stratalloc.bench import main
 
@@ -191,7 +191,7 @@ def test_close_leaves_no_descriptor(tmp_path):
 
 FORKED = """
 import os, sys, torch
-from stratalloc._spill import SpillFile
+from stratalloc._tiering.spill import SpillFile
 
 spill = SpillFile(sys.argv[1], quota="1 MiB")
 kept = torch.arange(1000)

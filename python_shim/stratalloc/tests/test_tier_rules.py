@@ -18,7 +18,7 @@ from ruled_tensors import (  # noqa: E402,F401
     MIB, away, biases, clean, enabled, linear, on_device, place, stays, tiers)
 import stratalloc  # noqa: E402
 from stratalloc._native import core as _core  # noqa: E402
-from stratalloc import _tier_rules  # noqa: E402
+from stratalloc._tiering import rules as _tier_rules  # noqa: E402
 
 
 def test_a_bias_moved_with_its_module_stays_where_it_was_placed():

@@ -18,9 +18,9 @@ import torch  # noqa: E402
 from ruled_tensors import (  # noqa: E402,F401
     MIB, away, clean, enabled, linear, on_device, place, stays, tiers)
 import stratalloc  # noqa: E402
-from stratalloc import _ruled  # noqa: E402
+from stratalloc._tiering import ruled as _ruled  # noqa: E402
 from stratalloc._native import core as _core  # noqa: E402
-from stratalloc import _tier_rules  # noqa: E402
+from stratalloc._tiering import rules as _tier_rules  # noqa: E402
 from stratalloc._native import stack as _stack  # noqa: E402
 
 

@@ -20,7 +20,7 @@ from triton import language as tl
 
 from python_shim.testing.evicting import evicting
 import stratalloc
-from stratalloc import _tiers
+from stratalloc._tiering import tiers as _tiers
 from stratalloc._hooks import compiled as _compiled
 
 SEEDS = 100

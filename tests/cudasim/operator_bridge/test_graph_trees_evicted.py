@@ -19,7 +19,7 @@ from torch._inductor import config, cudagraph_trees
 
 from python_shim.testing.evicting import evicting
 import stratalloc
-from stratalloc import _tiers
+from stratalloc._tiering import tiers as _tiers
 
 SEEDS = 5
 STEPS = 12  # the first runs, the second captures

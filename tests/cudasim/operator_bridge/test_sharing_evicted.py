@@ -18,7 +18,7 @@ simulated.load(
 
 # pylint: disable=wrong-import-position,wildcard-import,unused-wildcard-import
 import stratalloc
-from stratalloc import _tiers
+from stratalloc._tiering import tiers as _tiers
 from tests.cudasim.operator_bridge.sharing_cases import *
 from tests.cudasim.operator_bridge.sharing_cases import _end, _start
 

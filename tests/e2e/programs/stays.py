@@ -10,7 +10,7 @@ import json
 import torch
 
 import stratalloc
-from stratalloc import _tiers
+from stratalloc._tiering import tiers as _tiers
 
 results = {}
 

@@ -44,7 +44,7 @@ def operands(said):
     import torch
 
     import stratalloc
-    from stratalloc import _tiers
+    from stratalloc._tiering import tiers as _tiers
 
     count = 4 * MIB
     weight = torch.nn.Parameter(torch.arange(count, device="cuda") % 97 * 1.,

@@ -4,7 +4,7 @@
 Where a tensor is decides, each time it is asked:
 
   on a GPU, the allocator ours   stratalloc.evict and restore, under rules of
-                                 this manager's tensors (_tier_rules.py)
+                                 this manager's tensors (_tiering/rules.py)
   on a GPU, torch's allocator    it stays
   in host memory, no GPU of ours it goes to a file of this manager (spilled.py)
   in host memory beside one      it stays: the GPU is what is short
@@ -19,9 +19,9 @@ import functools
 import logging
 import threading
 
-from stratalloc import _tiers
 from stratalloc._native import gpus as _gpus
 from stratalloc._native import state as _state
+from stratalloc._tiering import tiers as _tiers
 from stratalloc.compat.memory_management import spilled
 from stratalloc.compat.memory_management.monitor import GIB
 from stratalloc.compat.memory_management.steps import steps
@@ -84,7 +84,7 @@ class OffloadStrategies:
         use it meanwhile on another thread."""
         if self.spills():
             return
-        from stratalloc import _tier_rules
+        from stratalloc._tiering import rules as _tier_rules
 
         moving, staying = self._sorted(tensors)
         _tier_rules.apply(moving, **self._tiers())
@@ -95,7 +95,7 @@ class OffloadStrategies:
         it stays is passed over; any thread."""
         if self.spills():
             return
-        from stratalloc import _tier_rules
+        from stratalloc._tiering import rules as _tier_rules
 
         _tier_rules.apply(
             [one for one in self._sorted(tensors)[0] if not _stays(one)],
@@ -112,14 +112,14 @@ class OffloadStrategies:
     def clear(self, tensors):
         """Takes the rules back; as apply()."""
         if not self.spills():
-            from stratalloc import _tier_rules
+            from stratalloc._tiering import rules as _tier_rules
 
             _tier_rules.clear(tensors)
 
     def clear_tiers(self, tensors):
         """Takes back the rules of what does not stay; as apply_tiers()."""
         if not self.spills():
-            from stratalloc import _tier_rules
+            from stratalloc._tiering import rules as _tier_rules
 
             _tier_rules.clear([one for one in tensors if not _stays(one)])
 
@@ -262,7 +262,7 @@ class OffloadStrategies:
             if self.closed:
                 return None
             if asked != self._asked:
-                from stratalloc import _spill
+                from stratalloc._tiering import spill as _spill
 
                 # Whoever writes to one at this moment still has it.
                 self._files = [one for one in self._files if one.used]
@@ -299,9 +299,9 @@ def _strided(tensor):
 
 def _stays(tensor):
     """Is it where nothing leaves, or is it to be?"""
-    from stratalloc import _tier_rules
     from stratalloc._native import core as _core
     from stratalloc._native.stack import LIFETIME_STAYING
+    from stratalloc._tiering import rules as _tier_rules
 
     rule = _tier_rules.rule_of(tensor)
     if rule is not None and rule.stays:

@@ -25,7 +25,7 @@ import weakref
 
 import torch
 
-from stratalloc import _ruled
+from stratalloc._tiering import ruled as _ruled
 from stratalloc.compat.memory_management import spilled
 
 _managed = weakref.WeakKeyDictionary()  # module -> Managed
@@ -172,7 +172,7 @@ class ModuleWrapper:
 
 def _rules_go_along(module):
     """Around what may swap tensors, which refuses those that are held weakly,
-    as those with a rule are (_tier_rules.py)."""
+    as those with a rule are (_tiering/rules.py)."""
     if (not torch.__future__.get_swap_module_params_on_conversion()
             or not _ruled.some()):
         return contextlib.nullcontext()

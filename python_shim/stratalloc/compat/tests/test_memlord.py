@@ -22,7 +22,7 @@ from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 from memlord_tensors import (  # noqa: E402,F401
     CPU, CUDA0, CUDA1, MIB, is_counted, mib, nothing_is_left)
 import stratalloc  # noqa: E402
-from stratalloc import _tiers  # noqa: E402
+from stratalloc._tiering import tiers as _tiers  # noqa: E402
 from stratalloc.compat.memlord import MemLord  # noqa: E402
 
 gc.freeze()  # what was imported is no garbage: collections are quick

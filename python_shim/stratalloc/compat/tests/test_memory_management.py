@@ -22,7 +22,8 @@ from torch import nn  # noqa: E402
 import stratalloc  # noqa: E402
 from managed_models import (  # noqa: E402
     WAIT, calls_beside_moves, left_behind, managed_fixture)
-from stratalloc import _tier_rules  # noqa: E402
+from stratalloc._tiering import rules as _tier_rules  # noqa: E402
+from stratalloc._tiering import tiers as _tiers  # noqa: E402
 from stratalloc.compat import memory_management as mm  # noqa: E402
 from stratalloc.compat.memory_management.monitor import Usage  # noqa: E402
 from stratalloc.telemetry import model as events  # noqa: E402
@@ -62,7 +63,7 @@ def _layers(count, width=1024, device=None):
 def _resident(model):
     """Which of its layers have their weight on the device."""
     return [i for i, layer in enumerate(model)
-            if stratalloc._tiers.residency(layer.weight)["device"] == _WEIGHT]
+            if _tiers.residency(layer.weight)["device"] == _WEIGHT]
 
 
 def _moved():
@@ -395,7 +396,7 @@ def test_a_manager_that_is_gone_leaves_no_rule_of_the_tiers(managed):
     assert model[0].bias.data_ptr() == address
     stratalloc.restore(model)
     stratalloc.evict(model)
-    assert stratalloc._tiers.residency(model[0].weight)["host"] == _WEIGHT
+    assert _tiers.residency(model[0].weight)["host"] == _WEIGHT
     _tier_rules.clear(model)
 
 

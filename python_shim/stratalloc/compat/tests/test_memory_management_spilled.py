@@ -20,7 +20,7 @@ from torch.nn.utils import parametrize  # noqa: E402
 
 from managed_models import (  # noqa: E402
     WAIT, away, managed_fixture, nothing_left, towers)
-from stratalloc import _spill  # noqa: E402
+from stratalloc._tiering import spill as _spill  # noqa: E402
 from stratalloc.compat import memory_management as mm  # noqa: E402
 from stratalloc.compat.memory_management import _earlier  # noqa: E402
 from stratalloc.compat.memory_management import spilled  # noqa: E402

@@ -34,9 +34,9 @@ so torch.utils.swap_tensors refuses those that have a rule; moving a module,
 which may swap, is looked after.
 """
 
-from stratalloc import _ruled
 from stratalloc._native import state as _state
-from stratalloc._ruled import Rule, rule_of  # noqa: F401
+from stratalloc._tiering import ruled as _ruled
+from stratalloc._tiering.ruled import Rule, rule_of  # noqa: F401
 
 
 def apply(tensors, *, stay=False, host=True, disk=True, compress=None):

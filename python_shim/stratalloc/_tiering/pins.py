@@ -8,10 +8,10 @@ with a network card, extensions that keep pointers of their own.
 import os
 import sys
 
-from stratalloc import _pin_table
-from stratalloc import _tiers
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._tiering import pin_table as _pin_table
+from stratalloc._tiering import tiers as _tiers
 
 
 def pin(obj, by=None):

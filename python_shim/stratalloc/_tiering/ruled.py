@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that have a rule (_tier_rules.py says what that means), and what
+"""The tensors that have a rule (rules.py says what that means), and what
 is done with their memory: for who moves modules, and for apply() and clear().
 """
 
@@ -9,10 +9,10 @@ import threading
 import weakref
 from typing import NamedTuple
 
-from stratalloc import _pin_table
 from stratalloc._native import core as _core
 from stratalloc._native.stack import (LIFETIME_PERSISTENT, LIFETIME_STAYING,
                                       LIFETIMES)
+from stratalloc._tiering import pin_table as _pin_table
 
 PACKINGS = {False: 0, "lz4": 1, "zstd": 2, None: 3}
 
