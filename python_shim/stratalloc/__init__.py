@@ -46,13 +46,13 @@ _NAMES = {
     "serve_metrics": "_metrics_server",
     "write_metrics": "_metrics_server",
     "metrics_collector": "_metrics_server",
-    "limit": "_limits",
+    "limit": "_ownership.limits",
     "fragmentation": "_fragments",
     "explain": "_explanation",
     "on_oom": "_oom",
     "OutOfMemoryReport": "_oom.autopsy",
-    "watch": "_modules",
-    "annotate": "_modules",
+    "watch": "_ownership.modules",
+    "annotate": "_ownership.modules",
     "scope": "scopes",
     "__version__": "_version",  # written by the build, from bazel/version.bzl
 }

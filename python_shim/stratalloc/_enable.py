@@ -270,6 +270,6 @@ def _call_site():
 
 
 def _install_module_scopes():
-    from stratalloc import _modules
+    from stratalloc._ownership import modules as _modules
 
     _modules.install()

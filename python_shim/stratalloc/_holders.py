@@ -5,12 +5,12 @@ import dataclasses
 
 from stratalloc import _plot_svg
 from stratalloc import _reports
-from stratalloc import _sites
 from stratalloc import _table
 from stratalloc import _tree
 from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
 from stratalloc._native.device_metrics import TIERS
+from stratalloc._ownership import sites as _sites
 from stratalloc._page import Page
 from stratalloc._result import Rows
 
@@ -228,7 +228,8 @@ def _by_tensor(rows, device):
 
 def _tensors(device):
     """(owner, name, category, bytes, tier) of each storage on the device."""
-    from stratalloc import _modules  # torch, that recordings lack
+    # torch, that recordings lack
+    from stratalloc._ownership import modules as _modules
     # torch, that recordings lack
     from stratalloc._native import storages as _storages
 

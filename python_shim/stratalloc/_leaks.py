@@ -9,10 +9,10 @@ import re
 import threading
 
 from stratalloc import _growth
-from stratalloc import _sites
 from stratalloc import _table
 from stratalloc import _tree
 from stratalloc._native import state as _state
+from stratalloc._ownership import sites as _sites
 from stratalloc._page import Page
 from stratalloc._result import Rows
 from stratalloc.settings import format_size

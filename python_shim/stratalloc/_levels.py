@@ -5,8 +5,8 @@ writes it); the lines of code that allocate, sampled by bytes; of every
 allocation the whole stack.
 """
 
-from stratalloc import _sites
 from stratalloc._native import core as _core
+from stratalloc._ownership import sites as _sites
 
 _now = ["counters"]
 

@@ -51,7 +51,8 @@ def report(device=None):
     _state.require()
     if not _core.initialized():
         return {}
-    from stratalloc import _modules  # torch is there by now
+    # torch is there by now
+    from stratalloc._ownership import modules as _modules
 
     _modules.relabel_all()
     values = _core.report(_tiers.device_index(device))
@@ -70,7 +71,8 @@ def held(device=None):
     _state.require()
     if not _core.initialized():
         return {}
-    from stratalloc import _modules  # torch is there by now
+    # torch is there by now
+    from stratalloc._ownership import modules as _modules
 
     _modules.relabel_all()
     return _core.held(_tiers.device_index(device))

@@ -7,8 +7,8 @@ import threading
 
 from torch.compiler import is_compiling
 
-from stratalloc import _scope_names
 from stratalloc._native import stack as _stack
+from stratalloc._ownership import scope_names as _scope_names
 
 # A category decides the lifetime class, and so whether the bytes may be
 # evicted; without one the surrounding frame's both stay.

@@ -153,7 +153,7 @@ def look(program):
     place.device(program.memory << 20, host_budget=program.host << 20)
     import stratalloc
     from stratalloc._native import core as _core
-    from stratalloc import _modules
+    from stratalloc._ownership import modules as _modules
 
     began = time.monotonic()
     _core.begin_recording(ring_events=_RING)

@@ -48,7 +48,8 @@ def take():
         found["torch"] = str(getattr(torch, "__version__", ""))
     if not _core.initialized():
         return found
-    from stratalloc import _modules  # torch is there by now
+    # torch is there by now
+    from stratalloc._ownership import modules as _modules
 
     _modules.relabel_all()
     for index in range(_core.device_count()):

@@ -20,9 +20,9 @@ import os
 import threading
 import _thread
 
-from stratalloc import _sites
 from stratalloc._native import core as _core
 from stratalloc._oom.place import Place
+from stratalloc._ownership import sites as _sites
 
 _log = logging.getLogger("stratalloc")
 _inside = threading.local()

@@ -184,9 +184,9 @@ def named(module, kind):
 
 
 def modules_of(module):
-    from stratalloc import _owners
+    from stratalloc._native.module_tree import walk
 
-    return [one for _, one in _owners._walk(module)]
+    return [one for _, one in walk(module)]
 
 
 def _entry(tensor):

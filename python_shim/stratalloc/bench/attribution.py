@@ -203,7 +203,7 @@ class _Training:
 
 def _step(torch, device, steps, turns):
     """All of ours on and off: {"whole": ..., "optimizer": ...}."""
-    from stratalloc import _modules
+    from stratalloc._ownership import modules as _modules
 
     training = _Training(torch, device)
 
@@ -265,8 +265,8 @@ class _counted_modules:
     """How often a module's scope was entered meanwhile: a list of one."""
 
     def __enter__(self):
-        from stratalloc import _modules
         from stratalloc._native import stack as _stack
+        from stratalloc._ownership import modules as _modules
 
         self._modules, self._stack = _modules, _stack
         entered = [0]

@@ -10,7 +10,7 @@ import torch
 from fake_stack import FakeStack
 from torch import nn
 
-from stratalloc import _modules
+from stratalloc._ownership import modules as _modules
 from stratalloc._native import stack as _stack
 from stratalloc._native.stack import (ACTIVATION, LIFETIME_PERSISTENT,
                                       LIFETIME_TRANSIENT, PARAMETER)

@@ -9,7 +9,7 @@ simulate.load("64MiB")
 import pytest
 import stratalloc
 import torch
-from stratalloc import _modules
+from stratalloc._ownership import modules as _modules
 from stratalloc._native import _scopes
 from stratalloc.bench import attribution
 from stratalloc.bench import attribution_lines

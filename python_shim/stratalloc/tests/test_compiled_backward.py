@@ -13,7 +13,7 @@ from torch._dynamo import compiled_autograd  # noqa: E402
 
 from accounts import rows, sums, total  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
-from stratalloc import _modules  # noqa: E402
+from stratalloc._ownership import modules as _modules  # noqa: E402
 import stratalloc  # noqa: E402
 
 SIZE = 256

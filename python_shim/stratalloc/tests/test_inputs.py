@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from accounts import rows, sums  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
-from stratalloc import _inputs  # noqa: E402
+from stratalloc._ownership import inputs as _inputs  # noqa: E402
 
 SIZE = 128
 INPUT = SIZE * 4

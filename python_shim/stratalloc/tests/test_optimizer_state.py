@@ -242,8 +242,8 @@ def test_state_of_nobody_costs_no_look_at_all_of_it(monkeypatch):
     step()
     step()
     looks = []
-    monkeypatch.setattr(stratalloc._modules._installed.owners, "relabel_state",
-                        lambda *_: looks.append(1))
+    monkeypatch.setattr(stratalloc._ownership.modules._installed.owners,
+                        "relabel_state", lambda *_: looks.append(1))
     step()
     assert not looks
     assert rows("Optimizer.AdamW")["", "optimizer_state"] >= 2 * WEIGHT

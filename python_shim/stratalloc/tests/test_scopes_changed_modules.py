@@ -18,7 +18,7 @@ from accounts import rows, sums  # noqa: E402,F401
 from device_nets import SIZE, WEIGHT, data, net, ones  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-from stratalloc import _modules  # noqa: E402
+from stratalloc._ownership import modules as _modules  # noqa: E402
 
 
 ASKED = {

@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-from stratalloc import _modules  # noqa: E402
+from stratalloc._ownership import modules as _modules  # noqa: E402
 from stratalloc._native import _scopes  # noqa: E402
 
 SIZE = 64

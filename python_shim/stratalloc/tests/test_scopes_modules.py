@@ -16,7 +16,7 @@ from scoped_models import Model
 from scoped_models import stack  # noqa: F401
 from torch import nn
 
-from stratalloc import _modules
+from stratalloc._ownership import modules as _modules
 from stratalloc._native import stack as _stack
 from stratalloc._native.stack import BUFFER
 

@@ -7,7 +7,7 @@ from fake_stack import FakeStack
 from scoped_models import stack  # noqa: F401
 from torch import nn
 
-from stratalloc import _modules
+from stratalloc._ownership import modules as _modules
 from stratalloc._native import stack as _stack
 from stratalloc._native.stack import (GRADIENT, LIFETIME_OPTIMIZER,
                                       OPTIMIZER_STATE, TEMPORARY)

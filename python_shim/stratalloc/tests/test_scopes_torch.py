@@ -11,7 +11,7 @@ from scoped_models import Model
 from scoped_models import stack  # noqa: F401
 from torch import nn
 
-from stratalloc import _modules
+from stratalloc._ownership import modules as _modules
 
 
 def test_hooks_keep_working_inside_the_frame(stack):

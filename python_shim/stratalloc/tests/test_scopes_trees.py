@@ -14,7 +14,7 @@ from scoped_models import stack  # noqa: F401
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from stratalloc import _modules
+from stratalloc._ownership import modules as _modules
 from stratalloc._native.stack import (BUFFER, GRADIENT, OPTIMIZER_STATE,
                                       PARAMETER)
 

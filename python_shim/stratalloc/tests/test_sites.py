@@ -204,7 +204,7 @@ def test_backward_of_nobodys_scope():
 
 
 def test_backward_of_librarys_function_is_its_layer(tmp_path, monkeypatch):
-    from stratalloc import _sites
+    from stratalloc._ownership import sites as _sites
     from stratalloc._native import _frames
 
     (tmp_path / "installed_function.py").write_text(textwrap.dedent("""
@@ -328,7 +328,7 @@ def test_a_graphs_pool_and_its_end():
 
 def test_a_library_that_calls_back_is_looked_through(tmp_path, monkeypatch):
     """Installed packages are none of the user's; an editable one is."""
-    from stratalloc import _sites
+    from stratalloc._ownership import sites as _sites
     from stratalloc._native import _frames
 
     target, project = tmp_path / "target", tmp_path / "project"
@@ -361,7 +361,7 @@ def test_a_library_that_calls_back_is_looked_through(tmp_path, monkeypatch):
 
 
 def test_the_outermost_frame_where_all_are_libraries():
-    from stratalloc import _sites
+    from stratalloc._ownership import sites as _sites
     from stratalloc._native import _frames
 
     frame = sys._getframe()
@@ -390,7 +390,7 @@ def test_what_is_no_list_of_directories():
 def test_nobody_takes_the_gil_after_the_end():
     """What runs while Python ends: the gate is shut, and whoever was inside it
     has left when end() returns."""
-    from stratalloc import _sites
+    from stratalloc._ownership import sites as _sites
     from stratalloc._native import _frames
 
     done, kept = threading.Event(), []

@@ -55,7 +55,7 @@ def test_a_million_lines_are_bounded(tmp_path, lines):
         lines = {lines}
         """ + """
         import resource
-        from stratalloc import _sites
+        from stratalloc._ownership import sites as _sites
         names = {"torch": torch}
         source = "torch.empty(65536, dtype=torch.uint8, device='cuda')"
         code = compile(source, "generated.py", "eval")

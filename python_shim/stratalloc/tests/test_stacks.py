@@ -166,7 +166,7 @@ def test_a_deep_stack_says_that_it_was_cut(tmp_path, monkeypatch):
             return torch.empty(512, device="cuda")
     """))
     monkeypatch.syspath_prepend(str(tmp_path))
-    from stratalloc import _sites
+    from stratalloc._ownership import sites as _sites
     from stratalloc._native import _frames
 
     deep = importlib.import_module("deep_library")
@@ -283,7 +283,7 @@ def test_nodes_of_autograd_are_their_scopes():
 
 
 def test_backward_of_librarys_function_is_its_layer(tmp_path, monkeypatch):
-    from stratalloc import _sites
+    from stratalloc._ownership import sites as _sites
     from stratalloc._native import _frames
 
     (tmp_path / "installed_function.py").write_text(textwrap.dedent("""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The line of user code that this thread runs, as "file:line".
 
-The first frame, innermost first, that lies in no library, as _sites.py has it:
-so of `train.py` and what it calls in packages, train.py's line. Of a file below
-the directory where this began, the rest of the path.
+The first frame, innermost first, that lies in no library, as
+_ownership/sites.py has it: so of `train.py` and what it calls in packages,
+train.py's line. Of a file below the directory where this began, the rest of the
+path.
 """
 
 import functools
@@ -12,7 +13,7 @@ import sys
 
 import torch
 
-from stratalloc import _sites
+from stratalloc._ownership import sites as _sites
 
 NOBODY = "(no user code)"
 

@@ -182,11 +182,12 @@ def test_line_of_a_recording_is_its_own():
 def test_line_is_not_this_packages():
     """Its hooks are in the stack of what a program allocates through them."""
     package = os.path.dirname(stratalloc.__file__)
-    hook = (os.path.join(package, "_modules.py"), 7, "f")
+    hook = (os.path.join(package, "_ownership/modules.py"), 7, "f")
     assert _site([hook, *_MINE]) == "/p/net.py:12"
     assert _site([(package + "_mine/net.py", 3, "h")]) == (
         package + "_mine/net.py:3")
-    assert _site([hook]).endswith("_modules.py:7")  # nothing else is known
+    # Nothing else is known.
+    assert _site([hook]).endswith("_ownership/modules.py:7")
 
 
 @pytest.mark.parametrize("function, name", [

@@ -21,8 +21,8 @@ import weakref
 import torch
 from torch.compiler import is_compiling
 
-from stratalloc._construction import _subclasses, recognizer
 from stratalloc._native.stack import BUFFER, LIFETIME_PERSISTENT, PARAMETER
+from stratalloc._ownership.construction import _subclasses, recognizer
 from stratalloc._tiering import ruled as _ruled
 
 

@@ -3,12 +3,12 @@
 
 `install()` wraps
   nn.Module.__call__   category activation, lifetime transient
-  nn.Module._apply     _moves.py (to, cuda, half ...), parameter, persistent
-  construction         _construction.py, category parameter, persistent
-  lazy parameters      _materialize.py, category parameter, persistent
+  nn.Module._apply     moves.py (to, cuda, half ...), parameter, persistent
+  construction         construction.py, category parameter, persistent
+  lazy parameters      materialize.py, category parameter, persistent
   nn.Module.__setstate__  no frame: re-labels what deepcopy and pickle made,
                           whose tree the next report names
-  Optimizer.step       _optimizers.py, category optimizer_state or temporary
+  Optimizer.step       optimizers.py, category optimizer_state or temporary
   compiled autograd    _hooks/compiled_backward.py, activation, transient
 so that the module's scope is on top *while* memory is allocated, and listens
 to the registration of parameters and buffers to re-label what was allocated
@@ -30,11 +30,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.modules import module as _torch_module
 
-from stratalloc import _scope_names
-from stratalloc._construction import Construction, building
 from stratalloc._hooks.compiled_backward import CompiledBackward
-from stratalloc._materialize import Materialize
-from stratalloc._moves import Moves
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import stack as _stack
 from stratalloc._native import state as _state
@@ -42,8 +38,12 @@ from stratalloc._native import storages as _storages
 from stratalloc._native.errors import NotEnabledError
 from stratalloc._native.stack import (BUFFER, LIFETIME_PERSISTENT, PARAMETER,
                                       ROOT)
-from stratalloc._optimizers import Steps
-from stratalloc._owners import Owners
+from stratalloc._ownership import scope_names as _scope_names
+from stratalloc._ownership.construction import Construction, building
+from stratalloc._ownership.materialize import Materialize
+from stratalloc._ownership.moves import Moves
+from stratalloc._ownership.optimizers import Steps
+from stratalloc._ownership.owners import Owners
 
 _lock = threading.Lock()
 _installed = None

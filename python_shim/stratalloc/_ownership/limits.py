@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """limit(): how much a scope, or the whole process, may own."""
 
-from stratalloc import _modules
-from stratalloc import _scope_names
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._ownership import modules as _modules
+from stratalloc._ownership import scope_names as _scope_names
 from stratalloc._tiering import tiers as _tiers
 from stratalloc.settings import asked_size, format_size
 

@@ -36,13 +36,14 @@ import weakref
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from stratalloc import _scope_names
-from stratalloc._annotated import Annotated
-from stratalloc._inputs import each_tensor
 from stratalloc._native import stack as _stack
 from stratalloc._native import storages as _storages
+from stratalloc._native.module_tree import walk
 from stratalloc._native.stack import (BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE,
                                       PARAMETER)
+from stratalloc._ownership import scope_names as _scope_names
+from stratalloc._ownership.annotated import Annotated
+from stratalloc._ownership.inputs import each_tensor
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _KINDS = (("_parameters", PARAMETER), ("_buffers", BUFFER))
@@ -141,13 +142,13 @@ class Owners:
                 prefix += child + "."
                 inner = inner._modules[child]
             if self._is_compiled_backwards(inner):
-                for _, module in _walk(root):
+                for _, module in walk(root):
                     if id(module) not in self.scopes:
                         self._remember(module, self._native.name(
                             self.unattributed), None, None, False)
                 return self.scopes[id(root)]
             base, unique, tree = self._base(inner, inside)
-            walked = list(_walk(root))
+            walked = list(walk(root))
             roots = self._roots_below(walked, tree)
             moved = {}
             for path, module in walked:
@@ -202,7 +203,7 @@ class Owners:
             if id(module) in self._modules:
                 self._copies.pop(id(module), None)
             elif id(module) not in below and any(
-                    self.on_device(tensor) for _, part in _walk(module)
+                    self.on_device(tensor) for _, part in walk(module)
                     for tensor in _tensors(part)):
                 self.name_tree(module, inside=False)
 
@@ -248,7 +249,7 @@ class Owners:
         ref = self._by_scope.get(scope)
         running = ref() if ref is not None else None
         if running is not None:
-            for path, module in _walk(running):
+            for path, module in walk(running):
                 if module is inner:
                     return path
         return None
@@ -384,7 +385,7 @@ class Owners:
         For the thread that the program reads their gradients on.
         """
         with self._lock:
-            for _, module in _walk(root):
+            for _, module in walk(root):
                 if id(module) in self.scopes:
                     self._label_own(module)
                     self.relabel_gradients(_leaves(module))
@@ -520,23 +521,3 @@ def _leaves(module):
 
 def _is_cuda(tensor):
     return tensor.is_cuda
-
-
-def _walk(root):
-    """(path, module) of the tree in named_modules' order, each object once.
-
-    Not named_modules itself: subclasses override it, it hashes modules, and a
-    module whose __init__ has not run to its end has no children to ask for.
-    """
-    seen = set()
-    todo = [("", root)]
-    while todo:
-        path, module = todo.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        yield path, module
-        children = list((module.__dict__.get("_modules") or {}).items())
-        for name, child in reversed(children):
-            if child is not None:
-                todo.append((f"{path}.{name}" if path else name, child))

@@ -31,20 +31,19 @@ def install(torch):
     """Sampled mallocs find their line from now on, until Python ends."""
     from stratalloc._native import _frames
 
-    _frames.begin(libraries(torch), _PACKAGE)
+    _frames.begin(libraries(torch), _core.PACKAGE)
     if not _installed:
         # Before the interpreter is finalised, when nobody can have the GIL.
         atexit.register(_frames.end)
         _installed.append(os.getcwd())
 
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _installed = []  # the directory that names are told from
 
 
 def libraries(torch):
     """Directories whose code is no user's, as a stack may spell them."""
-    found = {_PACKAGE, *map(os.path.abspath, torch.__path__),
+    found = {_core.PACKAGE, *map(os.path.abspath, torch.__path__),
              *site.getsitepackages(), site.getusersitepackages()}
     for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts"):
         found.add(sysconfig.get_path(name))

@@ -3,7 +3,7 @@
 
 `step` of every optimizer class runs with the frame "Optimizer.<Class>"
 (lifetime optimizer) on top: what it makes is temporary, but while it makes
-state, which is at the first step (`_making.py`). Pre and post hooks of torch
+state, which is at the first step (`making.py`). Pre and post hooks of torch
 are not used: a post hook does not run when step raises, and the frame would
 stay.
 
@@ -29,12 +29,12 @@ import torch
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
-from stratalloc._construction import (Building, Construction, _subclasses,
-                                      recognizer)
-from stratalloc._making import Making, closures
 from stratalloc._native.stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
                                       TEMPORARY)
-from stratalloc._owners import tensors_in
+from stratalloc._ownership.construction import (Building, Construction,
+                                                _subclasses, recognizer)
+from stratalloc._ownership.making import Making, closures
+from stratalloc._ownership.owners import tensors_in
 
 
 def _wrapper(original, steps):

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Owners of memory: modules, optimizers, scopes and lines of code."""
