@@ -15,7 +15,7 @@ that has no entry has none.
 
 import json
 
-from stratalloc._table import natural
+from stratalloc._rendering.table import natural
 from stratalloc.settings import format_size
 
 _VERSION = 1

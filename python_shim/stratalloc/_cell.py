@@ -24,18 +24,18 @@ import time
 from stratalloc import _growth
 from stratalloc import _holders
 from stratalloc import _levels
-from stratalloc import _plot_svg
 from stratalloc import _reports
 from stratalloc import _trace
-from stratalloc import _tree
 from stratalloc._hooks import resets as _resets
 from stratalloc._hooks import witness as _witness
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
-from stratalloc._page import Page
-from stratalloc._result import Result, Shown, dicts, frame
+from stratalloc._rendering import plot_svg as _plot_svg
+from stratalloc._rendering import tree as _tree
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Result, Shown, dicts, frame
+from stratalloc._rendering.table import Row, Table, counted, refused
 from stratalloc._stats import Stats
-from stratalloc._table import Row, Table, counted, refused
 from stratalloc.settings import format_size
 
 _MOVED = {"evicted": "out", "restored": "in", "to_disk": "to disk",

@@ -69,7 +69,7 @@ def console(stream=None):
         raise CannotRunError(
             "stratalloc: this command prints tables with the package rich, "
             "which is not installed; run `pip install rich`") from None
-    from stratalloc import _table
+    from stratalloc._rendering import table as _table
 
     plain = not stream.isatty() or bool(os.environ.get("NO_COLOR"))
     width, height = _table.terminal(stream)
@@ -97,7 +97,7 @@ def tell(result, args, stream):
 def show(out, table):
     """Prints a table whole: a narrow terminal wraps its lines, a pipe takes
     them as they are, and no number is cut."""
-    from stratalloc import _table
+    from stratalloc._rendering import table as _table
 
     with contextlib.ExitStack() as stack:
         stack.callback(setattr, out, "width", out.width)

@@ -5,9 +5,9 @@ import dataclasses
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
-from stratalloc._page import Page
-from stratalloc._result import Result, frame
-from stratalloc._table import Row, Table
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Result, frame
+from stratalloc._rendering.table import Row, Table
 from stratalloc._tiering import tiers as _tiers
 from stratalloc.settings import asked_size, format_size
 

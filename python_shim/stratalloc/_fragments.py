@@ -3,12 +3,12 @@
 
 import dataclasses
 
-from stratalloc import _plot_svg
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
-from stratalloc._page import Page
-from stratalloc._result import Result, dicts, frame
-from stratalloc._table import Row, Table
+from stratalloc._rendering import plot_svg as _plot_svg
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Result, dicts, frame
+from stratalloc._rendering.table import Row, Table
 from stratalloc._tiering import tiers as _tiers
 from stratalloc.settings import format_size
 

@@ -3,16 +3,16 @@
 
 import dataclasses
 
-from stratalloc import _plot_svg
 from stratalloc import _reports
-from stratalloc import _table
-from stratalloc import _tree
 from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._ownership import sites as _sites
-from stratalloc._page import Page
-from stratalloc._result import Rows
+from stratalloc._rendering import plot_svg as _plot_svg
+from stratalloc._rendering import table as _table
+from stratalloc._rendering import tree as _tree
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Rows
 
 _BY = ("module", "category", "site", "tensor")
 _AT = ("now", "peak")

@@ -9,12 +9,12 @@ import re
 import threading
 
 from stratalloc import _growth
-from stratalloc import _table
-from stratalloc import _tree
 from stratalloc._native import state as _state
 from stratalloc._ownership import sites as _sites
-from stratalloc._page import Page
-from stratalloc._result import Rows
+from stratalloc._rendering import table as _table
+from stratalloc._rendering import tree as _tree
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Rows
 from stratalloc.settings import format_size
 
 _LOG = logging.getLogger("stratalloc")

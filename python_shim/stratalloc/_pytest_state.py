@@ -24,7 +24,7 @@ from stratalloc import _pytest_before
 from stratalloc._hooks import resets as _resets
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
-from stratalloc._table import natural
+from stratalloc._rendering.table import natural
 from stratalloc.settings import format_size
 
 _SHOWN = 5  # owners in a failure

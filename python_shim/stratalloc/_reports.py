@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """report(), stats() and memory_summary(): what the core knows, read-only."""
 
-from stratalloc import _tree
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._native.device_metrics import TIERS
-from stratalloc._page import Page
+from stratalloc._rendering import tree as _tree
+from stratalloc._rendering.page import Page
 from stratalloc._stats import Stats
 from stratalloc._tiering import pin_table as _pin_table
 from stratalloc._tiering import tiers as _tiers

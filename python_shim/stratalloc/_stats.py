@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stats: the totals of one device."""
 
-from stratalloc._page import Page
-from stratalloc._result import Result
-from stratalloc._table import Row, Table, counted
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Result
+from stratalloc._rendering.table import Row, Table, counted
 from stratalloc.settings import format_size
 
 NOTHING = "stratalloc: CUDA is not initialised under this allocator"

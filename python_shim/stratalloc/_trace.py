@@ -11,8 +11,8 @@ from stratalloc import _levels
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
-from stratalloc._page import Page
-from stratalloc._result import Shown
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Shown
 
 
 class Trace(Shown):

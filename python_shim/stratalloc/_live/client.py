@@ -18,8 +18,8 @@ import select
 import socket
 import time
 
-from stratalloc import _table
 from stratalloc._live import peers, protocol, shape, socket_path
+from stratalloc._rendering import table as _table
 
 PATIENCE = 5.0  # seconds until an answer is called late
 

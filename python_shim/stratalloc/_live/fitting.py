@@ -8,7 +8,7 @@ note. Nothing here knows what the lines say.
 import dataclasses
 import textwrap
 
-from stratalloc import _table
+from stratalloc._rendering import table as _table
 
 _NAMES = 12  # cells that names keep, if they need them
 

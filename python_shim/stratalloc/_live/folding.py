@@ -7,7 +7,7 @@ same categories are in them: "net.layers.0–5.mlp × 6". Knows no sample.
 
 import re
 
-from stratalloc import _tree
+from stratalloc._rendering import tree as _tree
 
 _NUMBER = re.compile("[0-9]+")
 

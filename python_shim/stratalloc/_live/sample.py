@@ -17,7 +17,7 @@ from stratalloc import _levels
 from stratalloc import simulate
 from stratalloc._native import core as _core
 from stratalloc._native import device_metrics as _device_metrics
-from stratalloc._table import natural
+from stratalloc._rendering.table import natural
 
 LAYERS = 100  # of each device: the largest now, and those that owned most
 _NAME = 200  # characters of a layer's name or the command, at most

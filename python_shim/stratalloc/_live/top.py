@@ -15,9 +15,9 @@ import sys
 import time
 
 from stratalloc import _command
-from stratalloc import _table
 from stratalloc._live import card, client, view
 from stratalloc._live.keyboard import Keyboard
+from stratalloc._rendering import table as _table
 
 FASTEST = 0.5  # seconds from one look to the next, at least
 _ONCE = 0.5  # between the two samples of --once, whose speeds are of it

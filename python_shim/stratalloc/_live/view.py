@@ -7,11 +7,11 @@ first one there are none, and "-" says so. Knows no terminal and no socket.
 
 import dataclasses
 
-from stratalloc import _table
 from stratalloc._live import card, fitting, folding
 from stratalloc._native.device_metrics import TIERS
-from stratalloc._page import Page
-from stratalloc._table import Row, Table, natural
+from stratalloc._rendering import table as _table
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.table import Row, Table, natural
 from stratalloc.settings import format_size
 
 # What a key sorts by: the key's word, and which of a line's sizes.

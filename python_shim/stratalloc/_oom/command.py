@@ -15,7 +15,7 @@ import sys
 from stratalloc._command import EXIT_FAILED, EXIT_OK, UsageError
 from stratalloc._oom import bundle
 from stratalloc._oom.autopsy import OutOfMemoryReport
-from stratalloc._table import printable
+from stratalloc._rendering.table import printable
 from stratalloc.telemetry.errors import TelemetryError
 from stratalloc.telemetry.regular import opened
 

@@ -14,7 +14,7 @@ import sys
 from stratalloc import _growth
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
-from stratalloc._table import natural
+from stratalloc._rendering.table import natural
 
 _HOLES = 50  # the largest; the rest as a sum
 _TENSORS = 200

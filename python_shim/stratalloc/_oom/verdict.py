@@ -11,7 +11,7 @@ sentence has only what was counted or tried.
 import dataclasses
 
 from stratalloc._oom import arithmetic
-from stratalloc._table import cut, printable
+from stratalloc._rendering.table import cut, printable
 from stratalloc.settings import format_size as size
 
 # What `kind` may be, with the words of section headings.

@@ -18,7 +18,7 @@ from stratalloc import _command
 from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK,
                                  EXIT_UNKNOWN, EXIT_USAGE, CannotRunError,
                                  UsageError)
-from stratalloc._table import printable
+from stratalloc._rendering.table import printable
 from stratalloc.telemetry import formats, progress
 from stratalloc.telemetry.errors import (MissingPackageError, SnapshotError,
                                          TelemetryError)

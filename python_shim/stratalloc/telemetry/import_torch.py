@@ -18,7 +18,7 @@ import os
 
 import numpy as np
 
-from stratalloc._table import printable
+from stratalloc._rendering.table import printable
 from stratalloc.telemetry import (annotations, finite, gaps, gzipped, model,
                                   native_sizes, plain_pickle, progress,
                                   snapshot_names)

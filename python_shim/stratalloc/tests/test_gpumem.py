@@ -17,7 +17,7 @@ import torch  # noqa: E402
 from gpumem_cells import (  # noqa: E402,F401
     MIB, RESET, run_fixture, shell_fixture, sums, torchs)
 import stratalloc  # noqa: E402
-from stratalloc import _plot_svg  # noqa: E402
+from stratalloc._rendering import plot_svg as _plot_svg  # noqa: E402
 from stratalloc._hooks import resets as _resets  # noqa: E402
 from stratalloc.telemetry.analysis.curves import Curves  # noqa: E402
 

@@ -9,7 +9,7 @@ import pytest
 
 from python_shim.stratalloc.tests import live_samples
 from python_shim.stratalloc.tests.live_samples import MIB
-from stratalloc import _table
+from stratalloc._rendering import table as _table
 from stratalloc._live import card, view
 
 

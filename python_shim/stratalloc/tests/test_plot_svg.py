@@ -8,12 +8,12 @@ import xml.etree.ElementTree
 
 import pytest
 
-from stratalloc import _plot_svg
+from stratalloc._rendering import plot_svg as _plot_svg
 from stratalloc._native import stack as _stack
 from stratalloc._fragments import Fragmentation
 from stratalloc._holders import Holder, Holders
-from stratalloc._page import Page
-from stratalloc._plot_svg import Areas, Bars
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.plot_svg import Areas, Bars
 
 MIB = 1 << 20
 _SVG = "{http://www.w3.org/2000/svg}"

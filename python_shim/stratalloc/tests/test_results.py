@@ -18,7 +18,7 @@ from stratalloc._growth import Change, Growth
 from stratalloc._holders import Holder, Holders
 from stratalloc import _leaks
 from stratalloc._stats import Stats
-from stratalloc import _table
+from stratalloc._rendering import table as _table
 
 
 def integers(value):
@@ -220,7 +220,7 @@ def test_text_needs_no_rich():
     done = programs.run("-c", """
 import sys
 sys.modules["rich"] = None
-from stratalloc import _page, _tree
+from stratalloc._rendering import page as _page, tree as _tree
 print(_page.Page([_tree.Tree([("a", "buffer", 1)])]).text())
 """)
     assert done.returncode == 0, done.stderr

@@ -16,9 +16,9 @@ from rich.console import Console
 from made_results import ALL, holders, of_80_columns, stats  # noqa: F401
 from stratalloc._growth import Change, Growth
 from stratalloc._holders import Holder, Holders
-from stratalloc._page import Page
-from stratalloc import _table
-from stratalloc import _table_rich
+from stratalloc._rendering.page import Page
+from stratalloc._rendering import table as _table
+from stratalloc._rendering import table_rich as _table_rich
 
 
 def printed(found, width=80, height=24, **how):

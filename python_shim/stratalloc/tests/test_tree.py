@@ -5,8 +5,8 @@ import random
 
 from rich.cells import cell_len
 
-from stratalloc import _table
-from stratalloc import _tree
+from stratalloc._rendering import table as _table
+from stratalloc._rendering import tree as _tree
 
 
 def _table_of(*rows, columns=_tree.BYTES, **how):

@@ -25,7 +25,7 @@ import time
 import numpy as np
 import torch
 
-from stratalloc._table import counted
+from stratalloc._rendering.table import counted
 from stratalloc.compat.gpu_optimizer import _traced
 from stratalloc.telemetry import model
 from stratalloc.telemetry.model import Kind

@@ -3,8 +3,8 @@
 
 import numpy as np
 
-from stratalloc._page import Page
-from stratalloc._table import Row, Table, counted
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.table import Row, Table, counted
 from stratalloc.compat.gpu_optimizer import _records
 from stratalloc.settings import format_size
 

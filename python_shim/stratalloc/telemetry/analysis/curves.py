@@ -10,7 +10,7 @@ in them to its end; the ledger, and with it holders() and peak(), has what is
 still there when the call ends as an activation.
 """
 
-from stratalloc import _plot_svg
+from stratalloc._rendering import plot_svg as _plot_svg
 from stratalloc.telemetry import replay
 from stratalloc.telemetry.analysis.over_time import over_time
 from stratalloc.telemetry.model import Kind

@@ -18,9 +18,9 @@ import dataclasses
 
 import numpy as np
 
-from stratalloc._page import Page
-from stratalloc._result import Result
-from stratalloc._table import Row, Table
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Result
+from stratalloc._rendering.table import Row, Table
 from stratalloc.settings import format_size
 from stratalloc.telemetry import gaps, lifetimes, model, replay
 from stratalloc.telemetry.analysis import tiers_model, traffic

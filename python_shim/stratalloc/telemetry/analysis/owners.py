@@ -9,8 +9,8 @@ import dataclasses
 import numpy as np
 
 from stratalloc import _growth, _holders, _leaks
-from stratalloc._page import Page
-from stratalloc._result import Rows
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Rows
 from stratalloc.settings import format_size
 from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.analysis import steps

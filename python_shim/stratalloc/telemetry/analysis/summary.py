@@ -3,9 +3,9 @@
 
 import numpy as np
 
-from stratalloc._page import Page
-from stratalloc._result import Result
-from stratalloc._table import Row, Table, counted, refused
+from stratalloc._rendering.page import Page
+from stratalloc._rendering.result import Result
+from stratalloc._rendering.table import Row, Table, counted, refused
 from stratalloc.settings import format_size
 from stratalloc.telemetry import gaps, identities, model, replay
 from stratalloc.telemetry.analysis.curves import Curves

@@ -25,7 +25,7 @@ import dataclasses
 import numpy as np
 
 from stratalloc._native.device_metrics import TIERS
-from stratalloc._table import counted, printable, refused
+from stratalloc._rendering.table import counted, printable, refused
 from stratalloc.settings import format_size
 from stratalloc.telemetry import gaps, model, replay
 from stratalloc.telemetry.analysis import owners

@@ -7,7 +7,7 @@ scope's, each by its whole name, since pprof adds up what has the same; category
 and device are labels. Needs protobuf.
 """
 
-from stratalloc import _tree
+from stratalloc._rendering import tree as _tree
 from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.exports.messages import messages
 from stratalloc.telemetry.exports.notes import notes

@@ -11,7 +11,7 @@ import json
 
 import numpy as np
 
-from stratalloc import _tree
+from stratalloc._rendering import tree as _tree
 from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.exports import spans
 from stratalloc.telemetry.exports.notes import notes

@@ -7,7 +7,7 @@ that is partly free is stranded: whoever lives in it pins it.
 
 import numpy as np
 
-from stratalloc._table import natural
+from stratalloc._rendering.table import natural
 from stratalloc.telemetry import model, replay
 from stratalloc.telemetry.report.bounds import name
 

@@ -7,7 +7,7 @@ for the rest, drawings a number of what they do not show one by one.
 
 import dataclasses
 
-from stratalloc import _tree
+from stratalloc._rendering import tree as _tree
 from stratalloc.telemetry.exports.target import text
 
 _LONGEST = 160  # characters of a name

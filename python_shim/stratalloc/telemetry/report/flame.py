@@ -5,7 +5,7 @@ A node is {"n": name, "k": kind, "b": bytes, "c": blocks, "in": nodes}, the
 largest first. The nodes of a node that has any add up to it.
 """
 
-from stratalloc._table import natural
+from stratalloc._rendering.table import natural
 from stratalloc.telemetry import model
 from stratalloc.telemetry.analysis.lines import line
 from stratalloc.telemetry.report.bounds import levels, name

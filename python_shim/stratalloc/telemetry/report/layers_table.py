@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from stratalloc._table import natural
+from stratalloc._rendering.table import natural
 from stratalloc.telemetry import model
 from stratalloc.telemetry.exports.layers import layers
 from stratalloc.telemetry.exports.target import text

@@ -12,7 +12,7 @@ import hashlib
 import os
 import string
 
-from stratalloc import _plot_svg
+from stratalloc._rendering import plot_svg as _plot_svg
 from stratalloc.telemetry import model
 from stratalloc.telemetry.exports.target import target
 from stratalloc.telemetry.report.packed import packed

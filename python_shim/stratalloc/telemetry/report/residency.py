@@ -10,7 +10,7 @@ import bisect
 
 import numpy as np
 
-from stratalloc._table import natural
+from stratalloc._rendering.table import natural
 from stratalloc.telemetry import model
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.report.bounds import name

@@ -15,7 +15,7 @@ import made_runs
 import told
 from made_runs import MIB
 from exported import RUNS, SOME, bytes_of, json_of
-from stratalloc import _tree
+from stratalloc._rendering import tree as _tree
 from stratalloc.telemetry import model
 from stratalloc.telemetry.exports import perfetto, samples, spans
 from stratalloc.telemetry.exports.messages import messages

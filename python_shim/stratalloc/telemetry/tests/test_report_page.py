@@ -12,7 +12,7 @@ import pytest
 import browser
 import made_runs
 from bazel import programs
-from stratalloc import _plot_svg
+from stratalloc._rendering import plot_svg as _plot_svg
 from stratalloc.telemetry import files, model, replay
 from stratalloc.telemetry.model import Kind
 from stratalloc.telemetry.report import page

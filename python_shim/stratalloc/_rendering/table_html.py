@@ -8,8 +8,8 @@ notebooks so) names and numbers stay in order, a line for each row.
 
 import html
 
-from stratalloc import _plot_svg
-from stratalloc import _table
+from stratalloc._rendering import plot_svg as _plot_svg
+from stratalloc._rendering import table as _table
 
 _OPEN = 2  # levels that are open at first
 _STYLE = """

@@ -10,7 +10,7 @@ has one part below it shares that one's line: "net.layers.0–31 × 32".
 import dataclasses
 import re
 
-from stratalloc import _table
+from stratalloc._rendering import table as _table
 from stratalloc.settings import format_size
 
 

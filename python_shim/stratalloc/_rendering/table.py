@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table for people: names, numbers, and what the numbers consist of.
 
-Made once, and written as text (here), for rich (_table_rich.py) and as HTML
-(_table_html.py). Widths are cells of a terminal; a pipe or a file has whole
+Made once, and written as text (here), for rich (table_rich.py) and as HTML
+(table_html.py). Widths are cells of a terminal; a pipe or a file has whole
 lines, unless COLUMNS says how wide they may be. Where it is narrow, names are
 cut in the middle and notes after a comma; numbers never are, so a terminal with
 no room for them and _LEAST cells of names has lines that wrap.

@@ -8,10 +8,10 @@ largest; all of them if asked.
 
 import sys
 
-from stratalloc import _plot_svg
-from stratalloc import _table
-from stratalloc import _table_html
-from stratalloc import _tree
+from stratalloc._rendering import plot_svg as _plot_svg
+from stratalloc._rendering import table as _table
+from stratalloc._rendering import table_html as _table_html
+from stratalloc._rendering import tree as _tree
 
 _SPARE = 3  # lines: the prompt, the command, one empty
 _FEWEST = 8  # lines of a tree, however low the terminal is
@@ -45,7 +45,7 @@ class Page:
     def __rich_console__(self, console, options):
         from rich.text import Text
 
-        from stratalloc import _table_rich
+        from stratalloc._rendering import table_rich as _table_rich
 
         for part in self._made(options.height or console.size.height,
                                pictures=False):

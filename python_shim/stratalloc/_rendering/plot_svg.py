@@ -10,8 +10,8 @@ pictures over: the tables beside them have the same numbers.
 
 import html
 
-from stratalloc import _table
 from stratalloc._native import stack as _stack
+from stratalloc._rendering import table as _table
 from stratalloc.settings import format_size
 
 # Of categories, in their order, here and in the report's page; three to one and

@@ -9,7 +9,7 @@ notebook's cell, to_pandas(). Bytes and counts are ints, never text.
 import dataclasses
 from collections.abc import Mapping
 
-from stratalloc._page import Page
+from stratalloc._rendering.page import Page
 
 
 class Shown:

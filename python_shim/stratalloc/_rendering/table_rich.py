@@ -8,7 +8,7 @@ without colours (a pipe, NO_COLOR) gets no escape sequence at all.
 from rich.table import Table
 from rich.text import Text
 
-from stratalloc import _table
+from stratalloc._rendering import table as _table
 
 _BAR = 10  # cells
 _EIGHTHS = " ▏▎▍▌▋▊▉"
