@@ -21,9 +21,9 @@ import re
 import sys
 import time
 
-from stratalloc import _command
-from stratalloc import _pipes
 from stratalloc._native import core as _core
+from stratalloc._terminal import command as _command
+from stratalloc._terminal import pipes as _pipes
 from stratalloc.settings import Config
 
 _SUFFIX = ".running"

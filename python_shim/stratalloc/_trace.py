@@ -148,7 +148,7 @@ def trace(path=None, redact=False):
 
 def _try(path):
     """RuntimeError where nothing can be written: before what is recorded."""
-    from stratalloc._result_file import ResultFile
+    from stratalloc._terminal.result_file import ResultFile
 
     try:
         ResultFile(path)

@@ -15,10 +15,10 @@ script nothing.
 import argparse
 import sys
 
-from stratalloc import _command
-from stratalloc import _pipes
-from stratalloc._command import CannotRunError, UsageError, depth
-from stratalloc._command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
+from stratalloc._terminal import command as _command
+from stratalloc._terminal import pipes as _pipes
+from stratalloc._terminal.command import CannotRunError, UsageError, depth
+from stratalloc._terminal.command import EXIT_CANNOT, EXIT_OK, EXIT_USAGE
 
 _EPILOG = ("exit codes: 0 fine, 1 the job failed, 2 usage, 3 not possible on "
            "this machine or installation, 4 not known, 141 the reader of its "
@@ -129,7 +129,7 @@ def _add_json(parser, what):
 
 
 def _result_file(path):
-    from stratalloc._result_file import ResultFile
+    from stratalloc._terminal.result_file import ResultFile
 
     try:
         return ResultFile(path)

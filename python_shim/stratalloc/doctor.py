@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 
-from stratalloc import _command
 from stratalloc import simulate
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._terminal import command as _command
 from stratalloc.settings import Config
 from stratalloc.settings import format_size
 

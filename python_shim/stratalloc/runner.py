@@ -14,9 +14,9 @@ import sys
 import threading
 import types
 
-from stratalloc import _command
 from stratalloc import _last_line
-from stratalloc import _pipes
+from stratalloc._terminal import command as _command
+from stratalloc._terminal import pipes as _pipes
 from stratalloc.settings import Config
 
 # What describes a simulated device, besides its size.

@@ -14,10 +14,10 @@ import select
 import sys
 import time
 
-from stratalloc import _command
 from stratalloc._live import card, client, view
 from stratalloc._live.keyboard import Keyboard
 from stratalloc._rendering import table as _table
+from stratalloc._terminal import command as _command
 
 FASTEST = 0.5  # seconds from one look to the next, at least
 _ONCE = 0.5  # between the two samples of --once, whose speeds are of it

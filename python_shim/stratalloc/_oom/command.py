@@ -12,10 +12,10 @@ import math
 import os
 import sys
 
-from stratalloc._command import EXIT_FAILED, EXIT_OK, UsageError
 from stratalloc._oom import bundle
 from stratalloc._oom.autopsy import OutOfMemoryReport
 from stratalloc._rendering.table import printable
+from stratalloc._terminal.command import EXIT_FAILED, EXIT_OK, UsageError
 from stratalloc.telemetry.errors import TelemetryError
 from stratalloc.telemetry.regular import opened
 

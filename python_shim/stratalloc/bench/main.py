@@ -8,8 +8,8 @@ import statistics
 import subprocess
 import sys
 
-from stratalloc import _command
 from stratalloc import simulate
+from stratalloc._terminal import command as _command
 from stratalloc.bench import allocations
 from stratalloc.bench import attribution_lines
 from stratalloc.bench import disk

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from stratalloc import _command
+from stratalloc._terminal import command as _command
 from stratalloc.bench import paired
 from stratalloc.demo.phases import package_environment
 

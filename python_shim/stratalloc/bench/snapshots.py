@@ -17,7 +17,7 @@ import sys
 import time
 
 from stratalloc import _autoload
-from stratalloc import _command
+from stratalloc._terminal import command as _command
 from stratalloc.bench import library
 from stratalloc.demo.phases import package_environment
 

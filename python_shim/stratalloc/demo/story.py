@@ -3,8 +3,8 @@
 
 import tempfile
 
-from stratalloc import _command
 from stratalloc import simulate
+from stratalloc._terminal import command as _command
 from stratalloc.demo import job
 from stratalloc.demo import tables
 from stratalloc.demo import verdict

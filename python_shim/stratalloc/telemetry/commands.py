@@ -14,11 +14,11 @@ import typing
 
 import typer
 
-from stratalloc import _command
-from stratalloc._command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK,
-                                 EXIT_UNKNOWN, EXIT_USAGE, CannotRunError,
-                                 UsageError)
 from stratalloc._rendering.table import printable
+from stratalloc._terminal import command as _command
+from stratalloc._terminal.command import (EXIT_CANNOT, EXIT_FAILED, EXIT_OK,
+                                          EXIT_UNKNOWN, EXIT_USAGE,
+                                          CannotRunError, UsageError)
 from stratalloc.telemetry import formats, progress
 from stratalloc.telemetry.errors import (MissingPackageError, SnapshotError,
                                          TelemetryError)

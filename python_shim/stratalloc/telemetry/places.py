@@ -6,8 +6,8 @@ UsageError says what cannot be meant.
 
 import os
 
-from stratalloc._command import UsageError
-from stratalloc._result_file import ResultFile
+from stratalloc._terminal.command import UsageError
+from stratalloc._terminal.result_file import ResultFile
 
 
 def _apart(option, output, *files):

@@ -104,7 +104,7 @@ class _Bars:
 def _started(stream):
     """rich's bars on the stream; False without rich, or on a terminal that can
     take nothing back."""
-    from stratalloc import _command
+    from stratalloc._terminal import command as _command
 
     try:
         console = _command.console(stream)

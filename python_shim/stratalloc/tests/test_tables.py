@@ -12,7 +12,7 @@ import termios
 import pytest
 
 _BENCH = """
-from stratalloc import _command
+from stratalloc._terminal import command as _command
 from stratalloc.bench import main
 row = main.entry("malloc/free 4 MiB, two threads, two streams, recorded on one",
                  [123456789.0], [987654321.0], "native of another name")
@@ -26,7 +26,7 @@ _BENCH_CELLS = ("recorded on one", "123456789", "native of another name "
                 "987654321", "0.12-12345.68", "<= 0.123456789x", "held")
 
 _DEMO = """
-from stratalloc import _command
+from stratalloc._terminal import command as _command
 from stratalloc.demo import story
 from stratalloc.demo import tables
 big = 123456789 << 20

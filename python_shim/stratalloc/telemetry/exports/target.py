@@ -6,7 +6,7 @@ import gzip
 import os
 import tempfile
 
-from stratalloc._result_file import opened_in_place
+from stratalloc._terminal.result_file import opened_in_place
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 
-from stratalloc import _pipes
+from stratalloc._terminal import pipes as _pipes
 
 
 def opened_in_place(path):
