@@ -21,10 +21,7 @@ import sys
 import threading
 import time
 
-from stratalloc import _growth
-from stratalloc import _holders
 from stratalloc import _levels
-from stratalloc import _reports
 from stratalloc import _trace
 from stratalloc._hooks import resets as _resets
 from stratalloc._hooks import witness as _witness
@@ -35,7 +32,10 @@ from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result, Shown, dicts, frame
 from stratalloc._rendering.table import Row, Table, counted, refused
-from stratalloc._stats import Stats
+from stratalloc._reports import diff as _diff
+from stratalloc._reports import holders as _holders
+from stratalloc._reports import reports as _reports
+from stratalloc._reports.stats import Stats
 from stratalloc.settings import format_size
 
 _MOVED = {"evicted": "out", "restored": "in", "to_disk": "to disk",
@@ -54,11 +54,11 @@ class Moment:
     blocks_in_all: int
     refused: int
     tiers: dict
-    mark: _growth.Mark
+    mark: _diff.Mark
     on_device: dict  # category -> bytes
 
 
-_NOTHING = Moment(0, 0, 0, 0, 0, 0, {}, _growth.Mark("before", 0, 0, {}), {})
+_NOTHING = Moment(0, 0, 0, 0, 0, 0, {}, _diff.Mark("before", 0, 0, {}), {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class DeviceMemory:
     moved: dict
     stalls: int
     stall_ns: int
-    kept: _growth.Growth
+    kept: _diff.Growth
     at_peak: _holders.Holders
     _bars: _plot_svg.Bars
 
@@ -131,7 +131,7 @@ class CellMemory(Result):
         """A pandas.DataFrame with a line for each device and owner that holds
         more or less; ImportError without pandas."""
         return frame(["device", *(field.name for field in dataclasses.fields(
-            _growth.Change))], [
+            _diff.Change))], [
                 {"device": one.device, **row} for one in self.devices
                 for row in dicts(one.kept.rows)])
 
@@ -175,7 +175,7 @@ def _rows(one):
     def row(name, before, peak, after):
         return Row(name, (format_size(before),
                           "-" if peak is None else format_size(peak),
-                          format_size(after), _growth.signed(after - before)))
+                          format_size(after), _diff.signed(after - before)))
 
     for name in ("allocated", "reserved"):
         found = getattr(one, name)
@@ -315,7 +315,7 @@ class Measuring:
             self._refused.get(device, 0) + after.refused - before.refused,
             {name: since("bytes_" + name) for name in _MOVED},
             since("stalls"), since("stall_ns"),
-            _growth.diff(mark, after.mark), at_peak,
+            _diff.diff(mark, after.mark), at_peak,
             _plot_svg.Bars(f"allocated on device {device} by category", [
                 ("before", before.on_device),
                 ("peak", _holders.bytes_by_category(at_peak.rows)),
@@ -339,7 +339,7 @@ def _moments(name):
 
 def _moment(name, device, values):
     layers = values["layers"]
-    held = _growth.by_owner(layers)
+    held = _diff.by_owner(layers)
     on_device = {}
     for row in layers:
         on_device[row["category"]] = (on_device.get(row["category"], 0)
@@ -350,7 +350,7 @@ def _moment(name, device, values):
         sum(row["allocated"] for row in layers),
         sum(row["blocks_allocated"] for row in layers),
         _refused(device), values["tiers"],
-        _growth.Mark(name, device, sum(size for size, _ in held.values()),
+        _diff.Mark(name, device, sum(size for size, _ in held.values()),
                      held), on_device)
 
 

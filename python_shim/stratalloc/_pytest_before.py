@@ -16,10 +16,10 @@ import types
 
 import torch
 
-from stratalloc import _holders
 from stratalloc import _trace
 from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
+from stratalloc._reports import holders as _holders
 from stratalloc.settings import format_size
 
 _KEPT = _stack.CATEGORIES.index("workspace")

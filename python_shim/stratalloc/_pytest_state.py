@@ -18,13 +18,13 @@ import threading
 import torch
 
 from stratalloc import _budgets
-from stratalloc import _growth
-from stratalloc import _holders
 from stratalloc import _pytest_before
 from stratalloc._hooks import resets as _resets
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._rendering.table import natural
+from stratalloc._reports import diff as _diff
+from stratalloc._reports import holders as _holders
 from stratalloc.settings import format_size
 
 _SHOWN = 5  # owners in a failure
@@ -153,7 +153,7 @@ class State:
             # Fixtures that outlive the test.
             fixtures = max(self._prepared.get(key, 0) - before, 0)
             if size > before + fixtures:
-                left.append(_growth.Change(*key[1:], size - before - fixtures,
+                left.append(_diff.Change(*key[1:], size - before - fixtures,
                                            0))
         total = sum(row.bytes for row in left)
         if total <= self._leaks:
@@ -166,7 +166,7 @@ class State:
         if self._leaks is None or not _core.initialized():
             return {}
         return {(device, *key): size for device in _devices()
-                for key, (size, _) in _growth.mark(device=device).held.items()
+                for key, (size, _) in _diff.mark(device=device).held.items()
                 if key[1] != _KEPT}
 
     def live(self):
@@ -199,7 +199,7 @@ def _devices():
 def _workspaces(device):
     """Owner -> bytes of workspaces that are there."""
     return {owner: size for (owner, category), (size, _)
-            in _growth.mark(device=device).held.items() if category == _KEPT}
+            in _diff.mark(device=device).held.items() if category == _KEPT}
 
 
 def _largest(rows):

@@ -46,8 +46,8 @@ def main(args):
 
 def _tell(args, capacity, available, code, file):
     """Prints or writes what was found, if anything was; the exit code."""
-    from stratalloc import _holders
     from stratalloc._native import state as _state
+    from stratalloc._reports import holders as _holders
 
     if not _state.is_enabled():
         return code  # the program took another allocator, as stderr says

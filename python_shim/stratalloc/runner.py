@@ -318,7 +318,7 @@ def _tell_simulated():
 
 def _tell_holders(args):
     """Who held memory at the peak of each device that held something."""
-    from stratalloc import _holders
+    from stratalloc._reports import holders as _holders
 
     try:
         found = [peak for peak in _holders.peaks() if peak.total]

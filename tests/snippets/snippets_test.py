@@ -52,11 +52,15 @@ def test_programs_of_examples_are_named_by_their_tests():
 
 
 def test_results_have_what_the_readme_promises():
-    from stratalloc import _explanation, _fragments, _growth, _holders, _leaks
+    from stratalloc._reports import explanation as _explanation
+    from stratalloc._reports import fragmentation as _fragmentation
+    from stratalloc._reports import diff as _diff
+    from stratalloc._reports import holders as _holders
+    from stratalloc._reports import leaks as _leaks
 
     returned = {"holders": _holders.Holders, "peak": _holders.Holders,
-                "diff": _growth.Growth, "leaks": _leaks.Leaks,
-                "fragmentation": _fragments.Fragmentation,
+                "diff": _diff.Growth, "leaks": _leaks.Leaks,
+                "fragmentation": _fragmentation.Fragmentation,
                 "explain": _explanation.Explanation}
     with open(os.path.join(_ROOT, "README.md"), encoding="utf-8") as file:
         sentence, = re.findall(r"What (`holders[^.]*?)\.\s", file.read(), re.S)

@@ -11,10 +11,10 @@ core or the driver does not answer.
 import os
 import sys
 
-from stratalloc import _growth
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._rendering.table import natural
+from stratalloc._reports import diff as _diff
 
 _HOLES = 50  # the largest; the rest as a sum
 _TENSORS = 200
@@ -81,7 +81,7 @@ def _tensors(device):
     """The largest tensors with names on the device."""
     if "torch" not in sys.modules:
         return []
-    from stratalloc import _holders as holders
+    from stratalloc._reports import holders
 
     found = []
     try:
@@ -98,10 +98,10 @@ def _tensors(device):
 
 def _changed(device, rows):
     """What everybody holds more than at the newest mark(); None without one."""
-    mark = _growth.last.get(device)
+    mark = _diff.last.get(device)
     if mark is None:
         return None
-    now = _growth.by_owner(rows)
+    now = _diff.by_owner(rows)
     changed = [{"owner": owner, "category": category,
                 "bytes": now.get((owner, category), (0, 0))[0]
                 - mark.held.get((owner, category), (0, 0))[0]}

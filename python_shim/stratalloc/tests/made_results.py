@@ -3,12 +3,12 @@
 
 import pytest
 
-from stratalloc._explanation import Explanation
-from stratalloc._fragments import Fragmentation, Hole
-from stratalloc._growth import Change, Growth, Mark
-from stratalloc._holders import Holder, Holders
-from stratalloc._leaks import Leaks
-from stratalloc._stats import Stats
+from stratalloc._reports.explanation import Explanation
+from stratalloc._reports.fragmentation import Fragmentation, Hole
+from stratalloc._reports.diff import Change, Growth, Mark
+from stratalloc._reports.holders import Holder, Holders
+from stratalloc._reports.leaks import Leaks
+from stratalloc._reports.stats import Stats
 
 MIB = 1 << 20
 

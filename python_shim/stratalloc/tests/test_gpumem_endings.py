@@ -200,7 +200,7 @@ def test_a_process_of_another_allocator_is_told_who_began(tmp_path):
 
 def test_a_device_that_is_lost_ends_no_cell(run, shell, monkeypatch):
     """What cannot be asked is told; the cell's own way stays as it is."""
-    from stratalloc import _reports
+    from stratalloc._reports import reports as _reports
 
     def lost(device):
         raise RuntimeError("device 0 is lost")

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 import stratalloc
-from stratalloc import _growth, cli
+from stratalloc import cli
+from stratalloc._reports import diff as _diff
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 from stratalloc._native import gpus as _gpus
@@ -217,8 +218,8 @@ _NO_QUESTIONS = {
     "library", "metrics_collector", "on_oom", "scope", "serve_metrics",
     "write_metrics"}
 _ARGUMENTS = {
-    "diff": (_growth.Mark("a", 0, 0, {}),), "dump": ("a.strata",), "explain": ("1 MiB",),
-    "limit": ("1 MiB", "scope"), "pin": (torch.ones(1),),
+    "diff": (_diff.Mark("a", 0, 0, {}),), "dump": ("a.strata",),
+    "explain": ("1 MiB",), "limit": ("1 MiB", "scope"), "pin": (torch.ones(1),),
     "unpin": (torch.ones(1),), "watch": (torch.nn.Linear(1, 1),)}
 
 

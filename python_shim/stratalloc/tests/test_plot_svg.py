@@ -10,8 +10,8 @@ import pytest
 
 from stratalloc._rendering import plot_svg as _plot_svg
 from stratalloc._native import stack as _stack
-from stratalloc._fragments import Fragmentation
-from stratalloc._holders import Holder, Holders
+from stratalloc._reports.fragmentation import Fragmentation
+from stratalloc._reports.holders import Holder, Holders
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.plot_svg import Areas, Bars
 

@@ -6,7 +6,7 @@ On made-up reports, and once on a simulated device's.
 
 
 from bazel import programs
-from stratalloc import _reports
+from stratalloc._reports import reports as _reports
 
 _TOTALS = {
     "device": 0, "gpu_limit": 1 << 30, "live": 5 << 20, "stays": {},

@@ -14,10 +14,10 @@ from bazel import programs
 from made_results import (  # noqa: F401
     ALL, MIB, explanation, fragmentation, growth, holders, leaks,
     of_80_columns, stats)
-from stratalloc._growth import Change, Growth
-from stratalloc._holders import Holder, Holders
-from stratalloc import _leaks
-from stratalloc._stats import Stats
+from stratalloc._reports.diff import Change, Growth
+from stratalloc._reports.holders import Holder, Holders
+from stratalloc._reports import leaks as _leaks
+from stratalloc._reports.stats import Stats
 from stratalloc._rendering import table as _table
 
 

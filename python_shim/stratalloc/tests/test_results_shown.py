@@ -14,8 +14,8 @@ from IPython.lib import pretty
 from rich.console import Console
 
 from made_results import ALL, holders, of_80_columns, stats  # noqa: F401
-from stratalloc._growth import Change, Growth
-from stratalloc._holders import Holder, Holders
+from stratalloc._reports.diff import Change, Growth
+from stratalloc._reports.holders import Holder, Holders
 from stratalloc._rendering.page import Page
 from stratalloc._rendering import table as _table
 from stratalloc._rendering import table_rich as _table_rich

@@ -8,9 +8,11 @@ import dataclasses
 
 import numpy as np
 
-from stratalloc import _growth, _holders, _leaks
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
+from stratalloc._reports import diff as _diff
+from stratalloc._reports import holders as _holders
+from stratalloc._reports import leaks as _leaks
 from stratalloc.settings import format_size
 from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.analysis import steps
@@ -58,8 +60,8 @@ def diff(a, b, device=None, at="peak", by="module"):
     for key in {**before, **after}:
         was, now = before.get(key, (0, 0)), after.get(key, (0, 0))
         if was != now:
-            rows.append(_growth.Change(*key, now[0] - was[0], now[1] - was[1]))
-    return _growth.Growth("a to b", walked.index, rows, by)
+            rows.append(_diff.Change(*key, now[0] - was[0], now[1] - was[1]))
+    return _diff.Growth("a to b", walked.index, rows, by)
 
 
 class Leaks(Rows):

@@ -25,7 +25,7 @@ import re
 
 import numpy as np
 
-from stratalloc._leaks import LEAST
+from stratalloc._reports.leaks import LEAST
 from stratalloc.telemetry import model
 from stratalloc.telemetry.analysis import scope_ranges
 from stratalloc.telemetry.model import Kind

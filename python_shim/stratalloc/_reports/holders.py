@@ -3,7 +3,6 @@
 
 import dataclasses
 
-from stratalloc import _reports
 from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
 from stratalloc._native.device_metrics import TIERS
@@ -13,6 +12,7 @@ from stratalloc._rendering import table as _table
 from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
+from stratalloc._reports import reports as _reports
 
 _BY = ("module", "category", "site", "tensor")
 _AT = ("now", "peak")

@@ -8,13 +8,13 @@ import logging
 import re
 import threading
 
-from stratalloc import _growth
 from stratalloc._native import state as _state
 from stratalloc._ownership import sites as _sites
 from stratalloc._rendering import table as _table
 from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
+from stratalloc._reports import diff as _diff
 from stratalloc.settings import format_size
 
 _LOG = logging.getLogger("stratalloc")
@@ -66,7 +66,7 @@ class Leaks(Rows):
 
     def step(self):
         """A step is over. Optimizers say so themselves, unless told not to."""
-        now = _growth.mark(f"step {self.seen}", self.device)
+        now = _diff.mark(f"step {self.seen}", self.device)
         with self._lock:
             self._marks.append(now)
             self.seen += 1

@@ -3,7 +3,6 @@
 
 import dataclasses
 
-from stratalloc import _reports
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._ownership import sites as _sites
@@ -11,6 +10,7 @@ from stratalloc._rendering import table as _table
 from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
+from stratalloc._reports import reports as _reports
 from stratalloc.settings import format_size
 
 

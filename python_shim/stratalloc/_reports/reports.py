@@ -6,7 +6,7 @@ from stratalloc._native import state as _state
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
-from stratalloc._stats import Stats
+from stratalloc._reports.stats import Stats
 from stratalloc._tiering import pin_table as _pin_table
 from stratalloc._tiering import tiers as _tiers
 
