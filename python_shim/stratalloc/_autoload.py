@@ -30,7 +30,7 @@ def autoload():
     if _left_to_caller or os.environ.get("STRATALLOC", "0") in ("", "0"):
         return
     from stratalloc import _enable
-    from stratalloc import _record
+    from stratalloc._recording import record as _record
 
     try:
         if os.environ["STRATALLOC"] != "1":

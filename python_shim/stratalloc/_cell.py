@@ -21,12 +21,12 @@ import sys
 import threading
 import time
 
-from stratalloc import _levels
-from stratalloc import _trace
 from stratalloc._hooks import resets as _resets
 from stratalloc._hooks import witness as _witness
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._recording import levels as _levels
+from stratalloc._recording import trace as _trace
 from stratalloc._rendering import plot_svg as _plot_svg
 from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page

@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 
-from stratalloc import _levels
 from stratalloc._hooks import witness as _witness
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
@@ -23,6 +22,7 @@ from stratalloc._native import gpus as _gpus
 from stratalloc._native import state as _state
 from stratalloc._native.errors import NotEnabledError
 from stratalloc._native.state import is_enabled
+from stratalloc._recording import levels as _levels
 from stratalloc.settings import Config
 
 _log = logging.getLogger("stratalloc")

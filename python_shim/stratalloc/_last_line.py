@@ -18,9 +18,9 @@ import sys
 import tempfile
 import time
 
-from stratalloc import _levels
 from stratalloc._live import sample
 from stratalloc._native import core as _core
+from stratalloc._recording import levels as _levels
 from stratalloc.settings import format_size
 
 # Read and judged in half a second, with what more memory would save likewise,

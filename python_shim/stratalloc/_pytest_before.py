@@ -16,9 +16,9 @@ import types
 
 import torch
 
-from stratalloc import _trace
 from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
+from stratalloc._recording import trace as _trace
 from stratalloc._reports import holders as _holders
 from stratalloc.settings import format_size
 

@@ -179,8 +179,8 @@ def _prepare(args, config):
     """The simulated device if asked for, then the allocator."""
     from stratalloc import _autoload
     from stratalloc import _enable
-    from stratalloc import _record
     from stratalloc._native import state as _state
+    from stratalloc._recording import record as _record
 
     live, args.live = args.live, None  # from here on what is to be closed
     if args.allocator == "native":

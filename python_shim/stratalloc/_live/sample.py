@@ -13,10 +13,10 @@ import os
 import sys
 import time
 
-from stratalloc import _levels
 from stratalloc import simulate
 from stratalloc._native import core as _core
 from stratalloc._native import device_metrics as _device_metrics
+from stratalloc._recording import levels as _levels
 from stratalloc._rendering.table import natural
 
 LAYERS = 100  # of each device: the largest now, and those that owned most

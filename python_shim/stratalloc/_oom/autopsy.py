@@ -9,12 +9,12 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
-from stratalloc import _record
 from stratalloc._oom import arithmetic, bundle, facts, page
 from stratalloc._oom.redaction import Names
 from stratalloc._oom.suggestions import Suggestion, find
 from stratalloc._oom.trials import Trials
 from stratalloc._oom.verdict import Verdict, judge
+from stratalloc._recording import record as _record
 
 SCHEMA = 1
 

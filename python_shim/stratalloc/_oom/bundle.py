@@ -22,9 +22,9 @@ import subprocess
 import sys
 import time
 
-from stratalloc import _record
-from stratalloc import _trace
 from stratalloc._native import core as _core
+from stratalloc._recording import record as _record
+from stratalloc._recording import trace as _trace
 
 PREFIX, PARTIAL = "oom_", ".partial"
 SCHEMA = 1

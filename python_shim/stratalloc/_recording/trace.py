@@ -7,10 +7,10 @@ import platform
 import sys
 import tempfile
 
-from stratalloc import _levels
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._recording import levels as _levels
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Shown
 

@@ -156,7 +156,7 @@ class _File:
 
     def end(self):
         """Once; False if it could not be written, and stderr says why."""
-        from stratalloc import _trace
+        from stratalloc._recording import trace as _trace
 
         if self._number is None or not self.mine():
             return True
@@ -212,8 +212,8 @@ class _OfAChild:
         self._begun = False
 
     def begin_at_first_use(self, level):
-        from stratalloc import _trace
         from stratalloc._native import state as _state
+        from stratalloc._recording import trace as _trace
 
         if not _state.is_enabled():
             return
