@@ -38,7 +38,7 @@ def autoload():
                 f"stratalloc: STRATALLOC={os.environ['STRATALLOC']!r} is "
                 "neither 0 nor 1")
         if _enable.enable(_record.inherited(None)):
-            from stratalloc import _last_line
+            from stratalloc._live import last_line as _last_line
 
             _last_line.tell_at_exit()
     except Exception as error:  # pylint: disable=broad-except

@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 
-from stratalloc import _last_line
+from stratalloc._live import last_line as _last_line
 from stratalloc._terminal import command as _command
 from stratalloc._terminal import pipes as _pipes
 from stratalloc.settings import Config

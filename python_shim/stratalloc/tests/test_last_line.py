@@ -16,7 +16,7 @@ import torch  # noqa: E402
 
 import stratalloc  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
-from stratalloc import _last_line  # noqa: E402
+from stratalloc._live import last_line as _last_line  # noqa: E402
 from stratalloc._live import sample  # noqa: E402
 
 MIB = 1 << 20
