@@ -265,7 +265,7 @@ def _require_possible(args):
 
 def _serve_metrics(address, port):
     """Until the process ends; a line on stderr says where."""
-    from stratalloc import _metrics_server
+    from stratalloc._metrics import server as _metrics_server
     from stratalloc.telemetry.errors import MissingPackageError
 
     local = os.environ.get("LOCAL_RANK", "")

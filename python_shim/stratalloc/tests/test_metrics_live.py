@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stratalloc  # noqa: E402
-from stratalloc import _metrics  # noqa: E402
+from stratalloc._metrics import metrics as _metrics  # noqa: E402
 from stratalloc._native import device_metrics as _device_metrics  # noqa: E402
 from stratalloc._native import stack as _stack  # noqa: E402
 from stratalloc.telemetry.exports import families, metrics  # noqa: E402

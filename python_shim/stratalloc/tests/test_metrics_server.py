@@ -23,7 +23,7 @@ import pytest
 from bazel import programs
 
 import stratalloc
-from stratalloc import _metrics, _metrics_http
+from stratalloc._metrics import metrics as _metrics, http as _metrics_http
 from stratalloc.telemetry import ranks
 from stratalloc.telemetry.errors import TelemetryError
 from stratalloc.telemetry.exports import families
@@ -198,7 +198,7 @@ for fork in range(12):
                      os.path.exists(f"/proc/self/fd/{one}") and
                      os.readlink(f"/proc/self/fd/{one}") == LISTENS]
         server.close()  # does nothing, and waits for nobody
-        from stratalloc import _metrics
+        from stratalloc._metrics import metrics as _metrics
         names = [one.name for one in _metrics.families()]
         os._exit(0 if (listening, names) == ([], ["build_info"]) else 9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -2,14 +2,14 @@
 """serve_metrics(), write_metrics() and metrics_collector(): a process's metrics
 for Prometheus.
 
-The server is _metrics_http.py's: a daemon thread that listens, one more for
+The server is http.py's: a daemon thread that listens, one more for
 each connection up to a bound. A child of a fork has neither; it closes the
 socket that it inherited, so that the port is its parent's alone.
 """
 
 import os
 
-from stratalloc import _metrics
+from stratalloc._metrics import metrics as _metrics
 
 _serving = []  # MetricsServer that are open
 
@@ -78,7 +78,7 @@ def serve_metrics(port=0, addr="127.0.0.1", modules=_metrics.MODULES):
       RuntimeError: nothing can listen there; what is in the way is said.
       MissingPackageError: prometheus_client is not installed.
     """
-    from stratalloc import _metrics_http
+    from stratalloc._metrics import http as _metrics_http
     from stratalloc.telemetry.exports import exposition
 
     port = _whole("port", port, 65535)
