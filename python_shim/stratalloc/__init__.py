@@ -76,15 +76,15 @@ def __getattr__(name):
 
 def load_ipython_extension(ipython):
     """`%load_ext stratalloc` adds %gpumem and %%gpumem to this shell."""
-    from stratalloc import _notebook
+    from stratalloc._notebook import magics as _magics
 
-    _notebook.load(ipython)
+    _magics.load(ipython)
 
 
 def unload_ipython_extension(ipython):
-    from stratalloc import _notebook
+    from stratalloc._notebook import magics as _magics
 
-    _notebook.unload(ipython)
+    _magics.unload(ipython)
 
 
 def __dir__():

@@ -16,7 +16,7 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.error import UsageError
 from IPython.display import display
 
-from stratalloc import _cell
+from stratalloc._notebook import cell_memory as _cell_memory
 
 _NAME = "gpumem"
 
@@ -60,10 +60,10 @@ class GpuMem(magic.Magics):
             if trace or name:
                 raise UsageError(f"%{_NAME}: --trace and -o are for code; give "
                                  f"a statement, or use %%{_NAME} for a cell")
-            display(_cell.Now(top, peak))
+            display(_cell_memory.Now(top, peak))
             return None
         steps = self._compiled(text)
-        measuring, value = _cell.Measuring(trace), None
+        measuring, value = _cell_memory.Measuring(trace), None
         try:
             with measuring:
                 for code in steps:
@@ -101,7 +101,7 @@ class GpuMem(magic.Magics):
 
 def _checked(options):
     """(lines of a tree, name of a variable or "")."""
-    top, name = options.get("top", str(_cell.TOP)), options.get("o", "")
+    top, name = options.get("top", str(_cell_memory.TOP)), options.get("o", "")
     if not (top.isascii() and top.isdecimal()):
         raise UsageError(f"%{_NAME}: --top {top} is no number of lines")
     if name and (not name.isidentifier() or keyword.iskeyword(name)):
@@ -118,7 +118,7 @@ def _number(shell):
 def load(ipython):
     """The magics, from now on; a line that says what to do, if something is."""
     ipython.register_magics(GpuMem)
-    why = _cell.why_nothing()
+    why = _cell_memory.why_nothing()
     if why:
         print(f"stratalloc: {why}")
 
