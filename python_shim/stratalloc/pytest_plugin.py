@@ -73,7 +73,8 @@ def pytest_load_initial_conftests(early_config):
         else:
             _require_gpu()
         _enable.enable()
-        from stratalloc import _pytest_state  # torch comes with it
+        # torch comes with it
+        from stratalloc._testing import pytest_state as _pytest_state
 
         early_config.stash[_STATE] = _pytest_state.State(
             _leaks(options), options.stratalloc_update_budgets)

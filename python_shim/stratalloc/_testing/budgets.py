@@ -8,7 +8,7 @@
                              "layers": {"Net.0 (activation)": 524288, ...}}}}
 
 Bytes of the moment when the device held the most, less workspaces that outlive
-the test (_pytest_state.py). A test that needs more than
+the test (pytest_state.py). A test that needs more than
 `peak` by more than the tolerance (a share of it) has broken its budget; one
 that has no entry has none.
 """

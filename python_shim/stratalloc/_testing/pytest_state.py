@@ -4,8 +4,8 @@
 What a test needed is what the device held at once between its begin and its
 end, also where the test itself resets torch's peak: each reset is heard, and
 what there was before it is noted. What was there before and is not of its
-fixtures is left out (_pytest_before.py). Workspaces that outlive a test are left out:
-libraries make them for whoever comes first and keep them, so with them the
+fixtures is left out (pytest_before.py). Workspaces that outlive a test are left
+out: libraries make them for whoever comes first and keep them, so with them the
 answer would hang on the order of the tests. The moment is that of the largest
 sum, with them.
 """
@@ -17,14 +17,14 @@ import threading
 
 import torch
 
-from stratalloc import _budgets
-from stratalloc import _pytest_before
 from stratalloc._hooks import resets as _resets
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._rendering.table import natural
 from stratalloc._reports import diff as _diff
 from stratalloc._reports import holders as _holders
+from stratalloc._testing import budgets as _budgets
+from stratalloc._testing import pytest_before as _pytest_before
 from stratalloc.settings import format_size
 
 _SHOWN = 5  # owners in a failure
