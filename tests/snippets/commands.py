@@ -69,7 +69,7 @@ def check(line, root, folder):
 def stratalloc(found):
     """Wrong where the command line does not take these words; a synopsis may
     lack its files."""
-    from stratalloc import cli
+    from stratalloc.cli import command_line as cli
     from stratalloc.telemetry import commands
 
     if found and found[0] in cli._OF_FILES:

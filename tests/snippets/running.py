@@ -109,7 +109,7 @@ def fresh(text, folder):
 
 def command(line, folder):
     """(exit code, output) of `stratalloc ...`, whose words have no shell."""
-    from stratalloc import cli
+    from stratalloc.cli import command_line as cli
 
     found = shlex.split(line, comments=True)[1:]
     return in_fork(lambda: cli.main(found), folder)

@@ -41,7 +41,7 @@ def _unique(snippets):
 
 
 def _help(words):
-    from stratalloc import cli
+    from stratalloc.cli import command_line as cli
 
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):

@@ -476,7 +476,7 @@ def test_doctor_says_what_enable_would():
     ("0.0.0.0:9400", ("0.0.0.0", 9400)), ("[::1]:65535", ("::1", 65535)),
     ("localhost:0", ("localhost", 0))])
 def test_metrics_are_served_at_an_address_and_a_port(text, place):
-    from stratalloc import cli
+    from stratalloc.cli import command_line as cli
 
     args = cli._parser().parse_args(["run", "--metrics", text, "x.py"])
     assert args.metrics == place

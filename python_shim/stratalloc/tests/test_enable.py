@@ -360,7 +360,7 @@ x = torch.ones(1 << 20, device="cuda")
 y = torch.ones(1 << 20, device="cuda")
 assert float((x + y).sum()) == 2 << 20
 assert not torch.cuda.memory_snapshot()[0]["is_expandable"]
-from stratalloc import doctor
+from stratalloc.cli import doctor
 finding, = [each for each in doctor._findings() if each[0] == "virtual memory"]
 assert finding[1] == "note" and "none on device 0" in finding[2], finding
 """
@@ -375,7 +375,7 @@ assert finding[1] == "note" and "none on device 0" in finding[2], finding
 
 def test_the_doctor_sees_virtual_memory():
     _works("""
-from stratalloc import doctor
+from stratalloc.cli import doctor
 finding, = [each for each in doctor._findings() if each[0] == "virtual memory"]
 assert finding[1] == "ok", finding
 """)

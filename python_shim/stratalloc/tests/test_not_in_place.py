@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import stratalloc
-from stratalloc import cli
+from stratalloc.cli import command_line as cli
 from stratalloc._reports import diff as _diff
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core

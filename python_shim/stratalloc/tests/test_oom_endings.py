@@ -28,7 +28,7 @@ import torch  # noqa: E402
 from torch.cuda import _memory_viz  # noqa: E402
 
 import stratalloc  # noqa: E402
-from stratalloc import cli  # noqa: E402
+from stratalloc.cli import command_line as cli  # noqa: E402
 from stratalloc._oom import bundle, hook  # noqa: E402
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ import pytest
 
 import made_recordings
 from bazel import programs
-from stratalloc import cli
+from stratalloc.cli import command_line as cli
 from stratalloc.telemetry import recording
 from stratalloc.telemetry.formats import FORMATS
 
@@ -320,7 +320,7 @@ class Gone:
         if (name + ".").startswith(gone + "."):
             raise ModuleNotFoundError(f"No module named {name!r}")
 sys.meta_path.insert(0, Gone())
-from stratalloc import cli
+from stratalloc.cli import command_line as cli
 for words in sys.argv[2:]:
     print("exit code", cli.main(words.split()), flush=True)
 """

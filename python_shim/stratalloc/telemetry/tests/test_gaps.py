@@ -11,7 +11,7 @@ import pytest
 import made_recordings
 import made_runs
 import torch_shapes
-from stratalloc import cli
+from stratalloc.cli import command_line as cli
 from stratalloc.telemetry import files, gaps, import_torch, recording
 from stratalloc.telemetry.analysis import fit, verdict
 from stratalloc.telemetry.errors import TelemetryError

@@ -19,7 +19,7 @@ from stratalloc.telemetry.exports import snapshot
 # Seconds are set: how fast this machine is must not matter.
 _COMMAND = """
 import sys
-from stratalloc import cli
+from stratalloc.cli import command_line as cli
 from stratalloc.telemetry import progress
 progress.AFTER, progress.EVERY = float(sys.argv[1]), 0
 sys.exit(cli.main(sys.argv[2:]))

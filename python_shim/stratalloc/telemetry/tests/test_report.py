@@ -12,7 +12,7 @@ import pytest
 import made_recordings
 import made_runs
 from report_data import MIB
-from stratalloc import cli
+from stratalloc.cli import command_line as cli
 from stratalloc.telemetry import model, recording
 from stratalloc.telemetry.report import page
 from stratalloc.telemetry.report.data import data

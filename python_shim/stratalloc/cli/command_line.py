@@ -223,7 +223,7 @@ def _run(args):
     if not args.report and (args.all or args.depth is not None):
         raise UsageError("--all, --depth: lines of the report; give "
                          "--report as well")
-    from stratalloc import runner
+    from stratalloc.cli import runner
 
     return runner.run(args)
 
@@ -252,7 +252,7 @@ def _estimate(args):
     if not args.card:
         raise UsageError("--card NAME says which card is estimated: h200, "
                          "a100, rtx4090, t4, wsl2")
-    from stratalloc import estimate
+    from stratalloc.cli import estimate
 
     return estimate.main(args)
 
@@ -351,6 +351,6 @@ def _add_doctor(commands):
 
 
 def _doctor(args):
-    from stratalloc import doctor
+    from stratalloc.cli import doctor
 
     return doctor.main(args)

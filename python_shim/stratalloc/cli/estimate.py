@@ -19,8 +19,8 @@ _MAY_LEAVE = ("parameter", "buffer", "gradient", "optimizer_state")
 
 def main(args):
     """The exit code: the script's own; 0 whether it fits or not."""
-    from stratalloc import runner
     from stratalloc import simulate
+    from stratalloc.cli import runner
 
     try:
         capacity, available = simulate.card_memory(args.card, args.profile)
