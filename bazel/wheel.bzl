@@ -26,12 +26,15 @@ def _wheel_impl(ctx):
     ], before_each = "--extra")
     args.add_all(ctx.attr.entry_points, before_each = "--entry-point")
     inputs += ctx.files.readme + ctx.files.license + ctx.files.notices
-    for target in ctx.attr.sources:
+    for target, folder in ctx.attr.sources.items():
+        room = target.label.package + "/"
         for f in target.files.to_list():
-            path = f.short_path
-            if not path.startswith(ctx.attr.strip_prefix + "/"):
-                fail("%s is not below %s" % (path, ctx.attr.strip_prefix))
-            args.add("--file", "%s=%s" % (f.path, path[len(ctx.attr.strip_prefix) + 1:]))
+            if not f.short_path.startswith(room):
+                fail("%s is not below %s" % (f.short_path, room))
+            path = f.short_path[len(room):]
+            if folder:
+                path = folder + "/" + path
+            args.add("--file", "%s=%s" % (f.path, path))
             inputs.append(f)
     for target, folder in ctx.attr.files_in.items():
         for f in target.files.to_list():
@@ -66,8 +69,10 @@ python_wheel = rule(
         ),
         "readme": attr.label(allow_single_file = True),
         "requires": attr.string_list(),
-        "sources": attr.label_list(allow_files = True),
-        "strip_prefix": attr.string(),
+        "sources": attr.label_keyed_string_dict(
+            allow_files = True,
+            doc = "Files, and the folder of the wheel that their package is.",
+        ),
         "summary": attr.string(mandatory = True),
         "tag": attr.string(default = "py3-none-linux_x86_64"),
         "version": attr.string(mandatory = True),

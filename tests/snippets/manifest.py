@@ -27,13 +27,13 @@ RUN_BY = {
     "python_shim/examples/large_models":
         "python_shim/stratalloc/tests/test_example_guides.py",
     "python_shim/examples/memlord":
-        "python_shim/stratalloc/compat/tests/test_memlord_programs.py",
+        "python_shim/compat/tests/test_memlord_programs.py",
     "python_shim/examples/memory_guide":
         "python_shim/stratalloc/tests/test_example_guides.py",
     "python_shim/examples/memory_management":
-        "python_shim/stratalloc/compat/tests/test_memory_management_example.py",
+        "python_shim/compat/tests/test_memory_management_example.py",
     "python_shim/examples/memory_tracer":
-        "python_shim/stratalloc/compat/tests/test_gpu_optimizer_example.py",
+        "python_shim/compat/tests/test_gpu_optimizer_example.py",
     "python_shim/examples/out_of_memory":
         "python_shim/stratalloc/tests/test_example_oom.py",
 }
@@ -53,7 +53,7 @@ NOT_RUN = {"stratalloc top": "needs live processes: live_top_test"}
 # tests/tidy looks up (unknown_names).
 USERS = ("README.md", "python_shim/README.md", "telemetry/README.md",
          "python_shim/stratalloc/telemetry/README.md",
-         "python_shim/stratalloc/compat/", "python_shim/examples/")
+         "python_shim/compat/", "python_shim/examples/")
 
 # Where a name in a span of these pages is looked up, in this order. Arguments
 # are held against what is found in stratalloc.

@@ -33,7 +33,7 @@ def test_snippets_of_every_kind_are_found(found):
     where = {one.snippet.file for one in found if one.done == "executed"}
     assert {"README.md", "telemetry/README.md",
             "python_shim/stratalloc/__init__.py",
-            "python_shim/stratalloc/compat/memlord.md"} <= where
+            "python_shim/compat/memlord.md"} <= where
 
 
 def test_every_reason_of_the_manifest_is_in_use(found):

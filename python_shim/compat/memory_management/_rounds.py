@@ -12,8 +12,7 @@ Thread-safety: any thread. Fails: as OffloadStrategies does.
 
 import time
 
-from stratalloc._native import core as _core
-from stratalloc._native.device_metrics import TIERS
+from stratalloc.compat._package import TIERS, core as _core
 
 
 def gpu_threshold(config):

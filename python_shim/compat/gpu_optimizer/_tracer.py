@@ -11,7 +11,7 @@ import threading
 
 import torch
 
-from stratalloc._native import state as _state
+from stratalloc.compat._package import state as _state
 from stratalloc.compat.gpu_optimizer import _devices, _told
 from stratalloc.compat.gpu_optimizer._records import Events, LayerMemoryStats
 from stratalloc.compat.gpu_optimizer._traced import Traced
@@ -232,7 +232,7 @@ class MemoryTracer:
           ValueError: nothing was traced, or nothing happened in the trace.
           OSError: it cannot be written.
         """
-        from stratalloc.telemetry.exports import speedscope
+        from stratalloc.compat._package import speedscope
 
         speedscope.write(self._recorded("a flame graph"), _place(output_path))
 
@@ -242,8 +242,7 @@ class MemoryTracer:
 
         Raises: as export_flame_graph.
         """
-        from stratalloc.telemetry.exports import timeline
-        from stratalloc.telemetry.exports.notes import notes
+        from stratalloc.compat._package import notes, timeline
 
         run = self._recorded("a timeline")
         timeline.write_parts(
@@ -256,7 +255,7 @@ class MemoryTracer:
         Raises: as export_flame_graph; MissingPackageError: tensorboard is not
           installed.
         """
-        from stratalloc.telemetry.exports import scalars
+        from stratalloc.compat._package import scalars
 
         scalars.write(self._recorded("TensorBoard"), _place(folder))
 
@@ -275,9 +274,9 @@ class MemoryTracer:
     def serve(self, port=0, addr="127.0.0.1"):
         """Serves the process's memory, by layer, to a dashboard while it runs:
         stratalloc.serve_metrics. `stratalloc top` shows it in a terminal."""
-        import stratalloc
+        from stratalloc.compat._package import serve_metrics
 
-        return stratalloc.serve_metrics(port, addr)
+        return serve_metrics(port, addr)
 
     def __repr__(self):
         state = ("recording" if self._under_way is not None else

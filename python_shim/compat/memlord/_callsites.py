@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from stratalloc._ownership import sites as _sites
+from stratalloc.compat._package import sites as _sites
 
 NOBODY = "(no user code)"
 

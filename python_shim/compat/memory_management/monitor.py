@@ -8,8 +8,7 @@ every few milliseconds disturbs nobody. Fails: never; what is not there has 0.
 
 import dataclasses
 
-from stratalloc._native import core as _core
-from stratalloc._native import state as _state
+from stratalloc.compat._package import core as _core, state as _state
 
 GIB = 1 << 30
 

@@ -25,7 +25,7 @@ import weakref
 
 import torch
 
-from stratalloc._tiering import ruled as _ruled
+from stratalloc.compat._package import ruled as _ruled
 from stratalloc.compat.memory_management import spilled
 
 _managed = weakref.WeakKeyDictionary()  # module -> Managed

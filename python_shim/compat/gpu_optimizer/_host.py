@@ -25,10 +25,8 @@ import time
 import numpy as np
 import torch
 
-from stratalloc._rendering.table import counted
+from stratalloc.compat._package import Kind, counted, model
 from stratalloc.compat.gpu_optimizer import _traced
-from stratalloc.telemetry import model
-from stratalloc.telemetry.model import Kind
 
 _log = logging.getLogger("stratalloc")
 _LAYER = "stratalloc layer "

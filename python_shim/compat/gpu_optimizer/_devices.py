@@ -3,7 +3,7 @@
 
 import torch
 
-from stratalloc._native import gpus as _gpus
+from stratalloc.compat._package import gpus as _gpus
 
 CPU = "cpu"
 _USE = ('use "cuda:0", another index, a list of them, "all", or "cpu" for '

@@ -29,8 +29,8 @@ def at_import(module, lost):
     """
     import torch
 
-    from stratalloc import _enable
-    from stratalloc._native import gpus as _gpus, state as _state
+    from stratalloc.compat._package import (_enable, gpus as _gpus,
+                                            state as _state)
 
     if _state.is_enabled():
         return True

@@ -10,7 +10,7 @@ import typing
 
 import torch
 
-from stratalloc._native import core as _core
+from stratalloc.compat._package import core as _core
 
 
 class Memory(typing.NamedTuple):

@@ -23,9 +23,8 @@ import weakref
 
 import torch
 
-from stratalloc import simulate
-from stratalloc._native import core as _core
 from stratalloc.compat import _devices
+from stratalloc.compat._package import core as _core, simulate
 
 UNKNOWN = (None, None, 0.0)
 _SECONDS = 0.2

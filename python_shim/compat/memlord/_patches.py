@@ -33,8 +33,7 @@ import weakref
 import torch
 from torch.compiler import is_compiling
 
-from stratalloc._hooks.import_hook import AwaitedModule
-from stratalloc._hooks.patching import Replaced
+from stratalloc.compat._package import AwaitedModule, Replaced
 
 _log = logging.getLogger("stratalloc")
 # The compiler's tables are by function: they must have the originals.

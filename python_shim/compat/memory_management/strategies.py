@@ -19,9 +19,8 @@ import functools
 import logging
 import threading
 
-from stratalloc._native import gpus as _gpus
-from stratalloc._native import state as _state
-from stratalloc._tiering import tiers as _tiers
+from stratalloc.compat._package import (gpus as _gpus, state as _state,
+                                        tiers as _tiers)
 from stratalloc.compat.memory_management import spilled
 from stratalloc.compat.memory_management.monitor import GIB
 from stratalloc.compat.memory_management.steps import steps
@@ -84,7 +83,7 @@ class OffloadStrategies:
         use it meanwhile on another thread."""
         if self.spills():
             return
-        from stratalloc._tiering import rules as _tier_rules
+        from stratalloc.compat._package import rules as _tier_rules
 
         moving, staying = self._sorted(tensors)
         _tier_rules.apply(moving, **self._tiers())
@@ -95,7 +94,7 @@ class OffloadStrategies:
         it stays is passed over; any thread."""
         if self.spills():
             return
-        from stratalloc._tiering import rules as _tier_rules
+        from stratalloc.compat._package import rules as _tier_rules
 
         _tier_rules.apply(
             [one for one in self._sorted(tensors)[0] if not _stays(one)],
@@ -112,14 +111,14 @@ class OffloadStrategies:
     def clear(self, tensors):
         """Takes the rules back; as apply()."""
         if not self.spills():
-            from stratalloc._tiering import rules as _tier_rules
+            from stratalloc.compat._package import rules as _tier_rules
 
             _tier_rules.clear(tensors)
 
     def clear_tiers(self, tensors):
         """Takes back the rules of what does not stay; as apply_tiers()."""
         if not self.spills():
-            from stratalloc._tiering import rules as _tier_rules
+            from stratalloc.compat._package import rules as _tier_rules
 
             _tier_rules.clear([one for one in tensors if not _stays(one)])
 
@@ -262,7 +261,7 @@ class OffloadStrategies:
             if self.closed:
                 return None
             if asked != self._asked:
-                from stratalloc._tiering import spill as _spill
+                from stratalloc.compat._package import spill as _spill
 
                 # Whoever writes to one at this moment still has it.
                 self._files = [one for one in self._files if one.used]
@@ -299,9 +298,8 @@ def _strided(tensor):
 
 def _stays(tensor):
     """Is it where nothing leaves, or is it to be?"""
-    from stratalloc._native import core as _core
-    from stratalloc._native.stack import LIFETIME_STAYING
-    from stratalloc._tiering import rules as _tier_rules
+    from stratalloc.compat._package import (LIFETIME_STAYING, core as _core,
+                                            rules as _tier_rules)
 
     rule = _tier_rules.rule_of(tensor)
     if rule is not None and rule.stays:
@@ -312,7 +310,7 @@ def _stays(tensor):
 
 
 def _storages_of(tensor):
-    from stratalloc._native import storages as _storages
+    from stratalloc.compat._package import storages as _storages
 
     try:
         return _storages.of(tensor)  # none for one in host memory

@@ -15,11 +15,9 @@ import functools
 
 import numpy as np
 
+from stratalloc.compat._package import (Kind, layers, lifetimes, model, owners,
+                                        replay)
 from stratalloc.compat.gpu_optimizer import _records, _told
-from stratalloc.telemetry import lifetimes, model, replay
-from stratalloc.telemetry.analysis import owners
-from stratalloc.telemetry.exports.layers import layers
-from stratalloc.telemetry.model import Kind
 
 # The model is not told by its name, nor a layer by that of no scope.
 NO_LAYER = "(no layer)"

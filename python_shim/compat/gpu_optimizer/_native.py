@@ -20,9 +20,8 @@ import time
 import numpy as np
 import torch
 
+from stratalloc.compat._package import Kind, import_torch, model
 from stratalloc.compat.gpu_optimizer import _traced
-from stratalloc.telemetry import import_torch, model
-from stratalloc.telemetry.model import Kind
 
 _COUNTED = (Kind.ALLOC, Kind.FREE_REQUESTED)
 _PER_EVENT = 3  # entries of history: a free has two

@@ -15,8 +15,7 @@ import gc
 
 import torch
 
-from stratalloc._native import core as _core
-from stratalloc._native import state as _state
+from stratalloc.compat._package import core as _core, state as _state
 
 
 def collect(device):

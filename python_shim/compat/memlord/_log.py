@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 
-from stratalloc.settings import format_size
+from stratalloc.compat._package import format_size
 
 RED, GREEN, YELLOW, MAGENTA, CYAN = 31, 32, 33, 35, 36
 

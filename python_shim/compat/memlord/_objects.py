@@ -15,7 +15,7 @@ cannot look into has none.
 import torch
 from torch.nn.parameter import is_lazy
 
-from stratalloc._native import storages as _storages
+from stratalloc.compat._package import storages as _storages
 
 # Methods of the base: torch.Tensor's may be replaced by who listens to them.
 _BASE = torch._C.TensorBase

@@ -13,10 +13,10 @@ import weakref
 
 import torch
 
+from stratalloc.compat._package import format_size
 from stratalloc.compat.memlord import (
     _accounts, _callsites, _collection, _creations, _log, _moves, _objects,
     _patches, _strategy, _usage)
-from stratalloc.settings import format_size
 
 _trackers = weakref.WeakSet()
 

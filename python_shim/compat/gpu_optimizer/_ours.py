@@ -8,9 +8,8 @@ what ends it reads the rings.
 
 import numpy as np
 
-from stratalloc._native import core as _core
-from stratalloc._ownership import modules as _modules
-from stratalloc._recording import trace as _trace
+from stratalloc.compat._package import (core as _core, modules as _modules,
+                                        trace as _trace)
 from stratalloc.compat.gpu_optimizer import _traced
 
 _RING = 1 << 17  # events of a thread, unless somebody asked for more

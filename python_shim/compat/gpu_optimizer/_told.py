@@ -3,10 +3,8 @@
 
 import numpy as np
 
-from stratalloc._rendering.page import Page
-from stratalloc._rendering.table import Row, Table, counted
+from stratalloc.compat._package import Page, Row, Table, counted, format_size
 from stratalloc.compat.gpu_optimizer import _records
-from stratalloc.settings import format_size
 
 _TOP = 5
 _MIB = 1 << 20
@@ -90,7 +88,7 @@ def _mib(mib):
 
 def recommendations(run, devices):
     """[str]: verdicts, and what to do about each."""
-    from stratalloc.telemetry.analysis.verdict import verdict
+    from stratalloc.compat._package import verdict
 
     found = []
     for device in devices:
