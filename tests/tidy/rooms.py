@@ -35,6 +35,40 @@ LAYERS = {
     ),
 }
 
+# The folders of Python that make the package, and the name of each in it.
+PACKAGES = {
+    "python_shim/stratalloc": "stratalloc",
+    "python_shim/compat": "stratalloc.compat",
+}
+
+# The folders and the modules at the top of the package, left to right likewise;
+# "" is the package itself, which imports what is asked of it.
+PACKAGE_LAYERS = (
+    "_native", "settings", "simulate", "_hooks", "_tiering", "_ownership",
+    "scopes", "_rendering", "_terminal", "_reports", "telemetry", "_recording",
+    "_live", "_oom", "_metrics", "_notebook", "_testing", "_enable",
+    "_autoload", "pytest_plugin", "compat", "demo", "bench", "cli", "__main__",
+    "",
+)
+
+# A part of the package, and its one module that imports the rest.
+PACKAGE_DOORS = {"stratalloc.compat": "stratalloc.compat._package"}
+
+
+def module_of(path: str) -> str | None:
+    """The name that a source of the package is imported by."""
+    folder = max((folder for folder in PACKAGES
+                  if path.startswith(folder + "/")), key=len, default=None)
+    if folder is None or not path.endswith(".py"):
+        return None
+    inside = path.removeprefix(folder).removesuffix(".py").replace("/", ".")
+    return (PACKAGES[folder] + inside).removesuffix(".__init__")
+
+
+def layer_of_module(name: str) -> str:
+    """The layer of the package that a module of it lies in."""
+    return name.partition(".")[2].partition(".")[0]
+
 
 def layers_of(path: str) -> dict[str, str]:
     """The layer of a path in each folder around it that has layers."""

@@ -18,7 +18,11 @@ from tests.tidy.documents import (
 )
 from tests.tidy.doors import room_doors
 from tests.tidy.functions import long_functions
-from tests.tidy.imports import import_cycles
+from tests.tidy.imports import (
+    import_cycles,
+    package_doors,
+    upward_imports,
+)
 from tests.tidy.includes import (
     cuda_headers,
     handle_entries,
@@ -160,4 +164,6 @@ ALL = (
     handle_states,
     import_cycles,
     uncached_long_tests,
+    upward_imports,
+    package_doors,
 )

@@ -147,27 +147,6 @@ class RulesTest(RuleCase):
             {"allocator/README.md": f"| {wide}\n{wide}```\n{wide}```\n"},
         )
 
-    def test_import_cycles(self):
-        package = "python_shim/door/"
-        clean = {
-            "python_shim/BUILD.bazel": CLEAN["python_shim/BUILD.bazel"]
-            + 'py_library(name = "p", srcs = glob(["door/*.py"]))\n',
-            package + "__init__.py": f"# {SPDX}from door import a\n",
-            package + "a.py": f"# {SPDX}import os\nfrom door import b\n",
-            package + "b.py": f"# {SPDX}from typing import TYPE_CHECKING\n"
-            "if TYPE_CHECKING:\n    from door import a\n",
-        }
-        self.assertEqual(self._complaints(clean), {})
-        for back in ("from door import a\n", "import door.a\n",
-                     "from door.a import x\n",
-                     "def f():\n    from door import a\n"):
-            with self.subTest(back):
-                self._expect(
-                    "import_cycles",
-                    "python_shim/door/a.py: door.a -> door.b -> door.a",
-                    {**clean, package + "b.py": f"# {SPDX}{back}"},
-                )
-
 
 if __name__ == "__main__":
     unittest.main()
