@@ -12,10 +12,11 @@
 namespace stratalloc {
 namespace {
 
-class Table {
+class ScopeTable {
  public:
-  static Table& Get() {
-    static Table* const table = new Table();  // read until the process ends
+  static ScopeTable& Get() {
+    static ScopeTable* const table =
+        new ScopeTable();  // read until the process ends
     return *table;
   }
 
@@ -57,8 +58,9 @@ class Table {
  private:
   // A child has the table as it was between two changes, and its lock is open:
   // whoever held it in the parent is not there to open it.
-  Table() {
-    pthread_atfork(&Table::BeforeFork, &Table::AfterFork, &Table::AfterFork);
+  ScopeTable() {
+    pthread_atfork(&ScopeTable::BeforeFork, &ScopeTable::AfterFork,
+                   &ScopeTable::AfterFork);
   }
   // Across the fork, which clang cannot see.
   static void BeforeFork() STRATALLOC_TS(no_thread_safety_analysis) {
@@ -96,12 +98,14 @@ class Table {
 
 }  // namespace
 
-ScopeId InternScope(std::string_view path) { return Table::Get().Intern(path); }
-std::string ScopeName(ScopeId scope) { return Table::Get().Name(scope); }
-ScopeId RecomputationOf(ScopeId scope) {
-  return Table::Get().RecomputationOf(scope);
+ScopeId InternScope(std::string_view path) {
+  return ScopeTable::Get().Intern(path);
 }
-int ScopeCount() { return Table::Get().Count(); }
-std::uint64_t ScopesNotInterned() { return Table::Get().NotInterned(); }
+std::string ScopeName(ScopeId scope) { return ScopeTable::Get().Name(scope); }
+ScopeId RecomputationOf(ScopeId scope) {
+  return ScopeTable::Get().RecomputationOf(scope);
+}
+int ScopeCount() { return ScopeTable::Get().Count(); }
+std::uint64_t ScopesNotInterned() { return ScopeTable::Get().NotInterned(); }
 
 }  // namespace stratalloc

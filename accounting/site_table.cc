@@ -10,7 +10,7 @@
 namespace stratalloc {
 namespace {
 
-struct Table {
+struct SiteTable {
   Mutex mutex{LockRank::kScopes};
   // A deque: `ids` keeps views of the texts, which must not move.
   std::deque<std::string> texts GUARDED_BY(mutex){
@@ -24,8 +24,9 @@ struct Table {
   }
 };
 
-Table& GetTable() {
-  static Table* const table = new Table();  // read until the process ends
+SiteTable& GetSiteTable() {
+  static SiteTable* const table =
+      new SiteTable();  // read until the process ends
   return *table;
 }
 
@@ -44,7 +45,7 @@ std::string_view CutSiteText(std::string_view text) {
 SiteId InternSite(std::string_view text) {
   if (text.empty()) return kNoPythonFrame;
   text = CutSiteText(text);
-  Table& table = GetTable();
+  SiteTable& table = GetSiteTable();
   MutexLock lock(table.mutex);
   const auto found = table.ids.find(text);
   if (found != table.ids.end()) return found->second;
@@ -61,7 +62,7 @@ SiteId InternSite(std::string_view text) {
 }
 
 std::string SiteName(SiteId site) {
-  Table& table = GetTable();
+  SiteTable& table = GetSiteTable();
   MutexLock lock(table.mutex);
   const std::uint32_t index = Raw(site);
   if (index < table.texts.size()) return table.texts[index];
@@ -69,7 +70,7 @@ std::string SiteName(SiteId site) {
 }
 
 SiteCounts CountSites() {
-  Table& table = GetTable();
+  SiteTable& table = GetSiteTable();
   MutexLock lock(table.mutex);
   return {table.Distinct(), table.refused};
 }

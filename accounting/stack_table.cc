@@ -21,7 +21,7 @@ struct Call {
   FrameNumber frame = 0;
 };
 
-struct Table {
+struct StackTable {
   Mutex mutex{LockRank::kScopes};
   // Deques: the maps keep views of the texts, which must not move.
   std::deque<Frame> frames GUARDED_BY(mutex){Frame{}};  // 0: none
@@ -33,8 +33,9 @@ struct Table {
   std::uint64_t refused GUARDED_BY(mutex) = 0;
 };
 
-Table& GetTable() {
-  static Table* const table = new Table();  // read until the process ends
+StackTable& GetStackTable() {
+  static StackTable* const table =
+      new StackTable();  // read until the process ends
   return *table;
 }
 
@@ -52,7 +53,7 @@ void NameCall(SiteId id, const Call& call, const std::string& text) {
                           std::to_string(Raw(call.line)) + ' ' + text);
 }
 
-SiteId Refuse(Table& table) REQUIRES(table.mutex) {
+SiteId Refuse(StackTable& table) REQUIRES(table.mutex) {
   ++table.refused;
   EventRecorder::CountLostStack();
   return kNoSite;
@@ -62,7 +63,7 @@ SiteId Refuse(Table& table) REQUIRES(table.mutex) {
 
 FrameNumber InternFrame(std::string_view text, bool own) {
   text = CutSiteText(text);
-  Table& table = GetTable();
+  StackTable& table = GetStackTable();
   MutexLock lock(table.mutex);
   auto& numbers = table.numbers[own ? 1 : 0];
   const auto found = numbers.find(text);
@@ -75,7 +76,7 @@ FrameNumber InternFrame(std::string_view text, bool own) {
 }
 
 SiteId InternCall(SiteId caller, FrameNumber frame) {
-  Table& table = GetTable();
+  StackTable& table = GetStackTable();
   const std::uint64_t key = KeyOf(caller, frame);
   std::string text;
   Call call{caller, kNoSite, frame};
@@ -107,20 +108,20 @@ SiteId InternCall(SiteId caller, FrameNumber frame) {
 
 SiteId LineOf(SiteId site) {
   if (site < kFirstCall) return site;
-  Table& table = GetTable();
+  StackTable& table = GetStackTable();
   MutexLock lock(table.mutex);
   const std::size_t index = Raw(site) - Raw(kFirstCall);
   return index < table.calls.size() ? table.calls[index].line : kNoSite;
 }
 
 StackCounts CountStacks() {
-  Table& table = GetTable();
+  StackTable& table = GetStackTable();
   MutexLock lock(table.mutex);
   return {static_cast<std::uint32_t>(table.calls.size()), table.refused};
 }
 
 void NameCalls() {
-  Table& table = GetTable();
+  StackTable& table = GetStackTable();
   MutexLock lock(table.mutex);
   for (std::size_t i = 0; i < table.calls.size(); ++i) {
     const Call& call = table.calls[i];

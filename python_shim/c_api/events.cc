@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json BlockJson(const BlockView& block) {
+Json BlockRow(const BlockView& block) {
   return {block.address,           block.bytes,
           block.requested,         static_cast<int>(block.state),
           Raw(block.charge.scope), Raw(block.charge.category)};
@@ -39,7 +39,7 @@ void AddTemporaries(const SegmentView& segment, Json& temporaries) {
 Json SegmentJson(const SegmentView& segment) {
   Json blocks = Json::array();
   for (const BlockView& block : segment.blocks) {
-    blocks.push_back(BlockJson(block));
+    blocks.push_back(BlockRow(block));
   }
   return {{"address", segment.address},
           {"size", segment.bytes},

@@ -95,7 +95,7 @@ nlohmann::json ProcessesJson(DeviceIndex device) {
   return list;
 }
 
-Trial FromC(const stratalloc_trial& trial) {
+Trial TrialFromC(const stratalloc_trial& trial) {
   Trial out;
   out.more_limit = trial.more_limit;
   out.more_card = trial.more_card;
@@ -158,7 +158,7 @@ int stratalloc_try(const stratalloc_refusal* refusal,
   const Result<DeviceAllocator*> device = Core::Get().Device(refusal->device);
   if (!device) return ToC(device.error(), error);
   std::vector<Trial> made;
-  std::transform(trials, trials + count, std::back_inserter(made), &FromC);
+  std::transform(trials, trials + count, std::back_inserter(made), &TrialFromC);
   const Result<std::vector<Tried>> all =
       (*device)->Try(refusal->refused->request, made);
   if (!all) return ToC(all.error(), error);

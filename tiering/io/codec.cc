@@ -17,14 +17,14 @@ namespace stratalloc {
 namespace {
 
 // A plane of fp32 is then one block of zstd, whose tables fit it alone.
-constexpr Bytes kBlock = 512 * kKiB;
+constexpr Bytes kPlaneBlock = 512 * kKiB;
 constexpr int kWidths[] = {1, 2, 4, 8};
 constexpr int kMostPlanes = 8;
 // Less is not worth the time that it takes to read it back.
 constexpr Bytes kLeastSaving = 16;  // 1/16
 // Taking apart and joining costs a pass over the chunk.
 constexpr Bytes kLeastGain = 32;  // 1/32
-constexpr Bytes kPiece = kIoBlock;
+constexpr Bytes kSamplePage = kIoBlock;
 constexpr Bytes kFewestPieces = 8, kMostPieces = 32;
 constexpr Bytes kBytesPerPiece = 256 * kKiB;
 constexpr int kZstdLevel = 1;
@@ -53,7 +53,7 @@ struct Choice {
 };
 
 Bytes Streams(Bytes bytes, int width) {
-  return (bytes + kBlock - 1) / kBlock * static_cast<Bytes>(width);
+  return (bytes + kPlaneBlock - 1) / kPlaneBlock * static_cast<Bytes>(width);
 }
 
 }  // namespace
@@ -73,8 +73,8 @@ struct ChunkCodec::Workspace {
   explicit Workspace(Bytes most)
       : encoded(most),
         most_bytes(most),
-        planes(kBlock),
-        scratch(kBlock),
+        planes(kPlaneBlock),
+        scratch(kPlaneBlock),
         lz4(static_cast<Bytes>(LZ4_sizeofState())),
         zstd_out(ZSTD_estimateCCtxSize(kZstdLevel)),
         zstd_in(ZSTD_estimateDCtxSize()),
@@ -140,14 +140,15 @@ Choice ChunkCodec::Workspace::Choose(DiskCodec codec, const char* data,
                                      Bytes bytes) {
   const Bytes pieces =
       std::min(std::clamp(bytes / kBytesPerPiece, kFewestPieces, kMostPieces),
-               bytes / kPiece);
-  const Bytes sampled = pieces * kPiece;
+               bytes / kSamplePage);
+  const Bytes sampled = pieces * kSamplePage;
   // From the ends and evenly between, on whole pages.
   char* const sample = scratch.data();
   for (Bytes i = 0; i < pieces; ++i) {
-    const Bytes last = bytes / kPiece - 1;
+    const Bytes last = bytes / kSamplePage - 1;
     const Bytes page = pieces == 1 ? 0 : last * i / (pieces - 1);
-    std::memcpy(sample + i * kPiece, data + page * kPiece, kPiece);
+    std::memcpy(sample + i * kSamplePage, data + page * kSamplePage,
+                kSamplePage);
   }
   char* const out = sample + sampled;
   Choice best;
@@ -181,8 +182,8 @@ Bytes ChunkCodec::Workspace::EncodeBlocks(DiskCodec codec, const Choice& choice,
   const auto width = static_cast<Bytes>(choice.width);
   char* length_at = encoded.data();
   Bytes used = Streams(bytes, choice.width) * sizeof(std::uint32_t);
-  for (Bytes at = 0; at < bytes; at += kBlock) {
-    const Bytes block = std::min(kBlock, bytes - at);
+  for (Bytes at = 0; at < bytes; at += kPlaneBlock) {
+    const Bytes block = std::min(kPlaneBlock, bytes - at);
     const char* from = data + at;
     if (choice.width != 1) {
       SplitPlanes(from, block, choice.width, planes.data());
@@ -220,7 +221,8 @@ bool ChunkCodec::has_memory() const {
 }
 
 Bytes ChunkCodec::WorkspaceBytes(Bytes max_chunk_bytes) {
-  return max_chunk_bytes + 2 * kBlock + static_cast<Bytes>(LZ4_sizeofState()) +
+  return max_chunk_bytes + 2 * kPlaneBlock +
+         static_cast<Bytes>(LZ4_sizeofState()) +
          ZSTD_estimateCCtxSize(kZstdLevel) + ZSTD_estimateDCtxSize();
 }
 
@@ -253,8 +255,8 @@ bool ChunkCodec::Decode(const Stored& stored, void* to, Bytes bytes) {
   Bytes used = streams * sizeof(std::uint32_t);
   if (bytes % kIoBlock != 0 || used > stored.bytes) return false;
   const char* length_at = buffer();
-  for (Bytes at = 0; at < bytes; at += kBlock) {
-    const Bytes block = std::min(kBlock, bytes - at);
+  for (Bytes at = 0; at < bytes; at += kPlaneBlock) {
+    const Bytes block = std::min(kPlaneBlock, bytes - at);
     const Bytes plane = block / width;
     char* const whole = static_cast<char*>(to) + at;
     char* plain = width == 1 ? whole : workspace_->planes.data();
