@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from accounts import on_thread  # noqa: E402
+from python_shim.testing.accounts import on_thread  # noqa: E402
 from traced_tensors import MIB, holds, of_kind, tensor  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests on the simulated device ask of the accounts.
 
-    from accounts import rows, sums, total  # noqa: F401
+    from python_shim.testing.accounts import rows, sums, total  # noqa: F401
 
 `sums` is a fixture that is used by itself: the import is all.
 """

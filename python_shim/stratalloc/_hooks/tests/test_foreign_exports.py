@@ -12,7 +12,7 @@ simulate.load("64MiB", mode="async", seed=5)
 
 import torch  # noqa: E402
 
-from foreign_kernels import (  # noqa: E402,F401
+from python_shim.testing.foreign_kernels import (  # noqa: E402,F401
     MIB, SEEDS, TO_HOST, away, clean, original_data_ptr, parameter, runtime,
     staying)
 from python_shim.testing.enabled import enabled  # noqa: E402,F401

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from python_shim.stratalloc.tests import live_samples
+from python_shim.stratalloc._live.tests import live_samples
 from stratalloc._live import client, shape, top, view
 
 _GOOD = {**live_samples.sample(0, live_samples.device(uuid="1", ooms=1)),

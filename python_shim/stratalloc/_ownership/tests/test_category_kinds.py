@@ -18,7 +18,7 @@ simulate.load("128MiB")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from accounts import rows, sums, total  # noqa: E402,F401
+from python_shim.testing.accounts import rows, sums, total  # noqa: E402,F401
 from device_nets import (  # noqa: E402
     SIZE, WEIGHT, block_bytes, data, module_with, net)
 from python_shim.testing.enabled import enabled  # noqa: E402,F401

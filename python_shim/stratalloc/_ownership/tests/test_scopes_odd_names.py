@@ -14,7 +14,7 @@ simulate.load("64MiB")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from accounts import sums  # noqa: E402,F401
+from python_shim.testing.accounts import sums  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 

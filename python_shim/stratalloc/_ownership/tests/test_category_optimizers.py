@@ -11,7 +11,7 @@ simulate.load("128MiB")
 
 import torch  # noqa: E402
 
-from accounts import rows, sums, total  # noqa: E402,F401
+from python_shim.testing.accounts import rows, sums, total  # noqa: E402,F401
 from device_nets import WEIGHT, block_bytes, data, net  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402

@@ -11,7 +11,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._dynamo import compiled_autograd  # noqa: E402
 
-from accounts import rows, sums, total  # noqa: E402,F401
+from python_shim.testing.accounts import rows, sums, total  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from stratalloc._ownership import modules as _modules  # noqa: E402
 import stratalloc  # noqa: E402

@@ -22,12 +22,12 @@ import time
 
 import pytest
 
-from python_shim.stratalloc.tests import live_samples
+from python_shim.stratalloc._live.tests import live_samples
 from stratalloc._live import client, protocol, top
 
 _PROGRAM = """
     import sys, time
-    from python_shim.stratalloc.tests import live_samples
+    from python_shim.stratalloc._live.tests import live_samples
     from stratalloc._live import server
     began = time.monotonic()
     def take():

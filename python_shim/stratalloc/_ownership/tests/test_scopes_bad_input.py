@@ -15,8 +15,9 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from accounts import (after_backward, on_thread, rows, sums,  # noqa: E402,F401
-                      total)
+from python_shim.testing.accounts import (  # noqa: E402,F401
+    after_backward, on_thread, rows, sums,
+    total)
 from device_nets import SIZE, WEIGHT, data, net, ones  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from python_shim.stratalloc.tests import live_samples
-from python_shim.stratalloc.tests.live_samples import MIB
+from python_shim.stratalloc._live.tests import live_samples
+from python_shim.stratalloc._live.tests.live_samples import MIB
 from stratalloc._rendering import table as _table
 from stratalloc._live import card, view
 

@@ -14,7 +14,7 @@ simulate.load("64MiB")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from accounts import rows, sums  # noqa: E402,F401
+from python_shim.testing.accounts import rows, sums  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from stratalloc._ownership import inputs as _inputs  # noqa: E402
 

@@ -14,7 +14,7 @@ simulate.load("64MiB", devices=2)
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from accounts import rows, sums  # noqa: E402,F401
+from python_shim.testing.accounts import rows, sums  # noqa: E402,F401
 from device_nets import SIZE, WEIGHT, data, net, ones  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402

@@ -17,7 +17,7 @@ simulate.load("128MiB")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from accounts import rows, sums, total  # noqa: E402,F401
+from python_shim.testing.accounts import rows, sums, total  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 

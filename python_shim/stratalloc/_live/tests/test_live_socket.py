@@ -19,7 +19,7 @@ import threading
 
 import pytest
 
-from python_shim.stratalloc.tests import live_samples
+from python_shim.stratalloc._live.tests import live_samples
 from stratalloc._live import client, protocol, server, socket_path
 
 NOBODY = 65534
@@ -436,7 +436,7 @@ def test_root_reads_the_process_of_another_user(runtime, monkeypatch):
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent("""
             import os, sys
-            from python_shim.stratalloc.tests import live_samples
+            from python_shim.stratalloc._live.tests import live_samples
             from stratalloc._live import server
             os.setgroups([]); os.setgid(65534); os.setuid(65534)
             made = server.Server(lambda: {

@@ -18,7 +18,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from accounts import on_thread, rows, sums, total  # noqa: E402,F401
+from python_shim.testing.accounts import on_thread, rows, sums, total  # noqa: E402,F401
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 

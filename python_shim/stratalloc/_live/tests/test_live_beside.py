@@ -27,7 +27,7 @@ _GONE = "\x1b7\x1b[r\x1b8\x1b[J"
 
 _PROGRAM = """
     import os, sys
-    from python_shim.stratalloc.tests import live_samples
+    from python_shim.stratalloc._live.tests import live_samples
     from stratalloc._live import beside
     beside._EVERY = 0.05
     beside.sample.take = live_samples.sample

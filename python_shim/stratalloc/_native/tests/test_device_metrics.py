@@ -20,7 +20,7 @@ from stratalloc._native import core as _core  # noqa: E402
 from stratalloc._native import device_metrics as _device_metrics  # noqa: E402
 from stratalloc._native import stack as _stack  # noqa: E402
 
-_HEADER = pathlib.Path(__file__).parents[2] / "c_api/device_metrics.h"
+_HEADER = pathlib.Path(__file__).parents[3] / "c_api/device_metrics.h"
 
 
 def test_the_struct_is_that_of_the_header():
