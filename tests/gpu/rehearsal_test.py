@@ -6,7 +6,7 @@ import pytest
 
 from tests.gpu import rehearsal
 
-_SHORT = ("evict", "host")
+_SHORT = ("evict",)
 _ALL_SHORT = ("evict", "fatal", "profile", "neighbours", "host")
 _OK = {"verdict": "ok"}
 _CANNOT = {"verdict": "not here",

@@ -15,9 +15,12 @@ _SOME = driver_errors.CALLS[::6]
 
 # Unknown: the program goes on; illegal address: the device is lost.
 @pytest.mark.parametrize("error,duration,calls", [
-    pytest.param(999, "once", driver_errors.CALLS, id="unknown-once-all"),
+    pytest.param(999, "once", driver_errors.CALLS[1::2],
+                 id="unknown-once-half"),
     pytest.param(999, "always", _SOME, id="unknown-always-some"),
     pytest.param(700, "once", _SOME, id="illegal_address-once-some"),
+    pytest.param(999, "once", driver_errors.CALLS,
+                 id="unknown-once-all", marks=pytest.mark.long),
     pytest.param(999, "always", driver_errors.CALLS,
                  id="unknown-always-all", marks=pytest.mark.long),
     pytest.param(700, "once", driver_errors.CALLS,
