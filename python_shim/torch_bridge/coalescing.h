@@ -2,7 +2,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_COALESCING_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_COALESCING_H_
 
-#include "python_shim/torch_bridge/install.h"
+#include "python_shim/torch_bridge/bridge_export.h"
 
 // Between a process group's _start_coalescing and _end_coalescing its operators
 // launch nothing. Both are functions of Python's that no operator shows, so

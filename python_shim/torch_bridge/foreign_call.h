@@ -2,7 +2,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_FOREIGN_CALL_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_FOREIGN_CALL_H_
 
-#include "python_shim/torch_bridge/install.h"
+#include "python_shim/torch_bridge/bridge_export.h"
 
 // A call of Python's that reads and writes tensors past the dispatcher, so that
 // the guard does not see them (NCCL's functions of torch.cuda.nccl), entered by

@@ -5,7 +5,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <stdint.h>
 
-#define STRATALLOC_BRIDGE_API __attribute__((visibility("default")))
+#include "python_shim/torch_bridge/bridge_export.h"
 
 namespace stratalloc {
 

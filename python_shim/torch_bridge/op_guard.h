@@ -2,7 +2,7 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OP_GUARD_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_OP_GUARD_H_
 
-#include "python_shim/torch_bridge/install.h"
+#include "python_shim/torch_bridge/bridge_export.h"
 
 // The op guard: a kernel of ours in front of every operator that has one for
 // CUDA tensors. It makes the bytes of the tensor arguments resident, pins them

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "python_shim/torch_bridge/install.h"
+#include "python_shim/torch_bridge/bridge_export.h"
 
 // The functions that torch's own CUDAPluggableAllocator is given, with the
 // signatures it prescribes. It finds them by name in the file that

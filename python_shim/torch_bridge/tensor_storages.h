@@ -2,7 +2,9 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_TENSOR_STORAGES_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_TENSOR_STORAGES_H_
 
-#include "python_shim/torch_bridge/install.h"
+#include <stdint.h>
+
+#include "python_shim/torch_bridge/bridge_export.h"
 
 // Where the bytes of a tensor are, asked without an operator: an operator would
 // bring them back, and who asks for their tier or evicts them wants them left
