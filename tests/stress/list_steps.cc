@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worker: list operators over most of its blocks, far more than the device
 // holds, in slices as the bridge takes them
-// (python_shim/torch_bridge/list_slices.cc).
+// (python_shim/torch_bridge/guard/list_slices.cc).
 #include <algorithm>
 #include <numeric>
 #include <utility>

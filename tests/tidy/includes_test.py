@@ -76,6 +76,24 @@ class IncludesTest(RuleCase):
                      "python_shim/README.md": ""},
                 )
 
+    def test_upward_include_between_layers_of_the_torch_bridge(self):
+        for layer, header in (("base", "collectives/coalescing.h"),
+                              ("collectives", "autograd/lifetime_hint.h"),
+                              ("autograd", "allocator/torch_allocator.h"),
+                              ("allocator", "guard/op_guard.h"),
+                              ("guard", "bench/bench_api.h")):
+            with self.subTest(layer):
+                self._expect(
+                    "upward_layers",
+                    f"python_shim/torch_bridge/{layer}/a.h:2: the layer "
+                    f"{layer} of python_shim/torch_bridge includes "
+                    f"python_shim/torch_bridge/{header}",
+                    {**self._folder(f"python_shim/torch_bridge/{layer}", "a.h",
+                                    "#include "
+                                    f'"python_shim/torch_bridge/{header}"'),
+                     "python_shim/README.md": ""},
+                )
+
     def test_folder_without_a_place_among_the_layers(self):
         self._expect(
             "upward_layers",

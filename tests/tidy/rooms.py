@@ -33,6 +33,10 @@ LAYERS = {
         "core", "refusals", "bridge_api", "c_api", "extensions",
         "torch_bridge", "testing", "",
     ),
+    "python_shim/torch_bridge": (
+        "base", "collectives", "autograd", "allocator", "guard", "testing",
+        "bench", "",
+    ),
 }
 
 # The folders of Python that make the package, and the name of each in it.

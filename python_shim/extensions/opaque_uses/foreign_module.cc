@@ -36,7 +36,7 @@ namespace {
 using stratalloc::CheckCount;
 using stratalloc::Erase;
 
-// stratalloc_torch_call_enter and _leave (torch_bridge/foreign_call.h).
+// stratalloc_torch_call_enter and _leave (torch_bridge/guard/foreign_call.h).
 using EnterCall = int (*)(const char* name, const void* const* tensors,
                           int count, int written, int copies, int kind,
                           void** out, char* message, int bytes);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ctypes face of libstratalloc_torch_2_N.so, the bridge for one torch minor.
 
-The functions are those of python_shim/torch_bridge/install.h.
+The functions are those of python_shim/torch_bridge/allocator/install.h.
 
 A bridge built for another minor can load without any error and then corrupt
 memory, so the file is chosen by torch.__version__ and the library is asked

@@ -7,9 +7,9 @@
 #include "accounting/ledger.h"
 #include "allocator/allocator.h"
 #include "python_shim/c_api/c_api.h"
+#include "python_shim/torch_bridge/base/entry_point.h"
 #include "python_shim/torch_bridge/bench/both_allocators.h"
 #include "python_shim/torch_bridge/bench/thread_time.h"
-#include "python_shim/torch_bridge/entry_point.h"
 
 namespace stratalloc {
 namespace {

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "python_shim/torch_bridge/base/entry_point.h"
 #include "python_shim/torch_bridge/bench/both_allocators.h"
 #include "python_shim/torch_bridge/bench/thread_time.h"
-#include "python_shim/torch_bridge/entry_point.h"
 
 namespace stratalloc {
 namespace {

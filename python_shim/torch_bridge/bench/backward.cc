@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "python_shim/torch_bridge/entry_point.h"
+#include "python_shim/torch_bridge/base/entry_point.h"
 
 namespace stratalloc {
 namespace {

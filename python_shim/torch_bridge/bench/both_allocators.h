@@ -4,7 +4,7 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
-#include "python_shim/torch_bridge/install.h"
+#include "python_shim/torch_bridge/allocator/install.h"
 
 namespace stratalloc {
 

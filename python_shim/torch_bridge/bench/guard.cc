@@ -9,8 +9,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "python_shim/torch_bridge/base/entry_point.h"
 #include "python_shim/torch_bridge/bench/thread_time.h"
-#include "python_shim/torch_bridge/entry_point.h"
 
 namespace stratalloc {
 namespace {

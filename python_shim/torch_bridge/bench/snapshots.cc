@@ -5,8 +5,8 @@
 #include <chrono>
 #include <vector>
 
+#include "python_shim/torch_bridge/base/entry_point.h"
 #include "python_shim/torch_bridge/bench/both_allocators.h"
-#include "python_shim/torch_bridge/entry_point.h"
 
 namespace stratalloc {
 namespace {
