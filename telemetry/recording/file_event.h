@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One event as a recording has it: in nanoseconds since the recording's start,
 // in its place in the order of all threads. 48 bytes, little endian; Python's
-// EVENT (stratalloc/telemetry/model.py) is the same.
+// EVENT (telemetry/python/model/model.py) is the same.
 #ifndef STRATALLOC_TELEMETRY_RECORDING_FILE_EVENT_H_
 #define STRATALLOC_TELEMETRY_RECORDING_FILE_EVENT_H_
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tests.tidy.rooms import (
     BESIDE_CODE,
+    PACKAGE_ALONE,
     PACKAGE_DOORS,
     PACKAGE_LAYERS,
     is_of_a_room,
@@ -81,9 +82,21 @@ def upward_imports(tree: Tree) -> Iterator[str]:
 
 
 def package_doors(tree: Tree) -> Iterator[str]:
-    """A part with a door imports the package through that module alone."""
+    """A part with a door imports the package through it; some import nothing."""
     modules = _modules(tree)
     for name, file in sorted(modules.items()):
+        for folder in PACKAGE_ALONE:
+            if not file.path.startswith(folder + "/"):
+                continue
+            for line, other in _imports(file, modules):
+                if other.partition(".")[0] == "stratalloc" and not (
+                    other in modules
+                    and modules[other].path.startswith(folder + "/")
+                ):
+                    yield (
+                        f"{file.path}:{line}: {folder} imports {other}; it "
+                        "imports nothing of the package but its own modules"
+                    )
         for part, door in PACKAGE_DOORS.items():
             if name == door or not f"{name}.".startswith(part + "."):
                 continue

@@ -114,6 +114,38 @@ class ImportsTest(RuleCase):
                         "compat/tests/test_tracker.py": line,
                     }))
 
+    def test_reader_of_recordings_that_imports_the_package(self):
+        room = {
+            "telemetry/README.md": "",
+            "telemetry/python/model/README.md": "",
+            "telemetry/python/model/BUILD.bazel": f"# {SPDX}"
+            'py_library(name = "model", srcs = glob(["*.py"]))\n',
+            "telemetry/python/model/model.py": f"# {SPDX}",
+            "telemetry/python/model/replay.py": f"# {SPDX}"
+            "from stratalloc.telemetry import model\n",
+            **self._package({
+                "stratalloc/_native/core.py": "",
+                "stratalloc/telemetry/gaps.py": "",
+                "stratalloc/telemetry/files.py":
+                "from stratalloc.telemetry import gaps, replay\n",
+            }),
+        }
+        self.assertEqual(self._complaints(room), {})
+        for line, other in (
+            ("from stratalloc._native import core\n",
+             "stratalloc._native.core"),
+            ("from stratalloc.telemetry import gaps\n",
+             "stratalloc.telemetry.gaps"),
+            ("import stratalloc\n", "stratalloc"),
+        ):
+            with self.subTest(line):
+                self._expect(
+                    "package_doors",
+                    "telemetry/python/model/model.py:2: telemetry/python/model "
+                    f"imports {other}",
+                    {**room,
+                     "telemetry/python/model/model.py": f"# {SPDX}{line}"})
+
 
 if __name__ == "__main__":
     unittest.main()

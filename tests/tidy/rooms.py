@@ -17,6 +17,7 @@ ROOMS = (
     "accounting",
     "tiering",
     "telemetry",
+    "telemetry/python/model",
     "python_shim",
     "tests",
 )
@@ -43,6 +44,7 @@ LAYERS = {
 PACKAGES = {
     "python_shim/stratalloc": "stratalloc",
     "python_shim/compat": "stratalloc.compat",
+    "telemetry/python/model": "stratalloc.telemetry",
 }
 
 # The folders and the modules at the top of the package, left to right likewise;
@@ -57,6 +59,9 @@ PACKAGE_LAYERS = (
 
 # A part of the package, and its one module that imports the rest.
 PACKAGE_DOORS = {"stratalloc.compat": "stratalloc.compat._package"}
+
+# Folders whose modules import nothing of the package but each other.
+PACKAGE_ALONE = ("telemetry/python/model",)
 
 
 def module_of(path: str) -> str | None:

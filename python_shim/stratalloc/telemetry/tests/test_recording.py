@@ -11,6 +11,7 @@ import pytest
 
 from damage import place
 from made_recordings import file_of, section, two_blocks
+from stratalloc._native import device_metrics, stack
 from stratalloc.telemetry import identities, model, recording
 from stratalloc.telemetry.analysis import lines, summary
 from stratalloc.telemetry.model import Kind
@@ -20,6 +21,11 @@ def read(tmp_path, data):
     path = tmp_path / "r.strata"
     path.write_bytes(data)
     return recording.read(str(path))
+
+
+def test_names_of_a_recording_are_those_of_the_core():
+    assert model.CATEGORIES == stack.CATEGORIES
+    assert model.TIERS == device_metrics.TIERS
 
 
 def test_a_recording_is_a_run_that_adds_up(tmp_path):

@@ -20,8 +20,10 @@ import enum
 
 import numpy as np
 
-from stratalloc._native.device_metrics import TIERS
-from stratalloc._native.stack import CATEGORIES  # noqa: F401
+# What the numbers of a recording stand for; the core's and the package's alike.
+CATEGORIES = ("unknown", "parameter", "buffer", "gradient", "optimizer_state",
+              "activation", "input", "temporary", "workspace")
+TIERS = ("device", "host", "disk")
 
 
 class Kind(enum.IntEnum):
