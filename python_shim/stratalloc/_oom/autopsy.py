@@ -50,7 +50,7 @@ class OutOfMemoryReport(Mapping):
 
     @classmethod
     def of(cls, told, site):
-        """Of a refusal that is going on (_core.Refusal's pointer), at this line
+        """Of a refusal that is going on (Refusal's pointer), at this line
         of user code or None: asks the core, and RuntimeError as it."""
         read = facts.read(told, site)
         return cls._found(read, Trials(told, read))

@@ -21,7 +21,7 @@ _TENSORS = 200
 
 
 def read(told, site):
-    """The facts of a _core.Refusal pointer; `site`: the line of user code, or
+    """The facts of a Refusal pointer; `site`: the line of user code, or
     None."""
     refusal, device = told.contents, told.contents.device
     said = _core.refusal(told)

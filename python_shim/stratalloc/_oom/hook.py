@@ -21,6 +21,7 @@ import threading
 import _thread
 
 from stratalloc._native import core as _core
+from stratalloc._native import declarations
 from stratalloc._oom.place import Place
 from stratalloc._ownership import sites as _sites
 
@@ -131,7 +132,7 @@ def _refused(told, line, room):
     return 0
 
 
-_LISTENER = _core.REFUSAL_LISTENER(_refused)
+_LISTENER = declarations.REFUSAL_LISTENER(_refused)
 
 
 def _fitting(where, room):

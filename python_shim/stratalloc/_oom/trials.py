@@ -19,7 +19,7 @@ _ALL = 1 << 60  # bytes, more than any card or disk has
 
 
 class Trials:
-    """Of one _core.Refusal pointer."""
+    """Of one Refusal pointer."""
 
     def __init__(self, told, facts):
         self._told, self._known = told, {}
@@ -54,7 +54,7 @@ class Trials:
         return self.would_serve(**self._named[what])
 
     def would_serve(self, **trial):
-        """With these fields of _core.Trial."""
+        """With these fields of Trial."""
         key = tuple((name, tuple(value) if isinstance(value, list) else value)
                     for name, value in sorted(trial.items()))
         if key not in self._known:
