@@ -15,10 +15,10 @@ wrapped; RuntimeError of wrapping and start() after cleanup().
 
 import contextlib
 import logging
-import os
 import threading
 import weakref
 
+from stratalloc.compat.memory_management import _endings
 from stratalloc.compat.memory_management import _rounds
 from stratalloc.compat.memory_management import spilled
 from stratalloc.compat.memory_management import workers
@@ -28,7 +28,6 @@ from stratalloc.compat.memory_management.monitor import MemoryMonitor
 from stratalloc.compat.memory_management.strategies import OffloadStrategies
 
 _log = logging.getLogger("stratalloc")
-_managers = weakref.WeakSet()
 
 
 def auto_manage_model(model, config=None):
@@ -74,10 +73,10 @@ class MemoryManager:
         self._ran = threading.local()
         self._disk_is_full = False
         self._over = False
-        _managers.add(self)
+        _endings.managers.add(self)
         # Threads that run while the interpreter ends may die inside of torch.
-        weakref.finalize(self, _stop, self._workers)
-        weakref.finalize(self, _forget, self._records,
+        weakref.finalize(self, _endings.stop, self._workers)
+        weakref.finalize(self, _endings.forget, self._records,
                          self.strategies).atexit = False
 
     # Modules ------------------------------------------------------------------
@@ -365,10 +364,10 @@ class MemoryManager:
         brings it back without a manager, too. Where the files cannot be read
         back it raises, and nothing is given up: call it again.
         """
-        _stop(self._workers)
+        _endings.stop(self._workers)
         self._fetcher = None
         with wrapper.lock:
-            _let_go(self._records, self.strategies, self)
+            _endings.let_go(self._records, self.strategies, self)
             self._over = True
 
     def _still(self, what):
@@ -455,74 +454,3 @@ def _refuse(module, where=""):
     reason = wrapper.why_not(module)
     if reason is not None:
         raise TypeError(f"stratalloc: cannot wrap this{where}: {reason}")
-
-
-def _stop(running):
-    while running:
-        running.pop().stop()
-
-
-def _let_go(records, strategies, ended):
-    """Everything that a manager did to its modules is undone; on a thread of
-    the program's, since memory may get another address."""
-    mine = [tensor for record in list(records.values())
-            for tensor in record.tensors()]
-    for tensor in mine:
-        spilled.restore(tensor)
-    others = [record for manager in list(_managers) if manager is not ended
-              for record in manager.records()]
-    theirs = {id(tensor) for record in others for tensor in record.tensors()}
-    strategies.clear([one for one in mine if id(one) not in theirs])
-    _make_plain(records, mine)
-    for record in others:  # a tied tensor has one rule, theirs from now on
-        tensors = record.tensors()
-        manager = record.manager()
-        if manager is not None and not {*map(id, mine)}.isdisjoint(
-                map(id, tensors)):
-            manager._obey(tensors)
-    strategies.close()
-
-
-def _forget(records, strategies):
-    """A manager was freed, on whatever thread and whenever. Never raises."""
-    mine = [tensor for record in list(records.values())
-            for tensor in record.tensors()]
-    try:
-        for tensor in mine:
-            spilled.restore(tensor)
-        others = {id(tensor) for manager in list(_managers)
-                  for record in list(manager._records.values())
-                  for tensor in record.tensors()}
-        strategies.clear_tiers([one for one in mine if id(one) not in others])
-    except Exception as error:  # pylint: disable=broad-except
-        # Its bytes are where they were, and come when it is used.
-        if os.getpid() == _pid:
-            _log.warning("stratalloc: memory_management: of a manager that is "
-                         "gone: %s", error)
-    strategies.close()
-    _make_plain(records, mine)
-
-
-def _make_plain(records, tensors):
-    for record in list(records.values()):
-        module = record.module()
-        if module is not None:
-            wrapper.unwrap(module)
-    records.clear()
-    for tensor in tensors:
-        if not spilled.is_away(tensor):
-            spilled.unwatch(tensor)
-
-
-_pid = os.getpid()  # of the process whose files can be read
-
-
-def _after_fork():
-    for manager in list(_managers):
-        manager._workers.clear()  # the parent's
-        manager._fetcher = None
-        manager._counted = threading.Lock()
-        manager.strategies.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
