@@ -34,7 +34,7 @@ from stratalloc._native.stack import (LIFETIME_OPTIMIZER, OPTIMIZER_STATE,
 from stratalloc._ownership.construction import (Building, Construction,
                                                 _subclasses, recognizer)
 from stratalloc._ownership.making import Making, closures
-from stratalloc._ownership.owners import tensors_in
+from stratalloc._ownership.module_tensors import tensors_in
 
 
 def _wrapper(original, steps):

@@ -39,14 +39,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from stratalloc._native import stack as _stack
 from stratalloc._native import storages as _storages
 from stratalloc._native.module_tree import walk
-from stratalloc._native.stack import (BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE,
-                                      PARAMETER)
+from stratalloc._native.stack import GRADIENT, INPUT, OPTIMIZER_STATE
 from stratalloc._ownership import scope_names as _scope_names
 from stratalloc._ownership.annotated import Annotated
 from stratalloc._ownership.inputs import each_tensor
+from stratalloc._ownership.module_tensors import (
+    KINDS, class_name, leaves_of, registered, tensors_in, tensors_of,
+    wrapped_child)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_KINDS = (("_parameters", PARAMETER), ("_buffers", BUFFER))
 
 
 class _Ref(weakref.ref):
@@ -56,31 +57,6 @@ class _Ref(weakref.ref):
     # key: id of the module; root: the root name to give back, or None;
     # tree: number of the tree it is named in; top: whether it is its root;
     # owned: name of a parameter or buffer -> id of the tensor.
-
-
-def _wrapped_child(module):
-    """The one child that a pass-through container stands for, or None.
-
-    torch.compile's OptimizedModule, DataParallel and DistributedDataParallel
-    own no tensors; their path is that of the model inside.
-    """
-    children = module.__dict__.get("_modules") or {}
-    if len(children) != 1:
-        return None
-    if "_orig_mod" in children:
-        return "_orig_mod"
-    if "module" in children and isinstance(
-            module, (torch.nn.DataParallel,
-                     torch.nn.parallel.DistributedDataParallel)):
-        return "module"
-    return None
-
-
-def class_name(module):
-    # A ScriptModule's class says nothing; it keeps the original's name.
-    if isinstance(module, torch.jit.ScriptModule):
-        return getattr(module, "original_name", None) or type(module).__name__
-    return type(module).__name__
 
 
 class Owners:
@@ -138,7 +114,7 @@ class Owners:
             if scope is not None and not again:
                 return scope
             inner, prefix = root, ""
-            while (child := _wrapped_child(inner)) is not None:
+            while (child := wrapped_child(inner)) is not None:
                 prefix += child + "."
                 inner = inner._modules[child]
             if self._is_compiled_backwards(inner):
@@ -204,7 +180,7 @@ class Owners:
                 self._copies.pop(id(module), None)
             elif id(module) not in below and any(
                     self.on_device(tensor) for _, part in walk(module)
-                    for tensor in _tensors(part)):
+                    for tensor in tensors_of(part)):
                 self.name_tree(module, inside=False)
 
     def _is_compiled_backwards(self, module):
@@ -315,7 +291,7 @@ class Owners:
 
     def register_all(self, module):
         """What a copied or unpickled module came with: no hook tells of it."""
-        for kind, category in _KINDS:
+        for kind, category in KINDS:
             tensors = module.__dict__.get(kind) or {}
             for name, tensor in list(tensors.items()):
                 if isinstance(tensor, torch.Tensor):
@@ -334,7 +310,7 @@ class Owners:
         module, name = entry[0](), entry[1]
         if module is None:
             return None
-        return entry if _registered(module, name) is tensor else None
+        return entry if registered(module, name) is tensor else None
 
     def _own(self, ref, name, tensor, category):
         """Remembers the first owner (tied weights keep it) and re-labels."""
@@ -350,7 +326,7 @@ class Owners:
     def _label_own(self, module):
         ref = self._modules[id(module)]
         # Not parameters(recurse=False): subclasses override it.
-        for kind, category in _KINDS:
+        for kind, category in KINDS:
             tensors = module.__dict__.get(kind) or {}
             for name, tensor in list(tensors.items()):
                 if isinstance(tensor, torch.Tensor):
@@ -372,7 +348,7 @@ class Owners:
                     entry = self._tensors.get(key)
                     if entry is None or entry[0] is not ref:
                         continue
-                    tensor = _registered(module, name)
+                    tensor = registered(module, name)
                     if tensor is None or id(tensor) != key:
                         continue
                     found.append((self._paths[entry[2]], name, entry[3],
@@ -388,7 +364,7 @@ class Owners:
             for _, module in walk(root):
                 if id(module) in self.scopes:
                     self._label_own(module)
-                    self.relabel_gradients(_leaves(module))
+                    self.relabel_gradients(leaves_of(module))
 
     def relabel_all(self):
         """Re-labels parameters and buffers of all named modules.
@@ -479,44 +455,6 @@ class Owners:
             return False
         return any([self._native.relabel(address, size, scope, category)
                     for _, address, size in storages if size])
-
-
-def tensors_in(values):
-    """The tensors of an optimizer's state, in lists and dicts too (LBFGS)."""
-    for value in list(values):
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, dict):
-            yield from tensors_in(value.values())
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_in(value)
-
-
-def _registered(module, name):
-    """The parameter or buffer of this name that `module` has now, or None.
-
-    From its __dict__: what a subclass answers is its own affair, even an
-    exception. A ScriptModule's dicts are wrappers without get().
-    """
-    for kind, _ in _KINDS:
-        try:
-            return module.__dict__[kind][name]
-        except KeyError:
-            continue
-    return None
-
-
-def _tensors(module):
-    """The parameters and buffers of this module alone."""
-    for kind, _ in _KINDS:
-        for _, tensor in list((module.__dict__.get(kind) or {}).items()):
-            if isinstance(tensor, torch.Tensor):
-                yield tensor
-
-
-def _leaves(module):
-    """The tensors of this module that may have a gradient."""
-    return (tensor for tensor in _tensors(module) if tensor.is_leaf)
 
 
 def _is_cuda(tensor):
