@@ -146,7 +146,7 @@ def _leaks(options):
 
 
 def _size(option, text):
-    from stratalloc.settings import parse_size
+    from stratalloc.sizes import parse_size
 
     try:
         return parse_size(text)
@@ -237,7 +237,7 @@ def pytest_runtest_call(item):
 
 def _limit(mark):
     """Bytes of @pytest.mark.limit_gpu_memory("2 GiB")."""
-    from stratalloc.settings import parse_size
+    from stratalloc.sizes import parse_size
 
     wrong = "it takes one size, as \"2 GiB\""
     if len(mark.args) == 1 and not mark.kwargs:

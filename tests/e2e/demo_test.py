@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from stratalloc.demo import job
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 from tests.e2e import running
 
 

@@ -9,7 +9,7 @@ no NVML, a container that sees no other process.
 import dataclasses
 
 from stratalloc._live import fitting
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ import time
 from stratalloc._live import sample
 from stratalloc._native import core as _core
 from stratalloc._recording import levels as _levels
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 # Read and judged in half a second, with what more memory would save likewise,
 # which leaves as much for packages that are imported and a machine that is busy.

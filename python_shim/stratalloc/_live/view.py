@@ -12,7 +12,7 @@ from stratalloc._native.device_metrics import TIERS
 from stratalloc._rendering import table as _table
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.table import Row, Table, natural
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 # What a key sorts by: the key's word, and which of a line's sizes.
 ORDERS = {"t": ("total", "bytes"), "p": ("peak", "peak"),

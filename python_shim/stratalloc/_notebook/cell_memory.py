@@ -36,7 +36,7 @@ from stratalloc._reports import diff as _diff
 from stratalloc._reports import holders as _holders
 from stratalloc._reports import reports as _reports
 from stratalloc._reports.stats import Stats
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _MOVED = {"evicted": "out", "restored": "in", "to_disk": "to disk",
           "from_disk": "from disk"}

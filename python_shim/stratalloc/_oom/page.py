@@ -8,7 +8,7 @@ shown as text. Never fails on a report that was made or read.
 from stratalloc._oom.arithmetic import ROWS
 from stratalloc._oom.verdict import KINDS
 from stratalloc._rendering.table import printable
-from stratalloc.settings import format_size as size
+from stratalloc.sizes import format_size as size
 
 _SHOWN = 15  # rows of a table
 

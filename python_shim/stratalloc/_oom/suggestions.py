@@ -14,7 +14,7 @@ import dataclasses
 
 from stratalloc._oom import arithmetic
 from stratalloc._oom.verdict import named, refusing_limits
-from stratalloc.settings import format_size as size
+from stratalloc.sizes import format_size as size
 
 _OWNERS = 4  # that are tried, of a model's own and of others
 _MOST = 6  # suggestions

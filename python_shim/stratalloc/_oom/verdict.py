@@ -12,7 +12,7 @@ import dataclasses
 
 from stratalloc._oom import arithmetic
 from stratalloc._rendering.table import cut, printable
-from stratalloc.settings import format_size as size
+from stratalloc.sizes import format_size as size
 
 # What `kind` may be, with the words of section headings.
 KINDS = {

@@ -6,7 +6,7 @@ from stratalloc._native import state as _state
 from stratalloc._ownership import modules as _modules
 from stratalloc._ownership import scope_names as _scope_names
 from stratalloc._tiering import tiers as _tiers
-from stratalloc.settings import asked_size, format_size
+from stratalloc.sizes import asked_size, format_size
 
 
 _holding = {}  # (device, path) -> the Limit that holds

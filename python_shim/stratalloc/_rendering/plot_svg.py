@@ -12,7 +12,7 @@ import html
 
 from stratalloc._native import stack as _stack
 from stratalloc._rendering import table as _table
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 # Of categories, in their order, here and in the report's page; three to one and
 # more against white and #111, and 4.5 to one of text upon them in INK.

@@ -11,7 +11,7 @@ import dataclasses
 import re
 
 from stratalloc._rendering import table as _table
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 
 @dataclasses.dataclass(frozen=True)

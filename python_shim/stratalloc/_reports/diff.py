@@ -11,7 +11,7 @@ from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
 from stratalloc._reports import reports as _reports
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 
 @dataclasses.dataclass(frozen=True)

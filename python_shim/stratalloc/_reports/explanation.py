@@ -9,7 +9,7 @@ from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result, frame
 from stratalloc._rendering.table import Row, Table
 from stratalloc._tiering import tiers as _tiers
-from stratalloc.settings import asked_size, format_size
+from stratalloc.sizes import asked_size, format_size
 
 _SHOWN = 5  # blocks, for people
 _OF_A_BLOCK = ("address", "bytes", "owner", "category")

@@ -10,7 +10,7 @@ from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result, dicts, frame
 from stratalloc._rendering.table import Row, Table
 from stratalloc._tiering import tiers as _tiers
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _SHOWN = 10  # holes, for people
 

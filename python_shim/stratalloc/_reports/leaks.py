@@ -15,7 +15,7 @@ from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Rows
 from stratalloc._reports import diff as _diff
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _LOG = logging.getLogger("stratalloc")
 _WINDOWS = 4  # that have to grow, one after another

@@ -4,7 +4,7 @@
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result
 from stratalloc._rendering.table import Row, Table, counted
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 NOTHING = "stratalloc: CUDA is not initialised under this allocator"
 

@@ -40,7 +40,7 @@ def refuse_forbidden(command):
 
 def size(option, text):
     """The bytes that an option's text means; UsageError if it means none."""
-    from stratalloc.settings import parse_size
+    from stratalloc.sizes import parse_size
 
     if not text.isascii():  # digits of other scripts are digits to Python
         raise UsageError(f"{option} {text}: not a size (write 32MiB, 2GiB or "

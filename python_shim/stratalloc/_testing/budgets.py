@@ -16,7 +16,7 @@ that has no entry has none.
 import json
 
 from stratalloc._rendering.table import natural
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _VERSION = 1
 _TOLERANCE = 0.05

@@ -20,7 +20,7 @@ from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
 from stratalloc._recording import trace as _trace
 from stratalloc._reports import holders as _holders
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _KEPT = _stack.CATEGORIES.index("workspace")
 _SHOWN = 3  # owners and frames in a message

@@ -25,7 +25,7 @@ from stratalloc._reports import diff as _diff
 from stratalloc._reports import holders as _holders
 from stratalloc._testing import budgets as _budgets
 from stratalloc._testing import pytest_before as _pytest_before
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _SHOWN = 5  # owners in a failure
 # Libraries keep these to the end of the process, whoever called them first.

@@ -11,6 +11,7 @@ import operator
 import os
 
 from stratalloc import settings
+from stratalloc import sizes
 from stratalloc._native import core as _core
 
 
@@ -143,7 +144,7 @@ def _lib():
 
 def _quota(quota):
     try:
-        size = (settings.parse_size(quota) if isinstance(quota, str)
+        size = (sizes.parse_size(quota) if isinstance(quota, str)
                 else operator.index(quota))
     except (TypeError, ValueError) as error:
         raise ValueError(f"stratalloc: a spill file's quota of {quota!r}: "

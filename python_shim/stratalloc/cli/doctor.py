@@ -19,7 +19,7 @@ from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._terminal import command as _command
 from stratalloc.settings import Config
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _VIRTUAL_MEMORY_SUPPORTED = 102  # of CUdevice_attribute
 

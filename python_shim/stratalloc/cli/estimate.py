@@ -10,7 +10,7 @@ not, so a script that decides by values (until a loss falls) may not end.
 import sys
 
 from stratalloc._terminal import command as _command
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _TIMES = 16  # the card's memory
 # What tiering may move out between uses.

@@ -9,7 +9,7 @@ from stratalloc.demo import job
 from stratalloc.demo import tables
 from stratalloc.demo import verdict
 from stratalloc.demo.phases import Phase
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _MODEL = "all-MiniLM-L6-v2"
 

@@ -3,7 +3,7 @@
 
 import re
 
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 
 _MOVED = ("evicted", "restored", "to_disk", "from_disk")
 _SUMMED = ("live", "peak", "device", "host", "disk", "stalls",

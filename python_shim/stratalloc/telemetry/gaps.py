@@ -18,7 +18,7 @@ from it. Readers of files set the facts (model.Run, model.Device).
 import dataclasses
 
 from stratalloc._rendering.table import counted
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 from stratalloc.telemetry import model, replay
 
 _PART = "the peak is of the recorded part"

@@ -11,9 +11,10 @@ import pytest
 
 from stratalloc._native import core as _core
 from stratalloc import settings
+from stratalloc import sizes
 from stratalloc.settings import Config
-from stratalloc.settings import format_size
-from stratalloc.settings import parse_size
+from stratalloc.sizes import format_size
+from stratalloc.sizes import parse_size
 
 
 @pytest.mark.parametrize("text,size", [
@@ -36,11 +37,11 @@ def test_bad_sizes(text):
 
 @pytest.mark.parametrize("asker,least", [("limit", 0), ("explain", 1)])
 def test_a_callers_size(asker, least):
-    assert settings.asked_size(asker, "2 GiB", least) == 2 << 30
-    assert settings.asked_size(asker, least, least) == least
+    assert sizes.asked_size(asker, "2 GiB", least) == 2 << 30
+    assert sizes.asked_size(asker, least, least) == least
     for size in (least - 1, 1 << 60, 1e30, None, "many", "4 XiB"):
         with pytest.raises(ValueError) as refused:
-            settings.asked_size(asker, size, least)
+            sizes.asked_size(asker, size, least)
         assert str(refused.value).startswith(
             f"stratalloc.{asker}: size={size!r}: ")
 

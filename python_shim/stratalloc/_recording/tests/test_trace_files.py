@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from traced_tensors import MIB, holds, of_kind, tensor  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
-from stratalloc.settings import format_size  # noqa: E402
+from stratalloc.sizes import format_size  # noqa: E402
 from stratalloc.telemetry import formats, recording  # noqa: E402
 from stratalloc.telemetry.model import Kind  # noqa: E402
 

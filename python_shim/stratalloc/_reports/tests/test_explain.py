@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
+from stratalloc.sizes import format_size  # noqa: E402
 
 MIB = 1 << 20
 PARTS = ("allocated", "pending", "stranded", "releasable", "in_private_pools")
@@ -70,7 +71,7 @@ def test_it_adds_up_through_a_training_step():
     owners = {hole.owner.split(".")[0] for hole in found.holes}
     assert "Net" in owners
     assert {hole.age is None for hole in found.holes} == {False}
-    assert str(found).startswith(f"{stratalloc.settings.format_size(found.reserved)} reserved")
+    assert str(found).startswith(f"{format_size(found.reserved)} reserved")
     assert set(found) == set(found.to_dict()) and len(found) == len(list(found))
 
 

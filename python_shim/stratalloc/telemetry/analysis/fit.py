@@ -21,7 +21,7 @@ import numpy as np
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result
 from stratalloc._rendering.table import Row, Table
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 from stratalloc.telemetry import gaps, lifetimes, model, replay
 from stratalloc.telemetry.analysis import tiers_model, traffic
 from stratalloc.telemetry.analysis.blocks_model import NO_OWNER

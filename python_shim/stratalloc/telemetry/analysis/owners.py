@@ -13,7 +13,7 @@ from stratalloc._rendering.result import Rows
 from stratalloc._reports import diff as _diff
 from stratalloc._reports import holders as _holders
 from stratalloc._reports import leaks as _leaks
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 from stratalloc.telemetry import model, progress, replay
 from stratalloc.telemetry.analysis import steps
 from stratalloc.telemetry.analysis.lines import line

@@ -6,7 +6,7 @@ import numpy as np
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result
 from stratalloc._rendering.table import Row, Table, counted, refused
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 from stratalloc.telemetry import gaps, identities, model, replay
 from stratalloc.telemetry.analysis.curves import Curves
 from stratalloc.telemetry.exports import tiers

@@ -26,7 +26,7 @@ import numpy as np
 
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._rendering.table import counted, printable, refused
-from stratalloc.settings import format_size
+from stratalloc.sizes import format_size
 from stratalloc.telemetry import gaps, model, replay
 from stratalloc.telemetry.analysis import owners
 from stratalloc.telemetry.analysis.more_memory import saved

@@ -12,8 +12,8 @@ import sys
 
 from stratalloc._native import core as _core
 from stratalloc import simulate
-from stratalloc.settings import format_size
-from stratalloc.settings import parse_size
+from stratalloc.sizes import format_size
+from stratalloc.sizes import parse_size
 
 MODES = ("eager", "async")
 # What --card takes; "card" as the size means the card's own memory.
