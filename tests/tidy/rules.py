@@ -33,11 +33,13 @@ from tests.tidy.includes import (
     upward_layers,
 )
 from tests.tidy.rooms import room_of
-from tests.tidy.tree import SOURCES, Tree
+from tests.tidy.tree import CPP, SOURCES, Tree
 
 _UNFINISHED = re.compile(r"\b(?:FIX" + r"ME|TO" + r"DO)\b")
 # A header longer than this has a second noun in it.
 _HEADER_LINES = 350
+# A source file longer than this has a second noun in it.
+_SOURCE_LINES = 500
 
 
 def unfinished_marks(tree: Tree) -> Iterator[str]:
@@ -90,6 +92,18 @@ def long_headers(tree: Tree) -> Iterator[str]:
             yield (
                 f"{file.path}:{_HEADER_LINES + 1}: {lines} lines, "
                 f"{_HEADER_LINES} are the most; find the second noun and give "
+                "it a file"
+            )
+
+
+def long_sources(tree: Tree) -> Iterator[str]:
+    """A source file holds one noun, tests too."""
+    for file in tree.files(CPP + (".py", ".bzl")):
+        lines = len(file.text.splitlines())
+        if lines > _SOURCE_LINES:
+            yield (
+                f"{file.path}:{_SOURCE_LINES + 1}: {lines} lines, "
+                f"{_SOURCE_LINES} are the most; find the second noun and give "
                 "it a file"
             )
 
@@ -155,6 +169,7 @@ ALL = (
     orphans,
     licence_lines,
     long_headers,
+    long_sources,
     long_functions,
     missing_readmes,
     wide_readmes,

@@ -73,6 +73,20 @@ class RulesTest(RuleCase):
             "long_headers", f"{path}:351: 351 lines, 350 are the most",
             {path: header(351)})
 
+    def test_long_source(self):
+        for path, mark in (("allocator/block.cc", "//"),
+                           ("allocator/block_test.cc", "//"),
+                           ("python_shim/door_test.py", "#"),
+                           ("bazel/cc.bzl", "#")):
+            def source(lines, mark=mark):
+                return f"{mark} {SPDX}" + f"{mark}\n" * (lines - 1)
+
+            with self.subTest(path):
+                self.assertEqual(self._complaints({path: source(500)}), {})
+                self._expect(
+                    "long_sources", f"{path}:501: 501 lines, 500 are the most",
+                    {path: source(501)})
+
     def test_long_function(self):
         signatures = (
             "int F(int a,\n      int b) {",
