@@ -199,8 +199,9 @@ def test_a_path_that_is_too_long_is_left_out():
                                   b"a\0b", b"\xe6\x97\xa5" * 9999])
 def test_a_listener_s_bytes_that_are_no_text(said):
     from stratalloc._native import core as _core
+    from stratalloc._native import declarations
 
-    @_core.REFUSAL_LISTENER
+    @declarations.REFUSAL_LISTENER
     def listener(told, line, room):
         data = said[:room]
         ctypes.memmove(line, data, len(data))
