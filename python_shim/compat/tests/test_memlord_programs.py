@@ -20,6 +20,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from bazel import programs  # noqa: E402
 from stratalloc.compat.memlord import MemLord  # noqa: E402
 
 gc.freeze()  # what was imported is no garbage
@@ -386,10 +387,8 @@ _EXAMPLE = pathlib.Path("python_shim/examples/memlord")
 
 def test_the_example_prints_what_its_page_shows(tmp_path):
     shutil.copy(_EXAMPLE / "two_devices.py", tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", "64MiB",
-         "--devices", "2", "two_devices.py"], cwd=tmp_path,
-        capture_output=True, text=True, timeout=120, check=False)
+    done = programs.run("-m", "stratalloc", "run", "--simulate", "64MiB",
+                        "--devices", "2", "two_devices.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     page = (_EXAMPLE / "README.md").read_text()
     shown = page.split("```text\n")[1].split("```")[0]

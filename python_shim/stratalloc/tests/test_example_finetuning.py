@@ -6,10 +6,10 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+
+from bazel import programs
 
 _EXAMPLE = pathlib.Path("python_shim/examples/finetuning").absolute()
 _README = (_EXAMPLE / "README.md").read_text()
@@ -21,10 +21,9 @@ _CARD = int(_SMALL) << 20
 def _run(card, folder):
     """(its JSON, stdout, stderr) on a card of this size."""
     out = folder / f"{card}.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", "run", "--simulate", card,
-         "finetune.py", "--steps", "2", "--json", out], cwd=_EXAMPLE,
-        capture_output=True, text=True, check=False, timeout=600,
+    done = programs.run(
+        "-m", "stratalloc", "run", "--simulate", card, "finetune.py", "--steps",
+        "2", "--json", out, cwd=_EXAMPLE, timeout=600,
         # Sums of several threads are in another order.
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"})
     assert done.returncode == 0, done.stdout + done.stderr

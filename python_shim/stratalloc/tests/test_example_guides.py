@@ -6,10 +6,10 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
+
+from bazel import programs
 
 _EXAMPLES = pathlib.Path("python_shim/examples")
 # What depends on when something was moved, and on how torch rounds a search.
@@ -27,10 +27,9 @@ def test_the_command_of_the_readme_prints_what_it_shows(name):
     readme = (_EXAMPLES / name / "README.md").read_text()
     command = _block(readme, "sh")[-1]
     assert command.startswith("stratalloc ")
-    done = subprocess.run(
-        [sys.executable, "-m", "stratalloc", *shlex.split(command)[1:]],
-        cwd=_EXAMPLES / name, capture_output=True, text=True, check=False,
-        timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = programs.run("-m", "stratalloc", *shlex.split(command)[1:],
+                        cwd=_EXAMPLES / name,
+                        env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     got = [_LOOSE.sub("…", line) for line in done.stdout.splitlines()]
     want = [_LOOSE.sub("…", line) for line in _block(readme, "text")]

@@ -16,6 +16,7 @@ import threading
 import httpx2
 import pytest
 
+from bazel import programs
 from stratalloc import simulate
 
 simulate.load("1GiB")
@@ -84,11 +85,9 @@ def _ask(service, texts):
 
 def test_under_load_every_answer_is_the_cpus(service, tmp_path):
     out = tmp_path / "load.json"
-    done = subprocess.run(
-        [sys.executable, "load.py", service.url, "--clients", "3", "--seconds",
-         "1", "--lists", "4", "--json", out], cwd=_EXAMPLE, check=False,
-        capture_output=True, text=True, timeout=300,
-        env=_environment(tmp_path))
+    done = programs.run(
+        "load.py", service.url, "--clients", "3", "--seconds", "1", "--lists",
+        "4", "--json", out, cwd=_EXAMPLE, env=_environment(tmp_path))
     found = json.loads(out.read_text())
     # One second is too short to call a process's memory flat.
     assert found["errors"] == 0, done.stderr

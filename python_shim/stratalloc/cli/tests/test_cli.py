@@ -17,8 +17,13 @@ from bazel import programs
 
 
 def stratalloc(*arguments, **environment):
-    return programs.run("-m", "stratalloc", *map(str, arguments),
-                        env={**os.environ, **environment})
+    """The ended command, on a machine without a GPU."""
+    return programs.run("-m", "stratalloc", *map(str, arguments), env={
+        **os.environ, "CUDA_VISIBLE_DEVICES": "", **environment})
+
+
+def doctor(*arguments, **environment):
+    return stratalloc("doctor", *arguments, **environment)
 
 
 def run(*arguments):
@@ -383,7 +388,7 @@ def test_results_without_a_place_are_printed(tmp_path):
 
 
 def test_doctor():
-    done = stratalloc("doctor", "--json", "-")
+    done = doctor("--json", "-")
     values = json.loads(done.stdout)
     assert done.returncode == (0 if values["ok"] else 3)
     names = [finding["name"] for finding in values["findings"]]
@@ -391,7 +396,7 @@ def test_doctor():
 
 
 def test_doctor_reports_bad_settings():
-    done = stratalloc("doctor", STRATALLOC_CONF="host_budget:none")
+    done = doctor(STRATALLOC_CONF="host_budget:none")
     assert done.returncode == 3 and "host_budget" in done.stdout
 
 
@@ -401,8 +406,7 @@ def _spill(tmp_path, conf):
 
 
 def _finding(name, conf, **environment):
-    done = stratalloc("doctor", "--json", "-", STRATALLOC_CONF=conf,
-                      **environment)
+    done = doctor("--json", "-", STRATALLOC_CONF=conf, **environment)
     return _found(name, done)
 
 
@@ -427,16 +431,15 @@ def test_doctor_knows_the_limit_of_a_file(tmp_path):
                "resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
                "runpy.run_module('stratalloc', run_name='__main__')")
     done = programs.run("-c", limited, "doctor", "--json", "-", env={
-        **os.environ, "STRATALLOC_CONF":
-        f"disk_dir:{tmp_path},disk_budget:64MiB"})
+        **os.environ, "CUDA_VISIBLE_DEVICES": "", "STRATALLOC_CONF":
+        f"disk_dir:{tmp_path},disk_budget:64MiB"}, fresh=True)
     state, detail, code = _found("spill file", done)
     assert (state, code) == ("problem", 3)
     assert "ulimit -f" in detail and "64 MiB" in detail, detail
 
 
 def test_doctor_says_what_was_set_and_what_it_means():
-    done = stratalloc("doctor", "--json", "-",
-                      STRATALLOC_CONF="gpu_limit:1GiB")
+    done = doctor("--json", "-", STRATALLOC_CONF="gpu_limit:1GiB")
     said = [finding["detail"] for finding in json.loads(done.stdout)["findings"]
             if finding["name"] == "settings"]
     assert "gpu_limit:1073741824 (bytes per device; 0 = the card's memory)" \
@@ -455,9 +458,10 @@ def test_doctor_wants_a_file_only_if_there_is_a_disk_budget():
 
 
 def test_doctor_says_why_a_device_has_no_tiering():
-    done = stratalloc(
-        "run", "--allocator", "native", "--simulate", "64MiB", "--devices", "2",
-        "-m", "stratalloc", "doctor", "--json", "-", CUDASIM_VMM="on,off")
+    done = programs.run(
+        "-m", "stratalloc", "run", "--allocator", "native", "--simulate",
+        "64MiB", "--devices", "2", "-m", "stratalloc", "doctor", "--json", "-",
+        env={**os.environ, "CUDASIM_VMM": "on,off"})
     (found,) = [finding for finding in json.loads(done.stdout)["findings"]
                 if finding["name"] == "tiering"]
     assert found["state"] == "note", done.stderr
@@ -467,7 +471,7 @@ def test_doctor_says_why_a_device_has_no_tiering():
 
 
 def test_doctor_says_what_enable_would():
-    done = stratalloc("doctor", STRATALLOC_CONF="host_budget:0,disk_budget:0")
+    done = doctor(STRATALLOC_CONF="host_budget:0,disk_budget:0")
     assert done.stdout.count("nothing can be evicted") == 1, done.stdout
 
 

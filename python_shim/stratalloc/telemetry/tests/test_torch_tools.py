@@ -2,8 +2,6 @@
 """Our snapshots in torch's own tools: the command and its functions."""
 
 import pickle
-import subprocess
-import sys
 
 import pytest
 
@@ -11,6 +9,7 @@ from torch.cuda import _memory_viz as _viz
 
 import formats
 import made_runs
+from bazel import programs
 from stratalloc.telemetry.replay import Replay
 
 
@@ -66,10 +65,6 @@ def test_the_command_takes_it(verb, tmp_path):
     path = formats.export(made_runs.hostile(), "snapshot.pickle", tmp_path)
     out = tmp_path / "out.html"
     plot = ["-o", str(out)] if verb.endswith("plot") else []
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.cuda._memory_viz", verb, str(path),
-         *plot], capture_output=True, check=False,
-        env={"PYTHONIOENCODING": "utf-8", "PATH": "/usr/bin:/bin",
-             "PYTHONPATH": ":".join(sys.path)})
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    done = programs.run("-m", "torch.cuda._memory_viz", verb, path, *plot)
+    assert done.returncode == 0, done.stderr[-2000:]
     assert out.exists() if plot else len(done.stdout) > 200
