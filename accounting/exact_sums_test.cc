@@ -17,7 +17,7 @@
 
 #include "accounting/ledger.h"
 #include "allocator/allocator.h"
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 
 namespace stratalloc {
 namespace {

@@ -17,8 +17,8 @@
 #include "allocator/allocator.h"
 #include "allocator/events/event_recorder.h"
 #include "allocator/state/frame_accounts.h"
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 
 namespace stratalloc {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 
 namespace stratalloc {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/requests/two_accounts_test.h"
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 
 namespace stratalloc {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharing a block and mapping it again, in one process: pidfd_getfd works on
-// oneself too. Two processes: tests/cudasim/operator_bridge/test_sharing_*.py.
+// oneself too. Two processes: tests/simulator/cudasim/operator_bridge/test_sharing_*.py.
 #include "allocator/ipc.h"
 
 #include <dirent.h>
@@ -17,8 +17,8 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/moving_test.h"
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 
 namespace stratalloc {
 namespace {

@@ -160,7 +160,7 @@ def cc_device_test(name, deps, linkopts = [], **kwargs):
     cc_test(
         name = name,
         linkopts = ["-rdynamic"] + linkopts,
-        deps = deps + ["//tests/cudasim:cudasim_static"],
+        deps = deps + ["//tests/simulator/cudasim:cudasim_static"],
         **kwargs
     )
 

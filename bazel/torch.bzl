@@ -55,11 +55,11 @@ def torch_py_test(
       **kwargs: passed on to sh_test.
     """
     skip = ["notsan"] if sanitizers else ["notsan", "nosanitizer"]
-    site = ["//tests/cudasim/package:site"] if package else []
+    site = ["//tests/simulator/cudasim/package:site"] if package else []
     values = dict(env)
     alone = len(srcs) == 1 if fresh == None else fresh
     if package:
-        values["STRATALLOC_SITE"] = "$(rootpath //tests/cudasim/package:site)"
+        values["STRATALLOC_SITE"] = "$(rootpath //tests/simulator/cudasim/package:site)"
     kinds = [("", "", tags, size, shards)]
     if long:
         kinds.append(

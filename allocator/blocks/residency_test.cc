@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 
 namespace stratalloc {
 namespace {

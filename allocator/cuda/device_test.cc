@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "allocator/cuda/cuda_api.h"
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 
 namespace stratalloc {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "allocator/cuda/device.h"
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 
 namespace stratalloc {
 namespace {
@@ -34,8 +34,8 @@ struct Cuda {
 
   static const Cuda& Get() {
     static const Cuda cuda = [] {
-      void* driver = dlopen("tests/cudasim/libcuda.so.1", RTLD_NOW);
-      void* runtime = dlopen("tests/cudasim/libcudart.so.13", RTLD_NOW);
+      void* driver = dlopen("tests/simulator/cudasim/libcuda.so.1", RTLD_NOW);
+      void* runtime = dlopen("tests/simulator/cudasim/libcudart.so.13", RTLD_NOW);
       EXPECT_TRUE(driver != nullptr && runtime != nullptr) << dlerror();
       const auto init =
           reinterpret_cast<decltype(&::cuInit)>(dlsym(driver, "cuInit"));

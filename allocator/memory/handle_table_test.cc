@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "allocator/blocks/operator_thread.h"
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 
 namespace stratalloc {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 
 namespace stratalloc {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "allocator/memory/external_streams.h"
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 
 namespace stratalloc {
 namespace {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 
 namespace stratalloc {
 namespace {

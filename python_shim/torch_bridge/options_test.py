@@ -16,7 +16,7 @@ from stratalloc._hooks import torch_settings as _torch_settings
 _ROWS = re.findall(
     r"^\| `([a-z0-9_*]+)` \|",
     pathlib.Path("python_shim/torch_bridge/OPTIONS.md").read_text(), re.MULTILINE)
-_SETTINGS = "tests/cudasim/native/test_settings.py"
+_SETTINGS = "tests/simulator/cudasim/native/test_settings.py"
 # option -> (file, test of its effect under this allocator)
 _EFFECTS = {
     "backend": (_SETTINGS, "test_the_asynchronous_backend"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allocator object as torch sees it, over the real core: what no test of
-PyTorch's own features (tests/cudasim/native) asks it for."""
+PyTorch's own features (tests/simulator/cudasim/native) asks it for."""
 
 import os
 

@@ -104,4 +104,4 @@ def test_what_is_no_real_core():
     for name in ("allocator/allocator_test.py", "allocator/raw_memory_test.py",
                  "guard/op_guard_test.py"):
         assert not on_the_real_core(f"python_shim/torch_bridge/{name}")
-    assert not on_the_real_core("tests/cudasim/operator_bridge/test_sparse.py")
+    assert not on_the_real_core("tests/simulator/cudasim/operator_bridge/test_sparse.py")

@@ -18,7 +18,7 @@
 #include "python_shim/bridge_api/operators.h"
 #include "python_shim/bridge_api/setup.h"
 #include "python_shim/c_api/c_api.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 
 namespace {
 

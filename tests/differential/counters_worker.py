@@ -10,7 +10,7 @@ see counters_test.py.
 import json
 import sys
 
-from tests.cudasim.operator_bridge import simulated
+from tests.simulator.cudasim.operator_bridge import simulated
 
 device = simulated.load(memory="256MiB", devices=2)
 

@@ -25,7 +25,7 @@ def settle():
 
 
 class Real:
-    """What Simulated of tests/cudasim/operator_bridge is otherwise."""
+    """What Simulated of tests/simulator/cudasim/operator_bridge is otherwise."""
 
     def __init__(self):
         self.cuda = self

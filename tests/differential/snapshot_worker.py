@@ -9,7 +9,7 @@ Pickles {"snapshot", "facts", "checkpoint"}: see snapshot_test.py.
 import pickle
 import sys
 
-from tests.cudasim.operator_bridge import simulated
+from tests.simulator.cudasim.operator_bridge import simulated
 
 device = simulated.load(memory="256MiB")
 

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 
-from tests.cudasim.operator_bridge import simulated
+from tests.simulator.cudasim.operator_bridge import simulated
 from tests.differential import compare, program, real
 
 if real.wanted():

@@ -58,7 +58,7 @@ class Answer:
 
     @functools.cached_property
     def card(self):
-        """The simulated card's figures (tests/cudasim/cards.h)."""
+        """The simulated card's figures (tests/simulator/cudasim/cards.h)."""
         with open(os.environ["KIT_CARD"], encoding="utf-8") as file:
             return json.load(file)
 

@@ -4,7 +4,7 @@
 Some calls cost the more, the more they have to do: per mapping that is granted
 or taken away, per byte that is made or pinned. The simulated device charges a
 call's own cost (`calls_ns`) and beside it a figure of the card for each mapping
-or GiB (tests/cudasim/cards.h). So such a call is timed for two amounts, and the
+or GiB (tests/simulator/cudasim/cards.h). So such a call is timed for two amounts, and the
 line through both gives the two figures. All of it as the call's own cost would
 be charged twice over for what it did.
 

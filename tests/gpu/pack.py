@@ -23,7 +23,7 @@ _PROGRAMS = ("conformance",)
 # What is run from the repository, in folders of its own shape.
 _FOLDERS = ("tests/gpu", "tests/e2e", "tests/differential")
 _FILES = ("bazel/programs.py",
-          "tests/cudasim/operator_bridge/simulated.py")
+          "tests/simulator/cudasim/operator_bridge/simulated.py")
 _MODEL_FILES = (
     "config.json", "special_tokens_map.json", "tokenizer.json",
     "tokenizer_config.json", "vocab.txt",

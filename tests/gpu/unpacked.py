@@ -22,10 +22,10 @@ class Unpacked:
     def __init__(self, folder):
         self.folder = str(folder)
         wheels = (glob.glob("python_shim/wheel/stratalloc-*.whl")
-                  + glob.glob("tests/cudasim/package/stratalloc_cudasim-*.whl"))
+                  + glob.glob("tests/simulator/cudasim/package/stratalloc_cudasim-*.whl"))
         tar = os.path.join(self.folder, "gpu-kit.tar")
         pack.pack(pack.members(
-            wheels, "test", "tests/conformance/conformance",
+            wheels, "test", "tests/simulator/conformance/conformance",
             "tests/gpu/libstratalloc_parts.so"), tar)
         with tarfile.open(tar) as archive:
             archive.extractall(self.folder, filter="data")

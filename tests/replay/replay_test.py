@@ -17,7 +17,7 @@ def _record(tmp_path, workload):
         os.environ, CUDASIM_EVERY_PROCESS="1", CUDASIM_CARD="h200",
         CUDASIM_PHANTOM="1", CUDASIM_NUMBERS="off", HF_HUB_OFFLINE="1",
         PYTHONPATH=":".join((
-            os.path.abspath("tests/cudasim/operator_bridge/every_process"),
+            os.path.abspath("tests/simulator/cudasim/operator_bridge/every_process"),
             os.getcwd())))
     environment.pop("STRATALLOC_CONF", None)
     subprocess.run(

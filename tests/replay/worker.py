@@ -17,7 +17,7 @@ import sys
 
 sys.path.insert(0, os.getcwd())
 
-from tests.cudasim.operator_bridge import simulated
+from tests.simulator.cudasim.operator_bridge import simulated
 from tests.replay import trace
 
 _CALLS = (

@@ -82,15 +82,15 @@ class ReportTest(unittest.TestCase):
             return code, json.load(stream)
 
     def test_cases_are_counted_one_by_one(self):
-        self._add("//tests/cudasim/inner:t", "FAILED", _GTEST)
+        self._add("//tests/simulator/cudasim/inner:t", "FAILED", _GTEST)
         code, summary = self._run()
         self.assertEqual(code, 1)
-        self.assertEqual(summary["rooms"], {"tests/cudasim": {
+        self.assertEqual(summary["rooms"], {"tests/simulator/cudasim": {
             "targets": 1, "passed": 1, "failed": 1, "skipped": 2,
             "seconds": 1.5,
         }})
         self.assertEqual(
-            summary["failures"], ["//tests/cudasim/inner:t: S.B"]
+            summary["failures"], ["//tests/simulator/cudasim/inner:t: S.B"]
         )
 
     def test_all_passed_is_success(self):

@@ -13,7 +13,7 @@ _FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 _SPAN = re.compile(r"`([^`]+)`")
 # Behind an empty line, deeper than the text around it.
 _INDENTED = re.compile(r"(?:^|\n\n)((?:    .*(?:\n|$)(?:\n(?=    ))?)+)")
-_PRODUCT = ("python_shim/stratalloc", "tests/cudasim/package/stratalloc_cudasim")
+_PRODUCT = ("python_shim/stratalloc", "tests/simulator/cudasim/package/stratalloc_cudasim")
 
 
 @dataclasses.dataclass(frozen=True)

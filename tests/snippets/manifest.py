@@ -13,7 +13,7 @@ LEFT = {
     ("CONTRIBUTING.md", "sed -i"): "breaks the tree on purpose",
     ("python_shim/stratalloc/pytest_plugin.py", "@pytest.mark"):
         "a decorator: its mark is looked up",
-    ("tests/conformance/README.md", "conformance --cuda"):
+    ("tests/simulator/conformance/README.md", "conformance --cuda"):
         "a binary of the build, with its synopsis",
 }
 

@@ -3,7 +3,7 @@
 
 #include <iterator>
 
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 
 namespace stratalloc {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 
 namespace stratalloc {
 namespace {

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 #include "tests/stress/nest.h"
 #include "tests/stress/program.h"
 #include "tests/stress/shadow.h"

@@ -28,7 +28,7 @@ class DoorsTest(RuleCase):
                     )
 
     def test_targets_to_the_right(self):
-        for label in ("//python_shim", "//tests/cudasim:sim"):
+        for label in ("//python_shim", "//tests/simulator/cudasim:sim"):
             with self.subTest(label):
                 self._expect(
                     "room_doors",
@@ -74,7 +74,7 @@ class DoorsTest(RuleCase):
                 'cc_library(name = "sources", visibility = '
                 '["//allocator:__subpackages__", "//tests:__subpackages__"])',
                 'cc_library(name = "rig", testonly = True, '
-                'deps = ["//tests/cudasim:sim"])',
+                'deps = ["//tests/simulator/cudasim:sim"])',
                 'py_binary(name = "tool", visibility = ["//bazel:__pkg__"])',
                 'exports_files(["block.h"], '
                 'visibility = ["//python_shim:__pkg__"])'),
@@ -88,12 +88,12 @@ class DoorsTest(RuleCase):
             ["python_shim/BUILD.bazel"]
             .replace('"testing/door.py"', '"//python_shim/testing:door.py"'),
             **self._build(
-                "tests/cudasim",
+                "tests/simulator/cudasim",
                 'cc_library(name = "calls", deps = ["//allocator:sources"], '
                 'visibility = ["//visibility:public"])'),
             "python_shim/testing/BUILD.bazel": f"# {SPDX}"
             "package(default_testonly = True)\n"
-            'cc_library(name = "l", deps = ["//tests/cudasim:sim"])\n',
+            'cc_library(name = "l", deps = ["//tests/simulator/cudasim:sim"])\n',
         }), {})
 
 

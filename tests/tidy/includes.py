@@ -12,10 +12,10 @@ from tests.tidy.rooms import BESIDE_CODE, LAYERS, layers_of, right_of, room_of
 from tests.tidy.tree import CPP, SOURCES, File, Tree
 
 _CUDA_ROOMS = (
-    "allocator/cuda/", "tiering/gpu/", "tests/conformance/", "tests/cudasim/",
+    "allocator/cuda/", "tiering/gpu/", "tests/simulator/conformance/", "tests/simulator/cudasim/",
 )
 _TORCH_ROOMS = (
-    "python_shim/torch_bridge/", "tests/cudasim/", "tests/replay/",
+    "python_shim/torch_bridge/", "tests/simulator/cudasim/", "tests/replay/",
 )
 
 _CUDA_HEADER = re.compile(

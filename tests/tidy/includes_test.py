@@ -104,9 +104,9 @@ class IncludesTest(RuleCase):
     def test_code_that_includes_the_simulator(self):
         self._expect(
             "upward_includes",
-            "allocator/block.h:2: allocator includes tests/cudasim/",
+            "allocator/block.h:2: allocator includes tests/simulator/cudasim/",
             {"allocator/block.h":
-             self._header('#include "tests/cudasim/control.h"')},
+             self._header('#include "tests/simulator/cudasim/control.h"')},
         )
 
     def test_a_test_that_includes_upward(self):

@@ -34,7 +34,7 @@ CLEAN = {
     "// std::mutex is only a word here.\n"
     'const char* kText = "std::mutex";\n',
     "allocator/block_test.cc": f"// {SPDX}"
-    '#include "tests/cudasim/control.h"\nstd::mutex m;\n',
+    '#include "tests/simulator/cudasim/control.h"\nstd::mutex m;\n',
     "python_shim/README.md": "",
     "python_shim/BUILD.bazel": f"# {SPDX}"
     'py_library(name = "door", srcs = ["simulate.py", "door_test.py"],\n'
@@ -48,10 +48,10 @@ CLEAN = {
     'cc_library(name = "api", hdrs = glob(["*.h"]))\n',
     "allocator/cuda/cuda_api.h": f"// {SPDX}#include <cuda.h>\n",
     "tests/README.md": "",
-    "tests/cudasim/README.md": "",
-    "tests/cudasim/BUILD.bazel": f"# {SPDX}"
+    "tests/simulator/cudasim/README.md": "",
+    "tests/simulator/cudasim/BUILD.bazel": f"# {SPDX}"
     'cc_library(name = "sim", hdrs = ["control.h"] + EXTRA)\n',
-    "tests/cudasim/control.h": f"// {SPDX}#include <ATen/ATen.h>\n"
+    "tests/simulator/cudasim/control.h": f"// {SPDX}#include <ATen/ATen.h>\n"
     "#include <cuda_runtime_api.h>\n",
     ".venv/bad.cc": "FIX" + "ME\n",
 }

@@ -52,9 +52,9 @@ class RulesTest(RuleCase):
             with self.subTest(tag):
                 self._expect(
                     "uncached_long_tests",
-                    f"tests/cudasim/BUILD.bazel: hours is long and tagged {tag}",
-                    {"tests/cudasim/BUILD.bazel":
-                     CLEAN["tests/cudasim/BUILD.bazel"] + planted})
+                    f"tests/simulator/cudasim/BUILD.bazel: hours is long and tagged {tag}",
+                    {"tests/simulator/cudasim/BUILD.bazel":
+                     CLEAN["tests/simulator/cudasim/BUILD.bazel"] + planted})
 
     def test_no_licence_line(self):
         for path in ("allocator/block.h", "dev", "WORKSPACE"):
@@ -144,7 +144,7 @@ class RulesTest(RuleCase):
 
     def test_room_without_readme(self):
         for room in ("allocator", "allocator/cuda", "tests",
-                     "tests/cudasim"):
+                     "tests/simulator/cudasim"):
             with self.subTest(room):
                 self._expect(
                     "missing_readmes",

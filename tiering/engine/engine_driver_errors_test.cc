@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/twins/checksum_twin.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/twins/checksum_twin.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "tests/cudasim/control.h"
+#include "tests/simulator/cudasim/control.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {

@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 #include "tiering/engine/engine_fixture_test.h"
 
 namespace stratalloc {

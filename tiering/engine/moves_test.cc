@@ -11,8 +11,8 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/events/event_recorder.h"
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 #include "tiering/engine/eviction.h"
 #include "tiering/engine/restoration.h"
 

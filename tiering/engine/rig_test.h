@@ -22,8 +22,8 @@
 
 #include "accounting/ledger.h"
 #include "allocator/device_allocator.h"
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 #include "tiering/engine/engine.h"
 #include "tiering/io/disk_faults_test.h"
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "allocator/cuda/device.h"
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/kernel_image.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/kernel_image.h"
 #include "tiering/gpu/checksum_kernels.h"
 
 namespace stratalloc {

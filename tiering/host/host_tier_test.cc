@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cudasim/control.h"
-#include "tests/cudasim/cuda_calls.h"
+#include "tests/simulator/cudasim/control.h"
+#include "tests/simulator/cudasim/cuda_calls.h"
 #include "tiering/host/memory_limit.h"
 
 namespace stratalloc {

@@ -8,7 +8,7 @@ its operator bridge along. Installing is the caller's: once per process.
 import ctypes
 import os
 
-from tests.cudasim.operator_bridge import simulated
+from tests.simulator.cudasim.operator_bridge import simulated
 
 _HERE = "python_shim/torch_bridge"
 

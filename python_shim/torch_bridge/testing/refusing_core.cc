@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the recording core does not play: these functions are there so that the
 // bridge loads, and refuse by name. They are tested with the real core, by the
-// tests of PyTorch's own features in tests/cudasim.
+// tests of PyTorch's own features in tests/simulator/cudasim.
 #include <string>
 
 #include "python_shim/bridge_api/ipc.h"

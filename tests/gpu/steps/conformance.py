@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUDA does here, check by check (tests/conformance).
+"""What CUDA does here, check by check (tests/simulator/conformance).
 
 On a real device an unverified check that does not hold fails nothing: it is
 what the run is to find out, and a difference of the simulated device, which

@@ -23,7 +23,7 @@ CARD = 64 * MIB
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                         "refused_program.py")
 _NVML = os.path.abspath(os.path.join(os.environ.get(
-    "FAKE_NVML", "tests/cudasim/native"), "libnvidia-ml.so.1"))
+    "FAKE_NVML", "tests/simulator/cudasim/native"), "libnvidia-ml.so.1"))
 
 # case -> (verdict, the first suggestion's action, what the sentence says)
 _PLAIN = {

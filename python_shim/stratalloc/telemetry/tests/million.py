@@ -3,7 +3,7 @@
 
     PYTHONPATH=ROOT:SITE python million.py tests/figures/exports.json
 
-of the repository's root and of //tests/cudasim/package:site (see CONTRIBUTING.md,
+of the repository's root and of //tests/simulator/cudasim/package:site (see CONTRIBUTING.md,
 "One test"). Each row is a process of its own, which has done the same for a
 small run before; seconds of the processor, what the process grew by, the file's
 size. Our own format is that of a program of the simulated device: it is what is
