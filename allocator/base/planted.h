@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bugs that a test plants, to prove that it would find them. The product is
 // compiled without STRATALLOC_PLANT: STRATALLOC_PLANTED is the constant false
-// there and costs nothing. tests/stress and tests/differential compile
+// there and costs nothing. tests/system/stress and tests/system/differential compile
 // their own copies with it.
 //
 // Thread-safety: PlantBug once, before other threads run.

@@ -57,7 +57,7 @@ def _of_native(by: dict, name: str) -> float:
 
 
 def replay(measured: dict) -> Iterator[str]:
-    """Of `python -m tests.replay.table --json`."""
+    """Of `python -m tests.system.replay.table --json`."""
     traces = measured["traces"]
 
     def ratio(one):
@@ -241,7 +241,7 @@ def exports(measured: dict) -> Iterator[str]:
 
 
 def instructions(measured: dict) -> Iterator[str]:
-    """Of tests/benchmarks/instructions.py."""
+    """Of tests/system/benchmarks/instructions.py."""
     counts = measured["instructions"]
     for begin, end in (("malloc", "free"), ("enter", "leave")):
         yield f"| {measured['compiler']} | {begin} | {end} |"

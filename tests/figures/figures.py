@@ -25,7 +25,7 @@ _END = "<!-- end of figures -->"
 
 # name: (the README, what was measured, what is said of it)
 BLOCKS: dict[str, tuple[str, str, Callable[[dict], Iterator[str]]]] = {
-    "replay": ("tests/replay/README.md", "tests/figures/replay.json",
+    "replay": ("tests/system/replay/README.md", "tests/figures/replay.json",
                blocks.replay),
     "allocations": ("allocator/README.md", "tests/figures/bench.json",
                     blocks.allocations),
@@ -39,8 +39,8 @@ BLOCKS: dict[str, tuple[str, str, Callable[[dict], Iterator[str]]]] = {
                blocks.levels),
     "exports": ("python_shim/stratalloc/telemetry/README.md",
                 "tests/figures/exports.json", blocks.exports),
-    "instructions": ("tests/benchmarks/README.md",
-                     "tests/benchmarks/instructions.json",
+    "instructions": ("tests/system/benchmarks/README.md",
+                     "tests/system/benchmarks/instructions.json",
                      blocks.instructions),
 }
 

@@ -21,7 +21,7 @@ import tarfile
 LIMIT = 64 << 20
 _PROGRAMS = ("conformance",)
 # What is run from the repository, in folders of its own shape.
-_FOLDERS = ("tests/gpu", "tests/e2e", "tests/differential")
+_FOLDERS = ("tests/gpu", "tests/system/e2e", "tests/system/differential")
 _FILES = ("bazel/programs.py",
           "tests/simulator/cudasim/operator_bridge/simulated.py")
 _MODEL_FILES = (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """On the simulated device nothing differs from it: the steps of a few seconds.
-All of them: tests/long."""
+All of them: tests/system/long."""
 
 import pytest
 

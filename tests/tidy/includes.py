@@ -15,7 +15,7 @@ _CUDA_ROOMS = (
     "allocator/cuda/", "tiering/gpu/", "tests/simulator/conformance/", "tests/simulator/cudasim/",
 )
 _TORCH_ROOMS = (
-    "python_shim/torch_bridge/", "tests/simulator/cudasim/", "tests/replay/",
+    "python_shim/torch_bridge/", "tests/simulator/cudasim/", "tests/system/replay/",
 )
 
 _CUDA_HEADER = re.compile(

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 import stratalloc  # noqa: E402
 
-sys.path.insert(0, "tests/documents/stand_ins")
+sys.path.insert(0, "tests/system/documents/stand_ins")
 
 import panther  # noqa: E402
 

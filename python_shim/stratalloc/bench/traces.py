@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded traces, as the bridge's benchmarks take them.
 
-The files are those of tests/replay, whose trace.py describes and writes them;
+The files are those of tests/system/replay, whose trace.py describes and writes them;
 its trace_test holds this reader to the same result. Nothing but the standard
 library. A file that is none is a ValueError.
 """

@@ -291,7 +291,7 @@ def _add_bench(commands):
                         help="interleaved rounds per benchmark (15)")
     parser.add_argument("--trace", action="append", default=[],
                         metavar="FILE", help="replay a recorded trace, too "
-                        "(tests/replay); may be repeated")
+                        "(tests/system/replay); may be repeated")
     _add_json(parser, "the figures")
     parser.set_defaults(function=_bench)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """enable() and its relatives, each in a process of its own on the simulated
-device (what needs a whole program is in tests/e2e)."""
+device (what needs a whole program is in tests/system/e2e)."""
 
 import os
 import subprocess

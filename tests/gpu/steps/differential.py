@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs under PyTorch's allocator and under ours, step by step.
 
-Those of tests/differential, on this device: what a user can see must be equal.
+Those of tests/system/differential, on this device: what a user can see must be equal.
 Steps that make a driver call fail do nothing on a GPU.
 """
 
@@ -17,8 +17,8 @@ _SEEDS = {"cuda": 500, "sim": 20}
 
 def run(said):
     os.environ["DIFFERENTIAL_DEVICE"] = said.device
-    from tests.differential import program
-    from tests.differential import run as differential
+    from tests.system.differential import program
+    from tests.system.differential import run as differential
 
     seeds = range(1, _SEEDS[said.device] + 1)
     if not said.simulated:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file of the end-to-end tests (tests/e2e), on this device, case by case.
+"""One file of the end-to-end tests (tests/system/e2e), on this device, case by case.
 
 On the simulated device the first case only: `./dev test` runs all of them
 there, and takes its time.

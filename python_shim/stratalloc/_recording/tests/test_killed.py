@@ -2,7 +2,7 @@
 """Programs that are killed while they allocate, move and write events: of each
 what is recovered adds up, and has everything that was done before.
 
-STRATALLOC_KILLS says how many (//tests/long:kills: 200).
+STRATALLOC_KILLS says how many (//tests/system/long:kills: 200).
 """
 
 import ctypes

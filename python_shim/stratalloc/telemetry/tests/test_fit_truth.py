@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fit() against what the allocator did: recorded programs of tests/replay and
+"""fit() against what the allocator did: recorded programs of tests/system/replay and
 the peaks that were measured when they ran on it (tests/figures/replay.json)."""
 
 import json
@@ -15,7 +15,7 @@ sys.path.insert(0, str(_ROOT))
 from stratalloc.telemetry import model  # noqa: E402
 from stratalloc.telemetry.analysis.fit import fit  # noqa: E402
 from stratalloc.telemetry.model import Kind  # noqa: E402
-from tests.replay import trace  # noqa: E402
+from tests.system.replay import trace  # noqa: E402
 
 _FIGURES = json.loads((_ROOT / "tests/figures/replay.json").read_text())
 _CARD = 143156 << 20  # on which they were measured
@@ -25,7 +25,7 @@ _NAMES = sorted(_FIGURES["traces"])
 def _run(name):
     """What a trace does, each block at an address of its own."""
     operations = trace.read(
-        str(_ROOT / f"tests/replay/traces/{name}.trace")).operations
+        str(_ROOT / f"tests/system/replay/traces/{name}.trace")).operations
     kinds = operations["kind"]
     sizes = operations["size"][kinds == trace.MALLOC]
     rows = []
