@@ -64,7 +64,7 @@ class _Function:
             elif isinstance(each, ast.If):
                 self._condition(each)
             elif isinstance(each, ast.Call) and _called(each) == "promise":
-                for argument in each.args[1:2]:  # steps of tests/gpu
+                for argument in each.args[1:2]:  # steps of tests/gpu_kit
                     for part in self._parts(argument):
                         self._assertion(part)
 
