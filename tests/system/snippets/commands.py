@@ -133,7 +133,7 @@ def _dev(found, root):
 
 
 def _labels(found, root):
-    from tests.tidy import build_files, tree
+    from tests.repository.tidy import build_files, tree
 
     global _targets
     if _targets is None:

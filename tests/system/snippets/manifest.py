@@ -50,7 +50,7 @@ REPLACED = {"/var/lib/node_exporter/": "", "/var/tmp/": ""}
 NOT_RUN = {"stratalloc top": "needs live processes: live_top_test"}
 
 # Pages whose spans of code are for users; those of rooms name C++, which
-# tests/tidy looks up (unknown_names).
+# tests/repository/tidy looks up (unknown_names).
 USERS = ("README.md", "python_shim/README.md", "telemetry/README.md",
          "python_shim/stratalloc/telemetry/README.md",
          "python_shim/compat/", "python_shim/examples/")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a million events take in each format: to write, to check, to read.
 
-    PYTHONPATH=ROOT:SITE python million.py tests/figures/exports.json
+    PYTHONPATH=ROOT:SITE python million.py tests/repository/figures/exports.json
 
 of the repository's root and of //tests/simulator/cudasim/package:site (see CONTRIBUTING.md,
 "One test"). Each row is a process of its own, which has done the same for a

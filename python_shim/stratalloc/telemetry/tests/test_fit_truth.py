@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """fit() against what the allocator did: recorded programs of tests/system/replay and
-the peaks that were measured when they ran on it (tests/figures/replay.json)."""
+the peaks that were measured when they ran on it (tests/repository/figures/replay.json)."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ from stratalloc.telemetry.analysis.fit import fit  # noqa: E402
 from stratalloc.telemetry.model import Kind  # noqa: E402
 from tests.system.replay import trace  # noqa: E402
 
-_FIGURES = json.loads((_ROOT / "tests/figures/replay.json").read_text())
+_FIGURES = json.loads((_ROOT / "tests/repository/figures/replay.json").read_text())
 _CARD = 143156 << 20  # on which they were measured
 _NAMES = sorted(_FIGURES["traces"])
 

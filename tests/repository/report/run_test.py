@@ -67,7 +67,7 @@ class RunTest(unittest.TestCase):
         environment = dict(os.environ, PYTHONPATH=str(_ROOT))
         environment["PATH"] = f"{self.folder}/bin:{os.environ['PATH']}"
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.report.run", "--every", "0",
+            [sys.executable, "-m", "tests.repository.report.run", "--every", "0",
              *arguments],
             cwd=self.folder, env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE)

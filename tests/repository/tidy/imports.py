@@ -8,7 +8,7 @@ Those for type checkers alone do not run.
 import ast
 from collections.abc import Iterator
 
-from tests.tidy.rooms import (
+from tests.repository.tidy.rooms import (
     BESIDE_CODE,
     PACKAGE_ALONE,
     PACKAGE_DOORS,
@@ -17,7 +17,7 @@ from tests.tidy.rooms import (
     layer_of_module,
     module_of,
 )
-from tests.tidy.tree import File, Tree
+from tests.repository.tidy.tree import File, Tree
 
 
 def _modules(tree: Tree) -> dict[str, File]:
@@ -66,7 +66,7 @@ def upward_imports(tree: Tree) -> Iterator[str]:
         if layer not in PACKAGE_LAYERS:
             yield (
                 f"{file.path}: stratalloc.{layer} is no layer of the package; "
-                "give it a place in PACKAGE_LAYERS of tests/tidy/rooms.py"
+                "give it a place in PACKAGE_LAYERS of tests/repository/tidy/rooms.py"
             )
             continue
         for line, other in _imports(file, modules):

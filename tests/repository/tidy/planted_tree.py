@@ -5,8 +5,8 @@ import os
 import tempfile
 import unittest
 
-from tests.tidy import rules
-from tests.tidy.tree import Tree
+from tests.repository.tidy import rules
+from tests.repository.tidy.tree import Tree
 
 SPDX = "SPDX-License-Identifier: Apache-2.0\n"
 CLEAN = {

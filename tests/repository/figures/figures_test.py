@@ -3,7 +3,7 @@
 
 import unittest
 
-from tests.figures import blocks, figures
+from tests.repository.figures import blocks, figures
 
 _MIB = 1 << 20
 
@@ -18,7 +18,7 @@ class FiguresTest(unittest.TestCase):
     def test_every_readme_says_what_was_measured(self):
         self.assertEqual(
             list(figures.stale(figures.ROOT)), [],
-            "python3 -m tests.figures.figures --write")
+            "python3 -m tests.repository.figures.figures --write")
 
     def test_a_block_is_renewed_and_the_rest_is_kept(self):
         text = "a\n<!-- figures: x -->\nold\n<!-- end of figures -->\nb\n"

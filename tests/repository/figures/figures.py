@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes what was measured into the READMEs that speak of it.
 
-    python3 -m tests.figures.figures            which READMEs are stale
-    python3 -m tests.figures.figures --write    mends them
+    python3 -m tests.repository.figures.figures            which READMEs are stale
+    python3 -m tests.repository.figures.figures --write    mends them
 
 A README has its figures between two lines, and nothing else between them:
 
@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
-from tests.figures import blocks
+from tests.repository.figures import blocks
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -25,20 +25,20 @@ _END = "<!-- end of figures -->"
 
 # name: (the README, what was measured, what is said of it)
 BLOCKS: dict[str, tuple[str, str, Callable[[dict], Iterator[str]]]] = {
-    "replay": ("tests/system/replay/README.md", "tests/figures/replay.json",
+    "replay": ("tests/system/replay/README.md", "tests/repository/figures/replay.json",
                blocks.replay),
-    "allocations": ("allocator/README.md", "tests/figures/bench.json",
+    "allocations": ("allocator/README.md", "tests/repository/figures/bench.json",
                     blocks.allocations),
-    "guard": ("python_shim/torch_bridge/README.md", "tests/figures/bench.json",
+    "guard": ("python_shim/torch_bridge/README.md", "tests/repository/figures/bench.json",
               functools.partial(blocks.edges, begins=("op guard",))),
-    "scopes": ("python_shim/extensions/scopes/README.md", "tests/figures/bench.json",
+    "scopes": ("python_shim/extensions/scopes/README.md", "tests/repository/figures/bench.json",
                functools.partial(blocks.edges, begins=("push+pop", "nn."))),
-    "attribution": ("accounting/README.md", "tests/figures/bench.json",
+    "attribution": ("accounting/README.md", "tests/repository/figures/bench.json",
                     blocks.attribution),
-    "levels": ("allocator/events/README.md", "tests/figures/bench.json",
+    "levels": ("allocator/events/README.md", "tests/repository/figures/bench.json",
                blocks.levels),
     "exports": ("python_shim/stratalloc/telemetry/README.md",
-                "tests/figures/exports.json", blocks.exports),
+                "tests/repository/figures/exports.json", blocks.exports),
     "instructions": ("tests/system/benchmarks/README.md",
                      "tests/system/benchmarks/instructions.json",
                      blocks.instructions),
@@ -80,7 +80,7 @@ def stale(root: str) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.figures.figures")
+    parser = argparse.ArgumentParser(prog="tests.repository.figures.figures")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     found = stale(ROOT)

@@ -5,8 +5,8 @@ import os
 import tempfile
 import unittest
 
-from tests.tidy.weak_comparisons import test_files
-from tests.tidy.weak_comparisons import weak_comparisons
+from tests.repository.tidy.weak_comparisons import test_files
+from tests.repository.tidy.weak_comparisons import weak_comparisons
 
 _HEAD = "def test_it(model):\n    loss = model().sum()\n    "
 

@@ -8,7 +8,7 @@ import os
 import tempfile
 import unittest
 
-from tests.report import report
+from tests.repository.report import report
 
 _GTEST = """<testsuites>
 <testcase name="A" status="run" result="completed" classname="S"/>

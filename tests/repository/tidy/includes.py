@@ -8,8 +8,8 @@ torch, raw mutexes and entries of handles stay where they belong.
 import re
 from collections.abc import Iterator
 
-from tests.tidy.rooms import BESIDE_CODE, LAYERS, layers_of, right_of, room_of
-from tests.tidy.tree import CPP, SOURCES, File, Tree
+from tests.repository.tidy.rooms import BESIDE_CODE, LAYERS, layers_of, right_of, room_of
+from tests.repository.tidy.tree import CPP, SOURCES, File, Tree
 
 _CUDA_ROOMS = (
     "allocator/cuda/", "tiering/gpu/", "tests/simulator/conformance/", "tests/simulator/cudasim/",
@@ -72,7 +72,7 @@ def upward_layers(tree: Tree) -> Iterator[str]:
             if layer not in LAYERS[folder]:
                 yield (
                     f"{file.path}: {folder}/{layer} is no layer of {folder}; "
-                    "give it a place in LAYERS of tests/tidy/rooms.py"
+                    "give it a place in LAYERS of tests/repository/tidy/rooms.py"
                 )
             elif not file.is_test:  # beside its part, and on the whole device
                 yield from _upward_of(file, folder, layer)

@@ -4,8 +4,8 @@
 import re
 from collections.abc import Iterator
 
-from tests.tidy.rooms import is_of_a_room
-from tests.tidy.tree import CPP, SOURCES, Tree
+from tests.repository.tidy.rooms import is_of_a_room
+from tests.repository.tidy.tree import CPP, SOURCES, Tree
 
 # "rule 3", "rules 1, 2 and 5", "rules 1–5": the numbers, over a folded line of
 # a comment, too.

@@ -10,10 +10,10 @@ packages that a target's `visibility` names, and so it says who they are.
 import re
 from collections.abc import Iterator
 
-from tests.tidy import build_files
-from tests.tidy.build_files import Call
-from tests.tidy.rooms import right_of, room_of
-from tests.tidy.tree import Tree
+from tests.repository.tidy import build_files
+from tests.repository.tidy.build_files import Call
+from tests.repository.tidy.rooms import right_of, room_of
+from tests.repository.tidy.tree import Tree
 
 _LABEL = re.compile(r"(?<![\w:@/])//[\w./-]+(?::[\w.+/-]+)?")
 _PACKAGES = re.compile(r"//([\w./-]+):__(?:pkg|subpackages)__")

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.tidy.tree import Tree
+from tests.repository.tidy.tree import Tree
 
 LINES = 60
 _ROOMS = ("accounting", "allocator", "python_shim", "tiering")

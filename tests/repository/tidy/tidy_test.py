@@ -4,8 +4,8 @@
 import os
 import unittest
 
-from tests.tidy import rules
-from tests.tidy.tree import Tree
+from tests.repository.tidy import rules
+from tests.repository.tidy.tree import Tree
 
 
 def _root() -> str:
@@ -19,7 +19,7 @@ class TidyTest(unittest.TestCase):
         cls.tree = Tree(_root())
 
     def test_the_tree_is_the_repository(self):
-        for path in ("dev", "tests/tidy/rules.py", "bazel/cc.bzl"):
+        for path in ("dev", "tests/repository/tidy/rules.py", "bazel/cc.bzl"):
             self.assertTrue(self.tree.has(path), path)
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from tests.tidy.tree import Tree
+from tests.repository.tidy.tree import Tree
 
 # Repositories that live in this tree.
 _LOCAL_REPOSITORIES = {"rules_cc": "third_party/rules_cc"}

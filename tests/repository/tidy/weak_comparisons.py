@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists assertions of tests that hold although the numbers are NaN.
 
-    python3 tests/tidy/weak_comparisons.py [--all] [PATH...]
+    python3 tests/repository/tidy/weak_comparisons.py [--all] [PATH...]
 
 Per line: file, line, kind, code. Only functions that compute with tensors are
 searched, and of them those that compare no number by value; with --all the

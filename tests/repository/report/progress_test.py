@@ -3,7 +3,7 @@
 
 import unittest
 
-from tests.report import progress
+from tests.repository.report import progress
 
 
 def _configured(label, kind="py_test rule", tags=()):

@@ -9,21 +9,21 @@ those of this module are about files as a whole.
 import re
 from collections.abc import Iterator
 
-from tests.tidy import build_files
-from tests.tidy.documents import (
+from tests.repository.tidy import build_files
+from tests.repository.tidy.documents import (
     handle_states,
     lock_order,
     unknown_names,
     unknown_rules,
 )
-from tests.tidy.doors import room_doors
-from tests.tidy.functions import long_functions
-from tests.tidy.imports import (
+from tests.repository.tidy.doors import room_doors
+from tests.repository.tidy.functions import long_functions
+from tests.repository.tidy.imports import (
     import_cycles,
     package_doors,
     upward_imports,
 )
-from tests.tidy.includes import (
+from tests.repository.tidy.includes import (
     cuda_headers,
     handle_entries,
     raw_mutexes,
@@ -32,8 +32,8 @@ from tests.tidy.includes import (
     upward_includes,
     upward_layers,
 )
-from tests.tidy.rooms import room_of
-from tests.tidy.tree import CPP, SOURCES, Tree
+from tests.repository.tidy.rooms import room_of
+from tests.repository.tidy.tree import CPP, SOURCES, Tree
 
 _UNFINISHED = re.compile(r"\b(?:FIX" + r"ME|TO" + r"DO)\b")
 # A header longer than this has a second noun in it.

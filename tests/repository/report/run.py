@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a Bazel command with lines of progress, and reports on its tests.
 
-    python3 -m tests.report.run [--json FILE] [--long] [--seconds FILE] [--every S]
+    python3 -m tests.repository.report.run [--json FILE] [--long] [--seconds FILE] [--every S]
         build|test ARGUMENTS...
 
 Passes Bazel's messages on to stderr. Between them, a line at least every 30
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from tests.report import progress, report
+from tests.repository.report import progress, report
 
 _BUILD = "build"
 _EVENTS = os.path.join(_BUILD, "events.json")

@@ -3,7 +3,7 @@
 
 import unittest
 
-from tests.tidy.planted_tree import CLEAN, SPDX, RuleCase
+from tests.repository.tidy.planted_tree import CLEAN, SPDX, RuleCase
 
 
 class RulesTest(RuleCase):
