@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharing a block and mapping it again, in one process: pidfd_getfd works on
-// oneself too. Two processes: tests/simulator/cudasim/operator_bridge/test_sharing_*.py.
+// oneself too. Two processes:
+// tests/simulator/cudasim/operator_bridge/test_sharing_*.py.
 #include "allocator/ipc.h"
 
 #include <dirent.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bugs that a test plants, to prove that it would find them. The product is
 // compiled without STRATALLOC_PLANT: STRATALLOC_PLANTED is the constant false
-// there and costs nothing. tests/system/stress and tests/system/differential compile
-// their own copies with it.
+// there and costs nothing. tests/system/stress and tests/system/differential
+// compile their own copies with it.
 //
 // Thread-safety: PlantBug once, before other threads run.
 #ifndef STRATALLOC_ALLOCATOR_BASE_PLANTED_H_

@@ -35,7 +35,8 @@ struct Cuda {
   static const Cuda& Get() {
     static const Cuda cuda = [] {
       void* driver = dlopen("tests/simulator/cudasim/libcuda.so.1", RTLD_NOW);
-      void* runtime = dlopen("tests/simulator/cudasim/libcudart.so.13", RTLD_NOW);
+      void* runtime =
+          dlopen("tests/simulator/cudasim/libcudart.so.13", RTLD_NOW);
       EXPECT_TRUE(driver != nullptr && runtime != nullptr) << dlerror();
       const auto init =
           reinterpret_cast<decltype(&::cuInit)>(dlsym(driver, "cuInit"));

@@ -4,7 +4,8 @@
 // never a crash, never more than the file has, and what is recovered of them is
 // a recording.
 //
-// STRATALLOC_FUZZ_INPUTS says how many (//tests/system/long:area_fuzz: a million).
+// STRATALLOC_FUZZ_INPUTS says how many (//tests/system/long:area_fuzz: a
+// million).
 #include <gtest/gtest.h>
 #include <malloc.h>
 

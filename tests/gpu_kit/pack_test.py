@@ -52,13 +52,13 @@ class PackTest(unittest.TestCase):
 
     def test_every_step_and_what_it_imports_is_packed(self):
         found = pack.repository()
-        for name in ("gpu/kit.py", "gpu/parts.py", "e2e/running.py",
-                     "differential/worker.py", "__init__.py",
-                     "gpu/steps/__init__.py",
-                     "cudasim/operator_bridge/simulated.py",
-                     *(f"gpu/steps/{step.file}.py" for step in
+        for name in ("gpu_kit/kit.py", "gpu_kit/parts.py", "system/e2e/running.py",
+                     "system/differential/worker.py", "__init__.py",
+                     "gpu_kit/steps/__init__.py",
+                     "simulator/cudasim/operator_bridge/simulated.py",
+                     *(f"gpu_kit/steps/{step.file}.py" for step in
                        catalogue.STEPS),
-                     *(f"e2e/{step.of}_test.py" for step in catalogue.STEPS
+                     *(f"system/e2e/{step.of}_test.py" for step in catalogue.STEPS
                        if step.of)):
             self.assertIn("repository/tests/" + name, found)
         self.assertIn("repository/bazel/programs.py", found)

@@ -17,7 +17,7 @@ ASKED = "Do whole programs work here as on the simulated device?"
 
 
 def run(said):
-    path = os.path.join(place.ROOT, "tests", "e2e", f"{said.of}_test.py")
+    path = os.path.join(place.ROOT, "tests", "system", "e2e", f"{said.of}_test.py")
     xml = os.path.join(os.environ["KIT_WORK"], f"e2e-{said.of}.xml")
     if os.path.exists(xml):
         os.remove(xml)

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 
 from tests.repository.figures import blocks
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__))))
+ROOT = os.path.abspath(os.path.join(__file__, *[os.pardir] * 4))
 _END = "<!-- end of figures -->"
 
 # name: (the README, what was measured, what is said of it)

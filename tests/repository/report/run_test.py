@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 # Writes the events it is given and waits for what the test says.
 _BAZEL = """#!/usr/bin/env python3

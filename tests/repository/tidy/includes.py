@@ -34,7 +34,7 @@ _HANDLE_ENTRY = re.compile(r"\bHandleEntry\b|\.entry\(\)|->entries\b")
 # Its library, functions, variables and module. The name of the package to
 # install is for users, its folder for upward_includes.
 _SIMULATOR = re.compile(
-    r"(?<!stratalloc-)(?<!tests/)\w*cudasim\w*", re.IGNORECASE
+    r"(?<!stratalloc-)(?<!tests/simulator/)\w*cudasim\w*", re.IGNORECASE
 )
 
 

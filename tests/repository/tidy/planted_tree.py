@@ -48,6 +48,7 @@ CLEAN = {
     'cc_library(name = "api", hdrs = glob(["*.h"]))\n',
     "allocator/cuda/cuda_api.h": f"// {SPDX}#include <cuda.h>\n",
     "tests/README.md": "",
+    "tests/simulator/README.md": "",
     "tests/simulator/cudasim/README.md": "",
     "tests/simulator/cudasim/BUILD.bazel": f"# {SPDX}"
     'cc_library(name = "sim", hdrs = ["control.h"] + EXTRA)\n',

@@ -120,6 +120,8 @@ def missing_readmes(tree: Tree) -> Iterator[str]:
             rooms.add(parts[0])
         if parts[0] == "tests" and len(parts) > 2:
             rooms.add("/".join(parts[:2]))
+            if tree.has("/".join(parts[:3]) + "/BUILD.bazel"):
+                rooms.add("/".join(parts[:3]))
     for room in sorted(rooms):
         if not tree.has(room + "/README.md"):
             yield (

@@ -144,7 +144,7 @@ class RulesTest(RuleCase):
 
     def test_room_without_readme(self):
         for room in ("allocator", "allocator/cuda", "tests",
-                     "tests/simulator/cudasim"):
+                     "tests/simulator", "tests/simulator/cudasim"):
             with self.subTest(room):
                 self._expect(
                     "missing_readmes",

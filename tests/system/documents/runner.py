@@ -21,8 +21,7 @@ import tempfile
 from tests.system.documents import extract
 
 BAD = ("failed", "differs", "missing", "unlisted", "not run")
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__))))
+_ROOT = os.path.abspath(os.path.join(__file__, *[os.pardir] * 4))
 _LIMIT = 1800  # seconds of one group; an hour's worth of steps is not meant
 
 

@@ -16,7 +16,7 @@ import sys
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
 os.environ.update(TOKENIZERS_PARALLELISM="false")
-sys.path.insert(0, os.path.abspath(__file__ + "/../../../.."))
+sys.path.insert(0, os.path.abspath(__file__ + "/../../../../.."))
 
 from tests.simulator.cudasim.operator_bridge import simulated
 
