@@ -26,6 +26,9 @@ import sys
 import types
 
 _SOCKET = "STRATALLOC_TEST_PROGRAMS"  # the number of a file descriptor
+# The driver of a fork may be the simulated one, which shows its device to
+# programs that may see none: torch then counts visible devices by itself.
+_NO_DEVICE = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 _LARGEST = 1 << 17  # a request
 
 
@@ -54,6 +57,8 @@ def run(*arguments, env=None, cwd=None, merged=False, fresh=False,
             command, env=values, cwd=cwd, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, text=True, timeout=timeout, check=False,
             stderr=subprocess.STDOUT if merged else subprocess.PIPE)
+    if values.get("CUDA_VISIBLE_DEVICES") == "":
+        values |= _NO_DEVICE
     with contextlib.ExitStack() as stack:
         # Not in /tmp: a program may look for what it has open there.
         out, errors = (stack.enter_context(open(os.memfd_create(name), "w+"))

@@ -8,6 +8,8 @@ import pathlib
 import re
 import shlex
 
+import pytest
+
 from bazel import programs
 
 _EXAMPLE = pathlib.Path("python_shim/examples/memory_management")
@@ -38,6 +40,7 @@ def test_they_run_without_a_card():
     assert "0 MiB host, 112 MiB disk" in text and "bit for bit" in text
 
 
+@pytest.mark.long
 def test_what_a_manager_costs_is_told_with_its_interval(tmp_path):
     out = tmp_path / "managed.json"
     _run("-m", "stratalloc.bench.managed", "--rounds", "2", "--steps", "1",
