@@ -330,8 +330,7 @@ def without(package, *commands):
     """([exit code of each], stderr) of a process that lacks a package."""
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT, package, *commands], check=True,
-        capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     return [int(line.rpartition(" ")[2]) for line in done.stdout.splitlines()
             if line.startswith("exit code ")], done.stderr
