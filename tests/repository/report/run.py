@@ -4,7 +4,7 @@
     python3 -m tests.repository.report.run [--json FILE] [--long] [--seconds FILE] [--every S]
         build|test ARGUMENTS...
 
-Passes Bazel's messages on to stderr. Between them, a line at least every 30
+Passes Bazel's warnings and errors on to stderr. Between them, a line at least every 30
 seconds says how far it is; on a terminal one line is kept up to date. With
 `test`, the report comes on stdout behind it (report.py). SIGINT and SIGTERM
 interrupt Bazel, which keeps what has passed: the next run goes on from there.
@@ -150,7 +150,8 @@ class _Run:
 
     def _line(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace")
-        if not self._state.output(text, self._elapsed()):
+        if not (self._state.output(text, self._elapsed())
+                or text.startswith("INFO: ")):
             self._screen.message(line)
 
     def _read_events(self) -> None:

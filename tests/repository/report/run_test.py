@@ -80,11 +80,13 @@ class RunTest(unittest.TestCase):
     def test_test_run_shows_progress_then_the_report(self):
         code, out, errors = self._run(
             [*self._passed("//a:t"), {"output": "[3 / 4] Testing"},
+             {"output": "INFO: Build completed successfully"},
              {"output": "FAIL: //a:u (see /log)"}, {"exit": 0}],
             "test", "//a:t", "--jobs=1")
         self.assertEqual((code, out[-1]), (0, "1 passed, 0 failed"))
         self.assertIn("FAIL: //a:u (see /log)", errors)
         self.assertNotIn("[3 / 4] Testing", errors)
+        self.assertNotIn("INFO: Build completed successfully", errors)
         self.assertIn("3 / 4 actions, 1 / 1 test targets, 0 failed",
                       errors[-1])
         arguments = json.loads((self.folder / "arguments.json").read_text())
