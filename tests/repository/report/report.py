@@ -16,8 +16,8 @@ import xml.etree.ElementTree as ElementTree
 _INTERRUPTED = 8  # Bazel's exit code
 # So many of the targets that took longest are named.
 _SLOWEST = 10
-# Labels in the folders below show as their own room.
-_SPLIT = ("allocator", "tiering", "python_shim", "tests")
+# How many folders of a label name its room, where it is more than one.
+_DEPTH = {"allocator": 2, "python_shim": 2, "tests": 3, "tiering": 2}
 
 
 @dataclasses.dataclass
@@ -35,7 +35,7 @@ class Target:
     @property
     def room(self) -> str:
         parts = self.label.split("//", 1)[-1].split(":")[0].split("/")
-        return "/".join(parts[:2] if parts[0] in _SPLIT else parts[:1])
+        return "/".join(parts[:_DEPTH.get(parts[0], 1)])
 
 
 def count_cases(target: Target, xml_text: str) -> None:

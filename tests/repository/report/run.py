@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a Bazel command with lines of progress, and reports on its tests.
 
-    python3 -m tests.repository.report.run [--json FILE] [--long] [--seconds FILE] [--every S]
-        build|test ARGUMENTS...
+    python3 -m tests.repository.report.run [--json FILE] [--long]
+        [--seconds FILE] [--every S] build|test ARGUMENTS...
 
-Passes Bazel's warnings and errors on to stderr. Between them, a line at least every 30
-seconds says how far it is; on a terminal one line is kept up to date. With
-`test`, the report comes on stdout behind it (report.py). SIGINT and SIGTERM
-interrupt Bazel, which keeps what has passed: the next run goes on from there.
-Files: build/events.json; --seconds: what each target took, for the time left.
+Passes Bazel's warnings and errors on to stderr. Between them, a line at least
+every 30 seconds says how far it is; on a terminal one line is kept up to date.
+With `test`, the report comes on stdout behind it (report.py). SIGINT and
+SIGTERM interrupt Bazel, which keeps what has passed: the next run goes on from
+there. Files: build/events.json; --seconds: what each target took, for the time left.
 """
 
 import argparse
