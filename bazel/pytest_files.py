@@ -8,10 +8,11 @@ Importing torch takes two seconds and a fork none, and each file still has a
 process, a device and an allocator of its own, as has each program that a test
 runs by programs.py. `--libraries` names a module that imports torch on top of
 other libraries than the package's, `--import` one that the files import
-besides. `--fresh` starts a new interpreter per file, for files that look at an import. Cases with the mark
-`long` run with `--long` alone, which runs no others. Bazel's sharding spreads
-the files; test.xml has the cases of all of them. A run of all files that finds
-no case fails.
+besides. `--fresh` starts a new interpreter per file, for files that look at an
+import. Cases with the mark `long` run with `--long` alone, which runs no
+others. Bazel's sharding spreads the files; test.xml has the cases of all of
+them. A run of all files that finds no case fails, and so does a file that ends
+before pytest has written its results.
 """
 
 import argparse
@@ -42,13 +43,15 @@ def main():
         arguments = _pytest_arguments(file, number, xml, options)
         began = time.monotonic()
         code = (_spawn if options.fresh else _fork)(arguments)
+        if code == 0 and not os.path.exists(xml):
+            code = 1  # the file ended the process before pytest was done
         if code == _NOTHING_COLLECTED and _may_be_empty(options):
             code = 0
             empty.append(file)
         parts.append(_part(file, xml, code, time.monotonic() - began))
         if code != 0:
             failed.append(file)
-    if empty == options.files:  # of all shards, that is
+    if empty == files and _is_empty(options):
         print("no file has such a case", flush=True)
         failed = files
     _write(parts)
@@ -77,7 +80,17 @@ def _options(arguments):
 
 def _may_be_empty(options):
     """A mark or a user's -k need not have a case in every file."""
-    return options.long or "-k" in options.more
+    return options.long or any(
+        word.startswith("-k") for word in options.more)
+
+
+def _is_empty(options):
+    """Whether no file of any shard has a case; asked by a shard without one."""
+    run = _spawn if options.fresh else _fork
+    return all(
+        run([*_pytest_arguments(file, number, os.devnull, options),
+              "--collect-only"]) == _NOTHING_COLLECTED
+        for number, file in enumerate(options.files))
 
 
 def _folder():

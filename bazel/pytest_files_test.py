@@ -14,6 +14,7 @@ _PASSES = "def test_passes():\n    pass\n"
 _FAILS = "def test_fails():\n    assert False\n"
 _LONG = ("import pytest\n@pytest.mark.long\ndef test_takes_hours():\n"
          "    pass\n")
+_ENDED = "import os\ndef test_ends_the_process():\n    os._exit(0)\n"
 _KILLED = "import os\ndef test_is_killed():\n    os.kill(os.getpid(), 9)\n"
 
 
@@ -56,6 +57,12 @@ def test_killed_file_is_a_failed_case(run, way):
     assert (code, cases) == (1, {"process": False, "test_passes": True})
 
 
+@pytest.mark.parametrize("way", [(), ("--fresh",)], ids=["forked", "fresh"])
+def test_file_that_ends_the_process_with_success_fails(run, way):
+    code, cases = run([_ENDED, _PASSES], *way)
+    assert (code, cases) == (1, {"process": False, "test_passes": True})
+
+
 def test_long_cases_run_with_long_alone(run):
     texts = [_PASSES, _PASSES + _LONG]
     assert run(texts, "--fresh") == (0, {"test_passes": True})
@@ -89,3 +96,19 @@ def test_shards_run_each_file_once(run):
     assert [code for code, _ in found] == [0, 0]
     assert sorted(name for _, cases in found for name in cases) == [
         "test_a", "test_b", "test_c", "test_d", "test_e"]
+
+
+@pytest.mark.parametrize("option", [("-k", "absent_name"), ("-kabsent_name",)])
+def test_expression_that_matches_nothing_fails_in_each_shard(run, option):
+    for index in range(2):
+        code, cases = run([_PASSES, _PASSES], "--fresh", more=option,
+                          TEST_TOTAL_SHARDS="2", TEST_SHARD_INDEX=str(index))
+        assert (code, cases) == (1, {})
+
+
+def test_expression_that_matches_in_another_shard_passes(run):
+    texts = [_PASSES, "def test_other():\n    pass\n"]
+    found = [run(texts, "--fresh", more=("-k", "test_other"),
+                 TEST_TOTAL_SHARDS="2", TEST_SHARD_INDEX=str(index))
+             for index in range(2)]
+    assert found == [(0, {}), (0, {"test_other": True})]

@@ -63,7 +63,14 @@ def torch_py_test(
     kinds = [("", "", tags, size, shards)]
     if long:
         kinds.append(
-            ("_long", "--long", tags + ["long", "manual"], "enormous", 1),
+            (
+                "_long",
+                "--long",
+                tags + ["long", "manual"] +
+                (["sanitizers"] if sanitizers else []),
+                "enormous",
+                1,
+            ),
         )
     for minor in TORCH_MINORS:
         suffix = "" if len(TORCH_MINORS) == 1 else "_torch_" + minor
