@@ -13,6 +13,7 @@ readonly UV="$VENV/bin/uv"
 readonly TICK="${DEV_TICK:-25}"  # seconds between two lines on what runs
 
 declare -A jobs=()    # name: process; its output is in $BUILD/NAME.log
+ticker=""             # process that says what the jobs are at
 declare -A stamps=()  # what finish_installing writes when all has worked
 sync=0                # 1: Bazel has to look at the machine again
 
@@ -31,20 +32,36 @@ stamp() {
 
 # start NAME COMMAND...
 start() {
+  set -m  # a group of its own, which end_jobs can end as one
   "${@:2}" >"$BUILD/$1.log" 2>&1 </dev/null &
+  set +m
   jobs[$1]=$!
 }
+
+# Ends what still runs when the program ends, after Ctrl-C too: a second `dev`
+# would install beside it.
+end_jobs() {
+  local name
+  for name in "${!jobs[@]}"; do
+    kill -- "-${jobs[$name]}" 2>/dev/null || true
+  done
+  [[ -z $ticker ]] || kill "$ticker" 2>/dev/null || true
+}
+trap end_jobs EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 # Waits for all jobs; every 30 seconds a line says what they are at.
 wait_for_jobs() {
   [[ ${#jobs[@]} -gt 0 ]] || return 0
-  local name ticker failed=""
+  local name failed=""
   report_jobs "${!jobs[@]}" &
   ticker=$!
   for name in "${!jobs[@]}"; do
     wait "${jobs[$name]}" || failed+=" $name"
   done
   kill "$ticker"
+  ticker=""
   jobs=()
   for name in $failed; do
     tail -n 20 "$BUILD/$name.log" >&2
@@ -58,9 +75,10 @@ report_jobs() {
   exec {fd}<> <(:)
   while ! read -rt "$TICK" -u "$fd"; do
     for name in "$@"; do
-      # Z: it has ended, and wait_for_jobs waits for another one.
-      read -r _ _ state _ <"/proc/${jobs[$name]}/stat" && [[ $state != Z ]] ||
-        continue
+      # One that has ended is Z, or gone; wait_for_jobs waits for another one.
+      state=Z
+      { read -r _ _ state _ <"/proc/${jobs[$name]}/stat"; } 2>/dev/null || true
+      [[ $state != Z ]] || continue
       say "installing for $((SECONDS - began)) s, $name:" \
         "$(tail -n 1 "$BUILD/$name.log")"
     done

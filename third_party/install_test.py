@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installer over planted lists and planted tools of the system."""
 
+import errno
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -162,6 +164,26 @@ class InstallTest(unittest.TestCase):
         self.assertTrue(uv)
         for line in uv:
             self.assertTrue(line.endswith(" https://index.example"), line)
+
+    def test_interrupted_installation_ends_its_jobs(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(number):
+                pipe = self.folder / "pipe"
+                pipe.unlink(missing_ok=True)
+                os.mkfifo(pipe)
+                process = self._start("build")
+                with process.stderr:
+                    for line in process.stderr:
+                        if "python: Downloading torch" in line:
+                            break
+                    process.send_signal(number)
+                    # The pipe of stderr ends with the last job that has it.
+                    process.stderr.read()
+                self.assertEqual(process.wait(), code)
+                with self.assertRaises(OSError) as no_reader:
+                    while True:
+                        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                self.assertEqual(no_reader.exception.errno, errno.ENXIO)
 
     def test_running_job_is_reported_and_an_ended_one_is_not(self):
         os.mkfifo(self.folder / "pipe")
