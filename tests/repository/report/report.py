@@ -27,10 +27,16 @@ class Target:
     label: str
     status: str = "NO_STATUS"
     seconds: float = 0.0
-    resumed: bool = False  # passed in an earlier run
+    results: int = 0  # of shards and attempts
+    kept: int = 0  # results of an earlier run
     passed: int = 0
     skipped: int = 0
     failures: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether all of it is the result of an earlier run."""
+        return 0 < self.results == self.kept
 
     @property
     def room(self) -> str:
@@ -64,7 +70,8 @@ def _read_xml(target: Target, result: dict) -> None:
                 count_cases(target, stream.read())
         except (OSError, ElementTree.ParseError) as error:
             target.failures.append(f"unreadable test.xml: {error}")
-    target.resumed = result.get("cachedLocally", False)
+    target.results += 1
+    target.kept += result.get("cachedLocally", False)
     milliseconds = int(result.get("testAttemptDurationMillis", 0))
     target.seconds += milliseconds / 1000
 

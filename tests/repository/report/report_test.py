@@ -179,6 +179,11 @@ class ReportTest(unittest.TestCase):
             self.shown[-1], "2 passed, 0 failed, 61 s, 1 targets resumed")
         self.assertEqual((code, summary["resumed"]), (0, 1))
 
+    def test_target_with_one_shard_that_ran_is_not_resumed(self):
+        self._add("//accounting:t", "PASSED", _PASSING, shard=1)
+        self._add("//accounting:t", "PASSED", _PASSING, shard=2, cached=True)
+        self.assertEqual(self._run(long=True)[1]["resumed"], 0)
+
     def test_interrupted_run_fails_once_and_counts_what_ran(self):
         self._add("//accounting:t", "PASSED", _PASSING)
         for label in ("//accounting:a", "//accounting:b"):
