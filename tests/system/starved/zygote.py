@@ -115,12 +115,24 @@ def _answer(reader, timeout):
     return pickle.loads(b"".join(parts)) if parts else None
 
 
+def _replace_pool():
+    """Lets torch make its pool of threads anew, which a fork asks for.
+
+    The first use does that, in whichever thread it is: two at a time fail with
+    "Invalid thread pool!" (torch 2.11, caffe2/utils/threadpool/pthreadpool-cpp.cc).
+    """
+    import torch
+
+    torch.set_num_threads(torch.get_num_threads())
+
+
 def _child(function, arguments, writer, log):
     """Never returns: exit handlers here are the parent's."""
     code = 1
     try:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+        _replace_pool()
         try:
             answer = {"value": function(*arguments)}
         except BaseException as error:  # pylint: disable=broad-except
