@@ -33,7 +33,7 @@ _MODULES = {
 _NAMES = {
     "TIERS": "stratalloc._native.device_metrics",
     "LIFETIME_STAYING": "stratalloc._native.stack",
-    "format_size": "stratalloc.settings",
+    "format_size": "stratalloc.sizes",
     "AwaitedModule": "stratalloc._hooks.import_hook",
     "Replaced": "stratalloc._hooks.patching",
     "Page": "stratalloc._rendering.page",

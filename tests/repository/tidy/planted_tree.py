@@ -16,7 +16,7 @@ CLEAN = {
     "bazel/cc.bzl": f"# {SPDX}",
     "DESIGN.md": "## Other\n\n3. Not one.\n\n"
     "## Residency rules\n\n1. *Order.* As\nsaid.\n2. *Pins.* Short.\n\n"
-    "## Lock order\n\n| rank | who |\n|---|---|\n| kFirst | a |\n"
+    "## Lock order\n\n| rank | guards |\n|---|---|\n| kFirst | a |\n"
     "| kSecond | b |\n\n## More\n\n| kThird | of another list |\n",
     "allocator/base/README.md": "",
     "allocator/base/BUILD.bazel": f"# {SPDX}"

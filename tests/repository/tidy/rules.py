@@ -34,6 +34,7 @@ from tests.repository.tidy.includes import (
 )
 from tests.repository.tidy.rooms import room_of
 from tests.repository.tidy.tree import CPP, SOURCES, Tree
+from tests.repository.tidy.wording import wording
 
 _UNFINISHED = re.compile(r"\b(?:FIX" + r"ME|TO" + r"DO)\b")
 # A header longer than this has a second noun in it.
@@ -183,4 +184,5 @@ ALL = (
     uncached_long_tests,
     upward_imports,
     package_doors,
+    wording,
 )

@@ -3,7 +3,7 @@
 random: readers, checks, answers and exporters tell what is wrong, raise nothing
 else, and keep nothing.
 
-STRATALLOC_FUZZ_INPUTS says how many of each kind (//tests/system/long:fuzz); `python
+STRATALLOC_FUZZ_INPUTS says how many of each kind (//tests/system/long:fuzz_files); `python
 test_fuzz.py COUNT SEED` does as many as one likes.
 """
 
