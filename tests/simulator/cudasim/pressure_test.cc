@@ -66,6 +66,7 @@ TEST_F(PressureTest, EveryFunctionCanBePlannedToFail) {
 #define CUDASIM_FUNCTION(name) #name,
 #include "tests/simulator/cudasim/runtime_functions.inc"
 #undef CUDASIM_FUNCTION
+      "cudaDeviceCanAccessPeer",  // its line was a comment once
   };
   for (const char* name : names) {
     EXPECT_EQ(cudasim_fail(name, 1, 999, 1), 0) << name;
