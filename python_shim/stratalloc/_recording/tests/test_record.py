@@ -183,7 +183,8 @@ def names(run):
     return [name for name in run.scopes if name.startswith("Secret")]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", [
+    "spawn", pytest.param("forkserver", marks=pytest.mark.long), "fork"])
 def test_children_of_multiprocessing_record_to_files_of_their_own(tmp_path,
                                                                   method):
     """Fork: its rings would be its parent's, so it records nothing."""

@@ -94,6 +94,7 @@ def test_a_step_that_is_not_followed_is_not_measured():
         _modules.install()
 
 
+@pytest.mark.long
 def test_every_part_is_measured_by_turns():
     for what in attribution._WORKS:
         answer = attribution.measure(torch, what)

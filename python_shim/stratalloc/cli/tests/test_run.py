@@ -38,6 +38,7 @@ def test_a_failing_program_is_told_as_python_tells_it(tmp_path):
     assert report[-1] == "IndexError: list index out of range"
 
 
+@pytest.mark.long
 def test_compiled_kernel_on_a_simulated_device_names_the_cure(tmp_path):
     program = """
 import sys, torch
@@ -184,6 +185,7 @@ def test_spawned_children_have_the_device(tmp_path):
         "ENABLED", "True"))
 
 
+@pytest.mark.long
 def test_children_have_the_allocator_of_the_run(tmp_path):
     _children(tmp_path, _SPAWNS.replace("START", "spawn").replace(
         "ENABLED", "False"), "--allocator", "native")

@@ -119,7 +119,7 @@ def test_devices_share_what_a_page_has_room_for():
 
 def test_four_times_the_events_are_no_larger_page():
     small, large = (len(page.page(data([("run", made_runs.many(
-        count, marks=100))]))) for count in (40_000, 160_000))
+        count, marks=100))]))) for count in (20_000, 80_000))
     assert large < 1.25 * small < MIB
 
 
