@@ -14,6 +14,8 @@ _ACTIONS = re.compile(r"\[([\d,]+) / ([\d,]+)\] ")
 # Lines that Bazel prints while it has no actions to count.
 _BEFORE = re.compile(r"(Loading|Analyzing):")
 _GOOD = ("PASSED", "FLAKY")
+# Bazel counts actions as it finds them; the number is whole once it stands.
+_GROWING = 60.0
 
 
 @dataclasses.dataclass
@@ -37,6 +39,7 @@ class Progress:
         self._failed: set[str] = set()
         self._done = self._total = 0
         self._began: float | None = None  # when the first action ended
+        self._grown = -_GROWING  # when the number of actions last grew
         self._stage = "starting Bazel"
         self._continues = False  # the last line of output was progress
 
@@ -60,8 +63,11 @@ class Progress:
         """True if `line` of Bazel's output is progress, which is kept here."""
         actions, before = _ACTIONS.match(line), _BEFORE.match(line)
         if actions:
+            total = self._total
             self._done, self._total = (
                 int(count.replace(",", "")) for count in actions.groups())
+            if 0 < total < self._total:
+                self._grown = elapsed
             if self._began is None and self._done:
                 self._began = elapsed
         elif before:
@@ -121,7 +127,7 @@ class Progress:
     def _estimate(self, elapsed: float) -> tuple[float, bool]:
         """Seconds left, and whether this is no more than a lower bound: of the
         tests without a length from last time most are still to come, or one
-        that runs alone, which is long."""
+        that runs alone, which is long; or Bazel still finds actions."""
         ran = [test.seconds for test in self._tests.values() if test.seconds]
         known = ran or list(self._last.values())
         mean = sum(known) / len(known) if known else 0.0
@@ -137,6 +143,7 @@ class Progress:
         unknown = [label for label in left if label not in self._last]
         bound = len(unknown) > len(ran) or any(
             self._tests[label].exclusive for label in unknown)
+        bound = bound or elapsed - self._grown < _GROWING
         return alone + together / self._cores, bound
 
 

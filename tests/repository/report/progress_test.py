@@ -60,6 +60,14 @@ class ProgressTest(unittest.TestCase):
         self.assertEqual(state.line(71),
                          "1:11  610 / 1210 actions, about 60 s left")
 
+    def test_build_that_finds_more_actions_shows_a_lower_bound(self):
+        state = self._state()
+        state.output("[10 / 210] Compiling\n", 10)
+        state.output("[110 / 211] Compiling\n", 20)
+        self.assertEqual(state.line(20),
+                         "0:20  110 / 211 actions, more than 9 s left")
+        self.assertEqual(state.line(90).split(", ")[1][:5], "about")
+
     def test_build_that_failed_counts_targets(self):
         state = self._state(_completed("//a:library", completed={}))
         self.assertIn("1 failed", state.line(1))
