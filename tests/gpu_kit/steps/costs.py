@@ -3,7 +3,7 @@
 
 A cell is a cycle of the product's own code (parts.h): reserve, make N handles,
 map them side by side, grant access to the run, unmap the run, release; on an
-idle device and under one kernel of 500 ms. Three more columns answer what the
+idle device and under one kernel of 500 ms (200 with --quick). Three more columns answer what the
 product chose: handles that are kept (recycled), a grant and an unmap for each
 mapping, handles of no special kind.
 """
@@ -21,6 +21,7 @@ SIZES = (2, 32, 128)  # MiB
 COUNTS = (1, 8, 64, 512)
 MORE_SIZES = (20, 64, 256)  # with the first two counts
 KERNEL_MS = 500
+QUICK_KERNEL_MS = 200
 _CALLS = product.CALLS_IN_ORDER
 _OF_CUDA = {"create": "cuMemCreate", "map": "cuMemMap",
             "access": "cuMemSetAccess", "unmap": "cuMemUnmap",
@@ -54,6 +55,7 @@ class Matrix:
         self._said, self._device, self._parts = said, device, parts
         self._rows = {}
         self._not_ready = 0
+        self._kernel_ms = QUICK_KERNEL_MS if said.quick else KERNEL_MS
         self._waiting = {}  # call -> the longest it took under a kernel, ms
 
     def cell(self, size, count):
@@ -102,7 +104,7 @@ class Matrix:
         for number, call in enumerate(_CALLS):
             def begin(which, number=number):
                 if which == number:
-                    self._device.keep_busy(KERNEL_MS)
+                    self._device.keep_busy(self._kernel_ms)
 
             self._parts.before(begin)
             times = []
@@ -170,7 +172,7 @@ class Matrix:
                     floor=64 << 10)
         for call, more in self._waiting.items():
             said.fact(f"{call} waits for a running kernel",
-                      more > KERNEL_MS / 2, False)
+                      more > self._kernel_ms / 2, False)
             said.figure(f"{call}: longest under a kernel beyond idle", more,
                         "ms", 0, floor=5)
         said.fact("set-access has answered not ready (600)",
