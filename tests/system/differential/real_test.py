@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from bazel import programs
 from tests.system.differential import program, real, run
 
 
@@ -22,6 +23,31 @@ def _card(monkeypatch):
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+# Each step that reads, on a device where nothing is done before it is asked for.
+_UNORDERED = """
+from stratalloc import simulate
+simulate.load("64MiB", mode="async")
+import torch
+from tests.system.differential import compare, real, tensors
+streams = [torch.cuda.default_stream(), *(torch.cuda.Stream() for _ in "123")]
+made = tensors.Tensors(streams, real.Real(), "native", compare.EAGER)
+made.own.stream = 0
+made.alloc(0, 1000, 1)
+made.alloc(1, 1000, 2)
+shown = [made.write(0, 7), made.record(0, 2), made.record(0, 0),
+         made.copy(1, 0), made.resize(1, 2000), made.record(1, 3)]
+print(shown, made.close(), simulate.violations())
+"""
+
+
+def test_what_a_step_shows_is_ordered_behind_all_that_made_it():
+    done = programs.run("-c", _UNORDERED)
+    filled = 2001 % 251
+    shown = [7000, 8000, 9000, 9000, 9000, (filled + 1) * 2000]
+    assert done.stdout.strip() == (
+        f"{shown} {({0: 9000, 1: (filled + 1) * 2000})} []"), done.stderr
 
 
 def test_programs_see_the_same_under_both():

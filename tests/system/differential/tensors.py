@@ -184,7 +184,8 @@ class Tensors:
         tensor.record_stream(self.streams[stream])
         self.recorded.add(slot)
         if self.turns_of_streams is None:
-            return self.value(tensor)
+            with self.on(own):  # which waits for the other; the current may not
+                return self.value(tensor)
         # Whoever looked at it would find it done when it is freed. Many a
         # program drops such a tensor at once.
         del tensor
