@@ -5,8 +5,8 @@ namespace stratalloc {
 
 Bytes DeviceLimit::Of(Bytes capacity, Bytes gpu_limit, double fraction) {
   const Bytes card = gpu_limit != 0 ? std::min(gpu_limit, capacity) : capacity;
-  const double fraction_bytes = fraction * static_cast<double>(capacity);
-  return std::min(card, static_cast<Bytes>(fraction_bytes));
+  const double share = fraction * static_cast<double>(card);
+  return std::min(card, static_cast<Bytes>(share));
 }
 
 bool DeviceLimit::Follow(bool refused, Bytes ours) {

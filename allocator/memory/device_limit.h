@@ -27,6 +27,8 @@ class DeviceLimit {
         gpu_limit_(gpu_limit),
         card_(CardRoom::HeadroomOf(capacity, device.granularity())) {}
 
+  // The fraction is of gpu_limit where one is set, which stands for a smaller
+  // card: a program takes it of what torch.cuda.mem_get_info() says is there.
   static Bytes Of(Bytes capacity, Bytes gpu_limit, double fraction);
 
   // What the program set.

@@ -33,11 +33,24 @@ TEST_F(DeviceLimitTest, TheLeastOfWhatTheProgramSet) {
   EXPECT_EQ(DeviceLimit::Of(kCard, 0, 1.0), kCard);
   EXPECT_EQ(DeviceLimit::Of(kCard, 2 * kCard, 1.0), kCard);
   EXPECT_EQ(DeviceLimit::Of(kCard, kCard / 2, 1.0), kCard / 2);
-  EXPECT_EQ(DeviceLimit::Of(kCard, kCard / 2, .25), kCard / 4);
+  EXPECT_EQ(DeviceLimit::Of(kCard, 0, .25), kCard / 4);
+  EXPECT_EQ(DeviceLimit::Of(kCard, 2 * kCard, .25), kCard / 4);
   DeviceLimit limit(*device_, kCard, /*gpu_limit=*/0);
   limit.SetFraction(.5);
   EXPECT_EQ(limit.Allowed(), kCard / 2);
   EXPECT_EQ(limit.Now(), kCard / 2);
+}
+
+// As a program takes it of what torch.cuda.mem_get_info() calls the total.
+TEST_F(DeviceLimitTest, TheFractionIsOfGpuLimit) {
+  EXPECT_EQ(DeviceLimit::Of(kCard, kCard / 2, .25), kCard / 8);
+  EXPECT_EQ(DeviceLimit::Of(kCard, kCard / 2, .75), kCard / 2 / 4 * 3);
+  EXPECT_EQ(DeviceLimit::Of(kCard, kCard / 2, 0.), 0u);
+  DeviceLimit limit(*device_, kCard, /*gpu_limit=*/kCard / 4);
+  limit.SetFraction(.5);
+  EXPECT_EQ(limit.Allowed(), kCard / 8);
+  limit.SetFraction(1.);
+  EXPECT_EQ(limit.Allowed(), kCard / 4);
 }
 
 TEST_F(DeviceLimitTest, OnceTheCardRefusedWhatItHasForUs) {

@@ -33,6 +33,11 @@ Status SetMemoryFraction(int device, double fraction) {
   return {};
 }
 
+Bytes AllowedMemory(int device, Bytes total) {
+  return DeviceLimit::Of(total, Core::Get().config().device.gpu_limit,
+                         MemoryFraction(device));
+}
+
 Status EnablePeerAccess(int device, int peer) {
   STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * owner,
                               Core::Get().Device(peer));

@@ -17,6 +17,8 @@ namespace stratalloc::core {
 STRATALLOC_API Result<MemoryInfo> GetMemoryInfo(int device);
 STRATALLOC_API double MemoryFraction(int device);
 STRATALLOC_API Status SetMemoryFraction(int device, double fraction);
+// What gpu_limit and the memory fraction leave of `total`.
+STRATALLOC_API Bytes AllowedMemory(int device, Bytes total);
 
 // `device` shall be able to read memory of `peer`, as torch says it.
 STRATALLOC_API Status EnablePeerAccess(int device, int peer);

@@ -131,19 +131,18 @@ class Cause {
   std::string Subject() const {
     return facts_.is_operator ? "Its operands together are" : "The tensor is";
   }
-  bool FractionLimits() const {
-    const Bytes total = facts_.parts.card.total;
-    const Bytes limit = facts_.gpu_limit == 0 ? total : facts_.gpu_limit;
-    return static_cast<double>(limit) >
-           facts_.parts.fraction * static_cast<double>(total);
-  }
+  // A fraction is of gpu_limit where that is set, so it limits wherever it is.
+  bool FractionLimits() const { return facts_.parts.fraction < 1.0; }
   const char* LimitName() const {
     return FractionLimits() ? "the memory fraction" : "gpu_limit";
   }
-  std::string RaiseLimit() const {
-    return FractionLimits()
-               ? "raise it with torch.cuda.set_per_process_memory_fraction()"
-               : "raise gpu_limit";
+  // For `wanted` bytes in all.
+  std::string RaiseLimit(Bytes wanted) const {
+    if (!FractionLimits()) return "raise gpu_limit";
+    const bool both = facts_.gpu_limit != 0 && wanted > facts_.gpu_limit;
+    return std::string("raise it with "
+                       "torch.cuda.set_per_process_memory_fraction()") +
+           (both ? " and raise gpu_limit" : "");
   }
 
   std::string TooLarge() const {
@@ -153,8 +152,8 @@ class Cause {
   }
   std::string LargerThanLimit() const {
     return Subject() + " larger than " + LimitName() + " allows, " +
-           FormatBytes(facts_.parts.allowed) + ": " + RaiseLimit() +
-           ", or use a smaller batch, dtype or parts.";
+           FormatBytes(facts_.parts.allowed) + ": " +
+           RaiseLimit(facts_.asked) + ", or use a smaller batch, dtype or parts.";
   }
   std::string TiersFull() const {
     if (facts_.tiering != Tiering::kOn || base_.served) return "";
@@ -202,9 +201,10 @@ class Cause {
         FractionLimits() ? Capital(LimitName()) : LimitName();
     const std::string text =
         limit + " allows " + FormatBytes(parts.allowed) + " of the card";
-    if (most.bytes == 0) return text + ": " + RaiseLimit() + ".";
+    const std::string raise = RaiseLimit(parts.allowed + base_.missing);
+    if (most.bytes == 0) return text + ": " + raise + ".";
     return text + ", and " + most.holders + " hold " + FormatBytes(most.bytes) +
-           ": " + RaiseLimit() + ", or " + most.remedy + "." + Rest(most);
+           ": " + raise + ", or " + most.remedy + "." + Rest(most);
   }
   std::string PrivatePools() const {
     if (held().in_private_pools == 0 || !Helps(With(&Trial::pools_end, true)))

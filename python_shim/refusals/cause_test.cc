@@ -136,7 +136,24 @@ TEST(RefusalCause, RequestAboveALimitNamesTheLimit) {
   facts.parts.fraction = 48.0 / 256;
   EXPECT_THAT(Text(facts),
               HasSubstr("than the memory fraction allows, 48.00 MiB: raise it "
-                        "with torch.cuda.set_per_process_memory_fraction()"));
+                        "with torch.cuda.set_per_process_memory_fraction(), "
+                        "or use a smaller batch"));
+}
+
+TEST(RefusalCause, FractionIsNamedBeforeGpuLimitOfWhichItIs) {
+  RefusalFacts facts = Facts();
+  facts.gpu_limit = 64 * kMiB;
+  facts.parts.fraction = .5;
+  facts.parts.allowed = 32 * kMiB;
+  facts.asked = 48 * kMiB;
+  EXPECT_THAT(Text(facts),
+              HasSubstr("than the memory fraction allows, 32.00 MiB: raise it "
+                        "with torch.cuda.set_per_process_memory_fraction(), "
+                        "or use a smaller batch"));
+  facts.asked = 80 * kMiB;  // the whole of gpu_limit would not do
+  EXPECT_THAT(Text(facts),
+              HasSubstr("set_per_process_memory_fraction() and raise "
+                        "gpu_limit, or use a smaller batch"));
 }
 
 TEST(RefusalCause, LimitThatHelpsIsNamedBesideTheHolders) {

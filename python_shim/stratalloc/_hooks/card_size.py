@@ -6,7 +6,8 @@ torch.cuda.cudart().cudaMemGetInfo() and torch.accelerator.get_memory_info()
 answer as that card would: `total` is the limit, `free` is what of it this
 process has not reserved, and never more than the driver has. Without the
 setting they answer as ever. torch.cuda.get_device_properties() describes the
-hardware, as under a memory fraction of PyTorch.
+hardware, as under a memory fraction of PyTorch. The memory fraction is taken of
+this `total`, as under PyTorch's allocator.
 
 transformers' warm-up of the caching allocator is skipped under the setting: its
 size is the card's less 1.2 GiB, which is negative on a smaller one, and memory

@@ -119,17 +119,20 @@ def _of_settings(facts, trials):
 def _of_limit(facts, wanted):
     parts = facts["parts"]
     by = wanted - parts["allowed"]
-    if wanted > parts["fraction"] * parts["total"]:
-        return Suggestion(
-            "raise_fraction", "Raise the memory fraction "
-            "(torch.cuda.set_per_process_memory_fraction) from "
-            f"{parts['fraction']:.4g} to {wanted / parts['total']:.4g}, by "
-            f"{size(by)}"
-            + (", and gpu_limit with it." if 0 < facts["settings"].get(
-                "gpu_limit", 0) < wanted else "."), by, wanted)
+    # What the fraction is of.
+    card = min(facts["settings"].get("gpu_limit") or parts["total"],
+               parts["total"])
+    fraction = ("the memory fraction "
+                "(torch.cuda.set_per_process_memory_fraction) from "
+                f"{parts['fraction']:.4g} to {min(wanted / card, 1):.4g}")
+    if wanted <= card:
+        return Suggestion("raise_fraction", f"Raise {fraction}, by {size(by)}.",
+                          by, wanted)
     return Suggestion(
-        "raise_limit", f"Raise gpu_limit by {size(by)} to {size(wanted)}.", by,
-        wanted)
+        "raise_limit",
+        f"Raise gpu_limit by {size(wanted - card)} to {size(wanted)}"
+        + (f", and {fraction}." if parts["fraction"] < 1 else "."),
+        by, wanted)
 
 
 def _room(facts, trials):

@@ -116,9 +116,9 @@ def _over_limit(facts, trials):
 
 
 def _who_limits(facts):
-    gpu_limit = facts["settings"].get("gpu_limit") or facts["parts"]["total"]
-    share = facts["parts"]["fraction"] * facts["parts"]["total"]
-    return "gpu_limit" if gpu_limit <= share else "the memory fraction"
+    # A fraction is of gpu_limit where that is set, so it limits wherever it is.
+    return "the memory fraction" if facts["parts"]["fraction"] < 1 \
+        else "gpu_limit"
 
 
 def _tiers_full(facts, trials):

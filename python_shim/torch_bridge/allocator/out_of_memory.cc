@@ -64,11 +64,8 @@ void OutOfMemory::Report(c10::DeviceIndex device, uint64_t size,
     MutexLock lock(mutex_);
     observers = observers_;
   }
-  const double fraction = std::min(core::MemoryFraction(device), 1.0);
   const auto allowed =
-      fraction < 1.0
-          ? static_cast<size_t>(fraction * static_cast<double>(card.total))
-          : static_cast<size_t>(card.total);
+      static_cast<size_t>(core::AllowedMemory(device, card.total));
   for (const Observer& observer : observers) {
     observer(device, size, allowed, card.free);
   }

@@ -199,6 +199,9 @@ Result<Bytes> LargestCached(int) { return Bytes{12345}; }
 
 Result<MemoryInfo> GetMemoryInfo(int) { return MemoryInfo{1000, 2000}; }
 double MemoryFraction(int) { return Get().fraction; }
+Bytes AllowedMemory(int, Bytes total) {
+  return static_cast<Bytes>(Get().fraction * static_cast<double>(total));
+}
 Status SetMemoryFraction(int, double fraction) {
   Get().fraction = fraction;
   return {};

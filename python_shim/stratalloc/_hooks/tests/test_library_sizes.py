@@ -87,6 +87,83 @@ def test_gpu_limit_is_the_size_of_the_card_for_libraries(tmp_path):
     assert saw["hardware"] == 2048 * MIB
 
 
+_FRACTION = """
+import json
+import torch, stratalloc
+MIB = 1 << 20
+total = torch.cuda.mem_get_info()[1]
+fraction = 16 * MIB / total
+seen = {"total": total, "set": fraction, "observed": []}
+torch._C._cuda_attach_out_of_memory_observer(
+    lambda device, size, allowed, free: seen["observed"].append(allowed))
+torch.cuda.set_per_process_memory_fraction(fraction)
+seen["read"] = torch.cuda.get_per_process_memory_fraction()
+seen["unopened"] = stratalloc.report()["gpu_limit"]
+kept = torch.empty(12 * MIB, dtype=torch.uint8, device="cuda")
+seen["opened"] = stratalloc.report()["gpu_limit"]
+refused, heard = [], []
+stratalloc.on_oom(heard.append)
+
+def ask(size):
+    try:
+        torch.empty(size * MIB, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError as error:
+        refused.append(str(error))
+        return
+    refused.append(None)
+
+with stratalloc.scope("staying"):
+    kept = torch.cuda.caching_allocator_alloc(12 * MIB)
+for size in (8, 40, 80):
+    ask(size)
+torch.cuda.set_per_process_memory_fraction(1.0)
+ask(40)
+seen["refused"] = refused
+seen["said"] = [[one.verdict.kind, one.verdict.sentence,
+                 [[each.action, each.text] for each in one.suggestions
+                  if each.action.startswith("raise")]] for one in heard]
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("options, card", [
+    (("--conf", "gpu_limit:64MiB"), 64 * MIB), ((), 2048 * MIB)])
+def test_a_memory_fraction_is_of_what_is_said_to_be_there(
+        tmp_path, options, card):
+    saw, _ = _run(tmp_path, _FRACTION, *options)
+    assert saw["total"] == card
+    assert saw["read"] == saw["set"] == 16 * MIB / card
+    assert saw["unopened"] == saw["opened"] == 16 * MIB
+    assert saw["observed"] == [16 * MIB] * 3
+    few, some, many, whole = saw["refused"]
+    assert whole is None, "40 MiB fit, once the fraction is taken back"
+    for text, size in ((few, 8), (some, 40), (many, 80)):
+        assert text.startswith(
+            f"CUDA out of memory. Tried to allocate {size}.00 MiB"), text
+    assert "The memory fraction allows 16.00 MiB of the card" in few
+    raise_it = "raise it with torch.cuda.set_per_process_memory_fraction()"
+    limited = "than the memory fraction allows, 16.00 MiB: " + raise_it
+    assert limited + ", or" in some
+    above = 80 * MIB > card
+    assert limited + (" and raise gpu_limit, or" if above else ", or") in many
+    assert [kind for kind, *_ in saw["said"]] == ["limit"] * 3
+    assert all("the memory fraction allows" in sentence.lower()
+               for _, sentence, _ in saw["said"]), saw["said"]
+    raised = [[action for action, _ in made] for *_, made in saw["said"]]
+    assert raised == [["raise_fraction"]] * 2 + [
+        ["raise_limit" if above else "raise_fraction"]]
+    if above:
+        assert [made[0][1] for *_, made in saw["said"]] == [
+            "Raise the memory fraction "
+            "(torch.cuda.set_per_process_memory_fraction) from 0.25 to "
+            "0.3125, by 4 MiB.",
+            "Raise the memory fraction "
+            "(torch.cuda.set_per_process_memory_fraction) from 0.25 to "
+            "0.8125, by 36 MiB.",
+            "Raise gpu_limit by 28 MiB to 92 MiB, and the memory fraction "
+            "(torch.cuda.set_per_process_memory_fraction) from 0.25 to 1."]
+
+
 @pytest.mark.parametrize("tiering, lines", [
     ("on", 1), pytest.param("off", 0, marks=pytest.mark.long)])
 def test_device_map_beside_the_gpu_is_one_line(tmp_path, tiering, lines):
