@@ -57,7 +57,10 @@ def test_casts_that_exceed_the_card():
     assert starved == roomy
 
 
-def test_every_reason():
+# A small card, and a large one of which a real run is given as much.
+@pytest.mark.parametrize("limit", [
+    "", *([",gpu_limit:64MiB"] if running.SIMULATED else [])])
+def test_every_reason(limit):
     running.must_work(running.on_device(
-        "64MiB", running.program("stays_reasons.py"),
-        conf="host_budget:64MiB"))
+        "1GiB" if limit else "64MiB", running.program("stays_reasons.py"),
+        conf=f"host_budget:64MiB{limit}"))

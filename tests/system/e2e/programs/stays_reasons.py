@@ -46,7 +46,12 @@ try:
     torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
 except torch.cuda.OutOfMemoryError as error:
     text = str(error)
-assert "The tensor is larger than the card" in text, text
+# What is in the way is named: the card, or gpu_limit on a larger one.
+card = torch.cuda.get_device_properties(0).total_memory
+assert ("The tensor is larger than the card: use a smaller batch, a smaller "
+        "dtype or smaller parts. No setting helps." if card < 200 * MIB else
+        "The tensor is larger than gpu_limit allows, 64.00 MiB: raise "
+        "gpu_limit, or use a smaller batch, dtype or parts.") in text, text
 assert "activations" not in text, text  # they are not the cause
 assert "3 MiB activations, 2 MiB raw memory" in stratalloc.memory_summary(), (
     stratalloc.memory_summary())
