@@ -6,10 +6,12 @@
 Eager attention, dropout 0, AdamW. On the CPU with the same arguments the
 losses must be the same, bit for bit. What parameters, gradients and optimizer
 state take is added up from the tensors that there are after the last step, and
-what the largest list operator was given from its arguments.
+what the largest list operator was given from its arguments. What the libraries'
+workspaces take is what is reserved when all tensors are gone.
 """
 
 import argparse
+import gc
 import json
 import math
 import sys
@@ -164,4 +166,10 @@ if args.device == "cuda":
     result["counters"] = simulate.counters()
     result["violations"] = simulate.violations()[:5]
     result["peak_allocated"] = torch.cuda.max_memory_allocated()
+    del model, parameters, optimizer, output, loss
+    gc.collect()
+    torch.cuda.empty_cache()
+    result["workspaces"] = torch.cuda.memory_reserved()
+    left = stratalloc.report()["stays"]
+    assert set(left) <= {"library workspaces"}, left
 print(json.dumps(result))
