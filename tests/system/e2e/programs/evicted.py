@@ -126,6 +126,13 @@ def graph():
     """Captured while its weights are away; they stay as long as the graph."""
     x = torch.randn(16, 1600)
     static = x.to("cuda")
+    # The same with other tensors first, as PyTorch demands before a capture:
+    # the first product makes cuBLAS's handle, and real cuBLAS makes it by calls
+    # that a capture forbids (pytorch 99397).
+    torch.relu(nn.functional.linear(
+        static, torch.ones(1600, 1600, device="cuda"),
+        torch.ones(1600, device="cuda")))
+    evict()  # the weights are away still
     captured = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(captured):
         y = model(static)
