@@ -66,7 +66,13 @@ wait_for_jobs() {
   for name in $failed; do
     tail -n 20 "$BUILD/$name.log" >&2
   done
-  [[ -z $failed ]] || die "installing failed:$failed; all of it: build/*.log"
+  [[ -z $failed ]] || die "failed:$failed; all of it: build/*.log"
+}
+
+# run_and_report NAME COMMAND...: its output is shown when it fails.
+run_and_report() {
+  start "$@"
+  wait_for_jobs
 }
 
 report_jobs() {
@@ -79,8 +85,7 @@ report_jobs() {
       state=Z
       { read -r _ _ state _ <"/proc/${jobs[$name]}/stat"; } 2>/dev/null || true
       [[ $state != Z ]] || continue
-      say "installing for $((SECONDS - began)) s, $name:" \
-        "$(tail -n 1 "$BUILD/$name.log")"
+      say "$name, for $((SECONDS - began)) s:" "$(tail -n 1 "$BUILD/$name.log")"
     done
   done
 }
