@@ -321,11 +321,14 @@ CASE(capture, exchanging_the_mode) {
   mode = kGlobal;
   (void)api.cudaThreadExchangeStreamCaptureMode(&mode);
   Documented("was_relaxed", kRelaxed, mode);
+  // Driver 580.159 on an H200 answers cudaSuccess. The simulated device refuses
+  // it, so that the mistake is seen. A null pointer ends the process there: no
+  // check asks for that.
   mode = static_cast<cudaStreamCaptureMode>(17);
-  Documented("no_such_mode", cudaErrorInvalidValue,
-             api.cudaThreadExchangeStreamCaptureMode(&mode));
-  Documented("into_null", cudaErrorInvalidValue,
-             api.cudaThreadExchangeStreamCaptureMode(nullptr));
+  Believed("no_such_mode", cudaErrorInvalidValue,
+           api.cudaThreadExchangeStreamCaptureMode(&mode));
+  mode = kGlobal;
+  (void)api.cudaThreadExchangeStreamCaptureMode(&mode);
   (void)api.cudaGetLastError();
 }
 

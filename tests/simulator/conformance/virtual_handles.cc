@@ -35,7 +35,7 @@ CASE(virtual_memory, create) {
   DocumentedOneOf("no_such_device", {CUDA_ERROR_INVALID_DEVICE, kInvalid},
                   api.cuMemCreate(&other, page, &odd, 0));
   // Two things wrong at once.
-  Believed("unaligned_on_no_device", CUDA_ERROR_INVALID_DEVICE,
+  Believed("unaligned_on_no_device", kInvalid,
            api.cuMemCreate(&other, page + 4096, &odd, 0));
   Documented("more_than_there_is", CUDA_ERROR_OUT_OF_MEMORY,
              api.cuMemCreate(&other, size_t{1} << 44, &prop, 0));
@@ -138,6 +138,8 @@ CASE(virtual_memory, properties_of_a_handle) {
   Documented("into_null", kInvalid,
              api.cuMemGetAllocationPropertiesFromHandle(nullptr, handle));
   (void)api.cuMemRelease(handle);
+  // Driver 580.159 on an H200 answers CUDA_SUCCESS. The simulated device
+  // refuses it, so that a use of a released handle is seen.
   Believed("released", kInvalid,
            api.cuMemGetAllocationPropertiesFromHandle(&prop, handle));
 }

@@ -14,6 +14,7 @@ namespace conformance {
 
 constexpr auto kOk = CUDA_SUCCESS;
 constexpr auto kInvalid = CUDA_ERROR_INVALID_VALUE;
+constexpr auto kWhole = CUDA_ERROR_NOT_SUPPORTED;  // a part of an allocation
 constexpr auto kReadWrite = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 
 inline CUmemAllocationProp Prop(

@@ -87,12 +87,11 @@ Status AddressSpace::Free(uint64_t address, uint64_t bytes) {
 
 Status AddressSpace::Map(uint64_t address, uint64_t bytes, uint64_t offset,
                          uint64_t handle) {
-  if (bytes == 0 || !Aligned(address) || !Aligned(bytes)) return kInvalidValue;
+  if (bytes == 0 || !Aligned(address)) return kInvalidValue;
   Extent* extent = extents_->Find(handle);
-  // The driver maps whole allocations only: an offset must be zero.
-  if (extent == nullptr || offset != 0 || bytes != extent->bytes) {
-    return kInvalidValue;
-  }
+  if (extent == nullptr) return kInvalidValue;
+  // The driver maps whole allocations only.
+  if (offset != 0 || bytes != extent->bytes) return kNotSupported;
   uint64_t start = 0;
   uint64_t size = 0;
   if (!FindReservation(address, &start, &size) ||
@@ -190,7 +189,7 @@ Status AddressSpace::SetAccess(uint64_t address, uint64_t bytes,
     Mapping& mapping = each->second;
     if (location != Location::kDevice) {
       // The driver grants the host only what is located on the host.
-      if (mapping.extent->location == Location::kDevice) return kInvalidValue;
+      if (mapping.extent->location == Location::kDevice) return kNotSupported;
       const bool wanted = access != Access::kNone;
       if (wanted == mapping.host) continue;
       std::unique_lock<std::shared_mutex> gate(*bytes_gate_);

@@ -33,6 +33,9 @@ bool ExportsHandles(const CUmemLocation& location) {
          CardOf(location.id).exports_handles != 0;
 }
 
+// A hint is an address of a page.
+constexpr uint64_t kHintMultiple = 4096;
+
 // Some platforms make handles for RDMA and then map none of them.
 bool GrantsRdma(const Simulator& sim, uint64_t address, uint64_t bytes) {
   uint64_t start = 0;
@@ -63,16 +66,11 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(
     size_t* granularity, const CUmemAllocationProp* prop,
     CUmemAllocationGranularity_flags option) {
   CUDASIM_ENTER("cuMemGetAllocationGranularity");
+  // Neither the type nor the device is looked at.
   if (granularity == nullptr || prop == nullptr ||
-      prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
       (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
     return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-      (prop->location.id < 0 ||
-       prop->location.id >= Simulator::Get().config.devices)) {
-    return CUDA_ERROR_INVALID_DEVICE;
   }
   if (cudasim::IsPlain(prop->location)) {
     return Answer(
@@ -86,7 +84,10 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size,
                                      size_t alignment, CUdeviceptr address,
                                      unsigned long long flags) {
   CUDASIM_ENTER("cuMemAddressReserve");
-  if (pointer == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (pointer == nullptr || flags != 0 ||
+      address % cudasim::kHintMultiple != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
   uint64_t start = 0;

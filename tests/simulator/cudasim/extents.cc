@@ -32,11 +32,10 @@ void Extents::OpenFiles() {
 
 Status Extents::Create(Location location, int device, uint64_t bytes,
                        Extent** out) {
-  // The device first: the granularity is the device's to say.
+  if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
   if (location == Location::kDevice && (device < 0 || device >= devices())) {
     return kInvalidDevice;
   }
-  if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
   Settle();
   size_t file = files_.size() - 1;
   if (location == Location::kDevice) {

@@ -47,12 +47,16 @@ Status HostMemory::Free(uint64_t address, const std::string& by) {
 Status HostMemory::Register(uint64_t address, uint64_t bytes, unsigned flags) {
   if (address == 0 || bytes == 0) return kInvalidValue;
   auto next = ranges_.lower_bound(address);
+  const auto taken = [](const HostRange& range) {
+    return range.mapped_bytes != 0 ? kInvalidValue
+                                   : kHostMemoryAlreadyRegistered;
+  };
   if (next != ranges_.end() && next->first - address < bytes) {
-    return kHostMemoryAlreadyRegistered;
+    return taken(next->second);
   }
   if (next != ranges_.begin() &&
       std::prev(next)->first + std::prev(next)->second.bytes > address) {
-    return kHostMemoryAlreadyRegistered;
+    return taken(std::prev(next)->second);
   }
   ranges_.emplace_hint(next, address, HostRange{bytes, 0, flags});
   freed_.erase(address);
@@ -61,14 +65,19 @@ Status HostMemory::Register(uint64_t address, uint64_t bytes, unsigned flags) {
 }
 
 Status HostMemory::Unregister(uint64_t address, const std::string& by) {
+  if (const Status status = Registered(address); status != kOk) return status;
   auto found = ranges_.find(address);
-  if (found == ranges_.end() || found->second.mapped_bytes != 0) {
-    return kHostMemoryNotRegistered;
-  }
   pinned_bytes_ -= found->second.bytes;
   ranges_.erase(found);
   NoteFreed(address, by);
   return kOk;
+}
+
+Status HostMemory::Registered(uint64_t address) const {
+  uint64_t start = 0;
+  const HostRange* const range = Find(address, &start);
+  if (range == nullptr) return kHostMemoryNotRegistered;
+  return start != address || range->mapped_bytes != 0 ? kInvalidValue : kOk;
 }
 
 const HostRange* HostMemory::Find(uint64_t address, uint64_t* start) const {

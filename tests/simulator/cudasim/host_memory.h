@@ -32,9 +32,12 @@ class HostMemory {
                   bool reserve = true);
   // kInvalidValue unless `address` came from Allocate.
   Status Free(uint64_t address, const std::string& by = "cudaFreeHost");
-  // kInvalidValue: empty; kHostMemoryAlreadyRegistered: overlaps a range.
+  // kInvalidValue: empty, or overlaps what Allocate made;
+  // kHostMemoryAlreadyRegistered: overlaps a registered range.
   Status Register(uint64_t address, uint64_t bytes, unsigned flags);
-  // kHostMemoryNotRegistered unless `address` came from Register.
+  // kOk if `address` came from Register; kInvalidValue inside of a range, or if
+  // Allocate made it; else kHostMemoryNotRegistered.
+  Status Registered(uint64_t address) const;
   Status Unregister(uint64_t address,
                     const std::string& by = "cudaHostUnregister");
   // What gave back the range that began here; empty if nothing did, or it is

@@ -227,11 +227,11 @@ Status UnregisterHost(const char* name, void* pointer) {
     return status;
   }
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
-  auto found = sim.host.ranges().find(address);
-  if (found == sim.host.ranges().end() || found->second.mapped_bytes != 0) {
+  if (const Status status = sim.host.Registered(address); status != kOk) {
     ReportFreedTwice(sim, name, address);
-    return kHostMemoryNotRegistered;
+    return status;
   }
+  const auto found = sim.host.ranges().find(address);
   sim.ForgetRange(name, sim.Segments(address, found->second.bytes));
   for (int device = 0; device < sim.config.devices; ++device) {
     sim.streams.Execute(lock, sim.streams.DevicePast(device));

@@ -18,8 +18,9 @@
 
 namespace cudasim {
 
+// What is not ready is an answer, and no error that the runtime keeps.
 inline cudaError_t Answer(Status status) {
-  if (status != kOk) ThisThread().last_error = status;
+  if (status != kOk && status != kNotReady) ThisThread().last_error = status;
   return static_cast<cudaError_t>(status);
 }
 
