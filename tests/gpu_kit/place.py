@@ -22,7 +22,8 @@ import zipfile
 # Of the repository in a checkout, of gpu-kit/repository where it was unpacked.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
-_KEPT = 6000  # characters of output kept per step
+# Characters of output kept per step: what began it, and how it ended.
+_HEAD, _TAIL = 4000, 8000
 # What a step starts says so by these; nobody's settings are to be measured.
 _CLEARED = ("STRATALLOC", "CUDASIM_", "PYTORCH_", "CUBLAS_WORKSPACE_CONFIG")
 
@@ -86,7 +87,8 @@ class Place:
             os.close(reader)
             os.close(writer)
         return {"exit": code, "seconds": round(time.monotonic() - began, 1),
-                "output": output.decode(errors="replace")[-_KEPT:]}
+                "output": shortened(output.decode(errors="replace"), _HEAD,
+                                    _TAIL)}
 
     def _environment(self, settings):
         values = {key: value for key, value in os.environ.items()
@@ -141,6 +143,15 @@ def end_with_the_kit():
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def shortened(text, head, tail):
+    """The first and the last characters; what is between them is counted."""
+    left_out = len(text) - head - tail
+    if left_out <= 0:
+        return text
+    return (f"{text[:head]}\n... {left_out} characters are left out ...\n"
+            f"{text[-tail:]}")
 
 
 def load(path):

@@ -89,6 +89,18 @@ class PlaceTest(unittest.TestCase):
         self._numbers()
         return wait(process, .5)
 
+    def test_of_much_output_the_beginning_and_the_end_are_kept(self):
+        ran = self.place.run(
+            ["-c", "print('the cause' + 'x' * 50000 + 'the end')"], 60)
+        self.assertTrue(ran["output"].startswith("the causexxx"))
+        self.assertTrue(ran["output"].endswith("xxxthe end\n"))
+        self.assertIn("\n... 38017 characters are left out ...\n",
+                      ran["output"])
+        self.assertLess(len(ran["output"]), 12100)
+        self.assertEqual(place.shortened("abcde", 3, 2), "abcde")
+        self.assertEqual(place.shortened("abcdef", 3, 2),
+                         "abc\n... 1 characters are left out ...\nef")
+
     def test_nobodys_settings_are_measured(self):
         with mock.patch.dict(os.environ, {
                 "STRATALLOC_CONF": "tiering:off", "PYTORCH_ALLOC_CONF": "x",
