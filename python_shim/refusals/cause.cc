@@ -140,8 +140,9 @@ class Cause {
   std::string RaiseLimit(Bytes wanted) const {
     if (!FractionLimits()) return "raise gpu_limit";
     const bool both = facts_.gpu_limit != 0 && wanted > facts_.gpu_limit;
-    return std::string("raise it with "
-                       "torch.cuda.set_per_process_memory_fraction()") +
+    return std::string(
+               "raise it with "
+               "torch.cuda.set_per_process_memory_fraction()") +
            (both ? " and raise gpu_limit" : "");
   }
 
@@ -152,8 +153,8 @@ class Cause {
   }
   std::string LargerThanLimit() const {
     return Subject() + " larger than " + LimitName() + " allows, " +
-           FormatBytes(facts_.parts.allowed) + ": " +
-           RaiseLimit(facts_.asked) + ", or use a smaller batch, dtype or parts.";
+           FormatBytes(facts_.parts.allowed) + ": " + RaiseLimit(facts_.asked) +
+           ", or use a smaller batch, dtype or parts.";
   }
   std::string TiersFull() const {
     if (facts_.tiering != Tiering::kOn || base_.served) return "";

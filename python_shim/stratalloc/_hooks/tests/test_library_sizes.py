@@ -101,8 +101,8 @@ seen["read"] = torch.cuda.get_per_process_memory_fraction()
 seen["unopened"] = stratalloc.report()["gpu_limit"]
 kept = torch.empty(12 * MIB, dtype=torch.uint8, device="cuda")
 seen["opened"] = stratalloc.report()["gpu_limit"]
-refused, heard = [], []
-stratalloc.on_oom(heard.append)
+refused, reports = [], []
+stratalloc.on_oom(reports.append)
 
 def ask(size):
     try:
@@ -121,7 +121,7 @@ ask(40)
 seen["refused"] = refused
 seen["said"] = [[one.verdict.kind, one.verdict.sentence,
                  [[each.action, each.text] for each in one.suggestions
-                  if each.action.startswith("raise")]] for one in heard]
+                  if each.action.startswith("raise")]] for one in reports]
 print(json.dumps(seen))
 """
 

@@ -132,7 +132,7 @@ def graph():
     torch.relu(nn.functional.linear(
         static, torch.ones(1600, 1600, device="cuda"),
         torch.ones(1600, device="cuda")))
-    evict()  # the weights are away still
+    evict()  # and asserts that no weight is on the device
     captured = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(captured):
         y = model(static)
