@@ -45,6 +45,7 @@ namespace stratalloc {
   X(cudaIpcOpenMemHandle)                \
   X(cudaIpcCloseMemHandle)               \
   X(cudaGetLastError)                    \
+  X(cudaPeekAtLastError)                 \
   X(cudaGetErrorName)                    \
   X(cudaGetErrorString)
 

@@ -8,6 +8,15 @@
 #include "allocator/cuda/device_calls.h"
 
 namespace stratalloc {
+namespace {
+
+// "Not ready" is an answer. Some drivers keep it as the thread's last error,
+// and driver 580 does not: there the last error is the program's own.
+void ForgetNotReady(const CudaApi& api) {
+  if (api.cudaPeekAtLastError() == cudaErrorNotReady) api.cudaGetLastError();
+}
+
+}  // namespace
 
 Result<StreamId> Device::CreateStream() const {
   STRATALLOC_ON_DEVICE(index_);
@@ -44,9 +53,13 @@ bool Device::IsIdle(StreamId stream) const {
   CurrentDevice current(*api_, DeviceOf(stream, index_));
   if (!current && !IsMade(stream)) return false;
   RelaxedCapture relaxed(*api_);
-  const bool idle = api_->cudaStreamQuery(ToCuda(stream)) == cudaSuccess;
-  if (!idle) api_->cudaGetLastError();
-  return idle;
+  const cudaError_t error = api_->cudaStreamQuery(ToCuda(stream));
+  if (error == cudaErrorNotReady) {
+    ForgetNotReady(*api_);
+  } else if (error != cudaSuccess) {
+    api_->cudaGetLastError();
+  }
+  return error == cudaSuccess;
 }
 
 Status Device::SynchronizeStream(StreamId stream) const {
@@ -97,7 +110,7 @@ Result<bool> Device::IsEventDone(EventId event) const {
   RelaxedCapture relaxed(*api_);
   const cudaError_t error = api_->cudaEventQuery(ToCuda(event));
   if (error == cudaErrorNotReady) {
-    api_->cudaGetLastError();
+    ForgetNotReady(*api_);
     return false;
   }
   STRATALLOC_CUDA(error, "cudaEventQuery");

@@ -120,6 +120,23 @@ TEST_F(DeviceTest, ErrorsAreNotLeftBehind) {
   EXPECT_EQ(CudaApi::Get().value()->cudaGetLastError(), cudaSuccess);
 }
 
+// Driver 580 does not keep "not ready": the last error is the program's own.
+TEST_F(DeviceTest, NotReadyLeavesTheProgramsErrorThere) {
+  const CudaApi& api = *CudaApi::Get().value();
+  const StreamId stream = device().CreateStream().value();
+  const EventId event = device().CreateEvent(stream).value();
+  void* none = nullptr;
+  ASSERT_EQ(api.cudaMalloc(&none, std::size_t{1} << 44),
+            cudaErrorMemoryAllocation);
+  ASSERT_EQ(cudasim_fail("cudaEventQuery", 1, cudaErrorNotReady, 0), 0);
+  ASSERT_EQ(cudasim_fail("cudaStreamQuery", 1, cudaErrorNotReady, 0), 0);
+  EXPECT_FALSE(device().IsEventDone(event).value());
+  EXPECT_FALSE(device().IsIdle(stream));
+  EXPECT_EQ(api.cudaGetLastError(), cudaErrorMemoryAllocation);
+  device().DestroyEvent(event);
+  device().DestroyStream(stream);
+}
+
 TEST_F(DeviceTest, AFreshThreadNeedsNoSetUp) {
   Status status = Fail(ErrorCode::kDevice, "the thread did not run");
   std::thread other([&] {
