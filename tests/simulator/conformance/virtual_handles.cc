@@ -194,4 +194,58 @@ CASE(virtual_memory, located_on_the_host) {
   Documented("free", kOk, api.cuMemAddressFree(range, page));
 }
 
+// What an allocator calls to bring memory back to the device while another
+// stream captures: the calls up to the copy need no relaxed mode.
+CASE(virtual_memory, during_a_capture) {
+  Wake();
+  const size_t page = Granularity();
+  const CUmemAllocationProp prop = Prop();
+  void* pinned = nullptr;
+  cudaStream_t captures = nullptr;
+  cudaStream_t copies = nullptr;
+  cudaEvent_t event = nullptr;
+  (void)api.cudaMallocHost(&pinned, page);
+  (void)api.cudaStreamCreateWithFlags(&captures, cudaStreamNonBlocking);
+  (void)api.cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking);
+  (void)api.cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  alignas(4096) static char registered[4096];
+  CUdeviceptr range = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  const auto status = [&] {
+    cudaStreamCaptureStatus now = cudaStreamCaptureStatusNone;
+    (void)api.cudaStreamIsCapturing(captures, &now);
+    return now;
+  };
+  (void)api.cudaStreamBeginCapture(captures, cudaStreamCaptureModeGlobal);
+  Believed("reserve", kOk, api.cuMemAddressReserve(&range, page, 0, 0, 0));
+  Believed("create", kOk, api.cuMemCreate(&handle, page, &prop, 0));
+  Believed("map", kOk, api.cuMemMap(range, page, 0, handle, 0));
+  Believed("grant", kOk, Grant(range, page, kReadWrite));
+  Believed("copy", cudaSuccess,
+           api.cudaMemcpyAsync(reinterpret_cast<void*>(range), pinned, page,
+                               cudaMemcpyHostToDevice, copies));
+  Believed("record", cudaSuccess, api.cudaEventRecord(event, copies));
+  Believed("captures", cudaStreamCaptureStatusActive, status());
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  (void)api.cudaThreadExchangeStreamCaptureMode(&mode);
+  Believed("wait_for_event", cudaSuccess, api.cudaEventSynchronize(event));
+  Believed("query_event", cudaSuccess, api.cudaEventQuery(event));
+  Believed("wait_for_stream", cudaSuccess, api.cudaStreamSynchronize(copies));
+  Believed("register_host", cudaSuccess,
+           api.cudaHostRegister(registered, sizeof registered, 0));
+  (void)api.cudaHostUnregister(registered);
+  (void)api.cudaThreadExchangeStreamCaptureMode(&mode);
+  Believed("unmap", kOk, api.cuMemUnmap(range, page));
+  Believed("captures_still", cudaStreamCaptureStatusActive, status());
+  cudaGraph_t graph = nullptr;
+  Believed("end", cudaSuccess, api.cudaStreamEndCapture(captures, &graph));
+  if (graph != nullptr) (void)api.cudaGraphDestroy(graph);
+  (void)api.cuMemRelease(handle);
+  (void)api.cuMemAddressFree(range, page);
+  (void)api.cudaEventDestroy(event);
+  (void)api.cudaStreamDestroy(copies);
+  (void)api.cudaStreamDestroy(captures);
+  (void)api.cudaFreeHost(pinned);
+}
+
 }  // namespace conformance
