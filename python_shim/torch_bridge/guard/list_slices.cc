@@ -127,8 +127,9 @@ class SlicedCall {
                     OperatorPin::IfRefused::kTriedAgain);
       } catch (c10::OutOfMemoryError& refused) {
         if (count > 1) continue;
-        AddRefusedElement(refused, first);
+        // The cause is found by the message, so before another line is added.
         TellRefused(guarded_.name.c_str(), accesses, &refused);
+        AddRefusedElement(refused, first);
         throw;
       }
       try {
