@@ -51,6 +51,9 @@ def cc_library(
     """
     compiled = srcs
     if units:
+        # The compiler takes an included file for a header, where a type of an
+        # unnamed namespace would be another one in each file.
+        copts = ["-Wno-subobject-linkage"] + copts
         textual_hdrs = textual_hdrs + [
             src
             for src in srcs

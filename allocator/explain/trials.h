@@ -21,7 +21,7 @@ namespace stratalloc {
 // A malloc, or an operator that needs these handles on the device at once.
 struct RefusedRequest {
   MallocRequest request;
-  std::vector<Address> operands;  // handles; none: a malloc
+  std::vector<Address> operands = {};  // handles; none: a malloc
   bool is_operator = false;
 };
 

@@ -11,7 +11,7 @@
 #include "tests/simulator/cudasim/handles.h"
 #include "tests/simulator/cudasim/simulator.h"
 
-#define CUDASIM_ANSWER(status) ::cudasim::driver::Answer(status)
+#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 // cuda.h may rename the function to its newest version; its name stays.
 #define CUDASIM_CALL(name) CUresult CUDAAPI cu##name
 #define CUDASIM_NAME(name) "cu" name
@@ -21,7 +21,7 @@ namespace cudasim {
 // The runtime's, which differs, is in the same program where both are linked
 // in.
 namespace driver {
-inline CUresult Answer(Status status) { return static_cast<CUresult>(status); }
+inline CUresult Answer(Status status) { return CUDASIM_ANSWER(status); }
 }  // namespace driver
 
 inline constexpr Entry kBroken = Entry::kAllowedWhenBroken;

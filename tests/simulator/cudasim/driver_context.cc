@@ -11,14 +11,13 @@
 
 #include "tests/simulator/cudasim/contexts.h"
 #include "tests/simulator/cudasim/device_model.h"
+#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/error_text.h"
 #include "tests/simulator/cudasim/launches.h"
 #include "tests/simulator/cudasim/limits.h"
 #include "tests/simulator/cudasim/memory.h"
 #include "tests/simulator/cudasim/ordering.h"
 #include "tests/simulator/cudasim/simulator.h"
-
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
 namespace cudasim {
 namespace {

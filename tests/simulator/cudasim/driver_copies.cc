@@ -5,9 +5,8 @@
 #include <cuda.h>
 
 #include "tests/simulator/cudasim/copies.h"
+#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/simulator.h"
-
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
 namespace {
 

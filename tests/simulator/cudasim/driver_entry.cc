@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/driver_entry.h"
 
 #include <cuda.h>
@@ -11,8 +12,6 @@
 #include "tests/simulator/cudasim/device_model.h"
 #include "tests/simulator/cudasim/simulator.h"
 #include "tests/simulator/cudasim/unsupported.h"
-
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
 namespace cudasim {
 

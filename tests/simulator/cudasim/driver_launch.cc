@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "tests/simulator/cudasim/device_model.h"
+#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/launches.h"
 #include "tests/simulator/cudasim/simulator.h"
-
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
 namespace {
 

@@ -5,12 +5,11 @@
 
 #include <cuda.h>
 
+#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/launches.h"
 #include "tests/simulator/cudasim/modules.h"
 #include "tests/simulator/cudasim/simulator.h"
 #include "tests/simulator/cudasim/variables.h"
-
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
 using cudasim::Modules;
 

@@ -3,6 +3,7 @@
 // The driver's log callbacks, and the switches of a profiler that nobody
 // attached.
 
+#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/driver_log.h"
 
 #include <cuda.h>
@@ -11,8 +12,6 @@
 #include <vector>
 
 #include "tests/simulator/cudasim/simulator.h"
-
-#define CUDASIM_ANSWER(status) static_cast<CUresult>(status)
 
 namespace cudasim {
 
