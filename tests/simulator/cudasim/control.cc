@@ -102,13 +102,18 @@ int cudasim_range_is_accessible(uint64_t address, uint64_t bytes) {
   return sim.addresses.Problem(address, bytes, device, true).empty() ? 1 : 0;
 }
 
-void cudasim_load_cublas(int device) {
-  if (!HasDevice(device)) return;
+int cudasim_load_cublas(int device) {
+  if (!HasDevice(device)) return cudasim::kInvalidDevice;
   Simulator& sim = Simulator::Get();
   Lock lock(sim.mu);
+  if (const cudasim::Status unsafe = sim.captures.Unsafe();
+      unsafe != cudasim::kOk) {
+    return unsafe;
+  }
   cudasim::DeviceMemory& memory = sim.extents.memory(device);
   memory.cublas = true;
   sim.ChargeContext(device);
+  return cudasim::kOk;
 }
 
 uint64_t cudasim_context_bytes(int device) {

@@ -75,8 +75,10 @@ double cudasim_card_figure(int device, const char* figure);
 
 // cuBLAS is used on the device for the first time: its code takes the card's
 // "cublas_library_bytes" outside every allocator, unless CUDASIM_MEMORY says
-// what the program can have. Only the first call has an effect.
-void cudasim_load_cublas(int device);
+// what the program can have. Only the first call has that effect. For each
+// handle that cuBLAS makes: an error, and the captures invalidated, where a
+// capture forbids this thread to allocate; else 0.
+int cudasim_load_cublas(int device);
 // What the device's primary context and that code take of its memory now. 0
 // while nobody has used the device, and where CUDASIM_MEMORY says what the
 // program can have. Asking makes no context.

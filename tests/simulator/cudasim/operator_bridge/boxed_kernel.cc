@@ -130,7 +130,7 @@ void BridgedKernel::operator()(const c10::OperatorHandle& op,
                                torch::jit::Stack* stack) {
   BridgeLateOperators();
   if (SimulatedDevice::Get().captures() &&
-      RecordIfCapturing(op, plan_, compute_, stack)) {
+      RecordIfCapturing(op, plan_, compute_, workspace_, stack)) {
     return;
   }
   const size_t first = stack->size() - plan_.arguments;

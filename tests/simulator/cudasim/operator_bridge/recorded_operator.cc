@@ -178,10 +178,12 @@ bool IsCapturing(c10::DeviceIndex device) {
 }
 
 bool RecordIfCapturing(const c10::OperatorHandle& op, const OperatorPlan& plan,
-                       CpuComputation compute, torch::jit::Stack* stack) {
+                       CpuComputation compute, const WorkspacePlan& workspace,
+                       torch::jit::Stack* stack) {
   const size_t first = stack->size() - plan.arguments;
   const c10::DeviceIndex device = DeviceOf(plan, *stack, first);
   if (!IsCapturing(device)) return false;
+  MakeHandle(workspace.NeedOf(*stack, first), device);
   if (Synchronises(plan.name, *stack, first)) {
     // It fails with the device's own words, and spoils the capture.
     C10_CUDA_CHECK(cudaStreamSynchronize(

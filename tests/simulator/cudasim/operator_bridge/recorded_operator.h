@@ -27,6 +27,7 @@
 
 #include "tests/simulator/cudasim/operator_bridge/boxed_kernel.h"
 #include "tests/simulator/cudasim/operator_bridge/operator_plan.h"
+#include "tests/simulator/cudasim/operator_bridge/workspaces.h"
 
 namespace cudasim::bridge {
 
@@ -34,7 +35,8 @@ namespace cudasim::bridge {
 // results on the stack and returns true. Throws what a device would answer: an
 // operator that synchronises, a spoilt capture. Otherwise touches nothing.
 bool RecordIfCapturing(const c10::OperatorHandle& op, const OperatorPlan& plan,
-                       CpuComputation compute, torch::jit::Stack* stack);
+                       CpuComputation compute, const WorkspacePlan& workspace,
+                       torch::jit::Stack* stack);
 
 // True if the current stream of the device captures. Throws if its capture is
 // spoilt.

@@ -63,7 +63,8 @@ class SimulatedDevice {
   double CardFigure(int device, const char* figure) const {
     return card_figure_(device, figure);
   }
-  void LoadCublas(int device) const { load_cublas_(device); }
+  // False if a capture forbids it: cublasCreate allocates.
+  bool LoadCublas(int device) const { return load_cublas_(device) == 0; }
   void OperatorCost(void* stream, double flops, double bytes, int dtype) const {
     operator_cost_(stream, flops, bytes, dtype);
   }

@@ -5,6 +5,7 @@ import ctypes
 import os
 import threading
 
+from bazel import programs
 from tests.simulator.cudasim.operator_bridge import simulated
 
 DEVICE = simulated.load(memory="1GiB", CUDASIM_CARD="h200")
@@ -48,6 +49,32 @@ def test_the_cards_figures_are_pytorchs():
     assert figure("cublaslt_workspace_bytes") == torchs(
         "getCUDABlasLtWorkspaceSize"
     )
+
+
+_FIRST_PRODUCT = """
+from tests.simulator.cudasim.operator_bridge import simulated
+simulated.load(memory="1GiB", CUDASIM_CARD="h200")
+import torch
+x = torch.zeros(64, 64, device="cuda")
+for when in ("captured", "before"):
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            x @ x
+    except RuntimeError as error:
+        print("cublasCreate" in str(error.__context__),
+              "previous error during capture" in str(error))
+    else:
+        print("captured")
+    x @ x
+"""
+
+
+def test_a_capture_forbids_the_first_product():
+    """As on a GPU (pytorch 99397): cublasCreate allocates."""
+    done = programs.run("-c", _FIRST_PRODUCT)
+    assert done.stdout.split() == ["True", "True", "captured"], (
+        done.stdout, done.stderr)
 
 
 def test_a_workspace_is_kept_per_thread_and_stream():

@@ -60,7 +60,13 @@ class Handles {
   void* Take(c10::DeviceIndex device) {
     std::lock_guard<std::mutex> lock(mu_);
     std::vector<void*>& free = free_[device];
-    if (free.empty()) return new char;
+    if (free.empty()) {
+      // As torch says it; it does not change the mode of captures for this.
+      TORCH_CHECK(SimulatedDevice::Get().LoadCublas(device),
+                  "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+                  "`cublasCreate(handle)`");
+      return new char;
+    }
     void* const handle = free.back();
     free.pop_back();
     return handle;
@@ -99,6 +105,11 @@ class HandlesOfThread {
   std::map<c10::DeviceIndex, void*> handles_;
 };
 
+HandlesOfThread& ThreadsHandles() {
+  thread_local HandlesOfThread handles;
+  return handles;
+}
+
 bool IsSet(const char* name) {
   const char* const text = std::getenv(name);
   return text != nullptr && *text != '\0';
@@ -120,14 +131,12 @@ size_t SizeOf(c10::DeviceIndex device, const char* variable, const char* figure,
 // REQUIRES: `device` is current.
 void Keep(at::cuda::WorkspaceMapWithMutex& table, c10::DeviceIndex device,
           size_t bytes) {
-  thread_local HandlesOfThread handles;
   void* const stream = c10::cuda::getCurrentCUDAStream(device).stream();
-  const auto key = std::make_tuple(handles.On(device), stream);
+  const auto key = std::make_tuple(ThreadsHandles().On(device), stream);
   {
     std::shared_lock<std::shared_mutex> lock(table.mutex);
     if (table.map.find(key) != table.map.end()) return;
   }
-  SimulatedDevice::Get().LoadCublas(device);
   at::DataPtr memory = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
   std::unique_lock<std::shared_mutex> lock(table.mutex);
   PutWorkspace(table.map, key, std::move(memory), bytes);
@@ -234,6 +243,15 @@ WorkspacePlan::Need WorkspacePlan::NeedSlow(const torch::jit::Stack& stack,
       break;
   }
   return need;
+}
+
+void MakeHandle(const WorkspacePlan::Need& need, c10::DeviceIndex device) {
+  const bool product = need.kind == Workspace::kProduct ||
+                       need.kind == Workspace::kProductAndBias ||
+                       need.kind == Workspace::kScaledProduct;
+  if (product && SimulatedDevice::Get().IsModelled(device)) {
+    ThreadsHandles().On(device);
+  }
 }
 
 void TakeWorkspaceSlow(const WorkspacePlan::Need& need,

@@ -70,6 +70,11 @@ class WorkspacePlan {
   Workspace kind_ = Workspace::kNone;
 };
 
+// For an operator that is captured, whose workspace is not modelled: cuBLAS
+// makes its handle for the thread, unless it has one. Throws what torch throws
+// where the capture forbids that.
+void MakeHandle(const WorkspacePlan::Need& need, c10::DeviceIndex device);
+
 // Takes it from the allocator, after the results were. Throws what the
 // allocator throws.
 void TakeWorkspaceSlow(const WorkspacePlan::Need& need,
