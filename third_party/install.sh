@@ -13,7 +13,6 @@ readonly UV="$VENV/bin/uv"
 readonly TICK="${DEV_TICK:-25}"  # seconds between two lines on what runs
 
 declare -A jobs=()    # name: process; its output is in $BUILD/NAME.log
-ticker=""             # process that says what the jobs are at
 declare -A stamps=()  # what finish_installing writes when all has worked
 sync=0                # 1: Bazel has to look at the machine again
 
@@ -45,7 +44,6 @@ end_jobs() {
   for name in "${!jobs[@]}"; do
     kill -- "-${jobs[$name]}" 2>/dev/null || true
   done
-  [[ -z $ticker ]] || kill "$ticker" 2>/dev/null || true
 }
 trap end_jobs EXIT
 trap 'exit 130' INT
@@ -54,14 +52,13 @@ trap 'exit 143' TERM
 # Waits for all jobs; every 30 seconds a line says what they are at.
 wait_for_jobs() {
   [[ ${#jobs[@]} -gt 0 ]] || return 0
-  local name failed=""
-  report_jobs "${!jobs[@]}" &
-  ticker=$!
+  local name failed="" ticker
+  # It ends when this end of the pipe is closed, by whatever.
+  exec {ticker}> >(report_jobs "${!jobs[@]}")
   for name in "${!jobs[@]}"; do
     wait "${jobs[$name]}" || failed+=" $name"
   done
-  kill "$ticker"
-  ticker=""
+  exec {ticker}>&-
   jobs=()
   for name in $failed; do
     tail -n 20 "$BUILD/$name.log" >&2
@@ -76,10 +73,11 @@ run_and_report() {
 }
 
 report_jobs() {
-  local began=$SECONDS name fd state
-  # A pipe without a writer: `read` waits, and no child is left as of `sleep`.
-  exec {fd}<> <(:)
-  while ! read -rt "$TICK" -u "$fd"; do
+  local began=$SECONDS name state
+  while true; do
+    state=0
+    read -rt "$TICK" || state=$?
+    [[ $state -gt 128 ]] || return 0  # the end of the pipe, not of the time
     for name in "$@"; do
       # One that has ended is Z, or gone; wait_for_jobs waits for another one.
       state=Z

@@ -83,14 +83,14 @@ class InstallTest(unittest.TestCase):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def _start(self, *sets):
+    def _start(self, *sets, program=_PROGRAM):
         environment = dict(
             os.environ, LOG=str(self.folder / "log"), DEV_TICK="0.05",
             HOME=str(self.folder), CUDA_HOME=str(self.folder / "cuda"),
             PATH=f"{self.folder}/bin:{os.environ['PATH']}")
         environment.pop("UV_DEFAULT_INDEX", None)
         return subprocess.Popen(
-            ["bash", "-c", _PROGRAM, "dev", *sets], cwd=self.folder,
+            ["bash", "-c", program, "dev", *sets], cwd=self.folder,
             env=environment, text=True, stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE)
 
@@ -206,6 +206,18 @@ class InstallTest(unittest.TestCase):
             self._release()
             process.stderr.read()
         self.assertEqual(process.wait(), 0)
+
+    def test_job_that_ended_before_its_wait_prints_nothing(self):
+        process = self._start(program=_PROGRAM.replace(
+            'begin_installing "$@"', """
+mkdir -p "$BUILD"
+start quick true
+while read -r _ _ state _ <"/proc/${jobs[quick]}/stat" && [[ $state != Z ]]
+do :; done 2>/dev/null
+wait_for_jobs
+exit""", 1))
+        self.assertEqual(process.communicate()[1], "")
+        self.assertEqual(process.returncode, 0)
 
     def _release(self):
         """Lets the planted uv go on; it runs twice, and waits once."""
