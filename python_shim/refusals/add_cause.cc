@@ -62,6 +62,7 @@ void AddCause(Error* error, DeviceAllocator& device,
   const Bytes size = refused.request.size;
   RefusalFacts facts;
   facts.is_operator = refused.is_operator;
+  facts.asks = refused.request.charge.scope;
   facts.asked = refused.is_operator ? size : Settings::Get().Round(size);
   facts.parts = *std::move(parts);
   facts.tiering = TieringOf(device);

@@ -127,9 +127,10 @@ class Cause {
     return std::min(facts_.parts.allowed,
                     facts_.parts.ours + facts_.parts.card.free);
   }
-  // "The tensor is", "Its operands are".
+  // "The tensor is", "Its operands, in whole pages, are".
   std::string Subject() const {
-    return facts_.is_operator ? "Its operands together are" : "The tensor is";
+    return facts_.is_operator ? "Its operands, in whole pages, are"
+                              : "The tensor is";
   }
   // A fraction is of gpu_limit where that is set, so it limits wherever it is.
   bool FractionLimits() const { return facts_.parts.fraction < 1.0; }
@@ -244,6 +245,13 @@ class Cause {
     std::string whose = "small live tensors";
     if (most != owners.end() && most->first.first != kRootScope) {
       whose = "live tensors of " + ScopeText(most->first.first);
+    }
+    // What is beside its own blocks, no order of the program changes.
+    if (most != owners.end() && most->first.first != kRootScope &&
+        most->first.first == facts_.asks) {
+      return whose +
+             ", which also makes this request: use a larger GPU, or layers of "
+             "other sizes.";
     }
     if (most != owners.end() && (Bit(most->first.second) & kMovable) != 0) {
       return whose +

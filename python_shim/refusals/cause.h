@@ -31,6 +31,7 @@ struct RefusalFacts {
   enum class Tiering { kOn, kOff, kRefused };  // kRefused: not on this device
 
   bool is_operator = false;
+  ScopeId asks = kRootScope;  // the scope that the request is charged to
   Bytes asked = 0;  // rounded; of an operator: of the handles it needs
   MemoryParts parts;
   Bytes gpu_limit = 0;  // the setting

@@ -122,8 +122,8 @@ TEST(RefusalCause, RequestAboveTheCardIsCalledThat) {
             "The tensor is larger than the card: use a smaller batch, a "
             "smaller dtype or smaller parts. No setting helps.");
   facts.is_operator = true;
-  EXPECT_THAT(Text(facts), StartsWith("Its operands together are larger than "
-                                      "the card: "));
+  EXPECT_THAT(Text(facts), StartsWith("Its operands, in whole pages, are larger "
+                                      "than the card: "));
 }
 
 TEST(RefusalCause, RequestAboveALimitNamesTheLimit) {
@@ -206,6 +206,14 @@ TEST(RefusalCause, FreePiecesNameTheOwnerBetweenThem) {
   facts.parts.held.holes[0].oldest.charge.category = Category::kParameter;
   EXPECT_THAT(Text(facts), EndsWith("create the model and its optimizer before "
                                     "other large tensors."));
+  // The scope whose tensors lie there makes the request itself.
+  facts.parts.held.holes[0].oldest.charge.scope = ScopeId{7};
+  facts.asks = ScopeId{8};
+  EXPECT_THAT(Text(facts), EndsWith("other large tensors."));
+  facts.asks = ScopeId{7};
+  EXPECT_THAT(Text(facts),
+              EndsWith(", which also makes this request: use a larger GPU, or "
+                       "layers of other sizes."));
 }
 
 TEST(RefusalCause, LastPiecesOfAFullCardAreNoCause) {

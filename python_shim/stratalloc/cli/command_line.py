@@ -213,9 +213,7 @@ def _add_run(commands):
     _add_json(parser, "allocator report and counters after the script")
     parser.add_argument("-m", dest="module", action="store_true",
                         help="the target is a module name, as in python -m")
-    parser.add_argument("target", help=argparse.SUPPRESS)
-    parser.add_argument("args", nargs=argparse.REMAINDER,
-                        help=argparse.SUPPRESS)
+    _add_target(parser)
     parser.set_defaults(function=_run)
 
 
@@ -226,6 +224,15 @@ def _run(args):
     from stratalloc.cli import runner
 
     return runner.run(args)
+
+
+def _add_target(parser):
+    """What to run; an error names it as the usage does."""
+    parser.add_argument("target", metavar="script.py or module",
+                        help=argparse.SUPPRESS)
+    # argparse takes what may be empty here for required.
+    parser.add_argument("args", nargs=argparse.REMAINDER,
+                        help=argparse.SUPPRESS).required = False
 
 
 def _add_estimate(commands):
@@ -242,9 +249,7 @@ def _add_estimate(commands):
     _add_json(parser, "peaks by layer")
     parser.add_argument("-m", dest="module", action="store_true",
                         help="the target is a module name, as in python -m")
-    parser.add_argument("target", help=argparse.SUPPRESS)
-    parser.add_argument("args", nargs=argparse.REMAINDER,
-                        help=argparse.SUPPRESS)
+    _add_target(parser)
     parser.set_defaults(function=_estimate)
 
 

@@ -111,8 +111,7 @@ class SlicedCall {
     refused.add_context(
         c10::str("stratalloc runs the lists of ", guarded_.name,
                  " in slices; element ", element, " of ", elements_,
-                 " is a slice by itself and was refused. Smaller tensors "
-                 "or a larger limit (gpu_limit in the settings) help."));
+                 " is a slice by itself and was refused."));
   }
 
   // Runs `count` elements from `first` on, or fewer; returns how many.

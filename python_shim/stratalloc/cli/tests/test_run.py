@@ -25,6 +25,16 @@ def test_without_a_gpu_the_program_does_not_start(tmp_path):
     assert "--simulate" in line
 
 
+@pytest.mark.parametrize("command", [("run",), ("estimate", "--card", "t4")])
+def test_missing_script_is_named_as_the_usage_names_it(command):
+    done = programs.run("-m", "stratalloc", *command, env=os.environ)
+    assert done.returncode == 2
+    usage, error = done.stderr.rsplit("error: ", 1)
+    assert error == ("the following arguments are required: script.py or "
+                     "module\n")
+    assert "script.py" in usage and "args" not in error
+
+
 def test_a_failing_program_is_told_as_python_tells_it(tmp_path):
     """Between the two lines of the simulated device nothing is ours."""
     done = _run(tmp_path, "--simulate", "64MiB",
@@ -32,7 +42,8 @@ def test_a_failing_program_is_told_as_python_tells_it(tmp_path):
     assert done.returncode == 1
     first, *report, last = done.stderr.splitlines()
     assert first.startswith("stratalloc: simulated CUDA: 1 device")
-    assert last.startswith("stratalloc: simulated: 1 operators")
+    assert last == ("stratalloc: simulated: 1 operator, 0 launches without a "
+                    "twin, 0 refused calls, 0 violations")
     assert report[0] == "Traceback (most recent call last):"
     assert f'{tmp_path / "script.py"}", line 3, in <module>' in report[1]
     assert report[-1] == "IndexError: list index out of range"

@@ -33,9 +33,11 @@ class Summary(Result):
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
         said = self.recording
-        parts = [f"{said['events']} events of {said['duration_ns'] / 1e9:.3f} "
-                 f"s, {self.scopes} scopes, {self.sites} sites, level "
-                 f"{said['level']}, from {said['source']}"]
+        parts = [f"{counted(said['events'], 'event')} of "
+                 f"{said['duration_ns'] / 1e9:.3f} s, "
+                 f"{counted(self.scopes, 'scope')}, "
+                 f"{counted(self.sites, 'site')}, level {said['level']}, "
+                 f"from {said['source']}"]
         if self._missing:
             parts.append(self._missing)
         if "names_lost" in said:

@@ -56,18 +56,24 @@ def violations():
     return found
 
 
+def _counted(count, what, ending="s"):
+    return f"{count} {what}" if count == 1 else f"{count} {what}{ending}"
+
+
 def last_line():
     """One line on what a run did and what was refused to it; or None."""
     found = counters()
     if not found:
         return None
-    line = (f"simulated: {found['bridged_ops']} operators, "
-            f"{found['launches_without_twin']} launches without a twin, "
-            f"{found['refused_calls']} refused calls, "
-            f"{found['violations']} violations")
+    line = "simulated: " + ", ".join((
+        _counted(found["bridged_ops"], "operator"),
+        _counted(found["launches_without_twin"], "launch", "es")
+        + " without a twin",
+        _counted(found["refused_calls"], "refused call"),
+        _counted(found["violations"], "violation")))
     if found["launches_checked"]:
-        line += (f", {found['launches_checked']} raw launches checked that "
-                 "computed nothing")
+        line += (f", {_counted(found['launches_checked'], 'raw launch', 'es')} "
+                 "checked that computed nothing")
     said = [text for text in (found["last_missing_twin"],
                               found["refused_names"]) if text]
     return line + (f" ({'; '.join(said)})" if said else "")
