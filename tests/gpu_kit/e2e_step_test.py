@@ -25,7 +25,7 @@ def test_usual():
 
 
 class EndToEndStepTest(unittest.TestCase):
-    def _said(self, cases, quick):
+    def _said(self, cases, quick, device="cuda"):
         """What the step says of a file with these cases, and what it prints."""
         with tempfile.TemporaryDirectory() as root:
             folder = os.path.join(root, "tests", "system", "e2e")
@@ -33,7 +33,7 @@ class EndToEndStepTest(unittest.TestCase):
             path = os.path.join(folder, "some_test.py")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(cases)
-            said = answer.Answer("cuda", "?", quick=quick, of="some")
+            said = answer.Answer(device, "?", quick=quick, of="some")
             printed = io.StringIO()
             with mock.patch.object(place, "ROOT", root), \
                     mock.patch.dict(os.environ, {"KIT_WORK": root}), \
@@ -52,6 +52,17 @@ class EndToEndStepTest(unittest.TestCase):
                                quick=True)
         self.assertEqual(values["verdict"], "ok")
         self.assertEqual(values["notes"], ["every case is long"])
+
+    def test_file_that_does_not_import_fails_on_the_simulated_device(self):
+        values, _ = self._said("import nothing_of_this_name", quick=True,
+                               device="sim")
+        self.assertEqual(values["verdict"], "failed")
+        self.assertIn("nothing_of_this_name", values["sentences"][0])
+
+    def test_long_cases_alone_are_none_on_the_simulated_device(self):
+        values, _ = self._said(_CASES.partition("def test_usual")[0],
+                               quick=True, device="sim")
+        self.assertEqual(values["verdict"], "ok")
 
     def test_of_a_failed_case_the_beginning_and_the_end_are_said(self):
         values, printed = self._said(_CASES.format(fails=True), quick=False)

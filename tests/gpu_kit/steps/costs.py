@@ -3,9 +3,9 @@
 
 A cell is a cycle of the product's own code (parts.h): reserve, make N handles,
 map them side by side, grant access to the run, unmap the run, release; on an
-idle device and under one kernel of 500 ms (200 with --quick). Three more columns answer what the
-product chose: handles that are kept (recycled), a grant and an unmap for each
-mapping, handles of no special kind.
+idle device and under one kernel of 500 ms (200 with --quick). Three more
+columns answer what the product chose: handles that are kept (recycled), a grant
+and an unmap for each mapping, handles of no special kind.
 """
 
 from tests.gpu_kit import answer
@@ -148,7 +148,7 @@ class Matrix:
                         (self._us(call, 128, 8) - self._us(call, 2, 8))
                         / (126 * 8 / 1024), "us", 0, floor=5)
             said.figure(
-                f"{call}: a run of 64 of 2 MiB, one call against 64",
+                f"{call}: a run of 64 of 2 MiB, 64 calls against one",
                 self._us(call, 2, 64, "each mapping by itself")
                 / max(self._us(call, 2, 64), 1e-3), "times as long",
                 64 * self._modelled(call, 2) / self._modelled(call, 2, 64))

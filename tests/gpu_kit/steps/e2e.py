@@ -31,6 +31,9 @@ def run(said):
         said.note(f"one of {len(wanted)} cases")
         wanted = wanted[:1]
         if not wanted:  # of no arguments pytest would run everything
+            if not (said.quick and listed.returncode == _NO_CASES):
+                said.failed("pytest lists no case: "
+                            + place.shortened(listed.stdout, _KEPT, _KEPT))
             return
     done = _pytest(said, f"--junitxml={xml}", *wanted)
     if done.returncode != 0:

@@ -7,9 +7,8 @@
 // Two kinds, counted apart:
 //   Documented  CUDA's documentation says so, or every program relies on it
 //               (PyTorch would break otherwise).
-//   Believed    the documentation is silent; what the driver is thought to do.
-//               "unverified" in the output until a run on a real device has
-//               settled it.
+//   Believed    the documentation is silent, or a driver does not follow it;
+//               what the driver is thought to do. "unverified" in the output.
 //
 // Names are words with underscores, unique within a case. Called from the
 // case's own thread.
