@@ -53,7 +53,10 @@ def cc_library(
     if units:
         # The compiler takes an included file for a header, where a type of an
         # unnamed namespace would be another one in each file.
-        copts = ["-Wno-subobject-linkage"] + copts
+        copts = copts + select({
+            "//bazel:no_units": [],
+            "//conditions:default": ["-Wno-subobject-linkage"],
+        })
         textual_hdrs = textual_hdrs + [
             src
             for src in srcs

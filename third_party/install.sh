@@ -66,7 +66,7 @@ wait_for_jobs() {
   [[ -z $failed ]] || die "failed:$failed; all of it: build/*.log"
 }
 
-# run_and_report NAME COMMAND...: its output is shown when it fails.
+# run_and_report NAME COMMAND...: the end of its output is shown if it fails.
 run_and_report() {
   start "$@"
   wait_for_jobs
