@@ -246,14 +246,14 @@ class Cause {
     if (most != owners.end() && most->first.first != kRootScope) {
       whose = "live tensors of " + ScopeText(most->first.first);
     }
-    // What is beside its own blocks, no order of the program changes.
-    if (most != owners.end() && most->first.first != kRootScope &&
-        most->first.first == facts_.asks) {
-      return whose +
-             ", which also makes this request: use a larger GPU, or layers of "
-             "other sizes.";
-    }
     if (most != owners.end() && (Bit(most->first.second) & kMovable) != 0) {
+      // A layer's own parameters are there before its request.
+      if (most->first.first != kRootScope &&
+          most->first.first == facts_.asks) {
+        return whose +
+               ", which also makes this request: use a larger GPU, or layers "
+               "of other sizes.";
+      }
       return whose +
              ": create the model and its optimizer before other large "
              "tensors.";

@@ -214,6 +214,8 @@ TEST(RefusalCause, FreePiecesNameTheOwnerBetweenThem) {
   EXPECT_THAT(Text(facts),
               EndsWith(", which also makes this request: use a larger GPU, or "
                        "layers of other sizes."));
+  facts.parts.held.holes[0].oldest.charge.category = Category::kUnknown;
+  EXPECT_THAT(Text(facts), EndsWith("or keep them on the CPU."));
 }
 
 TEST(RefusalCause, LastPiecesOfAFullCardAreNoCause) {

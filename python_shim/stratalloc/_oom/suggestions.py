@@ -11,6 +11,7 @@ Only a scope's own limit is a sum and no matter of blocks.
 """
 
 import dataclasses
+import math
 
 from stratalloc._oom import arithmetic
 from stratalloc._oom.verdict import named, refusing_limits
@@ -116,6 +117,12 @@ def _of_settings(facts, trials):
         yield _of_limit(facts, facts["parts"]["allowed"] + missing)
 
 
+def _up(fraction):
+    """Four digits, never below: less would be refused again."""
+    digits = 3 - math.floor(math.log10(fraction))
+    return f"{math.ceil(fraction * 10 ** digits) / 10 ** digits:.4g}"
+
+
 def _of_limit(facts, wanted):
     parts = facts["parts"]
     by = wanted - parts["allowed"]
@@ -124,7 +131,7 @@ def _of_limit(facts, wanted):
                parts["total"])
     fraction = ("the memory fraction "
                 "(torch.cuda.set_per_process_memory_fraction) from "
-                f"{parts['fraction']:.4g} to {min(wanted / card, 1):.4g}")
+                f"{parts['fraction']:.4g} to {_up(min(wanted / card, 1))}")
     if wanted <= card:
         return Suggestion("raise_fraction", f"Raise {fraction}, by {size(by)}.",
                           by, wanted)

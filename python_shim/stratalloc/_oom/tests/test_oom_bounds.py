@@ -3,6 +3,7 @@
 
 import logging
 import os
+import random
 import subprocess
 import sys
 import time
@@ -16,7 +17,20 @@ simulate.load("64MiB", mode="async", seed=3)
 from ooms import (  # noqa: E402,F401
     ALWAYS, MIB, bundles, enabled, load, nothing_is_left, only, oom_dir,
     refused, said, use)
-from stratalloc._oom import bundle  # noqa: E402
+from stratalloc._oom import bundle, suggestions  # noqa: E402
+
+
+def test_advised_fraction_is_never_below_what_is_needed():
+    chosen = random.Random(7)
+    for _ in range(1000):
+        card = chosen.randrange(1, 1 << 38)
+        wanted = chosen.randint(1, card)
+        settings = {"gpu_limit": 0}
+        parts = {"allowed": wanted // 2, "total": card, "fraction": .5}
+        advised = suggestions._of_limit(
+            {"parts": parts, "settings": settings}, wanted)
+        fraction = float(advised.text.partition(" to ")[2].partition(",")[0])
+        assert wanted <= fraction * card <= max(1.002 * wanted, wanted + 1)
 
 
 def test_a_search_for_the_largest_batch_writes_one(oom_dir):
