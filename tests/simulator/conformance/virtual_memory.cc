@@ -225,8 +225,8 @@ CASE(virtual_memory, unmap) {
   Documented("zero_bytes", kInvalid, api.cuMemUnmap(range, 0));
   Documented("unaligned", kInvalid, api.cuMemUnmap(range, page + 4096));
   Believed("with_a_hole", kInvalid, api.cuMemUnmap(range, 4 * page));
-  // An H200 refused it behind unmaps that had taken parts away, and unmapped 512
-  // neighbours in one call in the kit's step `costs`.
+  // An H200 refused it behind unmaps of parts that had succeeded, and unmapped
+  // 512 neighbours in one call in the kit's step `costs`.
   Documented("two_neighbours_at_once", kOk, api.cuMemUnmap(range, 3 * page));
   void* pointer = nullptr;
   (void)api.cudaMalloc(&pointer, page);
