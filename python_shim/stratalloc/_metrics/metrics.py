@@ -15,6 +15,9 @@ import sys
 from stratalloc._native import core as _core
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._native.stack import CATEGORIES
+# Here, not by a scrape: a child that is forked during an import waits for it
+# for ever when it imports the same.
+from stratalloc._version import __version__
 from stratalloc.telemetry.exports.families import Families
 
 MODULES = 32  # scopes that are named, of each device
@@ -41,7 +44,9 @@ def families(modules=MODULES):
             _of_moves(found, index, device)
     if process is not None:
         _of_process(found, process)
-    found.put("build_info", 1, _version("stratalloc"), _version("torch"))
+    torch = sys.modules.get("torch")
+    found.put("build_info", 1, __version__,
+              str(getattr(torch, "__version__", "")))
     return found.all()
 
 
@@ -135,7 +140,3 @@ def _of_process(found, device):
 def _name(scope):
     name = _core.scope_name(scope)
     return name if len(name) <= _LONGEST else name[:_LONGEST - 1] + "…"
-
-
-def _version(package):
-    return str(getattr(sys.modules.get(package), "__version__", ""))

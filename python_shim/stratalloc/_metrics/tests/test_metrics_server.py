@@ -170,6 +170,18 @@ def test_a_scrape_calls_no_cuda():
     assert out == "fine\n"
 
 
+def test_a_scrape_imports_nothing():
+    """A child that is forked during an import waits for it for ever."""
+    out = _run("""
+    kept = train(1)
+    with stratalloc.serve_metrics() as server:
+        before = set(sys.modules)
+        get(server.url)
+        print(sorted(set(sys.modules) - before))
+    """)
+    assert out == "[]\n"
+
+
 _FORKS = """
 import signal
 signal.alarm(100)  # of whoever waits for ever nothing is left
@@ -197,8 +209,12 @@ for fork in range(12):
         server.close()  # does nothing, and waits for nobody
         from stratalloc._metrics import metrics as _metrics
         names = [one.name for one in _metrics.families()]
-        os._exit(0 if (listening, names) == ([], ["build_info"]) else 9)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        if (listening, names) != ([], ["build_info"]):
+            print(listening, names, file=sys.stderr, flush=True)
+            os._exit(9)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, code
 stop.set()
 for one in threads: one.join()
 assert "stratalloc_memory" in get(server.url)
