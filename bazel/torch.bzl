@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests in Python, run by the interpreter that has torch."""
 
-load("@stratalloc//third_party:repositories.bzl", "TORCH_MINORS")
-
-def _python(minor):
-    return "@torch_%s//:python" % minor.replace(".", "_")
+_PYTHON = "@torch//:python"
 
 def torch_py_test(
         name,
@@ -22,18 +19,18 @@ def torch_py_test(
         libraries = "",
         imports = [],
         **kwargs):
-    """pytest files, each in its own process, once per torch minor.
+    """pytest files, each in its own process.
 
     Runs from the workspace root with the built packages (not those installed),
     the allocator's and the simulated device's, first on the path, so that
     `import stratalloc` and `python -m stratalloc` in a child process mean what
-    was just built. A minor whose wheel is absent is skipped.
+    was just built. Skipped where no torch is installed (third_party/torch).
 
     Files that want the same environment share a target, which imports torch
     once and forks for each of them.
 
     Args:
-      name: of the test; a second minor would add its suffix.
+      name: of the test.
       srcs: the pytest files.
       package: False for tests that do without the built packages.
       data: files, e.g. conftest.py and helpers, found below the workspace root.
@@ -72,30 +69,28 @@ def torch_py_test(
                 1,
             ),
         )
-    for minor in TORCH_MINORS:
-        suffix = "" if len(TORCH_MINORS) == 1 else "_torch_" + minor
-        for kind, flag, kind_tags, kind_size, kind_shards in kinds:
-            native.sh_test(
-                name = name + kind + suffix.replace(".", "_"),
-                size = kind_size,
-                srcs = ["//third_party/torch:run_python.sh"],
-                args = [
-                    "$(rootpath %s)" % _python(minor),
-                    "$(rootpath //bazel:pytest_files.py)",
-                ] + (["--fresh"] if alone else []) + ([flag] if flag else []) +
-                (["--libraries=" + libraries] if libraries else []) +
-                ["--import=" + module for module in imports] + [
-                    "$(rootpath %s)" % src
-                    for src in srcs
-                ] + ["--"] + args,
-                data = srcs + [
-                    _python(minor),
-                    "//bazel:programs.py",
-                    "//bazel:pytest_files.py",
-                    "//third_party:requirements",
-                ] + data + site,
-                env = values,
-                shard_count = kind_shards,
-                tags = kind_tags + skip + ["python"],
-                **kwargs
-            )
+    for kind, flag, kind_tags, kind_size, kind_shards in kinds:
+        native.sh_test(
+            name = name + kind,
+            size = kind_size,
+            srcs = ["//third_party/torch:run_python.sh"],
+            args = [
+                "$(rootpath %s)" % _PYTHON,
+                "$(rootpath //bazel:pytest_files.py)",
+            ] + (["--fresh"] if alone else []) + ([flag] if flag else []) +
+            (["--libraries=" + libraries] if libraries else []) +
+            ["--import=" + module for module in imports] + [
+                "$(rootpath %s)" % src
+                for src in srcs
+            ] + ["--"] + args,
+            data = srcs + [
+                _PYTHON,
+                "//bazel:programs.py",
+                "//bazel:pytest_files.py",
+                "//third_party:requirements",
+            ] + data + site,
+            env = values,
+            shard_count = kind_shards,
+            tags = kind_tags + skip + ["python"],
+            **kwargs
+        )

@@ -4,14 +4,8 @@
 load("//third_party/cuda:cuda_repository.bzl", "cuda_repository")
 load("//third_party/python:python_repository.bzl", "python_repository")
 load("//third_party/system:system_library.bzl", "system_library")
+load("//third_party/torch:bridges_repository.bzl", "bridges_repository")
 load("//third_party/torch:torch_repository.bzl", "torch_repository")
-
-# One bridge, one repository @torch_2_N and one test per minor listed here.
-TORCH_MINORS = ["2.11"]
-
-# Minors that the simulated device has an operator bridge for besides those; a
-# wheel is found through TORCH_2_N_PYTHON only, and `./dev minors` sets that.
-SIMULATED_MINORS = ["2.12", "2.13", "2.14", "2.15"]
 
 # name: (header that proves it is there, libraries, static archive, package)
 _SYSTEM_LIBRARIES = {
@@ -70,8 +64,5 @@ def stratalloc_repositories():
         )
     cuda_repository(name = "cuda")
     python_repository(name = "python_headers")
-    for minor in TORCH_MINORS + SIMULATED_MINORS:
-        torch_repository(
-            name = "torch_" + minor.replace(".", "_"),
-            minor = minor,
-        )
+    bridges_repository(name = "bridges")
+    torch_repository(name = "torch")

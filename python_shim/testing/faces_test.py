@@ -14,7 +14,8 @@ import unittest
 
 _ROOM = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CORE = os.path.join(_ROOM, "libstratalloc.so")
-_BRIDGE = os.path.join(_ROOM, "torch_bridge", "libstratalloc_torch_2_11.so")
+(_BRIDGE,) = glob.glob(
+    os.path.join(_ROOM, "torch_bridge", "libstratalloc_torch_2_*.so"))
 _C_HEADERS = ("c_api/*.h", "core/evictable_range.h")
 _CPP = "stratalloc::core::"
 # A declaration's name is the first that is followed by a parameter list, or a

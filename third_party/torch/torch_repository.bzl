@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One minor of the torch wheel: headers, libraries to link, its interpreter.
+"""The torch that this build is for: headers, stubs to link, an interpreter.
 
-Found by asking TORCH_2_N_PYTHON, else TORCH_PYTHON, else the .venv's python.
-Without such a wheel every target that needs it is skipped, unless it was named.
+Found in TORCH_PYTHON, else in the .venv. TORCH_HEADERS, a folder with a wheel's
+`torch/include` and `torch/version.py` (headers.py), replaces an installed torch
+where nothing is run: bridges are compiled and linked from headers alone.
+Without either every target that needs torch is skipped, unless it was named.
 """
 
 _BUILD = """# Written by //third_party/torch: torch {version}.
 package(default_visibility = ["//visibility:public"])
 compat = {compat}
+runs = {runs}
 defines = [
     "TORCH_MINOR={number}",
     # Headers change only with the wheel; this rebuilds when it does.
@@ -49,70 +52,84 @@ cc_library(
     deps = [":headers"],
     target_compatible_with = compat,
 )
-# By full path: NEEDED gets the plain name and no RUNPATH is written; in the
-# process torch has loaded them already.
-cc_library(
-    name = "c10_libs",
-    linkopts = ["{lib}/libc10_cuda.so", "{lib}/libc10.so",
-                "-Wl,--allow-shlib-undefined", "-Wl,-rpath-link,{cudart}"],
-    target_compatible_with = compat,
-)
+# Empty libraries of the right sonames. The object gets these names as NEEDED
+# and no RUNPATH; the loader finds what torch has loaded under them.
 cc_library(
     name = "libs",
-    linkopts = ["{lib}/libtorch_cuda.so", "{lib}/libtorch_cpu.so",
-                "{lib}/libc10_cuda.so", "{lib}/libc10.so",
-                "-Wl,--allow-shlib-undefined", {rpath_link}],
-    target_compatible_with = compat,
-)
-# Executables start without torch in the process: find the libraries on disk.
-cc_library(
-    name = "libs_rpath",
-    linkopts = ["-Wl,-rpath,{lib}"],
-    deps = [":libs"],
+    linkopts = ["-Wl,--no-as-needed", {stubs}],
     target_compatible_with = compat,
 )
 sh_binary(
     name = "python",
     srcs = ["python.sh"],
-    target_compatible_with = compat,
+    target_compatible_with = runs,
 )
 """
 
+_LIBRARIES = ["libtorch_cuda.so", "libtorch_cpu.so", "libc10_cuda.so", "libc10.so"]
+
 # Reads version.py and does not import torch: 0.1 s instead of 3.
 _PROBE = """
-import glob, importlib.util, os, sys
-spec = importlib.util.find_spec("torch") or sys.exit("no torch")
-root, scope = os.path.dirname(spec.origin), {}
+import importlib.util, os, sys
+root, scope = sys.argv[1] if len(sys.argv) > 1 else "", {}
+if not root:
+    spec = importlib.util.find_spec("torch") or sys.exit("no torch")
+    root = os.path.dirname(spec.origin)
 exec(open(root + "/version.py").read(), scope)
-nvidia = sorted(glob.glob(os.path.dirname(root) + "/nvidia/*/lib"))
-print(root, scope["__version__"], *nvidia, sep="\\n")
+print(root, scope["__version__"], sep="\\n")
 """
 
-def _probe(rctx, python):
-    said = rctx.execute([python, "-c", _PROBE])
-    found = said.stdout.strip().split("\n") if not said.return_code else []
-    if found and found[1].startswith(rctx.attr.minor + "."):
-        return found
-    return []
+def _probe(rctx, python, *arguments):
+    said = rctx.execute([python, "-c", _PROBE] + list(arguments))
+    return said.stdout.strip().split("\n") if not said.return_code else []
+
+def _found(rctx):
+    """(interpreter, torch's folder, version); "" for what is not there."""
+    env = rctx.os.environ
+    headers = env.get("TORCH_HEADERS")
+    if headers:
+        found = _probe(rctx, "python3", headers + "/torch")
+        if not found:
+            fail("TORCH_HEADERS=%s has no torch/version.py" % headers)
+        return "", found[0], found[1]
+    own = str(rctx.path(Label("//:WORKSPACE")).dirname) + "/.venv/bin/python"
+    python = env.get("TORCH_PYTHON") or own
+    found = _probe(rctx, python) if rctx.path(python).exists else []
+    if not found:
+        if env.get("TORCH_PYTHON"):
+            fail("TORCH_PYTHON=%s has no torch" % python)
+        return python, "", ""
+    return python, found[0], found[1]
+
+def _make_stubs(rctx):
+    """The linker's options for them."""
+    compiler = rctx.os.environ.get("CC") or "gcc"
+    rctx.file("stubs/empty.c", "")
+    paths = []
+    for name in _LIBRARIES:
+        path = str(rctx.path("stubs/" + name))
+        made = rctx.execute([
+            compiler,
+            "-shared",
+            "-nostdlib",
+            "-Wl,-soname," + name,
+            "-o",
+            path,
+            str(rctx.path("stubs/empty.c")),
+        ])
+        if made.return_code:
+            fail("cannot link an empty %s: %s" % (name, made.stderr))
+        paths.append(path)
+    return paths
 
 def _impl(rctx):
-    minor = rctx.attr.minor
-    env = rctx.os.environ
-    named = env.get("TORCH_%s_PYTHON" % minor.replace(".", "_"))
-    own = str(rctx.path(Label("//:WORKSPACE")).dirname) + "/.venv/bin/python"
-    python, found = "", []
-    for python in [named] if named else [env.get("TORCH_PYTHON"), own]:
-        if python and rctx.path(python).exists:
-            found = _probe(rctx, python)
-        if found:
-            break
-    if named and not found:
-        fail("%s has no torch %s" % (named, minor))
-    root, version, nvidia = "", "", []
-    if found:
-        root, version, nvidia = found[0], found[1], found[2:]
+    python, root, version = _found(rctx)
+    missing = ["@stratalloc//third_party:not_available"]
+    stubs, parts = [], ["0", "0"]
+    if root:
         rctx.symlink(root + "/include", "include")
-    compat = [] if found else ["@stratalloc//third_party:not_available"]
+        stubs = _make_stubs(rctx)
+        parts = version.split(".")
 
     # A wrapper and not a link: through a link python does not see its venv.
     rctx.file(
@@ -120,28 +137,23 @@ def _impl(rctx):
         "#!/bin/sh\n# torch %s\nexec '%s' \"$@\"\n" % (version, python),
         executable = True,
     )
-    cudart = [d for d in nvidia if d.endswith("/cu13/lib")]
     rctx.file("BUILD.bazel", _BUILD.format(
-        compat = compat,
-        cudart = cudart[0] if cudart else root + "/lib",
-        lib = root + "/lib",
-        number = minor.split(".")[1],
-        rpath_link = ", ".join([
-            repr("-Wl,-rpath-link," + d)
-            for d in nvidia + [root + "/lib"]
-        ]),
+        compat = [] if root else missing,
+        runs = [] if root and python else missing,
+        number = parts[1],
+        stubs = ", ".join([repr(path) for path in stubs]),
         version = version,
     ))
     rctx.file("defs.bzl", """# Written by //third_party/torch.
 TORCH_VERSION = %r
-TORCH_COMPATIBLE_WITH = %r
-""" % (version, compat))
+
+# "2_11", as the names of libraries have it.
+TORCH_MINOR = %r
+""" % (version, "_".join(parts[:2])))
 
 torch_repository = repository_rule(
     implementation = _impl,
-    attrs = {"minor": attr.string()},
-    # One fixed list per rule, hence minors that may come later.
-    environ = ["TORCH_PYTHON"] + ["TORCH_2_%d_PYTHON" % n for n in range(6, 20)],
+    environ = ["CC", "TORCH_HEADERS", "TORCH_PYTHON"],
     configure = True,
     local = True,
 )

@@ -13,6 +13,8 @@
 #include <shared_mutex>
 #include <string_view>
 
+#include "python_shim/torch_bridge/base/torch_minor.h"
+
 namespace stratalloc {
 namespace {
 
@@ -34,7 +36,9 @@ bool List(at::cuda::WorkspaceMapWithMutex& table,
     (void)lock.try_lock();
   }
   for (const auto& [key, memory] : table.map) {
-    if (void* const address = memory.get()) each(context, address);
+    if (void* const address = WorkspaceMemory(memory).get()) {
+      each(context, address);
+    }
   }
   return true;
 }

@@ -25,38 +25,14 @@
 #include "python_shim/torch_bridge/autograd/lifetime_hint.h"
 #include "python_shim/torch_bridge/base/bridge_error.h"
 #include "python_shim/torch_bridge/base/conversions.h"
+#include "python_shim/torch_bridge/base/torch_minor.h"
 #include "python_shim/torch_bridge/collectives/collectives_under_way.h"
 
 namespace stratalloc {
 
 namespace {
 
-using c10::CachingDeviceAllocator::SegmentInfo;
-using c10::CachingDeviceAllocator::TraceEntry;
-using c10::cuda::CUDACachingAllocator::AllocatorConfigInfo;
 using c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
-using c10::cuda::CUDACachingAllocator::ShareableHandle;
-using c10::cuda::CUDACachingAllocator::StreamSegmentSize;
-
-// These structures cross the boundary by value and no loader checks them. The
-// first four tell torch's minors 2.11 to 2.15 apart.
-static_assert(TORCH_MINOR == 11);
-static_assert(sizeof(c10::CachingDeviceAllocator::DeviceStats) == 976);
-static_assert(sizeof(TraceEntry) == 136);
-static_assert(sizeof(c10::cuda::CUDACachingAllocator::SnapshotInfo) == 160);
-static_assert(sizeof(AllocatorConfigInfo) == 88);
-static_assert(sizeof(c10::CachingAllocator::Stat) == 32);
-static_assert(sizeof(c10::CachingAllocator::StatArray) == 96);
-static_assert(sizeof(c10::CachingDeviceAllocator::BlockInfo) == 40);
-static_assert(sizeof(SegmentInfo) == 120);
-static_assert(sizeof(c10::CachingDeviceAllocator::AnnotationEntry) == 72);
-static_assert(sizeof(c10::cuda::CUDACachingAllocator::CheckpointDelta) == 48);
-static_assert(sizeof(ShareableHandle) == 40);
-static_assert(sizeof(StreamSegmentSize) == 24);
-static_assert(sizeof(c10::DataPtr) == 32);
-static_assert(sizeof(c10::cuda::CUDAStream) == 16);
-static_assert(sizeof(c10::MempoolId_t) == 16);
-static_assert(sizeof(c10::cuda::CUDACachingAllocator::CUDAAllocator) == 8);
 
 // Native refuses from here on before it rounds, since rounding could overflow.
 constexpr uint64_t kOneExbibyte = uint64_t{1} << 60;

@@ -61,7 +61,7 @@ std::unique_ptr<at::ObserverContext> OnNode(const at::RecordFunction& call) {
                     static_cast<std::uint64_t>(call.seqNr()));
     return nullptr;
   }
-  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
+  const auto node = torch::autograd::get_current_node();
   if (node != nullptr) {
     Enter(*node);
   } else {
@@ -72,7 +72,7 @@ std::unique_ptr<at::ObserverContext> OnNode(const at::RecordFunction& call) {
 
 void OnNodeEnd(const at::RecordFunction& call, at::ObserverContext*) {
   if (call.seqNr() >= 0) return core::LeaveNode();
-  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
+  const auto node = torch::autograd::get_current_node();
   Memory gradient;
   if (node != nullptr && IsAccumulateGrad(*node)) {
     const at::Tensor& grad = LeafOf(*node).grad();
@@ -97,7 +97,7 @@ void FollowBackward() {
 
 BetweenNodes::BetweenNodes() {
   if (core::InsideScope()) return;
-  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
+  const auto node = torch::autograd::get_current_node();
   if (node == nullptr) return;
   Enter(*node);
   entered_ = true;

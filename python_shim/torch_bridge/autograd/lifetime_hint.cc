@@ -151,7 +151,7 @@ bool IsAccumulateGrad(const Node& node) {
 }
 
 MallocHint LifetimeHintInBackward(size_t size) {
-  const std::shared_ptr<Node> node = torch::autograd::get_current_node();
+  const auto node = torch::autograd::get_current_node();
   return node == nullptr ? MallocHint::kNone : HintOf(*node, size);
 }
 

@@ -109,7 +109,9 @@ def load(operators=True, **settings):
         device = simulated.load(**settings)
     else:
         simulated.load_device()
-        import torch  # pylint: disable=import-outside-toplevel,unused-import
     core = _open(_HERE + "/testing/libstratalloc.so")
-    library = _open(_HERE + "/libstratalloc_torch_2_11.so")
+    import torch  # pylint: disable=import-outside-toplevel
+
+    minor = "_".join(torch.__version__.split(".")[:2])
+    library = _open(f"{_HERE}/libstratalloc_torch_{minor}.so")
     return device, Bridge(core, library)
