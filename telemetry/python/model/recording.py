@@ -183,8 +183,8 @@ class _Reader:
         return found
 
     def _segment(self, device, segment, run):
-        pool = model.Pool(device, _bounded(segment["stream"]),
-                          tuple(map(_bounded, segment["owner"])))
+        graph, user = map(_bounded, segment["owner"])
+        pool = model.Pool(device, _bounded(segment["stream"]), (graph, user))
         number = self._numbers.get(pool)
         if number is None:
             number = self._numbers[pool] = len(run.pools)

@@ -137,6 +137,14 @@ def test_a_counter_that_cannot_be_is_refused(tmp_path, value):
             read(tmp_path, file_of(head, events))
 
 
+@pytest.mark.parametrize("owner", [[], [0], [0, 1, 2], [0, "1"], 7, None])
+def test_segment_owner_that_is_no_pair_raises_recording_error(tmp_path, owner):
+    head, events = two_blocks()
+    head["end"][0]["segments"][0]["owner"] = owner
+    with pytest.raises(recording.RecordingError, match="end of its head"):
+        read(tmp_path, file_of(head, events))
+
+
 def test_what_a_program_says_of_itself_is_told_as_far_as_it_can_be(tmp_path):
     head, events = two_blocks()
     head["about"] = {"small": -3, "large": -10**30, "torch": "2"}
