@@ -15,6 +15,7 @@ def _wheel_impl(ctx):
     args.add("--version", ctx.attr.version)
     args.add("--tag", ctx.attr.tag)
     args.add("--summary", ctx.attr.summary)
+    args.add_all(ctx.attr.keywords, before_each = "--keyword")
     args.add_all(ctx.files.readme, before_each = "--readme")
     args.add_all(ctx.files.license, before_each = "--license")
     args.add_all(ctx.files.notices, before_each = "--notices")
@@ -62,6 +63,7 @@ python_wheel = rule(
             allow_files = True,
             doc = "Files, and the folder of the wheel they go into.",
         ),
+        "keywords": attr.string_list(doc = "For searches in an index."),
         "license": attr.label(allow_single_file = True),
         "notices": attr.label(
             allow_single_file = True,

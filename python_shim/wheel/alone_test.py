@@ -3,7 +3,9 @@
 name of a library of CUDA's, and whoever wants the simulated device is told what
 to install."""
 
+import ast
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -31,6 +33,13 @@ _LINKED = {
     "zlib": "zlib",
 }
 _FOR_TESTS = {"benchmark", "googletest"}
+# The module of a distribution, where that has another name.
+_MODULES = {"opentelemetry-sdk": "opentelemetry", "protobuf": "google"}
+# The package itself, and packages that the user has for other reasons.
+_OF_THE_USER = {
+    "stratalloc", "torch", "IPython", "pandas", "pynvml", "pytest",
+    "transformers",
+}
 _INSTALL = (
     "stratalloc: the simulated device is the package stratalloc-cudasim, which "
     "is not installed: pip install 'stratalloc[simulate]'"
@@ -92,10 +101,40 @@ class AloneTest(unittest.TestCase):
                 found = re.search(rb"\w*bench\w*|\w+_ns\b", archive.read(name))
                 self.assertIsNone(found, name)
 
-    def test_the_extra_names_the_other_package(self):
+    def _metadata(self):
         with zipfile.ZipFile(self.wheel) as archive:
             (name,) = [n for n in archive.namelist() if n.endswith("/METADATA")]
-            lines = archive.read(name).decode().splitlines()
+            return archive.read(name).decode().splitlines()
+
+    def test_each_imported_package_is_required_or_of_an_extra(self):
+        lines = [line.removeprefix("Requires-Dist: ")
+                 for line in self._metadata()
+                 if line.startswith("Requires-Dist: ")]
+        required = {re.split(r"[<>=]", line)[0]
+                    for line in lines if ";" not in line}
+        extra = {line.split(" ;")[0] for line in lines if ";" in line}
+        imported = set()
+        for path in pathlib.Path(self.site).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.split(".")[0]
+                                 for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    imported.add(node.module.split(".")[0])
+        known = {_MODULES.get(name, name) for name in required | extra}
+        self.assertEqual(
+            imported - sys.stdlib_module_names - known - _OF_THE_USER,
+            set())
+        self.assertEqual(
+            {_MODULES.get(name, name) for name in required} - imported, set())
+
+    def test_types_are_marked(self):
+        self.assertEqual(
+            pathlib.Path(self.site, "stratalloc", "py.typed").read_bytes(), b"")
+        self.assertIn("Classifier: Typing :: Typed", self._metadata())
+
+    def test_the_extra_names_the_other_package(self):
+        lines = self._metadata()
         version = os.path.basename(self.wheel).split("-")[1]
         self.assertIn("Provides-Extra: simulate", lines)
         self.assertIn(
@@ -127,7 +166,7 @@ class AloneTest(unittest.TestCase):
                 self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
                 self.assertRegex(
                     done.stderr, f"^stratalloc {command}: .*No module named "
-                    r"'\w+'.*pip install \"stratalloc\[telemetry\]\"")
+                    r"'\w+'.*`pip install stratalloc`$")
 
     def test_a_program_that_simulates_is_told(self):
         done = self._python(

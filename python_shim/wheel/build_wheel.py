@@ -17,15 +17,39 @@ import zipfile
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def _metadata(args: argparse.Namespace) -> str:
+# What the distributions of this repository have in common.
+_AUTHOR = "The stratalloc maintainers"
+_CLASSIFIERS = (
+    "Development Status :: 4 - Beta",
+    "Environment :: GPU :: NVIDIA CUDA",
+    "Intended Audience :: Developers",
+    "Intended Audience :: Science/Research",
+    "Operating System :: POSIX :: Linux",
+    "Programming Language :: C++",
+    "Programming Language :: Python :: 3",
+    "Programming Language :: Python :: 3 :: Only",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+)
+
+
+def _metadata(args: argparse.Namespace, licenses: list[str],
+              typed: bool) -> str:
+    """The core metadata; `licenses`: files below licenses/."""
     lines = [
-        "Metadata-Version: 2.1",
+        "Metadata-Version: 2.4",
         f"Name: {args.name}",
         f"Version: {args.version}",
         f"Summary: {args.summary}",
-        "License: Apache-2.0",
-        "Requires-Python: >=3.10",
+        f"Author: {_AUTHOR}",
+        "License-Expression: Apache-2.0",
     ]
+    lines += [f"License-File: {name}" for name in licenses]
+    if args.keywords:
+        lines.append("Keywords: " + ",".join(args.keywords))
+    lines += [f"Classifier: {classifier}" for classifier in _CLASSIFIERS]
+    if typed:
+        lines.append("Classifier: Typing :: Typed")
+    lines.append("Requires-Python: >=3.10")
     lines += [f"Requires-Dist: {requirement}" for requirement in args.requires]
     pairs = [pair.partition(":")[::2] for pair in args.extras]
     for extra in dict.fromkeys(extra for extra, _ in pairs):
@@ -62,13 +86,14 @@ def contents(args: argparse.Namespace) -> dict[str, bytes]:
         with open(path, "rb") as stream:
             files[name] = stream.read()
     files = dict(sorted(files.items()))
-    if args.license:
-        with open(args.license, "rb") as stream:
-            files[f"{info}/LICENSE"] = stream.read()
-    if args.notices:
-        with open(args.notices, "rb") as stream:
-            files[f"{info}/licenses/NOTICES"] = stream.read()
-    files[f"{info}/METADATA"] = _metadata(args).encode()
+    typed = any(name.endswith("/py.typed") for name in files)
+    licenses = []
+    for path, name in ((args.license, "LICENSE"), (args.notices, "NOTICES")):
+        if path:
+            with open(path, "rb") as stream:
+                files[f"{info}/licenses/{name}"] = stream.read()
+            licenses.append(name)
+    files[f"{info}/METADATA"] = _metadata(args, licenses, typed).encode()
     files[f"{info}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: stratalloc\n"
         f"Root-Is-Purelib: false\nTag: {args.tag}\n"
@@ -111,6 +136,8 @@ def main(argv: list[str] | None = None) -> None:
     builder.add_argument("--version", required=True)
     builder.add_argument("--tag", required=True)
     builder.add_argument("--summary", required=True)
+    builder.add_argument(
+        "--keyword", action="append", default=[], dest="keywords")
     builder.add_argument("--readme")
     builder.add_argument("--license")
     builder.add_argument(

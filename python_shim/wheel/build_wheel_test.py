@@ -80,18 +80,37 @@ class BuildWheelTest(unittest.TestCase):
                 f"{self.source}=n/a.py",
             )
 
-    def test_what_it_requires_and_what_an_extra_adds(self):
+    def _metadata(self, *files, more=()):
         out = self._path("n.whl")
-        self._build(out, f"{self.source}=n/a.py", name="n-m")
+        self._build(out, *(files or (f"{self.source}=n/a.py",)), name="n-m",
+                    more=more)
         with zipfile.ZipFile(out) as archive:
-            metadata = archive.read("n_m-1.dist-info/METADATA").decode()
-        self.assertEqual(metadata.splitlines(), [
-            "Metadata-Version: 2.1", "Name: n-m", "Version: 1", "Summary: S.",
-            "License: Apache-2.0", "Requires-Python: >=3.10",
+            return archive.read("n_m-1.dist-info/METADATA").decode()
+
+    def test_what_it_requires_and_what_an_extra_adds(self):
+        lines = self._metadata().splitlines()
+        self.assertEqual(lines[:6], [
+            "Metadata-Version: 2.4", "Name: n-m", "Version: 1", "Summary: S.",
+            "Author: The stratalloc maintainers",
+            "License-Expression: Apache-2.0"])
+        self.assertEqual(lines[lines.index("Requires-Python: >=3.10"):], [
+            "Requires-Python: >=3.10",
             "Requires-Dist: torch", "Provides-Extra: more",
             "Requires-Dist: n-more==1 ; extra == 'more'",
             "Requires-Dist: n-less ; extra == 'more'",
         ])
+
+    def test_keywords_and_licence_files_are_in_the_metadata(self):
+        metadata = self._metadata(more=(
+            "--keyword", "cuda", "--keyword", "gpu", "--license", self.source,
+            "--notices", self.source))
+        self.assertIn("\nLicense-File: LICENSE\nLicense-File: NOTICES\n"
+                      "Keywords: cuda,gpu\nClassifier: ", metadata)
+
+    def test_only_a_wheel_with_py_typed_is_typed(self):
+        typed = "Classifier: Typing :: Typed\n"
+        self.assertNotIn(typed, self._metadata())
+        self.assertIn(typed, self._metadata(f"{self.source}=n/py.typed"))
 
     def test_unpack_gives_the_files_back(self):
         wheels = [self._path("n.whl"), self._path("m.whl")]

@@ -68,7 +68,7 @@ def console(stream=None):
     except ImportError:
         raise CannotRunError(
             "stratalloc: this command prints tables with the package rich, "
-            "which is not installed; run `pip install rich`") from None
+            "which is not installed; run `pip install stratalloc`") from None
     from stratalloc._rendering import table as _table
 
     plain = not stream.isatty() or bool(os.environ.get("NO_COLOR"))

@@ -96,8 +96,8 @@ def _run_on_files(argv):
         from stratalloc.telemetry import commands
     except ImportError as error:
         print(f"stratalloc {argv[0]}: this needs packages that are not "
-              f"installed ({error}); run `pip install "
-              "\"stratalloc[telemetry]\"`", file=sys.stderr)
+              f"installed ({error}); run `pip install stratalloc`",
+              file=sys.stderr)
         return EXIT_CANNOT
     return commands.main(argv)
 

@@ -85,8 +85,7 @@ def main(argv):
         return EXIT_CANNOT
     except ImportError as error:
         return _say(command, "this needs packages that are not installed "
-                    f"({error}); run `pip install \"stratalloc[telemetry]\"`",
-                    EXIT_CANNOT)
+                    f"({error}); run `pip install stratalloc`", EXIT_CANNOT)
     except TelemetryError as error:
         return _say(command, error, EXIT_FAILED)
     except MemoryError:
