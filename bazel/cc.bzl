@@ -106,6 +106,9 @@ def cc_shared_object(
         **kwargs):
     """A shared object called exactly `name`, e.g. "libstratalloc.so".
 
+    It asks for no newer glibc and libstdc++ than //bazel/floor says, as far as
+    the compiler allows.
+
     Args:
       name: the file's name.
       deps: libraries; those whose symbols only outsiders use say alwayslink.
@@ -128,7 +131,7 @@ def cc_shared_object(
         linkopts = options + linkopts,
         linkshared = True,
         linkstatic = True,
-        deps = deps,
+        deps = deps + ["//bazel/floor"],
         **kwargs
     )
 

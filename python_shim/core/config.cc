@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/core/config.h"
 
+#include <locale.h>
+#include <stdlib.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -42,6 +46,20 @@ bool Read(std::string_view text, Number* to) {
   const char* const end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, *to);
   return error == std::errc() && stopped == end;
+}
+
+// Digits, a point and an exponent, in the C locale. from_chars of double is
+// newer than the systems that wheels are for (bazel/floor).
+bool Read(std::string_view text, double* to) {
+  static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);
+  const std::string copy(text);
+  if (copy.empty() || copy.front() == '+' ||
+      copy.find_first_not_of("0123456789.eE+-") != std::string::npos) {
+    return false;
+  }
+  char* stopped = nullptr;
+  *to = strtod_l(copy.c_str(), &stopped, c_locale);
+  return stopped == copy.c_str() + copy.size() && std::isfinite(*to);
 }
 
 struct Setting {

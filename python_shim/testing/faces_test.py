@@ -63,8 +63,9 @@ class FacesTest(unittest.TestCase):
         out = subprocess.run(["readelf", "-d", _CORE], check=True,
                              capture_output=True, text=True).stdout
         needed = re.findall(r"\(NEEDED\).*\[(.*?)\.so", out)
-        self.assertLessEqual(set(needed), {"ld-linux-x86-64", "libc", "libgcc_s",
-                                           "libm", "libstdc++"})
+        self.assertLessEqual(set(needed), {
+            "ld-linux-x86-64", "libc", "libdl", "libgcc_s", "libm",
+            "libpthread", "libstdc++"})
         self.assertIn("libc", needed)
 
     def test_the_bridge_needs_nothing_else_of_the_core(self):

@@ -102,22 +102,32 @@ def contents(args: argparse.Namespace) -> dict[str, bytes]:
         files[f"{info}/entry_points.txt"] = _entry_points(
             args.entry_points
         ).encode()
-    record = ""
-    for name, data in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
-        record += f"{name},sha256={digest.decode().rstrip('=')},{len(data)}\n"
-    files[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
+    files[f"{info}/RECORD"] = record(files, f"{info}/RECORD")
     return files
 
 
-def build(args: argparse.Namespace) -> None:
-    with zipfile.ZipFile(args.out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in contents(args).items():
+def record(files: dict[str, bytes], name: str) -> bytes:
+    """The list of all files, which is called `name` and has no hash itself."""
+    lines = ""
+    for path, data in files.items():
+        if path != name:
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+            lines += f"{path},sha256={digest.decode().rstrip('=')},{len(data)}\n"
+    return (lines + f"{name},,\n").encode()
+
+
+def write(out: str, files: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
             entry = zipfile.ZipInfo(name, _DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             mode = 0o755 if ".so" in os.path.basename(name) else 0o644
             entry.external_attr = (0o100000 | mode) << 16
             archive.writestr(entry, data)
+
+
+def build(args: argparse.Namespace) -> None:
+    write(args.out, contents(args))
 
 
 def unpack(args: argparse.Namespace) -> None:
