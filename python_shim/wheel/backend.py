@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build backend of PEP 517: `pip install .` in a clone calls Bazel.
+
+The wheel has one bridge, for the torch of the environment that pip installs
+into. `pip install -v .` shows the progress; without -v pip hides it. Errors:
+one line, by SystemExit, which pip shows under its own. Standard library only.
+
+Source distributions are not supported: a clone has what a build needs, and an
+unpacked archive would compile everything again.
+"""
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+
+import build_needs
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
+
+
+def get_requires_for_build_wheel(config_settings=None):
+    """nvcc, where the machine has no toolkit. What pip cannot install is
+    missing here already, before anything is downloaded."""
+    _torch(config_settings)
+    missing = build_needs.missing_packages(_ROOT)
+    if missing:
+        raise SystemExit("stratalloc: the build needs packages that are "
+                         f"missing: apt-get install {' '.join(missing)}")
+    if build_needs.cuda_toolkit(_ROOT):
+        return []
+    return build_needs.listed(_ROOT, "third_party/pip/cuda.txt")
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """Builds the wheel; its name in `wheel_directory`."""
+    del metadata_directory
+    python, torch = _torch(config_settings)
+    toolkit = build_needs.cuda_toolkit(_ROOT)
+    if not toolkit:
+        raise SystemExit(
+            "stratalloc: nvcc is missing: set CUDA_HOME to a CUDA toolkit, or "
+            "pip install -r third_party/pip/cuda.txt")
+    print(f"stratalloc: building for torch {torch.version} of {python}, with "
+          f"{toolkit}/bin/nvcc", file=sys.stderr, flush=True)
+    options = [f"--repo_env=TORCH_HEADERS={torch.folder}",
+               f"--repo_env=CUDA_HOME={toolkit}",
+               f"--repo_env=STRATALLOC_PYTHON={python}"]
+    environment = build_needs.environment()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.repository.report.run", "build", *options,
+         "//python_shim/wheel"], cwd=_ROOT, env=environment, check=False,
+        stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise SystemExit("stratalloc: the build failed (exit code "
+                         f"{done.returncode}); the reason is above")
+    found = subprocess.run(
+        ["bazel", "info", "bazel-bin", *options], cwd=_ROOT, env=environment,
+        check=True, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    (wheel,) = glob.glob(os.path.join(found.stdout.strip(), "python_shim",
+                                      "wheel", "*.whl"))
+    os.makedirs(wheel_directory, exist_ok=True)
+    shutil.copy(wheel, wheel_directory)
+    return os.path.basename(wheel)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    """Refuses."""
+    del sdist_directory, config_settings
+    raise SystemExit("stratalloc: there is no source distribution; install "
+                     "from a clone, with pip install .")
+
+
+def _torch(config_settings):
+    """(interpreter, its torch), or a line for the user."""
+    named = (config_settings or {}).get("torch-python")
+    pythons = [named] if named else build_needs.pythons()
+    for python in pythons:
+        torch = build_needs.torch_of(python)
+        if not torch:
+            continue
+        known = build_needs.listed(_ROOT, "third_party/torch/minors.txt")
+        minors = [release.rpartition(".")[0] for release in known]
+        if torch.minor not in minors:
+            raise SystemExit(
+                f"stratalloc: there is no bridge for torch {torch.version} of "
+                f"{python}: install torch {minors[0]} to {minors[-1]}")
+        return python, torch
+    raise SystemExit(
+        f"stratalloc: {', '.join(pythons)} has no torch: install torch there, "
+        "or pass --config-settings=torch-python=PATH of a Python that has it")

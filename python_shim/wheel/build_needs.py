@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Needs of a build outside `./dev`: an interpreter with torch, Debian's
+packages and a CUDA toolkit.
+
+pip builds in an environment of its own: the backend runs under the interpreter
+that pip installs into, with PYTHONPATH set so that it sees other packages.
+Standard library only.
+"""
+
+import ast
+import dataclasses
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+# Programs, and the packages of Debian and Ubuntu that have them.
+_PROGRAMS = {
+    "bazel": ("bazel-bootstrap", "bazel-rules-java", "bazel-rules-proto"),
+    "g++": ("g++",),
+}
+_PREFIXES = ("/usr", "/usr/local")
+# Prints the folder above torch and its version; does not import it.
+_PROBE = """
+import importlib.util, os
+spec = importlib.util.find_spec("torch")
+if spec and spec.origin:
+    root, scope = os.path.dirname(spec.origin), {}
+    with open(os.path.join(root, "version.py")) as file:
+        exec(file.read(), scope)
+    print(os.path.dirname(root), scope["__version__"], sep="\\n")
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Torch:
+    """An installed torch: the folder that has it, and its version."""
+
+    folder: str
+    version: str
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
+def environment() -> dict[str, str]:
+    """Without what pip sets for its own interpreter."""
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "PIP_", "PEP517_"))}
+
+
+def pythons() -> list[str]:
+    """Interpreters to look for torch in, the likeliest first: that of pip, and
+    that of the environment that a tool with build environments of its own (uv,
+    build) was started in."""
+    found = [sys.executable]
+    for variables in (os.environ, _environment_of(os.getppid())):
+        folder = variables.get("VIRTUAL_ENV", "")
+        python = os.path.join(folder, "bin", "python")
+        if folder and python not in found and os.path.exists(python):
+            found.append(python)
+    return found
+
+
+def _environment_of(process: int) -> dict[str, str]:
+    try:
+        with open(f"/proc/{process}/environ", "rb") as file:
+            pairs = file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (p.partition("=") for p in pairs)}
+
+
+def torch_of(python: str) -> Torch | None:
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROBE], env=environment(), text=True, check=False,
+            cwd="/", stdin=subprocess.DEVNULL, capture_output=True)
+    except OSError:
+        return None
+    lines = done.stdout.splitlines()
+    return Torch(*lines) if len(lines) == 2 else None
+
+
+def listed(root: str, path: str) -> list[str]:
+    """The lines of a list of this repository, without comments."""
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        return [line.strip() for line in file
+                if line.strip() and not line.startswith("#")]
+
+
+def cuda_toolkit(root: str) -> str:
+    """The folder of a toolkit with nvcc, "" where there is none: CUDA_HOME, the
+    system's, or PyPI's in the clone's .venv or where this interpreter looks."""
+    named = os.environ.get("CUDA_HOME")
+    sites = glob.glob(os.path.join(root, ".venv/lib/python*/site-packages"))
+    folders = [named] if named else ["/usr/local/cuda"] + [
+        os.path.join(site, "nvidia", "cu13") for site in sites + sys.path]
+    for folder in folders:
+        if os.access(os.path.join(folder, "bin", "nvcc"), os.X_OK):
+            return folder
+    return ""
+
+
+def missing_packages(root: str) -> list[str]:
+    """Debian's names of what the wheel is compiled with and is not here."""
+    missing: list[str] = []
+    for program, packages in _PROGRAMS.items():
+        if not shutil.which(program):
+            missing += packages
+    prefixes = [*filter(None, os.environ.get("DEPS_PREFIX", "").split(":")),
+                *_PREFIXES]
+    for header, package in _libraries(root):
+        if not any(os.path.exists(os.path.join(prefix, "include", header))
+                   for prefix in prefixes):
+            missing.append(package)
+    if not any(os.path.exists(os.path.join(folder, "Python.h"))
+               for folder in (sysconfig.get_path("include"), _system_include())
+               if folder):
+        missing.append("python3-dev")
+    return missing
+
+
+def _system_include() -> str:
+    try:
+        return subprocess.run(
+            ["/usr/bin/python3", "-c", "import sysconfig\n"
+             "print(sysconfig.get_path('include'))"], env=environment(),
+            text=True, check=True, stdin=subprocess.DEVNULL,
+            capture_output=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _libraries(root: str) -> list[tuple[str, str]]:
+    """(header, package) of each library of repositories.bzl that a wheel has.
+    Those that are linked dynamically are of tests alone."""
+    path = os.path.join(root, "third_party", "repositories.bzl")
+    with open(path, encoding="utf-8") as file:
+        text = re.search(r"_SYSTEM_LIBRARIES = (\{.*?\n\})", file.read(), re.S)
+    rows = ast.literal_eval(text[1]).values()
+    return [(header, package) for header, names, static, package in rows
+            if static or not names]
