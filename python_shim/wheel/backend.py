@@ -43,10 +43,17 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         raise SystemExit(
             "stratalloc: nvcc is missing: set CUDA_HOME to a CUDA toolkit, or "
             "pip install -r third_party/pip/cuda.txt")
+    missing = build_needs.missing_cuda(toolkit, torch)
+    if missing:
+        raise SystemExit(
+            "stratalloc: headers of CUDA are missing: pip install "
+            f"{' '.join(missing)} beside torch, or set CUDA_HOME to a toolkit "
+            "that has them")
     print(f"stratalloc: building for torch {torch.version} of {python}, with "
           f"{toolkit}/bin/nvcc", file=sys.stderr, flush=True)
     options = [f"--repo_env=TORCH_HEADERS={torch.folder}",
                f"--repo_env=CUDA_HOME={toolkit}",
+               f"--repo_env=CUDA_HEADERS={torch.cuda_headers}",
                f"--repo_env=STRATALLOC_PYTHON={python}"]
     environment = build_needs.environment()
     done = subprocess.run(

@@ -24,6 +24,9 @@ _SYSTEM_LIBRARIES = {
 }
 """,
     "include/stdio.h": "",
+    "cuda/include/cublas_v2.h": "",
+    "cuda/include/cusolverDn.h": "",
+    "site/nvidia/cu13/include/cusparse.h": "",
     # In place of the runner of Bazel: what it was given, and a wheel.
     "tests/repository/report/run.py": """
 import os, sys
@@ -40,8 +43,8 @@ _PROGRAMS = {
     "tools/bazel": '[ "$1 $2" = "info bazel-bin" ] && echo "$PWD/bin"',
     "tools/g++": "",
     "cuda/bin/nvcc": "",
-    "old/bin/python": "printf '/old/site\\n2.10.0+cu130\\n'",
-    "new/bin/python": "printf '/new/site\\n2.15.0+cu132\\n'",
+    "old/bin/python": "echo SITE; echo 2.10.0+cu130",
+    "new/bin/python": "echo SITE; echo 2.15.0+cu132",
     "bare/bin/python": "",
 }
 
@@ -54,6 +57,7 @@ class BackendTest(unittest.TestCase):
         for name, text in _FILES.items():
             self._write(name, text)
         for name, text in _PROGRAMS.items():
+            text = text.replace("SITE", str(self.root / "site"))
             self._write(name, f"#!/bin/sh\n{text}\n").chmod(0o755)
         place = self.root / "python_shim" / "wheel"
         place.mkdir(parents=True)
@@ -109,20 +113,23 @@ class BackendTest(unittest.TestCase):
     def test_build_gets_torch_toolkit_and_interpreter(self):
         words, variables = self._build()
         self.assertEqual(words, [
-            "build", "--repo_env=TORCH_HEADERS=/new/site",
+            "build", f"--repo_env=TORCH_HEADERS={self.root / 'site'}",
             f"--repo_env=CUDA_HOME={self.root / 'cuda'}",
+            "--repo_env=CUDA_HEADERS="
+            f"{self.root / 'site/nvidia/cu13/include'}",
             f"--repo_env=STRATALLOC_PYTHON={self._python('new')}",
             "//python_shim/wheel"])
         self.assertNotIn("PYTHONPATH", variables)
 
     def test_interpreter_without_torch_is_passed_over(self):
         self._found_in("bare", "new")
-        self.assertIn("--repo_env=TORCH_HEADERS=/new/site", self._build()[0])
+        self.assertIn(f"--repo_env=TORCH_HEADERS={self.root / 'site'}",
+                      self._build()[0])
 
     def test_setting_names_the_interpreter(self):
         self._found_in("bare")
         words, _ = self._build({"torch-python": self._python("new")})
-        self.assertIn("--repo_env=TORCH_HEADERS=/new/site", words)
+        self.assertIn(f"--repo_env=TORCH_HEADERS={self.root / 'site'}", words)
 
     def test_missing_torch_names_the_interpreter_and_the_setting(self):
         self._found_in("bare")
@@ -165,6 +172,13 @@ class BackendTest(unittest.TestCase):
         os.environ["CUDA_HOME"] = "/nowhere"
         self.assertIn(
             "third_party/pip/cuda.txt",
+            self._refusal(self.backend.build_wheel, str(self.root / "out")))
+
+    def test_headers_of_cuda_that_nothing_has_are_named(self):
+        (self.root / "cuda/include/cublas_v2.h").unlink()
+        (self.root / "site/nvidia/cu13/include/cusparse.h").unlink()
+        self.assertIn(
+            "pip install nvidia-cublas nvidia-cusparse beside torch",
             self._refusal(self.backend.build_wheel, str(self.root / "out")))
 
     def test_nvcc_of_a_build_environment_is_found(self):

@@ -22,6 +22,13 @@ _PROGRAMS = {
     "bazel": ("bazel-bootstrap", "bazel-rules-java", "bazel-rules-proto"),
     "g++": ("g++",),
 }
+# Headers of CUDA's libraries that torch's include, and the packages of PyPI that
+# have them: torch's own requirements.
+_HEADERS_OF_CUDA = {
+    "cublas_v2.h": "nvidia-cublas",
+    "cusolverDn.h": "nvidia-cusolver",
+    "cusparse.h": "nvidia-cusparse",
+}
 _PREFIXES = ("/usr", "/usr/local")
 # Prints the folder above torch and its version; does not import it.
 _PROBE = """
@@ -45,6 +52,12 @@ class Torch:
     @property
     def minor(self) -> str:
         return ".".join(self.version.split(".")[:2])
+
+    @property
+    def cuda_headers(self) -> str:
+        """The headers of the packages that torch requires, "" without."""
+        folder = os.path.join(self.folder, "nvidia", "cu13", "include")
+        return folder if os.path.isdir(folder) else ""
 
 
 def environment() -> dict[str, str]:
@@ -104,6 +117,14 @@ def cuda_toolkit(root: str) -> str:
         if os.access(os.path.join(folder, "bin", "nvcc"), os.X_OK):
             return folder
     return ""
+
+
+def missing_cuda(toolkit: str, torch: Torch) -> list[str]:
+    """PyPI's names of what neither the toolkit nor torch's packages have."""
+    folders = [os.path.join(toolkit, "include"), torch.cuda_headers]
+    return [package for header, package in _HEADERS_OF_CUDA.items()
+            if not any(os.path.exists(os.path.join(folder, header))
+                       for folder in folders if folder)]
 
 
 def missing_packages(root: str) -> list[str]:

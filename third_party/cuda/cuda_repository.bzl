@@ -3,6 +3,8 @@
 
 Looked for in CUDA_HOME, /usr/local/cuda and the .venv's nvidia/cu13 (where
 PyPI's cuda-toolkit[nvcc,cccl,cudart] puts it). Only a toolkit with nvcc counts.
+CUDA_HEADERS names one more folder of headers: what a toolkit of PyPI's packages
+lacks of CUDA's libraries, torch's packages have.
 Nothing here links a CUDA library: libcudart and libcuda are resolved at run
 time from what the process has loaded.
 """
@@ -13,8 +15,8 @@ package(default_visibility = ["//visibility:public"])
 cc_library(
     name = "headers",
     hdrs = glob(["include/*.h", "include/*.hpp", "include/crt/**",
-                 "include/nv/**"], allow_empty = True),
-    includes = ["include"],
+                 "include/nv/**", "more/*.h"], allow_empty = True),
+    includes = ["include", "more"],
     target_compatible_with = {compat},
 )
 """
@@ -43,6 +45,9 @@ def _impl(rctx):
         compat, root = [], candidate
         version = said.stdout.split(", V")[1].split("\n")[0]
         rctx.symlink(root + "/include", "include")
+        more = rctx.os.environ.get("CUDA_HEADERS")
+        if more:
+            rctx.symlink(more, "more")
         break
     rctx.file("BUILD.bazel", _BUILD.format(compat = compat))
     rctx.file("defs.bzl", """# Written by //third_party/cuda.
@@ -53,7 +58,7 @@ CUDA_COMPATIBLE_WITH = %r
 
 cuda_repository = repository_rule(
     implementation = _impl,
-    environ = ["CUDA_HOME"],
+    environ = ["CUDA_HEADERS", "CUDA_HOME"],
     configure = True,
     local = True,
 )
