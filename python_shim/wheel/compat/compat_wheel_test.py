@@ -3,7 +3,6 @@
 yields to, what a start of Python costs, and what is left when it goes."""
 
 import glob
-import os
 import pathlib
 import shutil
 import subprocess
@@ -176,4 +175,4 @@ def test_uninstalled_it_is_gone(made):
     assert left == set()
     assert made.run("import sys; print(*sys.modules)") == made.started
     made.pip("uninstall", "stratalloc")
-    assert not os.path.exists(made.site / "stratalloc-0.1.0.dist-info")
+    assert made.files() == made.before
