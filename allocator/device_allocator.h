@@ -110,6 +110,11 @@ class DeviceAllocator : public PoolRequests,
     }
     return SlowMalloc(request);
   }
+  // The block that begins at `address`, out of free memory that the request's
+  // stream and pool have cached there. kNotFound: there is none; no memory is
+  // taken and nothing leaves for it. kLimited: as Malloc.
+  Result<AllocatedBlock> MallocAt(const MallocRequest& request, Address address)
+      EXCLUDES(p_.mutex);
   // The two halves of them, for callers that count nanoseconds. Fast: a block
   // out of a bin or of free memory that is mapped, or into a bin; false if this
   // call must take the whole way, and nothing anybody can see has changed then.
@@ -217,6 +222,12 @@ class DeviceAllocator : public PoolRequests,
   Bytes RecordOutOfMemory(StreamId stream, Bytes bytes, Charge charge,
                           Bytes free_bytes) EXCLUDES(p_.mutex);
   void RecordSnapshot(PoolId pool, Bytes active) EXCLUDES(p_.mutex);
+  // Where the allocated block that begins at `address` was asked for; nullptr
+  // if there is none, or if nothing was recorded of it.
+  HistoryContext ContextOf(Address address) EXCLUDES(p_.mutex);
+  // An event with `label`, of the allocated block that begins at `address`.
+  // False if there is none.
+  bool Annotate(Address address, const std::string& label) EXCLUDES(p_.mutex);
   // For the event rings: what is allocated and reserved at this moment.
   void RecordTotals() EXCLUDES(p_.mutex);
 

@@ -190,7 +190,13 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     }
     MutexLock lock(device_.p_.mutex);
     CountRetryLocked(attempt);
-    device_.p_.stats.num_ooms += refused.code == ErrorCode::kOutOfMemory;
+    if (refused.code != ErrorCode::kOutOfMemory) return refused;
+    if (IsRejectedLocked(attempt)) {
+      refused.code = ErrorCode::kRejected;
+      ++device_.p_.stats.num_oom_rejections;
+    } else {
+      ++device_.p_.stats.num_ooms;
+    }
     return refused;
   }
 
@@ -227,6 +233,19 @@ class DeviceAllocator::ForLadder final : public LadderDevice {
     MutexLock lock(device_.p_.mutex);
     if (device_.p_.captures.UnderWay()) return 0;
     return device_.p_.pages.ReleaseFree(device_.p_.captures.AskStreams());
+  }
+  // Native asks after the fraction that was set, which is an out of memory, and
+  // before the driver. Here everything that could make room was tried first.
+  bool IsRejectedLocked(const MallocAttempt& attempt) const
+      REQUIRES(device_.p_.mutex) {
+    const double share = Settings::Get().rejection_share();
+    if (share <= 0) return false;
+    const Bytes wanted =
+        static_cast<Bytes>(device_.p_.stats.reserved_bytes.stats[0].current) +
+        attempt.size;
+    return wanted > device_.p_.limit.Share(share) &&
+           (device_.p_.limit.fraction() >= 1.0 ||
+            wanted <= device_.p_.limit.Share(device_.p_.limit.fraction()));
   }
   Bytes LimitLocked(Reach reach) const REQUIRES(device_.p_.mutex) {
     if (reach == Reach::kCached) return 0;

@@ -61,6 +61,21 @@ Bytes DeviceAllocator::RecordOutOfMemory(StreamId stream, Bytes bytes,
   return rounded;
 }
 
+HistoryContext DeviceAllocator::ContextOf(Address address) {
+  MutexLock lock(p_.mutex);
+  const Block* const block = p_.heap.Find(address);
+  if (block == nullptr || block->state != BlockState::kAllocated) return {};
+  return p_.history.BlockContext(address);
+}
+
+bool DeviceAllocator::Annotate(Address address, const std::string& label) {
+  MutexLock lock(p_.mutex);
+  const Block* const block = p_.heap.Find(address);
+  if (block == nullptr || block->state != BlockState::kAllocated) return false;
+  p_.traces.Annotate(*block, label);
+  return true;
+}
+
 void DeviceAllocator::RecordTotals() {
   MutexLock lock(p_.mutex);
   if (!EventRecorder::on()) return;

@@ -68,9 +68,8 @@ void FreeHandles::GiveUp(const std::vector<HandleRef>& handles, bool fenced) {
       hi += handle.bytes();
       ++p_.stats.num_device_free;
     }
-    p_.stats.reserved_bytes.For(segment.region->kind, [&](Stat& s) {
-      s.Decrease(static_cast<std::int64_t>(hi - lo));
-    });
+    p_.stats.Unreserve(segment.pool->key().owner, segment.region->kind,
+                       hi - lo);
     p_.heap.NoteUnmapped(segment, (hi - lo) / segment.region->handle_bytes);
     p_.heap.Refile(segment, lo, hi);
   }

@@ -54,11 +54,8 @@ Block* LiveBlocks::HandOut(Block* block, Bytes size, Bytes requested,
 }
 
 void LiveBlocks::Recall(Block& block) {
-  const auto has = [word = p_.slow.word()](SlowReason reason) {
-    return (word & static_cast<std::uint32_t>(reason)) != 0;
-  };
-  if (has(SlowReason::kSites)) block.site = thread_site;
-  if (has(SlowReason::kHistory)) p_.traces.Alloc(block);
+  if (p_.slow.Has(SlowReason::kSites)) block.site = thread_site;
+  if (p_.slow.Has(SlowReason::kHistory)) p_.traces.Alloc(block);
 }
 
 void LiveBlocks::NoteHandedOut(Block& block) {
@@ -74,8 +71,10 @@ void LiveBlocks::NoteHandedOut(Block& block) {
 
 void LiveBlocks::PinForOperator(const Block& block, OperatorThread& thread) {
   if (!thread.KeepsWhatItAllocates()) return;
-  // The default stream cannot capture.
-  if (__builtin_expect(block.segment->pool->key().stream != kDefaultStream,
+  // The default stream cannot capture, but an operator that is captured may use
+  // it: torch makes the seeds of a graph's generators there.
+  if (__builtin_expect(block.segment->pool->key().stream != kDefaultStream ||
+                           p_.slow.Has(SlowReason::kPoolFilter),
                        0)) {
     p_.captures.KeepMade(block);
   }

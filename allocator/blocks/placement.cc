@@ -132,9 +132,8 @@ PageStore::Mapped Placement::MoveAndMap(Address start, Bytes size, Bytes limit,
   if (answer.lacking > 0) found->lacking = answer.lacking;
   if (answer.mapped == PageStore::Mapped::kYes) {
     p_.heap.NoteMapped(segment, answer.arrived.size());
-    p_.stats.reserved_bytes.For(region.kind, [&](Stat& s) {
-      s.Increase(answer.arrived.size() * region.handle_bytes);
-    });
+    p_.stats.Reserve(segment.pool->key().owner, region.kind,
+                     answer.arrived.size() * region.handle_bytes);
     p_.stats.num_device_alloc +=
         static_cast<std::int64_t>(answer.arrived.size());
     p_.traces.Mapped(TraceAction::kSegmentMap, answer.arrived,

@@ -53,9 +53,7 @@ Block* UnmanagedSegments::Add(Pool& pool, const Fetch& fetch, Address address) {
   HandleRegion& region = memory->region();
   Segment& segment = p_.heap.AddUnmanagedSegment(pool, region);
   p_.pages.EndFetch(region.bytes, /*came=*/true);
-  p_.stats.reserved_bytes.For(region.kind, [&](Stat& s) {
-    s.Increase(static_cast<std::int64_t>(region.bytes));
-  });
+  p_.stats.Reserve(pool.key().owner, region.kind, region.bytes);
   if (region.bytes >= Settings::Get().max_split_size()) {
     p_.stats.oversize_segments.Increase(1);
     segment.oversize = true;

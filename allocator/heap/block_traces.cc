@@ -42,6 +42,12 @@ void BlockTraces::Record(TraceAction action, Address address, Bytes bytes,
   history_.Record(std::move(event), fallback, then);
 }
 
+void BlockTraces::Annotate(const Block& block, const std::string& label) {
+  history_.Annotate(PointOf(TraceAction::kAnnotate, block.address,
+                            block.requested, *block.segment, &block),
+                    label);
+}
+
 void BlockTraces::Relabelled(const Block& block) {
   if (!EventRecorder::on()) return;
   TracePoint event = PointOf(TraceAction::kAlloc, block.address,

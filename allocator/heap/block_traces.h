@@ -34,6 +34,8 @@ class BlockTraces {
   // none.
   void UseSites(bool on) { sites_ = on; }
   bool uses_sites() const { return sites_; }
+  // A label for a block that lives: for torch's history.
+  void Annotate(const Block& block, const std::string& label);
   // Somebody else owns it: for the event rings.
   void Relabelled(const Block& block);
   // What lives of the frame's blocks is an activation now: for the event rings.

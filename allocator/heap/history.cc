@@ -17,7 +17,7 @@ std::atomic<History::Tracker> tracker_of_events{nullptr};
 struct ThreadLabels {
   HistoryContext context;
   std::vector<std::string> compile_contexts;
-  std::string user_metadata;
+  std::string user_metadata, internal_metadata;
 };
 // Made by what first sets one of them: most threads never do, and then what
 // every event asks is one comparison.
@@ -35,6 +35,7 @@ ThreadLabels& LabelsToSet() {
   return *thread_labels;
 }
 
+// Of those that the event rings have: all but kAnnotate.
 constexpr EventKind KindOf(TraceAction action) {
   static_assert(static_cast<int>(TraceAction::kOutOfMemory) ==
                 static_cast<int>(EventKind::kOutOfMemory));
@@ -69,6 +70,9 @@ void History::PopCompileContext() {
   if (!contexts.empty()) contexts.pop_back();
 }
 std::string& History::UserMetadata() { return LabelsToSet().user_metadata; }
+std::string& History::InternalMetadata() {
+  return LabelsToSet().internal_metadata;
+}
 
 void History::Configure(const Options& options) {
   options_ = options;
@@ -80,12 +84,12 @@ bool History::attentive() const {
   return records() || !blocks_.empty();  // contexts end with their blocks
 }
 
-bool History::Tells() const {
+bool History::ForTorch() const {
   return options_.enabled ||
          tracker_of_events.load(std::memory_order_relaxed) != nullptr;
 }
 
-bool History::records() const { return EventRecorder::on() || Tells(); }
+bool History::records() const { return EventRecorder::on() || ForTorch(); }
 
 void History::RecordInRings(const TracePoint& point, EventKind kind) {
   Event event;
@@ -120,18 +124,28 @@ void History::Record(TracePoint&& point, const HistoryContext& fallback,
     RecordInRings(point, KindOf(point.action));
     if (then.has_value()) RecordInRings(point, KindOf(*then));
   }
-  if (!Tells()) return;
-  const Clock clock = clock_of_events.load(std::memory_order_relaxed);
-  point.time = clock != nullptr ? clock() : 0;
-  if (options_.contexts_in_events) {
-    const HistoryContext& context = ThreadContext();
-    point.context = context != nullptr ? context : fallback;
-  }
+  if (!ForTorch()) return;
+  Complete(point, fallback);
   const LabelsOfEvent labels = LabelsOfThread();
   Add(point, labels);
   if (!then.has_value()) return;
   point.action = *then;
   Add(point, labels);
+}
+
+void History::Annotate(TracePoint&& point, const std::string& label) {
+  if (!ForTorch()) return;
+  Complete(point, nullptr);
+  Add(point, LabelsOfThread(&label));
+}
+
+void History::Complete(TracePoint& point,
+                       const HistoryContext& fallback) const {
+  const Clock clock = clock_of_events.load(std::memory_order_relaxed);
+  point.time = clock != nullptr ? clock() : 0;
+  if (!options_.contexts_in_events) return;
+  const HistoryContext& context = ThreadContext();
+  point.context = context != nullptr ? context : fallback;
 }
 
 void History::Add(const TracePoint& point, const LabelsOfEvent& labels) {
@@ -157,22 +171,26 @@ void History::Add(const TracePoint& point, const LabelsOfEvent& labels) {
   if (place.labels != labels) place.labels = labels;
 }
 
-History::LabelsOfEvent History::LabelsOfThread() {
-  if (thread_labels == nullptr) return nullptr;
-  const ThreadLabels& labels = *thread_labels;
-  if (labels.compile_contexts.empty() && labels.user_metadata.empty()) {
+History::LabelsOfEvent History::LabelsOfThread(const std::string* label) {
+  if (label == nullptr && thread_labels == nullptr) return nullptr;
+  static const auto& none = *new ThreadLabels;
+  const ThreadLabels& labels = thread_labels == nullptr ? none : *thread_labels;
+  if (label == nullptr && labels.compile_contexts.empty() &&
+      labels.user_metadata.empty() && labels.internal_metadata.empty()) {
     return nullptr;
   }
   return std::make_shared<const Labels>(Labels{
       labels.compile_contexts.empty() ? "N/A" : labels.compile_contexts.back(),
-      labels.user_metadata});
+      label == nullptr ? labels.user_metadata : *label,
+      labels.internal_metadata});
 }
 
 TraceEvent History::ToEvent(const TracePoint& point, const Labels* labels) {
-  TraceEvent event{point, "N/A", ""};
+  TraceEvent event{point, "N/A", "", ""};
   if (labels != nullptr) {
     event.compile_context = labels->compile_context;
     event.user_metadata = labels->user_metadata;
+    event.internal_metadata = labels->internal_metadata;
   }
   if (point.cause != TraceCause::kNone) {
     event.user_metadata =

@@ -40,7 +40,7 @@ namespace stratalloc {
 class History {
  public:
   struct Labels {
-    std::string compile_context, user_metadata;
+    std::string compile_context, user_metadata, internal_metadata;
   };
   // An event as the ring has it: labels are rare, and two strings in each were
   // most of what an event cost.
@@ -61,6 +61,8 @@ class History {
   static void PushCompileContext(std::string text);
   static void PopCompileContext();
   static std::string& UserMetadata();
+  // On every event of the thread while it is not "".
+  static std::string& InternalMetadata();
 
   void Configure(const Options& options);
   // Must every allocation and free be seen?
@@ -73,6 +75,9 @@ class History {
   // another event like it, in the same moment.
   void Record(TracePoint&& point, const HistoryContext& fallback,
               std::optional<TraceAction> then = {});
+  // A label for a block that lives; nothing of the block changes. Of torch's
+  // history alone: in the event rings a block has no labels.
+  void Annotate(TracePoint&& point, const std::string& label);
   // Somebody else owns the block from now on: for the event rings alone, torch
   // has no such action. REQUIRES: EventRecorder::on().
   void RecordRelabel(const TracePoint& point) {
@@ -116,10 +121,12 @@ class History {
  private:
   using Contexts = std::unordered_map<Address, HistoryContext>;
   using LabelsOfEvent = std::shared_ptr<const Labels>;
-  static LabelsOfEvent LabelsOfThread();
+  // With `label` as the user's, if it is not nullptr.
+  static LabelsOfEvent LabelsOfThread(const std::string* label = nullptr);
+  void Complete(TracePoint& point, const HistoryContext& fallback) const;
   static TraceEvent ToEvent(const TracePoint& point, const Labels* labels);
   void Add(const TracePoint& point, const LabelsOfEvent& labels);
-  bool Tells() const;  // torch's history or its tracker
+  bool ForTorch() const;  // torch's history or its tracker
   void RecordInRings(const TracePoint& point, EventKind kind);
 
   std::uint64_t order_ = 0;  // of the device's events in the rings

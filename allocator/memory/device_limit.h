@@ -15,6 +15,7 @@
 #include "allocator/base/bytes.h"
 #include "allocator/cuda/device.h"
 #include "allocator/memory/card_room.h"
+#include "allocator/state/settings.h"
 
 namespace stratalloc {
 
@@ -32,11 +33,19 @@ class DeviceLimit {
   static Bytes Of(Bytes capacity, Bytes gpu_limit, double fraction);
 
   // What the program set.
-  Bytes Allowed() const { return Of(capacity_, gpu_limit_, fraction_); }
+  // The smaller of the fraction that was set and the one that rejects.
+  Bytes Allowed() const {
+    const double share = Settings::Get().rejection_share();
+    return Share(share > 0 ? std::min(share, fraction_) : fraction_);
+  }
   Bytes Now() const { return std::min(Allowed(), card_.Room()); }
   // The same with the headroom: no larger request can be served.
   Bytes Most() const { return std::min(Allowed(), card_.Most()); }
 
+  // Of what a fraction is of.
+  Bytes Share(double fraction) const {
+    return Of(capacity_, gpu_limit_, fraction);
+  }
   double fraction() const { return fraction_; }
   void SetFraction(double fraction) { fraction_ = fraction; }
 

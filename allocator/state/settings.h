@@ -40,6 +40,8 @@ class Settings {
     large_segment_size_.store(get);
   }
   void UseUnmanagedSegments(bool (*get)()) { unmanaged_segments_.store(get); }
+  // 0 unless the program said throw_on_cudamalloc_oom.
+  void UseRejectionShare(double (*get)()) { rejection_share_.store(get); }
   // Asks whoever can free memory outside the allocator's sight to do so; true
   // if something came free. Called without a lock.
   void UseFreeMemory(int (*run)()) { free_memory_.store(run); }
@@ -87,6 +89,12 @@ class Settings {
     const auto get = unmanaged_segments_.load(std::memory_order_relaxed);
     return get != nullptr && get();
   }
+  // A request that would take the device beyond this share of its memory is
+  // rejected rather than out of memory; 0: none is.
+  double rejection_share() const {
+    const auto get = rejection_share_.load(std::memory_order_relaxed);
+    return get == nullptr ? 0.0 : get();
+  }
   // What cudaMalloc is asked for on behalf of a block of `size` bytes.
   Bytes SegmentBytes(Bytes size) const {
     if (size <= kSmallSize) return 2 * kMiB;
@@ -107,6 +115,7 @@ class Settings {
   std::atomic<std::uint64_t (*)()> non_split_rounding_{nullptr};
   std::atomic<std::uint64_t (*)()> large_segment_size_{nullptr};
   std::atomic<bool (*)()> unmanaged_segments_{nullptr};
+  std::atomic<double (*)()> rejection_share_{nullptr};
   std::atomic<int (*)()> free_memory_{nullptr};
 };
 

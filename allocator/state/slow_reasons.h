@@ -33,6 +33,9 @@ enum class SlowReason : std::uint32_t {
 class SlowReasons {
  public:
   std::uint32_t word() const { return word_; }
+  bool Has(SlowReason reason) const {
+    return (word_ & static_cast<std::uint32_t>(reason)) != 0;
+  }
   // The same reason is set by one owner only: it is a bit, not a count.
   void Set(SlowReason reason, bool on) {
     const auto bit = static_cast<std::uint32_t>(reason);

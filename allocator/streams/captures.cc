@@ -58,7 +58,9 @@ void Captures::Publish() {
 }
 
 void Captures::KeepMade(const Block& block) {
-  if (!Note(block.segment->pool->key().stream)) return;
+  if (!Note(block.segment->pool->key().stream) && !p_.routes.IsOfThisThread()) {
+    return;
+  }
   ForEachHandleOf(block, [&](HandleRef handle, Bytes) {
     p_.private_pools.KeepUntilFreed(handle.use());
   });

@@ -92,8 +92,8 @@ class Captures {
   // ---- what they keep, and put off
   // -------------------------------------------
 
-  // What an operator made, if its stream captures: perhaps no operator of the
-  // capture names it.
+  // What an operator made, if its stream captures or its thread does: perhaps
+  // no operator of the capture names it.
   void KeepMade(const Block& block);
   // While a stream captures: keeps a freed block for later, true.
   bool PutOff(Block* block);

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 
+#include "allocator/values/pool_id.h"
 #include "allocator/values/size_rules.h"
 
 namespace stratalloc {
@@ -51,7 +53,18 @@ struct SegmentStats {
   std::int64_t num_alloc_retries = 0, num_ooms = 0;
   Stat oversize_allocations, oversize_segments;
   std::int64_t num_sync_all_streams = 0, num_device_alloc = 0,
-               num_device_free = 0;
+               num_device_free = 0, num_oom_rejections = 0;
+  // Of `reserved_bytes` what private pools have or had; as native's, an entry
+  // stays when its pool has gone.
+  std::map<PoolId, StatArray> reserved_by_private_pools;
+
+  // Memory came to a pool of `owner` or left it.
+  void Reserve(PoolId owner, PoolKind kind, Bytes n) {
+    ForReserved(owner, kind, [n](Stat& s) { s.Increase(n); });
+  }
+  void Unreserve(PoolId owner, PoolKind kind, Bytes n) {
+    ForReserved(owner, kind, [n](Stat& s) { s.Decrease(n); });
+  }
 
   template <typename F>
   void ForEachStat(F&& f) {
@@ -61,6 +74,9 @@ struct SegmentStats {
     }
     f(oversize_allocations);
     f(oversize_segments);
+    for (auto& [pool, reserved] : reserved_by_private_pools) {
+      for (Stat& s : reserved.stats) f(s);
+    }
   }
   void ResetPeaks() {
     ForEachStat([](Stat& s) { s.ResetPeak(); });
@@ -68,7 +84,14 @@ struct SegmentStats {
   void ResetAccumulated() {
     ForEachStat([](Stat& s) { s.ResetAccumulated(); });
     num_alloc_retries = num_ooms = num_sync_all_streams = 0;
-    num_device_alloc = num_device_free = 0;
+    num_device_alloc = num_device_free = num_oom_rejections = 0;
+  }
+
+ private:
+  template <typename F>
+  void ForReserved(PoolId owner, PoolKind kind, F&& f) {
+    reserved_bytes.For(kind, f);
+    if (owner.is_private()) reserved_by_private_pools[owner].For(kind, f);
   }
 };
 

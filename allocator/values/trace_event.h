@@ -30,6 +30,7 @@ enum class TraceAction : std::uint8_t {
   kSegmentUnmap,
   kSnapshot,
   kOutOfMemory,  // address = free bytes of the card
+  kAnnotate,     // of a living block, with a label of its own
 };
 
 // Why something happened that no program asked for.
@@ -58,6 +59,8 @@ struct TracePoint {
 struct TraceEvent : TracePoint {
   std::string compile_context;
   std::string user_metadata;
+  // What the allocator itself did it for; "" for nothing.
+  std::string internal_metadata;
 };
 
 struct HistoryOptions {

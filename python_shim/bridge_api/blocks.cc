@@ -18,11 +18,6 @@
 namespace stratalloc::core {
 namespace {
 
-DeviceAllocator* DeviceOf(Address address) {
-  return Core::Get().abandoned() ? nullptr
-                                 : Allocator::Get().FindByAddress(address);
-}
-
 std::string Hex(Address address) {
   char text[32];
   std::snprintf(text, sizeof(text), "%#llx",
@@ -70,7 +65,7 @@ __attribute__((noinline)) void SlowMalloc(int device, Bytes size,
 __attribute__((noinline)) std::optional<DeviceIndex> SlowFree(
     Address address, AllocatedBlock* freed) {
   if (address == 0 || Core::Get().abandoned()) return std::nullopt;
-  DeviceAllocator* device = DeviceOf(address);
+  DeviceAllocator* device = Core::Get().OwnerOf(address);
   if (device != nullptr) {
     if (Result<AllocatedBlock> block = device->SlowFree(address)) {
       *freed = *block;
@@ -98,6 +93,20 @@ Result<AllocatedBlock> Malloc(int device, Bytes size, StreamId stream,
     SlowMalloc(device, size, stream, frame.lifetime, charge, raw, &block);
   }
   return block;
+}
+
+Result<AllocatedBlock> MallocAt(int device, Bytes size, StreamId stream,
+                                MallocHint hint, Address address) {
+  const ScopeFrame frame = PayingFrame(CurrentScope(), hint);
+  const Charge charge = ChargeOf(frame, static_cast<DeviceIndex>(device));
+  STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * allocator,
+                              Core::Get().Opened(device));
+  if (allocator == nullptr) {
+    return Fail(ErrorCode::kNotFound, "the device has no memory yet");
+  }
+  return allocator->MallocAt(
+      {size, stream, frame.lifetime, charge, hint == MallocHint::kUnseen},
+      address);
 }
 
 Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,
@@ -130,7 +139,7 @@ std::optional<DeviceIndex> Free(Address address, AllocatedBlock* freed) {
 }
 
 bool Owns(Address address) {
-  DeviceAllocator* device = DeviceOf(address);
+  DeviceAllocator* device = Core::Get().OwnerOf(address);
   return device != nullptr && device->Owns(address);
 }
 
@@ -140,7 +149,7 @@ void NoteLastingStream(StreamId stream) {
 }
 
 Status RecordStream(Address address, int device, StreamId stream) {
-  DeviceAllocator* owner = DeviceOf(address);
+  DeviceAllocator* owner = Core::Get().OwnerOf(address);
   if (owner == nullptr) {
     return Fail(ErrorCode::kNotFound,
                 "record_stream on memory that is not stratalloc's");
@@ -152,7 +161,7 @@ Status RecordStream(Address address, int device, StreamId stream) {
 }
 
 Result<SegmentView> BaseAllocation(Address address) {
-  DeviceAllocator* device = DeviceOf(address);
+  DeviceAllocator* device = Core::Get().OwnerOf(address);
   if (device == nullptr) {
     return Fail(ErrorCode::kNotFound,
                 "invalid device pointer: " + Hex(address));

@@ -20,6 +20,11 @@ namespace stratalloc::core {
 // ..."). Waits for events, copies and disk. REQUIRES: size > 0.
 STRATALLOC_API Result<AllocatedBlock> Malloc(int device, Bytes size,
                                              StreamId stream, MallocHint hint);
+// The same block at `address`, out of what is cached there
+// (DeviceAllocator::MallocAt). kNotFound if it cannot be had.
+STRATALLOC_API Result<AllocatedBlock> MallocAt(int device, Bytes size,
+                                               StreamId stream, MallocHint hint,
+                                               Address address);
 // For the history and the event rings: such a malloc of this thread was
 // refused with kOutOfMemory. Returns the size as a block would have had it.
 STRATALLOC_API Bytes RecordOutOfMemory(int device, Bytes size, StreamId stream,

@@ -37,6 +37,16 @@ std::vector<TraceEvent> HistoryEvents(int device) {
   return allocator->Traces();
 }
 
+HistoryContext ContextOf(Address address) {
+  DeviceAllocator* const allocator = Core::Get().OwnerOf(address);
+  return allocator == nullptr ? nullptr : allocator->ContextOf(address);
+}
+
+bool Annotate(Address address, const std::string& label) {
+  DeviceAllocator* const allocator = Core::Get().OwnerOf(address);
+  return allocator != nullptr && allocator->Annotate(address, label);
+}
+
 void RecordSnapshot(int device, PoolId pool, Bytes active) {
   DeviceAllocator* const allocator = OpenedOrNone(device);
   if (allocator != nullptr) allocator->RecordSnapshot(pool, active);

@@ -27,6 +27,12 @@ STRATALLOC_API void TrackHistory(void (*tracker)(const TraceEvent&));
 // may be a ring that lets go of it under the device lock: its end must neither
 // wait nor take the GIL.
 STRATALLOC_API void SetHistoryContext(HistoryContext context);
+// Of the allocated block that begins at `address`: where it was asked for, or
+// nullptr.
+STRATALLOC_API HistoryContext ContextOf(Address address);
+// Records `label` for the allocated block that begins at `address`; false if
+// there is none.
+STRATALLOC_API bool Annotate(Address address, const std::string& label);
 // What was recorded, oldest first.
 STRATALLOC_API std::vector<TraceEvent> HistoryEvents(int device);
 STRATALLOC_API void RecordSnapshot(int device, PoolId pool, Bytes active);

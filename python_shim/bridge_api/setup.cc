@@ -19,6 +19,7 @@ void UseSettings(const TorchSettings& settings) {
   s.UseLargeSegmentSize(settings.large_segment_size);
   s.UseCollectionThreshold(settings.collection_threshold);
   s.UseUnmanagedSegments(settings.unmanaged_segments);
+  s.UseRejectionShare(settings.rejection_share);
   s.UseFreeMemory(settings.free_memory);
 }
 

@@ -36,6 +36,9 @@ struct TorchSettings {
   double (*collection_threshold)();
   // The program said expandable_segments:False.
   bool (*unmanaged_segments)();
+  // 0, or the share beyond which throw_on_cudamalloc_oom rejects; nullptr:
+  // torch has no such option.
+  double (*rejection_share)();
   // Frees memory that others were done with; whether there was any. Called
   // without a lock whenever nothing cached serves a malloc.
   int (*free_memory)();

@@ -72,6 +72,10 @@ class Core {
   Result<DeviceAllocator*> Device(int index) const;
   // The same, but nullptr for one that is not opened, which stays so.
   Result<DeviceAllocator*> Opened(int index) const;
+  // The device that holds `address`; nullptr if none does, and in a forked child.
+  DeviceAllocator* OwnerOf(Address address) const {
+    return abandoned() ? nullptr : Allocator::Get().FindByAddress(address);
+  }
   // CUDA's side of the device: a context is made, no allocator.
   Result<stratalloc::Device> Cuda(int index) const;
   // kShutdown in the child of a fork of an initialised process.

@@ -2,6 +2,7 @@
 """Every option of PYTORCH_ALLOC_CONF has its effect, tested, or one line of the
 log that it has none."""
 
+import ctypes
 import os
 import pathlib
 import re
@@ -14,7 +15,7 @@ import torch
 from stratalloc._hooks import torch_settings as _torch_settings
 
 _ROWS = re.findall(
-    r"^\| `([a-z0-9_*]+)` \|",
+    r"^\| `([a-z0-9_*]+)`(?: \(torch 2\.\d+\))? \|",
     pathlib.Path("python_shim/torch_bridge/OPTIONS.md").read_text(), re.MULTILINE)
 _SETTINGS = "tests/simulator/cudasim/native/test_settings.py"
 # option -> (file, test of its effect under this allocator)
@@ -25,11 +26,30 @@ _EFFECTS = {
                                     "test_init_applies_the_options"),
     "garbage_collection_threshold": (_SETTINGS, "test_garbage_collection"),
     "expandable_segments": (_SETTINGS, "test_expandable_segments"),
+    "throw_on_cudamalloc_oom":
+        ("tests/simulator/cudasim/native/test_newer_minors.py",
+         "test_request_beyond_the_fraction_is_rejected"),
     "pinned_*": (_SETTINGS, "test_pinned_memory_by_registration"),
 }
-_VALUES = {name: "True" for name in _torch_settings.NO_EFFECT} | {
-    "max_split_size_mb": "64", "max_non_split_rounding_mb": "70",
-    "large_segment_size_mb": "40"}
+
+
+def _known():
+    """Every option that this torch takes."""
+    names = ctypes.create_string_buffer(10_000)
+    ctypes.CDLL(os.path.abspath(
+        "tests/simulator/cudasim/native/libcpp_only.so")
+    ).known_options(names, len(names))
+    # The HIP names of some options are not CUDA's.
+    return {name for name in names.value.decode().split(",")
+            if name and "hip" not in name}
+
+
+_VALUES = {name: value for name, value in (
+    {name: "True" for name in _torch_settings.NO_EFFECT} | {
+        "max_split_size_mb": "64", "max_non_split_rounding_mb": "70",
+        "large_segment_size_mb": "40", "expandable_segments_reserve": "0.5",
+        "expandable_segments_reserve_by_class": "[serving:0.25]"}).items()
+    if name in _known()}
 
 
 def _lines(variable, program="import torch"):
@@ -47,20 +67,15 @@ def _lines(variable, program="import torch"):
 
 
 def test_options_of_this_torch_have_a_row_each():
-    include = pathlib.Path(torch.__file__).parent / "include" / "c10"
-    known = set()
-    for header in ("core/AllocatorConfig.h", "cuda/CUDAAllocatorConfig.h"):
-        text = (include / header).read_text()
-        for keys in re.findall(r"unordered_set<std::string> keys\{(.*?)\}", text,
-                               re.DOTALL):
-            # hipify splits some names, and the HIP names are not CUDA's.
-            keys = re.sub(r'"\s*\n?\s*"(?=amalloc|a_host)', "", keys)
-            known |= {key for key in re.findall(r'"([a-z0-9_]+)"', keys)
-                      if "hip" not in key}
+    known = _known()
     assert "expandable_segments" in known and len(known) > 10, known
     rows = {row for row in _ROWS if "*" not in row}
     missing = {key for key in known - rows if not key.startswith("pinned_")}
     assert not missing
+    # Rows that this torch has no option for come with a later one.
+    later = {"throw_on_cudamalloc_oom", "expandable_segments_reserve",
+             "expandable_segments_reserve_by_class"}
+    assert rows - known <= later
 
 
 @pytest.mark.parametrize("option", _ROWS)

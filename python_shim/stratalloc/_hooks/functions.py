@@ -38,6 +38,8 @@ def _replace(hooks):
 
     hooks.replace(function.Function, "apply", _forward)
     hooks.replace(function.BackwardCFunction, "apply", _backward)
+    # From torch 2.13 on, of functions whose gradients come as one list.
+    hooks.replace(function.BackwardCFunction, "apply_boxed", _backward)
     hooks.replace(function.BackwardCFunction, "saved_tensors", _saved_tensors)
 
 
@@ -48,8 +50,20 @@ def _is_torchs(cls):
     return cls.__module__.startswith("torch.")
 
 
+def _unbound(method):
+    """A class method as a function of its class; it is one of C from torch 2.14
+    on."""
+    if isinstance(method, classmethod):
+        return method.__func__
+
+    def function(cls, *args, **kwargs):
+        return method.__get__(None, cls)(*args, **kwargs)
+
+    return passing_on(method, function)
+
+
 def _forward(original):
-    function = original.__func__
+    function = _unbound(original)
 
     def apply(cls, *args, **kwargs):
         if is_compiling() or _is_torchs(cls):

@@ -28,6 +28,8 @@ _OPTION = re.compile(r"(?:^|,)\s*([a-z0-9_]+)\s*:\s*([^,\s]+)")
 _ON_MAPPED = " on a GPU with virtual memory management: "
 _BLOCKS_SPLIT = (_ON_MAPPED + "blocks are split, and free parts are mapped "
                  "elsewhere; remove it, or set expandable_segments:False")
+_SPACE_RESERVED = (": address space for the whole card is reserved once; "
+                   "remove it")
 # option -> where and why it has no effect, and what to do.
 NO_EFFECT = {
     "graph_capture_record_stream_reuse":
@@ -36,6 +38,8 @@ NO_EFFECT = {
         "TORCH_NCCL_AVOID_RECORD_STREAMS=1 for collectives",
     "release_lock_on_cudamalloc":
         ": cudaMalloc is never called under the lock; remove it",
+    "expandable_segments_reserve": _SPACE_RESERVED,
+    "expandable_segments_reserve_by_class": _SPACE_RESERVED,
     "max_split_size_mb": _BLOCKS_SPLIT,
     "max_non_split_rounding_mb": _BLOCKS_SPLIT,
     "large_segment_size_mb":

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python_shim/torch_bridge/allocator/graph_generators.h"
 
+#if TORCH_MINOR == 11
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 
 #include "python_shim/core/evictable_range.h"
+#endif
 
 namespace stratalloc {
+
+#if TORCH_MINOR == 11
 namespace {
 
 // The members are not ours to name; their pointers are taken through explicit
@@ -18,13 +22,13 @@ struct Grant {
 struct StateOfGenerator {
   friend auto Reveal(StateOfGenerator);
 };
+template struct Grant<StateOfGenerator, &at::CUDAGeneratorImpl::state_>;
 struct PoolOfGraph {
   friend auto Reveal(PoolOfGraph);
 };
 struct StatesOfGraph {
   friend auto Reveal(StatesOfGraph);
 };
-template struct Grant<StateOfGenerator, &at::CUDAGeneratorImpl::state_>;
 template struct Grant<PoolOfGraph, &at::cuda::CUDAGraph::mempool_id_>;
 template struct Grant<StatesOfGraph,
                       &at::cuda::CUDAGraph::captured_generator_states_>;
@@ -59,5 +63,11 @@ std::vector<Access> GeneratorTensors(c10::DeviceIndex device,
   }
   return tensors;
 }
+#else
+std::vector<Access> GeneratorTensors(c10::DeviceIndex,
+                                     const c10::MempoolId_t&) {
+  return {};
+}
+#endif
 
 }  // namespace stratalloc

@@ -2,6 +2,10 @@
 // The random numbers of a captured graph: where its kernels find seed and
 // offset.
 //
+// From 2.12 on the first random operator of a capture makes the two tensors, on
+// the default stream, and the core keeps what an operator of a capture makes
+// (allocator/streams/captures.h). Here is what 2.11 needs:
+//
 // CUDAGraph::capture_begin registers the default generator (others were, by
 // register_generator_state) and fills a tensor with each one's seed and one
 // with its offset. Then it calls beginAllocateToPool, on the same thread, and
@@ -28,7 +32,8 @@
 namespace stratalloc {
 
 // Seed and offset of every generator that is registered with a graph of `pool`
-// on `device`; empty for a pool of no graph, and while tiering is off. The
+// on `device`; empty for a pool of no graph, while tiering is off, and with a
+// torch that makes them inside the capture. The
 // generators hold the tensors as long as one of their graphs lives.
 std::vector<Access> GeneratorTensors(c10::DeviceIndex device,
                                      const c10::MempoolId_t& pool);

@@ -32,6 +32,11 @@ class OutOfMemory {
   using Observer = c10::cuda::CUDACachingAllocator::OutOfMemoryObserver;
 
   void Attach(Observer observer) EXCLUDES(mutex_);
+#if TORCH_MINOR >= 12
+  using RejectionObserver =
+      c10::cuda::CUDACachingAllocator::OomRejectionObserver;
+  void AttachToRejections(RejectionObserver observer) EXCLUDES(mutex_);
+#endif
 
   // `error` is the core's answer to this malloc.
   [[noreturn]] void Throw(c10::DeviceIndex device, uint64_t size,
@@ -39,11 +44,18 @@ class OutOfMemory {
       EXCLUDES(mutex_);
 
  private:
+#if TORCH_MINOR >= 12
+  // kRejected: a warning, observers, and what native says.
+  Error Reject(c10::DeviceIndex device, uint64_t size) EXCLUDES(mutex_);
+#endif
   void Report(c10::DeviceIndex device, uint64_t size, StreamId stream,
               MallocHint hint) EXCLUDES(mutex_);
 
   Mutex mutex_{LockRank::kRegistry};
   std::vector<Observer> observers_ GUARDED_BY(mutex_);
+#if TORCH_MINOR >= 12
+  std::vector<RejectionObserver> rejection_observers_ GUARDED_BY(mutex_);
+#endif
 };
 
 }  // namespace stratalloc

@@ -87,6 +87,15 @@ c10::CachingDeviceAllocator::DeviceStats ToTorch(const DeviceStats& from) {
   to.num_sync_all_streams = from.num_sync_all_streams;
   to.num_device_alloc = from.num_device_alloc;
   to.num_device_free = from.num_device_free;
+#if TORCH_MINOR >= 12
+  to.num_oom_rejections = from.num_oom_rejections;
+#endif
+#if TORCH_MINOR >= 13
+  for (const auto& [pool, reserved] : from.reserved_by_private_pools) {
+    to.reserved_bytes_by_private_pools[{pool.graph, pool.user}] =
+        ToTorch(reserved);
+  }
+#endif
   // Unlimited is SIZE_MAX in the option and -1 in the statistics.
   to.max_split_size =
       static_cast<int64_t>(AcceleratorAllocatorConfig::max_split_size());
@@ -112,6 +121,11 @@ AllocatorConfigInfo CurrentConfigInfo() {
       AcceleratorAllocatorConfig::last_allocator_settings();
   info.roundup_power2_divisions =
       AcceleratorAllocatorConfig::roundup_power2_divisions();
+#if TORCH_MINOR >= 13
+  info.max_round_threshold =
+      AcceleratorAllocatorConfig::pinned_max_round_threshold();
+  info.max_cached_size = AcceleratorAllocatorConfig::pinned_max_cached_size();
+#endif
   return info;
 }
 

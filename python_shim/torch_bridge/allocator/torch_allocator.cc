@@ -110,6 +110,33 @@ c10::DataPtr TorchAllocator::allocate(size_t size) {
   return {ptr, ptr, &DeleteBlock, CudaDevice(device)};
 }
 
+#if TORCH_MINOR >= 13
+c10::DataPtr TorchAllocator::allocateWithAddress(size_t size, void* address) {
+  TORCH_CHECK(ToAddress(address) % kMinBlockSize == 0,
+              "mallocWithAddress: addr must be aligned to kMinBlockSize (",
+              kMinBlockSize, " bytes), got ", address);
+  TORCH_CHECK(IsCaching(),
+              "Exact-address allocation is only supported by the "
+              "native CUDA caching allocator");
+  const c10::DeviceIndex device = CurrentDevice();
+  if (size == 0) return {nullptr, nullptr, &DeleteBlock, CudaDevice(device)};
+  const ContextOfMalloc context(size);
+  const MallocHint hint = CurrentLifetimeHint(size);
+  const Result<AllocatedBlock> block = [&] {
+    const BetweenNodes between;
+    return core::MallocAt(device, size,
+                          ToStreamId(c10::cuda::getCurrentCUDAStream(device)),
+                          hint, ToAddress(address));
+  }();
+  TORCH_CHECK(block.has_value(),
+              "Could not allocate CUDA storage at exact address ", address,
+              ": ", block.error().message);
+  ReportToProfiler(*block, static_cast<int64_t>(block->bytes), device);
+  TraceAllocation(address);
+  return {address, address, &DeleteBlock, CudaDevice(device)};
+}
+#endif
+
 bool TorchAllocator::is_simple_data_ptr(const c10::DataPtr& data_ptr) const {
   return data_ptr.get() == data_ptr.get_context();
 }
@@ -168,6 +195,15 @@ bool SaidNotExpandable() {
   return said.load();
 }
 
+#if TORCH_MINOR >= 12
+// Of the option, not of the fraction that was set since: as native.
+double RejectionShare() {
+  return CUDAAllocatorConfig::throw_on_cudamalloc_oom()
+             ? CUDAAllocatorConfig::per_process_memory_fraction()
+             : 0.0;
+}
+#endif
+
 void UseSettings() {
   using c10::CachingAllocator::AcceleratorAllocatorConfig;
   // Made with 16 elements and assigned in place since: see settings.h.
@@ -176,7 +212,7 @@ void UseSettings() {
   TORCH_CHECK(divisions.size() == 16, "torch keeps ", divisions.size(),
               " divisions, 16 were expected");
   using Config = AcceleratorAllocatorConfig;
-  core::TorchSettings settings;
+  core::TorchSettings settings{};
   settings.divisions = divisions.data();
   settings.max_split_size = [] { return Bytes{Config::max_split_size()}; };
   settings.max_non_split_rounding = [] {
@@ -188,6 +224,9 @@ void UseSettings() {
   settings.collection_threshold = &Config::garbage_collection_threshold;
   settings.unmanaged_segments = &SaidNotExpandable;
   SaidNotExpandable();  // what the environment says, before it is replaced
+#if TORCH_MINOR >= 12
+  settings.rejection_share = &RejectionShare;
+#endif
   settings.free_memory = &RunFreeMemoryCallbacks;
   core::UseSettings(settings);
 }

@@ -17,7 +17,7 @@
 
 namespace stratalloc {
 
-// The whole of torch 2.11's CUDA allocator interface over the core's functions
+// The whole of torch's CUDA allocator interface over the core's functions
 // (bridge_api/). What PyTorch knows as "the CUDA caching allocator" once
 // install.h has put it into torch's atomic.
 //
@@ -62,6 +62,11 @@ class TorchAllocator final
   void resetPeakStats(c10::DeviceIndex device) override;
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override;
 
+#if TORCH_MINOR >= 13
+  // Out of what is cached at `address`, or an exception.
+  c10::DataPtr allocateWithAddress(size_t size, void* address) override;
+#endif
+
   // Raw memory. size 0 gives nullptr and is not counted.
   void* raw_alloc(size_t size) override;
   void* raw_alloc_with_stream(size_t size, cudaStream_t stream) override;
@@ -94,6 +99,10 @@ class TorchAllocator final
   // Observers, attached before init() too.
   void attachOutOfMemoryObserver(
       c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
+#if TORCH_MINOR >= 12
+  void attachOomRejectionObserver(
+      c10::cuda::CUDACachingAllocator::OomRejectionObserver observer) override;
+#endif
   void attachAllocatorTraceTracker(
       c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) override;
 
@@ -111,11 +120,25 @@ class TorchAllocator final
   void popCompileContext() override;
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
+#if TORCH_MINOR >= 12
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(
+      const void* ptr) override;
+#endif
+#if TORCH_MINOR >= 14
+  bool supportsUserMetadata() override;
+  void annotateMemory(const void* ptr, const std::string& metadata) override;
+#endif
 
   // Private pools (torch_pools.cc), sharing (torch_ipc.cc).
   void beginAllocateToPool(c10::DeviceIndex device, MempoolId pool,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, MempoolId pool) override;
+#if TORCH_MINOR >= 13
+  // Nothing to do: the core asks the driver which streams capture, which also
+  // knows of captures that torch did not begin.
+  void markCaptureBegin(c10::DeviceIndex) override {}
+  void markCaptureEnd(c10::DeviceIndex) override {}
+#endif
   void releasePool(c10::DeviceIndex device, MempoolId pool) override;
   int getPoolUseCount(c10::DeviceIndex device, MempoolId pool) override;
   void createOrIncrefPool(c10::DeviceIndex device, MempoolId pool,

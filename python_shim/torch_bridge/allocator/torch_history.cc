@@ -55,12 +55,16 @@ State& History() {
 }
 
 TraceEntry ToEntry(const TraceEvent& event) {
-  return TraceEntry(
+  TraceEntry entry(
       static_cast<TraceEntry::Action>(event.action),
       static_cast<c10::DeviceIndex>(event.device), event.address, event.bytes,
       ToStream(event.stream), {event.pool.graph, event.pool.user},
       static_cast<c10::approx_time_t>(event.time), ToContext(event.context),
       event.compile_context, event.user_metadata);
+#if TORCH_MINOR >= 15
+  entry.internal_metadata_ = event.internal_metadata;
+#endif
+  return entry;
 }
 
 static_assert(static_cast<int>(RecordContext::NEVER) == 0 &&
@@ -189,10 +193,42 @@ void TorchAllocator::setUserMetadata(const std::string& metadata) {
 
 std::string TorchAllocator::getUserMetadata() { return core::UserMetadata(); }
 
+#if TORCH_MINOR >= 12
+std::shared_ptr<c10::GatheredContext> TorchAllocator::getContextForPointer(
+    const void* ptr) {
+  return ToContext(core::ContextOf(ToAddress(ptr)));
+}
+#endif
+
+#if TORCH_MINOR >= 14
+bool TorchAllocator::supportsUserMetadata() { return true; }
+
+void TorchAllocator::annotateMemory(const void* ptr,
+                                    const std::string& metadata) {
+  // As native gathers of what is not a malloc.
+  const auto level = static_cast<RecordContext>(
+      gathering.load(std::memory_order_relaxed) & Gathering::kContexts);
+  const CreateContextFn recorder = context_recorder.load();
+  const bool gathers = level >= RecordContext::ALLOC && recorder != nullptr;
+  if (gathers) core::SetHistoryContext(recorder());
+  const bool found = core::Annotate(ToAddress(ptr), metadata);
+  if (gathers) core::SetHistoryContext(nullptr);
+  TORCH_CHECK(found, "annotateMemory: no live allocation found at pointer ",
+              ptr);
+}
+#endif
+
 void TorchAllocator::attachOutOfMemoryObserver(
     c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
   out_of_memory_.Attach(std::move(observer));
 }
+
+#if TORCH_MINOR >= 12
+void TorchAllocator::attachOomRejectionObserver(
+    c10::cuda::CUDACachingAllocator::OomRejectionObserver observer) {
+  out_of_memory_.AttachToRejections(std::move(observer));
+}
+#endif
 
 void TorchAllocator::attachAllocatorTraceTracker(
     AllocatorTraceTracker tracker) {

@@ -24,8 +24,8 @@ struct BoundarySizes {
   std::size_t device_stats, trace_entry, snapshot_info, config_info;
 };
 inline constexpr BoundarySizes kBoundarySizes[] = {
-    {11, 50, 976, 136, 160, 88},    {12, 52, 984, 136, 160, 88},
-    {13, 55, 1016, 136, 176, 104},  {14, 57, 1016, 136, 224, 104},
+    {11, 50, 976, 136, 160, 88},   {12, 52, 984, 136, 160, 88},
+    {13, 55, 1016, 136, 176, 104}, {14, 57, 1016, 136, 224, 104},
     {15, 57, 1016, 168, 224, 104},
 };
 inline constexpr const BoundarySizes& kSizes =

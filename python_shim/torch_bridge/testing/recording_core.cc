@@ -347,6 +347,11 @@ void ConfigureHistory(const HistoryOptions&) {}
 void TrackHistory(void (*)(const TraceEvent&)) {}
 void SetHistoryContext(HistoryContext) {}
 std::vector<TraceEvent> HistoryEvents(int) { return {}; }
+HistoryContext ContextOf(Address) { return nullptr; }
+bool Annotate(Address, const std::string&) { return false; }
+Result<AllocatedBlock> MallocAt(int, Bytes, StreamId, MallocHint, Address) {
+  return Fail(ErrorCode::kNotFound, "the recording core has nothing cached");
+}
 Bytes RecordOutOfMemory(int, Bytes size, StreamId, MallocHint, Bytes) {
   return size;
 }

@@ -2,13 +2,22 @@
 //
 // Things of PyTorch's allocator that only C++ reaches: a FreeMemoryCallback as
 // a program would register one, which notes what it sees, the sizes of
-// expandable segments, and a tracker of events, as NCCL's registration attaches
-// one.
+// expandable segments, a tracker of events, as NCCL's registration attaches
+// one, the names of its options, observers of rejections and blocks at an
+// address.
 
+#include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <stdexcept>
+#include <string>
 
 namespace {
 
@@ -20,8 +29,9 @@ void* held = nullptr;    // what it frees, once
 
 using c10::CachingDeviceAllocator::TraceEntry;
 
-long heard[TraceEntry::OOM + 1] = {};  // by action, over all trackers
-uint64_t heard_address = 0;            // of the last event
+constexpr int kActions = 10;
+long heard[kActions] = {};   // by action, over all trackers
+uint64_t heard_address = 0;  // of the last event
 uint64_t heard_bytes = 0;
 
 class Callback final : public c10::FreeMemoryCallback {
@@ -38,6 +48,11 @@ class Callback final : public c10::FreeMemoryCallback {
     return true;
   }
 };
+
+std::atomic<long> rejections{0};  // calls of an observer
+uint64_t rejected[3] = {};        // bytes asked for, reserved, of the card
+
+std::map<uint64_t, c10::DataPtr> at_address;  // by it
 
 }  // namespace
 
@@ -78,6 +93,58 @@ void track() {
 long tracked(int action) { return heard[action]; }
 uint64_t tracked_address() { return heard_address; }
 uint64_t tracked_bytes() { return heard_bytes; }
+
+// Every option that PYTORCH_ALLOC_CONF may name, separated by commas.
+void known_options(char* out, int bytes) {
+  std::string names;
+  for (const auto* keys :
+       {&c10::CachingAllocator::AcceleratorAllocatorConfig::getKeys(),
+        &allocator::CUDAAllocatorConfig::getKeys()}) {
+    for (const std::string& key : *keys) names += key + ",";
+  }
+  std::snprintf(out, static_cast<size_t>(bytes), "%s", names.c_str());
+}
+
+#if TORCH_MINOR >= 12
+// `fail`: it throws, too.
+void observe_rejections(int fail) {
+  allocator::attachOomRejectionObserver(
+      [fail](int64_t, size_t size, size_t reserved, size_t total) {
+        rejected[0] = size;
+        rejected[1] = reserved;
+        rejected[2] = total;
+        ++rejections;
+        if (fail != 0) throw std::runtime_error("an observer's own");
+      });
+}
+long rejections_seen(uint64_t out[3]) {
+  const long seen = rejections.load();
+  for (int i = 0; i < 3; ++i) out[i] = rejected[i];
+  return seen;
+}
+#endif
+
+#if TORCH_MINOR >= 13
+// 0, or 1 with a message; whether the pointer is a plain one of the allocator's
+// in *plain.
+int allocate_at(uint64_t size, uint64_t address, int* plain, char* message,
+                int bytes) {
+  try {
+    c10::DataPtr data =
+        allocator::allocateWithAddress(size, reinterpret_cast<void*>(address));
+    *plain = data.get_deleter() == allocator::get()->raw_deleter() &&
+             data.get() == data.get_context() && data.device().is_cuda();
+    const auto got = reinterpret_cast<uint64_t>(data.get());
+    if (got != 0) at_address[got] = std::move(data);
+    return got == (size == 0 ? 0 : address) ? 0 : 2;
+  } catch (const c10::Error& e) {
+    std::snprintf(message, static_cast<size_t>(bytes), "%s",
+                  e.what_without_backtrace());
+    return 1;
+  }
+}
+void free_at(uint64_t address) { at_address.erase(address); }
+#endif
 
 }  // extern "C"
 #pragma GCC visibility pop
