@@ -124,6 +124,16 @@ std::string StrOf20(const std::stringbuf* buffer) {
   return StrBefore20(buffer);
 }
 
+// `str() &&` of C++20.
+std::string TakeStr(std::stringbuf* buffer) STRATALLOC_FLOOR(
+    "_ZNOSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv");
+std::string TakeStr(std::stringbuf* buffer) {
+  std::string taken = StrBefore20(buffer);
+  const std::string nothing;
+  buffer->str(nothing);
+  return taken;
+}
+
 // GLIBCXX_3.4.26 for constructors without arguments, GLIBCXX_3.4.21 for those
 // with a mode.
 #define STRATALLOC_CONSTRUCTOR(name, type, mode)                               \

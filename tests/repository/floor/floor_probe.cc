@@ -19,6 +19,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #define PROBE extern "C" __attribute__((visibility("default")))
@@ -74,6 +75,16 @@ PROBE int probe_text(int number) {
   std::ostringstream out;
   out << "number " << number;
   return static_cast<int>(out.str().size());
+}
+
+// The size of the text that was taken; -1 if some of it is left.
+PROBE int probe_taken_text(int number) {
+  std::ostringstream out;
+  out << "number " << number;
+  // By its address: a call could be inlined.
+  std::string (std::stringbuf::*volatile take)()&& = &std::stringbuf::str;
+  const std::string taken = (std::move(*out.rdbuf()).*take)();
+  return out.str().empty() ? static_cast<int>(taken.size()) : -1;
 }
 
 PROBE int probe_number(const char* text) {

@@ -59,6 +59,7 @@ class FloorTest(unittest.TestCase):
 
     def test_text_of_a_stream(self):
         self.assertEqual(self.probe.probe_text(42), len("number 42"))
+        self.assertEqual(self.probe.probe_taken_text(42), len("number 42"))
         self.assertEqual(self.probe.probe_number(b"21"), 42)
 
     def test_copied_exception_is_thrown_again(self):
