@@ -43,7 +43,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         raise SystemExit(
             "stratalloc: nvcc is missing: set CUDA_HOME to a CUDA toolkit, or "
             "pip install -r third_party/pip/cuda.txt")
-    missing = build_needs.missing_cuda(toolkit, torch)
+    headers = os.path.join(toolkit, "include")
+    whole = not build_needs.missing_cuda(headers)
+    missing = build_needs.missing_cuda(headers, torch.cuda_headers)
     if missing:
         raise SystemExit(
             "stratalloc: headers of CUDA are missing: pip install "
@@ -53,8 +55,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
           f"{toolkit}/bin/nvcc", file=sys.stderr, flush=True)
     options = [f"--repo_env=TORCH_HEADERS={torch.folder}",
                f"--repo_env=CUDA_HOME={toolkit}",
-               f"--repo_env=CUDA_HEADERS={torch.cuda_headers}",
                f"--repo_env=STRATALLOC_PYTHON={python}"]
+    if not whole:
+        options.append(f"--repo_env=CUDA_HEADERS={torch.cuda_headers}")
     environment = build_needs.environment()
     done = subprocess.run(
         [sys.executable, "-m", "tests.repository.report.run", "build", *options,

@@ -115,11 +115,15 @@ class BackendTest(unittest.TestCase):
         self.assertEqual(words, [
             "build", f"--repo_env=TORCH_HEADERS={self.root / 'site'}",
             f"--repo_env=CUDA_HOME={self.root / 'cuda'}",
+            f"--repo_env=STRATALLOC_PYTHON={self._python('new')}",
             "--repo_env=CUDA_HEADERS="
             f"{self.root / 'site/nvidia/cu13/include'}",
-            f"--repo_env=STRATALLOC_PYTHON={self._python('new')}",
             "//python_shim/wheel"])
         self.assertNotIn("PYTHONPATH", variables)
+
+    def test_whole_toolkit_needs_no_headers_of_torch(self):
+        self._write("cuda/include/cusparse.h", "")
+        self.assertNotIn("CUDA_HEADERS", " ".join(self._build()[0]))
 
     def test_interpreter_without_torch_is_passed_over(self):
         self._found_in("bare", "new")

@@ -119,9 +119,8 @@ def cuda_toolkit(root: str) -> str:
     return ""
 
 
-def missing_cuda(toolkit: str, torch: Torch) -> list[str]:
-    """PyPI's names of what neither the toolkit nor torch's packages have."""
-    folders = [os.path.join(toolkit, "include"), torch.cuda_headers]
+def missing_cuda(*folders: str) -> list[str]:
+    """PyPI's names of the headers of CUDA that none of the folders has."""
     return [package for header, package in _HEADERS_OF_CUDA.items()
             if not any(os.path.exists(os.path.join(folder, header))
                        for folder in folders if folder)]
