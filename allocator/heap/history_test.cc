@@ -365,5 +365,58 @@ TEST_F(HistoryTest, TheTrackerHearsBeforeTheRingAndInTheSameOrder) {
   EXPECT_EQ(mapped, 6 * kMiB);
 }
 
+TEST_F(HistoryTest, AnnotationHasItsOwnLabelAndChangesNothing) {
+  Record(10);
+  History::UserMetadata() = "the thread's";
+  const Address block = Malloc(1000);
+  const DeviceStats before = allocator().Stats();
+  EXPECT_TRUE(allocator().Annotate(block, "packed"));
+  History::UserMetadata().clear();
+  EXPECT_FALSE(allocator().Annotate(block + 512, "no block begins there"));
+  const std::vector<TraceEvent> events = allocator().Traces();
+  ASSERT_EQ(events.back().action, TraceAction::kAnnotate);
+  EXPECT_EQ(events.back().address, block);
+  EXPECT_EQ(events.back().bytes, 1000u);
+  EXPECT_EQ(events.back().user_metadata, "packed");
+  EXPECT_EQ(events.back().compile_context, "N/A");
+  EXPECT_EQ(events[events.size() - 2].user_metadata, "the thread's");
+  EXPECT_EQ(Of(allocator().Stats().allocation).allocated,
+            Of(before.allocation).allocated);
+  Stop();
+}
+
+TEST_F(HistoryTest, ContextOfABlockIsThatOfItsMalloc) {
+  Record(10);
+  const auto context = std::make_shared<int>(3);
+  History::SetThreadContext(context);
+  const Address block = Malloc(1000);
+  History::SetThreadContext(nullptr);
+  const Address other = Malloc(1000);
+  EXPECT_EQ(allocator().ContextOf(block), context);
+  EXPECT_EQ(allocator().ContextOf(block + 512), nullptr);
+  EXPECT_EQ(allocator().ContextOf(other), nullptr);
+  Free(block);
+  EXPECT_EQ(allocator().ContextOf(block), nullptr);
+  Stop();
+}
+
+TEST_F(HistoryTest, InternalLabelEndsWithItsCall) {
+  const Address base = Malloc(8192);
+  Free(base);
+  Record(10);
+  const Result<AllocatedBlock> block = allocator().MallocAt(
+      {512, kDefaultStream, LifetimeClass::kPersistent, kOwner}, base + 1024);
+  ASSERT_TRUE(block.has_value()) << block.error().message;
+  live_.push_back(block->address);
+  for (const TraceEvent& event : allocator().Traces()) {
+    EXPECT_EQ(event.internal_metadata, "mallocWithAddress");
+  }
+  EXPECT_EQ(allocator().Traces().size(),
+            4u);  // the part in front comes and goes
+  Malloc(512);
+  EXPECT_EQ(allocator().Traces().back().internal_metadata, "");
+  Stop();
+}
+
 }  // namespace
 }  // namespace stratalloc
