@@ -246,7 +246,8 @@ def attention_with_dropout(backend, dtype):
     """Drops the same weights in forward and backward: with the mask that an
     identity as value shows, the CPU computes the rest."""
     torch.manual_seed(0)
-    size, p = 16, 0.3
+    # From 2.12 on cuDNN takes multiples of 1/16 alone.
+    size, p = 16, 5 / 16
     q, k = (
         torch.randn(2, 3, size, size, dtype=dtype, device="cuda")
         .requires_grad_()
@@ -271,7 +272,7 @@ def attention_with_dropout(backend, dtype):
 
 
 @item(
-    "SDPA: dropout 0.3 in all four, with gradients",
+    "SDPA: dropout 5/16 in all four, with gradients",
     0.05,
     "half precision against double; float32 alone: below 1e-5",
     measures_itself=True,

@@ -43,6 +43,26 @@ NOT_COMPARABLE = {
     "jiterator_2inputs_2outputs": "compiles a kernel for CUDA",
 }
 
+# The same, of a minor and each later one: PyTorch added the entry there.
+NOT_COMPARABLE_SINCE = {
+    (2, 14): {
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": (
+            "PyTorch has no CUDA kernel"
+        ),
+    },
+}
+
+
+def _not_comparable():
+    minor = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    since = [
+        name
+        for first, names in NOT_COMPARABLE_SINCE.items()
+        if minor >= first
+        for name in names
+    ]
+    return [*NOT_COMPARABLE, *since]
+
 
 def name_of(op):
     return ".".join(part for part in (op.name, op.variant_test_name) if part)
@@ -58,11 +78,11 @@ def dtype_of(op):
 def entries(without=()):
     """{name: entry} of what a test can compare with the CPU.
 
-    `without`: names left out besides NOT_COMPARABLE. KeyError for a name that the
+    `without`: names left out besides those above. KeyError for a name that the
     database does not hold: a list of exceptions must not outlive its reason.
     """
     operators = {name_of(op): op for op in op_db}
-    for name in (*NOT_COMPARABLE, *without):
+    for name in (*_not_comparable(), *without):
         del operators[name]
     # What only CUDA computes is tested in test_refusals.py.
     return {n: op for n, op in operators.items() if dtype_of(op) is not None}

@@ -10,6 +10,11 @@ DEVICE = compiling.load("256MiB", CUDASIM_CHECK_RAW_LAUNCHES="triton_")
 # pylint: disable=wrong-import-position
 import pytest
 import torch
+from torch._inductor import config
+
+# From 2.13 on all but the first launch of a kernel.
+_FAST = "use_fast_triton_launcher"
+HAS_FAST_LAUNCHER = hasattr(config, _FAST)
 
 
 @pytest.mark.long
@@ -34,22 +39,46 @@ def test_a_step_of_a_compiled_model_launches_checked_kernels():
 
 def test_memory_that_has_gone_is_refused_by_the_launcher():
     """It asks cuPointerGetAttribute for each tensor's address first."""
+    launch = _launch_with_memory_that_has_gone(fast=False)
+    launched = DEVICE.launches_checked()
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        launch()
+    assert DEVICE.launches_checked() == launched
+    assert DEVICE.violations() == []
+
+
+@pytest.mark.skipif(
+    not HAS_FAST_LAUNCHER, reason="each launcher of 2.11 and 2.12 asks"
+)
+def test_memory_that_has_gone_is_a_violation_of_the_fast_launcher():
+    launch = _launch_with_memory_that_has_gone(fast=True)
+    launched = DEVICE.launches_checked()
+    launch()
+    assert DEVICE.launches_checked() == launched + 1
+    (violation,) = DEVICE.violations()
+    DEVICE.clear_violations()
+    assert "use-after-unmap: kernel triton_" in violation
+
+
+def _launch_with_memory_that_has_gone(fast):
+    """Launches a kernel that was launched before, with memory unmapped since.
+
+    `fast`: by Inductor's launcher that does not ask for an address.
+    """
+    torch._dynamo.reset()
+    settings = {_FAST: fast} if HAS_FAST_LAUNCHER else {}
     compiled = torch.compile(lambda a, b: torch.relu(a + b) * 2)
     # Large enough for segments of their own, which can go.
     a, b = (torch.ones(6 << 20, device="cuda") for _ in range(2))
-    compiled(a, b)
+    with config.patch(settings):
+        compiled(a, b)
     alias = torch.empty(0, device="cuda").set_(
         _storage_at(b), 0, b.shape, b.stride()
     )
     compiled(a, alias)
     del a, b
     torch.cuda.empty_cache()
-    a = torch.ones(6 << 20, device="cuda")
-    launched = DEVICE.launches_checked()
-    with pytest.raises(RuntimeError, match="invalid argument"):
-        compiled(a, alias)
-    assert DEVICE.launches_checked() == launched
-    assert DEVICE.violations() == []
+    return lambda: compiled(torch.ones(6 << 20, device="cuda"), alias)
 
 
 def _storage_at(tensor):
