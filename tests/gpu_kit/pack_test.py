@@ -5,6 +5,7 @@ import os
 import tarfile
 import tempfile
 import unittest
+import zipfile
 from unittest import mock
 
 from tests.gpu_kit import catalogue
@@ -43,6 +44,19 @@ class PackTest(unittest.TestCase):
             modes = {m.name: m.mode for m in archive.getmembers()}
         self.assertEqual(modes["gpu-kit/conformance"], 0o755)
         self.assertEqual(modes["gpu-kit/b"], 0o644)
+
+    def test_minors_are_those_of_the_packed_bridges(self):
+        wheels = [os.path.join(self.folder, name) for name in ("1.whl", "2.whl")]
+        for wheel, names in zip(wheels, (
+            ("stratalloc/lib/libstratalloc_torch_2_15.so",
+             "stratalloc/lib/libstratalloc.so",
+             "stratalloc/lib/libstratalloc_torch_2_9.so"),
+            ("stratalloc_cudasim/lib/libcudasim_torch_2_14.so",),
+        )):
+            with zipfile.ZipFile(wheel, "w") as archive:
+                for name in names:
+                    archive.writestr(name, b"")
+        self.assertEqual(pack.minors(wheels), ["2.9", "2.15"])
 
     def test_too_large_is_refused(self):
         with mock.patch.object(pack, "LIMIT", 1000):
