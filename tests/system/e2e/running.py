@@ -5,6 +5,7 @@ The simulated one; with STRATALLOC_TEST_DEVICE=cuda the real GPU, of which the
 allocator then takes as much as the simulated one would have.
 """
 
+import importlib.metadata
 import json
 import os
 
@@ -14,6 +15,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 DEVICE = os.environ.get("STRATALLOC_TEST_DEVICE", "sim")
 SIMULATED = DEVICE == "sim"
+
+# N of torch 2.N.
+TORCH_MINOR = int(importlib.metadata.version("torch").split(".")[1])
 
 # The same programs in another mode of the simulated device, under this seed.
 MODE = os.environ.get("CUDASIM_MODE")

@@ -12,6 +12,7 @@ oom_in_a_capture and text_of_oom.
 import ctypes
 import gc
 import json
+import os
 import sys
 
 from stratalloc import simulate
@@ -22,6 +23,11 @@ ASYNC = ("oom_beside_a_pending_free", "frees_wait_in_a_pool")
 
 way, *names = sys.argv[1:]
 simulate.load("64MiB", mode="async" if set(names) & set(ASYNC) else "eager")
+
+# Native asks NVML before it maps a segment, and calls nullptr where there is
+# none (torch 2.13 to 2.15).
+ctypes.CDLL(os.path.abspath(os.path.join(os.environ.get(
+    "FAKE_NVML", "tests/simulator/cudasim/native"), "libnvidia-ml.so.1")))
 
 import torch
 
