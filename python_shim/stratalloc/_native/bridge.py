@@ -16,6 +16,7 @@ from stratalloc._native import core as _core
 from stratalloc._native.errors import UnsupportedTorchError
 
 _OUT_OF_MEMORY = 2  # of entry_point.h
+_REINSTALL = "pip install --force-reinstall stratalloc"
 
 _lib = None
 _path = None
@@ -54,8 +55,10 @@ def require_supported(version):
     bridge_name(version)
     if minors and _minor(version) not in minors:
         raise UnsupportedTorchError(
-            f"stratalloc: torch {version} is not supported (bridges here: "
-            f"torch {', '.join(minors)})")
+            f"stratalloc: torch {version} has no bridge in this installation, "
+            f"which has those of torch {', '.join(minors)}: install one of "
+            "these, or a stratalloc that knows it (pip install --upgrade "
+            "stratalloc)")
 
 
 def _minor(version):
@@ -76,13 +79,19 @@ def load(version):
     except OSError as error:
         raise UnsupportedTorchError(
             f"stratalloc: the bridge for torch {minor} does not load into "
-            f"torch {version}: {error}") from None
+            f"torch {version}: {error}; {_REINSTALL}") from None
     # Before any other symbol: another minor's file may lack some.
     built_for = "%d.%d" % divmod(lib.stratalloc_torch_built_for(), 100)
     if built_for != minor:
         raise UnsupportedTorchError(
             f"stratalloc: {name} was built for torch {built_for}, this is "
-            f"torch {version}")
+            f"torch {version}; {_REINSTALL}")
+    try:
+        call_function(lib.stratalloc_torch_check)
+    except RuntimeError as error:
+        raise UnsupportedTorchError(
+            f"stratalloc: the bridge for torch {minor} does not fit this "
+            f"torch {version}: {error}") from None
     _declare(lib)
     _lib, _path = lib, path
     return lib

@@ -23,6 +23,7 @@ import os
 import threading
 
 from stratalloc._native import device_metrics as _device_metrics
+from stratalloc._native import intact as _intact
 from stratalloc._native.declarations import (
     Error, Pin, Placement, Range, Setting, Trial, Tried, declare)
 
@@ -50,13 +51,18 @@ class LibraryError(RuntimeError):
 
 
 def library_path(name):
-    """Path of a shared object of the package; raises if it is not there."""
+    """Path of a shared object of the package; raises if it is not there, or not
+    as it was installed."""
     path = os.path.join(PACKAGE, "lib", name)
     if not os.path.exists(path):
         raise LibraryError(
             f"stratalloc: {name} is missing from {os.path.dirname(path)}: "
             "this is a source tree or a damaged installation; run `./dev build`"
         )
+    if _intact.is_damaged(PACKAGE, path):
+        raise LibraryError(
+            f"stratalloc: {name} is not as it was installed, some of its bytes "
+            "have changed: pip install --force-reinstall stratalloc")
     return path
 
 

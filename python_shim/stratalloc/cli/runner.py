@@ -248,7 +248,7 @@ def _require_possible(args):
         _bridge.load(torch.__version__)
     except UnsupportedTorchError as error:
         raise _command.CannotRunError(
-            f"{error}; install one of these{_or_native(args)}") from None
+            f"{error}{_or_native(args)}") from None
     late = None if _state.is_enabled() else _enable.why_late(torch)
     if late is not None:
         advice = late[1] if not torch.cuda.is_initialized() else (

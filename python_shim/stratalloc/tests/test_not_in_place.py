@@ -97,7 +97,7 @@ def _install_fails():
 # (what is so in the process, its environment, a part of the line)
 _REASONS = {
     "forbidden": (_has_a_gpu, {"STRATALLOC": "0"}, "STRATALLOC=0"),
-    "unsupported torch": (_other_minor, {}, "bridges here: torch 2.7"),
+    "unsupported torch": (_other_minor, {}, "which has those of torch 2.7"),
     "no bridge": (_no_bridge, {}, "is missing"),
     "other backend": (_other_backend, {}, "already 'cudaMallocAsync'"),
     "initialised": (_initialised, {}, "CUDA is already initialised"),

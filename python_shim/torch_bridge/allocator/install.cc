@@ -9,6 +9,7 @@
 
 #include "python_shim/torch_bridge/allocator/torch_allocator.h"
 #include "python_shim/torch_bridge/allocator/torch_history.h"
+#include "python_shim/torch_bridge/allocator/torch_layout.h"
 #include "python_shim/torch_bridge/autograd/backward_scopes.h"
 #include "python_shim/torch_bridge/base/entry_point.h"
 
@@ -77,6 +78,13 @@ using stratalloc::RunEntryPoint;
 
 int stratalloc_torch_built_for(void) { return 200 + TORCH_MINOR; }
 
+int stratalloc_torch_check(char* message, int bytes) {
+  return RunEntryPoint(message, bytes, [] {
+    // nullptr: another allocator is in its place, which install() refuses.
+    stratalloc::CheckTorch(NativeAllocator());
+  });
+}
+
 int stratalloc_torch_install(char* message, int bytes) {
   return RunEntryPoint(message, bytes, [] {
     if (stratalloc::IsCurrentAllocator()) return;
@@ -114,6 +122,11 @@ int stratalloc_torch_native_init(int device_count, char* message, int bytes) {
     TORCH_CHECK(native != nullptr, "the native allocator was not found");
     if (!native->initialized()) native->init(device_count);
   });
+}
+
+int stratalloc_torch_slots(void* object) {
+  return stratalloc::CodePointers(
+      *static_cast<const void* const* const*>(object), 1000);
 }
 
 int stratalloc_torch_cache_info(int device, uint64_t* largest, char* message,

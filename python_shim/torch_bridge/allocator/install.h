@@ -36,6 +36,10 @@ extern "C" {
 // the wrong minor may load without an error, so the caller compares first.
 STRATALLOC_BRIDGE_API int stratalloc_torch_built_for(void);
 
+// Is torch what this library was compiled for (torch_layout.h)? Before any
+// other function. Changes nothing.
+STRATALLOC_BRIDGE_API int stratalloc_torch_check(char* message, int bytes);
+
 // Puts our allocator into torch's atomic and into c10's registry (where
 // torch.accelerator looks), before CUDA is initialised. Refuses, changing
 // nothing, if the allocator there is not native's or is already in use.
@@ -55,6 +59,8 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_native_init(int device_count,
                                                        int bytes);
 
 // For tests: what no Python call reaches.
+// Virtual functions of an object, counted as torch_layout.h does.
+STRATALLOC_BRIDGE_API int stratalloc_torch_slots(void* object);
 STRATALLOC_BRIDGE_API int stratalloc_torch_cache_info(int device,
                                                       uint64_t* largest,
                                                       char* message, int bytes);

@@ -106,7 +106,7 @@ def test_enable_on_unsupported_torch_raises(tmp_path):
     assert (enabled, total, done.stderr) == ("enabled False", "3.0", "")
     assert len(said) == 3 and len(set(said)) == 1, said
     assert "2.99.1" in said[0]
-    assert f"bridges here: torch 2.{running.TORCH_MINOR}" in said[0]
+    assert f"has those of torch 2.{running.TORCH_MINOR}:" in said[0]
 
 
 # What `import torch` calls, in an installation without this torch's bridge.
