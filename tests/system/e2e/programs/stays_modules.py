@@ -19,6 +19,9 @@ ARGUMENTS = {"kernel_size": 3, "nhead": 2, "num_heads": 2}
 # Of arguments with a default, these are made smaller.
 SMALLER = {"d_model": SIZE, "nhead": 2, "dim_feedforward": 2 * SIZE,
            "num_encoder_layers": 1, "num_decoder_layers": 1}
+# Without it norms of batches and instances, which take `bias` since torch 2.12,
+# may have no parameters.
+AFFINE = {"affine": True}
 INPUTS = [(4, SIZE), (4, 3, SIZE), (4, SIZE, SIZE), (4, SIZE, SIZE, SIZE),
           (4, SIZE, SIZE, SIZE, SIZE)]
 
@@ -47,7 +50,7 @@ def make(cls, bias):
     taken = inspect.signature(cls.__init__).parameters
     if any(p.kind is p.VAR_POSITIONAL for p in taken.values()):
         return cls(SIZE, SIZE, bias=bias, device="cuda")  # LSTM(*args)
-    arguments.update({name: value for name, value in SMALLER.items()
+    arguments.update({name: value for name, value in (SMALLER | AFFINE).items()
                       if name in taken})
     return cls(**arguments, bias=bias, device="cuda")
 

@@ -73,8 +73,10 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     static = weight + 1
 found = stays()
-# The weight, and seed and offset of the generator.
-assert found.pop("pinned by a graph") == 3 * MIB + 2 * 512, found
+# The weight. Before torch 2.12 a capture that draws no random numbers reads seed
+# and offset of the generator, too.
+generator = 2 * 512 if int(torch.__version__.split(".")[1]) < 12 else 0
+assert found.pop("pinned by a graph") == 3 * MIB + generator, found
 assert found.pop("in private pools") >= 3 * MIB, found
 assert found == {}, found
 del static
