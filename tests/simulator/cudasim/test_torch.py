@@ -104,9 +104,13 @@ def test_native_allocator_runs_out_of_memory_with_its_own_text():
 
 
 def test_expandable_segments_use_the_drivers_virtual_memory():
+    # From 2.13 on PyTorch asks NVML before it maps, and calls a null pointer
+    # where there is no NVML.
+    nvml = os.path.abspath("tests/simulator/cudasim/native/libnvidia-ml.so.1")
     out, _ = run(
-        """
+        f"""
         import torch
+        ctypes.CDLL({nvml!r})
         kept = [torch.empty(3 << 20, device="cuda") for _ in range(5)]
         x = torch.arange(1000.0)
         assert torch.equal(x.cuda().cpu(), x)

@@ -12,12 +12,17 @@ import os
 import sys
 
 _NAMES = ("libcuda.so.1", "libcudart.so.13")
+_NVML = "libnvidia-ml.so.1"
+_FOLDERS = [
+    "tests/simulator/cudasim" + folder
+    for folder in ("", "/operator_bridge", "/native")
+]
 
 
 def find(name):
     """The library's path: $CUDASIM_LIBRARIES, the build, the package."""
     places = os.environ.get("CUDASIM_LIBRARIES", "").split(":")
-    places += ["tests/simulator/cudasim", "tests/simulator/cudasim/operator_bridge"]
+    places += _FOLDERS
     package = importlib.util.find_spec("stratalloc_cudasim")
     if package is not None and package.submodule_search_locations:
         for root in package.submodule_search_locations:
@@ -108,11 +113,25 @@ def allocator():
     return os.environ.get("SIMULATED_ALLOCATOR", "native")
 
 
+def _native_asks_nvml():
+    """From 2.13 on PyTorch asks NVML before it maps an expandable segment, and
+    calls a null pointer where there is no NVML."""
+    settings = (
+        os.environ.get(name, "")
+        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    )
+    return allocator() == "native" and any(
+        "expandable_segments:True" in text for text in settings
+    )
+
+
 def load_device():
-    """The device's two libraries, as the environment says. Before torch."""
+    """The device's libraries, as the environment says. Before torch."""
     for name in _NAMES:
         if name not in _libraries:
             _libraries[name] = ctypes.CDLL(find(name), ctypes.RTLD_GLOBAL)
+    if _NVML not in _libraries and _native_asks_nvml():
+        _libraries[_NVML] = ctypes.CDLL(find(_NVML))
     # What Triton links its launchers with; it asks ldconfig otherwise.
     os.environ["TRITON_LIBCUDA_PATH"] = os.path.dirname(find(_NAMES[0]))
 
@@ -223,7 +242,7 @@ def load_in_children():
     places = [os.path.dirname(find(name)) for name in _NAMES]
     # The bridge's name has torch's version in it, known after the import.
     places += os.environ.get("CUDASIM_LIBRARIES", "").split(":")
-    places.append(os.path.abspath("tests/simulator/cudasim/operator_bridge"))
+    places += map(os.path.abspath, _FOLDERS[1:])
     os.environ["CUDASIM_LIBRARIES"] = ":".join(
         dict.fromkeys(filter(None, places))
     )
