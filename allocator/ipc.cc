@@ -9,10 +9,13 @@
 #include <cstring>
 #include <system_error>
 
+#include "allocator/state/settings.h"
+
 namespace stratalloc {
 namespace {
 
-constexpr char kVersion = 2;
+constexpr char kUntyped = 2;  // versions
+constexpr char kTyped = 3;
 constexpr char kMalloc = 'c';
 constexpr char kHandles = 'e';
 constexpr std::size_t kFabricBytes = 64;
@@ -27,6 +30,26 @@ struct Header {
   std::uint64_t handles;
 };
 static_assert(sizeof(Header) == 24);
+
+// Behind the header from version kTyped on.
+struct Kind {
+  std::int32_t kind;
+  std::int32_t padding;
+};
+constexpr std::int32_t kDescriptors = 1;
+constexpr std::int32_t kFabric = 2;
+
+char Version() { return static_cast<char>(Settings::Get().share_version()); }
+
+// The next bytes of `payload`; zeros where it is shorter.
+template <typename T>
+T Take(std::string_view* payload) {
+  T value{};
+  if (payload->size() < sizeof value) return value;
+  std::memcpy(&value, payload->data(), sizeof value);
+  payload->remove_prefix(sizeof value);
+  return value;
+}
 
 // Of Linux 5.6; older headers do not name them.
 constexpr long kPidfdOpen = 434;
@@ -66,12 +89,16 @@ class Descriptor {
 
 std::string WriteSharedHandle(Bytes handle_bytes,
                               const std::vector<int>& descriptors) {
-  std::string text{kVersion, kHandles};
+  std::string text{Version(), kHandles};
   Header header{};
   header.pid = getpid();
   header.handle_bytes = handle_bytes;
   header.handles = descriptors.size();
   text.append(reinterpret_cast<const char*>(&header), sizeof header);
+  if (Version() >= kTyped) {
+    const Kind kind{kDescriptors, 0};
+    text.append(reinterpret_cast<const char*>(&kind), sizeof kind);
+  }
   for (const std::int32_t descriptor : descriptors) {
     text.append(reinterpret_cast<const char*>(&descriptor), sizeof descriptor);
   }
@@ -81,15 +108,17 @@ std::string WriteSharedHandle(Bytes handle_bytes,
 Result<std::string> WriteMallocHandle(const Device& device, Address address) {
   char handle[Device::kMallocHandleBytes];
   STRATALLOC_RETURN_IF_ERROR(device.ExportMalloc(address, handle));
-  return std::string{kVersion, kMalloc} + std::string(handle, sizeof handle);
+  return std::string{Version(), kMalloc} + std::string(handle, sizeof handle);
 }
 
 Result<ImportedMemory> ImportedMemory::Open(
     const Device& device, const std::vector<DeviceIndex>& peers,
     std::string_view handle) {
   char type = kMalloc;
+  char version = kUntyped;
   if (handle.size() != Device::kMallocHandleBytes) {
-    if (!handle.empty() && handle[0] > kVersion) {
+    version = handle.empty() ? kUntyped : handle[0];
+    if (version > kTyped) {
       return Fail(ErrorCode::kUnsupported,
                   "received sharable handle from a future version of torch "
                   "that this version does not know how to handle");
@@ -107,7 +136,8 @@ Result<ImportedMemory> ImportedMemory::Open(
     return Fail(ErrorCode::kInvalidArgument,
                 "unexpected or illformed shareable handle type");
   }
-  if (Status status = memory.OpenHandles(peers, handle); !status) {
+  if (Status status = memory.OpenHandles(peers, handle, version >= kTyped);
+      !status) {
     memory.Unmap();
     return tl::unexpected(status.error());
   }
@@ -115,19 +145,21 @@ Result<ImportedMemory> ImportedMemory::Open(
 }
 
 Status ImportedMemory::OpenHandles(const std::vector<DeviceIndex>& peers,
-                                   std::string_view payload) {
-  Header header{};
-  if (payload.size() >= sizeof header) {
-    std::memcpy(&header, payload.data(), sizeof header);
-    payload.remove_prefix(sizeof header);
-  }
-  // Which of the two kinds follows is told by the length: native's setting for
-  // it is each process's own.
-  const bool descriptors = payload.size() == header.handles * sizeof(int);
+                                   std::string_view payload, bool typed) {
+  const Header header = Take<Header>(&payload);
+  // Without a kind its length names it: native's setting for it is each
+  // process's own.
+  const std::int32_t kind = typed ? Take<Kind>(&payload).kind
+                            : payload.size() == header.handles * sizeof(int)
+                                ? kDescriptors
+                                : kFabric;
+  const bool descriptors = kind == kDescriptors;
+  const std::size_t each = descriptors ? sizeof(int) : kFabricBytes;
   if (header.handles == 0 || header.handles > kMost ||
       header.handle_bytes == 0 || header.handle_bytes > kMost ||
       header.handle_bytes * header.handles > kMost ||
-      (!descriptors && payload.size() != header.handles * kFabricBytes)) {
+      (!descriptors && kind != kFabric) ||
+      payload.size() != header.handles * each) {
     return Fail(ErrorCode::kInvalidArgument,
                 "unexpected or illformed shareable handle");
   }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory shared between processes, in the wire format of PyTorch 2.11's native
+// Memory shared between processes, in the wire format of PyTorch's native
 // allocator, so that either side may be native:
 //
-//   byte 0  version, 2        byte 1  'c' or 'e'
+//   byte 0  version: 2 for PyTorch 2.11 and 2.12, 3 from 2.13 on
+//   byte 1  'c' or 'e'
 //   'c'     the 64 bytes of a cudaIpcMemHandle_t: one cudaMalloc
 //   'e'     { int32 pid; 4 bytes of zeros; uint64 bytes of one handle;
-//             uint64 number of handles } then for each an int32, a file
-//             descriptor of process `pid`, or the 64 bytes of a fabric handle
+//             uint64 number of handles } and of version 3 { int32 kind, 1 for
+//             descriptors, 2 for fabric; 4 bytes of zeros }, then for each an
+//             int32, a file descriptor of process `pid`, or the 64 bytes of a
+//             fabric handle
 //
 // 64 bytes without a version are a 'c' of very old senders. What a receiver
 // maps starts at the first handle; the sender says by which offset its block
@@ -14,9 +17,10 @@
 // so the padding is zero and a physical handle keeps its descriptor.
 //
 // Blocks of ours lie in handles of one size and are sent as 'e', segments from
-// cudaMalloc as 'c'; both are received. Descriptors are taken from the sender
-// with pidfd_getfd, which needs the right to trace it (same user, and Yama's
-// ptrace_scope 0 or a parent).
+// cudaMalloc as 'c'; both are received, in both versions. Settings say which
+// version is sent (allocator/state/settings.h). Descriptors are taken from the
+// sender with pidfd_getfd, which needs the right to trace it (same user, and
+// Yama's ptrace_scope 0 or a parent).
 #ifndef STRATALLOC_ALLOCATOR_IPC_H_
 #define STRATALLOC_ALLOCATOR_IPC_H_
 
@@ -57,7 +61,7 @@ class ImportedMemory {
  private:
   explicit ImportedMemory(const Device& device) : device_(device) {}
   Status OpenHandles(const std::vector<DeviceIndex>& peers,
-                     std::string_view payload);
+                     std::string_view payload, bool typed);
   Status Unmap();
 
   Device device_;

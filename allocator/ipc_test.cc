@@ -18,6 +18,7 @@
 
 #include "allocator/device_allocator.h"
 #include "allocator/moving_test.h"
+#include "allocator/state/settings.h"
 #include "tests/simulator/cudasim/control.h"
 #include "tests/simulator/cudasim/cuda_calls.h"
 
@@ -101,6 +102,31 @@ TEST_F(IpcTest, TheFormatIsNatives) {
       }
     }
   }
+}
+
+TEST_F(IpcTest, NewerVersionStatesTheKindOfItsHandles) {
+  const Address address = Malloc(3 * kMiB, LifetimeClass::kTransient);
+  const std::string older = allocator_->Share(address)->handle;
+  Settings::Get().UseShareVersion(3);
+  const SharedBlock shared = allocator_->Share(address).value();
+  Settings::Get().UseShareVersion(2);
+  // The header is the same; behind it are the kind, 1, and zeros.
+  EXPECT_EQ(shared.handle, "\3e" + older.substr(2, 24) +
+                               std::string("\1\0\0\0\0\0\0\0", 8) +
+                               older.substr(2 + 24));
+  ImportedMemory memory = Open(shared.handle).value();
+  CopyAndCompare(address, memory.address() + shared.offset);
+  ASSERT_TRUE(memory.Close());
+  std::string unknown = shared.handle;
+  unknown[2 + 24] = 20;
+  EXPECT_THAT(Open(unknown).error().message, HasSubstr("illformed"));
+  std::string fabric = shared.handle;
+  fabric[2 + 24] = 2;  // of which each has 64 bytes
+  EXPECT_THAT(Open(fabric).error().message, HasSubstr("illformed"));
+  for (std::size_t bytes = 0; bytes < shared.handle.size(); ++bytes) {
+    EXPECT_FALSE(Open(shared.handle.substr(0, bytes))) << bytes;
+  }
+  EXPECT_TRUE(allocator_->Free(address));
 }
 
 // pytorch issue 198305: receivers cache by the bytes.
@@ -207,7 +233,7 @@ TEST_F(IpcTest, IllFormedHandlesAreRefused) {
     EXPECT_FALSE(Open(good.substr(0, bytes))) << bytes;
   }
   std::string future = good;
-  future[0] = 3;
+  future[0] = 4;
   EXPECT_THAT(Open(future).error().message, HasSubstr("future version"));
   std::string type = good;
   type[1] = 'x';

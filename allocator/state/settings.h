@@ -42,6 +42,8 @@ class Settings {
   void UseUnmanagedSegments(bool (*get)()) { unmanaged_segments_.store(get); }
   // 0 unless the program said throw_on_cudamalloc_oom.
   void UseRejectionShare(double (*get)()) { rejection_share_.store(get); }
+  // Version of the handles that are sent to other processes (allocator/ipc.h).
+  void UseShareVersion(int version) { share_version_.store(version); }
   // Asks whoever can free memory outside the allocator's sight to do so; true
   // if something came free. Called without a lock.
   void UseFreeMemory(int (*run)()) { free_memory_.store(run); }
@@ -100,6 +102,9 @@ class Settings {
     if (size <= kSmallSize) return 2 * kMiB;
     return size < 10 * kMiB ? large_segment_size() : RoundUp(size, 2 * kMiB);
   }
+  int share_version() const {
+    return share_version_.load(std::memory_order_relaxed);
+  }
   bool FreeMemory() const {
     const auto run = free_memory_.load(std::memory_order_relaxed);
     return run != nullptr && run() != 0;
@@ -117,6 +122,7 @@ class Settings {
   std::atomic<bool (*)()> unmanaged_segments_{nullptr};
   std::atomic<double (*)()> rejection_share_{nullptr};
   std::atomic<int (*)()> free_memory_{nullptr};
+  std::atomic<int> share_version_{2};
 };
 
 inline Settings& Settings::Get() {

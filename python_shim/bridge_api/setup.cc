@@ -21,6 +21,7 @@ void UseSettings(const TorchSettings& settings) {
   s.UseUnmanagedSegments(settings.unmanaged_segments);
   s.UseRejectionShare(settings.rejection_share);
   s.UseFreeMemory(settings.free_memory);
+  s.UseShareVersion(settings.share_version);
 }
 
 void UseWorkspaces(int (*list)(void (*each)(void* context, void* address),

@@ -42,6 +42,8 @@ struct TorchSettings {
   // Frees memory that others were done with; whether there was any. Called
   // without a lock whenever nothing cached serves a malloc.
   int (*free_memory)();
+  // Of the handles that this torch sends to other processes (allocator/ipc.h).
+  int share_version = 2;
 };
 STRATALLOC_API void UseSettings(const TorchSettings& settings);
 

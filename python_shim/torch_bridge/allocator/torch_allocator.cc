@@ -228,6 +228,7 @@ void UseSettings() {
   settings.rejection_share = &RejectionShare;
 #endif
   settings.free_memory = &RunFreeMemoryCallbacks;
+  settings.share_version = kShareVersion;
   core::UseSettings(settings);
 }
 

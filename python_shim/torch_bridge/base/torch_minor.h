@@ -56,6 +56,10 @@ static_assert(sizeof(c10::cuda::CUDAStream) == 16);
 static_assert(sizeof(c10::MempoolId_t) == 16);
 static_assert(sizeof(c10::cuda::CUDACachingAllocator::CUDAAllocator) == 8);
 
+// Version of the handles that native sends to other processes
+// (allocator/ipc.h).
+inline constexpr int kShareVersion = TORCH_MINOR >= 13 ? 3 : 2;
+
 // An entry of torch's tables of workspaces: memory alone, from 2.13 on with its
 // size beside it.
 inline const c10::DataPtr& WorkspaceMemory(const c10::DataPtr& memory) {
