@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <shared_mutex>
 #include <string_view>
@@ -81,8 +82,35 @@ bool MakesStorages(const void* caller) {
 
 }  // namespace
 
+namespace {
+
+// torch 2.12 declares its own function and has it in no library: there, the
+// wish of CUBLAS_WORKSPACE_CONFIG (":KiB:count" once or more), else torch's
+// default.
+size_t ChosenWorkspaceSize() {
+#if TORCH_MINOR == 12
+  size_t wished = 0;
+  const char* text = std::getenv("CUBLAS_WORKSPACE_CONFIG");
+  while (text != nullptr && *text == ':') {
+    char* end = nullptr;
+    const size_t kib = std::strtoul(text + 1, &end, 10);
+    if (*end != ':') break;
+    wished += kib * 1024 * std::strtoul(end + 1, &end, 10);
+    text = end;
+  }
+  if (wished > 0) return wished;
+  const int major = at::cuda::getCurrentDeviceProperties()->major;
+  return major == 9 || major == 10 ? size_t{32} << 20
+                                   : (size_t{8} << 20) + (size_t{128} << 10);
+#else
+  return at::cuda::getChosenWorkspaceSize();
+#endif
+}
+
+}  // namespace
+
 bool IsWorkspaceInTheMaking(size_t size, const void* caller) {
-  static const std::array sizes{at::cuda::getChosenWorkspaceSize(),
+  static const std::array sizes{ChosenWorkspaceSize(),
                                 at::cuda::getCUDABlasLtWorkspaceSize()};
   return (size == sizes[0] || size == sizes[1]) && !MakesStorages(caller);
 }
