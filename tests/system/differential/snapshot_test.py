@@ -15,6 +15,7 @@ Not equal, and why:
   requested bytes after it     native takes the rounded size, ours the real one
 """
 
+import importlib.metadata
 import pickle
 
 import pytest
@@ -22,6 +23,11 @@ import pytest
 from tests.system.differential import kinds
 
 CARD = 256 << 20
+MINOR = int(importlib.metadata.version("torch").split(".")[1])
+# Before 2.12 each capture has seed and offset of the generator in its pool, in
+# a segment for small blocks.
+GENERATOR = {} if MINOR >= 12 else {
+    ("the graph's", 0, "small"): ["capture_begin"]}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +107,7 @@ def test_every_key_and_type(told, kind):
 @both
 def test_segments(told, kind):
     native, ours = segments(told, kind), segments(told, "ours")
-    assert set(native) == set(ours) and len(ours) == 6
+    assert set(native) == set(ours) and len(ours) == 5 + len(GENERATOR)
     for key, segment in native.items():
         mine = ours[key]
         for name in ("active_size", "allocated_size", "requested_size",
@@ -116,8 +122,8 @@ def test_segments(told, kind):
         (0, 0, "large"): ["make_large"],
         (1, 0, "large"): ["make_on_a_stream"],
         (0, 1, "large"): ["make_in_a_pool"],
-        ("the graph's", 0, "small"): ["capture_begin"],
         ("the graph's", 2, "large"): ["capture"],
+        **GENERATOR,
     }
 
 

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -39,10 +40,15 @@ struct FakeProcess {
 int nvmlInit_v2() { return Fails("nvmlInit_v2"); }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** handle) {
-  static int device;
-  // The simulated device 0, however long the caller writes its domain.
-  if (std::strstr(bus_id, ":01:00") == nullptr) return kNoPermission;
-  *handle = &device;
+  static int devices[256];
+  // Any simulated device, however long the caller writes its domain.
+  const char* colon = std::strchr(bus_id, ':');
+  unsigned bus = 0;
+  if (colon == nullptr || std::sscanf(colon, ":%2x:00", &bus) != 1 ||
+      bus == 0) {
+    return kNoPermission;
+  }
+  *handle = &devices[bus];
   return Fails("nvmlDeviceGetHandleByPciBusId_v2");
 }
 
