@@ -41,8 +41,6 @@ def _said(tmp_path, version=torch.__version__, **settings):
 @pytest.fixture(name="site")
 def _site(tmp_path):
     """A copy of the installation, whose files may be changed."""
-    if "STRATALLOC_SITE" not in os.environ:
-        pytest.skip("the kit for a GPU has no second installation to damage")
     site = tmp_path / "site"
     shutil.copytree(os.environ["STRATALLOC_SITE"], site)
     for path in site.rglob("*"):

@@ -30,9 +30,9 @@ void* held = nullptr;    // what it frees, once
 using c10::CachingDeviceAllocator::TraceEntry;
 
 constexpr int kActions = 10;
-long heard[kActions] = {};   // by action, over all trackers
-uint64_t heard_address = 0;  // of the last event
-uint64_t heard_bytes = 0;
+long events[kActions] = {};  // by action, over all trackers
+uint64_t tracked_at = 0;     // of the last event
+uint64_t tracked_size = 0;
 
 class Callback final : public c10::FreeMemoryCallback {
  public:
@@ -85,14 +85,14 @@ int expandable_segments(uint64_t stream, uint64_t* small_bytes,
 // One tracker more; none can be taken away again.
 void track() {
   allocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
-    ++heard[entry.action_];
-    heard_address = static_cast<uint64_t>(entry.addr_);
-    heard_bytes = entry.size_;
+    ++events[entry.action_];
+    tracked_at = static_cast<uint64_t>(entry.addr_);
+    tracked_size = entry.size_;
   });
 }
-long tracked(int action) { return heard[action]; }
-uint64_t tracked_address() { return heard_address; }
-uint64_t tracked_bytes() { return heard_bytes; }
+long tracked(int action) { return events[action]; }
+uint64_t tracked_address() { return tracked_at; }
+uint64_t tracked_bytes() { return tracked_size; }
 
 // Every option that PYTORCH_ALLOC_CONF may name, separated by commas.
 void known_options(char* out, int bytes) {
