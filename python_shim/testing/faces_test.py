@@ -16,6 +16,8 @@ _ROOM = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CORE = os.path.join(_ROOM, "libstratalloc.so")
 (_BRIDGE,) = glob.glob(
     os.path.join(_ROOM, "torch_bridge", "libstratalloc_torch_2_*.so"))
+_MINORS = os.path.join(os.path.dirname(_ROOM), "third_party", "torch",
+                       "minors.txt")
 _C_HEADERS = ("c_api/*.h", "core/evictable_range.h")
 _CPP = "stratalloc::core::"
 # A declaration's name is the first that is followed by a parameter list, or a
@@ -41,6 +43,16 @@ def _symbols(path, which):
     names = (line.split(maxsplit=2 if which == "--defined-only" else 1)[-1]
              for line in out.splitlines())
     return {re.split(r"[(\[@]", name)[0].strip() for name in names}
+
+
+def _minor_of_the_bridge():
+    return int(re.search(r"_2_(\d+)\.so$", _BRIDGE).group(1))
+
+
+def _newest_minor():
+    with open(_MINORS, encoding="utf-8") as file:
+        return max(int(line.split(".")[1]) for line in file
+                   if line.strip() and not line.startswith("#"))
 
 
 class FacesTest(unittest.TestCase):
@@ -73,8 +85,12 @@ class FacesTest(unittest.TestCase):
                   if name.startswith("stratalloc")}
         evictable = {name for name in self.c_functions
                      if name.startswith("stratalloc_evictable_")}
-        # And all of it: nobody else calls C++.
-        self.assertEqual(needed, self.cpp_functions | evictable)
+        offered = self.cpp_functions | evictable
+        self.assertEqual(needed - offered, set())
+        # Only the bridge calls C++, so each function has a caller there. A
+        # caller may be a virtual function that older minors of torch lack.
+        if _minor_of_the_bridge() == _newest_minor():
+            self.assertEqual(offered - needed, set())
 
     def test_neither_can_take_a_function_of_the_other_for_its_own(self):
         # "stratalloc_malloc" is the bridge's, for torch to look up.
