@@ -10,6 +10,7 @@
 # there already costs nothing. Uses say, die, VENV, PYTHON, STAMPS and BUILD.
 
 readonly UV="$VENV/bin/uv"
+readonly TOOLKIT="$VENV/cuda"    # CUDA's, where the machine has none
 readonly TICK="${DEV_TICK:-25}"  # seconds between two lines on what runs
 
 declare -A jobs=()    # name: process; its output is in $BUILD/NAME.log
@@ -163,7 +164,7 @@ install_for_tests() {
 
 has_nvcc() {
   [[ -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]] ||
-    compgen -G "$VENV/lib/python*/site-packages/nvidia/cu13/bin/nvcc" >/dev/null
+    [[ -x $TOOLKIT/nvidia/cu13/bin/nvcc ]]
 }
 
 # uv reads no setting of pip's; where packages come from is the machine's. pip
@@ -216,7 +217,8 @@ install_python() {
     alone+=(-r "third_party/pip/$set-alone.txt")
   done
   uv_install "${with[@]}" && uv_install --no-deps "${alone[@]}" || return
-  has_nvcc || uv_install -r third_party/pip/cuda.txt
+  # Apart from the libraries of CUDA that torch came with: of another release.
+  has_nvcc || uv_install --target "$TOOLKIT" -r third_party/pip/cuda.txt
 }
 
 # Tests write no bytecode, and each would compile what it imports.

@@ -82,6 +82,7 @@ class InstallTest(unittest.TestCase):
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        return path
 
     def _start(self, *sets, program=_PROGRAM):
         environment = dict(
@@ -147,8 +148,12 @@ class InstallTest(unittest.TestCase):
     def test_missing_cuda_toolkit_is_installed(self):
         (self.folder / "cuda/bin/nvcc").unlink()
         _, said, started = self._install("build")
-        self.assertRegex("\n".join(started), "uv .*pip/cuda.txt")
+        started = "\n".join(started)
+        self.assertRegex(started, r"uv .*--target \S+/\.venv/cuda -r "
+                                  r"third_party/pip/cuda\.txt")
         self.assertIn("nvcc", said)
+        self._write(".venv/cuda/nvidia/cu13/bin/nvcc", "").chmod(0o755)
+        self.assertEqual(self._install("build"), (0, "", []))
 
     def test_failed_job_ends_the_program_with_the_end_of_its_log(self):
         (self.folder / "refuse").touch()

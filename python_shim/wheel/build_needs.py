@@ -9,7 +9,6 @@ Standard library only.
 
 import ast
 import dataclasses
-import glob
 import os
 import re
 import shutil
@@ -108,11 +107,12 @@ def listed(root: str, path: str) -> list[str]:
 
 def cuda_toolkit(root: str) -> str:
     """The folder of a toolkit with nvcc, "" where there is none: CUDA_HOME, the
-    system's, or PyPI's in the clone's .venv or where this interpreter looks."""
+    system's, or PyPI's of the clone (install.sh) or where this interpreter
+    looks."""
     named = os.environ.get("CUDA_HOME")
-    sites = glob.glob(os.path.join(root, ".venv/lib/python*/site-packages"))
+    sites = [os.path.join(root, ".venv/cuda"), *sys.path]
     folders = [named] if named else ["/usr/local/cuda"] + [
-        os.path.join(site, "nvidia", "cu13") for site in sites + sys.path]
+        os.path.join(site, "nvidia", "cu13") for site in sites]
     for folder in folders:
         if os.access(os.path.join(folder, "bin", "nvcc"), os.X_OK):
             return folder

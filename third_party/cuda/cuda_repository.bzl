@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA toolkit: headers for C++, nvcc and CUB for kernels.
 
-Looked for in CUDA_HOME, /usr/local/cuda and the .venv's nvidia/cu13 (where
-PyPI's cuda-toolkit[nvcc,cccl,cudart] puts it). Only a toolkit with nvcc counts.
-CUDA_HEADERS names one more folder of headers: what a toolkit of PyPI's packages
-lacks of CUDA's libraries, torch's packages have.
+Looked for in CUDA_HOME, /usr/local/cuda and .venv/cuda, where install.sh puts
+PyPI's cuda-toolkit[nvcc,cccl,cudart]. Only a toolkit with nvcc counts.
+Headers of CUDA's libraries, which PyPI's toolkit lacks, come from one more
+folder: CUDA_HEADERS, or what torch's packages in .venv brought.
 Nothing here links a CUDA library: libcudart and libcuda are resolved at run
 time from what the process has loaded.
 """
@@ -21,17 +21,26 @@ cc_library(
 )
 """
 
+def _venv(rctx):
+    return str(rctx.path(Label("//:WORKSPACE")).dirname) + "/.venv"
+
 def _candidates(rctx):
     named = rctx.os.environ.get("CUDA_HOME")
     if named:
         return [named]
-    workspace = str(rctx.path(Label("//:WORKSPACE")).dirname)
-    libs = rctx.path(workspace + "/.venv/lib")
-    pythons = libs.readdir() if libs.exists else []
-    return ["/usr/local/cuda"] + [
-        str(python) + "/site-packages/nvidia/cu13"
-        for python in pythons
-    ]
+    return ["/usr/local/cuda", _venv(rctx) + "/cuda/nvidia/cu13"]
+
+def _more_headers(rctx, root):
+    """A folder with the headers of CUDA's libraries, None where root has them."""
+    named = rctx.os.environ.get("CUDA_HEADERS")
+    if named or rctx.path(root + "/include/cublas_v2.h").exists:
+        return named
+    libs = rctx.path(_venv(rctx) + "/lib")
+    for python in libs.readdir() if libs.exists else []:
+        folder = rctx.path(str(python) + "/site-packages/nvidia/cu13/include")
+        if folder.exists:
+            return folder
+    return None
 
 def _impl(rctx):
     compat, root, version = ["@stratalloc//third_party:not_available"], "", ""
@@ -45,7 +54,7 @@ def _impl(rctx):
         compat, root = [], candidate
         version = said.stdout.split(", V")[1].split("\n")[0]
         rctx.symlink(root + "/include", "include")
-        more = rctx.os.environ.get("CUDA_HEADERS")
+        more = _more_headers(rctx, root)
         if more:
             rctx.symlink(more, "more")
         break
