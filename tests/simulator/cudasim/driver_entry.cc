@@ -65,6 +65,7 @@ void* FindOwnFunction(const std::string& name) {
       CUDASIM_FUNCTION(cuFuncSetCacheConfig),
       CUDASIM_FUNCTION(cuGetErrorName),
       CUDASIM_FUNCTION(cuGetErrorString),
+      CUDASIM_FUNCTION(cuGetExportTable),
       CUDASIM_FUNCTION(cuGetProcAddress),
       CUDASIM_FUNCTION(cuGraphAddChildGraphNode),
       CUDASIM_FUNCTION(cuGraphAddDependencies),

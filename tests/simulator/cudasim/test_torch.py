@@ -127,6 +127,23 @@ def test_expandable_segments_use_the_drivers_virtual_memory():
     assert out == "done\n"
 
 
+def test_profiler_of_the_device_shows_its_memory():
+    out, _ = run(
+        """
+        import torch
+        from torch.profiler import ProfilerActivity
+        x = torch.arange(1000.0)
+        with torch.profiler.profile(
+                activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+                profile_memory=True) as profile:
+            y = x.cuda()
+        rows = {row.key: row for row in profile.key_averages()}
+        print(rows["aten::empty_strided"].device_memory_usage)
+        """
+    )
+    assert out.splitlines()[-1] == "4096"
+
+
 def test_a_kernel_launch_is_an_error_that_names_the_kernel():
     out, err = run(
         """
