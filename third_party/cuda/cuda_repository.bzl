@@ -2,7 +2,7 @@
 """The CUDA toolkit: headers for C++, nvcc and CUB for kernels.
 
 Looked for in CUDA_HOME, /usr/local/cuda and .venv/cuda, where install.sh puts
-PyPI's cuda-toolkit[nvcc,cccl,cudart]. Only a toolkit with nvcc counts.
+PyPI's cuda-toolkit[nvcc,cccl,cudart,profiler]. Only a toolkit with nvcc counts.
 Headers of CUDA's libraries, which PyPI's toolkit lacks, come from one more
 folder: CUDA_HEADERS, or what torch's packages in .venv brought.
 Nothing here links a CUDA library: libcudart and libcuda are resolved at run

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the bridges of all minors of PyTorch; sourced by `dev`, not run.
+# Builds the bridges of several minors of PyTorch; sourced by `dev`, not run.
 #
-#   build_bridges FOLDER OPTION...  leaves them in FOLDER, which is made anew;
-#                                   ends the program if a build fails
+#   releases                    those of minors.txt, that of .venv last: what is
+#                               built behind it finds Bazel as it was
+#   build_bridges FOLDER RELEASE... -- OPTION...
+#                               leaves them in FOLDER, which is made anew; ends
+#                               the program if a build fails
 #
 # Uses say, listed, run_and_report, bazel_build, bazel_bin, PYTHON and BUILD.
 
@@ -17,15 +20,26 @@ bridge_files() {
   echo "tests/simulator/cudasim/operator_bridge/libcudasim_torch_$1.so"
 }
 
-# One build per minor, that of .venv last: what is built next finds it as it was.
+own_release() { sed -n 's/^torch==//p' third_party/pip/build.txt; }
+releases() {
+  listed torch/minors.txt | grep -vxF "$(own_release)" || true
+  own_release
+}
+
+# One build per minor; all but that of .venv from headers alone.
 build_bridges() {
-  local own release options minor file folder=$1
-  own=$(sed -n 's/^torch==//p' third_party/pip/build.txt)
+  local release options minor file folder=$1 wanted=()
+  shift
+  while [[ $1 != -- ]]; do
+    wanted+=("$1")
+    shift
+  done
+  shift
   rm -rf "$folder"
   mkdir -p "$folder"
-  for release in $(listed torch/minors.txt | grep -vxF "$own") "$own"; do
-    options=("${@:2}")
-    if [[ $release != "$own" ]]; then
+  for release in "${wanted[@]}"; do
+    options=("$@")
+    if [[ $release != "$(own_release)" ]]; then
       run_and_report "headers-$release" "$PYTHON" third_party/torch/headers.py \
         "$release" "$BUILD/torch"
       options+=("--repo_env=TORCH_HEADERS=$BUILD/torch/$release")

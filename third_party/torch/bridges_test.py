@@ -31,7 +31,8 @@ bazel_build() {
 source third_party/torch/bridges.sh
 mkdir -p build/bridges
 touch build/bridges/stale.so
-build_bridges "$BUILD/bridges" --option
+mapfile -t wanted < <(releases)
+build_bridges "$BUILD/bridges" ${WANTED:-"${wanted[@]}"} -- --option
 echo done >>log
 """
 
@@ -77,6 +78,15 @@ class BridgesTest(unittest.TestCase):
                 + build,
                 f"bazel --option --repo_env=TORCH_HEADERS={build}/2.15.0",
                 "bazel --option"])
+
+    def test_named_release_alone_is_built(self):
+        done, _ = self._run(WANTED="2.9.1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(
+            sorted(path.name for path in
+                   (self.folder / "build/bridges").iterdir()),
+            [f"lib{name}_torch_2_9.so"
+             for name in ("cudasim", "stratalloc_bench", "stratalloc")])
 
     def test_failed_build_ends_the_program(self):
         done, log = self._run(BROKEN="2_15")

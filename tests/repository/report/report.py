@@ -137,6 +137,12 @@ def summarize(targets: list[Target]) -> dict:
         "failed": sum(room["failed"] for room in rooms.values()),
         "skipped": sum(room["skipped"] for room in rooms.values()),
         "resumed": sum(target.resumed for target in targets),
+        "targets": [
+            {"target": target.label, "passed": target.passed,
+             "failed": len(target.failures), "skipped": target.skipped,
+             "seconds": round(target.seconds, 1)}
+            for target in targets
+        ],
         "slowest": [
             {"target": target.label, "seconds": round(target.seconds, 1)}
             for target in sorted(targets, key=lambda t: -t.seconds)[:_SLOWEST]

@@ -92,6 +92,10 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(
             summary["failures"], ["//tests/simulator/cudasim/inner:t: S.B"]
         )
+        self.assertEqual(summary["targets"], [{
+            "target": "//tests/simulator/cudasim/inner:t", "passed": 1,
+            "failed": 1, "skipped": 2, "seconds": 1.5,
+        }])
 
     def test_all_passed_is_success(self):
         self._add("//accounting:t", "PASSED", _PASSING)
