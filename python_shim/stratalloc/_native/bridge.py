@@ -49,6 +49,12 @@ def supported():
     return ["%d.%d" % minor for minor in sorted(found)]
 
 
+def requirement():
+    """What pip installs for the newest bridge here: "torch~=2.15.0"."""
+    minors = supported()
+    return f"torch~={minors[-1]}.0" if minors else "torch"
+
+
 def require_supported(version):
     """Raises UnsupportedTorchError if there is no bridge for this torch."""
     minors = supported()

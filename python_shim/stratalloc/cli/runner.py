@@ -242,8 +242,8 @@ def _require_possible(args):
         import torch
     except ImportError as error:
         raise _command.CannotRunError(
-            f"stratalloc: torch cannot be imported ({error}); install torch "
-            f"({', '.join(_minors())}) into this Python") from None
+            f"stratalloc: torch cannot be imported ({error}); run `pip install "
+            f"{_bridge.requirement()}` for this Python") from None
     try:
         _bridge.load(torch.__version__)
     except UnsupportedTorchError as error:
@@ -331,12 +331,6 @@ def _tell_holders(args):
         if not found:
             _pipes.note("stratalloc: --report: the program held no memory of "
                         "a GPU")
-
-
-def _minors():
-    from stratalloc._native import bridge as _bridge
-
-    return _bridge.supported() or ["2.11"]
 
 
 def _execute(args):

