@@ -153,7 +153,7 @@ void Allocator::ResetAccumulatedStats(DeviceIndex device) {
   }
 }
 
-Status Allocator::EmptyCache() {
+Status Allocator::EmptyCache(bool counted_in_routes) {
   Status first_error;
   for (int i = 0; i < device_count(); ++i) {
     const auto device = static_cast<DeviceIndex>(i);
@@ -166,7 +166,8 @@ Status Allocator::EmptyCache() {
         continue;
       }
     }
-    if (Status status = found->EmptyCache(); !status && first_error) {
+    if (Status status = found->EmptyCache(counted_in_routes);
+        !status && first_error) {
       first_error = std::move(status);
     }
   }

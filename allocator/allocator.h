@@ -67,7 +67,8 @@ class Allocator {
   // It has them from the start when it is opened.
   DeviceStats Stats(DeviceIndex device) EXCLUDES(mutex_);
   void ResetAccumulatedStats(DeviceIndex device) EXCLUDES(mutex_);
-  Status EmptyCache() EXCLUDES(mutex_);
+  // As DeviceAllocator::EmptyCache.
+  Status EmptyCache(bool counted_in_routes = true) EXCLUDES(mutex_);
 
   // Remembers who owned a block that was freed, to explain a double free.
   static void NoteFreed(const AllocatedBlock& freed) {

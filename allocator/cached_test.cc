@@ -86,6 +86,22 @@ TEST_F(CachedTest, MemoryOfAPrivatePoolWaitsForTheDevice) {
   EXPECT_EQ(Reserved(), 8 * kMiB);
 }
 
+TEST_F(CachedTest, EmptyingInARouteCountsItsWaitAsTheCallerAsks) {
+  const auto waits = [&] { return allocator().Stats().num_sync_all_streams; };
+  const std::int64_t before = waits();
+  const PoolId pool{1, 0};
+  ASSERT_TRUE(allocator().EmptyCache(/*counted_in_routes=*/false));
+  EXPECT_EQ(waits(), before + 1) << "no route is open";
+  ASSERT_TRUE(
+      allocator().BeginAllocateToPool(pool, [](StreamId) { return true; }));
+  ASSERT_TRUE(allocator().EmptyCache(/*counted_in_routes=*/false));
+  EXPECT_EQ(waits(), before + 1);
+  ASSERT_TRUE(allocator().EmptyCache(/*counted_in_routes=*/true));
+  EXPECT_EQ(waits(), before + 2);
+  ASSERT_TRUE(allocator().EndAllocateToPool(pool));
+  ASSERT_TRUE(allocator().ReleasePool(pool));
+}
+
 // Of two places the one that needs less memory.
 TEST_F(CachedTest, GrowthPrefersThePlaceThatNeedsTheFewestHandles) {
   const Address a = Malloc(6 * kMiB), wall = Malloc(2 * kMiB);

@@ -146,7 +146,8 @@ class DeviceAllocator : public PoolRequests,
       EXCLUDES(p_.mutex);
   void EndFrame(FrameId id) EXCLUDES(p_.mutex);
   // Gives cached memory back to the driver; waits for the streams involved.
-  Status EmptyCache() EXCLUDES(p_.mutex);
+  // `counted_in_routes`: that wait counts while an allocation route is open.
+  Status EmptyCache(bool counted_in_routes = true) EXCLUDES(p_.mutex);
   // The same but for what waits for events: the driver needs memory of the card
   // for page tables. Returns the bytes; 0 while a stream captures.
   Bytes GiveToDriver() EXCLUDES(p_.mutex) { return waits_.GiveToDriver(); }

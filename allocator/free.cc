@@ -68,15 +68,14 @@ void DeviceAllocator::EndFrame(FrameId id) {
   p_.blocks.EndFrame(id);
 }
 
-Status DeviceAllocator::EmptyCache() {
-  bool routed = false;
+Status DeviceAllocator::EmptyCache(bool counted_in_routes) {
+  bool counted = true;
   {
     MutexLock lock(p_.mutex);
     if (p_.captures.UnderWay()) return {};  // the next call, after it, will
-    routed = p_.routes.MayRoute();          // native does not synchronise then
+    counted = counted_in_routes || !p_.routes.MayRoute();
   }
-  if (Status status = waits_.SynchronizePendingFrees(/*counted=*/!routed);
-      !status) {
+  if (Status status = waits_.SynchronizePendingFrees(counted); !status) {
     return status;
   }
   waits_.GiveToDriver();

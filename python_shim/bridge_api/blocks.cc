@@ -169,9 +169,9 @@ Result<SegmentView> BaseAllocation(Address address) {
   return device->BaseAllocation(address);
 }
 
-Status EmptyCache() {
+Status EmptyCache(bool counted_in_routes) {
   STRATALLOC_RETURN_IF_ERROR(Core::Get().NotInAFork());
-  return Allocator::Get().EmptyCache();
+  return Allocator::Get().EmptyCache(counted_in_routes);
 }
 
 Result<Bytes> LargestCached(int device) {

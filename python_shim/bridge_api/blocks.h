@@ -55,8 +55,9 @@ STRATALLOC_API Status RecordStream(Address address, int device,
 
 // The segment range that holds `address` (native's rule), without its blocks.
 STRATALLOC_API Result<SegmentView> BaseAllocation(Address address);
-// Of all devices.
-STRATALLOC_API Status EmptyCache();
+// Of all devices. `counted_in_routes`: the wait for the streams counts as one
+// (num_sync_all_streams) while an allocation route is open, too.
+STRATALLOC_API Status EmptyCache(bool counted_in_routes);
 STRATALLOC_API Result<Bytes> LargestCached(int device);
 
 }  // namespace stratalloc::core

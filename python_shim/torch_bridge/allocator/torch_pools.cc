@@ -17,6 +17,7 @@
 #include "python_shim/torch_bridge/allocator/torch_allocator.h"
 #include "python_shim/torch_bridge/base/bridge_error.h"
 #include "python_shim/torch_bridge/base/conversions.h"
+#include "python_shim/torch_bridge/base/torch_minor.h"
 
 namespace stratalloc {
 namespace {
@@ -54,7 +55,9 @@ struct PoolState final : AllocatorState {
 }  // namespace
 
 void TorchAllocator::emptyCache(MempoolId pool) {
-  if (!ToPoolId(pool).is_private()) return OrThrow(core::EmptyCache());
+  if (!ToPoolId(pool).is_private()) {
+    return OrThrow(core::EmptyCache(kCountsWaitsInRoutes));
+  }
   for (int device = 0; device < core::DeviceCount(); ++device) {
     OrThrow(core::EmptyPool(device, ToPoolId(pool)));
   }

@@ -194,7 +194,7 @@ Result<SegmentView> BaseAllocation(Address address) {
   return Fail(ErrorCode::kNotFound, "no block holds this pointer");
 }
 
-Status EmptyCache() { return {}; }
+Status EmptyCache(bool) { return {}; }
 Result<Bytes> LargestCached(int) { return Bytes{12345}; }
 
 Result<MemoryInfo> GetMemoryInfo(int) { return MemoryInfo{1000, 2000}; }
