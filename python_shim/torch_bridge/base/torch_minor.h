@@ -60,8 +60,8 @@ static_assert(sizeof(c10::cuda::CUDACachingAllocator::CUDAAllocator) == 8);
 // (allocator/ipc.h).
 inline constexpr int kShareVersion = TORCH_MINOR >= 13 ? 3 : 2;
 
-// From 2.13 on native waits for its streams under a route that captures nothing,
-// and counts it: markCaptureBegin has said what captures.
+// From 2.13 on native waits for its streams under a route that captures
+// nothing, and counts it: markCaptureBegin has said what captures.
 inline constexpr bool kCountsWaitsInRoutes = TORCH_MINOR >= 13;
 
 // An entry of torch's tables of workspaces: memory alone, from 2.13 on with its
