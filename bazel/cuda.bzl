@@ -30,6 +30,10 @@ def _fatbin_impl(ctx):
 
     # Else a temporary file's name is in the object: not reproducible.
     args.add("--objdir-as-tempdir")
+
+    # Else names of CUB's objects are made of the source's whole path, which
+    # each sandbox and each clone has anew. cicc takes the last it is given.
+    args.add_all(["-Xcicc", "--orig_src_path_name", "-Xcicc", ctx.file.src])
     args.add_all([
         "-gencode=arch=compute_{0},code=sm_{0}".format(arch)
         for arch in CUDA_ARCHS
