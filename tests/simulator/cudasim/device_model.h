@@ -10,7 +10,9 @@
 
 namespace cudasim {
 
-inline constexpr int kDriverVersion = 13000;
+// The driver and the runtime are those of CUDA 13.2, PyTorch 2.15's. They serve
+// programs of every earlier CUDA 13.
+inline constexpr int kDriverVersion = 13020;
 inline constexpr int kLowestPriority = 0;
 inline constexpr int kHighestPriority = -5;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/driver_entry.h"
 
 #include <cuda.h>
@@ -10,6 +9,7 @@
 #include <unordered_map>
 
 #include "tests/simulator/cudasim/device_model.h"
+#include "tests/simulator/cudasim/driver.h"
 #include "tests/simulator/cudasim/simulator.h"
 #include "tests/simulator/cudasim/unsupported.h"
 
@@ -240,6 +240,24 @@ unsigned IntroducedIn(const std::string& name) {
       {"cuMulticastCreate", 12010},
       {"cuGreenCtxCreate", 12040},
       {"cuCtxFromGreenCtx", 12040},
+      {"cuDevSmResourceSplit", 13010},
+      {"cuGraphExecGetId", 13010},
+      {"cuGraphGetId", 13010},
+      {"cuGraphNodeGetContainingGraph", 13010},
+      {"cuGraphNodeGetLocalId", 13010},
+      {"cuGraphNodeGetToolsId", 13010},
+      {"cuStreamBeginCaptureToCig", 13010},
+      {"cuStreamEndCaptureToCig", 13010},
+      {"cuStreamGetDevResource", 13010},
+      {"cuCoredumpDeregisterCompleteCallback", 13020},
+      {"cuCoredumpDeregisterStartCallback", 13020},
+      {"cuCoredumpRegisterCompleteCallback", 13020},
+      {"cuCoredumpRegisterStartCallback", 13020},
+      {"cuFuncGetParamCount", 13020},
+      {"cuGraphNodeGetParams", 13020},
+      {"cuKernelGetParamCount", 13020},
+      {"cuMemcpy3DWithAttributesAsync", 13020},
+      {"cuMemcpyWithAttributesAsync", 13020},
   };
   auto found = late.find(name);
   return found == late.end() ? 0 : found->second;

@@ -2,8 +2,7 @@
 //
 // Driver functions the simulated device does not have. Each exists, so that a
 // library that asks for it loads, and fails by name when called. The list is
-// every symbol of the CUDA 13.0 driver that no other file here defines, and
-// what the CUDA 13.2 runtimes in PyTorch 2.15's libraries ask for;
+// every symbol of the CUDA 13.2 driver that no other file here defines.
 // cuda.h is left out on purpose, the signatures do not matter.
 
 #include <string>

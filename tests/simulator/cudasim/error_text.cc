@@ -15,7 +15,7 @@ struct Row {
   const char* text;
 };
 
-// Every code of CUDA 13.0. A null name: that side does not have it.
+// Every code of CUDA 13.2. A null name: that side does not have it.
 constexpr Row kRows[] = {
     {0, "CUDA_SUCCESS", "cudaSuccess", "no error"},
     {1, "CUDA_ERROR_INVALID_VALUE", "cudaErrorInvalidValue",
@@ -37,6 +37,9 @@ constexpr Row kRows[] = {
      "cudaErrorProfilerAlreadyStopped", "profiler already stopped"},
     {9, nullptr, "cudaErrorInvalidConfiguration",
      "invalid configuration argument"},
+    {10, nullptr, "cudaErrorVersionTranslation",
+     "Driver is newer than runtime and returned parameters the runtime cannot "
+     "process"},
     {12, nullptr, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
     {13, nullptr, "cudaErrorInvalidSymbol", "invalid device symbol"},
     {16, nullptr, "cudaErrorInvalidHostPointer", "invalid host pointer"},
@@ -304,6 +307,10 @@ constexpr Row kRows[] = {
      "cudaErrorInvalidResourceConfiguration",
      "one or more resources are insufficient or non-applicable for the "
      "operation"},
+    {917, "CUDA_ERROR_STREAM_DETACHED", "cudaErrorStreamDetached",
+     "API call not permitted since the green context associated with the "
+     "stream "
+     "has been destroyed"},
     {999, "CUDA_ERROR_UNKNOWN", "cudaErrorUnknown", "unknown error"},
 };
 

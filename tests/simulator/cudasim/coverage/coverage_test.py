@@ -54,15 +54,26 @@ class Coverage(unittest.TestCase):
 
     def test_the_driver_hands_out_every_wanted_function(self):
         address = ctypes.c_void_p()
+        version = ctypes.c_int()
+        DEVICE.driver.cuDriverGetVersion(ctypes.byref(version))
         lost = []
         for name in DATA["driver"]:
             plain = re.sub(r"_v\d+$", "", name).encode()
             status = DEVICE.driver.cuGetProcAddress_v2(
-                plain, ctypes.byref(address), 13000, ctypes.c_uint64(0), None
+                plain, ctypes.byref(address), version, ctypes.c_uint64(0), None
             )
             if status != 0 or not address.value:
                 lost.append(name)
         self.assertEqual(lost, [])
+
+    def test_function_newer_than_the_version_asked_for_is_not_handed_out(self):
+        address, status = ctypes.c_void_p(), ctypes.c_int()
+        for version, found in ((13000, False), (13010, False), (13020, True)):
+            self.assertEqual(DEVICE.driver.cuGetProcAddress_v2(
+                b"cuGraphNodeGetParams", ctypes.byref(address), version,
+                ctypes.c_uint64(0), ctypes.byref(status)), 0)
+            self.assertEqual((bool(address.value), status.value),
+                             (found, 0 if found else 2), version)
 
     def test_what_refuses_answers_its_code_and_is_counted(self):
         driver = DEVICE.driver
