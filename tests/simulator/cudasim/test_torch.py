@@ -12,7 +12,7 @@ from bazel import programs
 LIBRARIES = os.environ.get("CUDASIM_LIBRARIES", "tests/simulator/cudasim")
 LOAD = """
 import ctypes
-for name in ("libcuda.so.1", "libcudart.so.13"):
+for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libcudart.so.13"):
     simulated = ctypes.CDLL({place!r} + "/" + name, ctypes.RTLD_GLOBAL)
 simulated = ctypes.CDLL({place!r} + "/libcuda.so.1")
 """
@@ -104,13 +104,9 @@ def test_native_allocator_runs_out_of_memory_with_its_own_text():
 
 
 def test_expandable_segments_use_the_drivers_virtual_memory():
-    # From 2.13 on PyTorch asks NVML before it maps, and calls a null pointer
-    # where there is no NVML.
-    nvml = os.path.abspath("tests/simulator/cudasim/native/libnvidia-ml.so.1")
     out, _ = run(
-        f"""
+        """
         import torch
-        ctypes.CDLL({nvml!r})
         kept = [torch.empty(3 << 20, device="cuda") for _ in range(5)]
         x = torch.arange(1000.0)
         assert torch.equal(x.cuda().cpu(), x)
@@ -123,6 +119,24 @@ def test_expandable_segments_use_the_drivers_virtual_memory():
         """,
         MODE="async",
         PYTORCH_ALLOC_CONF="expandable_segments:True",
+    )
+    assert out == "done\n"
+
+
+def test_device_is_of_no_older_cuda_than_torch():
+    out, _ = run(
+        """
+        import torch
+        major, minor = map(int, torch.version.cuda.split("."))
+        numbers = [1000 * major + 10 * minor]
+        for name, function in (("libcudart.so.13", "cudaRuntimeGetVersion"),
+                               ("libcuda.so.1", "cuDriverGetVersion")):
+            number = ctypes.c_int()
+            getattr(ctypes.CDLL(name), function)(ctypes.byref(number))
+            numbers.append(number.value)
+        assert numbers == sorted(numbers), numbers
+        print("done")
+        """
     )
     assert out == "done\n"
 

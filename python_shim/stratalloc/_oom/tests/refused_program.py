@@ -141,7 +141,7 @@ def pending(case):
 
 
 def _beside(case, processes):
-    os.environ["FAKE_NVML_PROCESSES"] = processes
+    os.environ["CUDASIM_NVML_PROCESSES"] = processes
     case.size = 30 * MIB
 
 
@@ -271,13 +271,11 @@ def run(name):
             result["applied"] = str(error)
     made.end()
     made.held.clear()
-    os.environ.pop("FAKE_NVML_PROCESSES", None)
+    os.environ.pop("CUDASIM_NVML_PROCESSES", None)
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return result
 
 
-if OPTIONS.get("nvml"):
-    ctypes.CDLL(OPTIONS["nvml"])  # found by its name from now on
 print(json.dumps({name: run(name) for name in OPTIONS["cases"]}))

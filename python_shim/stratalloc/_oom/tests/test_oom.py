@@ -6,6 +6,7 @@ tests/refused_program.py makes them, a process for each set of settings.
 """
 
 import functools
+import importlib.metadata
 import json
 import os
 import re
@@ -20,10 +21,11 @@ from stratalloc._oom import trials as trials_module
 
 MIB = 1 << 20
 CARD = 64 * MIB
+# Up to torch 2.11 a capture allocates the generator's seed and offset when it
+# begins, from 2.12 on before its first random operator.
+_SEED = 2 if int(importlib.metadata.version("torch").split(".")[1]) < 12 else 0
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                         "refused_program.py")
-_NVML = os.path.abspath(os.path.join(os.environ.get(
-    "FAKE_NVML", "tests/simulator/cudasim/native"), "libnvidia-ml.so.1"))
 
 # case -> (verdict, the first suggestion's action, what the sentence says)
 _PLAIN = {
@@ -70,7 +72,7 @@ _TIERED = {
 
 def _run(cases, **settings):
     done = programs.run(_PROGRAM, json.dumps(
-        {"cases": list(cases), "settings": settings, "nvml": _NVML}))
+        {"cases": list(cases), "settings": settings}))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -327,7 +329,7 @@ def test_the_verdict_s_bytes_are_what_is_lacking(runs, name, wanted):
     report = runs()[name]["report"]
     lacking = {
         "capacity": 36, "fraction": 8, "scope_limit": 1, "live": 16,
-        "in_pieces": 12, "private_pools": 16, "pending": 18,
+        "in_pieces": 12, "private_pools": 16, "pending": 16 + _SEED,
         "other_processes": 6, "unknown": 6, "non_torch": 6, "came_free": 0,
         "tiers_full": 6, "gpu_limit": 8, "working_set": 16, "pinned": 6}
     if name in lacking:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What comes before an out of memory, and what its text says.
 
-A process each: NVML's library and the callbacks stay once they are loaded.
+A process each: the libraries and the callbacks stay once they are loaded.
 """
 
 import importlib.metadata
@@ -29,9 +29,6 @@ def failure(mib=400):
         return str(error)
     raise SystemExit(f"{mib} of 256 MiB were given out")
 """
-NVML = """
-ctypes.CDLL(LIBRARIES + "/libnvidia-ml.so.1")  # found by its name from now on
-"""
 CPP = """
 torch.cuda.init()
 cpp = ctypes.CDLL(LIBRARIES + "/libcpp_only.so")
@@ -51,18 +48,19 @@ REST = ("The tensor is larger than the card: " if OURS
         else "Of the allocated memory 0 bytes is allocated by PyTorch, ")
 
 
-def child(script, **environment):
+def child(script, fresh=False, **environment):
     """Runs it after START; its output, which must be all it prints."""
     done = programs.run("-c", START + textwrap.dedent(script),
-                        env={**os.environ, **environment}, merged=True)
+                        env={**os.environ, **environment}, merged=True,
+                        fresh=fresh)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
 
 def test_every_process_on_the_device_is_named():
     text = child(
-        NVML + "print(failure())",
-        FAKE_NVML_PROCESSES=f"{FIRST}:{3 << 20} self:{5 << 30}",
+        "print(failure())",
+        CUDASIM_NVML_PROCESSES=f"{FIRST}:{3 << 20} self:{5 << 30}",
     )
     assert (
         "free. Process 5000000 has 3.00 MiB memory in use. Including "
@@ -72,8 +70,8 @@ def test_every_process_on_the_device_is_named():
 
 def test_more_processes_than_fit_at_first():
     text = child(
-        NVML + "print(failure())",
-        FAKE_NVML_PROCESSES=" ".join(f"{FIRST + i}:{i << 20}" for i in range(2, 16)),
+        "print(failure())",
+        CUDASIM_NVML_PROCESSES=" ".join(f"{FIRST + i}:{i << 20}" for i in range(2, 16)),
     )
     assert re.findall(r"Process (\d+) has (\d+)\.00 MiB", text) == [
         (str(FIRST + i), str(i)) for i in range(2, 16)
@@ -81,8 +79,8 @@ def test_more_processes_than_fit_at_first():
 
 
 def test_without_nvml_nothing_is_said_of_processes():
-    for prefix in ("", NVML):  # no library, and nobody listed
-        text = child(prefix + "print(failure())")
+    for there in ("off", "on"):  # no library, and no process listed
+        text = child("print(failure())", fresh=True, CUDASIM_NVML=there)
         assert "is free. " + REST in text, text
 
 
@@ -90,16 +88,14 @@ def test_nvml_that_fails_is_tolerated():
     """PyTorch issue 185240: native raised an internal assert before 2.14."""
     for function in FUNCTIONS:
         text = child(
-            NVML + textwrap.dedent(
-                """
-                try:
-                    print(failure())
-                except RuntimeError as error:
-                    print("native:", error)
-                """
-            ),
-            FAKE_NVML_PROCESSES=f"{FIRST}:4096",
-            FAKE_NVML_FAIL=function,
+            """
+            try:
+                print(failure())
+            except RuntimeError as error:
+                print("native:", error)
+            """,
+            CUDASIM_NVML_PROCESSES=f"{FIRST}:4096",
+            CUDASIM_NVML_FAIL=function,
         )
         if OURS:
             assert text.startswith("CUDA out of memory."), text
@@ -111,8 +107,8 @@ def test_nvml_that_fails_is_tolerated():
 
 def test_memory_that_nvml_does_not_know():
     text = child(
-        NVML + "print(failure())",
-        FAKE_NVML_PROCESSES=f"{FIRST}:- {FIRST + 1}:4096",
+        "print(failure())",
+        CUDASIM_NVML_PROCESSES=f"{FIRST}:- {FIRST + 1}:4096",
     )
     assert "Process 5000001 has 4.00 KiB memory in use." in text
     # Native prints 2 to the power of 64 bytes.
@@ -168,8 +164,7 @@ def test_a_callback_that_frees_nothing():
 
 
 def test_sizes_of_expandable_segments():
-    # Native asks NVML before it maps a segment (torch 2.15).
-    child(NVML + CPP + textwrap.dedent(
+    child(CPP + textwrap.dedent(
         """
         def sizes(stream):
             small, large = ctypes.c_uint64(), ctypes.c_uint64()

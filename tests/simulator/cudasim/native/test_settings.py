@@ -31,9 +31,6 @@ import ctypes
 from tests.simulator.cudasim.operator_bridge import simulated
 device = simulated.load(memory="256MiB")
 import torch
-# Native asks NVML before it maps a segment, and calls nullptr where there is
-# none (torch 2.15).
-ctypes.CDLL(os.path.abspath("tests/simulator/cudasim/native/libnvidia-ml.so.1"))
 MIB = 1 << 20
 OURS = simulated.allocator() == "stratalloc"
 PLAIN = os.environ.get("CUDASIM_VMM") == "off"

@@ -11,11 +11,11 @@ import importlib.util
 import os
 import sys
 
-_NAMES = ("libcuda.so.1", "libcudart.so.13")
 _NVML = "libnvidia-ml.so.1"
+_NAMES = ("libcuda.so.1", "libcudart.so.13", _NVML)
 _FOLDERS = [
     "tests/simulator/cudasim" + folder
-    for folder in ("", "/operator_bridge", "/native")
+    for folder in ("", "/operator_bridge")
 ]
 
 
@@ -113,25 +113,15 @@ def allocator():
     return os.environ.get("SIMULATED_ALLOCATOR", "native")
 
 
-def _native_asks_nvml():
-    """From 2.13 on PyTorch asks NVML before it maps an expandable segment, and
-    calls a null pointer where there is no NVML."""
-    settings = (
-        os.environ.get(name, "")
-        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    )
-    return allocator() == "native" and any(
-        "expandable_segments:True" in text for text in settings
-    )
-
-
 def load_device():
-    """The device's libraries, as the environment says. Before torch."""
+    """The device's libraries, as the environment says. Before torch.
+
+    CUDASIM_NVML=off leaves NVML out, as on a machine whose driver lacks it.
+    """
+    without = _NVML if os.environ.get("CUDASIM_NVML") == "off" else None
     for name in _NAMES:
-        if name not in _libraries:
+        if name not in _libraries and name != without:
             _libraries[name] = ctypes.CDLL(find(name), ctypes.RTLD_GLOBAL)
-    if _NVML not in _libraries and _native_asks_nvml():
-        _libraries[_NVML] = ctypes.CDLL(find(_NVML))
     # What Triton links its launchers with; it asks ldconfig otherwise.
     os.environ["TRITON_LIBCUDA_PATH"] = os.path.dirname(find(_NAMES[0]))
 

@@ -24,7 +24,7 @@ class PackageTest(unittest.TestCase):
 
     def test_it_holds_the_device_and_its_children(self):
         for name in ("lib/libcuda.so.1", "lib/libcudart.so.13",
-                     "lib/libstratalloc_twins.so", "__init__.py",
+                     "lib/libnvidia-ml.so.1", "lib/libstratalloc_twins.so", "__init__.py",
                      "around_torch.py",
                      "simulated_child/sitecustomize.py"):
             self.assertIn("stratalloc_cudasim/" + name, self.files)

@@ -24,11 +24,6 @@ ASYNC = ("oom_beside_a_pending_free", "frees_wait_in_a_pool")
 way, *names = sys.argv[1:]
 simulate.load("64MiB", mode="async" if set(names) & set(ASYNC) else "eager")
 
-# Native asks NVML before it maps a segment, and calls nullptr where there is
-# none (torch 2.13 to 2.15).
-ctypes.CDLL(os.path.abspath(os.path.join(os.environ.get(
-    "FAKE_NVML", "tests/simulator/cudasim/native"), "libnvidia-ml.so.1")))
-
 import torch
 
 import stratalloc

@@ -5,8 +5,8 @@
     simulate.load("64MiB")      # before torch is imported
     import torch                # sees cuda:0 with 64 MiB
 
-The package carries libcuda.so.1 and libcudart.so.13 that implement CUDA on
-host memory, and an operator bridge that computes each CUDA operator with its
+The package carries libcuda.so.1, libcudart.so.13 and libnvidia-ml.so.1 that
+implement CUDA on host memory, and an operator bridge that computes each CUDA operator with its
 CPU kernel on the same bytes, so numbers are real. Never loaded unless asked
 for; whoever loads it says so in its output (`label()`).
 

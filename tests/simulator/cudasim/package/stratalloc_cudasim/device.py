@@ -22,7 +22,7 @@ CARDS = ("generic", "h200", "a100", "rtx4090", "t4", "wsl2")
 NUMBERS = ("on", "off")
 
 # Without them nothing runs; the bridge's name has torch's minor in it.
-_NAMES = ("libcuda.so.1", "libcudart.so.13")
+_NAMES = ("libcuda.so.1", "libcudart.so.13", "libnvidia-ml.so.1")
 
 _state = None  # _Simulation once loaded
 _preloaded = False  # torch was imported on top of these libraries
@@ -31,14 +31,14 @@ _preloaded = False  # torch was imported on top of these libraries
 class _Simulation:
     """The loaded shared objects and what they were told."""
 
-    def __init__(self, memory, devices, mode, seed, model, driver, runtime):
+    def __init__(self, memory, devices, mode, seed, model, driver, libraries):
         self.memory = memory
         self.model = model  # (card, profile), either may be None
         self.devices = devices
         self.mode = mode
         self.seed = seed
         self.driver = driver
-        self.runtime = runtime  # kept: a collected CDLL loses its handle
+        self.libraries = libraries  # kept: a collected CDLL loses its handle
         self.twins = None
         self.bridge = None
 
@@ -244,14 +244,14 @@ def open_device(memory, devices, mode, seed, card, profile, numbers):
         os.environ["CUDASIM_NUMBERS"] = numbers
     # torch hides devices by this; a simulated one has no siblings to hide.
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    driver, runtime = _libraries()
+    driver, *libraries = _libraries()
     # What Triton links its launchers with; it asks ldconfig otherwise.
     os.environ["TRITON_LIBCUDA_PATH"] = directory()
     _declare(driver)
     if size is None:
         size = driver.cudasim_capacity(0)
     _state = _Simulation(size, int(devices), mode, int(seed), (card, profile),
-                         driver, runtime)
+                         driver, libraries)
     twins = _path("libstratalloc_twins.so", required=False)
     if twins is not None:
         _state.twins = ctypes.CDLL(twins, mode=ctypes.RTLD_GLOBAL)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// As much of NVML as an out of memory asks: which processes have how much of a
-// device. $FAKE_NVML_PROCESSES lists them, "self:1048576 77:4096" ("-" for a
-// process whose memory is not known); $FAKE_NVML_FAIL names the function that
-// fails.
+// As much of NVML as PyTorch asks. An out of memory asks which processes have
+// how much of a device. From 2.13 on, PyTorch's allocator also asks before it
+// maps an expandable segment, and calls a null pointer where there is no NVML.
+// $CUDASIM_NVML_PROCESSES lists the processes, "self:1048576 77:4096" ("-" for
+// a process whose memory is not known); $CUDASIM_NVML_FAIL names the function
+// that fails.
 
 #include <unistd.h>
 
@@ -21,7 +23,7 @@ constexpr int kInsufficientSize = 7;
 constexpr int kNoPermission = 4;
 
 int Fails(const char* function) {
-  const char* failing = std::getenv("FAKE_NVML_FAIL");
+  const char* failing = std::getenv("CUDASIM_NVML_FAIL");
   return failing != nullptr && std::strcmp(failing, function) == 0
              ? kNoPermission
              : kSuccess;
@@ -58,7 +60,7 @@ int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count,
     return failed;
   }
   std::vector<FakeProcess> processes;
-  const char* list = std::getenv("FAKE_NVML_PROCESSES");
+  const char* list = std::getenv("CUDASIM_NVML_PROCESSES");
   std::istringstream stream(list == nullptr ? "" : list);
   for (std::string entry; stream >> entry;) {
     const std::size_t colon = entry.find(':');
