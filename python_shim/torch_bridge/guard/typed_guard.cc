@@ -56,6 +56,10 @@ struct Open {
 };
 template struct Open<&c10::SafeKernelFunction::kernel_,
                      &c10::SafeKernelFunction::token_>;
+// The same in all minors. In one that differs, MakeTypedGuard may say that
+// there is none: the boxed guard uses what is public.
+static_assert(sizeof(c10::SafeKernelFunction) == 104);
+static_assert(sizeof(c10::KernelFunction) == 40);
 
 // ---- Types by letters -------------------------------------------------------
 
