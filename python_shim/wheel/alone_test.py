@@ -20,6 +20,7 @@ _FOLDER = "python_shim/wheel"
 # by itself at its start.
 _FOREIGN = re.compile(
     r"lib(cuda|cudart|nvidia|nvrtc|nccl)\b|cudasim|simulated|(site|user)customize"
+    r"|\.pth$"
 )
 # Labels of the system's libraries, and what their notices are headed by.
 _LINKED = {
@@ -73,6 +74,19 @@ class AloneTest(unittest.TestCase):
         self.assertEqual(
             [name for name in names if _FOREIGN.search(name)], []
         )
+
+    def test_start_of_an_interpreter_runs_nothing_of_it(self):
+        """Files that an interpreter executes or imports at its start."""
+        for opted_in in ("", "0", "1"):
+            done = subprocess.run(
+                [sys.executable, "-I", "-X", "importtime", "-c",
+                 "import site, sys; site.addsitedir(sys.argv[1]); "
+                 "print([name for name in sys.modules "
+                 "if 'stratalloc' in name], sys.path[-1])", self.site],
+                text=True, check=True, capture_output=True, timeout=60,
+                env={**os.environ, "STRATALLOC": opted_in})
+            self.assertEqual(done.stdout, f"[] {self.site}\n")
+            self.assertNotIn("stratalloc", done.stderr)
 
     def test_what_is_linked_into_it_has_its_notice(self):
         with zipfile.ZipFile(self.wheel) as archive:
