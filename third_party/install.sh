@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the lists of this folder; sourced by `dev`, not run.
 #
-#   begin_installing SET...   starts what is missing of the sets `build` and
-#                             `tests`; returns once Bazel and a compiler work
+#   begin_installing SET...   starts what is missing of the sets `build`,
+#                             `tests` and `long`; returns once Bazel and a
+#                             compiler work
 #   finish_installing         waits for the rest; ends the program if it failed
 #
-# The lists of a set are apt/SET.txt, pip/SET.txt and pip/SET-alone.txt. What is
-# there already costs nothing. Uses say, die, VENV, PYTHON, STAMPS and BUILD.
+# The lists of a set are apt/SET.txt, pip/SET.txt and pip/SET-alone.txt; `long`
+# has the second alone. What is there already costs nothing. Uses say, die,
+# VENV, PYTHON, STAMPS and BUILD.
 
 readonly UV="$VENV/bin/uv"
 readonly TOOLKIT="$VENV/cuda"    # CUDA's, where the machine has none
@@ -200,23 +202,35 @@ ensure_venv() {
   fi
 }
 
+# pip_lists SET: its lists, without third_party/.
+pip_lists() {
+  echo "pip/$1.txt"
+  [[ ! -f third_party/pip/$1-alone.txt ]] || echo "pip/$1-alone.txt"
+}
+
 # python_packages SET...: by name and version.
 python_packages() {
-  local set
+  local set lists
   for set in "$@"; do
-    listed "pip/$set.txt" "pip/$set-alone.txt"
+    mapfile -t lists < <(pip_lists "$set")
+    listed "${lists[@]}"
   done | xargs
   has_nvcc || echo nvcc
 }
 
 # install_python SET...
 install_python() {
-  local set with=() alone=()
+  local set list with=() alone=()
   for set in "$@"; do
-    with+=(-r "third_party/pip/$set.txt")
-    alone+=(-r "third_party/pip/$set-alone.txt")
+    for list in $(pip_lists "$set"); do
+      case $list in
+        *-alone.txt) alone+=(-r "third_party/$list") ;;
+        *) with+=(-r "third_party/$list") ;;
+      esac
+    done
   done
-  uv_install "${with[@]}" && uv_install --no-deps "${alone[@]}" || return
+  uv_install "${with[@]}" || return
+  [[ ${#alone[@]} -eq 0 ]] || uv_install --no-deps "${alone[@]}" || return
   # Apart from the libraries of CUDA that torch came with: of another release.
   has_nvcc || uv_install --target "$TOOLKIT" -r third_party/pip/cuda.txt
 }
@@ -234,7 +248,7 @@ compile_bytecode() {
 # ---- What is missing --------------------------------------------------------
 
 begin_installing() {
-  local packages programs=() set python=()
+  local packages programs=() set lists python=()
   mkdir -p "$BUILD"
   # Some containers have no home; Bazel, uv and pip want one.
   if [[ -z ${HOME:-} || ! -w ${HOME:-/nonexistent} ]]; then
@@ -265,7 +279,8 @@ begin_installing() {
     fi
   fi
   for set in "$@"; do
-    stamps[python-$set]=$(digest "third_party/pip/$set"{,-alone}.txt)
+    mapfile -t lists < <(pip_lists "$set")
+    stamps[python-$set]=$(digest "${lists[@]/#/third_party/}")
     is_stamped "python-$set" "${stamps[python-$set]}" || python+=("$set")
   done
   if [[ ${#python[@]} -gt 0 ]] || ! has_nvcc; then

@@ -23,6 +23,7 @@ _LISTS = {
     "pip/build-alone.txt": "weights==1\n",
     "pip/tests.txt": "pytest==1\n",
     "pip/tests-alone.txt": "accelerate==1\n",
+    "pip/long.txt": "cluster==1\n",
     "pip/cuda.txt": "nvcc==1\n",
 }
 
@@ -132,6 +133,25 @@ class InstallTest(unittest.TestCase):
         _, said, started = self._install("build", "tests")
         self.assertIn("installing into .venv: pytest==1 accelerate==1", said)
         self.assertRegex("\n".join(started), "apt-get install .* browser")
+
+    def test_long_set_after_tests_set_adds_its_one_list(self):
+        _, said, _ = self._install("build", "tests")
+        self.assertNotIn("cluster", said)
+        code, said, started = self._install("build", "tests", "long")
+        self.assertEqual(code, 0, said)
+        self.assertEqual(said.splitlines()[0],
+                         "» installing into .venv: cluster==1")
+        self.assertIn("tests.txt -r third_party/pip/long.txt",
+                      "\n".join(started))
+        self.assertEqual(self._install("long"), (0, "", []))
+
+    def test_long_set_by_itself_installs_its_one_list(self):
+        self._install("build")
+        code, said, started = self._install("long")
+        self.assertEqual(code, 0, said)
+        self.assertEqual([line for line in started if line.startswith("uv ")], [
+            f"uv pip install --python {self.folder}/.venv/bin/python "
+            "-r third_party/pip/long.txt https://index.example"])
 
     def test_changed_list_is_installed_again(self):
         self._install("build")
