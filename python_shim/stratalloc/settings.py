@@ -437,7 +437,9 @@ def _beyond(budget, processes, memory):
 
 
 def default_disk_dir():
-    return os.environ.get("TMPDIR") or tempfile.gettempdir()
+    # As the core chooses it. tempfile.gettempdir() tries more folders, raises
+    # where none can be written to, and may choose the working directory.
+    return os.environ.get("TMPDIR") or "/tmp"
 
 
 def why_no_file(directory):

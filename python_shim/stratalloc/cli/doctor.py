@@ -19,6 +19,7 @@ from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._terminal import command as _command
 from stratalloc.settings import Config
+from stratalloc.settings import why_no_file
 from stratalloc.sizes import format_size
 
 _VIRTUAL_MEMORY_SUPPORTED = 102  # of CUdevice_attribute
@@ -170,8 +171,12 @@ def _spill_state(asked, config):
     if asked.disk_budget == 0:
         return "spill file", "ok", "none wanted (disk_budget 0)"
     if config.disk_budget == 0:
-        return ("spill file", "note", f"none: {config.disk_dir} cannot hold "
-                "one that is worth it; disk_dir names another directory")
+        why = why_no_file(config.disk_dir)
+        return ("spill file", "note", "none: " + (
+            f"{config.disk_dir} cannot hold one that is worth it"
+            if why is None else
+            f"no file can be made and written in {config.disk_dir}: {why}"
+        ) + "; disk_dir names another directory")
     try:
         file, state, kind = _spill_file(config.disk_dir)
         with file:
