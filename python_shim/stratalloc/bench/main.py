@@ -15,6 +15,7 @@ from stratalloc.bench import attribution_lines
 from stratalloc.bench import disk
 from stratalloc.bench import levels
 from stratalloc.bench import snapshots
+from stratalloc.bench import start
 from stratalloc.bench import tracing
 from stratalloc.demo.phases import package_environment
 
@@ -100,6 +101,7 @@ def main(args):
             native.close()
         rows = list(_benchmarks(worker, args.rounds))
         rows += snapshots.lines(entry, args.device, args.rounds)
+        rows.append(start.line(entry, args.rounds))
         if args.device == "sim":
             rows += _simulated(worker, args.rounds)
         values["counters"] = worker.ask("counters")

@@ -66,4 +66,5 @@ def test_json(tmp_path):
     # Operands as far apart as those of a model: each is pinned by itself.
     assert {"op guard, two tensors in 2 handles",
             "op guard, list of 200 in 200 handles"} <= set(names)
+    assert "import torch, STRATALLOC unset" in names
     assert any(name.startswith("MiniLM") for name in names) == running.SIMULATED
