@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "allocator/state/settings.h"
 
@@ -67,8 +68,15 @@ tl::unexpected<Error> NoCall(const char* name) {
 }
 
 tl::unexpected<Error> Refused(const char* name, int error) {
-  return Fail(ErrorCode::kDevice,
-              name + std::generic_category().message(error));
+  std::string text = name + std::generic_category().message(error);
+  if (error == EPERM) {
+    text +=
+        ". The kernel does not let this process take descriptors of the one "
+        "that shares the memory: give a container SYS_PTRACE (docker run "
+        "--cap-add=SYS_PTRACE); elsewhere run both as one user, with "
+        "kernel.yama.ptrace_scope=0";
+  }
+  return Fail(ErrorCode::kDevice, std::move(text));
 }
 
 class Descriptor {

@@ -20,7 +20,7 @@
 // cudaMalloc as 'c'; both are received, in both versions. Settings say which
 // version is sent (allocator/state/settings.h). Descriptors are taken from the
 // sender with pidfd_getfd, which needs the right to trace it (same user, and
-// Yama's ptrace_scope 0 or a parent).
+// Yama's ptrace_scope 0 or a parent; in a container SYS_PTRACE).
 #ifndef STRATALLOC_ALLOCATOR_IPC_H_
 #define STRATALLOC_ALLOCATOR_IPC_H_
 

@@ -43,6 +43,17 @@ def test_spilling_without_io_uring_uses_plain_transfers(folder, name):
         f"the other (io_uring_setup: {reason})"]
 
 
+@pytest.mark.long
+def test_tensor_shared_where_descriptors_cannot_be_taken_names_the_right(
+        folder):
+    """Docker's default profile refuses pidfd_getfd."""
+    done = _run("io_uring=EPERM", _DISK, program=starting.program("shared.py"),
+                TMPDIR=folder)
+    (line,) = running.must_work(done).splitlines()
+    assert line.startswith("pidfd_getfd: Operation not permitted. The kernel ")
+    assert "--cap-add=SYS_PTRACE" in line
+
+
 def test_ordinary_user_with_little_locked_memory_spills(folder):
     done = _run("ordinary", _DISK + ",live:on,telemetry:events", TMPDIR=folder,
                 XDG_RUNTIME_DIR="")
