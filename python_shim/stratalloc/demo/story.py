@@ -83,8 +83,14 @@ def _check(settings):
 def _play(settings, out):
     size = format_size(settings["gpu_memory"])
     _open(out, settings, size)
+    try:
+        made = tempfile.TemporaryDirectory(prefix="stratalloc-demo-")
+    except OSError as error:
+        raise _command.CannotRunError(
+            f"stratalloc demo: {error.strerror}; set TMPDIR to a folder that "
+            "can be written") from None
     # All three at once: the story waits for them in its own order.
-    with tempfile.TemporaryDirectory(prefix="stratalloc-demo-") as folder, \
+    with made as folder, \
             Phase("stratalloc", settings, folder) as ours, \
             Phase("native", settings, folder) as native, \
             Phase("cpu", settings, folder) as cpu:

@@ -103,12 +103,26 @@ def test_file_asked_for_on_a_read_only_file_system_is_one_line(
 
 
 @pytest.mark.long
-def test_doctor_names_the_read_only_file_system():
-    done = running.python(starting.program("confined.py"), "read_only",
-                          "doctor", TMPDIR="")
-    (line,) = [line for line in done.stdout.splitlines()
-               if "spill file" in line]
-    assert line.split(None, 3)[3] == (
+def test_doctor_names_what_the_process_may_not_do():
+    done = running.python(
+        starting.program("confined.py"), "read_only,io_uring=EPERM", "doctor",
+        TMPDIR="")
+    found = {line[9:27].strip(): line[28:]
+             for line in done.stdout.splitlines() if line.startswith("note ")}
+    assert found["spill file"] == (
         "none: no file can be made and written in /tmp: Read-only file system; "
         "disk_dir names another directory")
+    assert found["io_uring"] == (
+        "io_uring_setup: Operation not permitted; preadv2/pwritev2 do the I/O, "
+        "one transfer after the other")
     assert "Traceback" not in done.stderr
+
+
+def test_demo_on_a_read_only_file_system_is_one_line():
+    done = running.python(starting.program("confined.py"), "read_only", "demo",
+                          TMPDIR="")
+    assert done.returncode == 3
+    (line,) = [line for line in done.stderr.splitlines()
+               if not line.startswith("confined: ")]
+    assert line.startswith("stratalloc demo: No usable temporary directory ")
+    assert line.endswith("; set TMPDIR to a folder that can be written")
