@@ -27,8 +27,8 @@ enum class ErrorCode : std::uint8_t {
   kOusted,   // for want of memory what an operator under way uses cannot
              // come back: kOutOfMemory to whoever runs it, but not to
              // its kernel, which may go on after that another way
-  kRejected,  // kOutOfMemory to the caller: the program wants no driver to be
-              // asked for what would exceed its share (throw_on_cudamalloc_oom)
+  kRejected,  // kOutOfMemory to the caller: the request was refused and would
+              // exceed the program's share (throw_on_cudamalloc_oom)
   kLimited,  // a scope may not own so much: kOutOfMemory to whoever asked, and
              // nothing that the device does would change it
 };

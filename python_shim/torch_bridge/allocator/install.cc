@@ -12,6 +12,7 @@
 #include "python_shim/torch_bridge/allocator/torch_layout.h"
 #include "python_shim/torch_bridge/autograd/backward_scopes.h"
 #include "python_shim/torch_bridge/base/entry_point.h"
+#include "python_shim/torch_bridge/collectives/collectives_under_way.h"
 
 namespace stratalloc {
 namespace {
@@ -56,6 +57,7 @@ TorchAllocator* BridgeAllocator() {
 
 void SwapInAllocator() {
   RememberNative();
+  CollectivesUnderWay::BuryBeforeMemoryIsTaken();
   TorchAllocator* ours = BridgeAllocator();
   c10::cuda::CUDACachingAllocator::allocator.store(ours);
   c10::SetAllocator(c10::DeviceType::CUDA, ours, kPriority);

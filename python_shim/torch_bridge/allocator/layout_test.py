@@ -7,6 +7,7 @@ DEVICE, BRIDGE = support.load()
 
 # pylint: disable=wrong-import-position
 import ctypes
+import os
 
 import torch
 
@@ -16,6 +17,17 @@ _SLOTS = {11: 50, 12: 52, 13: 55, 14: 57, 15: 57}
 
 def test_torch_of_the_build_passes_the_check():
     BRIDGE.call("check")
+
+
+def test_bridge_that_is_loaded_and_not_installed_changes_nothing_in_torch():
+    cpp = ctypes.CDLL(
+        os.path.abspath("tests/simulator/cudasim/native/libcpp_only.so"))
+    name = b"stratalloc_collectives"
+    assert cpp.memory_callback_known(b"memory_callback_test")
+    assert BRIDGE.library.stratalloc_torch_is_current() == 0
+    assert not cpp.memory_callback_known(name)
+    BRIDGE.call("install")
+    assert cpp.memory_callback_known(name)
 
 
 def test_slots_of_torchs_allocator_are_counted():

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <iterator>
+#include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
@@ -33,7 +34,7 @@ Progress ProgressOf(const Holder& work) {
 }
 
 // A dead Work keeps its tensors until we let go of it.
-class BuryBeforeMemoryIsTaken final : public c10::FreeMemoryCallback {
+class BuryCallback final : public c10::FreeMemoryCallback {
  public:
   bool Execute() override { return CollectivesUnderWay::Bury(); }
 };
@@ -52,6 +53,18 @@ CollectivesUnderWay& CollectivesUnderWay::Get() {
     return made;
   }();
   return *all;
+}
+
+void CollectivesUnderWay::BuryBeforeMemoryIsTaken() {
+  static const bool registered = [] {
+    c10::FreeCudaMemoryCallbacksRegistry()->Register(
+        "stratalloc_collectives",
+        []() -> std::unique_ptr<c10::FreeMemoryCallback> {
+          return std::make_unique<BuryCallback>();
+        });
+    return true;
+  }();
+  (void)registered;
 }
 
 void CollectivesUnderWay::Unpin(const CollectivePins& pins, bool unobserved) {
@@ -208,8 +221,3 @@ bool CollectivesUnderWay::Finish(Entry& entry) {
 }
 
 }  // namespace stratalloc
-
-namespace c10 {
-REGISTER_FREE_MEMORY_CALLBACK("stratalloc_collectives",
-                              stratalloc::BuryBeforeMemoryIsTaken);
-}  // namespace c10

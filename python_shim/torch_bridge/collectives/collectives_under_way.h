@@ -62,11 +62,13 @@ class CollectivesUnderWay {
   void Poll() EXCLUDES(mutex_);
   void PollOldest() EXCLUDES(mutex_);
   // Destroys what is left of Works that are over or dead; was there any? Hold
-  // no lock. Among torch's FreeMemoryCallbacks, too. One load where no Work is
-  // held.
+  // no lock. One load where no Work is held.
   static bool Bury() {
     return holding_.load(std::memory_order_acquire) && Get().BuryHeld();
   }
+  // From now on Bury is one of torch's FreeMemoryCallbacks. Not when the
+  // library is loaded: a bridge that is refused then leaves torch as it was.
+  static void BuryBeforeMemoryIsTaken();
 
  private:
   using WeakHolder = c10::weak_intrusive_ptr<torch::CustomClassHolder>;

@@ -31,6 +31,7 @@ class Target:
     kept: int = 0  # results of an earlier run
     passed: int = 0
     skipped: int = 0
+    reasons: dict[str, int] = dataclasses.field(default_factory=dict)
     failures: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -56,8 +57,17 @@ def count_cases(target: Target, xml_text: str) -> None:
             or case.get("status") == "notrun"
         ):
             target.skipped += 1
+            reason = _reason(case)
+            target.reasons[reason] = target.reasons.get(reason, 0) + 1
         else:
             target.passed += 1
+
+
+def _reason(case: ElementTree.Element) -> str:
+    """Why a case was skipped, in one line; "" where its test.xml does not say."""
+    skipped = case.find("skipped")
+    text = "" if skipped is None else skipped.get("message") or ""
+    return " ".join(text.split())
 
 
 def _read_xml(target: Target, result: dict) -> None:
@@ -140,6 +150,7 @@ def summarize(targets: list[Target]) -> dict:
         "targets": [
             {"target": target.label, "passed": target.passed,
              "failed": len(target.failures), "skipped": target.skipped,
+             "reasons": dict(sorted(target.reasons.items())),
              "seconds": round(target.seconds, 1)}
             for target in targets
         ],

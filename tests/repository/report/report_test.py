@@ -14,7 +14,9 @@ _GTEST = """<testsuites>
 <testcase name="A" status="run" result="completed" classname="S"/>
 <testcase name="B" status="run" result="completed" classname="S">
   <failure message="no"/></testcase>
-<testcase name="C" status="run" result="skipped" classname="S"/>
+<testcase name="C" status="run" result="skipped" classname="S">
+  <skipped message="no
+  card"/></testcase>
 <testcase name="D" status="notrun" result="suppressed" classname="S"/>
 </testsuites>"""
 _PASSING = '<testsuites><testcase name="A" classname="S"/></testsuites>'
@@ -94,7 +96,8 @@ class ReportTest(unittest.TestCase):
         )
         self.assertEqual(summary["targets"], [{
             "target": "//tests/simulator/cudasim/inner:t", "passed": 1,
-            "failed": 1, "skipped": 2, "seconds": 1.5,
+            "failed": 1, "skipped": 2, "reasons": {"": 1, "no card": 1},
+            "seconds": 1.5,
         }])
 
     def test_all_passed_is_success(self):

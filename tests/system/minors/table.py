@@ -5,8 +5,9 @@
 
 A REPORT is what report.py wrote with --json, as 2.11.json; OUT is Markdown. A
 cell has the cases that passed, and those that failed or were skipped where there
-are any. "-" is a target without a result. Exit code 1: a case failed, or a
-target of the suite has no result. Standard library only.
+are any; reasons of skips are listed below. "-" is a target without a result.
+Exit code 1: a case failed, or a target of the suite has no result. Standard
+library only.
 """
 
 import json
@@ -71,7 +72,20 @@ def table(reports: dict[str, dict]) -> str:
         lines.append(f"| {answers} | `{target}` | " + " | ".join(cells) + " |")
     total = [cell(reports[minor]) for minor in minors]
     lines.append("| all | | " + " | ".join(total) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + reasons(reports, minors)) + "\n"
+
+
+def reasons(reports: dict[str, dict], minors: list[str]) -> list[str]:
+    """Why cases were skipped: a line of Markdown for each target and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for minor in minors:
+        for target in reports[minor]["targets"]:
+            for reason, count in target["reasons"].items():
+                found.setdefault((target["target"], reason), []).append(
+                    f"{count} under {minor}")
+    lines = [f"- `{target}`: {reason or 'no reason'} ({', '.join(counts)})"
+             for (target, reason), counts in sorted(found.items())]
+    return ["", "Skipped:", "", *lines] if lines else []
 
 
 def complete(reports: dict[str, dict]) -> bool:

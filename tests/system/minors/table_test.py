@@ -18,7 +18,8 @@ def _report(**failed):
     for target in table.SUITES:
         count = failed.get(target.split(":")[1], 0)
         targets.append({"target": target, "passed": 2, "failed": count,
-                        "skipped": 1, "seconds": 1.0})
+                        "skipped": 1, "seconds": 1.0,
+                        "reasons": {"no | such thing": 1}})
     return {"passed": 2 * len(targets), "skipped": len(targets),
             "failed": sum(one["failed"] for one in targets),
             "targets": targets}
@@ -47,6 +48,11 @@ class TableTest(unittest.TestCase):
         self.assertIn("| suite | target | 2.9 | 2.11 |", text)
         self.assertIn("`//tests/system/e2e:e2e_test` | 2, 1 skipped | "
                       "2, 1 skipped |", text)
+
+    def test_reason_of_a_skip_is_listed_with_its_minors(self):
+        _, text = self._main({"2.11": _report(), "2.9": _report()})
+        self.assertIn("- `//tests/system/e2e:e2e_test`: no | such thing "
+                      "(1 under 2.9, 1 under 2.11)\n", text)
 
     def test_failed_case_is_shown_and_exit_code_is_1(self):
         code, text = self._main({"2.9": _report(e2e_test=3)})

@@ -69,6 +69,11 @@ void memory_callback_hold(uint64_t bytes) {
   held = allocator::raw_alloc(bytes);
 }
 
+// Is there a FreeMemoryCallback of this name?
+int memory_callback_known(const char* name) {
+  return c10::FreeCudaMemoryCallbacksRegistry()->Has(name) ? 1 : 0;
+}
+
 // The allocator's getExpandableSegmentSizes: how many entries there are, and
 // their bytes on `stream`, by pool.
 int expandable_segments(uint64_t stream, uint64_t* small_bytes,
