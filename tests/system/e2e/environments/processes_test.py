@@ -28,7 +28,8 @@ def test_ranks_of_torchrun_train_and_share_host_memory(tmp_path):
     assert all(" operators, " in line for line in said), said
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [
+    "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_processes_of_torch_multiprocessing_train(tmp_path, method):
     done = running.on_device(
         starting.MEMORY, starting.program("spawned.py"), method, tmp_path,
@@ -39,7 +40,9 @@ def test_processes_of_torch_multiprocessing_train(tmp_path, method):
         assert facts["host_budget"] == 96 << 20
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", [
+    "fork", pytest.param("spawn", marks=pytest.mark.long),
+    pytest.param("forkserver", marks=pytest.mark.long)])
 def test_training_on_pinned_batches_of_loader_workers(method):
     done = running.on_device(
         starting.MEMORY, starting.program("loaded.py"), method,
