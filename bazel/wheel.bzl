@@ -8,6 +8,10 @@ def _wheel_impl(ctx):
         ctx.attr.version,
         ctx.attr.tag,
     ))
+
+    # Wheels of earlier versions stay in bazel-bin: this file names the last one.
+    name = ctx.actions.declare_file(ctx.label.name + ".name")
+    ctx.actions.write(name, out.basename + "\n")
     inputs, args = [], ctx.actions.args()
     args.add("build")
     args.add(out)
@@ -49,12 +53,13 @@ def _wheel_impl(ctx):
         mnemonic = "Wheel",
     )
     return [DefaultInfo(
-        files = depset([out]),
-        runfiles = ctx.runfiles(files = [out]),
+        files = depset([out, name]),
+        runfiles = ctx.runfiles(files = [out, name]),
     )]
 
 python_wheel = rule(
     implementation = _wheel_impl,
+    doc = "A wheel, and the file TARGET.name with its file name.",
     attrs = {
         "distribution": attr.string(mandatory = True),
         "entry_points": attr.string_list(doc = "group:name=module:function"),
@@ -88,10 +93,11 @@ python_wheel = rule(
 
 def _site_impl(ctx):
     out = ctx.actions.declare_directory(ctx.label.name)
+    wheels = [f for f in ctx.files.wheels if f.extension == "whl"]
     ctx.actions.run(
         executable = ctx.executable._tool,
-        arguments = ["unpack", out.path] + [f.path for f in ctx.files.wheels],
-        inputs = ctx.files.wheels,
+        arguments = ["unpack", out.path] + [f.path for f in wheels],
+        inputs = wheels,
         outputs = [out],
         mnemonic = "UnpackWheel",
     )
@@ -104,7 +110,10 @@ unpacked_wheels = rule(
     implementation = _site_impl,
     doc = "A folder as pip would leave it, for PYTHONPATH.",
     attrs = {
-        "wheels": attr.label_list(allow_files = [".whl"]),
+        "wheels": attr.label_list(allow_files = [
+            ".name",
+            ".whl",
+        ]),
         "_tool": attr.label(
             default = "//python_shim/wheel:build_wheel",
             executable = True,

@@ -187,11 +187,27 @@ uv_install() {
   "$UV" pip install --python "$PYTHON" "$@" </dev/null
 }
 
+# The first interpreter that .venv's packages have wheels for; it can make one.
+base_python() {
+  local python
+  for python in python3 python3.{14,13,12,11}; do
+    if "$python" -c 'import ensurepip, sys
+sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+      echo "$python"
+      return
+    fi
+  done
+  return 1
+}
+
 ensure_venv() {
-  local wanted
+  local wanted python
   if [[ ! -x $PYTHON ]]; then
+    python=$(base_python) ||
+      die "torch needs Python 3.11 or newer: install one and its module venv," \
+        "as apt-get install python3.11-venv does"
     say "creating .venv"
-    python3 -m venv "$VENV"
+    "$python" -m venv "$VENV"
   fi
   wanted=$(digest third_party/pip/installer.txt)
   if ! is_stamped installer "$wanted"; then

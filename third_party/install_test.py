@@ -7,6 +7,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -51,6 +52,15 @@ fi""",
 echo "uv $* ${UV_DEFAULT_INDEX:-}" >>"$LOG" """,
     "cuda/bin/nvcc": "",
 }
+
+# An interpreter of the release $1; what it is asked by -c is asked of a real
+# one that takes itself for that release.
+_PYTHON = """
+if [[ $1 == -c ]]; then
+  exec {real} -c "import sys; sys.version_info = (3, {minor}); $2"
+fi
+echo "$(basename "$0") $*" >>"$LOG"
+mkdir -p .venv/bin && mv planted .venv/bin/python"""
 
 _PROGRAM = """
 set -euo pipefail
@@ -191,6 +201,37 @@ class InstallTest(unittest.TestCase):
         self.assertTrue(uv)
         for line in uv:
             self.assertTrue(line.endswith(" https://index.example"), line)
+
+    def _plant_pythons(self, **minors):
+        """Interpreters by name, without .venv; no others are found."""
+        (self.folder / ".venv/bin/python").rename(self.folder / "planted")
+        for name in ("python3", *(f"python3.{minor}" for minor in range(9, 16))):
+            minor = minors.get(name.replace(".", "_"))
+            text = "exit 127" if minor is None else _PYTHON.format(
+                real=sys.executable, minor=minor)
+            self._write("bin/" + name, f"#!/usr/bin/env bash\n{text}\n").chmod(
+                0o755)
+
+    def test_venv_is_of_the_first_python_that_torch_has_wheels_for(self):
+        for minors, name in (
+                ({"python3": 11, "python3_14": 14}, "python3"),
+                ({"python3": 10, "python3_12": 12, "python3_11": 11},
+                 "python3.12"),
+                ({"python3_11": 11}, "python3.11")):
+            with self.subTest(name):
+                self._plant_pythons(**minors)
+                code, said, started = self._install("build")
+                self.assertEqual(code, 0, said)
+                self.assertEqual(started[0],
+                                 f"{name} -m venv {self.folder}/.venv")
+
+    def test_old_python_alone_ends_the_program_with_what_to_install(self):
+        self._plant_pythons(python3=10, python3_9=9, python3_10=10)
+        code, said, started = self._install("build")
+        self.assertEqual(code, 1)
+        self.assertRegex(said, r"\A» torch needs Python 3\.11 or newer: install "
+                               r".* python3\.11-venv.*\n\Z")
+        self.assertEqual(started, [])
 
     def test_interrupted_installation_ends_its_jobs(self):
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):

@@ -75,6 +75,22 @@ class AloneTest(unittest.TestCase):
             [name for name in names if _FOREIGN.search(name)], []
         )
 
+    def test_tag_and_name_are_those_of_the_stable_abi(self):
+        self.assertRegex(os.path.basename(self.wheel),
+                         r"-cp310-abi3-linux_x86_64\.whl$")
+        with open(os.path.join(_FOLDER, "wheel.name"),
+                  encoding="utf-8") as stream:
+            self.assertEqual(stream.read(),
+                             os.path.basename(self.wheel) + "\n")
+
+    def test_metadata_has_no_link_to_a_file(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            (name,) = [name for name in archive.namelist()
+                       if name.endswith(".dist-info/METADATA")]
+            links = re.findall(r"\]\(([^)\s]+)\)", archive.read(name).decode())
+        self.assertEqual(
+            [link for link in links if not link.startswith("https://")], [])
+
     def test_start_of_an_interpreter_runs_nothing_of_it(self):
         """Files that an interpreter executes or imports at its start."""
         for opted_in in ("", "0", "1"):

@@ -9,7 +9,6 @@ Source distributions are not supported: a clone has what a build needs, and an
 unpacked archive would compile everything again.
 """
 
-import glob
 import os
 import shutil
 import subprocess
@@ -24,11 +23,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
 def get_requires_for_build_wheel(config_settings=None):
     """nvcc, where the machine has no toolkit. What pip cannot install is
     missing here already, before anything is downloaded."""
-    _torch(config_settings)
-    missing = build_needs.missing_packages(_ROOT)
-    if missing:
-        raise SystemExit("stratalloc: the build needs packages that are "
-                         f"missing: apt-get install {' '.join(missing)}")
+    _checked(config_settings)
     if build_needs.cuda_toolkit(_ROOT):
         return []
     return build_needs.listed(_ROOT, "third_party/pip/cuda.txt")
@@ -37,7 +32,7 @@ def get_requires_for_build_wheel(config_settings=None):
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """Builds the wheel; its name in `wheel_directory`."""
     del metadata_directory
-    python, torch = _torch(config_settings)
+    python, torch = _checked(config_settings)
     toolkit = build_needs.cuda_toolkit(_ROOT)
     if not toolkit:
         raise SystemExit(
@@ -47,10 +42,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     whole = not build_needs.missing_cuda(headers)
     missing = build_needs.missing_cuda(headers, torch.cuda_headers)
     if missing:
-        raise SystemExit(
-            "stratalloc: headers of CUDA are missing: pip install "
-            f"{' '.join(missing)} beside torch, or set CUDA_HOME to a toolkit "
-            "that has them")
+        raise SystemExit(_without_headers(torch, missing))
     print(f"stratalloc: building for torch {torch.version} of {python}, with "
           f"{toolkit}/bin/nvcc", file=sys.stderr, flush=True)
     options = [f"--repo_env=TORCH_HEADERS={torch.folder}",
@@ -58,7 +50,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
                f"--repo_env=STRATALLOC_PYTHON={python}"]
     if not whole:
         options.append(f"--repo_env=CUDA_HEADERS={torch.cuda_headers}")
-    environment = build_needs.environment()
+    environment = build_needs.environment_of_bazel(_ROOT)
     done = subprocess.run(
         [sys.executable, "-m", "tests.repository.report.run", "build", *options,
          "//python_shim/wheel"], cwd=_ROOT, env=environment, check=False,
@@ -70,11 +62,20 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         ["bazel", "info", "bazel-bin", *options], cwd=_ROOT, env=environment,
         check=True, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    (wheel,) = glob.glob(os.path.join(found.stdout.strip(), "python_shim",
-                                      "wheel", "*.whl"))
+    folder = os.path.join(found.stdout.strip(), "python_shim", "wheel")
+    (name,) = build_needs.listed(folder, "wheel.name")
     os.makedirs(wheel_directory, exist_ok=True)
-    shutil.copy(wheel, wheel_directory)
-    return os.path.basename(wheel)
+    shutil.copy(os.path.join(folder, name), wheel_directory)
+    return name
+
+
+def build_editable(wheel_directory, config_settings=None,
+                   metadata_directory=None):
+    """Refuses."""
+    del wheel_directory, config_settings, metadata_directory
+    raise SystemExit(
+        "stratalloc: there is no editable installation, since Bazel compiles "
+        "its libraries: run pip install . again after each change")
 
 
 def build_sdist(sdist_directory, config_settings=None):
@@ -84,16 +85,48 @@ def build_sdist(sdist_directory, config_settings=None):
                      "from a clone, with pip install .")
 
 
+def _checked(config_settings):
+    """(interpreter, its torch), or a line for the user on what is missing."""
+    found = _torch(config_settings)
+    missing = build_needs.missing_packages(_ROOT)
+    if missing:
+        raise SystemExit("stratalloc: the build needs packages that are "
+                         f"missing: apt-get install {' '.join(missing)}")
+    try:
+        build_needs.check_writable(_ROOT)
+    except OSError as error:
+        raise SystemExit(
+            f"stratalloc: the build cannot write into {_ROOT}: "
+            f"{error.strerror}: install from a clone that this user may write "
+            "to") from None
+    return found
+
+
+def _without_headers(torch, missing):
+    """The line on headers of CUDA; PyPI's packages of them are for CUDA 13."""
+    way = "set CUDA_HOME to a toolkit that has them (only compiling needs them)"
+    if torch.cuda.startswith("13."):
+        way = f"pip install {' '.join(missing.values())} beside torch, or {way}"
+    return f"stratalloc: headers of CUDA are missing, {', '.join(missing)}: {way}"
+
+
 def _torch(config_settings):
     """(interpreter, its torch), or a line for the user."""
     named = (config_settings or {}).get("torch-python")
-    pythons = [named] if named else build_needs.pythons()
+    # The probe runs in another folder.
+    pythons = ([os.path.abspath(shutil.which(named) or named)] if named
+               else build_needs.pythons())
     for python in pythons:
         torch = build_needs.torch_of(python)
         if not torch:
             continue
         known = build_needs.listed(_ROOT, "third_party/torch/minors.txt")
         minors = [release.rpartition(".")[0] for release in known]
+        if not torch.cuda:
+            raise SystemExit(
+                f"stratalloc: torch {torch.version} of {python} is built "
+                f"without CUDA: uninstall it, and install torch {minors[0]} to "
+                f"{minors[-1]} for CUDA (pip install torch, from PyPI)")
         if torch.minor not in minors:
             raise SystemExit(
                 f"stratalloc: there is no bridge for torch {torch.version} of "

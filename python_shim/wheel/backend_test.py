@@ -33,9 +33,13 @@ import os, sys
 with open("log", "w") as log:
     print(*sys.argv[1:], sep="\\n", file=log)
     print(*sorted(os.environ), file=log)
+    print(os.environ["HOME"], file=log)
 os.makedirs("bin/python_shim/wheel", exist_ok=True)
-with open("bin/python_shim/wheel/stratalloc-1-py3-none-linux.whl", "w"):
-    pass
+for version in "0", "1":
+    with open(f"bin/python_shim/wheel/stratalloc-{version}.whl", "w"):
+        pass
+with open("bin/python_shim/wheel/wheel.name", "w") as name:
+    print("stratalloc-1.whl", file=name)
 sys.exit(os.path.exists("broken"))
 """,
 }
@@ -43,8 +47,10 @@ _PROGRAMS = {
     "tools/bazel": '[ "$1 $2" = "info bazel-bin" ] && echo "$PWD/bin"',
     "tools/g++": "",
     "cuda/bin/nvcc": "",
-    "old/bin/python": "echo SITE; echo 2.10.0+cu130",
-    "new/bin/python": "echo SITE; echo 2.15.0+cu132",
+    "old/bin/python": "echo SITE; echo 2.10.0+cu130; echo 13.0",
+    "new/bin/python": "echo SITE; echo 2.15.0+cu132; echo 13.2",
+    "cpu/bin/python": "echo SITE; echo 2.15.0+cpu; echo",
+    "cu12/bin/python": "echo SITE; echo 2.11.0+cu126; echo 12.6",
     "bare/bin/python": "",
 }
 
@@ -73,6 +79,7 @@ class BackendTest(unittest.TestCase):
             self.needs, "_PREFIXES", (str(self.root),)))
         self._patch(mock.patch.dict(os.environ, {
             "PATH": f"{self.root / 'tools'}:/usr/bin:/bin",
+            "HOME": str(self.root),
             "CUDA_HOME": str(self.root / "cuda"), "PYTHONPATH": "/of/pip"}))
         self._found_in("new")
 
@@ -95,12 +102,13 @@ class BackendTest(unittest.TestCase):
             self.needs, "pythons", lambda: [self._python(n) for n in names]))
 
     def _build(self, settings=None):
-        """What Bazel's runner was given, and the names of its environment."""
+        """What Bazel's runner was given, the names of its environment, and its
+        home."""
         with contextlib.redirect_stderr(io.StringIO()):
             name = self.backend.build_wheel(str(self.root / "out"), settings)
-        self.assertTrue((self.root / "out" / name).exists())
-        *words, variables = (self.root / "log").read_text().splitlines()
-        return words, variables.split()
+        self.assertEqual(os.listdir(self.root / "out"), [name])
+        *words, variables, home = (self.root / "log").read_text().splitlines()
+        return words, variables.split(), home
 
     def _refusal(self, function, *arguments):
         with contextlib.redirect_stderr(io.StringIO()), \
@@ -110,8 +118,14 @@ class BackendTest(unittest.TestCase):
         self.assertRegex(text, r"\Astratalloc: [^\n]+\Z")
         return text
 
+    def _hooks(self):
+        """Those that pip calls, with their arguments; without isolation it
+        calls the second alone."""
+        return ((self.backend.get_requires_for_build_wheel, ()),
+                (self.backend.build_wheel, (str(self.root / "out"),)))
+
     def test_build_gets_torch_toolkit_and_interpreter(self):
-        words, variables = self._build()
+        words, variables, home = self._build()
         self.assertEqual(words, [
             "build", f"--repo_env=TORCH_HEADERS={self.root / 'site'}",
             f"--repo_env=CUDA_HOME={self.root / 'cuda'}",
@@ -120,6 +134,28 @@ class BackendTest(unittest.TestCase):
             f"{self.root / 'site/nvidia/cu13/include'}",
             "//python_shim/wheel"])
         self.assertNotIn("PYTHONPATH", variables)
+        self.assertEqual(home, str(self.root))
+
+    def test_wheel_of_an_earlier_version_is_passed_over(self):
+        self._build()
+        self.assertEqual(os.listdir(self.root / "out"), ["stratalloc-1.whl"])
+
+    def test_missing_home_is_a_folder_of_the_build(self):
+        for home in (None, "/nowhere"):
+            with self.subTest(home):
+                os.environ.pop("HOME")
+                os.environ.update({"HOME": home} if home else {})
+                self.assertEqual(self._build()[2],
+                                 str(self.root / "build/home"))
+                os.environ["HOME"] = ""
+        self.assertTrue((self.root / "build/home").is_dir())
+
+    def test_clone_that_cannot_be_written_is_named(self):
+        self._write("build", "")
+        for function, arguments in self._hooks():
+            self.assertRegex(
+                self._refusal(function, *arguments),
+                f"cannot write into {self.root}: .* install from a clone")
 
     def test_whole_toolkit_needs_no_headers_of_torch(self):
         self._write("cuda/include/cusparse.h", "")
@@ -132,14 +168,22 @@ class BackendTest(unittest.TestCase):
 
     def test_setting_names_the_interpreter(self):
         self._found_in("bare")
-        words, _ = self._build({"torch-python": self._python("new")})
+        words = self._build({"torch-python": self._python("new")})[0]
         self.assertIn(f"--repo_env=TORCH_HEADERS={self.root / 'site'}", words)
+
+    def test_setting_is_a_path_from_here_or_a_program(self):
+        """The probe runs elsewhere, and Bazel wants a whole path."""
+        (self.root / "tools/python9").symlink_to(self._python("new"))
+        for setting, python in (
+                (os.path.relpath(self._python("new")), self._python("new")),
+                ("python9", str(self.root / "tools/python9"))):
+            with self.subTest(setting):
+                self.assertIn(f"--repo_env=STRATALLOC_PYTHON={python}",
+                              self._build({"torch-python": setting})[0])
 
     def test_missing_torch_names_the_interpreter_and_the_setting(self):
         self._found_in("bare")
-        for function, arguments in (
-                (self.backend.get_requires_for_build_wheel, ()),
-                (self.backend.build_wheel, (str(self.root / "out"),))):
+        for function, arguments in self._hooks():
             text = self._refusal(function, *arguments)
             self.assertIn(self._python("bare") + " has no torch", text)
             self.assertIn("--config-settings=torch-python=PATH", text)
@@ -151,14 +195,23 @@ class BackendTest(unittest.TestCase):
             "no bridge for torch 2.10.0.cu130 of .*/old/bin/python: install "
             "torch 2.11 to 2.15$")
 
+    def test_torch_without_cuda_is_refused(self):
+        self._found_in("cpu")
+        for function, arguments in self._hooks():
+            self.assertRegex(
+                self._refusal(function, *arguments),
+                "torch 2.15.0.cpu of .*/cpu/bin/python is built without CUDA: "
+                "uninstall it, and install torch 2.11 to 2.15 for CUDA")
+
     def test_missing_packages_are_named_in_one_line(self):
         (self.root / "tools" / "bazel").unlink()
         (self.root / "include" / "stdio.h").unlink()
         os.environ["PATH"] = str(self.root / "tools")
-        self.assertRegex(
-            self._refusal(self.backend.get_requires_for_build_wheel),
-            "apt-get install bazel-bootstrap bazel-rules-java "
-            "bazel-rules-proto libc6-dev")
+        for function, arguments in self._hooks():
+            self.assertRegex(
+                self._refusal(function, *arguments),
+                "apt-get install bazel-bootstrap bazel-rules-java "
+                "bazel-rules-proto libc6-dev")
 
     def test_headers_of_tests_are_not_needed(self):
         self.assertNotIn("libtest-dev",
@@ -182,8 +235,28 @@ class BackendTest(unittest.TestCase):
         (self.root / "cuda/include/cublas_v2.h").unlink()
         (self.root / "site/nvidia/cu13/include/cusparse.h").unlink()
         self.assertIn(
-            "pip install nvidia-cublas nvidia-cusparse beside torch",
+            "missing, cublas_v2.h, cusparse.h: pip install nvidia-cublas "
+            "nvidia-cusparse beside torch, or set CUDA_HOME",
             self._refusal(self.backend.build_wheel, str(self.root / "out")))
+
+    def test_packages_of_cuda_13_are_no_advice_for_torch_of_cuda_12(self):
+        self._found_in("cu12")
+        (self.root / "site/nvidia/cu13/include/cusparse.h").unlink()
+        text = self._refusal(self.backend.build_wheel, str(self.root / "out"))
+        self.assertIn("missing, cusparse.h: set CUDA_HOME to a toolkit that "
+                      "has them", text)
+        self.assertNotIn("pip install", text)
+
+    def test_cuda_home_without_nvcc_leaves_that_of_pip(self):
+        """As pip, which was asked for it, has put it there."""
+        os.environ["CUDA_HOME"] = str(self.root / "runtime")
+        self._write("overlay/nvidia/cu13/bin/nvcc", "").chmod(0o755)
+        for name in ("cublas_v2.h", "cusolverDn.h"):
+            self._write("site/nvidia/cu13/include/" + name, "")
+        sys.path.append(str(self.root / "overlay"))
+        self.assertIn(
+            f"--repo_env=CUDA_HOME={self.root / 'overlay/nvidia/cu13'}",
+            self._build()[0])
 
     def test_nvcc_of_a_build_environment_is_found(self):
         del os.environ["CUDA_HOME"]
@@ -198,6 +271,10 @@ class BackendTest(unittest.TestCase):
         self._write("broken", "")
         self.assertIn("the build failed (exit code 1)", self._refusal(
             self.backend.build_wheel, str(self.root / "out")))
+
+    def test_editable_installation_is_refused(self):
+        self.assertIn("run pip install . again", self._refusal(
+            self.backend.build_editable, str(self.root / "out")))
 
     def test_source_distribution_is_refused(self):
         self.assertIn("pip install .", self._refusal(

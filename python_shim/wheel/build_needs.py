@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 
 # Programs, and the packages of Debian and Ubuntu that have them.
 _PROGRAMS = {
@@ -29,7 +30,8 @@ _HEADERS_OF_CUDA = {
     "cusparse.h": "nvidia-cusparse",
 }
 _PREFIXES = ("/usr", "/usr/local")
-# Prints the folder above torch and its version; does not import it.
+# Prints the folder above torch, its version and that of its CUDA, an empty line
+# without; does not import it.
 _PROBE = """
 import importlib.util, os
 spec = importlib.util.find_spec("torch")
@@ -37,16 +39,19 @@ if spec and spec.origin:
     root, scope = os.path.dirname(spec.origin), {}
     with open(os.path.join(root, "version.py")) as file:
         exec(file.read(), scope)
-    print(os.path.dirname(root), scope["__version__"], sep="\\n")
+    print(os.path.dirname(root), scope["__version__"], scope.get("cuda") or "",
+          sep="\\n")
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Torch:
-    """An installed torch: the folder that has it, and its version."""
+    """An installed torch: the folder that has it, its version, and that of
+    the CUDA that it is built for, "" without."""
 
     folder: str
     version: str
+    cuda: str
 
     @property
     def minor(self) -> str:
@@ -63,6 +68,24 @@ def environment() -> dict[str, str]:
     """Without what pip sets for its own interpreter."""
     return {name: value for name, value in os.environ.items()
             if not name.startswith(("PYTHON", "PIP_", "PEP517_"))}
+
+
+def environment_of_bazel(root: str) -> dict[str, str]:
+    """With a home: some containers have none, and Bazel wants one."""
+    variables = environment()
+    home = variables.get("HOME")
+    if not home or not os.access(home, os.W_OK):
+        variables["HOME"] = os.path.join(root, "build", "home")
+        os.makedirs(variables["HOME"], exist_ok=True)
+    return variables
+
+
+def check_writable(root: str) -> None:
+    """OSError, where the build cannot write its reports into the clone."""
+    folder = os.path.join(root, "build")
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def pythons() -> list[str]:
@@ -95,7 +118,7 @@ def torch_of(python: str) -> Torch | None:
     except OSError:
         return None
     lines = done.stdout.splitlines()
-    return Torch(*lines) if len(lines) == 2 else None
+    return Torch(*lines) if len(lines) == 3 else None
 
 
 def listed(root: str, path: str) -> list[str]:
@@ -106,24 +129,22 @@ def listed(root: str, path: str) -> list[str]:
 
 
 def cuda_toolkit(root: str) -> str:
-    """The folder of a toolkit with nvcc, "" where there is none: CUDA_HOME, the
-    system's, or PyPI's of the clone (install.sh) or where this interpreter
-    looks."""
-    named = os.environ.get("CUDA_HOME")
+    """The folder of a toolkit with nvcc, "" where there is none: CUDA_HOME or
+    else the system's, then PyPI's of the clone (install.sh) or where this
+    interpreter looks."""
     sites = [os.path.join(root, ".venv/cuda"), *sys.path]
-    folders = [named] if named else ["/usr/local/cuda"] + [
-        os.path.join(site, "nvidia", "cu13") for site in sites]
-    for folder in folders:
+    for folder in [os.environ.get("CUDA_HOME") or "/usr/local/cuda"] + [
+            os.path.join(site, "nvidia", "cu13") for site in sites]:
         if os.access(os.path.join(folder, "bin", "nvcc"), os.X_OK):
             return folder
     return ""
 
 
-def missing_cuda(*folders: str) -> list[str]:
-    """PyPI's names of the headers of CUDA that none of the folders has."""
-    return [package for header, package in _HEADERS_OF_CUDA.items()
+def missing_cuda(*folders: str) -> dict[str, str]:
+    """The headers of CUDA that none of the folders has, and PyPI's packages."""
+    return {header: package for header, package in _HEADERS_OF_CUDA.items()
             if not any(os.path.exists(os.path.join(folder, header))
-                       for folder in folders if folder)]
+                       for folder in folders if folder)}
 
 
 def missing_packages(root: str) -> list[str]:

@@ -11,11 +11,15 @@ import argparse
 import base64
 import hashlib
 import os
+import re
 import zipfile
+from collections.abc import Iterable
 
 # The oldest date a zip file can hold: archives do not depend on the clock.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
+# Links of Markdown to a file of this repository, not to an address or within a page.
+_RELATIVE_LINK = re.compile(r"(?<!\w)\[([^]\[]*)\]\((?![a-z][a-z0-9+.-]*:|#)([^()\s]+)\)")
 
 # What the distributions of this repository have in common.
 _AUTHOR = "The stratalloc maintainers"
@@ -59,8 +63,22 @@ def _metadata(args: argparse.Namespace, licenses: list[str],
     if args.readme:
         lines.append("Description-Content-Type: text/markdown")
         with open(args.readme, encoding="utf-8") as readme:
-            lines += ["", readme.read()]
+            lines += ["", _description(readme.read())]
     return "\n".join(lines) + "\n"
+
+
+def _description(readme: str) -> str:
+    """The text as the page of an index shows it: files are named, not linked."""
+    return _RELATIVE_LINK.sub(
+        lambda link: link[1] if link[1] == link[2] else f"{link[1]} ({link[2]})",
+        readme)
+
+
+def _check_tag(tag: str, names: Iterable[str]) -> None:
+    """Refuses a tag by which interpreters install extensions they cannot load."""
+    for name in names:
+        if name.endswith(".abi3.so") and tag.split("-")[1] != "abi3":
+            raise SystemExit(f"{name} wants a tag of abi3, not {tag}")
 
 
 def _entry_points(points: list[str]) -> str:
@@ -86,6 +104,7 @@ def contents(args: argparse.Namespace) -> dict[str, bytes]:
         with open(path, "rb") as stream:
             files[name] = stream.read()
     files = dict(sorted(files.items()))
+    _check_tag(args.tag, files)
     typed = any(name.endswith("/py.typed") for name in files)
     licenses = []
     for path, name in ((args.license, "LICENSE"), (args.notices, "NOTICES")):

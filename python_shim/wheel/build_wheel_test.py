@@ -112,6 +112,23 @@ class BuildWheelTest(unittest.TestCase):
         self.assertNotIn(typed, self._metadata())
         self.assertIn(typed, self._metadata(f"{self.source}=n/py.typed"))
 
+    def test_description_names_files_and_links_addresses(self):
+        readme = self._path("README.md")
+        with open(readme, "w", encoding="utf-8") as stream:
+            stream.write("See [both](a/b.md), [a.md](a.md), [c](https://c/d) "
+                         "[top](#top), `x[0](y)`.\n")
+        self.assertTrue(self._metadata(more=("--readme", readme)).endswith(
+            "\n\nSee both (a/b.md), a.md, [c](https://c/d) [top](#top), "
+            "`x[0](y)`.\n\n"))
+
+    def test_extension_of_the_stable_abi_wants_its_tag(self):
+        pair = f"{self.source}=n/_a.abi3.so"
+        with self.assertRaisesRegex(SystemExit,
+                                    "n/_a.abi3.so wants a tag of abi3"):
+            self._build(self._path("n.whl"), pair)
+        self._build(self._path("n.whl"), pair,
+                    more=("--tag", "cp310-abi3-linux_x86_64"))
+
     def test_unpack_gives_the_files_back(self):
         wheels = [self._path("n.whl"), self._path("m.whl")]
         for out, name in zip(wheels, ("n", "m")):

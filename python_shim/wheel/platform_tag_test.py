@@ -70,13 +70,13 @@ class PlatformTagTest(unittest.TestCase):
             #include <string.h>
             void *f(void *a, void *b, int n) { return memcpy(a, b, n); }""")
         self.assertGreaterEqual(platform_tag.needs(new)["GLIBC_2"], 14)
-        wheel = self._wheel("py3-none-linux_x86_64", f"{old}=n/old.so",
+        wheel = self._wheel("cp310-abi3-linux_x86_64", f"{old}=n/old.abi3.so",
                             f"{new}=n/new.so", f"{self.source}=n/a.py")
         out = self._tagged(wheel)
         self.assertEqual(os.path.basename(out),
-                         "n-1-py3-none-manylinux_2_17_x86_64.whl")
+                         "n-1-cp310-abi3-manylinux_2_17_x86_64.whl")
         with zipfile.ZipFile(out) as archive:
-            self.assertIn("\nTag: py3-none-manylinux_2_17_x86_64\n",
+            self.assertIn("\nTag: cp310-abi3-manylinux_2_17_x86_64\n",
                           archive.read("n-1.dist-info/WHEEL").decode())
             record = archive.read("n-1.dist-info/RECORD").decode()
             rows = [line.split(",") for line in record.splitlines()]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA toolkit: headers for C++, nvcc and CUB for kernels.
 
-Looked for in CUDA_HOME, /usr/local/cuda and .venv/cuda, where install.sh puts
+Looked for in CUDA_HOME or /usr/local/cuda, then .venv/cuda, where install.sh puts
 PyPI's cuda-toolkit[nvcc,cccl,cudart,profiler]. Only a toolkit with nvcc counts.
 Headers of CUDA's libraries, which PyPI's toolkit lacks, come from one more
 folder: CUDA_HEADERS, or what torch's packages in .venv brought.
@@ -25,10 +25,10 @@ def _venv(rctx):
     return str(rctx.path(Label("//:WORKSPACE")).dirname) + "/.venv"
 
 def _candidates(rctx):
-    named = rctx.os.environ.get("CUDA_HOME")
-    if named:
-        return [named]
-    return ["/usr/local/cuda", _venv(rctx) + "/cuda/nvidia/cu13"]
+    return [
+        rctx.os.environ.get("CUDA_HOME") or "/usr/local/cuda",
+        _venv(rctx) + "/cuda/nvidia/cu13",
+    ]
 
 def _more_headers(rctx, root):
     """A folder with the headers of CUDA's libraries, None where root has them."""

@@ -29,6 +29,10 @@ class PackageTest(unittest.TestCase):
                      "simulated_child/sitecustomize.py"):
             self.assertIn("stratalloc_cudasim/" + name, self.files)
 
+    def test_any_python_3_may_install_it(self):
+        """It has no extension module."""
+        self.assertIn("Tag: py3-none-linux_x86_64", self._metadata("WHEEL"))
+
     def test_the_two_share_no_file(self):
         self.assertEqual(self.files.keys() & self.product.keys(), set())
 
