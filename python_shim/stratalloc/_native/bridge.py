@@ -16,7 +16,9 @@ from stratalloc._native import core as _core
 from stratalloc._native.errors import UnsupportedTorchError
 
 _OUT_OF_MEMORY = 2  # of entry_point.h
-_REINSTALL = "pip install --force-reinstall stratalloc"
+# A release of PyTorch. A pre-release or a vendor's build before one has the
+# number of a minor, and may have classes of other sizes.
+_RELEASE = re.compile(r"(\d+)\.(\d+)\.\d+(\.post\d+)?(\+[0-9A-Za-z.]+)?")
 
 _lib = None
 _path = None
@@ -30,12 +32,8 @@ class Storage(ctypes.Structure):
 
 
 def bridge_name(version):
-    """File name of the bridge for a torch version such as 2.11.0+cu130."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    if match is None:
-        raise UnsupportedTorchError(
-            f"stratalloc: cannot read torch version {version!r}")
-    return "libstratalloc_torch_%s_%s.so" % match.groups()
+    """File name of the bridge for a release of torch such as 2.11.0+cu130."""
+    return f"libstratalloc_torch_{_minor(version).replace('.', '_')}.so"
 
 
 def supported():
@@ -50,25 +48,52 @@ def supported():
 
 
 def requirement():
-    """What pip installs for the newest bridge here: "torch~=2.15.0"."""
-    minors = supported()
-    return f"torch~={minors[-1]}.0" if minors else "torch"
+    """What pip is asked for, in a shell's quotes: any torch with a bridge here.
+
+    A range, of which pip takes the newest release that this Python can have.
+    """
+    minors = [tuple(map(int, minor.split("."))) for minor in supported()]
+    if not minors:
+        return "torch"
+    major, last = minors[-1]
+    served = {minor for of, minor in minors if of == major}
+    first = min(served)
+    gaps = "".join(f",!={major}.{minor}.*" for minor in range(first, last)
+                   if minor not in served)
+    return f'"torch>={major}.{first},<{major}.{last + 1}{gaps}"'
+
+
+def _reinstall_torch():
+    """For a torch whose version alone would satisfy pip."""
+    return f"pip install --force-reinstall {requirement()}"
 
 
 def require_supported(version):
     """Raises UnsupportedTorchError if there is no bridge for this torch."""
     minors = supported()
-    bridge_name(version)
+    if _RELEASE.fullmatch(version) is None:
+        raise UnsupportedTorchError(
+            f"stratalloc: torch {version} is not a release, and bridges are "
+            f"built for releases only: install one, {_reinstall_torch()}")
     if minors and _minor(version) not in minors:
         raise UnsupportedTorchError(
             f"stratalloc: torch {version} has no bridge in this installation, "
             f"which has those of torch {', '.join(minors)}: install one of "
-            "these, or a stratalloc that knows it (pip install --upgrade "
-            "stratalloc)")
+            f"these (pip install {requirement()}), or a stratalloc that has "
+            "its bridge")
 
 
 def _minor(version):
-    return ".".join(re.match(r"(\d+)\.(\d+)", version).groups())
+    return ".".join(_RELEASE.fullmatch(version).group(1, 2))
+
+
+def _require_cuda(version):
+    import torch
+
+    if torch.version.cuda is None:
+        raise UnsupportedTorchError(
+            f"stratalloc: torch {version} is built without CUDA: install a "
+            f"build that has it, {_reinstall_torch()}")
 
 
 def load(version):
@@ -77,30 +102,43 @@ def load(version):
     if _lib is not None:
         return _lib
     require_supported(version)
-    name, minor = bridge_name(version), _minor(version)
-    path = _core.library_path(name)
+    _require_cuda(version)
+    path = _core.library_path(bridge_name(version))
     _core.lib()
     try:
         lib = ctypes.CDLL(path)
     except OSError as error:
         raise UnsupportedTorchError(
-            f"stratalloc: the bridge for torch {minor} does not load into "
-            f"torch {version}: {error}; {_REINSTALL}") from None
+            f"stratalloc: the bridge for torch {_minor(version)} does not load "
+            f"into torch {version}: {error}; install stratalloc again, or "
+            f"PyTorch's own build of torch: {_reinstall_torch()}") from None
+    try:
+        _require_fit(lib, version)
+        _declare(lib)
+    except AttributeError as error:
+        raise UnsupportedTorchError(
+            f"stratalloc: {os.path.basename(path)} is of another version "
+            f"({error}); install stratalloc again") from None
+    _lib, _path = lib, path
+    return lib
+
+
+def _require_fit(lib, version):
+    """UnsupportedTorchError if this bridge is not for this torch."""
+    minor = _minor(version)
     # Before any other symbol: another minor's file may lack some.
     built_for = "%d.%d" % divmod(lib.stratalloc_torch_built_for(), 100)
     if built_for != minor:
         raise UnsupportedTorchError(
-            f"stratalloc: {name} was built for torch {built_for}, this is "
-            f"torch {version}; {_REINSTALL}")
+            f"stratalloc: {bridge_name(version)} was built for torch "
+            f"{built_for}, this is torch {version}; install stratalloc again")
     try:
         call_function(lib.stratalloc_torch_check)
     except RuntimeError as error:
         raise UnsupportedTorchError(
             f"stratalloc: the bridge for torch {minor} does not fit this "
-            f"torch {version}: {error}") from None
-    _declare(lib)
-    _lib, _path = lib, path
-    return lib
+            f"torch {version}: {error}; install PyTorch's own build of torch: "
+            f"{_reinstall_torch()}") from None
 
 
 def _declare(lib):

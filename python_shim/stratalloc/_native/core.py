@@ -20,6 +20,7 @@ stderr itself; what Python decides goes to logging.getLogger("stratalloc").
 import ctypes
 import json
 import os
+import re
 import threading
 
 from stratalloc._native import device_metrics as _device_metrics
@@ -55,15 +56,37 @@ def library_path(name):
     as it was installed."""
     path = os.path.join(PACKAGE, "lib", name)
     if not os.path.exists(path):
+        raise missing(path)
+    try:
+        damaged = _intact.is_damaged(PACKAGE, _installed_version(), path)
+    except (OSError, ValueError) as error:
         raise LibraryError(
-            f"stratalloc: {name} is missing from {os.path.dirname(path)}: "
-            "this is a source tree or a damaged installation; run `./dev build`"
-        )
-    if _intact.is_damaged(PACKAGE, path):
+            f"stratalloc: {name} cannot be compared with what was installed "
+            f"({error}): install stratalloc again") from None
+    if damaged:
         raise LibraryError(
             f"stratalloc: {name} is not as it was installed, some of its bytes "
-            "have changed: pip install --force-reinstall stratalloc")
+            "have changed: install stratalloc again")
     return path
+
+
+def missing(path, distribution="stratalloc"):
+    """The LibraryError for a file that a package should have in a folder."""
+    folder, name = os.path.split(path)
+    cure = (f"the installation is damaged; install {distribution} again"
+            if _intact.is_installed(os.path.dirname(folder)) else
+            "this is a source tree; run `./dev build`")
+    return LibraryError(
+        f"stratalloc: {name} is missing from {folder}: {cure}")
+
+
+def _installed_version():
+    """The version of this package; None: no build has written it."""
+    try:
+        from stratalloc._version import __version__
+    except ImportError:
+        return None
+    return __version__
 
 
 _PIN_PROGRAM = 2  # STRATALLOC_PIN_PROGRAM
@@ -79,22 +102,38 @@ def lib():
     if _lib is None:
         with _lock:
             if _lib is None:
-                _lib = declare(_open(library_path("libstratalloc.so")))
+                _lib = _open(library_path("libstratalloc.so"))
     return _lib
 
 
 def _open(path):
     try:
-        return ctypes.CDLL(path)
+        return declare(ctypes.CDLL(path))
+    except AttributeError as error:
+        raise LibraryError(
+            f"stratalloc: the core is of another version ({error}); install "
+            "stratalloc again") from None
     except OSError as error:
         if "static TLS" not in str(error):
-            raise
+            raise LibraryError(
+                f"stratalloc: the core does not load: {error}; "
+                f"{_cure(str(error))}") from None
         raise LibraryError(
             "stratalloc: the libraries that this process loaded before left "
             "no room for 320 bytes of thread-locals: enable stratalloc before "
             "they are loaded, or start Python with GLIBC_TUNABLES="
             "glibc.rtld.optional_static_tls=2048"
         ) from error
+
+
+def _cure(text):
+    """What helps against what the dynamic linker says."""
+    if "cannot open shared object file: No such file" in text:
+        return "install the library that it names"
+    if re.search(r"version `.*' not found", text):
+        return ("this system is older than those that it was built for: build "
+                "stratalloc on it, with `pip install .` in a clone")
+    return "install stratalloc again"
 
 
 def loaded():

@@ -22,9 +22,7 @@ def load(torch):
         "stratalloc_", "stratalloc_bench_", 1)
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
     if not os.path.exists(path):
-        raise _core.LibraryError(
-            f"stratalloc: {name} is missing from {os.path.dirname(path)}: this "
-            "is a source tree or a damaged installation; run `./dev build`")
+        raise _core.missing(path)
     _lib = ctypes.CDLL(path)
     i32, u64, text = ctypes.c_int, ctypes.c_uint64, ctypes.c_char_p
     number = ctypes.POINTER(ctypes.c_double)

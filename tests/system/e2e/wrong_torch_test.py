@@ -16,7 +16,7 @@ _BRIDGE = f"libstratalloc_torch_{_MINOR}.so"
 
 _PROGRAM = running.LOAD + """
 import torch
-torch.__version__ = {version!r}
+torch.__version__, torch.version.cuda = {version!r}, {cuda!r}
 import stratalloc
 try:
     stratalloc.enable()
@@ -27,10 +27,11 @@ print(torch.ones(3, device="cuda").sum().item())
 """
 
 
-def _said(tmp_path, version=torch.__version__, **settings):
+def _said(tmp_path, version=torch.__version__, cuda=torch.version.cuda,
+          **settings):
     """What enable() said; torch worked on its own allocator after it."""
     path = tmp_path / "script.py"
-    path.write_text(_PROGRAM.format(version=version))
+    path.write_text(_PROGRAM.format(version=version, cuda=cuda))
     done = running.python(path, fresh=True, **settings)
     *said, state, total = running.must_work(done).splitlines()
     assert (state, total, done.stderr) == ("False native", "3.0", "")
@@ -53,12 +54,22 @@ def _path_of(site):
         [str(site), *os.environ["PYTHONPATH"].split(os.pathsep)[1:]])
 
 
-def _change(site, old, new):
-    """Replaces bytes of the bridge."""
-    path = site / "stratalloc" / "lib" / _BRIDGE
+def _change(site, old, new, name=_BRIDGE):
+    """Replaces bytes of a library."""
+    path = site / "stratalloc" / "lib" / name
     data = path.read_bytes()
     assert old in data and len(old) == len(new)
     path.write_bytes(data.replace(old, new))
+
+
+def _change_a_byte(site):
+    """Of the bridge; returns what is said of it."""
+    path = site / "stratalloc" / "lib" / _BRIDGE
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    return (f"stratalloc: {_BRIDGE} is not as it was installed, some of its "
+            "bytes have changed: install stratalloc again")
 
 
 def _forget_digests(site):
@@ -75,15 +86,40 @@ def test_torch_without_a_bridge_is_one_line(tmp_path, version):
     assert _MINOR.replace("_", ".") in said and "pip install" in said
 
 
-def test_bridge_with_a_changed_byte_is_one_line(tmp_path, site):
-    path = site / "stratalloc" / "lib" / _BRIDGE
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+def test_pre_release_of_a_minor_with_a_bridge_is_one_line(tmp_path):
+    version = _MINOR.replace("_", ".") + ".0a0+git1234567"
+    said = _said(tmp_path, version)
+    assert said.startswith(
+        f"UnsupportedTorchError stratalloc: torch {version} is not a release")
+    assert "pip install --force-reinstall \"torch>=2." in said
+
+
+def test_torch_without_cuda_is_one_line(tmp_path):
+    said = _said(tmp_path, cuda=None)
+    assert said.startswith(
+        f"UnsupportedTorchError stratalloc: torch {torch.__version__} is built "
+        "without CUDA: install a build that has it, pip install")
+
+
+@pytest.mark.parametrize("left_over", [False, True])
+def test_bridge_with_a_changed_byte_is_one_line(tmp_path, site, left_over):
+    """Also where an interrupted upgrade left the RECORD of another version."""
+    if left_over:
+        other = site / "stratalloc-99.0.dist-info"
+        other.mkdir()
+        (other / "RECORD").touch()
+    wanted = _change_a_byte(site)
     said = _said(tmp_path, PYTHONPATH=_path_of(site))
-    assert said == (
-        f"LibraryError stratalloc: {_BRIDGE} is not as it was installed, some "
-        "of its bytes have changed: pip install --force-reinstall stratalloc")
+    assert said == f"LibraryError {wanted}"
+
+
+def test_record_that_is_no_text_is_one_line(tmp_path, site):
+    (record,) = site.glob("stratalloc-*.dist-info/RECORD")
+    record.write_bytes(record.read_bytes() + b"\xff\n")
+    said = _said(tmp_path, PYTHONPATH=_path_of(site))
+    assert said.startswith("LibraryError stratalloc: libstratalloc")
+    assert "cannot be compared with what was installed ('utf-8' codec" in said
+    assert said.endswith("): install stratalloc again")
 
 
 def test_bridge_that_wants_a_missing_symbol_is_one_line(tmp_path, site):
@@ -92,7 +128,7 @@ def test_bridge_that_wants_a_missing_symbol_is_one_line(tmp_path, site):
     said = _said(tmp_path, PYTHONPATH=_path_of(site))
     assert said.startswith("UnsupportedTorchError stratalloc: the bridge for")
     assert "undefined symbol: aoti_torch_abi_versioX" in said
-    assert said.endswith("; pip install --force-reinstall stratalloc")
+    assert "; install stratalloc again, or PyTorch's own build" in said
 
 
 def test_bridge_of_another_minor_under_this_name_is_one_line(tmp_path, site):
@@ -116,6 +152,22 @@ def test_run_with_a_damaged_bridge_says_so_before_the_program(
     simulated, line = done.stderr.splitlines()
     assert simulated.startswith("stratalloc: simulated CUDA")
     assert line.startswith(f"stratalloc: {_BRIDGE} is not as it was installed")
+
+
+def test_run_with_a_core_that_does_not_load_is_one_line(tmp_path, site):
+    _change(site, b"\0_ZSt9terminatev\0", b"\0_ZSt9terminateX\0",
+            "libstratalloc.so")
+    _forget_digests(site)
+    program = tmp_path / "program.py"
+    program.write_text("print('it ran')")
+    done = running.python(
+        "-m", "stratalloc", "run", "--simulate", "64MiB", program,
+        fresh=True, PYTHONPATH=_path_of(site))
+    assert (done.returncode, done.stdout) == (3, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stratalloc: the core does not load: ")
+    assert "undefined symbol: _ZSt9terminateX" in line
+    assert line.endswith("; install stratalloc again")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 import base64
 import hashlib
+import shutil
 
 import pytest
 
@@ -25,8 +26,9 @@ def _package(tmp_path):
     return folder
 
 
-def _is_damaged(package, name="a.so"):
-    return intact.is_damaged(str(package), str(package / "lib" / name))
+def _is_damaged(package, name="a.so", version="1.2"):
+    return intact.is_damaged(str(package), version,
+                             str(package / "lib" / name))
 
 
 def test_file_as_recorded_is_not_damaged(package):
@@ -41,21 +43,31 @@ def test_file_with_a_changed_byte_is_damaged(package, data):
 
 def test_file_without_a_digest_is_not_damaged(package):
     assert not _is_damaged(package, "unrecorded.so")
-    assert list(intact.recorded(str(package))) == ["thing/lib/a.so"]
+    assert list(intact.recorded(str(package), "1.2")) == ["thing/lib/a.so"]
 
 
 def test_source_tree_without_record_is_not_damaged(package):
-    (package.parent / "thing-1.2.dist-info" / "RECORD").unlink()
+    assert intact.is_installed(str(package))
+    shutil.rmtree(package.parent / "thing-1.2.dist-info")
     (package / "lib" / "a.so").write_bytes(b"built anew")
-    assert not _is_damaged(package)
+    assert not intact.is_installed(str(package))
+    assert not _is_damaged(package, version=None)
 
 
-def test_two_installations_beside_each_other_decide_nothing(package):
+def test_record_of_another_version_beside_it_decides_nothing(package):
     other = package.parent / "thing-1.3.dist-info"
     other.mkdir()
-    (other / "RECORD").write_text("")
-    (package / "lib" / "a.so").write_bytes(b"of either")
+    (other / "RECORD").write_text("thing/lib/a.so,sha256=of_another,10\n")
     assert not _is_damaged(package)
+    (package / "lib" / "a.so").write_bytes(b"of either")
+    assert _is_damaged(package)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"a,b\n" + b"x" * (1 << 18)])
+def test_record_that_is_no_table_is_a_value_error(package, data):
+    (package.parent / "thing-1.2.dist-info" / "RECORD").write_bytes(data)
+    with pytest.raises(ValueError):
+        _is_damaged(package)
 
 
 if __name__ == "__main__":

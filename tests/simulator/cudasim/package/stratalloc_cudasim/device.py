@@ -60,10 +60,7 @@ def _path(name, required=True):
         return path
     if not required:
         return None
-    raise _core.LibraryError(
-        f"stratalloc: {name} is missing from {directory()}: this is a source "
-        "tree or a damaged installation of the simulated device; run "
-        "`./dev build`")
+    raise _core.missing(path, "stratalloc-cudasim")
 
 
 def current():
