@@ -38,6 +38,19 @@ def refuse_forbidden(command):
             "PyTorch's allocator; unset it")
 
 
+def import_torch():
+    """torch; CannotRunError where it cannot be imported."""
+    try:
+        import torch
+    except ImportError as error:
+        from stratalloc._native import bridge as _bridge
+
+        raise CannotRunError(
+            f"stratalloc: torch cannot be imported ({error}); run `pip install "
+            f"{_bridge.requirement()}` for this Python") from None
+    return torch
+
+
 def size(option, text):
     """The bytes that an option's text means; UsageError if it means none."""
     from stratalloc.sizes import parse_size

