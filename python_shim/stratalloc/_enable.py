@@ -156,7 +156,7 @@ def _prepare(torch, asked, wanted):
         _log.warning("stratalloc: %s", remark)
     if _state.active is None:
         simulate.after_enable(torch)
-    _state.active = wanted
+    _state.asked, _state.active = asked, wanted
     _levels.begin(torch, wanted.telemetry)
     if wanted.live:
         from stratalloc._live import server
@@ -180,19 +180,25 @@ def _install_foreign_uses(torch):
     from stratalloc._hooks import exports as _exports
     from stratalloc._hooks import foreign_call as _foreign_call
     from stratalloc._hooks import functions as _functions
+    from stratalloc._hooks import storages as _storages
 
     _foreign_call.bind(torch)
-    for hooks in (_collectives, _compiled, _device_maps, _exports, _functions):
+    for hooks in (_collectives, _compiled, _device_maps, _exports, _functions,
+                  _storages):
         hooks.install()
 
 
 def _reconfigure(torch, asked, wanted):
     """enable() again: fine until the first block exists."""
-    if wanted == _state.active:
+    # What is left open has a default of what the machine has free by now.
+    if wanted == _state.active or asked == _state.asked:
         return
     if torch.cuda.is_initialized():
         changed = [key for key in Config.keys()
-                   if getattr(wanted, key) != getattr(_state.active, key)]
+                   if getattr(wanted, key) != getattr(_state.active, key)
+                   and getattr(asked, key) != getattr(_state.asked, key)]
+        if not changed:
+            return
         raise RuntimeError(
             f"stratalloc: {', '.join(changed)} cannot change any more: CUDA "
             "is initialised and the allocator runs with "

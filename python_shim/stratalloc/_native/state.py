@@ -12,6 +12,7 @@ from stratalloc._native import core as _core
 from stratalloc._native.errors import NotEnabledError
 
 active = None  # the resolved Config that the core has; None before enable()
+asked = None  # the same before its open settings got their defaults
 
 
 def config():

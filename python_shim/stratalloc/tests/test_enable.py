@@ -55,6 +55,29 @@ assert stratalloc.config().host_budget == 16 << 20
 """)
 
 
+def test_enable_again_with_less_free_memory_changes_nothing():
+    _works("""
+import torch, stratalloc
+from stratalloc import settings
+free = iter(range(64, 0, -8))
+settings.default_host_budget = lambda *_: next(free) << 20
+stratalloc.enable(disk_budget="256MiB")
+active = stratalloc.config()
+assert active.host_budget == 64 << 20
+torch.ones(1, device="cuda")
+assert stratalloc.enable(disk_budget="256MiB")
+# Named now, with the value that it has.
+assert stratalloc.enable(disk_budget="256MiB", host_budget="64MiB")
+assert stratalloc.config() == active
+try:
+    stratalloc.enable(disk_budget="128MiB")
+except RuntimeError as error:
+    assert "disk_budget" in str(error) and "host_budget" not in str(error)
+else:
+    raise SystemExit("changed under a running allocator")
+""")
+
+
 def test_bad_arguments():
     _works("""
 import torch, stratalloc
