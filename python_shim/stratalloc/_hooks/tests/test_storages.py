@@ -10,9 +10,15 @@ simulate.load("64MiB", mode="async", seed=5)
 import torch  # noqa: E402
 
 from python_shim.testing.foreign_kernels import (  # noqa: E402,F401
-    MIB, away, clean, parameter, staying)
+    MIB, clean, parameter, staying)
 from python_shim.testing.enabled import enabled  # noqa: E402,F401
 from python_shim.testing.evicting import evicting  # noqa: E402
+import stratalloc  # noqa: E402
+
+
+def _evict(tensor):
+    torch.cuda.synchronize()
+    assert stratalloc.evict(tensor) == tensor.untyped_storage().nbytes()
 
 
 @pytest.mark.parametrize("size", [2 * MIB, MIB // 2], ids=["grown", "shrunk"])
@@ -22,7 +28,7 @@ from python_shim.testing.evicting import evicting  # noqa: E402
 def test_resized_storage_of_evicted_tensor_keeps_its_bytes(size, storage_of):
     weight = parameter()
     right = weight.detach().cpu()
-    away(weight)
+    _evict(weight)
     storage = storage_of(weight)
     storage.resize_(size // storage.element_size()
                     if isinstance(storage, torch.TypedStorage) else size)
@@ -44,7 +50,7 @@ def test_resized_storage_beside_evictions_keeps_its_bytes():
 
 def test_storage_freed_and_made_again_is_brought_back_by_neither():
     weight = parameter()
-    away(weight)
+    _evict(weight)
     storage = weight.untyped_storage()
     storage.resize_(0)
     assert storage.nbytes() == 0
@@ -56,7 +62,7 @@ def test_storage_freed_and_made_again_is_brought_back_by_neither():
 def test_resize_that_does_not_fit_leaves_the_storage():
     weight = parameter(8 * MIB)
     right = weight.detach().cpu()
-    away(weight)
+    _evict(weight)
     held = staying(44)
     with pytest.raises(torch.OutOfMemoryError):
         weight.untyped_storage().resize_(16 * MIB)
@@ -70,7 +76,7 @@ def test_resize_of_other_storages_and_bad_sizes_are_torchs():
     on_host.untyped_storage().resize_(32)
     assert on_host.untyped_storage().nbytes() == 32
     weight = parameter()
-    away(weight)
+    _evict(weight)
     for size in ("many", -1):
         with pytest.raises((TypeError, RuntimeError)):
             weight.untyped_storage().resize_(size)
