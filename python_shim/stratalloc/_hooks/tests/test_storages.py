@@ -18,7 +18,7 @@ import stratalloc  # noqa: E402
 
 def _evict(tensor):
     torch.cuda.synchronize()
-    assert stratalloc.evict(tensor) == tensor.untyped_storage().nbytes()
+    assert stratalloc.evict(tensor) >= tensor.untyped_storage().nbytes()
 
 
 @pytest.mark.parametrize("size", [2 * MIB, MIB // 2], ids=["grown", "shrunk"])
