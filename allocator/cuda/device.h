@@ -107,6 +107,10 @@ class Device {
   // True while `stream` captures a graph (always false if CUDA cannot say, and
   // for the default stream, which cannot capture: nobody is asked).
   bool IsCapturing(StreamId stream) const;
+  // Has this thread's last failed call of the runtime, whose error it has not
+  // read yet, found a capture that is spoilt or whose streams did not join? So
+  // it is behind a cudaStreamEndCapture that made no graph. Keeps the error.
+  bool LastErrorIsOfACapture() const;
   // Has everything enqueued on `stream` run? False if CUDA cannot say, and
   // while it captures.
   bool IsIdle(StreamId stream) const;

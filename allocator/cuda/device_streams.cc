@@ -48,6 +48,12 @@ bool Device::IsCapturing(StreamId stream) const {
   return status != cudaStreamCaptureStatusNone;
 }
 
+bool Device::LastErrorIsOfACapture() const {
+  const cudaError_t last = api_->cudaPeekAtLastError();
+  return last == cudaErrorStreamCaptureInvalidated ||
+         last == cudaErrorStreamCaptureUnjoined;
+}
+
 bool Device::IsIdle(StreamId stream) const {
   if (IsCapturing(stream)) return false;  // and asking would spoil it
   CurrentDevice current(*api_, DeviceOf(stream, index_));

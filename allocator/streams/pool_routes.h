@@ -51,6 +51,8 @@ struct PoolRoute {
   std::thread::id thread{};  // that set it
   bool of_capture = false;
   bool over = false;
+  // The thread had an unread error of an earlier capture when it was set.
+  bool after_error = false;
   int looks = 0;  // that found no capture, in a row
   std::int64_t looked_at = 0;
   // Operands that it has added to those of its pool.

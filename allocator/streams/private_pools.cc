@@ -80,7 +80,8 @@ Status PrivatePools::BeginRoute(PoolId id, std::function<bool(StreamId)> filter,
                .filter = std::move(filter),
                .stream = current,
                .thread = std::this_thread::get_id(),
-               .of_capture = captures});
+               .of_capture = captures,
+               .after_error = device_.LastErrorIsOfACapture()});
   return {};
 }
 
@@ -92,6 +93,12 @@ Status PrivatePools::EndRoute(PoolId id) {
   }
   const bool lost = route->over && !route->operands.empty();
   if (route->over) Reopen(*route);
+  // Torch 2.13 takes the route back before it reads what cudaStreamEndCapture
+  // said, and keeps the failed capture's use of the pool for good.
+  if (route->of_capture && !route->after_error &&
+      device_.LastErrorIsOfACapture()) {
+    DropOperandsOf(*route);
+  }
   routes_.Remove(route);
   if (!lost) return {};
   return Fail(ErrorCode::kInvalidArgument,
@@ -116,10 +123,16 @@ void PrivatePools::Settle() {
     PrivatePool* const pool = Find(route->pool);
     if (pool == nullptr) continue;
     ++pool->failed;
-    for (HandleUse* operand : route->operands) {
-      if (pool->operands.erase(operand) != 0) operand->pins.fetch_sub(1);
-    }
+    DropOperandsOf(*route);
     DropOperands(*pool);
+  }
+}
+
+void PrivatePools::DropOperandsOf(const PoolRoute& failed) {
+  PrivatePool* const pool = Find(failed.pool);
+  if (pool == nullptr) return;
+  for (HandleUse* operand : failed.operands) {
+    if (pool->operands.erase(operand) != 0) operand->pins.fetch_sub(1);
   }
 }
 

@@ -64,6 +64,7 @@ class PrivatePools {
   // `captures`: the route is a capture's, which has yet to begin.
   Status BeginRoute(PoolId id, std::function<bool(StreamId)> filter,
                     StreamId current, bool captures);
+  // Called between cudaStreamEndCapture and the reading of its error.
   Status EndRoute(PoolId id);
   // The pool that the stream allocates from.
   PoolId RouteOf(StreamId stream);
@@ -98,6 +99,8 @@ class PrivatePools {
   void Keep(PoolId id, PrivatePool& pool, std::span<HandleUse* const> operands);
   // If no graph can be replayed any more.
   static void DropOperands(PrivatePool& pool);
+  // Those that a capture added that made no graph.
+  void DropOperandsOf(const PoolRoute& failed);
   void DropRawOperand(HandleUse& freed);
   void Reopen(PoolRoute& route);  // it is not over
 

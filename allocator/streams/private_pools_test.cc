@@ -143,6 +143,41 @@ TEST_F(PrivatePoolsTest, AFailedCaptureKeepsNothing) {
   EXPECT_TRUE(pools_->IsInUse(kGraph)) << "torch still holds it";
 }
 
+TEST_F(PrivatePoolsTest, ARouteThatEndsWithItsCapturesErrorKeepsNothing) {
+  HandleUse *const before[] = {&one_}, *const in_failed[] = {&one_, &two_};
+  CaptureInto(kGraph);
+  EXPECT_TRUE(pools_->KeepForGraph(stream_, before));
+  EndCapture();
+  ASSERT_TRUE(pools_->EndRoute(kGraph).has_value());
+  CaptureInto(kGraph);
+  EXPECT_TRUE(pools_->KeepForGraph(stream_, in_failed));
+  EXPECT_NE(cudaStreamSynchronize(raw_), cudaSuccess) << "spoils it";
+  cudaGetLastError();
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(raw_, &graph),
+            cudaErrorStreamCaptureInvalidated);
+  // As torch 2.13 does, which reads the error next.
+  ASSERT_TRUE(pools_->EndRoute(kGraph).has_value());
+  EXPECT_EQ(one_.pins.load(), 1u) << "of the first graph";
+  EXPECT_EQ(two_.pins.load(), 0u);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+}
+
+TEST_F(PrivatePoolsTest, AnErrorFromBeforeTheRouteSaysNothingOfItsCapture) {
+  HandleUse* const operands[] = {&one_};
+  BeginCapture();
+  EXPECT_NE(cudaStreamSynchronize(raw_), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(raw_, &graph),
+            cudaErrorStreamCaptureInvalidated);
+  CaptureInto(kGraph);  // the error is unread
+  EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
+  EndCapture();
+  ASSERT_TRUE(pools_->EndRoute(kGraph).has_value());
+  EXPECT_EQ(one_.pins.load(), 1u);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+}
+
 TEST_F(PrivatePoolsTest, APoolThatIsToBeCapturedIntoKeepsOperands) {
   HandleUse* const operands[] = {&one_};
   EXPECT_FALSE(pools_->KeepForPool(kUser, operands));
