@@ -112,7 +112,8 @@ class DeviceAllocator : public PoolRequests,
   }
   // The block that begins at `address`, out of free memory that the request's
   // stream and pool have cached there. kNotFound: there is none; no memory is
-  // taken and nothing leaves for it. kLimited: as Malloc.
+  // taken and nothing leaves for it. kLimited: as Malloc; the scope must also be
+  // allowed the free bytes in front, which are handed out and freed at once.
   Result<AllocatedBlock> MallocAt(const MallocRequest& request, Address address)
       EXCLUDES(p_.mutex);
   // The two halves of them, for callers that count nanoseconds. Fast: a block

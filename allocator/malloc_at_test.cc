@@ -65,6 +65,40 @@ TEST_F(MallocAtTest, AddressThatIsNotFreeIsNotFound) {
   EXPECT_TRUE(At(512, base).has_value());
 }
 
+TEST_F(MallocAtTest, UnsplitPoolServesItsBlockWholeOrNotAtAll) {
+  allocator().CreateOrUsePool(kUser);
+  ASSERT_TRUE(allocator().SetNoSplit(kUser).has_value());
+  Route(kUser);
+  const Address base = Malloc(4 * kMiB);
+  Free(base);
+  const Result<AllocatedBlock> within = At(2 * kMiB, base + kMiB);
+  ASSERT_FALSE(within.has_value());
+  EXPECT_EQ(within.error().message, "its pool does not split blocks");
+  const Result<AllocatedBlock> whole = At(2 * kMiB, base);
+  ASSERT_TRUE(whole.has_value()) << whole.error().message;
+  EXPECT_EQ(whole->bytes, 4 * kMiB);
+  EndRoute(kUser);
+  Release(kUser);
+  Release(kUser);
+}
+
+TEST_F(MallocAtTest, CapturedStreamIsServedFromThePoolOfItsCapture) {
+  const StreamId stream = NewStream();
+  Free(Malloc(4096, stream));
+  Route(kGraph);
+  Capture(stream, true);
+  const Address base = Malloc(4096, stream);
+  const Address keep = Malloc(512, stream);
+  (void)keep;
+  Free(base);
+  const Result<AllocatedBlock> block = At(2048, base + 1024, stream);
+  EXPECT_TRUE(block.has_value()) << block.error().message;
+  EXPECT_EQ(OwnerOf(base), kGraph);
+  Capture(stream, false);
+  EndRoute(kGraph);
+  Release(kGraph);
+}
+
 TEST_F(MallocAtTest, ReservedBytesOfPoolsAreCountedBesideTheSum) {
   const Address own = Malloc(4096);
   (void)own;

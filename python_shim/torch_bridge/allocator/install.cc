@@ -83,7 +83,7 @@ int stratalloc_torch_built_for(void) { return 200 + TORCH_MINOR; }
 int stratalloc_torch_check(char* message, int bytes) {
   return RunEntryPoint(message, bytes, [] {
     // nullptr: another allocator is in its place, which install() refuses.
-    stratalloc::CheckTorch(NativeAllocator());
+    stratalloc::CheckTorch(stratalloc::TorchVersion(), NativeAllocator());
   });
 }
 
@@ -126,9 +126,10 @@ int stratalloc_torch_native_init(int device_count, char* message, int bytes) {
   });
 }
 
-int stratalloc_torch_slots(void* object) {
-  return stratalloc::CodePointers(
-      *static_cast<const void* const* const*>(object), 1000);
+int stratalloc_torch_check_as(uint64_t version, void* native, char* message,
+                              int bytes) {
+  return RunEntryPoint(message, bytes,
+                       [&] { stratalloc::CheckTorch(version, native); });
 }
 
 int stratalloc_torch_cache_info(int device, uint64_t* largest, char* message,

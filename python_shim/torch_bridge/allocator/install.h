@@ -59,8 +59,10 @@ STRATALLOC_BRIDGE_API int stratalloc_torch_native_init(int device_count,
                                                        int bytes);
 
 // For tests: what no Python call reaches.
-// Virtual functions of an object, counted as torch_layout.h does.
-STRATALLOC_BRIDGE_API int stratalloc_torch_slots(void* object);
+// stratalloc_torch_check for another version (torch_layout.h) or allocator.
+STRATALLOC_BRIDGE_API int stratalloc_torch_check_as(uint64_t version,
+                                                    void* native, char* message,
+                                                    int bytes);
 STRATALLOC_BRIDGE_API int stratalloc_torch_cache_info(int device,
                                                       uint64_t* largest,
                                                       char* message, int bytes);

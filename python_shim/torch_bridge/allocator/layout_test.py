@@ -9,8 +9,10 @@ DEVICE, BRIDGE = support.load()
 import ctypes
 import os
 
+import pytest
 import torch
 
+MINOR = int(torch.__version__.split(".")[1])
 # Of CUDAAllocator's virtual table, by minor: torch_minor.h.
 _SLOTS = {11: 50, 12: 52, 13: 55, 14: 57, 15: 57}
 
@@ -31,16 +33,52 @@ def test_bridge_that_is_loaded_and_not_installed_changes_nothing_in_torch():
     assert cpp.memory_callback_known(name)
 
 
-def test_slots_of_torchs_allocator_are_counted():
+def _version(minor):
+    """As libtorch_cpu states it, of 2.`minor`."""
+    return ctypes.c_uint64(2 << 56 | minor << 48)
+
+
+def _native():
     native = BRIDGE.library.stratalloc_torch_native
     native.restype = ctypes.c_void_p
-    minor = int(torch.__version__.split(".")[1])
-    slots = BRIDGE.library.stratalloc_torch_slots(ctypes.c_void_p(native()))
-    assert slots == _SLOTS[minor]
+    return native()
 
 
-def test_object_without_virtual_functions_has_no_slot():
-    table = (ctypes.c_void_p * 4)(0, 1, id(torch), 0)
-    thing = ctypes.pointer(table)
-    assert BRIDGE.library.stratalloc_torch_slots(
-        ctypes.cast(ctypes.byref(thing), ctypes.c_void_p)) == 0
+def _check(minor, entries):
+    """Checks an allocator whose virtual table has these entries."""
+    table = (ctypes.c_void_p * len(entries))(*entries)
+    native = ctypes.c_void_p(ctypes.addressof(table))
+    BRIDGE.call("check_as", _version(minor), ctypes.byref(native))
+
+
+def _entries():
+    """Those of the virtual table of torch's own allocator."""
+    table = ctypes.c_void_p.from_address(_native()).value
+    return list((ctypes.c_void_p * _SLOTS[MINOR]).from_address(table))
+
+
+def test_table_with_the_slots_of_the_minor_passes():
+    _check(MINOR, _entries() + [0])
+
+
+@pytest.mark.parametrize("minor", [MINOR - 1, MINOR + 1])
+def test_torch_of_another_minor_is_refused_with_both_minors(minor):
+    with pytest.raises(RuntimeError) as refusal:
+        BRIDGE.call("check_as", _version(minor), ctypes.c_void_p(_native()))
+    assert str(refusal.value).startswith(
+        f"this bridge is for torch 2.{MINOR}, and libtorch_cpu says that it "
+        f"is 2.{minor}"), refusal.value
+
+
+@pytest.mark.parametrize("entries, found", [
+    (lambda own: own[:-1] + [0], f"{_SLOTS[MINOR] - 1}"),
+    (lambda own: own[:-1] + [id(torch), own[-1]], f"{_SLOTS[MINOR] - 1}"),
+    (lambda own: own + own[:1], f"more than {_SLOTS[MINOR]}"),
+    (lambda _: [0], "0"),
+])  # fmt: skip
+def test_table_with_other_slots_is_refused_with_their_number(entries, found):
+    with pytest.raises(RuntimeError) as refusal:
+        _check(MINOR, entries(_entries()) + [0])
+    assert str(refusal.value).startswith(
+        f"torch's allocator has {found} virtual functions where torch "
+        f"2.{MINOR} has {_SLOTS[MINOR]}"), refusal.value

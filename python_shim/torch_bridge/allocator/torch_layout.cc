@@ -4,8 +4,6 @@
 #include <c10/util/Exception.h>
 #include <link.h>
 
-#include <cstdint>
-
 #include "python_shim/torch_bridge/base/torch_minor.h"
 
 // Of libtorch_cpu, in all minors: 0x020f000000000000 for 2.15.0
@@ -41,16 +39,18 @@ bool IsCode(const void* pointer) {
   return question.code;
 }
 
-}  // namespace
-
+// How many entries from `table` on point at code, up to `most`.
 int CodePointers(const void* const* table, int most) {
   int count = 0;
   while (count < most && IsCode(table[count])) ++count;
   return count;
 }
 
-void CheckTorch(const void* native) {
-  const std::uint64_t version = aoti_torch_abi_version();
+}  // namespace
+
+std::uint64_t TorchVersion() { return aoti_torch_abi_version(); }
+
+void CheckTorch(std::uint64_t version, const void* native) {
   const auto major = static_cast<int>(version >> 56);
   const auto minor = static_cast<int>(version >> 48 & 0xff);
   TORCH_CHECK(major == 2 && minor == TORCH_MINOR, "this bridge is for torch 2.",

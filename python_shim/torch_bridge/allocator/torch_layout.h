@@ -13,13 +13,17 @@
 #ifndef STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_ALLOCATOR_TORCH_LAYOUT_H_
 #define STRATALLOC_PYTHON_SHIM_TORCH_BRIDGE_ALLOCATOR_TORCH_LAYOUT_H_
 
+#include <cstdint>
+
 namespace stratalloc {
 
-// `native`: torch's own allocator object; nullptr leaves its slots unasked.
-void CheckTorch(const void* native);
+// The version that the process's libtorch_cpu states: major in the highest
+// byte, minor in the next.
+std::uint64_t TorchVersion();
 
-// How many entries from `table` on point at code, up to `most`.
-int CodePointers(const void* const* table, int most);
+// Throws if this library was not compiled for a torch of that version, whose
+// own allocator is the object `native`; nullptr leaves its slots unasked.
+void CheckTorch(std::uint64_t version, const void* native);
 
 }  // namespace stratalloc
 
