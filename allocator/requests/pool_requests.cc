@@ -25,11 +25,11 @@ Status PoolRequests::BeginAllocateToPool(PoolId id,
   return status;
 }
 
-Status PoolRequests::EndAllocateToPool(PoolId id) {
+Result<bool> PoolRequests::EndAllocateToPool(PoolId id) {
   MutexLock lock(p_.mutex);
-  const Status status = p_.private_pools.EndRoute(id);
+  Result<bool> made = p_.private_pools.EndRoute(id);
   p_.captures.Publish();
-  return status;
+  return made;
 }
 
 Status PoolRequests::ReleasePool(PoolId id) {

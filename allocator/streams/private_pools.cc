@@ -85,7 +85,7 @@ Status PrivatePools::BeginRoute(PoolId id, std::function<bool(StreamId)> filter,
   return {};
 }
 
-Status PrivatePools::EndRoute(PoolId id) {
+Result<bool> PrivatePools::EndRoute(PoolId id) {
   PoolRoute* const route = routes_.Of(id);
   if (route == nullptr) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -93,14 +93,11 @@ Status PrivatePools::EndRoute(PoolId id) {
   }
   const bool lost = route->over && !route->operands.empty();
   if (route->over) Reopen(*route);
-  // Torch 2.13 takes the route back before it reads what cudaStreamEndCapture
-  // said, and keeps the failed capture's use of the pool for good.
-  if (route->of_capture && !route->after_error &&
-      device_.LastErrorIsOfACapture()) {
-    DropOperandsOf(*route);
-  }
+  const bool failed = route->of_capture && !route->after_error &&
+                      device_.LastErrorIsOfACapture();
+  if (failed) DropOperandsOf(*route);
   routes_.Remove(route);
-  if (!lost) return {};
+  if (!lost) return !failed;
   return Fail(ErrorCode::kInvalidArgument,
               "endAllocateToPool: the stream of this capture did not capture "
               "for a second, so what it used has been let go; capture again");

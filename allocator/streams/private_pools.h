@@ -64,8 +64,10 @@ class PrivatePools {
   // `captures`: the route is a capture's, which has yet to begin.
   Status BeginRoute(PoolId id, std::function<bool(StreamId)> filter,
                     StreamId current, bool captures);
-  // Called between cudaStreamEndCapture and the reading of its error.
-  Status EndRoute(PoolId id);
+  // False if its capture made no graph, and then what it added to the pool's
+  // operands goes: cudaStreamEndCapture has failed on this thread, which has
+  // not read the error yet.
+  Result<bool> EndRoute(PoolId id);
   // The pool that the stream allocates from.
   PoolId RouteOf(StreamId stream);
   // Finds the routes of captures that are over. A stream that may be destroyed

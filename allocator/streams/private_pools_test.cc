@@ -137,7 +137,7 @@ TEST_F(PrivatePoolsTest, AFailedCaptureKeepsNothing) {
   pools_->Settle();
   EXPECT_EQ(one_.pins.load(), 0u);
   EXPECT_FALSE(pools_->IsInUse(kGraph)) << "its use counts no more";
-  const Status late = pools_->EndRoute(kGraph);
+  const Result<bool> late = pools_->EndRoute(kGraph);
   ASSERT_FALSE(late.has_value());
   EXPECT_NE(late.error().message.find("capture again"), std::string::npos);
   EXPECT_TRUE(pools_->IsInUse(kGraph)) << "torch still holds it";
@@ -156,8 +156,9 @@ TEST_F(PrivatePoolsTest, ARouteThatEndsWithItsCapturesErrorKeepsNothing) {
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(raw_, &graph),
             cudaErrorStreamCaptureInvalidated);
-  // As torch 2.13 does, which reads the error next.
-  ASSERT_TRUE(pools_->EndRoute(kGraph).has_value());
+  const Result<bool> made = pools_->EndRoute(kGraph);
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  EXPECT_FALSE(*made);
   EXPECT_EQ(one_.pins.load(), 1u) << "of the first graph";
   EXPECT_EQ(two_.pins.load(), 0u);
   EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
@@ -173,7 +174,9 @@ TEST_F(PrivatePoolsTest, AnErrorFromBeforeTheRouteSaysNothingOfItsCapture) {
   CaptureInto(kGraph);  // the error is unread
   EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
   EndCapture();
-  ASSERT_TRUE(pools_->EndRoute(kGraph).has_value());
+  const Result<bool> made = pools_->EndRoute(kGraph);
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  EXPECT_TRUE(*made);
   EXPECT_EQ(one_.pins.load(), 1u);
   EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
 }

@@ -43,7 +43,7 @@ Status BeginAllocateToPool(int device, PoolId pool,
                                      current, reads);
 }
 
-Status EndAllocateToPool(int device, PoolId pool) {
+Result<bool> EndAllocateToPool(int device, PoolId pool) {
   STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * allocator,
                               DeviceOfPool(device, pool));
   return allocator->EndAllocateToPool(pool);

@@ -131,7 +131,7 @@ TEST_F(EngineCaptureTest, WhatACaptureKeptThatFailedLeavesAgain) {
   EXPECT_EQ(Evict(), 2 * kHandle) << "the other graph keeps what it reads";
   EXPECT_EQ(rig_->StateOf(layers[0]), HandleState::kResident);
   ExpectLayers(layers);
-  const Status ended = rig_->device().EndAllocateToPool(kGraph);
+  const Result<bool> ended = rig_->device().EndAllocateToPool(kGraph);
   ASSERT_FALSE(ended.has_value()) << "its graph would read what has left";
   EXPECT_THAT(ended.error().message, HasSubstr("capture again"));
   Release();

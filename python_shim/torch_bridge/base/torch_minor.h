@@ -64,6 +64,11 @@ inline constexpr int kShareVersion = TORCH_MINOR >= 13 ? 3 : 2;
 // nothing, and counts it: markCaptureBegin has said what captures.
 inline constexpr bool kCountsWaitsInRoutes = TORCH_MINOR >= 13;
 
+// Whether torch never releases a failed capture's use of its pool, whose route
+// it has ended. Up to 2.12 it ends no such route, from 2.14 on it releases
+// both.
+inline constexpr bool kKeepsUseOfFailedCapture = TORCH_MINOR == 13;
+
 // An entry of torch's tables of workspaces: memory alone, from 2.13 on with its
 // size beside it.
 inline const c10::DataPtr& WorkspaceMemory(const c10::DataPtr& memory) {

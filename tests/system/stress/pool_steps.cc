@@ -56,7 +56,8 @@ void Worker::AllocateInPool() {
     if (Chance(40)) StepFree();
   }
   routed_ = false;
-  Expect(device.EndAllocateToPool(pool_), "the end of a route");
+  Expect(device.EndAllocateToPool(pool_).map([](bool) {}),
+         "the end of a route");
   Expect(device.ReleasePool(pool_), "the end of a route's use");
   if (device.PoolUseCount(pool_) != 1) {
     world_.Complain("a pool is not used once");
