@@ -87,6 +87,11 @@ def build_sdist(sdist_directory, config_settings=None):
 
 def _checked(config_settings):
     """(interpreter, its torch), or a line for the user on what is missing."""
+    wrong = build_needs.wrong_interpreter()
+    if wrong:
+        raise SystemExit(
+            f"stratalloc: {sys.executable} is {wrong}: install into CPython "
+            "with a global lock, on Linux x86-64")
     found = _torch(config_settings)
     missing = build_needs.missing_packages(_ROOT)
     if missing:
@@ -127,11 +132,22 @@ def _torch(config_settings):
                 f"stratalloc: torch {torch.version} of {python} is built "
                 f"without CUDA: uninstall it, and install torch {minors[0]} to "
                 f"{minors[-1]} for CUDA (pip install torch, from PyPI)")
-        if torch.minor not in minors:
-            raise SystemExit(
-                f"stratalloc: there is no bridge for torch {torch.version} of "
-                f"{python}: install torch {minors[0]} to {minors[-1]}")
+        _check_release(python, torch, minors)
         return python, torch
     raise SystemExit(
         f"stratalloc: {', '.join(pythons)} has no torch: install torch there, "
         "or pass --config-settings=torch-python=PATH of a Python that has it")
+
+
+def _check_release(python, torch, minors):
+    """What the runtime asks of a torch (_native/bridge.py), before compiling."""
+    releases = build_needs.releases(_ROOT)
+    minor = releases.minor_of(torch.version)
+    if not minor:
+        raise SystemExit(f"{releases.not_a_release(torch.version)}: install "
+                         f"one into the environment of {python}, "
+                         f"{releases.reinstallation(minors)}")
+    if minor not in minors:
+        raise SystemExit(
+            f"stratalloc: there is no bridge for torch {torch.version} of "
+            f"{python}: install torch {minors[0]} to {minors[-1]}")

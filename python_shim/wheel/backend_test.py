@@ -9,10 +9,12 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import types
 import unittest
 from unittest import mock
 
 _HERE = pathlib.Path(__file__).resolve().parent
+_RELEASES = "python_shim/stratalloc/_native/releases.py"
 
 _FILES = {
     "third_party/torch/minors.txt": "# minors\n2.11.0\n2.15.0\n",
@@ -51,6 +53,9 @@ _PROGRAMS = {
     "new/bin/python": "echo SITE; echo 2.15.0+cu132; echo 13.2",
     "cpu/bin/python": "echo SITE; echo 2.15.0+cpu; echo",
     "cu12/bin/python": "echo SITE; echo 2.11.0+cu126; echo 12.6",
+    "alpha/bin/python": "echo SITE; echo 2.15.0a0+nv26.01; echo 13.2",
+    "nightly/bin/python": "echo SITE; echo 2.15.0.dev20260101+cu132; echo 13.2",
+    "candidate/bin/python": "echo SITE; echo 2.15.0rc1+cu132; echo 13.2",
     "bare/bin/python": "",
 }
 
@@ -69,6 +74,7 @@ class BackendTest(unittest.TestCase):
         place.mkdir(parents=True)
         for name in ("backend.py", "build_needs.py"):
             shutil.copy(_HERE / name, place)
+        self._write(_RELEASES, (_HERE.parents[1] / _RELEASES).read_text())
         self._patch(mock.patch.object(sys, "path", [str(place), *sys.path]))
         self._patch(mock.patch.dict(sys.modules))
         for name in ("backend", "build_needs"):
@@ -194,6 +200,44 @@ class BackendTest(unittest.TestCase):
             self._refusal(self.backend.get_requires_for_build_wheel),
             "no bridge for torch 2.10.0.cu130 of .*/old/bin/python: install "
             "torch 2.11 to 2.15$")
+
+    def test_torch_that_is_no_release_is_refused_before_compiling(self):
+        for name, version in (("alpha", "2.15.0a0+nv26.01"),
+                              ("nightly", "2.15.0.dev20260101+cu132"),
+                              ("candidate", "2.15.0rc1+cu132")):
+            self._found_in(name)
+            for function, arguments in self._hooks():
+                with self.subTest(name, hook=function.__name__):
+                    self.assertEqual(
+                        self._refusal(function, *arguments),
+                        f"stratalloc: torch {version} is not a release, and "
+                        "bridges are built for releases only: install one into "
+                        f"the environment of {self._python(name)}, pip install "
+                        '--force-reinstall "torch>=2.11,<2.16,!=2.12.*,'
+                        '!=2.13.*,!=2.14.*"')
+
+    def test_interpreter_that_the_tag_excludes_is_refused(self):
+        """Each refused by pip itself, but after the whole build."""
+        def system(implementation="cpython", platform="linux"):
+            return types.SimpleNamespace(
+                implementation=types.SimpleNamespace(name=implementation),
+                platform=platform, executable=sys.executable)
+
+        for name, value, text in (
+                ("sys", system("pypy"), "is pypy: "),
+                ("sys", system(platform="darwin"), "is darwin x86_64: "),
+                ("platform.machine", lambda: "aarch64", "is linux aarch64: "),
+                ("sysconfig.get_config_var",
+                 lambda name: name == "Py_GIL_DISABLED",
+                 "is a free-threaded Python: ")):
+            *path, attribute = name.split(".")
+            target = getattr(self.needs, path[0]) if path else self.needs
+            for function, arguments in self._hooks():
+                with mock.patch.object(target, attribute, value):
+                    refusal = self._refusal(function, *arguments)
+                self.assertIn(
+                    f"{sys.executable} {text}install into CPython with a "
+                    "global lock, on Linux x86-64", refusal)
 
     def test_torch_without_cuda_is_refused(self):
         self._found_in("cpu")

@@ -9,7 +9,9 @@ Standard library only.
 
 import ast
 import dataclasses
+import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -54,14 +56,30 @@ class Torch:
     cuda: str
 
     @property
-    def minor(self) -> str:
-        return ".".join(self.version.split(".")[:2])
-
-    @property
     def cuda_headers(self) -> str:
         """The headers of the packages that torch requires, "" without."""
         folder = os.path.join(self.folder, "nvidia", "cu13", "include")
         return folder if os.path.isdir(folder) else ""
+
+
+def releases(root: str):
+    """The module of the package that says which torch is a release."""
+    spec = importlib.util.spec_from_file_location("releases", os.path.join(
+        root, "python_shim", "stratalloc", "_native", "releases.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def wrong_interpreter() -> str:
+    """What keeps the wheel's tag, cp310-abi3-linux_x86_64, out of the
+    interpreter that pip installs into; "" for nothing."""
+    if sys.implementation.name != "cpython":
+        return sys.implementation.name
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "a free-threaded Python"
+    here = f"{sys.platform} {platform.machine()}"
+    return "" if here == "linux x86_64" else here
 
 
 def environment() -> dict[str, str]:

@@ -13,12 +13,10 @@ import os
 import re
 
 from stratalloc._native import core as _core
+from stratalloc._native import releases as _releases
 from stratalloc._native.errors import UnsupportedTorchError
 
 _OUT_OF_MEMORY = 2  # of entry_point.h
-# A release of PyTorch. A pre-release or a vendor's build before one has the
-# number of a minor, and may have classes of other sizes.
-_RELEASE = re.compile(r"(\d+)\.(\d+)\.\d+(\.post\d+)?(\+[0-9A-Za-z.]+)?")
 
 _lib = None
 _path = None
@@ -33,7 +31,8 @@ class Storage(ctypes.Structure):
 
 def bridge_name(version):
     """File name of the bridge for a release of torch such as 2.11.0+cu130."""
-    return f"libstratalloc_torch_{_minor(version).replace('.', '_')}.so"
+    minor = _releases.minor_of(version).replace(".", "_")
+    return f"libstratalloc_torch_{minor}.so"
 
 
 def supported():
@@ -48,43 +47,27 @@ def supported():
 
 
 def requirement():
-    """What pip is asked for, in a shell's quotes: any torch with a bridge here.
-
-    A range, of which pip takes the newest release that this Python can have.
-    """
-    minors = [tuple(map(int, minor.split("."))) for minor in supported()]
-    if not minors:
-        return "torch"
-    major, last = minors[-1]
-    served = {minor for of, minor in minors if of == major}
-    first = min(served)
-    gaps = "".join(f",!={major}.{minor}.*" for minor in range(first, last)
-                   if minor not in served)
-    return f'"torch>={major}.{first},<{major}.{last + 1}{gaps}"'
+    """What pip is asked for: any torch with a bridge here; releases.py."""
+    return _releases.requirement(supported())
 
 
 def _reinstall_torch():
-    """For a torch whose version alone would satisfy pip."""
-    return f"pip install --force-reinstall {requirement()}"
+    return _releases.reinstallation(supported())
 
 
 def require_supported(version):
     """Raises UnsupportedTorchError if there is no bridge for this torch."""
     minors = supported()
-    if _RELEASE.fullmatch(version) is None:
-        raise UnsupportedTorchError(
-            f"stratalloc: torch {version} is not a release, and bridges are "
-            f"built for releases only: install one, {_reinstall_torch()}")
-    if minors and _minor(version) not in minors:
+    minor = _releases.minor_of(version)
+    if not minor:
+        raise UnsupportedTorchError(f"{_releases.not_a_release(version)}: "
+                                    f"install one, {_reinstall_torch()}")
+    if minors and minor not in minors:
         raise UnsupportedTorchError(
             f"stratalloc: torch {version} has no bridge in this installation, "
             f"which has those of torch {', '.join(minors)}: install one of "
             f"these (pip install {requirement()}), or a stratalloc that has "
             "its bridge")
-
-
-def _minor(version):
-    return ".".join(_RELEASE.fullmatch(version).group(1, 2))
 
 
 def _require_cuda(version):
@@ -109,9 +92,10 @@ def load(version):
         lib = ctypes.CDLL(path)
     except OSError as error:
         raise UnsupportedTorchError(
-            f"stratalloc: the bridge for torch {_minor(version)} does not load "
-            f"into torch {version}: {error}; install stratalloc again, or "
-            f"PyTorch's own build of torch: {_reinstall_torch()}") from None
+            f"stratalloc: the bridge for torch {_releases.minor_of(version)} "
+            f"does not load into torch {version}: {error}; install stratalloc "
+            f"again, or PyTorch's own build of torch: {_reinstall_torch()}"
+        ) from None
     try:
         _require_fit(lib, version)
         _declare(lib)
@@ -125,7 +109,7 @@ def load(version):
 
 def _require_fit(lib, version):
     """UnsupportedTorchError if this bridge is not for this torch."""
-    minor = _minor(version)
+    minor = _releases.minor_of(version)
     # Before any other symbol: another minor's file may lack some.
     built_for = "%d.%d" % divmod(lib.stratalloc_torch_built_for(), 100)
     if built_for != minor:
