@@ -37,7 +37,7 @@ struct MemorySource;  // memory_source.h
 
 struct PrivatePool {
   int use_count = 1;
-  // Of them those of captures that are over, which torch never gives up.
+  // Of them those of captures that are over, whose routes torch has not ended.
   int failed = 0;
   bool in_use() const { return use_count > failed; }
   // Its cached blocks serve everybody before the device is out of memory.

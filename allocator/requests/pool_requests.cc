@@ -25,9 +25,9 @@ Status PoolRequests::BeginAllocateToPool(PoolId id,
   return status;
 }
 
-Result<bool> PoolRequests::EndAllocateToPool(PoolId id) {
+Result<bool> PoolRequests::EndAllocateToPool(PoolId id, bool error_unread) {
   MutexLock lock(p_.mutex);
-  Result<bool> made = p_.private_pools.EndRoute(id);
+  Result<bool> made = p_.private_pools.EndRoute(id, error_unread);
   p_.captures.Publish();
   return made;
 }

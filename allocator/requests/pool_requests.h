@@ -36,8 +36,9 @@ class PoolRequests {
   Status BeginAllocateToPool(PoolId id, std::function<bool(StreamId)> filter,
                              StreamId current = kDefaultStream)
       EXCLUDES(p_.mutex);
-  // Ends the route. False if it is a capture's that made no graph.
-  Result<bool> EndAllocateToPool(PoolId id) EXCLUDES(p_.mutex);
+  // Ends the route (PrivatePools::EndRoute).
+  Result<bool> EndAllocateToPool(PoolId id, bool error_unread = false)
+      EXCLUDES(p_.mutex);
   Status ReleasePool(PoolId id) EXCLUDES(p_.mutex);  // one use less
   int PoolUseCount(PoolId id) EXCLUDES(p_.mutex);    // 0: no such pool
   Status SetUseOnOom(PoolId id, bool use_on_oom) EXCLUDES(p_.mutex);

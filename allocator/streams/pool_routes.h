@@ -7,9 +7,10 @@
 //
 // A capture begins and ends without our knowing: torch sets a route and then
 // asks the driver, and takes the route back once the driver has ended the
-// capture. So nothing is evicted while a route is *open*. Torch takes no route
-// back whose capture it could not end: one that was spoilt, one that failed
-// before it began. Such a route is *over* when its stream does not capture and
+// capture. So nothing is evicted while a route is *open*. Torch may leave a
+// route whose capture it could not end: up to 2.12 one that was spoilt, and in
+// every minor one that failed before it began. It is *over* when its stream
+// does not capture and
 // either its own thread is back here, which does nothing else between route and
 // capture, or between capture and route's end; or the others have looked kLooks
 // times, kLookNs apart. A MemPool's route, whose filter accepts its thread's

@@ -85,7 +85,7 @@ Status PrivatePools::BeginRoute(PoolId id, std::function<bool(StreamId)> filter,
   return {};
 }
 
-Result<bool> PrivatePools::EndRoute(PoolId id) {
+Result<bool> PrivatePools::EndRoute(PoolId id, bool error_unread) {
   PoolRoute* const route = routes_.Of(id);
   if (route == nullptr) {
     return Fail(ErrorCode::kInvalidArgument,
@@ -93,11 +93,13 @@ Result<bool> PrivatePools::EndRoute(PoolId id) {
   }
   const bool lost = route->over && !route->operands.empty();
   if (route->over) Reopen(*route);
-  const bool failed = route->of_capture && !route->after_error &&
-                      device_.LastErrorIsOfACapture();
+  // Another thread's error, or one from before, is of another capture.
+  const bool failed = error_unread && route->of_capture &&
+                      route->thread == std::this_thread::get_id() &&
+                      !route->after_error && device_.LastErrorIsOfACapture();
   if (failed) DropOperandsOf(*route);
   routes_.Remove(route);
-  if (!lost) return !failed;
+  if (failed || !lost) return !failed;
   return Fail(ErrorCode::kInvalidArgument,
               "endAllocateToPool: the stream of this capture did not capture "
               "for a second, so what it used has been let go; capture again");

@@ -64,10 +64,12 @@ class PrivatePools {
   // `captures`: the route is a capture's, which has yet to begin.
   Status BeginRoute(PoolId id, std::function<bool(StreamId)> filter,
                     StreamId current, bool captures);
-  // False if its capture made no graph, and then what it added to the pool's
-  // operands goes: cudaStreamEndCapture has failed on this thread, which has
-  // not read the error yet.
-  Result<bool> EndRoute(PoolId id);
+  // `error_unread`: the caller ends a failed capture's route too, before it
+  // reads the error of cudaStreamEndCapture. Then false if the capture made no
+  // graph: the error is this thread's last one, this thread has set the route,
+  // and had no such error then. What the capture added to the pool's operands
+  // goes.
+  Result<bool> EndRoute(PoolId id, bool error_unread = false);
   // The pool that the stream allocates from.
   PoolId RouteOf(StreamId stream);
   // Finds the routes of captures that are over. A stream that may be destroyed

@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "tests/simulator/cudasim/control.h"
 #include "tests/simulator/cudasim/cuda_calls.h"
@@ -132,8 +134,8 @@ TEST_F(PrivatePoolsTest, AFailedCaptureKeepsNothing) {
   CaptureInto(kGraph);
   EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
   EndCapture();
-  // Torch takes no route back whose capture it could not end. Its own thread is
-  // here again, so it is over.
+  // Torch up to 2.12 ends no route whose capture it could not end. Its own
+  // thread is here again, so it is over.
   pools_->Settle();
   EXPECT_EQ(one_.pins.load(), 0u);
   EXPECT_FALSE(pools_->IsInUse(kGraph)) << "its use counts no more";
@@ -143,40 +145,88 @@ TEST_F(PrivatePoolsTest, AFailedCaptureKeepsNothing) {
   EXPECT_TRUE(pools_->IsInUse(kGraph)) << "torch still holds it";
 }
 
-TEST_F(PrivatePoolsTest, ARouteThatEndsWithItsCapturesErrorKeepsNothing) {
+class FailedCaptureTest : public PrivatePoolsTest {
+ protected:
+  // Leaves this thread with the error of a capture that it spoilt.
+  void EndSpoilt() {
+    EXPECT_NE(cudaStreamSynchronize(raw_), cudaSuccess) << "spoils it";
+    cudaGetLastError();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(raw_, &graph),
+              cudaErrorStreamCaptureInvalidated);
+  }
+  bool EndMade(PoolId id, bool error_unread = true) {
+    const Result<bool> made = pools_->EndRoute(id, error_unread);
+    EXPECT_TRUE(made.has_value()) << made.error().message;
+    return made.value_or(false);
+  }
+};
+
+TEST_F(FailedCaptureTest, RouteThatEndsWithUnreadErrorDropsItsOwnOperands) {
   HandleUse *const before[] = {&one_}, *const in_failed[] = {&one_, &two_};
   CaptureInto(kGraph);
   EXPECT_TRUE(pools_->KeepForGraph(stream_, before));
   EndCapture();
-  ASSERT_TRUE(pools_->EndRoute(kGraph).has_value());
+  EXPECT_TRUE(EndMade(kGraph));
   CaptureInto(kGraph);
   EXPECT_TRUE(pools_->KeepForGraph(stream_, in_failed));
-  EXPECT_NE(cudaStreamSynchronize(raw_), cudaSuccess) << "spoils it";
-  cudaGetLastError();
-  cudaGraph_t graph = nullptr;
-  EXPECT_EQ(cudaStreamEndCapture(raw_, &graph),
-            cudaErrorStreamCaptureInvalidated);
-  const Result<bool> made = pools_->EndRoute(kGraph);
-  ASSERT_TRUE(made.has_value()) << made.error().message;
-  EXPECT_FALSE(*made);
+  EndSpoilt();
+  EXPECT_FALSE(EndMade(kGraph));
   EXPECT_EQ(one_.pins.load(), 1u) << "of the first graph";
   EXPECT_EQ(two_.pins.load(), 0u);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated) << "is kept";
+}
+
+TEST_F(FailedCaptureTest, RouteThatWasOverHasNoErrorOfItsOwn) {
+  HandleUse* const operands[] = {&one_};
+  CaptureInto(kGraph);
+  EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
+  EndSpoilt();
+  pools_->Settle();
+  EXPECT_EQ(one_.pins.load(), 0u);
+  EXPECT_FALSE(EndMade(kGraph)) << "and torch reads the capture's error";
+  EXPECT_EQ(one_.pins.load(), 0u);
+  EXPECT_TRUE(pools_->Release(kGraph).has_value());
   EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_F(PrivatePoolsTest, AnErrorFromBeforeTheRouteSaysNothingOfItsCapture) {
+TEST_F(FailedCaptureTest, ErrorFromBeforeTheRouteKeepsTheOperands) {
   HandleUse* const operands[] = {&one_};
   BeginCapture();
-  EXPECT_NE(cudaStreamSynchronize(raw_), cudaSuccess);
-  cudaGraph_t graph = nullptr;
-  EXPECT_EQ(cudaStreamEndCapture(raw_, &graph),
-            cudaErrorStreamCaptureInvalidated);
+  EndSpoilt();
   CaptureInto(kGraph);  // the error is unread
   EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
   EndCapture();
-  const Result<bool> made = pools_->EndRoute(kGraph);
-  ASSERT_TRUE(made.has_value()) << made.error().message;
-  EXPECT_TRUE(*made);
+  EXPECT_TRUE(EndMade(kGraph));
+  EXPECT_EQ(one_.pins.load(), 1u);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+}
+
+TEST_F(FailedCaptureTest, ErrorOfAnotherThreadKeepsTheOperands) {
+  HandleUse* const operands[] = {&one_};
+  CaptureInto(kGraph);
+  EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
+  EndCapture();
+  std::thread([&] {
+    cudaStream_t own = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking),
+              cudaSuccess);
+    std::swap(own, raw_);
+    BeginCapture();
+    EndSpoilt();
+    std::swap(own, raw_);
+    EXPECT_TRUE(EndMade(kGraph));
+    ASSERT_EQ(cudaStreamDestroy(own), cudaSuccess);
+  }).join();
+  EXPECT_EQ(one_.pins.load(), 1u);
+}
+
+TEST_F(FailedCaptureTest, CallerThatReadsTheErrorFirstKeepsTheOperands) {
+  HandleUse* const operands[] = {&one_};
+  CaptureInto(kGraph);
+  EXPECT_TRUE(pools_->KeepForGraph(stream_, operands));
+  EndSpoilt();
+  EXPECT_TRUE(EndMade(kGraph, /*error_unread=*/false));
   EXPECT_EQ(one_.pins.load(), 1u);
   EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
 }

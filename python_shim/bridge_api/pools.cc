@@ -43,10 +43,10 @@ Status BeginAllocateToPool(int device, PoolId pool,
                                      current, reads);
 }
 
-Result<bool> EndAllocateToPool(int device, PoolId pool) {
+Result<bool> EndAllocateToPool(int device, PoolId pool, bool error_unread) {
   STRATALLOC_ASSIGN_OR_RETURN(DeviceAllocator * allocator,
                               DeviceOfPool(device, pool));
-  return allocator->EndAllocateToPool(pool);
+  return allocator->EndAllocateToPool(pool, error_unread);
 }
 
 Status ReleasePool(int device, PoolId pool) {

@@ -41,9 +41,11 @@ STRATALLOC_API Status BeginAllocateToPool(int device, PoolId pool,
                                           std::function<bool(StreamId)> filter,
                                           StreamId current,
                                           std::span<const Access> reads);
-// False if the route is a capture's that made no graph. To be called before the
-// error of cudaStreamEndCapture is read.
-STRATALLOC_API Result<bool> EndAllocateToPool(int device, PoolId pool);
+// `error_unread`: the caller ends the route of a failed capture too, before it
+// reads the error of cudaStreamEndCapture. Then false if the capture made no
+// graph, and what it read stays no longer.
+STRATALLOC_API Result<bool> EndAllocateToPool(int device, PoolId pool,
+                                              bool error_unread);
 STRATALLOC_API Status ReleasePool(int device, PoolId pool);
 STRATALLOC_API int PoolUseCount(int device, PoolId pool);  // 0: no such pool
 STRATALLOC_API Status SetPoolUseOnOom(int device, PoolId pool, bool on);

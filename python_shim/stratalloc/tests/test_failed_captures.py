@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """After a capture that failed everything leaves and returns as before.
 
-Torch takes no route back whose capture it could not end, so the allocator has
-to see by itself that it is over, whichever thread asks.
+Torch up to 2.12 ends no route whose capture it could not end, and 2.13 releases
+no such capture's use of its pool, so the allocator has to see by itself that the
+capture is over, whichever thread asks.
 """
 
 from concurrent.futures import ThreadPoolExecutor

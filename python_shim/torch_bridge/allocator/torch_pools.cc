@@ -76,10 +76,9 @@ void TorchAllocator::beginAllocateToPool(c10::DeviceIndex device,
 
 void TorchAllocator::endAllocateToPool(c10::DeviceIndex device,
                                        MempoolId pool) {
-  const bool made = OrThrow(core::EndAllocateToPool(device, ToPoolId(pool)));
-  if (kKeepsUseOfFailedCapture && !made) {
-    OrThrow(core::ReleasePool(device, ToPoolId(pool)));
-  }
+  const bool made = OrThrow(core::EndAllocateToPool(
+      device, ToPoolId(pool), /*error_unread=*/kKeepsUseOfFailedCapture));
+  if (!made) OrThrow(core::ReleasePool(device, ToPoolId(pool)));
 }
 
 void TorchAllocator::releasePool(c10::DeviceIndex device, MempoolId pool) {

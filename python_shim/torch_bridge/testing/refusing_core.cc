@@ -24,7 +24,7 @@ Status BeginAllocateToPool(int, PoolId, std::function<bool(StreamId)>, StreamId,
                            std::span<const Access>) {
   return Refuse(__func__);
 }
-Result<bool> EndAllocateToPool(int, PoolId) { return Refuse(__func__); }
+Result<bool> EndAllocateToPool(int, PoolId, bool) { return Refuse(__func__); }
 Status ReleasePool(int, PoolId) { return Refuse(__func__); }
 int PoolUseCount(int, PoolId) { return 0; }
 Status SetPoolUseOnOom(int, PoolId, bool) { return Refuse(__func__); }

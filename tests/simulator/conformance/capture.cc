@@ -221,6 +221,8 @@ CASE(capture, waiting_is_forbidden) {
   cudaGraph_t graph = reinterpret_cast<cudaGraph_t>(8);
   Documented("end", cudaErrorStreamCaptureInvalidated,
              api.cudaStreamEndCapture(s.stream, &graph));
+  Documented("end_is_the_last_error", cudaErrorStreamCaptureInvalidated,
+             api.cudaPeekAtLastError());
   Holds("no_graph", graph == nullptr);
   Documented("over", cudaStreamCaptureStatusNone, StatusOf(s.stream));
   Documented("stream_is_usable", cudaSuccess,
@@ -364,7 +366,12 @@ CASE(capture, fork_and_join) {
   (void)api.cudaEventRecord(s.event, s.stream);
   (void)api.cudaStreamWaitEvent(s.other, s.event, 0);
   s.Work(s.other);
-  Documented("unjoined", cudaErrorStreamCaptureUnjoined, End(s.stream));
+  cudaGraph_t unjoined = nullptr;
+  Documented("unjoined", cudaErrorStreamCaptureUnjoined,
+             api.cudaStreamEndCapture(s.stream, &unjoined));
+  Documented("unjoined_is_the_last_error", cudaErrorStreamCaptureUnjoined,
+             api.cudaPeekAtLastError());
+  (void)api.cudaGetLastError();
   Documented("other_is_free_again", cudaStreamCaptureStatusNone,
              StatusOf(s.other));
 
