@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import build_needs
+import build_tools
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -97,6 +98,9 @@ def _checked(config_settings):
     if missing:
         raise SystemExit("stratalloc: the build needs packages that are "
                          f"missing: apt-get install {' '.join(missing)}")
+    fault = build_tools.fault(_ROOT, build_needs.cuda_toolkit(_ROOT))
+    if fault:
+        raise SystemExit(f"stratalloc: {fault}")
     try:
         build_needs.check_writable(_ROOT)
     except OSError as error:

@@ -24,7 +24,20 @@ _SYSTEM_LIBRARIES = {
     "stdio": ("stdio.h", ["c"], True, "libc6-dev"),
     "tests": ("no/test.h", ["test"], False, "libtest-dev"),
 }
+native.local_repository(
+    name = "rules_java",
+    path = "ROOT/rules/rules_java",
+)
+native.local_repository(
+    name = "rules_proto",
+    path = "ROOT/rules/rules_proto",
+)
+native.local_repository(
+    name = "rules_cc",
+    path = "third_party/rules_cc",
+)
 """,
+    "rules/rules_java/BUILD": "",
     "include/stdio.h": "",
     "cuda/include/cublas_v2.h": "",
     "cuda/include/cusolverDn.h": "",
@@ -46,9 +59,17 @@ sys.exit(os.path.exists("broken"))
 """,
 }
 _PROGRAMS = {
-    "tools/bazel": '[ "$1 $2" = "info bazel-bin" ] && echo "$PWD/bin"',
-    "tools/g++": "",
-    "cuda/bin/nvcc": "",
+    # Each answers what it is asked for its version, as these variables have it.
+    "tools/bazel": """
+case "$1 $2" in
+  "--version ") [ -n "$BAZEL_SAYS" ] || { echo no network >&2; exit 1; }
+                echo "bazel $BAZEL_SAYS" ;;
+  "info bazel-bin") echo "$PWD/bin" ;;
+esac""",
+    "tools/g++": 'echo "#define __cplusplus ${GXX_SAYS}L"',
+    "tools/clang": 'echo "#define __cplusplus 202002L"',
+    "cuda/bin/nvcc": """
+[ -z "$NVCC_SAYS" ] || { echo "$NVCC_SAYS" >&2; echo later >&2; exit 1; }""",
     "old/bin/python": "echo SITE; echo 2.10.0+cu130; echo 13.0",
     "new/bin/python": "echo SITE; echo 2.15.0+cu132; echo 13.2",
     "cpu/bin/python": "echo SITE; echo 2.15.0+cpu; echo",
@@ -66,18 +87,18 @@ class BackendTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name).resolve()
         for name, text in _FILES.items():
-            self._write(name, text)
+            self._write(name, text.replace("ROOT", str(self.root)))
         for name, text in _PROGRAMS.items():
             text = text.replace("SITE", str(self.root / "site"))
             self._write(name, f"#!/bin/sh\n{text}\n").chmod(0o755)
         place = self.root / "python_shim" / "wheel"
         place.mkdir(parents=True)
-        for name in ("backend.py", "build_needs.py"):
+        for name in ("backend.py", "build_needs.py", "build_tools.py"):
             shutil.copy(_HERE / name, place)
         self._write(_RELEASES, (_HERE.parents[1] / _RELEASES).read_text())
         self._patch(mock.patch.object(sys, "path", [str(place), *sys.path]))
         self._patch(mock.patch.dict(sys.modules))
-        for name in ("backend", "build_needs"):
+        for name in ("backend", "build_needs", "build_tools"):
             sys.modules.pop(name, None)
         self.backend = importlib.import_module("backend")
         self.needs = importlib.import_module("build_needs")
@@ -85,8 +106,10 @@ class BackendTest(unittest.TestCase):
             self.needs, "_PREFIXES", (str(self.root),)))
         self._patch(mock.patch.dict(os.environ, {
             "PATH": f"{self.root / 'tools'}:/usr/bin:/bin",
-            "HOME": str(self.root),
+            "HOME": str(self.root), "BAZEL_SAYS": "7.4.1",
+            "GXX_SAYS": "202002", "NVCC_SAYS": "",
             "CUDA_HOME": str(self.root / "cuda"), "PYTHONPATH": "/of/pip"}))
+        os.environ.pop("CC", None)
         self._found_in("new")
 
     def _patch(self, patch):
@@ -257,6 +280,54 @@ class BackendTest(unittest.TestCase):
                 "apt-get install bazel-bootstrap bazel-rules-java "
                 "bazel-rules-proto libc6-dev")
 
+    def test_bazel_without_its_rules_names_their_packages(self):
+        """Debian's, which repositories.bzl gives folders of the system."""
+        os.environ["BAZEL_SAYS"] = "no_version"
+        for function, arguments in self._hooks():
+            self.assertTrue(self._refusal(function, *arguments).endswith(
+                "apt-get install bazel-rules-proto"))
+        self._write("rules/rules_proto/BUILD", "")
+        self._build()
+
+    def test_bazel_of_another_version_names_those_that_work(self):
+        for version, text in (
+                ("8.0.0rc1", "bazel 8.0.0rc1 is too new"),
+                ("10.1.0", "bazel 10.1.0 is too new"),
+                ("3.7.2", "bazel 3.7.2 is too old"),
+                ("", "bazel --version fails (no network)")):
+            os.environ["BAZEL_SAYS"] = version
+            for function, arguments in self._hooks():
+                with self.subTest(version, hook=function.__name__):
+                    self.assertIn(
+                        f"stratalloc: {text}; this clone needs Bazel 4 to 7: "
+                        "with Bazelisk, set USE_BAZEL_VERSION=7.x; else "
+                        "apt-get install bazel-bootstrap",
+                        self._refusal(function, *arguments))
+        for version in "4.2.3-", "7.6.1":
+            with self.subTest(version):
+                os.environ["BAZEL_SAYS"] = version
+                self._build()
+                shutil.rmtree(self.root / "out")
+
+    def test_compiler_without_cpp20_names_one_that_has_it(self):
+        os.environ["GXX_SAYS"] = "201709"
+        for function, arguments in self._hooks():
+            self.assertRegex(
+                self._refusal(function, *arguments),
+                r"g\+\+ does not have the whole of C\+\+20: install g\+\+ 11 or "
+                "newer .*apt-get install gcc-11")
+        os.environ["CC"] = "clang"
+        self._build()
+
+    def test_nvcc_that_cannot_compile_gives_its_error(self):
+        os.environ["NVCC_SAYS"] = "nvcc fatal : Value 'c++20' is not defined"
+        for function, arguments in self._hooks():
+            with self.subTest(function.__name__):
+                self.assertRegex(
+                    self._refusal(function, *arguments),
+                    r"cuda/bin/nvcc cannot compile C\+\+20 with this compiler "
+                    r"\(.*'c\+\+20' is not defined\): set CUDA_HOME to CUDA 12")
+
     def test_headers_of_tests_are_not_needed(self):
         self.assertNotIn("libtest-dev",
                          self.needs.missing_packages(str(self.root)))
@@ -294,7 +365,7 @@ class BackendTest(unittest.TestCase):
     def test_cuda_home_without_nvcc_leaves_that_of_pip(self):
         """As pip, which was asked for it, has put it there."""
         os.environ["CUDA_HOME"] = str(self.root / "runtime")
-        self._write("overlay/nvidia/cu13/bin/nvcc", "").chmod(0o755)
+        self._write("overlay/nvidia/cu13/bin/nvcc", "#!/bin/sh").chmod(0o755)
         for name in ("cublas_v2.h", "cusolverDn.h"):
             self._write("site/nvidia/cu13/include/" + name, "")
         sys.path.append(str(self.root / "overlay"))

@@ -19,11 +19,8 @@ import sys
 import sysconfig
 import tempfile
 
-# Programs, and the packages of Debian and Ubuntu that have them.
-_PROGRAMS = {
-    "bazel": ("bazel-bootstrap", "bazel-rules-java", "bazel-rules-proto"),
-    "g++": ("g++",),
-}
+import build_tools
+
 # Headers of CUDA's libraries that torch's include, and the packages of PyPI that
 # have them: torch's own requirements.
 _HEADERS_OF_CUDA = {
@@ -82,15 +79,9 @@ def wrong_interpreter() -> str:
     return "" if here == "linux x86_64" else here
 
 
-def environment() -> dict[str, str]:
-    """Without what pip sets for its own interpreter."""
-    return {name: value for name, value in os.environ.items()
-            if not name.startswith(("PYTHON", "PIP_", "PEP517_"))}
-
-
 def environment_of_bazel(root: str) -> dict[str, str]:
     """With a home: some containers have none, and Bazel wants one."""
-    variables = environment()
+    variables = build_tools.environment()
     home = variables.get("HOME")
     if not home or not os.access(home, os.W_OK):
         variables["HOME"] = os.path.join(root, "build", "home")
@@ -131,7 +122,7 @@ def _environment_of(process: int) -> dict[str, str]:
 def torch_of(python: str) -> Torch | None:
     try:
         done = subprocess.run(
-            [python, "-c", _PROBE], env=environment(), text=True, check=False,
+            [python, "-c", _PROBE], env=build_tools.environment(), text=True, check=False,
             cwd="/", stdin=subprocess.DEVNULL, capture_output=True)
     except OSError:
         return None
@@ -168,9 +159,12 @@ def missing_cuda(*folders: str) -> dict[str, str]:
 def missing_packages(root: str) -> list[str]:
     """Debian's names of what the wheel is compiled with and is not here."""
     missing: list[str] = []
-    for program, packages in _PROGRAMS.items():
-        if not shutil.which(program):
-            missing += packages
+    if shutil.which("bazel"):
+        missing += build_tools.missing_rules(root)
+    else:
+        missing += build_tools.BAZEL_PACKAGES
+    if not shutil.which(os.environ.get("CC") or "g++"):
+        missing.append("g++")
     prefixes = [*filter(None, os.environ.get("DEPS_PREFIX", "").split(":")),
                 *_PREFIXES]
     for header, package in _libraries(root):
@@ -188,7 +182,7 @@ def _system_include() -> str:
     try:
         return subprocess.run(
             ["/usr/bin/python3", "-c", "import sysconfig\n"
-             "print(sysconfig.get_path('include'))"], env=environment(),
+             "print(sysconfig.get_path('include'))"], env=build_tools.environment(),
             text=True, check=True, stdin=subprocess.DEVNULL,
             capture_output=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
