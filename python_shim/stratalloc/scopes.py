@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """stratalloc.scope(): a name for what a piece of code allocates."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 import threading
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 from torch.compiler import is_compiling
 
 from stratalloc._native import stack as _stack
+from stratalloc._native.argument_types import Category
 from stratalloc._ownership import scope_names as _scope_names
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # A category decides the lifetime class, and so whether the bytes may be
 # evicted; without one the surrounding frame's both stay.
@@ -72,14 +79,14 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
 
     __slots__ = ("_name", "_category", "_functions", "_paths")
 
-    def __init__(self, name, category=None):
+    def __init__(self, name: str, category: Category | None = None) -> None:
         _scope_names.check("scope", name)
         self._name = name
         self._category = _scope_names.category("scope", category)
         self._functions = None
         self._paths = {}  # outer scope id -> our scope id there
 
-    def __enter__(self):
+    def __enter__(self) -> scope:
         if is_compiling():
             return self
         functions = self._functions
@@ -102,7 +109,7 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
         functions.push(inner, category, lifetime)
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> Literal[False]:
         if is_compiling():
             return False
         # A generator may be closed by another thread, whose frames are none of
@@ -115,7 +122,7 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
                 break
         return False
 
-    def __call__(self, function):
+    def __call__(self, function: _Function) -> _Function:
         if inspect.isclass(function) or not callable(function):
             raise TypeError(
                 f"stratalloc.scope decorates functions, not {function!r}")
@@ -134,7 +141,7 @@ class scope:  # noqa: N801 - used like a function, as torch.no_grad is
             with self:
                 return function(*args, **kwargs)
 
-        return wrapper
+        return wrapper  # type: ignore[return-value]
 
     def __repr__(self):
         return f"stratalloc.scope({self._name!r})"

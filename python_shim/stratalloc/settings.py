@@ -10,6 +10,8 @@ value and the nearest valid key; nothing is guessed and nothing is ignored.
 disk), so that the core is always told plain numbers.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import difflib
 import os
@@ -18,96 +20,20 @@ import tempfile
 import typing
 
 from stratalloc._native import core as _core
-from stratalloc.sizes import format_size, parse_size
+from stratalloc._native.argument_types import Codec, TelemetryLevel
+from stratalloc._setting_kinds import (
+    CODEC, COUNT, DIRECTORY, FRACTION, LEVEL, SIZE, SWITCH, Kind)
+from stratalloc.sizes import format_size
 
 # The largest spill file we take without being asked: a parameter set of
 # 16 billion fp32 values, and a quota a laptop disk survives.
 _DISK_DEFAULT = 64 << 30
 
 
-def _size(value):
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError("not a size (write 32MiB, 2GiB or plain bytes)")
-    size = parse_size(value) if isinstance(value, str) else value
-    if size < 0:
-        raise ValueError("negative")
-    return size
-
-
-def _switch(value):
-    if isinstance(value, bool):
-        return value
-    if value in ("on", "off"):
-        return value == "on"
-    raise ValueError("neither on nor off")
-
-
-def _fraction(value):
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError("not a number between 0 and 1") from None
-    if not 0.0 < number <= 1.0:
-        raise ValueError("not a number above 0 and at most 1")
-    return number
-
-
-def _level(value):
-    if value not in _core.TELEMETRY_LEVELS:
-        raise ValueError(f"not one of {', '.join(_core.TELEMETRY_LEVELS)}")
-    return value
-
-
-def _codec(value):
-    if value not in _core.DISK_CODECS:
-        raise ValueError(f"not one of {', '.join(_core.DISK_CODECS)}")
-    return value
-
-
-def _directory(value):
-    if not isinstance(value, (str, os.PathLike)):
-        raise ValueError("not a path")
-    path = os.fspath(value)
-    if path and not os.path.isdir(path):
-        raise ValueError("no such directory")
-    return path
-
-
-def _count(value):
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError("not a whole number")
-    if isinstance(value, str):
-        if not (value.isascii() and value.isdecimal()):
-            raise ValueError("not a whole number from 0")
-        value = int(value)
-    if not 0 <= value < 1 << 31:
-        raise ValueError("not between 0 and 2147483647")
-    return value
-
-
-class _Kind(typing.NamedTuple):
-    """What the values of a setting are."""
-
-    read: typing.Callable  # of what a user gives, or ValueError
-    # The text of a value that was read, for STRATALLOC_CONF and the core.
-    write: typing.Callable
-
-
-_SWITCH = _Kind(_switch, lambda value: "on" if value else "off")
-_SIZE = _Kind(_size, str)
-_FRACTION = _Kind(_fraction, repr)
-_DIRECTORY = _Kind(_directory, str)
-_LEVEL = _Kind(_level, str)
-_CODEC = _Kind(_codec, str)
-_COUNT = _Kind(_count, str)
-
-
 class _About(typing.NamedTuple):
     """What a field of Config knows beside its default."""
 
-    kind: _Kind
+    kind: Kind
     meaning: str
     default: str  # in words, where it is the machine's; else ""
     unset: float | None  # of a threshold: what None becomes
@@ -123,7 +49,7 @@ def _setting(default, kind, meaning, in_words="", core=True):
 def _threshold(default, meaning):
     """One of the GPU's: whether somebody set it is remembered."""
     return dataclasses.field(default=None, metadata={
-        "about": _About(_FRACTION, meaning, "", default)})
+        "about": _About(FRACTION, meaning, "", default)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,11 +64,11 @@ class Config:
     """
 
     tiering: bool = _setting(
-        True, _SWITCH, "off: nothing is ever evicted, no guard")
+        True, SWITCH, "off: nothing is ever evicted, no guard")
     gpu_limit: int = _setting(
-        0, _SIZE, "bytes per device; 0 = the card's memory")
+        0, SIZE, "bytes per device; 0 = the card's memory")
     host_budget: int | None = _setting(
-        None, _SIZE,
+        None, SIZE,
         "pinned host memory of this process for evicted blocks; 0 = the disk "
         "alone. What is given is neither divided nor cut to what the machine "
         "has available at the time; a container's limit holds. Beside it the "
@@ -151,18 +77,18 @@ class Config:
         "half of what is available, divided by `LOCAL_WORLD_SIZE` (torchrun's "
         "processes per machine)")
     disk_budget: int | None = _setting(
-        None, _SIZE,
+        None, SIZE,
         "quota of the spill file; 0 = no disk. 0 in both: nothing is evicted",
         "half of the free disk, at most 64 GiB")
     disk_dir: str = _setting(
-        "", _DIRECTORY,
+        "", DIRECTORY,
         "where the unnamed spill file lives. On a tmpfs it is memory: choose a "
         "disk. `enable()` tries it: one that is given, or needed for a "
         "`disk_budget` that is given, and cannot hold a file is a "
         "`ValueError`; else there is no disk",
         "`$TMPDIR`, else `/tmp`")
     disk_codec: str = _setting(
-        "off", _CODEC,
+        "off", CODEC,
         "off, lz4, zstd: how the spill file is compressed, for room and wear of "
         "the disk, not for speed: weights take 1.1 (lz4) to 1.2 and 1.4 (zstd, "
         "fp32 and bf16) times less, and on a disk of 2 GB/s are written 3 to 9 "
@@ -175,15 +101,15 @@ class Config:
     gpu_reload_threshold: float | None = _threshold(
         .70, "background eviction stops here")
     eager_offload: bool | None = _setting(
-        None, _SWITCH,
+        None, SWITCH,
         "these three act from the start; else from the first request that "
         "could not be served",
         "`off`, `on` if one of these three is set")
     cpu_offload_threshold: float = _setting(
-        .90, _FRACTION,
+        .90, FRACTION,
         "share of the host budget above which the coldest copies go to disk")
     telemetry: str = _setting(
-        "counters", _LEVEL,
+        "counters", LEVEL,
         "off, counters, events, callsites, full. Off counts no time of scopes. "
         "From `events` on what happens is recorded in rings, which `dump()` "
         "writes. From `callsites` on memory is attributed to the lines of code "
@@ -192,28 +118,50 @@ class Config:
         "its whole Python stack, for flame graphs and torch's viewer. Switched "
         "at run time by `telemetry_level()`; bytes are always counted")
     live: bool = _setting(
-        False, _SWITCH,
+        False, SWITCH,
         "on: `stratalloc top` shows this process while it runs, from its first "
         "use of CUDA on, through a socket that its user and root can open, "
         "read-only ([telemetry](../telemetry/README.md))", core=False)
     oom_dir: str = _setting(
-        "", _DIRECTORY,
+        "", DIRECTORY,
         "an existing directory: whoever is out of memory finds a folder "
         "there that says why and what would help, `oom_<UTC>_<pid>_<rank>_<n>` "
         "(`stratalloc oom` reads it). Once for each place of the program; "
         "below are its bounds", "nowhere", core=False)
     oom_max_dumps: int = _setting(
-        8, _COUNT, "folders of one process in `oom_dir`", core=False)
+        8, COUNT, "folders of one process in `oom_dir`", core=False)
     oom_max_bytes: int = _setting(
-        1 << 30, _SIZE,
+        1 << 30, SIZE,
         "bytes of all such folders in `oom_dir` together: what would be more "
         "is left out, and nothing is removed", core=False)
     oom_max_seconds: int = _setting(
-        20, _COUNT,
+        20, COUNT,
         "how long the program waits for one of them: what is not written by "
         "then is left out", core=False)
 
-    def __post_init__(self):
+    if typing.TYPE_CHECKING:  # fields are read from more types than they have
+        def __init__(
+            self,
+            tiering: bool = True,
+            gpu_limit: int | str = 0,
+            host_budget: int | str | None = None,
+            disk_budget: int | str | None = None,
+            disk_dir: str | os.PathLike[str] = "",
+            disk_codec: Codec = "off",
+            gpu_offload_threshold: float = 0.85,
+            gpu_emergency_threshold: float = 0.95,
+            gpu_reload_threshold: float = 0.7,
+            eager_offload: bool | None = None,
+            cpu_offload_threshold: float = 0.9,
+            telemetry: TelemetryLevel = "counters",
+            live: bool = False,
+            oom_dir: str | os.PathLike[str] = "",
+            oom_max_dumps: int = 8,
+            oom_max_bytes: int | str = 1 << 30,
+            oom_max_seconds: int = 20,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
         unset = [field for field in _gpu_thresholds()
                  if getattr(self, field.name) is None]
         if self.eager_offload is None:
@@ -241,11 +189,11 @@ class Config:
                 f"({low}) and gpu_emergency_threshold ({high})")
 
     @classmethod
-    def keys(cls):
+    def keys(cls) -> tuple[str, ...]:
         return tuple(field.name for field in dataclasses.fields(cls))
 
     @classmethod
-    def parse(cls, text):
+    def parse(cls, text: str) -> Config:
         """Reads "key:value,key:value"; an empty text gives the defaults."""
         values = {}
         for item in text.split(","):
@@ -268,11 +216,12 @@ class Config:
         return cls(**values)
 
     @classmethod
-    def from_env(cls, environ=None):
+    def from_env(cls, environ: typing.Mapping[str, str] | None = None
+                 ) -> Config:
         environ = os.environ if environ is None else environ
         return cls.parse(environ.get("STRATALLOC_CONF", ""))
 
-    def replace(self, **overrides):
+    def replace(self, **overrides: typing.Any) -> Config:
         for key, value in overrides.items():
             if key not in self.keys():
                 raise ValueError(_unknown(key, value))
@@ -280,7 +229,7 @@ class Config:
             overrides.setdefault("eager_offload", True)
         return dataclasses.replace(self, **overrides)
 
-    def resolved(self):
+    def resolved(self) -> Config:
         """The same, with every None replaced by a number for this machine.
 
         ValueError if a disk was asked for where there can be none. Without a
@@ -318,7 +267,8 @@ class Config:
         """Whether somebody said so."""
         return self.disk_budget != 0 and bool(self.disk_budget or self.disk_dir)
 
-    def remarks(self, resolved, memory=None):
+    def remarks(self, resolved: Config,
+                memory: int | None = None) -> typing.Iterator[str]:
         """What of these settings cannot do what was meant, in sentences.
 
         They name what was set; where nothing was, what this machine has.
@@ -344,10 +294,10 @@ class Config:
         elif no_disk and self._wants_disk():
             yield f"{no_disk}: what is evicted stays in host memory"
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, typing.Any]:
         return dataclasses.asdict(self)
 
-    def to_text(self):
+    def to_text(self) -> typing.Iterator[tuple[str, str]]:
         """(key, value) of each field that is not None, as STRATALLOC_CONF has
         them; sizes in bytes."""
         for field in dataclasses.fields(self):
@@ -356,12 +306,12 @@ class Config:
                 yield field.name, _about(field).kind.write(value)
 
     @classmethod
-    def of_python(cls):
+    def of_python(cls) -> tuple[str, ...]:
         """Keys that this package obeys, and the core is not told."""
         return tuple(field.name for field in dataclasses.fields(cls)
                      if not _about(field).core)
 
-    def changed(self):
+    def changed(self) -> typing.Iterator[tuple[str, str, str]]:
         """(key, value, meaning) of what is not as it is by default."""
         usual, about = dict(Config().to_text()), _meanings()
         for key, value in self.to_text():
@@ -392,9 +342,9 @@ def table():
         default = about.default
         if not default:
             default = usual[field.name]
-            if about.kind is _FRACTION:
+            if about.kind is FRACTION:
                 default = f"{float(default):.2f}".removeprefix("0")
-            elif about.kind not in (_SIZE, _COUNT):
+            elif about.kind not in (SIZE, COUNT):
                 default = f"`{default}`"
         rows.append(f"| `{field.name}` | {default} | {about.meaning} |")
     return "\n".join(rows) + "\n"

@@ -20,8 +20,17 @@ own runner, which no Python calls. Frozen parameters are no inputs of a graph:
 `pin()` the module.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
 from stratalloc._hooks.foreign_call import call
 from stratalloc._hooks.patching import installed, passing_on
+
+if TYPE_CHECKING:
+    import torch
+
+_Module = TypeVar("_Module", bound="torch.nn.Module")
 
 
 def _replace(hooks):
@@ -63,7 +72,7 @@ def _bases(args):
             and hasattr(arg, "base")]
 
 
-def compile_per_layer(module, **options):
+def compile_per_layer(module: _Module, **options: Any) -> _Module:
     """torch.compile, by block: each region needs the device for one block.
 
     Compiles every module of a ModuleList or Sequential in `module`, itself

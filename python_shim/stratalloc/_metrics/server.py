@@ -7,9 +7,19 @@ each connection up to a bound. A child of a fork has neither; it closes the
 socket that it inherited, so that the port is its parent's alone.
 """
 
+from __future__ import annotations
+
 import os
+import threading
+from typing import TYPE_CHECKING
 
 from stratalloc._metrics import metrics as _metrics
+from stratalloc._native.argument_types import Path
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+    from stratalloc._metrics.http import _Server
 
 _serving = []  # MetricsServer that are open
 
@@ -23,13 +33,18 @@ class MetricsServer:
       url: str, what Prometheus scrapes.
     """
 
-    def __init__(self, server, thread, addr):
+    addr: str
+    port: int
+    url: str
+
+    def __init__(self, server: _Server, thread: threading.Thread,
+                 addr: str) -> None:
         self._server, self._thread = server, thread
         self.addr, self.port = addr, server.server_port
         host = f"[{addr}]" if ":" in addr else addr
         self.url = f"http://{host}:{self.port}/metrics"
 
-    def close(self):
+    def close(self) -> None:
         """The port is free after it. Again, or in a forked child, it does
         nothing."""
         server, self._server = self._server, None
@@ -46,10 +61,10 @@ class MetricsServer:
         if server is not None:
             server.socket.close()
 
-    def __enter__(self):
+    def __enter__(self) -> MetricsServer:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self):
@@ -57,7 +72,8 @@ class MetricsServer:
         return f"<stratalloc.MetricsServer {state}>"
 
 
-def serve_metrics(port=0, addr="127.0.0.1", modules=_metrics.MODULES):
+def serve_metrics(port: int = 0, addr: str = "127.0.0.1",
+                  modules: int = _metrics.MODULES) -> MetricsServer:
     """Serves this process's metrics over HTTP, for Prometheus.
 
     Before CUDA is initialised, too, which no scrape does. Metrics tell the
@@ -104,7 +120,7 @@ def serve_metrics(port=0, addr="127.0.0.1", modules=_metrics.MODULES):
     return made
 
 
-def write_metrics(path, modules=_metrics.MODULES):
+def write_metrics(path: Path, modules: int = _metrics.MODULES) -> None:
     """Writes this process's metrics as a file, whole or not at all, for
     node_exporter's textfile collector (which reads files that end in `.prom`).
 
@@ -136,7 +152,7 @@ def write_metrics(path, modules=_metrics.MODULES):
             "room") from error
 
 
-def metrics_collector(modules=_metrics.MODULES):
+def metrics_collector(modules: int = _metrics.MODULES) -> Collector:
     """This process's metrics for a program that serves metrics of its own.
 
         prometheus_client.REGISTRY.register(stratalloc.metrics_collector())

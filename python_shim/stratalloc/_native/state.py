@@ -4,18 +4,24 @@
 Below every module that asks; enable() sets `active`.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 from stratalloc._native.errors import NotEnabledError
 
-active = None  # the resolved Config that the core has; None before enable()
-asked = None  # the same before its open settings got their defaults
+if TYPE_CHECKING:
+    from stratalloc.settings import Config
+
+active: Config | None = None  # the resolved Config that the core has; None before enable()
+asked: Config | None = None  # the same before its open settings got their defaults
 
 
-def config():
+def config() -> Config:
     """The active Config with every default filled in, sizes in bytes.
 
     Raises NotEnabledError before enable().
@@ -25,8 +31,8 @@ def config():
     return active
 
 
-def is_enabled():
-    """True once torch's CUDA allocator is ours."""
+def is_enabled() -> bool:
+    """True if stratalloc is PyTorch's CUDA allocator in this process."""
     return _bridge.loaded() and _bridge.is_current()
 
 

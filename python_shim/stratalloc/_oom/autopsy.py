@@ -5,9 +5,12 @@ A mapping of plain values (to_dict()), which can be made again of its JSON; a
 page for people is page.py's. Holds no tensor and nothing of the core.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from stratalloc._oom import arithmetic, bundle, facts, page
 from stratalloc._oom.redaction import Names
@@ -19,7 +22,7 @@ from stratalloc._recording import record as _record
 SCHEMA = 1
 
 
-class OutOfMemoryReport(Mapping):
+class OutOfMemoryReport(Mapping[str, Any]):
     """Why there was no memory, and what would help. Bytes are ints.
 
     Attributes:
@@ -37,7 +40,18 @@ class OutOfMemoryReport(Mapping):
     Also a mapping with the keys of to_dict(); str() is report.md.
     """
 
-    def __init__(self, known, verdict, suggestions, folder=None):
+    device: int
+    requested: int
+    rounded: int
+    operator: str | None
+    owner: str
+    category: str
+    site: str | None
+    arithmetic: dict[str, int]
+
+    def __init__(self, known: dict[str, Any], verdict: Verdict,
+                 suggestions: list[Suggestion],
+                 folder: str | None = None) -> None:
         self.facts, self.verdict = known, verdict
         self.suggestions, self.bundle = suggestions, folder
         self.device, self.requested = known["device"], known["bytes"]
@@ -49,7 +63,7 @@ class OutOfMemoryReport(Mapping):
         self._trials = None
 
     @classmethod
-    def of(cls, told, site):
+    def of(cls, told: Any, site: str | None) -> OutOfMemoryReport:
         """Of a refusal that is going on (Refusal's pointer), at this line
         of user code or None: asks the core, and RuntimeError as it."""
         read = facts.read(told, site)
@@ -68,7 +82,8 @@ class OutOfMemoryReport(Mapping):
         report.is_redacted = True
         return report
 
-    def write(self, directory, number, limits):
+    def write(self, directory: str, number: int,
+              limits: tuple[int, int]) -> str | None:
         """Makes a bundle (bundle.py) of it, and `bundle` its path; returns why
         not, or None. Where the program is recorded without names the bundle has
         none, either."""
@@ -80,7 +95,7 @@ class OutOfMemoryReport(Mapping):
         return None
 
     @classmethod
-    def from_dict(cls, values):
+    def from_dict(cls, values: Mapping[str, Any]) -> OutOfMemoryReport:
         """Of to_dict(), as JSON gives it back; ValueError, KeyError or
         TypeError if it is something else."""
         if values["schema"] != SCHEMA:
@@ -92,7 +107,7 @@ class OutOfMemoryReport(Mapping):
         return cls(values["facts"], Verdict(**values["verdict"]), suggestions,
                    values.get("bundle"))
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """The same as dicts, lists, ints and texts, for JSON."""
         return {"schema": SCHEMA, "device": self.device,
                 "requested": self.requested, "rounded": self.rounded,
@@ -107,7 +122,7 @@ class OutOfMemoryReport(Mapping):
                            if self.is_redacted else self.bundle),
                 "facts": self.facts}
 
-    def text(self):
+    def text(self) -> str:
         """For people, as Markdown."""
         return page.text(self)
 
@@ -118,11 +133,11 @@ class OutOfMemoryReport(Mapping):
         return (f"<stratalloc.OutOfMemoryReport of {self.requested} bytes: "
                 f"{self.verdict.kind}>")
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> Any:
         return self.to_dict()[key]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self.to_dict())
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.to_dict())

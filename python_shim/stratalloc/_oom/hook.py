@@ -13,17 +13,24 @@ inside of a callback. The exception has its cause from the core
 (refusals/cause.h), with or without a bundle.
 """
 
+from __future__ import annotations
+
 import atexit
 import ctypes
 import logging
 import os
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 import _thread
 
 from stratalloc._native import core as _core
 from stratalloc._native import declarations
 from stratalloc._oom.place import Place
 from stratalloc._ownership import sites as _sites
+
+if TYPE_CHECKING:
+    from stratalloc._oom.autopsy import OutOfMemoryReport
 
 _log = logging.getLogger("stratalloc")
 _inside = threading.local()
@@ -63,7 +70,8 @@ def use(config):
     _attach_or_not()
 
 
-def on_oom(callback):
+def on_oom(callback: Callable[[OutOfMemoryReport], object]
+           ) -> Callable[[], None]:
     """Calls `callback` with a report whenever memory is refused.
 
         stratalloc.on_oom(lambda report: print(report.verdict.sentence))

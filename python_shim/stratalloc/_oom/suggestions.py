@@ -45,7 +45,7 @@ class Suggestion:
     bytes: int
     to: int = 0
     scope: str = ""
-    blocks: tuple = ()
+    blocks: tuple[int, ...] = ()
 
 
 def find(facts, trials, verdict):

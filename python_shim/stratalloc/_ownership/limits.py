@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """limit(): how much a scope, or the whole process, may own."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._native.argument_types import Device, Size
 from stratalloc._ownership import modules as _modules
 from stratalloc._ownership import scope_names as _scope_names
 from stratalloc._tiering import tiers as _tiers
 from stratalloc.sizes import asked_size, format_size
+
+if TYPE_CHECKING:
+    import torch
 
 
 _holding = {}  # (device, path) -> the Limit that holds
@@ -16,21 +24,26 @@ class Limit:
     """What limit() set. remove() takes it away; the end of a `with` puts back
     the one that it replaced, if there was one."""
 
-    def __init__(self, path, size, device, of_module):
+    scope: str
+    bytes: int
+    device: int
+
+    def __init__(self, path: str, size: int, device: int,
+                 of_module: bool) -> None:
         self.scope, self.bytes, self.device = path, size, device
         self._of_module = of_module
         self._outer = _holding.get((device, path))
         _holding[device, path] = self
 
-    def remove(self):
+    def remove(self) -> None:
         """Takes the limit away, if it is there; a later one of the scope, too."""
         _holding.pop((self.device, self.scope), None)
         _core.limit_scope(self.device, self.scope, None)
 
-    def __enter__(self):
+    def __enter__(self) -> Limit:
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> Literal[False]:
         key, outer = (self.device, self.scope), self._outer
         if outer is None:
             self.remove()
@@ -64,7 +77,8 @@ def _follow(paths):
 _modules.when_moved(_follow)
 
 
-def limit(size, scope, device=None):
+def limit(size: Size, scope: str | torch.nn.Module,
+          device: Device = None) -> Limit:
     """Refuses what would make a scope own more than `size`.
 
     A scope owns what was allocated in it and in everything below its path, in

@@ -23,6 +23,8 @@ would cost 1.5 us per call, because they force the slow path.
 on without a frame.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 
@@ -35,6 +37,7 @@ from stratalloc._native import bridge as _bridge
 from stratalloc._native import stack as _stack
 from stratalloc._native import state as _state
 from stratalloc._native import storages as _storages
+from stratalloc._native.argument_types import Category
 from stratalloc._native.errors import NotEnabledError
 from stratalloc._native.stack import (BUFFER, LIFETIME_PERSISTENT, PARAMETER,
                                       ROOT)
@@ -289,7 +292,8 @@ def relabel_all():
     return count
 
 
-def watch(model, optimizer=None):
+def watch(model: torch.nn.Module,
+          optimizer: torch.optim.Optimizer | None = None) -> None:
     """Names the modules of `model` now, and the state of `optimizer`.
 
     Both are named by themselves when a module is first called or moved and
@@ -341,7 +345,8 @@ def scopes_below(model):
     return found
 
 
-def annotate(tensor, name, category=None):
+def annotate(tensor: torch.Tensor, name: str,
+             category: Category | None = None) -> int:
     """Charges the memory of `tensor` to the scope `name` until it is freed.
 
     For a cache, a pool of buffers, or what a module or an optimizer owns and

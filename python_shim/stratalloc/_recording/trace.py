@@ -2,17 +2,27 @@
 """trace(), dump(), telemetry_level(): what happens in a program, as a file and
 as a Run; and how much of it is recorded."""
 
+from __future__ import annotations
+
 import os
 import platform
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._native.argument_types import Path, TelemetryLevel
 from stratalloc._recording import levels as _levels
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Shown
+
+if TYPE_CHECKING:
+    from stratalloc.telemetry.model import Run
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Trace(Shown):
@@ -28,7 +38,9 @@ class Trace(Shown):
     held over time.
     """
 
-    def __init__(self, path=None, redact=False):
+    path: str | None
+
+    def __init__(self, path: Path | None = None, redact: bool = False) -> None:
         if path is not None:
             _exporter(os.fspath(path))
         self.path = None if path is None else os.path.abspath(os.fspath(path))
@@ -37,7 +49,7 @@ class Trace(Shown):
         self._run = self._told = None
         self._written = False  # the file at `path` is of this trace
 
-    def __enter__(self):
+    def __enter__(self) -> Trace:
         if self._number is not None:
             raise RuntimeError(
                 "stratalloc: this trace() is being recorded already; make "
@@ -52,7 +64,7 @@ class Trace(Shown):
     def _begin(self):
         return _core.begin_recording()
 
-    def __exit__(self, *what):
+    def __exit__(self, *what: object) -> None:
         number, self._number = self._number, None
         export = None if self.path is None else _exporter(self.path)
         if self.path is not None and export is None:
@@ -65,7 +77,7 @@ class Trace(Shown):
         if export is not None:
             export(self._run)
 
-    def __call__(self, function):
+    def __call__(self, function: _Function) -> _Function:
         import functools
 
         @functools.wraps(function)
@@ -78,9 +90,9 @@ class Trace(Shown):
                 self._run, self._written = once._run, once._written
                 self._told = None
 
-        return traced
+        return traced  # type: ignore[return-value]
 
-    def run(self):
+    def run(self) -> Run:
         """The Run so far, or of the whole recording once it has ended.
 
         Raises:
@@ -123,7 +135,7 @@ class Trace(Shown):
                 else "<stratalloc.Trace of nothing>")
 
 
-def trace(path=None, redact=False):
+def trace(path: Path | None = None, redact: bool = False) -> Trace:
     """Records what happens to memory while it is open.
 
         with stratalloc.trace("step.strata"):
@@ -190,7 +202,7 @@ def _exporter(path):
     return export
 
 
-def dump(path, redact=False):
+def dump(path: Path, redact: bool = False) -> None:
     """Writes what happened since the telemetry level became `events` or above.
 
     Args:
@@ -221,7 +233,7 @@ def dump(path, redact=False):
         export(_read(number, redact, over=False))
 
 
-def telemetry_level(level=None):
+def telemetry_level(level: TelemetryLevel | None = None) -> TelemetryLevel:
     """The level of telemetry; switched to `level` first, if one is given.
 
     Args:

@@ -6,10 +6,16 @@ is here: `result["key"]`, `dict(result)`, print(result), rich.print(result), a
 notebook's cell, to_pandas(). Bytes and counts are ints, never text.
 """
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from stratalloc._rendering.page import Page
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Shown:
@@ -24,11 +30,20 @@ class Shown:
     def _page(self, depth=None, all=False) -> Page:  # noqa: A002
         raise NotImplementedError
 
-    def text(self, all=False):  # noqa: A002 - as the option reads
-        """For people; every row if `all`."""
-        return self._page(all=all).text()
+    def text(self, depth: int | None = None,
+             all: bool = False) -> str:  # noqa: A002 - as the option reads
+        """Text for people. A tree in it is as long as the terminal is high.
 
-    def __str__(self):
+        Args:
+          depth: levels of a tree below its total, with all of their lines.
+          all: all lines of trees and tables.
+
+        Raises:
+          ValueError: depth is no int, or below 0.
+        """
+        return self._page(depth, all).text()
+
+    def __str__(self) -> str:
         return self._page().text()
 
     def __rich_console__(self, console, options):
@@ -43,36 +58,40 @@ class Shown:
         printer.text(repr(self) if inside else str(self))
 
 
-class Result(Shown, Mapping):
+class Result(Shown, Mapping[str, Any]):
     """A mapping with the keys of to_dict()."""
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """The same as a dict of dicts, lists, ints and texts, for JSON."""
         raise NotImplementedError
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> Any:
         return self.to_dict()[key]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self.to_dict())
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.to_dict())
 
 
 class Rows(Result):
     """A result with `rows`, of the dataclass that `_row` is."""
 
-    _row = None
+    _row: ClassVar[type] = type(None)
+    rows: Sequence[Any]
+    total: int
+    at: str
+    device: int
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """{"total", "at", "device", "rows": [{"name", "category", "bytes",
         "count", "tier"}]}; bytes of the rows add up to total."""
         rows = self.rows
         return {"total": sum(row.bytes for row in rows), "at": self.at,
                 "device": self.device, "rows": dicts(rows)}
 
-    def to_pandas(self):
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with a line for each row.
 
         Raises:
@@ -80,18 +99,6 @@ class Rows(Result):
         """
         return frame([field.name for field in dataclasses.fields(self._row)],
                      dicts(self.rows))
-
-    def text(self, depth=None, all=False):  # noqa: A002 - as the option reads
-        """A tree for people, as long as the terminal is high.
-
-        Args:
-          depth: levels of it below the total, with all of their lines.
-          all: all of its lines.
-
-        Raises:
-          ValueError: depth is no int, or below 0.
-        """
-        return self._page(depth, all).text()
 
 
 def dicts(rows):

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """mark() and diff(): who holds more, or less, than before."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Iterable
+from typing import Literal
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._native.argument_types import Device
 from stratalloc._ownership import sites as _sites
 from stratalloc._rendering import table as _table
 from stratalloc._rendering import tree as _tree
@@ -26,8 +31,8 @@ class Mark:
     name: str
     device: int
     total: int
-    held: dict
-    sites: dict | None = None
+    held: dict[tuple[str, str], tuple[int, int]]
+    sites: dict[tuple[str, str], tuple[int, int]] | None = None
 
     def __repr__(self):
         return (f"<stratalloc.Mark {self.name!r} of device {self.device}: "
@@ -58,7 +63,10 @@ class Growth(Rows):
 
     _row = Change
 
-    def __init__(self, at, device, rows, by="module"):
+    rows: list[Change]
+
+    def __init__(self, at: str, device: int, rows: Iterable[Change],
+                 by: str = "module") -> None:
         self.at, self.device = at, device
         self.rows = sorted(rows, key=lambda row: (
             -row.bytes, _table.natural(row.name), row.category))
@@ -87,7 +95,7 @@ def signed(size):
     return ("-" if size < 0 else "+") + format_size(abs(size))
 
 
-def mark(name=None, device=None):
+def mark(name: str | None = None, device: Device = None) -> Mark:
     """What everybody holds now, for diff().
 
     Args:
@@ -133,7 +141,8 @@ def by_owner(rows):
     return held
 
 
-def diff(a, b=None, by="module"):
+def diff(a: Mark, b: Mark | None = None,
+         by: Literal["module", "site"] = "module") -> Growth:
     """What changed from mark `a` to mark `b`.
 
     Args:

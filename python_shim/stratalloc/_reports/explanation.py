@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """explain(): would a request be served, after what, and what would help."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._native.argument_types import Device, Size
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result, frame
 from stratalloc._rendering.table import Row, Table
 from stratalloc._tiering import tiers as _tiers
 from stratalloc.sizes import asked_size, format_size
+
+if TYPE_CHECKING:
+    import pandas
 
 _SHOWN = 5  # blocks, for people
 _OF_A_BLOCK = ("address", "bytes", "owner", "category")
@@ -53,20 +60,20 @@ class Explanation(Result):
     missing: int
     limit_helps: bool
     remedy: str
-    frees: list
+    frees: list[dict[str, Any]]
 
     @property
-    def fits(self):
+    def fits(self) -> bool:
         """Is it served: without eviction, or with as much as has room?"""
         if self.served_by in ("eviction", "headroom"):
             return self.room_needed <= self.room_below
         return self.served_by not in ("nothing", "limit")
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """The attributes, and "fits"."""
         return {**dataclasses.asdict(self), "fits": self.fits}
 
-    def to_pandas(self):
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame of `frees`; ImportError without pandas."""
         return frame(_OF_A_BLOCK, self.frees)
 
@@ -82,7 +89,7 @@ class Explanation(Result):
         if self.frees:
             parts.append(_blocks(self.frees, len(self.frees) if all
                                  else _SHOWN))
-        return Page(parts)
+        return Page(parts, depth, all)
 
     def __repr__(self):
         return (f"<stratalloc.Explanation of {self.size} bytes: served by "
@@ -119,7 +126,7 @@ _OUTCOMES = {
 }
 
 
-def explain(size, device=None):
+def explain(size: Size, device: Device = None) -> Explanation:
     """Would a block of this size be served now; if not, why, and what helps?
 
     Nothing is allocated: the request is tried on a copy of the device's

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """fragmentation(): what a device has reserved and nobody has, and why."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._native.argument_types import Device
 from stratalloc._rendering import plot_svg as _plot_svg
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result, dicts, frame
 from stratalloc._rendering.table import Row, Table
 from stratalloc._tiering import tiers as _tiers
 from stratalloc.sizes import format_size
+
+if TYPE_CHECKING:
+    import pandas
 
 _SHOWN = 10  # holes, for people
 
@@ -62,19 +69,29 @@ class Fragmentation(Result):
     _BYTES = ("reserved", "allocated", "rounding", "pending", "stranded",
               "separated", "releasable", "in_private_pools")
 
-    def __init__(self, device, sizes, holes):
+    reserved: int
+    allocated: int
+    rounding: int
+    pending: int
+    stranded: int
+    separated: int
+    releasable: int
+    in_private_pools: int
+
+    def __init__(self, device: int, sizes: dict[str, int],
+                 holes: list[Hole]) -> None:
         self.device = device
         for name in self._BYTES:
             setattr(self, name, sizes.get(name, 0))
         self.holes = holes
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """{"device", the attributes, "holes": [{...}]}."""
         return {"device": self.device,
                 **{name: getattr(self, name) for name in self._BYTES},
                 "holes": dicts(self.holes)}
 
-    def to_pandas(self):
+    def to_pandas(self) -> pandas.DataFrame:
         """A pandas.DataFrame with a line for each hole; ImportError without
         pandas."""
         return frame([field.name for field in dataclasses.fields(Hole)],
@@ -86,7 +103,7 @@ class Fragmentation(Result):
         if self.holes:
             parts += ["", _holes(self.holes, len(self.holes) if all
                                  else _SHOWN)]
-        return Page(parts)
+        return Page(parts, depth, all)
 
     def _bar(self):
         return _plot_svg.Bars(f"reserved on device {self.device}", [
@@ -139,7 +156,7 @@ def _about(hole):
         yield f"age {hole.age} operators"
 
 
-def fragmentation(device=None):
+def fragmentation(device: Device = None) -> Fragmentation:
     """What the device has reserved beside what is allocated, exactly, and why.
 
     Looks at every block.

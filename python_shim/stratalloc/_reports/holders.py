@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """holders() and peak(): who holds memory, now or when the device held most."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Iterable
+from typing import Literal
 
 from stratalloc._native import core as _core
 from stratalloc._native import stack as _stack
+from stratalloc._native.argument_types import Device
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._ownership import sites as _sites
 from stratalloc._rendering import plot_svg as _plot_svg
@@ -47,7 +52,10 @@ class Holders(Rows):
 
     _row = Holder
 
-    def __init__(self, total, at, device, rows, by="module"):
+    rows: list[Holder]
+
+    def __init__(self, total: int, at: str, device: int,
+                 rows: Iterable[Holder], by: str = "module") -> None:
         self.total, self.at, self.device = total, at, device
         self.rows = sorted(rows, key=lambda row: (
             -row.bytes, _table.natural(row.name), row.category, row.tier))
@@ -85,7 +93,9 @@ class Holders(Rows):
                 f"{self.total} bytes in {len(self.rows)} rows>")
 
 
-def holders(by="module", at="now", device=None):
+def holders(by: Literal["module", "category", "site", "tensor"] = "module",
+            at: Literal["now", "peak"] = "now",
+            device: Device = None) -> Holders:
     """Who holds memory.
 
     Args:
@@ -140,7 +150,7 @@ def holders(by="module", at="now", device=None):
     return Holders(total, at, values["device"], rows, by)
 
 
-def peak(device=None):
+def peak(device: Device = None) -> Holders:
     """holders(at="peak"): what the device held when that was the most.
 
     Args:
@@ -155,7 +165,7 @@ def peak(device=None):
     return holders(at="peak", device=device)
 
 
-def peaks():
+def peaks() -> list[Holders]:
     """[Holders] at the peak of each device; none before CUDA is initialised."""
     if not _core.initialized():
         return []

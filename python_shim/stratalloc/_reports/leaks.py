@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """leaks(): who holds more after each step, for ever."""
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
 import logging
 import re
 import threading
+from typing import Literal
 
 from stratalloc._native import state as _state
+from stratalloc._native.argument_types import Device
 from stratalloc._ownership import sites as _sites
 from stratalloc._rendering import table as _table
 from stratalloc._rendering import tree as _tree
@@ -57,32 +61,32 @@ class Leaks(Rows):
 
     _row = Leak
 
-    def __init__(self, steps, device, hooked):
+    def __init__(self, steps: int, device: Device, hooked: bool) -> None:
         self.steps, self.device = steps, device
         self.seen = 0
         self._marks = collections.deque(maxlen=steps)
         self._lock = threading.Lock()
         self._hook = _after_each_optimizer(self.step) if hooked else None
 
-    def step(self):
+    def step(self) -> None:
         """A step is over. Optimizers say so themselves, unless told not to."""
         now = _diff.mark(f"step {self.seen}", self.device)
         with self._lock:
             self._marks.append(now)
             self.seen += 1
 
-    def stop(self):
+    def stop(self) -> None:
         """Optimizers are not listened to any more; what was seen stays."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     @property
-    def rows(self):
+    def rows(self) -> list[Leak]:  # type: ignore[override]
         return growing([mark.held for mark in self._seen()])
 
     @property
-    def sites(self):
+    def sites(self) -> list[Leak] | str:
         held = [mark.sites for mark in self._seen()]
         if None in held or not _sites.on():
             return _sites.NOT_RECORDED
@@ -94,11 +98,11 @@ class Leaks(Rows):
             return list(self._marks)
 
     @property
-    def total(self):
+    def total(self) -> int:  # type: ignore[override]
         return sum(row.bytes for row in self.rows)
 
     @property
-    def at(self):
+    def at(self) -> str:  # type: ignore[override]
         return f"the last {min(self.seen, self.steps)} steps"
 
     def _page(self, depth=None, all=False, **how):  # noqa: A002
@@ -125,19 +129,20 @@ class Leaks(Rows):
     def __repr__(self):
         return f"<stratalloc.Leaks after {self.seen} steps>"
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self.rows)
 
-    def __enter__(self):
+    def __enter__(self) -> Leaks:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.stop()
         if self:
             _LOG.warning("memory grows with every step:\n%s", self)
 
 
-def leaks(steps=20, device=None, on="optimizer"):
+def leaks(steps: int = 20, device: Device = None,
+          on: Literal["optimizer", "call"] = "optimizer") -> Leaks:
     """Watches steps, and tells who holds more after each of them.
 
         with stratalloc.leaks(steps=30) as found:

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """report(), stats() and memory_summary(): what the core knows, read-only."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._native.argument_types import Device
 from stratalloc._native.device_metrics import TIERS
 from stratalloc._rendering import tree as _tree
 from stratalloc._rendering.page import Page
@@ -11,7 +16,7 @@ from stratalloc._tiering import pin_table as _pin_table
 from stratalloc._tiering import tiers as _tiers
 
 
-def report(device=None):
+def report(device: Device = None) -> dict[str, Any]:
     """Everything about one device as a dict: totals, `layers`, `handles`.
 
     `stays` has the allocated bytes by why they are on the device: "activations",
@@ -109,7 +114,7 @@ def _complete_peaks(values):
         row["share_at_peak"] = shares.get(row["owner"], 0)
 
 
-def stats(device=None):
+def stats(device: Device = None) -> Stats:
     """The totals of report() without the lists.
 
     Args:
@@ -134,7 +139,8 @@ def _totals(values):
                        for tier in ("host", "disk")))
 
 
-def memory_summary(device=None, depth=None, all=False):  # noqa: A002
+def memory_summary(device: Device = None, depth: int | None = None,
+                   all: bool = False) -> str:  # noqa: A002
     """Text for people: what is on which tier, what moved, who owns it.
 
     The owners are two trees, the largest first, as long as the terminal is

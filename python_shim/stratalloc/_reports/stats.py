@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stats: the totals of one device."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Result
 from stratalloc._rendering.table import Row, Table, counted
@@ -9,7 +13,7 @@ from stratalloc.sizes import format_size
 NOTHING = "stratalloc: CUDA is not initialised under this allocator"
 
 
-class Stats(dict, Result):
+class Stats(dict[str, Any], Result):
     """The totals of report() as a dict, and as attributes: stats().live.
 
     Bytes, counts and nanoseconds are ints; {"current", "peak"} of allocated,
@@ -22,7 +26,7 @@ class Stats(dict, Result):
         super().__init__(values)
         self._evicted = evicted
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
         except KeyError:
@@ -31,18 +35,14 @@ class Stats(dict, Result):
                 f"{', '.join(self) or 'nothing before CUDA is initialised'}"
             ) from None
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """The same as a plain dict."""
         return dict(self)
-
-    def text(self):
-        """For people: a table."""
-        return self._page().text()
 
     def _page(self, depth=None, all=False):  # noqa: A002
         return Page(self.parts(), depth, all)
 
-    def parts(self):
+    def parts(self) -> list[str | Table]:
         """What a page consists of."""
         if not self:
             return [NOTHING]

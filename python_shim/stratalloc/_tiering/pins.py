@@ -5,6 +5,8 @@ For what no hook sees: addresses in tables that kernels read, memory registered
 with a network card, extensions that keep pointers of their own.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
@@ -14,7 +16,7 @@ from stratalloc._tiering import pin_table as _pin_table
 from stratalloc._tiering import tiers as _tiers
 
 
-def pin(obj, by=None):
+def pin(obj: object, by: str | None = None) -> int:
     """Keeps the memory of `obj` on its devices until unpin(); returns its bytes.
 
     `obj` is a module (parameters, gradients and buffers), an optimizer (its
@@ -55,7 +57,7 @@ def pin(obj, by=None):
     return sum(size for _, _, size in ranges)
 
 
-def unpin(obj):
+def unpin(obj: object) -> int:
     """Takes one pin() of each storage of `obj` back; returns the bytes.
 
     Storages that have no pin count nothing.

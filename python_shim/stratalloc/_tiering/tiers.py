@@ -13,14 +13,19 @@ A tensor without memory (meta, fake) that is named is a TypeError; in a module
 or an optimizer it is passed over, as one on the CPU is.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Literal
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
+from stratalloc._native.argument_types import Device
 from stratalloc._native.device_metrics import TIERS
 
 
-def evict(obj=None, device=None, to=None):
+def evict(obj: object = None, device: Device = None,
+          to: Literal["host", "disk"] | None = None) -> int:
     """Moves memory off the device; returns the bytes that were moved.
 
     Args:
@@ -48,7 +53,7 @@ def evict(obj=None, device=None, to=None):
     return _move(functools.partial(_core.evict, to=to), obj, device)
 
 
-def restore(obj=None, device=None):
+def restore(obj: object = None, device: Device = None) -> int:
     """Brings memory back to the device; returns the bytes that arrived.
 
     A module's gradients come with its parameters and buffers. With nothing
@@ -59,7 +64,7 @@ def restore(obj=None, device=None):
     return _move(_core.restore, obj, device)
 
 
-def residency(obj):
+def residency(obj: object) -> dict[str, int]:
     """Bytes of an object's storages as {"device", "host", "disk"}."""
     _state.require()
     total = [0, 0, 0]

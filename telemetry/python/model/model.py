@@ -15,6 +15,8 @@ there can be checked. Bytes of blocks are the block's (`size`); what was asked
 for is `requested`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import enum
 
@@ -234,11 +236,11 @@ class Run:
                 f"{self.duration / 1e9:.3f} s, level {self.level}, devices "
                 f"[{devices}], {self.dropped} events dropped>")
 
-    def device(self, index):
+    def device(self, index: int) -> Device | None:
         """The Device, or None."""
         return next((one for one in self.devices if one.index == index), None)
 
-    def stack(self, site):
+    def stack(self, site: int) -> list[Site]:
         """The Sites of a site, innermost first; none for 0. A loop of `below`
         ends where it would begin again."""
         found, seen = [], set()
