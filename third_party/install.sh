@@ -23,11 +23,14 @@ listed() { grep -hv '^#' "${@/#/third_party/}"; }
 
 digest() { cat "$@" | sha256sum | cut -d' ' -f1; }
 
-# is_stamped NAME DIGEST: whether this step ran for just these inputs.
-is_stamped() { [[ -f $STAMPS/$1 && $(<"$STAMPS/$1") == "$2" ]]; }
+# is_stamped NAME DIGEST [FOLDER]: whether this step ran for just these inputs.
+is_stamped() {
+  local file="${3:-$STAMPS}/$1"
+  [[ -f $file && $(<"$file") == "$2" ]]
+}
 stamp() {
-  mkdir -p "$STAMPS"
-  printf '%s' "$2" >"$STAMPS/$1"
+  mkdir -p "${3:-$STAMPS}"
+  printf '%s' "$2" >"${3:-$STAMPS}/$1"
 }
 
 # ---- Jobs in the background -------------------------------------------------
@@ -52,8 +55,12 @@ trap end_jobs EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Waits for all jobs; every 30 seconds a line says what they are at.
-wait_for_jobs() {
+# Ends the program if one failed.
+wait_for_jobs() { await_jobs || exit; }
+
+# Waits for all jobs; every 30 seconds a line says what they are at. 1 after the
+# end of the output of those that failed.
+await_jobs() {
   [[ ${#jobs[@]} -gt 0 ]] || return 0
   local name failed="" ticker
   # It ends when this end of the pipe is closed, by whatever.
@@ -66,7 +73,10 @@ wait_for_jobs() {
   for name in $failed; do
     tail -n 20 "$BUILD/$name.log" >&2
   done
-  [[ -z $failed ]] || die "failed:$failed; all of it: build/*.log"
+  [[ -z $failed ]] || {
+    say "failed:$failed; all of it: build/*.log"
+    return 1
+  }
 }
 
 # run_and_report NAME COMMAND...: the end of its output is shown if it fails.
