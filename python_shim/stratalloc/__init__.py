@@ -68,6 +68,8 @@ _NAMES = {
     "Run": "telemetry.model",
     "MetricsServer": "_metrics.server",
     "Limit": "_ownership.limits",
+    "PreviousLevel": "_recording.trace",
+    "OomCallback": "_oom",
     "OutOfMemoryReport": "_oom.autopsy",
     "Verdict": "_oom.verdict",
     "Suggestion": "_oom.suggestions",
@@ -110,7 +112,7 @@ if _typing.TYPE_CHECKING:
         config as config,
         is_enabled as is_enabled,
     )
-    from stratalloc._oom import on_oom as on_oom
+    from stratalloc._oom import OomCallback as OomCallback, on_oom as on_oom
     from stratalloc._oom.autopsy import OutOfMemoryReport as OutOfMemoryReport
     from stratalloc._oom.suggestions import Suggestion as Suggestion
     from stratalloc._oom.verdict import Verdict as Verdict
@@ -121,6 +123,7 @@ if _typing.TYPE_CHECKING:
     )
     from stratalloc._recording.trace import (
         dump as dump,
+        PreviousLevel as PreviousLevel,
         telemetry_level as telemetry_level,
         trace as trace,
         Trace as Trace,

@@ -115,13 +115,12 @@ def fraction():
           "the same result," if same else "ANOTHER result,",
           mib(moved), "moved out")
     reports = []
-    forget = stratalloc.on_oom(reports.append)
-    try:
-        torch.empty(total // 2, dtype=torch.uint8, device="cuda")
-    except torch.OutOfMemoryError:
-        print("refused:", reports[0].verdict.kind)
-        print(" ", reports[0].suggestions[0].text)
-    forget()
+    with stratalloc.on_oom(reports.append):
+        try:
+            torch.empty(total // 2, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            print("refused:", reports[0].verdict.kind)
+            print(" ", reports[0].suggestions[0].text)
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stratalloc._metrics import metrics as _metrics
 from stratalloc._native.argument_types import Path
+from stratalloc._native.started import Started
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _serving = []  # MetricsServer that are open
 
 
-class MetricsServer:
+class MetricsServer(Started):
     """Serves until close(), the end of its `with`, or that of the process.
 
     Attributes:
@@ -60,12 +61,6 @@ class MetricsServer:
         server, self._server = self._server, None
         if server is not None:
             server.socket.close()
-
-    def __enter__(self) -> MetricsServer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __repr__(self):
         state = self.url if self._server is not None else "closed"

@@ -26,6 +26,7 @@ import _thread
 
 from stratalloc._native import core as _core
 from stratalloc._native import declarations
+from stratalloc._native.started import Started
 from stratalloc._oom.place import Place
 from stratalloc._ownership import sites as _sites
 
@@ -70,8 +71,26 @@ def use(config):
     _attach_or_not()
 
 
-def on_oom(callback: Callable[[OutOfMemoryReport], object]
-           ) -> Callable[[], None]:
+class OomCallback(Started):
+    """A callback that on_oom() calls until close() or the end of its `with`."""
+
+    def __init__(self, callback: Callable[[OutOfMemoryReport], object]) -> None:
+        self._entry = [callback]  # the same function may be given twice
+        _state.callbacks.append(self._entry)
+        _attach_or_not()
+
+    def close(self) -> None:
+        """Ends the calls."""
+        _state.callbacks[:] = [one for one in _state.callbacks
+                               if one is not self._entry]
+        _attach_or_not()
+
+    def __call__(self) -> None:
+        """Earlier spelling of close()."""
+        self.close()
+
+
+def on_oom(callback: Callable[[OutOfMemoryReport], object]) -> OomCallback:
     """Calls `callback` with a report whenever memory is refused.
 
         stratalloc.on_oom(lambda report: print(report.verdict.sentence))
@@ -86,7 +105,7 @@ def on_oom(callback: Callable[[OutOfMemoryReport], object]
         bytes), `suggestions`, `arithmetic`, `facts`, `bundle` (the folder that
         was written, where the setting oom_dir names a directory; else None).
 
-    Returns: a function that takes the callback back.
+    Returns: OomCallback, in effect until its close() or the end of its `with`.
 
     Raises:
       TypeError: it cannot be called.
@@ -94,17 +113,7 @@ def on_oom(callback: Callable[[OutOfMemoryReport], object]
     if not callable(callback):
         raise TypeError(f"stratalloc.on_oom: {callback!r} cannot be called; "
                         "give a function of one argument, the report")
-    entry = [callback]  # the same function may be given twice
-    _state.callbacks.append(entry)
-    _attach_or_not()
-
-    def remove():
-        if entry in _state.callbacks:
-            _state.callbacks[:] = [one for one in _state.callbacks
-                                   if one is not entry]
-        _attach_or_not()
-
-    return remove
+    return OomCallback(callback)
 
 
 def _attach_or_not():

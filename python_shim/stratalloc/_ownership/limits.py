@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._native.argument_types import Device, Size
+from stratalloc._native.started import Started
 from stratalloc._ownership import modules as _modules
 from stratalloc._ownership import scope_names as _scope_names
 from stratalloc._tiering import tiers as _tiers
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 _holding = {}  # (device, path) -> the Limit that holds
 
 
-class Limit:
-    """What limit() set. remove() takes it away; the end of a `with` puts back
-    the one that it replaced, if there was one."""
+class Limit(Started):
+    """A limit that is in force until close() or the end of its `with`.
+
+    Attributes:
+      scope: str, the path that is limited.
+      bytes: int. device: int.
+    """
 
     scope: str
     bytes: int
@@ -33,24 +38,30 @@ class Limit:
         self.scope, self.bytes, self.device = path, size, device
         self._of_module = of_module
         self._outer = _holding.get((device, path))
+        self._closed = False
         _holding[device, path] = self
 
+    def close(self) -> None:
+        """Ends the limit, and restores the one that it replaced, if that is not
+        closed. A later limit of the scope stays in force."""
+        self._closed = True
+        key = (self.device, self.scope)
+        if _holding.get(key) is not self:
+            return
+        outer = self._outer
+        while outer is not None and outer._closed:
+            outer = outer._outer
+        if outer is None:
+            del _holding[key]
+        else:
+            _holding[key] = outer
+        _core.limit_scope(*key, None if outer is None else outer.bytes)
+
     def remove(self) -> None:
-        """Takes the limit away, if it is there; a later one of the scope, too."""
+        """Ends every limit of the scope. Earlier spelling of close()."""
+        self._closed = True
         _holding.pop((self.device, self.scope), None)
         _core.limit_scope(self.device, self.scope, None)
-
-    def __enter__(self) -> Limit:
-        return self
-
-    def __exit__(self, *exception: object) -> Literal[False]:
-        key, outer = (self.device, self.scope), self._outer
-        if outer is None:
-            self.remove()
-        elif _holding.get(key) is self:
-            _holding[key] = outer
-            _core.limit_scope(*key, outer.bytes)
-        return False
 
     def __repr__(self):
         return (f"<stratalloc.Limit of {self.scope} on device {self.device}: "
@@ -100,7 +111,8 @@ def limit(size: Size, scope: str | torch.nn.Module,
         a model that is named later, its path there.
       device: as torch takes it; None: the current one.
 
-    Returns: Limit. A later one of the same scope and device replaces it.
+    Returns: Limit, in force until its close(), or as a context manager. A later
+    one of the same scope and device replaces it.
 
     Raises:
       ValueError: size is negative or unreadable, or the scope's name is empty.

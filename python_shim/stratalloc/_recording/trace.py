@@ -9,12 +9,13 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from stratalloc._native import bridge as _bridge
 from stratalloc._native import core as _core
 from stratalloc._native import state as _state
 from stratalloc._native.argument_types import Path, TelemetryLevel
+from stratalloc._native.started import Started
 from stratalloc._recording import levels as _levels
 from stratalloc._rendering.page import Page
 from stratalloc._rendering.result import Shown
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Trace(Shown):
-    """One recording: a context manager, and a decorator of functions.
+class Trace(Shown, Started):
+    """One recording, from start() to close(), of a `with`, or of each call of a
+    function that it decorates.
 
     Attributes:
       path: str or None, where save() writes when the recording ends.
@@ -49,7 +51,13 @@ class Trace(Shown):
         self._run = self._told = None
         self._written = False  # the file at `path` is of this trace
 
-    def __enter__(self) -> Trace:
+    def start(self) -> Trace:
+        """Begins to record; returns itself.
+
+        Raises:
+          NotEnabledError: before enable().
+          RuntimeError: it is recording already, or `path` cannot be written.
+        """
         if self._number is not None:
             raise RuntimeError(
                 "stratalloc: this trace() is being recorded already; make "
@@ -64,7 +72,17 @@ class Trace(Shown):
     def _begin(self):
         return _core.begin_recording()
 
-    def __exit__(self, *what: object) -> None:
+    def __enter__(self) -> Trace:
+        return self.start()
+
+    def close(self) -> None:
+        """Ends the recording and writes it to `path`, where there is one.
+
+        Raises:
+          RuntimeError: it cannot be written.
+        """
+        if self._number is None:
+            return
         number, self._number = self._number, None
         export = None if self.path is None else _exporter(self.path)
         if self.path is not None and export is None:
@@ -147,7 +165,7 @@ def trace(path: Path | None = None, redact: bool = False) -> Trace:
         Trace.run() (needs numpy, as every format but .strata).
       redact: bool, without names of scopes, files and the command.
 
-    Returns: Trace, a context manager and a decorator.
+    Returns: Trace: a context manager, a decorator, or start() and close().
 
     Raises:
       ValueError: no format ends as `path` does.
@@ -233,16 +251,42 @@ def dump(path: Path, redact: bool = False) -> None:
         export(_read(number, redact, over=False))
 
 
-def telemetry_level(level: TelemetryLevel | None = None) -> TelemetryLevel:
+class PreviousLevel(str, Started):
+    """The telemetry level before telemetry_level(level), as a str.
+
+    close() or the end of its `with` switches back to it.
+    """
+
+    _closed = False
+
+    def close(self) -> None:
+        """Switches back to the level that was before."""
+        if not self._closed:
+            self._closed = True
+            _switch(str(self))
+
+
+@overload
+def telemetry_level(level: None = None) -> TelemetryLevel: ...
+
+
+@overload
+def telemetry_level(
+    level: TelemetryLevel | PreviousLevel) -> PreviousLevel: ...
+
+
+def telemetry_level(
+        level: TelemetryLevel | PreviousLevel | None = None) -> str:
     """The level of telemetry; switched to `level` first, if one is given.
 
     Args:
       level: "off", "counters", "events", "callsites" or "full": of every
         allocation the whole stack, which costs microseconds.
 
-    Returns: str, the level that was before where one is given, else the level.
-      What was recorded so far stays until it is overwritten; bytes are counted
-      at every level.
+    Returns: the level, a str; where one is given PreviousLevel, the level that
+      was before, which close() or the end of a `with` switches back to. Events
+      recorded so far stay until they are overwritten. Bytes are counted at
+      every level.
 
     Raises:
       ValueError: no level is called so.
@@ -253,15 +297,20 @@ def telemetry_level(level: TelemetryLevel | None = None) -> TelemetryLevel:
     before = _levels.now()
     if level is None:
         return before
+    _switch(level)
+    return PreviousLevel(before)
+
+
+def _switch(level):
     if level not in _core.TELEMETRY_LEVELS:
         raise ValueError(
             f"stratalloc: there is no telemetry level {level!r}; use "
             f"{', '.join(_core.TELEMETRY_LEVELS)}")
     import torch
 
+    level = str(level)  # not the PreviousLevel
     _levels.begin(torch, level)
     _bridge.lib().stratalloc_torch_note_telemetry()
-    return before
 
 
 def about():

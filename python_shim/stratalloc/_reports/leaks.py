@@ -13,6 +13,7 @@ from typing import Literal
 
 from stratalloc._native import state as _state
 from stratalloc._native.argument_types import Device
+from stratalloc._native.started import Started
 from stratalloc._ownership import sites as _sites
 from stratalloc._rendering import table as _table
 from stratalloc._rendering import tree as _tree
@@ -46,7 +47,7 @@ class Leak:
     tier: str = "all"
 
 
-class Leaks(Rows):
+class Leaks(Rows, Started):
     """Steps that are watched, and what grows with them; also a mapping.
 
     Attributes:
@@ -75,11 +76,15 @@ class Leaks(Rows):
             self._marks.append(now)
             self.seen += 1
 
-    def stop(self) -> None:
-        """Optimizers are not listened to any more; what was seen stays."""
+    def close(self) -> None:
+        """Ends the watch of optimizers; the steps seen so far stay."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+
+    def stop(self) -> None:
+        """Earlier spelling of close()."""
+        self.close()
 
     @property
     def rows(self) -> list[Leak]:  # type: ignore[override]
@@ -132,11 +137,8 @@ class Leaks(Rows):
     def __bool__(self) -> bool:
         return bool(self.rows)
 
-    def __enter__(self) -> Leaks:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.close()
         if self:
             _LOG.warning("memory grows with every step:\n%s", self)
 
@@ -164,7 +166,7 @@ def leaks(steps: int = 20, device: Device = None,
       on: "optimizer": each torch.optim.Optimizer.step() is a step;
         "call": only step() is, as in a loop without an optimizer.
 
-    Returns: Leaks, to be used by `with`, or until stop().
+    Returns: Leaks, which watches until its close() or the end of its `with`.
 
     Raises:
       NotEnabledError: before enable().
