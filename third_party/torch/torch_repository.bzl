@@ -71,27 +71,32 @@ _LIBRARIES = ["libtorch_cuda.so", "libtorch_cpu.so", "libc10_cuda.so", "libc10.s
 # Reads version.py and does not import torch: 0.1 s instead of 3.
 _PROBE = """
 import importlib.util, os, sys
-root, scope = sys.argv[1] if len(sys.argv) > 1 else "", {}
-if not root:
-    spec = importlib.util.find_spec("torch") or sys.exit("no torch")
-    root = os.path.dirname(spec.origin)
+spec, scope = importlib.util.find_spec("torch") or sys.exit("no torch"), {}
+root = os.path.dirname(spec.origin)
 exec(open(root + "/version.py").read(), scope)
 print(root, scope["__version__"], sep="\\n")
 """
 
-def _probe(rctx, python, *arguments):
-    said = rctx.execute([python, "-c", _PROBE] + list(arguments))
+def _probe(rctx, python):
+    said = rctx.execute([python, "-c", _PROBE])
     return said.stdout.strip().split("\n") if not said.return_code else []
+
+def _version_in(rctx, headers):
+    """The version of a folder of headers: read, as no interpreter need be here."""
+    path = headers + "/torch/version.py"
+    if not rctx.path(path).exists:
+        fail("TORCH_HEADERS=%s has no torch/version.py" % headers)
+    for line in rctx.read(path).split("\n"):
+        if line.startswith("__version__ = "):
+            return line[len("__version__ = "):].strip(" '\"")
+    fail("TORCH_HEADERS=%s: torch/version.py has no line __version__" % headers)
 
 def _found(rctx):
     """(interpreter, torch's folder, version); "" for what is not there."""
     env = rctx.os.environ
     headers = env.get("TORCH_HEADERS")
     if headers:
-        found = _probe(rctx, "python3", headers + "/torch")
-        if not found:
-            fail("TORCH_HEADERS=%s has no torch/version.py" % headers)
-        return "", found[0], found[1]
+        return "", headers + "/torch", _version_in(rctx, headers)
     own = str(rctx.path(Label("//:WORKSPACE")).dirname) + "/.venv/bin/python"
     python = env.get("TORCH_PYTHON") or own
     found = _probe(rctx, python) if rctx.path(python).exists else []
